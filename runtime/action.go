@@ -1,0 +1,70 @@
+package runtime
+
+import "time"
+
+// Verb says what an Action does.
+type Verb uint8
+
+// The verbs.
+const (
+	// Wait: a back-off runs until Action.Until. Nothing is to be done.
+	Wait Verb = iota
+	// KillContainer ends container ID within its grace period.
+	KillContainer
+	// RemoveContainer removes dead container ID.
+	RemoveContainer
+	// KillSandbox stops sandbox ID and whatever still runs in it.
+	KillSandbox
+	// CreateSandbox makes the pod's sandbox with the given Attempt.
+	CreateSandbox
+	// StartContainer pulls the image where needed, makes and starts the
+	// container with the given Attempt in the ready sandbox.
+	StartContainer
+	// UpdateResources brings container ID's resources to the spec's in place.
+	UpdateResources
+)
+
+// Action is one step of a plan. Which fields count depends on the Verb.
+type Action struct {
+	Verb      Verb
+	Container string // name in the pod spec
+	Kind      Kind
+	ID        string // of the container or sandbox acted on
+	Attempt   uint32
+	Step      int       // BackOffStep of the container to start
+	Until     time.Time // Wait: when the back-off ends
+	Reason    string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
+	Message   string    // for people
+}
+
+// Failure is why a container (or the sandbox, under the empty name) is not
+// where the plan wanted it. Reason and Message become the waiting reason in
+// status: ErrImagePull, CreateContainerError, CrashLoopBackOff, ...
+type Failure struct {
+	Reason, Message string
+	Until           time.Time // back-offs: when the next try is due
+	Err             error     // nil for a back-off
+}
+
+// Applied is what carrying out a plan came to.
+type Applied struct {
+	// Failures by container name; "" is the sandbox. Empty: all was done.
+	Failures map[string]Failure
+	// Changed says whether any call was made that may have changed the runtime.
+	Changed bool
+}
+
+// Outcome is what one sync of a pod came to.
+type Outcome struct {
+	Terminal bool      // every container is done for good
+	Due      time.Time // when to sync again at the latest; zero: at the resync interval
+}
+
+// Ending says how and why a pod ends.
+type Ending struct {
+	Grace time.Duration // whole seconds; 0 only when forced
+	// Reason, if set, makes the pod's phase Failed with it and Message.
+	Reason, Message string
+	Evicted         bool // adds the condition DisruptionTarget
+	Deleted         bool // no configuration names the pod any more
+}

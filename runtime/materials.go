@@ -1,0 +1,74 @@
+package runtime
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Materials is what the node gives a pod besides the pod's own spec. It is
+// read-only for the runtime.
+type Materials struct {
+	Dir          string   // the pod's own folder; 0700, exists
+	LogDir       string   // where the runtime puts the pod's container logs
+	CgroupParent string   // "" leaves it to the runtime
+	NodeName     string   // spec.nodeName
+	HostIPs      []string // status.hostIPs, primary first
+	Hostname     string   // "" for host network
+	Domain       string   // "" where the pod has none
+	DNS          DNS
+	Volumes      map[string]Volume   // by the volume's name in the spec
+	Allocatable  corev1.ResourceList // what resourceFieldRef means without a limit
+	Objects      podspec.Objects     // ConfigMaps and Secrets; nil: there are none
+	PullSecrets  []podspec.Object    // of the pod's imagePullSecrets
+}
+
+// DNS is a pod's resolver configuration.
+type DNS struct {
+	Servers, Searches, Options []string
+}
+
+// Volume is one mounted volume of a pod.
+type Volume struct {
+	HostPath string // where it is on the node
+	ReadOnly bool
+	Image    string // image volumes: the reference, HostPath is empty
+}
+
+// Report is what there is to tell about a pod: the input of a status.
+type Report struct {
+	Seen     Pod
+	Failures map[string]Failure // of the last turn, by container name; "" is the pod
+	Probes   Verdicts           // by container id
+	Ending   *Ending            // set once termination was asked for
+	Finished bool               // containers gone and resources reclaimed
+	Blocked  *Failure           // soft admission: phase stays Pending
+}
+
+// Health of a container as probes tell.
+type (
+	// Verdict is what the probes of one container have found.
+	Verdict struct {
+		Started Result // startup probe; Success where there is none and it runs
+		Ready   Result // readiness probe; Success where there is none and it has started
+		Live    Result // liveness probe; Success where there is none
+	}
+	// Verdicts are by container id.
+	Verdicts map[string]Verdict
+	// Result is the result of one probe.
+	Result uint8
+)
+
+// The results. Unproven is the zero value: no probe has spoken yet.
+const (
+	Unproven Result = iota
+	Success
+	Failed
+)
+
+// View is everything a plan looks at besides the pod.
+type View struct {
+	Pod
+	Probes  Verdicts
+	BackOff BackOff // nil: DefaultBackOff
+}

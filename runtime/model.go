@@ -1,0 +1,142 @@
+package runtime
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Pod is what was seen of one pod in the runtime. A Pod is read-only once it
+// has been handed over; its slices and maps are shared.
+//
+// A listing fills UID, Namespace, Name and, of each sandbox and container, what
+// a list call tells (ids, names, attempts, states, creation times, labels). An
+// inspection fills everything.
+type Pod struct {
+	UID             types.UID
+	Namespace, Name string
+
+	Sandboxes  []Sandbox   // newest attempt first
+	Containers []Container // of all attempts and sandboxes, newest first
+
+	// ObservedAt is when the inspection that gave this view began: whatever
+	// happened before it is in the view. Zero for a listing.
+	ObservedAt time.Time
+}
+
+// Sandbox is one pod sandbox: the environment that a pod's containers share.
+type Sandbox struct {
+	ID      string
+	Attempt uint32 // 0 for the first sandbox of the pod
+	State   SandboxState
+	Created time.Time
+	Handler string // runtime handler
+
+	// Known after an inspection only.
+	IPs         []string // primary first; empty for host network
+	HostNetwork bool
+
+	// What the agent that made it left in labels and annotations.
+	GracePeriod time.Duration // terminationGracePeriodSeconds of the pod
+	Source      string        // kubernetes.io/config.source of the pod
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// Container is one container of a Pod: one attempt at running it.
+type Container struct {
+	ID, Name  string
+	SandboxID string
+	Attempt   uint32 // restart count; 0 for the first start
+	State     State
+	Created   time.Time
+	Image     string // as the pod names it
+	ImageID   string // as the runtime resolved it
+
+	// Known after an inspection only.
+	Started, Finished time.Time
+	ExitCode          int32
+	Reason            string // the runtime's: Completed, Error, OOMKilled, ...
+	Message           string // termination message, at most 4 KiB
+	Resources         *Resources
+	User              *corev1.ContainerUser
+	StopSignal        corev1.Signal
+	LogPath           string
+
+	// What the agent that made it left in labels and annotations.
+	Kind        Kind
+	Hash        string // of the container spec it was made from
+	BackOffStep int    // how many restarts in a row it stands at; see BackOff
+	GracePeriod time.Duration
+	PreStop     *corev1.LifecycleHandler
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// Resources are the resources a container runs with.
+type Resources struct {
+	CPURequest, CPULimit, MemoryLimit, MemoryRequest *resource.Quantity
+}
+
+// Image is one image on the node.
+type Image struct {
+	ID      string
+	Tags    []string // repo:tag references
+	Digests []string // repo@digest references
+	Bytes   uint64
+	Pinned  bool // never to be collected
+}
+
+// FSUsage is one reading of a file system.
+type FSUsage struct {
+	At                     time.Time
+	Mountpoint             string
+	UsedBytes, InodesUsed  uint64
+	CapacityBytes, Inodes  uint64 // zero where the runtime does not tell
+	AvailableBytes, Device uint64 // zero where the runtime does not tell
+}
+
+// Condition is one condition of the runtime itself, as its Status call tells.
+type Condition struct {
+	Type            string // RuntimeReady, NetworkReady, ...
+	OK              bool
+	Reason, Message string
+}
+
+// Health is what a runtime says of itself.
+type Health struct {
+	Name, Version              string
+	RuntimeReady, NetworkReady bool
+	Conditions                 []Condition
+}
+
+// Latest returns the newest container of that name, or nil.
+func (p *Pod) Latest(name string) *Container {
+	for i := range p.Containers {
+		if p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Running reports whether any container runs or may run: created ones can be
+// started by a call under way, and unknown ones may be alive.
+func (p *Pod) Running() bool {
+	for i := range p.Containers {
+		if p.Containers[i].State == Running || p.Containers[i].State == Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// ReadySandbox returns the newest sandbox if it is ready, or nil.
+func (p *Pod) ReadySandbox() *Sandbox {
+	if len(p.Sandboxes) == 0 || p.Sandboxes[0].State != SandboxReady {
+		return nil
+	}
+	return &p.Sandboxes[0]
+}
