@@ -1,0 +1,162 @@
+package containerdtest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	cleanTimeout = 60 * time.Second
+	cgroupMount  = "/sys/fs/cgroup"
+)
+
+// clean removes every pod, the daemon, what it left running, its mounts, its
+// cgroups and its files.
+func (n *Node) clean(t testing.TB) {
+	t.Helper()
+	if n.cmd != nil {
+		n.Purge(t)
+		n.StopDaemon(t, syscall.SIGTERM)
+	}
+	n.Registry.srv.CloseClientConnections()
+	n.Registry.srv.Close()
+	n.killShims()
+	for _, m := range n.Mounts() {
+		_ = unix.Unmount(m, unix.MNT_DETACH) // what stays is told by RemoveAll below
+	}
+	RemoveCgroups(n.CgroupParent)
+	if t.Failed() {
+		t.Logf("log of %s:\n%s", n.Name, n.Log())
+	}
+	if err := os.RemoveAll(n.dir); err != nil {
+		t.Errorf("remove %s: %v", n.dir, err)
+	}
+}
+
+// Purge removes every pod of the runtime.
+func (n *Node) Purge(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
+	defer cancel()
+	rt := cri.NewRuntimeServiceClient(n.Dial(t))
+	cs, err := rt.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		t.Errorf("purge: list containers: %v", err)
+		return
+	}
+	for _, c := range cs.GetContainers() {
+		_, err := rt.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.GetId()})
+		if err != nil {
+			t.Logf("purge: stop container: %v", err)
+		}
+	}
+	ps, err := rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		t.Errorf("purge: list sandboxes: %v", err)
+		return
+	}
+	for _, p := range ps.GetItems() {
+		_, err1 := rt.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.GetId()})
+		_, err2 := rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
+		if err := errors.Join(err1, err2); err != nil {
+			t.Logf("purge: remove sandbox: %v", err)
+		}
+	}
+}
+
+// Mounts are the mount points below the node's folder, deepest first.
+func (n *Node) Mounts() []string {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], n.dir+"/") {
+			found = append(found, f[1])
+		}
+	}
+	slices.Sort(found)
+	slices.Reverse(found)
+	return found
+}
+
+// Cgroups are the cgroup folders below the node's parent, in every hierarchy.
+func (n *Node) Cgroups() []string { return cgroups(n.CgroupParent) }
+
+func cgroups(parent string) []string {
+	var found []string
+	roots, _ := filepath.Glob(filepath.Join(cgroupMount, "*", parent)) // the pattern is well-formed
+	if _, err := os.Stat(filepath.Join(cgroupMount, parent)); err == nil {
+		roots = append(roots, filepath.Join(cgroupMount, parent))
+	}
+	for _, r := range roots {
+		_ = filepath.WalkDir(r, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && p != r {
+				found = append(found, p)
+			}
+			return nil
+		})
+	}
+	return found
+}
+
+// RemoveCgroups kills what runs below a cgroup path and removes its folders in
+// every hierarchy. parent must be a name of a test's own.
+func RemoveCgroups(parent string) {
+	dirs := cgroups(parent)
+	roots, _ := filepath.Glob(filepath.Join(cgroupMount, "*", parent)) // the pattern is well-formed
+	dirs = append(roots, dirs...)
+	slices.Sort(dirs)
+	slices.Reverse(dirs)
+	for _, d := range dirs {
+		b, _ := os.ReadFile(filepath.Join(d, "cgroup.procs")) // gone: nothing to kill
+		for f := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
+	for range 20 {
+		left := false
+		for _, d := range dirs {
+			if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				left = true
+			}
+		}
+		if !left {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// killShims ends shims of this node that outlived the daemon.
+func (n *Node) killShims() {
+	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well-formed
+	for _, f := range dirs {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		cmd := string(b)
+		if !strings.Contains(cmd, "containerd-shim") || !strings.Contains(cmd, n.Socket) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package containerdtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const startTimeout = 30 * time.Second
+
+// Node is a running containerd with all that a node agent needs around it.
+type Node struct {
+	Name         string // containerd-1.6
+	Socket       string // path of the CRI socket
+	Shared       string // a folder below a shared mount: where an agent's root belongs
+	CgroupParent string // cgroup path below which pods belong, removed at the end
+	Busybox      string // image reference with every busybox applet
+	Registry     *Registry
+
+	dir string
+	bin binaries
+	cmd *exec.Cmd
+}
+
+// Each runs f as a subtest on every containerd of this machine. It skips, or in
+// CI fails, when there is none.
+func Each(t *testing.T, f func(t *testing.T, n *Node)) {
+	t.Helper()
+	found, err := find()
+	if err != nil {
+		skip(t, err)
+	}
+	for _, b := range found {
+		t.Run(b.name, func(t *testing.T) { f(t, start(t, b)) })
+	}
+}
+
+// Start starts the newest containerd of this machine. It skips, or in CI fails,
+// when there is none.
+func Start(t testing.TB) *Node {
+	t.Helper()
+	found, err := find()
+	if err != nil {
+		skip(t, err)
+	}
+	return start(t, found[len(found)-1])
+}
+
+func start(t testing.TB, b binaries) *Node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sublet-containerd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{
+		Name: b.name, Socket: filepath.Join(dir, "containerd.sock"), Shared: filepath.Join(dir, "shared"),
+		CgroupParent: "/" + filepath.Base(dir), Registry: newRegistry(), dir: dir, bin: b,
+	}
+	t.Cleanup(func() { n.clean(t) })
+	if err := n.prepare(); err != nil {
+		t.Fatalf("prepare containerd: %v", err)
+	}
+	n.StartDaemon(t)
+	for _, image := range []string{n.Busybox} {
+		n.pull(t, image)
+	}
+	return n
+}
+
+// Endpoint is the socket as an agent takes it.
+func (n *Node) Endpoint() string { return "unix://" + n.Socket }
+
+// Dial opens a connection of the test's own to the CRI socket.
+func (n *Node) Dial(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	cc, err := grpc.NewClient("unix://"+n.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc
+}
+
+func (n *Node) pull(t testing.TB, image string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	_, err := cri.NewImageServiceClient(n.Dial(t)).PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: image}})
+	if err != nil {
+		t.Fatalf("pull %s: %v\n%s", image, err, n.Log())
+	}
+}
+
+// prepare makes folders, images and configuration.
+func (n *Node) prepare() error {
+	for _, d := range []string{"cni", "certs/" + n.Registry.Addr(), "shared"} {
+		if err := os.MkdirAll(filepath.Join(n.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(n.Shared, n.Shared, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", n.Shared, err)
+	}
+	if err := unix.Mount("", n.Shared, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("share %s: %w", n.Shared, err)
+	}
+	pause, err := n.pushImages()
+	if err != nil {
+		return err
+	}
+	third := 64 + os.Getpid()%128 // a network of each test process's own
+	files := map[string]string{
+		"cni/10-test.conflist":                       fmt.Sprintf(cniConfig, n.dir, third, len(n.bin.name)+int(n.bin.major[0])%64),
+		"certs/" + n.Registry.Addr() + "/hosts.toml": fmt.Sprintf(hostsConfig, n.Registry.Addr()),
+		"config.toml":                                n.config(pause),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) pushImages() (pause string, err error) {
+	bin := filepath.Join(n.dir, "pause")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build pause: %w: %s", err, out)
+	}
+	data, err := os.ReadFile(bin)
+	if err != nil {
+		return "", err
+	}
+	pause, err = n.Registry.Push("test/pause", "1", map[string]any{"Entrypoint": []string{"/pause"}}, []File{{Name: "pause", Data: data, Mode: 0o755}})
+	if err != nil {
+		return "", err
+	}
+	list, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		return "", fmt.Errorf("list busybox applets: %w", err)
+	}
+	n.Busybox, err = n.Registry.pushBusybox(strings.Fields(string(list)), "test/busybox", "1")
+	return pause, err
+}
+
+// PushBusybox makes another image of the busybox tools with extra files in it.
+func (n *Node) PushBusybox(t testing.TB, repo, tag string, extra ...File) string {
+	t.Helper()
+	list, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := n.Registry.pushBusybox(strings.Fields(string(list)), repo, tag, extra...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// StartDaemon starts containerd, after StopDaemon too, and waits until its CRI
+// answers that it is ready.
+func (n *Node) StartDaemon(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(n.dir, "containerd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	n.cmd = exec.Command(n.bin.containerd, "--config", filepath.Join(n.dir, "config.toml"))
+	n.cmd.Stdout, n.cmd.Stderr = log, log
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: 0}
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	rt := cri.NewRuntimeServiceClient(n.Dial(t))
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		r, err := rt.Status(ctx, &cri.StatusRequest{}, grpc.WaitForReady(true))
+		if err == nil && ready(r.GetStatus()) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s did not become ready: %v\n%s", n.Name, err, n.Log())
+		case <-tick.C:
+		}
+	}
+}
+
+func ready(s *cri.RuntimeStatus) bool {
+	for _, c := range s.GetConditions() {
+		if (c.GetType() == "RuntimeReady" || c.GetType() == "NetworkReady") && !c.GetStatus() {
+			return false
+		}
+	}
+	return s != nil
+}
+
+// StopDaemon ends containerd with sig. Its shims and containers go on.
+func (n *Node) StopDaemon(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if n.cmd == nil {
+		return
+	}
+	if err := n.cmd.Process.Signal(sig); err != nil {
+		t.Errorf("signal containerd: %v", err)
+	}
+	_ = n.cmd.Wait() // ended by a signal: the error is what was asked for
+	n.cmd = nil
+}
+
+// Log is the tail of the daemon's log.
+func (n *Node) Log() string {
+	b, err := os.ReadFile(filepath.Join(n.dir, "containerd.log"))
+	if err != nil {
+		return err.Error()
+	}
+	const most = 4 << 10
+	return string(b[max(0, len(b)-most):])
+}

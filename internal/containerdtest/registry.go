@@ -1,0 +1,188 @@
+package containerdtest
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	manifestType = "application/vnd.oci.image.manifest.v1+json"
+	configType   = "application/vnd.oci.image.config.v1+json"
+	layerType    = "application/vnd.oci.image.layer.v1.tar+gzip"
+)
+
+// Registry is an OCI image registry on loopback that serves what was put in it.
+type Registry struct {
+	srv *httptest.Server
+
+	mu        sync.Mutex // guards the rest
+	blobs     map[string][]byte
+	manifests map[string][]byte // by "repo:reference"
+	pulls     map[string]int    // manifest requests by "repo:reference"
+	delay     time.Duration
+}
+
+func newRegistry() *Registry {
+	r := &Registry{blobs: map[string][]byte{}, manifests: map[string][]byte{}, pulls: map[string]int{}}
+	r.srv = httptest.NewServer(r)
+	return r
+}
+
+// Addr is host:port, the first part of every image reference served.
+func (r *Registry) Addr() string { return strings.TrimPrefix(r.srv.URL, "http://") }
+
+// Delay makes each blob take so long.
+func (r *Registry) Delay(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delay = d
+}
+
+// Pulls is how often the manifest of repo:tag was asked for.
+func (r *Registry) Pulls(ref string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pulls[strings.TrimPrefix(ref, r.Addr()+"/")]
+}
+
+// ServeHTTP implements the read half of the OCI distribution protocol.
+func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	path := strings.TrimPrefix(q.URL.Path, "/v2/")
+	if path == "" {
+		return
+	}
+	r.mu.Lock()
+	var body []byte
+	var kind string
+	delay := time.Duration(0)
+	if repo, ref, ok := strings.Cut(path, "/manifests/"); ok {
+		body, kind = r.manifests[repo+":"+ref], manifestType
+		r.pulls[repo+":"+ref]++
+	} else if _, digest, ok := strings.Cut(path, "/blobs/"); ok {
+		body, kind = r.blobs[digest], "application/octet-stream"
+		delay = r.delay
+	}
+	r.mu.Unlock()
+	if body == nil {
+		http.NotFound(w, q)
+		return
+	}
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-q.Context().Done():
+			return
+		}
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Docker-Content-Digest", digest(body))
+	http.ServeContent(w, q, "", time.Time{}, bytes.NewReader(body))
+}
+
+// File is one file, folder (name ends in a slash) or link of an image.
+type File struct {
+	Name string
+	Link string // symbolic link to it
+	Data []byte
+	Mode int64
+}
+
+// Push makes a one-layer image and returns its reference. config is the OCI
+// image config's "config" object.
+func (r *Registry) Push(repo, tag string, config map[string]any, files []File) (string, error) {
+	raw, packed, err := layer(files)
+	if err != nil {
+		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
+	}
+	cfg, err := json.Marshal(map[string]any{
+		"architecture": "amd64", "os": "linux", "config": config,
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(raw)}},
+	})
+	if err != nil {
+		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
+	}
+	descriptor := func(kind string, b []byte) map[string]any {
+		return map[string]any{"mediaType": kind, "digest": digest(b), "size": len(b)}
+	}
+	manifest, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": manifestType,
+		"config": descriptor(configType, cfg), "layers": []any{descriptor(layerType, packed)},
+	})
+	if err != nil {
+		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blobs[digest(cfg)], r.blobs[digest(packed)] = cfg, packed
+	r.manifests[repo+":"+tag], r.manifests[repo+":"+digest(manifest)] = manifest, manifest
+	return r.Addr() + "/" + repo + ":" + tag, nil
+}
+
+// pushBusybox makes the image that most tests run: every busybox applet.
+func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...File) (string, error) {
+	bin, err := os.ReadFile(busybox)
+	if err != nil {
+		return "", err
+	}
+	files := []File{
+		{Name: "bin/", Mode: 0o755}, {Name: "bin/busybox", Data: bin, Mode: 0o755},
+		{Name: "etc/", Mode: 0o755}, {Name: "proc/", Mode: 0o755}, {Name: "sys/", Mode: 0o755},
+		{Name: "dev/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "root/", Mode: 0o700},
+		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
+		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnogroup:x:65534:\n")},
+	}
+	for _, a := range applets {
+		if a != "busybox" {
+			files = append(files, File{Name: "bin/" + a, Link: "busybox"})
+		}
+	}
+	return r.Push(repo, tag, map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}, append(files, extra...))
+}
+
+func layer(files []File) (raw, packed []byte, err error) {
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	for _, f := range files {
+		h := &tar.Header{Name: f.Name, Mode: f.Mode, Size: int64(len(f.Data)), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		switch {
+		case f.Link != "":
+			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Link, 0o777
+		case strings.HasSuffix(f.Name, "/"):
+			h.Typeflag = tar.TypeDir
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return nil, nil, err
+		}
+		if _, err := tw.Write(f.Data); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return nil, nil, err
+	}
+	var z bytes.Buffer
+	zw := gzip.NewWriter(&z)
+	if _, err := zw.Write(b.Bytes()); err != nil {
+		return nil, nil, err
+	}
+	if err := zw.Close(); err != nil {
+		return nil, nil, err
+	}
+	return b.Bytes(), z.Bytes(), nil
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
