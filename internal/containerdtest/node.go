@@ -137,7 +137,7 @@ func (n *Node) prepare() error {
 func (n *Node) pushImages() (pause string, err error) {
 	bin := filepath.Join(n.dir, "pause")
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build pause: %w: %s", err, out)
 	}
