@@ -1,0 +1,34 @@
+package podspec
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NewEvent returns the event that eventType (corev1.EventTypeNormal or
+// EventTypeWarning), reason and message tell about the pod, seen once at now.
+func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time) *corev1.Event {
+	namespace := pod.Namespace
+	if namespace == "" {
+		namespace = corev1.NamespaceDefault
+	}
+	at := metav1.NewTime(now)
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      pod.Name + "." + strconv.FormatInt(now.UnixNano(), 16),
+			Namespace: namespace,
+		},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod",
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion,
+		},
+		Type: eventType, Reason: reason, Message: message,
+		Source:         corev1.EventSource{Component: "sublet", Host: pod.Spec.NodeName},
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		ReportingController: "sublet", ReportingInstance: pod.Spec.NodeName,
+	}
+}

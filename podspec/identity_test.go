@@ -1,0 +1,88 @@
+package podspec
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func decodeOne(t *testing.T, manifest string) *corev1.Pod {
+	t.Helper()
+	pods, _, err := Decode([]byte(manifest), DecodeOptions{})
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	return pods[0]
+}
+
+// SR-3
+func TestIdentify(t *testing.T) {
+	pod := decodeOne(t, web)
+	Identify(pod, "Edge-1", "file", "/etc/m/web.yaml")
+	assert.Equal(t, "web-edge-1", pod.Name)
+	assert.Equal(t, "default", pod.Namespace)
+	assert.Equal(t, "Edge-1", pod.Spec.NodeName)
+	assert.Equal(t, corev1.PodPending, pod.Status.Phase)
+	assert.Regexp(t, "^[0-9a-f]{32}$", pod.UID)
+	assert.Equal(t, map[string]string{AnnotationSource: "file", AnnotationHash: string(pod.UID)}, pod.Annotations)
+	assert.True(t, IsStatic(pod))
+	assert.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, pod.Spec.Tolerations)
+	MarkSeen(pod, "file", time.Unix(1, 0))
+	first := pod.Annotations[AnnotationSeen]
+	MarkSeen(pod, "file", time.Unix(2, 0))
+	assert.Equal(t, first, pod.Annotations[AnnotationSeen])
+	assert.Equal(t, "1970-01-01T00:00:01Z", first)
+}
+
+// SR-3: the UID is a hash of node, origin and content, and of nothing else. The
+// value is pinned: a pod that runs while the agent is replaced by a later
+// version must keep its identity.
+func TestIdentityIsStable(t *testing.T) {
+	uid := func(change func(*corev1.Pod), node, source, origin string) string {
+		pod := decodeOne(t, web)
+		if change != nil {
+			change(pod)
+		}
+		Identify(pod, node, source, origin)
+		return string(pod.UID)
+	}
+	base := uid(nil, "n", "file", "/f")
+	assert.Equal(t, "72e46331080a1be4abd1f1c50c3cb05c", base)
+
+	yes := true
+	for name, same := range map[string]func(*corev1.Pod){
+		"status":        func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning },
+		"seen":          func(p *corev1.Pod) { p.Annotations = map[string]string{AnnotationSeen: "now"} },
+		"its own UID":   func(p *corev1.Pod) { p.UID = "abc" },
+		"empty fields":  func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{}; p.Labels = map[string]string{} },
+		"version":       func(p *corev1.Pod) { p.ResourceVersion = "1" },
+		"empty structs": func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{} },
+	} {
+		assert.Equal(t, base, uid(same, "n", "file", "/f"), name)
+	}
+	for name, other := range map[string]func(*corev1.Pod){
+		"image":        func(p *corev1.Pod) { p.Spec.Containers[0].Image = "busybox:2" },
+		"a false":      func(p *corev1.Pod) { no := false; p.Spec.EnableServiceLinks = &no },
+		"a true":       func(p *corev1.Pod) { p.Spec.EnableServiceLinks = &yes },
+		"label":        func(p *corev1.Pod) { p.Labels = map[string]string{"a": ""} },
+		"annotation":   func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} },
+		"namespace":    func(p *corev1.Pod) { p.Namespace = "other" },
+		"empty string": func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{""} },
+	} {
+		assert.NotEqual(t, base, uid(other, "n", "file", "/f"), name)
+	}
+	assert.NotEqual(t, base, uid(nil, "m", "file", "/f"))
+	assert.NotEqual(t, base, uid(nil, "n", "http", "/f"))
+	assert.NotEqual(t, base, uid(nil, "n", "file", "/g"))
+	assert.NotEqual(t, uid(nil, "n", "file", "/f"), uid(nil, "nf", "ile", "/f"), "parts do not run together")
+}
+
+func TestIdentifyLeavesSharedMapsAlone(t *testing.T) {
+	pod := decodeOne(t, web)
+	pod.Annotations = map[string]string{"a": "b"}
+	was := pod.Annotations
+	Identify(pod, "n", "file", "/f")
+	assert.Equal(t, map[string]string{"a": "b"}, was)
+}

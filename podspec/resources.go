@@ -1,0 +1,167 @@
+package podspec
+
+import (
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Requests returns what must be set aside for the pod: the most that its
+// containers ask for at any one time, or what the pod asks for as a whole, and
+// its overhead. The pod should have been defaulted. The caller owns the result.
+func Requests(pod *corev1.Pod) corev1.ResourceList {
+	return effective(pod, requestsOf, true)
+}
+
+// Limits returns the bound of what the pod may use, put together like Requests.
+// A resource is left away if some container has no bound for it, or a bound of
+// 0, which means none, unless the pod has one as a whole.
+func Limits(pod *corev1.Pod) corev1.ResourceList {
+	total := effective(pod, limitsOf, false)
+	for name := range total {
+		if _, ok := podLevel(pod, limitsOf)[name]; !ok && unbounded(pod, name) {
+			delete(total, name)
+		}
+	}
+	for name, extra := range pod.Spec.Overhead {
+		if q, ok := total[name]; ok {
+			q.Add(extra)
+			total[name] = q
+		}
+	}
+	return total
+}
+
+func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }
+func limitsOf(r *corev1.ResourceRequirements) corev1.ResourceList   { return r.Limits }
+
+type picker func(*corev1.ResourceRequirements) corev1.ResourceList
+
+func effective(pod *corev1.Pod, pick picker, overhead bool) corev1.ResourceList {
+	total := containersTogether(pod, pick)
+	maps.Copy(total, podLevel(pod, pick))
+	if overhead {
+		addTo(total, pod.Spec.Overhead)
+	}
+	return total
+}
+
+// containersTogether returns the highest point of two: all regular containers
+// and sidecars at once, and each init container beside the sidecars that come
+// before it.
+func containersTogether(pod *corev1.Pod, pick picker) corev1.ResourceList {
+	sidecars, peak := corev1.ResourceList{}, corev1.ResourceList{}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if IsSidecar(c) {
+			addTo(sidecars, pick(&c.Resources))
+			raiseTo(peak, sidecars)
+			continue
+		}
+		now := copyOf(sidecars)
+		addTo(now, pick(&c.Resources))
+		raiseTo(peak, now)
+	}
+	total := sidecars
+	for i := range pod.Spec.Containers {
+		addTo(total, pick(&pod.Spec.Containers[i].Resources))
+	}
+	raiseTo(total, peak)
+	return total
+}
+
+// podLevel returns what the pod says for all its containers together.
+func podLevel(pod *corev1.Pod, pick picker) corev1.ResourceList {
+	if pod.Spec.Resources == nil {
+		return nil
+	}
+	out := corev1.ResourceList{}
+	for name, q := range pick(pod.Spec.Resources) {
+		if isPodLevel(name) {
+			out[name] = q.DeepCopy()
+		}
+	}
+	return out
+}
+
+func isPodLevel(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || isHugePages(name)
+}
+
+func isHugePages(name corev1.ResourceName) bool {
+	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+}
+
+// unbounded reports whether an init or regular container has no limit of that
+// name. Ephemeral containers cannot have any and do not count.
+func unbounded(pod *corev1.Pod, name corev1.ResourceName) bool {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if limit := containers[i].Resources.Limits[name]; limit.Sign() <= 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func addTo(total, more corev1.ResourceList) {
+	for name, q := range more {
+		sum := total[name]
+		sum.Add(q)
+		total[name] = sum
+	}
+}
+
+func raiseTo(total, other corev1.ResourceList) {
+	for name, q := range other {
+		if had, ok := total[name]; !ok || q.Cmp(had) > 0 {
+			total[name] = q.DeepCopy()
+		}
+	}
+}
+
+func copyOf(list corev1.ResourceList) corev1.ResourceList {
+	out := make(corev1.ResourceList, len(list))
+	for name, q := range list {
+		out[name] = q.DeepCopy()
+	}
+	return out
+}
+
+// QOS returns the pod's quality-of-service class by its cpu and memory: all
+// containers bounded at what they request is Guaranteed, nothing said at all is
+// BestEffort. The pod should have been defaulted.
+func QOS(pod *corev1.Pod) corev1.PodQOSClass {
+	var sets []*corev1.ResourceRequirements
+	if r := pod.Spec.Resources; r != nil && (len(r.Requests) > 0 || len(r.Limits) > 0) {
+		sets = append(sets, r)
+	} else {
+		for i := range pod.Spec.InitContainers {
+			sets = append(sets, &pod.Spec.InitContainers[i].Resources)
+		}
+		for i := range pod.Spec.Containers {
+			sets = append(sets, &pod.Spec.Containers[i].Resources)
+		}
+	}
+	said, guaranteed := false, true
+	var requests, limits [2]resource.Quantity // of all together
+	for _, set := range sets {
+		for i, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			request, limit := set.Requests[name], set.Limits[name]
+			said = said || request.Sign() > 0 || limit.Sign() > 0
+			guaranteed = guaranteed && limit.Sign() > 0
+			requests[i].Add(request)
+			limits[i].Add(limit)
+		}
+	}
+	switch {
+	case !said:
+		return corev1.PodQOSBestEffort
+	case guaranteed && requests[0].Cmp(limits[0]) == 0 && requests[1].Cmp(limits[1]) == 0:
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}
