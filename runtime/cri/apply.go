@@ -1,0 +1,172 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Apply carries out plan for pod, action by action. What can be done in
+// parallel without changing the order in which containers start is: containers
+// that are to end end together, and images are fetched from the beginning on. A
+// container that fails does not keep the next one from being started; a sandbox
+// that fails ends the turn. Apply returns when all it began has come to an end,
+// early if ctx ends.
+func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &turn{c: c, pod: pod, m: m, images: make(map[string]*fetch)}
+	defer t.wg.Wait()
+	defer cancel() // fetches that nobody waits for any more
+	t.prefetch(ctx, plan)
+	defer t.letGo(false)
+	for len(plan) > 0 {
+		n := 1
+		if plan[0].Verb == runtime.KillContainer {
+			for n < len(plan) && plan[n].Verb == runtime.KillContainer {
+				n++
+			}
+			t.killContainers(ctx, plan[:n])
+		} else if err := t.do(ctx, plan[0]); err != nil {
+			t.fail("", sandboxFailure(err))
+			break
+		}
+		plan = plan[n:]
+	}
+	t.letGo(len(t.failures) == 0)
+	return runtime.Applied{Failures: t.failures, Changed: t.changed}
+}
+
+// turn is one Apply.
+type turn struct {
+	c   *Client
+	pod *corev1.Pod
+	m   runtime.Materials
+
+	wg     sync.WaitGroup    // of fetches
+	images map[string]*fetch // by what is fetched
+	slot   slot
+	ticket uint64
+
+	mu       sync.Mutex // guards failures and changed
+	failures map[string]runtime.Failure
+	changed  bool
+
+	sandbox       runtime.Sandbox // once known
+	sandboxConfig *v1.PodSandboxConfig
+}
+
+func (t *turn) fail(container string, f runtime.Failure) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failures == nil {
+		t.failures = make(map[string]runtime.Failure)
+	}
+	t.failures[container] = f
+}
+
+func (t *turn) touched() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.changed = true
+}
+
+// hold makes sure that the turn has a slot of the limiter. Only what keeps the
+// machine busy is done with one; whatever merely waits gives it back first.
+func (t *turn) hold(ctx context.Context) error {
+	if t.slot.held() {
+		return nil
+	}
+	got, err := t.c.starts.acquire(ctx, t.ticket)
+	if err != nil {
+		return err
+	}
+	t.slot, t.ticket = got, got.ticket
+	return nil
+}
+
+// letGo gives the slot back. started says that the pod's start is complete.
+func (t *turn) letGo(started bool) {
+	t.slot.release(started)
+	t.slot = slot{}
+}
+
+// do carries out one action. An error means that nothing further can be done.
+func (t *turn) do(ctx context.Context, a runtime.Action) error {
+	switch a.Verb {
+	case runtime.Wait:
+		t.fail(a.Container, runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until})
+	case runtime.RemoveContainer:
+		t.touched()
+		if err := t.c.RemoveContainer(ctx, a.ID); err != nil {
+			t.fail(a.Container, runtime.Failure{Reason: "RemoveContainerError", Message: err.Error(), Err: err})
+		}
+	case runtime.KillSandbox:
+		t.touched()
+		if err := t.c.stopSandbox(ctx, a.ID); err != nil {
+			return &reasoned{"KillPodSandboxError", err}
+		}
+	case runtime.CreateSandbox:
+		return t.createSandbox(ctx, a)
+	case runtime.StartContainer:
+		if err := t.needSandbox(ctx); err != nil {
+			return err
+		}
+		if err := t.startContainer(ctx, a); err != nil {
+			t.fail(a.Container, containerFailure(err))
+		}
+	case runtime.UpdateResources:
+		if err := t.updateResources(ctx, a); err != nil {
+			t.fail(a.Container, runtime.Failure{Reason: "ResizeContainerError", Message: err.Error(), Err: err})
+		}
+	default:
+		t.fail(a.Container, runtime.Failure{
+			Reason: "UnknownAction", Message: a.Verb.String(), Err: fmt.Errorf("%v: %w", a.Verb, runtime.ErrUnsupported),
+		})
+	}
+	return nil
+}
+
+// spec returns the container of that name, or nil.
+func (t *turn) spec(name string) *corev1.Container {
+	for ct := range podspec.Containers(t.pod) {
+		if ct.Name == name {
+			return ct
+		}
+	}
+	return nil
+}
+
+// reasoned is an error with the word for it that statuses use.
+type reasoned struct {
+	reason string
+	error
+}
+
+func (r *reasoned) Unwrap() error { return r.error }
+
+func sandboxFailure(err error) runtime.Failure { return failure("CreatePodSandboxError", err) }
+
+func containerFailure(err error) runtime.Failure { return failure("RunContainerError", err) }
+
+func failure(reason string, err error) runtime.Failure {
+	f := runtime.Failure{Reason: reason, Message: err.Error(), Err: err}
+	var r *reasoned
+	if errors.As(err, &r) {
+		f.Reason = r.reason
+	}
+	var b *backingOff
+	if errors.As(err, &b) {
+		f.Until = b.until
+		if b.waiting {
+			f.Err = nil
+		}
+	}
+	return f
+}

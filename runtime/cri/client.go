@@ -1,0 +1,159 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	goruntime "runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Recorder takes the events that a Client tells about pods. It must not block.
+type Recorder interface {
+	Record(*corev1.Event)
+}
+
+// Hooks are called as things happen, from the goroutine in which they happen,
+// and must not block. Each may be nil.
+type Hooks struct {
+	// Call is told of every call to the runtime.
+	Call func(rpc string, took time.Duration, err error)
+}
+
+// Config is what a Client may be told. The zero value works.
+type Config struct {
+	// Images is the connection for the image service; nil: the same as the
+	// runtime's.
+	Images grpc.ClientConnInterface
+	// Timeout bounds each call that has no better bound of its own. Making and
+	// stopping sandboxes has twice the time. [2 min]
+	Timeout time.Duration
+	// HealthTimeout bounds Version and Status. [15 s]
+	HealthTimeout time.Duration
+	// PullTimeout bounds one image pull. [30 min]
+	PullTimeout time.Duration
+
+	// StartsAtOnce is how many pods may be in the middle of their start at a
+	// time, to begin with; from then on the number follows the throughput, up
+	// to MaxStartsAtOnce. [2 a CPU, but 4 at least; 16 times StartsAtOnce]
+	StartsAtOnce, MaxStartsAtOnce int
+	// StartPatience is how long a start counts; one that takes longer hangs and
+	// holds up no other. [10 s]
+	StartPatience time.Duration
+
+	Recorder Recorder     // nil: nothing is recorded
+	Logger   *slog.Logger // nil: discard
+	Hooks    Hooks
+}
+
+func (cfg *Config) fill() error {
+	var errs []error
+	positive := func(name string, d *time.Duration, def time.Duration) {
+		if *d < 0 {
+			errs = append(errs, fmt.Errorf("%s is negative: %v", name, *d))
+		}
+		if *d == 0 {
+			*d = def
+		}
+	}
+	positive("Timeout", &cfg.Timeout, 2*time.Minute)
+	positive("HealthTimeout", &cfg.HealthTimeout, 15*time.Second)
+	positive("PullTimeout", &cfg.PullTimeout, 30*time.Minute)
+	positive("StartPatience", &cfg.StartPatience, 10*time.Second)
+	if cfg.StartsAtOnce < 0 || cfg.MaxStartsAtOnce < 0 {
+		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.StartsAtOnce, cfg.MaxStartsAtOnce))
+	}
+	if cfg.StartsAtOnce == 0 {
+		cfg.StartsAtOnce = max(4, 2*goruntime.NumCPU())
+	}
+	if cfg.MaxStartsAtOnce == 0 {
+		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+// Client drives one CRI endpoint. Its methods may be called from any goroutine.
+type Client struct {
+	cfg    Config
+	rs     v1.RuntimeServiceClient
+	is     v1.ImageServiceClient
+	facts  facts
+	starts *limiter
+
+	features atomic.Pointer[features] // nil before the first Health
+
+	// Set once a streamed list was answered Unimplemented: it is not asked for
+	// again.
+	noSandboxStream, noContainerStream, noImageStream atomic.Bool
+}
+
+// New returns a Client over an open connection, which stays the caller's. It
+// makes no call.
+func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
+	if cc == nil {
+		return nil, errors.New("cri: no connection")
+	}
+	if err := cfg.fill(); err != nil {
+		return nil, fmt.Errorf("cri: %w", err)
+	}
+	images := cfg.Images
+	if images == nil {
+		images = cc
+	}
+	return &Client{
+		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
+		starts: newLimiter(cfg.StartsAtOnce, cfg.MaxStartsAtOnce, cfg.StartPatience),
+	}, nil
+}
+
+// maxMessage bounds answers of a runtime. It is far above what gRPC takes by
+// default, so that a node full of dead containers can still be listed and
+// cleaned.
+const maxMessage = 256 << 20
+
+// Dial returns a connection to a runtime's socket, "unix:///path". It makes no
+// call: a runtime that is down is connected to as soon as it is up, and until
+// then calls fail with runtime.ErrUnavailable.
+func Dial(endpoint string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	path, isUnix := strings.CutPrefix(endpoint, "unix://")
+	switch {
+	case isUnix && !strings.HasPrefix(path, "/"):
+		return nil, fmt.Errorf("dial %q: the path of a unix endpoint must be absolute", endpoint)
+	case !isUnix && !strings.HasPrefix(endpoint, "passthrough:"):
+		return nil, fmt.Errorf("dial %q: only unix:// endpoints are supported", endpoint)
+	}
+	all := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithIdleTimeout(0),
+	}
+	if isUnix {
+		endpoint = "passthrough:///localhost"
+		all = append(all, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}))
+	}
+	cc, err := grpc.NewClient(endpoint, append(all, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %q: %w", endpoint, err)
+	}
+	return cc, nil
+}

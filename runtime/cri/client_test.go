@@ -1,0 +1,201 @@
+package cri
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+const busybox = "lab/busybox:1"
+
+// onePod is a pod with a container for each name.
+func onePod(names ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "uid-1"}}
+	for _, n := range names {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: n, Image: busybox})
+	}
+	podspec.Default(pod)
+	return pod
+}
+
+// startAll is the plan that starts a pod's regular containers from nothing.
+func startAll(pod *corev1.Pod) []runtime.Action {
+	plan := []runtime.Action{{Verb: runtime.CreateSandbox}}
+	for _, ct := range pod.Spec.Containers {
+		plan = append(plan, runtime.Action{Verb: runtime.StartContainer, Container: ct.Name})
+	}
+	return plan
+}
+
+// RT-12, and the budget of calls: starting a pod of one container whose image
+// is present takes at most eight with the inspection after it.
+func TestStartAndInspectionTakeEightCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.addImage(busybox, 0)
+		c := f.client(t, Config{})
+		pod := onePod("main")
+		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{LogDir: "/logs"})
+		require.Empty(t, applied.Failures)
+		assert.True(t, applied.Changed)
+
+		seen, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.Len(t, f.took(), 8)
+		require.Len(t, seen.Containers, 1)
+		got := seen.Containers[0]
+		assert.Equal(t, "main", got.Name)
+		assert.Equal(t, runtime.Running, got.State)
+		assert.Equal(t, busybox, got.Image)
+		assert.Equal(t, "/logs/main/0.log", got.LogPath)
+		assert.Equal(t, 30*time.Second, got.GracePeriod)
+		assert.NotEmpty(t, got.Hash)
+		assert.Equal(t, []string{"10.0.0.7"}, seen.ReadySandbox().IPs)
+		assert.Equal(t, "web", seen.Name)
+
+		// What cannot have changed is not asked for again.
+		_, err = c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.ElementsMatch(t, []string{"ListPodSandbox", "ListContainers"}, f.took())
+	})
+}
+
+func TestInspectionOfNothingIsAnEmptyPod(t *testing.T) {
+	c := newFake().client(t, Config{})
+	seen, err := c.Pod(t.Context(), "uid-0")
+	require.NoError(t, err)
+	assert.Equal(t, types.UID("uid-0"), seen.UID)
+	assert.Empty(t, seen.Sandboxes)
+	assert.False(t, seen.ObservedAt.IsZero())
+}
+
+// An exited container is asked for once, when it has ended.
+func TestInspectionSeesAnExit(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox, 0)
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	seen, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+
+	f.mu.Lock()
+	f.exit(seen.Containers[0].ID, 3)
+	f.mu.Unlock()
+	for range 2 {
+		seen, err = c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.Equal(t, runtime.Exited, seen.Containers[0].State)
+		assert.Equal(t, int32(3), seen.Containers[0].ExitCode)
+		assert.False(t, seen.Containers[0].Finished.IsZero())
+	}
+	assert.Equal(t, 2, f.count("ContainerStatus"))
+}
+
+// PL-5: a listing is two calls, streamed where the runtime can, and a runtime
+// that cannot is asked for streams once only. RT-18
+func TestListing(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		f := newFake()
+		f.streams = streams
+		f.addImage(busybox, 0)
+		c := f.client(t, Config{})
+		pod := onePod("a", "b")
+		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+		f.took()
+		for range 2 {
+			pods, err := c.Pods(t.Context())
+			require.NoError(t, err)
+			require.Len(t, pods, 1)
+			assert.Len(t, pods[0].Containers, 2)
+			assert.Len(t, pods[0].Sandboxes, 1)
+		}
+		if streams {
+			assert.ElementsMatch(t, []string{"StreamPodSandboxes", "StreamContainers", "StreamPodSandboxes", "StreamContainers"}, f.took())
+			continue
+		}
+		assert.Equal(t, 1, f.count("StreamPodSandboxes"))
+		assert.Equal(t, 2, f.count("ListPodSandbox"))
+		assert.Equal(t, 1, f.count("StreamContainers"))
+		assert.Equal(t, 2, f.count("ListContainers"))
+	}
+}
+
+// RT-15
+func TestEveryCallHasADeadlineThatNamesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.before = func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }
+		c := f.client(t, Config{})
+		began := time.Now()
+		_, err := c.Pod(t.Context(), "uid-1")
+		require.ErrorIs(t, err, runtime.ErrDeadline)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 2*time.Minute, time.Since(began))
+		assert.ErrorContains(t, err, "ListPodSandbox: no answer within 2m0s")
+		var wire interface{ GRPCStatus() *status.Status }
+		require.ErrorAs(t, err, &wire)
+		assert.Equal(t, codes.DeadlineExceeded, wire.GRPCStatus().Code())
+	})
+}
+
+func TestErrorsAreMappedOnceAndKeepTheirCode(t *testing.T) {
+	for code, want := range map[codes.Code]error{
+		codes.NotFound: runtime.ErrNotFound, codes.Unavailable: runtime.ErrUnavailable, codes.Unimplemented: runtime.ErrUnsupported,
+		codes.InvalidArgument: runtime.ErrInvalid, codes.AlreadyExists: runtime.ErrExists, codes.DeadlineExceeded: runtime.ErrDeadline,
+		codes.PermissionDenied: runtime.ErrUnauthorized,
+	} {
+		f := newFake()
+		f.before = func(context.Context, string, any) error { return status.Error(code, "because") }
+		_, err := f.client(t, Config{}).Health(t.Context())
+		require.ErrorIs(t, err, want, code)
+		assert.ErrorContains(t, err, "Version: because")
+		assert.Equal(t, code, status.Code(err))
+	}
+}
+
+func TestWatch(t *testing.T) {
+	t.Run("a runtime without events", func(t *testing.T) {
+		err := newFake().client(t, Config{}).Watch(t.Context(), func(types.UID) {})
+		assert.ErrorIs(t, err, runtime.ErrUnsupported)
+	})
+	t.Run("hints, then a broken stream", func(t *testing.T) {
+		f := newFake()
+		f.events = make(chan *v1.ContainerEventResponse, 2)
+		f.events <- &v1.ContainerEventResponse{PodSandboxStatus: &v1.PodSandboxStatus{Metadata: &v1.PodSandboxMetadata{Uid: "u1"}}}
+		f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Labels: map[string]string{labelPodUID: "u2"}}}}
+		close(f.events)
+		var hints []types.UID
+		err := f.client(t, Config{}).Watch(t.Context(), func(u types.UID) { hints = append(hints, u) })
+		assert.Equal(t, []types.UID{"u1", "u2"}, hints)
+		assert.ErrorIs(t, err, runtime.ErrUnavailable)
+	})
+}
+
+func TestHealth(t *testing.T) {
+	h, err := newFake().client(t, Config{}).Health(t.Context())
+	require.NoError(t, err)
+	assert.True(t, h.RuntimeReady)
+	assert.True(t, h.NetworkReady)
+	assert.Len(t, h.Conditions, 3)
+}
+
+func TestDialRefusesOtherEndpoints(t *testing.T) {
+	for _, endpoint := range []string{"", "tcp://127.0.0.1:1", "unix://relative", "/run/x.sock"} {
+		_, err := Dial(endpoint)
+		assert.Error(t, err, endpoint)
+	}
+}

@@ -1,0 +1,113 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// startContainer brings one container from its image to running.
+func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
+	spec := t.spec(a.Container)
+	if spec == nil {
+		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
+	}
+	image, err := t.image(ctx, spec)
+	if err != nil {
+		return err
+	}
+	config, err := t.containerConfig(ctx, spec, a, image)
+	if err != nil {
+		return &reasoned{"CreateContainerConfigError", err}
+	}
+	t.touched()
+	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
+	if err != nil {
+		t.event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		return &reasoned{"CreateContainerError", err}
+	}
+	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
+	if running {
+		return nil
+	}
+	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
+		&v1.StartContainerRequest{ContainerId: id}); err != nil {
+		t.event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		return &reasoned{"RunContainerError", err}
+	}
+	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
+	return t.postStart(ctx, spec, id)
+}
+
+// createContainer makes a container and returns its id. If the name turns out
+// to be taken by a former try of which the answer was lost, that container is
+// taken over if it was made from the same spec and has not ended, and removed
+// otherwise. running says that it runs already.
+func (c *Client) createContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig, sandbox *v1.PodSandboxConfig,
+) (id string, running bool, err error) {
+	for tries := 0; ; tries++ {
+		resp, err := do(ctx, c, "CreateContainer", config.GetMetadata().GetName(), c.cfg.Timeout, c.rs.CreateContainer,
+			&v1.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
+		if err == nil || tries > 0 || !nameTaken(err) {
+			return resp.GetContainerId(), false, err
+		}
+		id, running, again := c.adoptContainer(ctx, sandboxID, config)
+		if again != nil {
+			return "", false, errors.Join(err, again)
+		}
+		if id != "" {
+			return id, running, nil
+		}
+	}
+}
+
+func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (string, bool, error) {
+	want := config.GetLabels()
+	all, err := c.listContainers(ctx, map[string]string{labelPodUID: want[labelPodUID], labelContainer: want[labelContainer]})
+	if err != nil {
+		return "", false, err
+	}
+	for _, ct := range all {
+		if ct.GetMetadata().GetAttempt() != config.GetMetadata().GetAttempt() {
+			continue
+		}
+		same := ct.GetPodSandboxId() == sandboxID && ct.GetAnnotations()[annHash] == config.GetAnnotations()[annHash]
+		switch {
+		case same && ct.GetState() == v1.ContainerState_CONTAINER_CREATED:
+			return ct.GetId(), false, nil
+		case same && ct.GetState() == v1.ContainerState_CONTAINER_RUNNING:
+			return ct.GetId(), true, nil
+		}
+		if ct.GetState() == v1.ContainerState_CONTAINER_RUNNING {
+			return "", false, fmt.Errorf("container %s of another spec runs under this name: %w", ct.GetId(), runtime.ErrExists)
+		}
+		return "", false, c.RemoveContainer(ctx, ct.GetId())
+	}
+	return "", false, nil
+}
+
+// stopContainer ends a container: the runtime sends its stop signal, and kills
+// it when grace is over.
+func (c *Client) stopContainer(ctx context.Context, id string, grace time.Duration) error {
+	_, err := do(ctx, c, "StopContainer", id, grace+c.cfg.Timeout, c.rs.StopContainer,
+		&v1.StopContainerRequest{ContainerId: id, Timeout: wholeSeconds(grace)})
+	return ignoreMissing(err)
+}
+
+// event tells about the turn's pod.
+func (t *turn) event(eventType, reason, message string) {
+	t.c.event(t.pod, eventType, reason, message)
+}
+
+func (c *Client) event(pod *corev1.Pod, eventType, reason, message string) {
+	if c.cfg.Recorder != nil && pod != nil {
+		c.cfg.Recorder.Record(podspec.NewEvent(pod, eventType, reason, message, time.Now()))
+	}
+}

@@ -1,0 +1,211 @@
+package cri
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// at turns the CRI's nanoseconds into a time; 0 is the zero time.
+func at(nanoseconds int64) time.Time {
+	if nanoseconds <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanoseconds)
+}
+
+func sandboxOf(s *v1.PodSandbox) runtime.Sandbox {
+	out := runtime.Sandbox{
+		ID: s.GetId(), Attempt: s.GetMetadata().GetAttempt(), Created: at(s.GetCreatedAt()),
+		Handler: s.GetRuntimeHandler(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
+		Source: s.GetAnnotations()[podspec.AnnotationSource],
+	}
+	if s.GetState() == v1.PodSandboxState_SANDBOX_READY {
+		out.State = runtime.SandboxReady
+	}
+	out.GracePeriod = graceOf(s.GetAnnotations())
+	return out
+}
+
+// withStatus adds what only the status of a sandbox tells.
+func withStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbox {
+	if st.GetState() == v1.PodSandboxState_SANDBOX_NOTREADY {
+		s.State = runtime.SandboxNotReady
+	}
+	if ip := st.GetNetwork().GetIp(); ip != "" {
+		s.IPs = append(s.IPs, ip)
+	}
+	for _, more := range st.GetNetwork().GetAdditionalIps() {
+		s.IPs = append(s.IPs, more.GetIp())
+	}
+	s.HostNetwork = st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == v1.NamespaceMode_NODE
+	if s.HostNetwork {
+		s.IPs = nil
+	}
+	return s
+}
+
+func stateOf(s v1.ContainerState) runtime.State {
+	switch s {
+	case v1.ContainerState_CONTAINER_CREATED:
+		return runtime.Created
+	case v1.ContainerState_CONTAINER_RUNNING:
+		return runtime.Running
+	case v1.ContainerState_CONTAINER_EXITED:
+		return runtime.Exited
+	default:
+		return runtime.Unknown
+	}
+}
+
+func containerOf(ct *v1.Container) runtime.Container {
+	out := runtime.Container{
+		ID: ct.GetId(), Name: ct.GetMetadata().GetName(), SandboxID: ct.GetPodSandboxId(),
+		Attempt: ct.GetMetadata().GetAttempt(), State: stateOf(ct.GetState()), Created: at(ct.GetCreatedAt()),
+		Image: userImage(ct.GetImage()), ImageID: firstOf(ct.GetImageId(), ct.GetImageRef()),
+		Labels: ct.GetLabels(), Annotations: ct.GetAnnotations(),
+	}
+	fromAnnotations(&out, ct.GetAnnotations())
+	return out
+}
+
+// userImage returns the image as the pod names it.
+func userImage(spec *v1.ImageSpec) string {
+	return firstOf(spec.GetUserSpecifiedImage(), spec.GetImage())
+}
+
+func firstOf(names ...string) string {
+	for _, n := range names {
+		if n != "" {
+			return n
+		}
+	}
+	return ""
+}
+
+// fromAnnotations reads back what the agent that made the container left in its
+// annotations. Anything unreadable counts as not there: another agent may have
+// written it.
+func fromAnnotations(out *runtime.Container, a map[string]string) {
+	out.Hash = a[annHash]
+	out.Kind = kindFrom(a[annKind])
+	out.BackOffStep, _ = strconv.Atoi(a[annStep])
+	out.GracePeriod = graceOf(a)
+	if count, err := strconv.ParseUint(a[annRestartCount], 10, 32); err == nil {
+		out.Attempt = max(out.Attempt, uint32(count))
+	}
+	if text := a[annPreStop]; text != "" {
+		hook := new(corev1.LifecycleHandler)
+		if json.Unmarshal([]byte(text), hook) == nil {
+			out.PreStop = hook
+		}
+	}
+}
+
+func kindFrom(text string) runtime.Kind {
+	for _, k := range []runtime.Kind{runtime.Init, runtime.Sidecar, runtime.Ephemeral} {
+		if text == k.String() {
+			return k
+		}
+	}
+	return runtime.Regular
+}
+
+// graceOf returns how long the pod may take to end: what its deletion said if
+// that was known when the container was made, else what its spec says.
+func graceOf(a map[string]string) time.Duration {
+	for _, key := range []string{annDeletionGrace, annGrace} {
+		if seconds, err := strconv.ParseInt(a[key], 10, 64); err == nil {
+			return podspec.Seconds(seconds)
+		}
+	}
+	return 0
+}
+
+// withContainerStatus adds what only the status of a container tells.
+func withContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Container {
+	c.State = stateOf(st.GetState())
+	c.Started, c.Finished = at(st.GetStartedAt()), at(st.GetFinishedAt())
+	c.ExitCode, c.Reason, c.Message = st.GetExitCode(), st.GetReason(), st.GetMessage()
+	c.LogPath = st.GetLogPath()
+	if id := firstOf(st.GetImageId(), st.GetImageRef()); id != "" {
+		c.ImageID = id
+	}
+	if ref := st.GetImageRef(); ref != "" && strings.Contains(ref, "@") {
+		c.ImageID = ref // repo@digest tells more than the bare id
+	}
+	if name := userImage(st.GetImage()); name != "" {
+		c.Image = name
+	}
+	if sig, ok := strings.CutPrefix(st.GetStopSignal().String(), "SIGNAL_"); ok && st.GetStopSignal() != v1.Signal_SIGNAL_RUNTIME_DEFAULT {
+		c.StopSignal = corev1.Signal(unflattenSignal(sig))
+	}
+	c.Resources = resourcesOf(st.GetResources().GetLinux())
+	if u := st.GetUser().GetLinux(); u != nil {
+		c.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
+			UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: slices.Clone(u.GetSupplementalGroups()),
+		}}
+	}
+	return c
+}
+
+// unflattenSignal turns the CRI's SIGRTMINPLUS3 into the API's SIGRTMIN+3.
+func unflattenSignal(s string) string {
+	s = strings.Replace(s, "PLUS", "+", 1)
+	return strings.Replace(s, "MINUS", "-", 1)
+}
+
+// resourcesOf reads the resources that a container really has. What is not
+// bounded is nil.
+func resourcesOf(l *v1.LinuxContainerResources) *runtime.Resources {
+	if l == nil {
+		return nil
+	}
+	var r runtime.Resources
+	if l.GetCpuShares() > 0 {
+		r.CPURequest = resource.NewMilliQuantity(sharesToMilli(l.GetCpuShares()), resource.DecimalSI)
+	}
+	if l.GetCpuQuota() > 0 && l.GetCpuPeriod() > 0 {
+		r.CPULimit = resource.NewMilliQuantity(quotaToMilli(l.GetCpuQuota(), l.GetCpuPeriod()), resource.DecimalSI)
+	}
+	if l.GetMemoryLimitInBytes() > 0 {
+		r.MemoryLimit = resource.NewQuantity(l.GetMemoryLimitInBytes(), resource.BinarySI)
+	}
+	return &r
+}
+
+// newestFirst puts sandboxes by attempt and containers by attempt within time
+// of creation, newest first.
+func newestFirst(p *runtime.Pod) {
+	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
+		if a.Attempt != b.Attempt {
+			return compare(b.Attempt, a.Attempt)
+		}
+		return b.Created.Compare(a.Created)
+	})
+	slices.SortStableFunc(p.Containers, func(a, b runtime.Container) int {
+		if byTime := b.Created.Compare(a.Created); byTime != 0 {
+			return byTime
+		}
+		return compare(b.Attempt, a.Attempt)
+	})
+}
+
+func compare(a, b uint32) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

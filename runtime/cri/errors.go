@@ -1,0 +1,116 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Error is a call that the runtime refused or did not answer. It matches the
+// sentinels of package runtime through errors.Is, and its gRPC status is
+// reachable through errors.As with interface{ GRPCStatus() *status.Status }.
+type Error struct {
+	RPC     string        // name of the call: RunPodSandbox, ...
+	Subject string        // what it was about, may be empty
+	Waited  time.Duration // the call's own deadline if that ended it, else 0
+	status  *status.Status
+	kind    error // sentinel of package runtime, or nil
+	cause   error // of the context, or nil
+}
+
+// Error names the call, its subject and what the runtime said.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.RPC)
+	if e.Subject != "" {
+		b.WriteString(" " + e.Subject)
+	}
+	if e.Waited > 0 {
+		fmt.Fprintf(&b, ": no answer within %v", e.Waited)
+		return b.String()
+	}
+	fmt.Fprintf(&b, ": %s (%v)", e.status.Message(), e.status.Code())
+	return b.String()
+}
+
+// GRPCStatus returns what the runtime answered.
+func (e *Error) GRPCStatus() *status.Status { return e.status }
+
+// Unwrap returns the errors that e also is.
+func (e *Error) Unwrap() []error {
+	var all []error
+	if e.kind != nil {
+		all = append(all, e.kind)
+	}
+	if e.cause != nil {
+		all = append(all, e.cause)
+	}
+	return all
+}
+
+// kindOf maps gRPC codes to the errors of package runtime. This is the only
+// place that does.
+func kindOf(code codes.Code) error {
+	switch code {
+	case codes.NotFound:
+		return runtime.ErrNotFound
+	case codes.Unavailable:
+		return runtime.ErrUnavailable
+	case codes.Unimplemented:
+		return runtime.ErrUnsupported
+	case codes.InvalidArgument, codes.OutOfRange:
+		return runtime.ErrInvalid
+	case codes.AlreadyExists:
+		return runtime.ErrExists
+	case codes.DeadlineExceeded:
+		return runtime.ErrDeadline
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return runtime.ErrUnauthorized
+	default:
+		return nil
+	}
+}
+
+// newError tells what became of a call. call is the context the call was made
+// with, parent the one it was derived from.
+func newError(parent, call context.Context, rpc, subject string, limit time.Duration, err error) *Error {
+	st := status.Convert(err)
+	e := &Error{RPC: rpc, Subject: subject, status: st, kind: kindOf(st.Code())}
+	switch {
+	case parent.Err() != nil:
+		e.cause = parent.Err()
+		if errors.Is(e.cause, context.DeadlineExceeded) {
+			e.kind = runtime.ErrDeadline
+		}
+	case errors.Is(call.Err(), context.DeadlineExceeded):
+		e.cause, e.kind, e.Waited = call.Err(), runtime.ErrDeadline, limit
+	case st.Code() == codes.Canceled:
+		e.cause = context.Canceled
+	}
+	return e
+}
+
+// do makes one unary call within limit and names it in the error.
+func do[Req, Resp any](ctx context.Context, c *Client, rpc, subject string, limit time.Duration,
+	call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
+) (Resp, error) {
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	began := time.Now()
+	resp, err := call(within, req)
+	if err != nil {
+		err = newError(ctx, within, rpc, subject, limit, err)
+	}
+	if c.cfg.Hooks.Call != nil {
+		c.cfg.Hooks.Call(rpc, time.Since(began), err)
+	}
+	return resp, err
+}

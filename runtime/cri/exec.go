@@ -1,0 +1,43 @@
+package cri
+
+import (
+	"context"
+	"math"
+	"time"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Exec runs a command in a container and waits for it to end. It returns what
+// the command wrote, standard output before standard error, cut off after limit
+// bytes, and its exit code. An exit code other than 0 is no error. A command
+// that takes longer than timeout [the Client's] is runtime.ErrDeadline.
+func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, timeout time.Duration, limit int) ([]byte, int, error) {
+	const slack = 2 * time.Second // for the runtime to end the command by itself
+	if timeout <= 0 {
+		timeout = c.cfg.Timeout
+	}
+	resp, err := do(ctx, c, "ExecSync", containerID, timeout+slack, c.rs.ExecSync, &v1.ExecSyncRequest{
+		ContainerId: containerID, Cmd: cmd, Timeout: wholeSeconds(timeout),
+	})
+	if err != nil {
+		return nil, -1, err
+	}
+	limit = max(limit, 0)
+	out := resp.GetStdout()[:min(limit, len(resp.GetStdout()))]
+	more := resp.GetStderr()[:min(limit-len(out), len(resp.GetStderr()))]
+	return append(out[:len(out):len(out)], more...), int(resp.GetExitCode()), nil
+}
+
+// wholeSeconds rounds up, since the CRI takes 0 for no timeout at all.
+func wholeSeconds(d time.Duration) int64 {
+	return int64(math.Ceil(d.Seconds()))
+}
+
+// ReopenLog makes the runtime open a container's log file anew, after it was
+// renamed.
+func (c *Client) ReopenLog(ctx context.Context, containerID string) error {
+	_, err := do(ctx, c, "ReopenContainerLog", containerID, c.cfg.Timeout, c.rs.ReopenContainerLog,
+		&v1.ReopenContainerLogRequest{ContainerId: containerID})
+	return err
+}

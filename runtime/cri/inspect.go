@@ -1,0 +1,124 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// inspectAtOnce bounds the status calls of one inspection that run at a time.
+const inspectAtOnce = 4
+
+// Pod inspects one pod: two filtered list calls and a status call for each
+// sandbox and container whose status is not known already. A pod of which the
+// runtime has nothing is an empty Pod with that UID and no error.
+func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	began := time.Now()
+	known := c.facts.of(uid)
+	sandboxes, containers, err := c.list(ctx, map[string]string{labelPodUID: string(uid)})
+	if err != nil {
+		return runtime.Pod{}, err
+	}
+	p := runtime.Pod{UID: uid}
+	b := listing{pods: []runtime.Pod{p}, at: map[types.UID]int{uid: 0}}
+	for _, s := range sandboxes {
+		b.sandbox(s)
+		b.pods[0].Namespace, b.pods[0].Name = s.GetMetadata().GetNamespace(), s.GetMetadata().GetName()
+	}
+	for _, ct := range containers {
+		b.container(ct)
+		if l := ct.GetLabels(); b.pods[0].Name == "" {
+			b.pods[0].Namespace, b.pods[0].Name = l[labelPodNamespace], l[labelPodName]
+		}
+	}
+	p = b.pods[0]
+	p.ObservedAt = began
+	if err := c.fillIn(ctx, &p, known); err != nil {
+		return runtime.Pod{}, err
+	}
+	newestFirst(&p)
+	c.facts.set(p)
+	return p, nil
+}
+
+// fillIn asks for what the lists do not tell and known does not either. What
+// went away between list and status call is left out.
+func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(inspectAtOnce)
+	var mu sync.Mutex // guards gone
+	gone := make(map[string]bool)
+	missing := func(id string, err error) error {
+		if !errors.Is(err, runtime.ErrNotFound) {
+			return err
+		}
+		mu.Lock()
+		gone[id] = true
+		mu.Unlock()
+		return nil
+	}
+	for i := range p.Sandboxes {
+		s := &p.Sandboxes[i]
+		if known.fillSandbox(s, time.Now()) {
+			continue
+		}
+		g.Go(func() error {
+			st, err := c.sandboxStatus(ctx, s.ID)
+			if err != nil {
+				return missing(s.ID, err)
+			}
+			*s = withStatus(*s, st)
+			return nil
+		})
+	}
+	for i := range p.Containers {
+		ct := &p.Containers[i]
+		if known.fillContainer(ct) {
+			continue
+		}
+		g.Go(func() error {
+			st, err := c.containerStatus(ctx, ct.ID)
+			if err != nil {
+				return missing(ct.ID, err)
+			}
+			*ct = withContainerStatus(*ct, st)
+			ct.Message = c.terminationMessage(*ct, st)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if len(gone) > 0 {
+		p.Sandboxes = without(p.Sandboxes, func(s runtime.Sandbox) bool { return gone[s.ID] })
+		p.Containers = without(p.Containers, func(ct runtime.Container) bool { return gone[ct.ID] })
+	}
+	return nil
+}
+
+func without[T any](all []T, drop func(T) bool) []T {
+	var kept []T
+	for _, one := range all {
+		if !drop(one) {
+			kept = append(kept, one)
+		}
+	}
+	return kept
+}
+
+func (c *Client) sandboxStatus(ctx context.Context, id string) (*v1.PodSandboxStatus, error) {
+	resp, err := do(ctx, c, "PodSandboxStatus", id, c.cfg.Timeout, c.rs.PodSandboxStatus, &v1.PodSandboxStatusRequest{PodSandboxId: id})
+	return resp.GetStatus(), err
+}
+
+func (c *Client) containerStatus(ctx context.Context, id string) (*v1.ContainerStatus, error) {
+	resp, err := do(ctx, c, "ContainerStatus", id, c.cfg.Timeout, c.rs.ContainerStatus, &v1.ContainerStatusRequest{ContainerId: id})
+	return resp.GetStatus(), err
+}

@@ -1,0 +1,149 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Pods lists every pod the runtime knows, from two list calls. Sandboxes and
+// containers that carry no pod UID, made by something else than an agent, are
+// left out. The order is that of the runtime's list.
+func (c *Client) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	sandboxes, containers, err := c.list(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	var b listing
+	for _, s := range sandboxes {
+		b.sandbox(s)
+	}
+	for _, ct := range containers {
+		b.container(ct)
+	}
+	for i := range b.pods {
+		newestFirst(&b.pods[i])
+	}
+	c.facts.keep(b.at)
+	return b.pods, nil
+}
+
+// list asks for sandboxes and containers at once. Each container that was there
+// before the call and lives on is in the answer, whatever the order of the two.
+func (c *Client) list(ctx context.Context, labels map[string]string) ([]*v1.PodSandbox, []*v1.Container, error) {
+	var sandboxes []*v1.PodSandbox
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		sandboxes, err = c.listSandboxes(ctx, labels)
+		failed <- err
+	}()
+	containers, err := c.listContainers(ctx, labels)
+	if err := errors.Join(<-failed, err); err != nil {
+		return nil, nil, err
+	}
+	return sandboxes, containers, nil
+}
+
+func (c *Client) listSandboxes(ctx context.Context, labels map[string]string) ([]*v1.PodSandbox, error) {
+	filter := &v1.PodSandboxFilter{LabelSelector: labels}
+	// A filtered list is short: no stream is worth its set-up.
+	if labels == nil && !c.noSandboxStream.Load() {
+		all, err := collect(ctx, c, "StreamPodSandboxes", &c.noSandboxStream, c.rs.StreamPodSandboxes,
+			&v1.StreamPodSandboxesRequest{Filter: filter}, (*v1.StreamPodSandboxesResponse).GetPodSandboxes)
+		if !errors.Is(err, runtime.ErrUnsupported) {
+			return all, err
+		}
+	}
+	resp, err := do(ctx, c, "ListPodSandbox", "", c.cfg.Timeout, c.rs.ListPodSandbox, &v1.ListPodSandboxRequest{Filter: filter})
+	return resp.GetItems(), err
+}
+
+func (c *Client) listContainers(ctx context.Context, labels map[string]string) ([]*v1.Container, error) {
+	filter := &v1.ContainerFilter{LabelSelector: labels}
+	if labels == nil && !c.noContainerStream.Load() {
+		all, err := collect(ctx, c, "StreamContainers", &c.noContainerStream, c.rs.StreamContainers,
+			&v1.StreamContainersRequest{Filter: filter}, (*v1.StreamContainersResponse).GetContainers)
+		if !errors.Is(err, runtime.ErrUnsupported) {
+			return all, err
+		}
+	}
+	resp, err := do(ctx, c, "ListContainers", "", c.cfg.Timeout, c.rs.ListContainers, &v1.ListContainersRequest{Filter: filter})
+	return resp.GetContainers(), err
+}
+
+// collect reads a streamed list to its end, all or nothing. unsupported is set
+// when the runtime has no such stream.
+func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, unsupported *atomic.Bool,
+	open func(context.Context, Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error), req Req, items func(*Resp) []Item,
+) (all []Item, err error) {
+	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	if hook := c.cfg.Hooks.Call; hook != nil {
+		began := time.Now()
+		defer func() { hook(rpc, time.Since(began), err) }()
+	}
+	stream, err := open(within, req)
+	for err == nil {
+		var part *Resp
+		if part, err = stream.Recv(); err == nil {
+			all = append(all, items(part)...)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return all, nil
+	}
+	if status.Code(err) == codes.Unimplemented {
+		unsupported.Store(true)
+	}
+	return nil, newError(ctx, within, rpc, "", c.cfg.Timeout, err)
+}
+
+// listing groups list items by pod.
+type listing struct {
+	pods []runtime.Pod
+	at   map[types.UID]int // index in pods
+}
+
+func (b *listing) pod(uid, namespace, name string) *runtime.Pod {
+	if b.at == nil {
+		b.at = make(map[types.UID]int)
+	}
+	i, ok := b.at[types.UID(uid)]
+	if !ok {
+		i = len(b.pods)
+		b.at[types.UID(uid)] = i
+		b.pods = append(b.pods, runtime.Pod{UID: types.UID(uid), Namespace: namespace, Name: name})
+	}
+	return &b.pods[i]
+}
+
+func (b *listing) sandbox(s *v1.PodSandbox) {
+	m := s.GetMetadata()
+	uid := m.GetUid()
+	if uid == "" {
+		return
+	}
+	p := b.pod(uid, m.GetNamespace(), m.GetName())
+	p.Sandboxes = append(p.Sandboxes, sandboxOf(s))
+}
+
+func (b *listing) container(ct *v1.Container) {
+	l := ct.GetLabels()
+	uid := l[labelPodUID]
+	if uid == "" {
+		return
+	}
+	p := b.pod(uid, l[labelPodNamespace], l[labelPodName])
+	p.Containers = append(p.Containers, containerOf(ct))
+}

@@ -1,0 +1,58 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// RemoveContainer removes one dead container. One that is not there is no error.
+func (c *Client) RemoveContainer(ctx context.Context, id string) error {
+	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
+	return ignoreMissing(err)
+}
+
+// RemoveSandbox removes one stopped sandbox and the dead containers in it. One
+// that is not there is no error.
+func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
+	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
+	return ignoreMissing(err)
+}
+
+// Remove removes every dead container and every sandbox of a pod as it was
+// seen. It refuses to touch a pod of which something may still run.
+func (c *Client) Remove(ctx context.Context, seen runtime.Pod) error {
+	if seen.Running() {
+		return fmt.Errorf("remove pod %s: a container may be running: %w", seen.UID, runtime.ErrNotReady)
+	}
+	var errs []error
+	inSandbox := make(map[string]bool, len(seen.Sandboxes))
+	for _, s := range seen.Sandboxes {
+		inSandbox[s.ID] = true
+	}
+	// A sandbox takes its containers with it. Only those that lost their
+	// sandbox need a call of their own.
+	for _, ct := range seen.Containers {
+		if !inSandbox[ct.SandboxID] {
+			errs = append(errs, c.RemoveContainer(ctx, ct.ID))
+		}
+	}
+	for _, s := range seen.Sandboxes {
+		errs = append(errs, c.RemoveSandbox(ctx, s.ID))
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		c.facts.put(seen.UID, podFacts{})
+	}
+	return err
+}
+
+// stopSandbox stops a sandbox and whatever still runs in it.
+func (c *Client) stopSandbox(ctx context.Context, id string) error {
+	_, err := do(ctx, c, "StopPodSandbox", id, 2*c.cfg.Timeout, c.rs.StopPodSandbox, &v1.StopPodSandboxRequest{PodSandboxId: id})
+	return ignoreMissing(err)
+}

@@ -1,0 +1,127 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// createSandbox makes the pod's sandbox and learns its addresses.
+func (t *turn) createSandbox(ctx context.Context, a runtime.Action) error {
+	config, err := sandboxConfig(t.pod, t.m, a.Attempt)
+	if err != nil {
+		return &reasoned{"ConfigPodSandboxError", err}
+	}
+	if err := t.hold(ctx); err != nil {
+		return err
+	}
+	t.touched()
+	handler := runtimeHandler(t.pod)
+	id, err := t.c.runSandbox(ctx, config, handler)
+	if err != nil {
+		return err
+	}
+	t.sandboxConfig = config
+	t.sandbox = runtime.Sandbox{
+		ID: id, Attempt: a.Attempt, State: runtime.SandboxReady, Created: time.Now(), Handler: handler,
+		Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		Source: config.GetAnnotations()[podspec.AnnotationSource], GracePeriod: graceOf(config.GetAnnotations()),
+	}
+	st, err := t.c.sandboxStatus(ctx, id)
+	if err != nil {
+		return err
+	}
+	t.sandbox = withStatus(t.sandbox, st)
+	if t.sandbox.State != runtime.SandboxReady {
+		return fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
+	}
+	t.c.facts.addSandbox(t.pod.UID, t.sandbox, time.Now())
+	return nil
+}
+
+// runSandbox makes a sandbox. If its name turns out to be taken by a former try
+// of which the answer was lost, that sandbox is taken over, or removed if it is
+// of no use, and the name tried once more.
+func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, handler string) (string, error) {
+	for tries := 0; ; tries++ {
+		resp, err := do(ctx, c, "RunPodSandbox", "", 2*c.cfg.Timeout, c.rs.RunPodSandbox,
+			&v1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err == nil || tries > 0 || !nameTaken(err) {
+			return resp.GetPodSandboxId(), err
+		}
+		id, again := c.adoptSandbox(ctx, config)
+		if again != nil {
+			return "", errors.Join(err, again)
+		}
+		if id != "" {
+			return id, nil
+		}
+	}
+}
+
+// adoptSandbox looks for the sandbox that holds config's name. It returns its
+// id if it is ready; if not, it is removed and the name is free.
+func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) (string, error) {
+	want := config.GetMetadata()
+	all, err := c.listSandboxes(ctx, map[string]string{labelPodUID: want.GetUid()})
+	if err != nil {
+		return "", err
+	}
+	for _, s := range all {
+		if s.GetMetadata().GetAttempt() != want.GetAttempt() {
+			continue
+		}
+		if s.GetState() == v1.PodSandboxState_SANDBOX_READY {
+			return s.GetId(), nil
+		}
+		if err := c.stopSandbox(ctx, s.GetId()); err != nil {
+			return "", err
+		}
+		return "", c.RemoveSandbox(ctx, s.GetId())
+	}
+	// Held by a call that is still under way inside the runtime, or already
+	// free again: trying once more tells.
+	return "", nil
+}
+
+// needSandbox makes sure that the turn knows the sandbox to start containers
+// in: the newest ready one.
+func (t *turn) needSandbox(ctx context.Context) error {
+	if t.sandboxConfig != nil {
+		return nil
+	}
+	known := t.c.facts.of(t.pod.UID)
+	if len(known.sandboxes) > 0 && known.sandboxes[0].State == runtime.SandboxReady {
+		t.sandbox = known.sandboxes[0].Sandbox
+	} else {
+		seen, err := t.c.Pod(ctx, t.pod.UID)
+		if err != nil {
+			return err
+		}
+		s := seen.ReadySandbox()
+		if s == nil {
+			return fmt.Errorf("no ready sandbox: %w", runtime.ErrNotReady)
+		}
+		t.sandbox = *s
+	}
+	config, err := sandboxConfig(t.pod, t.m, t.sandbox.Attempt)
+	if err != nil {
+		return &reasoned{"ConfigPodSandboxError", err}
+	}
+	t.sandboxConfig = config
+	return nil
+}
+
+// podIPs are the pod's addresses, the node's for a pod on the host network.
+func (t *turn) podIPs() []string {
+	if podspec.IsHostNetwork(t.pod) {
+		return t.m.HostIPs
+	}
+	return t.sandbox.IPs
+}

@@ -1,0 +1,82 @@
+package cri
+
+import (
+	"encoding/json"
+	"maps"
+	"path"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// sandboxLabels are the pod's own labels and the keys that identify it.
+func sandboxLabels(pod *corev1.Pod) map[string]string {
+	labels := make(map[string]string, len(pod.Labels)+3)
+	maps.Copy(labels, pod.Labels)
+	maps.Copy(labels, identity(pod))
+	return labels
+}
+
+func identity(pod *corev1.Pod) map[string]string {
+	return map[string]string{
+		labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID),
+	}
+}
+
+// sandboxAnnotations are the pod's own and how long it may take to end, so that
+// an orphan can be ended as it asked.
+func sandboxAnnotations(pod *corev1.Pod) map[string]string {
+	a := make(map[string]string, len(pod.Annotations)+2)
+	maps.Copy(a, pod.Annotations)
+	graceAnnotations(pod, a)
+	return a
+}
+
+func graceAnnotations(pod *corev1.Pod, a map[string]string) {
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		a[annGrace] = strconv.FormatInt(*s, 10)
+	}
+	if s := pod.DeletionGracePeriodSeconds; s != nil {
+		a[annDeletionGrace] = strconv.FormatInt(*s, 10)
+	}
+}
+
+func containerLabels(pod *corev1.Pod, name string) map[string]string {
+	labels := identity(pod)
+	labels[labelContainer] = name
+	return labels
+}
+
+// containerAnnotations are what an agent that starts again needs to know of the
+// container, in the kubelet's keys where it has one.
+func containerAnnotations(pod *corev1.Pod, ct *corev1.Container, a runtime.Action, attempt uint32) map[string]string {
+	out := map[string]string{
+		annHash:          hashOf(ct),
+		annRestartCount:  strconv.FormatUint(uint64(attempt), 10),
+		annMessagePath:   ct.TerminationMessagePath,
+		annMessagePolicy: string(ct.TerminationMessagePolicy),
+		annKind:          a.Kind.String(),
+	}
+	if a.Step > 0 {
+		out[annStep] = strconv.Itoa(a.Step)
+	}
+	graceAnnotations(pod, out)
+	if ct.Lifecycle != nil && ct.Lifecycle.PreStop != nil {
+		if text, err := json.Marshal(ct.Lifecycle.PreStop); err == nil {
+			out[annPreStop] = string(text)
+		}
+	}
+	if len(ct.Ports) > 0 {
+		if text, err := json.Marshal(ct.Ports); err == nil {
+			out[annPorts] = string(text)
+		}
+	}
+	return out
+}
+
+// logPath is where a container's log goes, below the pod's log folder.
+func logPath(container string, attempt uint32) string {
+	return path.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
+}

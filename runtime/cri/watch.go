@@ -1,0 +1,47 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Watch calls hint with the UID of each pod that the runtime tells an event of,
+// until ctx ends or the stream breaks, and returns why. It never returns nil. A
+// runtime without events is runtime.ErrUnsupported. Hints are hints: a runtime
+// may repeat them, tell them late and tell of pods long gone.
+//
+// The stream has no deadline; it is the one call that may be silent for ever.
+func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
+	const rpc = "GetContainerEvents"
+	stream, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
+	for err == nil {
+		var ev *v1.ContainerEventResponse
+		if ev, err = stream.Recv(); err == nil {
+			if uid := podOf(ev); uid != "" {
+				hint(uid)
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = status.Error(codes.Unavailable, "the runtime ended the stream")
+	}
+	return newError(ctx, ctx, rpc, "", 0, err)
+}
+
+func podOf(ev *v1.ContainerEventResponse) types.UID {
+	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
+		return types.UID(uid)
+	}
+	for _, st := range ev.GetContainersStatuses() {
+		if uid := st.GetLabels()[labelPodUID]; uid != "" {
+			return types.UID(uid)
+		}
+	}
+	return ""
+}
