@@ -1,0 +1,245 @@
+package pleg
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PL-2, PL-9
+func TestDiff(t *testing.T) {
+	limits := func(cpu string) *runtime.Resources {
+		q := resource.MustParse(cpu)
+		return &runtime.Resources{CPULimit: &q}
+	}
+	c := func(id, name string, attempt uint32, s runtime.State) runtime.Container {
+		return runtime.Container{ID: id, Name: name, Attempt: attempt, State: s}
+	}
+	sb := func(id string, s runtime.SandboxState, ips ...string) []runtime.Sandbox {
+		return []runtime.Sandbox{{ID: id, State: s, IPs: ips}}
+	}
+	died := c("1", "a", 0, runtime.Exited)
+	died.ExitCode = 137
+	small, large := c("1", "a", 0, runtime.Running), c("1", "a", 0, runtime.Running)
+	small.Resources, large.Resources = limits("1"), limits("2")
+	alike := small
+	alike.Resources = limits("1000m")
+	for _, tt := range []struct {
+		name     string
+		old, now runtime.Pod
+		want     []string
+	}{
+		{"nothing", runtime.Pod{}, runtime.Pod{}, nil},
+		{
+			"first seen running",
+			runtime.Pod{},
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady), Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			[]string{"ContainerStarted pod=u sandbox=0 id=s", "ContainerStarted pod=u container=a/0 id=1"},
+		},
+		{
+			"created",
+			runtime.Pod{},
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Created)}},
+			[]string{"ContainerChanged pod=u container=a/0 id=1"},
+		},
+		{
+			"created, then started",
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Created)}},
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			[]string{"ContainerStarted pod=u container=a/0 id=1"},
+		},
+		{
+			"died with its exit code",
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			runtime.Pod{Containers: []runtime.Container{died}},
+			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
+		},
+		{
+			"came and went between two looks, and the runtime still has it",
+			runtime.Pod{},
+			runtime.Pod{Containers: []runtime.Container{died}},
+			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
+		},
+		{
+			"gone without having been seen dead",
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			runtime.Pod{},
+			[]string{"ContainerDied pod=u container=a/0 id=1", "ContainerRemoved pod=u container=a/0 id=1"},
+		},
+		{
+			"removed when dead",
+			runtime.Pod{Containers: []runtime.Container{died}},
+			runtime.Pod{},
+			[]string{"ContainerRemoved pod=u container=a/0 id=1"},
+		},
+		{
+			"restarted: the end is told before the beginning",
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			runtime.Pod{Containers: []runtime.Container{c("2", "a", 1, runtime.Running), died}},
+			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137", "ContainerStarted pod=u container=a/1 id=2"},
+		},
+		{
+			"an attempt that was seen neither before nor now was removed",
+			runtime.Pod{Containers: []runtime.Container{died}},
+			runtime.Pod{Containers: []runtime.Container{c("3", "a", 2, runtime.Running), died}},
+			[]string{"ContainerRemoved pod=u container=a/1", "ContainerStarted pod=u container=a/2 id=3"},
+		},
+		{
+			"the runtime lost track",
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Unknown)}},
+			[]string{"ContainerChanged pod=u container=a/0 id=1"},
+		},
+		{
+			"resized in place",
+			runtime.Pod{Containers: []runtime.Container{small}},
+			runtime.Pod{Containers: []runtime.Container{large}},
+			[]string{"ContainerChanged pod=u container=a/0 id=1"},
+		},
+		{
+			"the same size in other words",
+			runtime.Pod{Containers: []runtime.Container{small}},
+			runtime.Pod{Containers: []runtime.Container{alike}},
+			nil,
+		},
+		{
+			"lost its address",
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.1")},
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady)},
+			[]string{"PodSync pod=u"},
+		},
+		{
+			"a sandbox that is not ready has died",
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady)},
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxNotReady)},
+			[]string{"ContainerDied pod=u sandbox=0 id=s"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.old.UID, tt.now.UID = "u", "u"
+			var got []string
+			for _, e := range diff(tt.old, tt.now) {
+				got = append(got, e.String())
+			}
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}
+
+// randomPod returns any pod at all, made of a few ids so that views overlap.
+func randomPod(rnd *rand.Rand, most int) runtime.Pod {
+	p := runtime.Pod{UID: "u"}
+	for _, i := range rnd.Perm(4)[:rnd.IntN(4)] {
+		s := runtime.Sandbox{ID: fmt.Sprint("s", i), Attempt: uint32(i), State: runtime.SandboxState(rnd.IntN(2))}
+		p.Sandboxes = append(p.Sandboxes, s)
+	}
+	for _, i := range rnd.Perm(most)[:rnd.IntN(most)] {
+		p.Containers = append(p.Containers, runtime.Container{
+			ID: fmt.Sprint(i), Name: fmt.Sprint("c", i%3), Attempt: uint32(i / 3),
+			State: runtime.State(rnd.IntN(4)), ExitCode: int32(rnd.IntN(3)),
+		})
+	}
+	return p
+}
+
+// fold is what a reader knows who is told of events and never sees a view.
+type fold map[string]runtime.State
+
+// know returns what is to be known of a view.
+func know(p runtime.Pod) fold {
+	f := fold{}
+	for _, s := range p.Sandboxes {
+		f[s.ID] = runtime.Exited
+		if s.State == runtime.SandboxReady {
+			f[s.ID] = runtime.Running
+		}
+	}
+	for _, c := range p.Containers {
+		f[c.ID] = c.State
+	}
+	return f
+}
+
+// apply takes an event in. It refuses those that tell nothing new, and those
+// that contradict what is known.
+func (f fold) apply(t require.TestingT, e Event) {
+	if e.ID == "" {
+		return
+	}
+	was, known := f[e.ID]
+	switch e.Kind {
+	case ContainerStarted:
+		require.False(t, known && was == runtime.Running, "started twice: %v", e)
+		require.Equal(t, runtime.Running, e.State)
+	case ContainerDied:
+		require.False(t, known && was == runtime.Exited, "died twice: %v", e)
+		if e.State == runtime.Unknown {
+			e.State = runtime.Exited
+		}
+	case ContainerChanged:
+		require.Contains(t, []runtime.State{runtime.Created, runtime.Unknown}, e.State)
+		require.False(t, known && was == e.State, "changed twice: %v", e)
+	case ContainerRemoved:
+		require.True(t, known, "removed what is not known: %v", e)
+		require.Equal(t, runtime.Exited, was, "removed alive: %v", e)
+		delete(f, e.ID)
+		return
+	case PodSync:
+		require.Fail(t, "a PodSync has no id", "%v", e)
+	}
+	f[e.ID] = e.State
+}
+
+// PL-2: for any two views the events lead from the one to the other, and tell
+// each transition once.
+func TestDiffLeadsFromViewToView(t *testing.T) {
+	for seed := range uint64(5000) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		most := []int{6, 40}[seed%2] // few are searched through, many looked up
+		old, now := randomPod(rnd, most), randomPod(rnd, most)
+		f := know(old)
+		for _, e := range diff(old, now) {
+			require.Equal(t, old.UID, e.UID)
+			f.apply(t, e)
+		}
+		require.Equal(t, know(now), f, "seed %d", seed)
+		require.Empty(t, diff(now, now), "seed %d", seed)
+	}
+}
+
+func FuzzDiff(f *testing.F) {
+	f.Add(uint64(1), uint64(2), byte(5))
+	f.Fuzz(func(t *testing.T, a, b uint64, most byte) {
+		n := 1 + int(most)
+		old, now := randomPod(rand.New(rand.NewPCG(a, 1)), n), randomPod(rand.New(rand.NewPCG(b, 1)), n)
+		known := know(old)
+		for _, e := range diff(old, now) {
+			known.apply(t, e)
+		}
+		require.Equal(t, know(now), known)
+	})
+}
+
+// Two views have one print when a listing cannot tell them apart.
+func TestPrint(t *testing.T) {
+	g, err := New(Config{Runtime: newWorld(), Store: nothing{}})
+	require.NoError(t, err)
+	assert.Zero(t, g.print(&runtime.Pod{UID: "u"}))
+	for seed := range uint64(2000) {
+		rnd := rand.New(rand.NewPCG(seed, 9))
+		a, b := randomPod(rnd, 4), randomPod(rnd, 4)
+		assert.Equal(t, assert.ObjectsAreEqual(know(a), know(b)), g.print(&a) == g.print(&b), "%v %v", a, b)
+		rnd.Shuffle(len(a.Containers), func(i, j int) {
+			a.Containers[i], a.Containers[j] = a.Containers[j], a.Containers[i]
+		})
+		c := a
+		c.Name = "not told in listings"
+		assert.Equal(t, g.print(&a), g.print(&c))
+	}
+}

@@ -1,0 +1,97 @@
+package pleg
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// health is what is known of the runtime's answers. The Generator's mu guards it.
+type health struct {
+	listed  time.Time // when the newest listing that was answered began
+	waiting time.Time // since when no listing was answered; zero: the last one was
+	calling time.Time // when the listing under way began; zero: none is
+	listErr error     // of the last listing
+}
+
+func (h *health) begin(now time.Time) { h.waiting = now }
+
+// listing takes note that a listing begins.
+func (h *health) listing(g *Generator, began time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.calling = began
+	if h.waiting.IsZero() {
+		h.waiting = began
+	}
+}
+
+func (h *health) failed(g *Generator, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.calling, h.listErr = time.Time{}, err
+}
+
+// answered takes note of a listing's answer. The caller holds mu.
+func (h *health) answered(began time.Time) {
+	*h = health{listed: began}
+}
+
+// Healthy returns an error when the runtime has not listed its pods for the
+// time given by Config.Silence, though asked to. It names the call that hangs or
+// how it failed. Pods that cannot be inspected are no fault of the runtime's as
+// long as it lists them: see Faults.
+func (g *Generator) Healthy() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := &g.health
+	if h.waiting.IsZero() || g.stopped {
+		return nil
+	}
+	now := time.Now()
+	silent := now.Sub(h.waiting)
+	switch {
+	case silent < g.cfg.Silence:
+		return nil
+	case h.listErr != nil:
+		return fmt.Errorf("runtime has not answered for %s: %w", silent.Round(time.Second), h.listErr)
+	default:
+		return fmt.Errorf("runtime has not answered for %s: list pods hangs since %s",
+			silent.Round(time.Second), now.Sub(h.calling).Round(time.Second))
+	}
+}
+
+// Fault is a pod that cannot be inspected.
+type Fault struct {
+	UID   types.UID
+	Since time.Time // when the first inspection began that failed or hangs
+	Err   error     // of the last one that ended; nil: the first one hangs
+}
+
+// Error tells what is wrong with the pod's inspection.
+func (f Fault) Error() string {
+	if f.Err != nil {
+		return f.Err.Error()
+	}
+	return fmt.Sprintf("inspect pod %s: no answer yet", f.UID)
+}
+
+// Unwrap returns Err.
+func (f Fault) Unwrap() error { return f.Err }
+
+// Faults returns the pods whose inspection hangs or failed, by UID.
+func (g *Generator) Faults() []Fault {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var faults []Fault
+	for _, r := range g.pods {
+		if !r.since.IsZero() {
+			faults = append(faults, Fault{r.uid, r.since, r.fault})
+		}
+	}
+	slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return faults
+}
