@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,4 +110,33 @@ func Containers(pod *corev1.Pod) func(yield func(*corev1.Container) bool) {
 			}
 		}
 	}
+}
+
+// HostPorts returns the ports of the node that the pod's containers and
+// sidecars ask for.
+func HostPorts(pod *corev1.Pod) []corev1.ContainerPort {
+	var ports []corev1.ContainerPort
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; IsSidecar(c) {
+			ports = appendHostPorts(ports, c.Ports)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		ports = appendHostPorts(ports, pod.Spec.Containers[i].Ports)
+	}
+	return ports
+}
+
+func appendHostPorts(to, from []corev1.ContainerPort) []corev1.ContainerPort {
+	for _, p := range from {
+		if p.HostPort > 0 {
+			to = append(to, p)
+		}
+	}
+	return to
+}
+
+// hostPortKey is the same for two ports that are written as the same one.
+func hostPortKey(p *corev1.ContainerPort) string {
+	return string(p.Protocol) + "/" + p.HostIP + "/" + strconv.Itoa(int(p.HostPort))
 }

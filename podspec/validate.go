@@ -1,7 +1,11 @@
 package podspec
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -9,8 +13,11 @@ import (
 // Validate returns all that is wrong with a pod at once, each fault with the
 // path of its field, or nil. The pod should have been defaulted. Environment
 // values are never quoted.
+//
+// It refuses what can never run, whatever the node; what this kind of node
+// cannot do is told by Unsupported.
 func Validate(pod *corev1.Pod) error {
-	v := validator{pod: pod}
+	v := validator{pod: pod, volumes: make(map[string]*corev1.Volume, len(pod.Spec.Volumes))}
 	v.meta(field.NewPath("metadata"))
 	v.spec(field.NewPath("spec"))
 	return v.errs.ToAggregate()
@@ -18,59 +25,118 @@ func Validate(pod *corev1.Pod) error {
 
 // validator gathers the faults of one pod.
 type validator struct {
-	pod  *corev1.Pod
-	errs field.ErrorList
+	pod     *corev1.Pod
+	volumes map[string]*corev1.Volume // by name, once they have been looked at
+	errs    field.ErrorList
 }
 
-func (v *validator) add(errs ...*field.Error) { v.errs = append(v.errs, errs...) }
-
 func (v *validator) required(path *field.Path, message string) {
-	v.add(field.Required(path, message))
+	v.errs = append(v.errs, field.Required(path, message))
 }
 
 func (v *validator) invalid(path *field.Path, value any, message string) {
-	v.add(field.Invalid(path, value, message))
+	v.errs = append(v.errs, field.Invalid(path, value, message))
 }
 
-// check reports whether value passes.
-func (v *validator) check(path *field.Path, value string, check func(string) []string) bool {
-	errs := invalid(path, value, check)
-	v.errs = append(v.errs, errs...)
-	return len(errs) == 0
+func (v *validator) forbidden(path *field.Path, message string) {
+	v.errs = append(v.errs, field.Forbidden(path, message))
+}
+
+func (v *validator) check(path *field.Path, value string, check func(string) []string) {
+	v.errs = append(v.errs, invalid(path, value, check)...)
+}
+
+// need is check for a string that must not be empty.
+func (v *validator) need(path *field.Path, value string, check func(string) []string) {
+	if value == "" {
+		v.required(path, "")
+	} else if check != nil {
+		v.check(path, value, check)
+	}
+}
+
+// atLeast checks a number that may be left away.
+func atLeast[T int32 | int64](v *validator, path *field.Path, n *T, least T) {
+	if n != nil && *n < least {
+		v.invalid(path, *n, fmt.Sprintf("must be at least %d", least))
+	}
 }
 
 // oneOf reports whether value is among the allowed.
-func oneOf[T ~string](v *validator, path *field.Path, value T, allowed ...T) bool {
+func oneOf[T ~string](v *validator, path *field.Path, value T, allowed ...T) {
 	for _, a := range allowed {
 		if a == value {
-			return true
+			return
 		}
 	}
 	if value == "" {
 		v.required(path, "")
 	} else {
-		v.add(field.NotSupported(path, value, allowed))
+		v.errs = append(v.errs, field.NotSupported(path, value, allowed))
 	}
-	return false
 }
+
+// unique notes name in seen and tells when it was there already.
+func (v *validator) unique(path *field.Path, name string, seen map[string]bool) {
+	if seen[name] && name != "" {
+		v.errs = append(v.errs, field.Duplicate(path, name))
+	}
+	seen[name] = true
+}
+
+// maxFileName is what <namespace>_<name>_<uid> may come to: it names log
+// folders and status files, and a file system's 255 bytes leave that much
+// beside the endings.
+const maxFileName = 240
 
 func (v *validator) meta(path *field.Path) {
 	m := &v.pod.ObjectMeta
-	if m.Name == "" {
-		v.required(path.Child("name"), "")
-	} else {
-		v.check(path.Child("name"), m.Name, validation.IsDNS1123Subdomain)
-	}
+	v.need(path.Child("name"), m.Name, validation.IsDNS1123Subdomain)
 	if m.Namespace != "" {
 		v.check(path.Child("namespace"), m.Namespace, validation.IsDNS1123Label)
 	}
+	if m.UID != "" {
+		v.check(path.Child("uid"), string(m.UID), isUID)
+	}
+	if n := len(m.Namespace) + len(m.Name) + len(m.UID) + 2; n > maxFileName && len(m.Name) <= validation.DNS1123SubdomainMaxLength {
+		v.invalid(path.Child("name"), m.Name, fmt.Sprintf("with namespace and uid it is %d bytes, more than the %d that fit into the name of the log folder", n, maxFileName))
+	}
+	v.errs = append(v.errs, metavalidation.ValidateLabels(m.Labels, path.Child("labels"))...)
+	v.errs = append(v.errs, apivalidation.ValidateAnnotations(m.Annotations, path.Child("annotations"))...)
+	atLeast(v, path.Child("deletionGracePeriodSeconds"), m.DeletionGracePeriodSeconds, 0)
+}
+
+// isUID accepts what is safe as the name of a folder.
+func isUID(uid string) []string {
+	for i := range len(uid) {
+		c := uid[i]
+		word := c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !word && (i == 0 || c != '-' && c != '_' && c != '.') {
+			return []string{"must be letters, digits, '-', '_' and '.', and begin with a letter or digit"}
+		}
+	}
+	if len(uid) > 128 {
+		return []string{"must be no more than 128 bytes"}
+	}
+	return nil
 }
 
 func (v *validator) spec(path *field.Path) {
 	spec := &v.pod.Spec
-	if len(spec.Containers) == 0 {
-		v.required(path.Child("containers"), "a pod has at least one")
-	}
+	v.volumeList(path.Child("volumes")) // first: containers refer to them
+	v.containerLists(path)
 	oneOf(v, path.Child("restartPolicy"), spec.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
+	atLeast(v, path.Child("terminationGracePeriodSeconds"), spec.TerminationGracePeriodSeconds, 0)
+	atLeast(v, path.Child("activeDeadlineSeconds"), spec.ActiveDeadlineSeconds, 1)
+	v.network(path)
+	v.placement(path)
+	v.podSecurity(path)
+	v.podResources(path)
+	for i, s := range spec.ImagePullSecrets {
+		v.need(path.Child("imagePullSecrets").Index(i).Child("name"), s.Name, validation.IsDNS1123Subdomain)
+	}
+	for i, g := range spec.ReadinessGates {
+		v.check(path.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName)
+	}
 }

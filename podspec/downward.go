@@ -1,0 +1,166 @@
+package podspec
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// FieldValue returns what a fieldRef to path gives, and whether there is such a
+// field. Fields of the status are those that pod.Status holds; those of
+// spec.nodeName and spec.serviceAccountName are for environments only.
+func FieldValue(pod *corev1.Pod, path string) (string, bool) {
+	if which, key, ok := subscript(path); ok {
+		switch which {
+		case "metadata.labels":
+			return pod.Labels[key], true
+		case "metadata.annotations":
+			return pod.Annotations[key], true
+		}
+		return "", false
+	}
+	switch path {
+	case "metadata.name":
+		return pod.Name, true
+	case "metadata.namespace":
+		return pod.Namespace, true
+	case "metadata.uid":
+		return string(pod.UID), true
+	case "metadata.labels":
+		return formatMap(pod.Labels), true
+	case "metadata.annotations":
+		return formatMap(pod.Annotations), true
+	case "spec.nodeName":
+		return pod.Spec.NodeName, true
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, true
+	case "status.hostIP":
+		return pod.Status.HostIP, true
+	case "status.podIP":
+		return pod.Status.PodIP, true
+	case "status.hostIPs":
+		return join(pod.Status.HostIPs, func(ip corev1.HostIP) string { return ip.IP }), true
+	case "status.podIPs":
+		return join(pod.Status.PodIPs, func(ip corev1.PodIP) string { return ip.IP }), true
+	}
+	return "", false
+}
+
+func join[T any](list []T, text func(T) string) string {
+	var all []string
+	for _, e := range list {
+		all = append(all, text(e))
+	}
+	return strings.Join(all, ",")
+}
+
+// formatMap is the form in which the downward API writes labels: a line of
+// key="value" for each, sorted, with Go's escapes, and no newline at the end.
+func formatMap(m map[string]string) string {
+	var lines []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		lines = append(lines, key+"="+strconv.Quote(m[key]))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// subscript splits a path such as metadata.labels['key'].
+func subscript(path string) (which, key string, ok bool) {
+	path, ok = strings.CutSuffix(path, "']")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(path, "['")
+}
+
+// isFieldPath reports whether a fieldRef may name path: in an environment
+// single values only, in a volume those that are not of the node.
+func isFieldPath(path string, env bool) bool {
+	if which, key, ok := subscript(path); ok {
+		return (which == "metadata.labels" || which == "metadata.annotations") &&
+			len(validation.IsQualifiedName(strings.ToLower(key))) == 0
+	}
+	switch path {
+	case "metadata.name", "metadata.namespace", "metadata.uid":
+		return true
+	case "metadata.labels", "metadata.annotations":
+		return !env
+	}
+	_, ok := FieldValue(&corev1.Pod{}, path)
+	return ok && env
+}
+
+func isResourcePath(path, name string) bool {
+	return (path == "limits."+name || path == "requests."+name) &&
+		(name == "cpu" || name == "memory" || name == "ephemeral-storage" || isHugePages(corev1.ResourceName(name)))
+}
+
+// divisible reports whether the divisor is 0, which means 1, or a unit in which
+// the resource may be counted.
+func divisible(name corev1.ResourceName, divisor resource.Quantity) bool {
+	switch divisor.String() {
+	case "0", "1":
+		return true
+	case "1m":
+		return name == corev1.ResourceCPU
+	case "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei":
+		return name != corev1.ResourceCPU
+	}
+	return false
+}
+
+// ResourceValue returns what a resourceFieldRef gives for container c, unless it
+// names another of the pod: the amount in units of the divisor, rounded up. A
+// limit that is not set is what the node can give.
+func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+	if ref.ContainerName != "" {
+		if c = containerNamed(pod, ref.ContainerName); c == nil {
+			return "", fmt.Errorf("resource %s of container %q: there is none of that name", ref.Resource, ref.ContainerName)
+		}
+	}
+	of, name, _ := strings.Cut(ref.Resource, ".")
+	if c == nil || !isResourcePath(ref.Resource, name) {
+		return "", fmt.Errorf("resource %s: is nothing that can be referred to", ref.Resource)
+	}
+	key := corev1.ResourceName(name)
+	amount := c.Resources.Requests[key]
+	if of == "limits" {
+		if amount = c.Resources.Limits[key]; amount.IsZero() {
+			amount = allocatable[key]
+		}
+	}
+	return inUnits(amount, ref.Divisor), nil
+}
+
+func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
+	for c := range Containers(pod) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// inUnits counts in thousandths, which is exact for units of the API, where
+// they fit into 64 bits, and in whole ones otherwise.
+func inUnits(amount, unit resource.Quantity) string {
+	if unit.IsZero() {
+		unit = *resource.NewQuantity(1, resource.DecimalSI)
+	}
+	a, u := amount.Value(), unit.Value()
+	if a <= math.MaxInt64/1000 && u <= math.MaxInt64/1000 {
+		a, u = amount.MilliValue(), unit.MilliValue()
+	}
+	n := a / u
+	if a%u > 0 {
+		n++
+	}
+	return strconv.FormatInt(n, 10)
+}

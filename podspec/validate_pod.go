@@ -1,0 +1,172 @@
+package podspec
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// What a resolver takes, by its manual page and by the API.
+const (
+	maxNameservers  = 3
+	maxSearches     = 32
+	maxSearchLength = 2048
+	maxHostname     = 64
+)
+
+// network checks names, DNS and hosts.
+func (v *validator) network(path *field.Path) {
+	spec := &v.pod.Spec
+	if spec.Hostname != "" {
+		v.check(path.Child("hostname"), spec.Hostname, validation.IsDNS1123Label)
+	}
+	if spec.Subdomain != "" {
+		v.check(path.Child("subdomain"), spec.Subdomain, validation.IsDNS1123Label)
+	}
+	if name := spec.HostnameOverride; name != nil {
+		at := path.Child("hostnameOverride")
+		v.check(at, *name, validation.IsDNS1123Subdomain)
+		if len(*name) > maxHostname {
+			v.errs = append(v.errs, field.TooLong(at, *name, maxHostname))
+		}
+		if spec.HostNetwork {
+			v.forbidden(at, "a pod on the host network has the host's name")
+		}
+		if spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN {
+			v.forbidden(at, "not together with setHostnameAsFQDN")
+		}
+	}
+	oneOf(v, path.Child("dnsPolicy"), spec.DNSPolicy,
+		corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault, corev1.DNSNone)
+	if spec.DNSPolicy == corev1.DNSNone && (spec.DNSConfig == nil || len(spec.DNSConfig.Nameservers) == 0) {
+		v.required(path.Child("dnsConfig", "nameservers"), "dnsPolicy None leaves the pod with these alone")
+	}
+	if spec.DNSConfig != nil {
+		v.dns(path.Child("dnsConfig"), spec.DNSConfig)
+	}
+	for i, alias := range spec.HostAliases {
+		at := path.Child("hostAliases").Index(i)
+		v.errs = append(v.errs, validation.IsValidIPForLegacyField(at.Child("ip"), alias.IP, false, nil)...)
+		for j, name := range alias.Hostnames {
+			v.check(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain)
+		}
+	}
+}
+
+func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
+	if len(c.Nameservers) > maxNameservers {
+		v.errs = append(v.errs, field.TooMany(path.Child("nameservers"), len(c.Nameservers), maxNameservers))
+	}
+	for i, server := range c.Nameservers {
+		v.errs = append(v.errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), server, false, nil)...)
+	}
+	if len(c.Searches) > maxSearches {
+		v.errs = append(v.errs, field.TooMany(path.Child("searches"), len(c.Searches), maxSearches))
+	}
+	if len(strings.Join(c.Searches, " ")) > maxSearchLength {
+		v.invalid(path.Child("searches"), len(c.Searches), "together longer than 2048 characters")
+	}
+	for i, search := range c.Searches {
+		if search == "." {
+			continue
+		}
+		// Names with underscores exist and resolve, though no host may have one.
+		plain := strings.ReplaceAll(strings.TrimSuffix(search, "."), "_", "a")
+		if validation.IsDNS1123Subdomain(plain) != nil {
+			v.invalid(path.Child("searches").Index(i), search, "must be a domain name")
+		}
+	}
+	for i, option := range c.Options {
+		v.need(path.Child("options").Index(i).Child("name"), option.Name, nil)
+	}
+}
+
+// placement checks what chooses the node and the runtime.
+func (v *validator) placement(path *field.Path) {
+	spec := &v.pod.Spec
+	v.errs = append(v.errs, metavalidation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector"))...)
+	if spec.PriorityClassName != "" {
+		v.check(path.Child("priorityClassName"), spec.PriorityClassName, validation.IsDNS1123Subdomain)
+	}
+	if spec.RuntimeClassName != nil {
+		v.check(path.Child("runtimeClassName"), *spec.RuntimeClassName, validation.IsDNS1123Subdomain)
+	}
+	if spec.OS != nil {
+		oneOf(v, path.Child("os", "name"), spec.OS.Name, corev1.Linux, corev1.Windows)
+	}
+	for i := range spec.Tolerations {
+		v.toleration(path.Child("tolerations").Index(i), &spec.Tolerations[i])
+	}
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		at := path.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+		terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		if len(terms) == 0 {
+			v.required(at, "a node selector without terms matches no node")
+		}
+		for i, term := range terms {
+			v.nodeTerm(at.Index(i), term)
+		}
+	}
+}
+
+func (v *validator) toleration(path *field.Path, t *corev1.Toleration) {
+	if t.Key != "" {
+		v.check(path.Child("key"), t.Key, validation.IsQualifiedName)
+	} else if t.Operator != corev1.TolerationOpExists {
+		v.invalid(path.Child("operator"), t.Operator, "must be Exists when there is no key")
+	}
+	if t.Operator == corev1.TolerationOpExists && t.Value != "" {
+		v.invalid(path.Child("value"), t.Value, "must be empty when operator is Exists")
+	}
+	if t.Operator != "" {
+		oneOf(v, path.Child("operator"), t.Operator, corev1.TolerationOpEqual, corev1.TolerationOpExists,
+			corev1.TolerationOpLt, corev1.TolerationOpGt)
+	}
+	if t.Effect != "" {
+		oneOf(v, path.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule,
+			corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+	}
+	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+		v.invalid(path.Child("effect"), t.Effect, "must be NoExecute when tolerationSeconds is set")
+	}
+}
+
+func (v *validator) nodeTerm(path *field.Path, term corev1.NodeSelectorTerm) {
+	for i, r := range term.MatchExpressions {
+		at := path.Child("matchExpressions").Index(i)
+		v.check(at.Child("key"), r.Key, validation.IsQualifiedName)
+		v.nodeRequirement(at, r)
+	}
+	for i, r := range term.MatchFields {
+		at := path.Child("matchFields").Index(i)
+		oneOf(v, at.Child("key"), r.Key, "metadata.name")
+		oneOf(v, at.Child("operator"), r.Operator, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)
+		if len(r.Values) != 1 {
+			v.required(at.Child("values"), "exactly one")
+		}
+	}
+}
+
+func (v *validator) nodeRequirement(path *field.Path, r corev1.NodeSelectorRequirement) {
+	values := path.Child("values")
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+		if len(r.Values) == 0 {
+			v.required(values, "for operator In or NotIn")
+		}
+	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+		if len(r.Values) > 0 {
+			v.forbidden(values, "not for operator Exists or DoesNotExist")
+		}
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		if len(r.Values) != 1 {
+			v.required(values, "exactly one for operator Gt or Lt")
+		}
+	default:
+		oneOf(v, path.Child("operator"), r.Operator, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
+			corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt)
+	}
+}

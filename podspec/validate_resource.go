@@ -1,0 +1,131 @@
+package podspec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// sortedNames gives faults a fixed order.
+func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
+	return slices.Sorted(maps.Keys(list))
+}
+
+func (v *validator) resources(path *field.Path, r *corev1.ResourceRequirements) {
+	v.quantities(path.Child("limits"), r.Limits)
+	v.quantities(path.Child("requests"), r.Requests)
+	for _, name := range sortedNames(r.Requests) {
+		request, limit := r.Requests[name], r.Limits[name]
+		_, bounded := r.Limits[name]
+		at := path.Child("requests").Key(string(name))
+		switch {
+		case bounded && request.Cmp(limit) > 0:
+			v.invalid(at, request.String(), "must not be more than the limit of "+limit.String())
+		case !isOvercommitted(name) && (!bounded || request.Cmp(limit) != 0):
+			v.invalid(at, request.String(), "must be the limit: this resource cannot be overcommitted")
+		}
+	}
+	v.hugePages(path, r)
+}
+
+// isOvercommitted reports whether the requests of a resource may be lower than
+// its limits: true for those that Kubernetes itself knows, but for huge pages.
+func isOvercommitted(name corev1.ResourceName) bool {
+	return !isHugePages(name) && isNative(name)
+}
+
+// isNative reports whether a resource is Kubernetes' own and not of a device.
+func isNative(name corev1.ResourceName) bool {
+	domain, _, qualified := strings.Cut(string(name), "/")
+	return !qualified || domain == "kubernetes.io"
+}
+
+func (v *validator) quantities(path *field.Path, list corev1.ResourceList) {
+	for _, name := range sortedNames(list) {
+		q, at := list[name], path.Key(string(name))
+		v.resourceName(at, name)
+		if q.Sign() < 0 {
+			v.invalid(at, q.String(), "must be at least 0")
+		}
+		if !isNative(name) && q.MilliValue()%1000 != 0 {
+			v.invalid(at, q.String(), "must be a whole number")
+		}
+	}
+}
+
+func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
+	v.check(path, string(name), validation.IsQualifiedName)
+	switch {
+	case strings.Contains(string(name), "/"), isHugePages(name):
+	case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
+	default:
+		v.invalid(path, name, "is no resource: want cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain")
+	}
+}
+
+// hugePages checks that huge pages come with cpu or memory, as they are no use
+// alone and no class of service is theirs.
+func (v *validator) hugePages(path *field.Path, r *corev1.ResourceRequirements) {
+	_, cpu := r.Requests[corev1.ResourceCPU]
+	_, memory := r.Requests[corev1.ResourceMemory]
+	if cpu || memory {
+		return
+	}
+	for name := range r.Requests {
+		if isHugePages(name) {
+			v.forbidden(path, "huge pages need a request for cpu or memory beside them")
+			return
+		}
+	}
+}
+
+func (v *validator) resizePolicy(path *field.Path, policies []corev1.ContainerResizePolicy) {
+	seen := make(map[string]bool)
+	for i, p := range policies {
+		at := path.Index(i)
+		oneOf(v, at.Child("resourceName"), p.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
+		oneOf(v, at.Child("restartPolicy"), p.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
+		v.unique(at.Child("resourceName"), string(p.ResourceName), seen)
+	}
+}
+
+func (v *validator) podResources(path *field.Path) {
+	v.quantities(path.Child("overhead"), v.pod.Spec.Overhead)
+	r, at := v.pod.Spec.Resources, path.Child("resources")
+	if r == nil {
+		return
+	}
+	v.resources(at, r)
+	for _, list := range []struct {
+		name string
+		list corev1.ResourceList
+	}{{"limits", r.Limits}, {"requests", r.Requests}} {
+		for _, name := range sortedNames(list.list) {
+			if !isPodLevel(name) {
+				v.forbidden(at.Child(list.name).Key(string(name)), "only cpu, memory and huge pages for the whole pod")
+			}
+		}
+	}
+	together := containersTogether(v.pod, requestsOf)
+	for _, name := range sortedNames(r.Requests) {
+		if sum, all := together[name], r.Requests[name]; sum.Cmp(all) > 0 {
+			v.invalid(at.Child("requests").Key(string(name)), all.String(), "must not be less than the "+sum.String()+" that the containers request")
+		}
+	}
+	v.containerLimits(at.Child("limits"), r.Limits)
+}
+
+// containerLimits checks that no container is allowed more than the pod.
+func (v *validator) containerLimits(path *field.Path, limits corev1.ResourceList) {
+	for c := range Containers(v.pod) {
+		for _, name := range sortedNames(limits) {
+			if own, all := c.Resources.Limits[name], limits[name]; own.Cmp(all) > 0 {
+				v.invalid(path.Key(string(name)), all.String(), "must not be less than the limit of container "+c.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package podspec
+
+import (
+	"math"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func (v *validator) podSecurity(path *field.Path) {
+	spec := &v.pod.Spec
+	if spec.HostPID && spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace {
+		v.forbidden(path.Child("shareProcessNamespace"), "not together with hostPID")
+	}
+	if !UsesHostUsers(v.pod) {
+		for _, f := range []struct {
+			name string
+			set  bool
+		}{{"hostNetwork", spec.HostNetwork}, {"hostPID", spec.HostPID}, {"hostIPC", spec.HostIPC}} {
+			if f.set {
+				v.forbidden(path.Child(f.name), "not for a pod with a user namespace of its own (hostUsers: false)")
+			}
+		}
+	}
+	sc, at := spec.SecurityContext, path.Child("securityContext")
+	if sc == nil {
+		return
+	}
+	v.id(at.Child("runAsUser"), sc.RunAsUser)
+	v.id(at.Child("runAsGroup"), sc.RunAsGroup)
+	v.id(at.Child("fsGroup"), sc.FSGroup)
+	for i := range sc.SupplementalGroups {
+		v.id(at.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
+	}
+	if p := sc.FSGroupChangePolicy; p != nil {
+		oneOf(v, at.Child("fsGroupChangePolicy"), *p, corev1.FSGroupChangeOnRootMismatch, corev1.FSGroupChangeAlways)
+	}
+	if p := sc.SupplementalGroupsPolicy; p != nil {
+		oneOf(v, at.Child("supplementalGroupsPolicy"), *p, corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
+	}
+	v.profiles(at, sc.SeccompProfile, sc.AppArmorProfile)
+	v.sysctls(at.Child("sysctls"), sc.Sysctls)
+}
+
+// id checks a user or group id: the kernel's are 32 bits, and the highest ones
+// have meanings of their own.
+func (v *validator) id(path *field.Path, id *int64) {
+	if id != nil && (*id < 0 || *id > math.MaxInt32) {
+		v.invalid(path, *id, "must be between 0 and 2147483647")
+	}
+}
+
+func (v *validator) profiles(path *field.Path, seccomp *corev1.SeccompProfile, apparmor *corev1.AppArmorProfile) {
+	if seccomp != nil {
+		at := path.Child("seccompProfile")
+		oneOf(v, at.Child("type"), seccomp.Type, corev1.SeccompProfileTypeUnconfined,
+			corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeLocalhost)
+		v.localProfile(at, seccomp.Type == corev1.SeccompProfileTypeLocalhost, seccomp.LocalhostProfile)
+	}
+	if apparmor != nil {
+		at := path.Child("appArmorProfile")
+		oneOf(v, at.Child("type"), apparmor.Type, corev1.AppArmorProfileTypeUnconfined,
+			corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeLocalhost)
+		v.localProfile(at, apparmor.Type == corev1.AppArmorProfileTypeLocalhost, apparmor.LocalhostProfile)
+	}
+}
+
+func (v *validator) localProfile(path *field.Path, local bool, name *string) {
+	at := path.Child("localhostProfile")
+	switch {
+	case local && (name == nil || *name == ""):
+		v.required(at, "for type Localhost")
+	case !local && name != nil:
+		v.forbidden(at, "only for type Localhost")
+	case local:
+		v.check(at, *name, isInside)
+	}
+}
+
+func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
+	seen := make(map[string]bool)
+	for i, s := range sysctls {
+		at := path.Index(i).Child("name")
+		v.need(at, s.Name, isSysctl)
+		// net/ipv4/x and net.ipv4.x are the same file.
+		name := strings.ReplaceAll(s.Name, "/", ".")
+		v.unique(at, name, seen)
+		if v.pod.Spec.HostNetwork && strings.HasPrefix(name, "net.") {
+			v.forbidden(at, "would change the host: the pod has its network")
+		}
+		ipc := strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") ||
+			strings.HasPrefix(name, "fs.mqueue.") || name == "kernel.sem"
+		if v.pod.Spec.HostIPC && ipc {
+			v.forbidden(at, "would change the host: the pod has its IPC")
+		}
+	}
+}
+
+// isSysctl accepts what names a file below /proc/sys and nothing else.
+func isSysctl(name string) []string {
+	const fault = "must be parts of lower-case letters, digits, '-' and '_', with '.' or '/' between them"
+	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return r == '.' || r == '/' }) {
+		if strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || part[0] == '-' || part[0] == '_' {
+			return []string{fault}
+		}
+	}
+	edge := strings.Trim(name, "./") != name
+	if edge || strings.Contains(name, "..") || strings.Contains(name, "//") || len(name) > 253 {
+		return []string{fault}
+	}
+	return nil
+}
+
+func (v *validator) containerSecurity(path *field.Path, sc *corev1.SecurityContext) {
+	v.id(path.Child("runAsUser"), sc.RunAsUser)
+	v.id(path.Child("runAsGroup"), sc.RunAsGroup)
+	v.profiles(path, sc.SeccompProfile, sc.AppArmorProfile)
+	if p := sc.ProcMount; p != nil {
+		oneOf(v, path.Child("procMount"), *p, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
+		if *p == corev1.UnmaskedProcMount && UsesHostUsers(v.pod) {
+			v.invalid(path.Child("procMount"), *p, "Unmasked needs a user namespace of the pod's own (hostUsers: false)")
+		}
+	}
+	if sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation {
+		return
+	}
+	at := path.Child("allowPrivilegeEscalation")
+	if sc.Privileged != nil && *sc.Privileged {
+		v.invalid(at, false, "cannot be kept from a privileged container")
+	}
+	if sc.Capabilities == nil {
+		return
+	}
+	for _, c := range sc.Capabilities.Add {
+		if c == "CAP_SYS_ADMIN" || c == "SYS_ADMIN" {
+			v.invalid(at, false, "cannot be kept from a container with CAP_SYS_ADMIN")
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package podspec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// podWith returns a defaulted pod whose spec is the given YAML, indented by two.
+func podWith(t *testing.T, spec string) *corev1.Pod {
+	t.Helper()
+	pod := decodeOne(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"+spec)
+	Default(pod)
+	return pod
+}
+
+// faultPaths returns the field of each fault.
+func faultPaths(t *testing.T, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	all, ok := errors.AsType[utilerrors.Aggregate](err)
+	require.True(t, ok, "%v", err)
+	var paths []string
+	for _, e := range all.Errors() {
+		fault, ok := errors.AsType[*field.Error](e)
+		require.True(t, ok, "%v", e)
+		paths = append(paths, fault.Field)
+	}
+	return paths
+}
+
+const one = "  containers:\n  - {name: a, image: i}\n"
+
+// with puts fields into the only container.
+func with(fields string) string { return "  containers:\n  - {name: a, image: i, " + fields + "}\n" }
+
+// SP-2: what can never run is refused, with the path of each field at fault.
+func TestValidate(t *testing.T) {
+	const (
+		c0 = "spec.containers[0]."
+		v0 = "spec.volumes[0]."
+	)
+	vol := func(source string) string { return one + "  volumes:\n  - {name: v, " + source + "}\n" }
+	mount := func(m string) string {
+		return with("volumeMounts: [{name: v, mountPath: /v, "+m+"}]") + "  volumes: [{name: v}]\n"
+	}
+	probe := func(p string) string { return with("livenessProbe: {" + p + "}") }
+	for name, tc := range map[string]struct {
+		spec string
+		want []string
+	}{
+		"a good pod":             {one, nil},
+		"no containers":          {"  restartPolicy: Always\n", []string{"spec.containers"}},
+		"an unknown restart":     {one + "  restartPolicy: Sometimes\n", []string{"spec.restartPolicy"}},
+		"negative durations":     {one + "  terminationGracePeriodSeconds: -1\n  activeDeadlineSeconds: 0\n", []string{"spec.terminationGracePeriodSeconds", "spec.activeDeadlineSeconds"}},
+		"bad names":              {"  containers:\n  - {name: A_b, image: i}\n  - {name: '', image: i}\n", []string{c0 + "name", "spec.containers[1].name"}},
+		"two of one name":        {"  containers:\n  - {name: a, image: i}\n  initContainers:\n  - {name: a, image: i}\n", []string{c0 + "name"}},
+		"no image, or blanks":    {"  containers:\n  - {name: a}\n  - {name: b, image: ' i'}\n", []string{c0 + "image", "spec.containers[1].image"}},
+		"pull policy":            {with("imagePullPolicy: Perhaps"), []string{c0 + "imagePullPolicy"}},
+		"message policy":         {with("terminationMessagePolicy: Guess"), []string{c0 + "terminationMessagePolicy"}},
+		"ports out of range":     {with("ports: [{containerPort: 0}, {containerPort: 65536}, {containerPort: 1, hostPort: -1}]"), []string{c0 + "ports[0].containerPort", c0 + "ports[1].containerPort", c0 + "ports[2].hostPort"}},
+		"ports twice":            {with("ports: [{name: x, containerPort: 1, hostPort: 7}, {name: x, containerPort: 2, hostPort: 7}]"), []string{c0 + "ports[1].name", c0 + "ports[1].hostPort"}},
+		"one port, two kinds":    {with("ports: [{containerPort: 1, hostPort: 7}, {containerPort: 2, hostPort: 7, protocol: UDP}]"), nil},
+		"a port of two pods":     {"  containers:\n  - {name: a, image: i, ports: [{containerPort: 1, hostPort: 7}]}\n  - {name: b, image: i, ports: [{containerPort: 1, hostPort: 7}]}\n", []string{"spec.containers[1].ports[0].hostPort"}},
+		"an init container port": {with("ports: [{containerPort: 1, hostPort: 7}]") + "  initContainers:\n  - {name: b, image: i, ports: [{containerPort: 1, hostPort: 7}]}\n", nil},
+		"protocol and address":   {with("ports: [{name: Not_ok, containerPort: 1, protocol: HTTP, hostIP: here}]"), []string{c0 + "ports[0].name", c0 + "ports[0].protocol", c0 + "ports[0].hostIP"}},
+		"host network ports":     {"  hostNetwork: true\n" + with("ports: [{containerPort: 1, hostPort: 2}]"), []string{c0 + "ports[0].hostPort"}},
+
+		"env names":              {with("env: [{value: x}, {name: 'a=b'}]"), []string{c0 + "env[0].name", c0 + "env[1].name"}},
+		"env of two sources":     {with("env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}, secretKeyRef: {name: s, key: k}}}, {name: B, valueFrom: {}}]"), []string{c0 + "env[0].valueFrom", c0 + "env[1].valueFrom"}},
+		"env value and source":   {with("env: [{name: A, value: x, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]"), []string{c0 + "env[0].valueFrom"}},
+		"env fields":             {with("env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.containers}}}, {name: B, valueFrom: {fieldRef: {fieldPath: metadata.labels}}}, {name: C, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['x']\"}}}]"), []string{c0 + "env[0].valueFrom.fieldRef.fieldPath", c0 + "env[1].valueFrom.fieldRef.fieldPath"}},
+		"env resources":          {with("env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.love}}}, {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 3}}}, {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}]"), []string{c0 + "env[0].valueFrom.resourceFieldRef.resource", c0 + "env[1].valueFrom.resourceFieldRef.divisor"}},
+		"env references":         {with("env: [{name: A, valueFrom: {configMapKeyRef: {name: c}}}], envFrom: [{}, {prefix: '=', secretRef: {name: ''}}]"), []string{c0 + "env[0].valueFrom.configMapKeyRef.key", c0 + "envFrom[0]", c0 + "envFrom[1].prefix", c0 + "envFrom[1].secretRef.name"}},
+		"an undeclared volume":   {with("volumeMounts: [{name: nope, mountPath: /a}]"), []string{c0 + "volumeMounts[0].name"}},
+		"mounts at one path":     {with("volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /a}, {name: v, mountPath: '/b:c'}, {name: v}]") + "  volumes: [{name: v}]\n", []string{c0 + "volumeMounts[1].mountPath", c0 + "volumeMounts[2].mountPath", c0 + "volumeMounts[3].mountPath"}},
+		"an absolute subPath":    {mount("subPath: /etc"), []string{c0 + "volumeMounts[0].subPath"}},
+		"a subPath that leaves":  {mount("subPath: a/../../etc"), []string{c0 + "volumeMounts[0].subPath"}},
+		"a subPathExpr":          {mount("subPath: a, subPathExpr: ../b"), []string{c0 + "volumeMounts[0].subPathExpr", c0 + "volumeMounts[0].subPathExpr"}},
+		"dots that do not leave": {mount("subPath: a..b/..c"), nil},
+		"propagation":            {mount("mountPropagation: Bidirectional"), []string{c0 + "volumeMounts[0].mountPropagation"}},
+		"unknown propagation":    {mount("mountPropagation: Both"), []string{c0 + "volumeMounts[0].mountPropagation"}},
+		"recursive read-only":    {mount("recursiveReadOnly: Enabled"), []string{c0 + "volumeMounts[0].recursiveReadOnly"}},
+
+		"requests over limits":    {with("resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 1, memory: 1Gi}}"), []string{c0 + "resources.requests[cpu]"}},
+		"negative quantities":     {with("resources: {limits: {cpu: -1}}"), []string{c0 + "resources.limits[cpu]", c0 + "resources.requests[cpu]"}},
+		"resources unknown":       {with("resources: {limits: {gpu: 1, 'example.com/gpu': 1500m}}"), []string{c0 + "resources.limits[example.com/gpu]", c0 + "resources.limits[gpu]", c0 + "resources.requests[example.com/gpu]", c0 + "resources.requests[gpu]"}},
+		"devices overcommitted":   {with("resources: {requests: {'example.com/gpu': 1}, limits: {'example.com/gpu': 2}}"), []string{c0 + "resources.requests[example.com/gpu]"}},
+		"huge pages alone":        {with("resources: {limits: {hugepages-2Mi: 2Mi}}"), []string{c0 + "resources"}},
+		"pod resources":           {with("resources: {requests: {cpu: 2}, limits: {cpu: 4}}") + "  resources: {requests: {cpu: 1}, limits: {cpu: 3, ephemeral-storage: 1}}\n", []string{"spec.resources.limits[ephemeral-storage]", "spec.resources.requests[cpu]", "spec.resources.limits[cpu]"}},
+		"resize policy":           {with("resizePolicy: [{resourceName: cpu, restartPolicy: Maybe}, {resourceName: cpu, restartPolicy: NotRequired}]"), []string{c0 + "resizePolicy[0].restartPolicy", c0 + "resizePolicy[1].resourceName"}},
+		"restart rules":           {with("restartPolicyRules: [{action: Dance}]"), []string{c0 + "restartPolicy", c0 + "restartPolicyRules[0].action", c0 + "restartPolicyRules[0].exitCodes"}},
+		"a probe without handler": {probe("periodSeconds: 1"), []string{c0 + "livenessProbe"}},
+		"a probe with two":        {probe("exec: {command: [x]}, tcpSocket: {port: 1}"), []string{c0 + "livenessProbe"}},
+		"probe numbers":           {probe("exec: {command: []}, periodSeconds: -1, timeoutSeconds: -1, successThreshold: 2, terminationGracePeriodSeconds: 0"), []string{c0 + "livenessProbe.exec.command", c0 + "livenessProbe.timeoutSeconds", c0 + "livenessProbe.periodSeconds", c0 + "livenessProbe.successThreshold", c0 + "livenessProbe.terminationGracePeriodSeconds"}},
+		"probe ports":             {probe("httpGet: {port: 70000, scheme: FTP, httpHeaders: [{name: 'a b'}]}"), []string{c0 + "livenessProbe.httpGet.port", c0 + "livenessProbe.httpGet.scheme", c0 + "livenessProbe.httpGet.httpHeaders[0].name"}},
+		"readiness grace":         {with("readinessProbe: {grpc: {port: 0}, successThreshold: 5, terminationGracePeriodSeconds: 5}"), []string{c0 + "readinessProbe.grpc.port", c0 + "readinessProbe.terminationGracePeriodSeconds"}},
+		"hooks":                   {with("lifecycle: {postStart: {}, preStop: {sleep: {seconds: 31}}, stopSignal: TERM}"), []string{c0 + "lifecycle.postStart", c0 + "lifecycle.preStop.sleep.seconds", c0 + "lifecycle.stopSignal"}},
+		"an init with probes":     {one + "  initContainers:\n  - {name: b, image: i, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n  - {name: s, image: i, restartPolicy: Always, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n", []string{"spec.initContainers[0].lifecycle", "spec.initContainers[0].livenessProbe"}},
+		"ephemeral containers":    {one + "  ephemeralContainers:\n  - {name: e, image: i, targetContainerName: z, ports: [{containerPort: 1}], readinessProbe: {exec: {command: [x]}}}\n", []string{"spec.ephemeralContainers[0].readinessProbe", "spec.ephemeralContainers[0].targetContainerName", "spec.ephemeralContainers[0].ports"}},
+
+		"volumes of one name":    {one + "  volumes: [{name: v}, {name: v}, {name: 'V V'}]\n", []string{"spec.volumes[1].name", "spec.volumes[2].name"}},
+		"a volume of two kinds":  {vol("emptyDir: {}, hostPath: {path: /a}"), []string{"spec.volumes[0]"}},
+		"emptyDir":               {vol("emptyDir: {medium: Floppy, sizeLimit: -1}"), []string{v0 + "emptyDir.sizeLimit", v0 + "emptyDir.medium"}},
+		"hostPath":               {vol("hostPath: {path: /a/../b, type: Magic}"), []string{v0 + "hostPath.path", v0 + "hostPath.type"}},
+		"a relative hostPath":    {vol("hostPath: {path: a}"), []string{v0 + "hostPath.path"}},
+		"a secret without name":  {vol("secret: {defaultMode: 512}"), []string{v0 + "secret.secretName", v0 + "secret.defaultMode"}},
+		"items that leave":       {vol("configMap: {name: c, items: [{key: a, path: ../x}, {key: '', path: /x}, {key: b, path: ..data}, {key: c, path: q, mode: 4096}, {key: d, path: q}]}"), []string{v0 + "configMap.items[0].path", v0 + "configMap.items[1].key", v0 + "configMap.items[1].path", v0 + "configMap.items[2].path", v0 + "configMap.items[3].mode", v0 + "configMap.items[4].path"}},
+		"downward":               {vol("downwardAPI: {items: [{path: a}, {path: b, fieldRef: {fieldPath: status.podIP}}, {path: c, resourceFieldRef: {resource: limits.cpu}}, {path: d, resourceFieldRef: {containerName: z, resource: limits.cpu}}]}"), []string{v0 + "downwardAPI.items[0]", v0 + "downwardAPI.items[1].fieldRef.fieldPath", v0 + "downwardAPI.items[2].resourceFieldRef.containerName", v0 + "downwardAPI.items[3].resourceFieldRef.containerName"}},
+		"projected":              {vol("projected: {sources: [{}, {secret: {name: s, items: [{key: k, path: x}]}}, {configMap: {name: c, items: [{key: k, path: x}]}}]}"), []string{v0 + "projected.sources[0]", v0 + "projected.sources[2].configMap.items[0].path"}},
+		"an image without name":  {vol("image: {}"), []string{v0 + "image.reference"}},
+		"dns":                    {one + "  dnsPolicy: None\n  dnsConfig: {searches: [ok.example, a b], options: [{}]}\n", []string{"spec.dnsConfig.nameservers", "spec.dnsConfig.searches[1]", "spec.dnsConfig.options[0].name"}},
+		"dns servers":            {one + "  dnsPolicy: Best\n  dnsConfig: {nameservers: [1.1.1.1, here, 1.1.1.2, 1.1.1.3]}\n", []string{"spec.dnsPolicy", "spec.dnsConfig.nameservers", "spec.dnsConfig.nameservers[1]"}},
+		"host names":             {one + "  hostname: a.b\n  subdomain: A\n  hostAliases: [{ip: x, hostnames: [a, B_]}]\n", []string{"spec.hostname", "spec.subdomain", "spec.hostAliases[0].ip", "spec.hostAliases[0].hostnames[1]"}},
+		"a host name overridden": {one + "  hostNetwork: true\n  hostnameOverride: x\n", []string{"spec.hostnameOverride"}},
+		"tolerations":            {one + "  tolerations: [{value: x}, {key: a, operator: Exists, value: x}, {key: a, effect: Burn, tolerationSeconds: 1}]\n", []string{"spec.tolerations[0].operator", "spec.tolerations[1].value", "spec.tolerations[2].effect", "spec.tolerations[2].effect"}},
+		"node affinity":          {one + "  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In}, {key: a, operator: Exists, values: [x]}, {key: a, operator: Gt}, {key: a, operator: Near}], matchFields: [{key: spec.x, operator: In, values: [a]}]}]}}}\n", []string{"A.matchExpressions[0].values", "A.matchExpressions[1].values", "A.matchExpressions[2].values", "A.matchExpressions[3].operator", "A.matchFields[0].key"}},
+		"no node terms":          {one + "  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}}\n", []string{"spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"}},
+		"other names":            {one + "  priorityClassName: A\n  runtimeClassName: B_\n  os: {name: plan9}\n  nodeSelector: {'a b': c}\n  imagePullSecrets: [{}]\n  readinessGates: [{conditionType: 'a b'}]\n", []string{"spec.nodeSelector", "spec.priorityClassName", "spec.runtimeClassName", "spec.os.name", "spec.imagePullSecrets[0].name", "spec.readinessGates[0].conditionType"}},
+
+		"process namespaces":   {one + "  hostPID: true\n  shareProcessNamespace: true\n", []string{"spec.shareProcessNamespace"}},
+		"user namespaces":      {one + "  hostUsers: false\n  hostNetwork: true\n  hostIPC: true\n", []string{"spec.hostNetwork", "spec.hostIPC"}},
+		"pod security":         {one + "  securityContext: {runAsUser: -1, runAsGroup: 2147483648, fsGroup: -2, supplementalGroups: [1, -1], fsGroupChangePolicy: X, supplementalGroupsPolicy: Z, seccompProfile: {type: Localhost}, appArmorProfile: {type: Q}}\n", []string{"S.runAsUser", "S.runAsGroup", "S.fsGroup", "S.supplementalGroups[1]", "S.fsGroupChangePolicy", "S.supplementalGroupsPolicy", "S.seccompProfile.localhostProfile", "S.appArmorProfile.type"}},
+		"profiles that leave":  {one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: ../x}, appArmorProfile: {type: Unconfined, localhostProfile: q}}\n", []string{"S.seccompProfile.localhostProfile", "S.appArmorProfile.localhostProfile"}},
+		"sysctls":              {one + "  hostNetwork: true\n  hostIPC: true\n  securityContext: {sysctls: [{name: net.a}, {name: kernel.shmmax}, {name: ../x}, {name: vm.a}, {name: vm/a}, {name: A}]}\n", []string{"S.sysctls[0].name", "S.sysctls[1].name", "S.sysctls[2].name", "S.sysctls[4].name", "S.sysctls[5].name"}},
+		"privilege escalation": {with("securityContext: {allowPrivilegeEscalation: false, privileged: true, capabilities: {add: [SYS_ADMIN]}, procMount: Unmasked}"), []string{c0 + "securityContext.procMount", c0 + "securityContext.allowPrivilegeEscalation", c0 + "securityContext.allowPrivilegeEscalation"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			for _, w := range tc.want {
+				w = strings.Replace(w, "A.", "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].", 1)
+				want = append(want, strings.Replace(w, "S.", "spec.securityContext.", 1))
+			}
+			err := Validate(podWith(t, tc.spec))
+			assert.ElementsMatch(t, want, faultPaths(t, err), "%v", err)
+		})
+	}
+}
+
+// SP-2: names that become folders.
+func TestValidateIdentity(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		want   []string
+	}{
+		"no name":            {func(p *corev1.Pod) { p.Name = "" }, []string{"metadata.name"}},
+		"a name with slash":  {func(p *corev1.Pod) { p.Name = "../x" }, []string{"metadata.name"}},
+		"a namespace":        {func(p *corev1.Pod) { p.Namespace = "a.b" }, []string{"metadata.namespace"}},
+		"a UID as a path":    {func(p *corev1.Pod) { p.UID = "../../etc" }, []string{"metadata.uid"}},
+		"a UID of dots":      {func(p *corev1.Pod) { p.UID = ".." }, []string{"metadata.uid"}},
+		"a long UID":         {func(p *corev1.Pod) { p.UID = "a" + "aaaaaaaa" + "-" }, nil},
+		"too long for files": {func(p *corev1.Pod) { p.Name = strings.Repeat("a", 245) }, []string{"metadata.name"}},
+		"bad labels": {func(p *corev1.Pod) {
+			p.Labels, p.Annotations = map[string]string{"a": "b c"}, map[string]string{"-": ""}
+		}, []string{"metadata.labels", "metadata.annotations"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podWith(t, one)
+			tc.change(pod)
+			assert.Equal(t, tc.want, faultPaths(t, Validate(pod)))
+		})
+	}
+}
+
+// SP-2: a pod that is wrong in five places is told all five at once.
+func TestValidateTellsAllAtOnce(t *testing.T) {
+	pod := podWith(t, "  restartPolicy: Never ever\n  containers:\n  - name: Bad_Name\n    ports: [{containerPort: 0}]\n    volumeMounts: [{name: none, mountPath: /x}]\n")
+	err := Validate(pod)
+	assert.Len(t, faultPaths(t, err), 5, "%v", err)
+	assert.ErrorContains(t, err, "spec.restartPolicy")
+}
+
+func TestValidateNeverQuotesValues(t *testing.T) {
+	pod := podWith(t, with("env: [{name: 'a=b', value: s3cret}, {name: A, value: s3cret, valueFrom: {}}]"))
+	assert.NotContains(t, Validate(pod).Error(), "s3cret")
+}
+
+// What needs an API server or a driver is refused by name, and nothing else is.
+func TestUnsupported(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec string
+		want []string
+	}{
+		"a good pod":      {one + "  serviceAccountName: default\n  automountServiceAccountToken: false\n  os: {name: linux}\n  affinity: {podAffinity: {}}\n  volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, downwardAPI: {}}, {name: d, image: {reference: x}}]\n", nil},
+		"claims":          {one + "  volumes: [{name: a, persistentVolumeClaim: {claimName: c}}, {name: b, ephemeral: {}}, {name: c, csi: {driver: d}}, {name: d, nfs: {server: s, path: /}}]\n", []string{"spec.volumes[0].persistentVolumeClaim", "spec.volumes[1].ephemeral", "spec.volumes[2].csi", "spec.volumes[3].nfs"}},
+		"tokens":          {one + "  serviceAccountName: sa\n  automountServiceAccountToken: true\n  volumes: [{name: a, projected: {sources: [{configMap: {name: c}}, {serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: t}}]}}]\n", []string{"spec.volumes[0].projected.sources[1].serviceAccountToken", "spec.volumes[0].projected.sources[2].clusterTrustBundle", "spec.serviceAccountName", "spec.automountServiceAccountToken"}},
+		"huge pages":      {one + "  volumes: [{name: a, emptyDir: {medium: HugePages-2Mi}}]\n", []string{"spec.volumes[0].emptyDir.medium"}},
+		"resource claims": {with("resources: {claims: [{name: r}]}") + "  resourceClaims: [{name: r}]\n  schedulingGates: [{name: g}]\n", []string{"spec.schedulingGates", "spec.resourceClaims", "spec.containers[0].resources.claims"}},
+		"windows":         {with("securityContext: {windowsOptions: {}}") + "  os: {name: windows}\n  securityContext: {windowsOptions: {}}\n", []string{"spec.os.name", "spec.securityContext.windowsOptions", "spec.containers[0].securityContext.windowsOptions"}},
+		"block devices":   {with("volumeDevices: [{name: d, devicePath: /dev/x}], env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"), []string{"spec.containers[0].volumeDevices", "spec.containers[0].env[0].valueFrom.fileKeyRef"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, e := range Unsupported(podWith(t, tc.spec)) {
+				got = append(got, e.Field)
+			}
+			assert.Equal(t, tc.want, got)
+		})
+	}
+}

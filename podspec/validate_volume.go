@@ -1,0 +1,164 @@
+package podspec
+
+import (
+	"path"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func (v *validator) volumeList(path *field.Path) {
+	names := make(map[string]bool)
+	for i := range v.pod.Spec.Volumes {
+		vol, at := &v.pod.Spec.Volumes[i], path.Index(i)
+		v.need(at.Child("name"), vol.Name, validation.IsDNS1123Label)
+		v.unique(at.Child("name"), vol.Name, names)
+		v.volumes[vol.Name] = vol
+		switch sources := setFields(vol.VolumeSource); {
+		case len(sources) == 0:
+			v.required(at, "a volume source")
+		case len(sources) > 1:
+			v.forbidden(at, "more than one volume source: "+strings.Join(sources, ", "))
+		}
+		v.volume(at, vol)
+	}
+}
+
+// setFields returns the JSON names of a struct's pointer fields that are set.
+func setFields(s any) []string {
+	var set []string
+	value := reflect.ValueOf(s)
+	for i := range value.NumField() {
+		if f := value.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("json"), ",")
+			set = append(set, name)
+		}
+	}
+	return set
+}
+
+func (v *validator) volume(path *field.Path, vol *corev1.Volume) {
+	if vol.EmptyDir != nil {
+		v.emptyDir(path.Child("emptyDir"), vol.EmptyDir)
+	}
+	if vol.HostPath != nil {
+		v.hostPath(path.Child("hostPath"), vol.HostPath)
+	}
+	seen := make(map[string]bool)
+	if s := vol.Secret; s != nil {
+		at := path.Child("secret")
+		v.need(at.Child("secretName"), s.SecretName, validation.IsDNS1123Subdomain)
+		v.mode(at.Child("defaultMode"), s.DefaultMode)
+		v.items(at.Child("items"), s.Items, seen)
+	}
+	if c := vol.ConfigMap; c != nil {
+		at := path.Child("configMap")
+		v.need(at.Child("name"), c.Name, validation.IsDNS1123Subdomain)
+		v.mode(at.Child("defaultMode"), c.DefaultMode)
+		v.items(at.Child("items"), c.Items, seen)
+	}
+	if d := vol.DownwardAPI; d != nil {
+		v.mode(path.Child("downwardAPI", "defaultMode"), d.DefaultMode)
+		v.downward(path.Child("downwardAPI", "items"), d.Items, seen)
+	}
+	if p := vol.Projected; p != nil {
+		v.mode(path.Child("projected", "defaultMode"), p.DefaultMode)
+		for i := range p.Sources {
+			v.projection(path.Child("projected", "sources").Index(i), &p.Sources[i], seen)
+		}
+	}
+	if i := vol.Image; i != nil {
+		v.need(path.Child("image", "reference"), i.Reference, isTrimmed)
+		oneOf(v, path.Child("image", "pullPolicy"), i.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+	}
+}
+
+func (v *validator) emptyDir(path *field.Path, e *corev1.EmptyDirVolumeSource) {
+	if e.SizeLimit != nil && e.SizeLimit.Sign() < 0 {
+		v.invalid(path.Child("sizeLimit"), e.SizeLimit.String(), "must be at least 0")
+	}
+	if !strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePages)) && e.Medium != corev1.StorageMediumDefault {
+		oneOf(v, path.Child("medium"), e.Medium, corev1.StorageMediumMemory, corev1.StorageMediumHugePages)
+	}
+}
+
+func (v *validator) hostPath(at *field.Path, h *corev1.HostPathVolumeSource) {
+	v.need(at.Child("path"), h.Path, func(p string) []string {
+		if !path.IsAbs(p) {
+			return []string{"must be an absolute path"}
+		}
+		return noTraversal(p)
+	})
+	if h.Type != nil && *h.Type != corev1.HostPathUnset {
+		oneOf(v, at.Child("type"), *h.Type, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
+			corev1.HostPathFileOrCreate, corev1.HostPathFile, corev1.HostPathSocket,
+			corev1.HostPathCharDev, corev1.HostPathBlockDev)
+	}
+}
+
+func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, seen map[string]bool) {
+	if n := len(setFields(*p)); n != 1 {
+		v.exactlyOne(path, n > 0, n > 1)
+	}
+	if p.Secret != nil {
+		v.need(path.Child("secret", "name"), p.Secret.Name, validation.IsDNS1123Subdomain)
+		v.items(path.Child("secret", "items"), p.Secret.Items, seen)
+	}
+	if p.ConfigMap != nil {
+		v.need(path.Child("configMap", "name"), p.ConfigMap.Name, validation.IsDNS1123Subdomain)
+		v.items(path.Child("configMap", "items"), p.ConfigMap.Items, seen)
+	}
+	if p.DownwardAPI != nil {
+		v.downward(path.Child("downwardAPI", "items"), p.DownwardAPI.Items, seen)
+	}
+	if p.ServiceAccountToken != nil {
+		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, seen)
+	}
+}
+
+func (v *validator) items(path *field.Path, items []corev1.KeyToPath, seen map[string]bool) {
+	for i, item := range items {
+		v.need(path.Index(i).Child("key"), item.Key, validation.IsConfigMapKey)
+		v.filePath(path.Index(i).Child("path"), item.Path, seen)
+		v.mode(path.Index(i).Child("mode"), item.Mode)
+	}
+}
+
+func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeFile, seen map[string]bool) {
+	for i, item := range items {
+		at := path.Index(i)
+		v.filePath(at.Child("path"), item.Path, seen)
+		v.mode(at.Child("mode"), item.Mode)
+		v.exactlyOne(at, item.FieldRef != nil, item.ResourceFieldRef != nil)
+		if item.FieldRef != nil {
+			v.fieldRef(at.Child("fieldRef"), item.FieldRef, false)
+		}
+		if r := item.ResourceFieldRef; r != nil {
+			v.resourceRef(at.Child("resourceFieldRef"), r)
+			if r.ContainerName == "" {
+				v.required(at.Child("resourceFieldRef", "containerName"), "a volume is of no one container")
+			} else if containerNamed(v.pod, r.ContainerName) == nil {
+				v.errs = append(v.errs, field.NotFound(at.Child("resourceFieldRef", "containerName"), r.ContainerName))
+			}
+		}
+	}
+}
+
+// filePath checks where in a volume a file goes. Names that begin with two dots
+// are the volume's own.
+func (v *validator) filePath(path *field.Path, p string, seen map[string]bool) {
+	v.need(path, p, isInside)
+	if strings.HasPrefix(p, "..") && isInside(p) == nil {
+		v.invalid(path, p, "must not start with '..'")
+	}
+	v.unique(path, p, seen)
+}
+
+func (v *validator) mode(path *field.Path, mode *int32) {
+	if mode != nil && (*mode < 0 || *mode > 0o777) {
+		v.invalid(path, *mode, "must be between 0 and 0777")
+	}
+}
