@@ -1,0 +1,54 @@
+package embedded
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// Argv is the command line of the container: the pod's command and arguments,
+// with the image's entrypoint and command where the pod says nothing.
+func (c *Container) Argv() ([]string, error) {
+	command, args := c.Config.GetCommand(), c.Config.GetArgs()
+	if len(command) == 0 {
+		command = c.Image.Entrypoint
+		if len(args) == 0 {
+			args = c.Image.Cmd
+		}
+	}
+	argv := slices.Concat(command, args)
+	if len(argv) == 0 {
+		return nil, errors.New("no command: neither the container nor the record of its image names one")
+	}
+	return argv, nil
+}
+
+// Environ is the environment of the container: the image's, overlaid by the pod's.
+func (c *Container) Environ() []string {
+	var env []string
+	seen := map[string]int{}
+	put := func(name, pair string) {
+		if i, ok := seen[name]; ok {
+			env[i] = pair
+			return
+		}
+		seen[name] = len(env)
+		env = append(env, pair)
+	}
+	for _, pair := range c.Image.Env {
+		name, _, _ := strings.Cut(pair, "=")
+		put(name, pair)
+	}
+	for _, e := range c.Config.GetEnvs() {
+		put(e.GetKey(), e.GetKey()+"="+string(e.GetValue()))
+	}
+	return env
+}
+
+// Dir is the working directory that the pod or the image asks for; "" for none.
+func (c *Container) Dir() string {
+	if d := c.Config.GetWorkingDir(); d != "" {
+		return d
+	}
+	return c.Image.WorkingDir
+}

@@ -1,0 +1,72 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+)
+
+// Config is the configuration of a Runtime. The zero value is a simulated
+// runtime without scripts: every container runs until it is stopped.
+type Config struct {
+	// Executor runs the containers [NewSimulated with its zero config]. It must
+	// not be shared with another Runtime.
+	Executor Executor
+	// Images are the records of images that are more than a name. References
+	// without a record pull at once and are 1 MiB large.
+	Images []Image
+	// Name is the runtime's name in Version [sublet-embedded].
+	Name string
+	// Handlers are the runtime handlers that pods may ask for besides "".
+	Handlers []string
+	// PodCIDR is where pods get their addresses from, unless the Executor gives
+	// them [10.88.0.0/16]. IPv6 works as well.
+	PodCIDR netip.Prefix
+	// ImageDir is told as the mount point of the image file system [/]. Nothing
+	// is written to it.
+	ImageDir string
+	// EventBacklog is how many events a reader of the event stream may lag
+	// behind [4096]. A slower one loses its stream with code ResourceExhausted,
+	// so that it can list anew; events are never dropped in silence.
+	EventBacklog int
+	// Logger hears what cannot be returned to a caller [none].
+	Logger *slog.Logger
+}
+
+// fill returns c with defaults, or all its faults.
+func (c Config) fill() (Config, error) {
+	var errs []error
+	if c.Executor == nil {
+		c.Executor = NewSimulated(SimulatedConfig{})
+	}
+	if e, ok := c.Executor.(interface{ Check() error }); ok {
+		errs = append(errs, e.Check())
+	}
+	if c.Name == "" {
+		c.Name = "sublet-embedded"
+	}
+	if !c.PodCIDR.IsValid() {
+		c.PodCIDR = netip.MustParsePrefix("10.88.0.0/16")
+	}
+	if c.PodCIDR.Bits() > c.PodCIDR.Addr().BitLen()-2 {
+		errs = append(errs, fmt.Errorf("PodCIDR %s: no room for pods", c.PodCIDR))
+	}
+	if c.ImageDir == "" {
+		c.ImageDir = "/"
+	}
+	if c.EventBacklog == 0 {
+		c.EventBacklog = 4096
+	}
+	if c.EventBacklog < 0 {
+		errs = append(errs, fmt.Errorf("EventBacklog %d: negative", c.EventBacklog))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if slices.Contains(c.Handlers, "") {
+		errs = append(errs, errors.New("Handlers: the handler \"\" is always there"))
+	}
+	return c, errors.Join(errs...)
+}

@@ -1,0 +1,401 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// container is one container. Runtime.mu guards what can change.
+type container struct {
+	Container
+	sandbox *sandbox
+	name    string // reserved
+	// item is what lists show. It is replaced, never changed.
+	item              *v1.Container
+	started, finished int64
+	exit              *Exit
+	proc              Process
+	console           *console
+	resources         *v1.LinuxContainerResources
+
+	ready      bool // made: it can be started and is shown in lists
+	removing   bool
+	launch     context.CancelFunc // ends a start under way
+	terminated bool               // the stop signal was sent
+	done       chan struct{}      // closed when it has exited
+}
+
+func (c *container) state() v1.ContainerState { return c.item.GetState() }
+
+// alive reports whether the container runs or is being started.
+func (c *container) alive() bool {
+	return c.state() == v1.ContainerState_CONTAINER_RUNNING || c.launch != nil
+}
+
+// CreateContainer implements the CRI.
+func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
+	c, err := r.reserveContainer(req)
+	if err != nil {
+		return nil, err
+	}
+	err = r.cfg.Executor.Create(ctx, &c.Container)
+	if err != nil {
+		r.mu.Lock()
+		r.forget(c)
+		r.mu.Unlock()
+		return nil, statusError("create container "+c.name, err)
+	}
+
+	r.mu.Lock()
+	if c.sandbox.ready() && !r.closed {
+		c.ready = true
+		r.containers[c.ID] = c
+		r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
+		r.mu.Unlock()
+		return &v1.CreateContainerResponse{ContainerId: c.ID}, nil
+	}
+	r.forget(c)
+	r.mu.Unlock()
+	r.cfg.Executor.Remove(&c.Container)
+	return nil, status.Errorf(codes.FailedPrecondition, "create container %s: sandbox %s was stopped", c.name, c.SandboxID)
+}
+
+// reserveContainer checks the request and takes the container's name.
+func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, error) {
+	cfg := req.GetConfig()
+	if err := checkContainer(cfg); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errClosed()
+	}
+	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	if !ok {
+		return nil, noSandbox(req.GetPodSandboxId())
+	}
+	if !s.ready() {
+		return nil, status.Errorf(codes.FailedPrecondition, "create container: sandbox %s is not ready", s.id)
+	}
+	image, ok := r.images.find(cfg.GetImage().GetImage())
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "create container: image %q: not found", cfg.GetImage().GetImage())
+	}
+	m := cfg.GetMetadata()
+	c := &container{
+		Container: Container{ID: newID(), SandboxID: s.id, Pod: s.config, Config: cfg, Image: image},
+		sandbox:   s,
+		name:      fmt.Sprintf("%s_%s_%d", m.GetName(), s.name, m.GetAttempt()),
+		resources: cfg.GetLinux().GetResources(),
+		done:      make(chan struct{}),
+	}
+	if err := r.reserve("container", c.name, c.ID); err != nil {
+		return nil, err
+	}
+	c.item = &v1.Container{
+		Id: c.ID, PodSandboxId: s.id, Metadata: m, Image: cfg.GetImage(), ImageRef: image.ref(), ImageId: image.ID,
+		State: v1.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano(),
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
+	}
+	s.containers = append(s.containers, c)
+	return c, nil
+}
+
+func checkContainer(cfg *v1.ContainerConfig) error {
+	sc := cfg.GetLinux().GetSecurityContext()
+	switch {
+	case cfg.GetMetadata().GetName() == "":
+		return status.Error(codes.InvalidArgument, "create container: config.metadata.name is empty")
+	case cfg.GetImage().GetImage() == "":
+		return status.Error(codes.InvalidArgument, "create container: config.image is empty")
+	case cfg.GetLogPath() != "" && !filepath.IsLocal(cfg.GetLogPath()):
+		return status.Errorf(codes.InvalidArgument, "create container: log_path %q leaves the log directory", cfg.GetLogPath())
+	case sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "":
+		return status.Error(codes.InvalidArgument, "create container: run_as_group without run_as_user or run_as_username")
+	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
+		return status.Error(codes.InvalidArgument, "create container: both run_as_user and run_as_username")
+	}
+	return nil
+}
+
+// forget takes c out of the books. The caller holds mu.
+func (r *Runtime) forget(c *container) {
+	delete(r.containers, c.ID)
+	delete(r.names, c.name)
+	c.sandbox.containers = slices.DeleteFunc(c.sandbox.containers, func(o *container) bool { return o == c })
+}
+
+// StartContainer implements the CRI.
+func (r *Runtime) StartContainer(ctx context.Context, req *v1.StartContainerRequest) (*v1.StartContainerResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c, err := r.beginStart(req.GetContainerId(), cancel)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := r.cfg.Executor.Start(ctx, &c.Container, c.console.io(), func(e Exit) { r.exited(c, e) })
+	if err != nil {
+		c.console.close()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		c.launch = nil
+		r.finish(c, Exit{Code: 128, Reason: ReasonStartError, Message: err.Error()})
+		return nil, statusError("start container "+c.ID, err)
+	}
+	if r.started(c, proc) { // it was asked to stop while it started
+		if err := proc.Signal(stopSignal(c)); err != nil {
+			return nil, statusError("stop container "+c.ID, err)
+		}
+	}
+	return &v1.StartContainerResponse{}, nil
+}
+
+// started notes that c runs, or ran, and reports whether it is to be stopped.
+func (r *Runtime) started(c *container, proc Process) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.launch = nil
+	c.proc = proc
+	c.started = time.Now().UnixNano()
+	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_RUNNING)
+	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	if c.exit != nil { // it was faster than we
+		r.finish(c, *c.exit)
+		return false
+	}
+	return c.terminated
+}
+
+// beginStart marks the container as being started.
+func (r *Runtime) beginStart(id string, cancel context.CancelFunc) (*container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := lookup(r.containers, id)
+	switch {
+	case r.closed:
+		return nil, errClosed()
+	case !ok:
+		return nil, noContainer(id)
+	case c.removing:
+		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: it is being removed", c.ID)
+	case c.launch != nil:
+		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: it is being started", c.ID)
+	case c.state() != v1.ContainerState_CONTAINER_CREATED:
+		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: it is %s, not created", c.ID, stateName(c.state()))
+	case !c.sandbox.ready():
+		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: sandbox %s is not ready", c.ID, c.SandboxID)
+	}
+	c.console = newConsole(c.logPath(), c.Config)
+	c.launch = cancel
+	return c, nil
+}
+
+// exited is told by the executor, once for each started container.
+func (r *Runtime) exited(c *container, e Exit) {
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	c.console.close() // first: who sees the exit may read the whole log
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.launch != nil { // StartContainer finishes it after it has told the start
+		c.exit = &e
+		return
+	}
+	r.finish(c, e)
+}
+
+// finish brings c to its end. The caller holds mu.
+func (r *Runtime) finish(c *container, e Exit) {
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	if e.Reason == "" {
+		e.Reason = ReasonCompleted
+		if e.Code != 0 {
+			e.Reason = ReasonError
+		}
+	}
+	c.exit, c.finished = &e, e.At.UnixNano()
+	if c.started == 0 {
+		c.started = c.finished
+	}
+	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_EXITED)
+	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	c.proc = nil
+	close(c.done)
+}
+
+// kill sends sig, or breaks off a start when sig is SIGKILL.
+func (r *Runtime) kill(c *container, sig syscall.Signal) error {
+	r.mu.Lock()
+	proc, launch := c.proc, c.launch
+	r.mu.Unlock()
+	if launch != nil {
+		if sig == syscall.SIGKILL {
+			launch()
+		}
+		return nil
+	}
+	if proc == nil {
+		return nil
+	}
+	return proc.Signal(sig)
+}
+
+// StopContainer implements the CRI: the stop signal, then SIGKILL when the
+// timeout has passed. A container that does not run, or is not there, is stopped.
+func (r *Runtime) StopContainer(ctx context.Context, req *v1.StopContainerRequest) (*v1.StopContainerResponse, error) {
+	r.mu.Lock()
+	c, ok := lookup(r.containers, req.GetContainerId())
+	if !ok || !c.alive() {
+		r.mu.Unlock()
+		return &v1.StopContainerResponse{}, nil
+	}
+	again := c.terminated
+	c.terminated = true
+	r.mu.Unlock()
+	if err := r.stop(ctx, c, max(0, time.Duration(req.GetTimeout())*time.Second), again); err != nil {
+		return nil, statusError("stop container "+c.ID, err)
+	}
+	return &v1.StopContainerResponse{}, nil
+}
+
+// stop ends c. The stop signal is sent once, however many calls wait; each call
+// keeps its own timeout, so that a later one can shorten the grace.
+func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration, again bool) error {
+	if timeout > 0 {
+		if !again {
+			if err := r.kill(c, stopSignal(c)); err != nil {
+				return err
+			}
+		}
+		tctx, cancel := context.WithTimeout(ctx, timeout)
+		err := wait(tctx, c.done)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := r.kill(c, syscall.SIGKILL); err != nil {
+			return err
+		}
+		// A start that was broken off may have succeeded all the same; then
+		// the process needs a signal of its own.
+		tctx, cancel := context.WithTimeout(ctx, time.Second)
+		err := wait(tctx, c.done)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// RemoveContainer implements the CRI. A running container is killed; one that
+// is not there is removed.
+func (r *Runtime) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
+	r.mu.Lock()
+	c, ok := lookup(r.containers, req.GetContainerId())
+	r.mu.Unlock()
+	if ok {
+		if err := r.removeContainer(ctx, c); err != nil {
+			return nil, statusError("remove container "+c.ID, err)
+		}
+	}
+	return &v1.RemoveContainerResponse{}, nil
+}
+
+func (r *Runtime) removeContainer(ctx context.Context, c *container) error {
+	r.mu.Lock()
+	if c.removing || !c.ready {
+		r.mu.Unlock()
+		return nil // another call does it
+	}
+	c.removing = true
+	alive := c.alive()
+	r.mu.Unlock()
+	if alive {
+		if err := r.stop(ctx, c, 0, true); err != nil {
+			r.mu.Lock()
+			c.removing = false
+			r.mu.Unlock()
+			return err
+		}
+	}
+	r.cfg.Executor.Remove(&c.Container)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget(c)
+	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+	return nil
+}
+
+// ReopenContainerLog implements the CRI.
+func (r *Runtime) ReopenContainerLog(_ context.Context, req *v1.ReopenContainerLogRequest) (*v1.ReopenContainerLogResponse, error) {
+	r.mu.Lock()
+	c, err := r.running(req.GetContainerId())
+	r.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.console.reopen(); err != nil {
+		return nil, statusError("reopen log of container "+c.ID, err)
+	}
+	return &v1.ReopenContainerLogResponse{}, nil
+}
+
+// UpdateContainerResources implements the CRI.
+func (r *Runtime) UpdateContainerResources(_ context.Context, req *v1.UpdateContainerResourcesRequest) (*v1.UpdateContainerResourcesResponse, error) {
+	r.mu.Lock()
+	c, ok := lookup(r.containers, req.GetContainerId())
+	if !ok {
+		r.mu.Unlock()
+		return nil, noContainer(req.GetContainerId())
+	}
+	proc, exited := c.proc, c.state() == v1.ContainerState_CONTAINER_EXITED
+	r.mu.Unlock()
+	if exited {
+		return nil, status.Errorf(codes.FailedPrecondition, "update container %s: it has exited", c.ID)
+	}
+	if u, can := proc.(Updater); can {
+		if err := u.Update(req.GetLinux()); err != nil {
+			return nil, statusError("update container "+c.ID, err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.resources = mergeResources(c.resources, req.GetLinux())
+	return &v1.UpdateContainerResourcesResponse{}, nil
+}
+
+// running finds a container that runs. The caller holds mu.
+func (r *Runtime) running(id string) (*container, error) {
+	c, ok := lookup(r.containers, id)
+	if !ok {
+		return nil, noContainer(id)
+	}
+	if c.state() != v1.ContainerState_CONTAINER_RUNNING {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %s is %s, not running", c.ID, stateName(c.state()))
+	}
+	return c, nil
+}
+
+func noContainer(id string) error {
+	return status.Errorf(codes.NotFound, "container %q: not found", id)
+}

@@ -1,0 +1,218 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxExecOutput bounds each stream of ExecSync, as the CRI demands.
+const maxExecOutput = 16 << 20
+
+// Streams makes the URLs that exec, attach and port-forward clients go to. It
+// calls back ExecIn, Attach… of the Runtime it was made for; see package stream.
+type Streams interface {
+	GetExec(*v1.ExecRequest) (*v1.ExecResponse, error)
+	GetAttach(*v1.AttachRequest) (*v1.AttachResponse, error)
+	GetPortForward(*v1.PortForwardRequest) (*v1.PortForwardResponse, error)
+}
+
+// SetStreams makes s serve Exec, Attach and PortForward, which are Unimplemented
+// without it. It is called before the runtime is used.
+func (r *Runtime) SetStreams(s Streams) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams = s
+}
+
+// process finds the process of a running container.
+func (r *Runtime) process(id string) (*container, Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, err := r.running(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c.proc, nil
+}
+
+// ExecSync implements the CRI. A command that outlives its timeout is killed and
+// the call fails with DeadlineExceeded.
+func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
+	if len(req.GetCmd()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "exec: cmd is empty")
+	}
+	c, proc, err := r.process(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetTimeout() > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.GetTimeout())*time.Second)
+		defer cancel()
+	}
+	var stdout, stderr capped
+	code, err := proc.Exec(ctx, Exec{Cmd: req.GetCmd(), IO: IO{Stdout: &stdout, Stderr: &stderr}})
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, status.Errorf(codes.DeadlineExceeded, "exec in container %s: command %q timed out", c.ID, req.GetCmd()[0])
+		}
+		return nil, statusError("exec in container "+c.ID, err)
+	}
+	return &v1.ExecSyncResponse{Stdout: stdout.b.Bytes(), Stderr: stderr.b.Bytes(), ExitCode: code}, nil
+}
+
+// capped keeps the first maxExecOutput bytes and swallows the rest.
+type capped struct{ b bytes.Buffer }
+
+func (w *capped) Write(p []byte) (int, error) {
+	room := maxExecOutput - w.b.Len()
+	w.b.Write(p[:min(len(p), room)])
+	return len(p), nil
+}
+
+// ExecIn runs a command in a running container with streams of the caller's.
+func (r *Runtime) ExecIn(ctx context.Context, id string, e Exec) (int32, error) {
+	_, proc, err := r.process(id)
+	if err != nil {
+		return 0, err
+	}
+	return proc.Exec(ctx, e)
+}
+
+// AttachTo joins the streams of a running container until it ends, ctx ends, or
+// the container's input was closed by this client.
+func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan Size) error {
+	c, proc, err := r.process(id)
+	if err != nil {
+		return err
+	}
+	t := &tap{out: [2]io.Writer{sio.Stdout, sio.Stderr}, end: make(chan struct{})}
+	c.console.attach(t)
+	defer c.console.detach(t)
+	if sio.Stdin != nil && c.console.input != nil {
+		go func() { // ends with the client's stream, which the caller closes
+			_, _ = io.Copy(c.console.input, sio.Stdin)
+			if c.console.isOnce {
+				_ = c.console.input.Close()
+			}
+		}()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.end:
+			return nil
+		case size, ok := <-resize:
+			if !ok {
+				resize = nil
+				continue
+			}
+			if term, can := proc.(Resizer); can {
+				_ = term.Resize(size.Width, size.Height)
+			}
+		}
+	}
+}
+
+// DialPort opens a connection to a port of a ready pod.
+func (r *Runtime) DialPort(ctx context.Context, sandboxID string, port int32) (net.Conn, error) {
+	r.mu.Lock()
+	s, ok := lookup(r.sandboxes, sandboxID)
+	ready := ok && s.ready()
+	r.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, noSandbox(sandboxID)
+	case !ready:
+		return nil, status.Errorf(codes.FailedPrecondition, "port-forward: sandbox %s is not ready", sandboxID)
+	}
+	d, can := r.cfg.Executor.(Dialer)
+	if !can {
+		return nil, status.Error(codes.Unimplemented, "port-forward: this executor's pods have no ports")
+	}
+	return d.DialPod(ctx, s.config, port)
+}
+
+// streamer returns who serves streams.
+func (r *Runtime) streamer() (Streams, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streams == nil {
+		return nil, status.Error(codes.Unimplemented, "this embedded runtime was given no streaming server")
+	}
+	return r.streams, nil
+}
+
+// Exec implements the CRI.
+func (r *Runtime) Exec(_ context.Context, req *v1.ExecRequest) (*v1.ExecResponse, error) {
+	s, err := r.streamer()
+	if err != nil {
+		return nil, err
+	}
+	c, _, err := r.process(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return s.GetExec(&v1.ExecRequest{
+		ContainerId: c.ID, Cmd: req.GetCmd(), Tty: req.GetTty(),
+		Stdin: req.GetStdin(), Stdout: req.GetStdout(), Stderr: req.GetStderr(),
+	})
+}
+
+// Attach implements the CRI.
+func (r *Runtime) Attach(_ context.Context, req *v1.AttachRequest) (*v1.AttachResponse, error) {
+	s, err := r.streamer()
+	if err != nil {
+		return nil, err
+	}
+	c, _, err := r.process(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return s.GetAttach(&v1.AttachRequest{
+		ContainerId: c.ID, Tty: req.GetTty(), Stdin: req.GetStdin(), Stdout: req.GetStdout(), Stderr: req.GetStderr(),
+	})
+}
+
+// PortForward implements the CRI.
+func (r *Runtime) PortForward(_ context.Context, req *v1.PortForwardRequest) (*v1.PortForwardResponse, error) {
+	s, err := r.streamer()
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	sb, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	r.mu.Unlock()
+	if !ok {
+		return nil, noSandbox(req.GetPodSandboxId())
+	}
+	return s.GetPortForward(&v1.PortForwardRequest{PodSandboxId: sb.id, Port: req.GetPort()})
+}
+
+// CheckpointContainer implements the CRI.
+func (r *Runtime) CheckpointContainer(context.Context, *v1.CheckpointContainerRequest) (*v1.CheckpointContainerResponse, error) {
+	return nil, noCheckpoint()
+}
+
+// CheckpointPod implements the CRI.
+func (r *Runtime) CheckpointPod(context.Context, *v1.CheckpointPodRequest) (*v1.CheckpointPodResponse, error) {
+	return nil, noCheckpoint()
+}
+
+// RestorePod implements the CRI.
+func (r *Runtime) RestorePod(context.Context, *v1.RestorePodRequest) (*v1.RestorePodResponse, error) {
+	return nil, noCheckpoint()
+}
+
+func noCheckpoint() error {
+	return status.Error(codes.Unimplemented, "the embedded runtime has no process images to write or read")
+}

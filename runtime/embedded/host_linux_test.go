@@ -1,0 +1,203 @@
+package embedded
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// hostRig is a runtime of real processes, as an ordinary user has it.
+func hostRig(t testing.TB) *rig {
+	return newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: t.TempDir(), Unprivileged: true})})
+}
+
+func TestHostProcessExits(t *testing.T) {
+	tests := map[string]struct {
+		script string
+		code   int32
+		reason string
+	}{
+		"well":        {"exit 0", 0, "Completed"},
+		"with a code": {"exit 42", 42, "Error"},
+		"by a signal": {"kill -KILL $$", 137, "Error"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := hostRig(t)
+			st := g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", tc.script))
+			assert.Equal(t, tc.code, st.GetExitCode())
+			assert.Equal(t, tc.reason, st.GetReason())
+			assert.LessOrEqual(t, st.GetStartedAt(), st.GetFinishedAt())
+		})
+	}
+}
+
+func TestHostProcessOutputGoesToTheLog(t *testing.T) {
+	g := hostRig(t)
+	cfg, path := withLogs(t, podConfig("p"))
+	long := strings.Repeat("x", 20<<10)
+	id := g.start(t, g.run(t, cfg), nil, "sh", "-c", "echo out; echo err >&2; printf 'no end'; printf "+long+" >&2")
+	g.exited(t, id)
+	assert.ElementsMatch(t, []string{
+		"stdout F out", "stderr F err", "stdout F no end", "stderr P " + long[:maxLine], "stderr F " + long[maxLine:],
+	}, logLines(t, path))
+}
+
+func TestHostProcessHasItsEnvironmentAndFolder(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_AGENT", "1")
+	g := hostRig(t)
+	cfg, path := withLogs(t, podConfig("p"))
+	cfg.Hostname = "box"
+	dir := t.TempDir()
+	id := g.start(t, g.run(t, cfg), func(c *v1.ContainerConfig) {
+		c.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1 2")}}
+		c.WorkingDir = dir
+	}, "sh", "-c", `echo "$A|$HOSTNAME|$SECRET_OF_THE_AGENT|$(pwd)"`)
+	g.exited(t, id)
+	assert.Equal(t, []string{"stdout F 1 2|box||" + dir}, logLines(t, path))
+}
+
+func TestHostProcessStops(t *testing.T) {
+	g := hostRig(t)
+	sb := g.run(t, podConfig("p"))
+	polite := g.start(t, sb, nil, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.01; done")
+	time.Sleep(100 * time.Millisecond) // the trap must be set
+	g.stop(t, polite, 10)
+	assert.Equal(t, int32(7), g.status(t, polite).GetExitCode())
+
+	deaf := g.start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt = 1 }, "sh", "-c", "trap '' TERM; while :; do sleep 0.01; done")
+	time.Sleep(100 * time.Millisecond)
+	begin := time.Now()
+	g.stop(t, deaf, 1)
+	assert.GreaterOrEqual(t, time.Since(begin), time.Second)
+	assert.Equal(t, int32(137), g.status(t, deaf).GetExitCode())
+
+	other := g.start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt, c.StopSignal = 2, v1.Signal_SIGNAL_SIGUSR1 }, "sh", "-c", "trap 'exit 9' USR1; trap '' TERM; while :; do sleep 0.01; done")
+	time.Sleep(100 * time.Millisecond)
+	g.stop(t, other, 10)
+	assert.Equal(t, int32(9), g.status(t, other).GetExitCode())
+}
+
+// alive reports whether a process is there and no zombie.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(b), ") Z ")
+}
+
+// pidIn reads the number that a container wrote to a file.
+func pidIn(t *testing.T, path string) int {
+	t.Helper()
+	var pid int
+	require.Eventually(t, func() bool {
+		b, _ := os.ReadFile(path)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		return pid > 0
+	}, 5*time.Second, 5*time.Millisecond)
+	return pid
+}
+
+func TestNothingOutlivesAHostContainer(t *testing.T) {
+	tests := map[string]string{
+		"of its group":          "sleep 1000 & echo $! > %s; wait",
+		"that left its session": "setsid sh -c 'echo $$ > %s; exec sleep 1000' & wait",
+	}
+	for name, script := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := hostRig(t)
+			file := filepath.Join(t.TempDir(), "pid")
+			id := g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", fmt.Sprintf(script, file))
+			pid := pidIn(t, file)
+			require.True(t, alive(pid))
+			g.stop(t, id, 0)
+			assert.Eventually(t, func() bool { return !alive(pid) }, time.Second, time.Millisecond)
+		})
+	}
+}
+
+func TestCloseEndsHostProcesses(t *testing.T) {
+	g := hostRig(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "trap '' TERM; echo $$ > "+file+"; sleep 1000")
+	pid := pidIn(t, file)
+	require.NoError(t, g.Close())
+	assert.False(t, alive(pid))
+}
+
+func TestHostExec(t *testing.T) {
+	g := hostRig(t)
+	id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
+		c.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}}
+	}, "sleep", "1000")
+	r, err := g.rs.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo $A; echo e >&2; exit 3"}})
+	require.NoError(t, err)
+	assert.Equal(t, "1\n", string(r.GetStdout()))
+	assert.Equal(t, "e\n", string(r.GetStderr()))
+	assert.Equal(t, int32(3), r.GetExitCode())
+
+	_, err = g.rs.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "100"}, Timeout: 1})
+	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	_, err = g.rs.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"no-such-program"}})
+	assert.ErrorContains(t, err, "not found in $PATH")
+}
+
+func TestHostMountsWithoutRootNameTheMount(t *testing.T) {
+	g := hostRig(t)
+	dir := t.TempDir()
+	message := filepath.Join(dir, "message")
+	require.NoError(t, os.WriteFile(message, nil, 0o600))
+	sb := g.run(t, podConfig("p"))
+	_, err := g.create(t, sb, func(c *v1.ContainerConfig) {
+		c.Mounts = []*v1.Mount{{ContainerPath: "/data", HostPath: dir}}
+	}, "true")
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+	assert.ErrorContains(t, err, `mount "/data"`)
+
+	// What agents mount into every container is left out, or taken at its own place.
+	id := g.start(t, sb, func(c *v1.ContainerConfig) {
+		c.Annotations = map[string]string{messagePath: "/dev/termination-log"}
+		c.Mounts = []*v1.Mount{
+			{ContainerPath: "/etc/hosts", HostPath: message}, {ContainerPath: "/dev/termination-log", HostPath: message},
+			{ContainerPath: dir, HostPath: dir},
+		}
+	}, "sh", "-c", "printf bye > $"+EnvTerminationLog)
+	g.exited(t, id)
+	b, err := os.ReadFile(message)
+	require.NoError(t, err)
+	assert.Equal(t, "bye", string(b))
+}
+
+func TestHostStartErrors(t *testing.T) {
+	g := hostRig(t)
+	sb := g.run(t, podConfig("p"))
+	_, err := g.create(t, sb, nil)
+	assert.ErrorContains(t, err, "no command")
+	id, err := g.create(t, sb, nil, "no-such-program")
+	require.NoError(t, err)
+	_, err = g.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+	assert.ErrorContains(t, err, "no-such-program")
+	st := g.status(t, id)
+	assert.Equal(t, v1.ContainerState_CONTAINER_EXITED, st.GetState())
+	assert.Equal(t, "StartError", st.GetReason())
+}
+
+func TestHostUsage(t *testing.T) {
+	g := hostRig(t)
+	id := g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "head -c 100000 /dev/zero > file; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 1000")
+	require.Eventually(t, func() bool {
+		r, err := g.rs.ContainerStats(t.Context(), &v1.ContainerStatsRequest{ContainerId: id})
+		require.NoError(t, err)
+		s := r.GetStats()
+		return s.GetMemory().GetWorkingSetBytes().GetValue() > 100<<10 && s.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 &&
+			s.GetWritableLayer().GetUsedBytes().GetValue() >= 100000
+	}, 10*time.Second, 50*time.Millisecond)
+}

@@ -1,0 +1,43 @@
+package embedded
+
+import "net/netip"
+
+// pool hands out the addresses of a prefix, each to one pod at a time. It goes
+// round, so that an address is not used again at once.
+type pool struct {
+	prefix netip.Prefix
+	next   netip.Addr
+	used   map[netip.Addr]struct{}
+}
+
+func newPool(p netip.Prefix) *pool {
+	p = p.Masked()
+	return &pool{prefix: p, next: p.Addr().Next().Next(), used: map[netip.Addr]struct{}{}}
+}
+
+// take returns a free address, or false when there is none. The network's own
+// address, its gateway and its last address are never given.
+func (p *pool) take() (string, bool) {
+	first := p.prefix.Addr().Next().Next()
+	start := p.next
+	for {
+		a := p.next
+		p.next = a.Next()
+		if !p.prefix.Contains(p.next) || !p.prefix.Contains(p.next.Next()) {
+			p.next = first
+		}
+		if _, taken := p.used[a]; !taken {
+			p.used[a] = struct{}{}
+			return a.String(), true
+		}
+		if p.next == start {
+			return "", false
+		}
+	}
+}
+
+func (p *pool) put(s string) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		delete(p.used, a)
+	}
+}

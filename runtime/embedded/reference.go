@@ -1,0 +1,131 @@
+package embedded
+
+import (
+	"fmt"
+	"strings"
+)
+
+// reference is an image reference, taken apart and made whole: the default
+// registry, the library folder and the tag latest are filled in.
+type reference struct {
+	repo   string // registry/path
+	tag    string // "" when only a digest was given
+	digest string // sha256:…, or ""
+}
+
+// parseReference reads [registry/]path[:tag][@digest] as container tools do.
+func parseReference(s string) (reference, error) {
+	bad := func(why string) (reference, error) {
+		return reference{}, fmt.Errorf("image reference %q: %s", s, why)
+	}
+	if len(s) > 512 {
+		return reference{}, fmt.Errorf("image reference %.32q…: longer than 512 bytes", s)
+	}
+	rest, digest, pinned := strings.Cut(s, "@")
+	if pinned {
+		hex, ok := strings.CutPrefix(digest, "sha256:")
+		if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
+			return bad("the digest is not sha256: and 64 hex digits")
+		}
+	}
+	ref := reference{digest: digest}
+	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
+		rest, ref.tag = rest[:i], rest[i+1:]
+		if !validTag(ref.tag) {
+			return bad("bad tag")
+		}
+	} else if !pinned {
+		ref.tag = "latest"
+	}
+	host, path, hasHost := strings.Cut(rest, "/")
+	if !hasHost || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		host, path = "docker.io", rest
+		if !hasHost {
+			path = "library/" + rest
+		}
+	}
+	if !validHost(host) {
+		return bad("bad registry")
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if !validPart(part) {
+			return bad("a path has lower-case letters and digits, parted by one of . _ __ - /")
+		}
+	}
+	ref.repo = host + "/" + path
+	return ref, nil
+}
+
+func (r reference) String() string {
+	s := r.repo
+	if r.tag != "" {
+		s += ":" + r.tag
+	}
+	if r.digest != "" {
+		s += "@" + r.digest
+	}
+	return s
+}
+
+func validTag(t string) bool {
+	if t == "" || len(t) > 128 || t[0] == '.' || t[0] == '-' {
+		return false
+	}
+	for _, c := range []byte(t) {
+		if !word(c) && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func word(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+func validHost(h string) bool {
+	name, port, hasPort := strings.Cut(h, ":")
+	if hasPort && (port == "" || strings.Trim(port, "0123456789") != "") {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if !word(c) && c != '-' || c == '_' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// validPart checks one part of a path: runs of lower-case letters and digits,
+// with single separators between them.
+func validPart(p string) bool {
+	sep := true // a separator may not come first
+	for i := 0; i < len(p); i++ {
+		switch c := p[i]; {
+		case '0' <= c && c <= '9' || 'a' <= c && c <= 'z':
+			sep = false
+		case sep:
+			return false
+		case c == '-':
+			for i+1 < len(p) && p[i+1] == '-' {
+				i++
+			}
+			sep = true
+		case c == '_':
+			if i+1 < len(p) && p[i+1] == '_' {
+				i++
+			}
+			sep = true
+		case c == '.':
+			sep = true
+		default:
+			return false
+		}
+	}
+	return !sep
+}

@@ -1,0 +1,216 @@
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxMessage bounds a gRPC message on connections of Dial, as the kubelet does.
+const maxMessage = 16 << 20
+
+// Runtime is a CRI v1 runtime. Its methods may be called from any goroutine.
+type Runtime struct {
+	v1.UnimplementedRuntimeServiceServer
+	v1.UnimplementedImageServiceServer
+
+	cfg    Config
+	images *imageStore
+	events *broadcaster
+
+	// mu guards the rest and everything in sandboxes and containers that can
+	// change. It is never held while an Executor, a log or a stream is called.
+	mu         sync.Mutex
+	closed     bool
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+	names      map[string]string // reserved name to the id it is reserved for
+	ips        *pool
+	podCIDR    string
+	streams    Streams
+
+	// dial guards the in-process server, which the first Dial starts.
+	dial struct {
+		sync.Mutex
+		lis    *bufconn.Listener
+		server *grpc.Server
+		served sync.WaitGroup
+	}
+}
+
+// New returns a Runtime without pods. It does no I/O and starts nothing.
+func New(cfg Config) (*Runtime, error) {
+	cfg, err := cfg.fill()
+	images, ierr := newImageStore(cfg.Images)
+	if err := errors.Join(err, ierr); err != nil {
+		return nil, fmt.Errorf("embedded runtime: %w", err)
+	}
+	return &Runtime{
+		cfg:        cfg,
+		images:     images,
+		events:     newBroadcaster(cfg.EventBacklog),
+		sandboxes:  map[string]*sandbox{},
+		containers: map[string]*container{},
+		names:      map[string]string{},
+		ips:        newPool(cfg.PodCIDR),
+	}, nil
+}
+
+// Register puts both services of the CRI on s.
+func (r *Runtime) Register(s *grpc.Server) {
+	v1.RegisterRuntimeServiceServer(s, r)
+	v1.RegisterImageServiceServer(s, r)
+}
+
+// Dial returns a connection to the runtime that does not leave the process. The
+// caller closes it. In a testing/synctest bubble, New, Dial and Close must all
+// be called inside the bubble.
+func (r *Runtime) Dial() (*grpc.ClientConn, error) {
+	lis, err := r.listen()
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient("passthrough:///embedded",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+}
+
+// listen starts the in-process server when there is none yet.
+func (r *Runtime) listen() (*bufconn.Listener, error) {
+	r.dial.Lock()
+	defer r.dial.Unlock()
+	r.mu.Lock()
+	closed := r.closed
+	r.mu.Unlock()
+	if closed {
+		return nil, errors.New("dial embedded runtime: it is closed")
+	}
+	if r.dial.lis == nil {
+		r.dial.lis = bufconn.Listen(256 << 10)
+		r.dial.server = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
+		r.Register(r.dial.server)
+		lis, server := r.dial.lis, r.dial.server
+		r.dial.served.Go(func() {
+			if err := server.Serve(lis); err != nil {
+				r.cfg.Logger.Error("embedded runtime stopped serving", errAttr(err))
+			}
+		})
+	}
+	return r.dial.lis, nil
+}
+
+// Run blocks until ctx ends, then closes the runtime.
+func (r *Runtime) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return r.Close()
+}
+
+// Close kills every container, waits until all have ended, and ends the
+// in-process server with its connections. Whoever wants containers to end
+// gracefully stops them first. Close may be called more than once; calls that
+// come after it fail with code Unavailable.
+func (r *Runtime) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	var live []*container
+	for _, c := range r.containers {
+		if c.alive() {
+			live = append(live, c)
+		}
+	}
+	r.mu.Unlock()
+
+	var errs []error
+	for _, c := range live {
+		errs = append(errs, r.kill(c, syscall.SIGKILL))
+	}
+	for _, c := range live {
+		<-c.done
+	}
+	r.events.close()
+
+	r.dial.Lock()
+	defer r.dial.Unlock()
+	if r.dial.server != nil {
+		r.dial.server.Stop()
+		r.dial.served.Wait()
+		r.dial.server, r.dial.lis = nil, nil
+	}
+	if c, ok := r.cfg.Executor.(interface{ Close() error }); ok {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// errClosed is what every call gets after Close.
+func errClosed() error { return status.Error(codes.Unavailable, "the embedded runtime is closed") }
+
+// newID returns a random id in the form that CRI clients expect.
+func newID() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// lookup finds id in m, also by a prefix that only one key has, as command line
+// clients give it. An id that is not there gives the zero value.
+func lookup[T any](m map[string]T, id string) (T, bool) {
+	if v, ok := m[id]; ok {
+		return v, true
+	}
+	var zero, found T
+	if id == "" || len(id) >= 64 {
+		return zero, false
+	}
+	n := 0
+	for k, v := range m {
+		if strings.HasPrefix(k, id) {
+			found = v
+			n++
+		}
+	}
+	if n != 1 {
+		return zero, false
+	}
+	return found, true
+}
+
+// reserve takes a name for id, or tells who has it. The caller holds mu.
+func (r *Runtime) reserve(kind, name, id string) error {
+	if other, taken := r.names[name]; taken {
+		return status.Errorf(codes.AlreadyExists, "%s name %q is reserved for %q", kind, name, other)
+	}
+	r.names[name] = id
+	return nil
+}
+
+// statusError gives err a gRPC code where it has none.
+func statusError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if s, ok := status.FromError(err); ok {
+		return status.Errorf(s.Code(), "%s: %s", what, s.Message())
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Errorf(codes.DeadlineExceeded, "%s: %v", what, err)
+	case errors.Is(err, context.Canceled):
+		return status.Errorf(codes.Canceled, "%s: %v", what, err)
+	}
+	return status.Errorf(codes.Unknown, "%s: %v", what, err)
+}

@@ -1,0 +1,251 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// sandbox is one pod sandbox. Runtime.mu guards what can change.
+type sandbox struct {
+	id     string
+	name   string // reserved
+	config *v1.PodSandboxConfig
+	// item is what lists show. It is replaced, never changed, so that answers
+	// can hold on to it.
+	item       *v1.PodSandbox
+	ips        []string
+	pooled     bool // ips are the pool's and go back to it
+	containers []*container
+	resources  *v1.LinuxContainerResources
+	removing   bool
+}
+
+func (s *sandbox) ready() bool { return s.item.GetState() == v1.PodSandboxState_SANDBOX_READY }
+
+// hostNetwork reports whether the pod shares the node's network.
+func hostNetwork(c *v1.PodSandboxConfig) bool {
+	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == v1.NamespaceMode_NODE
+}
+
+// sandboxName is what may exist once at a time.
+func sandboxName(m *v1.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+}
+
+// RunPodSandbox implements the CRI.
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest) (*v1.RunPodSandboxResponse, error) {
+	if err := r.checkSandbox(req); err != nil {
+		return nil, err
+	}
+	cfg := req.GetConfig()
+	s := &sandbox{id: newID(), name: sandboxName(cfg.GetMetadata()), config: cfg}
+
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, errClosed()
+	}
+	err := r.reserve("sandbox", s.name, s.id)
+	r.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.prepare(ctx, s); err != nil {
+		r.mu.Lock()
+		delete(r.names, s.name)
+		r.mu.Unlock()
+		return nil, statusError("run sandbox "+s.name, err)
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.address(s); err != nil {
+		delete(r.names, s.name)
+		return nil, err
+	}
+	s.item = &v1.PodSandbox{
+		Id: s.id, Metadata: cfg.GetMetadata(), State: v1.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), RuntimeHandler: req.GetRuntimeHandler(),
+	}
+	s.resources = cfg.GetLinux().GetResources()
+	r.sandboxes[s.id] = s
+	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return &v1.RunPodSandboxResponse{PodSandboxId: s.id}, nil
+}
+
+func (r *Runtime) checkSandbox(req *v1.RunPodSandboxRequest) error {
+	m := req.GetConfig().GetMetadata()
+	sc := req.GetConfig().GetLinux().GetSecurityContext()
+	switch {
+	case m == nil || m.GetName() == "":
+		return status.Error(codes.InvalidArgument, "run sandbox: config.metadata.name is empty")
+	case req.GetRuntimeHandler() != "" && !slices.Contains(r.cfg.Handlers, req.GetRuntimeHandler()):
+		return status.Errorf(codes.InvalidArgument, "run sandbox: no runtime handler %q", req.GetRuntimeHandler())
+	case sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil:
+		return status.Error(codes.InvalidArgument, "run sandbox: run_as_group without run_as_user")
+	}
+	return nil
+}
+
+// prepare gives an executor that wants it a say in the making of a sandbox.
+func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if p, ok := r.cfg.Executor.(interface {
+		Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
+	}); ok {
+		return p.Sandbox(ctx, s.config)
+	}
+	return nil
+}
+
+// address gives s its addresses. The caller holds mu.
+func (r *Runtime) address(s *sandbox) error {
+	if hostNetwork(s.config) {
+		return nil
+	}
+	if a, ok := r.cfg.Executor.(Addresser); ok {
+		s.ips = a.Addresses(s.config)
+		return nil
+	}
+	ip, ok := r.ips.take()
+	if !ok {
+		return status.Errorf(codes.ResourceExhausted, "run sandbox %s: no address left in %s", s.name, r.cfg.PodCIDR)
+	}
+	s.ips, s.pooled = []string{ip}, true
+	return nil
+}
+
+// StopPodSandbox implements the CRI. A sandbox that is not there is stopped.
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequest) (*v1.StopPodSandboxResponse, error) {
+	r.mu.Lock()
+	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	r.mu.Unlock()
+	if ok {
+		if err := r.stopSandbox(ctx, s); err != nil {
+			return nil, statusError("stop sandbox "+s.id, err)
+		}
+	}
+	return &v1.StopPodSandboxResponse{}, nil
+}
+
+// stopSandbox kills the containers of s and takes its addresses. From its first
+// moment on no container can be made or started in s.
+func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
+	r.mu.Lock()
+	was := s.ready()
+	if was {
+		s.item = withSandboxState(s.item, v1.PodSandboxState_SANDBOX_NOTREADY)
+	}
+	live := make([]*container, 0, len(s.containers))
+	for _, c := range s.containers {
+		if c.alive() {
+			live = append(live, c)
+		}
+	}
+	r.mu.Unlock()
+
+	for _, c := range live {
+		if err := r.kill(c, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill container %s: %w", c.ID, err)
+		}
+	}
+	for _, c := range live {
+		if err := wait(ctx, c.done); err != nil {
+			return fmt.Errorf("wait for container %s: %w", c.ID, err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.pooled {
+		r.ips.put(s.ips[0])
+	}
+	s.ips, s.pooled = nil, false
+	if was {
+		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	return nil
+}
+
+// RemovePodSandbox implements the CRI. A sandbox that is not there is removed.
+func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
+	r.mu.Lock()
+	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	r.mu.Unlock()
+	if !ok {
+		return &v1.RemovePodSandboxResponse{}, nil
+	}
+	if err := r.stopSandbox(ctx, s); err != nil {
+		return nil, statusError("remove sandbox "+s.id, err)
+	}
+	r.mu.Lock()
+	containers := slices.Clone(s.containers)
+	r.mu.Unlock()
+	for _, c := range containers {
+		if err := r.removeContainer(ctx, c); err != nil {
+			return nil, statusError("remove sandbox "+s.id, err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, there := r.sandboxes[s.id]; there {
+		delete(r.sandboxes, s.id)
+		delete(r.names, s.name)
+		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+	}
+	return &v1.RemovePodSandboxResponse{}, nil
+}
+
+// PodSandboxStatus implements the CRI.
+func (r *Runtime) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	if !ok {
+		return nil, noSandbox(req.GetPodSandboxId())
+	}
+	resp := &v1.PodSandboxStatusResponse{Status: s.status(), Timestamp: time.Now().UnixNano()}
+	for _, c := range s.containers {
+		resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
+	}
+	if req.GetVerbose() {
+		resp.Info = info(map[string]any{"config": s.config, "ips": s.ips})
+	}
+	return resp, nil
+}
+
+// UpdatePodSandboxResources implements the CRI. It only notes the figures: no
+// cgroup is kept here.
+func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *v1.UpdatePodSandboxResourcesRequest) (*v1.UpdatePodSandboxResourcesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	if !ok {
+		return nil, noSandbox(req.GetPodSandboxId())
+	}
+	s.resources = req.GetResources()
+	return &v1.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+func noSandbox(id string) error {
+	return status.Errorf(codes.NotFound, "sandbox %q: not found", id)
+}
+
+// wait blocks until done is closed or ctx ends.
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,266 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// ScriptPrefix is the domain of the annotations that script simulated
+// containers. On a pod, sim.sublet.dev/KEY counts for all its containers and
+// NAME.sim.sublet.dev/KEY for the container NAME alone; on a container,
+// sim.sublet.dev/KEY. See Script for the keys.
+const ScriptPrefix = "sim.sublet.dev/"
+
+// Script is what a simulated container does. Each field names the annotation
+// key that sets it. The zero value runs until it is stopped.
+type Script struct {
+	// RunFor [run-for: 30s] is how long it runs; 0 is until it is stopped.
+	RunFor time.Duration
+	// ExitCodes [exit-code: 1,1,0] are by attempt; the last one repeats.
+	ExitCodes []int32
+	// Output is printed line by line; [output: text] prints text at the start.
+	Output []Line
+	// OutputEvery [output-every: 1s] prints Output again and again.
+	OutputEvery time.Duration
+	// Message [termination-message: text] is left as termination message.
+	Message string
+	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, going
+	// straight from point to point. Where Memory reaches the container's limit,
+	// it is OOM killed.
+	Memory, Disk []Point
+	// MilliCPU [cpu: 250m] is the steady use.
+	MilliCPU uint64
+	// OOMAfter [oom-after: 10s] kills it as the kernel would.
+	OOMAfter time.Duration
+	// IgnoreTERM [ignore-term: true] leaves SIGKILL alone to end it.
+	IgnoreTERM bool
+	// StopAfter [stop-after: 2s] is how long it takes to end after the stop
+	// signal, with TermExitCode [term-exit-code: 0; default 128 + signal].
+	StopAfter    time.Duration
+	TermExitCode *int32
+	// CreateError, StartError [create-error, start-error: text] fail the call.
+	CreateError, StartError string
+	// StartDelay [start-delay: 5s] is how long the start takes; StartHang
+	// [start-hang: true] never comes back while its caller waits.
+	StartDelay time.Duration
+	StartHang  bool
+	// SandboxDelay, SandboxError [sandbox-delay, sandbox-error] are of the pod.
+	SandboxDelay time.Duration
+	SandboxError string
+	// Exec [exec-exit-code: 1,1,0, exec-output, exec-delay] answers commands
+	// run in the container, whatever they are. Without it a few commands are
+	// understood: true, false, echo, sleep, exit, kill, and sh -c of these.
+	ExecExitCodes []int32
+	ExecOutput    string
+	ExecDelay     time.Duration
+}
+
+// Line is one line of output.
+type Line struct {
+	At     time.Duration // after the start
+	Stderr bool
+	Text   string // without the newline
+}
+
+// Point is a use at a time after the start.
+type Point struct {
+	At    time.Duration
+	Bytes uint64
+}
+
+// check finds what can never be played.
+func (s *Script) check() error {
+	if s == nil {
+		return nil
+	}
+	var errs []error
+	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
+		}
+	}
+	for _, curve := range [][]Point{s.Memory, s.Disk} {
+		if !slices.IsSortedFunc(curve, func(a, b Point) int { return int(a.At - b.At) }) {
+			errs = append(errs, errors.New("script: points are not in the order of time"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// apply returns s with the annotations for the container named, laid over it.
+func (s Script) apply(container string, annotations map[string]string) (Script, error) {
+	var errs []error
+	// What is for all containers comes first, so that what is for one wins.
+	for _, prefix := range []string{ScriptPrefix, container + "." + ScriptPrefix} {
+		for name, value := range annotations {
+			if key, ok := strings.CutPrefix(name, prefix); ok {
+				if err := s.set(key, value); err != nil {
+					errs = append(errs, fmt.Errorf("annotation %s: %w", name, err))
+				}
+			}
+		}
+	}
+	return s, errors.Join(append(errs, s.check())...)
+}
+
+// set sets the field that goes with an annotation key.
+func (s *Script) set(key, value string) (err error) {
+	switch key {
+	case "run-for":
+		s.RunFor, err = time.ParseDuration(value)
+	case "exit-code":
+		s.ExitCodes, err = codeList(value)
+	case "output":
+		s.Output = lines(value)
+	case "output-every":
+		s.OutputEvery, err = time.ParseDuration(value)
+	case "termination-message":
+		s.Message = value
+	case "memory":
+		s.Memory, err = curve(value)
+	case "disk":
+		s.Disk, err = curve(value)
+	case "cpu":
+		s.MilliCPU, err = milli(value)
+	case "oom-after":
+		s.OOMAfter, err = time.ParseDuration(value)
+	case "ignore-term":
+		s.IgnoreTERM, err = strconv.ParseBool(value)
+	case "stop-after":
+		s.StopAfter, err = time.ParseDuration(value)
+	case "term-exit-code":
+		var codes []int32
+		if codes, err = codeList(value); err == nil {
+			s.TermExitCode = &codes[0]
+		}
+	default:
+		return s.setFault(key, value)
+	}
+	return err
+}
+
+// setFault sets what goes wrong, and what exec does.
+func (s *Script) setFault(key, value string) (err error) {
+	switch key {
+	case "create-error":
+		s.CreateError = value
+	case "start-error":
+		s.StartError = value
+	case "start-delay":
+		s.StartDelay, err = time.ParseDuration(value)
+	case "start-hang":
+		s.StartHang, err = strconv.ParseBool(value)
+	case "sandbox-delay":
+		s.SandboxDelay, err = time.ParseDuration(value)
+	case "sandbox-error":
+		s.SandboxError = value
+	case "exec-exit-code":
+		s.ExecExitCodes, err = codeList(value)
+	case "exec-output":
+		s.ExecOutput = value
+	case "exec-delay":
+		s.ExecDelay, err = time.ParseDuration(value)
+	default:
+		return errors.New("no such key")
+	}
+	return err
+}
+
+func lines(text string) []Line {
+	var out []Line
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		out = append(out, Line{Text: line})
+	}
+	return out
+}
+
+func codeList(value string) ([]int32, error) {
+	var out []int32
+	for part := range strings.SplitSeq(value, ",") {
+		n, err := strconv.ParseInt(strings.TrimSpace(part), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, int32(n))
+	}
+	return out, nil
+}
+
+// curve reads points: 10Mi, or 0s=10Mi,1m=100Mi.
+func curve(value string) ([]Point, error) {
+	var out []Point
+	for part := range strings.SplitSeq(value, ",") {
+		at, amount, timed := strings.Cut(strings.TrimSpace(part), "=")
+		var p Point
+		var err error
+		if !timed {
+			amount = at
+		} else if p.At, err = time.ParseDuration(at); err != nil {
+			return nil, err
+		}
+		q, err := resource.ParseQuantity(amount)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", amount, err)
+		}
+		p.Bytes = uint64(max(0, q.Value()))
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func milli(value string) (uint64, error) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(max(0, q.MilliValue())), nil
+}
+
+// at is the use at a time after the start.
+func at(points []Point, t time.Duration) uint64 {
+	for i, p := range points {
+		if t >= p.At {
+			continue
+		}
+		if i == 0 {
+			return p.Bytes
+		}
+		from := points[i-1]
+		part := float64(t-from.At) / float64(p.At-from.At)
+		return uint64(float64(from.Bytes) + part*(float64(p.Bytes)-float64(from.Bytes)))
+	}
+	if len(points) == 0 {
+		return 0
+	}
+	return points[len(points)-1].Bytes
+}
+
+// reaches tells when the use first comes to limit.
+func reaches(points []Point, limit uint64) (time.Duration, bool) {
+	for i, p := range points {
+		if p.Bytes < limit {
+			continue
+		}
+		if i == 0 {
+			return p.At, true
+		}
+		from := points[i-1]
+		part := float64(limit-from.Bytes) / float64(p.Bytes-from.Bytes)
+		return from.At + time.Duration(part*float64(p.At-from.At)), true
+	}
+	return 0, false
+}
+
+// nth is the n-th of codes, the last one for all that follow, 0 for none.
+func nth(codes []int32, n int) int32 {
+	if len(codes) == 0 {
+		return 0
+	}
+	return codes[min(max(n, 0), len(codes)-1)]
+}

@@ -1,0 +1,376 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// messagePath is the annotation that tells where a termination message goes.
+const messagePath = "io.kubernetes.container.terminationMessagePath"
+
+// SimulatedConfig is the configuration of a Simulated executor.
+type SimulatedConfig struct {
+	// Script is what containers do whose image and annotations say nothing.
+	Script Script
+}
+
+// Simulated plays containers from scripts. What a container does comes from, the
+// later the stronger: SimulatedConfig.Script, the image's script, the command
+// where it is a simple one, annotations of the pod, annotations of the container.
+//
+// It uses package time alone and has no goroutine for a container at rest. The
+// only files it touches are the log of a container that prints, and the mounted
+// file of one that leaves a termination message.
+type Simulated struct {
+	script Script
+}
+
+// NewSimulated returns an executor that plays containers.
+func NewSimulated(cfg SimulatedConfig) *Simulated { return &Simulated{script: cfg.Script} }
+
+// script works out what c does.
+func (s *Simulated) scriptOf(c *Container) (Script, error) {
+	script := s.script
+	if c.Image.Script != nil {
+		script = *c.Image.Script
+	}
+	if argv, err := c.Argv(); err == nil {
+		if compiled, ok := compile(argv); ok {
+			script.RunFor, script.ExitCodes, script.Output = compiled.RunFor, compiled.ExitCodes, compiled.Output
+			script.IgnoreTERM = script.IgnoreTERM || compiled.IgnoreTERM
+		}
+	}
+	name := c.Config.GetMetadata().GetName()
+	script, err := script.apply(name, c.Pod.GetAnnotations())
+	if err != nil {
+		return script, err
+	}
+	return script.apply(name, c.Config.GetAnnotations())
+}
+
+// Sandbox delays or fails a sandbox as its annotations say.
+func (s *Simulated) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error {
+	script, err := s.script.apply("", pod.GetAnnotations())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := pause(ctx, script.SandboxDelay); err != nil {
+		return err
+	}
+	if script.SandboxError != "" {
+		return errors.New(script.SandboxError)
+	}
+	return nil
+}
+
+// Create implements Executor.
+func (s *Simulated) Create(_ context.Context, c *Container) error {
+	script, err := s.scriptOf(c)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if script.CreateError != "" {
+		return errors.New(script.CreateError)
+	}
+	return nil
+}
+
+// Remove implements Executor.
+func (s *Simulated) Remove(*Container) {}
+
+// Start implements Executor.
+func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (Process, error) {
+	script, err := s.scriptOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if script.StartHang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if err := pause(ctx, script.StartDelay); err != nil {
+		return nil, err
+	}
+	if script.StartError != "" {
+		return nil, errors.New(script.StartError)
+	}
+	p := &simProcess{c: c, script: script, io: sio, exited: exited, start: time.Now()}
+	p.limit = uint64(max(0, c.Config.GetLinux().GetResources().GetMemoryLimitInBytes()))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(forever, p.tick)
+	p.arm()
+	return p, nil
+}
+
+// pause waits for d, or for ctx to end.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// simProcess is a played container. At rest it is a timer.
+type simProcess struct {
+	c      *Container
+	script Script
+	io     IO
+	exited func(Exit)
+	start  time.Time
+
+	mu       sync.Mutex // guards the rest
+	timer    *time.Timer
+	limit    uint64        // of memory; 0 is none
+	line     int           // next line of output
+	round    time.Duration // when the present round of output began
+	stopAt   time.Duration // when it ends after a stop signal; 0: none came
+	stopCode int32
+	execs    int
+	ended    bool
+}
+
+// ending is when and how the container ends if nothing else happens. The caller
+// holds mu.
+func (p *simProcess) ending() (time.Duration, Exit) {
+	end, exit := forever, Exit{Code: nth(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
+	if p.script.RunFor > 0 {
+		end = p.script.RunFor
+	}
+	if p.stopAt > 0 && p.stopAt < end {
+		end, exit = p.stopAt, Exit{Code: p.stopCode}
+	}
+	oom := p.script.OOMAfter
+	if hit, ok := reaches(p.script.Memory, p.limit); ok && p.limit > 0 && (oom == 0 || hit < oom) {
+		oom = max(hit, 1)
+	}
+	if oom > 0 && oom < end {
+		end, exit = oom, Exit{Code: 137, Reason: ReasonOOMKilled}
+	}
+	return end, exit
+}
+
+// nextLine is when the next line is printed. The caller holds mu.
+func (p *simProcess) nextLine() time.Duration {
+	if p.line < len(p.script.Output) {
+		return p.round + p.script.Output[p.line].At
+	}
+	return forever
+}
+
+// arm sets the timer to whatever comes next. The caller holds mu.
+func (p *simProcess) arm() {
+	end, _ := p.ending()
+	next := min(end, p.nextLine())
+	if next == forever {
+		p.timer.Stop()
+		return
+	}
+	p.timer.Reset(max(0, next-time.Since(p.start)))
+}
+
+// tick does what is due. It runs in a goroutine of its own for that time.
+func (p *simProcess) tick() {
+	p.mu.Lock()
+	if p.ended {
+		p.mu.Unlock()
+		return
+	}
+	now := time.Since(p.start)
+	end, exit := p.ending()
+	var due []Line
+	for p.nextLine() <= min(now, end) {
+		due = append(due, p.script.Output[p.line])
+		p.line++
+		if p.line == len(p.script.Output) && p.script.OutputEvery > 0 {
+			p.line, p.round = 0, p.round+p.script.OutputEvery
+		}
+	}
+	p.ended = now >= end
+	ended := p.ended
+	p.mu.Unlock()
+	p.print(due)
+	if ended {
+		p.finish(exit)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended {
+		p.arm()
+	}
+}
+
+func (p *simProcess) print(due []Line) {
+	if len(due) == 0 {
+		return
+	}
+	for _, l := range due {
+		printLine(p.io, l)
+	}
+	if r, ok := p.io.Stdout.(interface{ rest() }); ok {
+		r.rest()
+	}
+}
+
+func printLine(sio IO, l Line) {
+	w := sio.Stdout
+	if l.Stderr && !sio.TTY {
+		w = sio.Stderr
+	}
+	if w != nil {
+		_, _ = io.WriteString(w, l.Text+"\n")
+	}
+}
+
+// finish tells the end. It is called once, without mu.
+func (p *simProcess) finish(e Exit) {
+	p.timer.Stop()
+	if p.script.Message != "" {
+		path := p.c.Config.GetAnnotations()[messagePath]
+		for _, m := range p.c.Config.GetMounts() {
+			if path != "" && m.GetContainerPath() == path {
+				_ = os.WriteFile(m.GetHostPath(), []byte(p.script.Message), 0o600) // as best it can, like any container
+			}
+		}
+	}
+	p.exited(e)
+}
+
+// Signal implements Process.
+func (p *simProcess) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	if p.ended {
+		p.mu.Unlock()
+		return nil
+	}
+	switch {
+	case sig == syscall.SIGKILL:
+		p.ended = true
+		p.mu.Unlock()
+		p.finish(Exit{Code: 137})
+		return nil
+	case p.script.IgnoreTERM || p.stopAt > 0 || harmless(sig):
+		p.mu.Unlock()
+		return nil
+	}
+	p.stopCode = 128 + int32(sig)
+	if p.script.TermExitCode != nil {
+		p.stopCode = *p.script.TermExitCode
+	}
+	if p.script.StopAfter == 0 {
+		p.ended = true
+		code := p.stopCode
+		p.mu.Unlock()
+		p.finish(Exit{Code: code})
+		return nil
+	}
+	p.stopAt = time.Since(p.start) + p.script.StopAfter
+	p.arm()
+	p.mu.Unlock()
+	return nil
+}
+
+// harmless reports whether sig does nothing to a process that does not care.
+func harmless(sig syscall.Signal) bool {
+	switch sig {
+	case 0, syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
+		return true
+	}
+	return false
+}
+
+// Exec implements Process.
+func (p *simProcess) Exec(ctx context.Context, e Exec) (int32, error) {
+	p.mu.Lock()
+	n := p.execs
+	p.execs++
+	p.mu.Unlock()
+	if p.script.ExecExitCodes != nil || p.script.ExecOutput != "" || p.script.ExecDelay > 0 {
+		if err := pause(ctx, p.script.ExecDelay); err != nil {
+			return 0, err
+		}
+		if p.script.ExecOutput != "" {
+			printLine(e.IO, Line{Text: p.script.ExecOutput})
+		}
+		return nth(p.script.ExecExitCodes, n), nil
+	}
+	if sig, ok := killsInit(e.Cmd); ok {
+		return 0, p.Signal(sig)
+	}
+	script, ok := compile(e.Cmd)
+	if !ok {
+		return 127, nil
+	}
+	var now time.Duration
+	for _, l := range script.Output {
+		if err := pause(ctx, l.At-now); err != nil {
+			return 0, err
+		}
+		now = l.At
+		printLine(e.IO, l)
+	}
+	if err := pause(ctx, script.RunFor-now); err != nil {
+		return 0, err
+	}
+	return script.ExitCodes[0], nil
+}
+
+// killsInit reads kill [-SIGNAL] 1.
+func killsInit(argv []string) (syscall.Signal, bool) {
+	if len(argv) == 3 && argv[0] == "sh" && argv[1] == "-c" {
+		if steps, ok := split(argv[2]); ok && len(steps) == 1 {
+			argv = steps[0]
+		}
+	}
+	if len(argv) < 2 || argv[0] != "kill" || argv[len(argv)-1] != "1" {
+		return 0, false
+	}
+	if len(argv) == 2 {
+		return syscall.SIGTERM, true
+	}
+	name := argv[1]
+	if name == "-9" {
+		return syscall.SIGKILL, true
+	}
+	sig, ok := signals()["SIG"+name[min(1, len(name)):]]
+	return sig, ok
+}
+
+// Usage implements Process.
+func (p *simProcess) Usage() Usage {
+	run := time.Since(p.start)
+	memory := at(p.script.Memory, run)
+	return Usage{
+		CPU:        time.Duration(float64(run) * float64(p.script.MilliCPU) / 1000),
+		NanoCores:  p.script.MilliCPU * 1e6,
+		WorkingSet: memory, RSS: memory, Disk: at(p.script.Disk, run), Processes: 1,
+	}
+}
+
+// Update implements Updater: a lower memory limit may kill the container.
+func (p *simProcess) Update(r *v1.LinuxContainerResources) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := r.GetMemoryLimitInBytes(); l > 0 && !p.ended {
+		p.limit = uint64(l)
+		p.arm()
+	}
+	return nil
+}

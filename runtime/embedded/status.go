@@ -1,0 +1,166 @@
+package embedded
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func errAttr(err error) slog.Attr { return slog.String("error", err.Error()) }
+
+// withSandboxState returns a copy of it with another state. The maps are shared:
+// nobody changes them.
+func withSandboxState(it *v1.PodSandbox, state v1.PodSandboxState) *v1.PodSandbox {
+	return &v1.PodSandbox{
+		Id: it.GetId(), Metadata: it.GetMetadata(), State: state, CreatedAt: it.GetCreatedAt(),
+		Labels: it.GetLabels(), Annotations: it.GetAnnotations(), RuntimeHandler: it.GetRuntimeHandler(),
+	}
+}
+
+// withContainerState returns a copy of it with another state.
+func withContainerState(it *v1.Container, state v1.ContainerState) *v1.Container {
+	return &v1.Container{
+		Id: it.GetId(), PodSandboxId: it.GetPodSandboxId(), Metadata: it.GetMetadata(), Image: it.GetImage(),
+		ImageRef: it.GetImageRef(), ImageId: it.GetImageId(), State: state, CreatedAt: it.GetCreatedAt(),
+		Labels: it.GetLabels(), Annotations: it.GetAnnotations(),
+	}
+}
+
+// status builds the full status of s. The caller holds mu.
+func (s *sandbox) status() *v1.PodSandboxStatus {
+	st := &v1.PodSandboxStatus{
+		Id: s.id, Metadata: s.item.GetMetadata(), State: s.item.GetState(), CreatedAt: s.item.GetCreatedAt(),
+		Labels: s.item.GetLabels(), Annotations: s.item.GetAnnotations(), RuntimeHandler: s.item.GetRuntimeHandler(),
+		Network: &v1.PodSandboxNetworkStatus{},
+		Linux: &v1.LinuxPodSandboxStatus{Namespaces: &v1.Namespace{
+			Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions(),
+		}},
+	}
+	for i, ip := range s.ips {
+		if i == 0 {
+			st.Network.Ip = ip
+			continue
+		}
+		st.Network.AdditionalIps = append(st.Network.AdditionalIps, &v1.PodIP{Ip: ip})
+	}
+	return st
+}
+
+// status builds the full status of c. The caller holds mu.
+func (c *container) status() *v1.ContainerStatus {
+	st := &v1.ContainerStatus{
+		Id: c.ID, Metadata: c.item.GetMetadata(), State: c.item.GetState(), CreatedAt: c.item.GetCreatedAt(),
+		StartedAt: c.started, FinishedAt: c.finished,
+		Image: c.item.GetImage(), ImageRef: c.item.GetImageRef(), ImageId: c.item.GetImageId(),
+		Labels: c.item.GetLabels(), Annotations: c.item.GetAnnotations(),
+		Mounts: c.Config.GetMounts(), LogPath: c.logPath(), User: c.user(), StopSignal: c.stopSignal(),
+	}
+	if c.resources != nil {
+		st.Resources = &v1.ContainerResources{Linux: c.resources}
+	}
+	if c.exit != nil && c.state() == v1.ContainerState_CONTAINER_EXITED {
+		st.ExitCode, st.Reason, st.Message = c.exit.Code, c.exit.Reason, c.exit.Message
+	}
+	return st
+}
+
+// logPath is where the container's log is; "" when it has none.
+func (c *Container) logPath() string {
+	if c.Config.GetLogPath() == "" || c.Pod.GetLogDirectory() == "" {
+		return ""
+	}
+	return filepath.Join(c.Pod.GetLogDirectory(), c.Config.GetLogPath())
+}
+
+// user is who the container's first process runs as, as far as numbers tell.
+func (c *container) user() *v1.ContainerUser {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	u := &v1.LinuxContainerUser{Uid: c.Image.uid(), SupplementalGroups: sc.GetSupplementalGroups()}
+	if sc.GetRunAsUser() != nil {
+		u.Uid = sc.GetRunAsUser().GetValue()
+	}
+	if sc.GetRunAsGroup() != nil {
+		u.Gid = sc.GetRunAsGroup().GetValue()
+	}
+	return &v1.ContainerUser{Linux: u}
+}
+
+// stopSignal is the signal that asks c to end: the pod's choice, the image's, or
+// SIGTERM.
+func (c *container) stopSignal() v1.Signal {
+	if s := c.Config.GetStopSignal(); s != v1.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return s
+	}
+	if s, ok := v1.Signal_value["SIGNAL_"+c.Image.StopSignal]; ok && c.Image.StopSignal != "" {
+		return v1.Signal(s)
+	}
+	return v1.Signal_SIGNAL_SIGTERM
+}
+
+func stopSignal(c *container) syscall.Signal { return signalNumber(c.stopSignal()) }
+
+// signalNumber is the number of s on Linux.
+func signalNumber(s v1.Signal) syscall.Signal {
+	name := strings.TrimPrefix(s.String(), "SIGNAL_")
+	if n, ok := signals()[name]; ok {
+		return n
+	}
+	const rtmin, rtmax = 34, 64
+	if d, ok := strings.CutPrefix(name, "SIGRTMINPLUS"); ok {
+		n, _ := strconv.Atoi(d)
+		return syscall.Signal(rtmin + n)
+	}
+	if d, ok := strings.CutPrefix(name, "SIGRTMAXMINUS"); ok {
+		n, _ := strconv.Atoi(d)
+		return syscall.Signal(rtmax - n)
+	}
+	return syscall.SIGTERM
+}
+
+func signals() map[string]syscall.Signal {
+	return map[string]syscall.Signal{
+		"SIGABRT": 6, "SIGALRM": 14, "SIGBUS": 7, "SIGCHLD": 17, "SIGCLD": 17, "SIGCONT": 18, "SIGFPE": 8, "SIGHUP": 1,
+		"SIGILL": 4, "SIGINT": 2, "SIGIO": 29, "SIGIOT": 6, "SIGKILL": 9, "SIGPIPE": 13, "SIGPOLL": 29, "SIGPROF": 27,
+		"SIGPWR": 30, "SIGQUIT": 3, "SIGSEGV": 11, "SIGSTKFLT": 16, "SIGSTOP": 19, "SIGSYS": 31, "SIGTERM": 15,
+		"SIGTRAP": 5, "SIGTSTP": 20, "SIGTTIN": 21, "SIGTTOU": 22, "SIGURG": 23, "SIGUSR1": 10, "SIGUSR2": 12,
+		"SIGVTALRM": 26, "SIGWINCH": 28, "SIGXCPU": 24, "SIGXFSZ": 25, "SIGRTMIN": 34, "SIGRTMAX": 64,
+	}
+}
+
+// stateName is a state as people write it.
+func stateName(s v1.ContainerState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "CONTAINER_"))
+}
+
+// mergeResources puts the figures that next names over those of old.
+func mergeResources(old, next *v1.LinuxContainerResources) *v1.LinuxContainerResources {
+	if next == nil {
+		return old
+	}
+	if old == nil {
+		return next
+	}
+	merged, ok := proto.Clone(old).(*v1.LinuxContainerResources)
+	if !ok {
+		return next
+	}
+	proto.Merge(merged, next)
+	return merged
+}
+
+// info makes the extra information of verbose answers: JSON under one key, as
+// containerd has it.
+func info(v map[string]any) map[string]string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = fmt.Appendf(nil, "{%q: %q}", "error", err.Error())
+	}
+	return map[string]string{"info": string(b)}
+}
