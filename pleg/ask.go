@@ -117,8 +117,8 @@ func (g *Generator) release(r *record) {
 	r.held = 0
 }
 
-// hint takes word of a change from the event stream.
-func (g *Generator) hint(uid types.UID) {
+// hint takes word from the event stream of a change at a time, zero if unknown.
+func (g *Generator) hint(uid types.UID, at time.Time) {
 	if h := g.cfg.Hooks.Hinted; h != nil {
 		h(uid)
 	}
@@ -132,10 +132,21 @@ func (g *Generator) hint(uid types.UID) {
 		return
 	}
 	r := g.record(uid)
+	if r.covers(at, g.cfg.Hold) {
+		g.mu.Unlock()
+		return
+	}
 	r.hinted = true
 	g.hold(r)
 	g.mu.Unlock()
 	g.unlessBusy(uid)
+}
+
+// covers reports that what happened at a time cannot be missed by the newest
+// inspection. Only a recent one is trusted to: the clock that at was taken from
+// may have been set meanwhile.
+func (r *record) covers(at time.Time, recent time.Duration) bool {
+	return !at.IsZero() && at.Before(r.began) && time.Since(r.began) < recent
 }
 
 // hold keeps a change in mind until release. The caller holds mu, and calls

@@ -22,7 +22,9 @@ type record struct {
 
 	cur  *look  // the inspection under way
 	next *look  // the one to follow, asked for after cur began
-	last uint64 // sequence number of the last inspection that began
+	last uint64 // sequence number of the newest inspection that began
+
+	began time.Time // when it did
 
 	held   uint64 // sequence number of the newest hint held back; 0: none
 	hold   *time.Timer
@@ -161,7 +163,7 @@ func (g *Generator) dispatch() {
 
 // begin makes l the inspection of r that is under way.
 func (r *record) begin(l *look) {
-	r.cur, r.next, r.last = l, nil, l.seq
+	r.cur, r.next, r.last, r.began = l, nil, l.seq, l.began
 	l.hinted, r.hinted = r.hinted, false
 	l.listed, r.listed = r.listed, 0
 }

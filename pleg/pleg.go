@@ -27,6 +27,14 @@ type Runtime interface {
 	Watch(ctx context.Context, hint func(types.UID)) error
 }
 
+// Dater is a Runtime whose stream also tells when a change happened, by this
+// machine's clock. WatchAt is then called instead of Watch. A hint that is told
+// late, of a change which an inspection cannot have missed, costs nothing then.
+type Dater interface {
+	// WatchAt is Watch with the time of the change; zero where it is not known.
+	WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error
+}
+
 // Store is where a Generator puts what it saw. Its methods must be quick and must
 // not call the Generator.
 type Store interface {

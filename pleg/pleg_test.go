@@ -242,7 +242,7 @@ func TestStopped(t *testing.T) {
 		require.ErrorIs(t, err, ErrStopped)
 		g.Touch("u")
 		g.Release("u")
-		g.hint("u")
+		g.hint("u", time.Time{})
 		require.Error(t, g.Run(t.Context()), "a second Run")
 	})
 }

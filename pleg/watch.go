@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -74,7 +76,12 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	g.mu.Unlock()
 	// Nothing tells that a stream is open but that it does not end.
 	settle := time.AfterFunc(g.cfg.Settle, func() { g.opened(call) })
-	err := g.cfg.Runtime.Watch(ctx, g.hint)
+	var err error
+	if d, ok := g.cfg.Runtime.(Dater); ok {
+		err = d.WatchAt(ctx, g.hint)
+	} else {
+		err = g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.hint(uid, time.Time{}) })
+	}
 	settle.Stop()
 	g.mu.Lock()
 	was := g.stream.open

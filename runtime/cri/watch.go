@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -18,13 +19,20 @@ import (
 //
 // The stream has no deadline; it is the one call that may be silent for ever.
 func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
+	return c.WatchAt(ctx, func(uid types.UID, _ time.Time) { hint(uid) })
+}
+
+// WatchAt is Watch with the time at which the runtime says that it happened, by
+// this machine's clock. It is zero where the runtime tells none, or one without a
+// fraction of a second: that may be rounded down.
+func (c *Client) WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error {
 	const rpc = "GetContainerEvents"
 	stream, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
 	for err == nil {
 		var ev *v1.ContainerEventResponse
 		if ev, err = stream.Recv(); err == nil {
 			if uid := podOf(ev); uid != "" {
-				hint(uid)
+				hint(uid, happenedAt(ev))
 			}
 		}
 	}
@@ -32,6 +40,14 @@ func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
 		err = status.Error(codes.Unavailable, "the runtime ended the stream")
 	}
 	return newError(ctx, ctx, rpc, "", 0, err)
+}
+
+func happenedAt(ev *v1.ContainerEventResponse) time.Time {
+	ns := ev.GetCreatedAt()
+	if ns <= 0 || ns%int64(time.Second) == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
 }
 
 func podOf(ev *v1.ContainerEventResponse) types.UID {

@@ -1,0 +1,218 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PL-6: inspections run in parallel, so many at a time and one a pod.
+func TestParallel(t *testing.T) {
+	w := newWorld()
+	w.takes = func(types.UID) time.Duration { return 100 * time.Millisecond }
+	for i := range 100 {
+		w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running), false)
+	}
+	inBubble(t, w, Config{Parallel: 7}, func(b *bench) {
+		b.after(1400 * time.Millisecond)
+		assert.Len(t, b.cache.UIDs(), 98)
+		for i := range 100 {
+			b.Touch(types.UID(fmt.Sprint(i % 3)))
+		}
+		b.after(time.Minute)
+		w.with(func() { assert.Equal(t, 7, w.max) })
+	})
+}
+
+// changeAll makes every pod but the hung ones change, and returns how long it
+// took until the last one was told of.
+func changeAll(b *bench, n int, s runtime.State) time.Duration {
+	began := time.Now()
+	for i := range n {
+		b.w.set(pod(types.UID(fmt.Sprint(i)), s), true)
+	}
+	seen := 0
+	for seen < n {
+		select {
+		case <-b.Notify():
+			seen += len(b.Drain())
+		case <-time.After(time.Minute):
+			b.t.Fatalf("%d of %d were told", seen, n)
+		}
+	}
+	return time.Since(began)
+}
+
+// PL-6: pods that hang delay no other for longer than it takes to see that they
+// hang, and nobody once that is known.
+func TestHungPodsDelayNobody(t *testing.T) {
+	const n = 300
+	for _, hung := range []int{1, 10, 50} {
+		t.Run(fmt.Sprint(hung), func(t *testing.T) {
+			w := newWorld()
+			for i := range n {
+				w.set(pod(types.UID(fmt.Sprint(i)), runtime.Created), false)
+			}
+			w.takes = func(types.UID) time.Duration { return 10 * time.Millisecond }
+			inBubble(t, w, Config{}, func(b *bench) {
+				b.after(time.Minute)
+				b.Drain()
+				alone := changeAll(b, n, runtime.Running)
+
+				w.with(func() {
+					w.takes = func(uid types.UID) time.Duration {
+						if uid[0] == 'h' {
+							return hang
+						}
+						return 10 * time.Millisecond
+					}
+				})
+				for i := range hung {
+					w.set(pod(types.UID(fmt.Sprint("h", i)), runtime.Running), true)
+				}
+				b.after(0)
+				first := changeAll(b, n, runtime.Exited)
+				slots := time.Duration(hung+9) / 10
+				assert.LessOrEqual(t, first, alone*12/10+slots*time.Second)
+
+				b.after(20 * time.Minute)
+				assert.Len(t, b.Faults(), hung)
+				require.NoError(t, b.Healthy())
+				b.after(7 * time.Second)
+				assert.LessOrEqual(t, changeAll(b, n, runtime.Running), alone*12/10)
+				assert.Empty(t, b.Drain())
+			})
+		})
+	}
+}
+
+// PL-8: a single pod that hangs is that pod's fault.
+func TestHungPodIsItsOwnFault(t *testing.T) {
+	w := newWorld()
+	w.takes = func(uid types.UID) time.Duration {
+		if uid == "hung" {
+			return hang
+		}
+		return 0
+	}
+	w.set(pod("hung", runtime.Running), false)
+	w.set(pod("well", runtime.Running), false)
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(2 * time.Second)
+		require.Len(t, b.Faults(), 1)
+		assert.Equal(t, types.UID("hung"), b.Faults()[0].UID)
+		require.ErrorContains(t, b.Faults()[0], "inspect pod hung: no answer yet")
+		b.after(10 * time.Minute)
+		require.NoError(t, b.Healthy())
+		require.ErrorIs(t, b.Faults()[0], context.DeadlineExceeded)
+		w.with(func() { w.takes = nil })
+		b.after(2 * time.Minute)
+		assert.Empty(t, b.Faults())
+		assert.Len(t, b.kinds(), 4)
+	})
+}
+
+// PL-8: a runtime that hangs is told of by the call that hangs, also when an
+// event stream is open and nothing would be listed for minutes.
+func TestHungRuntime(t *testing.T) {
+	w := newWorld()
+	w.set(pod("u", runtime.Running), false)
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(20 * time.Second)
+		w.with(func() {
+			w.listTakes = hang
+			w.takes = func(types.UID) time.Duration { return hang }
+		})
+		b.Touch("u")
+		b.after(2 * time.Minute)
+		require.NoError(t, b.Healthy())
+		b.after(2 * time.Minute)
+		err := b.Healthy()
+		require.ErrorContains(t, err, "list pods")
+		require.ErrorContains(t, err, "has not answered for 3m")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		w.with(func() { w.listTakes, w.takes = 0, nil })
+		b.after(2 * time.Minute)
+		require.NoError(t, b.Healthy())
+	})
+}
+
+func TestHungListingIsNamedWhileItHangs(t *testing.T) {
+	w := newWorld()
+	w.listTakes = hang
+	inBubble(t, w, Config{Timeout: hang}, func(b *bench) {
+		b.after(3*time.Minute - 1)
+		require.NoError(t, b.Healthy())
+		b.after(1)
+		require.EqualError(t, b.Healthy(), "runtime has not answered for 3m0s: list pods hangs since 3m0s")
+	})
+}
+
+// PL-8: a runtime that answers with errors only has not answered.
+func TestFailingRuntime(t *testing.T) {
+	w := newWorld()
+	down := errors.New("ListPodSandbox: connection refused")
+	w.listErr = down
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(3 * time.Minute)
+		require.ErrorIs(t, b.Healthy(), down)
+		w.with(func() { w.listErr = nil })
+		b.after(time.Second)
+		require.NoError(t, b.Healthy())
+	})
+}
+
+// A listing that takes a minute holds up no inspection, and what it says is
+// older than what they found.
+func TestSlowListing(t *testing.T) {
+	w := newWorld()
+	w.set(pod("u", runtime.Running), false)
+	inBubble(t, w, Config{Timeout: 2 * time.Minute}, func(b *bench) {
+		b.after(10 * time.Second)
+		b.Drain()
+		w.with(func() { w.listTakes = time.Minute })
+		b.Relist()
+		b.after(time.Second)
+		w.set(pod("u", runtime.Exited), true)
+		w.set(pod("v", runtime.Running), true)
+		b.after(0)
+		assert.ElementsMatch(t, []Kind{ContainerDied, ContainerStarted, ContainerStarted}, b.kinds())
+		b.after(5 * time.Minute)
+		assert.Empty(t, b.kinds())
+		p, _ := b.cache.Get("u")
+		assert.Equal(t, runtime.Exited, p.Containers[0].State)
+		_, ok := b.cache.Get("v")
+		assert.True(t, ok)
+	})
+}
+
+// A runtime whose listings contradict its inspections is not asked again each
+// second for ever.
+func TestListingThatContradictsInspections(t *testing.T) {
+	w := newWorld()
+	w.watchErr = runtime.ErrUnsupported
+	w.set(pod("u", runtime.Unknown), false)
+	w.set(pod("v", runtime.Running), false)
+	w.listed = func([]runtime.Pod) []runtime.Pod { return []runtime.Pod{pod("u", runtime.Running)} }
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(time.Second)
+		b.Touch("v")
+		b.after(time.Hour)
+		assert.Less(t, w.looked("u"), 75)
+		assert.Less(t, w.looked("v"), 75)
+		w.with(func() { w.listed = nil })
+		w.set(pod("u", runtime.Exited), false)
+		b.Drain()
+		b.after(time.Second)
+		assert.Equal(t, []Kind{ContainerDied}, b.kinds())
+	})
+}

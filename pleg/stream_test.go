@@ -1,0 +1,216 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PL-4: while the stream is broken everything is listed each second, and it is
+// opened again for ever, more and more rarely.
+func TestBrokenStream(t *testing.T) {
+	w := newWorld()
+	var states []bool
+	cfg := Config{Hooks: Hooks{Streaming: func(open bool, _ error) { states = append(states, open) }}}
+	inBubble(t, w, cfg, func(b *bench) {
+		b.after(time.Minute)
+		before, _, _ := w.total()
+		assert.LessOrEqual(t, before, 3, "two at the start and one once the stream is open")
+
+		w.with(func() {
+			w.watchErr = errors.New("refused")
+			for ch := range w.streams {
+				close(ch)
+				delete(w.streams, ch)
+			}
+		})
+		b.after(0)
+		now, _, _ := w.total()
+		assert.Equal(t, before+1, now, "listed as soon as the stream broke")
+
+		b.w.set(pod("unseen", runtime.Running), true)
+		b.after(1500 * time.Millisecond)
+		assert.Len(t, b.kinds(), 2, "a listing finds what no stream tells")
+		b.after(10 * time.Minute)
+		_, _, tries := w.total()
+		assert.Greater(t, tries, 20)
+		assert.Less(t, tries, 60)
+
+		w.with(func() { w.watchErr = nil })
+		b.after(time.Minute)
+		before, _, _ = w.total()
+		b.after(4 * time.Minute)
+		now, _, _ = w.total()
+		assert.Equal(t, before, now, "the stream is trusted again")
+		assert.Equal(t, []bool{true, false, true}, states)
+	})
+}
+
+// A stream that swallows events is found out by a listing, which then is taken
+// more often until the stream has proved itself.
+func TestStreamThatSwallowsEvents(t *testing.T) {
+	w := newWorld()
+	missed := 0
+	inBubble(t, w, Config{Hooks: Hooks{Missed: func(n int) { missed += n }}}, func(b *bench) {
+		b.after(time.Minute)
+		b.w.set(pod("u", runtime.Running), false)
+		b.after(5 * time.Minute)
+		assert.Len(t, b.kinds(), 2)
+		assert.Equal(t, 1, missed)
+		b.w.set(pod("u", runtime.Exited), false)
+		b.after(5 * time.Second)
+		assert.Equal(t, []Kind{ContainerDied}, b.kinds(), "the next lie is found sooner")
+		b.after(20 * time.Minute)
+		before, _, _ := w.total()
+		b.after(10 * time.Minute)
+		now, _, _ := w.total()
+		assert.Equal(t, before+2, now)
+	})
+}
+
+// PL-9: word of a pod that was never there and is not there either.
+func TestHintOfWhatIsGoneAlready(t *testing.T) {
+	w := newWorld()
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(time.Minute)
+		w.with(func() { w.tell("u") })
+		b.after(0)
+		events := b.Drain()
+		require.Len(t, events, 1)
+		assert.Equal(t, Event{Kind: ContainerRemoved, UID: "u"}, events[0])
+	})
+}
+
+// PL-1: a stream that repeats itself and speaks of pods that did not change
+// makes for inspections and nothing else.
+func TestStreamThatLies(t *testing.T) {
+	w := newWorld()
+	w.set(pod("u", runtime.Running), false)
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(time.Minute)
+		b.Drain()
+		for range 100 {
+			w.with(func() { w.tell("u"); w.tell("") })
+		}
+		b.after(time.Second)
+		assert.Empty(t, b.Drain())
+	})
+}
+
+// A one-container pod is started with one inspection: what the stream tells
+// during the worker's turn is looked into by the view that the turn ends with.
+func TestStartCostsOneInspection(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		watch error
+	}{{"with an event stream", nil}, {"without one", runtime.ErrUnsupported}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			w.watchErr = tt.watch
+			busy := true
+			inBubble(t, w, Config{Busy: func(types.UID) bool { return busy }}, func(b *bench) {
+				b.after(10 * time.Second)
+				_, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+				require.NoError(t, err)
+				b.w.set(pod("u"), true) // sandbox
+				b.after(400 * time.Millisecond)
+				b.w.set(pod("u", runtime.Created), true)
+				b.after(100 * time.Millisecond)
+				b.w.set(pod("u", runtime.Running), true)
+				b.after(time.Millisecond)
+				assert.Zero(t, w.looked("u"))
+
+				p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+				require.NoError(t, err)
+				assert.True(t, p.Running())
+				busy = false
+				b.Release("u")
+				b.after(10 * time.Second)
+				assert.Equal(t, 1, w.looked("u"))
+				assert.Equal(t, []Kind{ContainerStarted, ContainerStarted}, b.kinds())
+			})
+		})
+	}
+}
+
+// A turn that takes long does not keep the pod from being seen, and one that
+// ends without asking does not lose what was held back.
+func TestHold(t *testing.T) {
+	w := newWorld()
+	busy := true
+	inBubble(t, w, Config{Busy: func(types.UID) bool { return busy }}, func(b *bench) {
+		b.after(10 * time.Second)
+		w.set(pod("u", runtime.Created), true)
+		b.after(999 * time.Millisecond)
+		assert.Zero(t, w.looked("u"))
+		b.after(time.Millisecond)
+		assert.Equal(t, 1, w.looked("u"))
+
+		w.set(pod("u", runtime.Running), true)
+		b.after(0)
+		assert.Equal(t, 1, w.looked("u"))
+		busy = false
+		b.Release("u")
+		b.after(0)
+		assert.Equal(t, 2, w.looked("u"))
+	})
+}
+
+// dated is a world whose stream tells when things happened, and is late.
+type dated struct{ *world }
+
+func (d dated) WatchAt(ctx context.Context, hint func(types.UID, time.Time)) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	return d.Watch(ctx, func(uid types.UID) {
+		at := time.Now()
+		wg.Go(func() {
+			if wait(ctx, 50*time.Millisecond) == nil {
+				hint(uid, at)
+			}
+		})
+	})
+}
+
+// A hint that comes after the inspection that saw what it tells of is no reason
+// for another; one of something newer is.
+func TestLateHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		g, err := New(Config{Runtime: dated{w}, Store: nothing{}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, g.Run(ctx)) })
+		time.Sleep(time.Minute)
+		w.set(pod("u", runtime.Running), true)
+		time.Sleep(time.Millisecond)
+		_, err = g.NewerThan(ctx, "u", time.Now())
+		require.NoError(t, err)
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, 1, w.looked("u"))
+
+		_, err = g.NewerThan(ctx, "u", time.Now())
+		require.NoError(t, err)
+		time.Sleep(time.Millisecond)
+		w.set(pod("u", runtime.Exited), true)
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, 3, w.looked("u"))
+
+		// The clock was set back: what comes now looks old, and is not.
+		g.hint("u", time.Now().Add(-time.Hour))
+		time.Sleep(time.Second)
+		assert.Equal(t, 4, w.looked("u"))
+		cancel()
+		wg.Wait()
+	})
+}
