@@ -58,6 +58,9 @@ type Applied struct {
 type Outcome struct {
 	Terminal bool      // every container is done for good
 	Due      time.Time // when to sync again at the latest; zero: at the resync interval
+	// Quiet: no call was made that may have changed the runtime, so that what was
+	// seen before the sync still holds and nobody has to look again.
+	Quiet bool
 }
 
 // Ending says how and why a pod ends.
