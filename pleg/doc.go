@@ -1,5 +1,5 @@
-// Package pleg, the pod lifecycle event generator, finds out what changed in the
-// runtime. It keeps a store of views up to date and tells what led from one view
+// Package pleg is the pod lifecycle event generator: it finds out what changed in
+// the runtime, keeps a store of views up to date, and tells what led from one view
 // of a pod to the next.
 //
 // What it promises:

@@ -91,14 +91,14 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 	g.round++
 	g.health.answered(began)
 	var changed []types.UID
-	mark := func(r *record, print uint64) {
-		if r.stray.known(print, now) {
+	mark := func(r *record, says uint64) {
+		if r.stray.known(says, now) {
 			return
 		}
 		if g.stream.open && r.idle() {
 			missed++
 		}
-		r.listed = print
+		r.listed = says
 		g.hold(r)
 		changed = append(changed, r.uid)
 	}
@@ -186,8 +186,8 @@ type stray struct {
 }
 
 // known reports that a listing need not be looked into.
-func (s *stray) known(print uint64, now time.Time) bool {
-	return print == s.print && now.Before(s.until)
+func (s *stray) known(says uint64, now time.Time) bool {
+	return says == s.print && now.Before(s.until)
 }
 
 // judge takes in what an inspection found that was caused by a listing, if any.
