@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -21,6 +23,21 @@ type Materials struct {
 	Allocatable  corev1.ResourceList // what resourceFieldRef means without a limit
 	Objects      podspec.Objects     // ConfigMaps and Secrets; nil: there are none
 	PullSecrets  []podspec.Object    // of the pod's imagePullSecrets
+
+	// SubPath returns where the subPath of a container's mount (the index in
+	// its volumeMounts, any expression already expanded) is on the node: made
+	// if it was not there, and safe from links that lead out of the volume.
+	// nil: a mount with a subPath is refused.
+	SubPath func(ctx context.Context, container string, index int, mount corev1.VolumeMount) (string, error)
+
+	// UserIDs and GroupIDs map the ids of the pod's user namespace to those of
+	// the node; they count for pods with hostUsers false only.
+	UserIDs, GroupIDs []IDMapping
+}
+
+// IDMapping maps Length ids from Container on to those from Host on.
+type IDMapping struct {
+	Host, Container, Length uint32
 }
 
 // DNS is a pod's resolver configuration.
