@@ -1,0 +1,228 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Reasons of conditions, as users of the Kubernetes API know them.
+const (
+	reasonPodCompleted   = "PodCompleted"
+	reasonPodFailed      = "PodFailed"
+	reasonNoStatuses     = "UnknownContainerStatuses"
+	reasonNotReady       = "ContainersNotReady"
+	reasonNotInitialized = "ContainersNotInitialized"
+	reasonGatesNotReady  = "ReadinessGatesNotReady"
+	reasonByKubelet      = corev1.PodReasonTerminationByKubelet
+)
+
+// conditions returns the pod's conditions: ours in a fixed order, then those
+// of others, which live in the pod object.
+func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
+	containersReady := g.containersReady(st)
+	out := []corev1.PodCondition{
+		truth(corev1.PodReadyToStartContainers, g.readyToStart()),
+		g.initialized(st),
+		g.ready(containersReady),
+		containersReady,
+		truth(corev1.PodScheduled, true),
+	}
+	out = append(out, g.resize()...)
+	if c, ok := g.disruption(); ok {
+		out = append(out, c)
+	}
+	for i := range out {
+		g.date(&out[i])
+	}
+	for i := range g.pod.Status.Conditions {
+		if c := &g.pod.Status.Conditions[i]; !owned(c.Type) {
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+func owned(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress:
+		return true
+	default:
+		return false
+	}
+}
+
+// date gives a condition its generation and the time since when it holds.
+func (g *generator) date(c *corev1.PodCondition) {
+	c.ObservedGeneration = g.pod.Generation
+	c.LastTransitionTime = g.now
+	for _, list := range [][]corev1.PodCondition{g.former.Conditions, g.pod.Status.Conditions} {
+		if old := condition(list, c.Type); old != nil {
+			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+			return
+		}
+	}
+}
+
+func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range list {
+		if list[i].Type == t {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+func truth(t corev1.PodConditionType, yes bool) corev1.PodCondition {
+	c := corev1.PodCondition{Type: t, Status: corev1.ConditionFalse}
+	if yes {
+		c.Status = corev1.ConditionTrue
+	}
+	return c
+}
+
+func because(t corev1.PodConditionType, yes bool, reason, message string) corev1.PodCondition {
+	c := truth(t, yes)
+	c.Reason, c.Message = reason, message
+	return c
+}
+
+// readyToStart reports whether the pod has a sandbox that is ready and, unless
+// it shares the node's network, an address.
+func (g *generator) readyToStart() bool {
+	sandbox := g.report.Seen.ReadySandbox()
+	switch {
+	case sandbox == nil:
+		return false
+	case !g.observed():
+		old := condition(g.former.Conditions, corev1.PodReadyToStartContainers)
+		return old != nil && old.Status == corev1.ConditionTrue
+	default:
+		return sandbox.HostNetwork || g.pod.Spec.HostNetwork || len(sandbox.IPs) > 0
+	}
+}
+
+func (g *generator) initialized(st *corev1.PodStatus) corev1.PodCondition {
+	const t = corev1.PodInitialized
+	var incomplete []string
+	for i := range g.pod.Spec.InitContainers {
+		c, cs := &g.pod.Spec.InitContainers[i], &st.InitContainerStatuses[i]
+		done := cs.Ready
+		if podspec.IsSidecar(c) {
+			done = cs.Started != nil && *cs.Started
+		}
+		if !done {
+			incomplete = append(incomplete, c.Name)
+		}
+	}
+	switch {
+	case st.Phase == corev1.PodSucceeded:
+		return because(t, true, reasonPodCompleted, "")
+	case len(incomplete) == 0, anyRegularStarted(st):
+		return truth(t, true)
+	default:
+		return because(t, false, reasonNotInitialized, fmt.Sprintf("containers with incomplete status: %s", incomplete))
+	}
+}
+
+func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
+	const t = corev1.ContainersReady
+	var unready []string
+	for i := range g.pod.Spec.InitContainers {
+		if c := &g.pod.Spec.InitContainers[i]; podspec.IsSidecar(c) && !st.InitContainerStatuses[i].Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	for i := range st.ContainerStatuses {
+		if !st.ContainerStatuses[i].Ready {
+			unready = append(unready, st.ContainerStatuses[i].Name)
+		}
+	}
+	switch {
+	case len(st.ContainerStatuses) == 0:
+		return because(t, false, reasonNoStatuses, "")
+	case st.Phase == corev1.PodSucceeded:
+		return because(t, false, reasonPodCompleted, "")
+	case st.Phase == corev1.PodFailed:
+		return because(t, false, reasonPodFailed, "")
+	case len(unready) > 0:
+		return because(t, false, reasonNotReady, fmt.Sprintf("containers with unready status: %s", unready))
+	default:
+		return truth(t, true)
+	}
+}
+
+// ready adds the readiness gates, whose conditions others set in the pod.
+func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
+	const t = corev1.PodReady
+	if containers.Status != corev1.ConditionTrue {
+		return because(t, false, containers.Reason, containers.Message)
+	}
+	var closed []string
+	for _, gate := range g.pod.Spec.ReadinessGates {
+		c := condition(g.pod.Status.Conditions, gate.ConditionType)
+		switch {
+		case c == nil:
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+		case c.Status != corev1.ConditionTrue:
+			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, c.Status))
+		}
+	}
+	if len(closed) > 0 {
+		return because(t, false, reasonGatesNotReady, strings.Join(closed, ", "))
+	}
+	return truth(t, true)
+}
+
+// disruption tells that the node ends the pod. Once told, by us or by another,
+// it stays.
+func (g *generator) disruption() (corev1.PodCondition, bool) {
+	const t = corev1.DisruptionTarget
+	if e := g.report.Ending; e != nil && e.Evicted {
+		return because(t, true, reasonByKubelet, e.Message), true
+	}
+	for _, list := range [][]corev1.PodCondition{g.former.Conditions, g.pod.Status.Conditions} {
+		if old := condition(list, t); old != nil {
+			return *old, true
+		}
+	}
+	return corev1.PodCondition{}, false
+}
+
+// resize tells of changes of resources that are under way or that wait.
+func (g *generator) resize() []corev1.PodCondition {
+	if g.final() {
+		return nil
+	}
+	var out []corev1.PodCondition
+	if f, ok := g.report.Failures[""]; ok && (f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible) {
+		out = append(out, because(corev1.PodResizePending, true, f.Reason, f.Message))
+	}
+	if !g.observed() {
+		if old := condition(g.former.Conditions, corev1.PodResizeInProgress); old != nil {
+			out = append(out, *old)
+		}
+		return out
+	}
+	for _, slots := range [][]slot{specsOf(g.pod, true), specsOf(g.pod, false)} {
+		for _, s := range slots {
+			newest, _ := attempts(&g.report.Seen, s.c.Name)
+			if newest == nil || newest.State != runtime.Running || !resizing(s.c, newest.Resources) {
+				continue
+			}
+			c := truth(corev1.PodResizeInProgress, true)
+			if f, ok := g.report.Failures[s.c.Name]; ok && f.Err != nil {
+				c.Reason, c.Message = corev1.PodReasonError, f.Message
+			}
+			return append(out, c)
+		}
+	}
+	return out
+}

@@ -1,0 +1,314 @@
+package status
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// The reasons and figures that the Kubernetes API gives containers whose end
+// nobody saw, and those that wait for their turn.
+const (
+	reasonUnknown   = "ContainerStatusUnknown"
+	reasonCreating  = "ContainerCreating"
+	reasonPodInit   = "PodInitializing"
+	reasonBlocked   = "Blocked"
+	exitCodeUnknown = 137
+	messageVanished = "The container could not be located when the pod was terminated"
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+)
+
+// slot is one container of the pod spec.
+type slot struct {
+	kind runtime.Kind
+	c    *corev1.Container
+}
+
+// specsOf returns the init containers or the regular ones, in the spec's order.
+func specsOf(pod *corev1.Pod, init bool) []slot {
+	list, kind := pod.Spec.Containers, runtime.Regular
+	if init {
+		list, kind = pod.Spec.InitContainers, runtime.Init
+	}
+	out := make([]slot, len(list))
+	for i := range list {
+		out[i] = slot{kind, &list[i]}
+		if init && podspec.IsSidecar(&list[i]) {
+			out[i].kind = runtime.Sidecar
+		}
+	}
+	return out
+}
+
+func ephemeralSpecs(pod *corev1.Pod) []slot {
+	list := pod.Spec.EphemeralContainers
+	out := make([]slot, len(list))
+	for i := range list {
+		out[i] = slot{runtime.Ephemeral, (*corev1.Container)(&list[i].EphemeralContainerCommon)}
+	}
+	return out
+}
+
+// containers returns the statuses of the given containers, in their order.
+func (g *generator) containers(slots []slot) []corev1.ContainerStatus {
+	if len(slots) == 0 {
+		return nil
+	}
+	out := make([]corev1.ContainerStatus, 0, len(slots))
+	for _, s := range slots {
+		out = append(out, g.container(s))
+	}
+	return out
+}
+
+// formerOf returns what was told of a container before, or nil.
+func (g *generator) formerOf(s slot) *corev1.ContainerStatus {
+	switch s.kind {
+	case runtime.Ephemeral:
+		return find(g.former.EphemeralContainerStatuses, s.c.Name)
+	case runtime.Init, runtime.Sidecar:
+		return find(g.former.InitContainerStatuses, s.c.Name)
+	default:
+		return find(g.former.ContainerStatuses, s.c.Name)
+	}
+}
+
+func (g *generator) container(s slot) corev1.ContainerStatus {
+	former := g.formerOf(s)
+	if former == nil {
+		former = &corev1.ContainerStatus{}
+	}
+	newest, previous := attempts(&g.report.Seen, s.c.Name)
+	var cs corev1.ContainerStatus
+	if newest != nil {
+		cs = g.fromSeen(s, newest, previous, former)
+	} else {
+		cs = g.fromFormer(s, former)
+	}
+	cs.Name = s.c.Name
+	cs.RestartCount = max(cs.RestartCount, former.RestartCount)
+	g.overlayFailure(s, &cs)
+	g.overlayEnd(&cs)
+	g.health(s, newest, &cs, former)
+	g.containerResources(s, newest, &cs, former)
+	cs.VolumeMounts = g.volumeMounts(s.c)
+	return cs
+}
+
+// attempts returns the newest attempt at running a container and the one
+// before it; either may be nil.
+func attempts(seen *runtime.Pod, name string) (newest, previous *runtime.Container) {
+	for i := range seen.Containers {
+		c := &seen.Containers[i]
+		switch {
+		case c.Name != name:
+		case newest == nil:
+			newest = c
+		default:
+			return newest, c
+		}
+	}
+	return newest, nil
+}
+
+// fromSeen tells a container that the runtime has.
+func (g *generator) fromSeen(s slot, c, previous *runtime.Container, former *corev1.ContainerStatus) corev1.ContainerStatus {
+	id := g.containerID(c.ID)
+	same := former.ContainerID == id
+	cs := corev1.ContainerStatus{
+		RestartCount: int32(min(c.Attempt, 1<<31-1)),
+		Image:        c.Image,
+		ImageID:      c.ImageID,
+		ContainerID:  id,
+		State:        g.state(s, c),
+	}
+	if cs.Image == "" {
+		cs.Image = s.c.Image
+	}
+	if c.User != nil {
+		cs.User = c.User
+	} else if same {
+		cs.User = former.User
+	}
+	if c.StopSignal != "" {
+		cs.StopSignal = &c.StopSignal
+	} else if same {
+		cs.StopSignal = former.StopSignal
+	}
+	if !g.observed() && same {
+		// A listing knows neither times nor exit codes.
+		cs.ImageID, cs.State, cs.LastTerminationState = former.ImageID, former.State, former.LastTerminationState
+		return cs
+	}
+	if same {
+		g.keepKnownEnd(&cs, former)
+	}
+	cs.LastTerminationState.Terminated = g.lastEnd(&cs, previous, former, same)
+	return cs
+}
+
+// keepKnownEnd makes an end that was told stay as it was told. What was told
+// as lost gives way to what the runtime says after all.
+func (g *generator) keepKnownEnd(cs, former *corev1.ContainerStatus) {
+	told := former.State.Terminated
+	if told == nil {
+		told = former.LastTerminationState.Terminated
+		if told == nil || told.ContainerID != cs.ContainerID {
+			// It never ended, as far as was told. One that ran and that the
+			// runtime has lost track of has ended now.
+			if former.State.Running != nil && cs.State.Waiting != nil {
+				cs.State = lost(cs.ContainerID, former.State.Running)
+			}
+			return
+		}
+	}
+	if cs.State.Running != nil || (lostEnd(told) && cs.State.Terminated != nil) {
+		return
+	}
+	cs.State = corev1.ContainerState{Terminated: told}
+}
+
+// lastEnd returns how the attempt before this one ended: of what the runtime
+// has and what was told, the later.
+func (g *generator) lastEnd(
+	cs *corev1.ContainerStatus, previous *runtime.Container, former *corev1.ContainerStatus, same bool,
+) *corev1.ContainerStateTerminated {
+	told := former.LastTerminationState.Terminated
+	switch {
+	case same && told != nil && told.ContainerID == cs.ContainerID && told.ContainerID != "":
+		// It was told as waiting for its restart, its own end as the last.
+		told = nil
+	case same:
+	case former.State.Terminated != nil:
+		told = former.State.Terminated
+	case former.State.Running != nil:
+		told = lost(former.ContainerID, former.State.Running).Terminated
+	}
+	if previous == nil || previous.State != runtime.Exited {
+		return told
+	}
+	seen := g.terminated(previous)
+	switch {
+	case told == nil, lostEnd(told):
+		return seen
+	case told.ContainerID == seen.ContainerID, told.FinishedAt.After(seen.FinishedAt.Time):
+		return told
+	default:
+		return seen
+	}
+}
+
+// fromFormer tells a container that the runtime does not have.
+func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
+	cs := *former
+	cs.User, cs.StopSignal, cs.Resources, cs.AllocatedResources = former.User, former.StopSignal, nil, nil
+	switch {
+	case former.State.Terminated != nil:
+	case former.State.Running != nil && g.observed():
+		cs.State = lost(former.ContainerID, former.State.Running)
+	case former.State.Running != nil:
+	default:
+		cs.State = g.waiting(s)
+		cs.Image, cs.ImageID = s.c.Image, ""
+		if cs.LastTerminationState.Terminated == nil {
+			cs.ContainerID = ""
+		}
+	}
+	if cs.Image == "" {
+		cs.Image = s.c.Image
+	}
+	return cs
+}
+
+// overlayFailure tells a container that should run as waiting, with the reason
+// why it does not. Its end becomes its last.
+func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
+	f, ok := g.report.Failures[s.c.Name]
+	if !ok || f.Reason == "" || cs.State.Running != nil || g.final() {
+		if b := g.report.Blocked; b != nil && cs.State.Waiting != nil {
+			cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonBlocked}
+		}
+		return
+	}
+	if end := cs.State.Terminated; end != nil {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end.ExitCode) {
+			return
+		}
+		cs.LastTerminationState = cs.State
+	}
+	cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}}
+}
+
+// overlayEnd tells the last end of a container of a pod that is over, instead
+// of a wait for what will not come.
+func (g *generator) overlayEnd(cs *corev1.ContainerStatus) {
+	last := cs.LastTerminationState.Terminated
+	if !g.final() || cs.State.Waiting == nil || last == nil {
+		return
+	}
+	cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
+}
+
+// state tells the state of one attempt as seen.
+func (g *generator) state(s slot, c *runtime.Container) corev1.ContainerState {
+	switch c.State {
+	case runtime.Running:
+		return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(c.Started)}}
+	case runtime.Exited:
+		return corev1.ContainerState{Terminated: g.terminated(c)}
+	default:
+		return g.waiting(s)
+	}
+}
+
+func (g *generator) terminated(c *runtime.Container) *corev1.ContainerStateTerminated {
+	reason := c.Reason
+	switch {
+	case reason != "":
+	case c.ExitCode == 0:
+		reason = reasonCompleted
+	default:
+		reason = reasonError
+	}
+	return &corev1.ContainerStateTerminated{
+		ExitCode:    c.ExitCode,
+		Reason:      reason,
+		Message:     c.Message,
+		StartedAt:   stamp(c.Started),
+		FinishedAt:  stamp(c.Finished),
+		ContainerID: g.containerID(c.ID),
+	}
+}
+
+// waiting is the state of a container whose turn has not come: the API names
+// the wait for init containers differently.
+func (g *generator) waiting(s slot) corev1.ContainerState {
+	reason := reasonCreating
+	if len(g.pod.Spec.InitContainers) > 0 && s.kind != runtime.Ephemeral {
+		reason = reasonPodInit
+	}
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
+}
+
+// containerID is an id as the API writes it.
+func (g *generator) containerID(id string) string {
+	if id == "" || g.env.Runtime == "" {
+		return id
+	}
+	return g.env.Runtime + "://" + id
+}
+
+// lost is the state of a container that ran and whose end nobody saw.
+func lost(id string, ran *corev1.ContainerStateRunning) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		ExitCode:    exitCodeUnknown,
+		Reason:      reasonUnknown,
+		Message:     messageVanished,
+		StartedAt:   stamp(ran.StartedAt.Time),
+		ContainerID: id,
+	}}
+}
+
+func lostEnd(t *corev1.ContainerStateTerminated) bool { return t.Reason == reasonUnknown }

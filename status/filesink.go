@@ -1,0 +1,243 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Bounds of what a FileSink reads back.
+const (
+	maxFile  = 4 << 20
+	maxFiles = 1 << 16
+	maxName  = 255 // of a file, by the kernel
+)
+
+// FileSink keeps each pod's newest status as a JSON v1.Pod in a folder of its
+// own, in the file <namespace>_<name>_<uid>.json. A reader sees a whole file or
+// none: each is written beside its place, synced, and renamed into it. A new
+// process reads them back with Load.
+//
+// The pods' specs are in the files too and may hold secrets, so that the folder
+// is made with mode 0700 and the files with 0600.
+type FileSink struct {
+	dir  string
+	seed maphash.Seed
+
+	mu      sync.Mutex           // guards written
+	written map[types.UID]uint64 // hash of what is in the pod's file
+}
+
+var (
+	_ Sink    = (*FileSink)(nil)
+	_ Deleter = (*FileSink)(nil)
+)
+
+// NewFileSink returns a FileSink on the folder dir. It does no I/O: the folder
+// is made when it is first needed.
+func NewFileSink(dir string) (*FileSink, error) {
+	if dir == "" {
+		return nil, errors.New("status: a file sink needs a folder")
+	}
+	return &FileSink{dir: dir, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
+}
+
+// SetStatus writes the pod's file, unless it holds the same already.
+func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	name, err := fileName(pod)
+	if err != nil {
+		return err
+	}
+	out := withStatus(pod, st)
+	out.APIVersion, out.Kind, out.ManagedFields = "v1", "Pod", nil
+	data, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("encode status of pod %s: %w", pod.UID, err)
+	}
+	sum := maphash.Bytes(s.seed, data)
+	if s.holds(pod.UID, sum) {
+		return nil
+	}
+	if err := s.write(name, data); err != nil {
+		return fmt.Errorf("write status of pod %s: %w", pod.UID, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.written[pod.UID] = sum
+	return nil
+}
+
+func (s *FileSink) holds(uid types.UID, sum uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	had, ok := s.written[uid]
+	return ok && had == sum
+}
+
+// DeleteStatus removes the pod's file. One that is not there is no error.
+func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+	name, err := fileName(pod)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.written, pod.UID)
+	s.mu.Unlock()
+	root, err := os.OpenRoot(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove status of pod %s: %w", pod.UID, err)
+	}
+	defer root.Close() //nolint:errcheck // nothing was written through it
+	for _, n := range []string{name, partial(name)} {
+		if err := root.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove status of pod %s: %w", pod.UID, err)
+		}
+	}
+	return syncDir(root)
+}
+
+// write puts data into the file name, whole or not at all.
+func (s *FileSink) write(name string, data []byte) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // what was written is synced by then
+	tmp := partial(name)
+	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, root.Remove(tmp))
+	}
+	if err := root.Rename(tmp, name); err != nil {
+		return errors.Join(err, root.Remove(tmp))
+	}
+	return syncDir(root)
+}
+
+// syncDir makes a rename last through a crash.
+func syncDir(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Load returns the pods whose files are in the folder, each with its status.
+// Files that are no status of a pod, or not of the pod that their name tells,
+// are left out and told in the error; the pods are good nevertheless. A folder
+// that is not there holds none.
+func (s *FileSink) Load() ([]*corev1.Pod, error) {
+	root, err := os.OpenRoot(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load statuses: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // nothing was written through it
+	d, err := root.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("load statuses: %w", err)
+	}
+	names, err := d.Readdirnames(maxFiles)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	errs := []error{err, d.Close()}
+	var pods []*corev1.Pod
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") || !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		pod, err := s.read(root, name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("load status %q: %w", name, err))
+			continue
+		}
+		pods = append(pods, pod)
+	}
+	return pods, errors.Join(errs...)
+}
+
+func (s *FileSink) read(root *os.Root, name string) (*corev1.Pod, error) {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("is no regular file but %s", info.Mode().Type())
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("is larger than %d bytes", maxFile)
+	}
+	pod := new(corev1.Pod)
+	if err := json.Unmarshal(data, pod); err != nil {
+		return nil, err
+	}
+	if want, err := fileName(pod); err != nil || want != name {
+		return nil, errors.Join(fmt.Errorf("holds pod %s/%s %s", pod.Namespace, pod.Name, pod.UID), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.written[pod.UID] = maphash.Bytes(s.seed, data)
+	return pod, nil
+}
+
+// fileName returns the name of the pod's file. A name that is too long for the
+// kernel is cut; the UID tells pods apart.
+func fileName(pod *corev1.Pod) (string, error) {
+	if pod.UID == "" || pod.Name == "" || pod.Namespace == "" {
+		return "", errors.New("status file: the pod lacks a namespace, name or UID")
+	}
+	for _, part := range []string{pod.Namespace, pod.Name, string(pod.UID)} {
+		if strings.ContainsAny(part, "/\\\x00") || strings.HasPrefix(part, ".") {
+			return "", fmt.Errorf("status file: %q cannot be part of a file name", part)
+		}
+	}
+	head, tail := pod.Namespace+"_"+pod.Name, "_"+string(pod.UID)+".json"
+	room := maxName - len(partial(tail))
+	if room <= 0 {
+		return "", fmt.Errorf("status file: the UID has %d bytes", len(pod.UID))
+	}
+	return head[:min(len(head), room)] + tail, nil
+}
+
+// partial is the name of a file that is being written. Load skips it, and the
+// next write replaces it.
+func partial(name string) string { return "." + name + ".tmp" }

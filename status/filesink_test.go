@@ -1,0 +1,108 @@
+package status_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// ST-9: what one process wrote the next one reads.
+func TestFileSinkRoundTrip(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "statuses")
+	s, err := status.NewFileSink(dir)
+	require.NoError(t, err)
+	p := pod("init:i", "main:c")
+	st := status.Generate(p, runtime.Report{Seen: view(running("c", 2), exited("c", 1, 3), exited("i", 0, 0))}, corev1.PodStatus{}, status.Env{Runtime: "containerd"}, t0)
+	require.NoError(t, s.SetStatus(t.Context(), p, st))
+
+	info, err := os.Stat(filepath.Join(dir, "ns_p_uid-1.json"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	info, err = os.Stat(dir)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	again, err := status.NewFileSink(dir)
+	require.NoError(t, err)
+	pods, err := again.Load()
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	assert.True(t, equality.Semantic.DeepEqual(st, pods[0].Status))
+	assert.Equal(t, "Pod", pods[0].Kind)
+
+	require.NoError(t, again.DeleteStatus(t.Context(), p))
+	require.NoError(t, again.DeleteStatus(t.Context(), p))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// ST-9: broken and foreign files are told and do not hide the good ones.
+func TestFileSinkLoadsAroundBrokenFiles(t *testing.T) {
+	dir := t.TempDir()
+	s, err := status.NewFileSink(dir)
+	require.NoError(t, err)
+	require.NoError(t, s.SetStatus(t.Context(), pod("main:c"), corev1.PodStatus{Phase: corev1.PodRunning}))
+	good, err := os.ReadFile(filepath.Join(dir, "ns_p_uid-1.json"))
+	require.NoError(t, err)
+	for name, data := range map[string][]byte{
+		"half.json":             good[:len(good)/2],
+		"stolen.json":           good,
+		"huge.json":             []byte(strings.Repeat(" ", 5<<20)),
+		".ns_p_uid-2.json.tmp":  good[:10], // left by a crash
+		"README":                []byte("not mine"),
+		"ns_empty_uid-3.json":   nil,
+		"ns_number_uid-4.json":  []byte("7"),
+		"ns_nul_uid-5\x7f.json": []byte("null"),
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
+	}
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link.json")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "dir.json"), 0o700))
+	pods, err := s.Load()
+	require.Len(t, pods, 1)
+	assert.Equal(t, corev1.PodRunning, pods[0].Status.Phase)
+	for _, name := range []string{"half", "stolen", "huge", "ns_empty", "ns_number", "ns_nul", "link", "dir"} {
+		assert.ErrorContains(t, err, name)
+	}
+	assert.NotContains(t, err.Error(), "README")
+	assert.NotContains(t, err.Error(), ".tmp")
+}
+
+func TestFileSinkChecksNames(t *testing.T) {
+	s, err := status.NewFileSink(t.TempDir())
+	require.NoError(t, err)
+	for _, bad := range []string{"", "../x", "a/b", ".", "a\x00b", `a\b`} {
+		p := pod("main:c")
+		p.Name = bad
+		require.Error(t, s.SetStatus(t.Context(), p, corev1.PodStatus{}), "%q", bad)
+		require.Error(t, s.DeleteStatus(t.Context(), p), "%q", bad)
+	}
+	p := pod("main:c")
+	p.Name = strings.Repeat("n", 253)
+	require.NoError(t, s.SetStatus(t.Context(), p, corev1.PodStatus{}))
+	pods, err := s.Load()
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	_, err = status.NewFileSink("")
+	require.Error(t, err)
+}
+
+// A folder that was never made holds nothing.
+func TestFileSinkWithoutFolder(t *testing.T) {
+	s, err := status.NewFileSink(filepath.Join(t.TempDir(), "none"))
+	require.NoError(t, err)
+	pods, err := s.Load()
+	require.NoError(t, err)
+	assert.Empty(t, pods)
+	require.NoError(t, s.DeleteStatus(t.Context(), pod("main:c")))
+}

@@ -1,0 +1,145 @@
+package status
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Env is what a status tells about the node besides the pod.
+type Env struct {
+	// HostIPs are the node's addresses, primary first, one for each family.
+	HostIPs []string
+	// Runtime is the runtime's name. Container ids are told as
+	// "<runtime>://<id>"; bare when it is empty.
+	Runtime string
+	// RecursiveReadOnly says whether the runtime can make mounts read-only
+	// with all that is mounted below them.
+	RecursiveReadOnly bool
+}
+
+// Generate returns the status to tell about pod. It is pure: now is used for
+// the start time and for the transition times of conditions that change, and
+// nothing of the arguments is changed or shared but read-only values.
+//
+// former is the status told before, or the zero value. It is what makes the
+// answer steady: terminal phases, restart counts, exit codes, start time,
+// readiness that no probe of this process has judged yet, and addresses are
+// carried over from it.
+//
+// A report whose Seen.ObservedAt is zero says nothing about containers that it
+// does not list: they stay as they were told. In an inspection, a container
+// that is missing is gone.
+func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env Env, now time.Time) corev1.PodStatus {
+	g := generator{pod: pod, report: &r, former: &former, env: &env, now: stamp(now)}
+	st := corev1.PodStatus{
+		ObservedGeneration: pod.Generation,
+		QOSClass:           qosClass(pod, &former),
+		StartTime:          g.startTime(),
+		NominatedNodeName:  pod.Status.NominatedNodeName,
+
+		ResourceClaimStatuses:       pod.Status.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+
+		InitContainerStatuses:      g.containers(specsOf(pod, true)),
+		ContainerStatuses:          g.containers(specsOf(pod, false)),
+		EphemeralContainerStatuses: g.containers(ephemeralSpecs(pod)),
+	}
+	g.addresses(&st)
+	g.phase(&st)
+	g.podResources(&st)
+	st.Conditions = g.conditions(&st)
+	return st
+}
+
+// generator carries the arguments of Generate. All of them are read-only.
+type generator struct {
+	pod    *corev1.Pod
+	report *runtime.Report
+	former *corev1.PodStatus
+	env    *Env
+	now    metav1.Time
+}
+
+// observed reports whether the view comes from an inspection, so that what is
+// missing from it is gone.
+func (g *generator) observed() bool { return !g.report.Seen.ObservedAt.IsZero() }
+
+// final reports whether no container of the pod runs or will ever run again.
+func (g *generator) final() bool {
+	switch {
+	case g.report.Finished:
+		return true
+	case terminal(g.former.Phase):
+		return true
+	default:
+		return g.report.Ending != nil && g.observed() && !g.report.Seen.Running()
+	}
+}
+
+func (g *generator) startTime() *metav1.Time {
+	for _, t := range []*metav1.Time{g.former.StartTime, g.pod.Status.StartTime} {
+		if t != nil {
+			return t
+		}
+	}
+	now := g.now
+	return &now
+}
+
+// addresses fills the host's and the pod's addresses. A pod whose sandbox is
+// gone keeps those it had: they are part of what happened to it.
+func (g *generator) addresses(st *corev1.PodStatus) {
+	for _, ip := range g.env.HostIPs {
+		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
+	}
+	if len(st.HostIPs) == 0 {
+		st.HostIPs = g.former.HostIPs
+	}
+	if len(st.HostIPs) > 0 {
+		st.HostIP = st.HostIPs[0].IP
+	}
+	sandbox := g.report.Seen.ReadySandbox()
+	switch {
+	case sandbox == nil:
+		st.PodIPs = g.former.PodIPs
+	case sandbox.HostNetwork || g.pod.Spec.HostNetwork:
+		for _, ip := range st.HostIPs {
+			st.PodIPs = append(st.PodIPs, corev1.PodIP(ip))
+		}
+	case g.observed():
+		for _, ip := range sandbox.IPs {
+			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
+		}
+	default:
+		st.PodIPs = g.former.PodIPs
+	}
+	if len(st.PodIPs) > 0 {
+		st.PodIP = st.PodIPs[0].IP
+	}
+}
+
+// qosClass never changes in a pod's life.
+func qosClass(pod *corev1.Pod, former *corev1.PodStatus) corev1.PodQOSClass {
+	for _, q := range []corev1.PodQOSClass{former.QOSClass, pod.Status.QOSClass} {
+		if q != "" {
+			return q
+		}
+	}
+	return podspec.QOS(pod)
+}
+
+// stamp gives t the precision that statuses have on the wire, so that one read
+// back equals the one that was written.
+func stamp(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t.UTC().Truncate(time.Second))
+}
+
+func terminal(p corev1.PodPhase) bool { return p == corev1.PodFailed || p == corev1.PodSucceeded }

@@ -1,0 +1,291 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// lane is the way to one sink: a queue of the pods that it has to hear of. The
+// queue is guarded by Manager.mu; statuses stay in the manager, so that each is
+// kept once and the newest wins.
+type lane struct {
+	m    *Manager
+	n    int // index among the lanes
+	sink Sink
+	wake chan struct{} // one slot: there may be something to send
+
+	items    map[types.UID]*item // pods that wait or are being sent
+	ready    queue               // by how long they wait
+	delayed  queue               // by when their back-off ends
+	busy     int
+	failures int // sends in a row that failed, of any pod
+	draining bool
+}
+
+func newLane(m *Manager, n int, sink Sink) *lane {
+	return &lane{
+		m: m, n: n, sink: sink,
+		wake:    make(chan struct{}, 1),
+		items:   make(map[types.UID]*item),
+		ready:   queue{less: func(a, b *item) bool { return a.since.Before(b.since) }},
+		delayed: queue{less: func(a, b *item) bool { return a.due.Before(b.due) }},
+	}
+}
+
+// add has the pod sent. Manager.mu is held.
+func (l *lane) add(uid types.UID) {
+	it := l.items[uid]
+	if it == nil {
+		it = &item{uid: uid, since: time.Now()}
+		l.items[uid] = it
+		l.ready.push(it)
+	}
+	// A pod that waits already keeps its place; one that is being sent is
+	// looked at when that send is done.
+	l.poke()
+}
+
+func (l *lane) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run sends until ctx ends, and then for at most the flush time what is left.
+func (l *lane) run(ctx context.Context) error {
+	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var wg sync.WaitGroup
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	done := ctx.Done()
+	var end <-chan time.Time
+	for {
+		left, next := l.dispatch(sendCtx, &wg)
+		if done == nil && left == 0 {
+			break
+		}
+		timer.Reset(next)
+		select {
+		case <-l.wake:
+		case <-timer.C:
+		case <-done:
+			done = nil
+			flush := time.NewTimer(l.m.cfg.Flush)
+			defer flush.Stop()
+			end = flush.C
+			l.hurry()
+		case <-end:
+			cancel()
+			return l.giveUp(&wg)
+		}
+	}
+	wg.Wait()
+	return nil
+}
+
+// giveUp waits a little for sends that were told to end.
+func (l *lane) giveUp(wg *sync.WaitGroup) error {
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C: // a sink that ignores its context must not hold us for ever
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if len(l.items) == 0 {
+		return nil
+	}
+	return fmt.Errorf("status: %d statuses could not be told to %T", len(l.items), l.sink)
+}
+
+// hurry makes the lane end: back-offs are cut short once.
+func (l *lane) hurry() {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	l.draining = true
+	l.release()
+}
+
+// release ends all back-offs. Manager.mu is held.
+func (l *lane) release() {
+	for l.delayed.len() > 0 {
+		l.ready.push(l.delayed.pop())
+	}
+}
+
+// dispatch starts as many sends as may run. It returns how many pods are left
+// and when the next back-off ends.
+func (l *lane) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	now := time.Now()
+	for l.delayed.len() > 0 && !l.delayed.first().due.After(now) {
+		l.ready.push(l.delayed.pop())
+	}
+	for l.ready.len() > 0 && l.busy < l.parallel() {
+		l.busy++
+		l.start(ctx, wg, l.ready.pop())
+	}
+	next = time.Hour
+	if l.delayed.len() > 0 {
+		next = l.delayed.first().due.Sub(now)
+	}
+	return len(l.items), next
+}
+
+// parallel is one while the sink answers nobody: probing it with one pod at a
+// time is enough.
+func (l *lane) parallel() int {
+	if l.failures >= down && !l.draining {
+		return 1
+	}
+	return l.m.cfg.Parallel
+}
+
+// down is how many failures in a row make a sink count as down.
+const down = 20
+
+// start sends one pod in its own goroutine. Manager.mu is held.
+func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
+	e := l.m.entries[it.uid]
+	if e == nil {
+		l.busy--
+		delete(l.items, it.uid)
+		return
+	}
+	job := send{
+		entry: e, pod: e.pod, status: e.status, version: e.version,
+		deletion: e.gone && !e.open, told: e.told[l.n],
+	}
+	wg.Go(func() {
+		began := time.Now()
+		err := l.send(ctx, &job)
+		if h := l.m.cfg.Hooks.Sent; h != nil {
+			h(job.pod, time.Since(began), began.Sub(it.since), err)
+		}
+		l.log(&job, l.finish(&job, it, err), err)
+	})
+}
+
+// send is one look at a pod: the values that it is sent with.
+type send struct {
+	entry    *entry
+	pod      *corev1.Pod
+	status   corev1.PodStatus
+	version  uint64
+	told     uint64 // version that the sink has heard of
+	deletion bool
+}
+
+// send makes the call or, for a pod that is gone, those that are left of two:
+// its last status, then its deletion. A panic is an error.
+func (l *lane) send(ctx context.Context, job *send) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.m.cfg.Timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	if !job.deletion {
+		if err := l.sink.SetStatus(ctx, job.pod, job.status); err != nil {
+			return err
+		}
+		job.told = job.version
+		return nil
+	}
+	if job.told+1 < job.version { // the version before the deletion's is the last status
+		if err := l.sink.SetStatus(ctx, job.pod, job.status); err != nil {
+			return err
+		}
+		job.told = job.version - 1
+	}
+	if deleter, ok := l.sink.(Deleter); ok {
+		if err := deleter.DeleteStatus(ctx, job.pod); err != nil {
+			return err
+		}
+	}
+	job.told = job.version
+	return nil
+}
+
+// finish notes what a send came to and puts the pod where it belongs now. It
+// returns how many sends to the sink have failed in a row.
+func (l *lane) finish(job *send, it *item, err error) (failures int) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	defer l.poke()
+	l.busy--
+	job.entry.told[l.n] = job.told
+	if err != nil {
+		l.failures++
+		it.fails++
+		it.due = time.Now().Add(l.backOff(it.fails))
+		l.delayed.push(it)
+		return l.failures
+	}
+	if l.failures >= down {
+		l.release() // it is back: everything that waits may go
+	}
+	l.failures, it.fails = 0, 0
+	e := l.m.entries[it.uid]
+	if e != nil && (e != job.entry || e.version != job.version) {
+		it.since = time.Now()
+		l.ready.push(it)
+		return 0
+	}
+	delete(l.items, it.uid)
+	if e != nil && job.deletion {
+		l.m.buried(it.uid, e)
+	}
+	return 0
+}
+
+// log tells of a failure. Once the sink counts as down, one line says so for
+// all pods.
+func (l *lane) log(job *send, failures int, err error) {
+	if err == nil || failures > down {
+		return
+	}
+	logger := l.m.cfg.Logger.With(
+		slog.String("pod", job.pod.Name), slog.String("namespace", job.pod.Namespace),
+		slog.String("uid", string(job.pod.UID)), slog.Any("error", err))
+	if p := new(panicError); errors.As(err, &p) {
+		logger = logger.With(slog.String("stack", string(p.stack)))
+	}
+	if failures == down {
+		logger.Warn("status sink is down, its failures are not logged until it is back")
+		return
+	}
+	logger.Warn("status could not be told")
+}
+
+// panicError is a sink's panic.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic in status sink: %v", p.value) }
+
+// backOff doubles with each failure.
+func (l *lane) backOff(fails int) time.Duration {
+	d := l.m.cfg.BackOff
+	for i := 1; i < fails && d < l.m.cfg.MaxBackOff; i++ {
+		d *= 2
+	}
+	return min(d, l.m.cfg.MaxBackOff)
+}

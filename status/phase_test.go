@@ -1,0 +1,132 @@
+package status_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// ST-2: the phase for mixes of kinds, restart policies and rules.
+func TestPhase(t *testing.T) {
+	type list = []runtime.Container
+	crash := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}
+	for _, tc := range []struct {
+		name  string
+		pod   *corev1.Pod
+		seen  list
+		fails map[string]runtime.Failure
+		want  corev1.PodPhase
+	}{
+		{"nothing seen yet", pod("main:c"), nil, nil, corev1.PodPending},
+		{"image pull fails", pod("main:c"), nil, map[string]runtime.Failure{"c": {Reason: "ErrImagePull"}}, corev1.PodPending},
+		{"created only", pod("main:c"), list{created("c", 0)}, nil, corev1.PodPending},
+		{"running", pod("main:c"), list{running("c", 0)}, nil, corev1.PodRunning},
+		{"one of two runs, the other was never made", pod("main:c", "main:d"), list{running("c", 0)}, nil, corev1.PodPending},
+		{"one runs, one done, Always", pod("main:c", "main:d"), list{running("c", 0), exited("d", 0, 0)}, nil, corev1.PodRunning},
+		{"one runs, one failed, Never", pod("policy=Never", "main:c", "main:d"), list{running("c", 0), exited("d", 0, 1)}, nil, corev1.PodRunning},
+
+		{"done, Always", pod("main:c"), list{exited("c", 0, 0)}, nil, corev1.PodRunning},
+		{"failed, Always", pod("main:c"), list{exited("c", 0, 1)}, nil, corev1.PodRunning},
+		{"crash loop, Always", pod("main:c"), list{exited("c", 3, 1)}, crash, corev1.PodRunning},
+		{"done, OnFailure", pod("policy=OnFailure", "main:c"), list{exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"failed, OnFailure", pod("policy=OnFailure", "main:c"), list{exited("c", 0, 1)}, nil, corev1.PodRunning},
+		{"crash loop, OnFailure", pod("policy=OnFailure", "main:c"), list{exited("c", 2, 1)}, crash, corev1.PodRunning},
+		{"done after failures, OnFailure", pod("policy=OnFailure", "main:c"), list{exited("c", 1, 0), exited("c", 0, 1)}, nil, corev1.PodSucceeded},
+		{"one done one failed, OnFailure", pod("policy=OnFailure", "main:c", "main:d"), list{exited("c", 0, 0), exited("d", 0, 1)}, nil, corev1.PodRunning},
+		{"done, Never", pod("policy=Never", "main:c"), list{exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"failed, Never", pod("policy=Never", "main:c"), list{exited("c", 0, 1)}, nil, corev1.PodFailed},
+		{"one done one failed, Never", pod("policy=Never", "main:c", "main:d"), list{exited("c", 0, 0), exited("d", 0, 1)}, nil, corev1.PodFailed},
+
+		{"own policy Never of a failed one under Always", pod("main:c/Never"), list{exited("c", 0, 1)}, nil, corev1.PodFailed},
+		{"own policy Never of a done one under Always", pod("main:c/Never"), list{exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"own policy Always under Never", pod("policy=Never", "main:c/Always"), list{exited("c", 0, 1)}, nil, corev1.PodRunning},
+		{"own policy OnFailure under Never, failed", pod("policy=Never", "main:c/OnFailure", "main:d"), list{exited("c", 0, 1), exited("d", 0, 0)}, nil, corev1.PodRunning},
+		{"a rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), list{exited("c", 0, 42)}, nil, corev1.PodRunning},
+		{"no rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), list{exited("c", 0, 1)}, nil, corev1.PodFailed},
+		{"a negated rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpNotIn, 42), list{exited("c", 0, 1)}, nil, corev1.PodRunning},
+		{"no negated rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpNotIn, 42), list{exited("c", 0, 42)}, nil, corev1.PodFailed},
+
+		{"init runs", pod("init:i", "main:c"), list{running("i", 0)}, nil, corev1.PodPending},
+		{"init done, main not made", pod("init:i", "main:c"), list{exited("i", 0, 0)}, nil, corev1.PodPending},
+		{"init done, main runs", pod("init:i", "main:c"), list{running("c", 0), exited("i", 0, 0)}, nil, corev1.PodRunning},
+		{"second init runs", pod("init:i", "init:j", "main:c"), list{running("j", 0), exited("i", 0, 0)}, nil, corev1.PodPending},
+		{"init failed, Always", pod("init:i", "main:c"), list{exited("i", 0, 1)}, nil, corev1.PodPending},
+		{"init failed, OnFailure", pod("policy=OnFailure", "init:i", "main:c"), list{exited("i", 0, 1)}, nil, corev1.PodPending},
+		{"init failed, Never", pod("policy=Never", "init:i", "main:c"), list{exited("i", 0, 1)}, nil, corev1.PodFailed},
+		{"init failed, own Never under Always", pod("init:i/Never", "main:c"), list{exited("i", 0, 1)}, nil, corev1.PodFailed},
+		{"init crash loop", pod("init:i", "main:c"), list{exited("i", 1, 1)}, map[string]runtime.Failure{"i": {Reason: "CrashLoopBackOff"}}, corev1.PodPending},
+		{"init done under Never, all done", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0), exited("i", 0, 0)}, nil, corev1.PodSucceeded},
+
+		{"sidecar runs, main not made", pod("sidecar:s", "main:c"), list{running("s", 0)}, nil, corev1.PodPending},
+		{"sidecar and main run", pod("sidecar:s", "main:c"), list{running("c", 0), running("s", 0)}, nil, corev1.PodRunning},
+		{"sidecar ended, main runs", pod("sidecar:s", "main:c"), list{running("c", 0), exited("s", 0, 1)}, nil, corev1.PodRunning},
+		{"sidecar runs, main done, Never", pod("policy=Never", "sidecar:s", "main:c"), list{running("s", 0), exited("c", 0, 0)}, nil, corev1.PodRunning},
+		{"sidecar and main done, Never", pod("policy=Never", "sidecar:s", "main:c"), list{exited("s", 0, 137), exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"sidecar never pulled", pod("sidecar:s", "main:c"), nil, map[string]runtime.Failure{"s": {Reason: "ImagePullBackOff"}}, corev1.PodPending},
+		{"sidecar before an init that failed, Never", pod("policy=Never", "sidecar:s", "init:i", "main:c"), list{exited("i", 0, 1), exited("s", 0, 0)}, nil, corev1.PodFailed},
+
+		{"a debug container holds the end back", pod("policy=Never", "main:c", "debug:d"), list{running("d", 0), exited("c", 0, 0)}, nil, corev1.PodRunning},
+		{"a debug container that ended does not", pod("policy=Never", "main:c", "debug:d"), list{exited("d", 0, 1), exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"an unknown container holds the end back", pod("policy=Never", "main:c", "main:d"), list{unknown("d", 0), exited("c", 0, 0)}, nil, corev1.PodPending},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			st := status.Generate(tc.pod, runtime.Report{Seen: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.Env{}, t0)
+			assert.Equal(t, tc.want, st.Phase)
+		})
+	}
+}
+
+func withRule(p *corev1.Pod, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) *corev1.Pod {
+	p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{
+		Action:    corev1.ContainerRestartRuleActionRestart,
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes},
+	}}
+	return p
+}
+
+// ST-5: an ending gives the phase only when nothing runs any more.
+func TestPhaseOfAnEnding(t *testing.T) {
+	evicted := &runtime.Ending{Reason: "Evicted", Message: "The node was low on resource: memory.", Evicted: true}
+	deleted := &runtime.Ending{Deleted: true}
+	for _, tc := range []struct {
+		name     string
+		seen     []runtime.Container
+		ending   *runtime.Ending
+		finished bool
+		want     corev1.PodPhase
+		reason   string
+	}{
+		{"evicted, still running", []runtime.Container{running("c", 0)}, evicted, false, corev1.PodRunning, ""},
+		{"evicted, killed", []runtime.Container{exited("c", 0, 137)}, evicted, false, corev1.PodFailed, "Evicted"},
+		{"evicted, ended well", []runtime.Container{exited("c", 0, 0)}, evicted, false, corev1.PodFailed, "Evicted"},
+		{"evicted before it started", nil, evicted, true, corev1.PodFailed, "Evicted"},
+		{"deleted, still running", []runtime.Container{running("c", 0)}, deleted, false, corev1.PodRunning, ""},
+		{"deleted, ended well", []runtime.Container{exited("c", 0, 0)}, deleted, false, corev1.PodSucceeded, ""},
+		{"deleted, killed", []runtime.Container{exited("c", 0, 143)}, deleted, false, corev1.PodFailed, ""},
+		{"deleted before it started", nil, deleted, true, corev1.PodFailed, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			former := status.Generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))}, corev1.PodStatus{}, status.Env{}, t0)
+			if tc.seen == nil {
+				former = corev1.PodStatus{Phase: corev1.PodPending}
+			}
+			r := runtime.Report{Seen: view(tc.seen...), Ending: tc.ending, Finished: tc.finished}
+			st := status.Generate(pod("main:c"), r, former, status.Env{}, t0)
+			assert.Equal(t, tc.want, st.Phase)
+			assert.Equal(t, tc.reason, st.Reason)
+		})
+	}
+}
+
+// ST-5: a terminal phase never goes back, whatever is seen later.
+func TestTerminalPhaseStays(t *testing.T) {
+	former := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}
+	st := status.Generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))}, former, status.Env{}, t0)
+	assert.Equal(t, corev1.PodFailed, st.Phase)
+	assert.Equal(t, "DeadlineExceeded", st.Reason)
+	assert.Equal(t, "too long", st.Message)
+}

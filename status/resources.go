@@ -1,0 +1,138 @@
+package status
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// containerResources tells what a container was given and what it runs with.
+func (g *generator) containerResources(s slot, seen *runtime.Container, cs, former *corev1.ContainerStatus) {
+	cs.AllocatedResources, cs.Resources = nil, nil
+	if s.kind == runtime.Ephemeral {
+		return // they have none
+	}
+	if len(s.c.Resources.Requests) > 0 {
+		cs.AllocatedResources = s.c.Resources.Requests
+	}
+	same := cs.ContainerID != "" && cs.ContainerID == former.ContainerID
+	switch {
+	case cs.State.Running != nil && seen != nil && seen.Resources != nil:
+		cs.Resources = actual(&s.c.Resources, seen.Resources)
+	case same && former.Resources != nil && cs.State.Waiting == nil:
+		cs.Resources = former.Resources
+	default:
+		cs.Resources = s.c.Resources.DeepCopy()
+		cs.Resources.Claims = nil
+	}
+}
+
+// podResources tells what the pod as a whole was given, where it asks for that.
+func (g *generator) podResources(st *corev1.PodStatus) {
+	if g.pod.Spec.Resources == nil {
+		return
+	}
+	st.AllocatedResources = podspec.Requests(g.pod)
+	st.Resources = g.pod.Spec.Resources.DeepCopy()
+}
+
+// actual is the spec with what the runtime says in the places of what the spec
+// says, where the two differ by more than what the kernel's units lose.
+func actual(spec *corev1.ResourceRequirements, seen *runtime.Resources) *corev1.ResourceRequirements {
+	out := spec.DeepCopy()
+	out.Claims = nil
+	for _, f := range fields(seen) {
+		list := &out.Requests
+		if f.limit {
+			list = &out.Limits
+		}
+		want, ok := (*list)[f.name]
+		if ok && f.seen != nil && !f.same(want, *f.seen) {
+			(*list)[f.name] = f.seen.DeepCopy()
+		}
+	}
+	return out
+}
+
+// resizing reports whether the container runs with other resources than its
+// spec asks for. What the runtime does not tell is taken as right.
+func resizing(c *corev1.Container, seen *runtime.Resources) bool {
+	for _, f := range fields(seen) {
+		list := c.Resources.Requests
+		if f.limit {
+			list = c.Resources.Limits
+		}
+		want, ok := list[f.name]
+		if ok && f.seen != nil && !f.same(want, *f.seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// field is one figure of a container's resources.
+type field struct {
+	name  corev1.ResourceName
+	limit bool
+	seen  *resource.Quantity
+	same  func(want, seen resource.Quantity) bool
+}
+
+func fields(seen *runtime.Resources) []field {
+	if seen == nil {
+		return nil
+	}
+	return []field{
+		{corev1.ResourceCPU, false, seen.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }},
+		{corev1.ResourceCPU, true, seen.CPULimit, func(a, b resource.Quantity) bool {
+			return near(max(a.MilliValue(), minQuotaMilli), max(b.MilliValue(), minQuotaMilli), 1)
+		}},
+		{corev1.ResourceMemory, false, seen.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }},
+		// The kernel keeps memory limits in pages.
+		{corev1.ResourceMemory, true, seen.MemoryLimit, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }},
+	}
+}
+
+const (
+	minQuotaMilli = 10 // the kernel's least quota, 1 ms in a period of 100 ms
+	minShares     = 2
+	maxShares     = 262144
+	sharesPerCPU  = 1024
+	milliPerCPU   = 1000
+)
+
+// shares are what a cpu request comes to in the kernel's units.
+func shares(q resource.Quantity) int64 {
+	return min(max(q.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
+}
+
+func near(a, b, by int64) bool { return max(a, b)-min(a, b) <= by }
+
+// volumeMounts tells how the container's mounts came out.
+func (g *generator) volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus {
+	if len(c.VolumeMounts) == 0 {
+		return nil
+	}
+	out := make([]corev1.VolumeMountStatus, len(c.VolumeMounts))
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		out[i] = corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if !m.ReadOnly {
+			continue
+		}
+		mode := corev1.RecursiveReadOnlyDisabled
+		if m.RecursiveReadOnly != nil {
+			mode = *m.RecursiveReadOnly
+		}
+		if mode == corev1.RecursiveReadOnlyIfPossible {
+			mode = corev1.RecursiveReadOnlyDisabled
+			if g.env.RecursiveReadOnly {
+				mode = corev1.RecursiveReadOnlyEnabled
+			}
+		}
+		out[i].RecursiveReadOnly = &mode
+	}
+	return out
+}
