@@ -3,8 +3,10 @@ package embedded
 import (
 	"bytes"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,10 +37,22 @@ type console struct {
 	closed   bool
 }
 
-// tap is one attached client.
+// tap is one attached client. A slow one slows the container down, as a slow
+// terminal does; one that has gone is passed over.
 type tap struct {
-	out [2]io.Writer
-	end chan struct{} // closed when the container's output ends
+	chunks chan chunk
+	end    chan struct{} // closed when the container's output ends
+	gone   chan struct{} // closed by detach
+}
+
+// chunk is a piece of output on its way to an attached client.
+type chunk struct {
+	stream int
+	data   []byte
+}
+
+func newTap() *tap {
+	return &tap{chunks: make(chan chunk, 16), end: make(chan struct{}), gone: make(chan struct{})}
 }
 
 func newConsole(path string, cfg *v1.ContainerConfig) *console {
@@ -67,16 +81,23 @@ type output struct {
 // Write logs and shows p. It never fails: a container does not die of a full disk.
 func (o output) Write(p []byte) (int, error) {
 	o.c.mu.Lock()
-	defer o.c.mu.Unlock()
 	if o.c.closed {
+		o.c.mu.Unlock()
 		return len(p), nil
 	}
-	for t := range o.c.attached {
-		if w := t.out[o.stream]; w != nil {
-			_, _ = w.Write(p)
+	o.c.log(o.stream, p)
+	taps := slices.Collect(maps.Keys(o.c.attached))
+	o.c.mu.Unlock()
+	if len(taps) == 0 {
+		return len(p), nil
+	}
+	data := bytes.Clone(p)
+	for _, t := range taps {
+		select {
+		case t.chunks <- chunk{o.stream, data}:
+		case <-t.gone:
 		}
 	}
-	o.c.log(o.stream, p)
 	return len(p), nil
 }
 
@@ -195,6 +216,7 @@ func (c *console) attach(t *tap) {
 }
 
 func (c *console) detach(t *tap) {
+	close(t.gone)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.attached, t)

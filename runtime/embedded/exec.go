@@ -88,17 +88,17 @@ func (r *Runtime) ExecIn(ctx context.Context, id string, e Exec) (int32, error) 
 }
 
 // AttachTo joins the streams of a running container until it ends, ctx ends, or
-// the container's input was closed by this client.
+// the client cannot be written to any more. The caller closes sio.Stdin after it.
 func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan Size) error {
 	c, proc, err := r.process(id)
 	if err != nil {
 		return err
 	}
-	t := &tap{out: [2]io.Writer{sio.Stdout, sio.Stderr}, end: make(chan struct{})}
+	t := newTap()
 	c.console.attach(t)
 	defer c.console.detach(t)
 	if sio.Stdin != nil && c.console.input != nil {
-		go func() { // ends with the client's stream, which the caller closes
+		go func() { // ends with the client's stream
 			_, _ = io.Copy(c.console.input, sio.Stdin)
 			if c.console.isOnce {
 				_ = c.console.input.Close()
@@ -109,16 +109,44 @@ func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case k := <-t.chunks:
+			if err := sio.show(k); err != nil {
+				return err
+			}
 		case <-t.end:
-			return nil
+			return sio.rest(t)
 		case size, ok := <-resize:
 			if !ok {
 				resize = nil
 				continue
 			}
 			if term, can := proc.(Resizer); can {
-				_ = term.Resize(size.Width, size.Height)
+				_ = term.Resize(size.Width, size.Height) // the container may just have ended
 			}
+		}
+	}
+}
+
+// show writes one chunk to the client.
+func (s IO) show(k chunk) error {
+	w := [...]io.Writer{s.Stdout, s.Stderr}[k.stream]
+	if w == nil {
+		return nil
+	}
+	_, err := w.Write(k.data)
+	return err
+}
+
+// rest writes what is left after the container's end.
+func (s IO) rest(t *tap) error {
+	for {
+		select {
+		case k := <-t.chunks:
+			if err := s.show(k); err != nil {
+				return err
+			}
+		default:
+			return nil
 		}
 	}
 }

@@ -146,4 +146,3 @@ func withLogs(t testing.TB, cfg *v1.PodSandboxConfig) (*v1.PodSandboxConfig, str
 	cfg.LogDirectory = t.TempDir()
 	return cfg, filepath.Join(cfg.LogDirectory, "c/0.log")
 }
-
