@@ -1,0 +1,180 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// ErrStillRunning is why a termination has to be tried again: the runtime said
+// that the pod was stopped, and an inspection found that it was not.
+var ErrStillRunning = errors.New("containers still run")
+
+// Terminate ends the pod's containers within e.Grace and records how they ended.
+// It blocks until they have ended or ctx is done; a shorter grace is asked for by
+// cancelling ctx and calling again. Success means that nothing of the pod runs.
+//
+// A pod without containers in its spec is an orphan, known from the runtime
+// alone: nobody waits for its status, so all that is left of it is removed.
+func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+	orphan := len(pod.Spec.Containers) == 0
+	st := s.state(pod.UID)
+	defer st.begin()()
+	if !orphan {
+		s.cfg.Statuses.Observe(pod, runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID), Ending: &e})
+	}
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.StopForTermination(pod.UID)
+	}
+	if err := s.cfg.Runtime.Kill(ctx, pod, seen, e); err != nil {
+		s.tell(pod, st, "FailedKillPod", err)
+		return fmt.Errorf("kill pod: %w", err)
+	}
+	final, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Now())
+	if err != nil {
+		return fmt.Errorf("look at the killed pod: %w", err)
+	}
+	if final.Running() {
+		return fmt.Errorf("kill pod: %w: %s", ErrStillRunning, runningNames(final))
+	}
+	st.final = &final
+	if orphan {
+		return s.clear(ctx, pod, final)
+	}
+	s.cfg.Statuses.Observe(pod, runtime.Report{Seen: final, Failures: st.failures, Probes: s.verdicts(pod.UID), Ending: &e})
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Remove(pod.UID)
+	}
+	return nil
+}
+
+// Finish gives back what the pod held: volumes, cgroup and folder, and for a pod
+// that is deleted its dead containers, sandboxes and logs too. The last status
+// goes out when all of it is done.
+func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
+	st := s.state(pod.UID)
+	defer st.begin()()
+	if st.final == nil { // a new process took up the pod here
+		seen, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Time{})
+		if err != nil {
+			return fmt.Errorf("look at the ended pod: %w", err)
+		}
+		st.final = &seen
+	}
+	if err := s.release(ctx, pod, *st.final, e.Deleted); err != nil {
+		s.tell(pod, st, "FailedCleanup", err)
+		return err
+	}
+	s.cfg.Statuses.Observe(pod, runtime.Report{Seen: *st.final, Ending: &e, Finished: true})
+	s.forget(pod.UID)
+	return nil
+}
+
+// clear removes all that an orphan left.
+func (s *Syncer) clear(ctx context.Context, pod *corev1.Pod, final runtime.Pod) error {
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Remove(pod.UID)
+	}
+	if err := s.release(ctx, pod, final, true); err != nil {
+		return err
+	}
+	s.forget(pod.UID)
+	return nil
+}
+
+// release takes the steps of giving back. It goes on where one fails, so that
+// one stuck mount does not keep a cgroup, and joins the errors; the pod's folder
+// goes last, and only when nothing is mounted in it.
+func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod, deleted bool) error {
+	var errs []error
+	if deleted {
+		if err := s.cfg.Runtime.Remove(ctx, final); err != nil {
+			errs = append(errs, fmt.Errorf("remove containers: %w", err))
+		}
+	}
+	if s.cfg.Volumes != nil {
+		if err := s.cfg.Volumes.Unmount(ctx, pod.UID); err != nil {
+			errs = append(errs, fmt.Errorf("unmount volumes: %w", err))
+		}
+	}
+	if s.cfg.Cgroups != nil {
+		if err := s.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, s.removeFolders(pod, deleted))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Syncer) removeFolders(pod *corev1.Pod, logsToo bool) error {
+	dir, err := podDir(s.cfg.PodsDir, pod.UID)
+	if err != nil {
+		return err
+	}
+	if err := removeTree(dir); err != nil {
+		return fmt.Errorf("remove pod folder: %w", err)
+	}
+	if !logsToo {
+		return nil
+	}
+	logs, err := logDir(s.cfg.LogsDir, pod)
+	if err != nil {
+		return err
+	}
+	if err := removeTree(logs); err != nil {
+		return fmt.Errorf("remove log folder: %w", err)
+	}
+	return nil
+}
+
+// removeTree removes dir unless something is mounted below it: a mount that
+// stayed holds somebody's data, which is not ours to delete.
+func removeTree(dir string) error {
+	if m, err := mountBelow(dir); err != nil || m != "" {
+		if err == nil {
+			err = fmt.Errorf("%s is still mounted", m)
+		}
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func mountBelow(dir string) (string, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && (f[4] == real || strings.HasPrefix(f[4], real+"/")) {
+			return f[4], nil
+		}
+	}
+	return "", nil
+}
+
+func runningNames(p runtime.Pod) string {
+	var names []string
+	for i := range p.Containers {
+		if c := &p.Containers[i]; c.State == runtime.Running || c.State == runtime.Unknown {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,77 @@
+package podsync
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func TestResolver(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	require.NoError(t, os.WriteFile(conf, []byte("# node\nnameserver 10.0.0.2\nsearch corp example.com\noptions ndots:2 timeout:1\n"), 0o600))
+	two := "2"
+	extra := &corev1.PodDNSConfig{
+		Nameservers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"},
+		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0"}},
+	}
+	cluster := Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}, Domain: "cluster.local"}
+	for _, tt := range []struct {
+		name string
+		spec corev1.PodSpec
+		node Node
+		want runtime.DNS
+	}{
+		{"default leaves it to the runtime", corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, cluster, runtime.DNS{}},
+		{"cluster first without a cluster", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, Node{ResolvConf: conf}, runtime.DNS{}},
+		{"default with additions", corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: extra}, cluster, runtime.DNS{
+			Servers: []string{"10.0.0.2", "1.1.1.1"}, Searches: []string{"corp", "example.com", "mine"},
+			Options: []string{"timeout:1", "ndots:2", "edns0"},
+		}},
+		{"none", corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: extra}, cluster, runtime.DNS{
+			Servers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"}, Options: []string{"ndots:2", "edns0"},
+		}},
+		{"cluster first", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, cluster, runtime.DNS{
+			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
+		}},
+		{"cluster first on the host's network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, cluster, runtime.DNS{}},
+		{"cluster first with host network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true}, cluster, runtime.DNS{
+			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := resolver(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: tt.spec}, tt.node)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestHostname(t *testing.T) {
+	yes, override := true, "other"
+	long := strings.Repeat("a", 62) + "-b"
+	for _, tt := range []struct {
+		name, podName string
+		spec          corev1.PodSpec
+		host, domain  string
+	}{
+		{"pod's name", "web", corev1.PodSpec{}, "web", ""},
+		{"cut to what a host may have", long, corev1.PodSpec{}, strings.Repeat("a", 62), ""},
+		{"spec.hostname", "web", corev1.PodSpec{Hostname: "db", Subdomain: "sub"}, "db", "sub.ns.svc.cluster.local"},
+		{"as FQDN", "web", corev1.PodSpec{Hostname: "db", Subdomain: "sub", SetHostnameAsFQDN: &yes}, "db.sub.ns.svc.cluster.local", "sub.ns.svc.cluster.local"},
+		{"override", "web", corev1.PodSpec{HostnameOverride: &override}, "other", ""},
+		{"host network", "web", corev1.PodSpec{HostNetwork: true, Hostname: "db"}, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			host, domain := hostname(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: tt.podName, Namespace: "ns"}, Spec: tt.spec}, "cluster.local")
+			require.Equal(t, tt.host, host)
+			require.Equal(t, tt.domain, domain)
+		})
+	}
+}

@@ -1,0 +1,209 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Runtime carries out what was decided. Its errors tell which call failed.
+type Runtime interface {
+	// Apply carries out plan in order. It keeps on where one container fails.
+	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied
+	// Kill ends every container of seen within e.Grace, then its sandboxes. It
+	// returns nil only when nothing of them runs.
+	Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error
+	// Remove removes the dead containers and stopped sandboxes of seen.
+	Remove(ctx context.Context, seen runtime.Pod) error
+}
+
+// Seen inspects a pod: it returns a view that was observed after at.
+type Seen interface {
+	NewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
+}
+
+// Statuses works out a pod's status from a report, records and sends it. It does
+// not block on whoever the status is sent to.
+type Statuses interface {
+	Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus
+}
+
+// Volumes puts a pod's volumes in place and takes them away.
+type Volumes interface {
+	Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error)
+	Unmount(ctx context.Context, uid types.UID) error
+}
+
+// Cgroups makes the cgroup that a pod's containers are put below, and removes it.
+type Cgroups interface {
+	Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error)
+	Remove(ctx context.Context, uid types.UID) error
+}
+
+// Probes runs the probes of a pod's containers.
+type Probes interface {
+	Add(pod *corev1.Pod)
+	StopForTermination(uid types.UID)
+	Remove(uid types.UID)
+	Verdicts(uid types.UID) runtime.Verdicts
+}
+
+// Admitter is a slow check, run in the pod's own turn with a deadline: it may
+// ask others. A pod that it refuses, or about which it says nothing in time, is
+// kept from running and asked about again; a pod that runs is stopped only by a
+// refusal, never by silence.
+type Admitter interface {
+	Admit(ctx context.Context, pod *corev1.Pod) (podspec.Verdict, error)
+}
+
+// Ender asks for the end of a pod. It does not block.
+type Ender interface {
+	End(uid types.UID, e runtime.Ending)
+}
+
+// Recorder takes Kubernetes events. It does not block.
+type Recorder interface {
+	Record(event *corev1.Event)
+}
+
+// Config describes a Syncer.
+type Config struct {
+	Runtime  Runtime  // required
+	Seen     Seen     // required
+	Statuses Statuses // required
+
+	PodsDir string // absolute; a folder a pod is made in it, 0700. Required
+	LogsDir string // absolute; container logs by pod. Required
+
+	Ender    Ender           // ends pods past their active deadline; default: they run on
+	Volumes  Volumes         // default: none; a pod with volumes is an error
+	Cgroups  Cgroups         // default: the runtime chooses
+	Probes   Probes          // default: every probe counts as passed
+	Objects  podspec.Objects // default: there are none
+	BackOff  runtime.BackOff // default: runtime's
+	Admit    []Admitter      // slow checks, all must agree; default: none
+	Network  func() error    // nil error: the network is ready; default: always
+	Recorder Recorder        // default: events are dropped
+	Logger   *slog.Logger    // default: discard
+	Node     Node
+
+	AdmitTimeout time.Duration // for all of Admit together; default 10 s
+}
+
+// Node is what pods are told about the node they run on.
+type Node struct {
+	Name        string
+	IPs         []string            // primary first
+	Allocatable corev1.ResourceList // what resourceFieldRef means without a limit
+	ResolvConf  string              // default /etc/resolv.conf
+	ClusterDNS  []string            // servers for dnsPolicy ClusterFirst; default: as Default
+	Domain      string              // cluster domain; default none
+}
+
+const (
+	defaultAdmitTimeout = 10 * time.Second
+	defaultResolvConf   = "/etc/resolv.conf"
+)
+
+func (c *Config) fill() error {
+	var errs []error
+	require := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New("podsync: "+what))
+		}
+	}
+	require(c.Runtime != nil, "nil Runtime")
+	require(c.Seen != nil, "nil Seen")
+	require(c.Statuses != nil, "nil Statuses")
+	require(filepath.IsAbs(c.PodsDir), "PodsDir is not an absolute path")
+	require(filepath.IsAbs(c.LogsDir), "LogsDir is not an absolute path")
+	require(c.AdmitTimeout >= 0, "negative AdmitTimeout")
+	if c.AdmitTimeout == 0 {
+		c.AdmitTimeout = defaultAdmitTimeout
+	}
+	if c.Node.ResolvConf == "" {
+		c.Node.ResolvConf = defaultResolvConf
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+// Syncer carries out the transactions of pods. It is a podworkers.Syncer.
+type Syncer struct {
+	cfg Config
+
+	mu   sync.Mutex // guards pods, held over memory only
+	pods map[types.UID]*podState
+}
+
+// podState is what one turn leaves to the next. Only the pod's own turn uses it.
+type podState struct {
+	failures map[string]runtime.Failure // of the last Apply
+	told     map[string]string          // faults of the turn before by reason: each was an event
+	telling  map[string]string          // faults of this turn
+	final    *runtime.Pod               // last view, taken after the containers ended
+}
+
+// New returns a Syncer. It does no I/O.
+func New(cfg Config) (*Syncer, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	return &Syncer{cfg: cfg, pods: map[types.UID]*podState{}}, nil
+}
+
+func (s *Syncer) state(uid types.UID) *podState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.pods[uid]
+	if st == nil {
+		st = new(podState)
+		s.pods[uid] = st
+	}
+	return st
+}
+
+func (s *Syncer) forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, uid)
+}
+
+// begin starts a turn of telling faults; its result ends it.
+func (st *podState) begin() (end func()) {
+	st.telling = map[string]string{}
+	return func() { st.told = st.telling }
+}
+
+// tell reports a fault as an event, once as long as every turn meets it.
+func (s *Syncer) tell(pod *corev1.Pod, st *podState, reason string, err error) {
+	text := err.Error()
+	st.telling[reason] = text
+	if st.told[reason] != text {
+		s.event(pod, corev1.EventTypeWarning, reason, text)
+	}
+}
+
+func (s *Syncer) event(pod *corev1.Pod, kind, reason, message string) {
+	if s.cfg.Recorder != nil {
+		s.cfg.Recorder.Record(podspec.NewEvent(pod, kind, reason, message, time.Now()))
+	}
+}
+
+func (s *Syncer) verdicts(uid types.UID) runtime.Verdicts {
+	if s.cfg.Probes == nil {
+		return nil
+	}
+	return s.cfg.Probes.Verdicts(uid)
+}

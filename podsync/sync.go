@@ -1,0 +1,257 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Event and status reasons, as the kubelet tells them.
+const (
+	reasonBlocked    = "Blocked"
+	reasonDeadline   = "DeadlineExceeded"
+	reasonNetwork    = "NetworkNotReady"
+	reasonCgroup     = "FailedCreatePodContainer"
+	reasonFolder     = "FailedCreatePodDirectory"
+	reasonVolume     = "FailedMount"
+	reasonPullSecret = "FailedToRetrieveImagePullSecret"
+)
+
+const blockedRetry = 10 * time.Second
+
+// ErrNetworkNotReady is why a pod with a network of its own does not start yet.
+var ErrNetworkNotReady = errors.New("network is not ready")
+
+// Sync brings pod a step towards its spec: it reports what was seen, puts in
+// place what the containers need and carries out the plan. It blocks for as long
+// as the runtime takes, image pulls included, and ends early with ctx. An error
+// means that the turn broke off; back-offs are no error but the outcome's Due.
+func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+	st := s.state(pod.UID)
+	defer st.begin()()
+	report := runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID)}
+	told := s.cfg.Statuses.Observe(pod, report)
+	if told.Phase == corev1.PodSucceeded || told.Phase == corev1.PodFailed {
+		return runtime.Outcome{Terminal: true}, nil
+	}
+	deadline, late := pastDeadline(pod, told.StartTime.DeepCopy(), time.Now())
+	if late && s.cfg.Ender != nil {
+		s.cfg.Ender.End(pod.UID, runtime.Ending{
+			Grace: podspec.GracePeriod(pod), Reason: reasonDeadline,
+			Message: "Pod was active on the node longer than the specified deadline",
+		})
+		return runtime.Outcome{}, nil
+	}
+	out, err := s.admitted(ctx, pod, seen, st, report)
+	if !late {
+		out.Due = earlier(out.Due, deadline)
+	}
+	return out, err
+}
+
+// admitted is the rest of a sync, behind the slow checks.
+func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.Outcome, error) {
+	if blocked := s.blocked(ctx, pod, seen); blocked != nil {
+		report.Blocked = blocked
+		s.cfg.Statuses.Observe(pod, report)
+		s.tell(pod, st, reasonBlocked, errors.New(blocked.Message))
+		out := runtime.Outcome{Due: time.Now().Add(blockedRetry)}
+		if !seen.Running() {
+			return out, nil
+		}
+		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Ending{Grace: podspec.GracePeriod(pod)})
+	}
+	m, reason, err := s.prepare(ctx, pod, st)
+	if err != nil {
+		st.failures = map[string]runtime.Failure{"": {Reason: reason, Message: err.Error(), Err: err}}
+		report.Failures = st.failures
+		s.cfg.Statuses.Observe(pod, report)
+		s.tell(pod, st, reason, err)
+		return runtime.Outcome{}, err
+	}
+	if s.cfg.Probes != nil {
+		s.cfg.Probes.Add(pod)
+	}
+	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff}
+	plan := runtime.Plan(pod, view, time.Now())
+	return s.apply(ctx, pod, plan, m, st, report)
+}
+
+func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials, st *podState, report runtime.Report) (runtime.Outcome, error) {
+	var out runtime.Outcome
+	failures := map[string]runtime.Failure{}
+	var work []runtime.Action
+	for _, a := range plan {
+		if a.Verb != runtime.Wait {
+			work = append(work, a)
+			continue
+		}
+		out.Due = earlier(out.Due, a.Until)
+		failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
+	}
+	var errs []error
+	if len(work) > 0 {
+		for name, f := range s.cfg.Runtime.Apply(ctx, pod, work, m).Failures {
+			failures[name] = f
+			out.Due = earlier(out.Due, f.Until)
+			if f.Err != nil && !errors.Is(f.Err, runtime.ErrBackOff) {
+				errs = append(errs, failureError(name, f))
+			}
+		}
+	}
+	if !sameFailures(st.failures, failures) {
+		st.failures = failures
+		report.Failures = failures
+		s.cfg.Statuses.Observe(pod, report)
+	}
+	return out, errors.Join(errs...)
+}
+
+func failureError(name string, f runtime.Failure) error {
+	if name == "" {
+		return fmt.Errorf("%s: %w", f.Reason, f.Err)
+	}
+	return fmt.Errorf("container %s: %s: %w", name, f.Reason, f.Err)
+}
+
+// sameFailures compares what a status would show of them.
+func sameFailures(a, b map[string]runtime.Failure) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, x := range a {
+		y, ok := b[name]
+		if !ok || x.Reason != y.Reason || x.Message != y.Message {
+			return false
+		}
+	}
+	return true
+}
+
+// blocked asks the slow checks. Silence holds back a pod that does not run yet
+// and leaves one that runs alone.
+func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) *runtime.Failure {
+	if len(s.cfg.Admit) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.AdmitTimeout)
+	defer cancel()
+	for _, a := range s.cfg.Admit {
+		v, err := ask(ctx, a, pod)
+		switch {
+		case err != nil && seen.Running():
+			continue
+		case err != nil:
+			return &runtime.Failure{Reason: reasonBlocked, Message: fmt.Sprintf("admission check: %v", err), Err: err}
+		case !v.OK:
+			return &runtime.Failure{Reason: reasonBlocked, Message: v.Reason + ": " + v.Message}
+		}
+	}
+	return nil
+}
+
+// ask bounds an admitter that does not heed its context. Its goroutine lives on
+// until the admitter returns; its answer goes to nobody.
+func ask(ctx context.Context, a Admitter, pod *corev1.Pod) (podspec.Verdict, error) {
+	type answer struct {
+		v   podspec.Verdict
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() {
+		v, err := a.Admit(ctx, pod)
+		told <- answer{v, err}
+	}()
+	select {
+	case got := <-told:
+		return got.v, got.err
+	case <-ctx.Done():
+		return podspec.Verdict{}, context.Cause(ctx)
+	}
+}
+
+// prepare puts in place what the pod's containers stand on. The reason names
+// the step that failed.
+func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m runtime.Materials, reason string, err error) {
+	if s.cfg.Network != nil && !pod.Spec.HostNetwork {
+		if err := s.cfg.Network(); err != nil {
+			return m, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
+		}
+	}
+	m = runtime.Materials{
+		NodeName: s.cfg.Node.Name, HostIPs: s.cfg.Node.IPs, Allocatable: s.cfg.Node.Allocatable, Objects: s.cfg.Objects,
+	}
+	m.Hostname, m.Domain = hostname(pod, s.cfg.Node.Domain)
+	if m.DNS, err = resolver(pod, s.cfg.Node); err != nil {
+		return m, reasonFolder, err
+	}
+	if m.Dir, m.LogDir, err = s.folders(pod); err != nil {
+		return m, reasonFolder, err
+	}
+	if s.cfg.Cgroups != nil {
+		if m.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {
+			return m, reasonCgroup, fmt.Errorf("cgroup: %w", err)
+		}
+	}
+	if m.Volumes, err = s.volumes(ctx, pod); err != nil {
+		return m, reasonVolume, err
+	}
+	m.PullSecrets = s.pullSecrets(ctx, pod, st)
+	return m, "", nil
+}
+
+func (s *Syncer) volumes(ctx context.Context, pod *corev1.Pod) (map[string]runtime.Volume, error) {
+	if s.cfg.Volumes != nil {
+		v, err := s.cfg.Volumes.Mount(ctx, pod, s.cfg.Objects)
+		if err != nil {
+			return nil, fmt.Errorf("mount volumes: %w", err)
+		}
+		return v, nil
+	}
+	if n := len(pod.Spec.Volumes); n > 0 {
+		return nil, fmt.Errorf("pod asks for %d volumes and the agent was built without a volume manager", n)
+	}
+	return nil, nil
+}
+
+// pullSecrets finds what spec.imagePullSecrets names. One that is missing is
+// left out, as the API has it: the pull tells whether it was needed.
+func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState) []podspec.Object {
+	var found []podspec.Object
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if s.cfg.Objects == nil {
+			break
+		}
+		o, err := s.cfg.Objects.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: pod.Namespace, Name: ref.Name})
+		if err != nil {
+			s.tell(pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))
+			continue
+		}
+		found = append(found, o)
+	}
+	return found
+}
+
+// folders makes the pod's own folder and its log folder.
+func (s *Syncer) folders(pod *corev1.Pod) (dir, logs string, err error) {
+	if dir, err = podDir(s.cfg.PodsDir, pod.UID); err != nil {
+		return "", "", err
+	}
+	if logs, err = logDir(s.cfg.LogsDir, pod); err != nil {
+		return "", "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", fmt.Errorf("pod folder: %w", err)
+	}
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return "", "", fmt.Errorf("log folder: %w", err)
+	}
+	return dir, logs, nil
+}

@@ -1,0 +1,396 @@
+package podsync_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// node stands in for everything a Syncer uses, and writes down the order in
+// which it was used.
+type node struct {
+	mu       sync.Mutex
+	trace    []string
+	seen     runtime.Pod
+	applied  runtime.Applied
+	fail     map[string]error // by step
+	told     []runtime.Report
+	phase    corev1.PodPhase
+	start    *metav1.Time
+	events   []*corev1.Event
+	ended    []runtime.Ending
+	material runtime.Materials
+}
+
+func (n *node) step(s string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.trace = append(n.trace, s)
+	return n.fail[s]
+}
+
+func (n *node) Apply(_ context.Context, _ *corev1.Pod, _ []runtime.Action, m runtime.Materials) runtime.Applied {
+	_ = n.step("apply")
+	n.material = m
+	return n.applied
+}
+
+func (n *node) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Ending) error {
+	return n.step("kill")
+}
+func (n *node) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
+func (n *node) NewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+	return n.seen, n.step("inspect")
+}
+
+func (n *node) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
+	_ = n.step("status")
+	n.told = append(n.told, r)
+	return corev1.PodStatus{Phase: n.phase, StartTime: n.start}
+}
+
+func (n *node) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
+	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount")
+}
+func (n *node) Unmount(context.Context, types.UID) error { return n.step("unmount") }
+func (n *node) Add(*corev1.Pod)                          { _ = n.step("probes") }
+func (n *node) StopForTermination(types.UID)             { _ = n.step("stop probes") }
+func (n *node) Verdicts(types.UID) runtime.Verdicts      { return nil }
+func (n *node) Record(e *corev1.Event)                   { n.events = append(n.events, e) }
+func (n *node) End(_ types.UID, e runtime.Ending)        { n.ended = append(n.ended, e) }
+
+type probes struct{ *node }
+
+func (p probes) Remove(types.UID) { _ = p.step("remove probes") }
+
+type cgroups struct{ *node }
+
+func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
+	return "/kubepods/podx", c.step("cgroup")
+}
+func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }
+
+type objects map[podspec.Ref]podspec.Object
+
+func (o objects) Object(_ context.Context, r podspec.Ref) (podspec.Object, error) {
+	if found, ok := o[r]; ok {
+		return found, nil
+	}
+	return podspec.Object{}, podspec.ErrNoObject
+}
+
+func pod() *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid-1"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox:1"}}},
+	}
+	podspec.Default(p)
+	return p
+}
+
+func config(t *testing.T, n *node) podsync.Config {
+	dir := t.TempDir()
+	return podsync.Config{
+		Runtime: n, Seen: n, Statuses: n, Volumes: n, Cgroups: cgroups{n}, Probes: probes{n}, Recorder: n, Ender: n,
+		PodsDir: filepath.Join(dir, "pods"), LogsDir: filepath.Join(dir, "logs"),
+	}
+}
+
+func newSyncer(t *testing.T, cfg podsync.Config) *podsync.Syncer {
+	s, err := podsync.New(cfg)
+	require.NoError(t, err)
+	return s
+}
+
+// PS-1
+func TestSyncTakesItsStepsInOrder(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.Equal(t, runtime.Outcome{}, out)
+	require.Equal(t, []string{"status", "cgroup", "mount", "probes", "apply"}, n.trace)
+	require.Equal(t, "/kubepods/podx", n.material.CgroupParent)
+	require.Equal(t, "web", n.material.Hostname)
+	require.Equal(t, "/somewhere", n.material.Volumes["data"].HostPath)
+	info, err := os.Stat(n.material.Dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.Equal(t, filepath.Join(cfg.LogsDir, "default_web_uid-1"), n.material.LogDir)
+}
+
+// PS-1
+func TestAFaultBreaksTheTurnAndIsToldOnce(t *testing.T) {
+	for _, tt := range []struct{ step, reason string }{
+		{"cgroup", "FailedCreatePodContainer"},
+		{"mount", "FailedMount"},
+	} {
+		t.Run(tt.step, func(t *testing.T) {
+			n := &node{phase: corev1.PodPending, fail: map[string]error{tt.step: errors.New("boom")}}
+			s := newSyncer(t, config(t, n))
+			for range 3 {
+				_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+				require.ErrorContains(t, err, "boom")
+			}
+			require.NotContains(t, n.trace, "apply")
+			require.Len(t, n.events, 1)
+			require.Equal(t, tt.reason, n.events[0].Reason)
+			require.Equal(t, tt.reason, n.told[len(n.told)-1].Failures[""].Reason)
+
+			n.fail = nil
+			_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+			require.NoError(t, err)
+			require.Contains(t, n.trace, "apply", "the next turn goes on")
+			require.Empty(t, n.told[len(n.told)-1].Failures, "and takes the reason back")
+
+			n.fail = map[string]error{tt.step: errors.New("boom")}
+			_, err = s.Sync(t.Context(), pod(), runtime.Pod{})
+			require.Error(t, err)
+			require.Len(t, n.events, 2, "a fault that comes back is news")
+		})
+	}
+}
+
+// PS-1
+func TestNetworkIsWaitedForUnlessTheHosts(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	cfg.Network = func() error { return errors.New("no CNI config") }
+	s := newSyncer(t, cfg)
+	_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+	require.ErrorIs(t, err, podsync.ErrNetworkNotReady)
+	require.NotContains(t, n.trace, "apply")
+	p := pod()
+	p.Spec.HostNetwork = true
+	_, err = s.Sync(t.Context(), p, runtime.Pod{})
+	require.NoError(t, err)
+	require.Empty(t, n.material.Hostname, "runc refuses a hostname in the node's UTS namespace")
+}
+
+// PS-2
+func TestOnlyBackOffsLeftIsASuccessThatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soon, later := time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
+		n := &node{phase: corev1.PodRunning, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+			"a": {Reason: "ImagePullBackOff", Until: later},
+			"b": {Reason: "CrashLoopBackOff", Until: soon},
+		}}}
+		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+		require.NoError(t, err)
+		require.Equal(t, soon, out.Due)
+		require.Equal(t, "CrashLoopBackOff", n.told[len(n.told)-1].Failures["b"].Reason, "the status says so at once")
+	})
+}
+
+func TestAFailedContainerIsAnErrorOfTheTurn(t *testing.T) {
+	boom := errors.New("no such command")
+	n := &node{phase: corev1.PodPending, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+		"main": {Reason: "RunContainerError", Message: "no such command", Err: boom},
+	}}}
+	_, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+	require.ErrorIs(t, err, boom)
+	require.ErrorContains(t, err, "container main: RunContainerError")
+}
+
+// PW-4: a terminal phase is the outcome, and nothing is touched.
+func TestATerminalPhaseEndsTheSync(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		n := &node{phase: phase}
+		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+		require.NoError(t, err)
+		require.True(t, out.Terminal)
+		require.Equal(t, []string{"status"}, n.trace)
+	}
+}
+
+// PS-5
+func TestActiveDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := metav1.Now()
+		n := &node{phase: corev1.PodRunning, start: &start}
+		s := newSyncer(t, config(t, n))
+		p := pod()
+		limit := int64(60)
+		p.Spec.ActiveDeadlineSeconds = &limit
+		out, err := s.Sync(t.Context(), p, runtime.Pod{})
+		require.NoError(t, err)
+		require.Equal(t, start.Add(time.Minute), out.Due, "the deadline wakes the pod")
+		require.Empty(t, n.ended)
+		time.Sleep(time.Minute)
+		_, err = s.Sync(t.Context(), p, runtime.Pod{})
+		require.NoError(t, err)
+		require.Len(t, n.ended, 1)
+		require.Equal(t, "DeadlineExceeded", n.ended[0].Reason)
+		require.Equal(t, 30*time.Second, n.ended[0].Grace)
+	})
+}
+
+type admitter func(context.Context) (podspec.Verdict, error)
+
+func (a admitter) Admit(ctx context.Context, _ *corev1.Pod) (podspec.Verdict, error) { return a(ctx) }
+
+// PS-1, SL-3
+func TestSlowAdmission(t *testing.T) {
+	running := runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}
+	refuse := admitter(func(context.Context) (podspec.Verdict, error) { return podspec.Refused("Quota", "used up"), nil })
+	hang := admitter(func(ctx context.Context) (podspec.Verdict, error) {
+		<-ctx.Done()
+		return podspec.Verdict{}, ctx.Err()
+	})
+	for _, tt := range []struct {
+		name    string
+		admit   admitter
+		seen    runtime.Pod
+		blocked bool
+		killed  bool
+	}{
+		{"refused before it runs", refuse, runtime.Pod{}, true, false},
+		{"refused while it runs", refuse, running, true, true},
+		{"silent before it runs", hang, runtime.Pod{}, true, false},
+		{"silent while it runs", hang, running, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &node{phase: corev1.PodPending}
+				cfg := config(t, n)
+				cfg.Admit = []podsync.Admitter{tt.admit}
+				began := time.Now()
+				out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), tt.seen)
+				require.NoError(t, err)
+				require.LessOrEqual(t, time.Since(began), 10*time.Second)
+				require.Equal(t, tt.blocked, !slices.Contains(n.trace, "apply"))
+				require.Equal(t, tt.killed, slices.Contains(n.trace, "kill"))
+				if tt.blocked {
+					require.Equal(t, "Blocked", n.told[len(n.told)-1].Blocked.Reason)
+					require.False(t, out.Due.IsZero(), "it is asked about again")
+				}
+			})
+		})
+	}
+}
+
+// PS-3
+func TestTerminateRecordsTheEndBeforeAnythingGoes(t *testing.T) {
+	n := &node{phase: corev1.PodRunning, seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143}}}}
+	s := newSyncer(t, config(t, n))
+	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Grace: time.Second, Deleted: true}))
+	require.Equal(t, []string{"status", "stop probes", "kill", "inspect", "status", "remove probes"}, n.trace)
+	require.EqualValues(t, 143, n.told[1].Seen.Containers[0].ExitCode)
+	require.NotNil(t, n.told[0].Ending)
+}
+
+// PW-8: the runtime said that it stopped, and it did not.
+func TestTerminateDoesNotBelieveTheRuntime(t *testing.T) {
+	n := &node{seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}}
+	err := newSyncer(t, config(t, n)).Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Grace: time.Second})
+	require.ErrorIs(t, err, podsync.ErrStillRunning)
+	require.ErrorContains(t, err, "main")
+	require.NotContains(t, n.trace, "remove probes")
+}
+
+// PS-4
+func TestFinishGivesEverythingBack(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	s := newSyncer(t, cfg)
+	_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Deleted: true}))
+	n.trace = nil
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+	require.Equal(t, []string{"remove containers", "unmount", "remove cgroup", "status"}, n.trace)
+	require.True(t, n.told[len(n.told)-1].Finished)
+	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
+	require.NoDirExists(t, filepath.Join(cfg.LogsDir, "default_web_uid-1"))
+}
+
+func TestFinishKeepsWhatAFinishedJobLeft(t *testing.T) {
+	n := &node{phase: corev1.PodSucceeded}
+	cfg := config(t, n)
+	s := newSyncer(t, cfg)
+	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_web_uid-1"), 0o755))
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{}))
+	require.NotContains(t, n.trace, "remove containers", "its containers are there to look at")
+	require.DirExists(t, filepath.Join(cfg.LogsDir, "default_web_uid-1"))
+}
+
+// PW-8
+func TestFinishGoesOnAndIsCalledAgain(t *testing.T) {
+	n := &node{fail: map[string]error{"unmount": errors.New("busy")}}
+	cfg := config(t, n)
+	s := newSyncer(t, cfg)
+	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-1", "volumes"), 0o700))
+	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}), "busy")
+	require.Contains(t, n.trace, "remove cgroup", "one stuck step keeps no other")
+	require.NotContains(t, n.trace, "status")
+	require.DirExists(t, filepath.Join(cfg.PodsDir, "uid-1"), "nothing is deleted under a mount")
+	n.fail = nil
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
+}
+
+// PW-11
+func TestAnOrphanLeavesNothing(t *testing.T) {
+	n := &node{}
+	cfg := config(t, n)
+	s := newSyncer(t, cfg)
+	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default", UID: "uid-9"}}
+	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_old_uid-9", "main"), 0o755))
+	require.NoError(t, s.Terminate(t.Context(), orphan, runtime.Pod{UID: "uid-9"}, runtime.Ending{Grace: time.Second}))
+	require.Equal(t, []string{"stop probes", "kill", "inspect", "remove probes", "remove containers", "unmount", "remove cgroup"}, n.trace)
+	require.NoDirExists(t, filepath.Join(cfg.LogsDir, "default_old_uid-9"))
+}
+
+func TestNamesThatWouldLeaveTheFolderAreRefused(t *testing.T) {
+	for _, bad := range []string{"..", ".", "", "a/b", "../../etc", strings.Repeat("x", 254)} {
+		n := &node{phase: corev1.PodPending}
+		p := pod()
+		p.UID = types.UID(bad)
+		_, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, runtime.Pod{})
+		require.ErrorIs(t, err, podsync.ErrUnsafeName, bad)
+		require.NotContains(t, n.trace, "apply")
+	}
+}
+
+// IM-5: a pull secret that is missing is told and left out.
+func TestPullSecrets(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	have := podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "registry"}
+	cfg.Objects = objects{have: {Ref: have, Data: map[string][]byte{".dockerconfigjson": []byte("hunter2")}}}
+	p := pod()
+	p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}, {Name: "absent"}}
+	s := newSyncer(t, cfg)
+	for range 2 {
+		_, err := s.Sync(t.Context(), p, runtime.Pod{})
+		require.NoError(t, err)
+	}
+	require.Len(t, n.material.PullSecrets, 1)
+	require.Len(t, n.events, 1)
+	require.Contains(t, n.events[0].Message, "absent")
+	require.NotContains(t, n.events[0].Message, "hunter2")
+}
+
+// AG-1
+func TestNewTellsAllFaultsAtOnce(t *testing.T) {
+	_, err := podsync.New(podsync.Config{PodsDir: "relative", AdmitTimeout: -1})
+	for _, want := range []string{"nil Runtime", "nil Seen", "nil Statuses", "PodsDir", "LogsDir", "negative AdmitTimeout"} {
+		require.ErrorContains(t, err, want)
+	}
+}
