@@ -21,7 +21,7 @@ import (
 // early if ctx ends.
 func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &turn{c: c, pod: pod, m: m, images: make(map[string]*fetch)}
+	t := &turn{c: c, pod: pod, m: m, images: make(map[wanted]*fetch)}
 	defer t.wg.Wait()
 	defer cancel() // fetches that nobody waits for any more
 	t.prefetch(ctx, plan)
@@ -49,8 +49,9 @@ type turn struct {
 	pod *corev1.Pod
 	m   runtime.Materials
 
-	wg     sync.WaitGroup    // of fetches
-	images map[string]*fetch // by what is fetched
+	wg     sync.WaitGroup // of fetches
+	images map[wanted]*fetch
+	ring   keyring
 	slot   slot
 	ticket uint64
 

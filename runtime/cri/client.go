@@ -52,6 +52,11 @@ type Config struct {
 	// holds up no other. [10 s]
 	StartPatience time.Duration
 
+	// Pulls bounds image pulls.
+	Pulls Pulls
+	// Node is what translations need to know of the machine.
+	Node Node
+
 	Recorder Recorder     // nil: nothing is recorded
 	Logger   *slog.Logger // nil: discard
 	Hooks    Hooks
@@ -80,6 +85,7 @@ func (cfg *Config) fill() error {
 	if cfg.MaxStartsAtOnce == 0 {
 		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce
 	}
+	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill())
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -93,6 +99,7 @@ type Client struct {
 	is     v1.ImageServiceClient
 	facts  facts
 	starts *limiter
+	puller *puller
 
 	features atomic.Pointer[features] // nil before the first Health
 
@@ -114,10 +121,12 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	if images == nil {
 		images = cc
 	}
-	return &Client{
+	c := &Client{
 		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
 		starts: newLimiter(cfg.StartsAtOnce, cfg.MaxStartsAtOnce, cfg.StartPatience),
-	}, nil
+	}
+	c.puller = newPuller(c)
+	return c, nil
 }
 
 // maxMessage bounds answers of a runtime. It is far above what gRPC takes by

@@ -19,7 +19,7 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 	if spec == nil {
 		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
 	}
-	image, err := t.image(ctx, spec)
+	image, err := t.image(ctx, wanted{spec.Image, spec.ImagePullPolicy})
 	if err != nil {
 		return err
 	}

@@ -2,14 +2,88 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
 )
+
+// Pulls bounds image pulls. The zero value has the defaults.
+type Pulls struct {
+	AtOnce  int           // how many at a time; 1 is serial [2]
+	PerSec  float64       // begun a second; negative: no limit [5]
+	Burst   int           // begun at once above PerSec [10]
+	BackOff time.Duration // after the first failure, then doubling [10 s]
+	Most    time.Duration // what the back-off grows to [5 min]
+}
+
+func (p *Pulls) fill() error {
+	if p.AtOnce < 0 || p.Burst < 0 || p.BackOff < 0 || p.Most < 0 {
+		return fmt.Errorf("a value of Pulls is negative: %+v", *p)
+	}
+	if p.AtOnce == 0 {
+		p.AtOnce = 2
+	}
+	if p.PerSec == 0 {
+		p.PerSec = 5
+	}
+	if p.Burst == 0 {
+		p.Burst = 10
+	}
+	if p.BackOff == 0 {
+		p.BackOff = 10 * time.Second
+	}
+	if p.Most == 0 {
+		p.Most = 5 * time.Minute
+	}
+	if p.Most < p.BackOff {
+		return fmt.Errorf("Pulls.Most %v is less than Pulls.BackOff %v", p.Most, p.BackOff)
+	}
+	return nil
+}
+
+// puller pulls images: each reference once at a time however many wait for it,
+// few at a time in the order in which they were asked for, and after a failure
+// not again before its back-off ends. A pull that nobody waits for any more is
+// cancelled.
+type puller struct {
+	c     *Client
+	slots *semaphore.Weighted // first come, first served
+	rate  *rate.Limiter
+
+	mu      sync.Mutex // guards the rest
+	flights map[pullKey]*flight
+	last    map[string]*flight // by reference: who must end before the next begins
+	failed  map[pullKey]*pullFailure
+}
+
+// pullKey is what makes two pulls the same: with other logins the answer can be
+// another one.
+type pullKey struct{ ref, logins, handler string }
+
+type flight struct {
+	done    chan struct{}
+	cancel  context.CancelFunc
+	waiters int // guarded by puller.mu
+
+	image string // set before done is closed
+	err   error
+}
+
+type pullFailure struct {
+	err   error
+	wait  time.Duration
+	until time.Time
+}
 
 // backingOff is an error that is not tried again before until.
 type backingOff struct {
@@ -20,62 +94,170 @@ type backingOff struct {
 
 func (b *backingOff) Unwrap() error { return b.error }
 
-// fetch is an image on its way.
-type fetch struct {
-	done  chan struct{}
-	image *v1.Image // set before done is closed
-	err   error
-}
-
-func (t *turn) prefetch(ctx context.Context, plan []runtime.Action) {
-	for _, a := range plan {
-		spec := t.spec(a.Container)
-		if a.Verb != runtime.StartContainer || spec == nil {
-			continue
-		}
-		t.fetch(ctx, spec)
+func newPuller(c *Client) *puller {
+	limit := rate.Limit(c.cfg.Pulls.PerSec)
+	if limit < 0 {
+		limit = rate.Inf
+	}
+	return &puller{
+		c: c, slots: semaphore.NewWeighted(int64(c.cfg.Pulls.AtOnce)), rate: rate.NewLimiter(limit, c.cfg.Pulls.Burst),
+		flights: make(map[pullKey]*flight), last: make(map[string]*flight), failed: make(map[pullKey]*pullFailure),
 	}
 }
 
-func (t *turn) fetch(ctx context.Context, spec *corev1.Container) *fetch {
-	key := spec.Image + " " + string(spec.ImagePullPolicy)
-	if f := t.images[key]; f != nil {
-		return f
+// pull fetches an image and returns its id. began is called if a pull is under
+// way or begun now, as against a back-off that runs.
+func (p *puller) pull(ctx context.Context, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
+	f, err := p.join(ctx, key, logins, sandbox)
+	if err != nil {
+		return "", err
 	}
-	f := &fetch{done: make(chan struct{})}
-	t.images[key] = f
-	t.wg.Go(func() {
-		defer close(f.done)
-		f.image, f.err = t.c.ensureImage(ctx, spec.Image, spec.ImagePullPolicy, runtimeHandler(t.pod))
-	})
-	return f
-}
-
-// image waits for a container's image.
-func (t *turn) image(ctx context.Context, spec *corev1.Container) (*v1.Image, error) {
-	f := t.fetch(ctx, spec)
+	began()
 	select {
 	case <-f.done:
 		return f.image, f.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+	}
+	p.mu.Lock()
+	f.waiters--
+	alone := f.waiters == 0
+	if alone && p.flights[key] == f {
+		delete(p.flights, key)
+	}
+	p.mu.Unlock()
+	if alone {
+		f.cancel()
+		<-f.done // soon: it is cancelled
+	}
+	return "", ctx.Err()
+}
+
+// join returns the flight of that key, begun now if there is none.
+func (p *puller) join(ctx context.Context, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*flight, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.flights[key]; f != nil {
+		f.waiters++
+		return f, nil
+	}
+	now := time.Now()
+	p.forget(now)
+	if was := p.failed[key]; was != nil && now.Before(was.until) {
+		return nil, &backingOff{until: was.until, waiting: true, error: &reasoned{
+			"ImagePullBackOff", fmt.Errorf("back-off pulling image %q: %w", key.ref, was.err),
+		}}
+	}
+	// The pull outlives the one that asked first if others wait too.
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	before := p.last[key.ref]
+	p.flights[key], p.last[key.ref] = f, f
+	go p.fly(run, f, before, key, logins, sandbox)
+	return f, nil
+}
+
+// forget drops failures that are too old to count.
+func (p *puller) forget(now time.Time) {
+	for key, f := range p.failed {
+		if now.Sub(f.until) > 2*p.c.cfg.Pulls.Most {
+			delete(p.failed, key)
+		}
 	}
 }
 
-func (c *Client) ensureImage(ctx context.Context, ref string, policy corev1.PullPolicy, handler string) (*v1.Image, error) {
-	if policy != corev1.PullAlways {
-		im, err := c.imageStatus(ctx, ref, handler)
-		if err != nil || im != nil {
-			return im, err
-		}
-		if policy == corev1.PullNever {
-			return nil, &reasoned{"ErrImageNeverPull", fmt.Errorf("image %q is not present and its pull policy is Never: %w", ref, runtime.ErrNotFound)}
+func (p *puller) fly(ctx context.Context, f *flight, before *flight, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) {
+	defer f.cancel()
+	image, err := p.fetch(ctx, before, key, logins, sandbox)
+	p.mu.Lock()
+	if p.flights[key] == f {
+		delete(p.flights, key)
+	}
+	if p.last[key.ref] == f {
+		delete(p.last, key.ref)
+	}
+	switch {
+	case err == nil:
+		delete(p.failed, key)
+	case ctx.Err() == nil:
+		err = p.failure(key, err)
+	}
+	p.mu.Unlock()
+	f.image, f.err = image, err
+	close(f.done)
+}
+
+// failure notes a failed pull. p.mu is held.
+func (p *puller) failure(key pullKey, err error) error {
+	wait := p.c.cfg.Pulls.BackOff
+	if was := p.failed[key]; was != nil {
+		wait = min(2*was.wait, p.c.cfg.Pulls.Most)
+	}
+	until := time.Now().Add(wait)
+	p.failed[key] = &pullFailure{err: err, wait: wait, until: until}
+	return &backingOff{until: until, error: &reasoned{pullReason(err), err}}
+}
+
+// pullReason is the word that statuses have for a failed pull. Runtimes tell
+// some of them at the beginning of their messages.
+func pullReason(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		for _, reason := range []string{"RegistryUnavailable", "SignatureValidationFailed"} {
+			if strings.Contains(e.status.Message(), reason) {
+				return reason
+			}
 		}
 	}
-	resp, err := do(ctx, c, "PullImage", ref, c.cfg.PullTimeout, c.is.PullImage,
-		&v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref, RuntimeHandler: handler}})
-	if err != nil {
-		return nil, &reasoned{"ErrImagePull", err}
+	return "ErrImagePull"
+}
+
+// fetch waits for its turn and pulls, with one login after the other until one
+// is good.
+func (p *puller) fetch(ctx context.Context, before *flight, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
+	if before != nil {
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
 	}
-	return &v1.Image{Id: resp.GetImageRef()}, nil
+	if err := p.slots.Acquire(ctx, 1); err != nil {
+		return "", err
+	}
+	defer p.slots.Release(1)
+	if err := p.rate.Wait(ctx); err != nil {
+		return "", err
+	}
+	if len(logins) == 0 {
+		return p.c.pullImage(ctx, key, nil, sandbox)
+	}
+	var errs []error
+	for _, auth := range logins {
+		image, err := p.c.pullImage(ctx, key, auth, sandbox)
+		if err == nil {
+			return image, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil || errors.Is(err, runtime.ErrUnavailable) {
+			break
+		}
+	}
+	return "", errors.Join(errs...)
+}
+
+// pullImage pulls an image with one login. What the error says holds none of
+// it, nor does what hooks are told.
+func (c *Client) pullImage(ctx context.Context, key pullKey, auth *v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
+	scrubbed := func(ctx context.Context, req *v1.PullImageRequest, opts ...grpc.CallOption) (*v1.PullImageResponse, error) {
+		resp, err := c.is.PullImage(ctx, req, opts...)
+		if err != nil {
+			st := status.Convert(err)
+			err = status.Error(st.Code(), scrub(st.Message(), auth))
+		}
+		return resp, err
+	}
+	resp, err := do(ctx, c, "PullImage", key.ref, c.cfg.PullTimeout, scrubbed, &v1.PullImageRequest{
+		Image: &v1.ImageSpec{Image: key.ref, RuntimeHandler: key.handler}, Auth: auth, SandboxConfig: sandbox,
+	})
+	return resp.GetImageRef(), err
 }

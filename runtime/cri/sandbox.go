@@ -14,7 +14,7 @@ import (
 
 // createSandbox makes the pod's sandbox and learns its addresses.
 func (t *turn) createSandbox(ctx context.Context, a runtime.Action) error {
-	config, err := sandboxConfig(t.pod, t.m, a.Attempt)
+	config, err := t.translator().sandbox(a.Attempt)
 	if err != nil {
 		return &reasoned{"ConfigPodSandboxError", err}
 	}
@@ -110,7 +110,7 @@ func (t *turn) needSandbox(ctx context.Context) error {
 		}
 		t.sandbox = *s
 	}
-	config, err := sandboxConfig(t.pod, t.m, t.sandbox.Attempt)
+	config, err := t.translator().sandbox(t.sandbox.Attempt)
 	if err != nil {
 		return &reasoned{"ConfigPodSandboxError", err}
 	}

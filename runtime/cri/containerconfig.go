@@ -1,0 +1,162 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func (t *turn) translator() *translator {
+	return &translator{node: t.c.cfg.Node, features: t.c.features.Load(), pod: t.pod, m: t.m}
+}
+
+// containerConfig gathers what a container needs from outside its spec and
+// translates it.
+func (t *turn) containerConfig(ctx context.Context, spec *corev1.Container, a runtime.Action, image *v1.Image) (*v1.ContainerConfig, error) {
+	// The name becomes part of paths below.
+	if faults := validation.IsDNS1123Label(spec.Name); len(faults) > 0 {
+		return nil, fmt.Errorf("container name %q: %s: %w", spec.Name, strings.Join(faults, "; "), runtime.ErrInvalid)
+	}
+	tr := t.translator()
+	in := containerInput{spec: spec, action: a, image: image, attempt: t.attempt(a)}
+	var err error
+	if in.env, err = tr.environment(ctx, spec, t.podIPs()); err != nil {
+		return nil, err
+	}
+	imageIDs, err := t.volumeImages(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if in.mounts, err = tr.mounts(ctx, spec, in.env, imageIDs); err != nil {
+		return nil, err
+	}
+	if err := t.ownMounts(&in); err != nil {
+		return nil, err
+	}
+	if in.targetID, err = t.target(ctx, spec.Name); err != nil {
+		return nil, err
+	}
+	return tr.container(in)
+}
+
+// ownMounts adds the files that the agent itself gives a container.
+func (t *turn) ownMounts(in *containerInput) error {
+	hosts, err := t.hostsMount(in.spec)
+	if err != nil {
+		return err
+	}
+	if hosts != nil {
+		in.mounts = append(in.mounts, hosts)
+	}
+	message, err := t.messageMount(in.spec, in.attempt)
+	if err != nil {
+		return err
+	}
+	if message != nil {
+		in.mounts = append(in.mounts, message)
+	}
+	return nil
+}
+
+// messageMount makes the file for the termination message and mounts it.
+func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, error) {
+	if t.m.Dir == "" || spec.TerminationMessagePath == "" {
+		return nil, nil //nolint:nilnil // no mount is a good answer
+	}
+	dir := filepath.Join(t.m.Dir, "containers", spec.Name)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the folder of the termination message: %w", err)
+	}
+	file := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666) //nolint:gosec // any user of the container writes it
+	if err != nil {
+		return nil, fmt.Errorf("make the file of the termination message: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	// Whatever the umask took away.
+	if err := f.Chmod(0o666); err != nil {
+		return nil, fmt.Errorf("make the file of the termination message: %w", err)
+	}
+	return &v1.Mount{
+		ContainerPath: absolute(spec.TerminationMessagePath), HostPath: file,
+		UidMappings: t.translator().mountIDs(t.m.UserIDs), GidMappings: t.translator().mountIDs(t.m.GroupIDs),
+	}, nil
+}
+
+// attempt is the restart count that a container starts with. A runtime that
+// knows of no former one may have lost its state; then the logs tell. RT-13
+func (t *turn) attempt(a runtime.Action) uint32 {
+	if a.Attempt > 0 || t.m.LogDir == "" {
+		return a.Attempt
+	}
+	entries, err := os.ReadDir(filepath.Join(t.m.LogDir, a.Container))
+	if err != nil {
+		return a.Attempt
+	}
+	next := a.Attempt
+	for _, e := range entries {
+		name, _, ok := strings.Cut(e.Name(), ".log")
+		if n, err := strconv.ParseUint(name, 10, 32); ok && err == nil && n < 1<<32-1 {
+			next = max(next, uint32(n)+1)
+		}
+	}
+	return next
+}
+
+// target returns the id of the container whose processes an ephemeral
+// container wants to see, or "".
+func (t *turn) target(ctx context.Context, name string) (string, error) {
+	want := ""
+	for i := range t.pod.Spec.EphemeralContainers {
+		if e := &t.pod.Spec.EphemeralContainers[i]; e.Name == name {
+			want = e.TargetContainerName
+		}
+	}
+	if want == "" {
+		return "", nil
+	}
+	seen, err := t.c.Pod(ctx, t.pod.UID)
+	if err != nil {
+		return "", err
+	}
+	if ct := seen.Latest(want); ct != nil && ct.State == runtime.Running {
+		return ct.ID, nil
+	}
+	return "", fmt.Errorf("targetContainerName %q: no such container runs: %w", want, runtime.ErrNotReady)
+}
+
+// volumeImages fetches the images of the container's image volumes and returns
+// their ids by the volumes' names.
+func (t *turn) volumeImages(ctx context.Context, spec *corev1.Container) (map[string]string, error) {
+	ids := make(map[string]string)
+	for _, vm := range spec.VolumeMounts {
+		volume, ok := t.m.Volumes[vm.Name]
+		if !ok || volume.Image == "" || ids[vm.Name] != "" {
+			continue
+		}
+		image, err := t.image(ctx, wanted{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
+		if err != nil {
+			return nil, fmt.Errorf("volume %q: %w", vm.Name, err)
+		}
+		ids[vm.Name] = image.GetId()
+	}
+	return ids, nil
+}
+
+func (t *turn) volumePolicy(name string) corev1.PullPolicy {
+	for i := range t.pod.Spec.Volumes {
+		if v := &t.pod.Spec.Volumes[i]; v.Name == name && v.Image != nil && v.Image.PullPolicy != "" {
+			return v.Image.PullPolicy
+		}
+	}
+	return corev1.PullIfNotPresent
+}

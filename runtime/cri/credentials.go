@@ -1,0 +1,233 @@
+package cri
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// credential is a login and where it is meant for. It is never printed.
+type credential struct {
+	host   string // with port; parts of the name may be globs
+	prefix string // of the repository's path; "" matches all
+	auth   *v1.AuthConfig
+}
+
+// keyring holds credentials, the most specific first.
+type keyring []credential
+
+// newKeyring reads the credentials of pull secrets. What is malformed is left
+// out and told by an error that names the secret and holds nothing of it.
+func newKeyring(secrets []podspec.Object) (keyring, error) {
+	var ring keyring
+	var errs []error
+	for _, s := range secrets {
+		found, err := parseSecret(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("pull secret %s/%s: %w", s.Namespace, s.Name, err))
+		}
+		ring = append(ring, found...)
+	}
+	slices.SortStableFunc(ring, func(a, b credential) int {
+		if d := len(b.prefix) - len(a.prefix); d != 0 {
+			return d
+		}
+		return strings.Count(a.host, "*") - strings.Count(b.host, "*")
+	})
+	return ring, errors.Join(errs...)
+}
+
+// dockerEntry is one login in the files of Docker's client.
+type dockerEntry struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Auth          string `json:"auth"`
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+func parseSecret(s podspec.Object) (keyring, error) {
+	if text, ok := s.Data[corev1.DockerConfigJsonKey]; ok {
+		return parseDockerConfigJSON(text)
+	}
+	if text, ok := s.Data[corev1.DockerConfigKey]; ok {
+		return parseDockerConfig(text)
+	}
+	return nil, fmt.Errorf("has neither %s nor %s: %w", corev1.DockerConfigJsonKey, corev1.DockerConfigKey, runtime.ErrInvalid)
+}
+
+func parseDockerConfigJSON(text []byte) (keyring, error) {
+	var file struct {
+		Auths map[string]dockerEntry `json:"auths"`
+	}
+	// The decoder's error may quote the text.
+	if json.Unmarshal(text, &file) != nil {
+		return nil, fmt.Errorf("is not a docker configuration: %w", runtime.ErrInvalid)
+	}
+	return entries(file.Auths)
+}
+
+func parseDockerConfig(text []byte) (keyring, error) {
+	var all map[string]dockerEntry
+	if json.Unmarshal(text, &all) != nil {
+		return nil, fmt.Errorf("is not a docker configuration: %w", runtime.ErrInvalid)
+	}
+	return entries(all)
+}
+
+func entries(all map[string]dockerEntry) (keyring, error) {
+	var ring keyring
+	bad := 0
+	for where, e := range all {
+		host, prefix, ok := location(where)
+		auth, readable := authOf(e)
+		if !ok || !readable {
+			bad++
+			continue
+		}
+		ring = append(ring, credential{host: host, prefix: prefix, auth: auth})
+	}
+	// Maps have no order; which of two equally good logins comes first must
+	// not change from turn to turn.
+	slices.SortFunc(ring, func(a, b credential) int { return strings.Compare(a.host+"/"+a.prefix, b.host+"/"+b.prefix) })
+	if bad > 0 {
+		return ring, fmt.Errorf("%d entries are malformed: %w", bad, runtime.ErrInvalid)
+	}
+	return ring, nil
+}
+
+// location takes the place that a login is for apart: host, host/path, or the
+// URL of a registry's API.
+func location(where string) (host, prefix string, ok bool) {
+	for _, scheme := range []string{"https://", "http://"} {
+		where = strings.TrimPrefix(where, scheme)
+	}
+	host, prefix, _ = strings.Cut(where, "/")
+	for _, api := range []string{"v1", "v2"} {
+		if prefix == api {
+			prefix = ""
+		}
+		prefix = strings.TrimPrefix(prefix, api+"/")
+	}
+	prefix = strings.Trim(prefix, "/")
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		host = dockerHub
+	}
+	if _, err := path.Match(host, ""); err != nil || host == "" || strings.ContainsAny(host, " \t\n@") {
+		return "", "", false
+	}
+	return host, prefix, true
+}
+
+func authOf(e dockerEntry) (*v1.AuthConfig, bool) {
+	if e.Auth != "" {
+		text, err := base64.StdEncoding.DecodeString(strings.TrimRight(e.Auth, "\n\r "))
+		if err != nil {
+			text, err = base64.RawStdEncoding.DecodeString(strings.TrimRight(e.Auth, "=\n\r "))
+		}
+		user, password, ok := strings.Cut(string(text), ":")
+		if err != nil || !ok {
+			return nil, false
+		}
+		e.Username, e.Password = user, strings.TrimRight(password, "\x00\n\r")
+	}
+	if e.Username == "" && e.IdentityToken == "" && e.RegistryToken == "" {
+		return nil, false
+	}
+	return &v1.AuthConfig{
+		Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken,
+	}, true
+}
+
+// lookup returns the logins for an image, the best match first.
+func (k keyring) lookup(r imageRef) []*v1.AuthConfig {
+	var out []*v1.AuthConfig
+	for _, c := range k {
+		if hostMatches(c.host, r.registry) && (c.prefix == "" || r.path == c.prefix || strings.HasPrefix(r.path, c.prefix+"/")) {
+			out = append(out, c.auth)
+		}
+	}
+	return out
+}
+
+// hostMatches compares part by part, so that a glob never spans a dot, and the
+// port as a whole.
+func hostMatches(pattern, host string) bool {
+	pattern, wantPort, _ := strings.Cut(pattern, ":")
+	host, port, _ := strings.Cut(host, ":")
+	want, have := strings.Split(pattern, "."), strings.Split(host, ".")
+	if wantPort != port || len(want) != len(have) {
+		return false
+	}
+	for i := range want {
+		if ok, err := path.Match(want[i], have[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// fingerprint tells sets of logins apart without showing them.
+func fingerprint(auths []*v1.AuthConfig) string {
+	if len(auths) == 0 {
+		return ""
+	}
+	h := sha256.New()
+	for _, a := range auths {
+		for _, s := range []string{a.GetUsername(), a.GetPassword(), a.GetIdentityToken(), a.GetRegistryToken()} {
+			sum := sha256.Sum256([]byte(s))
+			_, _ = h.Write(sum[:])
+		}
+	}
+	return string(h.Sum(nil))
+}
+
+// scrub takes what is secret out of what a registry or runtime said.
+func scrub(said string, auth *v1.AuthConfig) string {
+	const mark = "[redacted]"
+	pair := auth.GetUsername() + ":" + auth.GetPassword()
+	var secrets []string
+	for _, s := range []string{auth.GetPassword(), auth.GetIdentityToken(), auth.GetRegistryToken(), auth.GetAuth()} {
+		if s != "" {
+			secrets = append(secrets, s)
+		}
+	}
+	if len(secrets) == 0 {
+		return said
+	}
+	if auth.GetPassword() != "" {
+		secrets = append(secrets, pair)
+	}
+	for _, s := range secrets {
+		if len(s) < 4 {
+			// Too short to be found without a doubt.
+			return "the message is withheld: it may hold a credential"
+		}
+	}
+	for _, s := range slices.Clone(secrets) {
+		b := []byte(s)
+		secrets = append(secrets, url.QueryEscape(s), url.PathEscape(s), base64.StdEncoding.EncodeToString(b),
+			base64.RawStdEncoding.EncodeToString(b), base64.URLEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b))
+		if quoted, err := json.Marshal(s); err == nil {
+			secrets = append(secrets, strings.Trim(string(quoted), `"`))
+		}
+	}
+	// Longer ones first: a short one may be part of a long one.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	for _, s := range secrets {
+		said = strings.ReplaceAll(said, s, mark)
+	}
+	return said
+}

@@ -1,0 +1,136 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// wanted is an image that a turn needs.
+type wanted struct {
+	ref    string
+	policy corev1.PullPolicy
+}
+
+// fetch is a wanted image on its way.
+type fetch struct {
+	done  chan struct{}
+	image *v1.Image // set before done is closed
+	err   error
+}
+
+// prefetch begins to fetch the images of all containers that the plan starts,
+// so that they come while the sandbox is made. RT-16
+func (t *turn) prefetch(ctx context.Context, plan []runtime.Action) {
+	ring, err := newKeyring(t.m.PullSecrets)
+	if err != nil {
+		t.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", err.Error())
+	}
+	t.ring = ring
+	for _, a := range plan {
+		if spec := t.spec(a.Container); a.Verb == runtime.StartContainer && spec != nil {
+			t.fetch(ctx, wanted{spec.Image, spec.ImagePullPolicy})
+		}
+	}
+}
+
+func (t *turn) fetch(ctx context.Context, w wanted) *fetch {
+	if f := t.images[w]; f != nil {
+		return f
+	}
+	f := &fetch{done: make(chan struct{})}
+	t.images[w] = f
+	t.wg.Go(func() {
+		defer close(f.done)
+		f.image, f.err = t.ensure(ctx, w)
+	})
+	return f
+}
+
+// image waits for a wanted image. A turn that has to wait gives its slot away
+// meanwhile.
+func (t *turn) image(ctx context.Context, w wanted) (*v1.Image, error) {
+	f := t.fetch(ctx, w)
+	select {
+	case <-f.done:
+		return f.image, f.err
+	default:
+	}
+	had := t.slot.held()
+	t.letGo(false)
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if had {
+		if err := t.hold(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return f.image, f.err
+}
+
+// ensure makes an image be there as its pull policy demands.
+func (t *turn) ensure(ctx context.Context, w wanted) (*v1.Image, error) {
+	parsed, err := parseImage(w.ref)
+	if err != nil {
+		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
+		return nil, &reasoned{"InvalidImageName", err}
+	}
+	ref, handler := withTag(w.ref, parsed), runtimeHandler(t.pod)
+	if w.policy != corev1.PullAlways {
+		im, err := t.c.imageStatus(ctx, ref, handler)
+		switch {
+		case err != nil:
+			return nil, &reasoned{"ImageInspectError", err}
+		case im != nil:
+			t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
+			return im, nil
+		case w.policy == corev1.PullNever:
+			err := fmt.Errorf("image %q is not present and its pull policy is Never: %w", w.ref, runtime.ErrNotFound)
+			t.event(corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
+			return nil, &reasoned{"ErrImageNeverPull", err}
+		}
+	}
+	return t.pull(ctx, w, pullKey{ref: ref, handler: handler}, t.ring.lookup(parsed))
+}
+
+func (t *turn) pull(ctx context.Context, w wanted, key pullKey, logins []*v1.AuthConfig) (*v1.Image, error) {
+	key.logins = fingerprint(logins)
+	sandbox, err := t.translator().sandbox(0)
+	if err != nil {
+		sandbox = nil // the sandbox's own failure is told elsewhere
+	}
+	began := time.Now()
+	id, err := t.c.puller.pull(ctx, key, logins, sandbox, func() {
+		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
+	})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, err
+	case failure("", err).Err == nil && err != nil:
+		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
+		return nil, err
+	case err != nil:
+		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", w.ref, err))
+		return nil, err
+	}
+	t.touched()
+	t.event(corev1.EventTypeNormal, "Pulled",
+		fmt.Sprintf("Successfully pulled image %q in %v", w.ref, time.Since(began).Round(time.Millisecond)))
+	// The pull tells the id only; the image's user is asked for.
+	im, err := t.c.imageStatus(ctx, firstOf(id, key.ref), key.handler)
+	if err != nil {
+		return nil, &reasoned{"ImageInspectError", err}
+	}
+	if im == nil {
+		return nil, &reasoned{"ErrImagePull", fmt.Errorf("image %q is gone right after its pull: %w", w.ref, runtime.ErrNotFound)}
+	}
+	return im, nil
+}

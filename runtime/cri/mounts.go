@@ -1,0 +1,146 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// mounts translates a container's volume mounts, in their order. imageIDs are
+// those of image volumes, by the volume's name.
+func (tr *translator) mounts(ctx context.Context, spec *corev1.Container, env []envVar, imageIDs map[string]string) ([]*v1.Mount, error) {
+	var out []*v1.Mount
+	for i, vm := range spec.VolumeMounts {
+		m, err := tr.mount(ctx, spec, i, vm, env, imageIDs)
+		if err != nil {
+			return nil, fmt.Errorf("mount %q at %s: %w", vm.Name, vm.MountPath, err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index int, vm corev1.VolumeMount, env []envVar, imageIDs map[string]string,
+) (*v1.Mount, error) {
+	volume, ok := tr.m.Volumes[vm.Name]
+	if !ok {
+		return nil, fmt.Errorf("the volume is not mounted on the node: %w", runtime.ErrNotReady)
+	}
+	subPath, err := expandSubPath(&vm, env)
+	if err != nil {
+		return nil, err
+	}
+	propagation, err := propagationOf(vm.MountPropagation, isPrivileged(spec.SecurityContext))
+	if err != nil {
+		return nil, err
+	}
+	m := &v1.Mount{
+		ContainerPath: absolute(vm.MountPath), HostPath: volume.HostPath, Readonly: vm.ReadOnly || volume.ReadOnly,
+		Propagation: propagation, MountOptions: slices.Clone(vm.BindMountOptions),
+		UidMappings: tr.mountIDs(tr.m.UserIDs), GidMappings: tr.mountIDs(tr.m.GroupIDs),
+	}
+	if volume.Image != "" {
+		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
+		m.UidMappings, m.GidMappings = nil, nil
+		m.Image = &v1.ImageSpec{Image: firstOf(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image}
+		return m, nil
+	}
+	if m.RecursiveReadOnly, err = tr.recursiveReadOnly(vm); err != nil {
+		return nil, err
+	}
+	if subPath == "" {
+		return m, nil
+	}
+	if tr.m.SubPath == nil {
+		return nil, fmt.Errorf("subPath: %w", runtime.ErrUnsupported)
+	}
+	vm.SubPath, vm.SubPathExpr = subPath, ""
+	m.HostPath, err = tr.m.SubPath(ctx, spec.Name, index, vm)
+	return m, err
+}
+
+func (tr *translator) mountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
+	if podspec.UsesHostUsers(tr.pod) {
+		return nil
+	}
+	return idMappings(ids)
+}
+
+// expandSubPath returns where in its volume a mount begins. An expression that
+// names an unknown variable is an error: another folder would be mounted.
+func expandSubPath(vm *corev1.VolumeMount, env []envVar) (string, error) {
+	sub := vm.SubPath
+	if vm.SubPathExpr != "" {
+		var missing []string
+		lookup := lookupIn(env)
+		sub = podspec.Expand(vm.SubPathExpr, func(name string) (string, bool) {
+			value, ok := lookup(name)
+			if !ok {
+				missing = append(missing, name)
+			}
+			return value, ok
+		})
+		if len(missing) > 0 {
+			return "", fmt.Errorf("subPathExpr %q names variables that are not set: %s: %w",
+				vm.SubPathExpr, strings.Join(missing, ", "), runtime.ErrInvalid)
+		}
+	}
+	if path.IsAbs(sub) || slices.Contains(strings.Split(sub, "/"), "..") {
+		return "", fmt.Errorf("subPath must be relative and stay in the volume: %w", runtime.ErrInvalid)
+	}
+	return sub, nil
+}
+
+func absolute(p string) string {
+	if strings.HasPrefix(p, "/") {
+		return p
+	}
+	return "/" + p
+}
+
+func propagationOf(mode *corev1.MountPropagationMode, privileged bool) (v1.MountPropagation, error) {
+	if mode == nil {
+		return v1.MountPropagation_PROPAGATION_PRIVATE, nil
+	}
+	switch *mode {
+	case corev1.MountPropagationNone:
+		return v1.MountPropagation_PROPAGATION_PRIVATE, nil
+	case corev1.MountPropagationHostToContainer:
+		return v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, nil
+	case corev1.MountPropagationBidirectional:
+		if !privileged {
+			return 0, fmt.Errorf("mountPropagation Bidirectional is for privileged containers only: %w", runtime.ErrInvalid)
+		}
+		return v1.MountPropagation_PROPAGATION_BIDIRECTIONAL, nil
+	}
+	return 0, fmt.Errorf("mountPropagation %q is unknown: %w", *mode, runtime.ErrInvalid)
+}
+
+// recursiveReadOnly says whether what is mounted below a mount is to be
+// read-only as well.
+func (tr *translator) recursiveReadOnly(vm corev1.VolumeMount) (bool, error) {
+	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
+		return false, nil
+	}
+	able := tr.features != nil && tr.features.recursiveReadOnly[runtimeHandler(tr.pod)]
+	sound := vm.ReadOnly && (vm.MountPropagation == nil || *vm.MountPropagation == corev1.MountPropagationNone)
+	switch {
+	case *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyIfPossible:
+		return able && sound, nil
+	case *vm.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled:
+		return false, fmt.Errorf("recursiveReadOnly %q is unknown: %w", *vm.RecursiveReadOnly, runtime.ErrInvalid)
+	case !sound:
+		return false, fmt.Errorf("recursiveReadOnly needs readOnly and no mount propagation: %w", runtime.ErrInvalid)
+	case !able:
+		return false, fmt.Errorf("recursiveReadOnly: %w", runtime.ErrUnsupported)
+	}
+	return true, nil
+}

@@ -1,0 +1,87 @@
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Swap says how much of the node's swap containers may use.
+type Swap uint8
+
+// The ways to deal with swap.
+const (
+	// SwapAsRuntime leaves swap to the runtime.
+	SwapAsRuntime Swap = iota
+	// NoSwap keeps every container from swapping.
+	NoSwap
+	// LimitedSwap lets burstable containers use swap in proportion to their
+	// memory request, as far as Node says how much there is.
+	LimitedSwap
+)
+
+// Node is what a translation needs to know of the machine.
+type Node struct {
+	// MemoryCapacity is the node's memory in bytes. [Materials.Allocatable's]
+	// It decides the oom_score_adj of burstable containers.
+	MemoryCapacity int64
+	// SwapCapacity is the node's swap in bytes; for LimitedSwap.
+	SwapCapacity int64
+	Swap         Swap
+	// CgroupV2 says that the node has the unified hierarchy: settings that only
+	// it knows are made, and one process that runs out of memory takes its
+	// container along.
+	CgroupV2 bool
+	// NoCPUQuota leaves CPU limits unenforced.
+	NoCPUQuota bool
+	// CPUQuotaPeriod is the period of CPU limits. [100 ms]
+	CPUQuotaPeriod time.Duration
+	// HugePageSizes are the sizes the node has, such as "2MB": a container that
+	// names no limit for one may not use any.
+	HugePageSizes []string
+	// SeccompRoot is the folder that Localhost profiles are in.
+	// [/var/lib/kubelet/seccomp]
+	SeccompRoot string
+	// SeccompDefault confines containers that name no profile by the runtime's.
+	SeccompDefault bool
+	// MaskedPaths are hidden from containers with the default procMount,
+	// besides those that always are.
+	MaskedPaths []string
+	// HostsFile is the node's own, for pods on the host network. [/etc/hosts]
+	HostsFile string
+}
+
+func (n *Node) fill() error {
+	var errs []error
+	if n.CPUQuotaPeriod == 0 {
+		n.CPUQuotaPeriod = quotaPeriod * time.Microsecond
+	}
+	if n.CPUQuotaPeriod < time.Millisecond || n.CPUQuotaPeriod > time.Second {
+		errs = append(errs, fmt.Errorf("Node.CPUQuotaPeriod must be from 1ms to 1s, not %v", n.CPUQuotaPeriod))
+	}
+	if n.MemoryCapacity < 0 || n.SwapCapacity < 0 {
+		errs = append(errs, errors.New("a capacity of Node is negative"))
+	}
+	if n.SeccompRoot == "" {
+		n.SeccompRoot = "/var/lib/kubelet/seccomp"
+	}
+	if n.HostsFile == "" {
+		n.HostsFile = "/etc/hosts"
+	}
+	for _, p := range []string{n.SeccompRoot, n.HostsFile} {
+		if !filepath.IsAbs(p) {
+			errs = append(errs, fmt.Errorf("a path of Node must be absolute, not %q", p))
+		}
+	}
+	for _, size := range n.HugePageSizes {
+		if !strings.HasSuffix(size, "B") {
+			errs = append(errs, fmt.Errorf("Node.HugePageSizes must be like 2MB, not %q", size))
+		}
+	}
+	n.HugePageSizes = slices.Clone(n.HugePageSizes)
+	n.MaskedPaths = slices.Clone(n.MaskedPaths)
+	return errors.Join(errs...)
+}

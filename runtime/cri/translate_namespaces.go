@@ -1,0 +1,91 @@
+package cri
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// namespaces says which namespaces of the kernel the pod's containers share
+// with each other and with the node.
+func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
+	spec := &tr.pod.Spec
+	out := &v1.NamespaceOption{Network: nodeOrPod(spec.HostNetwork), Ipc: nodeOrPod(spec.HostIPC), Pid: v1.NamespaceMode_CONTAINER}
+	switch {
+	case spec.HostPID:
+		out.Pid = v1.NamespaceMode_NODE
+	case spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace:
+		out.Pid = v1.NamespaceMode_POD
+	}
+	if podspec.UsesHostUsers(tr.pod) {
+		return out, nil
+	}
+	if tr.features != nil && tr.features.told && !tr.features.userNamespaces[runtimeHandler(tr.pod)] {
+		return nil, fmt.Errorf("hostUsers false: the runtime has no user namespaces: %w", runtime.ErrUnsupported)
+	}
+	if len(tr.m.UserIDs) == 0 || len(tr.m.GroupIDs) == 0 {
+		return nil, fmt.Errorf("hostUsers false: there are no ids set aside for the pod: %w", runtime.ErrUnsupported)
+	}
+	out.UsernsOptions = &v1.UserNamespace{
+		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.m.UserIDs), Gids: idMappings(tr.m.GroupIDs),
+	}
+	return out, nil
+}
+
+func nodeOrPod(node bool) v1.NamespaceMode {
+	if node {
+		return v1.NamespaceMode_NODE
+	}
+	return v1.NamespaceMode_POD
+}
+
+func idMappings(all []runtime.IDMapping) []*v1.IDMapping {
+	var out []*v1.IDMapping
+	for _, m := range all {
+		out = append(out, &v1.IDMapping{HostId: m.Host, ContainerId: m.Container, Length: m.Length})
+	}
+	return out
+}
+
+// sysctls are the kernel parameters of the pod's namespaces, by their names
+// with dots.
+func sysctls(pod *corev1.Pod) map[string]string {
+	all := podSecurity(pod).Sysctls
+	if len(all) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(all))
+	for _, s := range all {
+		out[dotted(s.Name)] = s.Value
+	}
+	return out
+}
+
+// dotted turns net/ipv4/conf/eth0.1/forwarding into
+// net.ipv4.conf.eth0/1.forwarding: whichever separator comes first is the one
+// the name was written with.
+func dotted(name string) string {
+	if first := strings.IndexAny(name, "./"); first < 0 || name[first] == '.' {
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '/':
+			return '.'
+		case '.':
+			return '/'
+		}
+		return r
+	}, name)
+}
+
+// flattenSignal turns the API's SIGRTMIN+3 into the CRI's SIGRTMINPLUS3.
+func flattenSignal(s string) string {
+	s = strings.Replace(s, "+", "PLUS", 1)
+	return strings.Replace(s, "-", "MINUS", 1)
+}

@@ -1,0 +1,222 @@
+package cri
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// resources translates what a container may use.
+func (tr *translator) resources(spec *corev1.Container) *v1.LinuxContainerResources {
+	request, hasRequest := spec.Resources.Requests[corev1.ResourceCPU]
+	cpu, memory := tr.limit(spec, corev1.ResourceCPU), tr.limit(spec, corev1.ResourceMemory)
+	if !hasRequest {
+		request = cpu
+	}
+	r := tr.linux(request, cpu, memory)
+	r.OomScoreAdj = tr.oomScore(spec)
+	r.HugepageLimits = tr.hugePages(spec.Resources.Limits)
+	tr.swap(r, spec)
+	if tr.node.CgroupV2 {
+		unified(r, "memory.oom.group", "1")
+	}
+	return r
+}
+
+// limit is the container's, or else the pod's for all its containers together.
+func (tr *translator) limit(spec *corev1.Container, name corev1.ResourceName) resource.Quantity {
+	if q, ok := spec.Resources.Limits[name]; ok && !q.IsZero() {
+		return q
+	}
+	if tr.pod.Spec.Resources != nil {
+		return tr.pod.Spec.Resources.Limits[name]
+	}
+	return resource.Quantity{}
+}
+
+func (tr *translator) linux(cpuRequest, cpuLimit, memoryLimit resource.Quantity) *v1.LinuxContainerResources {
+	r := &v1.LinuxContainerResources{
+		CpuShares: milliToShares(cpuRequest.MilliValue()), MemoryLimitInBytes: max(memoryLimit.Value(), 0),
+	}
+	if !tr.node.NoCPUQuota {
+		r.CpuPeriod = int64(tr.node.CPUQuotaPeriod / time.Microsecond)
+		r.CpuQuota = milliToQuota(cpuLimit.MilliValue(), r.CpuPeriod)
+	}
+	return r
+}
+
+// overhead is what the sandbox costs beside its containers.
+func (tr *translator) overhead() *v1.LinuxContainerResources {
+	o := tr.pod.Spec.Overhead
+	if len(o) == 0 {
+		return nil
+	}
+	return tr.linux(o[corev1.ResourceCPU], o[corev1.ResourceCPU], o[corev1.ResourceMemory])
+}
+
+// podResources is the sum of what the containers may use.
+func (tr *translator) podResources() *v1.LinuxContainerResources {
+	bare := *tr.pod
+	bare.Spec.Overhead = nil
+	requests, limits := podspec.Requests(&bare), podspec.Limits(&bare)
+	request, ok := requests[corev1.ResourceCPU]
+	if !ok {
+		request = limits[corev1.ResourceCPU]
+	}
+	return tr.linux(request, limits[corev1.ResourceCPU], limits[corev1.ResourceMemory])
+}
+
+// The scale of the kernel's oom_score_adj, and where the classes stand on it.
+const (
+	oomGuaranteed = -997
+	oomBestEffort = 1000
+)
+
+// oomScore says how early the kernel ends this container when memory runs out:
+// best effort first, guaranteed and critical last, burstable by how much of the
+// node's memory it did not ask for.
+func (tr *translator) oomScore(spec *corev1.Container) int64 {
+	if podspec.Priority(tr.pod) >= podspec.SystemCritical+1000 {
+		return oomGuaranteed
+	}
+	switch podspec.QOS(tr.pod) {
+	case corev1.PodQOSGuaranteed:
+		return oomGuaranteed
+	case corev1.PodQOSBestEffort:
+		return oomBestEffort
+	}
+	share := tr.spareMemory()
+	score := tr.scoreOf(memoryRequest(spec) + share)
+	if podspec.IsSidecar(spec) {
+		// A sidecar serves the regular containers: it must not go before them.
+		least := int64(math.MaxInt64)
+		for i := range tr.pod.Spec.Containers {
+			least = min(least, memoryRequest(&tr.pod.Spec.Containers[i]))
+		}
+		if least != math.MaxInt64 {
+			score = min(score, tr.scoreOf(least+share))
+		}
+	}
+	return min(max(score, oomBestEffort+oomGuaranteed), oomBestEffort-1)
+}
+
+func memoryRequest(spec *corev1.Container) int64 {
+	q := spec.Resources.Requests[corev1.ResourceMemory]
+	return max(q.Value(), 0)
+}
+
+// spareMemory is what each container gets of the pod's own request that none of
+// them asked for.
+func (tr *translator) spareMemory() int64 {
+	if tr.pod.Spec.Resources == nil {
+		return 0
+	}
+	whole, ok := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	if !ok {
+		return 0
+	}
+	asked, count := int64(0), int64(0)
+	for i := range tr.pod.Spec.InitContainers {
+		if ct := &tr.pod.Spec.InitContainers[i]; podspec.IsSidecar(ct) {
+			asked, count = asked+memoryRequest(ct), count+1
+		}
+	}
+	for i := range tr.pod.Spec.Containers {
+		asked, count = asked+memoryRequest(&tr.pod.Spec.Containers[i]), count+1
+	}
+	if count == 0 || whole.Value() <= asked {
+		return 0
+	}
+	return (whole.Value() - asked) / count
+}
+
+func (tr *translator) scoreOf(memory int64) int64 {
+	capacity := tr.memoryCapacity()
+	if capacity <= 0 {
+		return oomBestEffort
+	}
+	return oomBestEffort - int64(float64(oomBestEffort)*float64(memory)/float64(capacity))
+}
+
+func (tr *translator) memoryCapacity() int64 {
+	if tr.node.MemoryCapacity > 0 {
+		return tr.node.MemoryCapacity
+	}
+	q := tr.m.Allocatable[corev1.ResourceMemory]
+	return q.Value()
+}
+
+// hugePages are the limits by page size: the container's, and none at all of
+// those sizes of the node that it does not name.
+func (tr *translator) hugePages(limits corev1.ResourceList) []*v1.HugepageLimit {
+	bySize := make(map[string]uint64)
+	for _, size := range tr.node.HugePageSizes {
+		bySize[size] = 0
+	}
+	for name, q := range limits {
+		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
+			if unit, err := resource.ParseQuantity(size); err == nil {
+				bySize[pageSize(unit.Value())] = uint64(max(q.Value(), 0))
+			}
+		}
+	}
+	var out []*v1.HugepageLimit
+	for size, limit := range bySize {
+		out = append(out, &v1.HugepageLimit{PageSize: size, Limit: limit})
+	}
+	slices.SortFunc(out, func(a, b *v1.HugepageLimit) int { return strings.Compare(a.PageSize, b.PageSize) })
+	return out
+}
+
+// pageSize writes a size of pages as the kernel's cgroup files do: 2MB, 1GB.
+func pageSize(bytes int64) string {
+	units := []string{"B", "KB", "MB", "GB", "TB"}
+	i := 0
+	for bytes >= 1024 && bytes%1024 == 0 && i < len(units)-1 {
+		bytes, i = bytes/1024, i+1
+	}
+	return resource.NewQuantity(bytes, resource.DecimalSI).String() + units[i]
+}
+
+// swap bounds the swap of a container.
+func (tr *translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container) {
+	if tr.node.Swap == SwapAsRuntime {
+		return
+	}
+	if !tr.node.CgroupV2 {
+		// Version 1 bounds memory and swap together, and per container only
+		// where memory is bounded.
+		r.MemorySwapLimitInBytes = r.MemoryLimitInBytes
+		return
+	}
+	unified(r, "memory.swap.max", strconv.FormatInt(tr.swapShare(spec), 10))
+}
+
+// swapShare is how much swap a container may use: the same part of the node's
+// swap as it asked for of the node's memory. None for those that must not swap:
+// guaranteed, best effort and critical pods, and containers whose request is
+// their limit.
+func (tr *translator) swapShare(spec *corev1.Container) int64 {
+	request, capacity := memoryRequest(spec), tr.memoryCapacity()
+	limit := spec.Resources.Limits[corev1.ResourceMemory]
+	if tr.node.Swap != LimitedSwap || request == 0 || capacity == 0 || limit.Value() == request ||
+		podspec.QOS(tr.pod) != corev1.PodQOSBurstable || podspec.IsCritical(tr.pod) {
+		return 0
+	}
+	return int64(float64(request) / float64(capacity) * float64(tr.node.SwapCapacity))
+}
+
+func unified(r *v1.LinuxContainerResources, file, value string) {
+	if r.Unified == nil {
+		r.Unified = make(map[string]string)
+	}
+	r.Unified[file] = value
+}
