@@ -17,6 +17,9 @@ type Config struct {
 	// Images are the records of images that are more than a name. References
 	// without a record pull at once and are 1 MiB large.
 	Images []Image
+	// Unknown, if set, is what images without a record are like; its Ref, Aliases
+	// and ID do not count.
+	Unknown *Image
 	// Name is the runtime's name in Version [sublet-embedded].
 	Name string
 	// Handlers are the runtime handlers that pods may ask for besides "".

@@ -102,6 +102,7 @@ func (i *Image) uid() int64 {
 // imageStore keeps the records and knows which images are on the node.
 type imageStore struct {
 	records map[string]*Image // by whole reference; read-only
+	unknown Image             // what images without a record are like
 
 	mu       sync.Mutex         // guards the rest
 	present  map[string]*stored // by ID
@@ -116,11 +117,16 @@ type stored struct {
 	item  *v1.Image // replaced, never changed
 }
 
-func newImageStore(images []Image) (*imageStore, error) {
+func newImageStore(images []Image, unknown *Image) (*imageStore, error) {
 	st := &imageStore{
 		records: map[string]*Image{}, present: map[string]*stored{}, names: map[string]string{}, attempts: map[*Image]int{},
 	}
 	var errs []error
+	if unknown != nil {
+		st.unknown = *unknown
+		st.unknown.Aliases, st.unknown.ID = nil, ""
+		errs = append(errs, unknown.Script.check())
+	}
 	for n, rec := range images {
 		image, err := rec.fill()
 		if err != nil {
@@ -145,7 +151,9 @@ func (st *imageStore) record(ref reference) (*Image, error) {
 	if rec, ok := st.records[ref.String()]; ok {
 		return rec, nil
 	}
-	return Image{Ref: ref.String()}.fill()
+	image := st.unknown
+	image.Ref = ref.String()
+	return image.fill()
 }
 
 // add puts an image on the node under one name. The caller holds mu, or is New.

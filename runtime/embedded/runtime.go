@@ -54,7 +54,7 @@ type Runtime struct {
 // New returns a Runtime without pods. It does no I/O and starts nothing.
 func New(cfg Config) (*Runtime, error) {
 	cfg, err := cfg.fill()
-	images, ierr := newImageStore(cfg.Images)
+	images, ierr := newImageStore(cfg.Images, cfg.Unknown)
 	if err := errors.Join(err, ierr); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
 	}

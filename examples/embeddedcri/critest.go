@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// critestImages are the images that critest looks at more closely than to run
+// them: their users, their tags, and web servers.
+func critestImages(self string) []embedded.Image {
+	const (
+		staging = "gcr.io/k8s-staging-cri-tools/"
+		e2e     = "registry.k8s.io/e2e-test-images/"
+	)
+	sleep := []string{"sleep", "infinity"}
+	return []embedded.Image{
+		{Ref: staging + "test-image-user-uid", User: "1002", Entrypoint: sleep},
+		{Ref: staging + "test-image-user-username", User: "www-data", Entrypoint: sleep},
+		{Ref: staging + "test-image-user-uid-group", User: "1003:users", Entrypoint: sleep},
+		{Ref: staging + "test-image-user-username-group", User: "www-data:100", Entrypoint: sleep},
+		{Ref: staging + "test-image-tags:1", Aliases: []string{staging + "test-image-tags:2", staging + "test-image-tags:3"}, Entrypoint: sleep},
+		// One of the cases wants a pull that does not end within a millisecond.
+		{Ref: staging + "test-image-tag:test", PullTime: 100 * time.Millisecond, Entrypoint: sleep},
+		{Ref: e2e + "nginx:1.14-2", Entrypoint: []string{self, "-serve", ":80"}},
+		{Ref: staging + "hostnet-nginx-amd64", Entrypoint: []string{self, "-serve", ":12003"}},
+		{Ref: staging + "hostnet-nginx-arm64", Entrypoint: []string{self, "-serve", ":12003"}},
+	}
+}
+
+// shims makes the folder of programs that an image would have had and this
+// machine has otherwise: top, which must do without a terminal.
+func shims(root string) (string, error) {
+	bin := filepath.Join(root, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return "", fmt.Errorf("make shims: %w", err)
+	}
+	return bin, os.WriteFile(filepath.Join(bin, "top"), []byte("#!/bin/sh\nexec sleep infinity\n"), 0o755)
+}

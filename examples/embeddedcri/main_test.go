@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+func TestServesTheCRI(t *testing.T) {
+	for _, executor := range []string{"host", "simulated"} {
+		t.Run(executor, func(t *testing.T) {
+			dir := t.TempDir()
+			socket := filepath.Join(dir, "cri.sock")
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				o := options{listen: "unix://" + socket, executor: executor, root: dir, stream: "127.0.0.1:0"}
+				assert.NoError(t, run(ctx, o, slog.New(slog.DiscardHandler)))
+			})
+			t.Cleanup(func() { cancel(); wg.Wait() })
+			cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = cc.Close() })
+			rs, is := v1.NewRuntimeServiceClient(cc), v1.NewImageServiceClient(cc)
+
+			_, err = is.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/any/name:1"}})
+			require.NoError(t, err)
+			sb, err := rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: &v1.PodSandboxConfig{
+				Metadata: &v1.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "u"},
+			}})
+			require.NoError(t, err)
+			c, err := rs.CreateContainer(ctx, &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: &v1.ContainerConfig{
+				Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: "example.com/any/name:1"},
+			}})
+			require.NoError(t, err)
+			_, err = rs.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: c.GetContainerId()})
+			require.NoError(t, err)
+			out, err := rs.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: c.GetContainerId(), Cmd: []string{"echo", "hi"}})
+			require.NoError(t, err)
+			assert.Equal(t, "hi\n", string(out.GetStdout()))
+
+			st, err := os.Stat(socket)
+			require.NoError(t, err)
+			assert.Zero(t, st.Mode().Perm()&0o077, "others can speak to the runtime")
+			err = run(ctx, options{listen: "unix://" + socket, executor: executor, root: dir, stream: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+			assert.ErrorContains(t, err, "somebody serves there already")
+		})
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for want, o := range map[string]options{
+		"-listen":   {listen: "tcp://1.2.3.4:5", executor: "host"},
+		"-executor": {listen: "unix:///tmp/x.sock", executor: "docker"},
+	} {
+		assert.ErrorContains(t, run(t.Context(), o, slog.New(slog.DiscardHandler)), want)
+	}
+}
+
+func TestTheHostsTopIsNotUsed(t *testing.T) {
+	bin, err := shims(t.TempDir())
+	require.NoError(t, err)
+	st, err := os.Stat(filepath.Join(bin, "top"))
+	require.NoError(t, err)
+	assert.NotZero(t, st.Mode()&0o111)
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/stream"
+)
+
+// run serves until ctx ends, then ends all containers.
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	if o.serve != "" {
+		return page(ctx, o.serve)
+	}
+	path, ok := strings.CutPrefix(o.listen, "unix://")
+	if !ok || !filepath.IsAbs(path) {
+		return fmt.Errorf("-listen %q: want unix:// and an absolute path", o.listen)
+	}
+	cfg, err := configure(o)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = log
+	rt, err := embedded.New(cfg)
+	if err != nil {
+		return err
+	}
+	lis, err := listen(path)
+	if err != nil {
+		return err
+	}
+	streams, err := net.Listen("tcp", o.stream)
+	if err != nil {
+		return errors.Join(err, lis.Close())
+	}
+	server, err := stream.New(rt, streams)
+	if err != nil {
+		return errors.Join(err, lis.Close(), streams.Close())
+	}
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(16 << 20))
+	rt.Register(g)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	faults := make(chan error, 3)
+	go func() { faults <- server.Run(ctx) }()
+	go func() { faults <- rt.Run(ctx) }()
+	go func() { faults <- g.Serve(lis) }()
+	log.Info("serving the CRI", slog.String("address", o.listen), slog.String("executor", o.executor))
+	var first error
+	select {
+	case first = <-faults:
+	case <-ctx.Done():
+	}
+	cancel()
+	g.Stop()
+	for range cap(faults) - 1 {
+		first = errors.Join(first, <-faults)
+	}
+	return first
+}
+
+// configure chooses the executor and the images.
+func configure(o options) (embedded.Config, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return embedded.Config{}, err
+	}
+	cfg := embedded.Config{Images: critestImages(self), Unknown: &embedded.Image{Entrypoint: []string{"sleep", "infinity"}}}
+	switch o.executor {
+	case "simulated":
+		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{})
+	case "host":
+		root := o.root
+		if root == "" {
+			if root, err = os.MkdirTemp("", "embeddedcri-"); err != nil {
+				return cfg, err
+			}
+		}
+		bin, err := shims(root)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.ImageDir = root
+		cfg.Executor = embedded.NewHostProcess(embedded.HostConfig{
+			Root: root, Path: bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		})
+	default:
+		return cfg, fmt.Errorf("-executor %q: want host or simulated", o.executor)
+	}
+	return cfg, nil
+}
+
+// listen opens the socket, for its owner alone. A socket that nobody serves any
+// more is replaced.
+func listen(path string) (net.Listener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
+		return nil, errors.Join(fmt.Errorf("%s: somebody serves there already", path), c.Close())
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	return net.Listen("unix", path)
+}
+
+// page is a web server with one page.
+func page(ctx context.Context, address string) error {
+	s := &http.Server{Addr: address, ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<h1>Welcome to nginx!</h1>\n")
+	})}
+	context.AfterFunc(ctx, func() { _ = s.Close() })
+	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
