@@ -1,0 +1,263 @@
+package cgroup_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/cgroup"
+)
+
+func podOf(uid types.UID, requests, limits map[corev1.ResourceName]string) *corev1.Pod {
+	list := func(m map[corev1.ResourceName]string) corev1.ResourceList {
+		out := corev1.ResourceList{}
+		for name, q := range m {
+			out[name] = resource.MustParse(q)
+		}
+		return out
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: uid},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "c", Resources: corev1.ResourceRequirements{Requests: list(requests), Limits: list(limits)},
+		}}},
+	}
+}
+
+type figures = map[corev1.ResourceName]string
+
+func besteffort(uid types.UID) *corev1.Pod { return podOf(uid, nil, nil) }
+
+func burstable(uid types.UID) *corev1.Pod {
+	return podOf(uid, figures{"cpu": "250m", "memory": "64Mi"}, figures{"memory": "128Mi"})
+}
+
+func guaranteed(uid types.UID) *corev1.Pod {
+	both := figures{"cpu": "500m", "memory": "64Mi"}
+	return podOf(uid, both, both)
+}
+
+// Names are those that a kubelet gives, for both drivers.
+func TestNames(t *testing.T) {
+	for _, tc := range []struct {
+		driver cgroup.Driver
+		parent string
+		pod    *corev1.Pod
+		dir    string
+		told   string
+	}{
+		{cgroup.Cgroupfs, "/", guaranteed("a-b"), "/kubepods/poda-b", "/kubepods/poda-b"},
+		{cgroup.Cgroupfs, "/", burstable("a-b"), "/kubepods/burstable/poda-b", "/kubepods/burstable/poda-b"},
+		{cgroup.Cgroupfs, "/lab/x", besteffort("a-b"), "/lab/x/kubepods/besteffort/poda-b", "/lab/x/kubepods/besteffort/poda-b"},
+		{cgroup.Systemd, "/", guaranteed("a-b"), "/kubepods.slice/kubepods-poda_b.slice", "kubepods-poda_b.slice"},
+		{
+			cgroup.Systemd, "/", besteffort("a-b"),
+			"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice", "kubepods-besteffort-poda_b.slice",
+		},
+		{
+			cgroup.Systemd, "/lab.slice", burstable("a-b"),
+			"/lab.slice/lab-kubepods.slice/lab-kubepods-burstable.slice/lab-kubepods-burstable-poda_b.slice",
+			"lab-kubepods-burstable-poda_b.slice",
+		},
+	} {
+		root := madeUpV2(t, tc.dir)
+		m, err := cgroup.New(cgroup.Config{Root: root, Parent: tc.parent, Driver: tc.driver})
+		require.NoError(t, err)
+		told, err := m.Ensure(t.Context(), tc.pod)
+		require.NoError(t, err)
+		assert.Equal(t, tc.told, told)
+		assert.DirExists(t, filepath.Join(root, tc.dir))
+		known, err := m.Known()
+		require.NoError(t, err)
+		assert.Equal(t, []types.UID{"a-b"}, known)
+	}
+}
+
+// madeUpV2 makes a v2 tree whose groups down to dir have the files that the
+// kernel would make.
+func madeUpV2(t *testing.T, dirs ...string) string {
+	t.Helper()
+	root := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
+	for _, dir := range append(dirs, "/") {
+		for at := dir; ; at = filepath.Dir(at) {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, at), 0o700))
+			for _, f := range []string{"cgroup.subtree_control", "memory.max"} {
+				require.NoError(t, os.WriteFile(filepath.Join(root, at, f), nil, 0o600))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(root, at, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return root
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(path...))
+	require.NoError(t, err)
+	return strings.TrimSpace(string(data))
+}
+
+func TestLimitsOnV2(t *testing.T) {
+	const dir = "/kubepods/burstable/podu1"
+	root := madeUpV2(t, dir, "/kubepods/podu2", "/kubepods/besteffort")
+	m, err := cgroup.New(cgroup.Config{
+		Root: root, PidsLimit: 99,
+		Allocatable: corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")},
+	})
+	require.NoError(t, err)
+	_, err = m.Ensure(t.Context(), burstable("u1"))
+	require.NoError(t, err)
+	_, err = m.Ensure(t.Context(), guaranteed("u2"))
+	require.NoError(t, err)
+	assert.Equal(t, "10", read(t, root, dir, "cpu.weight"))
+	assert.Equal(t, "max 100000", read(t, root, dir, "cpu.max"))
+	assert.Equal(t, "134217728", read(t, root, dir, "memory.max"))
+	assert.Equal(t, "99", read(t, root, dir, "pids.max"))
+	assert.Equal(t, "50000 100000", read(t, root, "/kubepods/podu2/cpu.max"))
+	assert.Equal(t, "20", read(t, root, "/kubepods/podu2/cpu.weight"))
+	assert.Equal(t, "1", read(t, root, "/kubepods/besteffort/cpu.weight"))
+	assert.Equal(t, "10", read(t, root, "/kubepods/burstable/cpu.weight"))
+	assert.Equal(t, "79", read(t, root, "/kubepods/cpu.weight"))
+	assert.Equal(t, "1073741824", read(t, root, "/kubepods/memory.max"))
+	assert.Contains(t, read(t, root, "/kubepods/cgroup.subtree_control"), "+memory")
+	assert.Empty(t, m.Limits())
+
+	// A limit that goes away is lifted.
+	p := burstable("u1")
+	p.Spec.Containers[0].Resources.Limits = nil
+	_, err = m.Ensure(t.Context(), p)
+	require.NoError(t, err)
+	assert.Contains(t, read(t, root, dir, "memory.max"), "max")
+}
+
+// Without cgroups the agent works on and says what it cannot do.
+func TestWithoutCgroups(t *testing.T) {
+	m, err := cgroup.New(cgroup.Config{Root: filepath.Join(t.TempDir(), "none")})
+	require.NoError(t, err)
+	parent, err := m.Ensure(t.Context(), burstable("u"))
+	require.NoError(t, err)
+	assert.Empty(t, parent)
+	require.NoError(t, m.Remove(t.Context(), "u"))
+	known, err := m.Known()
+	require.NoError(t, err)
+	assert.Empty(t, known)
+	require.Len(t, m.Limits(), 1)
+	assert.Contains(t, m.Limits()[0], "no limits and no QoS weights for pods: no cgroups")
+}
+
+func TestMissingControllersAreTold(t *testing.T) {
+	root := madeUpV2(t)
+	require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpu\n"), 0o600))
+	m, err := cgroup.New(cgroup.Config{Root: root})
+	require.NoError(t, err)
+	limits := strings.Join(m.Limits(), "\n")
+	assert.Contains(t, limits, "memory limits of pods: controller memory")
+	assert.Contains(t, limits, "limits on processes of pods: controller pids")
+	assert.NotContains(t, limits, "cpu weights")
+}
+
+func TestRefusesBadNames(t *testing.T) {
+	m, err := cgroup.New(cgroup.Config{Root: madeUpV2(t)})
+	require.NoError(t, err)
+	for _, uid := range []types.UID{"", "..", "a/b", "a\x00", types.UID(strings.Repeat("x", 300)), "a.slice"} {
+		_, err := m.Ensure(t.Context(), burstable(uid))
+		require.Error(t, err, "%q", uid)
+		require.Error(t, m.Remove(t.Context(), uid), "%q", uid)
+	}
+}
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PidsLimit: -1})
+	for _, part := range []string{`root "x"`, `parent "../y"`, `driver "z"`, "-1 is negative"} {
+		require.ErrorContains(t, err, part)
+	}
+	for parent, ok := range map[string]bool{
+		"/": true, "/lab.slice": true, "/a.slice/a-b.slice": true,
+		"/lab": false, "/a.slice/b.slice": false, "/a.slice/": false, "/.slice": false,
+	} {
+		_, err := cgroup.New(cgroup.Config{Driver: cgroup.Systemd, Parent: parent})
+		assert.Equal(t, ok, err == nil, "%s: %v", parent, err)
+	}
+}
+
+// On the kernel's own cgroups: limits are set, what is left is killed, and no
+// folder stays in any hierarchy, also in those that a runtime made.
+func TestOnTheKernel(t *testing.T) {
+	const root, parent = "/sys/fs/cgroup", "/lab/cgrouptest"
+	if os.Getuid() != 0 || !isV1(root) {
+		t.Skip("needs root and cgroup v1")
+	}
+	m, err := cgroup.New(cgroup.Config{Root: root, Parent: parent, PidsLimit: 50})
+	require.NoError(t, err)
+	if limits := m.Limits(); len(limits) > 0 {
+		t.Skip(limits)
+	}
+	t.Cleanup(func() {
+		hierarchies, _ := filepath.Glob(root + "/*" + parent)
+		for _, h := range hierarchies {
+			for _, sub := range []string{"/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""} {
+				os.Remove(h + sub)
+			}
+		}
+	})
+	group, err := m.Ensure(t.Context(), burstable("u1"))
+	require.NoError(t, err)
+	require.Equal(t, parent+"/kubepods/burstable/podu1", group)
+	assert.Equal(t, "134217728", read(t, root, "memory", group, "memory.limit_in_bytes"))
+	assert.Equal(t, "256", read(t, root, "cpu", group, "cpu.shares"))
+	assert.Equal(t, "-1", read(t, root, "cpu", group, "cpu.cfs_quota_us"))
+	assert.Equal(t, "50", read(t, root, "pids", group, "pids.max"))
+	assert.Equal(t, "256", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
+
+	group2, err := m.Ensure(t.Context(), guaranteed("u2"))
+	require.NoError(t, err)
+	assert.Equal(t, "50000", read(t, root, "cpu", group2, "cpu.cfs_quota_us"))
+
+	// As a runtime does: a container's group in every hierarchy, and a process.
+	for _, h := range []string{"memory", "systemd", "unified", "devices", "pids"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, h, group, "ctr"), 0o755))
+	}
+	left := exec.Command("sleep", "1000")
+	require.NoError(t, left.Start())
+	for _, h := range []string{"memory", "systemd", "pids"} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, h, group, "ctr/cgroup.procs"), []byte(itoa(left.Process.Pid)), 0o600))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- left.Wait() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, m.Remove(ctx, "u1"))
+	require.Error(t, <-ended)
+	require.NoError(t, m.Remove(ctx, "u2"))
+	dirs, err := filepath.Glob(root + "/*" + parent + "/kubepods/*/podu*")
+	require.NoError(t, err)
+	assert.Empty(t, dirs)
+	assert.Equal(t, "2", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
+	known, err := m.Known()
+	require.NoError(t, err)
+	assert.Empty(t, known)
+	require.NoError(t, m.Remove(ctx, "u1"))
+}
+
+func isV1(root string) bool {
+	_, err := os.Stat(filepath.Join(root, "memory/memory.limit_in_bytes"))
+	return err == nil
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,267 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Config describes a Manager. Every field is optional.
+type Config struct {
+	// Root is where cgroups are mounted: the folder with one hierarchy a
+	// controller on v1, the one hierarchy on v2. Default: /sys/fs/cgroup.
+	Root string
+	// Parent is the group below which all of ours are, as a path from Root's
+	// hierarchies. Default: "/". With the systemd driver it is made of slices.
+	Parent string
+	// Driver names groups and must be the runtime's own. Default: Cgroupfs.
+	Driver Driver
+	// PidsLimit bounds the processes of each pod. Default: no bound.
+	PidsLimit int64
+	// Allocatable bounds all pods together: cpu by weight, memory. Default:
+	// they share the whole node.
+	Allocatable corev1.ResourceList
+	Logger      *slog.Logger // default: nothing is logged
+}
+
+// Manager makes and removes the groups of pods. All its methods may be called
+// from any goroutine.
+type Manager struct {
+	cfg   Config
+	names names
+
+	// tiers orders the writes to groups that pods share, so that the weight of
+	// an older set of pods never overwrites a newer one's.
+	tiers sync.Mutex
+	given map[string]limits // guarded by tiers: what each of them was last given
+
+	mu   sync.Mutex // guards all below
+	tree tree       // nil until it was looked for, or while there is none
+	why  []string   // what cannot be enforced
+	pods map[types.UID]podGroup
+}
+
+// podGroup is what was set up for one pod.
+type podGroup struct {
+	qos    corev1.PodQOSClass
+	group  string
+	milli  int64 // cpu request
+	limits limits
+	done   bool // it was written
+}
+
+// tree is one version's way to write groups.
+type tree interface {
+	// set makes the group with its limits, or changes them.
+	set(group string, l limits) error
+	// folders are where the group is, in each hierarchy that it may be in.
+	folders(group string) ([]string, error)
+	// pageSizes are the huge pages that can be bounded.
+	pageSizes() []string
+}
+
+// New returns a Manager. It tells all faults of cfg at once and does no I/O.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Root == "" {
+		cfg.Root = "/sys/fs/cgroup"
+	}
+	if cfg.Parent == "" {
+		cfg.Parent = "/"
+	}
+	if cfg.Driver == "" {
+		cfg.Driver = Cgroupfs
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	if !filepath.IsAbs(cfg.Root) {
+		errs = append(errs, fmt.Errorf("root %q is not absolute", cfg.Root))
+	}
+	if cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
+		errs = append(errs, fmt.Errorf("driver %q is neither %s nor %s", cfg.Driver, Cgroupfs, Systemd))
+	}
+	if cfg.PidsLimit < 0 {
+		errs = append(errs, fmt.Errorf("pids limit %d is negative", cfg.PidsLimit))
+	}
+	errs = append(errs, checkParent(cfg.Driver, cfg.Parent))
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	return &Manager{
+		cfg: cfg, names: names{cfg.Driver, cfg.Parent},
+		pods: make(map[types.UID]podGroup), given: make(map[string]limits),
+	}, nil
+}
+
+// Limits says in words what cannot be enforced on this node, and why. It is
+// empty when everything can.
+func (m *Manager) Limits() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.find()
+	return slices.Clone(m.why)
+}
+
+// find looks for the node's cgroups, again as long as there are none. m.mu is
+// held.
+func (m *Manager) find() {
+	if m.tree != nil {
+		return
+	}
+	m.why = nil
+	t, missing, err := open(m.cfg.Root, m.cfg.Parent)
+	if err != nil {
+		m.why = []string{fmt.Sprintf("no limits and no QoS weights for pods: %v", err)}
+		return
+	}
+	m.tree, m.why = t, missing
+	if m.cfg.Driver == Systemd {
+		m.why = append(m.why, "slices are made without systemd, which may reset their limits when it reloads")
+	}
+}
+
+// opened returns the node's cgroups, or nil while there are none to write.
+func (m *Manager) opened() tree {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.find()
+	return m.tree
+}
+
+// open finds out which version is mounted at root and whether groups can be
+// made there. missing are controllers that are not to be had.
+func open(root, parent string) (t tree, missing []string, err error) {
+	if _, err := os.Stat(root); err != nil {
+		return nil, nil, fmt.Errorf("no cgroups: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		return openV2(root, parent)
+	}
+	return openV1(root, parent)
+}
+
+// Ensure makes the pod's group, or brings it to what the pod's spec asks for,
+// and returns it in the form that a runtime takes as cgroup parent. Where there
+// are no cgroups that can be written it returns "" and no error.
+func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	qos := podspec.QOS(pod)
+	group, err := m.names.pod(qos, pod.UID)
+	if err != nil {
+		return "", err
+	}
+	t := m.opened()
+	if t == nil {
+		return "", nil
+	}
+	now := podGroup{
+		qos: qos, group: group, milli: milliCPU(podspec.Requests(pod)),
+		limits: podLimits(pod, m.cfg.PidsLimit, t.pageSizes()),
+	}
+	m.mu.Lock()
+	had := m.pods[pod.UID]
+	m.pods[pod.UID] = now
+	m.mu.Unlock()
+	if err := m.setTiers(t); err != nil {
+		return "", err
+	}
+	if !had.done || had.group != group || !had.limits.equal(now.limits) || !exists(t, group) {
+		if err := t.set(group, now.limits); err != nil {
+			return "", fmt.Errorf("set up cgroup %s: %w", group, err)
+		}
+	}
+	now.done = true
+	m.mu.Lock()
+	m.pods[pod.UID] = now
+	m.mu.Unlock()
+	return m.names.forRuntime(group), nil
+}
+
+// setTiers brings the groups above pods to what they are due: a burstable one
+// weighs what its pods request, best effort weighs least.
+func (m *Manager) setTiers(t tree) error {
+	m.tiers.Lock()
+	defer m.tiers.Unlock()
+	burstable := m.burstable()
+	for _, q := range tiers() {
+		l := limits{shares: minShares}
+		switch q {
+		case corev1.PodQOSBurstable:
+			l.shares = sharesOf(burstable)
+		case corev1.PodQOSBestEffort:
+		default:
+			l = nodeLimits(m.cfg.Allocatable)
+		}
+		group := m.names.tier(q)
+		if had, ok := m.given[group]; ok && had.equal(l) && exists(t, group) {
+			continue
+		}
+		if err := t.set(group, l); err != nil {
+			return fmt.Errorf("set up cgroup %s: %w", group, err)
+		}
+		m.given[group] = l
+	}
+	return nil
+}
+
+// burstable returns the cpu that all burstable pods request.
+func (m *Manager) burstable() (milli int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.pods {
+		if p.qos == corev1.PodQOSBurstable {
+			milli = addMilli(milli, p.milli)
+		}
+	}
+	return milli
+}
+
+// exists reports whether the group is there.
+func exists(t tree, group string) bool {
+	dirs, err := t.folders(group)
+	return err == nil && len(dirs) > 0 && isDir(dirs[0])
+}
+
+// Known returns the pods that have a group in any hierarchy, whoever made it.
+func (m *Manager) Known() ([]types.UID, error) {
+	t := m.opened()
+	if t == nil {
+		return nil, nil
+	}
+	var errs []error
+	seen := make(map[types.UID]struct{})
+	for _, q := range tiers() {
+		dirs, err := t.folders(m.names.tier(q))
+		errs = append(errs, err)
+		for _, dir := range dirs {
+			entries, err := os.ReadDir(dir)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			for _, e := range entries {
+				if uid, ok := m.names.uid(q, e.Name()); ok && e.IsDir() {
+					seen[uid] = struct{}{}
+				}
+			}
+		}
+	}
+	out := make([]types.UID, 0, len(seen))
+	for uid := range seen {
+		out = append(out, uid)
+	}
+	slices.Sort(out)
+	return out, errors.Join(errs...)
+}

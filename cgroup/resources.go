@@ -1,0 +1,137 @@
+package cgroup
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// The kernel's units and bounds, and the period that quotas are given for.
+const (
+	minShares   = 2
+	maxShares   = 262144
+	minQuota    = 1000   // µs
+	quotaPeriod = 100000 // µs
+)
+
+// limits are what a group is held to. None is the zero value but for shares.
+type limits struct {
+	shares uint64            // cpu, in v1's units
+	quota  int64             // µs of cpu in a period; 0: no bound
+	memory int64             // bytes; 0: no bound
+	pids   int64             // 0: no bound
+	huge   map[string]uint64 // bytes by page size as the kernel writes it; nil: not set
+}
+
+func (l limits) equal(o limits) bool {
+	if l.shares != o.shares || l.quota != o.quota || l.memory != o.memory || l.pids != o.pids || len(l.huge) != len(o.huge) {
+		return false
+	}
+	for size, n := range l.huge {
+		if m, ok := o.huge[size]; !ok || m != n {
+			return false
+		}
+	}
+	return true
+}
+
+// podLimits returns what a pod's group is held to. A cpu or memory limit holds
+// for the pod only if all its containers have one.
+func podLimits(pod *corev1.Pod, pids int64, pageSizes []string) limits {
+	requests, bounds := podspec.Requests(pod), podspec.Limits(pod)
+	l := limits{pids: pids, shares: sharesOf(milliCPU(requests))}
+	if podspec.QOS(pod) == corev1.PodQOSBestEffort {
+		l.shares = minShares
+	}
+	if cpu, ok := bounds[corev1.ResourceCPU]; ok && cpu.Sign() > 0 {
+		l.quota = max(cpu.MilliValue()*quotaPeriod/1000, minQuota)
+	}
+	if memory, ok := bounds[corev1.ResourceMemory]; ok && memory.Sign() > 0 {
+		l.memory = memory.Value()
+	}
+	l.huge = hugeLimits(bounds, pageSizes)
+	return l
+}
+
+// hugeLimits bounds every page size of the node: at nothing where the pod does
+// not ask for it.
+func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint64 {
+	if len(pageSizes) == 0 {
+		return nil
+	}
+	out := make(map[string]uint64, len(pageSizes))
+	for _, size := range pageSizes {
+		out[size] = 0
+	}
+	for name, q := range bounds {
+		rest, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if !ok {
+			continue
+		}
+		size, err := resource.ParseQuantity(rest)
+		if err != nil {
+			continue
+		}
+		if kernel := pageSize(size.Value()); out != nil {
+			if _, known := out[kernel]; known {
+				out[kernel] = uint64(max(q.Value(), 0))
+			}
+		}
+	}
+	return out
+}
+
+// pageSize writes a size as the kernel names it in hugetlb files: 2MB, 1GB.
+func pageSize(bytes int64) string {
+	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
+	i := 0
+	for bytes >= 1024 && bytes%1024 == 0 && i < len(units)-1 {
+		bytes /= 1024
+		i++
+	}
+	return strconv.FormatInt(bytes, 10) + units[i]
+}
+
+func milliCPU(list corev1.ResourceList) int64 {
+	q := list[corev1.ResourceCPU]
+	return q.MilliValue()
+}
+
+// sharesOf turns thousandths of a cpu into the kernel's shares.
+func sharesOf(milli int64) uint64 {
+	if milli <= 0 {
+		return minShares
+	}
+	return uint64(min(max(milli*1024/1000, minShares), maxShares))
+}
+
+// weightOf turns shares into v2's weight, 1..10000, as container runtimes do
+// for the containers below.
+func weightOf(shares uint64) uint64 {
+	shares = min(max(shares, minShares), maxShares)
+	return 1 + (shares-minShares)*9999/(maxShares-minShares)
+}
+
+// nodeLimits are those of the group of all pods: what the node has for them.
+func nodeLimits(allocatable corev1.ResourceList) limits {
+	var l limits
+	if cpu, ok := allocatable[corev1.ResourceCPU]; ok {
+		l.shares = sharesOf(cpu.MilliValue())
+	}
+	if memory, ok := allocatable[corev1.ResourceMemory]; ok {
+		l.memory = memory.Value()
+	}
+	return l
+}
+
+func addMilli(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

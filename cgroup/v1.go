@@ -1,0 +1,146 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// v1 writes groups into one hierarchy a controller.
+type v1 struct {
+	root       string
+	subsystems []cgroup1.Subsystem
+	huge       []string
+}
+
+func openV1(root, parent string) (tree, []string, error) {
+	t := &v1{root: root}
+	var missing []string
+	for _, c := range []struct {
+		name string
+		sub  cgroup1.Subsystem
+		lost string
+	}{
+		{"cpu", cgroup1.NewCpu(root), "cpu weights and limits of pods"},
+		{"cpuacct", cgroup1.NewCpuacct(root), ""},
+		{"cpuset", cgroup1.NewCpuset(root), ""},
+		{"memory", cgroup1.NewMemory(root), "memory limits of pods"},
+		{"pids", cgroup1.NewPids(root), "limits on processes of pods"},
+		{"freezer", cgroup1.NewFreezer(root), ""},
+		{"blkio", cgroup1.NewBlkio(root), ""},
+		{"perf_event", cgroup1.NewPerfEvent(root), ""},
+	} {
+		switch err := unix.Access(filepath.Join(root, c.name, parentOrRoot(root, c.name, parent)), unix.W_OK); {
+		case err == nil:
+			t.subsystems = append(t.subsystems, c.sub)
+		case c.lost != "":
+			missing = append(missing, fmt.Sprintf("%s: controller %s: %v", c.lost, c.name, err))
+		}
+	}
+	if len(t.subsystems) == 0 {
+		return nil, nil, fmt.Errorf("no cgroup controller can be written below %s", root)
+	}
+	if huge, err := cgroup1.NewHugetlb(root); err == nil && isDir(filepath.Join(root, "hugetlb")) {
+		t.subsystems = append(t.subsystems, huge)
+		t.huge = pageSizesIn(filepath.Join(root, "hugetlb"), ".limit_in_bytes")
+	}
+	return t, missing, nil
+}
+
+// parentOrRoot is the deepest folder of the parent that exists: the one that
+// must be writable for the rest to be made.
+func parentOrRoot(root, hierarchy, parent string) string {
+	for parent != "/" && !isDir(filepath.Join(root, hierarchy, parent)) {
+		parent = filepath.Dir(parent)
+	}
+	return parent
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// pageSizesIn lists the page sizes that a hugetlb folder has files of.
+func pageSizesIn(dir, suffix string) []string {
+	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*B"+suffix))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, f := range files {
+		size := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), "hugetlb."), suffix)
+		if !strings.Contains(size, ".") && !slices.Contains(out, size) {
+			out = append(out, size)
+		}
+	}
+	return out
+}
+
+func (t *v1) pageSizes() []string { return t.huge }
+
+func (t *v1) set(group string, l limits) error {
+	quota, period, memory := l.quota, uint64(quotaPeriod), l.memory
+	if quota == 0 {
+		quota = -1
+	}
+	if memory == 0 {
+		memory = -1
+	}
+	res := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+		Memory: &specs.LinuxMemory{Limit: &memory},
+	}
+	if l.shares > 0 {
+		res.CPU.Shares = &l.shares
+	}
+	if l.pids > 0 {
+		res.Pids = &specs.LinuxPids{Limit: &l.pids}
+	}
+	for size, n := range l.huge {
+		res.HugepageLimits = append(res.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: size, Limit: n})
+	}
+	_, err := cgroup1.New(cgroup1.StaticPath(group), res, cgroup1.WithHierarchy(func() ([]cgroup1.Subsystem, error) {
+		return t.subsystems, nil
+	}))
+	return err
+}
+
+// folders are in every hierarchy: also in those that we do not set up, such as
+// systemd's and a mounted v2 tree, runtimes make a folder of their parent's.
+func (t *v1) folders(group string) ([]string, error) {
+	entries, err := os.ReadDir(t.root)
+	if err != nil {
+		return nil, err
+	}
+	// The first one is a hierarchy that set makes the folder in.
+	out := []string{filepath.Join(t.root, string(t.subsystems[0].Name()), group)}
+	seen := map[string]bool{realPath(out[0]): true}
+	for _, e := range entries {
+		dir := filepath.Join(t.root, e.Name(), group)
+		if !isDir(filepath.Join(t.root, e.Name())) {
+			continue
+		}
+		// Links such as cpu,cpuacct lead to hierarchies that are listed too.
+		if real := realPath(dir); !seen[real] {
+			seen[real] = true
+			out = append(out, dir)
+		}
+	}
+	return out, nil
+}
+
+// realPath resolves links where it can.
+func realPath(path string) string {
+	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return path
+	}
+	return filepath.Join(real, filepath.Base(path))
+}

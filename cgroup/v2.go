@@ -1,0 +1,127 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"golang.org/x/sys/unix"
+)
+
+// v2 writes groups into the one hierarchy.
+type v2 struct {
+	root string
+	has  map[string]bool // controllers
+	huge []string
+}
+
+func openV2(root, parent string) (tree, []string, error) {
+	at := filepath.Join(root, parentOrRoot(root, "", parent))
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		return nil, nil, fmt.Errorf("%s cannot be written: %w", at, err)
+	}
+	data, err := os.ReadFile(filepath.Join(at, "cgroup.controllers"))
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &v2{root: root, has: make(map[string]bool)}
+	for c := range strings.FieldsSeq(string(data)) {
+		t.has[c] = true
+	}
+	var missing []string
+	for _, c := range [][2]string{
+		{"cpu", "cpu weights and limits of pods"},
+		{"memory", "memory limits of pods"},
+		{"pids", "limits on processes of pods"},
+	} {
+		if !t.has[c[0]] {
+			missing = append(missing, fmt.Sprintf("%s: controller %s is not in %s/cgroup.controllers", c[1], c[0], at))
+		}
+	}
+	if t.has["hugetlb"] {
+		t.huge = t.kernelPageSizes()
+	}
+	return t, missing, nil
+}
+
+// kernelPageSizes are those of the machine: v2's root has no hugetlb files.
+func (t *v2) kernelPageSizes() []string {
+	entries, err := os.ReadDir("/sys/kernel/mm/hugepages")
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		var kb int64
+		if _, err := fmt.Sscanf(e.Name(), "hugepages-%dkB", &kb); err == nil {
+			out = append(out, pageSize(kb*1024))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (t *v2) pageSizes() []string { return t.huge }
+
+func (t *v2) set(group string, l limits) error {
+	res := &cgroup2.Resources{}
+	if t.has["cpu"] {
+		res.CPU = &cgroup2.CPU{Max: cgroup2.NewCPUMax(nil, nil)}
+		if l.quota > 0 {
+			res.CPU.Max = cgroup2.NewCPUMax(&l.quota, nil)
+		}
+		if l.shares > 0 {
+			weight := weightOf(l.shares)
+			res.CPU.Weight = &weight
+		}
+	}
+	if t.has["memory"] {
+		res.Memory = &cgroup2.Memory{}
+		if l.memory > 0 {
+			res.Memory.Max = &l.memory
+		}
+	}
+	if t.has["pids"] {
+		res.Pids = &cgroup2.Pids{Max: -1}
+		if l.pids > 0 {
+			res.Pids.Max = l.pids
+		}
+	}
+	if t.has["hugetlb"] && len(l.huge) > 0 {
+		huge := cgroup2.HugeTlb{}
+		for size, n := range l.huge {
+			huge = append(huge, cgroup2.HugeTlbEntry{HugePageSize: size, Limit: n})
+		}
+		res.HugeTlb = &huge
+	}
+	if _, err := cgroup2.NewManager(t.root, group, res); err != nil {
+		return err
+	}
+	if t.has["memory"] && l.memory == 0 {
+		return t.unbound(group)
+	}
+	return nil
+}
+
+// unbound lifts a memory limit that was there before.
+func (t *v2) unbound(group string) error {
+	f, err := os.OpenFile(filepath.Join(t.root, group, "memory.max"), os.O_WRONLY, 0)
+	if err != nil {
+		if gone(err) {
+			return nil
+		}
+		return err
+	}
+	if _, err := f.WriteString("max"); err != nil {
+		f.Close() //nolint:errcheck,gosec // the write's error says more
+		return err
+	}
+	return f.Close()
+}
+
+func (t *v2) folders(group string) ([]string, error) {
+	return []string{filepath.Join(t.root, group)}, nil
+}
