@@ -1,0 +1,212 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// file is one file of a volume's content.
+type file struct {
+	data []byte
+	mode fs.FileMode
+}
+
+// payload is the whole content of a volume by path, slashes between the parts.
+type payload map[string]file
+
+// content mounts a volume whose files come from objects or the pod.
+func (m *Manager) content(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
+	files, err := m.gather(ctx, r)
+	if err != nil {
+		return runtime.Volume{}, err
+	}
+	rel := filepath.Join(volumesDir, plugin, r.vol.Name)
+	secret := plugin == pluginSecret || hasSecret(r.vol)
+	if err := m.contentDir(r, rel, secret); err != nil {
+		return runtime.Volume{}, err
+	}
+	root, err := r.dir.OpenRoot(rel)
+	if err != nil {
+		return runtime.Volume{}, fmt.Errorf("open its folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // every write was checked
+	path := filepath.Join(r.dir.path, rel)
+	w := writer{ctx: ctx, root: root, path: path, gid: fsGroup(r.pod)}
+	if err := w.write(files); err != nil {
+		return runtime.Volume{}, fmt.Errorf("write its content: %w", err)
+	}
+	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
+}
+
+func hasSecret(vol *corev1.Volume) bool {
+	if vol.Projected == nil {
+		return false
+	}
+	for _, s := range vol.Projected.Sources {
+		if s.Secret != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// contentDir makes the folder, in memory if it is for secrets and memory can be
+// mounted. Anybody in the container may look in; the files have their own modes.
+func (m *Manager) contentDir(r *request, rel string, secret bool) error {
+	around := fs.FileMode(modeWay)
+	if secret {
+		around = modeSecret
+	}
+	if err := r.dir.way(filepath.Dir(rel), around); err != nil {
+		return err
+	}
+	if err := r.dir.way(rel, 0o755); err != nil {
+		return err
+	}
+	if secret && m.mount.able() {
+		if is, err := r.dir.isMountPoint(rel); is || err != nil {
+			return err
+		}
+		err := m.mount.tmpfs(filepath.Join(r.dir.path, rel), memory{mode: 0o755})
+		if !errors.Is(err, ErrPrivilege) {
+			return err
+		}
+		m.cfg.Logger.Warn("secrets are kept on disk: memory cannot be mounted", podAttrs(r.pod)...)
+	}
+	return nil
+}
+
+// gather puts together the files of a volume. Everything that is missing is
+// told at once.
+func (m *Manager) gather(ctx context.Context, r *request) (payload, error) {
+	g := gatherer{ctx: ctx, m: m, r: r, files: make(payload)}
+	switch v := r.vol; {
+	case v.ConfigMap != nil:
+		g.mode = v.ConfigMap.DefaultMode
+		g.object(podspec.ConfigMap, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional)
+	case v.Secret != nil:
+		g.mode = v.Secret.DefaultMode
+		g.object(podspec.Secret, v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)
+	case v.DownwardAPI != nil:
+		g.mode = v.DownwardAPI.DefaultMode
+		g.downward(v.DownwardAPI.Items)
+	case v.Projected != nil:
+		g.mode = v.Projected.DefaultMode
+		g.projected(v.Projected.Sources)
+	}
+	return g.files, errors.Join(g.errs...)
+}
+
+type gatherer struct {
+	ctx   context.Context //nolint:containedctx // lives for one call of gather
+	m     *Manager
+	r     *request
+	mode  *int32
+	files payload
+	errs  []error
+}
+
+func (g *gatherer) fail(format string, args ...any) {
+	g.errs = append(g.errs, fmt.Errorf(format, args...))
+}
+
+func (g *gatherer) put(at string, data []byte, mode *int32) {
+	clean := path.Clean(at)
+	if at == "" || !filepath.IsLocal(at) || clean == "." || strings.HasPrefix(clean, "..") {
+		g.fail("path %q of a file: %w", at, ErrUnsafe)
+		return
+	}
+	if mode == nil {
+		mode = g.mode
+	}
+	perm := fs.FileMode(0o644)
+	if mode != nil {
+		perm = fs.FileMode(*mode) & fs.ModePerm //nolint:gosec // all but nine bits are cut off
+	}
+	g.files[clean] = file{data: data, mode: perm}
+}
+
+func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional *bool) {
+	may := optional != nil && *optional
+	ref := podspec.Ref{Kind: kind, Namespace: g.r.pod.Namespace, Name: name}
+	o, err := g.lookup(ref)
+	if err != nil {
+		if !may || !errors.Is(err, podspec.ErrNoObject) {
+			g.fail("%s %s/%s: %w", kind, ref.Namespace, name, err)
+		}
+		return
+	}
+	if len(items) == 0 {
+		for key, data := range o.Data {
+			if err := element("key", key); err != nil {
+				g.fail("%s %s/%s: %w", kind, ref.Namespace, name, err)
+				continue
+			}
+			g.put(key, data, nil)
+		}
+	}
+	for _, item := range items {
+		data, ok := o.Data[item.Key]
+		if ok {
+			g.put(item.Path, data, item.Mode)
+		} else if !may {
+			g.fail("%s %s/%s has no key %q", kind, ref.Namespace, name, item.Key)
+		}
+	}
+}
+
+func (g *gatherer) lookup(ref podspec.Ref) (podspec.Object, error) {
+	if g.r.objects == nil {
+		return podspec.Object{}, podspec.ErrNoObject
+	}
+	return g.r.objects.Object(g.ctx, ref)
+}
+
+func (g *gatherer) downward(items []corev1.DownwardAPIVolumeFile) {
+	for i := range items {
+		item := &items[i]
+		switch {
+		case item.FieldRef != nil:
+			value, ok := podspec.FieldValue(g.r.pod, item.FieldRef.FieldPath)
+			if !ok {
+				g.fail("field %q is none that can be referred to", item.FieldRef.FieldPath)
+				continue
+			}
+			g.put(item.Path, []byte(value), item.Mode)
+		case item.ResourceFieldRef != nil:
+			value, err := podspec.ResourceValue(g.r.pod, nil, item.ResourceFieldRef, g.m.cfg.Allocatable)
+			if err != nil {
+				g.errs = append(g.errs, err)
+				continue
+			}
+			g.put(item.Path, []byte(value), item.Mode)
+		default:
+			g.fail("item %q of downwardAPI has no source", item.Path)
+		}
+	}
+}
+
+func (g *gatherer) projected(sources []corev1.VolumeProjection) {
+	for i := range sources {
+		switch s := &sources[i]; {
+		case s.ConfigMap != nil:
+			g.object(podspec.ConfigMap, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
+		case s.Secret != nil:
+			g.object(podspec.Secret, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
+		case s.DownwardAPI != nil:
+			g.downward(s.DownwardAPI.Items)
+		default:
+			g.fail("source %d of the projected volume cannot be mounted here", i)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package volume
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func TestUnmountLeavesNothingAndFollowsNothing(t *testing.T) {
+	outside := t.TempDir()
+	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
+	s := &store{}
+	s.put(podspec.ConfigMap, "c", map[string]string{"k": "1"})
+	m := manager(t, nil)
+	p := pod(t, "u", "  - {name: v}\n  - {name: c, configMap: {name: c}}\n")
+	v := mount(t, m, p, s)["v"].HostPath
+	require.NoError(t, os.Symlink(outside, v+"/link"))
+	require.NoError(t, os.Symlink("/", v+"/root"))
+	require.NoError(t, os.MkdirAll(v+"/"+strings.Repeat("d/", 100), 0o755))
+	require.NoError(t, os.Link(outside+"/precious", v+"/hard"))
+	require.NoError(t, unix.Mkfifo(v+"/fifo", 0o600))
+	require.NoError(t, os.Mkdir(v+"/closed", 0o755))
+	require.NoError(t, os.WriteFile(v+"/closed/x", nil, 0o600))
+	require.NoError(t, os.Chmod(v+"/closed", 0))
+
+	again, err := New(m.cfg) // as after a crash
+	require.NoError(t, err)
+	assert.Equal(t, []types.UID{"u"}, again.Known())
+	require.NoError(t, again.Unmount(t.Context(), "u"))
+	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
+	assert.FileExists(t, outside+"/precious")
+	assert.Empty(t, again.Known())
+	require.NoError(t, again.Unmount(t.Context(), "u"), "once more")
+	require.NoError(t, again.Unmount(t.Context(), "never-seen"))
+}
+
+func TestUnmountLeavesWhatOthersKeepInTheFolder(t *testing.T) {
+	m := manager(t, nil)
+	mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)
+	theirs := filepath.Join(m.cfg.Root, "pods/u/containers")
+	require.NoError(t, os.Mkdir(theirs, 0o755))
+	require.NoError(t, m.Unmount(t.Context(), "u"))
+	assert.DirExists(t, theirs)
+	assert.Empty(t, m.Known())
+}
+
+func TestMemory(t *testing.T) {
+	m := privileged(t)
+	s := &store{}
+	s.put(podspec.Secret, "s", map[string]string{"k": "1"})
+	p := pod(t, "u", `
+  - {name: small, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: limit, emptyDir: {medium: Memory, sizeLimit: 1Gi}}
+  - {name: secret, secret: {secretName: s}}
+  - {name: both, projected: {sources: [{secret: {name: s}}]}}
+  securityContext: {fsGroup: 77}
+`)
+	v := mount(t, m, p, s)
+	for name, size := range map[string]uint64{"small": 1 << 20, "limit": 64 << 20, "secret": 0, "both": 0} {
+		var st unix.Statfs_t
+		require.NoError(t, unix.Statfs(v[name].HostPath, &st))
+		assert.Equal(t, int64(unix.TMPFS_MAGIC), st.Type, name)
+		if size > 0 {
+			assert.Equal(t, size, st.Blocks*uint64(st.Bsize), name)
+		}
+	}
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(v["small"].HostPath, &st))
+	assert.Equal(t, uint32(0o2777), st.Mode&0o7777)
+	assert.Equal(t, uint32(77), st.Gid)
+	mount(t, m, p, s)
+	mounts, err := mountsBelow(m.cfg.Root)
+	require.NoError(t, err)
+	assert.Len(t, mounts, 4, "mounted once each: %v", mounts)
+
+	again, err := New(m.cfg) // as after a crash
+	require.NoError(t, err)
+	require.NoError(t, again.Unmount(t.Context(), "u"))
+	mounts, err = mountsBelow(m.cfg.Root)
+	require.NoError(t, err)
+	assert.Empty(t, mounts)
+	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
+}
+
+// A mount that a container or a person made in the pod's folder survives, with
+// what is in it, and is named.
+func TestUnmountSparesForeignMounts(t *testing.T) {
+	m := privileged(t)
+	outside := t.TempDir()
+	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
+	p := pod(t, "u", "  - {name: v}\n  - {name: w}\n  - {name: m, emptyDir: {medium: Memory}}\n")
+	v := mount(t, m, p, nil)
+	for _, at := range []string{v["v"].HostPath + "/deep/mount", v["m"].HostPath + "/in"} {
+		require.NoError(t, os.MkdirAll(at, 0o755))
+		require.NoError(t, unix.Mount(outside, at, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	require.NoError(t, os.WriteFile(v["v"].HostPath+"/mine", nil, 0o644))
+	err := m.Unmount(t.Context(), "u")
+	assert.Error(t, err, "its own memory is in use by the foreign mount")
+	assert.FileExists(t, outside+"/precious")
+	require.NoError(t, unix.Unmount(v["m"].HostPath+"/in", 0))
+
+	err = m.Unmount(t.Context(), "u")
+	assert.ErrorIs(t, err, ErrForeignMount)
+	assert.ErrorContains(t, err, "deep/mount")
+	assert.FileExists(t, outside+"/precious")
+	assert.NoFileExists(t, v["v"].HostPath+"/mine")
+	assert.NoDirExists(t, v["w"].HostPath)
+
+	require.NoError(t, unix.Unmount(v["v"].HostPath+"/deep/mount", 0))
+	require.NoError(t, m.Unmount(t.Context(), "u"))
+	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
+}
+
+// Where the table missed it, the look at each folder finds a mount.
+func TestRemoverLooksAtEachFolder(t *testing.T) {
+	privileged(t)
+	dir, outside := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
+	require.NoError(t, os.MkdirAll(dir+"/a/b", 0o755))
+	require.NoError(t, unix.Mount(outside, dir+"/a/b", "", unix.MS_BIND, ""))
+	defer func() { require.NoError(t, unix.Unmount(dir+"/a/b", 0)) }()
+	top, err := unix.Open(dir, unix.O_DIRECTORY, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(top) }()
+	r := remover{ctx: t.Context()}
+	r.remove(top, dir+"/a", "a", 0)
+	require.Len(t, r.errs, 1)
+	assert.ErrorIs(t, r.errs[0], ErrForeignMount)
+	assert.FileExists(t, outside+"/precious")
+}
+
+func TestSubPathMountsGoWithThePod(t *testing.T) {
+	m := privileged(t)
+	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
+	require.NoError(t, os.WriteFile(v.HostPath+"/file", []byte("x"), 0o644))
+	for range 2 { // the second takes the first off
+		for _, sub := range []string{"file", "dir/sub"} {
+			path, err := m.SubPath(t.Context(), "u", "c", v, sub)
+			require.NoError(t, err)
+			assert.True(t, strings.HasPrefix(path, filepath.Join(m.cfg.Root, "pods/u/volume-subpaths")+"/"), path)
+			is, err := os.Stat(path)
+			require.NoError(t, err)
+			want, err := os.Stat(filepath.Join(v.HostPath, sub))
+			require.NoError(t, err)
+			assert.True(t, os.SameFile(want, is), sub)
+		}
+	}
+	mounts, err := mountsBelow(m.cfg.Root)
+	require.NoError(t, err)
+	assert.Len(t, mounts, 2)
+	require.NoError(t, m.Unmount(t.Context(), "u"))
+	mounts, err = mountsBelow(m.cfg.Root)
+	require.NoError(t, err)
+	assert.Empty(t, mounts)
+	assert.Empty(t, m.Known())
+}
+
+func TestParseMounts(t *testing.T) {
+	table := `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
+37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs tmpfs rw
+38 36 0:6 /a /root/pods/uu rw - ext4 /dev/sda rw
+nonsense
+39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw
+`
+	got, err := parseMounts(strings.NewReader(table), "/root/pods/u")
+	require.NoError(t, err)
+	assert.Equal(t, []mountPoint{{`/root/pods/u/volumes/x y\z`, "tmpfs"}, {"/root/pods/u", "xfs"}}, got)
+	_, err = parseMounts(strings.NewReader(strings.Repeat("x", 2<<20)), "/")
+	assert.Error(t, err)
+}
+
+func TestSubPathWithoutAVolume(t *testing.T) {
+	_, err := manager(t, nil).SubPath(t.Context(), "u", "c", runtime.Volume{Image: "i"}, "x")
+	assert.ErrorContains(t, err, "no folder")
+}
