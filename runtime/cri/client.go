@@ -33,6 +33,11 @@ type Hooks struct {
 
 // Config is what a Client may be told. The zero value works.
 type Config struct {
+	// DialContext connects for httpGet hooks. [a net.Dialer's]
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
+	// period does not. [10 min]
+	HookTimeout time.Duration
 	// Images is the connection for the image service; nil: the same as the
 	// runtime's.
 	Images grpc.ClientConnInterface
@@ -75,6 +80,7 @@ func (cfg *Config) fill() error {
 	positive("Timeout", &cfg.Timeout, 2*time.Minute)
 	positive("HealthTimeout", &cfg.HealthTimeout, 15*time.Second)
 	positive("PullTimeout", &cfg.PullTimeout, 30*time.Minute)
+	positive("HookTimeout", &cfg.HookTimeout, 10*time.Minute)
 	positive("StartPatience", &cfg.StartPatience, 10*time.Second)
 	if cfg.StartsAtOnce < 0 || cfg.MaxStartsAtOnce < 0 {
 		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.StartsAtOnce, cfg.MaxStartsAtOnce))
@@ -84,6 +90,9 @@ func (cfg *Config) fill() error {
 	}
 	if cfg.MaxStartsAtOnce == 0 {
 		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce
+	}
+	if cfg.DialContext == nil {
+		cfg.DialContext = new(net.Dialer).DialContext
 	}
 	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill())
 	if cfg.Logger == nil {

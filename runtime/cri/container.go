@@ -27,6 +27,9 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 	if err != nil {
 		return &reasoned{"CreateContainerConfigError", err}
 	}
+	if err := t.hold(ctx); err != nil {
+		return err
+	}
 	t.touched()
 	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
 	if err != nil {

@@ -114,7 +114,7 @@ func (t *turn) pull(ctx context.Context, w wanted, key pullKey, logins []*v1.Aut
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil, err
-	case failure("", err).Err == nil && err != nil:
+	case err != nil && failure("", err).Err == nil:
 		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
 		return nil, err
 	case err != nil:

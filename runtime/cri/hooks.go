@@ -2,12 +2,165 @@ package cri
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func (t *turn) postStart(context.Context, *corev1.Container, string) error { return nil }
+// hookOutput bounds what is kept of a hook command's output, for its error.
+const hookOutput = 1 << 10
 
-func (t *turn) updateResources(context.Context, runtime.Action) error { return nil }
+// hookTarget is the container that a lifecycle hook is for.
+type hookTarget struct {
+	id    string
+	ip    string // of the pod; "" where it is not known
+	ports []corev1.ContainerPort
+}
+
+// runHook runs a lifecycle hook to its end, or until ctx ends.
+func (c *Client) runHook(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
+	switch {
+	case h.Exec != nil:
+		return c.execHook(ctx, to.id, h.Exec.Command)
+	case h.HTTPGet != nil:
+		return c.httpHook(ctx, to, h.HTTPGet)
+	case h.Sleep != nil:
+		timer := time.NewTimer(time.Duration(max(h.Sleep.Seconds, 0)) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
+}
+
+func (c *Client) execHook(ctx context.Context, id string, command []string) error {
+	timeout := c.cfg.HookTimeout
+	if until, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(until), time.Second))
+	}
+	out, code, err := c.Exec(ctx, id, command, timeout, hookOutput)
+	switch {
+	case err != nil:
+		return err
+	case code != 0:
+		return fmt.Errorf("command %q ended with %d: %s", command, code, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// httpHook sends one request. Any answer counts as done, whatever its code, as
+// manifests have come to rely on.
+func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetAction) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.HookTimeout)
+	defer cancel()
+	target, err := hookURL(to, h)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	req.Header.Set("User-Agent", "kube-lifecycle/1.37")
+	req.Header.Set("Accept", "*/*")
+	for _, header := range h.HTTPHeaders {
+		if strings.EqualFold(header.Name, "host") {
+			req.Host = header.Value
+			continue
+		}
+		req.Header.Add(header.Name, header.Value)
+	}
+	resp, err := c.hookClient().Do(req)
+	if err != nil {
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, 10<<10)
+	return resp.Body.Close()
+}
+
+func (c *Client) hookClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: c.cfg.DialContext, DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // containers have certificates of their own making
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if req.URL.Host != via[0].URL.Host || len(via) >= 10 {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}
+}
+
+func hookURL(to hookTarget, h *corev1.HTTPGetAction) (*url.URL, error) {
+	host := firstOf(h.Host, to.ip)
+	if host == "" {
+		return nil, fmt.Errorf("httpGet: the pod has no address: %w", runtime.ErrNotReady)
+	}
+	port, err := portOf(h.Port, to.ports)
+	if err != nil {
+		return nil, err
+	}
+	target, err := url.Parse(h.Path) // a path may bring its query
+	if err != nil {
+		return nil, fmt.Errorf("httpGet: path: %w", err)
+	}
+	target.Scheme = strings.ToLower(firstOf(string(h.Scheme), "http"))
+	target.Host = net.JoinHostPort(host, strconv.Itoa(port))
+	if !strings.HasPrefix(target.Path, "/") {
+		target.Path = "/" + target.Path
+	}
+	return target, nil
+}
+
+func portOf(p intstr.IntOrString, ports []corev1.ContainerPort) (int, error) {
+	port := p.IntValue()
+	if p.Type == intstr.String && port == 0 {
+		for _, named := range ports {
+			if named.Name == p.StrVal {
+				port = int(named.ContainerPort)
+			}
+		}
+	}
+	if port < 1 || port > 65535 {
+		return 0, fmt.Errorf("httpGet: port %s is none: %w", p.String(), runtime.ErrInvalid)
+	}
+	return port, nil
+}
+
+// postStart runs a container's postStart hook. A hook that fails costs the
+// container its life. RT-10
+func (t *turn) postStart(ctx context.Context, spec *corev1.Container, id string) error {
+	if spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
+		return nil
+	}
+	t.letGo(false) // a hook may take its time
+	within, cancel := context.WithTimeout(ctx, t.c.cfg.HookTimeout)
+	defer cancel()
+	err := t.c.runHook(within, hookTarget{id, firstOf(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
+	if err == nil || ctx.Err() != nil {
+		return err // the pod is ending: who ends it stops this container too
+	}
+	err = fmt.Errorf("postStart hook: %w", err)
+	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
+	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
+	killed := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+	return &reasoned{"PostStartHookError", errors.Join(err, killed)}
+}

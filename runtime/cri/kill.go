@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -60,3 +61,6 @@ func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 	}
 	wg.Wait()
 }
+
+// graceOfPod is how long a pod's containers may take to end.
+func graceOfPod(pod *corev1.Pod) time.Duration { return podspec.GracePeriod(pod) }
