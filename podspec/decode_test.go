@@ -121,7 +121,8 @@ func TestDecodeFaults(t *testing.T) {
 	}{
 		"unknown fields, all of them": {
 			web + "    imagee: x\n    portz: []\n  restartPolice: Never\n",
-			[]string{"document 1 (line 1, Pod web)", `unknown field "spec.containers[0].imagee"`, `unknown field "spec.containers[0].portz"`, `unknown field "spec.restartPolice"`}, 0,
+			[]string{"document 1 (line 1, Pod web)", `unknown field "spec.containers[0].imagee"`, `unknown field "spec.containers[0].portz"`, `unknown field "spec.restartPolice"`},
+			0,
 		},
 		"the case of a field":  {strings.Replace(web, "containers", "Containers", 1), []string{`unknown field "spec.Containers"`}, 0},
 		"a repeated key":       {web + "kind: Pod\n", []string{"document 1 (line 1)", "line 9", `"kind" already set`}, 0},

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +81,7 @@ func tolerateNoExecute(pod *corev1.Pod) {
 			return
 		}
 	}
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations[:len(pod.Spec.Tolerations):len(pod.Spec.Tolerations)], want)
+	pod.Spec.Tolerations = append(slices.Clip(pod.Spec.Tolerations), want)
 }
 
 // contentHash is one of what a person can write into a manifest. It is taken of

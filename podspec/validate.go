@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -62,16 +63,13 @@ func atLeast[T int32 | int64](v *validator, path *field.Path, n *T, least T) {
 	}
 }
 
-// oneOf reports whether value is among the allowed.
+// oneOf checks that value is among the allowed.
 func oneOf[T ~string](v *validator, path *field.Path, value T, allowed ...T) {
-	for _, a := range allowed {
-		if a == value {
-			return
-		}
-	}
-	if value == "" {
+	switch {
+	case slices.Contains(allowed, value):
+	case value == "":
 		v.required(path, "")
-	} else {
+	default:
 		v.errs = append(v.errs, field.NotSupported(path, value, allowed))
 	}
 }

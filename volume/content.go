@@ -108,7 +108,7 @@ func (m *Manager) gather(ctx context.Context, r *request) (payload, error) {
 }
 
 type gatherer struct {
-	ctx   context.Context //nolint:containedctx // lives for one call of gather
+	ctx   context.Context // lives for one call of gather
 	m     *Manager
 	r     *request
 	mode  *int32
@@ -131,7 +131,7 @@ func (g *gatherer) put(at string, data []byte, mode *int32) {
 	}
 	perm := fs.FileMode(0o644)
 	if mode != nil {
-		perm = fs.FileMode(*mode) & fs.ModePerm //nolint:gosec // all but nine bits are cut off
+		perm = fs.FileMode(*mode) & fs.ModePerm
 	}
 	g.files[clean] = file{data: data, mode: perm}
 }

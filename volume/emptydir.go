@@ -24,8 +24,9 @@ func (m *Manager) emptyDir(r *request) (string, error) {
 		return path, m.diskDir(r, rel)
 	case corev1.StorageMediumMemory:
 		return path, m.memoryDir(r, rel)
+	default:
+		return "", fmt.Errorf("emptyDir: medium %s cannot be mounted here", r.vol.EmptyDir.Medium)
 	}
-	return "", fmt.Errorf("emptyDir: medium %s cannot be mounted here", r.vol.EmptyDir.Medium)
 }
 
 // diskDir makes the folder under another name first: one that has its name is

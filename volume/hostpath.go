@@ -33,6 +33,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("hostPath: %w", err)
 		}
+	default: // is there or is not
 	}
 	info, err := os.Stat(h.Path)
 	if err != nil {
@@ -56,6 +57,7 @@ func isKind(mode fs.FileMode, kind corev1.HostPathType) bool {
 		return mode&fs.ModeCharDevice != 0
 	case corev1.HostPathBlockDev:
 		return mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0
+	default:
+		return false
 	}
-	return false
 }

@@ -107,7 +107,7 @@ func removeTree(ctx context.Context, dir string, names ...string) error {
 // leads it elsewhere, and looks at each folder for a mount before it goes in:
 // one can have come since the table was read.
 type remover struct {
-	ctx     context.Context //nolint:containedctx // lives for one call of removeTree
+	ctx     context.Context // lives for one call of removeTree
 	foreign map[string]bool
 	errs    []error
 }

@@ -71,7 +71,7 @@ func New(cfg Config) (*Manager, error) {
 const (
 	pluginEmptyDir  = "kubernetes.io~empty-dir"
 	pluginConfigMap = "kubernetes.io~configmap"
-	pluginSecret    = "kubernetes.io~secret" //nolint:gosec // a folder's name
+	pluginSecret    = "kubernetes.io~secret"
 	pluginDownward  = "kubernetes.io~downward-api"
 	pluginProjected = "kubernetes.io~projected"
 )

@@ -29,7 +29,7 @@ const (
 //	..data        -> ..2026_01_02_15_04_05.123
 //	..2026_01_02_15_04_05.123/key
 type writer struct {
-	ctx  context.Context //nolint:containedctx // lives for one write
+	ctx  context.Context // lives for one write
 	root *os.Root
 	path string // of root
 	gid  *int64

@@ -1,0 +1,229 @@
+package volume
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func benchPod() *corev1.Pod {
+	p := &corev1.Pod{}
+	p.UID, p.Namespace = "u", "default"
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}},
+	}}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+	podspec.Default(p)
+	return p
+}
+
+func TestSubPath(t *testing.T) {
+	outside := t.TempDir()
+	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
+	const ok = ""
+	for sub, tc := range map[string]struct{ want, at string }{
+		"file":                            {ok, "file"},
+		"dir":                             {ok, "dir"},
+		"dir/":                            {ok, "dir"},
+		"./dir//inner/.":                  {ok, "dir/inner"},
+		"dir/../file":                     {ok, "file"},
+		"new/folders/here":                {ok, "new/folders/here"},
+		"to-file":                         {ok, "file"},
+		"to-dir/inner":                    {ok, "dir/inner"},
+		"dir/up/file":                     {ok, "file"},
+		"chain":                           {ok, "file"},
+		"to-nothing":                      {ok, "not-yet"},
+		"":                                {ok, ""},
+		"/etc":                            {"relative", ""},
+		"..":                              {"leads out", ""},
+		"dir/../../x":                     {"leads out", ""},
+		"escape/precious":                 {"leads out", ""},
+		"escape-absolute":                 {"absolute", ""},
+		"dir/escape-up":                   {"leads out", ""},
+		"loop":                            {"too many levels", ""},
+		"file/x":                          {"not a directory", ""},
+		strings.Repeat("d/", 400):         {"too deep", ""},
+		"dir/" + strings.Repeat("x", 300): {"name too long", ""},
+	} {
+		t.Run(sub[:min(len(sub), 20)], func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.MkdirAll(dir+"/dir/inner", 0o755))
+			require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
+			rel, err := filepath.Rel(dir, outside)
+			require.NoError(t, err)
+			for at, to := range map[string]string{
+				"to-file": "file", "to-dir": "dir", "dir/up": "..", "chain": "to-dir/../chain2", "chain2": "to-file",
+				"to-nothing": "not-yet", "escape": rel, "escape-absolute": outside, "dir/escape-up": "../../..", "loop": "loop",
+			} {
+				require.NoError(t, os.Symlink(to, filepath.Join(dir, at)))
+			}
+			got, err := manager(t, nil).SubPath(t.Context(), "u", "c", runtime.Volume{HostPath: dir}, sub)
+			if tc.want != ok {
+				assert.ErrorContains(t, err, tc.want)
+				assert.ErrorContains(t, err, "subPath")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, filepath.Join(dir, tc.at), got)
+		})
+	}
+}
+
+func TestSubPathMakesFoldersLikeTheVolume(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	m := manager(t, nil)
+	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
+	require.NoError(t, os.Chmod(v.HostPath, fs.ModeSetgid|0o775))
+	path, err := m.SubPath(t.Context(), "u", "c", v, "a/b")
+	require.NoError(t, err)
+	for _, p := range []string{path, filepath.Dir(path)} {
+		info, err := os.Stat(p)
+		require.NoError(t, err)
+		assert.Equal(t, fs.ModeDir|fs.ModeSetgid|0o775, info.Mode(), p)
+	}
+}
+
+// A ConfigMap's keys are links; what they mean changes with the content.
+func TestSubPathOfAConfigMap(t *testing.T) {
+	m, s := privileged(t), &store{}
+	p := pod(t, "u", "  - {name: v, configMap: {name: c}}\n")
+	for _, value := range []string{"one", "two"} {
+		s.put(podspec.ConfigMap, "c", map[string]string{"k": value})
+		v := mount(t, m, p, s)["v"]
+		path, err := m.SubPath(t.Context(), "u", "c", v, "k")
+		require.NoError(t, err)
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, value, string(got))
+	}
+}
+
+// Somebody in the container swaps a folder for a link to the node's files as
+// fast as they can. What is mounted is always of the volume.
+func TestSubPathRace(t *testing.T) {
+	m := privileged(t)
+	outside := t.TempDir()
+	require.NoError(t, os.Mkdir(outside+"/x", 0o755))
+	require.NoError(t, os.WriteFile(outside+"/x/precious", nil, 0o644))
+	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
+	require.NoError(t, os.MkdirAll(v.HostPath+"/a/x", 0o755))
+	require.NoError(t, os.WriteFile(v.HostPath+"/a/x/mine", nil, 0o644))
+	require.NoError(t, os.Symlink(outside, v.HostPath+"/evil"))
+
+	done := make(chan struct{})
+	var attacker sync.WaitGroup
+	attacker.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, v.HostPath+"/a", unix.AT_FDCWD, v.HostPath+"/evil", unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	good := 0
+	for range 400 {
+		path, err := m.SubPath(t.Context(), "u", "c", v, "a/x")
+		if err != nil {
+			assert.ErrorIs(t, err, ErrUnsafe)
+			continue
+		}
+		good++
+		assert.NoFileExists(t, path+"/precious")
+		assert.FileExists(t, path+"/mine")
+	}
+	close(done)
+	attacker.Wait()
+	assert.Positive(t, good)
+	assert.FileExists(t, outside+"/x/precious")
+}
+
+// Whatever links there are, the walk ends where the kernel's own walk that may
+// not leave the folder ends, and fails where that fails.
+func FuzzSubPath(f *testing.F) {
+	f.Add("a b/c a/d", "a/d", "d>b e>../b")
+	f.Add("a/b", "l/m", "l>a a/m>../x x>a/b")
+	f.Add("a", "l", "l>..")
+	f.Add("a", "l/l/l", "l>. a/l>/a")
+	f.Add("a", "x/../../y", "x>a")
+	f.Fuzz(func(t *testing.T, dirs, sub, links string) {
+		if len(dirs)+len(sub)+len(links) > 400 || strings.ContainsRune(dirs+sub+links, 0) {
+			return
+		}
+		base := t.TempDir()
+		root, err := os.OpenRoot(base)
+		require.NoError(t, err)
+		defer func() { _ = root.Close() }()
+		require.NoError(t, root.Mkdir("v", 0o755))
+		vol, err := root.OpenRoot("v")
+		require.NoError(t, err)
+		defer func() { _ = vol.Close() }()
+		for d := range strings.FieldsSeq(dirs) {
+			_ = vol.MkdirAll(d, 0o755)
+		}
+		for l := range strings.FieldsSeq(links) {
+			if at, to, ok := strings.Cut(l, ">"); ok && to != "" {
+				_ = vol.Symlink(to, at)
+			}
+		}
+		fd, err := openInside(base+"/v", sub)
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				t.Fatalf("%q: what is missing should have been made: %v", sub, err)
+			}
+			// Nothing was made on the way that would let the kernel through
+			// where the walk refused, but for its own limits.
+			if errors.Is(err, ErrUnsafe) && kernelOpens(base+"/v", sub) {
+				t.Fatalf("%q: the kernel finds it inside: %v", sub, err)
+			}
+			return
+		}
+		defer func() { _ = unix.Close(fd) }()
+		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+		top, err := unix.Open(base+"/v", unix.O_PATH|unix.O_DIRECTORY, 0)
+		require.NoError(t, err)
+		defer func() { _ = unix.Close(top) }()
+		other, err := unix.Openat2(top, "./"+sub, &how)
+		if errors.Is(err, unix.ENOSYS) {
+			t.Skip("the kernel has no openat2")
+		}
+		if err != nil {
+			t.Fatalf("%q: the kernel says %v", sub, err)
+		}
+		defer func() { _ = unix.Close(other) }()
+		var a, b unix.Stat_t
+		require.NoError(t, unix.Fstat(fd, &a))
+		require.NoError(t, unix.Fstat(other, &b))
+		if a.Ino != b.Ino || a.Dev != b.Dev {
+			t.Fatalf("%q: the kernel finds another file", sub)
+		}
+	})
+}
+
+func kernelOpens(dir, sub string) bool {
+	top, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(top) }()
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(top, sub, &how)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == nil
+}
