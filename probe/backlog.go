@@ -1,0 +1,44 @@
+package probe
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// backlog keeps changes until they are drained: one entry a pod with the newest
+// change of each of its probes, pods in the order in which they came.
+type backlog struct {
+	order []types.UID
+	pods  map[types.UID][]Change
+}
+
+func (b *backlog) add(c Change) {
+	if b.pods == nil {
+		b.pods = map[types.UID][]Change{}
+	}
+	kept, ok := b.pods[c.UID]
+	if !ok {
+		b.order = append(b.order, c.UID)
+	}
+	kept = slices.DeleteFunc(kept, func(o Change) bool {
+		return o.Container == c.Container && o.Kind == c.Kind
+	})
+	b.pods[c.UID] = append(kept, c)
+}
+
+func (b *backlog) forget(uid types.UID) {
+	if _, ok := b.pods[uid]; ok {
+		delete(b.pods, uid)
+		b.order = slices.DeleteFunc(b.order, func(o types.UID) bool { return o == uid })
+	}
+}
+
+func (b *backlog) drain() []Change {
+	var all []Change
+	for _, uid := range b.order {
+		all = append(all, b.pods[uid]...)
+	}
+	b.order, b.pods = nil, nil
+	return all
+}

@@ -1,0 +1,184 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// node is what probes look at: views of pods, commands and ports in memory.
+type node struct {
+	mu    sync.Mutex
+	pods  map[types.UID]runtime.Pod
+	run   func(ctx context.Context, id string, cmd []string) (out string, code int, err error)
+	ports map[string]func(net.Conn)
+	execs []exec
+	now   int // commands under way
+	max   int
+	told  []*corev1.Event
+}
+
+type exec struct {
+	at  time.Time
+	id  string
+	cmd []string
+}
+
+func newNode() *node {
+	return &node{pods: map[types.UID]runtime.Pod{}, ports: map[string]func(net.Conn){}}
+}
+
+func (n *node) Get(uid types.UID) (runtime.Pod, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, ok := n.pods[uid]
+	return p, ok
+}
+
+func (n *node) Exec(ctx context.Context, id string, cmd []string, _ time.Duration, _ int) ([]byte, int, error) {
+	n.mu.Lock()
+	n.execs = append(n.execs, exec{time.Now(), id, cmd})
+	n.now++
+	n.max = max(n.max, n.now)
+	run := n.run
+	n.mu.Unlock()
+	defer n.with(func() { n.now-- })
+	if run == nil {
+		return nil, 0, nil
+	}
+	out, code, err := run(ctx, id, cmd)
+	return []byte(out), code, err
+}
+
+func (n *node) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	serve := n.ports[address]
+	n.mu.Unlock()
+	if serve == nil {
+		return nil, fmt.Errorf("dial %s: connection refused", address)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	mine, theirs := net.Pipe()
+	go serve(theirs)
+	return mine, nil
+}
+
+func (n *node) Record(e *corev1.Event) { n.with(func() { n.told = append(n.told, e) }) }
+
+func (n *node) with(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// exit makes every command end with code.
+func (n *node) exit(code int) {
+	n.with(func() {
+		n.run = func(context.Context, string, []string) (string, int, error) { return "out", code, nil }
+	})
+}
+
+// set lets container c of the pod be seen with that id and state, started now.
+func (n *node) set(uid types.UID, c, id string, s runtime.State) {
+	n.with(func() {
+		p := n.pods[uid]
+		p.UID = uid
+		p.Sandboxes = []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}}
+		cs := []runtime.Container{{ID: id, Name: c, SandboxID: "s", State: s, Started: time.Now()}}
+		for _, o := range p.Containers {
+			if o.Name != c {
+				cs = append(cs, o)
+			}
+		}
+		p.Containers = cs
+		n.pods[uid] = p
+	})
+}
+
+// runs returns the commands that were run so far.
+func (n *node) runs() []exec {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.execs)
+}
+
+// events returns what was told to people so far.
+func (n *node) events() []*corev1.Event {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.told)
+}
+
+// ran returns how many commands were run so far.
+func (n *node) ran() int { return len(n.runs()) }
+
+func command(word string) corev1.ProbeHandler {
+	return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}
+}
+
+// podOf makes a pod of one container "a" with the given probes.
+func podOf(uid types.UID, startup, readiness, liveness *corev1.Probe) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: "web", Namespace: "default"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "a", StartupProbe: startup, ReadinessProbe: readiness, LivenessProbe: liveness,
+		}}},
+	}
+}
+
+// bench is a Manager that runs in a bubble.
+type bench struct {
+	*Manager
+	n *node
+	t *testing.T
+}
+
+// inBubble runs f beside a Manager's Run, and checks that both end.
+func inBubble(t *testing.T, f func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		m, err := New(Config{Seen: n, Execer: n, Dial: n.dial, Recorder: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		f(&bench{m, n, t})
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// after lets d pass and everything settle.
+func (b *bench) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// changes drains and writes what it gets in short.
+func (b *bench) changes() []string {
+	var cs []string
+	for _, c := range b.Drain() {
+		result := map[runtime.Result]string{runtime.Success: "passed", runtime.Failed: "failed"}[c.Result]
+		cs = append(cs, fmt.Sprint(c.Kind, " ", c.ContainerID, " ", result))
+	}
+	return cs
+}

@@ -1,0 +1,111 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func newTLSServer(t *testing.T) string {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+// answerer is as little of an HTTP server as there can be, so that what is
+// measured is the probes'.
+func answerer(b *testing.B) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				buf := make([]byte, 1024)
+				c.Read(buf)
+				c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"))
+				c.Close()
+			}()
+		}
+	}()
+	b.Cleanup(func() { l.Close() })
+	return l
+}
+
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// PB-2: BenchmarkThousandPods lets 1,000 pods be probed each second for some
+// seconds of real time, and reports how late probes began against their beat,
+// how many goroutines there were at most and at rest, and the CPU time a probe
+// took, the answering server's included.
+func BenchmarkThousandPods(b *testing.B) {
+	const pods, lasting = 1000, 6 * time.Second
+	for b.Loop() {
+		_, port, err := net.SplitHostPort(answerer(b).Addr().String())
+		require.NoError(b, err)
+		n := newNode()
+		var mu sync.Mutex
+		var late []time.Duration
+		var failures atomic.Int32
+		m, err := New(Config{Seen: n, Hooks: Hooks{Probed: func(p Probed) {
+			if p.Result != runtime.Success {
+				failures.Add(1)
+			}
+			mu.Lock()
+			late = append(late, p.Began.Sub(p.Scheduled))
+			mu.Unlock()
+		}}})
+		require.NoError(b, err)
+		ctx, cancel := context.WithTimeout(b.Context(), lasting)
+		defer cancel()
+		before := goruntime.NumGoroutine()
+		h := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Port: intstr.Parse(port)}}
+		for i := range pods {
+			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
+			n.set(uid, "a", fmt.Sprint(i), runtime.Running)
+			m.Add(podOf(uid, nil, every(1, h), nil))
+		}
+		used := cpu(b)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = m.Run(ctx) })
+		most, least := 0, 1<<30
+		for ctx.Err() == nil {
+			g := goruntime.NumGoroutine() - before
+			most, least = max(most, g), min(least, g)
+			time.Sleep(time.Millisecond)
+		}
+		wg.Wait()
+		used = cpu(b) - used
+		require.Zero(b, failures.Load())
+		require.Greater(b, len(late), pods*int(lasting/time.Second)-2*pods)
+		slices.Sort(late)
+		b.ReportMetric(float64(late[len(late)*99/100].Microseconds())/1000, "ms-late-p99")
+		b.ReportMetric(float64(late[len(late)-1].Microseconds())/1000, "ms-late-max")
+		b.ReportMetric(float64(most), "goroutines-max")
+		b.ReportMetric(float64(least), "goroutines-min")
+		b.ReportMetric(float64(used.Microseconds())/float64(len(late)), "us-cpu/probe")
+	}
+}

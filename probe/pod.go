@@ -1,0 +1,193 @@
+package probe
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// pod is what a Manager keeps of one pod.
+type pod struct {
+	uid    types.UID
+	spec   *corev1.Pod // nil until it is added
+	probes map[key]*probe
+	ending bool // only readiness is probed
+	former map[string]runtime.Verdict
+}
+
+// key names a probe within its pod.
+type key struct {
+	name string // of the container
+	kind Kind
+}
+
+// probe is one probe of one container of a pod.
+type probe struct {
+	key
+	pod       *pod
+	container *corev1.Container
+	spec      *corev1.Probe
+	share     float64 // where in a period it fires
+
+	id      string // of the container it is about; "" before the first
+	started time.Time
+	result  runtime.Result
+	tally   tally
+	over    bool      // nothing more is to be found out about this container
+	due     time.Time // when to run next
+	timer   *time.Timer
+	cancel  context.CancelFunc // of the run under way
+	stopped bool               // for good
+}
+
+// stop lets the probe not run again. What it found out stays.
+func (b *probe) stop() {
+	b.stopped = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	if b.cancel != nil {
+		b.cancel()
+	}
+}
+
+// Add probes the containers of a pod from now on. It is to be called again when
+// the pod was changed and whenever it has been looked at: containers that began
+// meanwhile are probed at once instead of up to a period later.
+func (m *Manager) Add(spec *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pod(spec.UID)
+	p.spec = spec
+	wanted := probesOf(spec)
+	for k, b := range p.probes {
+		if _, ok := wanted[k]; !ok {
+			b.stop()
+			delete(p.probes, k)
+		}
+	}
+	if len(wanted) == 0 {
+		return
+	}
+	view, now := m.view(p), time.Now()
+	for k, c := range wanted {
+		m.look(p.want(k, c), &view, now)
+	}
+}
+
+// probesOf returns the containers to be probed. Init containers but sidecars run
+// to their end, and ephemeral ones are nobody's business.
+func probesOf(spec *corev1.Pod) map[key]*corev1.Container {
+	wanted := map[key]*corev1.Container{}
+	add := func(c *corev1.Container) {
+		for k := range numKinds {
+			if specOf(c, k) != nil {
+				wanted[key{c.Name, k}] = c
+			}
+		}
+	}
+	for i := range spec.Spec.InitContainers {
+		if c := &spec.Spec.InitContainers[i]; podspec.IsSidecar(c) {
+			add(c)
+		}
+	}
+	for i := range spec.Spec.Containers {
+		add(&spec.Spec.Containers[i])
+	}
+	return wanted
+}
+
+func specOf(c *corev1.Container, k Kind) *corev1.Probe {
+	switch k {
+	case Startup:
+		return c.StartupProbe
+	case Readiness:
+		return c.ReadinessProbe
+	default:
+		return c.LivenessProbe
+	}
+}
+
+// want returns the probe k, made to be as c says. Its beat and results stay.
+func (p *pod) want(k key, c *corev1.Container) *probe {
+	b := p.probes[k]
+	if b == nil {
+		b = &probe{key: k, pod: p, share: share(p.uid, k.name, k.kind), result: initial(k.kind)}
+		b.stopped = p.ending && k.kind != Readiness
+		p.probes[k] = b
+	}
+	spec := specOf(c, k.kind)
+	if b.spec != nil && b.spec != spec && !reflect.DeepEqual(b.spec, spec) {
+		b.tally = tally{} // it was counted by other thresholds
+	}
+	b.container, b.spec = c, spec
+	return b
+}
+
+func (m *Manager) pod(uid types.UID) *pod {
+	p := m.pods[uid]
+	if p == nil {
+		p = &pod{uid: uid, probes: map[key]*probe{}}
+		m.pods[uid] = p
+	}
+	return p
+}
+
+func (m *Manager) view(p *pod) runtime.Pod {
+	view, _ := m.cfg.Seen.Get(p.uid)
+	return view
+}
+
+// StopForTermination ends the liveness and startup probes of a pod that is ending,
+// for good; their last results stay. Its readiness goes on being probed.
+func (m *Manager) StopForTermination(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pod(uid)
+	p.ending = true
+	for _, b := range p.probes {
+		if b.kind != Readiness {
+			b.stop()
+		}
+	}
+}
+
+// Remove ends all probes of a pod and forgets their results.
+func (m *Manager) Remove(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.remove(uid)
+}
+
+func (m *Manager) remove(uid types.UID) {
+	p := m.pods[uid]
+	if p == nil {
+		return
+	}
+	for _, b := range p.probes {
+		b.stop()
+	}
+	delete(m.pods, uid)
+	m.backlog.forget(uid)
+}
+
+// Retain removes all pods but these.
+func (m *Manager) Retain(uids []types.UID) {
+	keep := make(map[types.UID]bool, len(uids))
+	for _, uid := range uids {
+		keep[uid] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid := range m.pods {
+		if !keep[uid] {
+			m.remove(uid)
+		}
+	}
+}

@@ -1,0 +1,499 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podcache"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := New(Config{HostIP: "nowhere"})
+	require.ErrorContains(t, err, "Seen")
+	require.ErrorContains(t, err, "nowhere")
+}
+
+func every(seconds int32, h corev1.ProbeHandler) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: seconds, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3}
+}
+
+// PB-3: what is known before any probe has spoken.
+func TestBeforeTheFirstResult(t *testing.T) {
+	all := every(10, command("x"))
+	for _, tt := range []struct {
+		name                         string
+		startup, readiness, liveness *corev1.Probe
+		want                         runtime.Verdict
+	}{
+		{"no probes", nil, nil, nil, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}},
+		{"readiness", nil, all, nil, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Success}},
+		{"liveness", nil, nil, all, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}},
+		{"startup", all, nil, nil, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.n.with(func() {
+					b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
+						<-ctx.Done()
+						return "", 0, ctx.Err()
+					}
+				})
+				b.Add(podOf("u", tt.startup, tt.readiness, tt.liveness))
+				assert.Empty(t, b.Verdicts("u"), "nothing runs")
+				b.n.set("u", "a", "1", runtime.Running)
+				assert.Equal(t, runtime.Verdicts{"1": tt.want}, b.Verdicts("u"))
+				b.n.set("u", "a", "1", runtime.Exited)
+				assert.Empty(t, b.Verdicts("u"))
+				assert.Nil(t, b.Verdicts("unknown"))
+				assert.Empty(t, b.changes())
+			})
+		})
+	}
+}
+
+// PB-4
+func TestThresholds(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		p := every(10, command("x"))
+		p.SuccessThreshold = 2
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(podOf("u", nil, p, nil))
+		b.after(2 * time.Second)
+		assert.Equal(t, 1, b.n.ran())
+		assert.Empty(t, b.changes(), "one success is not two")
+		b.after(10 * time.Second)
+		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
+		b.after(time.Minute)
+		assert.Empty(t, b.changes(), "told once")
+
+		b.n.exit(1)
+		b.after(20 * time.Second)
+		assert.Empty(t, b.changes(), "two failures are not three")
+		b.n.exit(0)
+		b.after(10 * time.Second)
+		b.n.exit(1)
+		b.after(20 * time.Second)
+		assert.Empty(t, b.changes(), "they have to be in a row")
+		b.after(10 * time.Second)
+		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
+		assert.Equal(t, runtime.Failed, b.Verdicts("u")["1"].Ready)
+	})
+}
+
+// PB-3, PB-4: startup holds back the others, which begin as soon as it is over.
+func TestStartupHoldsBackTheOthers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.with(func() {
+			b.n.run = func(_ context.Context, _ string, cmd []string) (string, int, error) {
+				if cmd[0] == "startup" && b.n.ran() < 5 {
+					return "", 1, nil
+				}
+				return "", 0, nil
+			}
+		})
+		startup := every(10, command("startup"))
+		startup.FailureThreshold = 100
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(podOf("u", startup, every(60, command("ready")), every(60, command("live"))))
+		b.after(39 * time.Second)
+		for _, e := range b.n.runs() {
+			assert.Equal(t, []string{"startup"}, e.cmd)
+		}
+		b.after(3 * time.Second)
+		assert.Equal(t, []string{"Startup 1 passed", "Readiness 1 passed"}, b.changes())
+		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}, b.Verdicts("u")["1"])
+		assert.Equal(t, 7, b.n.ran(), "five for startup, one for each of the others")
+		b.after(10 * time.Minute)
+		startups := 0
+		for _, e := range b.n.runs() {
+			if e.cmd[0] == "startup" {
+				startups++
+			}
+		}
+		assert.Equal(t, 5, startups, "a container starts once")
+	})
+}
+
+// PB-4: after a liveness failure no second one is told for the same container,
+// and a restarted container starts anew.
+func TestRestartedContainerStartsAnew(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		live := every(10, command("live"))
+		live.FailureThreshold = 2
+		live.TerminationGracePeriodSeconds = new(int64(7))
+		spec := podOf("u", nil, every(10, command("ready")), live)
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(spec)
+		b.after(2 * time.Second)
+		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
+
+		b.n.with(func() {
+			b.n.run = func(_ context.Context, _ string, cmd []string) (string, int, error) {
+				if cmd[0] == "live" {
+					return " it hangs \n", 3, nil
+				}
+				return "", 0, nil
+			}
+		})
+		b.after(20 * time.Second)
+		changes := b.Drain()
+		require.Len(t, changes, 1)
+		grace := 7 * time.Second
+		assert.Equal(t, Change{
+			UID: "u", Container: "a", ContainerID: "1", Kind: Liveness, Result: runtime.Failed,
+			Message: "exit code 3: it hangs", Grace: &grace,
+		}, changes[0])
+		assert.Equal(t, runtime.Failed, b.Verdicts("u")["1"].Live)
+		b.after(5 * time.Minute)
+		assert.Empty(t, b.changes())
+
+		b.n.exit(0)
+		b.n.set("u", "a", "2", runtime.Running)
+		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
+		before := b.n.ran()
+		b.Add(spec)
+		b.after(time.Second)
+		assert.Equal(t, before+2, b.n.ran(), "probed when it is seen, not a period later")
+		assert.Equal(t, []string{"Readiness 2 passed"}, b.changes())
+	})
+}
+
+// PB-1: a container that nobody tells of is found within a period.
+func TestContainerIsFoundWithoutBeingTold(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.Add(podOf("u", nil, every(10, command("x")), nil))
+		b.after(time.Hour)
+		assert.Zero(t, b.n.ran())
+		b.n.set("u", "a", "1", runtime.Running)
+		b.after(12 * time.Second)
+		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
+	})
+}
+
+// PB-1: initialDelaySeconds counts from the container's start.
+func TestInitialDelay(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		p := every(10, command("x"))
+		p.InitialDelaySeconds = 30
+		b.n.set("u", "a", "1", runtime.Running)
+		b.after(5 * time.Second)
+		b.Add(podOf("u", nil, p, nil))
+		b.after(25*time.Second - 1)
+		assert.Zero(t, b.n.ran())
+		b.after(time.Second + 1)
+		assert.Equal(t, 1, b.n.ran())
+	})
+}
+
+// PB-2: a handler that hangs ends at its timeout and counts as a failure; the
+// beat goes on.
+func TestHungHandler(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.with(func() {
+			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
+				<-ctx.Done()
+				return "", 0, fmt.Errorf("ExecSync: %w", ctx.Err())
+			}
+		})
+		p := every(2, command("x"))
+		p.TimeoutSeconds = 5
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(podOf("u", nil, nil, p))
+		b.after(20 * time.Second)
+		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
+		runs := b.n.runs()
+		require.Len(t, runs, 3)
+		assert.Equal(t, 6*time.Second, runs[1].at.Sub(runs[0].at), "the beats that it slept through are left out")
+		b.n.with(func() { assert.Equal(t, 1, b.n.max) })
+		assert.Contains(t, b.n.events()[0].Message, "did not end within 5s")
+		assert.Equal(t, "spec.containers{a}", b.n.events()[0].InvolvedObject.FieldPath)
+	})
+}
+
+// A probe that cannot be run says nothing about the container.
+func TestProbeThatCannotBeRun(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.with(func() {
+			b.n.run = func(context.Context, string, []string) (string, int, error) {
+				return "", 0, errors.New("no such binary")
+			}
+		})
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(podOf("u", nil, nil, every(1, command("x"))))
+		b.after(time.Minute)
+		assert.Empty(t, b.changes())
+		require.NotEmpty(t, b.n.events())
+		assert.Equal(t, "Liveness probe could not be run: no such binary", b.n.events()[0].Message)
+	})
+}
+
+// PB-2: probes that begin together do not fire together, nor drift.
+func TestSpreadAndBeat(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const n = 1000
+		for i := range n {
+			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
+			b.n.set(uid, "a", fmt.Sprint(i), runtime.Running)
+		}
+		b.after(time.Hour) // the agent was away
+		for i := range n {
+			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
+			b.Add(podOf(uid, nil, nil, every(10, command("x"))))
+		}
+		began := time.Now()
+		b.after(time.Minute)
+		assert.Len(t, b.n.runs(), 6*n)
+		inSecond := map[int]int{}
+		last := map[string]time.Time{}
+		for _, e := range b.n.runs() {
+			inSecond[int(e.at.Sub(began)/time.Second)]++
+			if at, ok := last[e.id]; ok {
+				assert.Equal(t, 10*time.Second, e.at.Sub(at))
+			}
+			last[e.id] = e.at
+		}
+		for s, k := range inSecond {
+			assert.InDelta(t, n/10, k, n/25, "in second %d", s)
+		}
+	})
+}
+
+// A container that has just started is probed within a second of its delay's end.
+func TestFirst(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		name               string
+		period, delay      int32
+		age, fewest, mostA time.Duration
+	}{
+		{"just started", 10, 0, 0, 0, time.Second},
+		{"short period", 1, 0, 0, 0, time.Second},
+		{"delayed", 10, 5, 0, 5 * time.Second, 6 * time.Second},
+		{"part of the delay is over", 10, 5, 3 * time.Second, 2 * time.Second, 3 * time.Second},
+		{"running for long", 10, 5, time.Hour, 0, 10 * time.Second},
+		{"no defaults given", 0, 0, 5 * time.Second, 0, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &corev1.Probe{PeriodSeconds: tt.period, InitialDelaySeconds: tt.delay}
+			now := start.Add(tt.age)
+			for _, share := range []float64{0, 0.5, 0.999} {
+				wait := first(spec, start, now, share).Sub(now)
+				assert.GreaterOrEqual(t, wait, tt.fewest)
+				assert.Less(t, wait, tt.mostA)
+			}
+		})
+	}
+}
+
+func TestFollowing(t *testing.T) {
+	due := time.Unix(1000, 0)
+	for _, tt := range []struct{ now, want time.Duration }{
+		{0, 10},
+		{9, 10},
+		{10, 20},
+		{11, 20},
+		{35, 40},
+	} {
+		assert.Equal(t, due.Add(tt.want*time.Second), following(due, due.Add(tt.now*time.Second), 10*time.Second))
+	}
+}
+
+// PS-3: when a pod ends, its liveness and startup are no longer of interest, but
+// its readiness is.
+func TestStopForTermination(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		spec := podOf("u", nil, every(10, command("ready")), every(10, command("live")))
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(spec)
+		b.after(5 * time.Second)
+		b.changes()
+		b.StopForTermination("u")
+		b.Add(spec)
+		b.n.exit(1)
+		b.after(time.Minute)
+		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
+		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live)
+		b.Remove("u")
+		before := b.n.ran()
+		b.after(time.Minute)
+		assert.Equal(t, before, b.n.ran())
+		assert.Nil(t, b.Verdicts("u"))
+	})
+}
+
+// A container that had not started when its pod was ended never counts as ready.
+func TestStopForTerminationWhileStarting(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.exit(1)
+		b.n.set("u", "a", "1", runtime.Running)
+		b.Add(podOf("u", every(10, command("x")), nil, nil))
+		b.after(5 * time.Second)
+		b.StopForTermination("u")
+		assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+	})
+}
+
+// A run that is called off tells nothing, however it ends.
+func TestRunThatIsCalledOff(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.with(func() {
+			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
+				<-ctx.Done()
+				return "", 1, nil
+			}
+		})
+		p := every(10, command("x"))
+		p.FailureThreshold, p.TimeoutSeconds = 1, 5
+		for _, uid := range []types.UID{"u", "v"} {
+			b.n.set(uid, "a", "1", runtime.Running)
+			b.Add(podOf(uid, nil, nil, p))
+		}
+		b.after(2 * time.Second)
+		b.StopForTermination("u")
+		b.Retain([]types.UID{"u"})
+		b.after(time.Minute)
+		assert.Empty(t, b.changes())
+		assert.Empty(t, b.n.events())
+		b.n.with(func() { assert.Zero(t, b.n.now) })
+		assert.Nil(t, b.Verdicts("v"))
+	})
+}
+
+func former(id string, ready, started bool) corev1.PodStatus {
+	return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "a", ContainerID: "containerd://" + id, Ready: ready, Started: &started,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}}
+}
+
+// SL-3: what a former agent told of a container that still runs holds on.
+func TestAdopt(t *testing.T) {
+	all := every(10, command("x"))
+	for _, first := range []string{"adopt", "add"} {
+		t.Run(first+" first", func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.n.set("u", "a", "1", runtime.Running)
+				b.after(time.Hour)
+				if first == "adopt" {
+					b.Adopt("u", former("1", true, true))
+					assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready, "even before it is added")
+					b.Add(podOf("u", all, all, all))
+				} else {
+					b.Add(podOf("u", all, all, all))
+					b.Adopt("u", former("1", true, true))
+				}
+				well := runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}
+				assert.Equal(t, well, b.Verdicts("u")["1"])
+				b.after(time.Minute)
+				assert.Empty(t, b.changes(), "nothing changed")
+				b.n.set("u", "a", "2", runtime.Running)
+				assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
+				b.n.set("u", "a", "1", runtime.Running)
+				b.n.exit(1)
+				b.after(time.Minute)
+				assert.Equal(t, []string{"Readiness 1 failed", "Liveness 1 failed"}, sorted(b.changes()))
+			})
+		})
+	}
+	t.Run("not ready and not started", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "a", "1", runtime.Running)
+			b.Adopt("u", former("1", false, false))
+			assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+		})
+	})
+	t.Run("another container", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "a", "2", runtime.Running)
+			b.Adopt("u", former("1", true, true))
+			b.Add(podOf("u", nil, all, nil))
+			assert.Equal(t, runtime.Failed, b.Verdicts("u")["2"].Ready)
+		})
+	})
+}
+
+func sorted(s []string) []string {
+	if len(s) == 2 && s[0] > s[1] {
+		s[0], s[1] = s[1], s[0]
+	}
+	if len(s) == 2 { // readiness first
+		s[0], s[1] = s[1], s[0]
+	}
+	return s
+}
+
+// A reader that is asleep is told the newest result of each probe, once.
+func TestSleepingReader(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		p := every(1, command("x"))
+		p.FailureThreshold = 1
+		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("v", "a", "2", runtime.Running)
+		b.Add(podOf("u", nil, p, nil))
+		b.Add(podOf("v", nil, p, nil))
+		for i := range 50 {
+			b.n.exit(i % 2)
+			b.after(time.Second)
+		}
+		assert.ElementsMatch(t, []string{"Readiness 1 failed", "Readiness 2 failed"}, b.changes())
+		b.n.exit(0)
+		b.after(time.Second)
+		b.Remove("u")
+		assert.Equal(t, []string{"Readiness 2 passed"}, b.changes(), "nothing is told of a pod that is gone")
+	})
+}
+
+// Probes wait for Run, and are quiet after it.
+func TestOutsideOfRun(t *testing.T) {
+	n := newNode()
+	m, err := New(Config{Seen: n, Execer: n})
+	require.NoError(t, err)
+	n.set("u", "a", "1", runtime.Running)
+	m.Add(podOf("u", nil, every(1, command("x")), nil))
+	assert.Nil(t, m.pods["u"].probes[key{"a", Readiness}].timer)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, m.Run(ctx))
+	m.Add(podOf("u", nil, every(1, command("x")), nil))
+	require.Error(t, m.Run(t.Context()), "a second Run")
+	assert.Zero(t, n.ran())
+}
+
+func Example() {
+	var cache podcache.Cache
+	n := newNode() // stands in for a runtime that runs commands in containers
+	m, err := New(Config{Seen: &cache, Execer: n})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- m.Run(ctx) }()
+
+	cache.Set("uid-1", runtime.Pod{UID: "uid-1", Containers: []runtime.Container{
+		{ID: "c1", Name: "a", State: runtime.Running},
+	}}, nil, time.Now())
+	m.Add(podOf("uid-1", nil, every(1, command("/bin/ready")), nil))
+	<-m.Notify()
+	for _, c := range m.Drain() {
+		fmt.Println(c.UID, c.Container, c.Kind, c.Result == runtime.Success)
+	}
+	cancel()
+	fmt.Println(<-done)
+	// Output:
+	// uid-1 a Readiness true
+	// <nil>
+}

@@ -1,0 +1,184 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// look sets the probe's timer by what is seen of its container. The caller holds
+// mu.
+func (m *Manager) look(b *probe, view *runtime.Pod, now time.Time) {
+	if m.ctx == nil || b.stopped || b.cancel != nil {
+		return
+	}
+	wait := period(b.spec) // in case nobody tells that a container began
+	if c := running(view, b.name); c != nil {
+		if c.ID != b.id {
+			b.begin(c, now)
+		}
+		if b.wanted() {
+			wait = max(b.due.Sub(now), 0)
+		}
+	}
+	if b.timer == nil {
+		b.timer = time.AfterFunc(wait, func() { m.fire(b) })
+	} else {
+		b.timer.Reset(wait)
+	}
+}
+
+// running returns the container to probe: the newest of that name, if it runs.
+func running(view *runtime.Pod, name string) *runtime.Container {
+	if c := view.Latest(name); c != nil && c.State == runtime.Running {
+		return c
+	}
+	return nil
+}
+
+// begin starts the probe anew for another container.
+func (b *probe) begin(c *runtime.Container, now time.Time) {
+	b.id, b.started = c.ID, c.Started
+	if b.started.IsZero() || b.started.After(now) {
+		b.started = now
+	}
+	b.tally, b.over = tally{}, false
+	b.adopt()
+	b.due = first(b.spec, b.started, now, b.share)
+}
+
+// wanted reports whether there is something to find out about the container now.
+func (b *probe) wanted() bool {
+	if b.over || b.kind == Startup {
+		return !b.over
+	}
+	s := b.pod.probes[key{b.name, Startup}]
+	return s == nil || s.id == b.id && s.result == runtime.Success
+}
+
+// fire runs the probe if it is due.
+func (m *Manager) fire(b *probe) {
+	m.mu.Lock()
+	if m.ctx == nil || b.stopped || b.cancel != nil {
+		m.mu.Unlock()
+		return
+	}
+	view, now := m.view(b.pod), time.Now()
+	c := running(&view, b.name)
+	if c == nil || c.ID != b.id || !b.wanted() || now.Before(b.due) {
+		m.look(b, &view, now)
+		m.mu.Unlock()
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, timeout(b.spec))
+	b.cancel = cancel
+	m.wg.Add(1)
+	defer m.wg.Done()
+	t := m.target(b, &view, c)
+	due := b.due
+	m.mu.Unlock()
+
+	found := m.handle(ctx, t)
+	cancel()
+	m.ended(b, &t, due, now, found)
+}
+
+// ended takes in what a run has found.
+func (m *Manager) ended(b *probe, t *target, due, began time.Time, found finding) {
+	m.mu.Lock()
+	now := time.Now()
+	b.cancel = nil
+	stale := b.stopped || m.ctx == nil
+	if !stale {
+		m.record(b, found, now)
+		b.due = following(due, now, period(b.spec))
+		view := m.view(b.pod)
+		m.look(b, &view, now)
+	}
+	m.mu.Unlock()
+	if stale {
+		return // the probe was called off: what it found says nothing
+	}
+	m.event(t, found)
+	if h := m.cfg.Hooks.Probed; h != nil {
+		h(Probed{t.pod, t.container.Name, t.kind, found.result, due, began, now.Sub(began)})
+	}
+}
+
+// record counts a finding and tells what changes by it. The caller holds mu.
+func (m *Manager) record(b *probe, found finding, now time.Time) {
+	if found.result == runtime.Unproven || !b.tally.add(found.result, b.spec) || found.result == b.result {
+		return
+	}
+	b.result = found.result
+	// A container that has failed is to be killed; one that has started has.
+	b.over = b.kind == Startup || b.kind == Liveness && found.result == runtime.Failed
+	m.tell(b, found)
+	if b.kind != Startup || found.result != runtime.Success {
+		return
+	}
+	view := m.view(b.pod)
+	for _, k := range []Kind{Readiness, Liveness} {
+		if o := b.pod.probes[key{b.name, k}]; o != nil {
+			m.look(o, &view, now) // it may not have seen the container yet
+			o.due = first(o.spec, o.held(now), now, o.share)
+			m.look(o, &view, now)
+		}
+	}
+}
+
+// held returns from when to count the initial delay of a probe that was held back
+// until now: what is left of the delay counts, and no more than that.
+func (b *probe) held(now time.Time) time.Time {
+	latest := now.Add(-seconds(max(b.spec.InitialDelaySeconds, 0)))
+	if b.started.Before(latest) {
+		return latest
+	}
+	return b.started
+}
+
+func (m *Manager) tell(b *probe, found finding) {
+	c := Change{
+		UID: b.pod.uid, Container: b.name, ContainerID: b.id, Kind: b.kind,
+		Result: found.result, Message: found.message,
+	}
+	if s := b.spec.TerminationGracePeriodSeconds; s != nil && found.result == runtime.Failed {
+		grace := podspec.Seconds(*s)
+		c.Grace = &grace
+	}
+	m.backlog.add(c)
+	select {
+	case m.notify <- struct{}{}:
+	default:
+	}
+}
+
+// event tells people of a probe that did not simply succeed.
+func (m *Manager) event(t *target, found finding) {
+	if m.cfg.Recorder == nil || found.result == runtime.Success && found.message == "" {
+		return
+	}
+	reason, what := "Unhealthy", "failed"
+	switch found.result {
+	case runtime.Success:
+		reason, what = "ProbeWarning", "warns"
+	case runtime.Unproven:
+		what = "could not be run"
+	default:
+	}
+	text := fmt.Sprintf("%s probe %s: %s", t.kind, what, found.message)
+	ev := podspec.NewEvent(t.pod, corev1.EventTypeWarning, reason, text, time.Now())
+	list := "containers"
+	for i := range t.pod.Spec.InitContainers {
+		if t.pod.Spec.InitContainers[i].Name == t.container.Name {
+			list = "initContainers"
+		}
+	}
+	ev.InvolvedObject.FieldPath = fmt.Sprintf("spec.%s{%s}", list, t.container.Name)
+	m.cfg.Recorder.Record(ev)
+}
