@@ -1,0 +1,118 @@
+package runtime
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// NodeUsage is one reading of how much of a node is used, and by whom. Each
+// figure has the time at which it was taken; one whose time is zero is not
+// known. It is read-only once handed over.
+type NodeUsage struct {
+	Memory MemoryUsage // of the node, or of the group that bounds it
+	// AllPods is the memory of the group of all pods, with its limit as capacity.
+	AllPods MemoryUsage
+	CPU     CPUUsage
+	Pids    PidUsage
+
+	NodeFS      FSUsage // where pods' folders, logs and local volumes are
+	ImageFS     FSUsage // where images are
+	ContainerFS FSUsage // where containers' writable layers are
+
+	MemoryPressure, IOPressure, CPUPressure Pressure
+
+	Pods []PodUsage
+}
+
+// MemoryUsage is a reading of memory, in bytes.
+type MemoryUsage struct {
+	At       time.Time
+	Capacity uint64 // zero: no bound is known
+	Usage    uint64 // with the page cache
+	// WorkingSet is what cannot be had back at once: Usage without the part of
+	// the page cache that was not used lately.
+	WorkingSet              uint64
+	RSS                     uint64
+	PageFaults, MajorFaults uint64
+}
+
+// Available is what is left of the capacity.
+func (m MemoryUsage) Available() uint64 { return m.Capacity - min(m.WorkingSet, m.Capacity) }
+
+// CPUUsage is a reading of processor time.
+type CPUUsage struct {
+	At       time.Time
+	Nanos    uint64 // consumed so far
+	NanoRate uint64 // nanoseconds a second over a recent while; zero when not known
+}
+
+// PidUsage is a reading of process ids.
+type PidUsage struct {
+	At        time.Time
+	Max, Used uint64
+}
+
+// DiskUsage is what something takes up on a file system.
+type DiskUsage struct {
+	At            time.Time
+	Bytes, Inodes uint64
+}
+
+// Add returns both together, as old as the older. One that is not known makes
+// the sum not known.
+func (d DiskUsage) Add(o DiskUsage) DiskUsage {
+	out := DiskUsage{At: d.At, Bytes: d.Bytes + o.Bytes, Inodes: d.Inodes + o.Inodes}
+	if o.At.Before(d.At) {
+		out.At = o.At
+	}
+	return out
+}
+
+// Pressure is a reading of the kernel's pressure stall information: the share
+// of time, in percent, in which some or all tasks waited for a resource.
+type Pressure struct {
+	At         time.Time
+	Some, Full Stall
+}
+
+// Stall is one line of pressure stall information.
+type Stall struct {
+	Avg10, Avg60, Avg300 float64 // percent
+	Total                uint64  // µs
+}
+
+// PodUsage is how much one pod uses.
+type PodUsage struct {
+	UID             types.UID
+	Namespace, Name string
+
+	Memory     MemoryUsage
+	CPU        CPUUsage
+	Pids       PidUsage
+	Containers []ContainerUsage
+	// Volumes are the node-local volumes that count as ephemeral storage, and
+	// those in memory, by their names in the spec.
+	Volumes map[string]VolumeUsage
+	// Dead is the disk use of the pod's containers that ended.
+	Dead DiskUsage
+}
+
+// VolumeUsage is how much a volume takes up.
+type VolumeUsage struct {
+	DiskUsage
+	InMemory bool // an emptyDir of medium Memory
+}
+
+// ContainerUsage is how much one container uses.
+type ContainerUsage struct {
+	PodUID  types.UID
+	ID      string
+	Name    string
+	Running bool
+
+	Memory   MemoryUsage
+	CPU      CPUUsage
+	Writable DiskUsage // its writable layer
+	Logs     DiskUsage
+}
