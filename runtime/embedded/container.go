@@ -226,9 +226,11 @@ func (r *Runtime) finish(c *container, e Exit) {
 		}
 	}
 	c.exit, c.finished = &e, e.At.UnixNano()
-	if c.started == 0 {
+	if c.started == 0 { // it never ran
 		c.started = c.finished
 	}
+	// A container may end before its start was noted; time does not go back.
+	c.finished = max(c.finished, c.started)
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_EXITED)
 	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	c.proc = nil

@@ -1,0 +1,194 @@
+package runtimetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Kind is a kind of fault.
+type Kind string
+
+// The kinds of fault.
+const (
+	Delay     Kind = "delay"     // the call waits for Rule.For, then is made
+	Hang      Kind = "hang"      // the call is not made and never answered
+	Fail      Kind = "fail"      // the call is not made and fails with Rule.Code
+	Drop      Kind = "drop"      // the call is made, its answer lost: Rule.Code, or silence when that is OK
+	Cut       Kind = "cut"       // a stream breaks with Rule.Code after Rule.After messages
+	Duplicate Kind = "duplicate" // each message of a stream comes twice
+	Reorder   Kind = "reorder"   // each second message of a stream comes before the first
+	Lie       Kind = "lie"       // answers are changed by Rule.Change
+)
+
+// Rule says which calls go wrong, and how. What is left out does not restrict.
+type Rule struct {
+	RPC         string        // method name, or a pattern of path.Match: Start*, *Container
+	Pod         string        // pod by name, namespace/name, or UID
+	Skip        int           // calls that match and are let through first
+	Count       int           // calls that go wrong after that; 0 is all
+	Probability float64       // of going wrong; 0 is always
+	From, Until time.Duration // since the proxy was made; 0 is from the start, and for ever
+
+	Fault Kind
+	For   time.Duration // Delay
+	Code  codes.Code    // Fail and Cut: OK means Unavailable
+	After int           // Cut
+	// Change changes an answer for Lie. nil picks a lie by chance: a running
+	// container is told as exited or unknown, a ready sandbox as not ready, or a
+	// list leaves its last item out.
+	Change func(rpc string, answer proto.Message)
+}
+
+// check finds what is wrong with a rule.
+func (r Rule) check() error {
+	switch r.Fault {
+	case Delay, Hang, Fail, Drop, Cut, Duplicate, Reorder, Lie:
+	default:
+		return fmt.Errorf("rule: unknown fault %q", r.Fault)
+	}
+	if _, err := path.Match(r.RPC, ""); err != nil {
+		return fmt.Errorf("rule: rpc %q: %w", r.RPC, err)
+	}
+	if r.Probability < 0 || r.Probability > 1 || r.Probability != r.Probability {
+		return fmt.Errorf("rule: probability %v is not within 0..1", r.Probability)
+	}
+	if r.Skip < 0 || r.Count < 0 || r.After < 0 || r.For < 0 || r.From < 0 || r.Until < 0 {
+		return fmt.Errorf("rule %s: a negative figure", r)
+	}
+	return nil
+}
+
+// String is the rule as ParseRule reads it.
+func (r Rule) String() string {
+	parts := []string{"fault=" + string(r.Fault)}
+	add := func(name, value string, zero bool) {
+		if !zero {
+			parts = append(parts, name+"="+value)
+		}
+	}
+	add("rpc", r.RPC, r.RPC == "")
+	add("pod", r.Pod, r.Pod == "")
+	add("skip", strconv.Itoa(r.Skip), r.Skip == 0)
+	add("count", strconv.Itoa(r.Count), r.Count == 0)
+	add("probability", strconv.FormatFloat(r.Probability, 'g', -1, 64), r.Probability == 0)
+	add("from", r.From.String(), r.From == 0)
+	add("until", r.Until.String(), r.Until == 0)
+	add("for", r.For.String(), r.For == 0)
+	add("code", r.Code.String(), r.Code == codes.OK)
+	add("after", strconv.Itoa(r.After), r.After == 0)
+	return strings.Join(parts, ",")
+}
+
+// ParseRule reads a rule such as fault=delay,rpc=StartContainer,for=2s,count=3.
+// Its names are those of Rule's fields in lower case.
+func ParseRule(s string) (Rule, error) {
+	var r Rule
+	for part := range strings.SplitSeq(s, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok {
+			return r, fmt.Errorf("rule %q: %q is not name=value", s, part)
+		}
+		if err := r.set(name, value); err != nil {
+			return r, fmt.Errorf("rule %q: %s: %w", s, name, err)
+		}
+	}
+	if err := r.check(); err != nil {
+		return r, fmt.Errorf("rule %q: %w", s, err)
+	}
+	return r, nil
+}
+
+func (r *Rule) set(name, value string) (err error) {
+	switch name {
+	case "fault":
+		r.Fault = Kind(value)
+	case "rpc":
+		r.RPC = value
+	case "pod":
+		r.Pod = value
+	case "skip":
+		r.Skip, err = strconv.Atoi(value)
+	case "count":
+		r.Count, err = strconv.Atoi(value)
+	case "after":
+		r.After, err = strconv.Atoi(value)
+	case "probability":
+		r.Probability, err = strconv.ParseFloat(value, 64)
+	case "from":
+		r.From, err = time.ParseDuration(value)
+	case "until":
+		r.Until, err = time.ParseDuration(value)
+	case "for":
+		r.For, err = time.ParseDuration(value)
+	case "code":
+		for c := codes.OK; c <= codes.Unauthenticated; c++ {
+			if c.String() == value {
+				r.Code = c
+				return nil
+			}
+		}
+		return fmt.Errorf("no gRPC code %q; they are written like Unavailable", value)
+	default:
+		return fmt.Errorf("no such name")
+	}
+	return err
+}
+
+// code is what the fault fails with.
+func (r Rule) code() codes.Code {
+	if r.Code == codes.OK {
+		return codes.Unavailable
+	}
+	return r.Code
+}
+
+// lie changes an answer so that it tells something that is not so.
+func lie(rnd *rand.Rand, answer proto.Message) {
+	dead := []v1.ContainerState{v1.ContainerState_CONTAINER_EXITED, v1.ContainerState_CONTAINER_UNKNOWN}[rnd.IntN(2)]
+	flip := func(s *v1.ContainerState) {
+		if *s == v1.ContainerState_CONTAINER_RUNNING {
+			*s = dead
+		}
+	}
+	switch a := answer.(type) {
+	case *v1.ContainerStatusResponse:
+		if a.Status != nil {
+			flip(&a.Status.State)
+		}
+	case *v1.PodSandboxStatusResponse:
+		if a.Status != nil {
+			a.Status.State = v1.PodSandboxState_SANDBOX_NOTREADY
+		}
+		for _, c := range a.ContainersStatuses {
+			flip(&c.State)
+		}
+	case *v1.ContainerEventResponse:
+		for _, c := range a.ContainersStatuses {
+			flip(&c.State)
+		}
+	case *v1.ListContainersResponse:
+		for _, c := range a.Containers {
+			flip(&c.State)
+		}
+	case *v1.ListPodSandboxResponse:
+		if n := len(a.Items); n > 0 {
+			a.Items = a.Items[:n-1]
+		}
+	case *v1.StreamPodSandboxesResponse:
+		if n := len(a.PodSandboxes); n > 0 {
+			a.PodSandboxes = a.PodSandboxes[:n-1]
+		}
+	case *v1.StreamContainersResponse:
+		for _, c := range a.Containers {
+			flip(&c.State)
+		}
+	}
+}

@@ -1,0 +1,387 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// Proxy hands CRI calls on to a runtime and makes them go wrong by rules. Its
+// methods may be called from any goroutine. It uses package time alone, so that
+// it also works in a testing/synctest bubble.
+type Proxy struct {
+	to    grpc.ClientConnInterface
+	seed  uint64
+	began time.Time
+	pods  podIndex
+
+	mu    sync.Mutex // guards the rest
+	rules []*rule
+	calls map[string]int
+	lis   *bufconn.Listener
+	srv   *grpc.Server
+	wg    sync.WaitGroup
+}
+
+// rule is a Rule at work.
+type rule struct {
+	Rule
+	rnd     *rand.Rand
+	matched int // calls that matched, those let through included
+	hit     int // calls that went wrong
+}
+
+// NewProxy returns a proxy in front of to. The same seed, rules and calls give
+// the same faults.
+func NewProxy(to grpc.ClientConnInterface, seed uint64, rules ...Rule) (*Proxy, error) {
+	p := &Proxy{to: to, seed: seed, began: time.Now(), calls: map[string]int{}, pods: newPodIndex()}
+	return p, p.SetRules(rules...)
+}
+
+// SetRules replaces the rules. Calls under way keep theirs. With no rules the
+// proxy only hands on.
+func (p *Proxy) SetRules(rules ...Rule) error {
+	var errs []error
+	next := make([]*rule, len(rules))
+	for i, r := range rules {
+		errs = append(errs, r.check())
+		next[i] = &rule{Rule: r, rnd: rand.New(rand.NewPCG(p.seed, uint64(i)))}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = next
+	return nil
+}
+
+// Calls is how often each RPC was called so far, whatever came of it.
+func (p *Proxy) Calls() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.calls)
+}
+
+// Hits is how many calls each of the present rules has made go wrong.
+func (p *Proxy) Hits() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hits := make([]int, len(p.rules))
+	for i, r := range p.rules {
+		hits[i] = r.hit
+	}
+	return hits
+}
+
+// server returns a gRPC server that hands everything on.
+func (p *Proxy) server() *grpc.Server {
+	return grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
+}
+
+// Serve serves on lis until ctx ends.
+func (p *Proxy) Serve(ctx context.Context, lis net.Listener) error {
+	s := p.server()
+	defer context.AfterFunc(ctx, s.Stop)()
+	return s.Serve(lis)
+}
+
+// Dial returns a connection through the proxy that does not leave the process.
+// The caller closes it, and the proxy after it.
+func (p *Proxy) Dial() (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	if p.lis == nil {
+		lis, srv := bufconn.Listen(256<<10), p.server()
+		p.lis, p.srv = lis, srv
+		p.wg.Go(func() { _ = srv.Serve(lis) }) // ends with Close
+	}
+	lis := p.lis
+	p.mu.Unlock()
+	return grpc.NewClient("passthrough:///proxy",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+}
+
+// Close ends the server behind Dial, with all calls under way.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	srv := p.srv
+	p.srv, p.lis = nil, nil
+	p.mu.Unlock()
+	if srv != nil {
+		srv.Stop()
+		p.wg.Wait()
+	}
+}
+
+// choose counts the call and finds the rules that strike it, in order.
+func (p *Proxy) choose(rpc string, req proto.Message) []*rule {
+	since := time.Since(p.began)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls[rpc]++
+	var strike []*rule
+	for _, r := range p.rules {
+		if ok, _ := path.Match(r.RPC, rpc); r.RPC != "" && !ok {
+			continue
+		}
+		if since < r.From || r.Until > 0 && since >= r.Until || r.Pod != "" && !p.pods.matches(req, r.Pod) {
+			continue
+		}
+		r.matched++
+		if r.matched <= r.Skip || r.Count > 0 && r.hit >= r.Count || r.Probability > 0 && r.rnd.Float64() >= r.Probability {
+			continue
+		}
+		r.hit++
+		strike = append(strike, r)
+	}
+	return strike
+}
+
+// method finds the messages of a gRPC method of the CRI.
+func method(full string) (protoreflect.MethodDescriptor, error) {
+	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, status.Errorf(codes.Unimplemented, "proxy: no service %s", service)
+	}
+	s, ok := d.(protoreflect.ServiceDescriptor)
+	if !ok || s.Methods().ByName(protoreflect.Name(name)) == nil {
+		return nil, status.Errorf(codes.Unimplemented, "proxy: no method %s", full)
+	}
+	return s.Methods().ByName(protoreflect.Name(name)), nil
+}
+
+func newMessage(d protoreflect.MessageDescriptor) (proto.Message, error) {
+	t, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "proxy: %v", err)
+	}
+	return t.New().Interface(), nil
+}
+
+// handle serves one call.
+func (p *Proxy) handle(_ any, client grpc.ServerStream) error {
+	full, _ := grpc.MethodFromServerStream(client)
+	d, err := method(full)
+	if err != nil {
+		return err
+	}
+	req, err := newMessage(d.Input())
+	if err != nil {
+		return err
+	}
+	if err := client.RecvMsg(req); err != nil {
+		return err
+	}
+	c := &call{Proxy: p, rpc: string(d.Name()), full: full, d: d, req: req, client: client}
+	c.rules = p.choose(c.rpc, req)
+	err = c.serve(client.Context())
+	if err != nil && !errors.Is(err, io.EOF) {
+		if _, ok := status.FromError(err); !ok {
+			return status.FromContextError(err).Err()
+		}
+		return err
+	}
+	return nil
+}
+
+// call is one call on its way through.
+type call struct {
+	*Proxy
+	rpc, full string
+	d         protoreflect.MethodDescriptor
+	req       proto.Message
+	client    grpc.ServerStream
+	rules     []*rule
+}
+
+// struck returns the first rule of a kind.
+func (c *call) struck(k Kind) *rule {
+	for _, r := range c.rules {
+		if r.Fault == k {
+			return r
+		}
+	}
+	return nil
+}
+
+func (c *call) serve(ctx context.Context) error {
+	if r := c.struck(Delay); r != nil {
+		if err := pause(ctx, r.For); err != nil {
+			return err
+		}
+	}
+	if c.struck(Hang) != nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if r := c.struck(Fail); r != nil {
+		return status.Errorf(r.code(), "proxy: %s fails on purpose", c.rpc)
+	}
+	if c.d.IsStreamingServer() {
+		return c.stream(ctx)
+	}
+	return c.unary(ctx)
+}
+
+func (c *call) unary(ctx context.Context) error {
+	resp, err := newMessage(c.d.Output())
+	if err != nil {
+		return err
+	}
+	drop := c.struck(Drop)
+	work := ctx
+	if drop != nil { // the work goes on when the client has given up
+		work = context.WithoutCancel(ctx)
+	}
+	err = c.to.Invoke(work, c.full, c.req, resp)
+	if err == nil {
+		c.pods.learn(c.req, resp)
+	}
+	if drop != nil {
+		if drop.Code != codes.OK {
+			return status.Errorf(drop.Code, "proxy: the answer of %s is lost on purpose", c.rpc)
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	c.lie(resp)
+	return c.client.SendMsg(resp)
+}
+
+// lie changes an answer if a rule says so.
+func (c *call) lie(resp proto.Message) {
+	r := c.struck(Lie)
+	switch {
+	case r == nil:
+	case r.Change != nil:
+		r.Change(c.rpc, resp)
+	default:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		lie(r.rnd, resp)
+	}
+}
+
+func (c *call) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	up, err := c.to.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, c.full)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(up.SendMsg(c.req), up.CloseSend()); err != nil {
+		return err
+	}
+	if md, err := up.Header(); err == nil {
+		_ = c.client.SendHeader(md)
+	}
+	return c.relay(ctx, c.read(ctx, up))
+}
+
+// received is what came from the runtime: a message, or how the stream ended.
+type received struct {
+	msg proto.Message
+	err error
+}
+
+// read reads a stream until it ends or ctx does.
+func (c *call) read(ctx context.Context, up grpc.ClientStream) <-chan received {
+	in := make(chan received)
+	go func() {
+		for {
+			msg, err := newMessage(c.d.Output())
+			if err == nil {
+				err = up.RecvMsg(msg)
+			}
+			select {
+			case in <- received{msg, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return in
+}
+
+// holdAtMost is how long Reorder waits for a message to put before another.
+const holdAtMost = 200 * time.Millisecond
+
+// relay hands a stream on, with its faults.
+func (c *call) relay(ctx context.Context, in <-chan received) error {
+	var held proto.Message
+	var late <-chan time.Time
+	for n := 0; ; n++ {
+		if r := c.struck(Cut); r != nil && n >= r.After {
+			return status.Errorf(r.code(), "proxy: the stream %s is cut on purpose", c.rpc)
+		}
+		var out []proto.Message
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			out, held, late = []proto.Message{held}, nil, nil
+		case got := <-in:
+			switch {
+			case got.err != nil && held != nil:
+				return errors.Join(c.client.SendMsg(held), got.err)
+			case got.err != nil:
+				return got.err
+			}
+			c.pods.learn(c.req, got.msg)
+			c.lie(got.msg)
+			switch {
+			case c.struck(Duplicate) != nil:
+				out = []proto.Message{got.msg, got.msg}
+			case c.struck(Reorder) != nil && held == nil:
+				held, late = got.msg, time.NewTimer(holdAtMost).C
+			case held != nil:
+				out, held, late = []proto.Message{got.msg, held}, nil, nil
+			default:
+				out = []proto.Message{got.msg}
+			}
+		}
+		for _, m := range out {
+			if err := c.client.SendMsg(m); err != nil {
+				return fmt.Errorf("proxy: %w", err)
+			}
+		}
+	}
+}
+
+// pause waits for d, or for ctx to end.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
