@@ -1,0 +1,176 @@
+// Package readiness answers from memory whether a runtime can run pods, for as
+// long as what else is heard of it proves that it is well, so that an idle node
+// costs next to no calls.
+package readiness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Errors that tell why a runtime is not ready.
+var (
+	ErrNotListed = errors.New("the pods in the runtime are not known yet")
+	ErrRuntime   = errors.New("the runtime says that it is not ready")
+	ErrNetwork   = errors.New("the runtime says that its network is not ready")
+)
+
+const (
+	// goodFor is how long a good answer of the runtime counts while nothing
+	// speaks against it.
+	goodFor = 2 * time.Minute
+	// settleFor bounds the wait for the first inspections, so that one pod that
+	// hangs does not keep the agent from starting.
+	settleFor = 5 * time.Second
+)
+
+// Runtime is asked how it is.
+type Runtime interface {
+	Health(ctx context.Context) (runtime.Health, error)
+}
+
+// Checker knows whether the runtime is ready. Its methods may be called from any
+// goroutine; only Ready blocks.
+type Checker struct {
+	rt      Runtime
+	recheck chan struct{} // one slot: Ready may have something new to say
+
+	mu      sync.Mutex // guards what follows; held over memory only
+	good    time.Time  // when Health last said that the runtime is ready
+	network error      // what Health last said of the network
+	doubt   bool       // something failed since
+	listed  time.Time  // first time that all pods were listed
+	missing int        // pods of the first listing that were not inspected yet
+	seen    map[types.UID]struct{}
+}
+
+// New returns a Checker.
+func New(rt Runtime) *Checker {
+	return &Checker{rt: rt, recheck: make(chan struct{}, 1), network: ErrNetwork, seen: map[types.UID]struct{}{}}
+}
+
+// Recheck has a value when Ready may have something new to say.
+func (c *Checker) Recheck() <-chan struct{} { return c.recheck }
+
+// Network returns nil if pods can have a network of their own.
+func (c *Checker) Network() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.network
+}
+
+// Ready returns nil if the runtime is ready and what runs in it is known. It asks
+// the runtime when two minutes have passed, when something failed since, and while
+// the network is not ready.
+func (c *Checker) Ready(ctx context.Context) error {
+	if ok, err := c.remembered(time.Now()); ok {
+		return err
+	}
+	h, err := c.rt.Health(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.doubt = true
+		return fmt.Errorf("ask the runtime how it is: %w", err)
+	case !h.RuntimeReady:
+		c.doubt = true
+		return said(ErrRuntime, h, "RuntimeReady")
+	}
+	c.good, c.doubt, c.network = time.Now(), false, nil
+	if !h.NetworkReady {
+		c.network = said(ErrNetwork, h, "NetworkReady")
+	}
+	return c.known(time.Now())
+}
+
+// remembered is the answer where the runtime need not be asked.
+func (c *Checker) remembered(now time.Time) (ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doubt || c.network != nil || c.good.IsZero() || now.Sub(c.good) >= goodFor {
+		return false, nil
+	}
+	return true, c.known(now)
+}
+
+// known is whether it is known what runs. The caller holds mu.
+func (c *Checker) known(now time.Time) error {
+	if c.listed.IsZero() || c.missing > 0 && now.Sub(c.listed) < settleFor {
+		return ErrNotListed
+	}
+	return nil
+}
+
+// Listed takes that all pods were listed, of which so many have to be inspected,
+// or that they could not be.
+func (c *Checker) Listed(_ time.Duration, _, changed int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.doubt = true
+	case c.listed.IsZero():
+		c.listed = time.Now()
+		c.missing = max(0, changed-len(c.seen))
+	default:
+		return
+	}
+	c.signal()
+}
+
+// Inspected takes that a pod was inspected.
+func (c *Checker) Inspected(uid types.UID, _, _ time.Duration, _ error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		return
+	}
+	if _, again := c.seen[uid]; again {
+		return
+	}
+	c.seen[uid] = struct{}{}
+	if c.listed.IsZero() {
+		return
+	}
+	if c.missing--; c.missing <= 0 {
+		c.seen = nil
+		c.signal()
+	}
+}
+
+// Streaming takes that the event stream was opened or broke.
+func (c *Checker) Streaming(open bool, err error) {
+	if errors.Is(err, runtime.ErrUnsupported) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubt = c.doubt || !open
+	c.signal()
+}
+
+func (c *Checker) signal() {
+	select {
+	case c.recheck <- struct{}{}:
+	default:
+	}
+}
+
+// said adds the runtime's own words on a condition.
+func said(err error, h runtime.Health, condition string) error {
+	for _, c := range h.Conditions {
+		if words := strings.TrimSpace(c.Reason + " " + c.Message); c.Type == condition && words != "" {
+			return fmt.Errorf("%w: %s", err, words)
+		}
+	}
+	return err
+}
