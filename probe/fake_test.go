@@ -91,19 +91,13 @@ func (n *node) exit(code int) {
 	})
 }
 
-// set lets container c of the pod be seen with that id and state, started now.
-func (n *node) set(uid types.UID, c, id string, s runtime.State) {
+// set lets container "a" of the pod be seen with that id and state, started now.
+func (n *node) set(uid types.UID, id string, s runtime.State) {
 	n.with(func() {
 		p := n.pods[uid]
 		p.UID = uid
 		p.Sandboxes = []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}}
-		cs := []runtime.Container{{ID: id, Name: c, SandboxID: "s", State: s, Started: time.Now()}}
-		for _, o := range p.Containers {
-			if o.Name != c {
-				cs = append(cs, o)
-			}
-		}
-		p.Containers = cs
+		p.Containers = []runtime.Container{{ID: id, Name: "a", SandboxID: "s", State: s, Started: time.Now()}}
 		n.pods[uid] = p
 	})
 }

@@ -333,7 +333,7 @@ func TestWarning(t *testing.T) {
 		})
 		h := get("/")
 		h.HTTPGet.Port = intstr.FromInt32(80)
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", nil, every(10, h), nil))
 		b.after(2 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())

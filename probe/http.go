@@ -55,8 +55,7 @@ func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) fi
 	}
 	res, err := m.http.Do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // without the URL, which may have been given a password
 		}
 		return failed("%s", unreached(ctx, err, t))

@@ -85,7 +85,7 @@ func BenchmarkThousandPods(b *testing.B) {
 		h := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Port: intstr.Parse(port)}}
 		for i := range pods {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
-			n.set(uid, "a", fmt.Sprint(i), runtime.Running)
+			n.set(uid, fmt.Sprint(i), runtime.Running)
 			m.Add(podOf(uid, nil, every(1, h), nil))
 		}
 		used := cpu(b)

@@ -52,9 +52,9 @@ func TestBeforeTheFirstResult(t *testing.T) {
 				})
 				b.Add(podOf("u", tt.startup, tt.readiness, tt.liveness))
 				assert.Empty(t, b.Verdicts("u"), "nothing runs")
-				b.n.set("u", "a", "1", runtime.Running)
+				b.n.set("u", "1", runtime.Running)
 				assert.Equal(t, runtime.Verdicts{"1": tt.want}, b.Verdicts("u"))
-				b.n.set("u", "a", "1", runtime.Exited)
+				b.n.set("u", "1", runtime.Exited)
 				assert.Empty(t, b.Verdicts("u"))
 				assert.Nil(t, b.Verdicts("unknown"))
 				assert.Empty(t, b.changes())
@@ -68,7 +68,7 @@ func TestThresholds(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(10, command("x"))
 		p.SuccessThreshold = 2
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", nil, p, nil))
 		b.after(2 * time.Second)
 		assert.Equal(t, 1, b.n.ran())
@@ -105,7 +105,7 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 		})
 		startup := every(10, command("startup"))
 		startup.FailureThreshold = 100
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", startup, every(60, command("ready")), every(60, command("live"))))
 		b.after(39 * time.Second)
 		for _, e := range b.n.runs() {
@@ -134,7 +134,7 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 		live.FailureThreshold = 2
 		live.TerminationGracePeriodSeconds = new(int64(7))
 		spec := podOf("u", nil, every(10, command("ready")), live)
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(spec)
 		b.after(2 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
@@ -160,7 +160,7 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 		assert.Empty(t, b.changes())
 
 		b.n.exit(0)
-		b.n.set("u", "a", "2", runtime.Running)
+		b.n.set("u", "2", runtime.Running)
 		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
 		before := b.n.ran()
 		b.Add(spec)
@@ -176,7 +176,7 @@ func TestContainerIsFoundWithoutBeingTold(t *testing.T) {
 		b.Add(podOf("u", nil, every(10, command("x")), nil))
 		b.after(time.Hour)
 		assert.Zero(t, b.n.ran())
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.after(12 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
 	})
@@ -187,7 +187,7 @@ func TestInitialDelay(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(10, command("x"))
 		p.InitialDelaySeconds = 30
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.after(5 * time.Second)
 		b.Add(podOf("u", nil, p, nil))
 		b.after(25*time.Second - 1)
@@ -209,7 +209,7 @@ func TestHungHandler(t *testing.T) {
 		})
 		p := every(2, command("x"))
 		p.TimeoutSeconds = 5
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", nil, nil, p))
 		b.after(20 * time.Second)
 		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
@@ -230,7 +230,7 @@ func TestProbeThatCannotBeRun(t *testing.T) {
 				return "", 0, errors.New("no such binary")
 			}
 		})
-		b.n.set("u", "a", "1", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", nil, nil, every(1, command("x"))))
 		b.after(time.Minute)
 		assert.Empty(t, b.changes())
@@ -245,7 +245,7 @@ func TestSpreadAndBeat(t *testing.T) {
 		const n = 1000
 		for i := range n {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
-			b.n.set(uid, "a", fmt.Sprint(i), runtime.Running)
+			b.n.set(uid, fmt.Sprint(i), runtime.Running)
 		}
 		b.after(time.Hour) // the agent was away
 		for i := range n {
@@ -299,139 +299,15 @@ func TestFirst(t *testing.T) {
 
 func TestFollowing(t *testing.T) {
 	due := time.Unix(1000, 0)
-	for _, tt := range []struct{ now, want time.Duration }{
+	for _, tt := range []struct{ now, want int32 }{
 		{0, 10},
 		{9, 10},
 		{10, 20},
 		{11, 20},
 		{35, 40},
 	} {
-		assert.Equal(t, due.Add(tt.want*time.Second), following(due, due.Add(tt.now*time.Second), 10*time.Second))
+		assert.Equal(t, due.Add(seconds(tt.want)), following(due, due.Add(seconds(tt.now)), seconds(10)))
 	}
-}
-
-// PS-3: when a pod ends, its liveness and startup are no longer of interest, but
-// its readiness is.
-func TestStopForTermination(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		spec := podOf("u", nil, every(10, command("ready")), every(10, command("live")))
-		b.n.set("u", "a", "1", runtime.Running)
-		b.Add(spec)
-		b.after(5 * time.Second)
-		b.changes()
-		b.StopForTermination("u")
-		b.Add(spec)
-		b.n.exit(1)
-		b.after(time.Minute)
-		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
-		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live)
-		b.Remove("u")
-		before := b.n.ran()
-		b.after(time.Minute)
-		assert.Equal(t, before, b.n.ran())
-		assert.Nil(t, b.Verdicts("u"))
-	})
-}
-
-// A container that had not started when its pod was ended never counts as ready.
-func TestStopForTerminationWhileStarting(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.n.exit(1)
-		b.n.set("u", "a", "1", runtime.Running)
-		b.Add(podOf("u", every(10, command("x")), nil, nil))
-		b.after(5 * time.Second)
-		b.StopForTermination("u")
-		assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
-	})
-}
-
-// A run that is called off tells nothing, however it ends.
-func TestRunThatIsCalledOff(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.n.with(func() {
-			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
-				<-ctx.Done()
-				return "", 1, nil
-			}
-		})
-		p := every(10, command("x"))
-		p.FailureThreshold, p.TimeoutSeconds = 1, 5
-		for _, uid := range []types.UID{"u", "v"} {
-			b.n.set(uid, "a", "1", runtime.Running)
-			b.Add(podOf(uid, nil, nil, p))
-		}
-		b.after(2 * time.Second)
-		b.StopForTermination("u")
-		b.Retain([]types.UID{"u"})
-		b.after(time.Minute)
-		assert.Empty(t, b.changes())
-		assert.Empty(t, b.n.events())
-		b.n.with(func() { assert.Zero(t, b.n.now) })
-		assert.Nil(t, b.Verdicts("v"))
-	})
-}
-
-func former(id string, ready, started bool) corev1.PodStatus {
-	return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "a", ContainerID: "containerd://" + id, Ready: ready, Started: &started,
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-	}}}
-}
-
-// SL-3: what a former agent told of a container that still runs holds on.
-func TestAdopt(t *testing.T) {
-	all := every(10, command("x"))
-	for _, first := range []string{"adopt", "add"} {
-		t.Run(first+" first", func(t *testing.T) {
-			inBubble(t, func(b *bench) {
-				b.n.set("u", "a", "1", runtime.Running)
-				b.after(time.Hour)
-				if first == "adopt" {
-					b.Adopt("u", former("1", true, true))
-					assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready, "even before it is added")
-					b.Add(podOf("u", all, all, all))
-				} else {
-					b.Add(podOf("u", all, all, all))
-					b.Adopt("u", former("1", true, true))
-				}
-				well := runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}
-				assert.Equal(t, well, b.Verdicts("u")["1"])
-				b.after(time.Minute)
-				assert.Empty(t, b.changes(), "nothing changed")
-				b.n.set("u", "a", "2", runtime.Running)
-				assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
-				b.n.set("u", "a", "1", runtime.Running)
-				b.n.exit(1)
-				b.after(time.Minute)
-				assert.Equal(t, []string{"Readiness 1 failed", "Liveness 1 failed"}, sorted(b.changes()))
-			})
-		})
-	}
-	t.Run("not ready and not started", func(t *testing.T) {
-		inBubble(t, func(b *bench) {
-			b.n.set("u", "a", "1", runtime.Running)
-			b.Adopt("u", former("1", false, false))
-			assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
-		})
-	})
-	t.Run("another container", func(t *testing.T) {
-		inBubble(t, func(b *bench) {
-			b.n.set("u", "a", "2", runtime.Running)
-			b.Adopt("u", former("1", true, true))
-			b.Add(podOf("u", nil, all, nil))
-			assert.Equal(t, runtime.Failed, b.Verdicts("u")["2"].Ready)
-		})
-	})
-}
-
-func sorted(s []string) []string {
-	if len(s) == 2 && s[0] > s[1] {
-		s[0], s[1] = s[1], s[0]
-	}
-	if len(s) == 2 { // readiness first
-		s[0], s[1] = s[1], s[0]
-	}
-	return s
 }
 
 // A reader that is asleep is told the newest result of each probe, once.
@@ -439,8 +315,8 @@ func TestSleepingReader(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(1, command("x"))
 		p.FailureThreshold = 1
-		b.n.set("u", "a", "1", runtime.Running)
-		b.n.set("v", "a", "2", runtime.Running)
+		b.n.set("u", "1", runtime.Running)
+		b.n.set("v", "2", runtime.Running)
 		b.Add(podOf("u", nil, p, nil))
 		b.Add(podOf("v", nil, p, nil))
 		for i := range 50 {
@@ -460,7 +336,7 @@ func TestOutsideOfRun(t *testing.T) {
 	n := newNode()
 	m, err := New(Config{Seen: n, Execer: n})
 	require.NoError(t, err)
-	n.set("u", "a", "1", runtime.Running)
+	n.set("u", "1", runtime.Running)
 	m.Add(podOf("u", nil, every(1, command("x")), nil))
 	assert.Nil(t, m.pods["u"].probes[key{"a", Readiness}].timer)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -81,7 +81,7 @@ func first(spec *corev1.Probe, started, now time.Time, share float64) time.Time 
 func following(due, now time.Time, every time.Duration) time.Time {
 	next := due.Add(every)
 	if late := now.Sub(next); late >= 0 {
-		next = next.Add(late/every*every + every)
+		next = next.Add(late - late%every + every)
 	}
 	return next
 }

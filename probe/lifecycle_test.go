@@ -1,0 +1,237 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PS-3: when a pod ends, its liveness and startup are no longer of interest, but
+// its readiness is.
+func TestStopForTermination(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		spec := podOf("u", nil, every(10, command("ready")), every(10, command("live")))
+		b.n.set("u", "1", runtime.Running)
+		b.Add(spec)
+		b.after(5 * time.Second)
+		b.changes()
+		b.StopForTermination("u")
+		b.Add(spec)
+		b.n.exit(1)
+		b.after(time.Minute)
+		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
+		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live)
+		b.Remove("u")
+		before := b.n.ran()
+		b.after(time.Minute)
+		assert.Equal(t, before, b.n.ran())
+		assert.Nil(t, b.Verdicts("u"))
+	})
+}
+
+// A container that had not started when its pod was ended never counts as ready.
+func TestStopForTerminationWhileStarting(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.exit(1)
+		b.n.set("u", "1", runtime.Running)
+		b.Add(podOf("u", every(10, command("x")), nil, nil))
+		b.after(5 * time.Second)
+		b.StopForTermination("u")
+		assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+	})
+}
+
+// A run that is called off tells nothing, however it ends.
+func TestRunThatIsCalledOff(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.with(func() {
+			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
+				<-ctx.Done()
+				return "", 1, nil
+			}
+		})
+		p := every(10, command("x"))
+		p.FailureThreshold, p.TimeoutSeconds = 1, 5
+		for _, uid := range []types.UID{"u", "v"} {
+			b.n.set(uid, "1", runtime.Running)
+			b.Add(podOf(uid, nil, nil, p))
+		}
+		b.after(2 * time.Second)
+		b.StopForTermination("u")
+		b.Retain([]types.UID{"u"})
+		b.after(time.Minute)
+		assert.Empty(t, b.changes())
+		assert.Empty(t, b.n.events())
+		b.n.with(func() { assert.Zero(t, b.n.now) })
+		assert.Nil(t, b.Verdicts("v"))
+	})
+}
+
+// former is what was told of container 1.
+func former(ready, started bool) corev1.PodStatus {
+	return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "a", ContainerID: "containerd://1", Ready: ready, Started: &started,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}}
+}
+
+// SL-3: what a former agent told of a container that still runs holds on.
+func TestAdopt(t *testing.T) {
+	all := every(10, command("x"))
+	for _, first := range []string{"adopt", "add"} {
+		t.Run(first+" first", func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.n.set("u", "1", runtime.Running)
+				b.after(time.Hour)
+				if first == "adopt" {
+					b.Adopt("u", former(true, true))
+					assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready, "even before it is added")
+					b.Add(podOf("u", all, all, all))
+				} else {
+					b.Add(podOf("u", all, all, all))
+					b.Adopt("u", former(true, true))
+				}
+				well := runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}
+				assert.Equal(t, well, b.Verdicts("u")["1"])
+				b.after(time.Minute)
+				assert.Empty(t, b.changes(), "nothing changed")
+				b.n.set("u", "2", runtime.Running)
+				assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
+				b.n.set("u", "1", runtime.Running)
+				b.n.exit(1)
+				b.after(time.Minute)
+				assert.Equal(t, []string{"Readiness 1 failed", "Liveness 1 failed"}, sorted(b.changes()))
+			})
+		})
+	}
+	t.Run("not ready and not started", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "1", runtime.Running)
+			b.Adopt("u", former(false, false))
+			assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+		})
+	})
+	t.Run("another container", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "2", runtime.Running)
+			b.Adopt("u", former(true, true))
+			b.Add(podOf("u", nil, all, nil))
+			assert.Equal(t, runtime.Failed, b.Verdicts("u")["2"].Ready)
+		})
+	})
+}
+
+func sorted(s []string) []string {
+	if len(s) == 2 && s[0] > s[1] {
+		s[0], s[1] = s[1], s[0]
+	}
+	if len(s) == 2 { // readiness first
+		s[0], s[1] = s[1], s[0]
+	}
+	return s
+}
+
+// naive returns what is to be told of a container whose probe had these results,
+// by looking at all of them each time.
+func naive(k Kind, p *corev1.Probe, results []runtime.Result) []runtime.Result {
+	var told []runtime.Result
+	now := initial(k)
+	for i := range results {
+		run, want := int32(0), p.SuccessThreshold
+		for j := i; j >= 0 && results[j] == results[i]; j-- {
+			run++
+		}
+		if results[i] == runtime.Failed {
+			want = p.FailureThreshold
+		}
+		if run < want || results[i] == now {
+			continue
+		}
+		now = results[i]
+		told = append(told, now)
+		if k == Startup || k == Liveness && now == runtime.Failed {
+			break
+		}
+	}
+	return told
+}
+
+// PB-3, PB-4: whatever commands come to, and whenever containers are restarted,
+// what is told is what follows from each container's results by themselves.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(150) {
+		kind := Kind(seed % 3)
+		inBubble(t, func(b *bench) {
+			rnd := rand.New(rand.NewPCG(seed, 5)) // guarded by b.n.mu
+			results := map[string][]runtime.Result{}
+			bias := 3
+			b.n.with(func() {
+				b.n.run = func(ctx context.Context, id string, _ []string) (string, int, error) {
+					b.n.mu.Lock()
+					roll := rnd.IntN(10)
+					defer b.n.mu.Unlock()
+					switch {
+					case roll < bias:
+						results[id] = append(results[id], runtime.Failed)
+						return "", 1, nil
+					case roll == 8:
+						return "", 0, errors.New("cannot be run")
+					case roll == 9 && bias > 0:
+						b.n.mu.Unlock()
+						<-ctx.Done()
+						b.n.mu.Lock()
+						results[id] = append(results[id], runtime.Failed)
+						return "", 0, ctx.Err()
+					}
+					results[id] = append(results[id], runtime.Success)
+					return "", 0, nil
+				}
+			})
+			p := every(1+int32(rnd.IntN(3)), command("x"))
+			p.FailureThreshold = 1 + int32(rnd.IntN(4))
+			p.TimeoutSeconds = 1 + int32(rnd.IntN(3))
+			if kind == Readiness {
+				p.SuccessThreshold = 1 + int32(rnd.IntN(3))
+			}
+			specs := [3]*corev1.Probe{}
+			specs[kind] = p
+			spec := podOf("u", specs[Startup], specs[Readiness], specs[Liveness])
+			told := map[string][]runtime.Result{}
+			drain := func() {
+				for _, c := range b.Drain() {
+					require.Equal(t, kind, c.Kind)
+					told[c.ContainerID] = append(told[c.ContainerID], c.Result)
+				}
+			}
+			for i := range 5 {
+				b.n.set("u", fmt.Sprint(i), runtime.Running)
+				b.n.with(func() { bias = rnd.IntN(9) })
+				for range 20 {
+					if i%2 == 0 { // else the Manager has to find out by itself
+						b.Add(spec)
+					}
+					b.after(777 * time.Millisecond)
+					drain()
+				}
+				b.n.set("u", fmt.Sprint(i), runtime.Exited)
+				b.after(10 * time.Second)
+				drain()
+			}
+			b.n.mu.Lock()
+			defer b.n.mu.Unlock()
+			for id, rs := range results {
+				require.Equal(t, naive(kind, p, rs), told[id], "seed %d, container %s: %v", seed, id, rs)
+			}
+		})
+	}
+}
