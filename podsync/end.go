@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -100,18 +101,25 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 			errs = append(errs, fmt.Errorf("remove containers: %w", err))
 		}
 	}
+	errs = append(errs, s.giveBack(ctx, pod.UID))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.removeFolders(pod, deleted)
+}
+
+// giveBack takes away what is known by the pod's UID alone.
+func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
+	var errs []error
 	if s.cfg.Volumes != nil {
-		if err := s.cfg.Volumes.Unmount(ctx, pod.UID); err != nil {
+		if err := s.cfg.Volumes.Unmount(ctx, uid); err != nil {
 			errs = append(errs, fmt.Errorf("unmount volumes: %w", err))
 		}
 	}
 	if s.cfg.Cgroups != nil {
-		if err := s.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+		if err := s.cfg.Cgroups.Remove(ctx, uid); err != nil {
 			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
 		}
-	}
-	if len(errs) == 0 {
-		errs = append(errs, s.removeFolders(pod, deleted))
 	}
 	return errors.Join(errs...)
 }
@@ -177,4 +185,39 @@ func runningNames(p runtime.Pod) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+// Leftovers returns the UIDs of the pods that have a folder. It reads the disk.
+func (s *Syncer) Leftovers() ([]types.UID, error) {
+	entries, err := os.ReadDir(s.cfg.PodsDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for pod folders: %w", err)
+	}
+	uids := make([]types.UID, 0, len(entries))
+	for _, e := range entries {
+		if e.IsDir() {
+			uids = append(uids, types.UID(e.Name()))
+		}
+	}
+	return uids, nil
+}
+
+// Discard gives back what a former process left of a pod of which nothing is
+// known any more but its UID: volumes, cgroup and folder.
+func (s *Syncer) Discard(ctx context.Context, uid types.UID) error {
+	dir, err := podDir(s.cfg.PodsDir, uid)
+	if err != nil {
+		return err
+	}
+	if err := s.giveBack(ctx, uid); err != nil {
+		return err
+	}
+	if err := removeTree(dir); err != nil {
+		return fmt.Errorf("remove pod folder: %w", err)
+	}
+	s.forget(uid)
+	return nil
 }

@@ -41,6 +41,9 @@ type Statuses interface {
 type Volumes interface {
 	Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error)
 	Unmount(ctx context.Context, uid types.UID) error
+	// SubPath returns where a path inside a volume is on the node, made if it was
+	// not there and safe from links that lead out of the volume.
+	SubPath(ctx context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error)
 }
 
 // Cgroups makes the cgroup that a pod's containers are put below, and removes it.

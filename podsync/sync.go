@@ -203,6 +203,11 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m 
 	if m.Volumes, err = s.volumes(ctx, pod); err != nil {
 		return m, reasonVolume, err
 	}
+	if s.cfg.Volumes != nil {
+		m.SubPath = func(ctx context.Context, container string, _ int, mount corev1.VolumeMount) (string, error) {
+			return s.cfg.Volumes.SubPath(ctx, pod.UID, container, m.Volumes[mount.Name], mount.SubPath)
+		}
+	}
 	m.PullSecrets = s.pullSecrets(ctx, pod, st)
 	return m, "", nil
 }

@@ -69,11 +69,14 @@ func (n *node) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]
 	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount")
 }
 func (n *node) Unmount(context.Context, types.UID) error { return n.step("unmount") }
-func (n *node) Add(*corev1.Pod)                          { _ = n.step("probes") }
-func (n *node) StopForTermination(types.UID)             { _ = n.step("stop probes") }
-func (n *node) Verdicts(types.UID) runtime.Verdicts      { return nil }
-func (n *node) Record(e *corev1.Event)                   { n.events = append(n.events, e) }
-func (n *node) End(_ types.UID, e runtime.Ending)        { n.ended = append(n.ended, e) }
+func (n *node) SubPath(_ context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error) {
+	return filepath.Join(v.HostPath, string(uid), container, subPath), nil
+}
+func (n *node) Add(*corev1.Pod)                     { _ = n.step("probes") }
+func (n *node) StopForTermination(types.UID)        { _ = n.step("stop probes") }
+func (n *node) Verdicts(types.UID) runtime.Verdicts { return nil }
+func (n *node) Record(e *corev1.Event)              { n.events = append(n.events, e) }
+func (n *node) End(_ types.UID, e runtime.Ending)   { n.ended = append(n.ended, e) }
 
 type probes struct{ *node }
 
@@ -129,6 +132,9 @@ func TestSyncTakesItsStepsInOrder(t *testing.T) {
 	require.Equal(t, "/kubepods/podx", n.material.CgroupParent)
 	require.Equal(t, "web", n.material.Hostname)
 	require.Equal(t, "/somewhere", n.material.Volumes["data"].HostPath)
+	sub, err := n.material.SubPath(t.Context(), "main", 0, corev1.VolumeMount{Name: "data", SubPath: "a"})
+	require.NoError(t, err)
+	require.Equal(t, "/somewhere/uid-1/main/a", sub)
 	info, err := os.Stat(n.material.Dir)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
