@@ -31,10 +31,14 @@ type Action struct {
 	Kind      Kind
 	ID        string // of the container or sandbox acted on
 	Attempt   uint32
-	Step      int       // BackOffStep of the container to start
-	Until     time.Time // Wait: when the back-off ends
-	Reason    string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
-	Message   string    // for people
+	Step      int // BackOffStep of the container to start
+	// Round of the container to start. It grows each time that a restart rule
+	// makes all containers start anew; the container keeps it (AnnotationRound).
+	Round   uint32
+	Grace   time.Duration // KillContainer: how long it may take, preStop included
+	Until   time.Time     // Wait: when the back-off ends
+	Reason  string        // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
+	Message string        // for people
 }
 
 // Failure is why a container (or the sandbox, under the empty name) is not

@@ -13,11 +13,72 @@ type BackOff interface {
 	Delay(Restart) time.Duration
 }
 
+// Resetter is what a BackOff may be besides: it says which runs were so good
+// that the count of restarts in a row starts anew after them. Without it that
+// is a run of ten minutes.
+type Resetter interface {
+	Resets(Restart) bool
+}
+
 // Restart is a restart that a BackOff is asked about.
 type Restart struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
 	ExitCode  int32
-	Step      int    // restarts in a row so far; 0 for the first
-	Attempt   uint32 // restarts in all so far
+	Step      int           // restarts in a row so far; 0 for the first
+	Attempt   uint32        // restarts in all so far
+	Ran       time.Duration // how long the run that ended lasted; 0 if that is not known
+}
+
+// The kubelet's figures.
+const (
+	DefaultBackOffBase  = 10 * time.Second
+	DefaultBackOffMax   = 5 * time.Minute
+	DefaultBackOffReset = 10 * time.Minute
+)
+
+// DefaultBackOff is the kubelet's: the first restart comes at once, the second
+// after 10 s, and each further one after twice the time, up to 5 min. A run of
+// 10 min starts the count anew.
+func DefaultBackOff() ExponentialBackOff { return ExponentialBackOff{} }
+
+// ExponentialBackOff doubles the wait with each restart in a row. The first
+// restart never waits. Its zero value is DefaultBackOff.
+type ExponentialBackOff struct {
+	Base  time.Duration // wait before the second restart [10s], at most Max
+	Max   time.Duration // longest wait [5m]; less than 1s counts as 1s
+	Reset time.Duration // a run this long starts the count anew [10m]
+}
+
+var (
+	_ BackOff  = ExponentialBackOff{}
+	_ Resetter = ExponentialBackOff{}
+)
+
+// Delay implements BackOff.
+func (b ExponentialBackOff) Delay(r Restart) time.Duration {
+	if r.Step <= 0 {
+		return 0
+	}
+	limit := max(orElse(b.Max, DefaultBackOffMax), time.Second)
+	delay := min(orElse(b.Base, DefaultBackOffBase), limit)
+	for range r.Step - 1 {
+		if delay > limit/2 {
+			return limit
+		}
+		delay *= 2
+	}
+	return delay
+}
+
+// Resets implements Resetter.
+func (b ExponentialBackOff) Resets(r Restart) bool {
+	return r.Ran >= orElse(b.Reset, DefaultBackOffReset)
+}
+
+func orElse(d, fallback time.Duration) time.Duration {
+	if d <= 0 {
+		return fallback
+	}
+	return d
 }

@@ -88,4 +88,9 @@ type View struct {
 	Pod
 	Probes  Verdicts
 	BackOff BackOff // nil: DefaultBackOff
+
+	// Restarts is the highest attempt of each container that is known to have
+	// been made, by name, whatever the runtime still knows of it: from a former
+	// status or the log folder. Names without an entry are new.
+	Restarts map[string]uint32
 }

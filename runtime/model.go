@@ -69,13 +69,15 @@ type Container struct {
 	Kind        Kind
 	Hash        string // of the container spec it was made from
 	BackOffStep int    // how many restarts in a row it stands at; see BackOff
+	Round       uint32 // how often all containers had been restarted; see Action
 	GracePeriod time.Duration
 	PreStop     *corev1.LifecycleHandler
 	Labels      map[string]string
 	Annotations map[string]string
 }
 
-// Resources are the resources a container runs with.
+// Resources are the resources a container runs with. What is nil is not bounded
+// or not told.
 type Resources struct {
 	CPURequest, CPULimit, MemoryLimit, MemoryRequest *resource.Quantity
 }

@@ -1,0 +1,68 @@
+package runtime
+
+import (
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Specs yields every container of the pod's spec with its kind: init containers
+// and sidecars in their order, then regular ones, then ephemeral ones. Those of
+// ephemeral containers share their memory with the pod: they are read-only.
+func Specs(pod *corev1.Pod) iter.Seq2[*corev1.Container, Kind] {
+	return func(yield func(*corev1.Container, Kind) bool) {
+		for i := range pod.Spec.InitContainers {
+			c := &pod.Spec.InitContainers[i]
+			if !yield(c, initKind(c)) {
+				return
+			}
+		}
+		for i := range pod.Spec.Containers {
+			if !yield(&pod.Spec.Containers[i], Regular) {
+				return
+			}
+		}
+		for i := range pod.Spec.EphemeralContainers {
+			if !yield(ephemeral(&pod.Spec.EphemeralContainers[i]), Ephemeral) {
+				return
+			}
+		}
+	}
+}
+
+// Spec returns the container of that name in the pod's spec, or nil.
+func Spec(pod *corev1.Pod, name string) *corev1.Container {
+	c, _ := find(pod, name)
+	return c
+}
+
+// KindOf tells which list of the pod's spec the container of that name stands
+// in. It is false for a name that is in none.
+func KindOf(pod *corev1.Pod, name string) (Kind, bool) {
+	c, kind := find(pod, name)
+	return kind, c != nil
+}
+
+func find(pod *corev1.Pod, name string) (*corev1.Container, Kind) {
+	for c, kind := range Specs(pod) {
+		if c.Name == name {
+			return c, kind
+		}
+	}
+	return nil, Regular
+}
+
+func initKind(c *corev1.Container) Kind {
+	if podspec.IsSidecar(c) {
+		return Sidecar
+	}
+	return Init
+}
+
+// ephemeral sees an ephemeral container as the container that it is but for its
+// target: the API keeps the two types field by field the same.
+func ephemeral(e *corev1.EphemeralContainer) *corev1.Container {
+	return (*corev1.Container)(&e.EphemeralContainerCommon)
+}

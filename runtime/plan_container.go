@@ -1,0 +1,117 @@
+package runtime
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ephemerals plans the start of ephemeral containers: at once, whatever the
+// others do, and once only.
+func (p *planner) ephemerals() {
+	for i := range p.pod.Spec.EphemeralContainers {
+		c := ephemeral(&p.pod.Spec.EphemeralContainers[i])
+		last := p.last(c.Name)
+		_, ran := p.view.Restarts[c.Name]
+		if last == nil && !ran || last != nil && last.State == Created {
+			p.startAgain(c, Ephemeral, last)
+		}
+	}
+}
+
+// initContainers plans the next step of the pod's initialization, and keeps the
+// sidecars running that it has passed. It reports whether regular containers
+// may start.
+func (p *planner) initContainers() bool {
+	list := p.pod.Spec.InitContainers
+	initialized := p.initialized()
+	// What stands before the last one that was made is done, whether or not the
+	// runtime still knows of it: dead containers are collected.
+	reached := len(list)
+	for !initialized && reached > 0 && p.current(list[max(reached-1, 0)].Name) == nil {
+		reached--
+	}
+	for i := range list {
+		c, kind := &list[i], initKind(&list[i])
+		current := p.current(c.Name)
+		switch {
+		case initialized || i < reached-1:
+			if kind == Sidecar {
+				p.keep(c, kind)
+			} else if !initialized && current != nil && current.State == Running {
+				return false
+			}
+		case current == nil:
+			p.startAgain(c, kind, p.last(c.Name))
+			return false
+		case kind == Sidecar:
+			if !p.keep(c, kind) || !p.started(c, current) {
+				return false
+			}
+		case current.State != Exited || !p.spent(c, kind, current):
+			p.keep(c, kind)
+			return false
+		}
+	}
+	return true
+}
+
+// started reports whether a running container has started: its startup probe
+// has passed, or it has none. A probe that has not spoken yet has not passed.
+func (p *planner) started(c *corev1.Container, current *Container) bool {
+	return c.StartupProbe == nil || p.probes[current.ID].Started == Success
+}
+
+// keep plans what a container needs that is to run, or to have run. It reports
+// whether it runs and goes on running.
+func (p *planner) keep(c *corev1.Container, kind Kind) bool {
+	last := p.last(c.Name)
+	switch {
+	case p.spent(c, kind, last):
+		return false
+	case last == nil || !p.here(last) || !alive(last):
+		p.startAgain(c, kind, last)
+		return false
+	case last.State == Unknown:
+		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
+		return false
+	case changed(c, last):
+		p.kill(last, ReasonSpecChanged, "its spec changed", p.grace)
+		p.start(c, kind, 0, ReasonSpecChanged)
+		return false
+	}
+	if probe, failed := p.unhealthy(last); failed {
+		p.replace(c, kind, last, ReasonUnhealthy, fmt.Sprintf("its %s probe failed", probe), p.probeGrace(c, probe))
+		return false
+	}
+	return p.resize(c, kind, last)
+}
+
+// replace plans the end of a container that failed while it runs, and the start
+// of the next if that is to come and need not wait. If rules look at exit codes
+// the next plan decides, which sees the code.
+func (p *planner) replace(c *corev1.Container, kind Kind, last *Container, reason, message string, grace time.Duration) {
+	p.kill(last, reason, message, grace)
+	if last.State == Running {
+		if onFailure(p.pod, c, kind, true) == stay || len(c.RestartPolicyRules) > 0 {
+			return
+		}
+	}
+	if step, delay := p.delay(c, last); delay == 0 || last.State == Unknown {
+		p.start(c, kind, step+1, reason)
+	}
+}
+
+// probeGrace is how long a container may take to end for a probe: the probe's
+// own time, or the pod's.
+func (p *planner) probeGrace(c *corev1.Container, probe string) time.Duration {
+	spec := c.LivenessProbe
+	if probe == "startup" {
+		spec = c.StartupProbe
+	}
+	if spec == nil || spec.TerminationGracePeriodSeconds == nil {
+		return p.grace
+	}
+	return atLeastMinGrace(time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second)
+}

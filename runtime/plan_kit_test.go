@@ -1,0 +1,227 @@
+package runtime_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// What the plan tests are written with: pods and views in a few words, and
+// plans as one line of text.
+
+var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+type edit func(*corev1.Pod)
+
+func newPod(policy corev1.RestartPolicy, edits ...edit) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"},
+		Spec:       corev1.PodSpec{RestartPolicy: policy},
+	}
+	for _, e := range edits {
+		e(pod)
+	}
+	podspec.Default(pod)
+	return pod
+}
+
+type tweak func(*corev1.Container)
+
+func spec(name string, tweaks []tweak) corev1.Container {
+	c := corev1.Container{Name: name, Image: "img:1"}
+	for _, t := range tweaks {
+		t(&c)
+	}
+	return c
+}
+
+func initC(name string, tweaks ...tweak) edit {
+	return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, spec(name, tweaks)) }
+}
+
+func sidecarC(name string, tweaks ...tweak) edit {
+	return initC(name, append([]tweak{policy(corev1.ContainerRestartPolicyAlways)}, tweaks...)...)
+}
+
+func regular(name string, tweaks ...tweak) edit {
+	return func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, spec(name, tweaks)) }
+}
+
+func ephemeralC(name string) edit {
+	return func(p *corev1.Pod) {
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon(spec(name, nil)),
+		})
+	}
+}
+
+func hostNetwork(p *corev1.Pod) { p.Spec.HostNetwork = true }
+
+func deleted(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: t0} }
+
+func policy(p corev1.ContainerRestartPolicy) tweak {
+	return func(c *corev1.Container) { c.RestartPolicy = &p }
+}
+
+func rule(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) tweak {
+	return func(c *corev1.Container) {
+		c.RestartPolicyRules = append(c.RestartPolicyRules, corev1.ContainerRestartRule{
+			Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes},
+		})
+	}
+}
+
+const (
+	in       = corev1.ContainerRestartRuleOnExitCodesOpIn
+	notIn    = corev1.ContainerRestartRuleOnExitCodesOpNotIn
+	again    = corev1.ContainerRestartRuleActionRestart
+	allAgain = corev1.ContainerRestartRuleActionRestartAllContainers
+
+	always    = corev1.RestartPolicyAlways
+	onFailure = corev1.RestartPolicyOnFailure
+	never     = corev1.RestartPolicyNever
+)
+
+func startupProbe(c *corev1.Container) {
+	c.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"ok"}}}}
+}
+
+func livenessProbe(grace int64) tweak {
+	return func(c *corev1.Container) {
+		c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"ok"}}}}
+		if grace > 0 {
+			c.LivenessProbe.TerminationGracePeriodSeconds = &grace
+		}
+	}
+}
+
+// put is one thing seen.
+type put func(*runtime.View)
+
+// newView is an inspection of what is put in it; later puts are newer.
+func newView(puts ...put) runtime.View {
+	v := runtime.View{Pod: runtime.Pod{UID: "u1", Namespace: "ns", Name: "web", ObservedAt: t0}, Probes: runtime.Verdicts{}}
+	for _, p := range puts {
+		p(&v)
+	}
+	return v
+}
+
+// sandbox puts a sandbox sN of attempt N.
+func sandbox(n uint32, state runtime.SandboxState, tweaks ...func(*runtime.Sandbox)) put {
+	return func(v *runtime.View) {
+		s := runtime.Sandbox{ID: fmt.Sprintf("s%d", n), Attempt: n, State: state, IPs: []string{"10.0.0.1"}}
+		for _, t := range tweaks {
+			t(&s)
+		}
+		v.Sandboxes = append([]runtime.Sandbox{s}, v.Sandboxes...)
+	}
+}
+
+func ready(n uint32) put { return sandbox(n, runtime.SandboxReady) }
+func gone(n uint32) put  { return sandbox(n, runtime.SandboxNotReady) }
+
+// seen puts a container "name#attempt" into the newest sandbox so far. It began
+// an hour before now and, if it ended, did so after a second.
+func seen(name string, attempt uint32, state runtime.State, tweaks ...func(*runtime.Container)) put {
+	return func(v *runtime.View) {
+		c := runtime.Container{
+			ID: fmt.Sprintf("%s#%d", name, attempt), Name: name, Attempt: attempt, State: state,
+			Created: t0.Add(-time.Hour + time.Duration(len(v.Containers))*time.Second),
+		}
+		if len(v.Sandboxes) > 0 {
+			c.SandboxID = v.Sandboxes[0].ID
+		}
+		if state == runtime.Running || state == runtime.Exited {
+			c.Started = c.Created
+		}
+		if state == runtime.Exited {
+			c.Finished = c.Started.Add(time.Second)
+		}
+		for _, t := range tweaks {
+			t(&c)
+		}
+		v.Containers = append([]runtime.Container{c}, v.Containers...)
+	}
+}
+
+func running(name string, tweaks ...func(*runtime.Container)) put {
+	return seen(name, 0, runtime.Running, tweaks...)
+}
+
+func exited(name string, code int32, tweaks ...func(*runtime.Container)) put {
+	return seen(name, 0, runtime.Exited, append([]func(*runtime.Container){func(c *runtime.Container) { c.ExitCode = code }}, tweaks...)...)
+}
+
+func step(n int) func(*runtime.Container)     { return func(c *runtime.Container) { c.BackOffStep = n } }
+func round(n uint32) func(*runtime.Container) { return func(c *runtime.Container) { c.Round = n } }
+func attempt(n uint32) func(*runtime.Container) {
+	return func(c *runtime.Container) { c.Attempt, c.ID = n, fmt.Sprintf("%s#%d", c.Name, n) }
+}
+
+// ended lets it have run for a second until the given time before now.
+func ended(ago time.Duration) func(*runtime.Container) {
+	return func(c *runtime.Container) {
+		c.Finished = t0.Add(-ago)
+		c.Started = c.Finished.Add(-time.Second)
+		c.Created = c.Started
+	}
+}
+
+func ranFor(d time.Duration) func(*runtime.Container) {
+	return func(c *runtime.Container) { c.Started = c.Finished.Add(-d); c.Created = c.Started }
+}
+
+func probed(id string, v runtime.Verdict) put {
+	return func(view *runtime.View) { view.Probes[id] = v }
+}
+
+func unwell(id string) put {
+	return probed(id, runtime.Verdict{Started: runtime.Success, Live: runtime.Failed})
+}
+
+func restarts(name string, n uint32) put {
+	return func(v *runtime.View) {
+		if v.Restarts == nil {
+			v.Restarts = make(map[string]uint32)
+		}
+		v.Restarts[name] = n
+	}
+}
+
+// show writes a plan in one line: "kill app#0; create 1; start app#1".
+func show(plan []runtime.Action) string {
+	var out []string
+	for _, a := range plan {
+		switch a.Verb {
+		case runtime.Wait:
+			out = append(out, fmt.Sprintf("wait %s %v", a.Container, a.Until.Sub(t0)))
+		case runtime.KillContainer:
+			out = append(out, "kill "+a.ID)
+		case runtime.RemoveContainer:
+			out = append(out, "remove "+a.ID)
+		case runtime.KillSandbox:
+			out = append(out, "stop "+a.ID)
+		case runtime.CreateSandbox:
+			out = append(out, fmt.Sprintf("create %d", a.Attempt))
+		case runtime.StartContainer:
+			text := fmt.Sprintf("start %s#%d", a.Container, a.Attempt)
+			if a.Step > 0 {
+				text += fmt.Sprintf(" step %d", a.Step)
+			}
+			if a.Round > 0 {
+				text += fmt.Sprintf(" round %d", a.Round)
+			}
+			out = append(out, text)
+		case runtime.UpdateResources:
+			out = append(out, "update "+a.ID)
+		}
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,192 @@
+package runtime
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// scope is where a pod stands: which of the containers that were seen count.
+// Those of an older sandbox or of an older round have run, and their attempts
+// and back-offs count, but what they did has to be done again.
+type scope struct {
+	pod      *corev1.Pod
+	seen     *Pod
+	probes   Verdicts
+	sandbox  *Sandbox // the newest; nil if there is none
+	unusable string   // why sandbox cannot be used, or ""
+	round    uint32   // that containers are started in
+}
+
+func newScope(pod *corev1.Pod, seen *Pod, probes Verdicts) *scope {
+	s := &scope{pod: pod, seen: seen, probes: probes}
+	s.sandbox, s.unusable = judge(pod, seen)
+	for i := range seen.Containers {
+		s.round = max(s.round, seen.Containers[i].Round)
+	}
+	for c, kind := range Specs(pod) {
+		if last := s.last(c.Name); kind != Ephemeral && last != nil && last.Round == s.round && s.triggers(c, kind, last) {
+			s.round++
+			break
+		}
+	}
+	return s
+}
+
+// judge returns the newest sandbox and why it cannot be used.
+func judge(pod *corev1.Pod, seen *Pod) (newest *Sandbox, unusable string) {
+	ready := 0
+	for i := range seen.Sandboxes {
+		s := &seen.Sandboxes[i]
+		if newest == nil || s.Attempt > newest.Attempt {
+			newest = s
+		}
+		if s.State == SandboxReady {
+			ready++
+		}
+	}
+	inspected := !seen.ObservedAt.IsZero()
+	switch {
+	case newest == nil || newest.State != SandboxReady:
+		return newest, ReasonSandboxLost
+	case ready > 1:
+		return newest, ReasonManySandboxes
+	case inspected && newest.HostNetwork != pod.Spec.HostNetwork:
+		return newest, ReasonNetworkMode
+	case inspected && !newest.HostNetwork && len(newest.IPs) == 0:
+		return newest, ReasonNoAddress
+	}
+	return newest, ""
+}
+
+// last returns the container of that name with the highest attempt, or nil. It
+// does not go by time: clocks jump.
+func (s *scope) last(name string) *Container {
+	var last *Container
+	for i := range s.seen.Containers {
+		if c := &s.seen.Containers[i]; c.Name == name && (last == nil || c.Attempt > last.Attempt) {
+			last = c
+		}
+	}
+	return last
+}
+
+// here reports whether c belongs to the newest sandbox and the round at hand. A
+// runtime that does not tell sandboxes apart has but one.
+func (s *scope) here(c *Container) bool {
+	return c.Round >= s.round && s.inSandbox(c)
+}
+
+func (s *scope) inSandbox(c *Container) bool {
+	return s.sandbox != nil && (c.SandboxID == s.sandbox.ID || c.SandboxID == "")
+}
+
+// current returns the last container of that name if it is here, or nil.
+func (s *scope) current(name string) *Container {
+	if c := s.last(name); c != nil && s.here(c) {
+		return c
+	}
+	return nil
+}
+
+// triggers reports whether the end of c restarts the whole pod.
+func (s *scope) triggers(c *corev1.Container, kind Kind, last *Container) bool {
+	return last.State == Exited && hasRestartAll(c) && onExit(s.pod, c, kind, last.ExitCode) == restartAll
+}
+
+// unhealthy reports whether a probe has failed that ends its container, and
+// which.
+func (s *scope) unhealthy(c *Container) (probe string, yes bool) {
+	switch v := s.probes[c.ID]; {
+	case v.Live == Failed:
+		return "liveness", true
+	case v.Started == Failed:
+		return "startup", true
+	}
+	return "", false
+}
+
+// spent reports whether nothing is left to do for a container: it ended and is
+// not to start again. Whatever runs in a sandbox that is lost is about to end,
+// and counts as failed.
+func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
+	switch {
+	case last == nil || last.State == Created:
+		return false
+	case kind == Ephemeral:
+		return last.State == Exited || !s.usable(last)
+	case last.Round < s.round:
+		return false
+	case last.State != Exited && s.usable(last):
+		// An init container that the runtime lost track of may have half done its
+		// work; a regular one is ended and starts again under any policy.
+		return last.State == Unknown && kind == Init && onFailure(s.pod, c, kind, true) == stay
+	case last.State != Exited:
+		return onFailure(s.pod, c, kind, true) == stay
+	}
+	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
+		// It ended well because it was told to; the probe says that it was not.
+		return onFailure(s.pod, c, kind, true) == stay
+	}
+	return onExit(s.pod, c, kind, last.ExitCode) == stay
+}
+
+// usable reports whether c is in a sandbox that containers can run in.
+func (s *scope) usable(c *Container) bool { return s.unusable == "" && s.inSandbox(c) }
+
+// initialized reports whether every init container is done: regular ones are
+// not made before. It does not ask for the init containers themselves, which
+// may be long collected.
+func (s *scope) initialized() bool {
+	for i := range s.pod.Spec.Containers {
+		if s.current(s.pod.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// failedInit returns the init container that failed for good, or nil.
+func (s *scope) failedInit() *corev1.Container {
+	if s.initialized() {
+		return nil
+	}
+	for i := range s.pod.Spec.InitContainers {
+		c := &s.pod.Spec.InitContainers[i]
+		last := s.current(c.Name)
+		if initKind(c) != Init || last == nil || !s.spent(c, Init, last) {
+			continue
+		}
+		if last.State != Exited || last.ExitCode != 0 {
+			return c
+		}
+	}
+	return nil
+}
+
+// Done reports whether a pod is done: every regular container ended for good,
+// or an init container failed for good, so that nothing will ever be started
+// for it. Sidecars and ephemeral containers may still run. The phase is
+// Succeeded or Failed when it is done and "" otherwise.
+func Done(pod *corev1.Pod, seen Pod) (bool, corev1.PodPhase) {
+	return newScope(pod, &seen, nil).done()
+}
+
+func (s *scope) done() (bool, corev1.PodPhase) {
+	if s.failedInit() != nil {
+		return true, corev1.PodFailed
+	}
+	if len(s.pod.Spec.Containers) == 0 {
+		return false, ""
+	}
+	phase := corev1.PodSucceeded
+	for i := range s.pod.Spec.Containers {
+		c := &s.pod.Spec.Containers[i]
+		last := s.last(c.Name)
+		if !s.spent(c, Regular, last) {
+			return false, ""
+		}
+		if last.State != Exited || last.ExitCode != 0 {
+			phase = corev1.PodFailed
+		}
+	}
+	return true, phase
+}
