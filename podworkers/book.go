@@ -61,7 +61,11 @@ func (b *book) update(u Update, gone bool, now time.Time) []effect {
 		if fresh && gone && terminal(u.Pod) {
 			e := effect{uid: l.uid, done: true, killed: true}
 			l.cause, l.queued = Completed, false
+			l.ending.Grace = ownGrace(u.Pod)
 			l.moveTo(Finished, &e)
+			if u.Pod.DeletionTimestamp != nil { // whoever deleted it waits to be told
+				l.ask(atOnce, u.At)
+			}
 			effects = b.spread(e)
 		} else {
 			effects = b.spread(l.update(u, now))
@@ -190,19 +194,13 @@ func (b *book) forget(l *life, now time.Time) {
 	b.graves[l.uid] = now
 }
 
-// sync takes the full set of the pods that should be known. It forgets finished
-// pods that are not in it, and those that are but were created again, which it
-// returns: they are to be created once more.
-func (b *book) sync(wanted map[types.UID]struct{}, now time.Time) (again []types.UID) {
-	b.synced = true
+// sync takes the set of the pods that should be known, and returns those that are to
+// be created once more.
+func (b *book) sync(wanted map[types.UID]struct{}, full bool, now time.Time) (again []types.UID) {
+	b.synced = b.synced || full
 	for uid, l := range b.lives {
 		_, ok := wanted[uid]
-		switch {
-		case l.phase != Finished || l.busy || l.want != noTurn || !l.due.IsZero():
-		case !ok:
-			b.forget(l, now)
-		case l.restart:
-			b.forget(l, now)
+		if b.settle(l, ok, now) {
 			again = append(again, uid)
 		}
 	}
@@ -213,4 +211,15 @@ func (b *book) sync(wanted map[types.UID]struct{}, now time.Time) (again []types
 	}
 	slices.Sort(again)
 	return again
+}
+
+// settle forgets a pod that is over if it is not wanted, or if it is to be created
+// once more, which it reports. One that came back and yet is not wanted came back
+// just now: whoever says so knew it before.
+func (b *book) settle(l *life, wanted bool, now time.Time) (again bool) {
+	if !l.over() || wanted != l.restart {
+		return false
+	}
+	b.forget(l, now)
+	return l.restart
 }

@@ -172,7 +172,7 @@ func TestLife(t *testing.T) {
 		w.Wake("a", podworkers.WakeNow)
 		time.Sleep(time.Hour)
 		assert.Empty(t, f.take(), "what has finished stays finished")
-		assert.Empty(t, w.SyncKnown(nil))
+		assert.Empty(t, w.SyncKnown(nil, true))
 		assert.False(t, w.Known("a"))
 	})
 }
