@@ -1,0 +1,278 @@
+package admission
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+func pod(t testing.TB, uid, spec string) *corev1.Pod {
+	t.Helper()
+	pods, _, err := podspec.Decode([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p-"+uid+", namespace: ns}\nspec: "+spec), podspec.DecodeOptions{})
+	require.NoError(t, err)
+	podspec.Default(pods[0])
+	pods[0].UID = types.UID(uid)
+	return pods[0]
+}
+
+func requesting(t testing.TB, uid, requests string) *corev1.Pod {
+	t.Helper()
+	return pod(t, uid, "{containers: [{name: a, image: i, resources: {requests: "+requests+"}}]}")
+}
+
+func static(p *corev1.Pod) *corev1.Pod {
+	p.Annotations = map[string]string{podspec.AnnotationSource: "file"}
+	return p
+}
+
+func list(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+func admit(t testing.TB, cfg Config, p *corev1.Pod, others ...*corev1.Pod) podspec.Verdict {
+	t.Helper()
+	a, err := New(cfg)
+	require.NoError(t, err)
+	return a.Admit(p, others)
+}
+
+// SL-3: room for the pod, with the kubelet's reasons and messages.
+func TestRoom(t *testing.T) {
+	node := Config{Allocatable: list("2", "1Gi"), MaxPods: 3}
+	done := requesting(t, "done", "{cpu: 2}")
+	done.Status.Phase = corev1.PodFailed
+	over := pod(t, "over", "{containers: [{name: a, image: i}], overhead: {cpu: 1500m}}")
+	whole := pod(t, "whole", "{containers: [{name: a, image: i, resources: {requests: {cpu: 100m}}}], resources: {requests: {cpu: 1500m}}}")
+	side := pod(t, "side", "{containers: [{name: a, image: i, resources: {requests: {cpu: 500m}}}], initContainers: [{name: s, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}]}")
+	for name, tc := range map[string]struct {
+		pod    *corev1.Pod
+		others []*corev1.Pod
+		reason string
+		says   string
+	}{
+		"all of it":            {requesting(t, "a", "{cpu: 2, memory: 1Gi}"), nil, "", ""},
+		"one too many":         {requesting(t, "a", "{cpu: 2001m}"), nil, "OutOfcpu", "Node didn't have enough resource: cpu, requested: 2001, used: 0, capacity: 2000"},
+		"beside another":       {requesting(t, "a", "{cpu: 1}"), []*corev1.Pod{requesting(t, "b", "{cpu: 1500m}")}, "OutOfcpu", "Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"},
+		"memory":               {requesting(t, "a", "{memory: 1Gi}"), []*corev1.Pod{requesting(t, "b", "{memory: 1}")}, "OutOfmemory", "Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
+		"with overhead":        {requesting(t, "a", "{cpu: 1}"), []*corev1.Pod{over}, "OutOfcpu", "used: 1500"},
+		"with pod resources":   {requesting(t, "a", "{cpu: 1}"), []*corev1.Pod{whole}, "OutOfcpu", "used: 1500"},
+		"with a sidecar":       {requesting(t, "a", "{cpu: 1}"), []*corev1.Pod{side}, "OutOfcpu", "used: 1500"},
+		"ended ones":           {requesting(t, "a", "{cpu: 1}"), []*corev1.Pod{done, done, done, done}, "", ""},
+		"itself":               {requesting(t, "a", "{cpu: 2}"), []*corev1.Pod{requesting(t, "a", "{cpu: 2}")}, "", ""},
+		"nothing requested":    {requesting(t, "a", "{}"), []*corev1.Pod{requesting(t, "b", "{cpu: 99}")}, "", ""},
+		"too many pods":        {requesting(t, "a", "{}"), []*corev1.Pod{requesting(t, "b", "{}"), requesting(t, "c", "{}"), requesting(t, "d", "{}")}, "OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
+		"not counted":          {requesting(t, "a", "{ephemeral-storage: 1Ti}"), nil, "", ""},
+		"huge pages":           {pod(t, "a", "{containers: [{name: a, image: i, resources: {limits: {cpu: 1, hugepages-2Mi: 2Mi}}}]}"), nil, "OutOfhugepages-2Mi", "requested: 2097152, used: 0, capacity: 0"},
+		"a device, static":     {static(pod(t, "a", "{containers: [{name: a, image: i, resources: {limits: {'x.io/gpu': 1}}}]}")), nil, "OutOfx.io/gpu", "capacity: 0"},
+		"a device, sent here":  {pod(t, "a", "{containers: [{name: a, image: i, resources: {limits: {'x.io/gpu': 1}}}]}"), nil, "", ""},
+		"more than can be had": {requesting(t, "a", "{memory: 1}"), []*corev1.Pod{requesting(t, "b", "{memory: 8Ei}"), requesting(t, "c", "{memory: 8Ei}")}, "OutOfmemory", fmt.Sprint("used: ", int64(math.MaxInt64))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := admit(t, node, tc.pod, tc.others...)
+			assert.Equal(t, tc.reason, v.Reason)
+			assert.Equal(t, tc.reason == "", v.OK)
+			assert.Contains(t, v.Message, tc.says)
+		})
+	}
+	assert.True(t, admit(t, Config{}, requesting(t, "a", "{cpu: 1000}")).OK, "nothing is known of the node")
+}
+
+func TestPorts(t *testing.T) {
+	with := func(uid, ports string) *corev1.Pod {
+		return pod(t, uid, "{containers: [{name: a, image: i, ports: ["+ports+"]}]}")
+	}
+	for name, tc := range map[string]struct {
+		wants, others string
+		free          bool
+	}{
+		"the same":             {"{containerPort: 1, hostPort: 80}", "{containerPort: 2, hostPort: 80}", false},
+		"another protocol":     {"{containerPort: 1, hostPort: 80}", "{containerPort: 2, hostPort: 80, protocol: UDP}", true},
+		"another port":         {"{containerPort: 1, hostPort: 80}", "{containerPort: 2, hostPort: 81}", true},
+		"no host port":         {"{containerPort: 80}", "{containerPort: 80, hostPort: 80}", true},
+		"two addresses":        {"{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", "{containerPort: 1, hostPort: 80, hostIP: 10.0.0.2}", true},
+		"one address":          {"{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", "{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", false},
+		"one of all":           {"{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", "{containerPort: 1, hostPort: 80}", false},
+		"all and one":          {"{containerPort: 1, hostPort: 80, hostIP: 0.0.0.0}", "{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", false},
+		"the second of two":    {"{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}, {containerPort: 1, hostPort: 80, hostIP: 10.0.0.3}", "{containerPort: 1, hostPort: 80, hostIP: 10.0.0.3}", false},
+		"all of version six":   {"{containerPort: 1, hostPort: 80, hostIP: '::'}", "{containerPort: 1, hostPort: 80, hostIP: 10.0.0.1}", false},
+		"another's are others": {"{containerPort: 1, hostPort: 80}", "{containerPort: 80}", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := with("b", tc.others)
+			v := admit(t, Config{}, with("a", tc.wants), other)
+			assert.Equal(t, tc.free, v.OK)
+			if !tc.free {
+				assert.Equal(t, ReasonNodePorts, v.Reason)
+				assert.Contains(t, v.Message, "80 is pod p-b_ns's")
+			}
+			other.Status.Phase = corev1.PodSucceeded
+			assert.True(t, admit(t, Config{}, with("a", tc.wants), other).OK, "it has ended")
+		})
+	}
+}
+
+func TestNode(t *testing.T) {
+	node := Config{NodeName: "edge", Labels: map[string]string{"zone": "a", "num": "5"}, Taints: []corev1.Taint{
+		{Key: "soft", Effect: corev1.TaintEffectNoSchedule},
+	}}
+	terms := func(t string) string {
+		return ", affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [" + t + "]}}}"
+	}
+	for name, tc := range map[string]struct{ more, reason string }{
+		"nothing asked":          {"", ""},
+		"its label":              {", nodeSelector: {zone: a}", ""},
+		"another value":          {", nodeSelector: {zone: b}", ReasonNodeAffinity},
+		"another label":          {", nodeSelector: {region: a}", ReasonNodeAffinity},
+		"an empty missing label": {", nodeSelector: {region: ''}", ReasonNodeAffinity},
+		"its own labels":         {", nodeSelector: {kubernetes.io/os: linux, kubernetes.io/hostname: edge}", ""},
+		"another architecture":   {", nodeSelector: {kubernetes.io/arch: pdp11}", ReasonNodeAffinity},
+		"its name":               {", nodeName: edge", ""},
+		"another name":           {", nodeName: core", ReasonNodeName},
+		"its system":             {", os: {name: linux}", ""},
+		"in":                     {terms("{matchExpressions: [{key: zone, operator: In, values: [b, a]}]}"), ""},
+		"not in":                 {terms("{matchExpressions: [{key: zone, operator: NotIn, values: [b, a]}]}"), ReasonNodeAffinity},
+		"not in, no label":       {terms("{matchExpressions: [{key: none, operator: NotIn, values: [b]}]}"), ""},
+		"exists":                 {terms("{matchExpressions: [{key: zone, operator: Exists}, {key: none, operator: DoesNotExist}]}"), ""},
+		"does not exist":         {terms("{matchExpressions: [{key: zone, operator: DoesNotExist}]}"), ReasonNodeAffinity},
+		"greater":                {terms("{matchExpressions: [{key: num, operator: Gt, values: ['4']}]}"), ""},
+		"not less":               {terms("{matchExpressions: [{key: num, operator: Lt, values: ['5']}]}"), ReasonNodeAffinity},
+		"no number":              {terms("{matchExpressions: [{key: zone, operator: Gt, values: ['4']}]}"), ReasonNodeAffinity},
+		"both of two":            {terms("{matchExpressions: [{key: num, operator: Exists}, {key: zone, operator: In, values: [b]}]}"), ReasonNodeAffinity},
+		"one of two terms":       {terms("{matchExpressions: [{key: zone, operator: In, values: [b]}]}, {matchExpressions: [{key: num, operator: Exists}]}"), ""},
+		"an empty term":          {terms("{}"), ReasonNodeAffinity},
+		"no terms":               {terms(""), ReasonNodeAffinity},
+		"an unknown operator":    {terms("{matchExpressions: [{key: num, operator: Near}]}"), ReasonNodeAffinity},
+		"the name as a field":    {terms("{matchFields: [{key: metadata.name, operator: In, values: [edge]}]}"), ""},
+		"another as a field":     {terms("{matchFields: [{key: metadata.name, operator: In, values: [core]}]}"), ReasonNodeAffinity},
+		"only preferred":         {", affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := admit(t, node, pod(t, "a", "{containers: [{name: a, image: i}]"+tc.more+"}"))
+			assert.Equal(t, tc.reason, v.Reason, v.Message)
+			assert.Equal(t, tc.reason == "", v.OK)
+		})
+	}
+}
+
+func TestTaints(t *testing.T) {
+	node := Config{Taints: []corev1.Taint{{Key: "load", Value: "5", Effect: corev1.TaintEffectNoExecute}}}
+	for tolerations, ok := range map[string]bool{
+		"":                              false,
+		"{operator: Exists}":            true,
+		"{key: load, operator: Exists}": true,
+		"{key: load, value: '5'}":       true,
+		"{key: load, value: '6'}":       false,
+		"{key: other, operator: Exists}, {key: load, operator: Exists, effect: NoExecute}": true,
+		"{key: load, operator: Exists, effect: NoSchedule}":                                false,
+		"{key: load, operator: Gt, value: '4'}":                                            true,
+		"{key: load, operator: Gt, value: '5'}":                                            false,
+		"{key: load, operator: Lt, value: '6'}":                                            true,
+		"{key: load, operator: Lt, value: x}":                                              false,
+	} {
+		p := pod(t, "a", "{containers: [{name: a, image: i}], tolerations: ["+tolerations+"]}")
+		v := admit(t, node, p)
+		assert.Equal(t, ok, v.OK, tolerations)
+		if !ok {
+			assert.Equal(t, ReasonTaint, v.Reason)
+		}
+		assert.True(t, admit(t, node, static(p)).OK, "static pods stay")
+	}
+}
+
+// All fields at once, by name, before anything starts.
+func TestUnsupportedFields(t *testing.T) {
+	p := pod(t, "a", "{containers: [{name: a, image: i}], serviceAccountName: sa, volumes: [{name: v, persistentVolumeClaim: {claimName: c}}], os: {name: windows}}")
+	v := admit(t, Config{}, p)
+	assert.Equal(t, ReasonUnsupported, v.Reason)
+	for _, want := range []string{"spec.volumes[0].persistentVolumeClaim", "spec.serviceAccountName", "spec.os.name", "needs an API server"} {
+		assert.Contains(t, v.Message, want)
+	}
+	anything := Config{Unsupported: func(*corev1.Pod) field.ErrorList { return nil }}
+	assert.Equal(t, ReasonOS, admit(t, anything, p).Reason)
+	p.Spec.OS = nil
+	assert.True(t, admit(t, anything, p).OK)
+}
+
+func TestNewRefusesNonsense(t *testing.T) {
+	_, err := New(Config{MaxPods: -1, Allocatable: list("-1", "1"), Taints: []corev1.Taint{{}}})
+	assert.ErrorContains(t, err, "at most -1 pods")
+	assert.ErrorContains(t, err, "allocatable cpu of -1")
+	assert.ErrorContains(t, err, "taint without a key")
+}
+
+func TestTheCallersConfigIsNotWrittenTo(t *testing.T) {
+	labels := map[string]string{}
+	_, err := New(Config{NodeName: "n", Labels: labels})
+	require.NoError(t, err)
+	assert.Empty(t, labels)
+}
+
+// One resource counted without lists is what podspec counts with them.
+func TestRequestOfAgainstPodspec(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	always := corev1.ContainerRestartPolicyAlways
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-2Mi", "x.io/gpu"}
+	some := func() corev1.ResourceList {
+		l := corev1.ResourceList{}
+		for _, name := range names {
+			if rng.IntN(3) > 0 {
+				l[name] = *resource.NewQuantity(rng.Int64N(9), resource.DecimalSI)
+			}
+		}
+		return l
+	}
+	for range 3000 {
+		p := &corev1.Pod{}
+		for range rng.IntN(4) {
+			c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: some()}}
+			if rng.IntN(2) == 0 {
+				c.RestartPolicy = &always
+			}
+			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+		}
+		for range 1 + rng.IntN(3) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Requests: some()}})
+		}
+		if rng.IntN(3) == 0 {
+			p.Spec.Overhead = some()
+		}
+		if rng.IntN(3) == 0 {
+			p.Spec.Resources = &corev1.ResourceRequirements{Requests: some()}
+		}
+		all := podspec.Requests(p)
+		for _, name := range names {
+			require.Equal(t, amount(name, all[name]), requestOf(p, name), "%s of %+v", name, p.Spec)
+		}
+	}
+}
+
+// The cost grows with the pods and no faster.
+func BenchmarkAdmit(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000} {
+		b.Run(fmt.Sprint("pods=", n), func(b *testing.B) {
+			a, err := New(Config{Allocatable: list("1000000", "1Pi"), MaxPods: 1 << 20})
+			require.NoError(b, err)
+			var others []*corev1.Pod
+			for i := range n {
+				others = append(others, requesting(b, fmt.Sprint(i), "{cpu: 100m, memory: 10Mi}"))
+			}
+			p := requesting(b, "new", "{cpu: 1, memory: 1Gi}")
+			b.ReportAllocs()
+			for b.Loop() {
+				if !a.Admit(p, others).OK {
+					b.Fatal("refused")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package admission
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// affinity checks spec.nodeSelector and the required part of node affinity.
+// What is only preferred never refuses a pod.
+func (a *Admission) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+	for key, want := range pod.Spec.NodeSelector {
+		if have, ok := a.cfg.Labels[key]; !ok || have != want {
+			return failed(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector: "+key+"="+want)
+		}
+	}
+	if n := pod.Spec.Affinity; n != nil && n.NodeAffinity != nil {
+		required := n.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		if required != nil && !slices.ContainsFunc(required.NodeSelectorTerms, a.matches) {
+			return failed(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector")
+		}
+	}
+	return podspec.Admitted()
+}
+
+// matches reports whether the node is what all of a term's requirements ask
+// for. A term without any matches no node.
+func (a *Admission) matches(term corev1.NodeSelectorTerm) bool {
+	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
+		return false
+	}
+	fields := labels.Set{"metadata.name": a.cfg.NodeName}
+	for _, r := range term.MatchFields {
+		if !matches(fields, r) {
+			return false
+		}
+	}
+	for _, r := range term.MatchExpressions {
+		if !matches(a.cfg.Labels, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// matches reports whether the set fulfils a requirement. One that makes no
+// sense is fulfilled by nothing.
+func matches(set labels.Set, r corev1.NodeSelectorRequirement) bool {
+	var op selection.Operator
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn:
+		op = selection.In
+	case corev1.NodeSelectorOpNotIn:
+		op = selection.NotIn
+	case corev1.NodeSelectorOpExists:
+		op = selection.Exists
+	case corev1.NodeSelectorOpDoesNotExist:
+		op = selection.DoesNotExist
+	case corev1.NodeSelectorOpGt:
+		op = selection.GreaterThan
+	case corev1.NodeSelectorOpLt:
+		op = selection.LessThan
+	default:
+		return false
+	}
+	requirement, err := labels.NewRequirement(r.Key, op, r.Values)
+	return err == nil && requirement.Matches(set)
+}
+
+// taints checks those that would end the pod at once. Static pods stay, as
+// there is nowhere else for them.
+func (a *Admission) taints(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+	if podspec.IsStatic(pod) {
+		return podspec.Admitted()
+	}
+	for i := range a.cfg.Taints {
+		taint := &a.cfg.Taints[i]
+		if taint.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(&t, taint) }) {
+			return failed(ReasonTaint, "node(s) had untolerated taint {"+taint.Key+": "+taint.Value+"}")
+		}
+	}
+	return podspec.Admitted()
+}
+
+// tolerates reports whether a toleration is one of this taint. An empty key or
+// effect is one of all.
+func tolerates(t *corev1.Toleration, taint *corev1.Taint) bool {
+	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
+		return false
+	}
+	switch t.Operator {
+	case corev1.TolerationOpExists:
+		return true
+	case corev1.TolerationOpEqual, "":
+		return t.Key != "" && t.Value == taint.Value
+	case corev1.TolerationOpLt, corev1.TolerationOpGt:
+		bound, errBound := strconv.ParseInt(t.Value, 10, 64)
+		have, errHave := strconv.ParseInt(taint.Value, 10, 64)
+		if errBound != nil || errHave != nil {
+			return false
+		}
+		return t.Operator == corev1.TolerationOpLt && have < bound || t.Operator == corev1.TolerationOpGt && have > bound
+	default:
+		return false
+	}
+}
