@@ -16,6 +16,7 @@ type record struct {
 	uid   types.UID
 	view  runtime.Pod // of the last good inspection; empty for an absent pod
 	seen  time.Time   // view holds all that happened before; zero: there is none
+	touch time.Time   // of the newest Touch that view is the answer to
 	print uint64      // of view
 	round uint64      // of the last listing with the pod in it
 	stray stray       // a listing that contradicts the inspections
@@ -59,6 +60,7 @@ type look struct {
 	r      *record
 	asked  time.Time
 	after  time.Time // the newest time that an asker wants it to be newer than
+	touch  time.Time // of the newest Touch that asked for it
 	urgent bool      // someone waits for it
 	hinted bool      // the event stream asked for it
 	listed uint64    // print of the listing that asked for it; 0: none did
@@ -231,7 +233,7 @@ func (g *Generator) succeed(r *record, l *look) {
 	}
 	g.publish(r.view, l.pod, events)
 	former := r.print
-	r.view, r.seen, r.print = l.pod, l.began, g.print(&l.pod)
+	r.view, r.seen, r.touch, r.print = l.pod, l.began, l.touch, g.print(&l.pod)
 	r.stray.judge(l.listed, former, r.print, time.Now())
 	r.fails, r.fault, r.since = 0, nil, time.Time{}
 	if r.retry != nil {

@@ -142,6 +142,41 @@ func TestStartCostsOneInspection(t *testing.T) {
 	}
 }
 
+// Where no time passes between calls, as in a bubble, views are still as new as
+// was asked for, and no more are taken than needed.
+func TestAllInOneInstant(t *testing.T) {
+	w := newWorld()
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(10 * time.Second)
+		for i, s := range []runtime.State{runtime.Created, runtime.Running, runtime.Exited} {
+			w.set(pod("u", s), false)
+			b.Touch("u")
+			if i == 1 {
+				b.after(0) // the inspection has ended, else it has not
+			}
+			for range 2 {
+				p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+				require.NoError(t, err)
+				assert.Equal(t, s, p.Containers[0].State)
+				assert.Equal(t, i+1, w.looked("u"))
+			}
+		}
+		// Nobody says that something was changed: it has to be looked at each time.
+		before := time.Now()
+		b.after(time.Second)
+		for i := range 3 {
+			w.set(pod("u", runtime.State(1+i)), false)
+			p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+			require.NoError(t, err)
+			assert.Equal(t, runtime.State(1+i), p.Containers[0].State)
+		}
+		assert.Equal(t, 6, w.looked("u"))
+		_, err := b.NewerThan(b.t.Context(), "u", before)
+		require.NoError(t, err)
+		assert.Equal(t, 6, w.looked("u"))
+	})
+}
+
 // A turn that takes long does not keep the pod from being seen, and one that
 // ends without asking does not lose what was held back.
 func TestHold(t *testing.T) {
