@@ -1,0 +1,70 @@
+package eviction
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Reason is the status reason of pods that were evicted, and of those that are
+// refused while the node is under pressure.
+const Reason = "Evicted"
+
+// message tells why the pod goes, in the words that users of Kubernetes know:
+// what the node is short of, the threshold and what there is, and which of the
+// pod's containers use more than they request.
+func message(m met, pod *corev1.Pod, u *runtime.NodeUsage) string {
+	f, _ := about(m.Signal)
+	var b strings.Builder
+	fmt.Fprintf(&b, "The node was low on resource: %s. ", f.resource)
+	if f.pressure {
+		fmt.Fprintf(&b, "Threshold pressure: %s, pressure: %s. ", m.Value, m.seen)
+	} else {
+		fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", amount(f.resource, m.Value.Of(m.seen.Capacity)), m.seen)
+	}
+	for i := range u.Pods {
+		if u.Pods[i].UID != pod.UID {
+			continue
+		}
+		for j := range u.Pods[i].Containers {
+			overRequest(&b, m.Signal, f, pod, &u.Pods[i].Containers[j], layoutOf(u))
+		}
+	}
+	return b.String()
+}
+
+// overRequest adds a sentence for a container that uses more than it requests.
+func overRequest(b *strings.Builder, s Signal, f facts, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
+	var used uint64
+	switch f.resource {
+	case corev1.ResourceMemory:
+		used = u.Memory.WorkingSet
+	case corev1.ResourceEphemeralStorage:
+		used = podDisk(s, &runtime.PodUsage{Containers: []runtime.ContainerUsage{*u}}, l, pod.CreationTimestamp.Time).Bytes
+	default:
+		return // nothing is requested
+	}
+	spec := specOf(pod, u.Name)
+	if spec == nil {
+		return
+	}
+	request := spec.Resources.Requests[f.resource]
+	if used <= uint64(max(request.Value(), 0)) {
+		return
+	}
+	fmt.Fprintf(b, "Container %s was using %s, request is %s, has larger consumption of %s. ",
+		u.Name, amount(f.resource, used), request.String(), f.resource)
+}
+
+func specOf(pod *corev1.Pod, name string) *corev1.Container {
+	for c := range podspec.Containers(pod) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package eviction
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// overLocalLimit reports whether a pod takes up more local storage than it may,
+// and says what. Three limits count: an emptyDir's sizeLimit, a container's
+// ephemeral-storage limit for its writable layer and logs, and what all
+// containers together may take up for the pod with its volumes. Figures not
+// newer than since do not count. It is pure.
+func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
+			continue
+		}
+		if used, ok := u.Volumes[v.Name]; ok && used.At.After(since) && above(used.Bytes, *v.EmptyDir.SizeLimit) {
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), true
+		}
+	}
+	var total uint64
+	for i := range u.Containers {
+		c := &u.Containers[i]
+		used := fresh(c.Writable, since) + fresh(c.Logs, since)
+		total += used
+		spec := specOf(pod, c.Name)
+		if spec == nil {
+			continue
+		}
+		limit, ok := spec.Resources.Limits[corev1.ResourceEphemeralStorage]
+		if ok && limit.Sign() > 0 && above(used, limit) {
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
+		}
+	}
+	total += fresh(u.Dead, since)
+	for _, v := range u.Volumes {
+		if !v.InMemory {
+			total += fresh(v.DiskUsage, since)
+		}
+	}
+	limit, ok := podspec.Limits(pod)[corev1.ResourceEphemeralStorage]
+	if ok && limit.Sign() > 0 && above(total, limit) {
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), true
+	}
+	return "", false
+}
+
+func fresh(d runtime.DiskUsage, since time.Time) uint64 {
+	if !d.At.After(since) {
+		return 0
+	}
+	return d.Bytes
+}
+
+func above(n uint64, limit resource.Quantity) bool { return n > uint64(max(limit.Value(), 0)) }

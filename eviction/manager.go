@@ -1,0 +1,384 @@
+package eviction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Node measures the node. Figures should be newer than since where they can be
+// had so new; older ones evict nobody. It may be called again while pods are
+// being evicted, but never twice at a time.
+type Node interface {
+	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
+}
+
+// Pods are the pods that can be evicted.
+type Pods interface {
+	// Active returns the pods that are not terminal, read-only.
+	Active() []*corev1.Pod
+	// Evict ends the pod and returns when its containers are gone and its
+	// resources reclaimed, or with ctx's error if that ends first.
+	Evict(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error
+}
+
+// Reclaimer frees disk without touching running pods: dead containers, images
+// that nobody uses.
+type Reclaimer interface {
+	Reclaim(ctx context.Context) error
+}
+
+// Recorder takes events. It must not block.
+type Recorder interface {
+	Record(event *corev1.Event)
+}
+
+// Config describes a Manager. Node and Pods are required.
+type Config struct {
+	Node Node
+	Pods Pods
+	// Reclaim is tried in order, before any pod is ended for disk or inodes.
+	Reclaim []Reclaimer
+
+	// Hard, Soft, SoftGrace and MinimumReclaim are read by ParseThresholds.
+	// Hard defaults to DefaultHard; None is for none.
+	Hard, Soft, SoftGrace, MinimumReclaim string
+	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold.
+	// Zero gives them the second that hard ones give; below zero, their own.
+	MaxPodGrace time.Duration
+	// Transition is how long a condition holds after its last breach.
+	// Default: 5 min.
+	Transition time.Duration
+
+	// Poll is how often to look when nothing calls. Default: 10 s.
+	Poll time.Duration
+	// Notices call for a look at once. Default: none.
+	Notices []Notice
+	// ReclaimWait is how long an evicted pod is waited for. Default: 30 s.
+	ReclaimWait time.Duration
+
+	Recorder Recorder     // default: no events
+	Logger   *slog.Logger // default: nothing is logged
+	Hooks    Hooks
+}
+
+// Hooks are called from the manager's goroutine and must be fast. Any may be
+// nil.
+type Hooks struct {
+	// Looked is called after each measurement with how long it took.
+	Looked func(took time.Duration, err error)
+	// Evicting is called before a pod is evicted, with all that were
+	// candidates, the chosen one first. The local storage limits have the
+	// signal "" and no other candidates.
+	Evicting func(signal Signal, ranked []Candidate, e runtime.Ending)
+	// Evicted is called when the eviction is over.
+	Evicted func(signal Signal, pod *corev1.Pod, took time.Duration, err error)
+	// Conditions is called when the node's conditions changed.
+	Conditions func([]corev1.NodeCondition)
+}
+
+// hardGrace is the most that a pod gets to end when the node is in danger.
+const hardGrace = time.Second
+
+// Manager ends pods under pressure. Admit, Conditions and Look may be called
+// from any goroutine.
+type Manager struct {
+	cfg   Config
+	state *state // owned by Run's goroutine
+	calls chan struct{}
+	// evicting are pods that were told to go and are not gone. Owned by Run's
+	// goroutine.
+	evicting map[types.UID]bool
+
+	mu         sync.Mutex // guards conditions
+	conditions []corev1.NodeCondition
+}
+
+// New returns a Manager. It tells all faults of cfg at once and does no I/O.
+func New(cfg Config) (*Manager, error) {
+	var errs []error
+	if cfg.Node == nil {
+		errs = append(errs, errors.New("node is required"))
+	}
+	if cfg.Pods == nil {
+		errs = append(errs, errors.New("pods is required"))
+	}
+	if cfg.Hard == "" {
+		cfg.Hard = DefaultHard
+	}
+	thresholds, err := ParseThresholds(cfg.Hard, cfg.Soft, cfg.SoftGrace, cfg.MinimumReclaim)
+	errs = append(errs, err)
+	for name, d := range map[string]*time.Duration{"Transition": &cfg.Transition, "Poll": &cfg.Poll, "ReclaimWait": &cfg.ReclaimWait} {
+		if *d < 0 {
+			errs = append(errs, fmt.Errorf("%s is negative: %v", name, *d))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("eviction: %w", err)
+	}
+	fillDuration(&cfg.Transition, 5*time.Minute)
+	fillDuration(&cfg.Poll, 10*time.Second)
+	fillDuration(&cfg.ReclaimWait, 30*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := &Manager{
+		cfg: cfg, state: newState(thresholds, cfg.Transition),
+		calls: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
+	}
+	m.conditions = nodeConditions(nil, nil, time.Time{})
+	return m, nil
+}
+
+func fillDuration(d *time.Duration, def time.Duration) {
+	if *d == 0 {
+		*d = def
+	}
+}
+
+// Look has the manager measure at once. It does not block.
+func (m *Manager) Look() {
+	select {
+	case m.calls <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches the node until ctx is done.
+func (m *Manager) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, n := range m.cfg.Notices {
+		wg.Go(func() { m.watch(ctx, n) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-m.calls:
+		}
+		timer.Reset(m.turn(ctx))
+	}
+}
+
+// watch keeps one notice going. One that cannot be had is told once.
+func (m *Manager) watch(ctx context.Context, n Notice) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		err := n.Watch(ctx, m.Look)
+		if ctx.Err() != nil {
+			return
+		}
+		m.cfg.Logger.Warn("notice of memory pressure ended", slog.Any("error", err))
+		if errors.Is(err, runtime.ErrUnsupported) {
+			return
+		}
+		pause.Reset(m.cfg.Poll)
+	}
+}
+
+// turn measures and acts until no threshold calls for more, and returns when
+// to look again.
+func (m *Manager) turn(ctx context.Context) time.Duration {
+	var reclaimed bool
+	failed := make(map[types.UID]bool) // evictions that failed in this turn
+	for ctx.Err() == nil {
+		u, err := m.measure(ctx)
+		if err != nil {
+			m.cfg.Logger.Warn("usage of the node could not be measured", slog.Any("error", err))
+			return m.cfg.Poll
+		}
+		now := time.Now()
+		due, next := m.state.look(observe(&u), now)
+		m.tell(now)
+		m.arm(&u)
+		pods := m.candidates(failed)
+		if m.enforceLocal(ctx, &u, pods) {
+			continue
+		}
+		if len(due) == 0 {
+			return m.until(next, now)
+		}
+		if f, _ := about(due[0].Signal); f.disk && !reclaimed && len(m.cfg.Reclaim) > 0 {
+			reclaimed = true
+			m.reclaim(ctx, due[0])
+			continue
+		}
+		if !m.evictOne(ctx, due, pods, &u, failed) {
+			return min(m.until(next, now), m.cfg.Poll)
+		}
+	}
+	return m.cfg.Poll
+}
+
+// until is how long to wait for the next look: not beyond Poll, and not beyond
+// the end of a grace period or a condition.
+func (m *Manager) until(next, now time.Time) time.Duration {
+	if next.IsZero() {
+		return m.cfg.Poll
+	}
+	return max(min(next.Sub(now), m.cfg.Poll), 0)
+}
+
+func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
+	defer cancel()
+	began := time.Now()
+	u, err := m.cfg.Node.Usage(ctx, m.state.evicted)
+	if m.cfg.Hooks.Looked != nil {
+		m.cfg.Hooks.Looked(time.Since(began), err)
+	}
+	return u, err
+}
+
+// candidates are the active pods that are not on their way out.
+func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
+	active := m.cfg.Pods.Active()
+	still := make(map[types.UID]bool, len(m.evicting))
+	out := make([]*corev1.Pod, 0, len(active))
+	for _, pod := range active {
+		if m.evicting[pod.UID] {
+			still[pod.UID] = true
+			continue
+		}
+		if !failed[pod.UID] && pod.DeletionTimestamp == nil {
+			out = append(out, pod)
+		}
+	}
+	m.evicting = still
+	return out
+}
+
+// reclaim has deleted what nobody needs.
+func (m *Manager) reclaim(ctx context.Context, t met) {
+	m.cfg.Logger.Info("reclaiming before pods are evicted",
+		slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
+	m.state.evicted = time.Now() // only figures from after it count
+	for _, r := range m.cfg.Reclaim {
+		if err := r.Reclaim(ctx); err != nil {
+			m.cfg.Logger.Warn("reclaiming failed", slog.Any("error", err))
+		}
+	}
+}
+
+// enforceLocal evicts the pods that are above their own storage limits, and
+// reports whether there was one.
+func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods []*corev1.Pod) bool {
+	byUID := make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		byUID[pod.UID] = pod
+	}
+	found := false
+	since := m.state.evicted
+	for i := range u.Pods {
+		pod := byUID[u.Pods[i].UID]
+		if pod == nil {
+			continue
+		}
+		if msg, over := overLocalLimit(pod, &u.Pods[i], since); over {
+			found = true
+			e := runtime.Ending{Grace: hardGrace, Reason: Reason, Message: msg, Evicted: true}
+			m.evict(ctx, "", []Candidate{{Pod: pod}}, e)
+		}
+	}
+	return found
+}
+
+// evictOne evicts the pod that should go first for the most urgent threshold
+// for which anybody can go, and reports whether there was one.
+func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) bool {
+	for _, t := range due {
+		ranked := Rank(t.Signal, pods, u, m.state.evicted)
+		if len(ranked) == 0 {
+			m.cfg.Logger.Warn("a threshold is crossed and there is no pod to evict",
+				slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
+			continue
+		}
+		pod := ranked[0].Pod
+		e := runtime.Ending{
+			Grace: m.grace(t, pod), Reason: Reason, Evicted: true, Message: message(t, pod, u),
+		}
+		m.cfg.Logger.Warn("evicting a pod",
+			slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID)),
+			slog.String("threshold", t.String()), slog.String("available", t.seen.String()),
+			slog.Any("ranked", first(ranked, 10)))
+		if err := m.evict(ctx, t.Signal, ranked, e); err != nil {
+			failed[pod.UID] = true
+		}
+		return true
+	}
+	return false
+}
+
+// evict ends the first of ranked and waits for it to be reclaimed. A pod that
+// takes longer is on its way and is not chosen again.
+func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e runtime.Ending) error {
+	pod := ranked[0].Pod
+	if m.cfg.Hooks.Evicting != nil {
+		m.cfg.Hooks.Evicting(s, ranked, e)
+	}
+	if m.cfg.Recorder != nil {
+		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, e.Message, time.Now()))
+	}
+	began := time.Now()
+	m.state.evicted = began
+	m.evicting[pod.UID] = true
+	wait, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
+	defer cancel()
+	err := m.cfg.Pods.Evict(wait, pod, e)
+	if m.cfg.Hooks.Evicted != nil {
+		m.cfg.Hooks.Evicted(s, pod, time.Since(began), err)
+	}
+	if err == nil || wait.Err() != nil {
+		return nil
+	}
+	delete(m.evicting, pod.UID)
+	m.cfg.Logger.Warn("pod could not be evicted",
+		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace),
+		slog.String("uid", string(pod.UID)), slog.Any("error", err))
+	return err
+}
+
+// grace is what the pod has to end by itself.
+func (m *Manager) grace(t met, pod *corev1.Pod) time.Duration {
+	own := podspec.GracePeriod(pod)
+	switch {
+	case t.Hard(), m.cfg.MaxPodGrace == 0:
+		return min(own, hardGrace)
+	case m.cfg.MaxPodGrace < 0:
+		return own
+	default:
+		return min(own, m.cfg.MaxPodGrace)
+	}
+}
+
+// first returns at most n lines on who was ranked how.
+func first(ranked []Candidate, n int) []string {
+	out := make([]string, 0, n)
+	for _, c := range ranked[:min(n, len(ranked))] {
+		out = append(out, fmt.Sprintf("%s/%s used %d of %d requested, priority %d, critical %t",
+			c.Pod.Namespace, c.Pod.Name, c.Usage, c.Request, c.Priority, c.Critical))
+	}
+	return slices.Clip(out)
+}

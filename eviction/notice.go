@@ -1,0 +1,32 @@
+package eviction
+
+import (
+	"context"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Notice tells that something may have become short, as soon as the kernel
+// does. It may tell too often: each time the node is measured, and only what
+// was measured counts.
+type Notice interface {
+	// Watch calls crossed for each notice until ctx is done. crossed does not
+	// block. An error that wraps runtime.ErrUnsupported ends it for good, any
+	// other is tried again.
+	Watch(ctx context.Context, crossed func()) error
+}
+
+// Armer is a Notice that has to know at which figures to tell. Arm is called
+// after each measurement, from one goroutine, also while Watch runs.
+type Armer interface {
+	Arm(usage *runtime.NodeUsage, thresholds []Threshold)
+}
+
+// arm hands a measurement to the notices that want it.
+func (m *Manager) arm(u *runtime.NodeUsage) {
+	for _, n := range m.cfg.Notices {
+		if a, ok := n.(Armer); ok {
+			a.Arm(u, m.state.thresholds)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package eviction
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Observation is what was measured of one signal.
+type Observation struct {
+	Signal              Signal
+	Available, Capacity uint64  // of signals that tell what is left
+	Percent             float64 // of signals that tell pressure
+	At                  time.Time
+}
+
+// String returns what there is, as messages tell it.
+func (o Observation) String() string {
+	f, _ := about(o.Signal)
+	if f.pressure {
+		return strconv.FormatFloat(o.Percent, 'f', 2, 64) + "%"
+	}
+	return amount(f.resource, o.Available)
+}
+
+// amount writes bytes as multiples of 1024 and all else as a plain number.
+func amount(name corev1.ResourceName, n uint64) string {
+	format := resource.BinarySI
+	if name == resourceInodes || name == resourcePids {
+		format = resource.DecimalSI
+	}
+	return resource.NewQuantity(int64(min(n, 1<<63-1)), format).String()
+}
+
+// observe returns the observations that usage has. What is not known is not
+// among them.
+func observe(u *runtime.NodeUsage) map[Signal]Observation {
+	out := make(map[Signal]Observation)
+	for _, s := range Signals() {
+		f, _ := about(s)
+		o := Observation{Signal: s}
+		if f.pressure {
+			o.Percent, o.At = f.stall(u)
+		} else {
+			o.Available, o.Capacity, o.At = f.read(u)
+		}
+		if !o.At.IsZero() {
+			out[s] = o
+		}
+	}
+	return out
+}
+
+// crossed reports whether the observation is on the wrong side of t or, with
+// more set, not yet as far on the right side as MinReclaim asks.
+func (t Threshold) crossed(o Observation, more bool) bool {
+	if f, _ := about(t.Signal); f.pressure {
+		return o.Percent > t.Value.Percent
+	}
+	bound := t.Value.Of(o.Capacity)
+	if more {
+		bound += t.MinReclaim.Of(o.Capacity)
+	}
+	return o.Available < bound
+}
+
+// state is what is remembered from look to look. It has no lock: one goroutine
+// owns it.
+type state struct {
+	thresholds []Threshold
+	transition time.Duration
+
+	since    map[int]time.Time                      // by threshold: crossed without a break since
+	acting   map[int]bool                           // by threshold: counted once and is not resolved yet
+	breached map[corev1.NodeConditionType]time.Time // by condition: last crossed
+	evicted  time.Time                              // start of the last eviction
+}
+
+func newState(thresholds []Threshold, transition time.Duration) *state {
+	return &state{
+		thresholds: thresholds, transition: transition,
+		since: make(map[int]time.Time), acting: make(map[int]bool),
+		breached: make(map[corev1.NodeConditionType]time.Time),
+	}
+}
+
+// met is a threshold that counts, with what it was held against.
+type met struct {
+	Threshold
+	seen Observation
+}
+
+// look takes up observations and returns the thresholds that call for action,
+// the most urgent first, and when to look again at the latest for a grace
+// period or a condition that ends; zero: for none.
+func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, next time.Time) {
+	for i, t := range s.thresholds {
+		o, ok := seen[t.Signal]
+		if !ok || !t.crossed(o, s.acting[i]) {
+			// What is not known calls for nothing, and breaks a grace period.
+			delete(s.since, i)
+			delete(s.acting, i)
+			continue
+		}
+		if _, before := s.since[i]; !before {
+			s.since[i] = now
+		}
+		if f, _ := about(t.Signal); f.condition != "" {
+			s.breached[f.condition] = now
+		}
+		if at := s.since[i].Add(t.Grace); at.After(now) {
+			next = earlier(next, at)
+			continue
+		}
+		s.acting[i] = true
+		if o.At.After(s.evicted) {
+			due = append(due, met{t, o})
+		}
+	}
+	for _, at := range s.breached {
+		if end := at.Add(s.transition); end.After(now) {
+			next = earlier(next, end)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b met) int {
+		if d := urgency(a.Signal) - urgency(b.Signal); d != 0 {
+			return d
+		}
+		return boolOrder(a.Hard(), b.Hard())
+	})
+	return due, next
+}
+
+// conditions returns the node conditions that hold: those that were breached
+// within the transition period.
+func (s *state) conditions(now time.Time) []corev1.NodeConditionType {
+	var out []corev1.NodeConditionType
+	for _, c := range conditionTypes() {
+		if at, ok := s.breached[c]; ok && (now.Sub(at) < s.transition || at.Equal(now)) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func conditionTypes() []corev1.NodeConditionType {
+	return []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+}
+
+func urgency(s Signal) int { return slices.Index(Signals(), s) }
+
+// boolOrder puts true first.
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
+		return 1
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,192 @@
+package eviction
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Candidate is a pod that could be evicted for a resource.
+type Candidate struct {
+	Pod            *corev1.Pod
+	Usage, Request uint64
+	Priority       int32
+	Critical       bool // goes only when no other can
+}
+
+// Over reports whether the pod uses more than it requests.
+func (c Candidate) Over() bool { return c.Usage > c.Request }
+
+// Rank returns the pods that could be evicted for a signal, the first one
+// first: no critical one before another; then those above their request; then
+// the lower priority; then the further above the request. Pods of whose usage
+// nothing was measured after since are left out. It is pure.
+func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) []Candidate {
+	f, ok := about(signal)
+	if !ok {
+		return nil
+	}
+	usage := make(map[types.UID]*runtime.PodUsage, len(u.Pods))
+	for i := range u.Pods {
+		usage[u.Pods[i].UID] = &u.Pods[i]
+	}
+	layout := layoutOf(u)
+	var out []Candidate
+	for _, pod := range pods {
+		pu := usage[pod.UID]
+		if pu == nil {
+			continue
+		}
+		used, known := usageOf(signal, f, pu, layout, since)
+		if !known {
+			continue
+		}
+		out = append(out, Candidate{
+			Pod: pod, Usage: used, Request: requestOf(f.resource, pod),
+			Priority: podspec.Priority(pod), Critical: podspec.IsCritical(pod),
+		})
+	}
+	slices.SortFunc(out, compare)
+	return out
+}
+
+// compare puts the one that goes first first. The UID makes the order total.
+func compare(a, b Candidate) int {
+	return cmp.Or(
+		boolOrder(!a.Critical, !b.Critical),
+		boolOrder(a.Over(), b.Over()),
+		cmp.Compare(a.Priority, b.Priority),
+		cmp.Compare(b.excess(), a.excess()),
+		cmp.Compare(a.Pod.UID, b.Pod.UID),
+	)
+}
+
+// excess is how far the usage is above the request; below, it is negative.
+func (c Candidate) excess() int64 {
+	return int64(min(c.Usage, 1<<62)) - int64(min(c.Request, 1<<62))
+}
+
+// requestOf is what a pod was promised. Inodes and process ids are promised to
+// nobody.
+func requestOf(name corev1.ResourceName, pod *corev1.Pod) uint64 {
+	if name == resourceInodes || name == resourcePids {
+		return 0
+	}
+	q := podspec.Requests(pod)[name]
+	if name == corev1.ResourceCPU {
+		return uint64(max(q.MilliValue(), 0))
+	}
+	return uint64(max(q.Value(), 0))
+}
+
+// usageOf is how much a pod uses of what the signal is about, and whether
+// anything newer than since is known of it.
+func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) (uint64, bool) {
+	switch f.resource {
+	case corev1.ResourceMemory:
+		m, known := podMemory(u, since)
+		return m, known
+	case resourcePids:
+		return u.Pids.Used, u.Pids.At.After(since)
+	case corev1.ResourceCPU:
+		return u.CPU.NanoRate / 1e6, u.CPU.At.After(since) && u.CPU.NanoRate > 0
+	}
+	d := podDisk(s, u, l, since)
+	if f.resource == resourceInodes {
+		return d.Inodes, !d.At.IsZero()
+	}
+	return d.Bytes, !d.At.IsZero()
+}
+
+// podMemory is the working set of the pod's group or, where that is not known,
+// of its containers together.
+func podMemory(u *runtime.PodUsage, since time.Time) (bytes uint64, known bool) {
+	if u.Memory.At.After(since) {
+		return u.Memory.WorkingSet, true
+	}
+	for i := range u.Containers {
+		if m := &u.Containers[i].Memory; m.At.After(since) {
+			bytes, known = bytes+m.WorkingSet, true
+		}
+	}
+	return bytes, known
+}
+
+// layout says which of a node's file systems are one and the same.
+type layout struct {
+	writableOnNode  bool // writable layers are on the node's file system
+	writableOnImage bool // and on that of images
+}
+
+// layoutOf finds the layout out. What is not told to be apart is together.
+func layoutOf(u *runtime.NodeUsage) layout {
+	containers := u.ContainerFS
+	if containers.At.IsZero() {
+		containers = u.ImageFS
+	}
+	return layout{
+		writableOnNode:  sameFS(containers, u.NodeFS),
+		writableOnImage: sameFS(containers, u.ImageFS),
+	}
+}
+
+func sameFS(a, b runtime.FSUsage) bool {
+	switch {
+	case a.At.IsZero() || b.At.IsZero():
+		return true
+	case a.Device != 0 && b.Device != 0:
+		return a.Device == b.Device
+	default:
+		return a.Mountpoint == b.Mountpoint
+	}
+}
+
+// podDisk is what the pod takes up on the signal's file system. A part that is
+// not known, or not newer than since, is left out, so that the figure is never
+// too high; its time is zero when no part is known.
+func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.DiskUsage {
+	var writable, local bool
+	switch s {
+	case ImageFSAvailable, ImageFSInodesFree:
+		writable, local = l.writableOnImage, l.writableOnImage && l.writableOnNode
+	case ContainerFSAvailable, ContainerFSInodesFree:
+		writable, local = true, l.writableOnNode
+	default:
+		writable, local = l.writableOnNode, true
+	}
+	var sum runtime.DiskUsage
+	add := func(d runtime.DiskUsage) {
+		switch {
+		case !d.At.After(since):
+		case sum.At.IsZero():
+			sum = d
+		default:
+			sum = sum.Add(d)
+		}
+	}
+	for i := range u.Containers {
+		if writable {
+			add(u.Containers[i].Writable)
+		}
+		if local {
+			add(u.Containers[i].Logs)
+		}
+	}
+	if local {
+		for _, v := range u.Volumes {
+			if !v.InMemory {
+				add(v.DiskUsage)
+			}
+		}
+	}
+	if local || writable {
+		add(u.Dead)
+	}
+	return sum
+}

@@ -1,0 +1,162 @@
+package eviction
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Signal names something a node can run short of.
+type Signal string
+
+// The signals that tell what is left. A threshold on one is crossed when less
+// is left than it says.
+const (
+	MemoryAvailable            Signal = "memory.available"
+	AllocatableMemoryAvailable Signal = "allocatableMemory.available"
+	NodeFSAvailable            Signal = "nodefs.available"
+	NodeFSInodesFree           Signal = "nodefs.inodesFree"
+	ImageFSAvailable           Signal = "imagefs.available"
+	ImageFSInodesFree          Signal = "imagefs.inodesFree"
+	ContainerFSAvailable       Signal = "containerfs.available"
+	ContainerFSInodesFree      Signal = "containerfs.inodesFree"
+	PIDAvailable               Signal = "pid.available"
+)
+
+// The signals that tell pressure: the percentage of the last ten seconds in
+// which some or all tasks waited. A threshold on one is crossed when it is
+// above what it says.
+const (
+	MemoryPSISome Signal = "memory.psi.some.avg10"
+	MemoryPSIFull Signal = "memory.psi.full.avg10"
+	IOPSISome     Signal = "io.psi.some.avg10"
+	IOPSIFull     Signal = "io.psi.full.avg10"
+	CPUPSISome    Signal = "cpu.psi.some.avg10"
+	CPUPSIFull    Signal = "cpu.psi.full.avg10"
+)
+
+// Signals returns all signals, in the order in which they are dealt with when
+// several thresholds are crossed at once: memory first, since it kills.
+func Signals() []Signal {
+	return []Signal{
+		MemoryAvailable, AllocatableMemoryAvailable, MemoryPSIFull, MemoryPSISome,
+		NodeFSAvailable, NodeFSInodesFree, ImageFSAvailable, ImageFSInodesFree,
+		ContainerFSAvailable, ContainerFSInodesFree, PIDAvailable,
+		IOPSIFull, IOPSISome, CPUPSIFull, CPUPSISome,
+	}
+}
+
+// Names of what signals are about, as messages tell them.
+const (
+	resourceInodes corev1.ResourceName = "inodes"
+	resourcePids   corev1.ResourceName = "pids"
+)
+
+// facts are what is fixed about a signal.
+type facts struct {
+	resource  corev1.ResourceName
+	condition corev1.NodeConditionType // "": none
+	pressure  bool                     // a percentage, crossed from below
+	disk      bool                     // deleting images and dead containers may help
+	read      func(u *runtime.NodeUsage) (available, capacity uint64, at time.Time)
+	stall     func(u *runtime.NodeUsage) (percent float64, at time.Time)
+}
+
+// about returns the facts about a signal; ok is false for an unknown one.
+func about(s Signal) (f facts, ok bool) {
+	memory := facts{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure}
+	disk := facts{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, disk: true}
+	inodes := facts{resource: resourceInodes, condition: corev1.NodeDiskPressure, disk: true}
+	switch s {
+	case MemoryAvailable:
+		memory.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofMemory(u.Memory) }
+		return memory, true
+	case AllocatableMemoryAvailable:
+		memory.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofMemory(u.AllPods) }
+		return memory, true
+	case NodeFSAvailable:
+		disk.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofBytes(u.NodeFS) }
+		return disk, true
+	case ImageFSAvailable:
+		disk.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofBytes(u.ImageFS) }
+		return disk, true
+	case ContainerFSAvailable:
+		disk.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofBytes(u.ContainerFS) }
+		return disk, true
+	case NodeFSInodesFree:
+		inodes.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofInodes(u.NodeFS) }
+		return inodes, true
+	case ImageFSInodesFree:
+		inodes.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofInodes(u.ImageFS) }
+		return inodes, true
+	case ContainerFSInodesFree:
+		inodes.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofInodes(u.ContainerFS) }
+		return inodes, true
+	case PIDAvailable:
+		return facts{
+			resource: resourcePids, condition: corev1.NodePIDPressure,
+			read: func(u *runtime.NodeUsage) (uint64, uint64, time.Time) {
+				return u.Pids.Max - min(u.Pids.Used, u.Pids.Max), u.Pids.Max, u.Pids.At
+			},
+		}, true
+	default:
+		return aboutPressure(s)
+	}
+}
+
+func aboutPressure(s Signal) (facts, bool) {
+	memory := facts{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure, pressure: true}
+	io := facts{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, pressure: true}
+	cpu := facts{resource: corev1.ResourceCPU, pressure: true} // there is no node condition for it
+	switch s {
+	case MemoryPSISome:
+		memory.stall = func(u *runtime.NodeUsage) (float64, time.Time) {
+			return u.MemoryPressure.Some.Avg10, u.MemoryPressure.At
+		}
+		return memory, true
+	case MemoryPSIFull:
+		memory.stall = func(u *runtime.NodeUsage) (float64, time.Time) {
+			return u.MemoryPressure.Full.Avg10, u.MemoryPressure.At
+		}
+		return memory, true
+	case IOPSISome:
+		io.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.IOPressure.Some.Avg10, u.IOPressure.At }
+		return io, true
+	case IOPSIFull:
+		io.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.IOPressure.Full.Avg10, u.IOPressure.At }
+		return io, true
+	case CPUPSISome:
+		cpu.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.CPUPressure.Some.Avg10, u.CPUPressure.At }
+		return cpu, true
+	case CPUPSIFull:
+		cpu.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.CPUPressure.Full.Avg10, u.CPUPressure.At }
+		return cpu, true
+	default:
+		return facts{}, false
+	}
+}
+
+// ofMemory tells nothing where no bound is known.
+func ofMemory(m runtime.MemoryUsage) (available, capacity uint64, at time.Time) {
+	if m.Capacity == 0 {
+		return 0, 0, time.Time{}
+	}
+	return m.Available(), m.Capacity, m.At
+}
+
+func ofBytes(f runtime.FSUsage) (available, capacity uint64, at time.Time) {
+	if f.CapacityBytes == 0 {
+		return 0, 0, time.Time{}
+	}
+	return f.AvailableBytes, f.CapacityBytes, f.At
+}
+
+// ofInodes tells nothing for file systems that do not count them.
+func ofInodes(f runtime.FSUsage) (available, capacity uint64, at time.Time) {
+	if f.Inodes == 0 {
+		return 0, 0, time.Time{}
+	}
+	return f.Inodes - min(f.InodesUsed, f.Inodes), f.Inodes, f.At
+}

@@ -1,0 +1,136 @@
+package eviction_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/eviction"
+)
+
+// EV-1, EV-2: expressions, good and bad, with the exact error.
+func TestParseHard(t *testing.T) {
+	for _, tc := range []struct{ in, want, err string }{
+		{in: "", want: ""},
+		{in: "none", want: ""},
+		{in: "memory.available<100Mi", want: "memory.available<100Mi"},
+		{in: " memory.available < 100Mi ", want: "memory.available<100Mi"},
+		{in: "memory.available<1.5Gi", want: "memory.available<1536Mi"},
+		{in: "memory.available<1e3", want: "memory.available<1e3"},
+		{in: "memory.available<15%", want: "memory.available<15%"},
+		{in: "memory.available<0.5%", want: "memory.available<0.5%"},
+		{in: "memory.available<0%", want: ""},
+		{in: "memory.available<100%", want: ""},
+		{in: "nodefs.available<10%,nodefs.inodesFree<5%", want: "nodefs.available<10% nodefs.inodesFree<5%"},
+		{in: "imagefs.available<1Gi,imagefs.inodesFree<1000", want: "imagefs.available<1Gi imagefs.inodesFree<1k"},
+		{in: "containerfs.available<1Gi,containerfs.inodesFree<5%", want: "containerfs.available<1Gi containerfs.inodesFree<5%"},
+		{in: "pid.available<1000", want: "pid.available<1k"},
+		{in: "allocatableMemory.available<50Mi", want: "allocatableMemory.available<50Mi"},
+		{in: "memory.psi.some.avg10>20%", want: "memory.psi.some.avg10>20%"},
+		{in: "memory.psi.full.avg10>2.5%", want: "memory.psi.full.avg10>2.5%"},
+		{in: "io.psi.full.avg10>40%,cpu.psi.some.avg10>90%", want: "io.psi.full.avg10>40% cpu.psi.some.avg10>90%"},
+		{in: eviction.DefaultHard, want: "memory.available<100Mi nodefs.available<10% nodefs.inodesFree<5% imagefs.available<15% imagefs.inodesFree<5%"},
+
+		{in: "memory.available", err: `eviction-hard: "memory.available": is not written as signal<value`},
+		{in: "memory.available=100Mi", err: `eviction-hard: "memory.available=100Mi": is not written as signal<value`},
+		{in: "memory.available>100Mi", err: `eviction-hard: "memory.available>100Mi": a threshold on memory.available is written with <`},
+		{in: "memory.available<", err: `eviction-hard: "memory.available<": "" is no quantity`},
+		{in: "memory.available<100Mb", err: `eviction-hard: "memory.available<100Mb": "100Mb" is no quantity`},
+		{in: "memory.available<abc%", err: `eviction-hard: "memory.available<abc%": "abc%" is no percentage`},
+		{in: "memory.available<NaN%", err: `eviction-hard: "memory.available<NaN%": "NaN%" is no percentage`},
+		{in: "memory.available<%", err: `eviction-hard: "memory.available<%": "%" is no percentage`},
+		{in: "memory.available<-5%", err: `eviction-hard: "memory.available<-5%": "-5%" is not between 0% and 100%`},
+		{in: "memory.available<101%", err: `eviction-hard: "memory.available<101%": "101%" is not between 0% and 100%`},
+		{in: "memory.available<0", err: `eviction-hard: "memory.available<0": the value must be above 0`},
+		{in: "memory.available<-100Mi", err: `eviction-hard: "memory.available<-100Mi": the value must be above 0`},
+		{in: "memory.avail<100Mi", err: `eviction-hard: "memory.avail<100Mi": unknown signal "memory.avail"`},
+		{in: "Memory.available<100Mi", err: `eviction-hard: "Memory.available<100Mi": unknown signal "Memory.available"`},
+		{in: "<100Mi", err: `eviction-hard: "<100Mi": unknown signal ""`},
+		{in: "memory.available<100Mi,", err: `eviction-hard: "": is not written as signal<value`},
+		{in: "memory.available<1Mi,memory.available<2Mi", err: `eviction-hard: "memory.available<2Mi": memory.available has a threshold already`},
+		{in: "memory.psi.some.avg10<20%", err: `eviction-hard: "memory.psi.some.avg10<20%": a threshold on memory.psi.some.avg10 is written with >`},
+		{in: "memory.psi.some.avg10>20", err: `eviction-hard: "memory.psi.some.avg10>20": pressure is a percentage`},
+		{in: "memory.psi.some.avg10>0%", err: `eviction-hard: "memory.psi.some.avg10>0%": pressure must be above 0% and below 100%`},
+		{in: "memory.psi.some.avg10>100%", err: `eviction-hard: "memory.psi.some.avg10>100%": pressure must be above 0% and below 100%`},
+		{in: "memory.psi.some.avg60>10%", err: `eviction-hard: "memory.psi.some.avg60>10%": unknown signal "memory.psi.some.avg60"`},
+		{
+			in: "x<1,nodefs.available<y",
+			err: `eviction-hard: "x<1": unknown signal "x"` + "\n" +
+				`eviction-hard: "nodefs.available<y": "y" is no quantity`,
+		},
+	} {
+		t.Run(tc.in, func(t *testing.T) {
+			got, err := eviction.ParseThresholds(tc.in, "", "", "")
+			if tc.err != "" {
+				require.EqualError(t, err, tc.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, join(got))
+		})
+	}
+}
+
+func join(list []eviction.Threshold) string {
+	out := ""
+	for i, t := range list {
+		if i > 0 {
+			out += " "
+		}
+		out += t.String()
+	}
+	return out
+}
+
+// EV-1: soft thresholds need grace periods, and minimum reclaims fit signals.
+func TestParseSoft(t *testing.T) {
+	for _, tc := range []struct{ soft, grace, reclaim, err string }{
+		{soft: "memory.available<1Gi", grace: "memory.available=1m30s"},
+		{soft: "memory.available<1Gi,pid.available<9", grace: "memory.available=1m, pid.available=1h", reclaim: "memory.available=10%,nodefs.available=500Mi"},
+		{soft: "memory.available<1Gi", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
+		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period` + "\n" + `eviction-soft-grace-period: there is no soft threshold for pid.available`},
+		{grace: "pid.available=1m", err: `eviction-soft-grace-period: there is no soft threshold for pid.available`},
+		{soft: "memory.available<1Gi", grace: "memory.available=0s", err: `eviction-soft-grace-period: "memory.available=0s": the grace period must be above 0`},
+		{soft: "memory.available<1Gi", grace: "memory.available=-1s", err: `eviction-soft-grace-period: "memory.available=-1s": the grace period must be above 0`},
+		{soft: "memory.available<1Gi", grace: "memory.available=90", err: `eviction-soft-grace-period: "memory.available=90": "90" is no duration`},
+		{soft: "memory.available<1Gi", grace: "memory.available", err: `eviction-soft-grace-period: "memory.available": is not written as signal=value`},
+		{soft: "memory.available<1Gi", grace: "memory=1s", err: `eviction-soft-grace-period: "memory=1s": unknown signal "memory"`},
+		{reclaim: "memory.available=-1Mi", err: `eviction-minimum-reclaim: "memory.available=-1Mi": the minimum reclaim must not be negative`},
+		{reclaim: "memory.available=x", err: `eviction-minimum-reclaim: "memory.available=x": "x" is no quantity`},
+		{reclaim: "memory.available=1,memory.available=2", err: `eviction-minimum-reclaim: "memory.available=2": memory.available is there already`},
+		{reclaim: "memory.psi.full.avg10=5%", err: `eviction-minimum-reclaim: "memory.psi.full.avg10=5%": pressure cannot be reclaimed`},
+	} {
+		_, err := eviction.ParseThresholds("", tc.soft, tc.grace, tc.reclaim)
+		if tc.err == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, tc.err)
+	}
+}
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := eviction.New(eviction.Config{Hard: "x<1", Poll: -1})
+	for _, part := range []string{"node is required", "pods is required", `unknown signal "x"`, "Poll is negative"} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
+func FuzzParseThresholds(f *testing.F) {
+	f.Add("memory.available<100Mi,nodefs.available<10%", "pid.available<5", "pid.available=1m", "memory.available=1%")
+	f.Add(eviction.DefaultHard, "", "", "")
+	f.Add("memory.psi.some.avg10>1e9%", "", "", "")
+	f.Fuzz(func(t *testing.T, hard, soft, grace, reclaim string) {
+		list, err := eviction.ParseThresholds(hard, soft, grace, reclaim)
+		if err != nil {
+			return
+		}
+		for _, th := range list {
+			again, err := eviction.ParseThresholds(th.String(), "", "", "")
+			if err != nil || len(again) != 1 || again[0].Value.Of(1<<40) != th.Value.Of(1<<40) {
+				t.Fatalf("%q reads back as %v, %v", th, again, err)
+			}
+		}
+	})
+}
