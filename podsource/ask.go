@@ -1,0 +1,120 @@
+package podsource
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Ready reports whether all that a source wants is known: it has told it, and
+// nothing of it was beyond reading. As long as it is not, no pod found running
+// that bears the source's name may be taken for unwanted; Holds says so pod by
+// pod. A source that this Mux does not have is ready when all that it has are.
+func (m *Mux) Ready(source string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.of(source) {
+		if !d.spoken || !d.complete || len(d.held) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Holds reports whether a pod found running, which bears the source's name and
+// is not among Pods, must be left alone: it may be wanted by what could not be
+// read yet. A pod whose full name is wanted with another UID is not held: the
+// wanted one takes its place.
+func (m *Mux) Holds(source, namespace, name string) bool {
+	full := podspec.FullName(podNamed(namespace, name))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.of(source) {
+		switch {
+		case !d.spoken, d.held[full]:
+			return true
+		case !d.complete && m.want.byFull[full] == nil:
+			return true
+		}
+	}
+	return false
+}
+
+func podNamed(namespace, name string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = namespace, name
+	return pod
+}
+
+// of returns the sources of that name, or all if there is none.
+func (m *Mux) of(source string) []*desired {
+	for i, d := range m.sources {
+		if d.source == source {
+			return m.sources[i : i+1]
+		}
+	}
+	return m.sources
+}
+
+// Pods returns the pods that are wanted now, in the order of their sources. The
+// pods are shared and read-only, the slice is the caller's.
+func (m *Mux) Pods() []*corev1.Pod {
+	m.mu.Lock()
+	want := m.want.pods
+	m.mu.Unlock()
+	pods := make([]*corev1.Pod, len(want))
+	for i, p := range want {
+		pods[i] = p.pod
+	}
+	return pods
+}
+
+// Pod returns the wanted pod of that UID.
+func (m *Mux) Pod(uid types.UID) (*corev1.Pod, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.want.byUID[uid]; p != nil {
+		return p.pod, true
+	}
+	return nil, false
+}
+
+// Faults returns all that is wrong now with what is wanted, sorted by where. The
+// slice is the caller's.
+func (m *Mux) Faults() []Fault {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	faults := make([]Fault, 0, len(m.alarms))
+	for _, f := range m.alarms {
+		faults = append(faults, f)
+	}
+	slices.SortFunc(faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Where, b.Where), a.At.Compare(b.At), cmp.Compare(a.Err.Error(), b.Err.Error()))
+	})
+	return faults
+}
+
+// Object returns the ConfigMap or Secret that ref names. It fulfils
+// podspec.Objects: that there is none is only said when all sources are known to
+// the end.
+func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o, ok := m.want.objects[ref]; ok {
+		return o, nil
+	}
+	what := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
+	for _, d := range m.sources {
+		if !d.spoken || !d.complete {
+			return podspec.Object{}, fmt.Errorf("find %s: not all that source %s has could be read yet", what, d.source)
+		}
+	}
+	return podspec.Object{}, fmt.Errorf("find %s: %w", what, podspec.ErrNoObject)
+}

@@ -1,0 +1,211 @@
+package podsource
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// desired is what one source wants, made fit to be handed out. It is read-only
+// once made; nothing in this file does I/O.
+type desired struct {
+	source   string
+	spoken   bool
+	complete bool // all that it wants is known, but for names in held
+
+	entries []*entry // valid pods in the source's order, those kept on at the end
+	bad     map[*corev1.Pod]*entry
+	objects []podspec.Object
+	faults  []Fault         // the source's own and those of invalid pods
+	held    map[string]bool // full names of pods that were never valid here
+}
+
+// entry is one manifest, worked out.
+type entry struct {
+	raw    *corev1.Pod // as the source handed it over
+	origin string
+	pod    *corev1.Pod // with identity and defaults
+	refs   []podspec.Ref
+	full   string
+	err    error // the pod is invalid
+}
+
+// take works out what a source wants that wanted d before.
+func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
+	next := &desired{
+		source: d.source, spoken: true, complete: d.complete || !s.Incomplete,
+		objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
+	}
+	former := index(d)
+	for _, m := range s.Pods {
+		e := former.raw[m.Pod]
+		if e == nil || e.origin != m.Origin {
+			e = former.adopt(work(m, d.source, nodeName), d.source, now)
+		}
+		if e.err != nil {
+			next.bad[m.Pod] = e
+		} else {
+			next.entries = append(next.entries, e)
+		}
+	}
+	next.keep(d, s)
+	next.blame(d, s, now)
+	return next
+}
+
+// formers finds entries again.
+type formers struct {
+	raw map[*corev1.Pod]*entry
+	uid map[types.UID]*entry
+}
+
+func index(d *desired) formers {
+	f := formers{raw: make(map[*corev1.Pod]*entry, len(d.entries)), uid: make(map[types.UID]*entry, len(d.entries))}
+	for _, e := range d.entries {
+		f.raw[e.raw], f.uid[e.pod.UID] = e, e
+	}
+	maps.Copy(f.raw, d.bad)
+	return f
+}
+
+// adopt gives a valid entry what stays the same of the pod from before: when it
+// was first seen and, if nothing else is new, the pod itself.
+func (f formers) adopt(e *entry, source string, now time.Time) *entry {
+	if e.err != nil {
+		return e
+	}
+	was := f.uid[e.pod.UID]
+	if was != nil {
+		seen := was.pod.Annotations[podspec.AnnotationSeen]
+		if e.pod.Annotations == nil {
+			e.pod.Annotations = map[string]string{}
+		}
+		e.pod.Annotations[podspec.AnnotationSeen] = seen
+	}
+	podspec.MarkSeen(e.pod, source, now)
+	if was != nil && equal(was.pod, e.pod) {
+		e.pod = was.pod
+	}
+	return e
+}
+
+// work gives a pod its identity and defaults, and finds all that is wrong.
+func work(m Manifest, source, nodeName string) *entry {
+	e := &entry{raw: m.Pod, origin: m.Origin}
+	if m.Pod == nil {
+		e.err = errors.New("nil pod")
+		return e
+	}
+	pod := m.Pod.DeepCopy()
+	var errs []error
+	if m.Origin != "" {
+		// What only an API server or this agent may say of a pod.
+		for _, key := range []string{podspec.AnnotationMirror, podspec.AnnotationSeen} {
+			delete(pod.Annotations, key)
+		}
+		podspec.Identify(pod, nodeName, source, m.Origin)
+	} else if pod.Namespace == "" {
+		pod.Namespace = corev1.NamespaceDefault
+	}
+	podspec.Default(pod)
+	if pod.UID == "" {
+		errs = append(errs, errors.New("metadata.uid: required"))
+	}
+	errs = append(errs, podspec.Validate(pod))
+	if m.Origin != "" {
+		if bad := podspec.Unsupported(pod); len(bad) > 0 {
+			errs = append(errs, bad.ToAggregate())
+		}
+	}
+	e.pod, e.full, e.err = pod, podspec.FullName(pod), errors.Join(errs...)
+	if e.err != nil {
+		return e
+	}
+	for _, ref := range podspec.ObjectRefs(pod) {
+		e.refs = append(e.refs, ref.Ref)
+	}
+	return e
+}
+
+// keep takes over from the former state d the valid pods that s may still want,
+// if only its manifest were valid again: for an origin with an invalid pod, all
+// that its valid pods do not replace; for a pod with an identity of its own, the
+// one of that identity.
+func (d *desired) keep(former *desired, s Set) {
+	if len(d.bad) == 0 {
+		return
+	}
+	origins, uids := map[string]bool{}, map[types.UID]bool{}
+	for _, e := range d.bad {
+		switch {
+		case e.origin != "":
+			origins[e.origin] = true
+		case e.pod != nil:
+			uids[e.pod.UID] = true
+		}
+	}
+	replaced, valid := map[[2]string]bool{}, map[types.UID]bool{}
+	for _, e := range d.entries {
+		replaced[[2]string{e.origin, e.full}], valid[e.pod.UID] = true, true
+	}
+	for _, e := range former.entries {
+		at := e.origin != "" && origins[e.origin] && !replaced[[2]string{e.origin, e.full}]
+		if (at || e.origin == "" && uids[e.pod.UID]) && !valid[e.pod.UID] {
+			d.entries = append(d.entries, e)
+		}
+	}
+}
+
+// blame lists what is wrong, and holds the names of invalid pods that have no
+// version to keep: one may run here from before.
+func (d *desired) blame(former *desired, s Set, now time.Time) {
+	byRaw, byFull, byOrigin := map[*corev1.Pod]*corev1.Pod{}, map[string]*corev1.Pod{}, map[string][]*corev1.Pod{}
+	fresh := make(map[*corev1.Pod]bool, len(s.Pods))
+	for _, m := range s.Pods {
+		fresh[m.Pod] = true
+	}
+	for _, e := range d.entries {
+		byRaw[e.raw], byFull[e.full] = e.pod, e.pod
+		if !fresh[e.raw] {
+			byOrigin[e.origin] = append(byOrigin[e.origin], e.pod)
+		}
+	}
+	for _, f := range s.Faults {
+		f.Pod = byRaw[f.Pod] // the source knows it without its identity
+		if f.At.IsZero() {
+			f.At = now
+		}
+		d.faults = append(d.faults, f)
+	}
+	for _, m := range s.Pods {
+		e := d.bad[m.Pod]
+		if e == nil {
+			continue
+		}
+		f := Fault{Where: e.origin, Err: e.err, At: now}
+		if f.Where == "" {
+			f.Where = d.source
+		}
+		if e.pod != nil {
+			f.Err = fmt.Errorf("pod %s/%s is invalid: %w", m.Pod.Namespace, m.Pod.Name, e.err)
+			if m.Pod.Namespace == "" {
+				f.Err = fmt.Errorf("pod %s is invalid: %w", m.Pod.Name, e.err)
+			}
+			f.Pod = byFull[e.full]
+			if f.Pod == nil {
+				d.held[e.full] = true
+			}
+		}
+		if kept := byOrigin[e.origin]; f.Pod == nil && e.origin != "" && len(kept) == 1 {
+			f.Pod = kept[0]
+		}
+		d.faults = append(d.faults, f)
+	}
+	sameSince(d.faults, former.faults)
+}

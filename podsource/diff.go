@@ -1,0 +1,181 @@
+package podsource
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// ledger is what the reader of changes was told.
+type ledger struct {
+	pods    map[types.UID]*placed
+	objects map[podspec.Ref]podspec.Object
+}
+
+// step is a change, and what will have been told with it.
+type step struct {
+	Change
+	placed  []*placed
+	objects map[podspec.Ref]podspec.Object // Refresh only
+}
+
+// next returns the first change on the way to what is wanted, and false if there
+// is none. What was wanted before in the same words is not told again, but taken
+// note of.
+func (l *ledger) next(want *union) (step, bool) {
+	if s, ok := l.removed(want); ok {
+		return s, true
+	}
+	// By Op; the first source of each that has something. Deletions come before
+	// additions: they free what an addition may need.
+	var found [Refresh]step
+	for _, p := range want.pods {
+		told := l.pods[p.pod.UID]
+		if told != nil && told.pod == p.pod && told.source == p.source {
+			continue
+		}
+		op, differs := Add, true
+		if told != nil {
+			if op, differs = difference(told, p); !differs {
+				l.pods[p.pod.UID] = p
+				continue
+			}
+		}
+		s := &found[op]
+		if len(s.placed) == 0 {
+			s.Op, s.Source = op, p.source
+		}
+		if s.Source == p.source {
+			s.placed = append(s.placed, p)
+		}
+	}
+	for _, op := range []Op{Delete, Add, Update, Reconcile} {
+		if s := &found[op]; len(s.placed) > 0 {
+			return s.fill(), true
+		}
+	}
+	return l.refreshed(want)
+}
+
+func (s *step) fill() step {
+	s.Pods = make([]*corev1.Pod, len(s.placed))
+	for i, p := range s.placed {
+		s.Pods[i] = p.pod
+	}
+	return *s
+}
+
+func (l *ledger) removed(want *union) (step, bool) {
+	s := step{Change: Change{Op: Remove}}
+	for uid, p := range l.pods {
+		if want.byUID[uid] != nil {
+			continue
+		}
+		if len(s.placed) == 0 {
+			s.Source = p.source
+		}
+		if s.Source == p.source {
+			s.placed = append(s.placed, p)
+		}
+	}
+	return s.fill(), len(s.placed) > 0
+}
+
+// refreshed finds the pods that use what changed. It comes last, when all wanted
+// pods have been told.
+func (l *ledger) refreshed(want *union) (step, bool) {
+	changed := map[podspec.Ref]bool{}
+	for ref, o := range want.objects {
+		if was, ok := l.objects[ref]; !ok || was.Version != o.Version || was.Type != o.Type {
+			changed[ref] = true
+		}
+	}
+	for ref := range l.objects {
+		if _, ok := want.objects[ref]; !ok {
+			changed[ref] = true
+		}
+	}
+	if len(changed) == 0 {
+		return step{}, false
+	}
+	s := step{Change: Change{Op: Refresh}, objects: want.objects}
+	for _, p := range want.pods {
+		if !uses(p, changed) {
+			continue
+		}
+		if len(s.placed) == 0 {
+			s.Source = p.source
+		}
+		s.placed = append(s.placed, p)
+	}
+	if len(s.placed) == 0 {
+		l.objects = want.objects
+		return step{}, false
+	}
+	return s.fill(), true
+}
+
+func uses(p *placed, changed map[podspec.Ref]bool) bool {
+	for _, ref := range p.refs {
+		if changed[ref] {
+			return true
+		}
+	}
+	return false
+}
+
+// add notes that a step was told.
+func (l *ledger) add(s step) {
+	switch s.Op {
+	case Remove:
+		for _, p := range s.placed {
+			delete(l.pods, p.pod.UID)
+		}
+	case Refresh:
+		l.objects = s.objects
+	default:
+		for _, p := range s.placed {
+			l.pods[p.pod.UID] = p
+		}
+	}
+}
+
+// difference says what changed from one version of a pod to the next, and
+// whether anything did that matters to one who runs it.
+func difference(was, is *placed) (Op, bool) {
+	a, b := was.pod, is.pod
+	switch {
+	case asks(a, b) && was.source == is.source:
+		return Reconcile, !equality.Semantic.DeepEqual(&a.Status, &b.Status)
+	case b.DeletionTimestamp != nil &&
+		!(a.DeletionTimestamp.Equal(b.DeletionTimestamp) && equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)):
+		return Delete, true
+	}
+	return Update, true
+}
+
+// asks reports whether two versions of a pod ask for the same.
+func asks(a, b *corev1.Pod) bool {
+	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds) &&
+		equality.Semantic.DeepEqual(a.Labels, b.Labels) && sameNotes(a.Annotations, b.Annotations) &&
+		equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// sameNotes compares annotations but for when the pod was first seen.
+func sameNotes(a, b map[string]string) bool {
+	if a[podspec.AnnotationSeen] == b[podspec.AnnotationSeen] {
+		return maps.Equal(a, b)
+	}
+	a, b = maps.Clone(a), maps.Clone(b)
+	delete(a, podspec.AnnotationSeen)
+	delete(b, podspec.AnnotationSeen)
+	return maps.Equal(a, b)
+}
+
+// equal reports whether two versions of a pod are the same throughout.
+func equal(a, b *corev1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }

@@ -1,0 +1,361 @@
+package podsource_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// SR-1, SR-7: what happens to pods with a UID of their own.
+func TestChangesToPodsOfAnAPI(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(pod("x", "1"), pod("y", "1"))
+		r := start(t, source)
+		assert.Equal(t, []string{"ADD a x=1 y=1"}, r.told())
+
+		source.Put(pod("x", "2"))
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+
+		source.Put(pod("x", "2"), pod("y", "1"))
+		assert.Empty(t, r.told(), "nothing changed")
+
+		ready := pod("x", "2")
+		ready.Status.Phase = corev1.PodRunning
+		source.Put(ready)
+		assert.Equal(t, []string{"RECONCILE a x=2"}, r.told())
+
+		renamed := ready.DeepCopy()
+		renamed.ResourceVersion = "7"
+		source.Put(renamed)
+		assert.Empty(t, r.told(), "a version number asks for nothing")
+
+		labelled := ready.DeepCopy()
+		labelled.Labels = map[string]string{"k": "v"}
+		source.Put(labelled)
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+
+		ending := labelled.DeepCopy()
+		ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		ending.DeletionGracePeriodSeconds = new(int64(30))
+		source.Put(ending)
+		assert.Equal(t, []string{"DELETE a x=2"}, r.told())
+
+		sooner := ending.DeepCopy()
+		sooner.DeletionGracePeriodSeconds = new(int64(1))
+		source.Put(sooner)
+		assert.Equal(t, []string{"DELETE a x=2"}, r.told(), "a shorter grace")
+
+		source.Delete("default", "x")
+		assert.Equal(t, []string{"REMOVE a x=2"}, r.told())
+		assert.Equal(t, []string{"y=1"}, r.wanted())
+	})
+}
+
+// What is handed over is defaulted, annotated, and not the source's own.
+func TestPodsAreWorkedOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		mine := pod("x", "1")
+		mine.Namespace = ""
+		source := podsource.NewMemory(mine)
+		r := start(t, source)
+		r.told()
+		mine.Spec.Containers[0].Image = "changed"
+		got, ok := r.mux.Pod("uid-x")
+		require.True(t, ok)
+		assert.Equal(t, "1", got.Spec.Containers[0].Image)
+		assert.Equal(t, corev1.RestartPolicyAlways, got.Spec.RestartPolicy)
+		assert.Equal(t, "default", got.Namespace)
+		assert.Equal(t, "a", got.Annotations[podspec.AnnotationSource])
+		first := got.Annotations[podspec.AnnotationSeen]
+		assert.NotEmpty(t, first)
+
+		time.Sleep(time.Hour)
+		source.Put(pod("x", "2"))
+		r.told()
+		got, _ = r.mux.Pod("uid-x")
+		assert.Equal(t, first, got.Annotations[podspec.AnnotationSeen], "when it was first seen stays")
+		_, ok = r.mux.Pod("uid-unknown")
+		assert.False(t, ok)
+	})
+}
+
+// SR-3: a changed manifest is another pod; the old one goes first.
+func TestAnEditedManifestIsANewPod(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, k := folder(map[string]string{"x.yaml": manifest("x", "1")}), newKnocker()
+		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k)))
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		before := r.mux.Pods()[0]
+		assert.Equal(t, "default", before.Namespace)
+		for _, key := range []string{podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationSeen} {
+			assert.NotEmpty(t, before.Annotations[key], key)
+		}
+
+		dir.write("x.yaml", manifest("x", "2"))
+		k.knock()
+		time.Sleep(100 * time.Millisecond) // SR-5
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.told())
+		assert.NotEqual(t, before.UID, r.mux.Pods()[0].UID)
+
+		dir.write("x.yaml", manifest("x", "1"))
+		k.knock()
+		time.Sleep(100 * time.Millisecond)
+		r.told()
+		assert.Equal(t, before.UID, r.mux.Pods()[0].UID, "the same content is the same pod")
+	})
+}
+
+// SR-7: the first of a full name stays, whatever comes before it in the alphabet
+// or becomes of it, and the second is taken up when it has gone.
+func TestTwoPodsOfOneName(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, k := folder(map[string]string{"m.yaml": manifest("x", "1")}), newKnocker()
+		other := podsource.NewMemory()
+		r := start(t, other, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k)))
+		step := func() []string { k.knock(); time.Sleep(time.Second); return r.told() }
+		assert.Equal(t, []string{"ADD b x-n1=1"}, r.told())
+
+		dir.write("a.yaml", manifest("x", "2"))
+		assert.Empty(t, step())
+		assert.Contains(t, r.faults(), "m/a.yaml: pod default/x-n1 is refused: pod default/x-n1 of m/m.yaml")
+		require.Len(t, r.events, 1)
+		assert.Equal(t, podsource.ReasonDuplicate, r.events[0].Reason)
+		assert.Contains(t, r.events[0].Message, "m/a.yaml")
+		assert.Contains(t, r.events[0].Message, "m/m.yaml")
+
+		other.Put(pod("x-n1", "3"))
+		assert.Empty(t, step(), "an earlier source does not matter either")
+
+		dir.write("m.yaml", manifest("x", "4"))
+		assert.Equal(t, []string{"REMOVE b x-n1=1", "ADD b x-n1=4"}, step(), "the first keeps its name through an edit")
+
+		dir.remove("m.yaml")
+		assert.Equal(t, []string{"REMOVE b x-n1=4", "ADD a x-n1=3"}, step())
+		other.Delete("default", "x-n1")
+		assert.Equal(t, []string{"REMOVE a x-n1=3", "ADD b x-n1=2"}, step())
+		assert.Empty(t, r.faults())
+	})
+}
+
+func TestTwoPodsOfOneUID(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b := pod("x", "1"), pod("y", "1")
+		b.UID = a.UID
+		r := start(t, podsource.NewMemory(a, b))
+		assert.Equal(t, []string{"ADD a x=1"}, r.told())
+		assert.Contains(t, r.faults(), "has the UID uid-x already")
+	})
+}
+
+// A reader that is busy gets the way to what is wanted when it comes back.
+func TestASlowReaderMissesNothingAndOwesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(pod("x", "1"), pod("gone", "1"))
+		mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.Named{{Name: "m", Source: source}}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- mux.Run(ctx) }()
+		first := <-mux.Changes()
+		assert.Len(t, first.Pods, 2)
+
+		for i := range 50 {
+			source.Put(pod("x", string(rune('A'+i))))
+			source.Put(pod("brief", "1"))
+			synctest.Wait()
+			source.Delete("default", "brief")
+			synctest.Wait()
+		}
+		source.Delete("default", "gone")
+		synctest.Wait()
+		c := <-mux.Changes()
+		assert.Equal(t, podsource.Remove, c.Op)
+		assert.Equal(t, "gone", c.Pods[0].Name)
+		c = <-mux.Changes()
+		assert.Equal(t, podsource.Update, c.Op)
+		assert.Equal(t, string(rune('A'+49)), c.Pods[0].Spec.Containers[0].Image)
+		synctest.Wait()
+		select {
+		case c := <-mux.Changes():
+			t.Errorf("one more: %v", c)
+		default:
+		}
+		cancel()
+		require.NoError(t, <-done)
+		assert.Error(t, mux.Run(t.Context()), "a second Run")
+	})
+}
+
+// SR-8: a source is ready once it has spoken, for itself alone.
+func TestSourcesAreReadyOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		later := make(chan podsource.Set)
+		r := start(t, podsource.NewMemory(pod("x", "1")), sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case s := <-later:
+					hand(s)
+				}
+			}
+		}))
+		assert.Equal(t, []string{"ADD a x=1"}, r.told(), "one silent source holds up no other")
+		assert.True(t, r.mux.Ready("a"))
+		assert.False(t, r.mux.Ready("b"))
+		assert.False(t, r.mux.Ready("former"), "what no source bears is judged when all have spoken")
+		assert.False(t, r.mux.Holds("a", "default", "stray"))
+		assert.True(t, r.mux.Holds("b", "default", "stray"))
+		assert.True(t, r.mux.Holds("former", "default", "stray"))
+		_, err := r.mux.Object(t.Context(), podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"})
+		require.Error(t, err)
+		assert.NotErrorIs(t, err, podspec.ErrNoObject, "b may have it")
+
+		later <- podsource.Set{Incomplete: true}
+		synctest.Wait()
+		assert.False(t, r.mux.Ready("b"))
+		assert.True(t, r.mux.Holds("b", "default", "stray"))
+		assert.False(t, r.mux.Holds("b", "default", "x"), "another takes its place")
+
+		later <- podsource.Set{}
+		synctest.Wait()
+		assert.True(t, r.mux.Ready("b"))
+		assert.True(t, r.mux.Ready("former"))
+		assert.False(t, r.mux.Holds("b", "default", "stray"))
+
+		later <- podsource.Set{Incomplete: true}
+		synctest.Wait()
+		assert.True(t, r.mux.Ready("b"), "whatever it wants since was told or never ran")
+	})
+}
+
+type sourceFunc func(context.Context, func(podsource.Set)) error
+
+func (f sourceFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
+
+// A source that breaks is told, watched again, and loses no pod.
+func TestABrokenSourceIsWatchedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		tries := 0
+		r := start(t, sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+			tries++
+			switch tries {
+			case 1:
+				hand(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "1")}}})
+				return errors.New("cut off")
+			case 2:
+				return nil
+			}
+			hand(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "2")}}})
+			<-ctx.Done()
+			return nil
+		}))
+		assert.Equal(t, []string{"ADD a x=1"}, r.told())
+		assert.Contains(t, r.faults(), "a: watch the source: cut off")
+		time.Sleep(time.Second)
+		assert.Contains(t, r.faults(), "a: watch the source: ended")
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+		assert.Empty(t, r.faults())
+	})
+}
+
+func TestPodsOfAChangedObjectAreRefreshed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		user := pod("user", "1")
+		user.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}
+		object := func(name, value string) podspec.Object {
+			return podspec.FromConfigMap(&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"k": value},
+			})
+		}
+		source := podsource.NewMemory(user, pod("other", "1"))
+		source.SetObjects(object("conf", "1"))
+		r := start(t, source)
+		assert.Equal(t, "ADD a user=1 other=1", r.told()[0])
+		ref := podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "conf"}
+
+		source.SetObjects(object("conf", "2"), object("unused", "1"))
+		assert.Equal(t, []string{"REFRESH a user=1"}, r.told())
+		got, err := r.mux.Object(t.Context(), ref)
+		require.NoError(t, err)
+		assert.Equal(t, "2", string(got.Data["k"]))
+
+		source.SetObjects(object("conf", "2"), object("unused", "2"))
+		assert.Empty(t, r.told())
+
+		source.SetObjects()
+		assert.Equal(t, []string{"REFRESH a user=1"}, r.told())
+		_, err = r.mux.Object(t.Context(), ref)
+		assert.ErrorIs(t, err, podspec.ErrNoObject)
+	})
+}
+
+// SR-4 for any source: an invalid version of a pod does not end the valid one.
+func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(pod("x", "1"), pod("y", "1"))
+		r := start(t, source)
+		r.told()
+		source.Put(pod("x", ""), pod("y", "2"))
+		assert.Equal(t, []string{"UPDATE a y=2"}, r.told())
+		assert.Contains(t, r.faults(), "spec.containers[0].image")
+		assert.Equal(t, "x", r.mux.Faults()[0].Pod.Name)
+		require.Len(t, r.events, 1)
+		assert.Equal(t, podsource.ReasonInvalid, r.events[0].Reason)
+		assert.Equal(t, "Pod", r.events[0].InvolvedObject.Kind)
+
+		time.Sleep(time.Hour)
+		source.Put(pod("y", "3"))
+		r.told()
+		assert.Equal(t, time.Hour, time.Since(r.mux.Faults()[0].At), "since when it has been so")
+		assert.Len(t, r.events, 1, "told once")
+
+		source.Put(pod("x", "2"))
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+		assert.Empty(t, r.faults())
+		source.Put(pod("x", ""))
+		source.Delete("default", "x")
+		assert.Equal(t, []string{"REMOVE a x=2"}, r.told())
+	})
+}
+
+// A pod that is invalid from the start is not wanted, but one of its name that
+// runs is left alone.
+func TestAnInvalidPodHoldsItsName(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(pod("x", ""))
+		r := start(t, source)
+		assert.Empty(t, r.told())
+		assert.True(t, r.mux.Holds("a", "default", "x"))
+		assert.False(t, r.mux.Holds("a", "default", "y"))
+		assert.False(t, r.mux.Ready("a"))
+		assert.Equal(t, "Node", r.events[0].InvolvedObject.Kind)
+		source.Put(pod("x", "1"))
+		r.told()
+		assert.False(t, r.mux.Holds("a", "default", "x"))
+		assert.True(t, r.mux.Ready("a"))
+	})
+}
+
+func TestNewChecksItsConfig(t *testing.T) {
+	_, err := podsource.New(podsource.Config{})
+	assert.ErrorContains(t, err, "NodeName")
+	m := podsource.NewMemory()
+	_, err = podsource.New(podsource.Config{NodeName: "no_de", Sources: []podsource.Named{{Name: "a", Source: m}, {Source: m}, {Name: "a"}}})
+	for _, want := range []string{`NodeName "no_de"`, "source 1 has no name", `two sources named "a"`, `source "a" is nil`} {
+		assert.ErrorContains(t, err, want)
+	}
+	_, err = podsource.New(podsource.Config{NodeName: "n"})
+	assert.NoError(t, err)
+}

@@ -1,0 +1,105 @@
+package podsource
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Reasons of events.
+const (
+	// ReasonInvalid: what a manifest says could not be read, or is invalid.
+	ReasonInvalid = "InvalidManifest"
+	// ReasonDuplicate: a pod or object is refused for another of its name.
+	ReasonDuplicate = "DuplicateName"
+)
+
+const maxMessage = 1024 // of an event
+
+// alarm compares the faults there are to those reported, and returns what is new
+// and what stands no more. The caller holds m.mu.
+func (m *Mux) alarm() (news []refusal, mended []Fault) {
+	now := time.Now()
+	standing := make(map[string]Fault, len(m.alarms))
+	note := func(r refusal) {
+		key := r.source + "\x00" + r.Error()
+		if _, twice := standing[key]; twice {
+			return
+		}
+		if was, ok := m.alarms[key]; ok {
+			r.At = was.At
+		} else {
+			if r.At.IsZero() {
+				r.At = now
+			}
+			news = append(news, r)
+		}
+		standing[key] = r.Fault
+	}
+	for _, d := range m.sources {
+		for _, f := range d.faults {
+			note(refusal{source: d.source, Fault: f})
+		}
+	}
+	for _, r := range m.want.faults {
+		note(r)
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.alarms)) {
+		if _, ok := standing[key]; !ok {
+			mended = append(mended, m.alarms[key])
+		}
+	}
+	m.alarms = standing
+	return news, mended
+}
+
+// report tells of faults once: in the log, as events and to the hook.
+func (m *Mux) report(ctx context.Context, news []refusal, mended []Fault) {
+	for _, f := range mended {
+		m.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a fault of what is wanted is gone",
+			slog.String("where", f.Where), slog.Time("since", f.At))
+	}
+	for _, r := range news {
+		attrs := []slog.Attr{slog.String("source", r.source), slog.String("where", r.Where), slog.Any("error", r.Err)}
+		if r.Pod != nil {
+			attrs = append(attrs, slog.String("keeps", podspec.FullName(r.Pod)))
+		}
+		m.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "something is wrong with what is wanted", attrs...)
+		if m.cfg.Recorder != nil {
+			m.cfg.Recorder.Record(m.event(r))
+		}
+		if h := m.cfg.Hooks.Faulted; h != nil {
+			h(r.source, r.Fault)
+		}
+	}
+}
+
+// event makes the event of a fault: of the refused pod, of the one that is kept,
+// or of the node.
+func (m *Mux) event(r refusal) *corev1.Event {
+	reason, pod, message := ReasonInvalid, r.Pod, r.Error()
+	if r.pod != nil {
+		reason, pod = ReasonDuplicate, r.pod
+	}
+	if r.Pod != nil {
+		message = "the last good version runs on: " + message
+	}
+	if len(message) > maxMessage {
+		message = message[:maxMessage-3] + "..."
+	}
+	if pod != nil {
+		return podspec.NewEvent(pod, corev1.EventTypeWarning, reason, message, r.At)
+	}
+	node := &corev1.Pod{}
+	node.Name, node.Spec.NodeName = m.cfg.NodeName, m.cfg.NodeName
+	e := podspec.NewEvent(node, corev1.EventTypeWarning, reason, message, r.At)
+	e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: m.cfg.NodeName, UID: types.UID(m.cfg.NodeName)}
+	return e
+}

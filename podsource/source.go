@@ -1,0 +1,63 @@
+package podsource
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// A Source knows which pods one origin wants to run here.
+type Source interface {
+	// Watch calls hand with the whole of what the source wants, at first and
+	// whenever it changes, until ctx ends; it returns nil then. It calls hand
+	// from one goroutine at a time, and not after it has returned. What it handed
+	// over is read-only from then on. A pod that did not change should be handed
+	// over as the same pointer again: nothing is compared then.
+	Watch(ctx context.Context, hand func(Set)) error
+}
+
+// Set is all that a source wants, and what it could not find out.
+type Set struct {
+	Pods    []Manifest
+	Objects []podspec.Object
+	Faults  []Fault
+
+	// Incomplete says that the source may want pods that it cannot name: a
+	// manifest could not be read and was never read before. As long as it is
+	// set, a pod found running that came from this source may be one of them.
+	Incomplete bool
+}
+
+// Manifest is a pod that a source wants.
+type Manifest struct {
+	Pod *corev1.Pod
+	// Origin is the file or address that the pod was read from; the pod gets
+	// an identity made from it. Empty: the pod has a UID of its own.
+	Origin string
+}
+
+// Named is a Source under the name that its pods bear in the annotation
+// kubernetes.io/config.source.
+type Named struct {
+	Name   string
+	Source Source
+}
+
+// Fault is something wrong with what is wanted. It stands until it is mended.
+type Fault struct {
+	Where string    // the file or address, or the name of the source
+	Err   error     // all that is wrong there; quotes no values
+	At    time.Time // since when it has been so
+	Pod   *corev1.Pod
+	// Pod, if not nil, is the pod that runs on in its last good version.
+}
+
+// Error says where and what.
+func (f Fault) Error() string { return fmt.Sprintf("%s: %v", f.Where, f.Err) }
+
+// Unwrap returns Err.
+func (f Fault) Unwrap() error { return f.Err }
