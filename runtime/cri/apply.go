@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -72,6 +71,14 @@ func (t *turn) fail(container string, f runtime.Failure) {
 	t.failures[container] = f
 }
 
+// failed reports whether an action of that container failed. Back-offs are no
+// failures.
+func (t *turn) failed(container string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failures[container].Err != nil
+}
+
 func (t *turn) touched() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,6 +123,9 @@ func (t *turn) do(ctx context.Context, a runtime.Action) error {
 	case runtime.CreateSandbox:
 		return t.createSandbox(ctx, a)
 	case runtime.StartContainer:
+		if t.failed(a.Container) {
+			return nil // a former container of that name could not be ended or removed
+		}
 		if err := t.needSandbox(ctx); err != nil {
 			return err
 		}
@@ -135,14 +145,7 @@ func (t *turn) do(ctx context.Context, a runtime.Action) error {
 }
 
 // spec returns the container of that name, or nil.
-func (t *turn) spec(name string) *corev1.Container {
-	for ct := range podspec.Containers(t.pod) {
-		if ct.Name == name {
-			return ct
-		}
-	}
-	return nil
-}
+func (t *turn) spec(name string) *corev1.Container { return runtime.Spec(t.pod, name) }
 
 // reasoned is an error with the word for it that statuses use.
 type reasoned struct {

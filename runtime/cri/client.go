@@ -109,6 +109,7 @@ type Client struct {
 	facts  facts
 	starts *limiter
 	puller *puller
+	hooked hooked
 
 	features atomic.Pointer[features] // nil before the first Health
 

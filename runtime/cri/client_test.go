@@ -176,7 +176,7 @@ func TestWatch(t *testing.T) {
 		f := newFake()
 		f.events = make(chan *v1.ContainerEventResponse, 2)
 		f.events <- &v1.ContainerEventResponse{PodSandboxStatus: &v1.PodSandboxStatus{Metadata: &v1.PodSandboxMetadata{Uid: "u1"}}}
-		f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Labels: map[string]string{labelPodUID: "u2"}}}}
+		f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Labels: map[string]string{runtime.LabelPodUID: "u2"}}}}
 		close(f.events)
 		var hints []types.UID
 		err := f.client(t, Config{}).Watch(t.Context(), func(u types.UID) { hints = append(hints, u) })

@@ -73,7 +73,7 @@ func (c *Client) createContainer(ctx context.Context, sandboxID string, config *
 
 func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (string, bool, error) {
 	want := config.GetLabels()
-	all, err := c.listContainers(ctx, map[string]string{labelPodUID: want[labelPodUID], labelContainer: want[labelContainer]})
+	all, err := c.listContainers(ctx, map[string]string{runtime.LabelPodUID: want[runtime.LabelPodUID], runtime.LabelContainerName: want[runtime.LabelContainerName]})
 	if err != nil {
 		return "", false, err
 	}
@@ -81,7 +81,7 @@ func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v
 		if ct.GetMetadata().GetAttempt() != config.GetMetadata().GetAttempt() {
 			continue
 		}
-		same := ct.GetPodSandboxId() == sandboxID && ct.GetAnnotations()[annHash] == config.GetAnnotations()[annHash]
+		same := ct.GetPodSandboxId() == sandboxID && ct.GetAnnotations()[runtime.AnnotationHash] == config.GetAnnotations()[runtime.AnnotationHash]
 		switch {
 		case same && ct.GetState() == v1.ContainerState_CONTAINER_CREATED:
 			return ct.GetId(), false, nil

@@ -96,14 +96,17 @@ func firstOf(names ...string) string {
 // annotations. Anything unreadable counts as not there: another agent may have
 // written it.
 func fromAnnotations(out *runtime.Container, a map[string]string) {
-	out.Hash = a[annHash]
-	out.Kind = kindFrom(a[annKind])
-	out.BackOffStep, _ = strconv.Atoi(a[annStep])
+	out.Hash = a[runtime.AnnotationHash]
+	out.Kind = kindFrom(a[runtime.AnnotationKind])
+	out.BackOffStep, _ = strconv.Atoi(a[runtime.AnnotationBackOffStep])
 	out.GracePeriod = graceOf(a)
-	if count, err := strconv.ParseUint(a[annRestartCount], 10, 32); err == nil {
+	if round, err := strconv.ParseUint(a[runtime.AnnotationRound], 10, 32); err == nil {
+		out.Round = uint32(round)
+	}
+	if count, err := strconv.ParseUint(a[runtime.AnnotationRestartCount], 10, 32); err == nil {
 		out.Attempt = max(out.Attempt, uint32(count))
 	}
-	if text := a[annPreStop]; text != "" {
+	if text := a[runtime.AnnotationPreStop]; text != "" {
 		hook := new(corev1.LifecycleHandler)
 		if json.Unmarshal([]byte(text), hook) == nil {
 			out.PreStop = hook
@@ -123,7 +126,7 @@ func kindFrom(text string) runtime.Kind {
 // graceOf returns how long the pod may take to end: what its deletion said if
 // that was known when the container was made, else what its spec says.
 func graceOf(a map[string]string) time.Duration {
-	for _, key := range []string{annDeletionGrace, annGrace} {
+	for _, key := range []string{runtime.AnnotationDeletionGracePeriod, runtime.AnnotationGracePeriod} {
 		if seconds, err := strconv.ParseInt(a[key], 10, 64); err == nil {
 			return podspec.Seconds(seconds)
 		}
@@ -208,4 +211,13 @@ func compare(a, b uint32) int {
 		return 1
 	}
 	return 0
+}
+
+// portsFrom reads back the ports of a container of which the spec is gone.
+func portsFrom(a map[string]string) []corev1.ContainerPort {
+	var ports []corev1.ContainerPort
+	if json.Unmarshal([]byte(a[runtime.AnnotationPorts]), &ports) != nil {
+		return nil
+	}
+	return ports
 }

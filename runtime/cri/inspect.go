@@ -22,7 +22,7 @@ const inspectAtOnce = 4
 func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	began := time.Now()
 	known := c.facts.of(uid)
-	sandboxes, containers, err := c.list(ctx, map[string]string{labelPodUID: string(uid)})
+	sandboxes, containers, err := c.list(ctx, map[string]string{runtime.LabelPodUID: string(uid)})
 	if err != nil {
 		return runtime.Pod{}, err
 	}
@@ -35,7 +35,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	for _, ct := range containers {
 		b.container(ct)
 		if l := ct.GetLabels(); b.pods[0].Name == "" {
-			b.pods[0].Namespace, b.pods[0].Name = l[labelPodNamespace], l[labelPodName]
+			b.pods[0].Namespace, b.pods[0].Name = l[runtime.LabelPodNamespace], l[runtime.LabelPodName]
 		}
 	}
 	p = b.pods[0]

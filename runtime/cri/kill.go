@@ -3,6 +3,8 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,54 +14,153 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Kill ends every container of the pod as it was seen, then stops its
-// sandboxes. pod may be a stand-in that has only a name, for a pod of which
-// nothing but the runtime knows.
+// Kill ends every container of the pod as it was seen, in the stages of
+// runtime.PlanTermination, then stops its sandboxes. pod may be a stand-in that
+// has only a name, for a pod of which nothing but the runtime knows.
+//
+// Kill may be called again with a shorter grace period after the context of a
+// former call has ended; a preStop hook that came to its end is not run again.
 func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(seen.Containers))
-	for i := range seen.Containers {
-		ct := &seen.Containers[i]
-		if ct.State == runtime.Exited {
-			continue
+	stops := runtime.PlanTermination(pod, seen, e, time.Now())
+	for len(stops) > 0 {
+		n := 1
+		for n < len(stops) && stops[n].Stage == stops[0].Stage {
+			n++
 		}
-		wg.Go(func() { errs[i] = c.end(ctx, pod, ct, e.Grace) })
+		if err := c.stopAll(ctx, pod, &seen, stops[:n]); err != nil {
+			return err
+		}
+		stops = stops[n:]
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(seen.Sandboxes))
+	for i, s := range seen.Sandboxes {
+		if s.State == runtime.SandboxReady {
+			wg.Go(func() { errs[i] = c.stopSandbox(ctx, s.ID) })
+		}
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, s := range seen.Sandboxes {
-		if s.State == runtime.SandboxReady {
-			errs = append(errs, c.stopSandbox(ctx, s.ID))
-		}
-	}
 	return errors.Join(errs...)
 }
 
-// end runs a container's preStop hook and stops it, both within grace.
-func (c *Client) end(ctx context.Context, _ *corev1.Pod, ct *runtime.Container, grace time.Duration) error {
-	return c.stopContainer(ctx, ct.ID, grace)
+// stopAll ends the containers of one stage, all at once.
+func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.Stop) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(stops))
+	for i, s := range stops {
+		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
+// stop runs a container's preStop hook and ends it, both before the deadline.
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) error {
+	c.event(pod, corev1.EventTypeNormal, "Killing", "Stopping container "+s.Container)
+	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
+		if err := c.preStop(ctx, pod, seen, s); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
+			}
+			// A hook that fails keeps no container from ending.
+			c.event(pod, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
+		}
+		c.hooked.done(s.ID)
+	}
+	if err := c.stopContainer(ctx, s.ID, s.Left(time.Now())); err != nil {
+		return err
+	}
+	c.hooked.forget(s.ID)
+	return nil
+}
+
+func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) error {
+	within, cancel := context.WithTimeout(ctx, s.Left(time.Now()))
+	defer cancel()
+	return c.runHook(within, c.hookTargetOf(pod, seen, s), s.PreStop)
+}
+
+func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) hookTarget {
+	to := hookTarget{id: s.ID}
+	for i := range seen.Sandboxes {
+		if sb := &seen.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
+			to.ip = sb.IPs[0]
+			break
+		}
+	}
+	if to.ip == "" && (pod.Status.PodIP != "" || podspec.IsHostNetwork(pod)) {
+		to.ip = firstOf(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
+	}
+	if spec := runtime.Spec(pod, s.Container); spec != nil {
+		to.ports = spec.Ports
+	} else if ct := byID(seen.Containers, s.ID); ct != nil {
+		to.ports = portsFrom(ct.Annotations)
+	}
+	return to
+}
+
+func byID(all []runtime.Container, id string) *runtime.Container {
+	i := slices.IndexFunc(all, func(c runtime.Container) bool { return c.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// killContainers carries out actions that end containers, all at once.
 func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 	known := t.c.facts.of(t.pod.UID)
+	seen := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
+	for i := range known.sandboxes {
+		seen.Sandboxes = append(seen.Sandboxes, known.sandboxes[i].Sandbox)
+	}
 	t.touched()
 	var wg sync.WaitGroup
 	for _, a := range actions {
 		wg.Go(func() {
-			ct := runtime.Container{ID: a.ID, Name: a.Container}
-			for _, k := range known.containers {
-				if k.ID == a.ID {
-					ct = k
+			s := runtime.Stop{Container: a.Container, Kind: a.Kind, ID: a.ID, Deadline: time.Now().Add(a.Grace), Forced: a.Grace <= 0}
+			if spec := t.spec(a.Container); spec != nil {
+				if spec.Lifecycle != nil {
+					s.PreStop = spec.Lifecycle.PreStop
 				}
+			} else if ct := byID(known.containers, a.ID); ct != nil {
+				s.PreStop = ct.PreStop
 			}
-			if err := t.c.end(ctx, t.pod, &ct, 30*time.Second); err != nil {
+			if err := t.c.stop(ctx, t.pod, &seen, s); err != nil {
 				t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// hooked remembers which containers' preStop hooks came to their end, until the
+// containers have ended too: whoever has to try again does not run them twice.
+type hooked struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+// begin reports whether the hook is still to be run.
+func (h *hooked) begin(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.ids[id]
+}
+
+func (h *hooked) done(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ids == nil {
+		h.ids = make(map[string]bool)
+	}
+	h.ids[id] = true
+}
+
+func (h *hooked) forget(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ids, id)
 }
 
 // graceOfPod is how long a pod's containers may take to end.

@@ -140,10 +140,10 @@ func (b *listing) sandbox(s *v1.PodSandbox) {
 
 func (b *listing) container(ct *v1.Container) {
 	l := ct.GetLabels()
-	uid := l[labelPodUID]
+	uid := l[runtime.LabelPodUID]
 	if uid == "" {
 		return
 	}
-	p := b.pod(uid, l[labelPodNamespace], l[labelPodName])
+	p := b.pod(uid, l[runtime.LabelPodNamespace], l[runtime.LabelPodName])
 	p.Containers = append(p.Containers, containerOf(ct))
 }

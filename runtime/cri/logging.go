@@ -8,7 +8,7 @@ import (
 
 func containerAttrs(ct runtime.Container, err error) []any {
 	return []any{
-		slog.String("pod", ct.Labels[labelPodName]), slog.String("namespace", ct.Labels[labelPodNamespace]),
-		slog.String("uid", ct.Labels[labelPodUID]), slog.String("container", ct.Name), slog.Any("error", err),
+		slog.String("pod", ct.Labels[runtime.LabelPodName]), slog.String("namespace", ct.Labels[runtime.LabelPodNamespace]),
+		slog.String("uid", ct.Labels[runtime.LabelPodUID]), slog.String("container", ct.Name), slog.Any("error", err),
 	}
 }

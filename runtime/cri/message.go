@@ -27,7 +27,7 @@ func (c *Client) terminationMessage(ct runtime.Container, st *v1.ContainerStatus
 		return ct.Message
 	}
 	a := st.GetAnnotations()
-	if path := messageFile(st, a[annMessagePath]); path != "" {
+	if path := messageFile(st, a[runtime.AnnotationTerminationMessagePath]); path != "" {
 		text, err := head(path, messageLimit)
 		if err != nil {
 			c.cfg.Logger.Warn("termination message cannot be read", containerAttrs(ct, err)...)
@@ -36,7 +36,7 @@ func (c *Client) terminationMessage(ct runtime.Container, st *v1.ContainerStatus
 			return strings.ToValidUTF8(string(text), "�")
 		}
 	}
-	if corev1.TerminationMessagePolicy(a[annMessagePolicy]) == corev1.TerminationMessageFallbackToLogsOnError && ct.ExitCode != 0 && ct.LogPath != "" {
+	if corev1.TerminationMessagePolicy(a[runtime.AnnotationTerminationMessagePolicy]) == corev1.TerminationMessageFallbackToLogsOnError && ct.ExitCode != 0 && ct.LogPath != "" {
 		text, err := logTail(ct.LogPath, logMessageLimit, logMessageLines)
 		if err != nil {
 			c.cfg.Logger.Warn("log cannot be read for a termination message", containerAttrs(ct, err)...)

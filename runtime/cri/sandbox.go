@@ -69,7 +69,7 @@ func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, ha
 // id if it is ready; if not, it is removed and the name is free.
 func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) (string, error) {
 	want := config.GetMetadata()
-	all, err := c.listSandboxes(ctx, map[string]string{labelPodUID: want.GetUid()})
+	all, err := c.listSandboxes(ctx, map[string]string{runtime.LabelPodUID: want.GetUid()})
 	if err != nil {
 		return "", err
 	}

@@ -21,7 +21,7 @@ func sandboxLabels(pod *corev1.Pod) map[string]string {
 
 func identity(pod *corev1.Pod) map[string]string {
 	return map[string]string{
-		labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID),
+		runtime.LabelPodName: pod.Name, runtime.LabelPodNamespace: pod.Namespace, runtime.LabelPodUID: string(pod.UID),
 	}
 }
 
@@ -36,16 +36,16 @@ func sandboxAnnotations(pod *corev1.Pod) map[string]string {
 
 func graceAnnotations(pod *corev1.Pod, a map[string]string) {
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		a[annGrace] = strconv.FormatInt(*s, 10)
+		a[runtime.AnnotationGracePeriod] = strconv.FormatInt(*s, 10)
 	}
 	if s := pod.DeletionGracePeriodSeconds; s != nil {
-		a[annDeletionGrace] = strconv.FormatInt(*s, 10)
+		a[runtime.AnnotationDeletionGracePeriod] = strconv.FormatInt(*s, 10)
 	}
 }
 
 func containerLabels(pod *corev1.Pod, name string) map[string]string {
 	labels := identity(pod)
-	labels[labelContainer] = name
+	labels[runtime.LabelContainerName] = name
 	return labels
 }
 
@@ -53,24 +53,27 @@ func containerLabels(pod *corev1.Pod, name string) map[string]string {
 // container, in the kubelet's keys where it has one.
 func containerAnnotations(pod *corev1.Pod, ct *corev1.Container, a runtime.Action, attempt uint32) map[string]string {
 	out := map[string]string{
-		annHash:          hashOf(ct),
-		annRestartCount:  strconv.FormatUint(uint64(attempt), 10),
-		annMessagePath:   ct.TerminationMessagePath,
-		annMessagePolicy: string(ct.TerminationMessagePolicy),
-		annKind:          a.Kind.String(),
+		runtime.AnnotationHash:                     runtime.HashContainer(ct),
+		runtime.AnnotationRestartCount:             strconv.FormatUint(uint64(attempt), 10),
+		runtime.AnnotationTerminationMessagePath:   ct.TerminationMessagePath,
+		runtime.AnnotationTerminationMessagePolicy: string(ct.TerminationMessagePolicy),
+		runtime.AnnotationKind:                     a.Kind.String(),
 	}
 	if a.Step > 0 {
-		out[annStep] = strconv.Itoa(a.Step)
+		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.Step)
+	}
+	if a.Round > 0 {
+		out[runtime.AnnotationRound] = strconv.FormatUint(uint64(a.Round), 10)
 	}
 	graceAnnotations(pod, out)
 	if ct.Lifecycle != nil && ct.Lifecycle.PreStop != nil {
 		if text, err := json.Marshal(ct.Lifecycle.PreStop); err == nil {
-			out[annPreStop] = string(text)
+			out[runtime.AnnotationPreStop] = string(text)
 		}
 	}
 	if len(ct.Ports) > 0 {
 		if text, err := json.Marshal(ct.Ports); err == nil {
-			out[annPorts] = string(text)
+			out[runtime.AnnotationPorts] = string(text)
 		}
 	}
 	return out

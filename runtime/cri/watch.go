@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // Watch calls hint with the UID of each pod that the runtime tells an event of,
@@ -55,7 +57,7 @@ func podOf(ev *v1.ContainerEventResponse) types.UID {
 		return types.UID(uid)
 	}
 	for _, st := range ev.GetContainersStatuses() {
-		if uid := st.GetLabels()[labelPodUID]; uid != "" {
+		if uid := st.GetLabels()[runtime.LabelPodUID]; uid != "" {
 			return types.UID(uid)
 		}
 	}

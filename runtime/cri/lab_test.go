@@ -1,0 +1,242 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// lab returns a Client of a real runtime, named by SUBLET_TEST_CRI, which has
+// the image SUBLET_TEST_IMAGE with a busybox in it.
+func lab(t *testing.T, cfg Config) (*Client, string) {
+	endpoint := os.Getenv("SUBLET_TEST_CRI")
+	if endpoint == "" {
+		t.Skip("SUBLET_TEST_CRI names no runtime, such as unix:///run/containerd/containerd.sock")
+	}
+	cc, err := Dial(endpoint)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cc.Close() })
+	c, err := New(cc, cfg)
+	require.NoError(t, err)
+	_, err = c.Health(t.Context())
+	require.NoError(t, err)
+	return c, firstOf(os.Getenv("SUBLET_TEST_IMAGE"), "127.0.0.1:5000/lab/busybox:1")
+}
+
+// labPod is a pod that is purged at the end of the test.
+func labPod(t *testing.T, c *Client, name, image string, command ...string) (*corev1.Pod, runtime.Materials) {
+	dir := t.TempDir()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "lab", UID: types.UID(fmt.Sprintf("%s-%d", name, time.Now().UnixNano())),
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image, Command: command}}},
+	}
+	podspec.Default(pod)
+	m := runtime.Materials{
+		Dir: dir, LogDir: filepath.Join(dir, "logs"), Hostname: name, NodeName: "edge-1", HostIPs: []string{"192.0.2.1"},
+		CgroupParent: "/lab/" + string(pod.UID), Allocatable: corev1.ResourceList{"memory": resource.MustParse("8Gi")},
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		purge(ctx, t, c, pod.UID)
+		roots, _ := filepath.Glob("/sys/fs/cgroup/*/lab/" + string(pod.UID))
+		for _, dir := range append(roots, "/sys/fs/cgroup/lab/"+string(pod.UID)) {
+			_ = os.Remove(dir)
+		}
+	})
+	return pod, m
+}
+
+func purge(ctx context.Context, t *testing.T, c *Client, uid types.UID) {
+	for range 2 {
+		seen, err := c.Pod(ctx, uid)
+		if !assert.NoError(t, err) {
+			return
+		}
+		if len(seen.Sandboxes)+len(seen.Containers) == 0 {
+			return
+		}
+		stand := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
+		assert.NoError(t, c.Kill(ctx, stand, seen, runtime.Ending{}))
+		seen, err = c.Pod(ctx, uid)
+		assert.NoError(t, err)
+		assert.NoError(t, c.Remove(ctx, seen))
+	}
+}
+
+// RT-11 as the processes of a container see it.
+func TestLabTranslation(t *testing.T) {
+	c, image := lab(t, Config{})
+	pod, m := labPod(t, c, "translated", image, "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+	ct := &pod.Spec.Containers[0]
+	ct.WorkingDir = "/tmp"
+	ct.Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)2"}, {Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+	uid, gid, no, yes := int64(1000), int64(2000), false, true
+	ct.SecurityContext = &corev1.SecurityContext{
+		RunAsUser: &uid, RunAsGroup: &gid, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes,
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+	pod.Spec.SecurityContext.SupplementalGroups = []int64{3000}
+	pod.Spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"friend"}}}
+	ct.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("64Mi")}
+	podspec.Default(pod)
+	shared := filepath.Join(m.Dir, "shared")
+	require.NoError(t, os.Mkdir(shared, 0o777))
+	require.NoError(t, os.Chmod(shared, 0o777))
+	m.Volumes = map[string]runtime.Volume{"data": {HostPath: shared}}
+	ct.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "data", MountPath: "/ro", ReadOnly: true}}
+
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
+	seen, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	require.Equal(t, runtime.Running, seen.Containers[0].State)
+	ask := func(script string) string {
+		out, code, err := c.Exec(t.Context(), seen.Containers[0].ID, []string{"sh", "-c", script}, 10*time.Second, 1<<16)
+		require.NoError(t, err)
+		return fmt.Sprintf("%d %s", code, strings.TrimSpace(string(out)))
+	}
+	assert.Equal(t, "0 1000 2000 2000 3000", ask("echo $(id -u) $(id -g) $(id -G)"))
+	assert.Equal(t, "0 /tmp", ask("pwd"))
+	assert.Equal(t, "0 12 "+seen.ReadySandbox().IPs[0], ask("echo $B $IP"))
+	assert.Contains(t, ask("grep NoNewPrivs /proc/self/status"), "1")
+	assert.Contains(t, ask("grep CapEff /proc/self/status"), "0000000000000000")
+	assert.Contains(t, ask("touch /x 2>&1"), "Read-only")
+	assert.Contains(t, ask("touch /ro/x 2>&1"), "Read-only")
+	assert.Equal(t, "0", strings.TrimSpace(ask("touch /data/x")))
+	assert.FileExists(t, filepath.Join(shared, "x"))
+	assert.Contains(t, ask("cat /etc/hosts"), "192.0.2.9\tfriend")
+	assert.Contains(t, ask("cat /etc/hosts"), "\ttranslated")
+	assert.Equal(t, "0 translated", ask("hostname"))
+	assert.Contains(t, ask("touch /proc/sys/kernel/domainname 2>&1"), "Read-only")
+	assert.FileExists(t, filepath.Join(m.LogDir, "main", "0.log"))
+	quota, err := filepath.Glob("/sys/fs/cgroup/cpu/lab/" + string(pod.UID) + "/*/cpu.cfs_quota_us")
+	require.NoError(t, err)
+	if len(quota) == 2 { // the sandbox's and the container's
+		values := []string{}
+		for _, q := range quota {
+			text, err := os.ReadFile(q)
+			require.NoError(t, err)
+			values = append(values, strings.TrimSpace(string(text)))
+		}
+		assert.Contains(t, values, "50000")
+	}
+}
+
+// RT-14 and RT-9: last words by both policies, the exit code, the stop signal.
+func TestLabLastWords(t *testing.T) {
+	c, image := lab(t, Config{})
+	pod, m := labPod(t, c, "words", image, "sh", "-c", "echo by file > /dev/termination-log; exit 3")
+	second := pod.Spec.Containers[0]
+	second.Name, second.Command = "other", []string{"sh", "-c", "echo by log; exit 4"}
+	second.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	pod.Spec.Containers = append(pod.Spec.Containers, second)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		seen, err := c.Pod(context.Background(), pod.UID)
+		require.NoError(t, err)
+		main, other := seen.Latest("main"), seen.Latest("other")
+		require.Equal(t, runtime.Exited, main.State)
+		require.Equal(t, runtime.Exited, other.State)
+		assert.Equal(t, int32(3), main.ExitCode)
+		assert.Equal(t, "by file\n", main.Message)
+		assert.Equal(t, int32(4), other.ExitCode)
+		assert.Equal(t, "by log\n", other.Message)
+	}, 10*time.Second, 50*time.Millisecond)
+}
+
+// Thirty pods at once, against the same raw calls at their best.
+func TestLabThirtyAtOnce(t *testing.T) {
+	if os.Getenv("SUBLET_TEST_SLOW") == "" {
+		t.Skip("SUBLET_TEST_SLOW is not set")
+	}
+	c, image := lab(t, Config{})
+	const n = 30
+	best := 0.0
+	for _, atOnce := range []int{2, 3, 4, 6, 8, 30} {
+		rate := rawRate(t, c, image, n, atOnce)
+		t.Logf("raw, %2d at once: %5.1f pods/s", atOnce, rate)
+		best = max(best, rate)
+	}
+	var mu sync.Mutex
+	var took []time.Duration
+	pods, materials := make([]*corev1.Pod, n), make([]runtime.Materials, n)
+	for i := range n {
+		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("crowd-%d", i), image, "sleep", "1000")
+	}
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range n {
+		wg.Go(func() {
+			assert.Empty(t, c.Apply(t.Context(), pods[i], startAll(pods[i]), materials[i]).Failures)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, time.Since(began))
+		})
+	}
+	wg.Wait()
+	slices.Sort(took)
+	rate := float64(n) / took[n-1].Seconds()
+	t.Logf("agent: %5.1f pods/s (%.2f of raw), first %v, median %v, last %v (ratio %.2f)", rate, rate/best,
+		took[0].Round(time.Millisecond), took[n/2].Round(time.Millisecond), took[n-1].Round(time.Millisecond), took[n/2].Seconds()/took[n-1].Seconds())
+	assert.GreaterOrEqual(t, rate/best, 0.8) // 0.9 on an idle machine
+	assert.LessOrEqual(t, took[n/2].Seconds()/took[n-1].Seconds(), 0.65)
+}
+
+// rawRate starts pods with nothing but the calls that it takes.
+func rawRate(t *testing.T, c *Client, image string, n, atOnce int) float64 {
+	pods, materials := make([]*corev1.Pod, n), make([]runtime.Materials, n)
+	for i := range n {
+		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("raw-%d-%d", atOnce, i), image, "sleep", "1000")
+	}
+	id, err := c.imageStatus(t.Context(), image, "")
+	require.NoError(t, err)
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range n {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			tr := &translator{node: c.cfg.Node, pod: pods[i], m: materials[i]}
+			config, err := tr.sandbox(0)
+			assert.NoError(t, err)
+			sb, err := c.rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: config})
+			if !assert.NoError(t, err) {
+				return
+			}
+			cfg, err := tr.container(containerInput{spec: &pods[i].Spec.Containers[0], image: id})
+			assert.NoError(t, err)
+			ct, err := c.rs.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: cfg, SandboxConfig: config})
+			if !assert.NoError(t, err) {
+				return
+			}
+			_, err = c.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: ct.GetContainerId()})
+			assert.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	rate := float64(n) / time.Since(began).Seconds()
+	for i := range n {
+		purge(t.Context(), t, c, pods[i].UID)
+	}
+	return rate
+}

@@ -1,0 +1,185 @@
+package cri
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestSlotsAreGivenInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(2, 2, time.Minute)
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				s, err := l.acquire(t.Context(), 0)
+				assert.NoError(t, err)
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				s.release(true)
+				s.release(true) // once is enough
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		for i := range 3 { // two at a time
+			assert.ElementsMatch(t, []int{2 * i, 2*i + 1}, order[2*i:2*i+2])
+		}
+		assert.Zero(t, l.inUse)
+	})
+}
+
+// A pod that gave its slot back to wait for something goes before pods that
+// came after it.
+func TestATicketKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(1, 1, time.Minute)
+		first, err := l.acquire(t.Context(), 0)
+		require.NoError(t, err)
+		first.release(false)
+		holder, err := l.acquire(t.Context(), 0)
+		require.NoError(t, err)
+		var order []string
+		var wg sync.WaitGroup
+		for _, w := range []struct {
+			name   string
+			ticket uint64
+		}{{"young", 0}, {"old", first.ticket}} {
+			wg.Go(func() {
+				s, err := l.acquire(t.Context(), w.ticket)
+				assert.NoError(t, err)
+				order = append(order, w.name)
+				s.release(false)
+			})
+			synctest.Wait()
+		}
+		holder.release(false)
+		wg.Wait()
+		assert.Equal(t, []string{"old", "young"}, order)
+	})
+}
+
+// PL-8 for starts: a call that hangs holds up nobody else.
+func TestASlotThatHangsIsLent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(1, 1, 10*time.Second)
+		hung, err := l.acquire(t.Context(), 0)
+		require.NoError(t, err)
+		began := time.Now()
+		next, err := l.acquire(t.Context(), 0)
+		require.NoError(t, err)
+		assert.Equal(t, 10*time.Second, time.Since(began))
+		hung.release(true) // late: counts for nothing
+		assert.Equal(t, 1, l.inUse)
+		next.release(true)
+		assert.Zero(t, l.inUse)
+	})
+}
+
+func TestAcquireEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(1, 1, time.Hour)
+		held, err := l.acquire(t.Context(), 0)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = l.acquire(ctx, 0)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Empty(t, l.waiting)
+		held.release(false)
+		assert.Zero(t, l.inUse)
+	})
+}
+
+// A machine that digests some starts at a time best: its throughput at n. Below
+// the knee it grows, above it falls off by the slope.
+type machine struct{ knee, peak, slope, noise float64 }
+
+func (m machine) rate(n int, r *rand.Rand) float64 {
+	at := float64(n)
+	rate := m.peak * min(at, m.knee) / m.knee
+	if at > m.knee {
+		rate *= math.Max(0.3, 1-m.slope*(at-m.knee)/m.knee)
+	}
+	return rate * (1 + m.noise*(2*r.Float64()-1))
+}
+
+// Wherever the knee is, the limit comes to where the throughput is at least 0.9
+// of the best, and stays there most of the time.
+func TestTheLimitFindsTheBestThroughput(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		m := machine{knee: float64(1 + r.IntN(24)), peak: 5 + 40*r.Float64(), slope: 0.1 + 0.9*r.Float64(), noise: 0.03}
+		u := newTuner(4, 64)
+		now := time.Unix(0, 0)
+		good, after := 0, 0
+		for i := range 400 { // windows
+			rate := m.rate(u.limit, r)
+			limit := u.limit
+			for u.limit == limit {
+				now = now.Add(time.Duration(float64(time.Second) / rate))
+				u.done(now, true)
+				if u.from.IsZero() {
+					break
+				}
+			}
+			if i < 200 {
+				continue
+			}
+			after++
+			quiet := machine{m.knee, m.peak, m.slope, 0}
+			if quiet.rate(limit, r) >= 0.85*m.peak {
+				good++
+			}
+		}
+		assert.GreaterOrEqual(t, float64(good), 0.85*float64(after), "seed %d %+v limit %d home %d", seed, m, u.limit, u.home)
+	}
+}
+
+// Equal throughput is had with few at a time: the first pods are up earlier.
+func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	m := machine{knee: 3, peak: 20, slope: 0, noise: 0.02}
+	u := newTuner(4, 64)
+	now := time.Unix(0, 0)
+	for range 5000 {
+		now = now.Add(time.Duration(float64(time.Second) / m.rate(u.limit, r)))
+		u.done(now, true)
+	}
+	assert.LessOrEqual(t, u.home, 4)
+	assert.GreaterOrEqual(t, u.home, 3)
+}
+
+// What is not saturated tells nothing.
+func TestIdleTimesDoNotMoveTheLimit(t *testing.T) {
+	u := newTuner(4, 64)
+	now := time.Unix(0, 0)
+	for range 1000 {
+		now = now.Add(time.Hour)
+		u.done(now, false)
+	}
+	assert.Equal(t, 4, u.limit)
+}
+
+func BenchmarkLimiter(b *testing.B) {
+	l := newLimiter(4, 64, time.Minute)
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := l.acquire(b.Context(), 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.release(true)
+	}
+}
