@@ -223,6 +223,10 @@ func (g *Generator) Notify() <-chan struct{} { return g.notify }
 func (g *Generator) Drain() []Event {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	select {
+	case <-g.notify: // it would wake the reader for nothing
+	default:
+	}
 	return g.backlog.drain()
 }
 

@@ -194,5 +194,9 @@ func (m *Manager) Notify() <-chan struct{} { return m.notify }
 func (m *Manager) Drain() []Change {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	select {
+	case <-m.notify: // it would wake the reader for nothing
+	default:
+	}
 	return m.backlog.drain()
 }
