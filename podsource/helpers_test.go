@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // manifest is a valid pod of that name in YAML; image tells versions apart.
 func manifest(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: c\n    image: \"%s\"\n", name, image)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: \"%s\"\nspec:\n  containers:\n  - name: c\n    image: \"%s\"\n", name, image)
 }
 
 func pod(name, image string) *corev1.Pod {

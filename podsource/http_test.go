@@ -1,0 +1,288 @@
+package podsource_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// site is a server inside a bubble: an http.Handler behind a RoundTripper.
+type site struct {
+	handler atomic.Value // func(http.ResponseWriter, *http.Request)
+	asked   atomic.Int32
+}
+
+func (s *site) serves(h func(w http.ResponseWriter, r *http.Request)) { s.handler.Store(h) }
+
+func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.asked.Add(1)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	done := make(chan struct{})
+	go func() { defer close(done); s.handler.Load().(func(http.ResponseWriter, *http.Request))(w, r) }()
+	select {
+	case <-done:
+		return w.Result(), nil
+	case <-r.Context().Done():
+		<-done
+		return nil, r.Context().Err()
+	}
+}
+
+func (s *site) says(status int, body string) {
+	s.serves(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	})
+}
+
+func ask(t *testing.T, cfg podsource.HTTPConfig) podsource.Source {
+	t.Helper()
+	if cfg.URL == "" {
+		cfg.URL = "http://user:hunter2@manifests.example/pods?token=s3cret"
+	}
+	source, err := podsource.HTTP(cfg)
+	require.NoError(t, err)
+	return source
+}
+
+// SR-6: asked each interval; what is known stays while the server fails.
+func TestServerFailsAndRecovers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &site{}
+		s.says(500, "")
+		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
+		step := func() []string { time.Sleep(20 * time.Second); return r.told() }
+		assert.Empty(t, r.told())
+		assert.False(t, r.mux.Ready("a"), "it has told nothing yet")
+		assert.Contains(t, r.faults(), "http://manifests.example/pods: ask for manifests: the server answers 500")
+
+		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1"))
+		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, step())
+		assert.True(t, r.mux.Ready("a"))
+		assert.Empty(t, r.faults())
+		assert.EqualValues(t, 2, s.asked.Load())
+
+		for name, fails := range map[string]func(){
+			"status 404":   func() { s.says(404, "nothing here") },
+			"status 204":   func() { s.says(204, "") },
+			"an empty 200": func() { s.says(200, "") },
+			"rubbish":      func() { s.says(200, "<html>log in</html>") },
+			"half of it":   func() { s.says(200, manifest("x", "1")+"---\napiVersion: v1\nkind: Po") },
+			"a page of NUL": func() {
+				s.says(200, strings.Repeat("\x00", 100))
+			},
+			"no answer": func() {
+				s.serves(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			},
+			"too much": func() { s.says(200, "#"+strings.Repeat("x", podsource.DefaultMaxBytes)) },
+		} {
+			fails()
+			assert.Empty(t, step(), name)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			faults := r.faults()
+			assert.NotEmpty(t, faults, name)
+			assert.NotContains(t, faults, "hunter2")
+			assert.NotContains(t, faults, "s3cret")
+			assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, r.wanted(), name)
+			time.Sleep(10 * time.Second)
+		}
+
+		s.says(200, manifest("x", "2"))
+		assert.Equal(t, []string{"REMOVE a x-n1=1 y-n1=1", "ADD a x-n1=2"}, step())
+		assert.Empty(t, r.faults())
+		s.says(200, `{"apiVersion":"v1","kind":"PodList","items":[]}`)
+		assert.Equal(t, []string{"REMOVE a x-n1=2"}, step(), "a list of none")
+	})
+}
+
+// SR-6: headers as given; only what changed is sent again.
+func TestServerIsAskedForChanges(t *testing.T) {
+	for name, field := range map[string][2]string{
+		"ETag":          {"ETag", "If-None-Match"},
+		"Last-Modified": {"Last-Modified", "If-Modified-Since"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &site{}
+				var sent atomic.Int32
+				var version atomic.Value
+				version.Store("v1")
+				good := func(w http.ResponseWriter, r *http.Request) {
+					assert.Equal(t, "me", r.Header.Get("X-Node"))
+					assert.Equal(t, "s3cret", r.URL.Query().Get("token"))
+					user, password, _ := r.BasicAuth()
+					assert.Equal(t, "user hunter2", user+" "+password)
+					if r.Header.Get(field[1]) == version.Load() {
+						w.WriteHeader(http.StatusNotModified)
+						return
+					}
+					sent.Add(1)
+					v := version.Load().(string)
+					w.Header().Set(field[0], v)
+					fmt.Fprint(w, manifest("x", v))
+				}
+				s.serves(good)
+				r := start(t, ask(t, podsource.HTTPConfig{Transport: s, Header: http.Header{"X-Node": {"me"}}, Interval: time.Minute}))
+				r.told()
+				time.Sleep(10 * time.Minute)
+				assert.Empty(t, r.told())
+				assert.EqualValues(t, 1, sent.Load())
+				version.Store("v2")
+				time.Sleep(time.Minute)
+				assert.Equal(t, []string{"REMOVE a x-n1=v1", "ADD a x-n1=v2"}, r.told())
+
+				s.says(503, "")
+				time.Sleep(time.Minute)
+				assert.NotEmpty(t, r.faults())
+				s.serves(good)
+				time.Sleep(time.Minute)
+				assert.Empty(t, r.faults(), "as before, says the server")
+				assert.Empty(t, r.told())
+				assert.EqualValues(t, 2, sent.Load())
+			})
+		})
+	}
+}
+
+// SR-6: where a redirect may lead.
+func TestServerRedirects(t *testing.T) {
+	for _, tc := range []struct {
+		from, to string
+		others   bool
+		refused  string
+	}{
+		{"http://a.example/x", "/y", false, ""},
+		{"http://a.example/x", "https://a.example/y", false, ""},
+		{"http://a.example/x", "http://b.example/y", false, "redirected to another host, b.example"},
+		{"http://a.example/x", "http://a.example:81/y", false, "redirected to another host"},
+		{"http://a.example/x", "http://b.example/y", true, ""},
+		{"https://a.example/x", "http://a.example/y", true, "redirected from https to http"},
+		{"http://a.example/x", "/x", false, "more than 10 times"},
+	} {
+		t.Run(tc.from+" to "+tc.to, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &site{}
+				s.serves(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.String() == tc.from {
+						http.Redirect(w, r, tc.to, http.StatusFound)
+						return
+					}
+					other := r.URL.Host == "b.example"
+					assert.Equal(t, other, r.Header.Get("X-Token") == "", "%s", r.URL)
+					fmt.Fprint(w, manifest("x", "1"))
+				})
+				r := start(t, ask(t, podsource.HTTPConfig{
+					URL: tc.from, Transport: s, OtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}},
+				}))
+				if told := r.told(); tc.refused == "" {
+					assert.Equal(t, []string{"ADD a x-n1=1"}, told)
+				} else {
+					assert.Empty(t, told)
+					assert.Contains(t, r.faults(), tc.refused)
+				}
+			})
+		})
+	}
+}
+
+func TestHTTPConfigIsChecked(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                           `scheme ""`,
+		"ftp://host/":                `scheme "ftp"`,
+		"http:///path":               "no host",
+		"http://u:hunter2@[::1/\x7f": "cannot be parsed",
+	} {
+		_, err := podsource.HTTP(podsource.HTTPConfig{URL: in})
+		require.ErrorContains(t, err, want)
+		assert.NotContains(t, err.Error(), "hunter2")
+	}
+	_, err := podsource.HTTP(podsource.HTTPConfig{
+		URL: "http://h/", Interval: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &site{},
+	})
+	for _, want := range []string{"Interval", "Timeout", "MaxBytes", "both TLS and Transport"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// watchOnce returns the first set of a source that is complete, or the first
+// with a fault.
+func watchOnce(t *testing.T, source podsource.Source) podsource.Set {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	sets := make(chan podsource.Set, 1)
+	done := make(chan error, 1)
+	go func() { done <- source.Watch(ctx, func(s podsource.Set) { sets <- s; cancel() }) }()
+	require.NoError(t, <-done)
+	return <-sets
+}
+
+// SR-6: over real TLS, with the given roots and no others.
+func TestServerOverTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, manifest("x", "1"))
+	}))
+	srv.Config.ErrorLog = nil
+	defer srv.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	set := watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL, TLS: &tls.Config{RootCAs: roots}}))
+	assert.Len(t, set.Pods, 1)
+	assert.Empty(t, set.Faults)
+	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL}))
+	assert.Empty(t, set.Pods)
+	assert.True(t, set.Incomplete)
+	require.Len(t, set.Faults, 1)
+	assert.ErrorContains(t, set.Faults[0], "certificate")
+}
+
+// An answer packed small does not unpack into all of the memory, and one that
+// is cut off is not taken for the whole.
+func TestServerSendsTooMuchOrTooLittle(t *testing.T) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(bytes.Repeat([]byte("#"), 3*podsource.DefaultMaxBytes))
+	require.NoError(t, z.Close())
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/bomb":
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(packed.Bytes())
+		case "/cut":
+			w.Header().Set("Content-Length", "100000")
+			fmt.Fprint(w, manifest("x", "1"))
+		}
+	}))
+	defer srv.Close()
+	set := watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/bomb"}))
+	assert.ErrorContains(t, set.Faults[0], "more than the 10485760 bytes")
+	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/cut"}))
+	assert.ErrorContains(t, set.Faults[0], "unexpected EOF")
+	assert.Empty(t, set.Pods)
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: "http://" + l.Addr().String()}))
+	assert.ErrorContains(t, set.Faults[0], "connection refused")
+}
