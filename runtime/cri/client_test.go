@@ -138,7 +138,7 @@ func TestListing(t *testing.T) {
 func TestEveryCallHasADeadlineThatNamesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.before = func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }
+		f.setBefore(func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() })
 		c := f.client(t, Config{})
 		began := time.Now()
 		_, err := c.Pod(t.Context(), "uid-1")
@@ -159,7 +159,7 @@ func TestErrorsAreMappedOnceAndKeepTheirCode(t *testing.T) {
 		codes.PermissionDenied: runtime.ErrUnauthorized,
 	} {
 		f := newFake()
-		f.before = func(context.Context, string, any) error { return status.Error(code, "because") }
+		f.setBefore(func(context.Context, string, any) error { return status.Error(code, "because") })
 		_, err := f.client(t, Config{}).Health(t.Context())
 		require.ErrorIs(t, err, want, code)
 		assert.ErrorContains(t, err, "Version: because")

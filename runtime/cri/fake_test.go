@@ -81,8 +81,11 @@ func (f *fake) client(t testing.TB, cfg Config) *Client {
 func (f *fake) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	rpc := info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:]
 	f.record(rpc)
-	if f.before != nil {
-		if err := f.before(ctx, rpc, req); err != nil {
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, rpc, req); err != nil {
 			return nil, err
 		}
 	}
@@ -102,6 +105,13 @@ func (f *fake) record(rpc string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, rpc)
+}
+
+// setBefore changes what is asked before each call.
+func (f *fake) setBefore(ask func(ctx context.Context, rpc string, req any) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = ask
 }
 
 // took returns the calls so far and forgets them.

@@ -28,7 +28,7 @@ import (
 func pullsTake(f *fake, d time.Duration, most *int) {
 	var mu sync.Mutex
 	running := 0
-	f.before = func(ctx context.Context, rpc string, _ any) error {
+	f.setBefore(func(ctx context.Context, rpc string, _ any) error {
 		if rpc != "PullImage" {
 			return nil
 		}
@@ -43,7 +43,7 @@ func pullsTake(f *fake, d time.Duration, most *int) {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-	}
+	})
 }
 
 func ensureTurn(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *turn {
@@ -123,12 +123,12 @@ func TestPullsAreBegunAtARate(t *testing.T) {
 func TestPullFailuresBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.before = func(_ context.Context, rpc string, _ any) error {
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
 			if rpc == "PullImage" {
 				return status.Error(codes.Unknown, "manifest unknown")
 			}
 			return nil
-		}
+		})
 		c := f.client(t, Config{})
 		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
 			_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
@@ -157,13 +157,13 @@ func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
 		ended := make(chan error, 1)
 		pullsTake(f, time.Hour, &most)
 		inner := f.before
-		f.before = func(ctx context.Context, rpc string, req any) error {
+		f.setBefore(func(ctx context.Context, rpc string, req any) error {
 			err := inner(ctx, rpc, req)
 			if rpc == "PullImage" {
 				ended <- err
 			}
 			return err
-		}
+		})
 		c := f.client(t, Config{})
 		first, stopFirst := context.WithCancel(t.Context())
 		second, stopSecond := context.WithCancel(t.Context())
@@ -216,12 +216,12 @@ func TestPullPolicies(t *testing.T) {
 			if tc.present {
 				f.addImage(tc.ref, 0)
 			}
-			f.before = func(_ context.Context, rpc string, _ any) error {
+			f.setBefore(func(_ context.Context, rpc string, _ any) error {
 				if rpc == "PullImage" {
 					return tc.fails
 				}
 				return nil
-			}
+			})
 			im, err := ensureTurn(f.client(t, Config{}), onePod("main")).ensure(t.Context(), wanted{tc.ref, tc.policy})
 			assert.Equal(t, tc.pulls, f.count("PullImage"))
 			if tc.reason == "" {
@@ -266,14 +266,14 @@ func (r *recorder) text() string {
 func TestCredentialsAreNeverTold(t *testing.T) {
 	const password, token = "s3cr3t/pass+word", "tok-0123456789"
 	f := newFake()
-	f.before = func(_ context.Context, rpc string, req any) error {
+	f.setBefore(func(_ context.Context, rpc string, req any) error {
 		if r, ok := req.(*v1.PullImageRequest); ok && rpc == "PullImage" {
 			pair := r.GetAuth().GetUsername() + ":" + r.GetAuth().GetPassword()
 			return status.Errorf(codes.Unauthenticated, "401: Authorization: Basic %s; %s; https://r/?p=%s&t=%s; %q",
 				base64.StdEncoding.EncodeToString([]byte(pair)), pair, url.QueryEscape(password), r.GetAuth().GetIdentityToken(), password)
 		}
 		return nil
-	}
+	})
 	rec := &recorder{}
 	var hooked []error
 	c := f.client(t, Config{Recorder: rec, Hooks: Hooks{Call: func(_ string, _ time.Duration, err error) { hooked = append(hooked, err) }}})
@@ -294,7 +294,7 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 func TestLoginsAreTriedInTurn(t *testing.T) {
 	f := newFake()
 	var tried []string
-	f.before = func(_ context.Context, rpc string, req any) error {
+	f.setBefore(func(_ context.Context, rpc string, req any) error {
 		r, ok := req.(*v1.PullImageRequest)
 		if !ok || rpc != "PullImage" {
 			return nil
@@ -304,7 +304,7 @@ func TestLoginsAreTriedInTurn(t *testing.T) {
 			return status.Error(codes.PermissionDenied, "no")
 		}
 		return nil
-	}
+	})
 	secret := dockerSecret("s", `{"auths":{
 		"reg.example/shop/web":{"username":"exact","password":"xxxx"}, "reg.example/shop":{"username":"team","password":"xxxx"},
 		"reg.example":{"username":"all","password":"xxxx"}, "other.example":{"username":"other","password":"xxxx"}}}`)
@@ -317,12 +317,12 @@ func TestLoginsAreTriedInTurn(t *testing.T) {
 func TestImagesComeWhileTheSandboxIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.before = func(_ context.Context, rpc string, _ any) error {
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
 			if rpc == "PullImage" || rpc == "RunPodSandbox" {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}
+		})
 		c := f.client(t, Config{Pulls: Pulls{AtOnce: 3}})
 		pod := onePod("a", "b", "c")
 		for i := range pod.Spec.Containers {

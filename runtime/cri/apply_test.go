@@ -1,0 +1,339 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// RT-17: the answer of a create is lost after it took effect. The next turn
+// takes over what there is.
+func TestLostAnswersAreAdopted(t *testing.T) {
+	for _, lost := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+		t.Run(lost, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.addImage(busybox, 0)
+				var once atomic.Bool
+				f.after = func(rpc string, _ any) error {
+					if rpc == lost && once.CompareAndSwap(false, true) {
+						return status.Error(codes.DeadlineExceeded, "too late")
+					}
+					return nil
+				}
+				c := f.client(t, Config{})
+				pod := onePod("main")
+				first := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+				require.Len(t, first.Failures, 1)
+				for _, failure := range first.Failures {
+					assert.ErrorIs(t, failure.Err, runtime.ErrDeadline)
+				}
+				// As if nothing had been seen of it: the worst plan there is.
+				plan := startAll(pod)
+				if lost != "RunPodSandbox" {
+					plan = plan[1:]
+				}
+				require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+				seen, err := c.Pod(t.Context(), pod.UID)
+				require.NoError(t, err)
+				require.Len(t, seen.Sandboxes, 1)
+				require.Len(t, seen.Containers, 1)
+				assert.Equal(t, runtime.Running, seen.Containers[0].State)
+			})
+		})
+	}
+}
+
+// RT-17: what is of no use is removed and the name used again.
+func TestLeftoversAreRemoved(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox, 0)
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	seen, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	f.mu.Lock()
+	f.exit(seen.Containers[0].ID, 1)
+	f.mu.Unlock()
+	// The same attempt again, though its container has ended.
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod)[1:], runtime.Materials{}).Failures)
+	again, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	require.Len(t, again.Containers, 1)
+	assert.NotEqual(t, seen.Containers[0].ID, again.Containers[0].ID)
+
+	// A sandbox that has ended, likewise.
+	f.mu.Lock()
+	f.sandboxes[again.Sandboxes[0].ID].State = v1.PodSandboxState_SANDBOX_NOTREADY
+	f.mu.Unlock()
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	last, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	require.Len(t, last.Sandboxes, 1)
+	assert.NotEqual(t, again.Sandboxes[0].ID, last.Sandboxes[0].ID)
+}
+
+// RT-13: a runtime that lost its state does not make restart counts begin anew.
+func TestRestartCountsSurviveALostRuntime(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox, 0)
+	c := f.client(t, Config{})
+	logs := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o700))
+	for _, name := range []string{"0.log", "3.log", "4.log.20261121-040506", "junk.log", "99"} {
+		require.NoError(t, os.WriteFile(filepath.Join(logs, "main", name), nil, 0o600))
+	}
+	pod := onePod("main")
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{LogDir: logs}).Failures)
+	seen, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	assert.Equal(t, uint32(5), seen.Containers[0].Attempt)
+	assert.Equal(t, filepath.Join(logs, "main", "5.log"), seen.Containers[0].LogPath)
+}
+
+// RT-12: another process knows all that this one knew.
+func TestAnotherClientKnowsThePodFromTheRuntimeAlone(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox, 0)
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	seven := int64(7)
+	pod.Spec.TerminationGracePeriodSeconds = &seven
+	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	pod.Spec.Containers[0].Lifecycle = sleepHook(3)
+	plan := startAll(pod)
+	plan[1].Attempt, plan[1].Step, plan[1].Round = 4, 2, 1
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	seen, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	ct := seen.Containers[0]
+	assert.Equal(t, runtime.HashContainer(&pod.Spec.Containers[0]), ct.Hash)
+	assert.Equal(t, uint32(4), ct.Attempt)
+	assert.Equal(t, 2, ct.BackOffStep)
+	assert.Equal(t, uint32(1), ct.Round)
+	assert.Equal(t, 7*time.Second, ct.GracePeriod)
+	assert.Equal(t, int64(3), ct.PreStop.Sleep.Seconds)
+	assert.Equal(t, "file", seen.Sandboxes[0].Source)
+	assert.Equal(t, 7*time.Second, seen.Sandboxes[0].GracePeriod)
+	assert.Equal(t, []any{"web", "shop", types.UID("uid-1")}, []any{seen.Name, seen.Namespace, seen.UID})
+}
+
+func TestBackOffsAreReportedNotCarriedOut(t *testing.T) {
+	f := newFake()
+	until := time.Now().Add(time.Minute)
+	applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), []runtime.Action{
+		{Verb: runtime.Wait, Container: "main", Reason: "CrashLoopBackOff", Message: "back-off 10s", Until: until},
+	}, runtime.Materials{})
+	assert.Equal(t, map[string]runtime.Failure{"main": {Reason: "CrashLoopBackOff", Message: "back-off 10s", Until: until}}, applied.Failures)
+	assert.False(t, applied.Changed)
+	assert.Empty(t, f.took())
+}
+
+func TestFailuresAreNamed(t *testing.T) {
+	cases := []struct {
+		rpc, container, reason string
+		edit                   func(*corev1.Pod)
+	}{
+		{"RunPodSandbox", "", "CreatePodSandboxError", nil},
+		{"PodSandboxStatus", "", "CreatePodSandboxError", nil},
+		{"ImageStatus", "main", "ImageInspectError", nil},
+		{"CreateContainer", "main", "CreateContainerError", nil},
+		{"StartContainer", "main", "RunContainerError", nil},
+		{"", "main", "CreateContainerConfigError", func(p *corev1.Pod) {
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}
+		}},
+		{"", "", "ConfigPodSandboxError", func(p *corev1.Pod) { no := false; p.Spec.HostUsers = &no }},
+	}
+	for _, tc := range cases {
+		t.Run(tc.reason, func(t *testing.T) {
+			f := newFake()
+			f.addImage(busybox, 0)
+			f.setBefore(func(_ context.Context, rpc string, _ any) error {
+				if rpc == tc.rpc {
+					return status.Error(codes.Internal, "broken")
+				}
+				return nil
+			})
+			pod := onePod("main")
+			if tc.edit != nil {
+				tc.edit(pod)
+			}
+			applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+			require.Len(t, applied.Failures, 1)
+			assert.Equal(t, tc.reason, applied.Failures[tc.container].Reason)
+			assert.Error(t, applied.Failures[tc.container].Err)
+		})
+	}
+}
+
+// PW-6: the end of a turn's context ends it at once, wherever it is.
+func TestApplyEndsWithItsContext(t *testing.T) {
+	for _, at := range []string{"ImageStatus", "RunPodSandbox", "PodSandboxStatus", "CreateContainer", "StartContainer", "ExecSync"} {
+		t.Run(at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.addImage(busybox, 0)
+				f.setBefore(func(ctx context.Context, rpc string, _ any) error {
+					if rpc == at {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				})
+				c := f.client(t, Config{})
+				pod := onePod("main")
+				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				applied := c.Apply(ctx, pod, startAll(pod), runtime.Materials{})
+				assert.Equal(t, time.Second, time.Since(began))
+				assert.NotEmpty(t, applied.Failures)
+				assert.Zero(t, c.starts.inUse)
+			})
+		})
+	}
+}
+
+// Starts are bounded; deletes are not.
+func TestStartsAreBoundedDeletesAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.addImage(busybox, 0)
+		var now, most atomic.Int64
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
+			if rpc == "RunPodSandbox" {
+				most.Store(max(most.Load(), now.Add(1)))
+				time.Sleep(time.Second)
+				now.Add(-1)
+			}
+			return nil
+		})
+		c := f.client(t, Config{StartsAtOnce: 3, MaxStartsAtOnce: 3})
+		done := make(chan int, 9)
+		for i := range 9 {
+			pod := onePod("main")
+			pod.UID = types.UID(fmt.Sprint("uid-", i))
+			go func() {
+				assert.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+				done <- i
+			}()
+			synctest.Wait()
+		}
+		seen := runtime.Pod{UID: "other", Sandboxes: []runtime.Sandbox{{ID: "sb-0", State: runtime.SandboxReady}}}
+		began := time.Now()
+		require.NoError(t, c.Kill(t.Context(), onePod(), seen, runtime.Ending{Grace: time.Second}))
+		assert.Zero(t, time.Since(began))
+		for round := range 3 { // the oldest first
+			got := []int{<-done, <-done, <-done}
+			assert.ElementsMatch(t, []int{3 * round, 3*round + 1, 3*round + 2}, got)
+		}
+		assert.Equal(t, int64(3), most.Load())
+	})
+}
+
+func TestResourcesAreChangedInPlace(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
+	seen := running(t, f, c, pod)
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("2")},
+	}
+	plan := []runtime.Action{{Verb: runtime.UpdateResources, Container: "main", ID: seen.Containers[0].ID}}
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	require.Len(t, f.updates, 1)
+	linux := f.updates[0].GetLinux()
+	assert.Equal(t, []int64{512, 200000, 100000, -1}, []int64{linux.GetCpuShares(), linux.GetCpuQuota(), linux.GetCpuPeriod(), linux.GetMemoryLimitInBytes()})
+
+	// What is known of the container is asked for anew.
+	again, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	assert.Equal(t, "500m", again.Containers[0].Resources.CPURequest.String())
+	assert.Equal(t, "2", again.Containers[0].Resources.CPULimit.String())
+	assert.Nil(t, again.Containers[0].Resources.MemoryLimit)
+}
+
+// RT-18: an answer far above what gRPC takes by default.
+func TestTwentyThousandDeadContainers(t *testing.T) {
+	f := newFake()
+	labels := map[string]string{runtime.LabelPodUID: "uid-1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "shop"}
+	notes := map[string]string{"padding": strings.Repeat("x", 300)}
+	for i := range 20_000 {
+		id := fmt.Sprint("dead-", i)
+		f.containers[id] = &v1.ContainerStatus{
+			Id: id, Metadata: &v1.ContainerMetadata{Name: "main", Attempt: uint32(i)}, State: v1.ContainerState_CONTAINER_EXITED,
+			Labels: labels, Annotations: notes, FinishedAt: 1,
+		}
+	}
+	pods, err := f.client(t, Config{}).Pods(t.Context())
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	assert.Len(t, pods[0].Containers, 20_000)
+}
+
+func TestImages(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox, 0)
+	c := f.client(t, Config{})
+	for range 2 {
+		images, err := c.Images(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []runtime.Image{{ID: "sha256:" + busybox, Tags: []string{busybox}}}, images)
+	}
+	assert.Equal(t, 1, f.count("StreamImages"), "asked for once: it is Unimplemented")
+	require.NoError(t, c.RemoveImage(t.Context(), busybox))
+	require.NoError(t, c.RemoveImage(t.Context(), busybox), "a missing image is no error")
+	fs, _, err := c.ImageFS(t.Context())
+	require.NoError(t, err)
+	require.Len(t, fs, 1)
+	assert.Equal(t, []any{"/images", uint64(7), uint64(3)}, []any{fs[0].Mountpoint, fs[0].UsedBytes, fs[0].InodesUsed})
+}
+
+func TestExec(t *testing.T) {
+	f := newFake()
+	f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
+		assert.Equal(t, int64(2), r.GetTimeout(), "rounded up: 0 would be no timeout")
+		return &v1.ExecSyncResponse{Stdout: []byte("abc"), Stderr: []byte("defg"), ExitCode: 9}, nil
+	}
+	c := f.client(t, Config{})
+	for limit, want := range map[int]string{100: "abcdefg", 5: "abcde", 2: "ab", 0: "", -1: ""} {
+		out, code, err := c.Exec(t.Context(), "ct", []string{"x"}, 1500*time.Millisecond, limit)
+		require.NoError(t, err)
+		assert.Equal(t, want, string(out))
+		assert.Equal(t, 9, code)
+	}
+}
+
+func TestNewReportsAllFaultsAtOnce(t *testing.T) {
+	_, err := New(nil, Config{})
+	require.Error(t, err)
+	cc, err := Dial("unix:///nowhere")
+	require.NoError(t, err)
+	defer func() { _ = cc.Close() }()
+	_, err = New(cc, Config{
+		Timeout: -1, StartsAtOnce: -1, Node: Node{SeccompRoot: "x", CPUQuotaPeriod: time.Hour, HugePageSizes: []string{"2Mi"}}, Pulls: Pulls{AtOnce: -1},
+	})
+	for _, part := range []string{"Timeout", "StartsAtOnce", "path of Node", "CPUQuotaPeriod", "HugePageSizes", "Pulls"} {
+		assert.ErrorContains(t, err, part)
+	}
+}

@@ -1,0 +1,279 @@
+package cri
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// running starts all containers of the pod and returns what is seen of it.
+func running(t *testing.T, f *fake, c *Client, pod *corev1.Pod) runtime.Pod {
+	f.addImage(busybox, 0)
+	plan := []runtime.Action{{Verb: runtime.CreateSandbox}}
+	for ct, kind := range runtime.Specs(pod) {
+		plan = append(plan, runtime.Action{Verb: runtime.StartContainer, Container: ct.Name, Kind: kind})
+	}
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	seen, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	return seen
+}
+
+func sleepHook(seconds int64) *corev1.Lifecycle {
+	return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
+}
+
+// RT-9: the hook counts inside the grace period, all containers at once, then
+// the sandbox.
+func TestKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, rec := newFake(), &recorder{}
+		c := f.client(t, Config{Recorder: rec})
+		pod := onePod("hooked", "plain", "slow")
+		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
+		pod.Spec.Containers[2].Lifecycle = sleepHook(1000)
+		seen := running(t, f, c, pod)
+		f.took()
+		began := time.Now()
+		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 30 * time.Second}))
+		assert.Equal(t, 30*time.Second, time.Since(began))
+		assert.Equal(t, int64(20), f.stops[seen.Latest("hooked").ID])
+		assert.Equal(t, int64(30), f.stops[seen.Latest("plain").ID])
+		assert.Equal(t, int64(1), f.stops[seen.Latest("slow").ID], "the hook used the grace up")
+		assert.Contains(t, rec.text(), "FailedPreStopHook")
+		calls := f.took()
+		assert.Equal(t, "StopPodSandbox", calls[len(calls)-1])
+
+		after, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.False(t, after.Running())
+		assert.Nil(t, after.ReadySandbox())
+		require.NoError(t, c.Remove(t.Context(), after))
+		gone, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.Empty(t, gone.Sandboxes)
+		assert.Empty(t, gone.Containers)
+		assert.Empty(t, c.facts.pods)
+		assert.Empty(t, c.hooked.ids)
+	})
+}
+
+// RT-6: sidecars end after the regular containers, in reverse order.
+func TestSidecarsEndLast(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	always := corev1.ContainerRestartPolicyAlways
+	for _, name := range []string{"first", "second"} {
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name, Image: busybox, RestartPolicy: &always})
+	}
+	seen := running(t, f, c, pod)
+	var order []string
+	var mu sync.Mutex
+	f.setBefore(func(_ context.Context, rpc string, req any) error {
+		if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" {
+			mu.Lock()
+			order = append(order, byID(seen.Containers, r.ContainerId).Name)
+			mu.Unlock()
+		}
+		return nil
+	})
+	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 5 * time.Second}))
+	assert.Equal(t, []string{"main", "second", "first"}, order)
+}
+
+// PW-5: a forced kill runs no hook and has no grace.
+func TestForcedKill(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	pod.Spec.Containers[0].Lifecycle = sleepHook(1000)
+	seen := running(t, f, c, pod)
+	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{}))
+	assert.Equal(t, int64(0), f.stops[seen.Containers[0].ID])
+}
+
+// A kill that was cut short by a shorter grace does not run the hook again if
+// it was through.
+func TestAHookRunsOnceHoweverOftenAPodIsKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		hooks := 0
+		f.execute = func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) { hooks++; return &v1.ExecSyncResponse{}, nil }
+		c := f.client(t, Config{})
+		pod := onePod("main")
+		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"drain"}}}}
+		seen := running(t, f, c, pod)
+		f.setBefore(func(ctx context.Context, rpc string, _ any) error {
+			if rpc == "StopContainer" {
+				<-ctx.Done()
+				return status.FromContextError(ctx.Err()).Err()
+			}
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.Kill(ctx, pod, seen, runtime.Ending{Grace: 30 * time.Second}), context.DeadlineExceeded)
+		f.setBefore(nil)
+		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 2 * time.Second}))
+		assert.Equal(t, 1, hooks)
+	})
+}
+
+// PW-11: an orphan is ended by what it carries itself.
+func TestKillOfAnOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := f.client(t, Config{})
+		pod := onePod("main")
+		pod.Spec.Containers[0].Lifecycle = sleepHook(4)
+		seen := running(t, f, c, pod)
+		stand := &corev1.Pod{}
+		stand.UID, stand.Name, stand.Namespace = seen.UID, seen.Name, seen.Namespace
+		require.NoError(t, c.Kill(t.Context(), stand, seen, runtime.Ending{Grace: seen.Containers[0].GracePeriod}))
+		assert.Equal(t, int64(26), f.stops[seen.Containers[0].ID])
+	})
+}
+
+func TestRemoveRefusesWhatMayRun(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	seen := running(t, f, c, onePod("main"))
+	require.ErrorIs(t, c.Remove(t.Context(), seen), runtime.ErrNotReady)
+	assert.Zero(t, f.count("RemovePodSandbox"))
+}
+
+// A container that cannot be ended is not started a second time.
+func TestNoStartAfterAFailedKill(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	seen := running(t, f, c, pod)
+	f.setBefore(func(_ context.Context, rpc string, _ any) error {
+		if rpc == "StopContainer" {
+			return status.Error(codes.Internal, "stuck")
+		}
+		return nil
+	})
+	f.took()
+	applied := c.Apply(t.Context(), pod, []runtime.Action{
+		{Verb: runtime.KillContainer, Container: "main", ID: seen.Containers[0].ID, Grace: time.Second},
+		{Verb: runtime.StartContainer, Container: "main", Attempt: 1},
+	}, runtime.Materials{})
+	assert.Equal(t, "KillContainerError", applied.Failures["main"].Reason)
+	assert.Zero(t, f.count("CreateContainer"))
+}
+
+// RT-10
+func TestPostStart(t *testing.T) {
+	cases := []struct {
+		name string
+		exit int32
+		err  error
+		want string
+	}{
+		{"that works", 0, nil, ""},
+		{"that fails", 7, nil, "PostStartHookError"},
+		{"that cannot be run", 0, status.Error(codes.Unknown, "no such command"), "PostStartHookError"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			f, rec := newFake(), &recorder{}
+			f.addImage(busybox, 0)
+			f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
+				assert.Equal(t, []string{"warm", "up"}, r.GetCmd())
+				return &v1.ExecSyncResponse{ExitCode: tc.exit, Stderr: []byte("too cold")}, tc.err
+			}
+			c := f.client(t, Config{Recorder: rec})
+			pod := onePod("main")
+			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm", "up"}}}}
+			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+			assert.Equal(t, tc.want, applied.Failures["main"].Reason)
+			seen, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			if tc.want == "" {
+				assert.Equal(t, runtime.Running, seen.Containers[0].State)
+				return
+			}
+			assert.Equal(t, runtime.Exited, seen.Containers[0].State)
+			assert.Contains(t, rec.text(), "FailedPostStartHook")
+			assert.Contains(t, f.took(), "StopContainer")
+		})
+	}
+}
+
+func TestHTTPHook(t *testing.T) {
+	var got *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		http.Redirect(w, r, "http://192.0.2.1/elsewhere", http.StatusFound)
+	}))
+	defer server.Close()
+	var dialled string
+	c := newFake().client(t, Config{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialled = address
+		return new(net.Dialer).DialContext(ctx, network, strings.TrimPrefix(server.URL, "http://"))
+	}})
+	to := hookTarget{id: "x", ip: "10.0.0.7", ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9000}}}
+	err := c.runHook(t.Context(), to, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+		Path: "stop?now=1", Port: intstr.FromString("admin"),
+		HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "1"}, {Name: "X-A", Value: "2"}, {Name: "Host", Value: "web.local"}},
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, "10.0.0.7:9000", dialled, "a redirect to another host is not followed")
+	assert.Equal(t, "/stop?now=1", got.URL.String())
+	assert.Equal(t, []string{"1", "2"}, got.Header["X-A"])
+	assert.Equal(t, "web.local", got.Host)
+	assert.Contains(t, got.UserAgent(), "kube-lifecycle/")
+
+	for _, bad := range []*corev1.LifecycleHandler{
+		{},
+		{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("nothing")}},
+		{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(0)}},
+	} {
+		assert.ErrorIs(t, c.runHook(t.Context(), to, bad), runtime.ErrInvalid)
+	}
+	assert.ErrorIs(t, c.runHook(t.Context(), hookTarget{}, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}), runtime.ErrNotReady)
+}
+
+// A hung stop is bounded by the grace period and the deadline of the call, and
+// holds up no other container.
+func TestAHungStopHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := f.client(t, Config{})
+		pod := onePod("a", "b")
+		seen := running(t, f, c, pod)
+		f.setBefore(func(ctx context.Context, rpc string, req any) error {
+			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == seen.Latest("a").ID {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		began := time.Now()
+		err := c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 10 * time.Second})
+		require.ErrorIs(t, err, runtime.ErrDeadline)
+		assert.ErrorContains(t, err, "StopContainer "+seen.Latest("a").ID+": no answer within 2m10s")
+		assert.Equal(t, 130*time.Second, time.Since(began))
+		assert.True(t, slices.Contains(f.took(), "StopContainer"))
+		assert.Contains(t, f.stops, seen.Latest("b").ID)
+	})
+}
