@@ -9,7 +9,8 @@ import (
 
 // compile reads a command as a script, so that everyday test pods behave in a
 // simulation as they do on a machine: sleep, echo, exit, true, false, and sh -c
-// of these, parted by ; or && or newlines. ok is false for anything else.
+// of these, parted by ; or & or newlines, with traps of TERM that ignore it or
+// exit. ok is false for anything else.
 func compile(argv []string) (s Script, ok bool) {
 	if len(argv) == 0 {
 		return Script{}, false
@@ -54,7 +55,7 @@ func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 	name, args := argv[0][strings.LastIndexByte(argv[0], '/')+1:], argv[1:]
 	*code = 0
 	switch {
-	case name == "true" || name == ":":
+	case name == "true" || name == ":" || name == "wait":
 	case name == "false":
 		*code = 1
 	case name == "exit" && len(args) <= 1:
@@ -78,12 +79,25 @@ func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 		}
 		line.Text = strings.Join(args, " ")
 		s.Output = append(s.Output, line)
-	case name == "trap" && len(args) >= 2 && args[0] == "":
-		s.IgnoreTERM = true
+	case name == "trap" && len(args) == 2 && args[1] == "TERM":
+		return false, s.trap(args[0])
 	default:
 		return false, false
 	}
 	return false, true
+}
+
+// trap reads what a shell is to do at SIGTERM.
+func (s *Script) trap(action string) bool {
+	if action == "" {
+		s.IgnoreTERM = true
+		return true
+	}
+	code, ok := strings.CutPrefix(action, "exit ")
+	n, err := strconv.ParseUint(code, 10, 8)
+	exit := int32(n)
+	s.TermExitCode = &exit
+	return ok && err == nil
 }
 
 // sleepTime reads the argument of sleep.
@@ -134,6 +148,8 @@ func split(text string) (steps [][]string, ok bool) {
 		case c == '&' && strings.HasPrefix(text[i:], "&&"):
 			endStep()
 			i++
+		case c == '&':
+			endStep()
 		case c == '>' && strings.HasPrefix(text[i:], ">&2"), c == '1' && !inWord && strings.HasPrefix(text[i:], "1>&2"):
 			endWord()
 			argv = append(argv, ">&2")

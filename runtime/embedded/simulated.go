@@ -47,6 +47,9 @@ func (s *Simulated) scriptOf(c *Container) (Script, error) {
 		if compiled, ok := compile(argv); ok {
 			script.RunFor, script.ExitCodes, script.Output = compiled.RunFor, compiled.ExitCodes, compiled.Output
 			script.IgnoreTERM = script.IgnoreTERM || compiled.IgnoreTERM
+			if compiled.TermExitCode != nil {
+				script.TermExitCode = compiled.TermExitCode
+			}
 		}
 	}
 	name := c.Config.GetMetadata().GetName()

@@ -1,0 +1,203 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// listener collects the events of a case's pods.
+type listener struct {
+	c      *C
+	mu     sync.Mutex // guards the rest
+	events []*v1.ContainerEventResponse
+	err    error
+}
+
+// listen subscribes to events, until the case ends. Some runtimes send headers
+// only with the first event, so a probe pod tells when the stream is live.
+func (c *C) listen() *listener {
+	s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
+	c.implemented(err, "GetContainerEvents")
+	l := &listener{c: c}
+	go func() { // ends with the case's context
+		for {
+			e, err := s.Recv()
+			l.mu.Lock()
+			if err != nil {
+				l.err = err
+				l.mu.Unlock()
+				return
+			}
+			if e.GetPodSandboxStatus().GetMetadata().GetNamespace() == c.ns {
+				l.events = append(l.events, e)
+			}
+			l.mu.Unlock()
+		}
+	}()
+	probe := c.pod("probe")
+	c.until(10*time.Second, "the event stream is live", func() bool {
+		if err := l.fault(); err != nil && !errors.Is(err, context.Canceled) {
+			c.implemented(err, "GetContainerEvents")
+		}
+		if len(l.of(probe.id)) > 0 {
+			return true
+		}
+		if probe.create("ping", sh(long), again(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
+			return false
+		}
+		return l.any()
+	})
+	return l
+}
+
+func (l *listener) fault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *listener) any() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.events) > 0
+}
+
+// of returns the events about a container or sandbox.
+func (l *listener) of(id string) []*v1.ContainerEventResponse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []*v1.ContainerEventResponse
+	for _, e := range l.events {
+		if e.GetContainerId() == id {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// told waits for an event of a kind.
+func (l *listener) told(id string, kind v1.ContainerEventType) *v1.ContainerEventResponse {
+	var found *v1.ContainerEventResponse
+	l.c.until(5*time.Second, kind.String(), func() bool {
+		for _, e := range l.of(id) {
+			if e.GetContainerEventType() == kind {
+				found = e
+			}
+		}
+		return found != nil
+	})
+	return found
+}
+
+const (
+	evCreated = v1.ContainerEventType_CONTAINER_CREATED_EVENT
+	evStarted = v1.ContainerEventType_CONTAINER_STARTED_EVENT
+	evStopped = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
+	evDeleted = v1.ContainerEventType_CONTAINER_DELETED_EVENT
+)
+
+func eventCases() []testCase {
+	return []testCase{
+		{"a container's life is told in order", "it would see a container die before it started", 0, func(c *C) {
+			l := c.listen()
+			p := c.pod("p")
+			id := p.start("c", "exit 0")
+			c.exited(id)
+			c.ok(c.remove(id), "remove container")
+			l.told(id, evDeleted)
+			var kinds []v1.ContainerEventType
+			for _, e := range l.of(id) {
+				kinds = append(kinds, e.GetContainerEventType())
+			}
+			want := []v1.ContainerEventType{evCreated, evStarted, evStopped, evDeleted}
+			if len(kinds) != len(want) {
+				c.fatal("events are %v, want %v", kinds, want)
+			}
+			for i := range want {
+				same(c, want[i], kinds[i], "event")
+			}
+		}},
+		{"a crash is told at once", "it would notice a crash only by asking all pods again", 0, func(c *C) {
+			l := c.listen()
+			id := c.pod("p").start("c", "sleep 0.3; exit 1")
+			l.told(id, evStopped)
+			c.check(time.Since(time.Unix(0, c.status(id).GetFinishedAt())) < 2*time.Second, "the end was told late")
+		}},
+		{"what an event tells can be asked for", "it would look before the change is visible, and not look again", 0, func(c *C) {
+			l := c.listen()
+			p := c.pod("p")
+			id := p.start("c", "sleep 0.2; exit 4")
+			l.told(id, evStopped)
+			st := c.status(id)
+			same(c, exited, st.GetState(), "state right after the event")
+			same(c, 4, st.GetExitCode(), "exit code right after the event")
+		}},
+		{"an event carries its pod", "it could not tell whose event it is", 0, func(c *C) {
+			l := c.listen()
+			p := c.pod("p")
+			id := p.start("c", long)
+			e := l.told(id, evStarted)
+			same(c, p.id, e.GetPodSandboxStatus().GetId(), "sandbox id")
+			same(c, p.cfg.GetMetadata().GetUid(), e.GetPodSandboxStatus().GetMetadata().GetUid(), "uid")
+			c.check(e.GetCreatedAt() > 0, "the event has no time")
+		}},
+		{"a pod's own life is told", "a sandbox that died would be noticed late", 0, func(c *C) {
+			l := c.listen()
+			p := c.pod("p")
+			l.told(p.id, evStarted)
+			c.ok(p.stop(), "stop pod")
+			l.told(p.id, evStopped)
+			c.ok(p.remove(), "remove pod")
+			l.told(p.id, evDeleted)
+		}},
+		{"events of many pods are all told", "pods that start together would be lost", 0, func(c *C) {
+			l := c.listen()
+			var wg sync.WaitGroup
+			started := make(chan string, 6)
+			for _, n := range []string{"a", "b", "d", "e", "f", "g"} {
+				wg.Go(func() { started <- c.pod(n).start("c", long) })
+			}
+			wg.Wait()
+			close(started)
+			n := 0
+			for id := range started {
+				l.told(id, evStarted)
+				n++
+			}
+			same(c, 6, n, "containers")
+		}},
+		{"two readers are told the same", "a second tool on the node would steal the kubelet's events", 0, func(c *C) {
+			a, b := c.listen(), &listener{c: c}
+			s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
+			c.ok(err, "second event stream")
+			go func() {
+				for {
+					e, err := s.Recv()
+					if err != nil {
+						return
+					}
+					b.mu.Lock()
+					b.events = append(b.events, e)
+					b.mu.Unlock()
+				}
+			}()
+			c.wait(500 * time.Millisecond)
+			id := c.pod("p").start("c", long)
+			a.told(id, evStarted)
+			b.told(id, evStarted)
+		}},
+		{"a reader that does not read holds up nobody", "a hung tool would stop all pods from starting", 0, func(c *C) {
+			_, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
+			c.implemented(err, "GetContainerEvents")
+			p := c.pod("p")
+			for i := range uint32(8) {
+				id := p.start("c", long, again(i))
+				c.ok(c.remove(id), "remove container")
+			}
+		}},
+	}
+}

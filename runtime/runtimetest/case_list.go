@@ -1,0 +1,167 @@
+package runtimetest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// drain reads a streamed list to its end.
+func drain[R any](c *C, s grpc.ServerStreamingClient[R], err error, what string, each func(*R)) {
+	c.implemented(err, what)
+	for {
+		r, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		c.implemented(err, what)
+		each(r)
+	}
+}
+
+// set wants two lists to hold the same, each once.
+func set(c *C, want, got []string, what string) {
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		c.Errorf("%s: is %d long %.400q, want %d: %.400q", what, len(got), got, len(want), want)
+	}
+}
+
+func inState(s v1.ContainerState) *v1.ContainerStateValue { return &v1.ContainerStateValue{State: s} }
+
+func listCases() []testCase {
+	return []testCase{
+		{"pods are found by id", "each inspection would have to read the whole node", 0, func(c *C) {
+			a := c.pod("a")
+			c.pod("b")
+			list := c.pods(&v1.PodSandboxFilter{Id: a.id})
+			same(c, 1, len(list), "pods")
+			same(c, a.id, list[0].GetId(), "id")
+		}},
+		{"pods are found by state", "dead sandboxes would be taken for living ones", 0, func(c *C) {
+			a, b := c.pod("a"), c.pod("b")
+			c.ok(a.stop(), "stop pod a")
+			for state, want := range map[v1.PodSandboxState]string{ready: b.id, notReady: a.id} {
+				var got []string
+				for _, p := range c.pods(&v1.PodSandboxFilter{State: &v1.PodSandboxStateValue{State: state}}) {
+					got = append(got, p.GetId())
+				}
+				set(c, []string{want}, got, state.String())
+			}
+		}},
+		{"pods are found by labels, all of them", "a pod's sandboxes could not be found by its uid", 0, func(c *C) {
+			a := c.pod("a")
+			c.pod("b")
+			list := c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{
+				runLabel: c.s.id, "io.kubernetes.pod.uid": a.cfg.GetMetadata().GetUid(),
+			}})
+			same(c, 1, len(list), "pods")
+			same(c, 0, len(c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id, "none": "x"}})), "pods with a label that none has")
+		}},
+		{"a filter that nothing meets gives an empty list", "nothing found would look like everything found", 0, func(c *C) {
+			c.pod("a").start("c", long)
+			same(c, 0, len(c.pods(&v1.PodSandboxFilter{Id: unknownID})), "pods")
+			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: unknownID})), "containers")
+			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: unknownID})), "containers of a pod")
+		}},
+		{"containers are found by pod", "it would stop the containers of another pod", 0, func(c *C) {
+			a, b := c.pod("a"), c.pod("b")
+			want := []string{a.start("x", long), a.create("y", sh(long))}
+			b.start("x", long)
+			set(c, want, ids(c.containers(&v1.ContainerFilter{PodSandboxId: a.id})), "containers of pod a")
+		}},
+		{"containers are found by state", "it would take dead containers for running ones", 0, func(c *C) {
+			p := c.pod("p")
+			made, runs, dead := p.create("a", sh(long)), p.start("b", long), p.start("d", "exit 0")
+			c.exited(dead)
+			for state, want := range map[v1.ContainerState]string{created: made, running: runs, exited: dead} {
+				set(c, []string{want}, ids(c.containers(&v1.ContainerFilter{PodSandboxId: p.id, State: inState(state)})), state.String())
+			}
+		}},
+		{"containers are found by labels", "a container could not be found by its name", 0, func(c *C) {
+			p := c.pod("p")
+			want := p.create("a", sh(long))
+			p.create("b", sh(long))
+			got := c.containers(&v1.ContainerFilter{LabelSelector: map[string]string{
+				"io.kubernetes.pod.uid": p.cfg.GetMetadata().GetUid(), "io.kubernetes.container.name": "a",
+			}})
+			set(c, []string{want}, ids(got), "containers")
+		}},
+		{"all parts of a filter count together", "it would act on containers that it did not mean", 0, func(c *C) {
+			a, b := c.pod("a"), c.pod("b")
+			a.start("x", long)
+			id := b.start("x", long)
+			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id, PodSandboxId: a.id})), "containers of b in pod a")
+			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id, State: inState(exited)})), "running container as exited")
+			same(c, 1, len(c.containers(&v1.ContainerFilter{Id: id, PodSandboxId: b.id, State: inState(running)})), "the one that is meant")
+		}},
+		{"a list without a filter has all", "pods that are missing from a list are taken for dead", 0, func(c *C) {
+			a, b := c.pod("a"), c.pod("b")
+			want := []string{a.create("x", sh(long)), b.start("x", long)}
+			all := ids(c.containers(nil))
+			for _, id := range want {
+				c.check(slices.Contains(all, id), "container %s is missing", id)
+			}
+			same(c, 2, len(c.pods(nil)), "pods")
+		}},
+		{"list and status tell the same", "a pod would flap between two views", 0, func(c *C) {
+			p := c.pod("p")
+			dead := p.start("a", "exit 2")
+			c.exited(dead)
+			p.start("b", long)
+			for _, item := range c.containers(&v1.ContainerFilter{PodSandboxId: p.id}) {
+				st := c.status(item.GetId())
+				same(c, st.GetState(), item.GetState(), "state")
+				same(c, st.GetCreatedAt(), item.GetCreatedAt(), "creation time")
+				same(c, st.GetImageRef(), item.GetImageRef(), "image_ref")
+				same(c, st.GetMetadata().GetName(), item.GetMetadata().GetName(), "name")
+			}
+		}},
+		{"streamed pods are the listed pods", "a big node could not be read", alone, func(c *C) {
+			c.pod("a")
+			c.pod("b")
+			s, err := c.rs.StreamPodSandboxes(c.ctx, &v1.StreamPodSandboxesRequest{})
+			var want, got []string
+			drain(c, s, err, "StreamPodSandboxes", func(r *v1.StreamPodSandboxesResponse) {
+				c.check(len(r.GetPodSandboxes()) > 0, "an empty part")
+				for _, p := range r.GetPodSandboxes() {
+					got = append(got, p.GetId())
+				}
+			})
+			list, err := c.rs.ListPodSandbox(c.ctx, &v1.ListPodSandboxRequest{})
+			c.ok(err, "list pods")
+			for _, p := range list.GetItems() {
+				want = append(want, p.GetId())
+			}
+			set(c, want, got, "streamed pods")
+		}},
+		{"streamed containers are the listed containers", "a big node could not be read", alone, func(c *C) {
+			p := c.pod("a")
+			p.create("x", sh(long))
+			p.create("y", sh(long))
+			s, err := c.rs.StreamContainers(c.ctx, &v1.StreamContainersRequest{Filter: &v1.ContainerFilter{PodSandboxId: p.id}})
+			var got []string
+			drain(c, s, err, "StreamContainers", func(r *v1.StreamContainersResponse) { got = append(got, ids(r.GetContainers())...) })
+			set(c, ids(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), got, "streamed containers")
+		}},
+		{"many pods with long annotations can be listed", "a full node would be unreadable, and all its pods taken for dead", alone, func(c *C) {
+			blob := strings.Repeat("x", 8<<10)
+			var want, got []string
+			for i := range c.s.big {
+				p := c.pod(fmt.Sprintf("p%d", i), func(cfg *v1.PodSandboxConfig) { cfg.Annotations["sublet.dev/blob"] = blob }, hostNetwork)
+				want = append(want, p.id)
+			}
+			for _, p := range c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id}}) {
+				got = append(got, p.GetId())
+				same(c, len(blob), len(p.GetAnnotations()["sublet.dev/blob"]), "length of the annotation")
+			}
+			set(c, want, got, "pods")
+		}},
+	}
+}
