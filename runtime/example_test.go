@@ -1,0 +1,48 @@
+package runtime_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// A pod with an init container, from nothing to running: each look at the
+// runtime gives the next steps.
+func ExamplePlan() {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "migrate", Image: "db:1"}},
+			Containers:     []corev1.Container{{Name: "app", Image: "app:1"}, {Name: "log", Image: "log:1"}},
+		},
+	}
+	tell := func(plan []runtime.Action) {
+		for _, a := range plan {
+			fmt.Println(strings.TrimSpace(a.Verb.String() + " " + a.Container))
+		}
+		fmt.Println("--")
+	}
+	now := time.Now()
+
+	tell(runtime.Plan(pod, runtime.View{}, now))
+
+	seen := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady}}}
+	seen.Containers = []runtime.Container{{ID: "m", Name: "migrate", SandboxID: "s", State: runtime.Running}}
+	tell(runtime.Plan(pod, runtime.View{Pod: seen}, now))
+
+	seen.Containers[0].State = runtime.Exited
+	tell(runtime.Plan(pod, runtime.View{Pod: seen}, now))
+	// Output:
+	// CreateSandbox
+	// StartContainer migrate
+	// --
+	// --
+	// StartContainer app
+	// StartContainer log
+	// --
+}

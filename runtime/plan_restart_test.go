@@ -1,0 +1,208 @@
+package runtime_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// RT-4
+func TestRestartPolicies(t *testing.T) {
+	one := func(p corev1.RestartPolicy, tweaks ...tweak) *corev1.Pod {
+		return newPod(p, regular("a", tweaks...), regular("b"))
+	}
+	after := func(code int32, more ...put) runtime.View {
+		return newView(append([]put{ready(0), exited("a", code), running("b")}, more...)...)
+	}
+	const restarted = "start a#1 step 1"
+	own := policy
+	testPlans(t, []planCase{
+		{"always, success", one(always), after(0), restarted},
+		{"always, failure", one(always), after(1), restarted},
+		{"on failure, success", one(onFailure), after(0), ""},
+		{"on failure, failure", one(onFailure), after(1), restarted},
+		{"never, success", one(never), after(0), ""},
+		{"never, failure", one(never), after(1), ""},
+		{"its own: never", one(always, own(corev1.ContainerRestartPolicyNever)), after(1), ""},
+		{"its own: always", one(never, own(corev1.ContainerRestartPolicyAlways)), after(0), restarted},
+		{"its own: on failure", one(never, own(corev1.ContainerRestartPolicyOnFailure)), after(1), restarted},
+		{"rule fits", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, in, 42, 43)), after(43), restarted},
+		{"rule does not fit", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, in, 42)), after(1), ""},
+		{"rule by what is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(1), restarted},
+		{"rule by what is not, and is", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(42), ""},
+		{"rule without codes", one(never, func(c *corev1.Container) {
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: again}}
+		}), after(1), ""},
+		{"unknown under never", one(never), newView(ready(0), seen("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
+		{"made but not started, under never", one(never), newView(ready(0), seen("a", 0, runtime.Created), running("b")), "remove a#0; start a#0"},
+		{"restart counts of a runtime that forgot", one(always), newView(ready(0), running("b"), restarts("a", 6)), "start a#7"}, // RT-13
+		{"restart counts: the higher counts", one(always), after(1, restarts("a", 4)), "start a#5 step 1"},
+		{"not in the spec", one(always), newView(ready(0), running("a"), running("b"), running("x")), "kill x#0"},
+		{"twice", one(always), newView(ready(0), running("a"), running("a", attempt(1)), running("b")), "kill a#0"},
+		{"all at once", newPod(always, regular("a"), regular("b"), regular("c")), newView(ready(0), exited("a", 1), exited("b", 1)), "start a#1 step 1; start b#1 step 1; start c#0"},
+	})
+}
+
+// RT-4
+func TestUnhealthy(t *testing.T) {
+	view := func(more ...put) runtime.View {
+		return newView(append([]put{ready(0), running("a"), running("b"), unwell("a#0")}, more...)...)
+	}
+	one := func(p corev1.RestartPolicy, tweaks ...tweak) *corev1.Pod {
+		return newPod(p, regular("a", tweaks...), regular("b"))
+	}
+	testPlans(t, []planCase{
+		{"always", one(always), view(), "kill a#0; start a#1 step 1"},
+		{"on failure", one(onFailure), view(), "kill a#0; start a#1 step 1"},
+		{"never", one(never), view(), "kill a#0"},
+		{"startup", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Failed})), "kill a#0; start a#1 step 1"},
+		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed})), ""},
+		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = t0.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
+		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), view(), "kill a#0"},
+		{
+			"on failure: a clean exit on being told to is no success", one(onFailure),
+			newView(ready(0), exited("a", 0, step(1), ended(time.Second)), running("b"), unwell("a#0")), "wait a 9s",
+		},
+	})
+	t.Run("grace of the probe", func(t *testing.T) {
+		plan := runtime.Plan(one(always, livenessProbe(7)), view(), t0)
+		require.NotEmpty(t, plan)
+		assert.Equal(t, 7*time.Second, plan[0].Grace)
+		assert.Equal(t, runtime.ReasonUnhealthy, plan[0].Reason)
+		plan = runtime.Plan(one(always, livenessProbe(0)), view(), t0)
+		assert.Equal(t, 30*time.Second, plan[0].Grace, "without one, the pod's")
+	})
+}
+
+// RT-8
+func TestBackOffOfPlans(t *testing.T) {
+	pod := newPod(always, regular("a"))
+	view := func(puts ...put) runtime.View { return newView(append([]put{ready(0)}, puts...)...) }
+	short := view(exited("a", 1, attempt(4), step(4), ended(500*time.Millisecond)))
+	short.BackOff = runtime.ExponentialBackOff{Max: time.Second}
+	byCode := view(exited("a", 75, ended(time.Second)))
+	byCode.BackOff = delays(func(r runtime.Restart) time.Duration { return time.Duration(r.ExitCode) * time.Second })
+	testPlans(t, []planCase{
+		{"the first restart is at once", pod, view(exited("a", 1, ended(0))), "start a#1 step 1"},
+		{"the second waits", pod, view(exited("a", 1, attempt(1), step(1), ended(3*time.Second))), "wait a 7s"},
+		{"and is due to the nanosecond", pod, view(exited("a", 1, attempt(1), step(1), ended(10*time.Second))), "start a#2 step 2"},
+		{"doubles", pod, view(exited("a", 1, attempt(3), step(3), ended(0))), "wait a 40s"},
+		{"up to five minutes", pod, view(exited("a", 1, attempt(30), step(30), ended(0))), "wait a 5m0s"},
+		{"a long run starts anew", pod, view(exited("a", 1, attempt(5), step(5), ended(0), ranFor(10*time.Minute))), "start a#6 step 1"},
+		{"a run that is not long enough does not", pod, view(exited("a", 1, attempt(5), step(5), ended(0), ranFor(10*time.Minute-1))), "wait a 2m40s"},
+		{"another spec does not wait", pod, view(exited("a", 1, attempt(5), step(5), ended(0), hash("s1-old"))), "start a#6"},
+		{"across a new sandbox", pod, newView(gone(0), exited("a", 1, attempt(2), step(2), ended(time.Second))), "stop s0; create 1; wait a 19s"},
+		{"a clock set back does not hold it", pod, view(exited("a", 1, attempt(2), step(2), ended(-24*time.Hour))), "start a#3 step 3"},
+		{"the end is not known: from its making", pod, view(exited("a", 1, attempt(2), step(2), func(c *runtime.Container) {
+			c.Finished, c.Started, c.Created = time.Time{}, time.Time{}, t0.Add(-5*time.Second)
+		})), "wait a 15s"},
+		{"a shorter maximum", pod, short, "wait a 500ms"},
+		{"by exit code", pod, byCode, "wait a 1m14s"},
+	})
+	wait := runtime.Plan(pod, view(exited("a", 1, attempt(1), step(1), ended(0))), t0)[0]
+	assert.Equal(t, runtime.ReasonCrashLoop, wait.Reason)
+	assert.Equal(t, "back-off 10s restarting failed container=a pod=web_ns", wait.Message)
+}
+
+type delays func(runtime.Restart) time.Duration
+
+func (d delays) Delay(r runtime.Restart) time.Duration { return d(r) }
+
+// RT-8
+func TestExponentialBackOff(t *testing.T) {
+	var got []time.Duration
+	for step := range 8 {
+		got = append(got, runtime.DefaultBackOff().Delay(runtime.Restart{Step: step})/time.Second)
+	}
+	assert.Equal(t, []time.Duration{0, 10, 20, 40, 80, 160, 300, 300}, got)
+	b := runtime.ExponentialBackOff{Base: time.Minute, Max: time.Millisecond}
+	assert.Equal(t, time.Second, b.Delay(runtime.Restart{Step: 1}), "never under a second")
+	assert.Equal(t, 5*time.Minute, runtime.DefaultBackOff().Delay(runtime.Restart{Step: 1 << 40}))
+	assert.Zero(t, runtime.DefaultBackOff().Delay(runtime.Restart{Step: -1}))
+	assert.True(t, runtime.ExponentialBackOff{Reset: time.Minute}.Resets(runtime.Restart{Ran: time.Minute}))
+}
+
+// RT-4
+func TestRestartAllContainers(t *testing.T) {
+	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88))
+	pod := newPod(never, initC("i"), sidecarC("s"), regular("a"), worker)
+	testPlans(t, []planCase{
+		{
+			"everything from the first init container on", pod,
+			newView(ready(0), exited("i", 0), running("s"), running("a"), exited("w", 88)),
+			"kill a#0; kill s#0; start i#1 round 1",
+		},
+		{
+			"the sandbox stays, and so does the order", pod,
+			newView(ready(0), exited("i", 0), exited("s", 137), exited("a", 137), exited("w", 88), exited("i", 0, attempt(1), round(1))),
+			"start s#1 round 1",
+		},
+		{
+			"what was ended for it runs again, under never", pod,
+			newView(ready(0), exited("s", 137), exited("a", 137), exited("w", 88),
+				exited("i", 0, attempt(1), round(1)), running("s", attempt(1), round(1))),
+			"start a#1 round 1; start w#1 step 1 round 1",
+		},
+		{
+			"who asked for it backs off", pod,
+			newView(ready(0), exited("a", 137, round(1)), exited("w", 88, attempt(1), step(1), round(1), ended(time.Second)),
+				exited("i", 0, attempt(2), round(2)), running("s", attempt(2), round(2))),
+			"start a#1 round 2; wait w 9s",
+		},
+		{
+			"once only", pod,
+			newView(ready(0), exited("w", 88), exited("i", 0, attempt(1), round(1)), running("s", attempt(1), round(1)),
+				running("a", attempt(1), round(1)), running("w", attempt(1), round(1))),
+			"",
+		},
+		{
+			"another code does not", pod,
+			newView(ready(0), exited("i", 0), running("s"), running("a"), exited("w", 1)), "",
+		},
+		{
+			"also a pod that would be done", pod,
+			newView(ready(0), exited("i", 0), running("s"), exited("a", 0), exited("w", 88)),
+			"kill s#0; start i#1 round 1",
+		},
+		{
+			"also an init container, though it failed for good", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88)), regular("a")),
+			newView(ready(0), exited("i", 88)), "start i#1 step 1 round 1",
+		},
+		{
+			"the first rule decides", newPod(never, regular("w", rule(again, in, 88), rule(allAgain, in, 88)), regular("a")),
+			newView(ready(0), exited("w", 88), running("a")), "start w#1 step 1",
+		},
+	})
+}
+
+func TestDone(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		pod   *corev1.Pod
+		seen  runtime.View
+		phase corev1.PodPhase
+	}{
+		{"nothing yet", newPod(never, regular("a")), newView(), ""},
+		{"runs", newPod(never, regular("a")), newView(ready(0), running("a")), ""},
+		{"succeeded", newPod(onFailure, regular("a"), regular("b")), newView(ready(0), exited("a", 0), exited("b", 0)), corev1.PodSucceeded},
+		{"failed", newPod(never, regular("a"), regular("b")), newView(ready(0), exited("a", 0), exited("b", 2)), corev1.PodFailed},
+		{"one still to come", newPod(never, regular("a"), regular("b")), newView(ready(0), exited("a", 0)), ""},
+		{"one may restart", newPod(onFailure, regular("a")), newView(ready(0), exited("a", 2)), ""},
+		{"always is never done", newPod(always, regular("a")), newView(gone(0), exited("a", 0)), ""},
+		{"sidecars do not count", newPod(never, sidecarC("s"), regular("a")), newView(ready(0), running("s"), exited("a", 0)), corev1.PodSucceeded},
+		{"init failed", newPod(never, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), corev1.PodFailed},
+		{"init failed and may restart", newPod(onFailure, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), ""},
+		{"stand-in", &corev1.Pod{}, newView(ready(0), exited("a", 0)), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			done, phase := runtime.Done(tt.pod, tt.seen.Pod)
+			assert.Equal(t, tt.phase, phase)
+			assert.Equal(t, tt.phase != "", done)
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package runtime_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func hook(seconds int64) tweak {
+	return func(c *corev1.Container) {
+		c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
+	}
+}
+
+func stages(stops []runtime.Stop) []string {
+	var out []string
+	for _, s := range stops {
+		out = append(out, fmt.Sprintf("%d %s", s.Stage, s.ID))
+	}
+	return out
+}
+
+// RT-6, RT-9
+func TestPlanTermination(t *testing.T) {
+	pod := newPod(always, sidecarC("s"), initC("i"), sidecarC("z"), regular("a", hook(5)), regular("b"), ephemeralC("debug"))
+	all := newView(ready(0), running("s"), exited("i", 0), running("z"), running("a"), running("b"), running("debug"))
+	grace := runtime.Ending{Grace: 20 * time.Second}
+
+	t.Run("regular ones at once, then sidecars in reverse order", func(t *testing.T) {
+		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
+		assert.Equal(t, []string{"0 debug#0", "0 b#0", "0 a#0", "1 z#0", "2 s#0"}, stages(stops))
+		for _, s := range stops {
+			assert.Equal(t, t0.Add(20*time.Second), s.Deadline)
+			assert.Equal(t, s.ID == "a#0", s.PreStop != nil, s.ID)
+			assert.False(t, s.Forced)
+		}
+	})
+	t.Run("a sidecar gets what is left, and at least the minimum", func(t *testing.T) {
+		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
+		last := stops[len(stops)-1]
+		assert.Equal(t, 15*time.Second, last.Left(t0.Add(5*time.Second)))
+		assert.Equal(t, runtime.MinGrace, last.Left(t0.Add(time.Minute)))
+	})
+	t.Run("at least a second", func(t *testing.T) {
+		stops := runtime.PlanTermination(pod, all.Pod, runtime.Ending{Grace: time.Millisecond}, t0)
+		assert.Equal(t, time.Second, stops[0].Left(t0))
+		stops = runtime.PlanTermination(pod, all.Pod, runtime.Ending{Grace: -5}, t0)
+		assert.Equal(t, time.Second, stops[0].Left(t0))
+	})
+	t.Run("forced: no hook and no time", func(t *testing.T) {
+		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Ending{}, t0) {
+			assert.True(t, s.Forced)
+			assert.Nil(t, s.PreStop)
+			assert.Zero(t, s.Left(t0))
+		}
+	})
+	t.Run("what has ended is left out, what may run is in", func(t *testing.T) {
+		v := newView(gone(0), exited("a", 0), running("s"), ready(1), seen("a", 1, runtime.Unknown), seen("b", 0, runtime.Created))
+		stops := runtime.PlanTermination(pod, v.Pod, grace, t0)
+		assert.Equal(t, []string{"0 b#0", "0 a#1", "1 s#0"}, stages(stops))
+		for _, s := range stops {
+			assert.Nil(t, s.PreStop, "a hook runs only in what surely runs")
+		}
+	})
+	t.Run("an orphan ends by what its containers carry", func(t *testing.T) {
+		carried := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 2}}
+		kind := func(k runtime.Kind) func(*runtime.Container) {
+			return func(c *runtime.Container) { c.Kind, c.PreStop = k, carried }
+		}
+		v := newView(ready(0), running("s", kind(runtime.Sidecar)), running("z", kind(runtime.Sidecar)), running("a", kind(runtime.Regular)))
+		stops := runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)
+		require.Equal(t, []string{"0 a#0", "1 z#0", "2 s#0"}, stages(stops))
+		assert.Equal(t, carried, stops[0].PreStop)
+	})
+	t.Run("nothing runs", func(t *testing.T) {
+		assert.Empty(t, runtime.PlanTermination(pod, newView(ready(0), exited("a", 0)).Pod, grace, t0))
+	})
+}
+
+func TestKinds(t *testing.T) {
+	pod := newPod(always, sidecarC("s"), initC("i"), regular("a"), ephemeralC("e"))
+	var got []string
+	for c, kind := range runtime.Specs(pod) {
+		got = append(got, c.Name+" "+kind.String())
+		again, ok := runtime.KindOf(pod, c.Name)
+		assert.True(t, ok)
+		assert.Equal(t, kind, again)
+		assert.Same(t, c, runtime.Spec(pod, c.Name))
+	}
+	assert.Equal(t, []string{"s Sidecar", "i Init", "a Regular", "e Ephemeral"}, got)
+	_, ok := runtime.KindOf(pod, "x")
+	assert.False(t, ok)
+	assert.Nil(t, runtime.Spec(pod, "x"))
+	for range 4 { // each list may be left early
+		for c := range runtime.Specs(pod) {
+			if c.Name == got[0][:1] {
+				got = got[1:]
+				break
+			}
+		}
+		if len(got) == 0 {
+			break
+		}
+	}
+	assert.Empty(t, got)
+}
