@@ -1,0 +1,14 @@
+// Package stats measures how much of a node is used, and by which pods: memory,
+// processor time and processes from cgroups (v1 and v2), pressure from the
+// kernel's pressure stall information, file systems from the kernel, writable
+// layers from the container runtime, logs and local volumes by counting files.
+//
+// Every figure has the time at which it was taken. What costs little is read
+// anew for each [Provider.Usage]. Counting files does not: [Provider.Run] goes
+// through the pods' folders one by one, spread over [Config].DiskEvery, so that
+// there is never a storm of them; a caller that needs newer figures asks for
+// them by time.
+//
+// Files are read through an fs.FS, so that tests bring trees of their own.
+// [Summarize] gives a reading the form of the kubelet's stats/summary.
+package stats

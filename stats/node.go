@@ -1,0 +1,117 @@
+package stats
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// machineMemory reads the memory of the whole machine. What the kernel can
+// have back at once does not count as its working set.
+func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
+	var total, free, inactive, anon uint64
+	err := proc.table("meminfo", func(key []byte, n uint64) {
+		switch string(key) {
+		case "MemTotal":
+			total = n << 10
+		case "MemFree":
+			free = n << 10
+		case "Inactive(file)":
+			inactive = n << 10
+		case "AnonPages":
+			anon = n << 10
+		}
+	})
+	if err != nil {
+		return runtime.MemoryUsage{}, err
+	}
+	if total == 0 {
+		return runtime.MemoryUsage{}, fmt.Errorf("meminfo tells no MemTotal")
+	}
+	m := runtime.MemoryUsage{At: now, Capacity: total, Usage: total - min(free, total), RSS: anon}
+	m.WorkingSet = m.Usage - min(inactive, m.Usage)
+	return m, nil
+}
+
+// machinePids reads how many tasks the machine has and may have: the lesser of
+// the ids that there are and the threads that the kernel allows.
+func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {
+	p := runtime.PidUsage{At: now}
+	ids, err := proc.number("sys/kernel/pid_max")
+	if err != nil {
+		return runtime.PidUsage{}, err
+	}
+	p.Max = ids
+	if threads, err := proc.number("sys/kernel/threads-max"); err == nil {
+		p.Max = min(p.Max, threads)
+	}
+	err = proc.read("loadavg", func(data []byte) error {
+		// 0.00 0.01 0.05 <running>/<all> <last id>
+		fields := strings.Fields(string(data))
+		if len(fields) < 4 {
+			return fmt.Errorf("%q has too few fields", data)
+		}
+		_, all, _ := strings.Cut(fields[3], "/")
+		p.Used, err = strconv.ParseUint(all, 10, 64)
+		return err
+	})
+	if err != nil {
+		return runtime.PidUsage{}, err
+	}
+	return p, nil
+}
+
+// pressure reads a file of pressure stall information.
+func (r *reader) pressure(name string, now time.Time) (runtime.Pressure, error) {
+	p := runtime.Pressure{At: now}
+	err := r.read(name, func(data []byte) error {
+		for line := range bytes.Lines(data) {
+			fields := strings.Fields(string(line))
+			if len(fields) == 0 {
+				continue
+			}
+			stall, err := parseStall(fields[1:])
+			if err != nil {
+				return err
+			}
+			switch fields[0] {
+			case "some":
+				p.Some = stall
+			case "full":
+				p.Full = stall
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return runtime.Pressure{}, err
+	}
+	return p, nil
+}
+
+// parseStall reads avg10=0.12 avg60=… avg300=… total=….
+func parseStall(fields []string) (runtime.Stall, error) {
+	var s runtime.Stall
+	for _, f := range fields {
+		key, value, _ := strings.Cut(f, "=")
+		var err error
+		switch key {
+		case "avg10":
+			s.Avg10, err = strconv.ParseFloat(value, 64)
+		case "avg60":
+			s.Avg60, err = strconv.ParseFloat(value, 64)
+		case "avg300":
+			s.Avg300, err = strconv.ParseFloat(value, 64)
+		case "total":
+			s.Total, err = strconv.ParseUint(value, 10, 64)
+		}
+		if err != nil {
+			return runtime.Stall{}, fmt.Errorf("%q: %w", f, err)
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,421 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Pod is a pod that is measured, and where its things are. Any of the places
+// may be empty: what is there is not known then.
+type Pod struct {
+	Pod     *corev1.Pod
+	Cgroup  string            // below the root of each hierarchy, with a leading slash
+	LogDir  string            // holds one folder a container
+	Volumes map[string]Volume // the local ones, by their name in the spec
+}
+
+// Volume is a local volume.
+type Volume struct {
+	Path     string
+	InMemory bool
+}
+
+// Containers tells what only the runtime knows: how much each container uses,
+// above all its writable layer. Ended containers may be among them.
+type Containers interface {
+	ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, error)
+}
+
+// Config describes a Provider. Every field is optional: what a field is needed
+// for is not measured without it.
+type Config struct {
+	Proc    fs.FS // default: /proc
+	Cgroups fs.FS // default: /sys/fs/cgroup
+	// Bound is a group that bounds the node's memory and processes in the
+	// place of the machine. Default: the machine.
+	Bound string
+	// AllPods is the group of all pods. Default: none.
+	AllPods string
+
+	Pods       func() []Pod // the pods to measure; must not block
+	Containers Containers
+
+	// NodeFS is a folder on the file system of the pods' folders.
+	NodeFS string
+	// ImageFS returns a folder on the file system of images, and one on that
+	// of writable layers. Default: both are on the node's.
+	ImageFS func(ctx context.Context) (images, containers string, err error)
+	// Statfs reads a file system. Default: Statfs.
+	Statfs func(path string) (runtime.FSUsage, error)
+
+	// DiskEvery is how often Run counts a pod's files. Default: 1 min.
+	DiskEvery time.Duration
+	Logger    *slog.Logger // default: nothing is logged
+}
+
+// Provider measures. Its methods may be called from any goroutine.
+type Provider struct {
+	cfg    Config
+	proc   *reader
+	groups func() *groups
+
+	mu    sync.Mutex // guards all below
+	disks map[types.UID]podDisk
+	rates map[string]runtime.CPUUsage // by group: the sample that rates are taken from
+}
+
+// podDisk is what counting a pod's files came to.
+type podDisk struct {
+	at      time.Time
+	logs    map[string]runtime.DiskUsage // by container
+	volumes map[string]runtime.VolumeUsage
+}
+
+// New returns a Provider. It tells all faults of cfg at once and does no I/O.
+func New(cfg Config) (*Provider, error) {
+	var errs []error
+	for name, group := range map[string]string{"Bound": cfg.Bound, "AllPods": cfg.AllPods} {
+		if group != "" && (group[0] != '/' || path.Clean(group) != group) {
+			errs = append(errs, fmt.Errorf("%s %q is not a clean absolute path", name, group))
+		}
+	}
+	if cfg.DiskEvery < 0 {
+		errs = append(errs, fmt.Errorf("DiskEvery is negative: %v", cfg.DiskEvery))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("stats: %w", err)
+	}
+	if cfg.Proc == nil {
+		cfg.Proc = os.DirFS("/proc")
+	}
+	if cfg.Cgroups == nil {
+		cfg.Cgroups = os.DirFS("/sys/fs/cgroup")
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = func() []Pod { return nil }
+	}
+	if cfg.Statfs == nil {
+		cfg.Statfs = Statfs
+	}
+	if cfg.DiskEvery == 0 {
+		cfg.DiskEvery = time.Minute
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Provider{
+		cfg: cfg, proc: newReader(cfg.Proc),
+		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
+		disks:  make(map[types.UID]podDisk), rates: make(map[string]runtime.CPUUsage),
+	}, nil
+}
+
+// Usage measures the node and its pods. What costs little is always new. Files
+// are counted in this call for the pods whose figures are not newer than since,
+// unless since is zero; others keep what Run counted last. A figure that cannot
+// be had is left out; an error says that nothing at all could be measured.
+func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
+	var u runtime.NodeUsage
+	errs := p.node(ctx, &u)
+	pods := p.cfg.Pods()
+	if !since.IsZero() {
+		p.refresh(ctx, pods, since)
+	}
+	containers := p.containers(ctx, &errs)
+	u.Pods = make([]runtime.PodUsage, 0, len(pods))
+	for i := range pods {
+		u.Pods = append(u.Pods, p.pod(&pods[i], containers[pods[i].Pod.UID]))
+	}
+	p.forget(pods)
+	err := errors.Join(errs...)
+	if u.Memory.At.IsZero() && u.NodeFS.At.IsZero() && u.Pids.At.IsZero() {
+		return u, fmt.Errorf("measure node: %w", err)
+	}
+	if err != nil {
+		p.cfg.Logger.Debug("some figures could not be had", slog.Any("error", err))
+	}
+	return u, nil
+}
+
+// node fills the figures of the node itself.
+func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
+	now, g := time.Now(), p.groups()
+	var errs []error
+	note := func(err error) { errs = append(errs, err) }
+	var err error
+	if p.cfg.Bound == "" {
+		u.Memory, err = machineMemory(p.proc, now)
+		note(err)
+		u.Pids, err = machinePids(p.proc, now)
+		note(err)
+	} else {
+		u.Memory, err = g.memoryOf(p.cfg.Bound, now)
+		note(err)
+		u.Pids, err = g.pidsOf(p.cfg.Bound, now)
+		note(err)
+		if u.Pids.Max == 0 {
+			u.Pids, err = machinePids(p.proc, now)
+			note(err)
+		}
+	}
+	if p.cfg.AllPods != "" {
+		u.AllPods, err = g.memoryOf(p.cfg.AllPods, now)
+		note(err)
+	}
+	u.CPU, err = g.cpuOf(p.cfg.Bound, now)
+	note(err)
+	u.CPU = p.rate(p.cfg.Bound, u.CPU)
+	p.pressures(u, now)
+	note(p.fileSystems(ctx, u))
+	return errs
+}
+
+// pressures reads the bound group's pressure where it has its own. A kernel
+// without pressure stall information is no fault.
+func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
+	g := p.groups()
+	for name, into := range map[string]*runtime.Pressure{
+		"memory": &u.MemoryPressure, "io": &u.IOPressure, "cpu": &u.CPUPressure,
+	} {
+		if p.cfg.Bound != "" && g.v2 {
+			if own, err := g.pressure(join(p.cfg.Bound, name+".pressure"), now); err == nil {
+				*into = own
+				continue
+			}
+		}
+		if all, err := p.proc.pressure(join("pressure", name), now); err == nil {
+			*into = all
+		}
+	}
+}
+
+func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error {
+	var errs []error
+	stat := func(path string, into *runtime.FSUsage) {
+		if path == "" {
+			return
+		}
+		fs, err := p.cfg.Statfs(path)
+		errs = append(errs, err)
+		if err == nil {
+			*into = fs
+		}
+	}
+	stat(p.cfg.NodeFS, &u.NodeFS)
+	if p.cfg.ImageFS == nil {
+		u.ImageFS, u.ContainerFS = u.NodeFS, u.NodeFS
+		return errors.Join(errs...)
+	}
+	images, containers, err := p.cfg.ImageFS(ctx)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("find image file system: %w", err))
+	}
+	stat(images, &u.ImageFS)
+	if containers == images {
+		u.ContainerFS = u.ImageFS
+	} else {
+		stat(containers, &u.ContainerFS)
+	}
+	return errors.Join(errs...)
+}
+
+// containers asks the runtime, and sorts what it says by pod.
+func (p *Provider) containers(ctx context.Context, errs *[]error) map[types.UID][]runtime.ContainerUsage {
+	if p.cfg.Containers == nil {
+		return nil
+	}
+	list, err := p.cfg.Containers.ContainerStats(ctx)
+	if err != nil {
+		*errs = append(*errs, fmt.Errorf("container stats: %w", err))
+		return nil
+	}
+	out := make(map[types.UID][]runtime.ContainerUsage)
+	for _, c := range list {
+		out[c.PodUID] = append(out[c.PodUID], c)
+	}
+	return out
+}
+
+// pod puts together what is known of one pod.
+func (p *Provider) pod(pod *Pod, containers []runtime.ContainerUsage) runtime.PodUsage {
+	u := runtime.PodUsage{UID: pod.Pod.UID, Namespace: pod.Pod.Namespace, Name: pod.Pod.Name}
+	if pod.Cgroup != "" {
+		g, now := p.groups(), time.Now()
+		// A group that is not there leaves its figures out.
+		if m, err := g.memoryOf(pod.Cgroup, now); err == nil {
+			u.Memory = m
+		}
+		if c, err := g.cpuOf(pod.Cgroup, now); err == nil {
+			u.CPU = p.rate(pod.Cgroup, c)
+		}
+		if n, err := g.pidsOf(pod.Cgroup, now); err == nil {
+			u.Pids = n
+		}
+	}
+	p.mu.Lock()
+	disk := p.disks[pod.Pod.UID]
+	p.mu.Unlock()
+	u.Volumes = disk.volumes
+	logged := make(map[string]bool, len(containers))
+	for _, c := range containers {
+		if !c.Running {
+			switch {
+			case c.Writable.At.IsZero():
+			case u.Dead.At.IsZero():
+				u.Dead = c.Writable
+			default:
+				u.Dead = u.Dead.Add(c.Writable)
+			}
+			continue
+		}
+		if logs, ok := disk.logs[c.Name]; ok && c.Logs.At.IsZero() {
+			c.Logs = logs
+		}
+		logged[c.Name] = true
+		u.Containers = append(u.Containers, c)
+	}
+	for _, name := range slices.Sorted(maps.Keys(disk.logs)) {
+		if logs := disk.logs[name]; !logged[name] {
+			u.Containers = append(u.Containers, runtime.ContainerUsage{PodUID: pod.Pod.UID, Name: name, Logs: logs})
+		}
+	}
+	return u
+}
+
+// rate adds how much processor time was used a second since the sample before.
+func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
+	if now.At.IsZero() {
+		return now
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, ok := p.rates[group]
+	took := now.At.Sub(before.At)
+	switch {
+	case !ok || now.Nanos < before.Nanos:
+		p.rates[group] = now
+	case took < minRate:
+		now.NanoRate = before.NanoRate
+	default:
+		now.NanoRate = uint64(float64(now.Nanos-before.Nanos) / took.Seconds())
+		p.rates[group] = now
+	}
+	return now
+}
+
+// minRate is the least time that a rate is taken over.
+const minRate = time.Second
+
+// forget drops what is kept of pods that are gone.
+func (p *Provider) forget(pods []Pod) {
+	keep := make(map[types.UID]bool, len(pods))
+	groups := map[string]bool{p.cfg.Bound: true}
+	for i := range pods {
+		keep[pods[i].Pod.UID], groups[pods[i].Cgroup] = true, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid := range p.disks {
+		if !keep[uid] {
+			delete(p.disks, uid)
+		}
+	}
+	for group := range p.rates {
+		if !groups[group] {
+			delete(p.rates, group)
+		}
+	}
+}
+
+// Run counts the files of one pod after the other, each about every DiskEvery,
+// until ctx is done.
+func (p *Provider) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var round []Pod
+	pause := p.cfg.DiskEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if len(round) == 0 {
+			round = p.cfg.Pods()
+			pause = p.cfg.DiskEvery / time.Duration(max(len(round), 1))
+		}
+		if len(round) > 0 {
+			p.count(ctx, &round[0])
+			round = round[1:]
+		}
+		timer.Reset(pause)
+	}
+}
+
+// counted is when the pod's files were counted last.
+func (p *Provider) counted(uid types.UID) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.disks[uid].at
+}
+
+// refresh counts the files of the pods that were not counted since.
+func (p *Provider) refresh(ctx context.Context, pods []Pod, since time.Time) {
+	for i := range pods {
+		if ctx.Err() != nil {
+			return
+		}
+		if !p.counted(pods[i].Pod.UID).After(since) {
+			p.count(ctx, &pods[i])
+		}
+	}
+}
+
+// count counts the files of one pod.
+func (p *Provider) count(ctx context.Context, pod *Pod) {
+	d := podDisk{at: time.Now(), logs: map[string]runtime.DiskUsage{}, volumes: map[string]runtime.VolumeUsage{}}
+	var errs []error
+	if pod.LogDir != "" {
+		folders, err := logFolders(pod.LogDir)
+		errs = append(errs, err)
+		for name, dir := range folders {
+			u, err := count(ctx, dir)
+			errs = append(errs, err)
+			if err == nil {
+				d.logs[name] = u
+			}
+		}
+	}
+	for name, v := range pod.Volumes {
+		u, err := count(ctx, v.Path)
+		errs = append(errs, err)
+		if err == nil {
+			d.volumes[name] = runtime.VolumeUsage{DiskUsage: u, InMemory: v.InMemory}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.cfg.Logger.Warn("files of a pod could not be counted",
+			slog.String("pod", pod.Pod.Name), slog.String("namespace", pod.Pod.Namespace),
+			slog.String("uid", string(pod.Pod.UID)), slog.Any("error", err))
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disks[pod.Pod.UID] = d
+}

@@ -1,0 +1,138 @@
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// maxFile bounds what is read of a kernel file. The largest, memory.stat, has
+// about 2 KiB.
+const maxFile = 64 << 10
+
+// reader reads kernel files, which are small and tell one figure or a table.
+type reader struct {
+	fsys fs.FS
+	bufs sync.Pool // of *[]byte
+}
+
+func newReader(fsys fs.FS) *reader {
+	return &reader{fsys: fsys, bufs: sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}}
+}
+
+// read hands the content of a file to use, which must not keep it.
+func (r *reader) read(name string, use func([]byte) error) error {
+	f, err := r.fsys.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	buf, ok := r.bufs.Get().(*[]byte)
+	if !ok {
+		return errors.New("no buffer")
+	}
+	defer r.bufs.Put(buf)
+	n := 0
+	for {
+		if n == len(*buf) {
+			if n >= maxFile {
+				return fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+			}
+			*buf = append(*buf, make([]byte, n)...)
+		}
+		m, err := f.Read((*buf)[n:])
+		n += m
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := use((*buf)[:n]); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// number reads a file that holds one number; "max" is the largest there is.
+func (r *reader) number(name string) (n uint64, err error) {
+	err = r.read(name, func(data []byte) error {
+		n, err = parseNumber(strings.TrimSpace(string(data)))
+		return err
+	})
+	return n, err
+}
+
+func parseNumber(s string) (uint64, error) {
+	if s == "max" {
+		return 1<<64 - 1, nil
+	}
+	return strconv.ParseUint(s, 10, 64)
+}
+
+// table reads a file of lines "name value" and calls use for each. Lines whose
+// value is no number are left out.
+func (r *reader) table(name string, use func(key []byte, n uint64)) error {
+	return r.read(name, func(data []byte) error {
+		for len(data) > 0 {
+			var line []byte
+			line, data = cutLine(data)
+			key, rest := cutSpace(line)
+			value, _ := cutSpace(rest)
+			if n, ok := digits(value); ok {
+				use(key, n)
+			}
+		}
+		return nil
+	})
+}
+
+func cutLine(data []byte) (line, rest []byte) {
+	for i, b := range data {
+		if b == '\n' {
+			return data[:i], data[i+1:]
+		}
+	}
+	return data, nil
+}
+
+// cutSpace cuts at the first run of spaces; a colon at the end of the word goes.
+func cutSpace(data []byte) (word, rest []byte) {
+	i := 0
+	for i < len(data) && data[i] != ' ' && data[i] != '\t' {
+		i++
+	}
+	word = data[:i]
+	if i > 0 && data[i-1] == ':' {
+		word = data[:i-1]
+	}
+	for i < len(data) && (data[i] == ' ' || data[i] == '\t') {
+		i++
+	}
+	return word, data[i:]
+}
+
+func digits(data []byte) (n uint64, ok bool) {
+	if len(data) == 0 {
+		return 0, false
+	}
+	for _, b := range data {
+		if b < '0' || b > '9' || n > (1<<64-10)/10 {
+			return 0, false
+		}
+		n = n*10 + uint64(b-'0')
+	}
+	return n, true
+}
+
+// join makes an fs.FS name of a hierarchy, a group with its leading slash, and
+// a file.
+func join(elements ...string) string {
+	return strings.TrimPrefix(path.Join(elements...), "/")
+}

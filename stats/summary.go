@@ -1,0 +1,280 @@
+package stats
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Summary has the JSON form of the kubelet's stats/summary, so that tools that
+// read that one can read this one. What is not known is left out.
+type Summary struct {
+	Node NodeStats  `json:"node"`
+	Pods []PodStats `json:"pods"`
+}
+
+// The parts of a Summary.
+type (
+	// NodeStats is the node's part.
+	NodeStats struct {
+		NodeName  string        `json:"nodeName"`
+		StartTime metav1.Time   `json:"startTime"`
+		CPU       *CPUStats     `json:"cpu,omitempty"`
+		Memory    *MemoryStats  `json:"memory,omitempty"`
+		IO        *IOStats      `json:"io,omitempty"`
+		FS        *FSStats      `json:"fs,omitempty"`
+		Runtime   *RuntimeStats `json:"runtime,omitempty"`
+		Rlimit    *RlimitStats  `json:"rlimit,omitempty"`
+	}
+	// RuntimeStats are the file systems of the container runtime.
+	RuntimeStats struct {
+		ImageFS     *FSStats `json:"imageFs,omitempty"`
+		ContainerFS *FSStats `json:"containerFs,omitempty"`
+	}
+	// RlimitStats are the node's process ids.
+	RlimitStats struct {
+		Time                  metav1.Time `json:"time"`
+		MaxPID                *int64      `json:"maxpid,omitempty"`
+		NumOfRunningProcesses *int64      `json:"curproc,omitempty"`
+	}
+	// PodStats is a pod's part.
+	PodStats struct {
+		PodRef           PodReference     `json:"podRef"`
+		StartTime        metav1.Time      `json:"startTime"`
+		Containers       []ContainerStats `json:"containers"`
+		CPU              *CPUStats        `json:"cpu,omitempty"`
+		Memory           *MemoryStats     `json:"memory,omitempty"`
+		VolumeStats      []VolumeStats    `json:"volume,omitempty"`
+		EphemeralStorage *FSStats         `json:"ephemeral-storage,omitempty"`
+		ProcessStats     *ProcessStats    `json:"process_stats,omitempty"`
+	}
+	// PodReference names a pod.
+	PodReference struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+		UID       string `json:"uid"`
+	}
+	// ContainerStats is a container's part.
+	ContainerStats struct {
+		Name      string       `json:"name"`
+		StartTime metav1.Time  `json:"startTime"`
+		CPU       *CPUStats    `json:"cpu,omitempty"`
+		Memory    *MemoryStats `json:"memory,omitempty"`
+		Rootfs    *FSStats     `json:"rootfs,omitempty"`
+		Logs      *FSStats     `json:"logs,omitempty"`
+	}
+	// CPUStats is about processor time.
+	CPUStats struct {
+		Time                 metav1.Time `json:"time"`
+		UsageNanoCores       *uint64     `json:"usageNanoCores,omitempty"`
+		UsageCoreNanoSeconds *uint64     `json:"usageCoreNanoSeconds,omitempty"`
+		PSI                  *PSIStats   `json:"psi,omitempty"`
+	}
+	// MemoryStats is about memory, in bytes.
+	MemoryStats struct {
+		Time            metav1.Time `json:"time"`
+		AvailableBytes  *uint64     `json:"availableBytes,omitempty"`
+		UsageBytes      *uint64     `json:"usageBytes,omitempty"`
+		WorkingSetBytes *uint64     `json:"workingSetBytes,omitempty"`
+		RSSBytes        *uint64     `json:"rssBytes,omitempty"`
+		PageFaults      *uint64     `json:"pageFaults,omitempty"`
+		MajorPageFaults *uint64     `json:"majorPageFaults,omitempty"`
+		PSI             *PSIStats   `json:"psi,omitempty"`
+	}
+	// IOStats is about waiting for disks.
+	IOStats struct {
+		Time metav1.Time `json:"time"`
+		PSI  *PSIStats   `json:"psi,omitempty"`
+	}
+	// PSIStats is pressure stall information.
+	PSIStats struct {
+		Full PSIData `json:"full"`
+		Some PSIData `json:"some"`
+	}
+	// PSIData is one line of it. Total is in µs.
+	PSIData struct {
+		Total  uint64  `json:"total"`
+		Avg10  float64 `json:"avg10"`
+		Avg60  float64 `json:"avg60"`
+		Avg300 float64 `json:"avg300"`
+	}
+	// FSStats is about a file system, or a part of one.
+	FSStats struct {
+		Time           metav1.Time `json:"time"`
+		AvailableBytes *uint64     `json:"availableBytes,omitempty"`
+		CapacityBytes  *uint64     `json:"capacityBytes,omitempty"`
+		UsedBytes      *uint64     `json:"usedBytes,omitempty"`
+		InodesFree     *uint64     `json:"inodesFree,omitempty"`
+		Inodes         *uint64     `json:"inodes,omitempty"`
+		InodesUsed     *uint64     `json:"inodesUsed,omitempty"`
+	}
+	// VolumeStats is about a volume.
+	VolumeStats struct {
+		FSStats `json:",inline"`
+		Name    string `json:"name"`
+	}
+	// ProcessStats counts processes.
+	ProcessStats struct {
+		ProcessCount *uint64 `json:"process_count,omitempty"`
+	}
+)
+
+// Summarize gives a reading the form of a Summary. started is when the node
+// did; pods tell when theirs did. It is pure.
+func Summarize(nodeName string, started time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
+	s := Summary{
+		Node: NodeStats{
+			NodeName: nodeName, StartTime: metav1.NewTime(started),
+			CPU: cpuStats(u.CPU, u.CPUPressure), Memory: memoryStats(u.Memory, u.MemoryPressure),
+			FS: fsStats(u.NodeFS),
+		},
+		Pods: make([]PodStats, 0, len(u.Pods)),
+	}
+	if psi := psiStats(u.IOPressure); psi != nil {
+		s.Node.IO = &IOStats{Time: metav1.NewTime(u.IOPressure.At), PSI: psi}
+	}
+	if images, layers := fsStats(u.ImageFS), fsStats(u.ContainerFS); images != nil || layers != nil {
+		s.Node.Runtime = &RuntimeStats{ImageFS: images, ContainerFS: layers}
+	}
+	if !u.Pids.At.IsZero() {
+		most, used := int64(min(u.Pids.Max, 1<<62)), int64(min(u.Pids.Used, 1<<62))
+		s.Node.Rlimit = &RlimitStats{Time: metav1.NewTime(u.Pids.At), MaxPID: &most, NumOfRunningProcesses: &used}
+	}
+	byUID := make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		byUID[pod.UID] = pod
+	}
+	for i := range u.Pods {
+		s.Pods = append(s.Pods, podStats(u, &u.Pods[i], byUID[u.Pods[i].UID]))
+	}
+	return s
+}
+
+func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) PodStats {
+	s := PodStats{
+		PodRef:     PodReference{Name: u.Name, Namespace: u.Namespace, UID: string(u.UID)},
+		Containers: make([]ContainerStats, 0, len(u.Containers)),
+		CPU:        cpuStats(u.CPU, runtime.Pressure{}), Memory: memoryStats(u.Memory, runtime.Pressure{}),
+	}
+	if pod != nil && pod.Status.StartTime != nil {
+		s.StartTime = *pod.Status.StartTime
+	}
+	if !u.Pids.At.IsZero() {
+		s.ProcessStats = &ProcessStats{ProcessCount: &u.Pids.Used}
+	}
+	var disk runtime.DiskUsage
+	add := func(d runtime.DiskUsage) {
+		switch {
+		case d.At.IsZero():
+		case disk.At.IsZero():
+			disk = d
+		default:
+			disk = disk.Add(d)
+		}
+	}
+	for i := range u.Containers {
+		c := &u.Containers[i]
+		add(c.Writable)
+		add(c.Logs)
+		s.Containers = append(s.Containers, ContainerStats{
+			Name: c.Name, StartTime: startOf(pod, c.Name),
+			CPU: cpuStats(c.CPU, runtime.Pressure{}), Memory: memoryStats(c.Memory, runtime.Pressure{}),
+			Rootfs: diskStats(c.Writable, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS),
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(u.Volumes)) {
+		v := u.Volumes[name]
+		if !v.InMemory {
+			add(v.DiskUsage)
+		}
+		if fs := diskStats(v.DiskUsage, node.NodeFS); fs != nil {
+			s.VolumeStats = append(s.VolumeStats, VolumeStats{FSStats: *fs, Name: name})
+		}
+	}
+	add(u.Dead)
+	s.EphemeralStorage = diskStats(disk, node.NodeFS)
+	return s
+}
+
+// startOf is when a container started, as its pod's status tells.
+func startOf(pod *corev1.Pod, name string) metav1.Time {
+	if pod == nil {
+		return metav1.Time{}
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name && list[i].State.Running != nil {
+				return list[i].State.Running.StartedAt
+			}
+		}
+	}
+	return metav1.Time{}
+}
+
+func cpuStats(c runtime.CPUUsage, p runtime.Pressure) *CPUStats {
+	if c.At.IsZero() {
+		return nil
+	}
+	s := &CPUStats{Time: metav1.NewTime(c.At), UsageCoreNanoSeconds: &c.Nanos, PSI: psiStats(p)}
+	if c.NanoRate > 0 {
+		s.UsageNanoCores = &c.NanoRate
+	}
+	return s
+}
+
+func memoryStats(m runtime.MemoryUsage, p runtime.Pressure) *MemoryStats {
+	if m.At.IsZero() {
+		return nil
+	}
+	s := &MemoryStats{
+		Time: metav1.NewTime(m.At), UsageBytes: &m.Usage, WorkingSetBytes: &m.WorkingSet,
+		RSSBytes: &m.RSS, PageFaults: &m.PageFaults, MajorPageFaults: &m.MajorFaults, PSI: psiStats(p),
+	}
+	if m.Capacity > 0 {
+		left := m.Available()
+		s.AvailableBytes = &left
+	}
+	return s
+}
+
+func psiStats(p runtime.Pressure) *PSIStats {
+	if p.At.IsZero() {
+		return nil
+	}
+	return &PSIStats{Full: dataOf(p.Full), Some: dataOf(p.Some)}
+}
+
+func dataOf(s runtime.Stall) PSIData {
+	return PSIData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
+}
+
+// fsStats tells how full a file system is.
+func fsStats(fs runtime.FSUsage) *FSStats {
+	if fs.At.IsZero() {
+		return nil
+	}
+	free := fs.Inodes - min(fs.InodesUsed, fs.Inodes)
+	return &FSStats{
+		Time: metav1.NewTime(fs.At), AvailableBytes: &fs.AvailableBytes, CapacityBytes: &fs.CapacityBytes,
+		UsedBytes: &fs.UsedBytes, InodesFree: &free, Inodes: &fs.Inodes, InodesUsed: &fs.InodesUsed,
+	}
+}
+
+// diskStats tells what something takes up of fs.
+func diskStats(d runtime.DiskUsage, fs runtime.FSUsage) *FSStats {
+	if d.At.IsZero() {
+		return nil
+	}
+	s := fsStats(fs)
+	if s == nil {
+		s = &FSStats{}
+	}
+	s.Time, s.UsedBytes, s.InodesUsed = metav1.NewTime(d.At), &d.Bytes, &d.Inodes
+	return s
+}
