@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/lock"
+	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podcache"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// Runtime is everything the agent asks of a container runtime: the union of
+// what its parts ask for. *cri.Client is one.
+type Runtime interface {
+	pleg.Runtime
+	podsync.Runtime
+	probe.Execer
+	readiness.Runtime
+}
+
+// Recorder takes Kubernetes events. It must not block.
+type Recorder interface {
+	Record(event *corev1.Event)
+}
+
+// Agent is a node agent: the parts, put together. Faults, Pods and Healthy may
+// be called from any goroutine at any time.
+type Agent struct {
+	settings
+
+	ran      atomic.Bool
+	mux      *podsource.Mux
+	cache    podcache.Cache
+	pleg     *pleg.Generator
+	ready    *readiness.Checker
+	statuses *status.Manager
+	told     *status.FileSink
+	probes   *probe.Manager
+	syncer   *podsync.Syncer
+	workers  *podworkers.Workers
+	loop     *syncloop.Loop
+}
+
+// ErrRan is returned by a second Run.
+var ErrRan = errors.New("an agent runs once")
+
+// New puts an agent together. It checks everything that can be checked and
+// tells all faults at once; it changes nothing on the node and starts nothing.
+func New(opts ...Option) (*Agent, error) {
+	a := new(Agent)
+	var errs []error
+	for _, o := range opts {
+		errs = append(errs, o(&a.settings))
+	}
+	errs = append(errs, a.settings.fill())
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if err := a.assemble(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return a, nil
+}
+
+// Run runs the agent until ctx is done and returns nil after a clean end. Pods
+// run on unless the shutdown policy is to drain. It makes and locks the root
+// folder first, and takes up what a former agent left there and in the runtime.
+func (a *Agent) Run(ctx context.Context) (err error) {
+	if a.ran.Swap(true) {
+		return ErrRan
+	}
+	if err := os.MkdirAll(a.rootDir, 0o700); err != nil {
+		return fmt.Errorf("root folder: %w", err)
+	}
+	release, err := lock.Folder(a.rootDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if a.scratch {
+		defer func() { err = errors.Join(err, os.RemoveAll(a.rootDir)) }()
+	}
+	former, err := a.told.Load()
+	if err != nil {
+		a.logger.Warn("some statuses of the former agent cannot be read", slog.Any("error", err))
+	}
+	a.statuses.Restore(former...)
+	hangUp, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hangUp()) }()
+	return run.Stages(ctx,
+		[]run.Part{{Name: "podsource", Run: a.mux.Run}},
+		[]run.Part{{Name: "syncloop", Run: a.loop.Run}},
+		[]run.Part{{Name: "drain", Run: a.drainPods}},
+		[]run.Part{{Name: "podworkers", Run: a.workers.Run}},
+		[]run.Part{{Name: "probe", Run: a.probes.Run}},
+		[]run.Part{{Name: "pleg", Run: a.pleg.Run}},
+		[]run.Part{{Name: "status", Run: a.statuses.Run}},
+	)
+}
+
+// drainPods waits for the end and ends the pods then, if that is the policy.
+func (a *Agent) drainPods(ctx context.Context) error {
+	<-ctx.Done()
+	if !a.shutdown.Drain {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	if a.shutdown.Within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.shutdown.Within)
+		defer cancel()
+	}
+	if err := a.workers.Drain(ctx, podworkers.Kill{Reclaimed: true}); err != nil {
+		return fmt.Errorf("drain pods: %w", err)
+	}
+	return nil
+}
+
+// Pods returns the pods that this node runs or ran and still wants, each with its
+// newest status. They are read-only.
+func (a *Agent) Pods() []*corev1.Pod { return a.statuses.Pods() }
+
+// Faults returns what is wrong with manifests and sources now.
+func (a *Agent) Faults() []podsource.Fault { return a.mux.Faults() }
+
+// Healthy returns nil if the agent works and its runtime answers, else all that
+// is wrong.
+func (a *Agent) Healthy() error {
+	return errors.Join(a.loop.Healthy(), a.pleg.Healthy(), a.ready.Network())
+}
+
+// Object finds a ConfigMap or Secret that came with the pods.
+func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
+	return a.mux.Object(ctx, ref)
+}
+
+// ender lets podsync end a pod without knowing who does.
+type ender struct{ a *Agent }
+
+func (e ender) End(uid types.UID, end runtime.Ending) {
+	e.a.workers.End(uid, podworkers.Kill{Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: end.Evicted})
+}
+
+func (a *Agent) path(name string) string { return filepath.Join(a.rootDir, name) }

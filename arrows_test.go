@@ -1,0 +1,86 @@
+package agent_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/sublet-dev/agent"
+
+// arrows lists, for each package, the packages of this module that it may
+// import. It is the architecture: change it on purpose, and say why in
+// RATIONALE.md. Only the root and the examples know all.
+var arrows = map[string][]string{
+	"podspec":                 {},
+	"runtime":                 {"podspec"},
+	"runtime/cri":             {"podspec", "runtime"},
+	"runtime/embedded":        {},
+	"runtime/embedded/stream": {"runtime/embedded"},
+	"runtime/runtimetest":     {},
+	"podsource":               {"podspec"},
+	"podcache":                {"runtime"},
+	"pleg":                    {"runtime"},
+	"podworkers":              {"podspec", "runtime"},
+	"podsync":                 {"podspec", "runtime"},
+	"syncloop":                {"pleg", "podsource", "podspec", "podworkers", "runtime"},
+	"status":                  {"podspec", "runtime"},
+	"probe":                   {"podspec", "runtime"},
+	"probe/grpchealth":        {},
+	"admission":               {"podspec"},
+	"volume":                  {"podspec", "runtime"},
+	"cgroup":                  {"podspec"},
+	"stats":                   {"podspec", "runtime"},
+	"eviction":                {"podspec", "runtime"},
+	"imagegc":                 {"runtime"},
+	"containergc":             {"runtime"},
+	"server":                  {"podspec"},
+	"internal/run":            {},
+	"internal/lock":           {},
+	"internal/events":         {},
+	"internal/readiness":      {"runtime"},
+}
+
+// edges may be imported by tests and by whoever uses them, and know what they
+// turn into something else.
+var edges = []string{"prom", "kube", "internal/containerdtest"}
+
+func TestArrows(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		pkg, ok := strings.CutPrefix(f[0], module+"/")
+		if !ok || strings.HasPrefix(pkg, "examples/") || slices.ContainsFunc(edges, func(e string) bool { return pkg == e || strings.HasPrefix(pkg, e+"/") }) {
+			continue
+		}
+		may, ok := arrows[pkg]
+		if !ok {
+			t.Errorf("%s is not in the table of arrows", pkg)
+			continue
+		}
+		for _, imported := range f[1:] {
+			if imported == module {
+				t.Errorf("%s imports the root: no package calls back up", pkg)
+			}
+			if to, ours := strings.CutPrefix(imported, module+"/"); ours && !slices.Contains(may, to) {
+				t.Errorf("%s -> %s is no allowed arrow", pkg, to)
+			}
+		}
+	}
+}
+
+// One file of each package says what the package is for.
+func TestEachPackageHasOnePackageComment(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Doc}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		pkg, doc, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if doc == "" && !strings.Contains(pkg, "/testdata/") {
+			t.Errorf("%s has no package comment", pkg)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/admission"
+	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/internal/events"
+	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/probe/grpchealth"
+	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/syncloop"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// Names of the folders in the root folder.
+const (
+	podsFolder     = "pods"
+	logsFolder     = "logs"
+	statusesFolder = "statuses"
+)
+
+// fill gives what no option has said its default.
+func (s *settings) fill() error {
+	var errs []error
+	if s.nodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node name: none was given and the host's is not known: %w", err))
+		}
+		s.nodeName = name
+	}
+	if s.rootDir == "" {
+		if s.runtime != nil || s.endpoint != "" {
+			errs = append(errs, errors.New("root dir: pods of a real runtime outlive the agent, so it needs a folder that does too"))
+		}
+		s.rootDir, s.scratch = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
+	}
+	if s.node.PodLogsDir == "" {
+		s.node.PodLogsDir = filepath.Join(s.rootDir, logsFolder)
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	s.events = events.New(s.recorder)
+	return errors.Join(errs...)
+}
+
+// assemble makes the parts. None of them does anything before Run.
+func (a *Agent) assemble() error {
+	if a.runtime == nil {
+		a.runtime = new(late)
+	}
+	a.ready = readiness.New(a.runtime)
+	for _, make := range []func() error{a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer, a.makeWorkers, a.makeLoop} {
+		if err := make(); err != nil {
+			return err // later parts need the former ones
+		}
+	}
+	return nil
+}
+
+func (a *Agent) makeSources() (err error) {
+	a.mux, err = podsource.New(podsource.Config{
+		NodeName: a.nodeName, Sources: a.sources, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Sources,
+	})
+	return err
+}
+
+func (a *Agent) makePleg() (err error) {
+	hooks := a.hooks.Pleg
+	hooks.Listed = both4(a.ready.Listed, hooks.Listed)
+	hooks.Inspected = both4(a.ready.Inspected, hooks.Inspected)
+	hooks.Streaming = both2(a.ready.Streaming, hooks.Streaming)
+	a.pleg, err = pleg.New(pleg.Config{
+		Runtime: a.runtime, Store: &a.cache, Logger: a.logger, Hooks: hooks,
+		Busy: func(uid types.UID) bool { return a.workers.Busy(uid) },
+	})
+	return err
+}
+
+func (a *Agent) makeStatus() (err error) {
+	if a.told, err = status.NewFileSink(a.path(statusesFolder)); err != nil {
+		return err
+	}
+	a.statuses, err = status.New(status.Config{
+		Sinks: append([]status.Sink{a.told}, a.sinks...), Env: a.env,
+		Logger: a.logger, Hooks: a.hooks.Status,
+	})
+	return err
+}
+
+func (a *Agent) makeProbes() (err error) {
+	a.probes, err = probe.New(probe.Config{
+		Seen: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{}).Check,
+		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
+	})
+	return err
+}
+
+func (a *Agent) makeSyncer() error {
+	volumes, err := volume.New(volume.Config{Root: a.rootDir, Allocatable: a.node.Allocatable, Logger: a.logger})
+	if err != nil {
+		return err
+	}
+	cfg := podsync.Config{
+		Runtime: a.runtime, Seen: a.pleg, Statuses: a.statuses, Ender: ender{a}, Volumes: volumes, Probes: a.probes,
+		Objects: a.mux, BackOff: a.backOff, Admit: a.slow, Network: a.ready.Network, Recorder: a.events, Logger: a.logger,
+		PodsDir: a.path(podsFolder), LogsDir: a.node.PodLogsDir,
+		Node: podsync.Node{
+			Name: a.nodeName, IPs: a.node.IPs, Allocatable: a.node.Allocatable,
+			ResolvConf: a.node.ResolvConf, ClusterDNS: a.node.ClusterDNS, Domain: a.node.Domain,
+		},
+	}
+	if !a.node.NoCgroups {
+		cgroups, err := cgroup.New(cgroup.Config{Parent: a.node.CgroupRoot, Allocatable: a.node.Allocatable, Logger: a.logger})
+		if err != nil {
+			return err
+		}
+		cfg.Cgroups = cgroups
+		a.stores = append(a.stores, syncloop.Store{Name: "cgroups", Known: cgroups.Known, Remove: cgroups.Remove})
+	}
+	if a.syncer, err = podsync.New(cfg); err != nil {
+		return err
+	}
+	a.stores = append(a.stores, syncloop.Store{Name: "pod folders", Known: a.syncer.Leftovers, Remove: a.syncer.Discard})
+	return nil
+}
+
+func (a *Agent) makeWorkers() (err error) {
+	a.workers, err = podworkers.New(podworkers.Config{
+		Syncer: a.syncer, Seen: a.pleg, Resync: a.timing.Resync,
+		Ended:     func(uid types.UID) bool { return !a.alive(uid) },
+		Due:       func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
+		Inspect:   a.pleg.Touch,
+		TurnEnded: a.pleg.Release,
+		Finished:  func(uid types.UID) { a.loop.Ended(uid) },
+		Logger:    a.logger, Hooks: a.hooks.Workers,
+	})
+	return err
+}
+
+func (a *Agent) makeLoop() error {
+	fits, err := admission.New(admission.Config{
+		NodeName: a.nodeName, Allocatable: a.node.Allocatable, MaxPods: a.node.MaxPods, Labels: a.node.Labels,
+	})
+	if err != nil {
+		return err
+	}
+	pods, err := syncloop.NewPods(syncloop.PodsConfig{
+		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive,
+		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
+	})
+	if err != nil {
+		return err
+	}
+	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
+		Lives: a.workers, Pods: pods, Sources: a.mux, Runtime: a.cache.Pods,
+		Stores: append(a.stores, syncloop.Store{Name: "statuses", Known: a.statusesKnown, Remove: a.forgetStatus}),
+		Logger: a.logger,
+	})
+	if err != nil {
+		return err
+	}
+	a.loop, err = syncloop.New(syncloop.Config{
+		Changes: a.mux.Changes(), Handler: pods, Events: a.pleg, Probes: probed{a.probes}, Keeper: keeper,
+		Ready: a.ready.Ready, Recheck: a.ready.Recheck(), Housekeeping: a.timing.Housekeeping,
+		Logger: a.logger, Hooks: a.hooks.Loop,
+	})
+	return err
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bin is the program, built once for all tests where everybody may run it.
+var bin string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "quickstart-test-")
+	if err != nil {
+		panic(err)
+	}
+	bin = filepath.Join(dir, "quickstart")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// run starts the program, as nobody where it can, and returns what it printed.
+func run(t *testing.T, end func(*os.Process), args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "HOME=/", "TMPDIR=/tmp")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	if end != nil {
+		end(cmd.Process)
+	}
+	err := cmd.Wait()
+	return out.String(), err
+}
+
+// The quickstart is what a newcomer sees first: all its pods do what they should
+// as an ordinary user, and nothing is left of them.
+func TestAllSamplesDoWhatTheyShould(t *testing.T) {
+	out, err := run(t, nil, "-for", "20s")
+	require.NoError(t, err, out)
+	require.NotContains(t, out, "FAIL", out)
+	require.Equal(t, len(expectations)+3, strings.Count(out, "  ok   "), out)
+	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last good version runs on"} {
+		require.Contains(t, out, want)
+	}
+	require.NotContains(t, out, "\x1b[", "plain lines where the output is no terminal")
+}
+
+// A quickstart that is stopped before its pods could do what they should must
+// not say that they did.
+func TestAnEarlyEndIsNoSuccess(t *testing.T) {
+	out, err := run(t, func(p *os.Process) {
+		timer := time.AfterFunc(2*time.Second, func() { _ = p.Signal(os.Interrupt) })
+		t.Cleanup(func() { timer.Stop() })
+	})
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, out)
+	require.Equal(t, 1, exit.ExitCode())
+	require.Contains(t, out, "FAIL job ")
+	require.Contains(t, out, "ok   all ", "ctrl-c ends the pods gracefully")
+}
+
+func TestArgumentsAreChecked(t *testing.T) {
+	for _, args := range [][]string{{"-nonsense"}, {"web"}, {"-for", "-1s"}, {"-for", "soon"}} {
+		out, err := run(t, nil, args...)
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, out)
+		require.Equal(t, 2, exit.ExitCode(), out)
+	}
+}

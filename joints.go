@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// late is a runtime that is connected to when the agent runs.
+type late struct{ Runtime }
+
+// connect makes the connection that New only spoke of. The result ends it.
+func (a *Agent) connect() (hangUp func() error, err error) {
+	rt, ok := a.runtime.(*late)
+	if !ok {
+		return func() error { return nil }, nil
+	}
+	cfg := cri.Config{Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
+	if a.endpoint == "" {
+		inside, err := embedded.New(embedded.Config{Logger: a.logger})
+		if err != nil {
+			return nil, err
+		}
+		cc, err := inside.Dial()
+		if err != nil {
+			return nil, err
+		}
+		rt.Runtime, err = cri.New(cc, cfg)
+		return closeAll(cc, inside), err
+	}
+	cc, err := cri.Dial(a.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	all := []io.Closer{cc}
+	if a.image != "" {
+		images, err := cri.Dial(a.image)
+		if err != nil {
+			return nil, errors.Join(err, cc.Close())
+		}
+		cfg.Images = images
+		all = append(all, images)
+	}
+	rt.Runtime, err = cri.New(cc, cfg)
+	return closeAll(all...), err
+}
+
+func closeAll(all ...io.Closer) func() error {
+	return func() error {
+		var errs []error
+		for _, c := range all {
+			errs = append(errs, c.Close())
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// alive tells from memory whether anything of the pod lives in the runtime.
+func (a *Agent) alive(uid types.UID) bool {
+	p, ok := a.cache.Get(uid)
+	return ok && (p.Running() || p.ReadySandbox() != nil)
+}
+
+// podsHooks has adopted pods go on with the readiness that was told of them.
+func (a *Agent) podsHooks() syncloop.PodsHooks {
+	hooks := a.hooks.Pods
+	user := hooks.Adopted
+	hooks.Adopted = func(pod *corev1.Pod) {
+		if st, ok := a.statuses.Get(pod.UID); ok {
+			a.probes.Adopt(pod.UID, st)
+		}
+		if user != nil {
+			user(pod)
+		}
+	}
+	return hooks
+}
+
+// env is what statuses tell of the node.
+func (a *Agent) env() status.Env {
+	return status.Env{HostIPs: a.node.IPs, Runtime: a.ready.Name()}
+}
+
+func (a *Agent) statusesKnown() ([]types.UID, error) { return a.statuses.Known(), nil }
+
+func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
+	a.statuses.Forget(uid)
+	return nil
+}
+
+// probed hands the loop the pods that probe results are of.
+type probed struct{ *probe.Manager }
+
+func (p probed) Drain() []types.UID {
+	changes := p.Manager.Drain()
+	uids := make([]types.UID, 0, len(changes))
+	for _, c := range changes {
+		if n := len(uids); n == 0 || uids[n-1] != c.UID {
+			uids = append(uids, c.UID)
+		}
+	}
+	return uids
+}
+
+// both calls two hooks, of which the second may be nil.
+func both4[A, B, C, D any](one, two func(A, B, C, D)) func(A, B, C, D) {
+	if two == nil {
+		return one
+	}
+	return func(a A, b B, c C, d D) { one(a, b, c, d); two(a, b, c, d) }
+}
+
+func both2[A, B any](one, two func(A, B)) func(A, B) {
+	if two == nil {
+		return one
+	}
+	return func(a A, b B) { one(a, b); two(a, b) }
+}

@@ -1,0 +1,287 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/events"
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// Option sets one thing about an Agent. An option that contradicts another, or
+// itself, is an error of New.
+type Option func(*settings) error
+
+// settings are what the options have said.
+type settings struct {
+	nodeName        string
+	node            Node
+	rootDir         string
+	runtime         Runtime
+	endpoint, image string
+	sources         []podsource.Named
+	sinks           []status.Sink
+	logger          *slog.Logger
+	recorder        Recorder
+	backOff         runtime.BackOff
+	admit           []syncloop.Admitter
+	slow            []podsync.Admitter
+	shutdown        ShutdownPolicy
+	hooks           Hooks
+	timing          Timing
+
+	// Worked out from the options.
+	scratch bool // the root folder lasts as long as Run
+	events  *events.Dedup
+	stores  []syncloop.Store
+}
+
+// Hooks are called as the agent's parts work; package prom turns them into
+// metrics. Each field says when its functions are called and what they may not do.
+type Hooks struct {
+	Sources podsource.Hooks
+	Loop    syncloop.Hooks
+	Pods    syncloop.PodsHooks
+	Workers podworkers.Hooks
+	Pleg    pleg.Hooks
+	Status  status.Hooks
+	Probe   probe.Hooks
+	CRI     cri.Hooks // calls of the runtime that the agent itself connects to
+}
+
+// Node is what the agent is told about the node it runs on. The zero value of
+// each field leaves the matter open.
+type Node struct {
+	IPs         []string            // status.hostIPs, primary first
+	Labels      map[string]string   // what node selectors and affinity are held against
+	Allocatable corev1.ResourceList // what pods may ask for together; empty: no bound
+	MaxPods     int                 // 0: no bound
+	PodLogsDir  string              // container logs; default <root>/logs
+	CgroupRoot  string              // cgroup below which pods are put; default the root cgroup
+	NoCgroups   bool                // leave cgroups to the runtime
+	ResolvConf  string              // default /etc/resolv.conf
+	ClusterDNS  []string            // servers for dnsPolicy ClusterFirst
+	Domain      string              // cluster domain
+}
+
+// Timing are intervals that rarely need to be changed. Zero is the default.
+type Timing struct {
+	Resync       time.Duration // between looks at a pod of which nothing is heard; 1 min
+	Housekeeping time.Duration // between looks for what nobody wants any more; 2 s
+}
+
+// WithNodeName sets the node's name, which becomes part of the identity of
+// static pods. Default: the host's name.
+func WithNodeName(name string) Option {
+	return func(s *settings) error {
+		if name == "" {
+			return errors.New("node name: empty")
+		}
+		return set(&s.nodeName, name, "node name")
+	}
+}
+
+// WithNode sets what pods and checks are told about the node.
+func WithNode(n Node) Option {
+	return func(s *settings) error {
+		var errs []error
+		for _, dir := range []string{n.PodLogsDir, n.CgroupRoot} {
+			if dir != "" && !filepath.IsAbs(dir) {
+				errs = append(errs, fmt.Errorf("node: %q is not an absolute path", dir))
+			}
+		}
+		if n.MaxPods < 0 {
+			errs = append(errs, fmt.Errorf("node: MaxPods %d is negative", n.MaxPods))
+		}
+		s.node = n
+		return errors.Join(errs...)
+	}
+}
+
+// WithRootDir sets the agent's own folder: an absolute path. Run makes it, and
+// locks it. Default: a temporary folder that lasts as long as Run, which suits
+// pods that end with the process too.
+func WithRootDir(dir string) Option {
+	return func(s *settings) error {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("root dir %q: not an absolute path", dir)
+		}
+		return set(&s.rootDir, filepath.Clean(dir), "root dir")
+	}
+}
+
+// WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint.
+// Without either, pods run in an embedded, simulated one.
+func WithRuntime(rt Runtime) Option {
+	return func(s *settings) error {
+		if rt == nil {
+			return errors.New("runtime: nil")
+		}
+		if s.runtime != nil || s.endpoint != "" {
+			return errors.New("runtime: set twice")
+		}
+		s.runtime = rt
+		return nil
+	}
+}
+
+// WithRuntimeEndpoint sets the CRI socket of the container runtime, as
+// unix:///path. Images come from the same one unless a second endpoint is given.
+func WithRuntimeEndpoint(endpoint string, image ...string) Option {
+	return func(s *settings) error {
+		if s.runtime != nil {
+			return errors.New("runtime endpoint: a runtime was set too")
+		}
+		if endpoint == "" || len(image) > 1 {
+			return fmt.Errorf("runtime endpoint: want one and perhaps one for images, got %q and %q", endpoint, image)
+		}
+		if len(image) == 1 {
+			s.image = image[0]
+		}
+		return set(&s.endpoint, endpoint, "runtime endpoint")
+	}
+}
+
+// WithSource adds a source of pods. Each name can be used once; it is told in
+// the annotation kubernetes.io/config.source of its pods, and says which source
+// a pod of a former process belongs to.
+func WithSource(name string, src podsource.Source) Option {
+	return func(s *settings) error {
+		if name == "" || src == nil {
+			return fmt.Errorf("source %q: needs a name and a source", name)
+		}
+		s.sources = append(s.sources, podsource.Named{Name: name, Source: src})
+		return nil
+	}
+}
+
+// WithStatusSink adds a place where statuses go. A slow one holds up no other.
+func WithStatusSink(sink status.Sink) Option {
+	return func(s *settings) error {
+		if sink == nil {
+			return errors.New("status sink: nil")
+		}
+		s.sinks = append(s.sinks, sink)
+		return nil
+	}
+}
+
+// WithLogger sets where the agent logs. Default: nowhere.
+func WithLogger(l *slog.Logger) Option {
+	return func(s *settings) error {
+		if l == nil {
+			return errors.New("logger: nil")
+		}
+		s.logger = l
+		return nil
+	}
+}
+
+// WithRecorder sets who takes Kubernetes events. Repeated ones are counted first.
+func WithRecorder(r Recorder) Option {
+	return func(s *settings) error {
+		if r == nil {
+			return errors.New("recorder: nil")
+		}
+		s.recorder = r
+		return nil
+	}
+}
+
+// WithAdmitter adds a check that every new pod must pass. It is called in the
+// loop: it must be pure and fast. One that asks others belongs in
+// WithSlowAdmitter.
+func WithAdmitter(a syncloop.Admitter) Option {
+	return func(s *settings) error {
+		if a == nil {
+			return errors.New("admitter: nil")
+		}
+		s.admit = append(s.admit, a)
+		return nil
+	}
+}
+
+// WithSlowAdmitter adds a check that runs in the pod's own turn with a deadline
+// of 10 s. A pod that it refuses waits, with phase Pending and reason Blocked.
+func WithSlowAdmitter(a podsync.Admitter) Option {
+	return func(s *settings) error {
+		if a == nil {
+			return errors.New("slow admitter: nil")
+		}
+		s.slow = append(s.slow, a)
+		return nil
+	}
+}
+
+// WithBackOff sets how long containers that end wait before they are started
+// again. Default: the kubelet's, 10 s doubling to 5 min.
+func WithBackOff(b runtime.BackOff) Option {
+	return func(s *settings) error {
+		if b == nil {
+			return errors.New("back-off: nil")
+		}
+		s.backOff = b
+		return nil
+	}
+}
+
+// ShutdownPolicy says what becomes of pods when Run ends.
+type ShutdownPolicy struct {
+	// Drain ends all pods, each within its own grace period.
+	Drain bool
+	// Within bounds the drain; 0 is as long as it takes.
+	Within time.Duration
+}
+
+// WithShutdownPolicy sets what becomes of pods when Run ends. Default: they run
+// on, and the next agent adopts them.
+func WithShutdownPolicy(p ShutdownPolicy) Option {
+	return func(s *settings) error {
+		if p.Within < 0 {
+			return fmt.Errorf("shutdown policy: Within %v is negative", p.Within)
+		}
+		s.shutdown = p
+		return nil
+	}
+}
+
+// WithHooks sets what is called as the agent's parts work.
+func WithHooks(h Hooks) Option {
+	return func(s *settings) error {
+		s.hooks = h
+		return nil
+	}
+}
+
+// WithTiming sets intervals.
+func WithTiming(t Timing) Option {
+	return func(s *settings) error {
+		if t.Resync < 0 || t.Housekeeping < 0 {
+			return fmt.Errorf("timing: negative interval in %+v", t)
+		}
+		s.timing = t
+		return nil
+	}
+}
+
+// set refuses a second value.
+func set(where *string, value, what string) error {
+	if *where != "" && *where != value {
+		return fmt.Errorf("%s: set to %q and to %q", what, *where, value)
+	}
+	*where = value
+	return nil
+}
