@@ -115,7 +115,7 @@ type Client struct {
 
 	// Set once a streamed list was answered Unimplemented: it is not asked for
 	// again.
-	noSandboxStream, noContainerStream, noImageStream atomic.Bool
+	noSandboxStream, noContainerStream, noImageStream, noStatsStream atomic.Bool
 }
 
 // New returns a Client over an open connection, which stays the caller's. It
