@@ -1,0 +1,140 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/server"
+)
+
+const loopback = "127.0.0.1:0"
+
+func get(t *testing.T, s http.Handler, path string) (int, string) {
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestHealthz(t *testing.T) {
+	var wrong error
+	s, err := server.New(server.Config{Addr: loopback, Checks: []server.Check{
+		{Name: "loop", Well: func() error { return nil }},
+		{Name: "runtime", Well: func() error { return wrong }},
+	}})
+	require.NoError(t, err)
+	code, body := get(t, s, "/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "ok\n", body)
+	_, body = get(t, s, "/healthz?verbose")
+	require.Equal(t, "[+] loop\n[+] runtime\nok\n", body)
+	wrong = errors.New("connection refused")
+	code, body = get(t, s, "/healthz")
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Equal(t, "[-] runtime: connection refused\n", body)
+	code, body = get(t, s, "/healthz?verbose")
+	require.Equal(t, http.StatusInternalServerError, code)
+	require.Equal(t, "[+] loop\n[-] runtime: connection refused\n", body)
+}
+
+func TestPodsAndFaults(t *testing.T) {
+	s, err := server.New(server.Config{
+		Addr: loopback,
+		Pods: func() []*corev1.Pod {
+			return []*corev1.Pod{
+				{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+				{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}},
+			}
+		},
+		Faults:   func() []server.Fault { return []server.Fault{{Where: "a.yaml", Error: "no containers", Since: time.Unix(0, 0)}} },
+		Handlers: map[string]http.Handler{"/metrics": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1") })},
+	})
+	require.NoError(t, err)
+	_, body := get(t, s, "/pods")
+	var list corev1.PodList
+	require.NoError(t, json.Unmarshal([]byte(body), &list))
+	require.Equal(t, "PodList", list.Kind)
+	require.Equal(t, []string{"a", "b"}, []string{list.Items[0].Name, list.Items[1].Name})
+	require.Equal(t, corev1.PodRunning, list.Items[1].Status.Phase)
+	_, body = get(t, s, "/faults")
+	require.Contains(t, body, `"where": "a.yaml"`)
+	_, body = get(t, s, "/metrics")
+	require.Equal(t, "up 1", body)
+	code, _ := get(t, s, "/other")
+	require.Equal(t, http.StatusNotFound, code)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/pods", nil))
+	require.Equal(t, http.StatusMethodNotAllowed, w.Code, "nothing can be changed through it")
+}
+
+func TestAnEmptyNodeAnswersEmptyLists(t *testing.T) {
+	s, err := server.New(server.Config{Addr: loopback})
+	require.NoError(t, err)
+	_, body := get(t, s, "/pods")
+	require.Contains(t, body, `"items": []`)
+	_, body = get(t, s, "/faults")
+	require.Equal(t, "[]\n", body)
+}
+
+func TestAddresses(t *testing.T) {
+	for addr, want := range map[string]error{
+		"127.0.0.1:10255": nil, "[::1]:0": nil, "localhost:1": nil,
+		"0.0.0.0:10255": server.ErrNotLoopback, ":10255": server.ErrNotLoopback, "10.0.0.1:1": server.ErrNotLoopback, "example.com:80": server.ErrNotLoopback,
+	} {
+		_, err := server.New(server.Config{Addr: addr})
+		require.ErrorIs(t, err, want, addr)
+		_, err = server.New(server.Config{Addr: addr, Anywhere: true})
+		require.NoError(t, err, addr)
+	}
+	_, err := server.New(server.Config{Addr: "10255", Anywhere: true})
+	require.ErrorContains(t, err, "host:port")
+}
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := server.New(server.Config{Addr: "x", Checks: []server.Check{{Name: "a"}}, Handlers: map[string]http.Handler{"/pods": http.NotFoundHandler()}})
+	for _, want := range []string{"host:port", `check "a"`, `handler "/pods"`} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestRunEndsWithItsContextAndTellsABusyAddress(t *testing.T) {
+	l, err := net.Listen("tcp", loopback)
+	require.NoError(t, err)
+	s, err := server.New(server.Config{Addr: l.Addr().String()})
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Run(t.Context()), "address already in use")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	r, err := http.Get("http://" + l.Addr().String() + "/healthz")
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, r.Body)
+	require.NoError(t, r.Body.Close())
+	cancel()
+	require.NoError(t, <-ended)
+	_, err = net.Dial("tcp", l.Addr().String())
+	require.Error(t, err, "the port is free again")
+}
+
+func Example() {
+	s, err := server.New(server.Config{Addr: "127.0.0.1:10255"})
+	if err != nil {
+		panic(err)
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz?verbose", nil))
+	fmt.Print(w.Body)
+	// Output: ok
+}
