@@ -56,7 +56,7 @@ func (g *Generator) ask(uid types.UID, at time.Time) (runtime.Pod, *look, error)
 	if l := r.shared(at); l != nil {
 		return runtime.Pod{}, l, nil
 	}
-	if r.next == nil && sameInstant(r.seen, r.touch, at) {
+	if r.cur == nil && r.next == nil && sameInstant(r.seen, r.touch, at) {
 		return r.view, nil, nil
 	}
 	return runtime.Pod{}, g.want(r, at, true), nil

@@ -86,8 +86,11 @@ func TestHungPodsDelayNobody(t *testing.T) {
 				b.after(20 * time.Minute)
 				assert.Len(t, b.Faults(), hung)
 				require.NoError(t, b.Healthy())
-				b.after(7 * time.Second)
-				assert.LessOrEqual(t, changeAll(b, n, runtime.Running), alone*12/10)
+				for i := range 100 { // whatever inspections of hung pods begin meanwhile
+					b.after(777 * time.Millisecond)
+					s := runtime.Running + runtime.State(i%2)
+					assert.LessOrEqual(t, changeAll(b, n, s), alone*12/10)
+				}
 				assert.Empty(t, b.Drain())
 			})
 		})

@@ -149,6 +149,30 @@ func TestKnownToBeAbsent(t *testing.T) {
 	})
 }
 
+// A pod that was listed and has not been inspected yet is not taken to be absent.
+func TestListedIsNotAbsent(t *testing.T) {
+	w := newWorld()
+	w.takes = func(types.UID) time.Duration { return 500 * time.Millisecond }
+	w.set(pod("u", runtime.Running), false)
+	inBubble(t, w, Config{}, func(b *bench) {
+		for _, uid := range []types.UID{"u", "later"} {
+			b.after(10 * time.Second)
+			w.set(pod(uid, runtime.Running), false)
+			b.Relist()
+			b.after(100 * time.Millisecond)
+			p, err := b.NewerThan(b.t.Context(), uid, time.Time{})
+			require.NoError(t, err)
+			assert.Len(t, p.Containers, 1)
+		}
+	})
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(100 * time.Millisecond)
+		p, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+		require.NoError(t, err)
+		assert.Len(t, p.Containers, 1)
+	})
+}
+
 // A first listing that hangs holds nobody up for long.
 func TestFirstListingHangs(t *testing.T) {
 	w := newWorld()
