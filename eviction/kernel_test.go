@@ -1,0 +1,259 @@
+package eviction_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/stats"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// TestMain lets the test binary be a process that eats memory.
+func TestMain(m *testing.M) {
+	if grow := os.Getenv("EAT_MEMORY"); grow != "" {
+		eat(grow)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// eat joins a cgroup, takes some MiB and then 1 MiB each 2 ms, if told to.
+func eat(group string) {
+	for _, h := range []string{"memory", "pids"} {
+		if err := os.WriteFile(filepath.Join(cgroupRoot, h, group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+			panic(err)
+		}
+	}
+	var hold [][]byte
+	take := func(mib int) {
+		b := make([]byte, mib<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		hold = append(hold, b)
+	}
+	first, err := strconv.Atoi(os.Getenv("EAT_FIRST"))
+	if err != nil {
+		panic(err)
+	}
+	take(first)
+	fmt.Println("ready")
+	for os.Getenv("EAT_MORE") != "" {
+		time.Sleep(2 * time.Millisecond)
+		take(1)
+	}
+	time.Sleep(time.Minute)
+	_ = len(hold)
+}
+
+// kernelPods are pods whose only container is a process of ours in a cgroup.
+type kernelPods struct {
+	t      *testing.T
+	parent string
+
+	mu      sync.Mutex
+	pods    []*corev1.Pod
+	cmds    map[types.UID]*exec.Cmd
+	evicted []types.UID
+	at      time.Time
+	ending  runtime.Ending
+}
+
+func (k *kernelPods) group(uid types.UID) string { return k.parent + "/pod" + string(uid) }
+
+func (k *kernelPods) add(uid types.UID, request string, first int, more bool) {
+	for _, h := range []string{"memory", "pids", "cpuacct"} {
+		require.NoError(k.t, os.MkdirAll(filepath.Join(cgroupRoot, h, k.group(uid)), 0o755))
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "EAT_MEMORY="+k.group(uid), "EAT_FIRST="+strconv.Itoa(first), "GOGC=off", "GOMAXPROCS=1")
+	if more {
+		cmd.Env = append(cmd.Env, "EAT_MORE=1")
+	}
+	out, err := cmd.StdoutPipe()
+	require.NoError(k.t, err)
+	require.NoError(k.t, cmd.Start())
+	_, err = out.Read(make([]byte, 6))
+	require.NoError(k.t, err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cmds[uid] = cmd
+	k.pods = append(k.pods, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: string(uid), Namespace: "ns"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request)},
+		}}}},
+	})
+}
+
+func (k *kernelPods) Active() []*corev1.Pod {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]*corev1.Pod(nil), k.pods...)
+}
+
+func (k *kernelPods) Evict(_ context.Context, pod *corev1.Pod, e runtime.Ending) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.at, k.ending = time.Now(), e
+	k.evicted = append(k.evicted, pod.UID)
+	cmd := k.cmds[pod.UID]
+	k.pods = without(k.pods, pod.UID)
+	err := cmd.Process.Kill()
+	_ = cmd.Wait()
+	return err
+}
+
+func without(pods []*corev1.Pod, uid types.UID) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, p := range pods {
+		if p.UID != uid {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// EV-5, EV-6, EV-10: on the kernel's own memory notice, with nothing polled in
+// time, the pod above its request goes and no other, within 200 ms of the
+// crossing.
+func TestKernelNotice(t *testing.T) {
+	const parent = "/lab/evictiontest"
+	if _, err := os.Stat(cgroupRoot + "/memory/cgroup.event_control"); err != nil || os.Getuid() != 0 {
+		t.Skip("needs root and cgroup v1")
+	}
+	k := &kernelPods{t: t, parent: parent, cmds: map[types.UID]*exec.Cmd{}}
+	t.Cleanup(func() {
+		for _, cmd := range k.cmds {
+			if cmd.ProcessState == nil {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}
+		}
+		for _, h := range []string{"memory", "pids", "cpuacct"} {
+			dirs, _ := filepath.Glob(filepath.Join(cgroupRoot, h, parent, "pod*"))
+			for _, d := range append(dirs, filepath.Join(cgroupRoot, h, parent)) {
+				assert.NoError(t, os.Remove(d))
+			}
+		}
+	})
+	folder := filepath.Join(cgroupRoot, "memory", parent)
+	for _, h := range []string{"memory", "pids", "cpuacct"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(cgroupRoot, h, parent), 0o755))
+	}
+	const limit, threshold = 512 << 20, 200 << 20
+	require.NoError(t, os.WriteFile(folder+"/memory.limit_in_bytes", []byte(strconv.Itoa(limit)), 0o600))
+
+	node, err := stats.New(stats.Config{
+		Bound: parent,
+		Pods: func() (out []stats.Pod) {
+			for _, p := range k.Active() {
+				out = append(out, stats.Pod{Pod: p, Cgroup: k.group(p.UID)})
+			}
+			return out
+		},
+	})
+	require.NoError(t, err)
+	notice, err := eviction.NewUsageNotice(folder, eviction.MemoryAvailable)
+	require.NoError(t, err)
+	m, err := eviction.New(eviction.Config{
+		Node: node, Pods: k, Hard: "memory.available<200Mi", Poll: time.Hour, Notices: []eviction.Notice{notice},
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+
+	k.add("calm", "100Mi", 40, false)
+	k.add("below", "400Mi", 60, false)
+	time.Sleep(50 * time.Millisecond)
+	crossing := make(chan time.Time, 1)
+	go func() { // an eye of our own, at the figure itself
+		for ctx.Err() == nil {
+			data, err := os.ReadFile(folder + "/memory.usage_in_bytes")
+			if n, _ := strconv.Atoi(string(data[:max(len(data)-1, 0)])); err == nil && n > limit-threshold {
+				crossing <- time.Now()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	k.add("greedy", "30Mi", 20, true)
+	var crossed time.Time
+	select {
+	case crossed = <-crossing:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the threshold was never crossed")
+	}
+	require.Eventually(t, func() bool {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.evicted) > 0
+	}, 10*time.Second, time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	assert.Equal(t, []types.UID{"greedy"}, k.evicted)
+	t.Logf("evicted %v after the crossing", k.at.Sub(crossed))
+	assert.Less(t, k.at.Sub(crossed), 200*time.Millisecond)
+	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 200Mi, available: \d+Ki\. $`, k.ending.Message)
+	assert.True(t, k.ending.Evicted)
+	assert.Equal(t, time.Second, k.ending.Grace)
+	conditions := m.Conditions()
+	assert.Equal(t, corev1.ConditionTrue, conditions[0].Status)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// EV-10: the kernel takes a pressure trigger, and an end of the context ends
+// the wait for it.
+func TestPressureNotice(t *testing.T) {
+	if _, err := os.Stat("/proc/pressure/memory"); err != nil || os.Getuid() != 0 {
+		t.Skip("needs root and pressure stall information")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- eviction.PressureNotice{Path: "/proc/pressure/cpu", Stall: time.Millisecond}.Watch(ctx, cancel)
+	}()
+	stop := make(chan struct{})
+	defer close(stop)
+	for range 4 { // more work than processors, so that some task waits
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	select {
+	case err := <-done: // the notice itself ended it
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("no notice came")
+	}
+	err := eviction.PressureNotice{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
+	require.ErrorIs(t, err, runtime.ErrUnsupported)
+	err = eviction.EventsNotice{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
+	require.ErrorIs(t, err, runtime.ErrUnsupported)
+}
