@@ -161,12 +161,10 @@ func containerFailure(err error) runtime.Failure { return failure("RunContainerE
 
 func failure(reason string, err error) runtime.Failure {
 	f := runtime.Failure{Reason: reason, Message: err.Error(), Err: err}
-	var r *reasoned
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*reasoned](err); ok {
 		f.Reason = r.reason
 	}
-	var b *backingOff
-	if errors.As(err, &b) {
+	if b, ok := errors.AsType[*backingOff](err); ok {
 		f.Until = b.until
 		if b.waiting {
 			f.Err = nil

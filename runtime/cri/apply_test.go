@@ -30,7 +30,7 @@ func TestLostAnswersAreAdopted(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.addImage(busybox, 0)
+				f.addImage(busybox)
 				var once atomic.Bool
 				f.after = func(rpc string, _ any) error {
 					if rpc == lost && once.CompareAndSwap(false, true) {
@@ -64,7 +64,7 @@ func TestLostAnswersAreAdopted(t *testing.T) {
 // RT-17: what is of no use is removed and the name used again.
 func TestLeftoversAreRemoved(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
@@ -94,7 +94,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 // RT-13: a runtime that lost its state does not make restart counts begin anew.
 func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	logs := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o700))
@@ -112,7 +112,7 @@ func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 // RT-12: another process knows all that this one knew.
 func TestAnotherClientKnowsThePodFromTheRuntimeAlone(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	seven := int64(7)
@@ -165,7 +165,7 @@ func TestFailuresAreNamed(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.reason, func(t *testing.T) {
 			f := newFake()
-			f.addImage(busybox, 0)
+			f.addImage(busybox)
 			f.setBefore(func(_ context.Context, rpc string, _ any) error {
 				if rpc == tc.rpc {
 					return status.Error(codes.Internal, "broken")
@@ -190,7 +190,7 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.addImage(busybox, 0)
+				f.addImage(busybox)
 				f.setBefore(func(ctx context.Context, rpc string, _ any) error {
 					if rpc == at {
 						<-ctx.Done()
@@ -217,7 +217,7 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 func TestStartsAreBoundedDeletesAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.addImage(busybox, 0)
+		f.addImage(busybox)
 		var now, most atomic.Int64
 		f.setBefore(func(_ context.Context, rpc string, _ any) error {
 			if rpc == "RunPodSandbox" {
@@ -293,7 +293,7 @@ func TestTwentyThousandDeadContainers(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	for range 2 {
 		images, err := c.Images(t.Context())

@@ -45,7 +45,7 @@ func startAll(pod *corev1.Pod) []runtime.Action {
 func TestStartAndInspectionTakeEightCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.addImage(busybox, 0)
+		f.addImage(busybox)
 		c := f.client(t, Config{})
 		pod := onePod("main")
 		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{LogDir: "/logs"})
@@ -85,7 +85,7 @@ func TestInspectionOfNothingIsAnEmptyPod(t *testing.T) {
 // An exited container is asked for once, when it has ended.
 func TestInspectionSeesAnExit(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
@@ -111,7 +111,7 @@ func TestListing(t *testing.T) {
 	for _, streams := range []bool{false, true} {
 		f := newFake()
 		f.streams = streams
-		f.addImage(busybox, 0)
+		f.addImage(busybox)
 		c := f.client(t, Config{})
 		pod := onePod("a", "b")
 		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)

@@ -70,14 +70,14 @@ func (t *turn) ownMounts(in *containerInput) error {
 // messageMount makes the file for the termination message and mounts it.
 func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, error) {
 	if t.m.Dir == "" || spec.TerminationMessagePath == "" {
-		return nil, nil //nolint:nilnil // no mount is a good answer
+		return nil, nil
 	}
 	dir := filepath.Join(t.m.Dir, "containers", spec.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the folder of the termination message: %w", err)
 	}
 	file := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666) //nolint:gosec // any user of the container writes it
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("make the file of the termination message: %w", err)
 	}

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,7 +27,7 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 	limit = max(limit, 0)
 	out := resp.GetStdout()[:min(limit, len(resp.GetStdout()))]
 	more := resp.GetStderr()[:min(limit-len(out), len(resp.GetStderr()))]
-	return append(out[:len(out):len(out)], more...), int(resp.GetExitCode()), nil
+	return append(slices.Clip(out), more...), int(resp.GetExitCode()), nil
 }
 
 // wholeSeconds rounds up, since the CRI takes 0 for no timeout at all.

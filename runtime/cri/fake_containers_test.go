@@ -110,7 +110,7 @@ func (f *fake) ImageStatus(_ context.Context, r *v1.ImageStatusRequest) (*v1.Ima
 }
 
 func (f *fake) PullImage(_ context.Context, r *v1.PullImageRequest) (*v1.PullImageResponse, error) {
-	f.addImage(r.GetImage().GetImage(), 0)
+	f.addImage(r.GetImage().GetImage())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pulls = append(f.pulls, r)

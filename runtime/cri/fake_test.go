@@ -135,10 +135,10 @@ func (f *fake) count(rpc string) int {
 	return n
 }
 
-func (f *fake) addImage(ref string, uid int64) {
+func (f *fake) addImage(ref string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.images[ref] = &v1.Image{Id: "sha256:" + ref, RepoTags: []string{ref}, Uid: &v1.Int64Value{Value: uid}}
+	f.images[ref] = &v1.Image{Id: "sha256:" + ref, RepoTags: []string{ref}, Uid: &v1.Int64Value{}}
 }
 
 func (f *fake) id(kind string) string { f.next++; return fmt.Sprintf("%s-%d", kind, f.next) }

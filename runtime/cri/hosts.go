@@ -63,7 +63,7 @@ func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	own := slices.ContainsFunc(spec.VolumeMounts, func(vm corev1.VolumeMount) bool { return filepath.Clean(vm.MountPath) == hostsPath })
 	onNode := podspec.IsHostNetwork(t.pod)
 	if own || t.m.Dir == "" || !onNode && len(t.sandbox.IPs) == 0 {
-		return nil, nil //nolint:nilnil // no mount is a good answer
+		return nil, nil
 	}
 	content := hostsContent(t.pod, t.m.Hostname, t.m.Domain, t.sandbox.IPs)
 	if onNode {
@@ -76,7 +76,7 @@ func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	// Written in place: running containers have this very file mounted.
 	file := filepath.Join(t.m.Dir, hostsFile)
 	if old, err := os.ReadFile(file); err != nil || string(old) != content {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil { //nolint:gosec // every user of the container reads it
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			return nil, fmt.Errorf("write the hosts file: %w", err)
 		}
 	}

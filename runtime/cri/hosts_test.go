@@ -16,7 +16,7 @@ import (
 // started applies a pod and returns what its container was made of.
 func started(t *testing.T, cfg Config, pod *corev1.Pod, m runtime.Materials) *v1.ContainerConfig {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	require.Empty(t, f.client(t, cfg).Apply(t.Context(), pod, startAll(pod), m).Failures)
 	for _, c := range f.configs {
 		return c
@@ -76,7 +76,7 @@ func TestMessageFileIsMounted(t *testing.T) {
 // No path is made of a name that is none.
 func TestContainerNamesCannotLeaveTheFolder(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	pod := onePod("../../x")
 	applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.Materials{Dir: t.TempDir(), LogDir: t.TempDir()})
 	assert.ErrorIs(t, applied.Failures["../../x"].Err, runtime.ErrInvalid)

@@ -21,22 +21,20 @@ const (
 // parseImage takes an image reference apart. A reference without a registry is
 // Docker Hub's, one of a single word its library's.
 func parseImage(name string) (imageRef, error) {
-	bad := func(why string) (imageRef, error) {
-		return imageRef{}, fmt.Errorf("image %q: %s: %w", name, why, runtime.ErrInvalid)
-	}
+	bad := func(why string) error { return fmt.Errorf("image %q: %s: %w", name, why, runtime.ErrInvalid) }
 	if name == "" || len(name) > maxReference {
 		return imageRef{}, fmt.Errorf("image name of %d bytes: %w", len(name), runtime.ErrInvalid)
 	}
 	var r imageRef
 	rest, digest, pinned := strings.Cut(name, "@")
 	if pinned && !digestForm(digest) {
-		return bad("the digest is malformed")
+		return imageRef{}, bad("the digest is malformed")
 	}
 	r.digest = digest
 	if i := strings.LastIndexByte(rest, ':'); i >= 0 && !strings.Contains(rest[i:], "/") {
 		rest, r.tag = rest[:i], rest[i+1:]
 		if !tagForm(r.tag) {
-			return bad("the tag is malformed")
+			return imageRef{}, bad("the tag is malformed")
 		}
 	}
 	first, more, split := strings.Cut(rest, "/")
@@ -44,7 +42,7 @@ func parseImage(name string) (imageRef, error) {
 	case split && isRegistry(first):
 		r.registry, r.path = first, more
 		if !registryForm(first) {
-			return bad("the registry is malformed")
+			return imageRef{}, bad("the registry is malformed")
 		}
 	case split:
 		r.registry, r.path = dockerHub, rest
@@ -56,7 +54,7 @@ func parseImage(name string) (imageRef, error) {
 	}
 	for part := range strings.SplitSeq(r.path, "/") {
 		if !pathForm(part) {
-			return bad("the repository is malformed; it must be in lower case")
+			return imageRef{}, bad("the repository is malformed; it must be in lower case")
 		}
 	}
 	return r, nil

@@ -25,7 +25,7 @@ import (
 
 // running starts all containers of the pod and returns what is seen of it.
 func running(t *testing.T, f *fake, c *Client, pod *corev1.Pod) runtime.Pod {
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	plan := []runtime.Action{{Verb: runtime.CreateSandbox}}
 	for ct, kind := range runtime.Specs(pod) {
 		plan = append(plan, runtime.Action{Verb: runtime.StartContainer, Container: ct.Name, Kind: kind})
@@ -196,7 +196,7 @@ func TestPostStart(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			f, rec := newFake(), &recorder{}
-			f.addImage(busybox, 0)
+			f.addImage(busybox)
 			f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
 				assert.Equal(t, []string{"warm", "up"}, r.GetCmd())
 				return &v1.ExecSyncResponse{ExitCode: tc.exit, Stderr: []byte("too cold")}, tc.err

@@ -200,8 +200,7 @@ func (p *puller) failure(key pullKey, err error) error {
 // pullReason is the word that statuses have for a failed pull. Runtimes tell
 // some of them at the beginning of their messages.
 func pullReason(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		for _, reason := range []string{"RegistryUnavailable", "SignatureValidationFailed"} {
 			if strings.Contains(e.status.Message(), reason) {
 				return reason

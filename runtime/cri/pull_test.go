@@ -130,14 +130,15 @@ func TestPullFailuresBackOff(t *testing.T) {
 			return nil
 		})
 		c := f.client(t, Config{})
-		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+		for _, seconds := range []int{10, 20, 40, 80, 160, 300, 300} {
+			wait := time.Duration(seconds) * time.Second
 			_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
 			got := containerFailure(err)
 			assert.Equal(t, "ErrImagePull", got.Reason)
 			assert.ErrorContains(t, got.Err, "manifest unknown")
-			assert.Equal(t, time.Now().Add(wait*time.Second), got.Until)
+			assert.Equal(t, time.Now().Add(wait), got.Until)
 
-			time.Sleep(wait*time.Second - time.Millisecond)
+			time.Sleep(wait - time.Millisecond)
 			n := f.count("PullImage")
 			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
@@ -214,7 +215,7 @@ func TestPullPolicies(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFake()
 			if tc.present {
-				f.addImage(tc.ref, 0)
+				f.addImage(tc.ref)
 			}
 			f.setBefore(func(_ context.Context, rpc string, _ any) error {
 				if rpc == "PullImage" {
@@ -337,7 +338,7 @@ func TestImagesComeWhileTheSandboxIsMade(t *testing.T) {
 // A container whose image cannot be had does not keep the next from starting.
 func TestOneFailingContainerDoesNotKeepOthersFromStarting(t *testing.T) {
 	f := newFake()
-	f.addImage(busybox, 0)
+	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("a", "b")
 	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = "lab/none:1", corev1.PullNever

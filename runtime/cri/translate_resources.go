@@ -92,6 +92,7 @@ func (tr *translator) oomScore(spec *corev1.Container) int64 {
 		return oomGuaranteed
 	case corev1.PodQOSBestEffort:
 		return oomBestEffort
+	default: // burstable
 	}
 	share := tr.spareMemory()
 	score := tr.scoreOf(memoryRequest(spec) + share)
