@@ -1,6 +1,8 @@
 package podsource
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -35,7 +37,7 @@ func keep(last, now content) content {
 	for i := range now.objects {
 		objects[now.objects[i].Ref] = true
 	}
-	out := content{pods: now.pods[:len(now.pods):len(now.pods)], objects: now.objects[:len(now.objects):len(now.objects)]}
+	out := content{pods: slices.Clip(now.pods), objects: slices.Clip(now.objects)}
 	for _, p := range last.pods {
 		if !pods[written(p)] {
 			out.pods = append(out.pods, p)

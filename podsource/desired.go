@@ -24,6 +24,7 @@ type desired struct {
 	objects []podspec.Object
 	faults  []Fault         // the source's own and those of invalid pods
 	held    map[string]bool // full names of pods that were never valid here
+	settled bool            // complete and without held names once; see hold
 }
 
 // entry is one manifest, worked out.
@@ -46,6 +47,9 @@ func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 	for _, m := range s.Pods {
 		e := former.raw[m.Pod]
 		if e == nil || e.origin != m.Origin {
+			e = former.alike(m)
+		}
+		if e == nil {
 			e = former.adopt(work(m, d.source, nodeName), d.source, now)
 		}
 		if e.err != nil {
@@ -54,32 +58,87 @@ func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 			next.entries = append(next.entries, e)
 		}
 	}
-	next.keep(d, s)
+	next.keep(d)
+	next.hold(d)
 	next.blame(d, s, now)
 	return next
 }
 
+// hold notes the names of invalid pods that have no version to keep: one may run
+// here from before this process. Once all that the source wants was known, every
+// pod of it that ran and was not wanted had its end coming, and nothing needs to
+// be held any more.
+func (d *desired) hold(former *desired) {
+	wanted := make(map[string]bool)
+	if len(d.bad) > 0 && !former.settled {
+		for _, e := range d.entries {
+			wanted[e.full] = true
+		}
+		for _, e := range d.bad {
+			if e.pod != nil && !wanted[e.full] {
+				d.held[e.full] = true
+			}
+		}
+	}
+	d.settled = former.settled || d.complete && len(d.held) == 0
+}
+
 // formers finds entries again.
 type formers struct {
+	d   *desired
 	raw map[*corev1.Pod]*entry
-	uid map[types.UID]*entry
+	// Made when the first pod is not found by its pointer.
+	uid  map[types.UID]*entry
+	name map[[3]string]*entry // of those valid, by origin and name as written
 }
 
 func index(d *desired) formers {
-	f := formers{raw: make(map[*corev1.Pod]*entry, len(d.entries)), uid: make(map[types.UID]*entry, len(d.entries))}
+	f := formers{d: d, raw: make(map[*corev1.Pod]*entry, len(d.entries))}
 	for _, e := range d.entries {
-		f.raw[e.raw], f.uid[e.pod.UID] = e, e
+		f.raw[e.raw] = e
 	}
 	maps.Copy(f.raw, d.bad)
 	return f
 }
 
+func (f *formers) fill() {
+	if f.uid != nil {
+		return
+	}
+	f.uid, f.name = make(map[types.UID]*entry, len(f.d.entries)), make(map[[3]string]*entry, len(f.d.entries))
+	for _, e := range f.d.entries {
+		f.uid[e.pod.UID], f.name[named(e.origin, e.raw)] = e, e
+	}
+}
+
+func named(origin string, pod *corev1.Pod) [3]string {
+	name := written(pod)
+	return [3]string{origin, name[0], name[1]}
+}
+
+// alike finds the entry of a pod that says the same behind another pointer. To
+// compare is several times faster than to work it out again.
+func (f *formers) alike(m Manifest) *entry {
+	f.fill()
+	if m.Pod == nil {
+		return nil
+	}
+	e := f.name[named(m.Origin, m.Pod)]
+	if e == nil || !equal(e.raw, m.Pod) {
+		return nil
+	}
+	same := *e
+	same.raw = m.Pod
+	return &same
+}
+
 // adopt gives a valid entry what stays the same of the pod from before: when it
 // was first seen and, if nothing else is new, the pod itself.
-func (f formers) adopt(e *entry, source string, now time.Time) *entry {
+func (f *formers) adopt(e *entry, source string, now time.Time) *entry {
 	if e.err != nil {
 		return e
 	}
+	f.fill()
 	was := f.uid[e.pod.UID]
 	if was != nil {
 		seen := was.pod.Annotations[podspec.AnnotationSeen]
@@ -133,11 +192,11 @@ func work(m Manifest, source, nodeName string) *entry {
 	return e
 }
 
-// keep takes over from the former state d the valid pods that s may still want,
-// if only its manifest were valid again: for an origin with an invalid pod, all
+// keep takes over the valid pods of the former state that may still be wanted,
+// if only their manifest were valid again: for an origin with an invalid pod, all
 // that its valid pods do not replace; for a pod with an identity of its own, the
 // one of that identity.
-func (d *desired) keep(former *desired, s Set) {
+func (d *desired) keep(former *desired) {
 	if len(d.bad) == 0 {
 		return
 	}
@@ -162,9 +221,11 @@ func (d *desired) keep(former *desired, s Set) {
 	}
 }
 
-// blame lists what is wrong, and holds the names of invalid pods that have no
-// version to keep: one may run here from before.
+// blame lists what is wrong.
 func (d *desired) blame(former *desired, s Set, now time.Time) {
+	if len(d.bad) == 0 && len(s.Faults) == 0 {
+		return
+	}
 	byRaw, byFull, byOrigin := map[*corev1.Pod]*corev1.Pod{}, map[string]*corev1.Pod{}, map[string][]*corev1.Pod{}
 	fresh := make(map[*corev1.Pod]bool, len(s.Pods))
 	for _, m := range s.Pods {
@@ -198,9 +259,6 @@ func (d *desired) blame(former *desired, s Set, now time.Time) {
 				f.Err = fmt.Errorf("pod %s is invalid: %w", m.Pod.Name, e.err)
 			}
 			f.Pod = byFull[e.full]
-			if f.Pod == nil {
-				d.held[e.full] = true
-			}
 		}
 		if kept := byOrigin[e.origin]; f.Pod == nil && e.origin != "" && len(kept) == 1 {
 			f.Pod = kept[0]

@@ -38,8 +38,9 @@ func (l *ledger) next(want *union) (step, bool) {
 		if told != nil && told.pod == p.pod && told.source == p.source {
 			continue
 		}
-		op, differs := Add, true
+		op := Add
 		if told != nil {
+			var differs bool
 			if op, differs = difference(told, p); !differs {
 				l.pods[p.pod.UID] = p
 				continue
@@ -151,8 +152,7 @@ func difference(was, is *placed) (Op, bool) {
 	switch {
 	case asks(a, b) && was.source == is.source:
 		return Reconcile, !equality.Semantic.DeepEqual(&a.Status, &b.Status)
-	case b.DeletionTimestamp != nil &&
-		!(a.DeletionTimestamp.Equal(b.DeletionTimestamp) && equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)):
+	case b.DeletionTimestamp != nil && !sameDeletion(a, b):
 		return Delete, true
 	}
 	return Update, true
@@ -160,10 +160,14 @@ func difference(was, is *placed) (Op, bool) {
 
 // asks reports whether two versions of a pod ask for the same.
 func asks(a, b *corev1.Pod) bool {
-	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds) &&
+	return sameDeletion(a, b) &&
 		equality.Semantic.DeepEqual(a.Labels, b.Labels) && sameNotes(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+func sameDeletion(a, b *corev1.Pod) bool {
+	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
 }
 
 // sameNotes compares annotations but for when the pod was first seen.

@@ -91,9 +91,6 @@ func (m *Memory) Watch(ctx context.Context, hand func(Set)) error {
 		m.mu.Lock()
 		set, changed := m.set, m.changed
 		m.mu.Unlock()
-		if ctx.Err() != nil {
-			return nil
-		}
 		hand(set)
 		select {
 		case <-ctx.Done():

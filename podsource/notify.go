@@ -35,7 +35,7 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 	}
 	hint()
 	for {
-		relevant, moved := false, false
+		var relevant, moved bool
 		select {
 		case <-ctx.Done():
 			return nil

@@ -62,15 +62,24 @@ func unite(sources []*desired, before map[string]claim) union {
 func (u *union) assign(sources []*desired, before map[string]claim) map[string]bool {
 	contested := map[string]bool{}
 	for _, d := range sources {
+		for _, e := range d.entries {
+			if _, taken := u.owner[e.full]; taken {
+				contested[e.full] = true
+			} else {
+				u.owner[e.full] = claim{source: d.source, origin: e.origin}
+			}
+		}
+	}
+	if len(contested) == 0 {
+		return contested
+	}
+	for _, d := range sources {
 		nth := counter{}
 		for _, e := range d.entries {
-			c := claim{source: d.source, origin: e.origin, nth: nth.next(e)}
-			if _, taken := u.owner[e.full]; !taken {
-				u.owner[e.full] = c
+			if !contested[e.full] {
 				continue
 			}
-			contested[e.full] = true
-			if before[e.full] == c {
+			if c := nth.claim(d, e); before[e.full] == c {
 				u.owner[e.full] = c
 			}
 		}
@@ -81,11 +90,11 @@ func (u *union) assign(sources []*desired, before map[string]claim) map[string]b
 // counter numbers the pods of one full name in one origin.
 type counter map[[2]string]int
 
-func (c counter) next(e *entry) int {
+func (c counter) claim(d *desired, e *entry) claim {
 	key := [2]string{e.origin, e.full}
 	n := c[key]
 	c[key] = n + 1
-	return n
+	return claim{source: d.source, origin: e.origin, nth: n}
 }
 
 func (u *union) place(sources []*desired, contested map[string]bool) {
@@ -94,8 +103,7 @@ func (u *union) place(sources []*desired, contested map[string]bool) {
 		nth := counter{}
 		for _, e := range d.entries {
 			p := &placed{entry: e, source: d.source}
-			c := claim{source: d.source, origin: e.origin, nth: nth.next(e)}
-			if contested[e.full] && u.owner[e.full] != c || u.byUID[e.pod.UID] != nil {
+			if contested[e.full] && u.owner[e.full] != nth.claim(d, e) || u.byUID[e.pod.UID] != nil {
 				refused = append(refused, p)
 				continue
 			}

@@ -1,0 +1,383 @@
+package podsource_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// scene is a folder under a Mux, with a test that knocks after each change.
+type scene struct {
+	*rig
+	dir *files
+	k   *knocker
+}
+
+func play(t *testing.T, content map[string]string, opts ...podsource.FileOption) *scene {
+	t.Helper()
+	s := &scene{dir: folder(content), k: newKnocker()}
+	opts = append([]podsource.FileOption{podsource.FileFS(s.dir), podsource.FileNotifier(s.k)}, opts...)
+	s.rig = start(t, podsource.File("m", opts...))
+	return s
+}
+
+// after lets a change be taken up and returns what was told.
+func (s *scene) after() []string {
+	s.k.knock()
+	time.Sleep(100 * time.Millisecond) // SR-5
+	return s.told()
+}
+
+// SR-2: which files are read, and what may be in them.
+func TestFilesThatAreRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, map[string]string{
+			"a.yaml":       manifest("a", "1") + "---\n" + manifest("b", "1"),
+			"c.yml":        "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {containers: [{name: c, image: '1'}]}}\n",
+			"d.json":       `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"d"},"spec":{"containers":[{"name":"c","image":"1"}]}}`,
+			".hidden.yaml": manifest("hidden", "1"),
+			"notes.txt":    "nothing",
+			"backup.yaml~": manifest("backup", "1"),
+			"yaml":         manifest("bare", "1"),
+			"sub/e.yaml":   manifest("e", "1"),
+			"f.yaml/g":     "a folder with such a name",
+		})
+		assert.Equal(t, []string{"ADD a a-n1=1 b-n1=1 c-n1=1 d-n1=1"}, s.told())
+		assert.Empty(t, s.faults())
+		assert.True(t, s.mux.Ready("a"))
+	})
+}
+
+// SR-2: the path may be one file of any name.
+func TestOneFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, k := folder(map[string]string{"pods": manifest("x", "1"), "other.yaml": manifest("y", "1")}), newKnocker()
+		s := scene{start(t, podsource.File("m/pods", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+		dir.write("pods", manifest("x", "2"))
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
+		dir.remove("pods")
+		assert.Equal(t, []string{"REMOVE a x-n1=2"}, s.after(), "gone from a folder that is there")
+		assert.Contains(t, s.faults(), "m/pods: no such manifest")
+		dir.write("pods", manifest("x", "2"))
+		assert.Equal(t, []string{"ADD a x-n1=2"}, s.after())
+		assert.Empty(t, s.faults())
+	})
+}
+
+// SR-4: whatever a manifest turns into, its pods run on until it is well or gone.
+func TestAManifestThatTurnsBad(t *testing.T) {
+	five := `apiVersion: v1
+kind: Pod
+metadata: {name: Bad_Name}
+spec:
+  restartPolicy: Sometimes
+  containers:
+  - {name: c, image: "", ports: [{containerPort: 70000}], volumeMounts: [{name: nowhere, mountPath: /x}]}
+`
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+	for _, c := range "bcdefghi" {
+		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 9) + "*" + string(c-1) + "]\n"
+	}
+	for name, tc := range map[string]struct {
+		data string
+		want []string // in the fault
+	}{
+		"empty":           {"", []string{"holds no document"}},
+		"only comments":   {"# nothing yet\n", []string{"holds no document"}},
+		"binary":          {"\x7fELF\x00\x00\x01", []string{"is not text"}},
+		"half written":    {manifest("x", "2")[:40], nil},
+		"a half token":    {manifest("x", "2") + "    ima", []string{"document 1 (line 1"}},
+		"another kind":    {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", []string{"kind Deployment of apps/v1"}},
+		"unknown fields":  {manifest("x", "2") + "    imagee: y\n", []string{"imagee"}},
+		"a YAML bomb":     {bomb, []string{"is too large"}},
+		"too large":       {strings.Repeat("#", podsource.DefaultMaxBytes+1), []string{"more than the 10485760 bytes", "split or shorten"}},
+		"invalid in five": {five, []string{"metadata.name", "spec.restartPolicy", "containers[0].image", "ports[0].containerPort", "volumeMounts[0].name"}},
+		"what needs an API server": {
+			strings.Replace(manifest("x", "2"), "spec:\n", "spec:\n  serviceAccountName: robot\n", 1),
+			[]string{"serviceAccountName"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := play(t, map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("y", "1")})
+				s.told()
+				s.dir.write("x.yaml", tc.data)
+				assert.Empty(t, s.after())
+				assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, sorted(s.wanted()))
+				faults := s.mux.Faults()
+				require.Len(t, faults, 1)
+				assert.Equal(t, "m/x.yaml", faults[0].Where)
+				require.NotNil(t, faults[0].Pod)
+				assert.Equal(t, "x-n1", faults[0].Pod.Name)
+				for _, want := range tc.want {
+					assert.ErrorContains(t, faults[0], want)
+				}
+				require.Len(t, s.events, 1)
+				assert.Equal(t, "x-n1", s.events[0].InvolvedObject.Name)
+				assert.LessOrEqual(t, len(s.events[0].Message), 1024)
+				assert.True(t, s.mux.Ready("a"))
+
+				s.dir.write("y.yaml", manifest("y", "2"))
+				assert.Equal(t, []string{"REMOVE a y-n1=1", "ADD a y-n1=2"}, s.after(), "others are untouched")
+				s.dir.write("x.yaml", manifest("x", "3"))
+				assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=3"}, s.after(), "a good version")
+				assert.Empty(t, s.faults())
+				s.dir.write("x.yaml", tc.data)
+				assert.Empty(t, s.after())
+				s.dir.remove("x.yaml")
+				assert.Equal(t, []string{"REMOVE a x-n1=3"}, s.after(), "gone for good")
+			})
+		})
+	}
+}
+
+func sorted(names []string) []string {
+	out := append([]string(nil), names...)
+	for i := range out {
+		for j := i; j > 0 && out[j] < out[j-1]; j-- {
+			out[j], out[j-1] = out[j-1], out[j]
+		}
+	}
+	return out
+}
+
+// SR-4 within one file: good documents count, broken ones keep what they may
+// have described, and a document that is gone from a good file ends its pod.
+func TestOneDocumentOfManyTurnsBad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		doc := func(parts ...string) string { return strings.Join(parts, "---\n") }
+		s := play(t, map[string]string{"all.yaml": doc(manifest("x", "1"), manifest("y", "1"), manifest("z", "1"))})
+		s.told()
+		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: [\n", manifest("z", "1")))
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
+		assert.Contains(t, s.faults(), "document 2")
+		assert.Equal(t, "y-n1", s.mux.Faults()[0].Pod.Name)
+
+		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: ["))
+		assert.Empty(t, s.after(), "z may have been in what is broken")
+		s.dir.write("all.yaml", doc(manifest("x", "2"), manifest("y", "")))
+		assert.Empty(t, s.after(), "and in what is invalid")
+		s.dir.write("all.yaml", doc(manifest("x", "2"), manifest("y", "1")))
+		assert.Equal(t, []string{"REMOVE a z-n1=1"}, s.after())
+		assert.Empty(t, s.faults())
+	})
+}
+
+// SR-4, SR-8: a manifest that is bad when the agent starts has no good version,
+// but a pod of it may run from before. It must not be taken for an orphan.
+func TestAManifestThatIsBadFromTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, map[string]string{"x.yaml": "kind: [", "y.yaml": manifest("y", "1")})
+		assert.Equal(t, []string{"ADD a y-n1=1"}, s.told())
+		assert.False(t, s.mux.Ready("a"))
+		assert.True(t, s.mux.Holds("a", "default", "x-n1"))
+		assert.False(t, s.mux.Holds("a", "default", "y-n1"), "an older version of y is not what x describes")
+		assert.Equal(t, "Node", s.events[0].InvolvedObject.Kind)
+
+		s.dir.write("x.yaml", manifest("x", ""))
+		assert.Empty(t, s.after())
+		assert.True(t, s.mux.Holds("a", "default", "x-n1"), "now its name is known")
+		assert.False(t, s.mux.Holds("a", "default", "stray-n1"))
+		assert.False(t, s.mux.Ready("a"))
+
+		s.dir.write("x.yaml", manifest("x", "1"))
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
+		assert.True(t, s.mux.Ready("a"))
+		assert.False(t, s.mux.Holds("a", "default", "x-n1"))
+
+		s.dir.write("new.yaml", "kind: [")
+		s.after()
+		assert.True(t, s.mux.Ready("a"), "what was never good since then never ran")
+	})
+}
+
+// The folder itself: missing, unreadable, not a folder, removed and made again.
+func TestTheFolderIsBad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir, k := folder(nil), newKnocker()
+		dir.change(func(m fstest.MapFS) { delete(m, "m") })
+		s := scene{start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
+		assert.Empty(t, s.told())
+		assert.Contains(t, s.faults(), "m: no such manifest folder or file; make it")
+		assert.False(t, s.mux.Ready("a"))
+		assert.True(t, s.mux.Holds("a", "default", "x-n1"))
+
+		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })
+		s.after()
+		assert.Contains(t, s.faults(), "is a named pipe, neither a folder")
+
+		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeDir} })
+		dir.write("x.yaml", manifest("x", "1"))
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
+		assert.Empty(t, s.faults())
+		assert.True(t, s.mux.Ready("a"))
+
+		dir.fail("m", fs.ErrPermission)
+		assert.Empty(t, s.after())
+		assert.Contains(t, s.faults(), "permission denied; let this user read it")
+		dir.fail("m", nil)
+
+		dir.change(func(m fstest.MapFS) { clear(m) })
+		assert.Empty(t, s.after(), "nothing that runs is harmed by a folder that is missing")
+		assert.Equal(t, []string{"x-n1=1"}, s.wanted())
+		assert.Contains(t, s.faults(), "no such manifest folder")
+		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeDir} })
+		dir.write("y.yaml", manifest("y", "1"))
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a y-n1=1"}, s.after())
+		assert.Empty(t, s.faults())
+	})
+}
+
+// Files that are no files, cannot be read, or vanish under the reader.
+func TestFilesThatCannotBeRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("y", "1"), "z.yaml": manifest("z", "1")})
+		s.told()
+		s.dir.change(func(m fstest.MapFS) { m["m/pipe.yaml"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })
+		s.dir.change(func(m fstest.MapFS) { m["m/zero.json"] = &fstest.MapFile{Mode: fs.ModeDevice} })
+		s.dir.fail("m/x.yaml", errors.New("input/output error"))
+		s.dir.fail("m/y.yaml", fs.ErrPermission)
+		assert.Empty(t, s.after())
+		faults := s.faults()
+		for _, want := range []string{
+			"m/pipe.yaml: is a named pipe, not a regular file", "m/zero.json: is a device",
+			"m/x.yaml: open: input/output error", "m/y.yaml: open: permission denied",
+		} {
+			assert.Contains(t, faults, want)
+		}
+		s.dir.fail("m/z.yaml", fs.ErrNotExist)
+		assert.Equal(t, []string{"REMOVE a z-n1=1"}, s.after(), "listed, and gone when it was opened")
+		for _, name := range []string{"x", "y", "z"} {
+			s.dir.fail("m/"+name+".yaml", nil)
+		}
+		s.dir.remove("pipe.yaml")
+		s.dir.remove("zero.json")
+		assert.Equal(t, []string{"ADD a z-n1=1"}, s.after())
+		assert.Empty(t, s.faults())
+	})
+}
+
+// SR-5: without any notice a change is found by the rescan.
+func TestRescan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir := folder(map[string]string{"x.yaml": manifest("x", "1")})
+		broken := notifierFunc(func(context.Context, string, func()) error { return errors.New("too many watches") })
+		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(broken)))
+		r.told()
+		dir.write("x.yaml", manifest("x", "2"))
+		time.Sleep(19 * time.Second)
+		assert.Empty(t, r.told())
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.told())
+	})
+}
+
+type notifierFunc func(ctx context.Context, path string, hint func()) error
+
+func (f notifierFunc) Notify(ctx context.Context, path string, hint func()) error {
+	return f(ctx, path, hint)
+}
+
+// A file that is written piece by piece is read when it is left alone, and one
+// that never is, within 100 ms all the same.
+func TestWritesAreWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, nil)
+		time.Sleep(time.Second)
+		s.told()
+		whole := manifest("x", "1")
+		for i := 0; i <= len(whole); i += 40 {
+			s.dir.write("x.yaml", whole[:i])
+			s.k.knock()
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+		assert.Empty(t, s.faults(), "nothing was read half")
+		s.dir.write("x.yaml", whole)
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
+
+		began := time.Now()
+		s.dir.write("busy.yaml", manifest("busy", "1"))
+		for time.Since(began) < 99*time.Millisecond {
+			s.k.knock()
+			time.Sleep(time.Millisecond)
+		}
+		assert.Equal(t, []string{"ADD a busy-n1=1"}, s.told())
+	})
+}
+
+// ConfigMaps and Secrets lie beside the pods that use them.
+func TestObjectsInTheFolder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		conf := func(v string) string {
+			return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {k: '" + v + "'}\n"
+		}
+		user := manifest("x", "1") + "    envFrom:\n    - configMapRef: {name: conf}\n"
+		s := play(t, map[string]string{"x.yaml": user, "conf.yaml": conf("1"), "y.yaml": manifest("y", "1")})
+		s.told()
+		value := func() string {
+			o, err := s.mux.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "conf"})
+			if err != nil {
+				return err.Error()
+			}
+			return string(o.Data["k"])
+		}
+		assert.Equal(t, "1", value())
+		s.dir.write("conf.yaml", conf("2"))
+		assert.Equal(t, []string{"REFRESH a x-n1=1"}, s.after())
+		assert.Equal(t, "2", value())
+
+		s.dir.write("a.yaml", conf("3"))
+		assert.Empty(t, s.after(), "the first stays")
+		assert.Equal(t, "2", value())
+		assert.Contains(t, s.faults(), "m/a.yaml: ConfigMap default/conf is in m/conf.yaml too")
+
+		s.dir.write("conf.yaml", "apiVersion: v1\nkind: Conf")
+		assert.Empty(t, s.after(), "a broken manifest keeps its objects too")
+		assert.Equal(t, "2", value())
+
+		s.dir.remove("conf.yaml")
+		assert.Equal(t, []string{"REFRESH a x-n1=1"}, s.after())
+		assert.Equal(t, "3", value())
+		s.dir.remove("a.yaml")
+		assert.Equal(t, []string{"REFRESH a x-n1=1"}, s.after())
+		assert.Equal(t, "find configmap default/conf: no such object", value())
+	})
+}
+
+// A manifest cannot pass itself off as another's pod.
+func TestAManifestCannotChooseItsIdentity(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, map[string]string{"x.yaml": strings.Replace(manifest("x", "1"), "spec:", `  uid: mine
+  annotations:
+    kubernetes.io/config.mirror: "1"
+    kubernetes.io/config.source: api
+    kubernetes.io/config.seen: never
+spec:`, 1)})
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+		got := s.mux.Pods()[0]
+		assert.NotEqual(t, "mine", string(got.UID))
+		assert.False(t, podspec.IsMirror(got))
+		assert.Equal(t, "a", got.Annotations[podspec.AnnotationSource])
+		assert.NotEqual(t, "never", got.Annotations[podspec.AnnotationSeen])
+	})
+}
+
+func TestLenientFiles(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := play(t, map[string]string{"x.yaml": manifest("x", "1") + "    imagee: y\n"}, podsource.FileLenient())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+	})
+}
