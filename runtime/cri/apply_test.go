@@ -291,6 +291,57 @@ func TestTwentyThousandDeadContainers(t *testing.T) {
 	assert.Len(t, pods[0].Containers, 20_000)
 }
 
+// RT-18: a runtime that cannot send so much is asked for it in parts.
+func TestListsThatAreTooLargeComeInParts(t *testing.T) {
+	f := newFake()
+	f.mostListed = 15
+	for s := range 10 {
+		uid, id := fmt.Sprint("uid-", s), fmt.Sprint("sb-", s)
+		labels := map[string]string{runtime.LabelPodUID: uid}
+		f.sandboxes[id] = &v1.PodSandboxStatus{Id: id, Metadata: &v1.PodSandboxMetadata{Uid: uid}, Labels: labels}
+		for n := range 10 {
+			ct := &v1.ContainerStatus{Id: fmt.Sprint(id, "-", n), Metadata: &v1.ContainerMetadata{Name: "main", Attempt: uint32(n)}, Labels: labels}
+			ct.State = v1.ContainerState_CONTAINER_EXITED
+			if n == 9 {
+				ct.State = v1.ContainerState_CONTAINER_RUNNING
+			}
+			f.containers[ct.Id], f.inSandbox[ct.Id] = ct, id
+		}
+	}
+	pods, err := f.client(t, Config{}).Pods(t.Context())
+	require.NoError(t, err)
+	require.Len(t, pods, 10)
+	for _, p := range pods {
+		assert.Len(t, p.Containers, 10)
+		assert.True(t, p.Running())
+	}
+}
+
+// What an inspection saw before a change is not taken for a fact after it.
+func TestAnInspectionDuringAChangeIsNoFact(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	seen := running(t, f, c, pod)
+	id := seen.Containers[0].ID
+	c.facts.forgetContainer(pod.UID, id)
+	f.setBefore(func(_ context.Context, rpc string, _ any) error {
+		if rpc == "ContainerStatus" { // the change comes in while the status is on its way
+			c.facts.forgetContainer(pod.UID, id)
+		}
+		return nil
+	})
+	f.took()
+	_, err := c.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	f.setBefore(nil)
+	for range 2 {
+		_, err = c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 2, f.count("ContainerStatus"))
+}
+
 func TestImages(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)

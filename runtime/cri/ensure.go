@@ -35,6 +35,11 @@ func (t *turn) prefetch(ctx context.Context, plan []runtime.Action) {
 	for _, a := range plan {
 		if spec := t.spec(a.Container); a.Verb == runtime.StartContainer && spec != nil {
 			t.fetch(ctx, wanted{spec.Image, spec.ImagePullPolicy})
+			for _, vm := range spec.VolumeMounts {
+				if volume := t.m.Volumes[vm.Name]; volume.Image != "" {
+					t.fetch(ctx, wanted{volume.Image, t.volumePolicy(vm.Name)})
+				}
+			}
 		}
 	}
 }

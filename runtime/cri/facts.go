@@ -17,14 +17,18 @@ const sandboxFresh = time.Minute
 // facts remembers what cannot change any more, so that an inspection costs only
 // the calls whose answers can be new.
 type facts struct {
-	mu   sync.Mutex // guards pods
-	pods map[types.UID]podFacts
+	mu    sync.Mutex // guards the rest
+	pods  map[types.UID]podFacts
+	stamp uint64 // of the latest change that was not seen but made
 }
 
 // podFacts is what is known of one pod. It is replaced, never changed.
 type podFacts struct {
 	sandboxes  []sandboxFact
 	containers []runtime.Container // with all that their status told
+	// stamp changes with everything that this Client changed itself: what an
+	// inspection saw that began before is not taken for a fact.
+	stamp uint64
 }
 
 type sandboxFact struct {
@@ -38,23 +42,23 @@ func (f *facts) of(uid types.UID) podFacts {
 	return f.pods[uid]
 }
 
-func (f *facts) put(uid types.UID, k podFacts) {
+// forget drops all that is known of a pod.
+func (f *facts) forget(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(k.sandboxes) == 0 && len(k.containers) == 0 {
-		delete(f.pods, uid)
-		return
-	}
-	if f.pods == nil {
-		f.pods = make(map[types.UID]podFacts)
-	}
-	f.pods[uid] = k
+	delete(f.pods, uid)
 }
 
-// set remembers what an inspection found.
-func (f *facts) set(p runtime.Pod) {
-	old := f.of(p.UID)
-	k := podFacts{containers: p.Containers}
+// saw remembers what an inspection found. before is what was known when it
+// began.
+func (f *facts) saw(p runtime.Pod, before podFacts) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.pods[p.UID]
+	if old.stamp != before.stamp {
+		return
+	}
+	k := podFacts{containers: p.Containers, stamp: old.stamp}
 	for _, s := range p.Sandboxes {
 		asked := p.ObservedAt
 		if was := old.sandbox(s.ID); was != nil && slices.Equal(was.IPs, s.IPs) && p.ObservedAt.Sub(was.asked) < sandboxFresh {
@@ -62,21 +66,45 @@ func (f *facts) set(p runtime.Pod) {
 		}
 		k.sandboxes = append(k.sandboxes, sandboxFact{s, asked})
 	}
+	if len(k.sandboxes) == 0 && len(k.containers) == 0 {
+		delete(f.pods, p.UID)
+		return
+	}
 	f.put(p.UID, k)
+}
+
+// put replaces what is known. f.mu is held.
+func (f *facts) put(uid types.UID, k podFacts) {
+	if f.pods == nil {
+		f.pods = make(map[types.UID]podFacts)
+	}
+	f.pods[uid] = k
+}
+
+// change replaces what is known after something was changed.
+func (f *facts) change(uid types.UID, by func(podFacts) podFacts) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := by(f.pods[uid])
+	f.stamp++
+	k.stamp = f.stamp
+	f.put(uid, k)
 }
 
 // addSandbox remembers the status of a sandbox that was just made.
 func (f *facts) addSandbox(uid types.UID, s runtime.Sandbox, now time.Time) {
-	k := f.of(uid)
-	k.sandboxes = append([]sandboxFact{{s, now}}, k.sandboxes...)
-	f.put(uid, k)
+	f.change(uid, func(k podFacts) podFacts {
+		k.sandboxes = append([]sandboxFact{{s, now}}, k.sandboxes...)
+		return k
+	})
 }
 
 // forgetContainer makes the next inspection ask for that container's status.
 func (f *facts) forgetContainer(uid types.UID, id string) {
-	k := f.of(uid)
-	k.containers = without(k.containers, func(c runtime.Container) bool { return c.ID == id })
-	f.put(uid, k)
+	f.change(uid, func(k podFacts) podFacts {
+		k.containers = without(k.containers, func(c runtime.Container) bool { return c.ID == id })
+		return k
+	})
 }
 
 // keep forgets every pod that is not in a full listing.

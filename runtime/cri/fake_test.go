@@ -28,11 +28,12 @@ type fake struct {
 	// block until ctx ends.
 	before func(ctx context.Context, rpc string, req any) error
 	// after is asked when a call has taken effect; an error hides the answer.
-	after   func(rpc string, req any) error
-	ip      string // of sandboxes
-	streams bool   // has streamed lists
-	execute func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
-	perCall time.Duration // each call that changes something takes this long
+	after      func(rpc string, req any) error
+	ip         string // of sandboxes
+	streams    bool   // has streamed lists
+	mostListed int    // containers that fit into an answer; 0: any number
+	execute    func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
+	perCall    time.Duration // each call that changes something takes this long
 
 	mu         sync.Mutex // guards the rest
 	calls      []string   // "RPC" or "RPC subject"
@@ -268,7 +269,16 @@ func (f *fake) ListPodSandbox(_ context.Context, r *v1.ListPodSandboxRequest) (*
 }
 
 func (f *fake) ListContainers(_ context.Context, r *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
-	return &v1.ListContainersResponse{Containers: f.listCT(r.GetFilter().GetLabelSelector())}, nil
+	all := f.listCT(r.GetFilter().GetLabelSelector())
+	all = slices.DeleteFunc(all, func(c *v1.Container) bool {
+		want := r.GetFilter()
+		return want.GetState() != nil && want.GetState().GetState() != c.State ||
+			want.GetPodSandboxId() != "" && want.GetPodSandboxId() != c.PodSandboxId
+	})
+	if f.mostListed > 0 && len(all) > f.mostListed {
+		return nil, status.Error(codes.ResourceExhausted, "grpc: trying to send message larger than max")
+	}
+	return &v1.ListContainersResponse{Containers: all}, nil
 }
 
 func (f *fake) StreamPodSandboxes(r *v1.StreamPodSandboxesRequest, s grpc.ServerStreamingServer[v1.StreamPodSandboxesResponse]) error {

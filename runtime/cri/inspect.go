@@ -44,7 +44,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 		return runtime.Pod{}, err
 	}
 	newestFirst(&p)
-	c.facts.set(p)
+	c.facts.saw(p, known)
 	return p, nil
 }
 

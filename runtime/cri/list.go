@@ -78,8 +78,70 @@ func (c *Client) listContainers(ctx context.Context, labels map[string]string) (
 			return all, err
 		}
 	}
+	all, err := c.listContainersBy(ctx, filter)
+	if labels == nil && tooLarge(err) {
+		return c.listContainersInParts(ctx)
+	}
+	return all, err
+}
+
+func (c *Client) listContainersBy(ctx context.Context, filter *v1.ContainerFilter) ([]*v1.Container, error) {
 	resp, err := do(ctx, c, "ListContainers", "", c.cfg.Timeout, c.rs.ListContainers, &v1.ListContainersRequest{Filter: filter})
 	return resp.GetContainers(), err
+}
+
+// tooLarge reports whether an answer was larger than the runtime may send. Ours
+// to take is far above what any runtime sends.
+func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
+
+// listContainersInParts lists the containers of a node that has too many dead
+// ones for one answer: those of each state, and if there are too many of one
+// state those of each sandbox. The parts are not of one moment; a container
+// that ends in between is in both and counted as ended.
+func (c *Client) listContainersInParts(ctx context.Context) ([]*v1.Container, error) {
+	at := make(map[string]int)
+	var all []*v1.Container
+	add := func(part []*v1.Container) {
+		for _, ct := range part {
+			if i, ok := at[ct.GetId()]; ok {
+				all[i] = ct
+				continue
+			}
+			at[ct.GetId()] = len(all)
+			all = append(all, ct)
+		}
+	}
+	for _, state := range []v1.ContainerState{
+		v1.ContainerState_CONTAINER_CREATED, v1.ContainerState_CONTAINER_RUNNING,
+		v1.ContainerState_CONTAINER_UNKNOWN, v1.ContainerState_CONTAINER_EXITED,
+	} {
+		filter := &v1.ContainerFilter{State: &v1.ContainerStateValue{State: state}}
+		part, err := c.listContainersBy(ctx, filter)
+		if tooLarge(err) {
+			part, err = c.listBySandbox(ctx, filter.GetState())
+		}
+		if err != nil {
+			return nil, err
+		}
+		add(part)
+	}
+	return all, nil
+}
+
+func (c *Client) listBySandbox(ctx context.Context, state *v1.ContainerStateValue) ([]*v1.Container, error) {
+	sandboxes, err := c.listSandboxes(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	var all []*v1.Container
+	for _, s := range sandboxes {
+		part, err := c.listContainersBy(ctx, &v1.ContainerFilter{State: state, PodSandboxId: s.GetId()})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part...)
+	}
+	return all, nil
 }
 
 // collect reads a streamed list to its end, all or nothing. unsupported is set

@@ -46,7 +46,7 @@ func (c *Client) Remove(ctx context.Context, seen runtime.Pod) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		c.facts.put(seen.UID, podFacts{})
+		c.facts.forget(seen.UID)
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func (t *turn) createSandbox(ctx context.Context, a runtime.Action) error {
 	if err != nil {
 		return err
 	}
-	t.sandboxConfig = config
+	t.sandboxConfig, t.made = config, true
 	t.sandbox = runtime.Sandbox{
 		ID: id, Attempt: a.Attempt, State: runtime.SandboxReady, Created: time.Now(), Handler: handler,
 		Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
