@@ -15,8 +15,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// limit is how much of an answer, or of a command's output, is read.
-const limit = 10 << 10
+// What is read of an answer or of a command's output, and how much of that is
+// passed on to people: an event takes no more.
+const (
+	limit      = 10 << 10
+	limitWords = 1 << 10
+)
 
 // finding is what one run of a probe came to.
 type finding struct {
@@ -88,7 +92,7 @@ func (m *Manager) exec(ctx context.Context, t target, command []string) finding 
 	case err != nil:
 		return impossible(err)
 	case code != 0:
-		out = out[:min(len(out), limit)]
+		out = out[:min(len(out), limitWords)]
 		return failed("exit code %d: %s", code, strings.TrimSpace(strings.ToValidUTF8(string(out), "")))
 	default:
 		return succeeded()

@@ -278,6 +278,36 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
+// PB-1: how a command may end.
+func TestExec(t *testing.T) {
+	h := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
+	for _, tt := range []struct {
+		name string
+		out  string
+		code int
+		err  error
+		want finding
+	}{
+		{"well", "all well", 0, nil, succeeded()},
+		{"exit code", "broken\n", 2, nil, failed("exit code 2: broken")},
+		{"odd bytes", "a\xffb", 2, nil, failed("exit code 2: ab")},
+		{"more than anybody reads", strings.Repeat("x", 2*limit), 2, nil, failed("exit code 2: %s", strings.Repeat("x", limitWords))},
+		{"too slow", "", 0, fmt.Errorf("ExecSync: %w", runtime.ErrDeadline), failed("the command did not end within 2s")},
+		{"no such container", "", 0, runtime.ErrNotFound, impossible(runtime.ErrNotFound)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode()
+			n.run = func(context.Context, string, []string) (string, int, error) { return tt.out, tt.code, tt.err }
+			f, _ := once(t, n, h, nil)
+			assert.Equal(t, tt.want, f)
+		})
+	}
+	m, err := New(Config{Seen: newNode()})
+	require.NoError(t, err)
+	f := m.handle(t.Context(), target{spec: &corev1.Probe{ProbeHandler: h}})
+	assert.Equal(t, runtime.Unproven, f.result, "nobody to run it")
+}
+
 // PB-1: grpc probes ask the pod for the service, through what they were given.
 func TestGRPC(t *testing.T) {
 	n := newNode()

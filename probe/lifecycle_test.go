@@ -39,6 +39,20 @@ func TestStopForTermination(t *testing.T) {
 	})
 }
 
+// PS-3: a pod that is first heard of when it is ending.
+func TestStopForTerminationFirst(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.set("u", "1", runtime.Running)
+		b.StopForTermination("u")
+		b.Add(podOf("u", nil, every(10, command("ready")), every(10, command("live"))))
+		b.after(time.Minute)
+		require.NotZero(t, b.n.ran())
+		for _, r := range b.n.runs() {
+			assert.Equal(t, []string{"ready"}, r.cmd)
+		}
+	})
+}
+
 // A container that had not started when its pod was ended never counts as ready.
 func TestStopForTerminationWhileStarting(t *testing.T) {
 	inBubble(t, func(b *bench) {
@@ -119,6 +133,24 @@ func TestAdopt(t *testing.T) {
 			b.n.set("u", "1", runtime.Running)
 			b.Adopt("u", former(false, false))
 			assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+		})
+	})
+	t.Run("a probe has spoken since", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "1", runtime.Running)
+			b.Add(podOf("u", nil, all, nil))
+			b.after(5 * time.Second)
+			b.Adopt("u", former(false, true))
+			assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready)
+		})
+	})
+	t.Run("a container that had ended", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "1", runtime.Running)
+			st := former(true, true)
+			st.ContainerStatuses[0].State = corev1.ContainerState{}
+			b.Adopt("u", st)
+			assert.Empty(t, b.Verdicts("u"))
 		})
 	})
 	t.Run("another container", func(t *testing.T) {

@@ -105,6 +105,7 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 		})
 		startup := every(10, command("startup"))
 		startup.FailureThreshold = 100
+		startup.TerminationGracePeriodSeconds = new(int64(5))
 		b.n.set("u", "1", runtime.Running)
 		b.Add(podOf("u", startup, every(60, command("ready")), every(60, command("live"))))
 		b.after(39 * time.Second)
@@ -112,7 +113,10 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 			assert.Equal(t, []string{"startup"}, e.cmd)
 		}
 		b.after(3 * time.Second)
-		assert.Equal(t, []string{"Startup 1 passed", "Readiness 1 passed"}, b.changes())
+		told := b.Drain()
+		require.Len(t, told, 2)
+		assert.Equal(t, Change{UID: "u", Container: "a", ContainerID: "1", Kind: Startup, Result: runtime.Success}, told[0])
+		assert.Equal(t, Change{UID: "u", Container: "a", ContainerID: "1", Kind: Readiness, Result: runtime.Success}, told[1])
 		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}, b.Verdicts("u")["1"])
 		assert.Equal(t, 7, b.n.ran(), "five for startup, one for each of the others")
 		b.after(10 * time.Minute)
@@ -123,6 +127,68 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 			}
 		}
 		assert.Equal(t, 5, startups, "a container starts once")
+	})
+}
+
+// PB-3: a container that was restarted has to start again, whatever its
+// predecessor did.
+func TestRestartedContainerStartsAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		spec := podOf("u", every(10, command("startup")), every(10, command("ready")), every(10, command("live")))
+		for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+			b.n.exit(0)
+			b.n.set("u", id, runtime.Running)
+			before := b.n.ran()
+			b.Add(spec)
+			b.after(25 * time.Second)
+			runs := b.n.runs()[before:]
+			require.Greater(t, len(runs), 3)
+			assert.Equal(t, []string{"startup"}, runs[0].cmd)
+			for _, r := range runs[1:] {
+				assert.NotEqual(t, []string{"startup"}, r.cmd)
+				assert.Equal(t, id, r.id)
+			}
+		}
+	})
+}
+
+// A probe that is changed counts afresh, by its new thresholds.
+func TestChangedProbe(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.exit(1)
+		b.n.set("u", "1", runtime.Running)
+		b.Add(podOf("u", nil, nil, every(10, command("x"))))
+		b.after(12 * time.Second)
+		p := every(10, command("x"))
+		p.FailureThreshold = 2
+		b.Add(podOf("u", nil, nil, p))
+		b.Add(podOf("u", nil, nil, p.DeepCopy()))
+		b.after(10 * time.Second)
+		assert.Empty(t, b.changes(), "the failures before were counted otherwise")
+		b.after(10 * time.Second)
+		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
+		b.Add(podOf("u", nil, nil, nil))
+		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live, "there is no such probe any more")
+	})
+}
+
+// PB-1: sidecars are probed; init containers that run to their end are not.
+func TestInitContainers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.exit(1)
+		b.n.set("u", "1", runtime.Running)
+		spec := podOf("u", nil, nil, every(10, command("x")))
+		spec.Spec.InitContainers, spec.Spec.Containers = spec.Spec.Containers, nil
+		b.Add(spec)
+		b.after(time.Minute)
+		assert.Zero(t, b.n.ran())
+		always := corev1.ContainerRestartPolicyAlways
+		spec = spec.DeepCopy()
+		spec.Spec.InitContainers[0].RestartPolicy = &always
+		b.Add(spec)
+		b.after(time.Minute)
+		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
+		assert.Equal(t, "spec.initContainers{a}", b.n.events()[0].InvolvedObject.FieldPath)
 	})
 }
 

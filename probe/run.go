@@ -125,21 +125,9 @@ func (m *Manager) record(b *probe, found finding, now time.Time) {
 	view := m.view(b.pod)
 	for _, k := range []Kind{Readiness, Liveness} {
 		if o := b.pod.probes[key{b.name, k}]; o != nil {
-			m.look(o, &view, now) // it may not have seen the container yet
-			o.due = first(o.spec, o.held(now), now, o.share)
 			m.look(o, &view, now)
 		}
 	}
-}
-
-// held returns from when to count the initial delay of a probe that was held back
-// until now: what is left of the delay counts, and no more than that.
-func (b *probe) held(now time.Time) time.Time {
-	latest := now.Add(-seconds(max(b.spec.InitialDelaySeconds, 0)))
-	if b.started.Before(latest) {
-		return latest
-	}
-	return b.started
 }
 
 func (m *Manager) tell(b *probe, found finding) {
