@@ -1,0 +1,116 @@
+package cri
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Whatever a pod says, translating it neither panics nor gives a message that
+// leaves the folders it may use, or that says another thing the second time.
+func FuzzTranslate(f *testing.F) {
+	files, err := filepath.Glob("testdata/translate/*.yaml")
+	require.NoError(f, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fx := new(fixture)
+		if len(text) > 1<<14 || yaml.Unmarshal(text, fx) != nil || fx.Node.fill() != nil {
+			return
+		}
+		tr := fx.translator(t)
+		one, err := tr.sandbox(fx.Attempt)
+		if err == nil {
+			two, err := tr.sandbox(fx.Attempt)
+			require.NoError(t, err)
+			require.True(t, proto.Equal(one, two))
+			_, err = proto.Marshal(one)
+			if err != nil {
+				require.ErrorContains(t, err, "UTF-8")
+			}
+			checkResources(t, one.GetLinux().GetResources())
+		}
+		for ct := range podspec.Containers(&fx.Pod) {
+			cfg, err := fx.container(context.Background(), tr, ct)
+			if err != nil {
+				continue
+			}
+			again, err := fx.container(context.Background(), tr, ct)
+			require.NoError(t, err)
+			require.True(t, proto.Equal(cfg, again))
+			checkResources(t, cfg.GetLinux().GetResources())
+			checkContainer(t, fx, cfg)
+		}
+	})
+}
+
+func checkResources(t *testing.T, r *v1.LinuxContainerResources) {
+	require.GreaterOrEqual(t, r.GetCpuShares(), int64(minShares))
+	require.LessOrEqual(t, r.GetCpuShares(), int64(maxShares))
+	require.True(t, r.GetCpuQuota() == 0 || r.GetCpuQuota() >= minQuota)
+	require.GreaterOrEqual(t, r.GetMemoryLimitInBytes(), int64(0))
+	require.GreaterOrEqual(t, r.GetOomScoreAdj(), int64(-997))
+	require.LessOrEqual(t, r.GetOomScoreAdj(), int64(1000))
+}
+
+func checkContainer(t *testing.T, fx *fixture, cfg *v1.ContainerConfig) {
+	for _, m := range cfg.GetMounts() {
+		require.True(t, strings.HasPrefix(m.GetContainerPath(), "/"), m.GetContainerPath())
+		known := strings.HasPrefix(m.GetHostPath(), "/safe/") || m.GetImage() != nil
+		for _, v := range fx.Volumes {
+			known = known || v.HostPath == m.GetHostPath()
+		}
+		require.True(t, known, "mount of %q", m.GetHostPath())
+	}
+	if p := cfg.GetLinux().GetSecurityContext().GetSeccomp(); p.GetProfileType() == v1.SecurityProfile_Localhost {
+		rel, err := filepath.Rel(fx.Node.SeccompRoot, p.GetLocalhostRef())
+		require.NoError(t, err)
+		require.True(t, filepath.IsLocal(rel))
+	}
+	require.Equal(t, cfg.GetLabels()[runtime.LabelPodUID], string(fx.Pod.UID))
+}
+
+// Shares and quotas against the figures that the API's documentation gives.
+func TestCPUFormulas(t *testing.T) {
+	for milli, want := range map[int64][2]int64{
+		0: {2, 0}, 1: {2, 1000}, 2: {2, 1000}, 3: {3, 1000}, 10: {10, 1000}, 100: {102, 10_000}, 250: {256, 25_000},
+		1000: {1024, 100_000}, 1500: {1536, 150_000}, 256_000: {262144, 25_600_000}, 1 << 62: {262144, milliToQuota(1<<40, quotaPeriod)},
+	} {
+		require.Equal(t, want, [2]int64{milliToShares(milli), milliToQuota(milli, quotaPeriod)}, milli)
+	}
+	// What is read back gives the same figures again.
+	for milli := int64(3); milli < 4000; milli++ {
+		require.Equal(t, milliToShares(milli), milliToShares(sharesToMilli(milliToShares(milli))))
+		require.Equal(t, milliToQuota(milli, quotaPeriod), milliToQuota(quotaToMilli(milliToQuota(milli, quotaPeriod), quotaPeriod), quotaPeriod))
+	}
+}
+
+func BenchmarkTranslate(b *testing.B) {
+	pod := onePod("main")
+	tr := &translator{pod: pod}
+	if err := tr.node.fill(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := tr.sandbox(0); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tr.container(containerInput{spec: &pod.Spec.Containers[0], image: &v1.Image{Id: "x"}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
