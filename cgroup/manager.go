@@ -265,3 +265,16 @@ func (m *Manager) Known() ([]types.UID, error) {
 	slices.Sort(out)
 	return out, errors.Join(errs...)
 }
+
+// Group returns the pod's group as a path below the root of each hierarchy, as
+// readers of its figures want it. It is "" for a UID that cannot name one.
+func (m *Manager) Group(pod *corev1.Pod) string {
+	group, err := m.names.pod(podspec.QOS(pod), pod.UID)
+	if err != nil {
+		return ""
+	}
+	return group
+}
+
+// AllPods returns the group of all pods, as Group does.
+func (m *Manager) AllPods() string { return m.names.tier(corev1.PodQOSGuaranteed) }

@@ -3,6 +3,7 @@ package eviction
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -44,7 +45,7 @@ func overRequest(b *strings.Builder, s Signal, f facts, pod *corev1.Pod, u *runt
 	case corev1.ResourceMemory:
 		used = u.Memory.WorkingSet
 	case corev1.ResourceEphemeralStorage:
-		used = podDisk(s, &runtime.PodUsage{Containers: []runtime.ContainerUsage{*u}}, l, pod.CreationTimestamp.Time).Bytes
+		used = podDisk(s, &runtime.PodUsage{Containers: []runtime.ContainerUsage{*u}}, l, time.Time{}).Bytes
 	default:
 		return // nothing is requested
 	}

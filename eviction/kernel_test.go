@@ -213,7 +213,7 @@ func TestKernelNotice(t *testing.T) {
 	assert.Equal(t, []types.UID{"greedy"}, k.evicted)
 	t.Logf("evicted %v after the crossing", k.at.Sub(crossed))
 	assert.Less(t, k.at.Sub(crossed), 200*time.Millisecond)
-	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 200Mi, available: \d+Ki\. $`, k.ending.Message)
+	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 200Mi, available: \d+[KM]i\. $`, k.ending.Message)
 	assert.True(t, k.ending.Evicted)
 	assert.Equal(t, time.Second, k.ending.Grace)
 	conditions := m.Conditions()

@@ -15,14 +15,14 @@ import (
 // and says what. Three limits count: an emptyDir's sizeLimit, a container's
 // ephemeral-storage limit for its writable layer and logs, and what all
 // containers together may take up for the pod with its volumes. Figures not
-// newer than since do not count. It is pure.
+// as new as since do not count. It is pure.
 func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 			continue
 		}
-		if used, ok := u.Volumes[v.Name]; ok && used.At.After(since) && above(used.Bytes, *v.EmptyDir.SizeLimit) {
+		if used, ok := u.Volumes[v.Name]; ok && current(used.At, since) && above(used.Bytes, *v.EmptyDir.SizeLimit) {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), true
 		}
 	}
@@ -54,7 +54,7 @@ func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (mess
 }
 
 func fresh(d runtime.DiskUsage, since time.Time) uint64 {
-	if !d.At.After(since) {
+	if !current(d.At, since) {
 		return 0
 	}
 	return d.Bytes

@@ -118,7 +118,7 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 			continue
 		}
 		s.acting[i] = true
-		if o.At.After(s.evicted) {
+		if current(o.At, s.evicted) {
 			due = append(due, met{t, o})
 		}
 	}

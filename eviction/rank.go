@@ -26,7 +26,7 @@ func (c Candidate) Over() bool { return c.Usage > c.Request }
 // Rank returns the pods that could be evicted for a signal, the first one
 // first: no critical one before another; then those above their request; then
 // the lower priority; then the further above the request. Pods of whose usage
-// nothing was measured after since are left out. It is pure.
+// nothing was measured since then are left out. It is pure.
 func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) []Candidate {
 	f, ok := about(signal)
 	if !ok {
@@ -86,16 +86,16 @@ func requestOf(name corev1.ResourceName, pod *corev1.Pod) uint64 {
 }
 
 // usageOf is how much a pod uses of what the signal is about, and whether
-// anything newer than since is known of it.
+// anything as new as since is known of it.
 func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) (uint64, bool) {
 	switch f.resource {
 	case corev1.ResourceMemory:
 		m, known := podMemory(u, since)
 		return m, known
 	case resourcePids:
-		return u.Pids.Used, u.Pids.At.After(since)
+		return u.Pids.Used, current(u.Pids.At, since)
 	case corev1.ResourceCPU:
-		return u.CPU.NanoRate / 1e6, u.CPU.At.After(since) && u.CPU.NanoRate > 0
+		return u.CPU.NanoRate / 1e6, current(u.CPU.At, since) && u.CPU.NanoRate > 0
 	}
 	d := podDisk(s, u, l, since)
 	if f.resource == resourceInodes {
@@ -104,14 +104,17 @@ func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) 
 	return d.Bytes, !d.At.IsZero()
 }
 
+// current reports whether a figure is known and no older than since.
+func current(at, since time.Time) bool { return !at.IsZero() && !at.Before(since) }
+
 // podMemory is the working set of the pod's group or, where that is not known,
 // of its containers together.
 func podMemory(u *runtime.PodUsage, since time.Time) (bytes uint64, known bool) {
-	if u.Memory.At.After(since) {
+	if current(u.Memory.At, since) {
 		return u.Memory.WorkingSet, true
 	}
 	for i := range u.Containers {
-		if m := &u.Containers[i].Memory; m.At.After(since) {
+		if m := &u.Containers[i].Memory; current(m.At, since) {
 			bytes, known = bytes+m.WorkingSet, true
 		}
 	}
@@ -148,7 +151,7 @@ func sameFS(a, b runtime.FSUsage) bool {
 }
 
 // podDisk is what the pod takes up on the signal's file system. A part that is
-// not known, or not newer than since, is left out, so that the figure is never
+// not known, or not as new as since, is left out, so that the figure is never
 // too high; its time is zero when no part is known.
 func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.DiskUsage {
 	var writable, local bool
@@ -163,7 +166,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 	var sum runtime.DiskUsage
 	add := func(d runtime.DiskUsage) {
 		switch {
-		case !d.At.After(since):
+		case !current(d.At, since):
 		case sum.At.IsZero():
 			sum = d
 		default:
