@@ -15,8 +15,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// late is a runtime that is connected to when the agent runs.
-type late struct{ Runtime }
+// late is a runtime that is connected to when the agent runs. It has all of the
+// client's methods, those included that parts find by assertion: pleg.Dater.
+type late struct{ *cri.Client }
 
 // connect makes the connection that New only spoke of. The result ends it.
 func (a *Agent) connect() (hangUp func() error, err error) {
@@ -34,7 +35,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		if err != nil {
 			return nil, err
 		}
-		rt.Runtime, err = cri.New(cc, cfg)
+		rt.Client, err = cri.New(cc, cfg)
 		return closeAll(cc, inside), err
 	}
 	cc, err := cri.Dial(a.endpoint)
@@ -50,7 +51,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		cfg.Images = images
 		all = append(all, images)
 	}
-	rt.Runtime, err = cri.New(cc, cfg)
+	rt.Client, err = cri.New(cc, cfg)
 	return closeAll(all...), err
 }
 
