@@ -64,6 +64,7 @@ func TestSandbox(t *testing.T) {
 			newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs, s.HostNetwork = nil, true }), running("a")),
 			"",
 		},
+		{"two that are not ready", two, newView(gone(0), gone(1)), "stop s1; create 2; start a#0; start b#0"},
 		{"being deleted", newPod(always, regular("a"), deleted), newView(), ""},
 		{
 			"all done, no new one", newPod(never, regular("a"), regular("b")),

@@ -1,0 +1,219 @@
+package imagegc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Images is the image store to keep small, and who uses it. Its calls must end
+// when their context does.
+type Images interface {
+	Images(ctx context.Context) ([]runtime.Image, error)
+	// RemoveImage removes an image with all its names. One that is not there is no
+	// error, or one that wraps runtime.ErrNotFound.
+	RemoveImage(ctx context.Context, id string) error
+	// ImageFS measures the file systems that hold images, and those that hold
+	// containers' layers where they are told apart. A reading without a capacity
+	// is completed by Config.Measure.
+	ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
+	// Pods lists every pod with all of its containers, dead ones too.
+	Pods(ctx context.Context) ([]runtime.Pod, error)
+}
+
+// Recorder takes events. It must not block.
+type Recorder interface {
+	Record(*corev1.Event)
+}
+
+// Config describes a Collector. Images is required.
+type Config struct {
+	Images Images
+	Policy Policy
+	// Keep names images that never go, in any form: that of the sandboxes where
+	// the runtime does not pin it.
+	Keep []string
+	// File is where ages are kept over restarts. Its folder must exist by the time
+	// of Run. Default: nowhere, so that ages begin anew with each process.
+	File string
+	// Period is the time between looks. Default: 5 min.
+	Period time.Duration
+	// Settle is how long the file system may take to show that an image is gone.
+	// Default: 1 s.
+	Settle time.Duration
+	// Measure reads the file system at a path, for runtimes that do not tell its
+	// size. Default: statfs.
+	Measure func(path string) (runtime.FSUsage, error)
+
+	NodeName string // that events are about
+	Recorder Recorder
+	Logger   *slog.Logger // default: discard
+	Hooks    Hooks
+}
+
+// Hooks are called as the Collector works. Any may be nil. They must not block.
+type Hooks struct {
+	// Removed: an image is gone, or failed to go.
+	Removed func(image runtime.Image, reason Reason, took time.Duration, err error)
+	// Collected: a collection has ended.
+	Collected func(Result, error)
+	// Lost: ages could not be read or saved; err says what is lost.
+	Lost func(err error)
+}
+
+// Result is what a collection came to.
+type Result struct {
+	Removed []Choice
+	Wanted  uint64 // bytes to be freed; 0 when only ages counted, or all was to go
+	Freed   uint64 // bytes that the file system gained meanwhile
+	Took    time.Duration
+}
+
+// ShortError says that there were not enough images to remove.
+type ShortError struct{ Wanted, Freed uint64 }
+
+// Error implements error.
+func (e *ShortError) Error() string {
+	return fmt.Sprintf("image collection freed %d bytes of the %d that were wanted", e.Freed, e.Wanted)
+}
+
+// Collector removes images.
+type Collector struct {
+	cfg    Config
+	keep   nameSet
+	leases *leases
+
+	// turn holds one token: whoever has it may collect, and owns what follows.
+	turn   chan struct{}
+	known  map[string]Known // nil until it was loaded
+	loaded bool
+}
+
+// New returns a Collector. It touches neither the runtime nor the disk.
+func New(cfg Config) (*Collector, error) {
+	var errs []error
+	if cfg.Images == nil {
+		errs = append(errs, errors.New("imagegc: nil Images"))
+	}
+	p := &cfg.Policy
+	p.HighPercent, p.LowPercent = orElse(p.HighPercent, 85), orElse(p.LowPercent, 80)
+	if p.HighPercent < 0 || p.LowPercent < 0 || p.LowPercent >= p.HighPercent {
+		errs = append(errs, fmt.Errorf("imagegc: low threshold %d %% is not below the high one, %d %%", p.LowPercent, p.HighPercent))
+	}
+	p.MinAge = orElse(p.MinAge, 2*time.Minute)
+	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
+		errs = append(errs, fmt.Errorf("imagegc: maximum age %v is not above the minimum, %v", p.MaxAge, p.MinAge))
+	}
+	cfg.Period, cfg.Settle = orElse(cfg.Period, 5*time.Minute), orElse(cfg.Settle, time.Second)
+	if cfg.Period < 0 || cfg.Settle < 0 {
+		errs = append(errs, errors.New("imagegc: negative Period or Settle"))
+	}
+	if cfg.Measure == nil {
+		cfg.Measure = statfs
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	c := &Collector{cfg: cfg, keep: make(nameSet), leases: newLeases(), turn: make(chan struct{}, 1)}
+	for _, ref := range cfg.Keep {
+		c.keep.add(ref)
+	}
+	return c, nil
+}
+
+func orElse[T int | time.Duration](v, fallback T) T {
+	if v == 0 {
+		return fallback
+	}
+	return v
+}
+
+// Run looks after the images at once and then each Period, until ctx is done;
+// then it saves the ages and returns nil. A collection that fails is reported
+// and tried again at the next look.
+func (c *Collector) Run(ctx context.Context) error {
+	tick := time.NewTicker(c.cfg.Period)
+	defer tick.Stop()
+	for {
+		if _, err := c.Collect(ctx); err != nil && ctx.Err() == nil {
+			c.cfg.Logger.Warn("image collection failed", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			c.turn <- struct{}{}
+			c.save()
+			<-c.turn
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Collect looks once: it removes images over their age, and if the disk is at
+// the high threshold as many as it takes to get to the low one. If that is not
+// to be had the error is a *ShortError.
+func (c *Collector) Collect(ctx context.Context) (Result, error) {
+	return c.collect(ctx, false)
+}
+
+// DeleteUnused removes every image that may go, however full the disk is.
+func (c *Collector) DeleteUnused(ctx context.Context) (Result, error) {
+	return c.collect(ctx, true)
+}
+
+// Reclaim is DeleteUnused for who only needs to know whether it failed. It makes
+// a Collector an eviction.Reclaimer.
+func (c *Collector) Reclaim(ctx context.Context) error {
+	_, err := c.DeleteUnused(ctx)
+	return err
+}
+
+// Explain says what a collection would do now, and why, without doing it. Which
+// images go for the disk's sake is estimated from their sizes.
+func (c *Collector) Explain(ctx context.Context, all bool) ([]Choice, error) {
+	if err := c.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-c.turn }()
+	look, err := c.look(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	return Plan(look.images, look.state, c.cfg.Policy, look.at), nil
+}
+
+func (c *Collector) acquire(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// event tells about the node.
+func (c *Collector) event(reason, message string) {
+	if c.cfg.Recorder == nil {
+		return
+	}
+	now := time.Now()
+	event := &corev1.Event{
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: c.cfg.NodeName, UID: types.UID(c.cfg.NodeName)},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Count: 1,
+		Source: corev1.EventSource{Component: "sublet", Host: c.cfg.NodeName},
+	}
+	event.Namespace = "default"
+	event.Name = fmt.Sprintf("%s.%x", c.cfg.NodeName, now.UnixNano())
+	event.FirstTimestamp.Time, event.LastTimestamp.Time = now, now
+	c.cfg.Recorder.Record(event)
+}

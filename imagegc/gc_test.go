@@ -1,0 +1,451 @@
+package imagegc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// store is an image store whose images are made of layers that they share: an
+// image's size is that of all its layers, and removing it frees those that no
+// other image has.
+type store struct {
+	mu       sync.Mutex
+	layers   map[string]uint64
+	images   map[string][]string // layers by image id
+	tags     map[string][]string
+	pinned   map[string]bool
+	pods     []runtime.Pod
+	capacity uint64
+	slow     time.Duration    // that a removal takes
+	fail     map[string]error // of removals
+	listErr  error
+	removed  []string
+	onRemove func(id string)
+}
+
+func newStore(capacity uint64) *store {
+	return &store{
+		layers: map[string]uint64{}, images: map[string][]string{}, tags: map[string][]string{}, pinned: map[string]bool{},
+		fail: map[string]error{}, capacity: capacity,
+	}
+}
+
+// pull adds an image of one layer of its own, and of shared ones.
+func (s *store) pull(name string, size uint64, shared ...string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := "sha256:" + strings.ToLower(fmt.Sprintf("%x", name))
+	s.layers[name] = size
+	s.images[id] = append([]string{name}, shared...)
+	s.tags[id] = []string{"reg.io/" + name + ":1"}
+	return id
+}
+
+func (s *store) Images(context.Context) ([]runtime.Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []runtime.Image
+	for id, layers := range s.images {
+		im := runtime.Image{ID: id, Tags: s.tags[id], Pinned: s.pinned[id]}
+		for _, l := range layers {
+			im.Bytes += s.layers[l]
+		}
+		out = append(out, im)
+	}
+	return out, s.listErr
+}
+
+func (s *store) RemoveImage(_ context.Context, id string) error {
+	s.mu.Lock()
+	slow, err, hook := s.slow, s.fail[id], s.onRemove
+	s.mu.Unlock()
+	if hook != nil {
+		hook(id)
+	}
+	if slow > 0 {
+		time.Sleep(slow)
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.images[id]; !ok {
+		return runtime.ErrNotFound
+	}
+	delete(s.images, id)
+	s.removed = append(s.removed, id)
+	return nil
+}
+
+func (s *store) used() uint64 {
+	kept := map[string]bool{}
+	for _, layers := range s.images {
+		for _, l := range layers {
+			kept[l] = true
+		}
+	}
+	var used uint64
+	for l := range kept {
+		used += s.layers[l]
+	}
+	return used
+}
+
+func (s *store) ImageFS(context.Context) (images, containers []runtime.FSUsage, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []runtime.FSUsage{{CapacityBytes: s.capacity, AvailableBytes: s.capacity - min(s.used(), s.capacity)}}, nil, nil
+}
+
+func (s *store) Pods(context.Context) ([]runtime.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pods), nil
+}
+
+// run adds a container of an image, under a name for it.
+func (s *store) run(image string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods = append(s.pods, runtime.Pod{Containers: []runtime.Container{{Image: image, State: runtime.Exited}}})
+}
+
+func (s *store) ids() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.images))
+}
+
+type recorder struct{ events []*corev1.Event }
+
+func (r *recorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
+
+func collector(t *testing.T, cfg imagegc.Config) *imagegc.Collector {
+	t.Helper()
+	c, err := imagegc.New(cfg)
+	require.NoError(t, err)
+	return c
+}
+
+// IG-1
+func TestLeastRecentlyUsedDownToTheLowThreshold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		c := collector(t, imagegc.Config{Images: s})
+		var ids []string
+		for i := range 9 { // each a minute after the former: the first is used least recently
+			ids = append(ids, s.pull(fmt.Sprint("app", i), 100))
+			_, err := c.Collect(t.Context())
+			require.NoError(t, err)
+			if i < 8 {
+				time.Sleep(time.Minute)
+			}
+		}
+		require.Len(t, s.removed, 1, "the ninth reached 85 %")
+		assert.Equal(t, ids[:1], s.removed, "the oldest went, and no more than it takes to get to 80 %")
+		s.run("reg.io/app1:1")
+		s.pull("big", 100)
+		_, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{ids[0], ids[2]}, s.removed, "app1 is in use")
+	})
+}
+
+// IG-1
+func TestWhatNeverGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(100)
+		c := collector(t, imagegc.Config{Images: s, Keep: []string{"reg.io/pause:1"}})
+		s.pull("pause", 10)
+		s.pinned[s.pull("pinned", 10)] = true
+		s.pull("used", 10)
+		s.run("reg.io/used:1")
+		byID := s.pull("byid", 10)
+		s.run(byID)
+		s.pull("leased", 10)
+		require.NoError(t, c.Lease(t.Context(), "pod", []string{"reg.io/leased:1"}))
+		s.pull("free", 40)
+		_, err := c.Collect(t.Context()) // seen for the first time: too young
+		var short *imagegc.ShortError
+		require.ErrorAs(t, err, &short)
+		assert.Empty(t, s.removed)
+		time.Sleep(3 * time.Minute)
+		young := s.pull("young", 10)
+
+		choices, err := c.Explain(t.Context(), false)
+		require.NoError(t, err)
+		reasons := map[imagegc.Reason]int{}
+		for _, ch := range choices {
+			reasons[ch.Reason]++
+		}
+		assert.Equal(t, map[imagegc.Reason]int{
+			imagegc.Kept: 1, imagegc.Pinned: 1, imagegc.InUse: 2, imagegc.Leased: 1, imagegc.Young: 1, imagegc.Full: 1,
+		}, reasons, "a dry run says why")
+		assert.Empty(t, s.removed, "and does nothing")
+
+		result, err := c.DeleteUnused(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, uint64(40), result.Freed)
+		assert.Len(t, s.ids(), 6)
+		assert.Contains(t, s.ids(), young)
+
+		c.Release("pod")
+		time.Sleep(3 * time.Minute)
+		_, err = c.DeleteUnused(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, s.ids(), 4, "what was leased and what was young may go now")
+	})
+}
+
+// IG-1, IG-5: sizes share layers; the file system says when it is enough.
+func TestFreedIsWhatTheFileSystemSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1_000_000)
+		s.layers["base"] = 600
+		c := collector(t, imagegc.Config{Images: s})
+		var ids []string
+		for i := range 6 {
+			ids = append(ids, s.pull(fmt.Sprint("app", i), 50, "base"))
+			_, err := c.Collect(t.Context())
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+		}
+		s.capacity = 1000
+		time.Sleep(time.Minute)
+		result, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, uint64(100), result.Wanted)
+		assert.Equal(t, uint64(100), result.Freed, "by their sizes one image would have done")
+		assert.Equal(t, ids[:2], s.removed)
+	})
+}
+
+// IG-2
+func TestMaximumAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1_000_000)
+		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MaxAge: 24 * time.Hour}})
+		old := s.pull("old", 1)
+		s.pull("used", 1)
+		s.run("reg.io/used:1")
+		for range 24 {
+			_, err := c.Collect(t.Context())
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+		}
+		assert.Empty(t, s.removed)
+		time.Sleep(time.Second)
+		_, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{old}, s.removed)
+	})
+}
+
+// IG-3
+func TestAgesSurviveARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1_000_000)
+		cfg := imagegc.Config{Images: s, File: t.TempDir() + "/ages", Policy: imagegc.Policy{MaxAge: 24 * time.Hour}}
+		old := s.pull("old", 1)
+		_, err := collector(t, cfg).Collect(t.Context())
+		require.NoError(t, err)
+		time.Sleep(23 * time.Hour)
+		young := s.pull("young", 1)
+		_, err = collector(t, cfg).Collect(t.Context())
+		require.NoError(t, err)
+		time.Sleep(2 * time.Hour)
+		_, err = collector(t, cfg).Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{old}, s.removed)
+		assert.Equal(t, []string{young}, s.ids())
+	})
+}
+
+// IG-4
+func TestNotEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		rec := &recorder{}
+		c := collector(t, imagegc.Config{Images: s, Recorder: rec, NodeName: "n1"})
+		s.pull("used", 800)
+		s.run("reg.io/used:1")
+		s.pull("free", 100)
+		_, err := c.Collect(t.Context())
+		require.Error(t, err)
+		time.Sleep(5 * time.Minute)
+		s.pull("more", 90)
+		_, err = c.Collect(t.Context())
+		var short *imagegc.ShortError
+		require.ErrorAs(t, err, &short)
+		assert.Equal(t, imagegc.ShortError{Wanted: 190, Freed: 100}, *short)
+		require.Len(t, rec.events, 2)
+		e := rec.events[1]
+		assert.Equal(t, "FreeDiskSpaceFailed", e.Reason)
+		assert.Equal(t, "Node n1", e.InvolvedObject.Kind+" "+e.InvolvedObject.Name)
+		assert.Contains(t, e.Message, "100 bytes of the 190")
+	})
+}
+
+// IG-5
+func TestOneThatFailsDoesNotStopTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		c := collector(t, imagegc.Config{Images: s})
+		bad := s.pull("a", 100)
+		boom := errors.New("boom")
+		s.fail[bad] = boom
+		s.fail[s.pull("gone", 100)] = runtime.ErrNotFound
+		s.pull("c", 100)
+		_, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		result, err := c.DeleteUnused(t.Context())
+		require.ErrorIs(t, err, boom)
+		assert.ErrorContains(t, err, bad, "the error says which")
+		require.NotErrorIs(t, err, runtime.ErrNotFound, "gone by itself is gone")
+		assert.Len(t, result.Removed, 2)
+		require.ErrorIs(t, c.Reclaim(t.Context()), boom)
+	})
+}
+
+func TestNothingGoesInTheDark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(10)
+		c := collector(t, imagegc.Config{Images: s})
+		s.pull("a", 10)
+		_, _ = c.Collect(t.Context())
+		time.Sleep(time.Hour)
+		s.listErr = runtime.ErrUnavailable
+		_, err := c.Collect(t.Context())
+		require.ErrorIs(t, err, runtime.ErrUnavailable)
+		assert.Empty(t, s.removed)
+	})
+}
+
+// IG-1: a pod that starts while its image is being removed waits, and finds the
+// image gone; one that starts before keeps it; one that starts with no lease is
+// seen right before the removal.
+func TestCollectionNeverRacesAPodsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(10)
+		s.slow = 10 * time.Second
+		c := collector(t, imagegc.Config{Images: s})
+		first, second, third := s.pull("a", 3), s.pull("b", 3), s.pull("c", 3)
+		_, _ = c.Collect(t.Context())
+		time.Sleep(time.Hour)
+
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = c.DeleteUnused(t.Context())
+		}()
+		time.Sleep(time.Second)
+		began := time.Now()
+		require.NoError(t, c.Lease(t.Context(), "late", []string{"reg.io/a:1"}))
+		assert.Equal(t, 9*time.Second, time.Since(began), "until the removal is over")
+		assert.Equal(t, []string{first}, s.removed)
+		s.run("reg.io/c:1") // by somebody who knows nothing of leases
+
+		synctest.Wait()
+		began = time.Now()
+		require.NoError(t, c.Lease(t.Context(), "other", []string{"elsewhere/x"}))
+		assert.Zero(t, time.Since(began), "one that is not concerned does not wait")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.Lease(ctx, "impatient", []string{"reg.io/b:1"}), context.DeadlineExceeded)
+		<-done
+		assert.Equal(t, []string{first, second}, s.removed)
+		assert.Equal(t, []string{third}, s.ids())
+		c.Retain(func(uid types.UID) bool { return uid == "other" })
+	})
+}
+
+// Many pods start, run and end while collection goes on without a pause: none
+// ever misses an image that it had found.
+func TestStartsAgainstCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		c := collector(t, imagegc.Config{Images: s, Settle: time.Millisecond, Policy: imagegc.Policy{MinAge: time.Millisecond, HighPercent: 2, LowPercent: 1}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = c.Collect(ctx)
+				time.Sleep(3 * time.Millisecond)
+			}
+		})
+		s.slow = 2 * time.Millisecond
+		pulls := 0
+		for i := range 300 {
+			name := fmt.Sprint("app", i%12)
+			uid := types.UID(fmt.Sprint("pod", i))
+			require.NoError(t, c.Lease(ctx, uid, []string{"reg.io/" + name + ":1"}))
+			id := "sha256:" + fmt.Sprintf("%x", name)
+			if !slices.Contains(s.ids(), id) {
+				require.Equal(t, id, s.pull(name, 20))
+				pulls++
+			}
+			time.Sleep(time.Duration(i%7) * time.Millisecond)
+			require.Contains(t, s.ids(), id, "start %d: its image went away under it", i)
+			c.Release(uid)
+			time.Sleep(time.Millisecond)
+		}
+		assert.Greater(t, pulls, 50, "collection was at work")
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		ctx, cancel := context.WithCancel(t.Context())
+		rounds := 0
+		c := collector(t, imagegc.Config{Images: s, File: t.TempDir() + "/ages", Hooks: imagegc.Hooks{
+			Collected: func(imagegc.Result, error) { rounds++ },
+		}})
+		s.pull("a", 900)
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(11 * time.Minute)
+		synctest.Wait()
+		assert.Equal(t, 3, rounds)
+		assert.Empty(t, s.ids(), "taken at the second look")
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func TestNew(t *testing.T) {
+	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighPercent: 50, LowPercent: 60, MaxAge: time.Second}, Period: -1})
+	require.Error(t, err)
+	for _, want := range []string{"nil Images", "low threshold 60 %", "maximum age 1s", "negative Period"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestRefs(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Image: "a"}}, Containers: []corev1.Container{{Image: "b"}},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "c"}}},
+		Volumes:             []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "d"}}}},
+	}}
+	assert.Equal(t, []string{"a", "b", "c", "d"}, imagegc.Refs(pod))
+}

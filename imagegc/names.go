@@ -1,0 +1,101 @@
+package imagegc
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Refs returns the references of all images that a pod needs: those of its
+// containers and of its image volumes.
+func Refs(pod *corev1.Pod) []string {
+	var refs []string
+	for c := range runtime.Specs(pod) {
+		refs = append(refs, c.Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			refs = append(refs, image.Reference)
+		}
+	}
+	return refs
+}
+
+// nameSet is a set of image names in any of the forms in which runtimes and
+// manifests write them.
+type nameSet map[string]struct{}
+
+func (n nameSet) add(ref string) {
+	for _, form := range forms(ref) {
+		n[form] = struct{}{}
+	}
+}
+
+// has reports whether any name of the image is in the set.
+func (n nameSet) has(image runtime.Image) bool {
+	return anyForm(image, func(form string) bool { _, ok := n[form]; return ok })
+}
+
+// anyForm reports whether f is true of any form of any name of the image. Digests
+// count whatever the repository: in doubt, two names are of one image.
+func anyForm(image runtime.Image, f func(string) bool) bool {
+	named := func(name string) bool { return slices.ContainsFunc(forms(name), f) }
+	return named(image.ID) || slices.ContainsFunc(image.Tags, named) || slices.ContainsFunc(image.Digests, named)
+}
+
+// forms returns what a name is compared by: the digest or id alone if it has
+// one, and the full name of a tag.
+func forms(name string) []string {
+	if name == "" {
+		return nil
+	}
+	repo, digest, ok := strings.Cut(name, "@")
+	if ok {
+		return appendTag([]string{digest}, repo, false)
+	}
+	if isID(name) {
+		if !strings.Contains(name, ":") {
+			name = "sha256:" + name
+		}
+		return []string{name}
+	}
+	return appendTag([]string{name}, name, true)
+}
+
+// appendTag adds the full form of a tag: registry and library filled in, and
+// latest where the name has none and means it.
+func appendTag(list []string, name string, latest bool) []string {
+	path := name[strings.LastIndexByte(name, '/')+1:]
+	if !strings.Contains(path, ":") {
+		if !latest {
+			return list
+		}
+		name += ":latest"
+	}
+	first, _, split := strings.Cut(name, "/")
+	switch {
+	case !split:
+		name = "docker.io/library/" + name
+	case !strings.ContainsAny(first, ".:[") && first != "localhost":
+		name = "docker.io/" + name
+	}
+	name = strings.Replace(name, "index.docker.io/", "docker.io/", 1)
+	return append(list, name)
+}
+
+// isID reports whether a name is an image's id: a digest or its bare hex form.
+func isID(name string) bool {
+	hex, prefixed := strings.CutPrefix(name, "sha256:")
+	if !prefixed && len(hex) != 64 {
+		return false
+	}
+	for _, c := range hex {
+		if !strings.ContainsRune("0123456789abcdef", c) {
+			return false
+		}
+	}
+	return hex != ""
+}

@@ -1,0 +1,117 @@
+package imagegc_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// IG-1, IG-2, IG-5: random nodes, against the rules one by one.
+func TestPlanKeepsItsRules(t *testing.T) {
+	for seed := range uint64(3000) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		p := imagegc.Policy{MinAge: time.Hour}
+		if rnd.IntN(2) == 0 {
+			p.MaxAge = 10 * time.Hour
+		}
+		held := map[string]bool{}
+		s := imagegc.State{Known: map[string]imagegc.Known{}, Free: rnd.Uint64N(300), All: rnd.IntN(4) == 0}
+		s.Held = func(im runtime.Image) imagegc.Reason {
+			if held[im.ID] {
+				return imagegc.InUse
+			}
+			return ""
+		}
+		var images []runtime.Image
+		for i := range rnd.IntN(15) {
+			im := runtime.Image{ID: fmt.Sprint(rnd.IntN(12)), Bytes: rnd.Uint64N(100), Pinned: rnd.IntN(8) == 0, Tags: []string{fmt.Sprint("t", i)}}
+			images = append(images, im)
+			held[im.ID] = rnd.IntN(5) == 0
+			if rnd.IntN(10) > 0 {
+				first := t0.Add(-time.Duration(rnd.IntN(20)) * time.Hour)
+				s.Known[im.ID] = imagegc.Known{FirstSeen: first, LastUsed: first.Add(time.Duration(rnd.IntN(20)) * time.Hour)}
+			}
+		}
+		plan := imagegc.Plan(images, s, p, t0)
+		require.Equal(t, plan, imagegc.Plan(images, s, p, t0))
+		check(t, seed, plan, images, s, p)
+	}
+}
+
+func check(t *testing.T, seed uint64, plan []imagegc.Choice, images []runtime.Image, s imagegc.State, p imagegc.Policy) {
+	t.Helper()
+	at := func(c imagegc.Choice) string { return fmt.Sprint("seed ", seed, " image ", c.Image.ID) }
+	pinned, ids := map[string]bool{}, map[string]bool{}
+	for _, im := range images {
+		pinned[im.ID] = pinned[im.ID] || im.Pinned
+		ids[im.ID] = true
+	}
+	require.Len(t, plan, len(ids), "each image once")
+	freed := uint64(0)
+	var last imagegc.Choice
+	for i, c := range plan {
+		known, seen := s.Known[c.Image.ID]
+		mayGo := !pinned[c.Image.ID] && s.Held(c.Image) == "" && seen && t0.Sub(known.FirstSeen) >= p.MinAge
+		old := p.MaxAge > 0 && t0.Sub(known.LastUsed) > p.MaxAge
+		switch {
+		case !mayGo:
+			require.False(t, c.Remove, at(c))
+		case old, s.All:
+			require.True(t, c.Remove, at(c))
+		default:
+			require.Equal(t, freed < s.Free, c.Remove, at(c))
+		}
+		if c.Remove {
+			require.True(t, i == 0 || last.Remove, "%s: those to remove come first", at(c))
+			if i > 0 && last.Reason == c.Reason {
+				require.False(t, c.Known.LastUsed.Before(last.Known.LastUsed), "%s: the least recently used first", at(c))
+			}
+			freed += c.Image.Bytes
+		}
+		require.NotEmpty(t, c.Reason, at(c))
+		last = c
+	}
+}
+
+func TestNeed(t *testing.T) {
+	p := imagegc.Policy{HighPercent: 85, LowPercent: 80}
+	fs := func(capacity, available uint64) runtime.FSUsage {
+		return runtime.FSUsage{CapacityBytes: capacity, AvailableBytes: available}
+	}
+	assert.Zero(t, imagegc.Need(fs(1000, 151), p), "84.9 %")
+	assert.Equal(t, uint64(50), imagegc.Need(fs(1000, 150), p), "at the threshold")
+	assert.Equal(t, uint64(200), imagegc.Need(fs(1000, 0), p))
+	assert.Zero(t, imagegc.Need(fs(0, 0), p), "an unknown size")
+	assert.Zero(t, imagegc.Need(fs(1000, 0), imagegc.Policy{HighPercent: 101, LowPercent: 80}), "switched off")
+	assert.Equal(t, uint64(1844674407370955264), imagegc.Need(fs(1<<63, 0), p), "no overflow")
+}
+
+// IG-5
+func TestMerge(t *testing.T) {
+	got := imagegc.Merge([]runtime.Image{
+		{ID: "a", Tags: []string{"x:1"}, Bytes: 5}, {ID: "b", Bytes: 1}, {ID: "a", Tags: []string{"x:2"}, Bytes: 5, Pinned: true},
+	})
+	assert.Equal(t, []runtime.Image{{ID: "a", Tags: []string{"x:1", "x:2"}, Bytes: 5, Pinned: true}, {ID: "b", Bytes: 1}}, got)
+}
+
+func BenchmarkPlan(b *testing.B) {
+	var images []runtime.Image
+	s := imagegc.State{Known: map[string]imagegc.Known{}, Free: 1 << 20}
+	for i := range 500 {
+		images = append(images, runtime.Image{ID: fmt.Sprint(i), Bytes: 1000})
+		s.Known[fmt.Sprint(i)] = imagegc.Known{FirstSeen: t0.Add(-time.Hour), LastUsed: t0.Add(-time.Duration(i) * time.Second)}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		imagegc.Plan(images, s, imagegc.Policy{}, t0)
+	}
+}

@@ -1,0 +1,149 @@
+package imagegc
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The file of ages: a heading, then one line an image. Each line begins with its
+// checksum, so that of a file that was cut or written over in part the rest is
+// still good.
+const (
+	storeHeading = "sublet image ages v1"
+	maxStoreLine = 4 << 10
+	maxStoreSize = 16 << 20
+	maxStored    = 20_000
+)
+
+// ErrStore is wrapped by what is wrong with a file of ages.
+var ErrStore = errors.New("ages of images")
+
+type storedImage struct {
+	ID        string    `json:"id"`
+	FirstSeen time.Time `json:"firstSeen"`
+	LastUsed  time.Time `json:"lastUsed"`
+}
+
+// encode writes ages in the form of the file. Of more than the file may hold,
+// those used last are left out: they are the ones that lose least.
+func encode(known map[string]Known) []byte {
+	list := make([]storedImage, 0, len(known))
+	for id, k := range known {
+		list = append(list, storedImage{ID: id, FirstSeen: k.FirstSeen.UTC(), LastUsed: k.LastUsed.UTC()})
+	}
+	slices.SortFunc(list, func(a, b storedImage) int {
+		if byUse := a.LastUsed.Compare(b.LastUsed); byUse != 0 {
+			return byUse
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	list = list[:min(len(list), maxStored)]
+	var out bytes.Buffer
+	line(&out, storeHeading+" "+strconv.Itoa(len(list)))
+	for _, image := range list {
+		text, err := json.Marshal(image)
+		if err == nil && len(text) < maxStoreLine-16 {
+			line(&out, string(text))
+		}
+	}
+	return out.Bytes()
+}
+
+func line(out *bytes.Buffer, text string) {
+	fmt.Fprintf(out, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
+}
+
+// decode reads what it can. The error tells what was lost; what was read is good
+// all the same.
+func decode(r io.Reader) (map[string]Known, error) {
+	known := make(map[string]Known)
+	scan := bufio.NewScanner(io.LimitReader(r, maxStoreSize))
+	scan.Buffer(nil, maxStoreLine)
+	if !scan.Scan() {
+		return known, fmt.Errorf("%w: the file is empty or no text", ErrStore)
+	}
+	heading, ok := checked(scan.Text())
+	count, number := strings.CutPrefix(heading, storeHeading+" ")
+	want, err := strconv.Atoi(count)
+	if !ok || !number || err != nil {
+		return known, fmt.Errorf("%w: the file has no heading of ours", ErrStore)
+	}
+	bad := 0
+	for scan.Scan() && len(known) < maxStored {
+		var image storedImage
+		text, ok := checked(scan.Text())
+		if !ok || json.Unmarshal([]byte(text), &image) != nil || image.ID == "" {
+			bad++
+			continue
+		}
+		known[image.ID] = Known{FirstSeen: image.FirstSeen, LastUsed: image.LastUsed}
+	}
+	if err := scan.Err(); err != nil {
+		return known, fmt.Errorf("%w: %d of %d could be read: %w", ErrStore, len(known), want, err)
+	}
+	if len(known) != want {
+		return known, fmt.Errorf("%w: %d of %d could be read, %d lines are damaged", ErrStore, len(known), want, bad)
+	}
+	return known, nil
+}
+
+func checked(text string) (string, bool) {
+	sum, rest, ok := strings.Cut(text, " ")
+	if !ok || len(sum) != 8 {
+		return "", false
+	}
+	n, err := strconv.ParseUint(sum, 16, 32)
+	return rest, err == nil && uint32(n) == crc32.ChecksumIEEE([]byte(rest))
+}
+
+// load reads the file. One that is not there is empty.
+func load(path string) (map[string]Known, error) {
+	f, err := os.Open(path) //nolint:gosec // the path is the configuration's
+	if errors.Is(err, fs.ErrNotExist) {
+		return make(map[string]Known), nil
+	}
+	if err != nil {
+		return make(map[string]Known), fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	defer func() { _ = f.Close() }()
+	known, err := decode(f)
+	if err != nil {
+		// Set aside rather than written over: it may be somebody else's.
+		err = errors.Join(err, os.Rename(path, path+".damaged"))
+	}
+	return known, err
+}
+
+// save puts a new file in place of the old: whole, or not at all.
+func save(path string, known map[string]Known) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("save %w: %w", ErrStore, err)
+	}
+	_, err = f.Write(encode(known))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("save %w: %w", ErrStore, errors.Join(err, os.Remove(f.Name())))
+	}
+	if d, err := os.Open(dir); err == nil { //nolint:gosec // as above
+		_ = d.Sync() // a rename that is lost costs a few minutes of ages
+		_ = d.Close()
+	}
+	return nil
+}
