@@ -97,8 +97,11 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 		failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
 	}
 	var errs []error
+	out.Quiet = true
 	if len(work) > 0 {
-		for name, f := range s.cfg.Runtime.Apply(ctx, pod, work, m).Failures {
+		applied := s.cfg.Runtime.Apply(ctx, pod, work, m)
+		out.Quiet = !applied.Changed
+		for name, f := range applied.Failures {
 			failures[name] = f
 			out.Due = earlier(out.Due, f.Until)
 			if f.Err != nil && !errors.Is(f.Err, runtime.ErrBackOff) {

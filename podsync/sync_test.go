@@ -121,13 +121,21 @@ func newSyncer(t *testing.T, cfg podsync.Config) *podsync.Syncer {
 	return s
 }
 
+// PW-14: a turn that changed something in the runtime is followed by a look.
+func TestSyncThatChangedTheRuntimeIsNotQuiet(t *testing.T) {
+	n := &node{phase: corev1.PodPending, applied: runtime.Applied{Changed: true}}
+	out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.False(t, out.Quiet)
+}
+
 // PS-1
 func TestSyncTakesItsStepsInOrder(t *testing.T) {
 	n := &node{phase: corev1.PodPending}
 	cfg := config(t, n)
 	out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
-	require.Equal(t, runtime.Outcome{}, out)
+	require.Equal(t, runtime.Outcome{Quiet: true}, out, "the runtime says that nothing was changed")
 	require.Equal(t, []string{"status", "cgroup", "mount", "probes", "apply"}, n.trace)
 	require.Equal(t, "/kubepods/podx", n.material.CgroupParent)
 	require.Equal(t, "web", n.material.Hostname)
