@@ -177,14 +177,14 @@ func (g *generator) lastEnd(
 ) *corev1.ContainerStateTerminated {
 	told := former.LastTerminationState.Terminated
 	switch {
-	case same && told != nil && told.ContainerID == cs.ContainerID && told.ContainerID != "":
-		// It was told as waiting for its restart, its own end as the last.
-		told = nil
 	case same:
 	case former.State.Terminated != nil:
 		told = former.State.Terminated
 	case former.State.Running != nil:
 		told = lost(former.ContainerID, former.State.Running).Terminated
+	}
+	if told != nil && told.ContainerID == cs.ContainerID && (cs.State.Running == nil || lostEnd(told)) {
+		told = nil // it is this one's own, told while it waited to be restarted or was lost
 	}
 	if previous == nil || previous.State != runtime.Exited {
 		return told
@@ -249,6 +249,9 @@ func (g *generator) overlayEnd(cs *corev1.ContainerStatus) {
 		return
 	}
 	cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
+	if last.ContainerID != "" {
+		cs.ContainerID = last.ContainerID // one that was made since never ran
+	}
 }
 
 // state tells the state of one attempt as seen.

@@ -44,13 +44,16 @@ func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env En
 
 		ResourceClaimStatuses:       pod.Status.ResourceClaimStatuses,
 		ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
-
-		InitContainerStatuses:      g.containers(specsOf(pod, true)),
-		ContainerStatuses:          g.containers(specsOf(pod, false)),
-		EphemeralContainerStatuses: g.containers(ephemeralSpecs(pod)),
 	}
+	g.allContainers(&st)
 	g.addresses(&st)
 	g.phase(&st)
+	if terminal(st.Phase) && !g.final() {
+		// That nothing starts again follows from the containers themselves:
+		// what they wait for does not come.
+		g.over = true
+		g.allContainers(&st)
+	}
 	g.podResources(&st)
 	st.Conditions = g.conditions(&st)
 	return st
@@ -63,6 +66,13 @@ type generator struct {
 	former *corev1.PodStatus
 	env    *Env
 	now    metav1.Time
+	over   bool // the phase came out as terminal
+}
+
+func (g *generator) allContainers(st *corev1.PodStatus) {
+	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
+	st.ContainerStatuses = g.containers(specsOf(g.pod, false))
+	st.EphemeralContainerStatuses = g.containers(ephemeralSpecs(g.pod))
 }
 
 // observed reports whether the view comes from an inspection, so that what is
@@ -72,7 +82,7 @@ func (g *generator) observed() bool { return !g.report.Seen.ObservedAt.IsZero() 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {
 	switch {
-	case g.report.Finished:
+	case g.over, g.report.Finished:
 		return true
 	case terminal(g.former.Phase):
 		return true

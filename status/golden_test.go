@@ -1,0 +1,241 @@
+package status_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// moment is one look at a pod in a story.
+type moment struct {
+	what   string
+	report runtime.Report
+}
+
+func seen(what string, containers ...runtime.Container) moment {
+	return moment{what, runtime.Report{Seen: view(containers...)}}
+}
+
+func (m moment) failing(name, reason, message string) moment {
+	m.report.Failures = map[string]runtime.Failure{name: {Reason: reason, Message: message}}
+	return m
+}
+
+func (m moment) probed(id string, started, ready runtime.Result) moment {
+	m.report.Probes = runtime.Verdicts{id: {Started: started, Ready: ready, Live: runtime.Success}}
+	return m
+}
+
+func (m moment) ending(e runtime.Ending) moment {
+	m.report.Ending = &e
+	return m
+}
+
+func (m moment) finished() moment {
+	m.report.Finished = true
+	return m
+}
+
+func (m moment) blocked(reason, message string) moment {
+	m.report.Blocked = &runtime.Failure{Reason: reason, Message: message}
+	return m
+}
+
+func (m moment) noSandbox() moment {
+	m.report.Seen.Sandboxes = nil
+	return m
+}
+
+func (m moment) deadSandbox() moment {
+	m.report.Seen.Sandboxes = []runtime.Sandbox{{ID: "s0", State: runtime.SandboxNotReady}}
+	return m
+}
+
+func probed(p *corev1.Pod, startup, readiness bool) *corev1.Pod {
+	c := &p.Spec.Containers[0]
+	if startup {
+		c.StartupProbe = &corev1.Probe{}
+	}
+	if readiness {
+		c.ReadinessProbe = &corev1.Probe{}
+	}
+	return p
+}
+
+// stories are pods' lives, each told as the sequence of its statuses.
+func stories() map[string]struct {
+	pod     *corev1.Pod
+	moments []moment
+} {
+	type story = struct {
+		pod     *corev1.Pod
+		moments []moment
+	}
+	evicted := runtime.Ending{Reason: "Evicted", Message: "The node was low on resource: memory. ", Evicted: true, Grace: time.Second}
+	deleted := runtime.Ending{Deleted: true, Grace: 30 * time.Second}
+	unproven, success, failed := runtime.Unproven, runtime.Success, runtime.Failed
+	return map[string]story{
+		"server": {pod("main:c"), []moment{
+			seen("first look").noSandbox(), seen("sandbox is ready"), seen("created", created("c", 0)), seen("started", running("c", 0)),
+			seen("told to end", running("c", 0)).ending(deleted), seen("ended", exited("c", 0, 143)).ending(deleted),
+			seen("gone").noSandbox().ending(deleted).finished(),
+		}},
+		"crash-loop": {pod("main:c"), []moment{
+			seen("started", running("c", 0)), seen("crashed", exited("c", 0, 1)),
+			seen("waits", exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "back-off 10s"),
+			seen("started again", running("c", 1), exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "left over"),
+			seen("crashed again", exited("c", 1, 2), exited("c", 0, 1)),
+			seen("waits again, the first attempt is collected", exited("c", 1, 2)).failing("c", "CrashLoopBackOff", "back-off 20s"),
+			seen("runs at last", running("c", 2), exited("c", 1, 2)),
+		}},
+		"image-trouble": {pod("main:c", "main:d"), []moment{
+			seen("pull fails", running("d", 0)).failing("c", "ErrImagePull", "no such image"),
+			seen("pull waits", running("d", 0)).failing("c", "ImagePullBackOff", "Back-off pulling image"),
+			seen("pulled", running("c", 0), running("d", 0)),
+		}},
+		"job": {pod("policy=Never", "main:c", "main:d"), []moment{
+			seen("both run", running("d", 0), running("c", 0)), seen("one is done", running("d", 0), exited("c", 0, 0)),
+			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)), seen("containers are collected"),
+		}},
+		"failed-job": {pod("policy=Never", "main:c", "main:d"), []moment{
+			seen("one failed", running("d", 0), exited("c", 0, 3)), seen("the other is done", exited("d", 0, 0), exited("c", 0, 3)),
+		}},
+		"on-failure": {pod("policy=OnFailure", "main:c"), []moment{
+			seen("failed", exited("c", 0, 1)), seen("runs again", running("c", 1), exited("c", 0, 1)), seen("done", exited("c", 1, 0), exited("c", 0, 1)),
+		}},
+		"init-chain": {pod("init:i", "init:j", "main:c"), []moment{
+			seen("sandbox is ready"), seen("first runs", running("i", 0)), seen("first is done", exited("i", 0, 0)),
+			seen("second fails", exited("j", 0, 1), exited("i", 0, 0)).failing("j", "CrashLoopBackOff", "back-off 10s"),
+			seen("second runs again", running("j", 1), exited("j", 0, 1), exited("i", 0, 0)),
+			seen("second is done", exited("j", 1, 0), exited("i", 0, 0)), seen("runs", running("c", 0), exited("j", 1, 0), exited("i", 0, 0)),
+			seen("init containers are collected", running("c", 0)),
+		}},
+		"init-fails-for-good": {pod("policy=Never", "init:i", "main:c"), []moment{
+			seen("runs", running("i", 0)), seen("failed", exited("i", 0, 7)), seen("later", exited("i", 0, 7)).noSandbox(),
+		}},
+		"sidecar": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []moment{
+			seen("sidecar runs", running("s", 0)), seen("init runs", running("i", 0), running("s", 0)),
+			seen("all run", running("c", 0), exited("i", 0, 0), running("s", 0)),
+			seen("sidecar crashed", running("c", 0), exited("i", 0, 0), exited("s", 0, 1)),
+			seen("main is done, sidecar runs again", exited("c", 0, 0), running("s", 1), exited("s", 0, 1), exited("i", 0, 0)),
+			seen("sidecar ended", exited("c", 0, 0), exited("s", 1, 0), exited("i", 0, 0)),
+		}},
+		"probed": {probed(pod("main:c"), true, true), []moment{
+			seen("started, no probe has spoken", running("c", 0)), seen("startup passed", running("c", 0)).probed("c-0", success, unproven),
+			seen("ready", running("c", 0)).probed("c-0", success, success), seen("not ready", running("c", 0)).probed("c-0", success, failed),
+			seen("ready again", running("c", 0)).probed("c-0", success, success),
+			seen("a new agent, no probe has spoken", running("c", 0)), seen("restarted", running("c", 1), exited("c", 0, 137)),
+		}},
+		"evicted": {pod("main:c"), []moment{
+			seen("runs", running("c", 0)), seen("told to go", running("c", 0)).ending(evicted), seen("killed", exited("c", 0, 137)).ending(evicted),
+			seen("gone").noSandbox().ending(evicted).finished(),
+		}},
+		"evicted-before-start": {pod("init:i", "main:c"), []moment{
+			seen("sandbox is ready"), seen("told to go").ending(evicted), seen("gone").noSandbox().ending(evicted).finished(),
+		}},
+		"vanished": {pod("main:c"), []moment{
+			seen("runs", running("c", 0)), seen("the runtime lost everything").noSandbox(), seen("runs anew", running("c", 1)),
+		}},
+		"unknown": {pod("main:c"), []moment{
+			seen("runs", running("c", 0)), seen("the runtime lost track", unknown("c", 0)), seen("found again", running("c", 0)),
+			seen("lost track again", unknown("c", 0)), seen("it had ended", exited("c", 0, 5)),
+		}},
+		"blocked": {pod("main:c"), []moment{
+			seen("blocked").noSandbox().blocked("AppArmor", "profile is not loaded"), seen("let in", running("c", 0)),
+		}},
+		"debugged": {pod("policy=Never", "main:c", "debug:d"), []moment{
+			seen("debugging", running("d", 0), running("c", 0)), seen("main is done, debugging goes on", running("d", 0), exited("c", 0, 0)),
+			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)),
+		}},
+		"new-sandbox": {pod("init:i", "main:c"), []moment{
+			seen("runs", running("c", 0), exited("i", 0, 0)), seen("sandbox died", exited("c", 0, 137), exited("i", 0, 0)).deadSandbox(),
+			seen("init runs again", running("i", 1), exited("c", 0, 137), exited("i", 0, 0)), seen("runs again", running("c", 1), exited("i", 1, 0), exited("c", 0, 137)),
+		}},
+		"rules": {withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), []moment{
+			seen("asks to be restarted", exited("c", 0, 42)), seen("runs again", running("c", 1), exited("c", 0, 42)), seen("fails", exited("c", 1, 1), exited("c", 0, 42)),
+		}},
+	}
+}
+
+// ST-1..5: the sequences of statuses of pods of every kind. Run with -update to
+// write them anew, and read what changed.
+func TestStories(t *testing.T) {
+	for name, story := range stories() {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			var former corev1.PodStatus
+			for i, m := range story.moments {
+				st := status.Generate(story.pod, m.report, former, status.Env{}, t0.Add(time.Duration(i)*time.Second))
+				write(&b, m.what, &st)
+				former = st
+			}
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(want), b.String())
+		})
+	}
+}
+
+// write tells a status in a few lines that people can read.
+func write(b *strings.Builder, what string, st *corev1.PodStatus) {
+	fmt.Fprintf(b, "%s\n  %s", what, st.Phase)
+	if st.Reason != "" {
+		fmt.Fprintf(b, " (%s: %s)", st.Reason, strings.TrimSpace(st.Message))
+	}
+	for _, c := range st.Conditions {
+		if c.Type == corev1.PodScheduled || c.Type == corev1.ContainersReady {
+			continue
+		}
+		fmt.Fprintf(b, " %s=%s@%d", c.Type, c.Status, int(c.LastTransitionTime.Sub(t0).Seconds()))
+		if c.Reason != "" {
+			fmt.Fprintf(b, "(%s)", c.Reason)
+		}
+	}
+	b.WriteString("\n")
+	for _, list := range lists(st) {
+		for i := range list {
+			c := &list[i]
+			fmt.Fprintf(b, "    %-3s %s", c.Name, state(&c.State))
+			if last := state(&c.LastTerminationState); last != "" {
+				fmt.Fprintf(b, ", last %s", last)
+			}
+			fmt.Fprintf(b, ", restarts %d", c.RestartCount)
+			if c.Started != nil && *c.Started {
+				b.WriteString(", started")
+			}
+			if c.Ready {
+				b.WriteString(", ready")
+			}
+			b.WriteString("\n")
+		}
+	}
+}
+
+func state(s *corev1.ContainerState) string {
+	switch {
+	case s.Waiting != nil:
+		return "waiting " + s.Waiting.Reason
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("%s %d (%s)", s.Terminated.Reason, s.Terminated.ExitCode, s.Terminated.ContainerID)
+	default:
+		return ""
+	}
+}
