@@ -1,0 +1,128 @@
+package probe_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/podcache"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// served is a pod whose web server comes up after a second and stops answering
+// well when /www/healthz goes away.
+func served(image string) *corev1.Pod {
+	every := func(h corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+	}
+	startup := every(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}})
+	startup.FailureThreshold = 30
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "served", Namespace: "default", UID: types.UID("probe-" + time.Now().Format("150405.000000"))},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{{
+				Name: "web", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:       []string{"sh", "-c", "mkdir /www; echo ok >/www/healthz; sleep 1; exec httpd -f -p 8080 -h /www"},
+				Env:           []corev1.EnvVar{{Name: "FILE", Value: "/www/healthz"}},
+				Ports:         []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}},
+				StartupProbe:  startup,
+				LivenessProbe: every(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "$(FILE)"}}}),
+				ReadinessProbe: every(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+					Path: "/healthz", Port: intstr.FromString("web"),
+				}}),
+			}},
+		},
+	}
+	podspec.Default(pod)
+	return pod
+}
+
+// PB-1: exec, httpGet and tcpSocket probes of real containers.
+func TestContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts containerd")
+	}
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		cc, err := cri.Dial(n.Endpoint())
+		require.NoError(t, err)
+		defer cc.Close()
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		var cache podcache.Cache
+		m, err := probe.New(probe.Config{Seen: &cache, Execer: client})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, m.Run(ctx)) })
+		defer wg.Wait()
+		defer cancel()
+
+		pod := served(n.Busybox)
+		logs := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Join(logs, "web"), 0o755))
+		plan := runtime.Plan(pod, runtime.View{}, time.Now())
+		done := client.Apply(ctx, pod, plan, runtime.Materials{
+			Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, Hostname: "served",
+		})
+		require.Empty(t, done.Failures)
+		look := func() runtime.Pod {
+			seen, err := client.Pod(context.WithoutCancel(ctx), pod.UID)
+			require.NoError(t, err)
+			cache.Set(pod.UID, seen, nil, time.Now())
+			return seen
+		}
+		seen := look()
+		defer func() {
+			ctx := context.WithoutCancel(ctx)
+			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Ending{Grace: time.Second}))
+			assert.NoError(t, client.Remove(ctx, look()))
+		}()
+		id := seen.Containers[0].ID
+		m.Add(pod)
+		assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, m.Verdicts(pod.UID)[id])
+
+		assert.Equal(t, map[probe.Kind]runtime.Result{
+			probe.Startup: runtime.Success, probe.Readiness: runtime.Success,
+		}, gather(t, m, 2))
+		_, code, err := client.Exec(ctx, id, []string{"rm", "/www/healthz"}, time.Second, 100)
+		require.NoError(t, err)
+		require.Zero(t, code)
+		assert.Equal(t, map[probe.Kind]runtime.Result{
+			probe.Liveness: runtime.Failed, probe.Readiness: runtime.Failed,
+		}, gather(t, m, 2))
+		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Failed}, m.Verdicts(pod.UID)[id])
+	})
+}
+
+// gather waits until n probes have told of a change.
+func gather(t *testing.T, m *probe.Manager, n int) map[probe.Kind]runtime.Result {
+	t.Helper()
+	got := map[probe.Kind]runtime.Result{}
+	for len(got) < n {
+		select {
+		case <-m.Notify():
+			for _, c := range m.Drain() {
+				t.Logf("%v: %v %s", c.Kind, c.Result, c.Message)
+				got[c.Kind] = c.Result
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("only %v was told", got)
+		}
+	}
+	return got
+}
