@@ -67,6 +67,10 @@ func (t *turn) ownMounts(in *containerInput) error {
 	return nil
 }
 
+// messagesKept is of how many attempts of a container the message files are
+// kept.
+const messagesKept = 10
+
 // messageMount makes the file for the termination message and mounts it.
 func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, error) {
 	if t.m.Dir == "" || spec.TerminationMessagePath == "" {
@@ -77,6 +81,10 @@ func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, 
 		return nil, fmt.Errorf("make the folder of the termination message: %w", err)
 	}
 	file := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
+	if attempt >= messagesKept {
+		// A container that restarts for ever leaves no file for each time.
+		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-messagesKept), 10)))
+	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("make the file of the termination message: %w", err)

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -98,6 +99,29 @@ func TestMalformedPullSecrets(t *testing.T) {
 	}
 	require.Len(t, ring, 1)
 	assert.Equal(t, "ok", ring[0].auth.GetUsername())
+}
+
+// The forms of a reference's parts against the expressions of the distribution
+// specification.
+func FuzzForms(f *testing.F) {
+	for _, seed := range []string{"a", "a__b", "a-.b", "sha256:" + strings.Repeat("a", 32), "a+b.c:" + strings.Repeat("0", 64), "[::1]:5", "a.b:80", "-", "A_b.c-", ""} {
+		f.Add(seed)
+	}
+	label := `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])`
+	forms := []struct {
+		is   func(string) bool
+		expr *regexp.Regexp
+	}{
+		{digestForm, regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)},
+		{tagForm, regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)},
+		{pathForm, regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)},
+		{registryForm, regexp.MustCompile(`^(?:` + label + `(?:\.` + label + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?$`)},
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		for i, form := range forms {
+			require.Equal(t, form.expr.MatchString(s), form.is(s), "form %d of %q", i, s)
+		}
+	})
 }
 
 func FuzzParseImage(f *testing.F) {

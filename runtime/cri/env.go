@@ -138,7 +138,7 @@ func (e *environment) value(ctx context.Context, spec *corev1.Container, from *c
 		r := from.SecretKeyRef
 		return e.key(ctx, podspec.Ref{Kind: podspec.Secret, Name: r.Name}, r.Key, r.Optional)
 	case from.FileKeyRef != nil:
-		return "", false, fmt.Errorf("fileKeyRef: %w", runtime.ErrUnsupported)
+		return e.tr.fileKey(from.FileKeyRef)
 	}
 	return "", false, fmt.Errorf("valueFrom names no source: %w", runtime.ErrInvalid)
 }

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -74,19 +73,95 @@ func isRegistry(s string) bool {
 	return s == "localhost" || strings.ContainsAny(s, ".:[") || strings.ToLower(s) != s
 }
 
-// The forms of the parts, as the distribution specification has them. The
-// expressions are compiled for each use; a pull is rare and dear.
-func matchesForm(expr, s string) bool {
-	ok, err := regexp.MatchString(`^(?:`+expr+`)$`, s)
-	return ok && err == nil
+// The forms of the parts are those of the distribution specification, written
+// out: they are asked for with each container that starts.
+
+// digestForm: algorithm:hex, the algorithm in parts that begin with a letter.
+func digestForm(s string) bool {
+	algorithm, sum, ok := strings.Cut(s, ":")
+	if !ok || len(sum) < 32 || !all(sum, isHex) {
+		return false
+	}
+	for part := range strings.FieldsFuncSeq(algorithm, func(r rune) bool { return strings.ContainsRune("-_+.", r) }) {
+		if !isLetter(part[0]) {
+			return false
+		}
+	}
+	return algorithm != "" && isAlnum(algorithm[0]) && isAlnum(algorithm[len(algorithm)-1]) &&
+		all(algorithm, func(b byte) bool { return isAlnum(b) || strings.IndexByte("-_+.", b) >= 0 }) && !doubled(algorithm, "-_+.")
 }
 
-func digestForm(s string) bool {
-	return matchesForm(`[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}`, s)
+func tagForm(s string) bool {
+	return s != "" && len(s) <= 128 && s[0] != '.' && s[0] != '-' &&
+		all(s, func(b byte) bool { return isAlnum(b) || b == '_' || b == '.' || b == '-' })
 }
-func tagForm(s string) bool  { return matchesForm(`[\w][\w.-]{0,127}`, s) }
-func pathForm(s string) bool { return matchesForm(`[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`, s) }
+
+// pathForm: lower-case words with one dot, one or two underscores or any number
+// of dashes between them.
+func pathForm(s string) bool {
+	if s == "" || !isLowerOrDigit(s[0]) || !isLowerOrDigit(s[len(s)-1]) {
+		return false
+	}
+	for i := 0; i < len(s); {
+		if isLowerOrDigit(s[i]) {
+			i++
+			continue
+		}
+		n := 1
+		for s[i+n] == s[i] { // ends: the last byte is no separator
+			n++
+		}
+		one := s[i] == '.' && n == 1 || s[i] == '_' && n <= 2 || s[i] == '-'
+		if !one || !isLowerOrDigit(s[i+n]) {
+			return false
+		}
+		i += n
+	}
+	return true
+}
+
+// registryForm: a DNS name or an IPv6 address in brackets, and maybe a port.
 func registryForm(s string) bool {
-	label := `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])`
-	return matchesForm(`(?:`+label+`(?:\.`+label+`)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?`, s)
+	host := s
+	if inside, ok := strings.CutPrefix(s, "["); ok {
+		address, port, ok := strings.Cut(inside, "]")
+		return ok && address != "" && all(address, func(b byte) bool { return isHex(b) || b == ':' }) &&
+			(port == "" || port[0] == ':' && len(port) > 1 && all(port[1:], isDigit))
+	}
+	if i := strings.IndexByte(s, ':'); i >= 0 {
+		if host = s[:i]; len(s) == i+1 || !all(s[i+1:], isDigit) {
+			return false
+		}
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || !all(label, func(b byte) bool { return isAlnum(b) || b == '-' }) {
+			return false
+		}
+	}
+	return true
 }
+
+func all(s string, is func(byte) bool) bool {
+	for i := range len(s) {
+		if !is(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// doubled reports whether two of the separators follow each other.
+func doubled(s, separators string) bool {
+	for i := 1; i < len(s); i++ {
+		if strings.IndexByte(separators, s[i]) >= 0 && strings.IndexByte(separators, s[i-1]) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func isDigit(b byte) bool        { return b >= '0' && b <= '9' }
+func isLetter(b byte) bool       { return b|0x20 >= 'a' && b|0x20 <= 'z' }
+func isAlnum(b byte) bool        { return isDigit(b) || isLetter(b) }
+func isLowerOrDigit(b byte) bool { return isDigit(b) || b >= 'a' && b <= 'z' }
+func isHex(b byte) bool          { return isDigit(b) || b|0x20 >= 'a' && b|0x20 <= 'f' }

@@ -10,8 +10,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// translator turns one pod into messages of the CRI. It does no I/O: what has
-// to be looked up comes in by its arguments.
+// translator turns one pod into messages of the CRI. It does no I/O but for what
+// an environment refers to: what else has to be looked up comes in by arguments.
 type translator struct {
 	node     Node
 	features *features // nil: the runtime has not told yet

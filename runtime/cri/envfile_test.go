@@ -1,0 +1,76 @@
+package cri
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func TestParseEnvFile(t *testing.T) {
+	got, err := parseEnvFile("# a comment\n\n  A='1'\nB = 'two words # no comment'\nC=''\nD='two\nlines'\nA='last'\r\nE='$(A) \\n'")
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"A": "last", "B": "two words # no comment", "C": "", "D": "two\nlines", "E": `$(A) \n`}, got)
+	for text, line := range map[string]string{
+		"A=1": "line 1", "A='1'\nB": "line 2", "A='x\ny'\n\nB=\"2\"": "line 4", "A='open": "line 1", "A='1' B='2'": "line 1", "='x'": "line 1",
+		strings.Repeat("k", 129) + "='1'": "line 1", "A='" + strings.Repeat("v", envValueLimit+1) + "'": "line 1",
+	} {
+		_, err := parseEnvFile(text)
+		require.ErrorIs(t, err, runtime.ErrInvalid, text)
+		assert.ErrorContains(t, err, line)
+	}
+}
+
+func TestFileKey(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "env"), []byte("KEY='hush'\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "torn"), []byte("KEY='hush"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, envFileLimit+1), 0o600))
+	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
+	tr := &translator{m: runtime.Materials{Volumes: map[string]runtime.Volume{"v": {HostPath: dir}}}}
+	ask := func(volume, path, key string, optional bool) (string, bool, error) {
+		return tr.fileKey(&corev1.FileKeySelector{VolumeName: volume, Path: path, Key: key, Optional: &optional})
+	}
+	value, ok, err := ask("v", "env", "KEY", false)
+	require.NoError(t, err)
+	assert.True(t, ok)
+	assert.Equal(t, "hush", value)
+	for _, c := range [][2]string{{"none", "KEY"}, {"env", "NONE"}} {
+		_, ok, err := ask("v", c[0], c[1], true)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		_, _, err = ask("v", c[0], c[1], false)
+		require.ErrorIs(t, err, runtime.ErrNotFound)
+	}
+	for _, path := range []string{"out", "../x", "/etc/hostname", "torn", "big", "folder"} {
+		_, _, err := ask("v", path, "KEY", true)
+		require.Error(t, err, path)
+		assert.NotContains(t, err.Error(), "hush")
+	}
+	_, _, err = ask("w", "env", "KEY", true)
+	require.ErrorIs(t, err, runtime.ErrNotReady)
+}
+
+func FuzzParseEnvFile(f *testing.F) {
+	f.Add("A='1'\n# c\nB = 'x\ny'")
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := parseEnvFile(text)
+		if err != nil {
+			return
+		}
+		var b strings.Builder
+		for name, value := range all {
+			b.WriteString(name + "='" + value + "'\n")
+		}
+		again, err := parseEnvFile(b.String())
+		require.NoError(t, err)
+		require.Equal(t, all, again)
+	})
+}
