@@ -1,0 +1,49 @@
+package prom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+type loopMetrics struct {
+	turns             *prometheus.HistogramVec
+	ready             prometheus.Gauge
+	admitted, refused *prometheus.CounterVec
+}
+
+func newLoop() loopMetrics {
+	return loopMetrics{
+		turns:    histograms("sublet_sync_loop_duration_seconds", "How long one turn of the loop took, by what it was for.", quick(), "input"),
+		ready:    gauge("sublet_runtime_ready", "1 while the runtime is ready for pods."),
+		admitted: counters("sublet_pods_admitted_total", "Pods that were let in: new, or adopted because they already ran.", "how"),
+		refused:  counters("kubelet_admission_rejections_total", "Pods that were refused, by reason.", "reason"),
+	}
+}
+
+func (l *loopMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{l.turns, l.ready, l.admitted, l.refused}
+}
+
+// Loop returns the hooks of a syncloop.Loop.
+func (m *Metrics) Loop() syncloop.Hooks {
+	return syncloop.Hooks{
+		Turned: func(in syncloop.Input, took time.Duration) {
+			m.loop.turns.WithLabelValues(string(in)).Observe(took.Seconds())
+		},
+		RuntimeReady: func(err error) { m.loop.ready.Set(truth(err == nil)) },
+	}
+}
+
+// Pods returns the hooks of syncloop.Pods.
+func (m *Metrics) Pods() syncloop.PodsHooks {
+	l := &m.loop
+	return syncloop.PodsHooks{
+		Admitted: func(*corev1.Pod) { l.admitted.WithLabelValues("new").Inc() },
+		Adopted:  func(*corev1.Pod) { l.admitted.WithLabelValues("adopted").Inc() },
+		Refused:  func(_ *corev1.Pod, reason, _ string) { l.refused.WithLabelValues(reason).Inc() },
+	}
+}

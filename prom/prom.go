@@ -1,0 +1,114 @@
+package prom
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the collectors of one agent. Its hooks may be called from any
+// goroutine.
+type Metrics struct {
+	pleg     plegMetrics
+	workers  workerMetrics
+	status   statusMetrics
+	probe    *probeMetrics
+	sources  sourceMetrics
+	loop     loopMetrics
+	runtime  runtimeMetrics
+	eviction evictionMetrics
+	images   imageMetrics
+}
+
+// New returns Metrics that are registered at reg: all of them, or none with an
+// error.
+func New(reg prometheus.Registerer) (*Metrics, error) {
+	if reg == nil {
+		return nil, errors.New("prom: nil Registerer")
+	}
+	m := &Metrics{
+		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
+		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(),
+	}
+	if err := reg.Register(m); err != nil {
+		return nil, fmt.Errorf("prom: register metrics: %w", err)
+	}
+	return m, nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.all() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.probe.sweep()
+	for _, c := range m.all() {
+		c.Collect(ch)
+	}
+}
+
+func (m *Metrics) all() []prometheus.Collector {
+	var all []prometheus.Collector
+	for _, part := range []interface{ all() []prometheus.Collector }{
+		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images,
+	} {
+		all = append(all, part.all()...)
+	}
+	return all
+}
+
+// Buckets of histograms, in seconds.
+type buckets []float64
+
+// quick is for what takes from 100 µs to 26 s, ops for what the kubelet measures
+// in the same steps, starts for pods.
+func quick() buckets { return prometheus.ExponentialBuckets(0.0001, 4, 10) }
+func ops() buckets   { return prometheus.ExponentialBuckets(0.005, 2.5, 14) }
+func starts() buckets {
+	return buckets{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+func histogram(name, help string, b buckets) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: b})
+}
+
+func histograms(name, help string, b buckets, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: b}, labels)
+}
+
+// truth is a gauge's way of telling yes from no.
+func truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// result is the value of a label that tells how something went.
+func result(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "success"
+}

@@ -1,0 +1,352 @@
+package prom_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/prom"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
+
+func pod(name string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
+	return p
+}
+
+func fresh(t *testing.T) (*prom.Metrics, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	m, err := prom.New(reg)
+	require.NoError(t, err)
+	return m, reg
+}
+
+func phase(p corev1.PodPhase) corev1.PodStatus { return corev1.PodStatus{Phase: p} }
+
+// everything calls each hook so that each metric has a series.
+func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
+	t.Helper()
+	p := pod("web")
+	podspec.MarkSeen(p, "file", time.Now())
+	pl := m.Pleg()
+	for range 2 {
+		pl.Listed(time.Millisecond, 1, 1, nil)
+	}
+	pl.Listed(time.Second, 0, 0, errors.New("x"))
+	pl.Inspected(p.UID, 0, time.Millisecond, errors.New("x"))
+	pl.Streaming(true, nil)
+	pl.Streaming(false, errors.New("x"))
+	pl.Hinted(p.UID)
+	pl.Missed(2)
+	w := m.Workers()
+	turn := podworkers.Turn{Pod: p, UID: p.UID, Asked: time.Now()}
+	w.Started(turn)
+	w.Ended(turn, time.Second, runtime.Outcome{}, errors.New("x"))
+	w.Panicked(turn, "x")
+	w.Moved(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
+	st := m.Status()
+	st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
+	st.Sent(p, time.Second, time.Second, nil)
+	st.Sent(p, time.Second, time.Second, errors.New("x"))
+	m.Probe().Probed(probe.Probed{Pod: p, Container: "c", Kind: probe.Liveness, Result: runtime.Success, Scheduled: time.Now(), Began: time.Now(), Took: time.Second})
+	s := m.Sources()
+	s.Taken("file", 3, 1, time.Millisecond)
+	s.Told(podsource.Add, "file", 3)
+	s.Faulted("file", podsource.Fault{})
+	l := m.Loop()
+	l.Turned(syncloop.InputChange, time.Millisecond)
+	l.RuntimeReady(nil)
+	ph := m.Pods()
+	ph.Admitted(p)
+	ph.Adopted(p)
+	ph.Refused(p, "OutOfcpu", "")
+	m.RuntimeCall("RunPodSandbox", time.Second, errors.New("x"))
+	e := m.Eviction()
+	e.Looked(time.Millisecond, nil)
+	e.Evicting("memory.available", nil, runtime.Ending{})
+	e.Evicted("memory.available", p, time.Second, nil)
+	e.Conditions([]corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}})
+	i := m.Images()
+	i.Removed(runtime.Image{}, imagegc.Full, time.Second, nil)
+	i.Removed(runtime.Image{}, imagegc.Old, time.Second, nil)
+	i.Removed(runtime.Image{}, imagegc.Old, time.Second, errors.New("x"))
+	i.Collected(imagegc.Result{Freed: 7, Took: time.Second}, nil)
+	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{p} }))
+}
+
+// AG-5: docs/metrics.md lists every metric as it is scraped.
+func TestTheTableOfMetrics(t *testing.T) {
+	m, reg := fresh(t)
+	everything(t, m, reg)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	var rows []string
+	for _, f := range families {
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		slices.Sort(labels)
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |",
+			f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, " "), f.GetHelp()))
+	}
+	table := "| metric | type | labels | what it tells |\n|---|---|---|---|\n" + strings.Join(rows, "\n") + "\n"
+
+	const file = "../docs/metrics.md"
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	begin, end := "<!-- table -->\n", "<!-- end of table -->\n"
+	head, rest, ok := strings.Cut(string(page), begin)
+	require.True(t, ok, "no place for the table")
+	_, tail, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	want := head + begin + table + end + tail
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o600))
+		return
+	}
+	assert.Equal(t, want, string(page), "go test ./prom -update writes it anew")
+
+	descs := make(chan *prometheus.Desc, 1000)
+	m.Describe(descs)
+	assert.Len(t, rows, len(descs)+3, "a metric without a series here, or with a hook that no test calls")
+}
+
+// What the kubelet tells under the same names and labels.
+func TestMetricsOfTheKubelet(t *testing.T) {
+	m, reg := fresh(t)
+	everything(t, m, reg)
+	for name, want := range map[string]string{
+		"kubelet_runtime_operations_total":        `kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
+		"kubelet_runtime_operations_errors_total": `kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
+		"kubelet_started_pods_total":              `kubelet_started_pods_total 1`,
+		"kubelet_started_pods_errors_total":       `kubelet_started_pods_errors_total 1`,
+		"kubelet_evictions":                       `kubelet_evictions{eviction_signal="memory.available"} 1`,
+		"kubelet_admission_rejections_total":      `kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
+		"kubelet_desired_pods":                    "kubelet_desired_pods{static=\"false\"} 0\nkubelet_desired_pods{static=\"true\"} 1",
+		"kubelet_running_pods":                    "kubelet_running_pods 0",
+		"kubelet_image_garbage_collected_total":   "kubelet_image_garbage_collected_total{reason=\"age\"} 1\nkubelet_image_garbage_collected_total{reason=\"space\"} 1",
+		"prober_probe_total":                      `prober_probe_total{container="c",namespace="default",pod="web",pod_uid="uid-web",probe_type="Liveness",result="successful"} 1`,
+		"sublet_pod_ends_total":                   `sublet_pod_ends_total{cause="removed"} 1`,
+		"sublet_source_changes_total":             `sublet_source_changes_total{op="ADD",source="file"} 3`,
+		"sublet_node_condition":                   `sublet_node_condition{condition="MemoryPressure"} 1`,
+		"sublet_pleg_stream_open":                 `sublet_pleg_stream_open 0`,
+		"sublet_pod_worker_turns":                 `sublet_pod_worker_turns{operation_type="sync"} 0`,
+		"sublet_image_gc_freed_bytes_total":       `sublet_image_gc_freed_bytes_total 7`,
+	} {
+		assert.Equal(t, want, strings.Join(series(t, reg, name), "\n"))
+	}
+	for name, want := range map[string]uint64{
+		"kubelet_pleg_relist_duration_seconds": 3, "kubelet_pleg_relist_interval_seconds": 2, "kubelet_pod_start_duration_seconds": 1,
+		"kubelet_pod_worker_duration_seconds": 1, "kubelet_pod_status_sync_duration_seconds": 1, "prober_probe_duration_seconds": 1,
+		"kubelet_runtime_operations_duration_seconds": 1,
+	} {
+		assert.Equal(t, want, samples(t, reg, name), name)
+	}
+}
+
+// series returns the lines of a metric as it is scraped.
+func series(t *testing.T, reg *prometheus.Registry, name string) (lines []string) {
+	t.Helper()
+	for line := range strings.Lines(scrape(t, reg)) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+func samples(t *testing.T, reg *prometheus.Registry, name string) (n uint64) {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				n += m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	return n
+}
+
+func scrape(t *testing.T, reg *prometheus.Registry) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	require.Equal(t, 200, w.Code, w.Body.String())
+	return w.Body.String()
+}
+
+// What is scraped is well-formed.
+func TestScrapeIsParsed(t *testing.T) {
+	m, reg := fresh(t)
+	everything(t, m, reg)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, reg)))
+	require.NoError(t, err)
+	assert.Greater(t, len(families), 40)
+	for name, f := range families {
+		assert.NotEmpty(t, f.GetHelp(), name)
+		assert.Regexp(t, "^(kubelet|prober|sublet)_", name)
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	require.NoError(t, err)
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "sublet_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+// AG-6: two agents in one process do not meet.
+func TestTwoRegistriesDoNotMeet(t *testing.T) {
+	one, regOne := fresh(t)
+	_, regTwo := fresh(t)
+	one.Pleg().Hinted("x")
+	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
+	assert.Equal(t, []string{"sublet_pleg_hints_total 0"}, series(t, regTwo, "sublet_pleg_hints_total"))
+
+	_, err := prom.New(regOne)
+	require.Error(t, err, "one registry cannot tell two agents apart")
+	two, err := prom.New(prometheus.WrapRegistererWith(prometheus.Labels{"agent": "two"}, prometheus.NewRegistry()))
+	require.NoError(t, err)
+	two.Pleg().Hinted("x")
+	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
+}
+
+func TestBadArguments(t *testing.T) {
+	_, err := prom.New(nil)
+	require.Error(t, err)
+	reg := prometheus.NewRegistry()
+	require.Error(t, prom.RegisterPods(reg, nil))
+	require.Error(t, prom.RegisterRuntime(reg, nil))
+	require.Error(t, prom.RegisterPods(nil, func() []*corev1.Pod { return nil }))
+	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return nil }))
+	require.Error(t, prom.RegisterRuntime(reg, func() []runtime.Pod { return nil }), "both count the same")
+}
+
+// Series of a pod go with it, but those that its successor of the same name has
+// stay.
+func TestSeriesOfPodsThatAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, reg := fresh(t)
+		hit := func(uid types.UID, kind probe.Kind, r runtime.Result) {
+			p := pod("web")
+			p.UID = uid
+			m.Probe().Probed(probe.Probed{Pod: p, Container: "c", Kind: kind, Result: r})
+		}
+		hit("old", probe.Liveness, runtime.Success)
+		hit("old", probe.Liveness, runtime.Failed)
+		hit("old", probe.Readiness, runtime.Unproven)
+		hit("new", probe.Liveness, runtime.Success)
+		require.Len(t, series(t, reg, "prober_probe_total"), 4)
+		assert.EqualValues(t, 4, samples(t, reg, "prober_probe_duration_seconds"))
+
+		m.Workers().Moved("old", podworkers.Terminated, podworkers.Finished, podworkers.Removed)
+		assert.Equal(t,
+			[]string{`prober_probe_total{container="c",namespace="default",pod="web",pod_uid="new",probe_type="Liveness",result="successful"} 1`},
+			series(t, reg, "prober_probe_total"))
+		assert.EqualValues(t, 3, samples(t, reg, "prober_probe_duration_seconds"))
+
+		time.Sleep(30 * time.Minute)
+		hit("new", probe.Liveness, runtime.Success)
+		time.Sleep(45 * time.Minute)
+		assert.Len(t, series(t, reg, "prober_probe_total"), 1)
+		time.Sleep(16 * time.Minute)
+		assert.Empty(t, series(t, reg, "prober_probe_total"), "nobody told of its end")
+		assert.Zero(t, samples(t, reg, "prober_probe_duration_seconds"))
+	})
+}
+
+func TestPodStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, reg := fresh(t)
+		p := pod("web")
+		podspec.MarkSeen(p, "file", time.Now())
+		time.Sleep(7 * time.Second)
+		st := m.Status()
+		st.Changed(p, corev1.PodStatus{}, phase(corev1.PodPending))
+		st.Changed(p, phase(corev1.PodPending), phase(corev1.PodPending))
+		st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
+		st.Changed(pod("adopted"), corev1.PodStatus{}, phase(corev1.PodRunning))
+		st.Changed(p, phase(corev1.PodRunning), phase(corev1.PodSucceeded))
+		assert.EqualValues(t, 1, samples(t, reg, "kubelet_pod_start_duration_seconds"))
+		assert.Contains(t, scrape(t, reg), "kubelet_pod_start_duration_seconds_sum 7\n")
+		assert.Len(t, series(t, reg, "sublet_pod_phase_changes_total"), 3)
+	})
+}
+
+func TestCountsOfPods(t *testing.T) {
+	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	ended := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}
+	a, b := pod("a"), pod("b")
+	a.Status.InitContainerStatuses = []corev1.ContainerStatus{ended}
+	a.Status.ContainerStatuses = []corev1.ContainerStatus{running, running, {}}
+	b.Status.ContainerStatuses = []corev1.ContainerStatus{ended}
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{a, b} }))
+	assert.Equal(t, []string{"kubelet_running_pods 1"}, series(t, reg, "kubelet_running_pods"))
+	assert.Contains(t, series(t, reg, "kubelet_running_containers"), `kubelet_running_containers{container_state="running"} 2`)
+	assert.Contains(t, series(t, reg, "kubelet_running_containers"), `kubelet_running_containers{container_state="exited"} 2`)
+
+	reg = prometheus.NewPedanticRegistry()
+	require.NoError(t, prom.RegisterRuntime(reg, func() []runtime.Pod {
+		return []runtime.Pod{{
+			Sandboxes:  []runtime.Sandbox{{State: runtime.SandboxReady}},
+			Containers: []runtime.Container{{State: runtime.Created}, {State: runtime.Running}, {State: runtime.Exited}, {State: runtime.Unknown}, {State: runtime.Running}},
+		}, {Sandboxes: []runtime.Sandbox{{}}}}
+	}))
+	assert.Equal(t, []string{"kubelet_running_pods 1"}, series(t, reg, "kubelet_running_pods"))
+	assert.Equal(t, []string{
+		`kubelet_running_containers{container_state="created"} 1`, `kubelet_running_containers{container_state="exited"} 1`,
+		`kubelet_running_containers{container_state="running"} 2`, `kubelet_running_containers{container_state="unknown"} 1`,
+	}, series(t, reg, "kubelet_running_containers"))
+}
+
+func TestNamesOfOperations(t *testing.T) {
+	m, reg := fresh(t)
+	want := map[string]string{
+		"Version": "version", "Status": "status", "RunPodSandbox": "run_podsandbox", "StopPodSandbox": "stop_podsandbox",
+		"RemovePodSandbox": "remove_podsandbox", "PodSandboxStatus": "podsandbox_status", "ListPodSandbox": "list_podsandbox",
+		"CreateContainer": "create_container", "StartContainer": "start_container", "StopContainer": "stop_container",
+		"RemoveContainer": "remove_container", "ListContainers": "list_containers", "ContainerStatus": "container_status",
+		"UpdateContainerResources": "update_container", "ReopenContainerLog": "reopen_container_log", "ExecSync": "exec_sync",
+		"PullImage": "pull_image", "ImageFsInfo": "image_fs_info", "ListPodSandboxStats": "list_podsandbox_stats",
+		"GetContainerEvents": "get_container_events", "RuntimeConfig": "runtime_config",
+	}
+	for rpc := range want {
+		m.RuntimeCall(rpc, time.Millisecond, nil)
+	}
+	lines := strings.Join(series(t, reg, "kubelet_runtime_operations_total"), "\n")
+	for rpc, op := range want {
+		assert.Contains(t, lines, fmt.Sprintf("%q", op), rpc)
+	}
+}

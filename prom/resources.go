@@ -1,0 +1,95 @@
+package prom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+type evictionMetrics struct {
+	evictions  *prometheus.CounterVec
+	looks      *prometheus.HistogramVec
+	took       prometheus.Histogram
+	conditions *prometheus.GaugeVec
+}
+
+func newEviction() evictionMetrics {
+	return evictionMetrics{
+		evictions:  counters("kubelet_evictions", "Pods that were evicted, by signal; of local storage limits it is empty.", "eviction_signal"),
+		took:       histogram("sublet_eviction_duration_seconds", "Time from the choice of a pod to when it was gone.", ops()),
+		looks:      histograms("sublet_eviction_look_duration_seconds", "How long one look at the node's resources took, by result.", quick(), "result"),
+		conditions: gauges("sublet_node_condition", "1 while a condition of the node holds.", "condition"),
+	}
+}
+
+func (e *evictionMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{e.evictions, e.took, e.looks, e.conditions}
+}
+
+// Eviction returns the hooks of an eviction.Manager.
+func (m *Metrics) Eviction() eviction.Hooks {
+	e := &m.eviction
+	return eviction.Hooks{
+		Looked: func(took time.Duration, err error) { e.looks.WithLabelValues(result(err)).Observe(took.Seconds()) },
+		Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Ending) {
+			e.evictions.WithLabelValues(string(signal)).Inc()
+		},
+		Evicted: func(_ eviction.Signal, _ *corev1.Pod, took time.Duration, err error) {
+			if err == nil {
+				e.took.Observe(took.Seconds())
+			}
+		},
+		Conditions: func(all []corev1.NodeCondition) {
+			for i := range all {
+				e.conditions.WithLabelValues(string(all[i].Type)).Set(truth(all[i].Status == corev1.ConditionTrue))
+			}
+		},
+	}
+}
+
+type imageMetrics struct {
+	removed  *prometheus.CounterVec
+	failures prometheus.Counter
+	freed    prometheus.Counter
+	took     prometheus.Histogram
+}
+
+func newImages() imageMetrics {
+	return imageMetrics{
+		removed:  counters("kubelet_image_garbage_collected_total", "Images that were removed, by reason: age or space.", "reason"),
+		failures: counter("sublet_image_gc_errors_total", "Images that could not be removed."),
+		freed:    counter("sublet_image_gc_freed_bytes_total", "Bytes that the image file system gained by collections."),
+		took:     histogram("sublet_image_gc_duration_seconds", "How long one collection took.", ops()),
+	}
+}
+
+func (i *imageMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{i.removed, i.failures, i.freed, i.took}
+}
+
+// Images returns the hooks of an imagegc.Collector.
+func (m *Metrics) Images() imagegc.Hooks {
+	i := &m.images
+	return imagegc.Hooks{
+		Removed: func(_ runtime.Image, why imagegc.Reason, _ time.Duration, err error) {
+			if err != nil {
+				i.failures.Inc()
+				return
+			}
+			reason := "space"
+			if why == imagegc.Old {
+				reason = "age"
+			}
+			i.removed.WithLabelValues(reason).Inc()
+		},
+		Collected: func(r imagegc.Result, _ error) {
+			i.freed.Add(float64(r.Freed))
+			i.took.Observe(r.Took.Seconds())
+		},
+	}
+}

@@ -1,0 +1,96 @@
+package prom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+type workerMetrics struct {
+	duration, waited *prometheus.HistogramVec
+	failures, ends   *prometheus.CounterVec
+	running          *prometheus.GaugeVec
+	panics           prometheus.Counter
+}
+
+func newWorkers() workerMetrics {
+	return workerMetrics{
+		duration: histograms("kubelet_pod_worker_duration_seconds", "How long one turn of a pod took, by what it was: sync, terminate or finish.", prometheus.DefBuckets, "operation_type"),
+		waited:   histograms("sublet_pod_worker_wait_seconds", "How long the oldest request that a turn served had waited for it.", quick(), "operation_type"),
+		failures: counters("sublet_pod_worker_errors_total", "Turns that failed.", "operation_type"),
+		running:  gauges("sublet_pod_worker_turns", "Turns under way.", "operation_type"),
+		ends:     counters("sublet_pod_ends_total", "Pods whose termination began, by cause.", "cause"),
+		panics:   counter("sublet_pod_worker_panics_total", "Turns that panicked."),
+	}
+}
+
+func (w *workerMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{w.duration, w.waited, w.failures, w.running, w.ends, w.panics}
+}
+
+// Workers returns the hooks of podworkers.Workers.
+func (m *Metrics) Workers() podworkers.Hooks {
+	w := &m.workers
+	return podworkers.Hooks{
+		Moved: func(uid types.UID, _, to podworkers.Phase, why podworkers.Cause) {
+			switch to {
+			case podworkers.Terminating:
+				w.ends.WithLabelValues(cause(why)).Inc()
+			case podworkers.Finished:
+				m.probe.forget(uid)
+			default:
+			}
+		},
+		Started: func(t podworkers.Turn) {
+			op := operation(t.Phase)
+			w.running.WithLabelValues(op).Inc()
+			if !t.Asked.IsZero() {
+				w.waited.WithLabelValues(op).Observe(max(0, time.Since(t.Asked)).Seconds())
+			}
+		},
+		Ended: func(t podworkers.Turn, took time.Duration, _ runtime.Outcome, err error) {
+			op := operation(t.Phase)
+			w.running.WithLabelValues(op).Dec()
+			w.duration.WithLabelValues(op).Observe(took.Seconds())
+			if err != nil {
+				w.failures.WithLabelValues(op).Inc()
+			}
+		},
+		Panicked: func(podworkers.Turn, any) { w.panics.Inc() },
+	}
+}
+
+// operation is the call of the syncer that belongs to a phase.
+func operation(p podworkers.Phase) string {
+	switch p {
+	case podworkers.Syncing:
+		return "sync"
+	case podworkers.Terminating:
+		return "terminate"
+	default:
+		return "finish"
+	}
+}
+
+func cause(c podworkers.Cause) string {
+	switch c {
+	case podworkers.Deletion:
+		return "deletion"
+	case podworkers.Completed:
+		return "completed"
+	case podworkers.Killed:
+		return "killed"
+	case podworkers.Evicted:
+		return "evicted"
+	case podworkers.Removed:
+		return "removed"
+	case podworkers.Orphaned:
+		return "orphaned"
+	default:
+		return "other"
+	}
+}
