@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,6 +142,20 @@ func TestContainerd(t *testing.T) {
 		} else {
 			assert.LessOrEqual(t, total, 2*int(1+time.Since(began)/time.Second), "idle, without")
 		}
+
+		// PL-4, PL-8: a daemon that is killed and started again. Nothing changed, so
+		// nothing is told; and what changes from then on is told as before.
+		stream := streaming.Load()
+		n.StopDaemon(t, syscall.SIGKILL)
+		require.Eventually(t, func() bool { return !streaming.Load() }, 5*time.Second, 10*time.Millisecond)
+		n.StartDaemon(t)
+		require.Eventually(t, func() bool { return streaming.Load() == stream }, 20*time.Second, 10*time.Millisecond)
+		_, err = g.NewerThan(ctx, pod.UID, time.Now())
+		require.NoError(t, err)
+		for _, e := range g.Drain() { // it could not be inspected for a while
+			assert.Equal(t, pleg.PodSync, e.Kind, "%v", e)
+		}
+		require.NoError(t, g.Healthy())
 
 		went := time.Now()
 		_, _, err = client.Exec(ctx, seen.Containers[0].ID, []string{"kill", "-TERM", "1"}, time.Second, 100)
