@@ -3,11 +3,14 @@
 //
 // It serves on loopback unless it is told otherwise: what it shows is for the
 // node's own operators, and /pods has the pods' specs with all that is in them.
+// On loopback it answers only to who asks for this machine by number or as
+// localhost, so that no web page that a browser here has open can read along
+// under a name of its own. It changes nothing, and what a client may cost is
+// bounded.
 package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,8 +21,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/netutil"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // ErrNotLoopback is wrapped by the error of New for an address that others than
@@ -61,6 +64,7 @@ const (
 	idleTimeout   = time.Minute
 	maxHeader     = 16 << 10
 	stopTimeout   = 2 * time.Second
+	maxClients    = 64 // connections at a time; further ones wait
 )
 
 // Server answers over HTTP.
@@ -130,8 +134,16 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Serve is Run on a listener, which it closes.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	var handler http.Handler = s
+	if !s.cfg.Anywhere {
+		if err := checkListener(listener.Addr()); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		handler = http.HandlerFunc(s.local)
+	}
+	listener = netutil.LimitListener(listener, maxClients)
 	srv := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
+		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 	}
@@ -147,65 +159,30 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if err := srv.Shutdown(last); err != nil {
 		_ = srv.Close() // whoever still reads has had his time
 	}
-	<-served
+	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
 	return nil
 }
 
-// healthz answers 200 and ok, or 500 and what is wrong; with ?verbose each check.
-func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
-	var text strings.Builder
-	well := true
-	for _, c := range s.cfg.Checks {
-		if err := c.Well(); err != nil {
-			well = false
-			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
-		} else if r.URL.Query().Has("verbose") {
-			fmt.Fprintf(&text, "[+] %s\n", c.Name)
-		}
+// checkListener catches a localhost that is somewhere else.
+func checkListener(addr net.Addr) error {
+	tcp, ok := addr.(*net.TCPAddr)
+	if ok && !tcp.IP.IsLoopback() {
+		return fmt.Errorf("serve HTTP on %s: %w", addr, ErrNotLoopback)
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if !well {
-		w.WriteHeader(http.StatusInternalServerError)
-	} else {
-		text.WriteString("ok\n")
-	}
-	s.write(w, []byte(text.String()))
+	return nil
 }
 
-// pods answers a v1.PodList, sorted by namespace, name and UID.
-func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
-	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
-	if s.cfg.Pods != nil {
-		for _, p := range s.cfg.Pods() {
-			list.Items = append(list.Items, *p)
-		}
+// local refuses requests for a name that anybody may have pointed here.
+func (s *Server) local(w http.ResponseWriter, r *http.Request) {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Pod) int {
-		return strings.Compare(a.Namespace+"/"+a.Name+"/"+string(a.UID), b.Namespace+"/"+b.Name+"/"+string(b.UID))
-	})
-	s.json(w, list)
-}
-
-func (s *Server) faults(w http.ResponseWriter, _ *http.Request) {
-	faults := []Fault{}
-	if s.cfg.Faults != nil {
-		faults = append(faults, s.cfg.Faults()...)
-	}
-	s.json(w, faults)
-}
-
-func (s *Server) json(w http.ResponseWriter, v any) {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" && host != "" {
+		http.Error(w, "ask for 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	s.write(w, append(b, '\n'))
-}
-
-func (s *Server) write(w http.ResponseWriter, b []byte) {
-	if _, err := w.Write(b); err != nil {
-		s.cfg.Logger.Debug("a client went away", slog.Any("error", err))
-	}
+	s.ServeHTTP(w, r)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,10 +23,13 @@ import (
 const loopback = "127.0.0.1:0"
 
 func get(t *testing.T, s http.Handler, path string) (int, string) {
+	t.Helper()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestHealthz(t *testing.T) {
 	var wrong error
@@ -57,7 +61,9 @@ func TestPodsAndFaults(t *testing.T) {
 				{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}},
 			}
 		},
-		Faults:   func() []server.Fault { return []server.Fault{{Where: "a.yaml", Error: "no containers", Since: time.Unix(0, 0)}} },
+		Faults: func() []server.Fault {
+			return []server.Fault{{Where: "a.yaml", Error: "no containers", Since: time.Unix(0, 0)}}
+		},
 		Handlers: map[string]http.Handler{"/metrics": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1") })},
 	})
 	require.NoError(t, err)
@@ -124,6 +130,7 @@ func TestRunEndsWithItsContextAndTellsABusyAddress(t *testing.T) {
 	require.NoError(t, r.Body.Close())
 	cancel()
 	require.NoError(t, <-ended)
+	http.DefaultClient.CloseIdleConnections()
 	_, err = net.Dial("tcp", l.Addr().String())
 	require.Error(t, err, "the port is free again")
 }
@@ -138,3 +145,82 @@ func Example() {
 	fmt.Print(w.Body)
 	// Output: ok
 }
+
+// A page in a browser on this machine can have its name lead here.
+func TestNamesOfOthersAreRefused(t *testing.T) {
+	addr := serve(t, server.Config{Addr: loopback})
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	for host, want := range map[string]int{
+		"127.0.0.1:" + port: 200, "localhost:" + port: 200, "localhost": 200, "[::1]:" + port: 200, "10.0.0.7": 200,
+		"evil.example": 421, "evil.example:" + port: 421, "127.0.0.1.evil.example": 421, "localhost.evil.example": 421,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/pods", http.NoBody)
+		require.NoError(t, err)
+		req.Host = host
+		r, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		require.Equal(t, want, r.StatusCode, host)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// serve runs a server until the test ends.
+func serve(t *testing.T, cfg server.Config) (addr string) {
+	t.Helper()
+	s, err := server.New(cfg)
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", loopback)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	return l.Addr().String()
+}
+
+func TestAListenerThatOthersReachIsRefused(t *testing.T) {
+	s, err := server.New(server.Config{Addr: loopback})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Serve(t.Context(), l), server.ErrNotLoopback)
+	_, err = l.Accept()
+	require.Error(t, err, "it is closed")
+}
+
+// Clients that say nothing cannot keep others out for long.
+func TestSilentClients(t *testing.T) {
+	addr := serve(t, server.Config{Addr: loopback})
+	for range 100 {
+		c, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	began := time.Now()
+	r, err := http.Get("http://" + addr + "/healthz")
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	http.DefaultClient.CloseIdleConnections()
+	require.Less(t, time.Since(began), 25*time.Second)
+}
+
+func BenchmarkPods(b *testing.B) {
+	var pods []*corev1.Pod
+	for i := range 1000 {
+		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: "default"}})
+	}
+	s, err := server.New(server.Config{Addr: loopback, Pods: func() []*corev1.Pod { return pods }})
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.ServeHTTP(discard{http.Header{}}, httptest.NewRequest(http.MethodGet, "/pods", nil))
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header       { return d.header }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// healthz answers 200 and ok, or 500 and what is wrong; with ?verbose each check.
+func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
+	var text strings.Builder
+	well := true
+	for _, c := range s.cfg.Checks {
+		if err := c.Well(); err != nil {
+			well = false
+			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
+		} else if r.URL.Query().Has("verbose") {
+			fmt.Fprintf(&text, "[+] %s\n", c.Name)
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if !well {
+		w.WriteHeader(http.StatusInternalServerError)
+	} else {
+		text.WriteString("ok\n")
+	}
+	s.write(w, r, []byte(text.String()))
+}
+
+// pods answers a v1.PodList, sorted by namespace, name and UID. It is written pod
+// by pod: all of them at once may be many megabytes.
+func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
+	var pods []*corev1.Pod
+	if s.cfg.Pods != nil {
+		pods = slices.Clone(s.cfg.Pods())
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(w, 64<<10)
+	_, _ = out.WriteString(`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [`) // an error stays until Flush
+	separator := "\n"
+	for _, pod := range pods {
+		b, err := json.Marshal(pod)
+		if err != nil {
+			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "a pod cannot be shown", slog.Any("error", err))
+			continue
+		}
+		_, _ = out.WriteString(separator)
+		_, _ = out.Write(b)
+		separator = ",\n"
+	}
+	_, _ = out.WriteString("]}\n")
+	s.gone(r, out.Flush())
+}
+
+func (s *Server) faults(w http.ResponseWriter, r *http.Request) {
+	faults := []Fault{}
+	if s.cfg.Faults != nil {
+		faults = append(faults, s.cfg.Faults()...)
+	}
+	s.json(w, r, faults)
+}
+
+func (s *Server) json(w http.ResponseWriter, r *http.Request, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	s.write(w, r, append(b, '\n'))
+}
+
+func (s *Server) write(w http.ResponseWriter, r *http.Request, b []byte) {
+	_, err := w.Write(b)
+	s.gone(r, err)
+}
+
+// gone notes that a client did not wait for its answer.
+func (s *Server) gone(r *http.Request, err error) {
+	if err != nil {
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "a client went away", slog.Any("error", err))
+	}
+}
