@@ -77,10 +77,9 @@ func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint6
 		if err != nil {
 			continue
 		}
-		if kernel := pageSize(size.Value()); out != nil {
-			if _, known := out[kernel]; known {
-				out[kernel] = uint64(max(q.Value(), 0))
-			}
+		kernel := pageSize(size.Value())
+		if _, known := out[kernel]; known {
+			out[kernel] = uint64(max(q.Value(), 0))
 		}
 	}
 	return out

@@ -237,12 +237,7 @@ func TestPressureNotice(t *testing.T) {
 	defer close(stop)
 	for range 4 { // more work than processors, so that some task waits
 		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !closed(stop) {
 			}
 		}()
 	}
@@ -256,4 +251,13 @@ func TestPressureNotice(t *testing.T) {
 	require.ErrorIs(t, err, runtime.ErrUnsupported)
 	err = eviction.EventsNotice{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
 	require.ErrorIs(t, err, runtime.ErrUnsupported)
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -214,7 +214,7 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 		m.tell(now)
 		m.arm(&u)
 		pods := m.candidates(failed)
-		if m.enforceLocal(ctx, &u, pods) {
+		if m.enforceLocal(ctx, &u, pods, failed) {
 			continue
 		}
 		if len(due) == 0 {
@@ -284,7 +284,7 @@ func (m *Manager) reclaim(ctx context.Context, t met) {
 
 // enforceLocal evicts the pods that are above their own storage limits, and
 // reports whether there was one.
-func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods []*corev1.Pod) bool {
+func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods []*corev1.Pod, failed map[types.UID]bool) bool {
 	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {
 		byUID[pod.UID] = pod
@@ -299,7 +299,9 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		if msg, over := overLocalLimit(pod, &u.Pods[i], since); over {
 			found = true
 			e := runtime.Ending{Grace: hardGrace, Reason: Reason, Message: msg, Evicted: true}
-			m.evict(ctx, "", []Candidate{{Pod: pod}}, e)
+			if err := m.evict(ctx, "", []Candidate{{Pod: pod}}, e); err != nil {
+				failed[pod.UID] = true
+			}
 		}
 	}
 	return found

@@ -48,8 +48,7 @@ func (n PressureNotice) Watch(ctx context.Context, crossed func()) error {
 	defer f.Close() //nolint:errcheck // nothing is lost
 	_, err = fmt.Fprintf(f, "%s %d %d\x00", kind, stall.Microseconds(), window.Microseconds())
 	if errors.Is(err, unix.EINVAL) {
-		const unit = 2 * time.Second
-		longer := max((window+unit-1)/unit, 1) * unit
+		longer := (window + 2*time.Second - 1).Truncate(2 * time.Second)
 		stall = time.Duration(float64(stall) * float64(longer) / float64(window))
 		_, err = fmt.Fprintf(f, "%s %d %d\x00", kind, stall.Microseconds(), longer.Microseconds())
 	}

@@ -96,12 +96,13 @@ func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) 
 		return u.Pids.Used, current(u.Pids.At, since)
 	case corev1.ResourceCPU:
 		return u.CPU.NanoRate / 1e6, current(u.CPU.At, since) && u.CPU.NanoRate > 0
-	}
-	d := podDisk(s, u, l, since)
-	if f.resource == resourceInodes {
+	case resourceInodes:
+		d := podDisk(s, u, l, since)
 		return d.Inodes, !d.At.IsZero()
+	default:
+		d := podDisk(s, u, l, since)
+		return d.Bytes, !d.At.IsZero()
 	}
-	return d.Bytes, !d.At.IsZero()
 }
 
 // current reports whether a figure is known and no older than since.

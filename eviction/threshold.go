@@ -13,7 +13,7 @@ import (
 // DefaultHard are the hard thresholds of a node that names none.
 const DefaultHard = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
-// None, in the place of thresholds, says that there are none.
+// None is written in the place of thresholds to say that there are none.
 const None = "none"
 
 // Threshold is a bound on a signal.

@@ -29,13 +29,29 @@ func openGroups(fsys fs.FS) *groups {
 	return g
 }
 
-// memoryOf reads a group's memory. Its capacity is the group's limit, zero
+// boundOf reads a group's memory with its limit as the capacity, which is zero
 // where it has none.
+func (g *groups) boundOf(group string, now time.Time) (runtime.MemoryUsage, error) {
+	m, err := g.memoryOf(group, now)
+	if err != nil {
+		return runtime.MemoryUsage{}, err
+	}
+	limit := "memory.limit_in_bytes"
+	if g.v2 {
+		limit = "memory.max"
+	}
+	if most, err := g.number(join(g.memory, group, limit)); err == nil && most < unlimited {
+		m.Capacity = most
+	}
+	return m, nil
+}
+
+// memoryOf reads a group's memory.
 func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, error) {
 	m := runtime.MemoryUsage{At: now}
-	usage, limit, stat := "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat"
+	usage, stat := "memory.usage_in_bytes", "memory.stat"
 	if g.v2 {
-		usage, limit = "memory.current", "memory.max"
+		usage = "memory.current"
 	}
 	var err error
 	if m.Usage, err = g.number(join(g.memory, group, usage)); err != nil {
@@ -71,9 +87,6 @@ func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, err
 		return runtime.MemoryUsage{}, err
 	}
 	m.WorkingSet = m.Usage - min(inactive, m.Usage)
-	if most, err := g.number(join(g.memory, group, limit)); err == nil && most < unlimited {
-		m.Capacity = most
-	}
 	return m, nil
 }
 
@@ -102,13 +115,21 @@ func (g *groups) cpuOf(group string, now time.Time) (runtime.CPUUsage, error) {
 	return c, nil
 }
 
-// pidsOf reads how many tasks a group has and may have.
+// pidsOf reads how many tasks a group has.
 func (g *groups) pidsOf(group string, now time.Time) (runtime.PidUsage, error) {
 	used, err := g.number(join(g.pids, group, "pids.current"))
 	if err != nil {
 		return runtime.PidUsage{}, err
 	}
-	p := runtime.PidUsage{At: now, Used: used}
+	return runtime.PidUsage{At: now, Used: used}, nil
+}
+
+// boundPidsOf reads how many tasks a group has and may have.
+func (g *groups) boundPidsOf(group string, now time.Time) (runtime.PidUsage, error) {
+	p, err := g.pidsOf(group, now)
+	if err != nil {
+		return runtime.PidUsage{}, err
+	}
 	if most, err := g.number(join(g.pids, group, "pids.max")); err == nil && most < unlimited {
 		p.Max = most
 	}

@@ -163,9 +163,9 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 		u.Pids, err = machinePids(p.proc, now)
 		note(err)
 	} else {
-		u.Memory, err = g.memoryOf(p.cfg.Bound, now)
+		u.Memory, err = g.boundOf(p.cfg.Bound, now)
 		note(err)
-		u.Pids, err = g.pidsOf(p.cfg.Bound, now)
+		u.Pids, err = g.boundPidsOf(p.cfg.Bound, now)
 		note(err)
 		if u.Pids.Max == 0 {
 			u.Pids, err = machinePids(p.proc, now)
@@ -173,7 +173,7 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 		}
 	}
 	if p.cfg.AllPods != "" {
-		u.AllPods, err = g.memoryOf(p.cfg.AllPods, now)
+		u.AllPods, err = g.boundOf(p.cfg.AllPods, now)
 		note(err)
 	}
 	u.CPU, err = g.cpuOf(p.cfg.Bound, now)
@@ -339,6 +339,7 @@ func (p *Provider) forget(pods []Pod) {
 			delete(p.rates, group)
 		}
 	}
+	p.groups().kept.sweep()
 }
 
 // Run counts the files of one pod after the other, each about every DiskEvery,

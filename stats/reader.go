@@ -19,38 +19,27 @@ const maxFile = 64 << 10
 type reader struct {
 	fsys fs.FS
 	bufs sync.Pool // of *[]byte
+	kept *keeper
 }
 
 func newReader(fsys fs.FS) *reader {
-	return &reader{fsys: fsys, bufs: sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}}
+	return &reader{
+		fsys: fsys, kept: newKeeper(),
+		bufs: sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }},
+	}
 }
 
 // read hands the content of a file to use, which must not keep it.
 func (r *reader) read(name string, use func([]byte) error) error {
-	f, err := r.fsys.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close() //nolint:errcheck // it is only read
 	buf, ok := r.bufs.Get().(*[]byte)
 	if !ok {
 		return errors.New("no buffer")
 	}
 	defer r.bufs.Put(buf)
-	n := 0
-	for {
-		if n == len(*buf) {
-			if n >= maxFile {
-				return fmt.Errorf("%s is larger than %d bytes", name, maxFile)
-			}
-			*buf = append(*buf, make([]byte, n)...)
-		}
-		m, err := f.Read((*buf)[n:])
-		n += m
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+	n, ok := r.kept.read(name, *buf)
+	if !ok {
+		var err error
+		if n, err = r.readAnew(name, buf); err != nil {
 			return err
 		}
 	}
@@ -58,6 +47,35 @@ func (r *reader) read(name string, use func([]byte) error) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
+}
+
+// readAnew opens a file and reads it, and keeps it open where that can be.
+func (r *reader) readAnew(name string, buf *[]byte) (n int, err error) {
+	f, err := r.fsys.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil || !r.kept.keep(name, f) {
+			f.Close() //nolint:errcheck,gosec // it is only read
+		}
+	}()
+	for {
+		if n == len(*buf) {
+			if n >= maxFile {
+				return 0, fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+			}
+			*buf = append(*buf, make([]byte, n)...)
+		}
+		m, err := f.Read((*buf)[n:])
+		n += m
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 }
 
 // number reads a file that holds one number; "max" is the largest there is.

@@ -170,7 +170,7 @@ func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.Pod
 	for {
 		e := m.entries[pod.UID]
 		former, version := pod.Status, uint64(0)
-		if e != nil && !(e.gone && !e.open) {
+		if e != nil && (!e.gone || e.open) {
 			former, version = e.status, e.version
 		} else if e != nil {
 			version = e.version // it was forgotten and lives again

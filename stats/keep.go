@@ -1,0 +1,94 @@
+package stats
+
+import (
+	"io/fs"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeper holds kernel files open between readings: to open and close one costs
+// more than to read it. It keeps real files only.
+type keeper struct {
+	// mu is held for reading while a file is read, so that none is closed
+	// under a reader; the kernel makes up the content in memory.
+	mu    sync.RWMutex
+	files map[string]*keptFile
+	round uint64 // sweeps so far
+}
+
+type keptFile struct {
+	file *os.File // keeps fd open
+	fd   int
+	used atomic.Uint64 // round in which it was read last
+}
+
+const (
+	// maxKept bounds open files: four for each of a thousand pods.
+	maxKept = 4096
+	// whole is the most that one read of a kernel file returns for sure if it
+	// is all there is: a little less than a page.
+	whole = 3584
+)
+
+func newKeeper() *keeper { return &keeper{files: make(map[string]*keptFile)} }
+
+// read reads a kept file into buf. It is not ok when the file is not kept, is
+// gone or does not fit: it is to be read anew then.
+func (k *keeper) read(name string, buf []byte) (n int, ok bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	f := k.files[name]
+	if f == nil {
+		return 0, false
+	}
+	for n < len(buf) {
+		m, err := unix.Pread(f.fd, buf[n:], int64(n))
+		if err != nil {
+			f.used.Store(0) // the next sweep closes it
+			return 0, false
+		}
+		n += m
+		if m == 0 || n < whole {
+			f.used.Store(k.round + 1)
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// keep takes a file over and reports whether it did.
+func (k *keeper) keep(name string, f fs.File) bool {
+	file, ok := f.(*os.File)
+	if !ok {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.files[name]
+	if old == nil && len(k.files) >= maxKept {
+		return false
+	}
+	if old != nil {
+		old.file.Close() //nolint:errcheck,gosec // it was only read
+	}
+	kept := &keptFile{file: file, fd: int(file.Fd())}
+	kept.used.Store(k.round + 1)
+	k.files[name] = kept
+	return true
+}
+
+// sweep closes the files that nobody has read since the sweep before the last.
+func (k *keeper) sweep() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, f := range k.files {
+		if f.used.Load() < k.round {
+			f.file.Close() //nolint:errcheck,gosec // it was only read
+			delete(k.files, name)
+		}
+	}
+	k.round++
+}
