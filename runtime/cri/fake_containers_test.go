@@ -7,7 +7,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 func (f *fake) CreateContainer(ctx context.Context, r *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
@@ -141,4 +144,18 @@ func (f *fake) ImageFsInfo(context.Context, *v1.ImageFsInfoRequest) (*v1.ImageFs
 	return &v1.ImageFsInfoResponse{ImageFilesystems: []*v1.FilesystemUsage{{
 		Timestamp: 5, FsId: &v1.FilesystemIdentifier{Mountpoint: "/images"}, UsedBytes: &v1.UInt64Value{Value: 7}, InodesUsed: &v1.UInt64Value{Value: 3},
 	}}}, nil
+}
+
+// fill puts a pod with one running container in the fake, without any call.
+func (f *fake) fill(pod *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb, ct := f.id("sb"), f.id("ct")
+	m := &v1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}
+	f.sandboxes[sb] = &v1.PodSandboxStatus{Id: sb, Metadata: m, Labels: sandboxLabels(pod), Annotations: sandboxAnnotations(pod)}
+	f.containers[ct] = &v1.ContainerStatus{
+		Id: ct, Metadata: &v1.ContainerMetadata{Name: "main"}, State: v1.ContainerState_CONTAINER_RUNNING, Labels: containerLabels(pod, "main"),
+		Annotations: containerAnnotations(pod, &pod.Spec.Containers[0], runtime.Action{}, 0), StartedAt: 1,
+	}
+	f.inSandbox[ct] = sb
 }

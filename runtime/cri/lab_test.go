@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,14 +32,18 @@ func lab(t *testing.T, cfg Config) (*Client, string) {
 	if endpoint == "" {
 		t.Skip("SUBLET_TEST_CRI names no runtime, such as unix:///run/containerd/containerd.sock")
 	}
-	cc, err := Dial(endpoint)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cc.Close() })
-	c, err := New(cc, cfg)
+	c, err := New(mustDial(t), cfg)
 	require.NoError(t, err)
 	_, err = c.Health(t.Context())
 	require.NoError(t, err)
 	return c, firstOf(os.Getenv("SUBLET_TEST_IMAGE"), "127.0.0.1:5000/lab/busybox:1")
+}
+
+func mustDial(t *testing.T) *grpc.ClientConn {
+	cc, err := Dial(os.Getenv("SUBLET_TEST_CRI"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc
 }
 
 // labPod is a pod that is purged at the end of the test.
@@ -277,4 +282,71 @@ func last(all map[int][]float64) []float64 {
 		out = append(out, all[atOnce][len(all[atOnce])-1])
 	}
 	return out
+}
+
+// RT-17 on a real runtime: turns that are cut off anywhere, then one that is
+// not. In the end one sandbox is ready and one container runs, from the plan
+// alone.
+func TestLabTurnsThatAreCutOff(t *testing.T) {
+	c, image := lab(t, Config{})
+	for i := range 8 {
+		pod, m := labPod(t, c, fmt.Sprintf("cut-%d", i), image, "sleep", "1000")
+		for try := range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+17*i+40*try)*time.Millisecond)
+			turnOnce(ctx, t, c, pod, m)
+			cancel()
+		}
+		require.EventuallyWithT(t, func(ct *assert.CollectT) {
+			turnOnce(context.Background(), t, c, pod, m)
+			seen, err := c.Pod(context.Background(), pod.UID)
+			require.NoError(ct, err)
+			running, ready := 0, 0
+			for _, k := range seen.Containers {
+				if k.State == runtime.Running {
+					running++
+				}
+			}
+			for _, s := range seen.Sandboxes {
+				if s.State == runtime.SandboxReady {
+					ready++
+				}
+			}
+			assert.Equal(ct, 1, running)
+			assert.Equal(ct, 1, ready)
+		}, 30*time.Second, 200*time.Millisecond)
+	}
+}
+
+func turnOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m runtime.Materials) {
+	seen, err := c.Pod(context.Background(), pod.UID)
+	require.NoError(t, err)
+	applied := c.Apply(ctx, pod, runtime.Plan(pod, runtime.View{Pod: seen}, time.Now()), m)
+	for name, f := range applied.Failures {
+		t.Logf("%q: %s: %s", name, f.Reason, f.Message)
+	}
+}
+
+// A start whose image must be fetched: the pull runs while the sandbox is
+// made, so that both take less than one after the other. RT-16
+func TestLabPullBesideSandbox(t *testing.T) {
+	c, image := lab(t, Config{})
+	pod, m := labPod(t, c, "pulled", image, "sleep", "1000")
+	pod.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+	var mu sync.Mutex
+	took := map[string]time.Duration{}
+	watched, err := New(mustDial(t), Config{Hooks: Hooks{Call: func(rpc string, d time.Duration, _ error) {
+		mu.Lock()
+		defer mu.Unlock()
+		took[rpc] += d
+	}}})
+	require.NoError(t, err)
+	began := time.Now()
+	require.Empty(t, watched.Apply(t.Context(), pod, startAll(pod), m).Failures)
+	whole := time.Since(began)
+	sum := time.Duration(0)
+	for _, d := range took {
+		sum += d
+	}
+	t.Logf("whole %v, calls one after the other %v: %v", whole, sum, took)
+	assert.Less(t, whole, sum)
 }
