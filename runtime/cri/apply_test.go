@@ -61,6 +61,47 @@ func TestLostAnswersAreAdopted(t *testing.T) {
 	}
 }
 
+// RT-17: a name that is held by a call which is still being undone inside the
+// runtime is waited for, but not for ever.
+func TestANameThatIsHeldByNothingIsWaitedFor(t *testing.T) {
+	for held, works := range map[int]bool{3: true, 100: false} {
+		for _, at := range []string{"RunPodSandbox", "CreateContainer"} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.addImage(busybox)
+				var tries atomic.Int64
+				f.setBefore(func(_ context.Context, rpc string, _ any) error {
+					if rpc == at && tries.Add(1) <= int64(held) {
+						return status.Error(codes.FailedPrecondition, `failed to reserve name "x": name "x" is reserved for "y"`)
+					}
+					return nil
+				})
+				began := time.Now()
+				applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main")), runtime.Materials{})
+				assert.Equal(t, works, len(applied.Failures) == 0)
+				assert.Less(t, time.Since(began), 4*time.Second)
+			})
+		}
+	}
+}
+
+// A start that is still being undone is waited for before its container goes.
+func TestAContainerInItsStartIsRemovedAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		tries := 0
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
+			if tries++; rpc == "RemoveContainer" && tries < 4 {
+				return status.Error(codes.Unknown, "container is in starting state, can't be removed")
+			}
+			return nil
+		})
+		applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), []runtime.Action{{Verb: runtime.RemoveContainer, Container: "main", ID: "x"}}, runtime.Materials{})
+		assert.Empty(t, applied.Failures)
+		assert.Equal(t, 4, tries)
+	})
+}
+
 // RT-17: what is of no use is removed and the name used again.
 func TestLeftoversAreRemoved(t *testing.T) {
 	f := newFake()

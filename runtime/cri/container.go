@@ -55,45 +55,54 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 // otherwise. running says that it runs already.
 func (c *Client) createContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig, sandbox *v1.PodSandboxConfig,
 ) (id string, running bool, err error) {
-	for tries := 0; ; tries++ {
+	var r retry
+	for {
 		resp, err := do(ctx, c, "CreateContainer", config.GetMetadata().GetName(), c.cfg.Timeout, c.rs.CreateContainer,
 			&v1.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
-		if err == nil || tries > 0 || !nameTaken(err) {
+		if err == nil || !nameTaken(err) {
 			return resp.GetContainerId(), false, err
 		}
-		id, running, again := c.adoptContainer(ctx, sandboxID, config)
-		if again != nil {
-			return "", false, errors.Join(err, again)
+		held, failed := c.adoptContainer(ctx, sandboxID, config)
+		if held.id != "" {
+			return held.id, held.running, nil
 		}
-		if id != "" {
-			return id, running, nil
+		if failed != nil || !r.again(ctx, held.found) {
+			return "", false, errors.Join(err, failed)
 		}
 	}
 }
 
-func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (string, bool, error) {
+// holder is the container that holds a name. Without an id it was of no use and
+// has been removed.
+type holder struct {
+	found, running bool
+	id             string
+}
+
+func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (holder, error) {
 	want := config.GetLabels()
-	all, err := c.listContainers(ctx, map[string]string{runtime.LabelPodUID: want[runtime.LabelPodUID], runtime.LabelContainerName: want[runtime.LabelContainerName]})
+	all, err := c.listContainers(ctx, map[string]string{
+		runtime.LabelPodUID: want[runtime.LabelPodUID], runtime.LabelContainerName: want[runtime.LabelContainerName],
+	})
 	if err != nil {
-		return "", false, err
+		return holder{}, err
 	}
 	for _, ct := range all {
 		if ct.GetMetadata().GetAttempt() != config.GetMetadata().GetAttempt() {
 			continue
 		}
-		same := ct.GetPodSandboxId() == sandboxID && ct.GetAnnotations()[runtime.AnnotationHash] == config.GetAnnotations()[runtime.AnnotationHash]
+		same := ct.GetPodSandboxId() == sandboxID &&
+			ct.GetAnnotations()[runtime.AnnotationHash] == config.GetAnnotations()[runtime.AnnotationHash]
+		state := ct.GetState()
 		switch {
-		case same && ct.GetState() == v1.ContainerState_CONTAINER_CREATED:
-			return ct.GetId(), false, nil
-		case same && ct.GetState() == v1.ContainerState_CONTAINER_RUNNING:
-			return ct.GetId(), true, nil
+		case same && (state == v1.ContainerState_CONTAINER_CREATED || state == v1.ContainerState_CONTAINER_RUNNING):
+			return holder{true, state == v1.ContainerState_CONTAINER_RUNNING, ct.GetId()}, nil
+		case state == v1.ContainerState_CONTAINER_RUNNING:
+			return holder{found: true}, fmt.Errorf("container %s of another spec runs under this name: %w", ct.GetId(), runtime.ErrExists)
 		}
-		if ct.GetState() == v1.ContainerState_CONTAINER_RUNNING {
-			return "", false, fmt.Errorf("container %s of another spec runs under this name: %w", ct.GetId(), runtime.ErrExists)
-		}
-		return "", false, c.RemoveContainer(ctx, ct.GetId())
+		return holder{found: true}, c.RemoveContainer(ctx, ct.GetId())
 	}
-	return "", false, nil
+	return holder{}, nil
 }
 
 // stopContainer ends a container: the runtime sends its stop signal, and kills

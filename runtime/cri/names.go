@@ -1,8 +1,10 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,4 +32,36 @@ func runtimeHandler(pod *corev1.Pod) string {
 		return ""
 	}
 	return *pod.Spec.RuntimeClassName
+}
+
+// retry bounds how often a name that is taken is tried again.
+type retry struct{ removed, waited int }
+
+const (
+	// A cancelled call holds its name until the runtime has cleaned up behind
+	// it, most often for less than a second.
+	firstRetry = 50 * time.Millisecond
+	mostWaits  = 6 // 3 s in all
+)
+
+// again reports whether the name is worth another try. If its holder was found,
+// it has been removed and the name is free; if not, a call is under way inside
+// the runtime and again waits a little for its end.
+func (r *retry) again(ctx context.Context, found bool) bool {
+	if found {
+		r.removed++
+		return r.removed == 1
+	}
+	r.waited++
+	if r.waited > mostWaits {
+		return false
+	}
+	timer := time.NewTimer(firstRetry << (r.waited - 1))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

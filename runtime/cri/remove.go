@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -14,6 +15,18 @@ import (
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
 	return ignoreMissing(err)
+}
+
+// removeSettled removes a container of which the start may have been cut off:
+// containerd refuses to while it undoes the start.
+func (c *Client) removeSettled(ctx context.Context, id string) error {
+	var r retry
+	for {
+		err := c.RemoveContainer(ctx, id)
+		if err == nil || !strings.Contains(err.Error(), "is in starting state") || !r.again(ctx, false) {
+			return err
+		}
+	}
 }
 
 // RemoveSandbox removes one stopped sandbox and the dead containers in it. One

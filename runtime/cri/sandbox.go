@@ -47,47 +47,46 @@ func (t *turn) createSandbox(ctx context.Context, a runtime.Action) error {
 
 // runSandbox makes a sandbox. If its name turns out to be taken by a former try
 // of which the answer was lost, that sandbox is taken over, or removed if it is
-// of no use, and the name tried once more.
+// of no use, and the name tried again.
 func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, handler string) (string, error) {
-	for tries := 0; ; tries++ {
+	var r retry
+	for {
 		resp, err := do(ctx, c, "RunPodSandbox", "", 2*c.cfg.Timeout, c.rs.RunPodSandbox,
 			&v1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-		if err == nil || tries > 0 || !nameTaken(err) {
+		if err == nil || !nameTaken(err) {
 			return resp.GetPodSandboxId(), err
 		}
-		id, again := c.adoptSandbox(ctx, config)
-		if again != nil {
-			return "", errors.Join(err, again)
-		}
+		id, found, failed := c.adoptSandbox(ctx, config)
 		if id != "" {
 			return id, nil
+		}
+		if failed != nil || !r.again(ctx, found) {
+			return "", errors.Join(err, failed)
 		}
 	}
 }
 
 // adoptSandbox looks for the sandbox that holds config's name. It returns its
 // id if it is ready; if not, it is removed and the name is free.
-func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) (string, error) {
+func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) (id string, found bool, err error) {
 	want := config.GetMetadata()
 	all, err := c.listSandboxes(ctx, map[string]string{runtime.LabelPodUID: want.GetUid()})
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	for _, s := range all {
 		if s.GetMetadata().GetAttempt() != want.GetAttempt() {
 			continue
 		}
 		if s.GetState() == v1.PodSandboxState_SANDBOX_READY {
-			return s.GetId(), nil
+			return s.GetId(), true, nil
 		}
 		if err := c.stopSandbox(ctx, s.GetId()); err != nil {
-			return "", err
+			return "", true, err
 		}
-		return "", c.RemoveSandbox(ctx, s.GetId())
+		return "", true, c.RemoveSandbox(ctx, s.GetId())
 	}
-	// Held by a call that is still under way inside the runtime, or already
-	// free again: trying once more tells.
-	return "", nil
+	return "", false, nil
 }
 
 // needSandbox makes sure that the turn knows the sandbox to start containers
