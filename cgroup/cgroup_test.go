@@ -2,6 +2,7 @@ package cgroup_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -170,6 +171,42 @@ func TestMissingControllersAreTold(t *testing.T) {
 	assert.Contains(t, limits, "memory limits of pods: controller memory")
 	assert.Contains(t, limits, "limits on processes of pods: controller pids")
 	assert.NotContains(t, limits, "cpu weights")
+}
+
+// The runtime's own driver names the groups; one that cannot tell leaves the
+// default, one that cannot answer yet is asked again.
+func TestAsksTheRuntime(t *testing.T) {
+	for _, tc := range []struct {
+		says string
+		err  error
+		want string
+		bad  string
+	}{
+		{says: "systemd", want: "kubepods-poda_b.slice"},
+		{says: "cgroupfs", want: "/kubepods/poda-b"},
+		{says: "", want: "/kubepods/poda-b"},
+		{err: errors.New("unavailable"), bad: "ask for the cgroup driver: unavailable"},
+		{says: "other", bad: `"other" is neither`},
+	} {
+		asked := 0
+		m, err := cgroup.New(cgroup.Config{
+			Root: madeUpV2(t, "/kubepods/poda-b", "/kubepods.slice/kubepods-poda_b.slice"),
+			Ask:  func(context.Context) (string, error) { asked++; return tc.says, tc.err },
+		})
+		require.NoError(t, err)
+		for range 2 {
+			parent, err := m.Ensure(t.Context(), guaranteed("a-b"))
+			if tc.bad != "" {
+				require.ErrorContains(t, err, tc.bad)
+				continue
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, parent)
+		}
+		if tc.bad == "" {
+			assert.Equal(t, 1, asked)
+		}
+	}
 }
 
 func TestRefusesBadNames(t *testing.T) {

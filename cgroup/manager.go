@@ -24,8 +24,13 @@ type Config struct {
 	// Parent is the group below which all of ours are, as a path from Root's
 	// hierarchies. Default: "/". With the systemd driver it is made of slices.
 	Parent string
-	// Driver names groups and must be the runtime's own. Default: Cgroupfs.
+	// Driver names groups and must be the runtime's own. Default: what Ask
+	// says, else Cgroupfs.
 	Driver Driver
+	// Ask asks the runtime for its driver. It is called, with no lock held, for
+	// the first pods until it has answered once; "" is the answer of a runtime
+	// that cannot tell. Not called when Driver is set.
+	Ask func(ctx context.Context) (string, error)
 	// PidsLimit bounds the processes of each pod. Default: no bound.
 	PidsLimit int64
 	// Allocatable bounds all pods together: cpu by weight, memory. Default:
@@ -37,8 +42,7 @@ type Config struct {
 // Manager makes and removes the groups of pods. All its methods may be called
 // from any goroutine.
 type Manager struct {
-	cfg   Config
-	names names
+	cfg Config
 
 	// tiers orders the writes to groups that pods share, so that the weight of
 	// an older set of pods never overwrites a newer one's.
@@ -49,6 +53,9 @@ type Manager struct {
 	tree tree       // nil until it was looked for, or while there is none
 	why  []string   // what cannot be enforced
 	pods map[types.UID]podGroup
+
+	names names
+	asked bool // names are final
 }
 
 // podGroup is what was set up for one pod.
@@ -78,9 +85,6 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Parent == "" {
 		cfg.Parent = "/"
 	}
-	if cfg.Driver == "" {
-		cfg.Driver = Cgroupfs
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -88,18 +92,24 @@ func New(cfg Config) (*Manager, error) {
 	if !filepath.IsAbs(cfg.Root) {
 		errs = append(errs, fmt.Errorf("root %q is not absolute", cfg.Root))
 	}
-	if cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
+	if cfg.Driver != "" && cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
 		errs = append(errs, fmt.Errorf("driver %q is neither %s nor %s", cfg.Driver, Cgroupfs, Systemd))
 	}
 	if cfg.PidsLimit < 0 {
 		errs = append(errs, fmt.Errorf("pids limit %d is negative", cfg.PidsLimit))
 	}
-	errs = append(errs, checkParent(cfg.Driver, cfg.Parent))
+	if cfg.Driver != "" || cfg.Ask == nil {
+		cfg.Ask = nil
+		if cfg.Driver == "" {
+			cfg.Driver = Cgroupfs
+		}
+		errs = append(errs, checkParent(cfg.Driver, cfg.Parent))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	return &Manager{
-		cfg: cfg, names: names{cfg.Driver, cfg.Parent},
+		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, asked: cfg.Ask == nil,
 		pods: make(map[types.UID]podGroup), given: make(map[string]limits),
 	}, nil
 }
@@ -126,7 +136,7 @@ func (m *Manager) find() {
 		return
 	}
 	m.tree, m.why = t, missing
-	if m.cfg.Driver == Systemd {
+	if m.names.driver == Systemd {
 		m.why = append(m.why, "slices are made without systemd, which may reset their limits when it reloads")
 	}
 }
@@ -158,8 +168,11 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	qos := podspec.QOS(pod)
-	group, err := m.names.pod(qos, pod.UID)
+	if err := m.ask(ctx); err != nil {
+		return "", err
+	}
+	qos, names := podspec.QOS(pod), m.named()
+	group, err := names.pod(qos, pod.UID)
 	if err != nil {
 		return "", err
 	}
@@ -187,7 +200,43 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	m.mu.Lock()
 	m.pods[pod.UID] = now
 	m.mu.Unlock()
-	return m.names.forRuntime(group), nil
+	return names.forRuntime(group), nil
+}
+
+// ask finds out the runtime's driver, once.
+func (m *Manager) ask(ctx context.Context) error {
+	m.mu.Lock()
+	asked := m.asked
+	m.mu.Unlock()
+	if asked {
+		return nil
+	}
+	said, err := m.cfg.Ask(ctx)
+	driver := Driver(said)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask for the cgroup driver: %w", err)
+	case said == "":
+		driver = Cgroupfs
+	case driver != Cgroupfs && driver != Systemd:
+		return fmt.Errorf("the runtime's cgroup driver %q is neither %s nor %s", said, Cgroupfs, Systemd)
+	}
+	if err := checkParent(driver, m.cfg.Parent); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.asked {
+		m.names, m.asked = names{driver, m.cfg.Parent}, true
+	}
+	return nil
+}
+
+// named returns how groups are named, as far as is known.
+func (m *Manager) named() names {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.names
 }
 
 // setTiers brings the groups above pods to what they are due: a burstable one
@@ -205,7 +254,7 @@ func (m *Manager) setTiers(t tree) error {
 		default:
 			l = nodeLimits(m.cfg.Allocatable)
 		}
-		group := m.names.tier(q)
+		group := m.named().tier(q)
 		if had, ok := m.given[group]; ok && had.equal(l) && exists(t, group) {
 			continue
 		}
@@ -242,9 +291,10 @@ func (m *Manager) Known() ([]types.UID, error) {
 		return nil, nil
 	}
 	var errs []error
+	names := m.named()
 	seen := make(map[types.UID]struct{})
 	for _, q := range tiers() {
-		dirs, err := t.folders(m.names.tier(q))
+		dirs, err := t.folders(names.tier(q))
 		errs = append(errs, err)
 		for _, dir := range dirs {
 			entries, err := os.ReadDir(dir)
@@ -252,7 +302,7 @@ func (m *Manager) Known() ([]types.UID, error) {
 				errs = append(errs, err)
 			}
 			for _, e := range entries {
-				if uid, ok := m.names.uid(q, e.Name()); ok && e.IsDir() {
+				if uid, ok := names.uid(q, e.Name()); ok && e.IsDir() {
 					seen[uid] = struct{}{}
 				}
 			}
@@ -269,7 +319,7 @@ func (m *Manager) Known() ([]types.UID, error) {
 // Group returns the pod's group as a path below the root of each hierarchy, as
 // readers of its figures want it. It is "" for a UID that cannot name one.
 func (m *Manager) Group(pod *corev1.Pod) string {
-	group, err := m.names.pod(podspec.QOS(pod), pod.UID)
+	group, err := m.named().pod(podspec.QOS(pod), pod.UID)
 	if err != nil {
 		return ""
 	}
@@ -277,4 +327,4 @@ func (m *Manager) Group(pod *corev1.Pod) string {
 }
 
 // AllPods returns the group of all pods, as Group does.
-func (m *Manager) AllPods() string { return m.names.tier(corev1.PodQOSGuaranteed) }
+func (m *Manager) AllPods() string { return m.named().tier(corev1.PodQOSGuaranteed) }

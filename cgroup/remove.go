@@ -58,7 +58,7 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 func (m *Manager) foldersOf(t tree, uid types.UID) ([]string, error) {
 	var out []string
 	for _, q := range tiers() {
-		group, err := m.names.pod(q, uid)
+		group, err := m.named().pod(q, uid)
 		if err != nil {
 			return nil, err
 		}

@@ -76,6 +76,13 @@ func TestPhase(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			st := status.Generate(tc.pod, runtime.Report{Seen: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.Env{}, t0)
 			assert.Equal(t, tc.want, st.Phase)
+			// Planning and telling agree on when a pod is over.
+			done, phase := runtime.Done(tc.pod, view(tc.seen...))
+			seen := view(tc.seen...)
+			if over := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed; over || done && !seen.Running() {
+				assert.True(t, done)
+				assert.Equal(t, phase, st.Phase)
+			}
 		})
 	}
 }
