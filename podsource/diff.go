@@ -1,7 +1,9 @@
 package podsource
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -83,6 +85,7 @@ func (l *ledger) removed(want *union) (step, bool) {
 			s.placed = append(s.placed, p)
 		}
 	}
+	slices.SortFunc(s.placed, func(a, b *placed) int { return cmp.Compare(a.full, b.full) })
 	return s.fill(), len(s.placed) > 0
 }
 

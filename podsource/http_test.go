@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -139,6 +141,10 @@ func TestServerIsAskedForChanges(t *testing.T) {
 					sent.Add(1)
 					v := version.Load().(string)
 					w.Header().Set(field[0], v)
+					if v[0] != 'v' {
+						fmt.Fprint(w, v)
+						return
+					}
 					fmt.Fprint(w, manifest("x", v))
 				}
 				s.serves(good)
@@ -159,6 +165,14 @@ func TestServerIsAskedForChanges(t *testing.T) {
 				assert.Empty(t, r.faults(), "as before, says the server")
 				assert.Empty(t, r.told())
 				assert.EqualValues(t, 2, sent.Load())
+
+				version.Store("kind: [") // an answer that cannot be read, with a tag
+				time.Sleep(time.Minute)
+				assert.Contains(t, r.faults(), "document 1")
+				time.Sleep(time.Minute)
+				assert.Contains(t, r.faults(), "document 1", "it is as before, but not well")
+				assert.Empty(t, r.told())
+				assert.Equal(t, []string{"x-n1=v2"}, r.wanted())
 			})
 		})
 	}
@@ -239,10 +253,11 @@ func watchOnce(t *testing.T, source podsource.Source) podsource.Set {
 
 // SR-6: over real TLS, with the given roots and no others.
 func TestServerOverTLS(t *testing.T) {
-	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, manifest("x", "1"))
 	}))
-	srv.Config.ErrorLog = nil
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
 	defer srv.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(srv.Certificate())

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -43,7 +42,7 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 			if !ok {
 				return fmt.Errorf("watch %s: closed", path)
 			}
-			relevant = k.relevant(ev.Name)
+			relevant = k.want.matter(ev.Name)
 			// Writing to a file leads nowhere else; the rest may.
 			moved = relevant && ev.Op != fsnotify.Write
 		case err, ok := <-w.Errors:
@@ -73,14 +72,6 @@ type kernelWatch struct {
 	path  string
 	want  places
 	inode map[string]fs.FileInfo // of each folder watched, when it was
-}
-
-func (k *kernelWatch) relevant(name string) bool {
-	if _, ok := k.want[name]; ok {
-		return true
-	}
-	names, ok := k.want[filepath.Dir(name)]
-	return ok && (names == nil || names[filepath.Base(name)])
 }
 
 // follow brings the watches to where the path leads now, and reports whether any

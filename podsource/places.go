@@ -13,20 +13,31 @@ const (
 	maxLinks = 1000 // files in the folder that are links
 )
 
-// places are folders in which a change may matter, each with the names that do;
-// nil stands for all names.
-type places map[string]map[string]bool
+// places are folders in which a change may matter.
+type places map[string]*place
 
-func (p places) note(dir, name string) {
-	names, ok := p[dir]
-	if ok && names == nil {
-		return
+// place tells which names in a folder matter.
+type place struct {
+	names     map[string]bool
+	manifests bool // those of manifests too
+}
+
+func (p places) at(dir string) *place {
+	if p[dir] == nil {
+		p[dir] = &place{names: map[string]bool{}}
 	}
-	if !ok {
-		names = map[string]bool{}
-		p[dir] = names
+	return p[dir]
+}
+
+func (p places) note(dir, name string) { p.at(dir).names[name] = true }
+
+// matter reports whether a change of what has that path may.
+func (p places) matter(path string) bool {
+	if _, ok := p[path]; ok {
+		return true
 	}
-	names[name] = true
+	in, name := p[filepath.Dir(path)], filepath.Base(path)
+	return in != nil && (in.names[name] || in.manifests && isManifest(name))
 }
 
 // find returns where a change may alter what is found at path or, where it is a
@@ -40,11 +51,11 @@ func find(path string) places {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if info, statErr := os.Stat(dir); statErr == nil && info.IsDir() {
-			p[dir] = nil
+			p.at(dir).manifests = true
 		}
 		return p
 	}
-	p[dir] = nil
+	p.at(dir).manifests = true
 	links := 0
 	for _, e := range entries {
 		if e.Type()&os.ModeSymlink == 0 || !isManifest(e.Name()) {

@@ -131,9 +131,12 @@ func (s *server) get(ctx context.Context, client *http.Client, a *answers) (*ans
 		return nil, fmt.Errorf("the answer has more than the %d bytes allowed: %w", s.cfg.MaxBytes, podspec.ErrTooLarge)
 	}
 	opt := podspec.DecodeOptions{Lenient: s.cfg.Lenient, MaxBytes: s.cfg.MaxBytes}
-	next := &answers{etag: resp.Header.Get("ETag"), modified: resp.Header.Get("Last-Modified")}
-	next.content, err = parse(data, opt, a.content)
-	return next, err
+	var next answers
+	if next.content, err = parse(data, opt, a.content); err == nil {
+		// Of a bad answer it must not be heard that it is as before.
+		next.etag, next.modified = resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
+	}
+	return &next, err
 }
 
 // unquoted takes away the URL that errors of package net/http quote, with a
