@@ -103,6 +103,9 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 		changed = append(changed, r.uid)
 	}
 	for i := range pods {
+		if pods[i].UID == "" {
+			continue // nobody's: there is nothing to inspect it by
+		}
 		r := g.pods[pods[i].UID]
 		if r == nil {
 			// It was not absent in this listing, whatever absence the ones before tell.

@@ -99,10 +99,18 @@ func TestStreamThatLies(t *testing.T) {
 		b.after(time.Minute)
 		b.Drain()
 		for range 100 {
-			w.with(func() { w.tell("u"); w.tell("") })
+			w.with(func() { w.tell("u"); w.tell("") }) // the empty name is nobody's
 		}
 		b.after(time.Second)
 		assert.Empty(t, b.Drain())
+		w.with(func() {
+			w.listed = func(pods []runtime.Pod) []runtime.Pod {
+				return append(pods, runtime.Pod{Containers: []runtime.Container{{ID: "stray"}}})
+			}
+		})
+		b.Relist()
+		b.after(time.Second)
+		assert.Zero(t, w.looked(""))
 	})
 }
 
