@@ -111,6 +111,9 @@ func (t *turn) letGo(started bool) {
 func (t *turn) do(ctx context.Context, a runtime.Action) error {
 	switch a.Verb {
 	case runtime.Wait:
+		if a.Reason == runtime.ReasonCrashLoop {
+			t.event(corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Container)
+		}
 		t.fail(a.Container, runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until})
 	case runtime.RemoveContainer:
 		t.touched()

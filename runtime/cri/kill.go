@@ -48,15 +48,15 @@ func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod
 	var wg sync.WaitGroup
 	errs := make([]error, len(stops))
 	for i, s := range stops {
-		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s) })
+		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s, "Stopping container "+s.Container) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
 // stop runs a container's preStop hook and ends it, both before the deadline.
-func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) error {
-	c.event(pod, corev1.EventTypeNormal, "Killing", "Stopping container "+s.Container)
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop, why string) error {
+	c.event(pod, corev1.EventTypeNormal, "Killing", why)
 	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
 		if err := c.preStop(ctx, pod, seen, s); err != nil {
 			if ctx.Err() != nil {
@@ -126,7 +126,7 @@ func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 			} else if ct := byID(known.containers, a.ID); ct != nil {
 				s.PreStop = ct.PreStop
 			}
-			if err := t.c.stop(ctx, t.pod, &seen, s); err != nil {
+			if err := t.c.stop(ctx, t.pod, &seen, s, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
 				t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
 			}
 		})

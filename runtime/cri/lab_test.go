@@ -27,12 +27,12 @@ import (
 
 // lab returns a Client of a real runtime, named by SUBLET_TEST_CRI, which has
 // the image SUBLET_TEST_IMAGE with a busybox in it.
-func lab(t *testing.T, cfg Config) (*Client, string) {
+func lab(t *testing.T) (*Client, string) {
 	endpoint := os.Getenv("SUBLET_TEST_CRI")
 	if endpoint == "" {
 		t.Skip("SUBLET_TEST_CRI names no runtime, such as unix:///run/containerd/containerd.sock")
 	}
-	c, err := New(mustDial(t), cfg)
+	c, err := New(mustDial(t), Config{Node: DetectNode(os.DirFS("/"))})
 	require.NoError(t, err)
 	_, err = c.Health(t.Context())
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func purge(ctx context.Context, t *testing.T, c *Client, uid types.UID) {
 
 // RT-11 as the processes of a container see it.
 func TestLabTranslation(t *testing.T) {
-	c, image := lab(t, Config{})
+	c, image := lab(t)
 	pod, m := labPod(t, c, "translated", image, "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
 	ct := &pod.Spec.Containers[0]
 	ct.WorkingDir = "/tmp"
@@ -149,7 +149,7 @@ func TestLabTranslation(t *testing.T) {
 
 // RT-14 and RT-9: last words by both policies, the exit code, the stop signal.
 func TestLabLastWords(t *testing.T) {
-	c, image := lab(t, Config{})
+	c, image := lab(t)
 	pod, m := labPod(t, c, "words", image, "sh", "-c", "echo by file > /dev/termination-log; exit 3")
 	second := pod.Spec.Containers[0]
 	second.Name, second.Command = "other", []string{"sh", "-c", "echo by log; exit 4"}
@@ -175,7 +175,7 @@ func TestLabThirtyAtOnce(t *testing.T) {
 	if os.Getenv("SUBLET_TEST_SLOW") == "" {
 		t.Skip("SUBLET_TEST_SLOW is not set")
 	}
-	c, image := lab(t, Config{})
+	c, image := lab(t)
 	const n = 30
 	rawUp, rawDown := map[int][]float64{}, map[int][]float64{}
 	var up, down, ratios []float64
@@ -288,7 +288,7 @@ func last(all map[int][]float64) []float64 {
 // not. In the end one sandbox is ready and one container runs, from the plan
 // alone.
 func TestLabTurnsThatAreCutOff(t *testing.T) {
-	c, image := lab(t, Config{})
+	c, image := lab(t)
 	for i := range 8 {
 		pod, m := labPod(t, c, fmt.Sprintf("cut-%d", i), image, "sleep", "1000")
 		for try := range 3 {
@@ -329,7 +329,7 @@ func turnOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m r
 // A start whose image must be fetched: the pull runs while the sandbox is
 // made, so that both take less than one after the other. RT-16
 func TestLabPullBesideSandbox(t *testing.T) {
-	c, image := lab(t, Config{})
+	c, image := lab(t)
 	pod, m := labPod(t, c, "pulled", image, "sleep", "1000")
 	pod.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
 	var mu sync.Mutex

@@ -1,0 +1,78 @@
+package cri
+
+import (
+	"bufio"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// DetectNode reads what a Node is about from a machine's /proc and /sys; root is
+// its root folder, os.DirFS("/"). What cannot be read is left at its default:
+// nothing of it is needed to run pods, all of it makes them run as they would
+// under a kubelet.
+func DetectNode(root fs.FS) Node {
+	memory, swap := meminfo(root)
+	n := Node{MemoryCapacity: memory, SwapCapacity: swap}
+	controllers, err := fs.ReadFile(root, "sys/fs/cgroup/cgroup.controllers")
+	n.CgroupV2 = err == nil
+	// Limits of huge pages fail where nothing can enforce them.
+	enforced := slices.Contains(strings.Fields(string(controllers)), "hugetlb")
+	if _, err := fs.Stat(root, "sys/fs/cgroup/hugetlb"); err == nil {
+		enforced = true
+	}
+	if enforced {
+		n.HugePageSizes = hugePageSizes(root)
+	}
+	// How hot each processor got tells what its neighbours do.
+	if hot, err := fs.Glob(root, "sys/devices/system/cpu/cpu[0-9]*/thermal_throttle"); err == nil {
+		for _, p := range hot {
+			n.MaskedPaths = append(n.MaskedPaths, "/"+p)
+		}
+	}
+	return n
+}
+
+// meminfo returns the machine's memory and swap in bytes.
+func meminfo(root fs.FS) (memory, swap int64) {
+	f, err := root.Open("proc/meminfo")
+	if err != nil {
+		return 0, 0
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 {
+			continue
+		}
+		kib, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil || kib < 0 || kib > 1<<50 {
+			continue
+		}
+		switch words[0] {
+		case "MemTotal:":
+			memory = kib << 10
+		case "SwapTotal:":
+			swap = kib << 10
+		}
+	}
+	return memory, swap
+}
+
+func hugePageSizes(root fs.FS) []string {
+	dirs, err := fs.Glob(root, "sys/kernel/mm/hugepages/hugepages-*kB")
+	if err != nil {
+		return nil
+	}
+	var sizes []string
+	for _, d := range dirs {
+		name := strings.TrimSuffix(strings.TrimPrefix(path.Base(d), "hugepages-"), "kB")
+		if kib, err := strconv.ParseInt(name, 10, 64); err == nil && kib > 0 && kib < 1<<40 {
+			sizes = append(sizes, pageSize(kib<<10))
+		}
+	}
+	return sizes
+}

@@ -1,0 +1,40 @@
+package cri
+
+import (
+	"io/fs"
+	"os"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestDetectNode(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	dir := &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	meminfo := file("MemTotal:        2048 kB\nMemFree: 1 kB\nSwapTotal:  1024 kB\nodd\n")
+	cases := []struct {
+		name string
+		root fstest.MapFS
+		want Node
+	}{
+		{"nothing to read", fstest.MapFS{}, Node{}},
+		{"cgroup v2", fstest.MapFS{
+			"proc/meminfo": meminfo, "sys/fs/cgroup/cgroup.controllers": file("cpu memory hugetlb pids\n"),
+			"sys/kernel/mm/hugepages/hugepages-2048kB": dir, "sys/kernel/mm/hugepages/hugepages-1048576kB": dir,
+		}, Node{MemoryCapacity: 2 << 20, SwapCapacity: 1 << 20, CgroupV2: true, HugePageSizes: []string{"1GB", "2MB"}}},
+		{"cgroup v1", fstest.MapFS{"sys/fs/cgroup/hugetlb": dir, "sys/kernel/mm/hugepages/hugepages-64kB": dir}, Node{HugePageSizes: []string{"64KB"}}},
+		{"no controller of huge pages", fstest.MapFS{
+			"sys/fs/cgroup/cgroup.controllers": file("cpu"), "sys/kernel/mm/hugepages/hugepages-2048kB": dir,
+		}, Node{CgroupV2: true}},
+		{
+			"processors that tell their heat", fstest.MapFS{"sys/devices/system/cpu/cpu3/thermal_throttle": dir},
+			Node{MaskedPaths: []string{"/sys/devices/system/cpu/cpu3/thermal_throttle"}},
+		},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) { assert.Equal(t, tc.want, DetectNode(tc.root)) })
+	}
+	here := DetectNode(os.DirFS("/"))
+	assert.NoError(t, here.fill())
+}
