@@ -183,6 +183,9 @@ func (g *Generator) inspect(l *look) {
 	switch {
 	case err == nil:
 		pod.UID, pod.ObservedAt = uid, l.began
+		if pod.Name == "" { // a pod that is gone keeps its name for those who tell of it
+			pod.Namespace, pod.Name = l.r.view.Namespace, l.r.view.Name
+		}
 		l.pod = pod
 		g.cfg.Store.Set(uid, pod, nil, l.began)
 	case g.ctx.Err() != nil:
