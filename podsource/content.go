@@ -1,7 +1,9 @@
 package podsource
 
 import (
+	"errors"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -22,9 +24,36 @@ func parse(data []byte, opt podspec.DecodeOptions, last content) (content, error
 	pods, objects, err := podspec.Decode(data, opt)
 	now := content{pods: pods, objects: objects}
 	if err != nil {
+		now.objects = sound(objects, err)
 		now = keep(last, now)
 	}
 	return now, err
+}
+
+// sound returns the objects of documents that have no fault. Part of a Secret is
+// worse than its last good version, so that what a fault may be about is left out.
+func sound(objects []podspec.Object, err error) []podspec.Object {
+	faulty := map[string]bool{}
+	lists := false
+	for _, fault := range each(err) {
+		if d, ok := errors.AsType[*podspec.DocumentError](fault); ok {
+			faulty[d.What] = true
+			kind, _, _ := strings.Cut(d.What, " ")
+			lists = lists || strings.HasSuffix(kind, "List")
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(objects), func(o podspec.Object) bool {
+		return lists || faulty[o.Kind+" "+o.Namespace+"/"+o.Name] ||
+			o.Namespace == corev1.NamespaceDefault && faulty[o.Kind+" "+o.Name]
+	})
+}
+
+// each returns the errors that were joined to err.
+func each(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // looks at this one only
+		return joined.Unwrap()
+	}
+	return []error{err}
 }
 
 // keep returns now together with what of last it does not name.

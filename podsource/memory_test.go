@@ -1,0 +1,155 @@
+package podsource_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+func bare(name, image string) *corev1.Pod {
+	p := pod(name, image)
+	p.UID, p.Namespace = "", ""
+	return p
+}
+
+// A pod keeps its UID by its name, from one process to the next, until it goes.
+func TestUIDsOfAMemory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(bare("x", "1"), bare("y", "1"))
+		r := start(t, source)
+		uid := func(name string) types.UID {
+			r.told()
+			for _, p := range r.mux.Pods() {
+				if p.Name == name {
+					return p.UID
+				}
+			}
+			return ""
+		}
+		first := uid("x")
+		assert.NotEmpty(t, first)
+		assert.NotEqual(t, first, uid("y"))
+		source.Put(bare("x", "2"))
+		assert.Equal(t, first, uid("x"), "an edit")
+		source.Set(bare("x", "3"))
+		assert.Equal(t, first, uid("x"), "the rest was replaced")
+		assert.Empty(t, uid("y"))
+
+		assert.True(t, source.Delete("", "x"))
+		assert.False(t, source.Delete("default", "x"))
+		source.Put(bare("x", "3"), bare("y", "1"))
+		second := uid("x")
+		assert.NotEqual(t, first, second, "another pod of that name")
+		source.Put(pod("x", "3"))
+		assert.Equal(t, types.UID("uid-x"), uid("x"), "its own")
+
+		again := start(t, podsource.NewMemory(bare("x", "1")))
+		again.told()
+		assert.Equal(t, first, again.mux.Pods()[0].UID, "the next process finds it running")
+	})
+}
+
+// What hooks are told, and that nothing of a Secret gets out.
+func TestHooksAndLog(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n"
+		dir, k := folder(map[string]string{"x.yaml": manifest("x", "1"), "s.yaml": secret}), newKnocker()
+		var mu sync.Mutex
+		var calls []string
+		note := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, fmt.Sprintf(format, args...))
+		}
+		var logged bytes.Buffer
+		mux, err := podsource.New(podsource.Config{
+			NodeName: "n1", Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+			Sources: []podsource.Named{{Name: "file", Source: podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))}},
+			Hooks: podsource.Hooks{
+				Taken:   func(source string, pods, faults int, _ time.Duration) { note("taken %s %d %d", source, pods, faults) },
+				Told:    func(op podsource.Op, source string, pods int) { note("told %s %s %d", op, source, pods) },
+				Faulted: func(source string, f podsource.Fault) { note("faulted %s %s", source, f.Where) },
+			},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- mux.Run(ctx) }()
+		<-mux.Changes()
+		for _, bad := range []string{
+			secret + "  - x", strings.Replace(secret, "stringData", "data", 1), strings.Replace(secret, "{password: hunter2}", "[hunter2]", 1),
+			strings.Replace(secret, "hunter2", "{a: hunter2}", 1), secret + "hunter2: hunter2\n",
+		} {
+			dir.write("s.yaml", bad)
+			k.knock()
+			time.Sleep(time.Second)
+			require.Len(t, mux.Faults(), 1, bad)
+			o, err := mux.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"})
+			require.NoError(t, err)
+			assert.Equal(t, "hunter2", string(o.Data["password"]), "the last good one")
+			assert.NotContains(t, strings.ReplaceAll(mux.Faults()[0].Error(), `unknown field "hunter2"`, ""), "hunter2")
+		}
+		dir.write("s.yaml", secret)
+		k.knock()
+		time.Sleep(time.Second)
+		cancel()
+		require.NoError(t, <-done)
+		assert.Equal(t, []string{"taken file 1 0", "told ADD file 1", "faulted file m/s.yaml", "taken file 1 1"}, calls[:4])
+		assert.Contains(t, logged.String(), "something is wrong with what is wanted")
+		assert.Contains(t, logged.String(), "a fault of what is wanted is gone")
+	})
+}
+
+// Questions may be asked from anywhere at any time; the race detector watches.
+func TestQuestionsWhileThingsChange(t *testing.T) {
+	source := podsource.NewMemory()
+	mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.Named{{Name: "a", Source: source}}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	until := func(do func(i int)) {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				do(i)
+			}
+		})
+	}
+	wg.Go(func() { assert.NoError(t, mux.Run(ctx)) })
+	until(func(i int) {
+		source.Put(pod(fmt.Sprint("p", i%50), []string{"1", "2", ""}[i%3]))
+		source.Delete("default", fmt.Sprint("p", i*7%50))
+	})
+	until(func(int) {
+		for _, p := range mux.Pods() {
+			assert.NotEmpty(t, p.Spec.Containers[0].Image)
+			mux.Pod(p.UID)
+		}
+		mux.Faults()
+		mux.Ready("a")
+		mux.Holds("a", "default", "p1")
+		_, _ = mux.Object(ctx, podspec.Ref{Kind: podspec.Secret})
+	})
+	r := &reader{t: t, pods: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}}
+	for ctx.Err() == nil {
+		select {
+		case c := <-mux.Changes():
+			r.take(c)
+		case <-ctx.Done():
+		}
+	}
+	wg.Wait()
+}
