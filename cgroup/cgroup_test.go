@@ -292,6 +292,41 @@ func TestOnTheKernel(t *testing.T) {
 	require.NoError(t, m.Remove(ctx, "u1"))
 }
 
+// Two agents below one parent leave each other's groups alone; the same agent
+// anew knows what its former process made.
+func TestOwners(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mark folders")
+	}
+	root := madeUpV2(t, "/kubepods/podu1", "/kubepods/podu2", "/kubepods/podu3")
+	for _, uid := range []string{"u1", "u2", "u3"} { // as on the kernel's own, there are no files to remove
+		require.NoError(t, os.RemoveAll(filepath.Join(root, "kubepods/pod"+uid)))
+	}
+	agent := func(owner string) *cgroup.Manager {
+		m, err := cgroup.New(cgroup.Config{Root: root, Owner: owner})
+		require.NoError(t, err)
+		return m
+	}
+	known := func(m *cgroup.Manager) []types.UID {
+		uids, err := m.Known()
+		require.NoError(t, err)
+		return uids
+	}
+	one, two, nobody := agent("/var/lib/one"), agent("/var/lib/two"), agent("")
+	for uid, m := range map[types.UID]*cgroup.Manager{"u1": one, "u2": two, "u3": nobody} {
+		_, err := m.Ensure(t.Context(), guaranteed(uid))
+		require.NoError(t, err)
+	}
+	if one = agent("/var/lib/one"); len(known(one)) == 0 {
+		t.Skip("the file system keeps no marks")
+	}
+	assert.Equal(t, []types.UID{"u1"}, known(one))
+	assert.Equal(t, []types.UID{"u2"}, known(two))
+	assert.Equal(t, []types.UID{"u3"}, known(nobody))
+	assert.Empty(t, known(agent("")))
+	assert.Empty(t, known(agent("/var/lib/three")))
+}
+
 func isV1(root string) bool {
 	_, err := os.Stat(filepath.Join(root, "memory/memory.limit_in_bytes"))
 	return err == nil

@@ -36,7 +36,12 @@ type Config struct {
 	// Allocatable bounds all pods together: cpu by weight, memory. Default:
 	// they share the whole node.
 	Allocatable corev1.ResourceList
-	Logger      *slog.Logger // default: nothing is logged
+	// Owner is a mark on the groups that are made, by which a new process of
+	// the same agent knows them: the agent's own folder, for instance. Groups
+	// that bear another mark or none, another agent's below the same parent,
+	// are left alone. Default: no mark, each process knows only its own.
+	Owner  string
+	Logger *slog.Logger // default: nothing is logged
 }
 
 // Manager makes and removes the groups of pods. All its methods may be called
@@ -195,6 +200,7 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		if err := t.set(group, now.limits); err != nil {
 			return "", fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
+		m.mark(t, group)
 	}
 	now.done = true
 	m.mu.Lock()
@@ -284,7 +290,8 @@ func exists(t tree, group string) bool {
 	return err == nil && len(dirs) > 0 && isDir(dirs[0])
 }
 
-// Known returns the pods that have a group in any hierarchy, whoever made it.
+// Known returns the pods whose groups this process made, and those that bear
+// its Owner's mark, as far as they are there.
 func (m *Manager) Known() ([]types.UID, error) {
 	t := m.opened()
 	if t == nil {
@@ -302,7 +309,8 @@ func (m *Manager) Known() ([]types.UID, error) {
 				errs = append(errs, err)
 			}
 			for _, e := range entries {
-				if uid, ok := names.uid(q, e.Name()); ok && e.IsDir() {
+				uid, ok := names.uid(q, e.Name())
+				if ok && e.IsDir() && (m.made(uid) || m.marked(filepath.Join(dir, e.Name()))) {
 					seen[uid] = struct{}{}
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +39,9 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, removePatience)
 	defer cancel()
-	for _, dir := range dirs {
+	// The folder with the owner's mark is the first of each group and goes last,
+	// so that a removal cut short is known to the next process.
+	for _, dir := range slices.Backward(dirs) {
 		if err := removeTree(ctx, dir); err != nil {
 			return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 		}

@@ -165,6 +165,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	breath := time.NewTimer(0)
+	defer breath.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -172,9 +174,20 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-m.calls:
 		}
-		timer.Reset(m.turn(ctx))
+		next := m.turn(ctx)
+		// A figure that swings around a threshold calls all the time.
+		breath.Reset(breather)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-breath.C:
+		}
+		timer.Reset(max(next-breather, 0))
 	}
 }
+
+// breather is the least time between two turns.
+const breather = 20 * time.Millisecond
 
 // watch keeps one notice going. One that cannot be had is told once.
 func (m *Manager) watch(ctx context.Context, n Notice) {

@@ -32,7 +32,8 @@ func TestFields(t *testing.T) {
 		Limits:   corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("128Mi")},
 	}
 	c.VolumeMounts = []corev1.VolumeMount{
-		{Name: "a", MountPath: "/a"}, {Name: "b", MountPath: "/b", ReadOnly: true},
+		{Name: "a", MountPath: "/a"},
+		{Name: "b", MountPath: "/b", ReadOnly: true},
 		{Name: "d", MountPath: "/d", ReadOnly: true, RecursiveReadOnly: &ifPossible},
 	}
 	ctr := running("c", 2)

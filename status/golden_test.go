@@ -33,8 +33,8 @@ func (m moment) failing(name, reason, message string) moment {
 	return m
 }
 
-func (m moment) probed(started, ready runtime.Result) moment {
-	m.report.Probes = runtime.Verdicts{"c-0": {Started: started, Ready: ready, Live: runtime.Success}}
+func (m moment) probed(ready runtime.Result) moment {
+	m.report.Probes = runtime.Verdicts{"c-0": {Started: runtime.Success, Ready: ready, Live: runtime.Success}}
 	return m
 }
 
@@ -133,9 +133,9 @@ func stories() map[string]struct {
 			seen("sidecar ended", exited("c", 0, 0), exited("s", 1, 0), exited("i", 0, 0)),
 		}},
 		"probed": {probed(pod("main:c"), true, true), []moment{
-			seen("started, no probe has spoken", running("c", 0)), seen("startup passed", running("c", 0)).probed(success, unproven),
-			seen("ready", running("c", 0)).probed(success, success), seen("not ready", running("c", 0)).probed(success, failed),
-			seen("ready again", running("c", 0)).probed(success, success),
+			seen("started, no probe has spoken", running("c", 0)), seen("startup passed", running("c", 0)).probed(unproven),
+			seen("ready", running("c", 0)).probed(success), seen("not ready", running("c", 0)).probed(failed),
+			seen("ready again", running("c", 0)).probed(success),
 			seen("a new agent, no probe has spoken", running("c", 0)), seen("restarted", running("c", 1), exited("c", 0, 137)),
 		}},
 		"evicted": {pod("main:c"), []moment{
