@@ -50,7 +50,7 @@ func sound(objects []podspec.Object, err error) []podspec.Object {
 
 // each returns the errors that were joined to err.
 func each(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // looks at this one only
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	return []error{err}

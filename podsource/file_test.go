@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -379,5 +380,72 @@ func TestLenientFiles(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": manifest("x", "1") + "    imagee: y\n"}, podsource.FileLenient())
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+	})
+}
+
+// moving is a file that is never left alone: each look finds it changed.
+type moving struct {
+	fs.File
+	opened *int
+}
+
+type movedInfo struct {
+	fs.FileInfo
+	at time.Time
+}
+
+func (m movedInfo) ModTime() time.Time { return m.at }
+
+func (m moving) Stat() (fs.FileInfo, error) {
+	info, err := m.File.Stat()
+	return movedInfo{info, time.Unix(int64(*m.opened), 0)}, err
+}
+
+type movingFS struct {
+	*files
+	opened int
+}
+
+func (m *movingFS) Open(name string) (fs.File, error) {
+	f, err := m.files.Open(name)
+	if err == nil && strings.HasSuffix(name, ".yaml") {
+		m.opened++
+		f = moving{f, &m.opened}
+	}
+	return f, err
+}
+
+// A file that changes while it is read is read again, and taken as it is when
+// that does not end.
+func TestAFileThatIsNeverLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir := &movingFS{files: folder(map[string]string{"x.yaml": manifest("x", "1")})}
+		r := start(t, podsource.File("m", podsource.FileFS(dir)))
+		assert.Empty(t, r.told())
+		assert.False(t, r.mux.Ready("a"))
+		time.Sleep(100 * time.Millisecond)
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		assert.True(t, r.mux.Ready("a"))
+		reads := dir.opened
+		time.Sleep(19 * time.Second)
+		assert.Equal(t, reads, dir.opened, "no more until the rescan")
+	})
+}
+
+func TestFileOptions(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir := folder(map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("yy", "1")})
+		var logged strings.Builder
+		broken := notifierFunc(func(context.Context, string, func()) error { return errors.New("too many watches") })
+		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(broken), podsource.FileRescan(time.Minute),
+			podsource.FileMaxBytes(len(manifest("x", "1"))), podsource.FileLogger(slog.New(slog.NewTextHandler(&logged, nil)))))
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		assert.ErrorIs(t, r.mux.Faults()[0], podspec.ErrTooLarge)
+		dir.remove("x.yaml")
+		time.Sleep(59 * time.Second)
+		assert.Empty(t, r.told())
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.told())
+		assert.Equal(t, 1, strings.Count(logged.String(), "too many watches"), "told once")
 	})
 }
