@@ -1,0 +1,241 @@
+package containergc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Containers is what a Collector keeps small. Its calls must end when their
+// context does. Removing what is not there is no error, or one that wraps
+// runtime.ErrNotFound.
+type Containers interface {
+	Pods(ctx context.Context) ([]runtime.Pod, error)
+	RemoveContainer(ctx context.Context, id string) error
+	// RemoveSandbox also removes what is still in the sandbox.
+	RemoveSandbox(ctx context.Context, id string) error
+}
+
+// Config describes a Collector. Containers and Standing are required.
+type Config struct {
+	Containers Containers
+	// Standing tells how a pod stands. A pod of which nobody knows is Gone only
+	// once every source of pods has spoken; until then it is Wanted. It must not
+	// block.
+	Standing func(types.UID) Standing
+	Policy   Policy
+
+	// LogsDir has a folder for each pod. Default: none, and no logs are removed.
+	LogsDir string
+	// LinksDir has links to logs, by names that log shippers know. Default: none.
+	LinksDir string
+
+	Period time.Duration // between looks; default 1 min
+	Delay  time.Duration // between Poke and the look that follows; default 500 ms
+	// Pace is the least time between two removals, so that others get their turn
+	// with the runtime. It does not count when disk is short. Default: 20 ms.
+	Pace time.Duration
+
+	Logger *slog.Logger // default: discard
+	Hooks  Hooks
+}
+
+// Hooks are called as the Collector works. Any may be nil. They must not block.
+type Hooks struct {
+	// Removed: a container or sandbox is gone, or failed to go.
+	Removed func(r Removal, took time.Duration, err error)
+	// Collected: a collection has ended.
+	Collected func(Result, error)
+}
+
+// Result is what a collection came to.
+type Result struct {
+	Containers, Sandboxes, LogFolders, Links int // removed
+	Took                                     time.Duration
+}
+
+// Collector removes dead containers.
+type Collector struct {
+	cfg  Config
+	turn chan struct{} // whoever has the token may collect
+	poke chan struct{}
+}
+
+// New returns a Collector. It touches neither the runtime nor the disk.
+func New(cfg Config) (*Collector, error) {
+	var errs []error
+	if cfg.Containers == nil || cfg.Standing == nil {
+		errs = append(errs, errors.New("containergc: nil Containers or Standing"))
+	}
+	if cfg.Policy.MinAge < 0 || cfg.Policy.PerNode < 0 || cfg.Period < 0 || cfg.Delay < 0 || cfg.Pace < 0 {
+		errs = append(errs, errors.New("containergc: negative MinAge, PerNode, Period, Delay or Pace"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	cfg.Period, cfg.Delay = orElse(cfg.Period, time.Minute), orElse(cfg.Delay, 500*time.Millisecond)
+	cfg.Pace = orElse(cfg.Pace, 20*time.Millisecond)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Collector{cfg: cfg, turn: make(chan struct{}, 1), poke: make(chan struct{}, 1)}, nil
+}
+
+func orElse(d, fallback time.Duration) time.Duration {
+	if d == 0 {
+		return fallback
+	}
+	return d
+}
+
+// Run looks each Period, and soon after each Poke, until ctx is done. Then it
+// returns nil.
+func (c *Collector) Run(ctx context.Context) error {
+	next := time.NewTimer(c.cfg.Period)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.poke:
+			// Pods end in crowds: a moment later one look does for all of them.
+			next.Reset(c.cfg.Delay)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-next.C:
+			}
+		case <-next.C:
+		}
+		if _, err := c.Collect(ctx); err != nil && ctx.Err() == nil {
+			c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
+		}
+		next.Reset(c.cfg.Period)
+	}
+}
+
+// Poke asks for a look soon: a pod is gone. It never blocks.
+func (c *Collector) Poke() {
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Collect looks once and removes what the policy says, at its pace.
+func (c *Collector) Collect(ctx context.Context) (Result, error) { return c.collect(ctx, false) }
+
+// Reclaim removes all that can be spared, as fast as the runtime can: disk is
+// short. It makes a Collector an eviction.Reclaimer.
+func (c *Collector) Reclaim(ctx context.Context) error {
+	_, err := c.collect(ctx, true)
+	return err
+}
+
+// Explain returns what Collect would remove now, without removing it.
+func (c *Collector) Explain(ctx context.Context) ([]Removal, error) {
+	pods, err := c.cfg.Containers.Pods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	return Plan(pods, c.cfg.Standing, c.cfg.Policy, false, time.Now()), nil
+}
+
+func (c *Collector) collect(ctx context.Context, short bool) (result Result, err error) {
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return Result{}, context.Cause(ctx)
+	}
+	defer func() { <-c.turn }()
+	began := time.Now()
+	pods, err := c.cfg.Containers.Pods(ctx)
+	if err != nil {
+		err = fmt.Errorf("list pods: %w", err)
+	} else {
+		err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, short, began), short, &result)
+		err = errors.Join(err, c.cleanLogs(pods, short, &result))
+	}
+	result.Took = time.Since(began)
+	if n := result.Containers + result.Sandboxes + result.LogFolders + result.Links; n > 0 {
+		c.cfg.Logger.Info("containers collected", slog.Int("containers", result.Containers), slog.Int("sandboxes", result.Sandboxes),
+			slog.Int("log_folders", result.LogFolders), slog.Int("links", result.Links), slog.Duration("took", result.Took))
+	}
+	if c.cfg.Hooks.Collected != nil {
+		c.cfg.Hooks.Collected(result, err)
+	}
+	return result, err
+}
+
+func (c *Collector) carryOut(ctx context.Context, plan []Removal, short bool, result *Result) error {
+	var errs []error
+	stays := make(map[string]bool) // sandboxes of containers that would not go
+	for i, r := range plan {
+		if i > 0 && !short {
+			if err := pause(ctx, c.cfg.Pace); err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+		}
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+		if r.Sandbox != nil && stays[r.Sandbox.ID] {
+			continue
+		}
+		err := c.remove(ctx, r)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+			if r.Container != nil {
+				stays[r.Container.SandboxID] = true
+			}
+		case r.Container != nil:
+			result.Containers++
+		default:
+			result.Sandboxes++
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Collector) remove(ctx context.Context, r Removal) error {
+	began := time.Now()
+	var err error
+	if r.Container != nil {
+		err = wrap("remove container "+r.Container.ID, c.cfg.Containers.RemoveContainer(ctx, r.Container.ID))
+		if err == nil {
+			err = c.removeLog(r.Pod, r.Container)
+		}
+	} else {
+		err = wrap("remove sandbox "+r.Sandbox.ID, c.cfg.Containers.RemoveSandbox(ctx, r.Sandbox.ID))
+	}
+	if c.cfg.Hooks.Removed != nil {
+		c.cfg.Hooks.Removed(r, time.Since(began), err)
+	}
+	return err
+}
+
+// wrap says what was tried. What is gone already is as good as removed.
+func wrap(what string, err error) error {
+	if err == nil || errors.Is(err, runtime.ErrNotFound) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

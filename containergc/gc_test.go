@@ -1,0 +1,420 @@
+package containergc_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+type standings map[types.UID]containergc.Standing
+
+func (s standings) of(uid types.UID) containergc.Standing { return s[uid] }
+
+// ctr is a container made so many minutes before t0.
+func ctr(id, name, sandbox string, attempt uint32, state runtime.State, minutes int) runtime.Container {
+	return runtime.Container{ID: id, Name: name, SandboxID: sandbox, Attempt: attempt, State: state, Created: t0.Add(-time.Duration(minutes) * time.Minute)}
+}
+
+func box(id string, attempt uint32, state runtime.SandboxState) runtime.Sandbox {
+	return runtime.Sandbox{ID: id, Attempt: attempt, State: state, Created: t0.Add(-time.Hour)}
+}
+
+func ids(plan []containergc.Removal) []string {
+	out := []string{}
+	for _, r := range plan {
+		if r.Container != nil {
+			out = append(out, r.Container.ID)
+		} else {
+			out = append(out, r.Sandbox.ID)
+		}
+	}
+	return out
+}
+
+// CG-1, CG-2
+func TestPlan(t *testing.T) {
+	pod := runtime.Pod{
+		UID: "u1", Namespace: "ns", Name: "web",
+		Sandboxes: []runtime.Sandbox{box("s2", 2, runtime.SandboxReady), box("s1", 1, runtime.SandboxNotReady), box("s0", 0, runtime.SandboxNotReady)},
+		Containers: []runtime.Container{
+			ctr("a3", "a", "s2", 3, runtime.Running, 1), ctr("a2", "a", "s2", 2, runtime.Exited, 10), ctr("a1", "a", "s1", 1, runtime.Exited, 20),
+			ctr("a0", "a", "s0", 0, runtime.Exited, 30), ctr("i0", "i", "s1", 0, runtime.Exited, 40), ctr("b1", "b", "s2", 1, runtime.Created, 5), ctr("b0", "b", "s0", 0, runtime.Created, 30),
+		},
+	}
+	dead := runtime.Pod{
+		UID: "u2", Namespace: "ns", Name: "job", Sandboxes: []runtime.Sandbox{box("d", 0, runtime.SandboxNotReady)},
+		Containers: []runtime.Container{ctr("d0", "d", "d", 0, runtime.Exited, 50)},
+	}
+	for _, tt := range []struct {
+		name   string
+		stands standings
+		policy containergc.Policy
+		short  bool
+		want   []string
+	}{
+		{"one dead a name stays, and the sandbox that holds it", nil, containergc.Policy{}, false, []string{"a0", "b0", "a1", "s0"}},
+		{"two dead a name stay", nil, containergc.Policy{PerContainer: 2}, false, []string{"a0", "b0", "s0"}},
+		{"all stay", nil, containergc.Policy{PerContainer: -1}, false, []string{"b0"}},
+		{"young ones stay", nil, containergc.Policy{MinAge: 25 * time.Minute}, false, []string{"a0", "b0", "s0"}},
+		{"at most so many a node: the oldest that can be spared go", nil, containergc.Policy{PerContainer: -1, PerNode: 4}, false, []string{"a0", "b0", "s0"}},
+		{"never those that status needs", nil, containergc.Policy{PerContainer: -1, PerNode: 1}, false, []string{"a0", "b0", "a1", "s0"}},
+		{"all of a pod that is gone", standings{"u2": containergc.Gone}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
+		{"one that ended is still told of", standings{"u2": containergc.Ended}, containergc.Policy{PerContainer: -1}, false, []string{"b0"}},
+		{"unless disk is short, and then age does not count", standings{"u2": containergc.Ended}, containergc.Policy{PerContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "b0", "d"}},
+		{"what runs of a pod that is gone stays", standings{"u1": containergc.Gone}, containergc.Policy{}, false, []string{"i0", "a0", "b0", "a1", "a2", "b1", "s1", "s0"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ids(containergc.Plan([]runtime.Pod{pod, dead}, tt.stands.of, tt.policy, tt.short, t0))
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}
+
+// CG-1, CG-2: random nodes against the rules, one by one.
+func TestPlanKeepsItsRules(t *testing.T) {
+	for seed := range uint64(3000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		pods, stands := randomNode(rnd)
+		p := containergc.Policy{MinAge: time.Duration(rnd.IntN(3)) * 10 * time.Minute, PerContainer: rnd.IntN(5) - 1, PerNode: rnd.IntN(12)}
+		short := rnd.IntN(4) == 0
+		plan := containergc.Plan(pods, stands.of, p, short, t0)
+		going := map[string]bool{}
+		for _, id := range ids(plan) {
+			require.False(t, going[id], "seed %d: %s twice", seed, id)
+			going[id] = true
+		}
+		for i := range pods {
+			pod := &pods[i]
+			whole := stands[pod.UID] == containergc.Gone || short && stands[pod.UID] == containergc.Ended
+			newest := map[string]*runtime.Container{}
+			for j := range pod.Containers {
+				c := &pod.Containers[j]
+				if n := newest[c.Name]; c.State == runtime.Exited && (n == nil || c.Attempt > n.Attempt) {
+					newest[c.Name] = c
+				}
+			}
+			left := map[string]int{}
+			for j := range pod.Containers {
+				c := &pod.Containers[j]
+				switch {
+				case c.State == runtime.Running || c.State == runtime.Unknown:
+					require.False(t, going[c.ID], "seed %d: %s may be alive", seed, c.ID)
+				case whole:
+					require.True(t, going[c.ID], "seed %d: %s is of a pod that is gone", seed, c.ID)
+				case c == newest[c.Name]:
+					require.False(t, going[c.ID], "seed %d: %s is the last of its name", seed, c.ID)
+				case going[c.ID] && !short:
+					require.GreaterOrEqual(t, t0.Sub(c.Created), p.MinAge, "seed %d: %s is young", seed, c.ID)
+				}
+				if c.State == runtime.Exited && !going[c.ID] && (short || t0.Sub(c.Created) >= p.MinAge) {
+					left[c.Name]++
+				}
+				if !going[c.ID] {
+					require.False(t, going[c.SandboxID], "seed %d: the sandbox of %s goes", seed, c.ID)
+				}
+			}
+			for name, n := range left {
+				if p.PerContainer >= 0 {
+					require.LessOrEqual(t, n, max(p.PerContainer, 1)+1, "seed %d: %s", seed, name) // and one that is young counts first
+				}
+			}
+			for _, s := range pod.Sandboxes {
+				if s.State == runtime.SandboxReady {
+					require.False(t, going[s.ID], "seed %d: %s is ready", seed, s.ID)
+				}
+			}
+			if !whole && len(pod.Sandboxes) > 0 {
+				last := slices.MaxFunc(pod.Sandboxes, func(a, b runtime.Sandbox) int { return cmp.Compare(a.Attempt, b.Attempt) })
+				require.False(t, going[last.ID], "seed %d: the newest sandbox", seed)
+			}
+		}
+	}
+}
+
+func randomNode(rnd *rand.Rand) ([]runtime.Pod, standings) {
+	stands := standings{}
+	var pods []runtime.Pod
+	for i := range rnd.IntN(4) {
+		pod := runtime.Pod{UID: types.UID(fmt.Sprint("u", i)), Namespace: "ns", Name: "p"}
+		stands[pod.UID] = containergc.Standing(rnd.IntN(3))
+		n := 1 + rnd.IntN(3)
+		for j := range n {
+			pod.Sandboxes = append(pod.Sandboxes, box(fmt.Sprintf("s%d-%d", i, j), uint32(j), runtime.SandboxState(rnd.IntN(2))))
+		}
+		for j := range rnd.IntN(8) {
+			name := []string{"a", "b"}[rnd.IntN(2)]
+			pod.Containers = append(pod.Containers, ctr(fmt.Sprintf("c%d-%d", i, j), name, fmt.Sprintf("s%d-%d", i, rnd.IntN(n)), uint32(j), runtime.State(rnd.IntN(4)), rnd.IntN(40)))
+		}
+		pods = append(pods, pod)
+	}
+	return pods, stands
+}
+
+// node is a runtime of dead containers.
+type node struct {
+	mu       sync.Mutex
+	pods     map[types.UID]*runtime.Pod
+	fail     map[string]error
+	gone     map[string]bool
+	removed  []string
+	at       []time.Time
+	listings int
+}
+
+func (n *node) Pods(context.Context) ([]runtime.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listings++
+	n.sweep()
+	var out []runtime.Pod
+	for _, p := range n.pods {
+		c := *p
+		c.Containers, c.Sandboxes = slices.Clone(p.Containers), slices.Clone(p.Sandboxes)
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (n *node) RemoveContainer(_ context.Context, id string) error { return n.remove(id) }
+func (n *node) RemoveSandbox(_ context.Context, id string) error   { return n.remove(id) }
+
+func (n *node) remove(id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.fail[id]; err != nil {
+		return err
+	}
+	if n.gone[id] {
+		return runtime.ErrNotFound
+	}
+	if n.gone == nil {
+		n.gone = map[string]bool{}
+	}
+	n.gone[id] = true
+	n.removed, n.at = append(n.removed, id), append(n.at, time.Now())
+	return nil
+}
+
+// sweep takes out what was removed.
+func (n *node) sweep() {
+	for uid, p := range n.pods {
+		p.Containers = slices.DeleteFunc(p.Containers, func(c runtime.Container) bool { return n.gone[c.ID] })
+		p.Sandboxes = slices.DeleteFunc(p.Sandboxes, func(s runtime.Sandbox) bool { return n.gone[s.ID] })
+		if len(p.Containers)+len(p.Sandboxes) == 0 {
+			delete(n.pods, uid)
+		}
+	}
+}
+
+func (n *node) left() (containers int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sweep()
+	for _, p := range n.pods {
+		containers += len(p.Containers)
+	}
+	return containers
+}
+
+func (n *node) listed() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.listings
+}
+
+// crowded is a node with one pod that was restarted so often.
+func crowded(dead int) *node {
+	p := &runtime.Pod{UID: "u1", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}}
+	for i := range dead {
+		p.Containers = append(p.Containers, runtime.Container{
+			ID: fmt.Sprint("c", i), Name: "a", SandboxID: "s0", Attempt: uint32(i), State: runtime.Exited, Created: t0.Add(time.Duration(i) * time.Millisecond),
+		})
+	}
+	return &node{pods: map[types.UID]*runtime.Pod{"u1": p}, fail: map[string]error{}}
+}
+
+func collector(t *testing.T, cfg containergc.Config) *containergc.Collector {
+	t.Helper()
+	c, err := containergc.New(cfg)
+	require.NoError(t, err)
+	return c
+}
+
+// CG-1, RT-18
+func TestTwentyThousandDeadContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := crowded(20_000)
+		c := collector(t, containergc.Config{Containers: n, Standing: standings{}.of})
+		result, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 19_999, result.Containers)
+		assert.Equal(t, 1, n.left())
+		assert.Equal(t, "c0", n.removed[0], "the oldest first")
+		assert.Equal(t, 1, n.listings)
+		for i := 1; i < len(n.at); i += 997 {
+			require.GreaterOrEqual(t, n.at[i].Sub(n.at[i-1]), 20*time.Millisecond, "others get their turn")
+		}
+	})
+}
+
+func TestReclaimIsNotPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := crowded(100)
+		c := collector(t, containergc.Config{Containers: n, Standing: standings{"u1": containergc.Ended}.of})
+		began := time.Now()
+		require.NoError(t, c.Reclaim(t.Context()))
+		assert.Zero(t, time.Since(began))
+		assert.Zero(t, n.left(), "nobody needs the last one of a pod that ended")
+	})
+}
+
+// One that fails keeps its sandbox, and nothing else.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boom := errors.New("boom")
+		n := crowded(3)
+		n.pods["u1"].Sandboxes[0].State = runtime.SandboxNotReady
+		n.fail["c0"] = boom
+		n.fail["c1"] = runtime.ErrNotFound
+		var told []error
+		c := collector(t, containergc.Config{Containers: n, Standing: standings{"u1": containergc.Gone}.of, Hooks: containergc.Hooks{
+			Removed: func(_ containergc.Removal, _ time.Duration, err error) { told = append(told, err) },
+		}})
+		_, err := c.Collect(t.Context())
+		require.ErrorIs(t, err, boom)
+		assert.ErrorContains(t, err, "remove container c0")
+		require.NotErrorIs(t, err, runtime.ErrNotFound)
+		assert.Equal(t, []string{"c2"}, n.removed, "the sandbox would take c0 with it")
+		assert.Len(t, told, 3)
+		delete(n.fail, "c0")
+		delete(n.fail, "c1")
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, n.left())
+		assert.Empty(t, n.pods)
+	})
+}
+
+// CG-2: soon after a pod is gone, not at the next look.
+func TestPoke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := crowded(5)
+		stands := standings{}
+		var mu sync.Mutex
+		c := collector(t, containergc.Config{Containers: n, Standing: func(uid types.UID) containergc.Standing {
+			mu.Lock()
+			defer mu.Unlock()
+			return stands[uid]
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 5, n.left())
+		mu.Lock()
+		stands["u1"] = containergc.Gone
+		mu.Unlock()
+		for range 10 {
+			c.Poke()
+		}
+		time.Sleep(time.Second)
+		assert.Zero(t, n.left())
+		time.Sleep(time.Second)
+		assert.LessOrEqual(t, n.listed(), 2, "ten pokes are one look, at most two")
+		looks := n.listed()
+		time.Sleep(time.Minute)
+		assert.Equal(t, looks+1, n.listed(), "and then each minute")
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+// CG-1
+func TestLogsOfPodsThatAreGone(t *testing.T) {
+	dir, links := t.TempDir(), t.TempDir()
+	write := func(path string) string {
+		path = filepath.Join(dir, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+		return path
+	}
+	gone := write("ns_old_u9/a/0.log")
+	stays := write("ns_web_u1/a/2.log")
+	write("ns_web_u1/a/1.log")
+	write("ns_web_u1/a/1.log.20260101-000000.gz")
+	wanted := write("ns_new_u3/a/0.log")
+	foreign := write("other/a/0.log")
+	alive := write("ns_alive_u4/a/0.log")
+	outside := filepath.Join(t.TempDir(), "precious")
+	require.NoError(t, os.Mkdir(outside, 0o700))
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "ns_evil_u8")))
+	link := func(name, to string, age time.Duration) string {
+		path := filepath.Join(links, name)
+		require.NoError(t, os.Symlink(to, path))
+		if age > 0 {
+			old := time.Now().Add(-age)
+			require.NoError(t, lutimes(path, old))
+		}
+		return path
+	}
+	dangling := link("old.log", gone, time.Hour)
+	fresh := link("fresh.log", filepath.Join(dir, "ns_x_u7/a/0.log"), 0)
+	good := link("web.log", stays, time.Hour)
+	elsewhere := link("else.log", "/nowhere/at/all", time.Hour)
+
+	n := &node{pods: map[types.UID]*runtime.Pod{
+		"u1": {UID: "u1", Namespace: "ns", Name: "web", Containers: []runtime.Container{ctr("a2", "a", "", 2, runtime.Exited, 1), ctr("a1", "a", "", 1, runtime.Exited, 2)}},
+		"u4": {UID: "u4", Namespace: "ns", Name: "alive", Containers: []runtime.Container{ctr("x", "a", "", 0, runtime.Running, 1)}},
+		"u5": {UID: "u5", Namespace: "..", Name: "..", Containers: []runtime.Container{ctr("e2", "../a", "", 2, runtime.Exited, 1), ctr("e1", "../a", "", 1, runtime.Exited, 2)}},
+	}}
+	c := collector(t, containergc.Config{
+		Containers: n, LogsDir: dir, LinksDir: links,
+		Standing: standings{"u9": containergc.Gone, "u8": containergc.Gone, "u4": containergc.Gone}.of,
+	})
+	result, err := c.Collect(t.Context())
+	require.NoError(t, err)
+	result.Took = 0
+	assert.Equal(t, containergc.Result{Containers: 2, LogFolders: 1, Links: 1}, result)
+	for path, there := range map[string]bool{
+		gone: false, filepath.Dir(filepath.Dir(gone)): false, dangling: false, stays: true, wanted: true, foreign: true,
+		alive: true, outside: true, fresh: true, good: true, elsewhere: true,
+		filepath.Join(dir, "ns_web_u1/a/1.log"): false, filepath.Join(dir, "ns_web_u1/a/1.log.20260101-000000.gz"): false,
+	} {
+		_, err := os.Lstat(path)
+		assert.Equal(t, there, err == nil, path)
+	}
+}
+
+func TestNew(t *testing.T) {
+	_, err := containergc.New(containergc.Config{Pace: -1})
+	for _, want := range []string{"nil Containers", "negative MinAge"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	n := crowded(20_000)
+	pods, _ := n.Pods(context.Background())
+	b.ReportAllocs()
+	for b.Loop() {
+		containergc.Plan(pods, standings{}.of, containergc.Policy{}, false, t0)
+	}
+}

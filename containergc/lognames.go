@@ -1,0 +1,99 @@
+package containergc
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// A log that was rotated has the time of its rotation behind its name, and .gz
+// behind that once it is compressed: 0.log.20260501-120000.000000000.gz.
+const (
+	stampForm  = "20060102-150405.000000000"
+	shortForm  = "20060102-150405" // the kubelet's
+	compressed = ".gz"
+	unfinished = ".tmp"
+)
+
+// stamp returns the time in the name of a rotated log.
+func stamp(base, name string) (time.Time, bool) {
+	text, ok := strings.CutPrefix(strings.TrimSuffix(name, compressed), base+".")
+	if !ok {
+		return time.Time{}, false
+	}
+	for _, form := range []string{stampForm, shortForm} {
+		if at, err := time.Parse(form, text); err == nil {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// tidying is what is to be done with the rotated logs of one container.
+type tidying struct {
+	remove   []string
+	broken   []string // left by a compression that did not end, or is under way
+	compress []string
+	last     time.Time // of the newest; zero if there is none
+}
+
+// tidy chooses among the files of a log's folder. keep is how many rotated logs
+// may stay, the newest. Of these all are compressed but for the newest: readers
+// that follow the log may still be in it, and after a crash the writer too.
+func tidy(base string, names []string, keep int) tidying {
+	var t tidying
+	var rotated []string // oldest first, without .gz
+	packed, plain := make(map[string]bool), make(map[string]bool)
+	at := make(map[string]time.Time)
+	for _, name := range names {
+		if strings.HasPrefix(name, base+".") && strings.HasSuffix(name, unfinished) {
+			t.broken = append(t.broken, name)
+			continue
+		}
+		when, ok := stamp(base, name)
+		if !ok {
+			continue
+		}
+		bare := strings.TrimSuffix(name, compressed)
+		if !packed[bare] && !plain[bare] {
+			rotated = append(rotated, bare)
+			at[bare] = when
+		}
+		if bare == name {
+			plain[bare] = true
+		} else {
+			packed[bare] = true
+		}
+	}
+	slices.SortFunc(rotated, func(a, b string) int {
+		if byTime := at[a].Compare(at[b]); byTime != 0 {
+			return byTime
+		}
+		return strings.Compare(a, b)
+	})
+	for i, bare := range rotated {
+		left := len(rotated) - i
+		switch {
+		case left > keep && packed[bare]:
+			t.remove = append(t.remove, bare+compressed)
+		case left > 1 && left <= keep && plain[bare] && !packed[bare]:
+			t.compress = append(t.compress, bare)
+		}
+		// A packed one is whole: it gets its name last. What it was made from would
+		// tell every line twice.
+		if plain[bare] && (left > keep || packed[bare]) {
+			t.remove = append(t.remove, bare)
+		}
+		t.last = at[bare]
+	}
+	return t
+}
+
+// nextStamp returns a time for a new name that sorts behind all others, though
+// the clock may have been set back.
+func nextStamp(last, now time.Time) time.Time {
+	if !now.After(last) {
+		return last.Add(1)
+	}
+	return now
+}

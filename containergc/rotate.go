@@ -1,0 +1,186 @@
+package containergc
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+	"time"
+)
+
+// logRoot does the file work of rotation, below the logs folder: no link in it
+// leads out.
+type logRoot struct {
+	*os.Root
+
+	maxFiles int
+	// renames is held while files get other names or go, so that a rotation never
+	// finds a compression half done. It is never held while data is copied or the
+	// runtime is asked.
+	renames *sync.Mutex
+}
+
+// errBeingMade: a part of the log's path is not there yet.
+var errBeingMade = errors.New("the log is not there yet")
+
+// size returns how long a log is. A log that is no regular file is not ours to
+// rotate: a container that can write here might have put a link.
+func (r logRoot) size(log string) (int64, error) {
+	info, err := r.Lstat(log)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, errBeingMade
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, nil
+	}
+	return info.Size(), nil
+}
+
+// names lists the folder of a log.
+func (r logRoot) names(log string) ([]string, error) {
+	dir, err := r.Open(path.Dir(log))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	return dir.Readdirnames(-1)
+}
+
+// rotate gives the log a name of the past and has the writer make a new one.
+// Until reopen returns the writer goes on in the renamed file, so no line is
+// lost. If reopen fails the file gets its name back, unless the writer has made
+// a new one all the same.
+func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
+	past, err := r.setAside(log, now)
+	if err != nil {
+		return fmt.Errorf("rotate log %s: %w", log, err)
+	}
+	if err := reopen(); err != nil {
+		err = fmt.Errorf("reopen log %s: %w", log, err)
+		// A link fails where a rename would write over a new log.
+		if back := r.Link(past, log); back == nil {
+			err = errors.Join(err, r.Remove(past))
+		}
+		return err
+	}
+	return nil
+}
+
+// setAside makes room and renames the log. Room comes first: a full disk must not
+// keep logs from getting shorter.
+func (r logRoot) setAside(log string, now time.Time) (past string, err error) {
+	r.renames.Lock()
+	defer r.renames.Unlock()
+	names, err := r.names(log)
+	if err != nil {
+		return "", err
+	}
+	t := tidy(path.Base(log), names, r.maxFiles-2)
+	if err := r.removeAll(log, t.remove); err != nil {
+		return "", err
+	}
+	past = log + "." + nextStamp(t.last, now.UTC()).Format(stampForm)
+	return past, r.Rename(log, past)
+}
+
+// stranded reports whether the log was renamed and not reopened: the agent was
+// killed in between, and the writer still writes to the newest rotated one.
+func (r logRoot) stranded(log string) bool {
+	names, err := r.names(log)
+	return err == nil && !tidy(path.Base(log), names, r.maxFiles-1).last.IsZero()
+}
+
+// tidy removes what is too much and compresses what is old. It may run beside a
+// rotation of the same log.
+func (r logRoot) tidy(ctx context.Context, log string) error {
+	names, err := r.names(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("tidy up log %s: %w", log, err)
+	}
+	t := tidy(path.Base(log), names, r.maxFiles-1)
+	r.renames.Lock()
+	errs := []error{r.removeAll(log, t.remove), r.removeAll(log, t.broken)}
+	r.renames.Unlock()
+	for _, name := range t.compress {
+		errs = append(errs, r.compress(ctx, path.Join(path.Dir(log), name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("tidy up log %s: %w", log, err)
+	}
+	return nil
+}
+
+func (r logRoot) removeAll(log string, names []string) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, ignoreMissing(r.Remove(path.Join(path.Dir(log), name))))
+	}
+	return errors.Join(errs...)
+}
+
+// compress packs a file. The packed one gets its name when it is whole; only
+// then does the other go. If a rotation removed it meanwhile, the packed one
+// goes too.
+func (r logRoot) compress(ctx context.Context, file string) error {
+	info, err := r.Lstat(file)
+	if err != nil || !info.Mode().IsRegular() {
+		return ignoreMissing(err)
+	}
+	tmp := file + unfinished
+	if err := ignoreMissing(r.pack(ctx, file, tmp, info.Mode().Perm())); err != nil {
+		return errors.Join(err, ignoreMissing(r.Remove(tmp)))
+	}
+	r.renames.Lock()
+	defer r.renames.Unlock()
+	if _, err := r.Lstat(file); err != nil {
+		return errors.Join(ignoreMissing(err), ignoreMissing(r.Remove(tmp)))
+	}
+	return errors.Join(r.Rename(tmp, file+compressed), r.Remove(file))
+}
+
+func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (err error) {
+	in, err := r.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := r.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	packer, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(packer, &untilDone{ctx, in}); err != nil {
+		return err
+	}
+	if err := packer.Close(); err != nil {
+		return err
+	}
+	return out.Sync() // before the original goes
+}
+
+// untilDone is a reader that ends with its context.
+type untilDone struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (u *untilDone) Read(p []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.Reader.Read(p)
+}
