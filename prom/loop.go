@@ -5,7 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/syncloop"
 )
 
@@ -13,6 +15,8 @@ type loopMetrics struct {
 	turns             *prometheus.HistogramVec
 	ready             prometheus.Gauge
 	admitted, refused *prometheus.CounterVec
+	orphans           prometheus.Counter
+	leftovers         *prometheus.CounterVec
 }
 
 func newLoop() loopMetrics {
@@ -21,11 +25,14 @@ func newLoop() loopMetrics {
 		ready:    gauge("sublet_runtime_ready", "1 while the runtime is ready for pods."),
 		admitted: counters("sublet_pods_admitted_total", "Pods that were let in: new, or adopted because they already ran.", "how"),
 		refused:  counters("kubelet_admission_rejections_total", "Pods that were refused, by reason.", "reason"),
+		orphans:  counter("kubelet_orphaned_runtime_pods_total", "Pods found in the runtime that no source wants."),
+		leftovers: counters("sublet_leftovers_total",
+			"What was left of pods that are gone, by where it was and whether it could be removed.", "store", "result"),
 	}
 }
 
 func (l *loopMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{l.turns, l.ready, l.admitted, l.refused}
+	return []prometheus.Collector{l.turns, l.ready, l.admitted, l.refused, l.orphans, l.leftovers}
 }
 
 // Loop returns the hooks of a syncloop.Loop.
@@ -35,6 +42,16 @@ func (m *Metrics) Loop() syncloop.Hooks {
 			m.loop.turns.WithLabelValues(string(in)).Observe(took.Seconds())
 		},
 		RuntimeReady: func(err error) { m.loop.ready.Set(truth(err == nil)) },
+	}
+}
+
+// Housekeeper returns the hooks of a syncloop.Housekeeper.
+func (m *Metrics) Housekeeper() syncloop.HousekeeperHooks {
+	return syncloop.HousekeeperHooks{
+		Orphan: func(runtime.Pod) { m.loop.orphans.Inc() },
+		Dropped: func(store string, _ types.UID, err error) {
+			m.loop.leftovers.WithLabelValues(store, result(err)).Inc()
+		},
 	}
 }
 

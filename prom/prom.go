@@ -19,6 +19,7 @@ type Metrics struct {
 	runtime  runtimeMetrics
 	eviction evictionMetrics
 	images   imageMetrics
+	garbage  garbageMetrics
 }
 
 // New returns Metrics that are registered at reg: all of them, or none with an
@@ -29,7 +30,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{
 		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
-		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(),
+		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
 	}
 	if err := reg.Register(m); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)
@@ -55,7 +56,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 func (m *Metrics) all() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, part := range []interface{ all() []prometheus.Collector }{
-		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images,
+		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage,
 	} {
 		all = append(all, part.all()...)
 	}

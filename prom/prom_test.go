@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -87,6 +88,13 @@ func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	ph.Admitted(p)
 	ph.Adopted(p)
 	ph.Refused(p, "OutOfcpu", "")
+	hk := m.Housekeeper()
+	hk.Orphan(runtime.Pod{})
+	hk.Dropped("cgroups", p.UID, errors.New("x"))
+	gc := m.Containers()
+	gc.Removed(containergc.Removal{}, time.Second, nil)
+	gc.Removed(containergc.Removal{Container: &runtime.Container{}}, time.Second, errors.New("x"))
+	gc.Collected(containergc.Result{Took: time.Second}, nil)
 	m.RuntimeCall("RunPodSandbox", time.Second, errors.New("x"))
 	e := m.Eviction()
 	e.Looked(time.Millisecond, nil)
@@ -156,6 +164,9 @@ func TestMetricsOfTheKubelet(t *testing.T) {
 		"prober_probe_total":                      `prober_probe_total{container="c",namespace="default",pod="web",pod_uid="uid-web",probe_type="Liveness",result="successful"} 1`,
 		"sublet_pod_ends_total":                   `sublet_pod_ends_total{cause="removed"} 1`,
 		"sublet_source_changes_total":             `sublet_source_changes_total{op="ADD",source="file"} 3`,
+		"kubelet_orphaned_runtime_pods_total":     `kubelet_orphaned_runtime_pods_total 1`,
+		"sublet_leftovers_total":                  `sublet_leftovers_total{result="error",store="cgroups"} 1`,
+		"sublet_container_gc_total":               "sublet_container_gc_total{kind=\"container\",result=\"error\"} 1\nsublet_container_gc_total{kind=\"sandbox\",result=\"success\"} 1",
 		"sublet_node_condition":                   `sublet_node_condition{condition="MemoryPressure"} 1`,
 		"sublet_pleg_stream_open":                 `sublet_pleg_stream_open 0`,
 		"sublet_pod_worker_turns":                 `sublet_pod_worker_turns{operation_type="sync"} 0`,

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/runtime"
@@ -70,6 +71,37 @@ func newImages() imageMetrics {
 
 func (i *imageMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{i.removed, i.failures, i.freed, i.took}
+}
+
+type garbageMetrics struct {
+	removed *prometheus.CounterVec
+	took    prometheus.Histogram
+}
+
+func newGarbage() garbageMetrics {
+	return garbageMetrics{
+		removed: counters("sublet_container_gc_total", "Dead containers and sandboxes that were to be removed, by kind and result.", "kind", "result"),
+		took:    histogram("sublet_container_gc_duration_seconds", "How long one collection of dead containers took.", ops()),
+	}
+}
+
+func (g *garbageMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{g.removed, g.took}
+}
+
+// Containers returns the hooks of a containergc.Collector.
+func (m *Metrics) Containers() containergc.Hooks {
+	g := &m.garbage
+	return containergc.Hooks{
+		Removed: func(r containergc.Removal, _ time.Duration, err error) {
+			kind := "container"
+			if r.Container == nil {
+				kind = "sandbox"
+			}
+			g.removed.WithLabelValues(kind, result(err)).Inc()
+		},
+		Collected: func(r containergc.Result, _ error) { g.took.Observe(r.Took.Seconds()) },
+	}
 }
 
 // Images returns the hooks of an imagegc.Collector.
