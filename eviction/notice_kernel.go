@@ -204,9 +204,16 @@ func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) {
 		memory = u.AllPods
 	}
 	at, ok := usageAt(memory, n.signal, thresholds)
+	before, err := n.usage()
+	if !ok || err != nil {
+		return
+	}
+	// The group may count other things than the measurement does, as that of
+	// all processes does; what counts is how far it is to go.
+	at = before + at - min(memory.Usage, before+at)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.crossed == nil || !ok || n.event != nil && near(at, n.armed) {
+	if n.crossed == nil || n.event != nil && near(at, n.armed) {
 		return
 	}
 	event, err := n.register(at)
@@ -223,7 +230,7 @@ func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) {
 	n.event, n.armed = event, at
 	tell := n.crossed
 	n.listening.Go(func() { listen(event, tell) })
-	if now, err := n.usage(); err == nil && now > at && memory.Usage <= at {
+	if now, err := n.usage(); err == nil && now > at && before <= at {
 		n.crossed() // it was crossed before the kernel knew
 	}
 }

@@ -141,7 +141,11 @@ func (h *history) start(name string) {
 
 // ST-2..5: what holds for any history.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(200) {
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
 		h := newHistory(rand.New(rand.NewPCG(seed, 7)))
 		var former corev1.PodStatus
 		exits := map[string]int32{} // told once, by container id
