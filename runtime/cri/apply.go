@@ -39,7 +39,7 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 		plan = plan[n:]
 	}
 	// What throughput is measured by are whole starts that worked.
-	t.letGo(t.made && len(t.failures) == 0)
+	t.letGo(t.made && !t.split && len(t.failures) == 0)
 	return runtime.Applied{Failures: t.failures, Changed: t.changed}
 }
 
@@ -54,6 +54,7 @@ type turn struct {
 	ring   keyring
 	slot   slot
 	ticket uint64
+	split  bool // the slot was given back in the middle
 
 	mu       sync.Mutex // guards failures and changed
 	failures map[string]runtime.Failure
@@ -93,6 +94,7 @@ func (t *turn) hold(ctx context.Context) error {
 	if t.slot.held() {
 		return nil
 	}
+	t.split = t.split || t.ticket != 0
 	got, err := t.c.starts.acquire(ctx, t.ticket)
 	if err != nil {
 		return err

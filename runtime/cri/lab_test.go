@@ -64,9 +64,13 @@ func labPod(t *testing.T, c *Client, name, image string, command ...string) (*co
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		purge(ctx, t, c, pod.UID)
-		roots, _ := filepath.Glob("/sys/fs/cgroup/*/lab/" + string(pod.UID))
-		for _, dir := range append(roots, "/sys/fs/cgroup/lab/"+string(pod.UID)) {
-			_ = os.Remove(dir)
+		for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			// A start that was cut off leaves its container's group behind.
+			left, _ := filepath.Glob(root + "/lab/" + string(pod.UID) + "/*/")
+			own, _ := filepath.Glob(root + "/lab/" + string(pod.UID))
+			for _, dir := range append(left, own...) {
+				_ = os.Remove(dir)
+			}
 		}
 	})
 	return pod, m

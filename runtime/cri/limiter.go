@@ -38,6 +38,8 @@ type slot struct {
 
 type lease struct {
 	timer *time.Timer
+	began time.Time
+	epoch int  // of the tuner
 	over  bool // given back or lent; guarded by limiter.mu
 }
 
@@ -81,7 +83,7 @@ func (l *limiter) serve() {
 	for len(l.waiting) > 0 && l.inUse < l.tuner.limit {
 		w, _ := heap.Pop(&l.waiting).(*waiter)
 		l.inUse++
-		given := &lease{}
+		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
 		given.timer = time.AfterFunc(l.patience, func() { l.lend(given) })
 		w.ready <- given
 	}
@@ -114,7 +116,7 @@ func (s slot) release(started bool) {
 	s.lease.over = true
 	s.lease.timer.Stop()
 	if started {
-		s.l.tuner.done(time.Now(), len(s.l.waiting) > 0)
+		s.l.tuner.done(time.Since(s.lease.began), s.lease.epoch, len(s.l.waiting) > 0)
 	}
 	s.l.inUse--
 	s.l.serve()

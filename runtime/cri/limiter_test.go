@@ -115,24 +115,24 @@ func (m machine) rate(n int, r *rand.Rand) float64 {
 	return rate * (1 + m.noise*(2*r.Float64()-1))
 }
 
+// feed tells the tuner of one start on the machine.
+func feed(u *tuner, m machine, r *rand.Rand) {
+	u.done(time.Duration(float64(u.limit)/m.rate(u.limit, r)*float64(time.Second)), u.epoch, true)
+}
+
 // Wherever the knee is, the limit comes to where the throughput is at least 0.9
 // of the best, and stays there most of the time.
 func TestTheLimitFindsTheBestThroughput(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		m := machine{knee: float64(1 + r.IntN(24)), peak: 5 + 40*r.Float64(), slope: 0.1 + 0.9*r.Float64(), noise: 0.03}
+		m := machine{knee: float64(1 + r.IntN(24)), peak: 5 + 40*r.Float64(), slope: 0.1 + 0.9*r.Float64(), noise: 0.15}
 		u := newTuner(4, 64)
-		now := time.Unix(0, 0)
 		good, after := 0, 0
 		for i := range 400 { // windows
-			rate := m.rate(u.limit, r)
 			limit := u.limit
-			for u.limit == limit {
-				now = now.Add(time.Duration(float64(time.Second) / rate))
-				u.done(now, true)
-				if u.from.IsZero() {
-					break
-				}
+			for done := false; !done; {
+				feed(&u, m, r)
+				done = u.count == 0
 			}
 			if i < 200 {
 				continue
@@ -147,15 +147,48 @@ func TestTheLimitFindsTheBestThroughput(t *testing.T) {
 	}
 }
 
+// A runtime in which starts wait most of their time, for a slow network say,
+// takes as many at once as there are: the limit gets there in few rounds.
+func TestSlowStartsAreDoubled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(4, 64, time.Minute)
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 60 {
+			wg.Go(func() {
+				s, err := l.acquire(t.Context(), 0)
+				assert.NoError(t, err)
+				time.Sleep(2 * time.Second)
+				s.release(true)
+			})
+		}
+		wg.Wait()
+		// 4, 8, 16, 32: four rounds, and not the fifteen of four at a time.
+		assert.Equal(t, 8*time.Second, time.Since(began))
+	})
+}
+
+// Starts that take long because the machine is busy are tried doubled once.
+func TestDoublingEndsWhereItDoesNotHelp(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	m := machine{knee: 4, peak: 4, slope: 0.2, noise: 0.15}
+	u := newTuner(4, 64)
+	most := 0
+	for range 500 {
+		feed(&u, m, r)
+		most = max(most, u.limit)
+	}
+	assert.Equal(t, 8, most)
+	assert.InDelta(t, 4, u.home, 1)
+}
+
 // Equal throughput is had with few at a time: the first pods are up earlier.
 func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	m := machine{knee: 3, peak: 20, slope: 0, noise: 0.02}
+	m := machine{knee: 3, peak: 20, slope: 0, noise: 0.15}
 	u := newTuner(4, 64)
-	now := time.Unix(0, 0)
 	for range 5000 {
-		now = now.Add(time.Duration(float64(time.Second) / m.rate(u.limit, r)))
-		u.done(now, true)
+		feed(&u, m, r)
 	}
 	assert.LessOrEqual(t, u.home, 4)
 	assert.GreaterOrEqual(t, u.home, 3)
@@ -164,10 +197,8 @@ func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 // What is not saturated tells nothing.
 func TestIdleTimesDoNotMoveTheLimit(t *testing.T) {
 	u := newTuner(4, 64)
-	now := time.Unix(0, 0)
 	for range 1000 {
-		now = now.Add(time.Hour)
-		u.done(now, false)
+		u.done(time.Hour, 0, false)
 	}
 	assert.Equal(t, 4, u.limit)
 }
