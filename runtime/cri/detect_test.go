@@ -28,7 +28,8 @@ func TestDetectNode(t *testing.T) {
 			"sys/fs/cgroup/cgroup.controllers": file("cpu"), "sys/kernel/mm/hugepages/hugepages-2048kB": dir,
 		}, Node{CgroupV2: true}},
 		{
-			"processors that tell their heat", fstest.MapFS{"sys/devices/system/cpu/cpu3/thermal_throttle": dir},
+			"processors that tell their heat",
+			fstest.MapFS{"sys/devices/system/cpu/cpu3/thermal_throttle": dir},
 			Node{MaskedPaths: []string{"/sys/devices/system/cpu/cpu3/thermal_throttle"}},
 		},
 	}
