@@ -147,7 +147,7 @@ func (a *Agent) Faults() []podsource.Fault { return a.mux.Faults() }
 // Healthy returns nil if the agent works and its runtime answers, else all that
 // is wrong.
 func (a *Agent) Healthy() error {
-	return errors.Join(a.loop.Healthy(), a.pleg.Healthy(), a.ready.Network())
+	return errors.Join(a.loop.Healthy(), a.pleg.Healthy(), a.ready.Healthy())
 }
 
 // Object finds a ConfigMap or Secret that came with the pods.

@@ -46,6 +46,8 @@ type Checker struct {
 	mu      sync.Mutex // guards what follows; held over memory only
 	good    time.Time  // when Health last said that the runtime is ready
 	network error      // what Health last said of the network
+	fault   error      // what the last Ready said
+	name    string     // what the runtime calls itself
 	doubt   bool       // something failed since
 	listed  time.Time  // first time that all pods were listed
 	missing int        // pods of the first listing that were not inspected yet
@@ -67,10 +69,35 @@ func (c *Checker) Network() error {
 	return c.network
 }
 
+// Name returns what the runtime calls itself; empty before it was asked.
+func (c *Checker) Name() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.name
+}
+
 // Ready returns nil if the runtime is ready and what runs in it is known. It asks
 // the runtime when two minutes have passed, when something failed since, and while
 // the network is not ready.
 func (c *Checker) Ready(ctx context.Context) error {
+	err := c.check(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fault = err
+	return err
+}
+
+// Healthy returns what the last Ready said, or what is wrong with the network.
+func (c *Checker) Healthy() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault != nil {
+		return c.fault
+	}
+	return c.network
+}
+
+func (c *Checker) check(ctx context.Context) error {
 	if ok, err := c.remembered(time.Now()); ok {
 		return err
 	}
@@ -85,7 +112,7 @@ func (c *Checker) Ready(ctx context.Context) error {
 		c.doubt = true
 		return said(ErrRuntime, h, "RuntimeReady")
 	}
-	c.good, c.doubt, c.network = time.Now(), false, nil
+	c.good, c.doubt, c.network, c.name = time.Now(), false, nil, h.Name
 	if !h.NetworkReady {
 		c.network = said(ErrNetwork, h, "NetworkReady")
 	}

@@ -115,3 +115,20 @@ func ExampleChecker() {
 	// the pods in the runtime are not known yet
 	// <nil>
 }
+
+// What is wrong is told while it lasts, long before anything is done about it.
+func TestHealthyTellsTheLastAnswer(t *testing.T) {
+	r := well()
+	c := readiness.New(r)
+	require.ErrorIs(t, c.Healthy(), readiness.ErrNetwork, "before anything was heard")
+	c.Listed(0, 0, 0, nil)
+	require.NoError(t, c.Ready(t.Context()))
+	require.NoError(t, c.Healthy())
+	r.err = errors.New("connection refused")
+	c.Streaming(false, r.err)
+	require.Error(t, c.Ready(t.Context()))
+	require.ErrorIs(t, c.Healthy(), r.err)
+	r.err = nil
+	require.NoError(t, c.Ready(t.Context()))
+	require.NoError(t, c.Healthy())
+}

@@ -1,0 +1,90 @@
+package syncloop
+
+import (
+	"container/heap"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// duePod is a pod and when it is due.
+type duePod struct {
+	uid types.UID
+	at  time.Time
+	pos int // in the heap
+}
+
+// dueHeap has the pod that is due first on top.
+type dueHeap []*duePod
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+
+// Push is for package heap.
+func (h *dueHeap) Push(x any) {
+	d, _ := x.(*duePod) //nolint:errcheck // nothing else is pushed
+	d.pos = len(*h)
+	*h = append(*h, d)
+}
+
+// Pop is for package heap.
+func (h *dueHeap) Pop() any {
+	old := *h
+	d := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return d
+}
+
+// dues keeps one due time a pod, the last one that was set. The zero value is
+// empty.
+type dues struct {
+	heap dueHeap
+	pods map[types.UID]*duePod
+}
+
+// set sets when a pod is due; the zero time means never.
+func (d *dues) set(uid types.UID, at time.Time) {
+	p := d.pods[uid]
+	switch {
+	case p == nil && at.IsZero():
+	case p == nil:
+		if d.pods == nil {
+			d.pods = map[types.UID]*duePod{}
+		}
+		p = &duePod{uid: uid, at: at}
+		d.pods[uid] = p
+		heap.Push(&d.heap, p)
+	case at.IsZero():
+		delete(d.pods, uid)
+		heap.Remove(&d.heap, p.pos)
+	default:
+		p.at = at
+		heap.Fix(&d.heap, p.pos)
+	}
+}
+
+// next returns when the first pod is due, or the zero time.
+func (d *dues) next() time.Time {
+	if len(d.heap) == 0 {
+		return time.Time{}
+	}
+	return d.heap[0].at
+}
+
+// take removes and returns the pods that are due by now, first due first.
+func (d *dues) take(now time.Time) []types.UID {
+	var uids []types.UID
+	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
+		uid := d.heap[0].uid
+		heap.Pop(&d.heap)
+		delete(d.pods, uid)
+		uids = append(uids, uid)
+	}
+	return uids
+}

@@ -1,0 +1,181 @@
+package syncloop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// Handler does what a turn of the loop is for. Its methods are called from the
+// loop's goroutine and must not block.
+type Handler interface {
+	// Change takes pods that were added, changed or removed.
+	Change(c podsource.Change)
+	// Wake takes a pod that has to be looked at again. It may be unknown.
+	Wake(uid types.UID, why podworkers.Wake)
+	// Again takes pods that came back while they ended, and have ended now.
+	Again(uids []types.UID)
+}
+
+// Keeper looks for what is left over. Its methods run beside the loop, one at a
+// time, and may take their time; both return the pods that have to be added anew.
+type Keeper interface {
+	// Housekeep looks at everything.
+	Housekeep(ctx context.Context) (again []types.UID)
+	// Tidy looks at pods that have come to their end.
+	Tidy(ctx context.Context, ended []types.UID) (again []types.UID)
+}
+
+// Events are what happened in the runtime. Notify has a value when Drain has
+// something.
+type Events interface {
+	Notify() <-chan struct{}
+	Drain() []pleg.Event
+}
+
+// Probes are the pods with a container of which a probe thinks otherwise than
+// before.
+type Probes interface {
+	Notify() <-chan struct{}
+	Drain() []types.UID
+}
+
+// Config describes a Loop.
+type Config struct {
+	Changes <-chan podsource.Change // what is wanted; the loop ends when it is closed. Required
+	Handler Handler                 // required
+	Events  Events                  // default: none
+	Probes  Probes                  // default: none
+	Keeper  Keeper                  // default: nobody looks
+
+	// Ready asks the runtime whether pods can be run. It is called beside the loop,
+	// once at a time and with a deadline. It should answer from memory as long as
+	// anything else proves that the runtime is well, and must not say so before
+	// what runs in it is known. Default: it always can.
+	Ready func(ctx context.Context) error
+	// Recheck has a value when Ready may have something new to say. Default: never;
+	// it is asked at intervals.
+	Recheck <-chan struct{}
+
+	Housekeeping time.Duration // between housekeepings; default 2 s
+	CheckPeriod  time.Duration // between calls of Ready, and the deadline of each; default 5 s
+	Patience     time.Duration // how long a runtime counts as ready that does not say so any more; default 30 s
+
+	Logger *slog.Logger // default: discard
+	Hooks  Hooks
+}
+
+// Hooks are called from the loop's goroutine. Any may be nil. They must not block.
+type Hooks struct {
+	// Turned is called after each turn: what it was for and how long it took.
+	Turned func(in Input, took time.Duration)
+	// RuntimeReady is called when the runtime becomes ready (nil) or ceases to be.
+	RuntimeReady func(err error)
+}
+
+// Input is what a turn of the loop is for.
+type Input string
+
+// The inputs.
+const (
+	InputChange    Input = "change"
+	InputEvent     Input = "event"
+	InputProbe     Input = "probe"
+	InputDue       Input = "due"
+	InputHousekeep Input = "housekeep"
+	InputRuntime   Input = "runtime"
+)
+
+const (
+	defaultHousekeeping = 2 * time.Second
+	defaultCheckPeriod  = 5 * time.Second
+	defaultPatience     = 30 * time.Second
+)
+
+func (c *Config) fill() error {
+	var errs []error
+	require := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New("syncloop: "+what))
+		}
+	}
+	require(c.Changes != nil, "nil Changes")
+	require(c.Handler != nil, "nil Handler")
+	for name, d := range map[string]*time.Duration{
+		"Housekeeping": &c.Housekeeping, "CheckPeriod": &c.CheckPeriod, "Patience": &c.Patience,
+	} {
+		require(*d >= 0, "negative "+name)
+	}
+	orDefault(&c.Housekeeping, defaultHousekeeping)
+	orDefault(&c.CheckPeriod, defaultCheckPeriod)
+	orDefault(&c.Patience, defaultPatience)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+func orDefault(d *time.Duration, def time.Duration) {
+	if *d == 0 {
+		*d = def
+	}
+}
+
+// Loop joins the streams. Due, Ended, Healthy and LastTurn may be called from any
+// goroutine, at any time.
+type Loop struct {
+	cfg  Config
+	soon chan struct{} // one slot: ended has something
+	wake chan struct{} // one slot: the first due time changed
+
+	mu    sync.Mutex // guards what follows; held over memory only
+	dues  dues
+	ended []types.UID // pods to tidy up after
+	last  time.Time   // of the last turn's end; zero before Run
+	fault error       // the runtime is not ready
+}
+
+// New returns a Loop.
+func New(cfg Config) (*Loop, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	return &Loop{cfg: cfg, soon: make(chan struct{}, 1), wake: make(chan struct{}, 1)}, nil
+}
+
+// Due sets when a pod is to be woken, in the place of what was set before; the
+// zero time calls it off. It does not block.
+func (l *Loop) Due(uid types.UID, at time.Time) {
+	l.mu.Lock()
+	before := l.dues.next()
+	l.dues.set(uid, at)
+	changed := !l.dues.next().Equal(before)
+	l.mu.Unlock()
+	if changed {
+		signal(l.wake)
+	}
+}
+
+// Ended says that a pod has come to its end, so that it is tidied up after at
+// once. It does not block.
+func (l *Loop) Ended(uid types.UID) {
+	l.mu.Lock()
+	l.ended = append(l.ended, uid)
+	l.mu.Unlock()
+	signal(l.soon)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,339 @@
+package syncloop
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// Workers take pods through their lives. None of the methods blocks.
+type Workers interface {
+	Update(u podworkers.Update)
+	Wake(uid types.UID, why podworkers.Wake)
+	Finished(uid types.UID) bool
+	// ComesBack reports whether a pod of that UID is ending, or has ended and is not
+	// forgotten. If so it is remembered that the UID is wanted again.
+	ComesBack(uid types.UID) bool
+}
+
+// Statuses keep what was told of each pod. None of the methods blocks.
+type Statuses interface {
+	Get(uid types.UID) (corev1.PodStatus, bool)
+	// Refuse makes the pod Failed.
+	Refuse(pod *corev1.Pod, reason, message string) corev1.PodStatus
+	// Forget lets a pod of that UID begin with a clean slate.
+	Forget(uid types.UID)
+}
+
+// Admitter says whether a new pod may run beside the others, which are admitted
+// and not finished, in no order. It is pure: it asks nobody and does not block.
+type Admitter interface {
+	Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict
+}
+
+// Recorder takes Kubernetes events. It does not block.
+type Recorder interface {
+	Record(event *corev1.Event)
+}
+
+// PodsConfig describes Pods.
+type PodsConfig struct {
+	Workers  Workers    // required
+	Statuses Statuses   // required
+	Admit    []Admitter // asked in this order until one refuses; default: all pods may run
+
+	// Alive reports, from memory, that a container or sandbox of the pod lives in the
+	// runtime, so that a pod that is new to the loop is adopted and not admitted.
+	// Default: none does.
+	Alive func(uid types.UID) bool
+
+	Recorder Recorder     // default: events are dropped
+	Logger   *slog.Logger // default: discard
+	Hooks    PodsHooks
+}
+
+// PodsHooks are called as pods are taken in. Any may be nil. They must not block.
+type PodsHooks struct {
+	Admitted func(pod *corev1.Pod)
+	Adopted  func(pod *corev1.Pod)
+	Refused  func(pod *corev1.Pod, reason, message string)
+}
+
+func (c *PodsConfig) fill() error {
+	var errs []error
+	if c.Workers == nil {
+		errs = append(errs, errors.New("syncloop: nil Workers"))
+	}
+	if c.Statuses == nil {
+		errs = append(errs, errors.New("syncloop: nil Statuses"))
+	}
+	if c.Alive == nil {
+		c.Alive = func(types.UID) bool { return false }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+// wanted is a pod that a source wants to run here.
+type wanted struct {
+	pod     *corev1.Pod
+	refused bool
+}
+
+// Pods is a Handler: it knows the pods that are wanted, admits new ones and hands
+// everything on to the workers. Wanted may be called from any goroutine, the other
+// methods from one at a time.
+type Pods struct {
+	cfg PodsConfig
+
+	// others are the pods that an admitter is told of. It may hold some that have
+	// ended since: what counts is made out anew before a pod is refused.
+	others roster
+	// removed are pods that were removed, and when, for as long as something of
+	// them may still be remembered elsewhere. One that comes back is a new pod.
+	removed map[types.UID]time.Time
+	looked  time.Time // when removed was last looked through
+
+	mu     sync.Mutex // guards wanted; only the loop writes it
+	wanted map[types.UID]*wanted
+}
+
+// NewPods returns Pods.
+func NewPods(cfg PodsConfig) (*Pods, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, wanted: map[types.UID]*wanted{}}, nil
+}
+
+// Change takes pods that were added, changed or removed. Mirror pods stand for
+// others and are nobody's work.
+func (p *Pods) Change(c podsource.Change) {
+	pods := slices.DeleteFunc(slices.Clone(c.Pods), podspec.IsMirror)
+	if c.Op == podsource.Add {
+		slices.SortStableFunc(pods, byCreation)
+	}
+	now := time.Now()
+	p.forgetRemoved(now)
+	for _, pod := range pods {
+		switch c.Op {
+		case podsource.Remove:
+			p.remove(pod.UID, now)
+		case podsource.Add:
+			p.add(pod, now)
+		default:
+			p.change(c.Op, pod, now)
+		}
+	}
+}
+
+func byCreation(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+}
+
+// forgetRemoved drops what was removed so long ago that nobody remembers it.
+func (p *Pods) forgetRemoved(now time.Time) {
+	if now.Sub(p.looked) < removedAge {
+		return
+	}
+	p.looked = now
+	maps.DeleteFunc(p.removed, func(_ types.UID, at time.Time) bool { return now.Sub(at) > removedAge })
+}
+
+// removedAge is longer than anybody remembers a pod that is gone.
+const removedAge = 10 * time.Minute
+
+// Wake passes on that a pod has to be looked at. Of one that no worker knows,
+// nothing comes: if it should not be there, housekeeping finds it.
+func (p *Pods) Wake(uid types.UID, why podworkers.Wake) { p.cfg.Workers.Wake(uid, why) }
+
+// Again adds pods anew that came back while they ended, if they are still wanted.
+func (p *Pods) Again(uids []types.UID) {
+	now := time.Now()
+	var pods []*corev1.Pod
+	for _, uid := range uids {
+		if w := p.get(uid); w != nil && !w.refused {
+			pods = append(pods, w.pod)
+		}
+	}
+	slices.SortStableFunc(pods, byCreation)
+	for _, pod := range pods {
+		p.removed[pod.UID] = now // as what it was
+		p.begin(pod, now)
+	}
+}
+
+// Wanted adds the UIDs of all pods that are wanted here, refused ones too, to set.
+func (p *Pods) Wanted(set map[types.UID]struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid := range p.wanted {
+		set[uid] = struct{}{}
+	}
+}
+
+func (p *Pods) get(uid types.UID) *wanted {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.wanted[uid]
+}
+
+func (p *Pods) set(uid types.UID, w *wanted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w == nil {
+		delete(p.wanted, uid)
+		return
+	}
+	p.wanted[uid] = w
+}
+
+func (p *Pods) remove(uid types.UID, now time.Time) {
+	w := p.get(uid)
+	if w == nil {
+		return
+	}
+	p.set(uid, nil)
+	p.others.drop(uid)
+	p.removed[uid] = now
+	if !w.refused { // else no worker ever had it
+		p.cfg.Workers.Update(podworkers.Update{Pod: w.pod, Kill: &podworkers.Kill{Deleted: true}, At: now})
+	}
+}
+
+// change takes a newer version of a pod. One that was refused stays refused.
+func (p *Pods) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
+	w := p.get(pod.UID)
+	if w == nil {
+		p.add(pod, now)
+		return
+	}
+	p.set(pod.UID, &wanted{pod: pod, refused: w.refused})
+	u := podworkers.Update{Op: podworkers.Change, Pod: pod, At: now}
+	switch {
+	case w.refused && op == podsource.Delete:
+		// It has ended as Failed. What is left to do is what follows an end.
+		p.set(pod.UID, &wanted{pod: pod})
+		u.Pod = p.withFormer(pod)
+	case w.refused:
+		return
+	case op == podsource.Reconcile:
+		u.Op = podworkers.Reconcile
+	}
+	if _, ok := p.others.pos[pod.UID]; ok {
+		p.others.put(pod)
+	}
+	p.cfg.Workers.Update(u)
+}
+
+// add takes a pod that was not wanted until now. If its UID was and is ending, it
+// has to wait: see Again.
+func (p *Pods) add(pod *corev1.Pod, now time.Time) {
+	if p.get(pod.UID) != nil {
+		p.change(podsource.Update, pod, now)
+		return
+	}
+	p.set(pod.UID, &wanted{pod: pod})
+	if !p.cfg.Workers.ComesBack(pod.UID) {
+		p.begin(pod, now)
+	}
+}
+
+// begin gives a pod to a worker: it is done for good, or runs already, or is
+// admitted; or it is refused.
+func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
+	u := podworkers.Update{Op: podworkers.Create, Pod: pod, At: now}
+	_, back := p.removed[pod.UID]
+	if back {
+		delete(p.removed, pod.UID)
+		p.cfg.Statuses.Forget(pod.UID)
+	} else {
+		u.Pod = p.withFormer(pod)
+	}
+	switch {
+	case over(u.Pod):
+		p.cfg.Workers.Update(u)
+		return
+	case !back && p.cfg.Alive(pod.UID):
+		if h := p.cfg.Hooks.Adopted; h != nil {
+			h(pod)
+		}
+	default:
+		if v := p.admit(pod); !v.OK {
+			p.refuse(pod, v, now)
+			return
+		}
+		if h := p.cfg.Hooks.Admitted; h != nil {
+			h(pod)
+		}
+	}
+	p.others.put(pod)
+	p.cfg.Workers.Update(u)
+}
+
+// over reports whether the pod is not to run, whatever room there is.
+func over(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod.Status) }
+
+func terminal(st corev1.PodStatus) bool {
+	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
+}
+
+// withFormer gives the pod the status that was told of it before, if that is a
+// terminal one: its source may not know, and it must not run twice.
+func (p *Pods) withFormer(pod *corev1.Pod) *corev1.Pod {
+	st, ok := p.cfg.Statuses.Get(pod.UID)
+	if !ok || !terminal(st) {
+		return pod
+	}
+	with := *pod
+	with.Status = st
+	return &with
+}
+
+// admit asks the admitters. What they are told of may have ended: that is made out
+// only when it would make a difference.
+func (p *Pods) admit(pod *corev1.Pod) podspec.Verdict {
+	v := p.ask(pod)
+	if v.OK {
+		return v
+	}
+	if !p.others.keep(func(o *corev1.Pod) bool { return !p.cfg.Workers.Finished(o.UID) }) {
+		return v
+	}
+	return p.ask(pod)
+}
+
+func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict {
+	for _, a := range p.cfg.Admit {
+		if v := a.Admit(pod, p.others.pods); !v.OK {
+			return v
+		}
+	}
+	return podspec.Admitted()
+}
+
+func (p *Pods) refuse(pod *corev1.Pod, v podspec.Verdict, now time.Time) {
+	p.set(pod.UID, &wanted{pod: pod, refused: true})
+	p.cfg.Statuses.Refuse(pod, v.Reason, v.Message)
+	p.cfg.Logger.Warn("pod refused", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name),
+		slog.String("uid", string(pod.UID)), slog.String("reason", v.Reason), slog.String("message", v.Message))
+	if p.cfg.Recorder != nil {
+		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, v.Message, now))
+	}
+	if h := p.cfg.Hooks.Refused; h != nil {
+		h(pod, v.Reason, v.Message)
+	}
+}

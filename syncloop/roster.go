@@ -1,0 +1,51 @@
+package syncloop
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// roster is a set of pods that can be had as a slice, in no order, and changed in
+// constant time. The zero value is empty.
+type roster struct {
+	pods []*corev1.Pod
+	pos  map[types.UID]int
+}
+
+// put adds a pod or takes its newer version.
+func (r *roster) put(pod *corev1.Pod) {
+	if i, ok := r.pos[pod.UID]; ok {
+		r.pods[i] = pod
+		return
+	}
+	if r.pos == nil {
+		r.pos = map[types.UID]int{}
+	}
+	r.pos[pod.UID] = len(r.pods)
+	r.pods = append(r.pods, pod)
+}
+
+// drop removes a pod if it is there.
+func (r *roster) drop(uid types.UID) {
+	i, ok := r.pos[uid]
+	if !ok {
+		return
+	}
+	last := len(r.pods) - 1
+	r.pods[i] = r.pods[last]
+	r.pos[r.pods[i].UID] = i
+	r.pods[last] = nil
+	r.pods = r.pods[:last]
+	delete(r.pos, uid)
+}
+
+// keep removes the pods that are not good any more, and reports whether any was.
+func (r *roster) keep(good func(*corev1.Pod) bool) (removed bool) {
+	for i := len(r.pods) - 1; i >= 0; i-- {
+		if pod := r.pods[i]; !good(pod) {
+			r.drop(pod.UID)
+			removed = true
+		}
+	}
+	return removed
+}
