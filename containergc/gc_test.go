@@ -403,6 +403,15 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 	}
 }
 
+func TestExplain(t *testing.T) {
+	n := crowded(3)
+	c := collector(t, containergc.Config{Containers: n, Standing: standings{}.of})
+	plan, err := c.Explain(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c0", "c1"}, ids(plan))
+	assert.Empty(t, n.removed)
+}
+
 func TestNew(t *testing.T) {
 	_, err := containergc.New(containergc.Config{Pace: -1})
 	for _, want := range []string{"nil Containers", "negative MinAge"} {

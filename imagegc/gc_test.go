@@ -348,6 +348,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 		s.slow = 10 * time.Second
 		c := collector(t, imagegc.Config{Images: s})
 		first, second, third := s.pull("a", 3), s.pull("b", 3), s.pull("c", 3)
+		fourth := s.pull("d", 1)
 		_, _ = c.Collect(t.Context())
 		time.Sleep(time.Hour)
 
@@ -361,6 +362,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 		require.NoError(t, c.Lease(t.Context(), "late", []string{"reg.io/a:1"}))
 		assert.Equal(t, 9*time.Second, time.Since(began), "until the removal is over")
 		assert.Equal(t, []string{first}, s.removed)
+		require.NoError(t, c.Lease(t.Context(), "early", []string{"reg.io/d:1"}))
 		s.run("reg.io/c:1") // by somebody who knows nothing of leases
 
 		synctest.Wait()
@@ -372,7 +374,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 		require.ErrorIs(t, c.Lease(ctx, "impatient", []string{"reg.io/b:1"}), context.DeadlineExceeded)
 		<-done
 		assert.Equal(t, []string{first, second}, s.removed)
-		assert.Equal(t, []string{third}, s.ids())
+		assert.Equal(t, []string{third, fourth}, s.ids())
 		c.Retain(func(uid types.UID) bool { return uid == "other" })
 	})
 }
@@ -411,6 +413,63 @@ func TestStartsAgainstCollection(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
+}
+
+// A runtime that tells no size of its file system, and one that takes a moment to
+// let go of an image.
+func TestMeasuring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		lag := &lagging{store: s}
+		c := collector(t, imagegc.Config{Images: lag, Measure: func(path string) (runtime.FSUsage, error) {
+			assert.Equal(t, "/images", path)
+			return runtime.FSUsage{CapacityBytes: 1000, AvailableBytes: lag.available()}, nil
+		}})
+		for i := range 8 {
+			s.pull(fmt.Sprint("app", i), 100)
+			_, err := c.Collect(t.Context())
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+		}
+		s.pull("big", 100)
+		result, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, result.Removed, 1, "it waits for the first before it takes a second")
+		assert.Equal(t, uint64(100), result.Freed)
+
+		lag.none = true
+		_, err = c.Collect(t.Context())
+		require.ErrorContains(t, err, "tells of none")
+	})
+}
+
+// lagging frees what was removed 300 ms later.
+type lagging struct {
+	*store
+
+	none bool
+	last uint64
+	at   time.Time
+}
+
+func (l *lagging) ImageFS(context.Context) (images, containers []runtime.FSUsage, err error) {
+	if l.none {
+		return nil, nil, nil
+	}
+	return []runtime.FSUsage{{Mountpoint: "/images", UsedBytes: 1}}, nil, nil
+}
+
+func (l *lagging) available() uint64 {
+	now := 1000 - l.used()
+	switch {
+	case now <= l.last || l.last == 0:
+		l.last, l.at = now, time.Time{}
+	case l.at.IsZero():
+		l.at = time.Now()
+	case time.Since(l.at) >= 300*time.Millisecond:
+		l.last, l.at = now, time.Time{}
+	}
+	return l.last
 }
 
 func TestRun(t *testing.T) {

@@ -17,6 +17,7 @@ func TestInitContainers(t *testing.T) {
 		{"the first with the sandbox", pod, newView(), "create 0; start i#0"},
 		{"one at a time", pod, newView(ready(0), running("i")), ""},
 		{"the next as soon as the former is done", pod, newView(ready(0), exited("i", 0)), "start j#0"},
+		{"one that runs out of turn is waited for", pod, newView(ready(0), running("i"), exited("j", 0)), ""},
 		{"then all regular ones", pod, newView(ready(0), exited("i", 0), exited("j", 0)), "start a#0; start b#0"},
 		{"a failure is tried again", pod, newView(ready(0), exited("i", 1)), "start i#1 step 1"},
 		{"a second failure waits", pod, newView(ready(0), exited("i", 1, attempt(1), step(1), ended(4*time.Second))), "wait i 6s"},

@@ -39,6 +39,7 @@ func TestRestartPolicies(t *testing.T) {
 			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: again}}
 		}), after(1), ""},
 		{"unknown under never", one(never), newView(ready(0), seen("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
+		{"unknown does not wait", one(never), newView(ready(0), seen("a", 3, runtime.Unknown, step(3)), running("b")), "kill a#3; start a#4 step 4"},
 		{"made but not started, under never", one(never), newView(ready(0), seen("a", 0, runtime.Created), running("b")), "remove a#0; start a#0"},
 		{"restart counts of a runtime that forgot", one(always), newView(ready(0), running("b"), restarts("a", 6)), "start a#7"}, // RT-13
 		{"restart counts: the higher counts", one(always), after(1, restarts("a", 4)), "start a#5 step 1"},
@@ -64,6 +65,7 @@ func TestUnhealthy(t *testing.T) {
 		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed})), ""},
 		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = t0.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
 		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), view(), "kill a#0"},
+		{"and may ask for more than its policy does", one(never, policy(corev1.ContainerRestartPolicyAlways), rule(allAgain, in, 137)), view(), "kill a#0"},
 		{
 			"on failure: a clean exit on being told to is no success", one(onFailure),
 			newView(ready(0), exited("a", 0, step(1), ended(time.Second)), running("b"), unwell("a#0")), "wait a 9s",

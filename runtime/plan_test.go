@@ -60,6 +60,10 @@ func TestSandbox(t *testing.T) {
 			"",
 		},
 		{
+			"a listing tells of no network mode", newPod(always, regular("a"), hostNetwork),
+			newView(ready(0), running("a"), func(v *runtime.View) { v.ObservedAt = time.Time{} }), "",
+		},
+		{
 			"host network has no address", newPod(always, regular("a"), hostNetwork),
 			newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs, s.HostNetwork = nil, true }), running("a")),
 			"",

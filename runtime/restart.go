@@ -25,8 +25,6 @@ func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, exitCode int32) ver
 	switch ruled := onRules(c, exitCode); {
 	case ruled == restartAll:
 		return restartAll
-	case kind == Sidecar:
-		return restart
 	case kind == Init && exitCode == 0:
 		return stay // it has done its work
 	case ruled == restart:
@@ -66,14 +64,14 @@ func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
 }
 
 // onFailure applies the policies alone: for a container whose exit code is not
-// known, or that no rule speaks of.
+// known, or that no rule speaks of. A sidecar is one by its own policy, Always.
 func onFailure(pod *corev1.Pod, c *corev1.Container, kind Kind, failed bool) verdict {
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*c.RestartPolicy)
 	}
 	switch {
-	case kind == Ephemeral, policy == corev1.RestartPolicyNever && kind != Sidecar:
+	case kind == Ephemeral, policy == corev1.RestartPolicyNever:
 		return stay
 	case policy == corev1.RestartPolicyOnFailure && !failed:
 		return stay
