@@ -415,63 +415,6 @@ func TestStartsAgainstCollection(t *testing.T) {
 	})
 }
 
-// A runtime that tells no size of its file system, and one that takes a moment to
-// let go of an image.
-func TestMeasuring(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(1000)
-		lag := &lagging{store: s}
-		c := collector(t, imagegc.Config{Images: lag, Measure: func(path string) (runtime.FSUsage, error) {
-			assert.Equal(t, "/images", path)
-			return runtime.FSUsage{CapacityBytes: 1000, AvailableBytes: lag.available()}, nil
-		}})
-		for i := range 8 {
-			s.pull(fmt.Sprint("app", i), 100)
-			_, err := c.Collect(t.Context())
-			require.NoError(t, err)
-			time.Sleep(time.Minute)
-		}
-		s.pull("big", 100)
-		result, err := c.Collect(t.Context())
-		require.NoError(t, err)
-		assert.Len(t, result.Removed, 1, "it waits for the first before it takes a second")
-		assert.Equal(t, uint64(100), result.Freed)
-
-		lag.none = true
-		_, err = c.Collect(t.Context())
-		require.ErrorContains(t, err, "tells of none")
-	})
-}
-
-// lagging frees what was removed 300 ms later.
-type lagging struct {
-	*store
-
-	none bool
-	last uint64
-	at   time.Time
-}
-
-func (l *lagging) ImageFS(context.Context) (images, containers []runtime.FSUsage, err error) {
-	if l.none {
-		return nil, nil, nil
-	}
-	return []runtime.FSUsage{{Mountpoint: "/images", UsedBytes: 1}}, nil, nil
-}
-
-func (l *lagging) available() uint64 {
-	now := 1000 - l.used()
-	switch {
-	case now <= l.last || l.last == 0:
-		l.last, l.at = now, time.Time{}
-	case l.at.IsZero():
-		l.at = time.Now()
-	case time.Since(l.at) >= 300*time.Millisecond:
-		l.last, l.at = now, time.Time{}
-	}
-	return l.last
-}
-
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
