@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,7 +120,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	)
 }
 
-// drainPods waits for the end and ends the pods then, if that is the policy.
+// drainPods waits for the end and ends the pods then, if that is the policy. What
+// is drained leaves nothing, so that the next agent starts it anew.
 func (a *Agent) drainPods(ctx context.Context) error {
 	<-ctx.Done()
 	if !a.shutdown.Drain {
@@ -131,8 +133,33 @@ func (a *Agent) drainPods(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, a.shutdown.Within)
 		defer cancel()
 	}
-	if err := a.workers.Drain(ctx, podworkers.Kill{Reclaimed: true}); err != nil {
+	err := a.drainNotAdopted(ctx)
+	err = errors.Join(err, a.workers.Drain(ctx, podworkers.Kill{Deleted: true, Reclaimed: true}))
+	for _, s := range a.workers.Snapshot() {
+		if s.Phase == podworkers.Finished {
+			a.statuses.Forget(s.UID)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("drain pods: %w", err)
+	}
+	return nil
+}
+
+// drainNotAdopted has pods of our sources ended that the loop had not come to
+// when it was stopped.
+func (a *Agent) drainNotAdopted(ctx context.Context) error {
+	pods, err := a.runtime.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("look for pods that were not adopted yet: %w", err)
+	}
+	for i := range pods {
+		p := &pods[i]
+		ours := func(s podsource.Named) bool { return len(p.Sandboxes) > 0 && p.Sandboxes[0].Source == s.Name }
+		if slices.ContainsFunc(a.sources, ours) && !a.workers.Known(p.UID) {
+			a.workers.Update(podworkers.Update{Orphan: p})
+			a.statuses.Forget(p.UID)
+		}
 	}
 	return nil
 }

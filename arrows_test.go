@@ -75,11 +75,11 @@ func TestArrows(t *testing.T) {
 
 // One file of each package says what the package is for.
 func TestEachPackageHasOnePackageComment(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Doc}}", "./...").Output()
+	out, err := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}}: {{.Doc}}{{end}}", "./...").Output()
 	require.NoError(t, err)
 	for line := range strings.Lines(string(out)) {
 		pkg, doc, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if doc == "" && !strings.Contains(pkg, "/testdata/") {
+		if pkg != "" && doc == "" && !strings.Contains(pkg, "/testdata/") {
 			t.Errorf("%s has no package comment", pkg)
 		}
 	}

@@ -1,0 +1,478 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/containerdtest"
+)
+
+const (
+	soon = 5 * time.Second  // what must not take long
+	long = 60 * time.Second // what takes as long as containerd and the machine do
+	tick = 50 * time.Millisecond
+)
+
+// world is one node with one agent under test.
+type world struct {
+	t         *testing.T
+	node      *containerdtest.Node
+	rt        cri.RuntimeServiceClient
+	bin       string
+	manifests string
+	root      string
+	logs      string
+	statuses  string
+	addr      string
+	extra     []string
+
+	cmd *exec.Cmd
+	out *os.File
+}
+
+func newWorld(t *testing.T, n *containerdtest.Node) *world {
+	w := &world{t: t, node: n, rt: cri.NewRuntimeServiceClient(n.Dial(t)), bin: bin}
+	w.root = filepath.Join(n.Shared, "agent")
+	w.logs = filepath.Join(n.Shared, "logs")
+	w.manifests, w.statuses = t.TempDir(), filepath.Join(t.TempDir(), "status")
+	w.addr = freeAddr(t)
+	t.Cleanup(func() { w.signal(syscall.SIGKILL) })
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	w.startWith(append([]string{
+		"-manifests", w.manifests, "-runtime-endpoint", w.node.Endpoint(), "-root-dir", w.root, "-pod-logs-dir", w.logs,
+		"-node-name", "node", "-listen", w.addr, "-status-dir", w.statuses, "-cgroup-root", w.node.CgroupParent, "-v", "4",
+	}, w.extra...)...)
+}
+
+func (w *world) startWith(args ...string) {
+	w.t.Helper()
+	out, err := os.CreateTemp(w.t.TempDir(), "agent-*.log")
+	require.NoError(w.t, err)
+	w.out = out
+	w.cmd = exec.Command(w.bin, args...)
+	w.cmd.Stdout, w.cmd.Stderr = out, out
+	require.NoError(w.t, w.cmd.Start())
+}
+
+// signal ends the agent and returns how it ended.
+func (w *world) signal(sig syscall.Signal) error {
+	if w.cmd == nil {
+		return nil
+	}
+	_ = w.cmd.Process.Signal(sig) // it may have ended by itself
+	err := w.cmd.Wait()
+	w.cmd = nil
+	if w.t.Failed() {
+		b, _ := os.ReadFile(w.out.Name())
+		w.t.Logf("the agent said:\n%s", b[max(0, len(b)-16<<10):])
+	}
+	_ = w.out.Close()
+	return err
+}
+
+// eventually waits until f stops returning an error.
+func (w *world) eventually(within time.Duration, f func() error) {
+	w.t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			b, _ := os.ReadFile(w.out.Name())
+			w.t.Logf("the agent said:\n%s", b[max(0, len(b)-16<<10):])
+			w.t.Fatalf("not within %v: %v", within, err)
+		}
+		time.Sleep(tick)
+	}
+}
+
+func (w *world) write(name, text string) {
+	w.t.Helper()
+	path := filepath.Join(w.manifests, name)
+	require.NoError(w.t, os.WriteFile(path+".new", []byte(text), 0o600))
+	require.NoError(w.t, os.Rename(path+".new", path))
+}
+
+// manifest is a pod that runs for long and ends at once when told to.
+func (w *world) manifest(name, env string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 2
+  volumes:
+  - {name: scratch, emptyDir: {}}
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: IfNotPresent
+    command: ["sh", "-c", "trap 'exit 0' TERM; echo started $VERSION; sleep 3600 & wait"]
+    env: [{name: VERSION, value: %q}]
+    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 500m, memory: 64Mi}}
+    volumeMounts: [{name: scratch, mountPath: /scratch}]
+`, name, w.node.Busybox, env)
+}
+
+// containers are the runtime's containers by pod name.
+func (w *world) containers() (map[string][]*cri.Container, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	r, err := w.rt.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	byPod := map[string][]*cri.Container{}
+	for _, c := range r.GetContainers() {
+		name := c.GetLabels()["io.kubernetes.pod.name"]
+		byPod[name] = append(byPod[name], c)
+	}
+	return byPod, nil
+}
+
+// running returns an error until exactly the pods of these names run, one
+// container each.
+func (w *world) running(names ...string) error {
+	have, err := w.containers()
+	if err != nil {
+		return err
+	}
+	for name, cs := range have {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("pod %s has %d containers and should be gone", name, len(cs))
+		}
+	}
+	for _, name := range names {
+		if len(have[name]) != 1 || have[name][0].GetState() != cri.ContainerState_CONTAINER_RUNNING {
+			return fmt.Errorf("pod %s has containers %v", name, have[name])
+		}
+	}
+	return nil
+}
+
+func (w *world) get(path string) (int, []byte, error) {
+	client := http.Client{Timeout: soon}
+	r, err := client.Get("http://" + w.addr + path)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return r.StatusCode, b, err
+}
+
+// phases are what /pods tells.
+func (w *world) phases() (map[string]corev1.PodPhase, error) {
+	_, b, err := w.get("/pods")
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%w in %q", err, b)
+	}
+	told := map[string]corev1.PodPhase{}
+	for _, p := range list.Items {
+		told[p.Name] = p.Status.Phase
+	}
+	return told, nil
+}
+
+// filed are the phases in the status folder.
+func (w *world) filed() (map[string]corev1.PodPhase, error) {
+	files, err := filepath.Glob(filepath.Join(w.statuses, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	told := map[string]corev1.PodPhase{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		var p corev1.Pod
+		if err := json.Unmarshal(b, &p); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		if want := p.Namespace + "_" + p.Name + "_" + string(p.UID) + ".json"; filepath.Base(f) != want {
+			return nil, fmt.Errorf("file %s should be %s", f, want)
+		}
+		told[p.Name] = p.Status.Phase
+	}
+	return told, nil
+}
+
+// toldRunning returns an error until /pods and the status folder tell exactly
+// these pods, as Running.
+func (w *world) toldRunning(names ...string) error {
+	for where, ask := range map[string]func() (map[string]corev1.PodPhase, error){"/pods": w.phases, "status-dir": w.filed} {
+		told, err := ask()
+		if err != nil {
+			return err
+		}
+		have := slices.Sorted(maps.Keys(told))
+		want := slices.Sorted(slices.Values(names))
+		if !slices.Equal(have, want) {
+			return fmt.Errorf("%s tells of %v, want %v", where, have, want)
+		}
+		for name, phase := range told {
+			if phase != corev1.PodRunning {
+				return fmt.Errorf("%s tells %s of %s", where, phase, name)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) up(names ...string) {
+	w.t.Helper()
+	w.eventually(long, func() error { return w.running(names...) })
+	w.eventually(soon, func() error { return w.toldRunning(names...) })
+}
+
+// identity is what must not change of a container that is left alone.
+func (w *world) identity() map[string]string {
+	have, err := w.containers()
+	require.NoError(w.t, err)
+	ids := map[string]string{}
+	for name, cs := range have {
+		for _, c := range cs {
+			ids[name] += fmt.Sprintf("%s attempt %d created %d;", c.GetId(), c.GetMetadata().GetAttempt(), c.GetCreatedAt())
+		}
+	}
+	return ids
+}
+
+func ten() (names []string) {
+	for i := range 10 {
+		names = append(names, fmt.Sprintf("p%d-node", i))
+	}
+	return names
+}
+
+// TestPodsOnContainerd is the whole way of a pod on a real runtime: up, edited,
+// removed, broken; the agent killed; the runtime gone for a while; the end.
+func TestPodsOnContainerd(t *testing.T) {
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		w := newWorld(t, n)
+		for i := range 10 {
+			w.write(fmt.Sprintf("p%d.yaml", i), w.manifest(fmt.Sprintf("p%d", i), "1"))
+		}
+		w.start()
+		all := ten()
+		w.up(all...)
+		t.Run("resources, logs and mounts reach the runtime", func(t *testing.T) { w.checkContainer(t, "p0-node") })
+		t.Run("SR-3 an edited pod ends wholly before its successor starts", w.edit)
+		t.Run("SR-4 garbage harms nobody", w.garbage)
+		t.Run("SR-4 a removed pod leaves nothing", w.remove)
+		left := all[:9]
+		t.Run("AG-4 kill -9 of the agent", func(t *testing.T) {
+			before := w.identity()
+			w.signal(syscall.SIGKILL)
+			w.start()
+			w.eventually(long, func() error { return w.toldRunning(left...) })
+			w.holds(2*time.Second, func() { require.Equal(t, before, w.identity()) })
+		})
+		t.Run("AG-3 a second agent is refused", w.second)
+		t.Run("SL-2 the runtime goes away and comes back", w.outage)
+		left = append(left, "new-node")
+		t.Run("SL-7 SIGTERM leaves the pods", func(t *testing.T) {
+			before := w.identity()
+			require.NoError(t, w.signal(syscall.SIGTERM), "a clean end")
+			require.Equal(t, before, w.identity())
+		})
+		t.Run("drain ends them", func(t *testing.T) {
+			w.extra = []string{"-drain"}
+			w.start()
+			w.eventually(long, func() error { return w.toldRunning(left...) })
+			require.NoError(t, w.signal(syscall.SIGTERM))
+			require.NoError(t, w.running())
+			require.Empty(t, w.podCgroups())
+		})
+	})
+}
+
+// holds checks f for a while: that something does not happen shows in time only.
+func (w *world) holds(d time.Duration, f func()) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(tick) {
+		f()
+	}
+}
+
+func (w *world) checkContainer(t *testing.T, pod string) {
+	have, err := w.containers()
+	require.NoError(t, err)
+	r, err := w.rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: have[pod][0].GetId(), Verbose: true})
+	require.NoError(t, err)
+	log, err := os.ReadFile(r.GetStatus().GetLogPath())
+	require.NoError(t, err)
+	require.Contains(t, string(log), "started 1")
+	require.Equal(t, "0.log", filepath.Base(r.GetStatus().GetLogPath())) // RT-13
+	var info struct{ Pid int }
+	require.NoError(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
+	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.Pid))
+	require.NoError(t, err)
+	memory := cgroupOf(string(cgroups), "memory")
+	require.Contains(t, memory, w.node.CgroupParent+"/kubepods/burstable/pod")
+	limit, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/memory", memory, "memory.limit_in_bytes"))
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(64<<20), strings.TrimSpace(string(limit)))
+	cpu := filepath.Join("/sys/fs/cgroup/cpu", cgroupOf(string(cgroups), "cpu"))
+	for file, want := range map[string]string{"cpu.shares": "10", "cpu.cfs_quota_us": "50000"} {
+		b, err := os.ReadFile(filepath.Join(cpu, file))
+		require.NoError(t, err)
+		require.Equal(t, want, strings.TrimSpace(string(b)), file)
+	}
+}
+
+func cgroupOf(text, controller string) string {
+	for line := range strings.Lines(text) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), controller) {
+			return f[2]
+		}
+	}
+	return ""
+}
+
+func (w *world) edit(t *testing.T) {
+	before, err := w.containers()
+	require.NoError(t, err)
+	old := before["p1-node"][0]
+	w.write("p1.yaml", w.manifest("p1", "2"))
+	var now *cri.Container
+	w.eventually(long, func() error {
+		have, err := w.containers()
+		if err != nil {
+			return err
+		}
+		for _, c := range have["p1-node"] {
+			if c.GetId() != old.GetId() && c.GetState() == cri.ContainerState_CONTAINER_RUNNING {
+				now = c
+				return nil
+			}
+			if c.GetId() != old.GetId() && len(have["p1-node"]) > 1 {
+				return fmt.Errorf("the new container is there beside the old one: %v", have["p1-node"])
+			}
+		}
+		return fmt.Errorf("no new container in %v", have["p1-node"])
+	})
+	require.NotEqual(t, old.GetLabels()["io.kubernetes.pod.uid"], now.GetLabels()["io.kubernetes.pod.uid"])
+	have, err := w.containers()
+	require.NoError(t, err)
+	require.Len(t, have["p1-node"], 1, "nothing of the old pod is left when the new one runs")
+	w.eventually(soon, func() error { return w.toldRunning(ten()...) })
+}
+
+func (w *world) garbage(t *testing.T) {
+	before := w.identity()
+	w.write("p2.yaml", "\x00 not: [a manifest")
+	w.eventually(soon, func() error {
+		code, b, err := w.get("/faults")
+		if err != nil || code != http.StatusOK || !strings.Contains(string(b), "p2.yaml") {
+			return fmt.Errorf("faults: %d %s: %w", code, b, err)
+		}
+		return nil
+	})
+	w.holds(3*time.Second, func() { require.Equal(t, before, w.identity()) })
+	w.write("p2.yaml", w.manifest("p2", "1"))
+	w.eventually(soon, func() error {
+		if _, b, err := w.get("/faults"); err != nil || strings.Contains(string(b), "p2.yaml") {
+			return fmt.Errorf("faults: %s: %w", b, err)
+		}
+		return nil
+	})
+	require.Equal(t, before, w.identity(), "the same content is the same pod")
+}
+
+func (w *world) podCgroups() (found []string) {
+	for _, c := range w.node.Cgroups() {
+		if strings.HasPrefix(filepath.Base(c), "pod") {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+func (w *world) remove(t *testing.T) {
+	have, err := w.containers()
+	require.NoError(t, err)
+	uid := have["p9-node"][0].GetLabels()["io.kubernetes.pod.uid"]
+	require.NotEmpty(t, uid)
+	require.NoError(t, os.Remove(filepath.Join(w.manifests, "p9.yaml")))
+	w.eventually(soon, func() error {
+		if err := w.running(ten()[:9]...); err != nil {
+			return err
+		}
+		r, err := w.rt.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+		if err != nil || len(r.GetItems()) > 0 {
+			return fmt.Errorf("sandboxes %v: %w", r.GetItems(), err)
+		}
+		for what, list := range map[string][]string{"mount": w.node.Mounts(), "cgroup": w.podCgroups()} {
+			for _, p := range list {
+				if strings.Contains(p, uid) {
+					return fmt.Errorf("%s %s is left", what, p)
+				}
+			}
+		}
+		for _, pattern := range []string{w.logs + "/*" + uid + "*", w.root + "/pods/" + uid, w.statuses + "/*" + uid + "*"} {
+			if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+				return fmt.Errorf("%v is left: %w", left, err)
+			}
+		}
+		return w.toldRunning(ten()[:9]...)
+	})
+}
+
+func (w *world) second(t *testing.T) {
+	cmd := exec.Command(w.bin, "-manifests", w.manifests, "-runtime-endpoint", w.node.Endpoint(), "-root-dir", w.root, "-pod-logs-dir", w.logs, "-listen", "")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), fmt.Sprintf("process %d", w.cmd.Process.Pid))
+}
+
+func (w *world) outage(t *testing.T) {
+	before := w.identity()
+	w.node.StopDaemon(t, syscall.SIGTERM)
+	stopped := time.Now()
+	w.write("new.yaml", w.manifest("new", "1"))
+	w.eventually(soon, func() error {
+		code, b, err := w.get("/healthz?verbose")
+		if err != nil || code == http.StatusOK || !strings.Contains(string(b), "runtime") {
+			return fmt.Errorf("health: %d %s: %w", code, b, err)
+		}
+		return nil
+	})
+	w.holds(time.Until(stopped.Add(20*time.Second)), func() { require.NoError(t, w.cmd.Process.Signal(syscall.Signal(0))) })
+	w.node.StartDaemon(t)
+	w.eventually(long, func() error { return w.running(append(ten()[:9], "new-node")...) })
+	w.eventually(soon, func() error {
+		if code, b, err := w.get("/healthz"); err != nil || code != http.StatusOK {
+			return fmt.Errorf("health: %d %s: %w", code, b, err)
+		}
+		return nil
+	})
+	after := w.identity()
+	delete(after, "new-node")
+	require.Equal(t, before, after, "nothing was restarted that need not be")
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/server"
+	"github.com/sublet-dev/agent/status"
+)
+
+// run is the daemon: it blocks until ctx is done and returns nil after a clean
+// end.
+func run(ctx context.Context, f flags, out io.Writer) error {
+	log := f.logger(out)
+	opts, err := options(f, log)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(opts...)
+	if err != nil {
+		return err
+	}
+	if f.listen == "" {
+		return a.Run(ctx)
+	}
+	srv, err := server.New(server.Config{
+		Addr: f.listen, Pods: a.Pods, Faults: faults(a), Logger: log,
+		Checks: []server.Check{{Name: "agent", Well: a.Healthy}},
+	})
+	if err != nil {
+		return err
+	}
+	return together(ctx, a.Run, srv.Run)
+}
+
+// together runs both until ctx is done or one of them ends. The second outlives
+// the first, so that it can be asked while pods are drained.
+func together(ctx context.Context, first, second func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	after, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer done()
+	var wg sync.WaitGroup
+	var err error
+	wg.Go(func() {
+		err = second(after)
+		cancel()
+	})
+	errFirst := first(ctx)
+	done()
+	wg.Wait()
+	return errors.Join(errFirst, err)
+}
+
+// options turns flags into the agent's options.
+func options(f flags, log *slog.Logger) ([]agent.Option, error) {
+	ip, err := f.ip()
+	if err != nil {
+		return nil, err
+	}
+	opts := []agent.Option{
+		agent.WithNodeName(f.nodeName),
+		agent.WithRootDir(f.rootDir),
+		agent.WithLogger(log),
+		agent.WithRecorder(recorder{log}),
+		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
+		agent.WithTiming(agent.Timing{Resync: f.syncFrequency}),
+		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
+		agent.WithNode(agent.Node{
+			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot,
+			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain,
+		}),
+	}
+	if f.manifests != "" {
+		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
+	}
+	if f.manifestURL != "" {
+		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Interval: f.httpCheck})
+		if err != nil {
+			return nil, fmt.Errorf("-manifest-url: %w", err)
+		}
+		opts = append(opts, agent.WithSource("http", src))
+	}
+	if f.runtimeEndpoint != "" {
+		images := []string{}
+		if f.imageEndpoint != "" {
+			images = append(images, f.imageEndpoint)
+		}
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...))
+	}
+	if f.statusDir != "" {
+		sink, err := status.NewFileSink(f.statusDir)
+		if err != nil {
+			return nil, fmt.Errorf("-status-dir: %w", err)
+		}
+		opts = append(opts, agent.WithStatusSink(sink))
+	}
+	return opts, nil
+}
+
+// ip is this node's address: the flag's, or the first one that is not loopback.
+func (f *flags) ip() (string, error) {
+	if f.nodeIP != "" {
+		return f.nodeIP, nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", fmt.Errorf("find this node's address, or give -node-ip: %w", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			return n.IP.String(), nil
+		}
+	}
+	return "127.0.0.1", nil
+}
+
+func faults(a *agent.Agent) func() []server.Fault {
+	return func() (all []server.Fault) {
+		for _, f := range a.Faults() {
+			all = append(all, server.Fault{Where: f.Where, Error: f.Err.Error(), Since: f.At})
+		}
+		return all
+	}
+}
+
+// recorder logs Kubernetes events.
+type recorder struct{ log *slog.Logger }
+
+func (r recorder) Record(e *corev1.Event) {
+	level := slog.LevelInfo
+	if e.Type == corev1.EventTypeWarning {
+		level = slog.LevelWarn
+	}
+	r.log.LogAttrs(context.Background(), level, "event",
+		slog.String("namespace", e.InvolvedObject.Namespace), slog.String("pod", e.InvolvedObject.Name),
+		slog.String("reason", e.Reason), slog.String("message", e.Message), slog.Int("count", int(e.Count)),
+		slog.Time("since", e.FirstTimestamp.Truncate(time.Second)))
+}
