@@ -24,7 +24,9 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	config, err := t.containerConfig(ctx, spec, a, image)
-	if err != nil {
+	if _, named := errors.AsType[*reasoned](err); named {
+		return err // an image volume's
+	} else if err != nil {
 		return &reasoned{"CreateContainerConfigError", err}
 	}
 	if err := t.hold(ctx); err != nil {

@@ -1,0 +1,158 @@
+package cri
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func (f *fake) ListContainerStats(context.Context, *v1.ListContainerStatsRequest) (*v1.ListContainerStatsResponse, error) {
+	return &v1.ListContainerStatsResponse{Stats: f.stats()}, nil
+}
+
+func (f *fake) StreamContainerStats(_ *v1.StreamContainerStatsRequest, s grpc.ServerStreamingServer[v1.StreamContainerStatsResponse]) error {
+	if !f.streams {
+		return status.Error(codes.Unimplemented, "no streams")
+	}
+	return s.Send(&v1.StreamContainerStatsResponse{ContainerStats: f.stats()})
+}
+
+func (f *fake) stats() []*v1.ContainerStats {
+	n := func(v uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: v} }
+	whose := func(id string) *v1.ContainerAttributes {
+		return &v1.ContainerAttributes{Id: id, Metadata: &v1.ContainerMetadata{Name: "main"}, Labels: map[string]string{runtime.LabelPodUID: "uid-1"}}
+	}
+	return []*v1.ContainerStats{
+		{
+			Attributes: whose("runs"),
+			Cpu:        &v1.CpuUsage{Timestamp: 10, UsageCoreNanoSeconds: n(5), UsageNanoCores: n(6)},
+			Memory:     &v1.MemoryUsage{Timestamp: 11, WorkingSetBytes: n(100), AvailableBytes: n(50), UsageBytes: n(120), RssBytes: n(90), PageFaults: n(3), MajorPageFaults: n(1)},
+			WritableLayer: &v1.FilesystemUsage{
+				Timestamp: 12, UsedBytes: n(7), InodesUsed: n(2),
+			},
+		},
+		{Attributes: whose("ended"), WritableLayer: &v1.FilesystemUsage{Timestamp: 12, UsedBytes: n(9)}},
+		{Attributes: &v1.ContainerAttributes{Id: "foreign"}},
+	}
+}
+
+func (f *fake) RuntimeConfig(context.Context, *v1.RuntimeConfigRequest) (*v1.RuntimeConfigResponse, error) {
+	if f.streams {
+		return &v1.RuntimeConfigResponse{}, nil
+	}
+	return &v1.RuntimeConfigResponse{Linux: &v1.LinuxRuntimeConfiguration{CgroupDriver: v1.CgroupDriver_CGROUPFS}}, nil
+}
+
+func (f *fake) ReopenContainerLog(_ context.Context, r *v1.ReopenContainerLogRequest) (*v1.ReopenContainerLogResponse, error) {
+	if r.ContainerId != "ct-1" {
+		return nil, status.Error(codes.NotFound, "no such container")
+	}
+	return &v1.ReopenContainerLogResponse{}, nil
+}
+
+func TestContainerStats(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		f := newFake()
+		f.streams = streams
+		got, err := f.client(t, Config{}).ContainerStats(t.Context())
+		require.NoError(t, err)
+		at := func(ns int64) time.Time { return time.Unix(0, ns) }
+		assert.Equal(t, []runtime.ContainerUsage{
+			{
+				PodUID: "uid-1", ID: "runs", Name: "main", Running: true,
+				Memory:   runtime.MemoryUsage{At: at(11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
+				CPU:      runtime.CPUUsage{At: at(10), Nanos: 5, NanoRate: 6},
+				Writable: runtime.DiskUsage{At: at(12), Bytes: 7, Inodes: 2},
+			},
+			{PodUID: "uid-1", ID: "ended", Name: "main", Writable: runtime.DiskUsage{At: at(12), Bytes: 9}},
+		}, got)
+	}
+}
+
+func TestCgroupDriver(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	driver, err := c.CgroupDriver(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "cgroupfs", driver)
+	f.streams = true
+	_, err = c.CgroupDriver(t.Context())
+	assert.ErrorIs(t, err, runtime.ErrUnsupported)
+}
+
+func TestReopenLog(t *testing.T) {
+	c := newFake().client(t, Config{})
+	require.NoError(t, c.ReopenLog(t.Context(), "ct-1"))
+	assert.ErrorIs(t, c.ReopenLog(t.Context(), "ct-2"), runtime.ErrNotFound)
+}
+
+// RT-11: an image volume's image is fetched by its own policy, beside the
+// container's, and mounted by its id.
+func TestImageVolumes(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	pod := onePod("main")
+	pod.Spec.Volumes = []corev1.Volume{{Name: "model", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "lab/model:2", PullPolicy: corev1.PullAlways}}}}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "model", MountPath: "/model"}, {Name: "model", MountPath: "/again"}}
+	m := runtime.Materials{Volumes: map[string]runtime.Volume{"model": {Image: "lab/model:2"}}}
+	require.Empty(t, f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), m).Failures)
+	require.Len(t, f.pulls, 1)
+	for _, cfg := range f.configs {
+		require.Len(t, cfg.GetMounts(), 2)
+		assert.Equal(t, "sha256:lab/model:2", cfg.GetMounts()[0].GetImage().GetImage())
+	}
+
+	// One that cannot be had is named with its reason.
+	pod.Spec.Volumes[0].Image.PullPolicy = corev1.PullNever
+	f = newFake()
+	f.addImage(busybox)
+	applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), m)
+	assert.ErrorContains(t, applied.Failures["main"].Err, `volume "model"`)
+	assert.Equal(t, "ErrImageNeverPull", applied.Failures["main"].Reason)
+}
+
+// RT-7: an ephemeral container sees the processes of the container that runs.
+func TestEphemeralTarget(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	seen := running(t, f, c, pod)
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+		TargetContainerName:      "main",
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: busybox},
+	}}
+	// Another process carries on: it knows nothing of the sandbox yet.
+	other := f.client(t, Config{})
+	plan := []runtime.Action{{Verb: runtime.StartContainer, Container: "debug", Kind: runtime.Ephemeral}}
+	require.Empty(t, other.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	again, err := other.Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	debug := f.configs[again.Latest("debug").ID]
+	assert.Equal(t, seen.Containers[0].ID, debug.GetLinux().GetSecurityContext().GetNamespaceOptions().GetTargetId())
+	assert.Equal(t, runtime.Ephemeral, again.Latest("debug").Kind)
+
+	f.mu.Lock()
+	f.exit(seen.Containers[0].ID, 0)
+	f.mu.Unlock()
+	plan[0].Attempt = 1
+	applied := other.Apply(t.Context(), pod, plan, runtime.Materials{})
+	assert.ErrorIs(t, applied.Failures["debug"].Err, runtime.ErrNotReady)
+}
+
+// Without a ready sandbox nothing is started.
+func TestNoStartWithoutASandbox(t *testing.T) {
+	f := newFake()
+	applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main"))[1:], runtime.Materials{})
+	require.ErrorIs(t, applied.Failures[""].Err, runtime.ErrNotReady)
+	assert.Zero(t, f.count("CreateContainer"))
+}
