@@ -142,7 +142,7 @@ func (a *Agent) makeSyncer() error {
 
 func (a *Agent) makeWorkers() (err error) {
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a.syncer, Seen: a.pleg, Resync: a.timing.Resync,
+		Syncer: a.syncer, Seen: a.pleg, Resync: a.timing.Resync, BackOff: a.timing.Retry, Jitter: a.timing.Jitter,
 		Ended:     func(uid types.UID) bool { return !a.alive(uid) },
 		Due:       func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
 		Inspect:   a.pleg.Touch,

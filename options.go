@@ -81,6 +81,8 @@ type Node struct {
 type Timing struct {
 	Resync       time.Duration // between looks at a pod of which nothing is heard; 1 min
 	Housekeeping time.Duration // between looks for what nobody wants any more; 2 s
+	Retry        time.Duration // after a turn of a pod that failed; 10 s
+	Jitter       float64       // by which share of themselves Resync and Retry are lengthened at most; 0.5
 }
 
 // WithNodeName sets the node's name, which becomes part of the identity of
@@ -269,8 +271,8 @@ func WithHooks(h Hooks) Option {
 // WithTiming sets intervals.
 func WithTiming(t Timing) Option {
 	return func(s *settings) error {
-		if t.Resync < 0 || t.Housekeeping < 0 {
-			return fmt.Errorf("timing: negative interval in %+v", t)
+		if t.Resync < 0 || t.Housekeeping < 0 || t.Retry < 0 || t.Jitter < 0 {
+			return fmt.Errorf("timing: a negative figure in %+v", t)
 		}
 		s.timing = t
 		return nil
