@@ -86,6 +86,6 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 func (l *Loop) check(ctx context.Context) check {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.CheckPeriod)
 	defer cancel()
-	at := time.Now()
-	return check{at: at, err: l.cfg.Ready(ctx)}
+	err := l.cfg.Ready(ctx)
+	return check{at: time.Now(), err: err}
 }

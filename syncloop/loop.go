@@ -167,6 +167,9 @@ func (l *Loop) Due(uid types.UID, at time.Time) {
 // Ended says that a pod has come to its end, so that it is tidied up after at
 // once. It does not block.
 func (l *Loop) Ended(uid types.UID) {
+	if l.cfg.Keeper == nil {
+		return
+	}
 	l.mu.Lock()
 	l.ended = append(l.ended, uid)
 	l.mu.Unlock()

@@ -25,6 +25,7 @@ var ErrStuck = errors.New("the loop does not turn")
 type runner struct {
 	*Loop
 	gate   gate
+	told   bool // that the gate is open
 	checks chan check
 	kept   chan []types.UID // what a housekeeping found; it has one slot
 	busy   bool             // a housekeeping is under way
@@ -165,14 +166,14 @@ func (r *runner) keep(work func(Keeper) []types.UID) {
 // rest ends a turn: it notes how the loop is and sets the timer of the next.
 func (r *runner) rest() {
 	now := time.Now()
-	was := r.gate.open
 	var fault error
 	if r.cfg.Ready == nil {
 		r.gate.open = true
 	} else {
 		fault = r.gate.judge(now, r.cfg.Patience)
 	}
-	if was != r.gate.open {
+	if r.told != r.gate.open {
+		r.told = r.gate.open
 		r.cfg.Logger.Info("runtime readiness changed", slog.Bool("ready", r.gate.open), slog.Any("error", fault))
 		if h := r.cfg.Hooks.RuntimeReady; h != nil {
 			h(fault)

@@ -1,0 +1,197 @@
+package syncloop
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+type Pod = corev1.Pod
+
+func newPod(uid string, change ...func(*Pod)) *Pod {
+	p := &Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "ns", Name: uid}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func created(sec int64) func(*Pod) {
+	return func(p *Pod) { p.CreationTimestamp = metav1.Unix(sec, 0) }
+}
+
+func inPhase(ph corev1.PodPhase) func(*Pod) { return func(p *Pod) { p.Status.Phase = ph } }
+
+func from(source string) func(*Pod) {
+	return func(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationSource: source} }
+}
+
+func deleting(p *Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+
+// diary is what happened, line by line.
+type diary struct {
+	mu    sync.Mutex
+	began time.Time
+	lines []string
+}
+
+func (d *diary) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	line := fmt.Sprintf(format, args...)
+	if !d.began.IsZero() {
+		line = fmt.Sprint(time.Since(d.began)) + " " + line
+	}
+	d.lines = append(d.lines, line)
+}
+
+func (d *diary) take() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lines := d.lines
+	d.lines = nil
+	return lines
+}
+
+// fakeWorkers writes down what it is asked for.
+type fakeWorkers struct {
+	diary
+	states map[types.UID]podworkers.State
+	again  []types.UID
+	full   bool
+}
+
+func (f *fakeWorkers) Update(u podworkers.Update) {
+	switch {
+	case u.Orphan != nil:
+		f.note("orphan %s", u.Orphan.UID)
+	case u.Kill != nil && u.Kill.Deleted:
+		f.note("remove %s", u.Pod.UID)
+	default:
+		op := map[podworkers.Op]string{podworkers.Create: "create", podworkers.Change: "change", podworkers.Reconcile: "reconcile"}[u.Op]
+		f.note("%s %s %s", op, u.Pod.UID, u.Pod.Status.Phase)
+	}
+}
+
+func (f *fakeWorkers) Wake(uid types.UID, why podworkers.Wake) { f.note("wake %s %v", uid, why) }
+
+func (f *fakeWorkers) Finished(uid types.UID) bool { return f.states[uid].Over }
+
+func (f *fakeWorkers) ComesBack(uid types.UID) bool {
+	if f.states[uid].Phase == podworkers.Syncing {
+		return false
+	}
+	f.note("comes back %s", uid)
+	return true
+}
+
+func (f *fakeWorkers) State(uid types.UID) (podworkers.State, bool) {
+	st, ok := f.states[uid]
+	return st, ok
+}
+
+func (f *fakeWorkers) Settle(uid types.UID, wanted bool) bool {
+	f.note("settle %s %v", uid, wanted)
+	return wanted
+}
+
+func (f *fakeWorkers) SyncKnown(_ map[types.UID]struct{}, full bool) []types.UID {
+	f.full = full
+	return f.again
+}
+
+type fakeStatuses struct {
+	*diary
+	told map[types.UID]corev1.PodStatus
+}
+
+func (f fakeStatuses) Get(uid types.UID) (corev1.PodStatus, bool) {
+	st, ok := f.told[uid]
+	return st, ok
+}
+
+func (f fakeStatuses) Refuse(pod *Pod, reason, message string) corev1.PodStatus {
+	f.note("refuse %s: %s: %s", pod.UID, reason, message)
+	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: message}
+	f.told[pod.UID] = st
+	return st
+}
+
+func (f fakeStatuses) Forget(uid types.UID) {
+	f.note("forget %s", uid)
+	delete(f.told, uid)
+}
+
+// room admits as many pods as fit.
+type room int
+
+func (r room) Admit(_ *Pod, others []*Pod) podspec.Verdict {
+	if len(others) >= int(r) {
+		return podspec.Refused("OutOfpods", fmt.Sprintf("%d pods are here", len(others)))
+	}
+	return podspec.Admitted()
+}
+
+type recorder struct{ events []*corev1.Event }
+
+func (r *recorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
+
+// backlog is Events or Probes.
+type backlog[E any] struct {
+	mu     sync.Mutex
+	queue  []E
+	notify chan struct{}
+}
+
+func newBacklog[E any]() *backlog[E] { return &backlog[E]{notify: make(chan struct{}, 1)} }
+
+func (b *backlog[E]) put(es ...E) {
+	b.mu.Lock()
+	b.queue = append(b.queue, es...)
+	b.mu.Unlock()
+	signal(b.notify)
+}
+
+func (b *backlog[E]) Notify() <-chan struct{} { return b.notify }
+
+func (b *backlog[E]) Drain() []E {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queue
+	b.queue = nil
+	return q
+}
+
+var (
+	_ Events = newBacklog[pleg.Event]()
+	_ Probes = newBacklog[types.UID]()
+)
+
+// fakeSources hold what is wanted by sources.
+type fakeSources struct {
+	unready map[string]bool
+	pods    []*Pod
+}
+
+func (f *fakeSources) Ready(source string) bool {
+	if source == "" {
+		return len(f.unready) == 0
+	}
+	return !f.unready[source]
+}
+
+func (f *fakeSources) Holds(source, _, _ string) bool { return !f.Ready(source) }
+func (f *fakeSources) Pods() []*Pod                   { return f.pods }
+
+func seenPod(uid, source string) runtime.Pod {
+	return runtime.Pod{UID: types.UID(uid), Namespace: "ns", Name: uid, Sandboxes: []runtime.Sandbox{{ID: "s" + uid, Source: source}}}
+}

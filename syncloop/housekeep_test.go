@@ -1,0 +1,197 @@
+package syncloop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+type house struct {
+	*Housekeeper
+	w       *fakeWorkers
+	pods    *pods
+	sources *fakeSources
+	seen    []runtime.Pod
+	kept    map[types.UID]error // what the store has, and what its removal comes to
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	h := &house{pods: newPods(t), sources: &fakeSources{}, kept: map[types.UID]error{}}
+	h.w = h.pods.w
+	var err error
+	h.Housekeeper, err = NewHousekeeper(HousekeeperConfig{
+		Lives: h.w, Pods: h.pods.Pods, Sources: h.sources, Runtime: func() []runtime.Pod { return h.seen },
+		Stores: []Store{{
+			Name: "things",
+			Known: func() (uids []types.UID, err error) {
+				for uid := range h.kept {
+					uids = append(uids, uid)
+				}
+				return uids, nil
+			},
+			Remove: func(_ context.Context, uid types.UID) error {
+				h.w.note("drop %s", uid)
+				err := h.kept[uid]
+				if err == nil {
+					delete(h.kept, uid)
+				}
+				return err
+			},
+		}},
+	})
+	require.NoError(t, err)
+	return h
+}
+
+// SL-6, SR-8: who is ended and what is removed, by what is known.
+func TestHousekeeping(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(h *house)
+		want []string
+	}{
+		{"nothing", func(*house) {}, nil},
+		{"an orphan of a source that has spoken", func(h *house) { h.seen = []runtime.Pod{seenPod("o", "file")} }, []string{"orphan o"}},
+		{"of one that has not", func(h *house) {
+			h.seen = []runtime.Pod{seenPod("o", "file")}
+			h.sources.unready = map[string]bool{"file": true}
+		}, nil},
+		{"while another source is silent", func(h *house) {
+			h.seen = []runtime.Pod{seenPod("o", "file"), seenPod("p", "api")}
+			h.sources.unready = map[string]bool{"api": true}
+		}, []string{"orphan o"}},
+		{"of no source at all", func(h *house) { h.seen = []runtime.Pod{seenPod("o", "")} }, nil},
+		{"known by its containers only", func(h *house) {
+			h.seen = []runtime.Pod{{UID: "o", Containers: []runtime.Container{{Annotations: map[string]string{podspec.AnnotationSource: "file"}}}}}
+		}, []string{"orphan o"}},
+		{"an empty view", func(h *house) { h.seen = []runtime.Pod{{UID: "o"}} }, nil},
+		{"wanted", func(h *house) {
+			h.pods.do(podsource.Add, newPod("o"))
+			h.seen = []runtime.Pod{seenPod("o", "file")}
+		}, nil},
+		{"wanted, though the loop has not heard of it", func(h *house) {
+			h.sources.pods = []*Pod{newPod("o")}
+			h.seen = []runtime.Pod{seenPod("o", "file")}
+		}, nil},
+		{"ending", func(h *house) {
+			h.w.states["o"] = podworkers.State{Phase: podworkers.Terminating}
+			h.seen = []runtime.Pod{seenPod("o", "file")}
+		}, nil},
+		{"things of nobody", func(h *house) { h.kept["x"] = nil }, []string{"drop x"}},
+		{"things of nobody, but not all is known", func(h *house) {
+			h.kept["x"] = nil
+			h.sources.unready = map[string]bool{"api": true}
+		}, nil},
+		{"things of a pod in the runtime", func(h *house) {
+			h.kept["x"] = nil
+			h.seen = []runtime.Pod{seenPod("x", "")}
+		}, nil},
+		{"things of a wanted pod", func(h *house) {
+			h.kept["x"] = nil
+			h.pods.do(podsource.Add, newPod("x"))
+		}, nil},
+		{"things of an ending pod", func(h *house) {
+			h.kept["x"] = nil
+			h.w.states["x"] = podworkers.State{Phase: podworkers.Terminated}
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHouse(t)
+			tt.do(h)
+			h.w.take()
+			assert.Empty(t, h.Housekeep(t.Context()))
+			assert.Equal(t, tt.want, h.w.take())
+			assert.Equal(t, len(h.sources.unready) == 0, h.w.full)
+		})
+	}
+}
+
+// PW-10: housekeeping hands on which pods begin anew.
+func TestHousekeepingStartsAnew(t *testing.T) {
+	h := newHouse(t)
+	h.w.again = []types.UID{"a"}
+	assert.Equal(t, []types.UID{"a"}, h.Housekeep(t.Context()))
+}
+
+// SL-6: after an end, what the pod left goes before its life is forgotten.
+func TestTidy(t *testing.T) {
+	h := newHouse(t)
+	over := podworkers.State{Phase: podworkers.Finished, Over: true}
+	h.w.states["gone"], h.w.states["back"], h.w.states["alive"], h.w.states["stuck"] = over, over, podworkers.State{}, over
+	h.kept["stuck"] = errors.New("busy")
+	h.pods.do(podsource.Add, newPod("back"))
+	h.w.take()
+	again := h.Tidy(t.Context(), []types.UID{"gone", "back", "alive", "stranger", "stuck"})
+	assert.Equal(t, []types.UID{"back"}, again)
+	assert.Equal(t, []string{"drop gone", "settle gone false", "settle back true", "drop stuck"}, h.w.take())
+}
+
+// A plan never touches what somebody may want, whatever the scene.
+func TestPlanIsCareful(t *testing.T) {
+	for seed := range uint64(2000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		set := func() map[types.UID]struct{} {
+			s := map[types.UID]struct{}{}
+			for i := range 6 {
+				if rnd.IntN(3) == 0 {
+					s[types.UID(fmt.Sprint(i))] = struct{}{}
+				}
+			}
+			return s
+		}
+		s := scene{known: set(), held: set(), wanted: set(), full: rnd.IntN(2) == 0}
+		inRuntime := map[types.UID]string{}
+		for uid := range set() {
+			source := []string{"", "file", "api"}[rnd.IntN(3)]
+			inRuntime[uid] = source
+			s.runtime = append(s.runtime, seenPod(string(uid), source))
+		}
+		var kept []types.UID
+		for uid := range set() {
+			kept = append(kept, uid)
+		}
+		s.stores = []stored{{0, kept}}
+
+		ended, dropped := map[types.UID]bool{}, map[types.UID]bool{}
+		c := s.plan()
+		for _, p := range c.end {
+			ended[p.UID] = true
+		}
+		for _, d := range c.drop {
+			for _, uid := range d.uids {
+				dropped[uid] = true
+			}
+		}
+		in := func(m map[types.UID]struct{}, uid types.UID) bool { _, ok := m[uid]; return ok }
+		for i := range 6 {
+			uid := types.UID(fmt.Sprint(i))
+			source, there := inRuntime[uid]
+			free := !in(s.wanted, uid) && !in(s.known, uid)
+			require.Equal(t, there && source != "" && free && !in(s.held, uid), ended[uid], "seed %d: end %s", seed, uid)
+			has := false
+			for _, k := range kept {
+				has = has || k == uid
+			}
+			require.Equal(t, has && s.full && free && !there, dropped[uid], "seed %d: drop %s", seed, uid)
+		}
+	}
+}
+
+func TestHousekeeperConfigFaults(t *testing.T) {
+	_, err := NewHousekeeper(HousekeeperConfig{Stores: []Store{{Name: "x"}}})
+	for _, what := range []string{"nil Lives", "nil Pods", "nil Sources", "nil Runtime", "store x is not complete"} {
+		assert.ErrorContains(t, err, what)
+	}
+}

@@ -1,0 +1,322 @@
+package syncloop
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// fakeHandler writes down what it is handed.
+type fakeHandler struct{ *diary }
+
+func (f fakeHandler) Change(c podsource.Change)             { f.note("change %v %d", c.Op, len(c.Pods)) }
+func (f fakeHandler) Wake(u types.UID, why podworkers.Wake) { f.note("wake %s %v", u, why) }
+func (f fakeHandler) Again(uids []types.UID)                { f.note("again %v", uids) }
+
+type bench struct {
+	*Loop
+	log     diary
+	changes chan podsource.Change
+	events  *backlog[pleg.Event]
+	probes  *backlog[types.UID]
+	recheck chan struct{}
+	stopped chan error
+	cancel  context.CancelFunc
+
+	mu    sync.Mutex
+	ready func() error // what the runtime says
+	asked []time.Duration
+}
+
+// says makes the runtime say so from now on.
+func (b *bench) says(err error) { b.does(func() error { return err }) }
+
+func (b *bench) does(ready func() error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = ready
+}
+
+// Ready does not even heed its deadline.
+func (b *bench) Ready(context.Context) error {
+	b.mu.Lock()
+	b.asked = append(b.asked, time.Since(b.log.began))
+	ready := b.ready
+	b.mu.Unlock()
+	return ready()
+}
+
+// start runs a Loop in a bubble.
+func start(t *testing.T, change ...func(*bench, *Config)) *bench {
+	t.Helper()
+	b := &bench{
+		changes: make(chan podsource.Change), events: newBacklog[pleg.Event](), probes: newBacklog[types.UID](),
+		recheck: make(chan struct{}, 1), stopped: make(chan error, 1),
+	}
+	b.log.began = time.Now()
+	cfg := Config{Changes: b.changes, Handler: fakeHandler{&b.log}, Events: b.events, Probes: b.probes, Recheck: b.recheck}
+	for _, c := range change {
+		c(b, &cfg)
+	}
+	var err error
+	b.Loop, err = New(cfg)
+	require.NoError(t, err)
+	require.ErrorIs(t, b.Healthy(), ErrStuck, "it was not started")
+	ctx, cancel := context.WithCancel(t.Context())
+	b.cancel = cancel
+	go func() { b.stopped <- b.Run(ctx) }()
+	t.Cleanup(cancel)
+	synctest.Wait()
+	return b
+}
+
+// SL-1: each input reaches the handler.
+func TestInputs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var inputs []Input
+		b := start(t, func(_ *bench, c *Config) {
+			c.Hooks.Turned = func(in Input, _ time.Duration) { inputs = append(inputs, in) }
+		})
+		b.changes <- podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("a")}}
+		synctest.Wait()
+		b.events.put(
+			pleg.Event{Kind: pleg.ContainerDied, UID: "a"}, pleg.Event{Kind: pleg.ContainerStarted, UID: "a"},
+			pleg.Event{Kind: pleg.ContainerRemoved, UID: "b"}, pleg.Event{Kind: pleg.PodSync, UID: "c"},
+		)
+		synctest.Wait()
+		b.probes.put("a", "b")
+		synctest.Wait()
+		b.Due("a", time.Now())
+		synctest.Wait()
+		assert.Equal(t, []string{
+			"0s change ADD 1", "0s wake a WakeEvent", "0s wake c WakeEvent", "0s wake a WakeNow", "0s wake b WakeNow", "0s wake a WakeDue",
+		}, b.log.take())
+		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe, InputDue, InputDue}, inputs)
+		require.NoError(t, b.Healthy())
+		assert.Equal(t, time.Now(), b.LastTurn())
+	})
+}
+
+// SL-5: pods are woken when they are due, and not before.
+func TestDuePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		at := func(d time.Duration) time.Time { return b.log.began.Add(d) }
+		b.Due("late", at(90*time.Minute))
+		b.Due("soon", at(1234*time.Millisecond))
+		b.Due("moved", at(time.Second))
+		b.Due("moved", at(5*time.Second))
+		b.Due("off", at(2*time.Second))
+		b.Due("off", time.Time{})
+		b.Due("never", time.Time{})
+		time.Sleep(2 * time.Hour)
+		assert.Equal(t, []string{"1.234s wake soon WakeDue", "5s wake moved WakeDue", "1h30m0s wake late WakeDue"}, b.log.take())
+	})
+}
+
+// SL-7: a closed input and a cancelled context end the loop, and nothing else.
+func TestEndOfLoop(t *testing.T) {
+	for name, end := range map[string]func(*bench){
+		"closed input":      func(b *bench) { close(b.changes) },
+		"cancelled context": func(b *bench) { b.cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t)
+				end(b)
+				assert.NoError(t, <-b.stopped)
+				assert.Empty(t, b.log.take())
+			})
+		})
+	}
+}
+
+// SL-2: a runtime that has never answered.
+func TestRuntimeNotReadyAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("connection refused")
+		var ready []error
+		b := start(t, func(b *bench, c *Config) {
+			b.says(down)
+			c.Ready = b.Ready
+			c.Hooks.RuntimeReady = func(err error) { ready = append(ready, err) }
+		})
+		b.events.put(pleg.Event{Kind: pleg.PodSync, UID: "a"})
+		b.Due("a", time.Now())
+		go func() { b.changes <- podsource.Change{Op: podsource.Add} }()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, b.log.take(), "nothing is handed on")
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), down)
+		assert.Equal(t, []time.Duration{
+			0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond,
+			3100 * time.Millisecond, 6300 * time.Millisecond, 11300 * time.Millisecond, 16300 * time.Millisecond,
+		}, b.asked, "from 100 ms doubling to 5 s")
+		assert.Empty(t, ready)
+
+		b.says(nil)
+		b.recheck <- struct{}{}
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"20s change ADD 0", "20s wake a WakeEvent", "20s wake a WakeDue"}, b.log.take(), "nothing was lost, and it goes on at once")
+		require.NoError(t, b.Healthy())
+		assert.Equal(t, []error{nil}, ready)
+	})
+}
+
+// SL-2: a runtime that is away for less than 30 s is not missed, one that is away
+// for longer is.
+func TestRuntimeGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *Config) {
+			b.says(nil)
+			c.Ready = b.Ready
+		})
+		require.NoError(t, b.Healthy())
+		b.says(errors.New("gone"))
+		wake := func() []string {
+			b.probes.put("a")
+			synctest.Wait()
+			return b.log.take()
+		}
+		time.Sleep(29 * time.Second)
+		assert.Len(t, wake(), 1)
+		require.NoError(t, b.Healthy())
+		time.Sleep(3 * time.Second)
+		assert.Empty(t, wake())
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorContains(t, b.Healthy(), "gone")
+		b.says(nil)
+		time.Sleep(5 * time.Second)
+		assert.Len(t, b.log.take(), 1)
+		require.NoError(t, b.Healthy())
+	})
+}
+
+// SL-2: a runtime that hangs blocks neither the loop nor its health.
+func TestRuntimeHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := start(t, func(b *bench, c *Config) {
+			b.says(nil)
+			c.Ready = b.Ready
+		})
+		b.does(func() error { <-release; return nil })
+		time.Sleep(20 * time.Second)
+		b.probes.put("a")
+		synctest.Wait()
+		assert.Equal(t, []string{"20s wake a WakeNow"}, b.log.take())
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorContains(t, b.Healthy(), "no answer since")
+		assert.Less(t, time.Since(b.LastTurn()), 3*time.Second)
+		close(release)
+		synctest.Wait()
+		require.NoError(t, b.Healthy())
+	})
+}
+
+// SL-8: a loop that does not turn is not healthy.
+func TestStuckLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := start(t, func(_ *bench, c *Config) {
+			c.Hooks.Turned = func(in Input, _ time.Duration) {
+				if in == InputProbe {
+					<-release
+				}
+			}
+		})
+		time.Sleep(time.Hour)
+		require.NoError(t, b.Healthy(), "an idle loop turns")
+		b.probes.put("a")
+		time.Sleep(time.Minute)
+		require.NoError(t, b.Healthy())
+		time.Sleep(2 * time.Minute)
+		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		close(release)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.NoError(t, b.Healthy())
+	})
+}
+
+// fakeKeeper takes its time.
+type fakeKeeper struct {
+	*diary
+	takes time.Duration // guarded by the diary's mutex, as is
+	again []types.UID
+}
+
+func (k *fakeKeeper) set(takes time.Duration, again ...types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.takes, k.again = takes, again
+}
+
+func (k *fakeKeeper) Housekeep(ctx context.Context) []types.UID {
+	k.note("housekeep")
+	return k.work(ctx)
+}
+
+func (k *fakeKeeper) Tidy(ctx context.Context, ended []types.UID) []types.UID {
+	k.note("tidy %v", ended)
+	return k.work(ctx)
+}
+
+func (k *fakeKeeper) work(ctx context.Context) []types.UID {
+	k.mu.Lock()
+	takes, again := k.takes, k.again
+	k.mu.Unlock()
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return again
+}
+
+// SL-6: housekeeping runs every 2 s and after each end, one at a time, and holds up
+// nobody.
+func TestHousekeepingBesideTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKeeper{}
+		b := start(t, func(b *bench, c *Config) { c.Keeper, k.diary = k, &b.log })
+		time.Sleep(4500 * time.Millisecond)
+		b.Ended("x")
+		synctest.Wait()
+		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
+
+		synctest.Wait()
+		k.set(3*time.Second, "y")
+		time.Sleep(2 * time.Second) // the third begins at 6 s
+		b.Ended("x")
+		b.Ended("z")
+		b.probes.put("a")
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"6s housekeep", "6.5s wake a WakeNow", "9s again [y]", "9s tidy [x z]"}, b.log.take())
+		b.cancel()
+		assert.NoError(t, <-b.stopped, "it waits for what it started")
+	})
+}
+
+func TestLoopConfigFaults(t *testing.T) {
+	_, err := New(Config{Housekeeping: -1, CheckPeriod: -1, Patience: -1})
+	for _, what := range []string{"nil Changes", "nil Handler", "negative Housekeeping", "negative CheckPeriod", "negative Patience"} {
+		assert.ErrorContains(t, err, what)
+	}
+}

@@ -1,0 +1,176 @@
+package syncloop
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+type pods struct {
+	*Pods
+	w        *fakeWorkers
+	statuses fakeStatuses
+	events   recorder
+}
+
+func newPods(t *testing.T, change ...func(*PodsConfig)) *pods {
+	t.Helper()
+	p := &pods{w: &fakeWorkers{states: map[types.UID]podworkers.State{}}}
+	p.statuses = fakeStatuses{&p.w.diary, map[types.UID]corev1.PodStatus{}}
+	cfg := PodsConfig{Workers: p.w, Statuses: p.statuses, Recorder: &p.events}
+	for _, c := range change {
+		c(&cfg)
+	}
+	var err error
+	p.Pods, err = NewPods(cfg)
+	require.NoError(t, err)
+	return p
+}
+
+func (p *pods) do(op podsource.Op, pods ...*Pod) []string {
+	p.Change(podsource.Change{Op: op, Source: "test", Pods: pods})
+	return p.w.take()
+}
+
+func TestEachOpReachesTheWorkers(t *testing.T) {
+	p := newPods(t)
+	a := newPod("a")
+	assert.Equal(t, []string{"create a "}, p.do(podsource.Add, a))
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, a))
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Add, a), "an addition of what is known")
+	assert.Equal(t, []string{"reconcile a "}, p.do(podsource.Reconcile, a))
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Refresh, a))
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Delete, newPod("a", deleting)))
+	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, a))
+	assert.Empty(t, p.do(podsource.Remove, a))
+	assert.Equal(t, []string{"create b "}, p.do(podsource.Update, newPod("b")), "an update of what is not known")
+	mirror := newPod("m", func(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationMirror: "x"} })
+	assert.Empty(t, p.do(podsource.Add, mirror))
+	p.Wake("a", podworkers.WakeEvent)
+	assert.Equal(t, []string{"wake a WakeEvent"}, p.w.take())
+}
+
+// SL-3: additions are handled in the order of creation, each admitted or refused
+// once; a refusal is told as a status and as an event.
+func TestAdmission(t *testing.T) {
+	var admitted, refused []types.UID
+	p := newPods(t, func(c *PodsConfig) {
+		c.Admit = []Admitter{room(100), room(2)}
+		c.Hooks.Admitted = func(pod *Pod) { admitted = append(admitted, pod.UID) }
+		c.Hooks.Refused = func(pod *Pod, _, _ string) { refused = append(refused, pod.UID) }
+	})
+	young, old, middle := newPod("a", created(30)), newPod("b", created(10)), newPod("c", created(20))
+	assert.Equal(t, []string{
+		"create b ", "create c ", "refuse a: OutOfpods: 2 pods are here",
+	}, p.do(podsource.Add, young, old, middle))
+	assert.Equal(t, []types.UID{"b", "c"}, admitted)
+	assert.Equal(t, []types.UID{"a"}, refused)
+	require.Len(t, p.events.events, 1)
+	assert.Equal(t, "OutOfpods", p.events.events[0].Reason)
+	assert.Equal(t, corev1.EventTypeWarning, p.events.events[0].Type)
+
+	assert.Equal(t, []string{"remove b"}, p.do(podsource.Remove, old))
+	assert.Empty(t, p.do(podsource.Update, young), "there is room now, but it was refused")
+	assert.Empty(t, p.do(podsource.Reconcile, young))
+	assert.Empty(t, p.do(podsource.Add, young))
+	set := map[types.UID]struct{}{}
+	p.Wanted(set)
+	assert.Contains(t, set, types.UID("a"), "refused ones are wanted nonetheless")
+
+	assert.Equal(t, []string{"change a Failed"}, p.do(podsource.Delete, newPod("a", deleting)), "so that its end can be told")
+	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, young))
+}
+
+// SL-3: a refused pod that is removed never had a worker; when it comes back it is
+// a new one.
+func TestRefusedPodComesBack(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	p.do(podsource.Add, newPod("a"), newPod("b"))
+	assert.Empty(t, p.do(podsource.Remove, newPod("b")))
+	p.do(podsource.Remove, newPod("a"))
+	assert.Equal(t, []string{"forget b", "create b "}, p.do(podsource.Add, newPod("b")))
+}
+
+// Pods that have ended take no room, which is made out only when it matters.
+func TestFinishedPodsTakeNoRoom(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	p.do(podsource.Add, newPod("a"))
+	assert.Equal(t, []string{"refuse b: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("b")))
+	p.w.states["a"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+	assert.Equal(t, []string{"create c "}, p.do(podsource.Add, newPod("c")))
+	assert.Equal(t, []string{"refuse d: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("d")))
+}
+
+// SL-3: what runs already is adopted, whatever room there is.
+func TestAdoption(t *testing.T) {
+	var adopted []types.UID
+	p := newPods(t, func(c *PodsConfig) {
+		c.Admit = []Admitter{room(0)}
+		c.Alive = func(uid types.UID) bool { return uid == "runs" }
+		c.Hooks.Adopted = func(pod *Pod) { adopted = append(adopted, pod.UID) }
+	})
+	assert.Equal(t, []string{"refuse new: OutOfpods: 0 pods are here", "create runs "}, p.do(podsource.Add, newPod("runs"), newPod("new")))
+	assert.Equal(t, []types.UID{"runs"}, adopted)
+}
+
+// PW-12, AG-4: a pod that has ended is not run again by an agent that starts anew,
+// though its source does not know how it ended.
+func TestFormerStatusCounts(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(0)} })
+	p.statuses.told["done"] = corev1.PodStatus{Phase: corev1.PodSucceeded}
+	p.statuses.told["ran"] = corev1.PodStatus{Phase: corev1.PodRunning}
+	done := newPod("done", inPhase(corev1.PodPending))
+	assert.Equal(t, []string{
+		"create done Succeeded", "create gone ", "refuse ran: OutOfpods: 0 pods are here",
+	}, p.do(podsource.Add, done, newPod("gone", deleting), newPod("ran")))
+	assert.Equal(t, corev1.PodPending, done.Status.Phase, "the source's pod is not written to")
+}
+
+// PW-10: a UID that comes back while it ends begins anew once it has ended, with a
+// clean slate and by admission.
+func TestPodComesBack(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	a := newPod("a")
+	p.do(podsource.Add, a)
+	p.do(podsource.Remove, a)
+	p.w.states["a"] = podworkers.State{Phase: podworkers.Terminating}
+	p.statuses.told["a"] = corev1.PodStatus{Phase: corev1.PodSucceeded}
+	assert.Equal(t, []string{"comes back a"}, p.do(podsource.Add, a))
+
+	delete(p.w.states, "a")
+	p.Again([]types.UID{"a", "stranger"})
+	assert.Equal(t, []string{"forget a", "create a "}, p.w.take())
+
+	// After it was forgotten it is new too, and what its former life left is void.
+	p.do(podsource.Remove, a)
+	p.statuses.told["a"] = corev1.PodStatus{Phase: corev1.PodFailed}
+	assert.Equal(t, []string{"forget a", "create a "}, p.do(podsource.Add, a))
+
+	// Removed once more before its turn came, it does not begin.
+	p.do(podsource.Remove, a)
+	p.Again([]types.UID{"a"})
+	assert.Empty(t, p.w.take())
+}
+
+func TestRemovedPodsAreForgottenInTime(t *testing.T) {
+	p := newPods(t)
+	p.do(podsource.Add, newPod("a"))
+	p.do(podsource.Remove, newPod("a"))
+	require.Len(t, p.removed, 1)
+	p.forgetRemoved(time.Now().Add(2 * removedAge))
+	assert.Empty(t, p.removed)
+}
+
+func TestPodsConfigFaults(t *testing.T) {
+	_, err := NewPods(PodsConfig{})
+	assert.ErrorContains(t, err, "nil Workers")
+	assert.ErrorContains(t, err, "nil Statuses")
+}
