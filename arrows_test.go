@@ -38,6 +38,7 @@ var arrows = map[string][]string{
 	"imagegc":                 {"runtime"},
 	"containergc":             {"runtime"},
 	"server":                  {"podspec"},
+	"e2e":                     {},
 	"internal/run":            {},
 	"internal/lock":           {},
 	"internal/events":         {},
