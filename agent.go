@@ -58,6 +58,7 @@ type Agent struct {
 	syncer   *podsync.Syncer
 	workers  *podworkers.Workers
 	loop     *syncloop.Loop
+	reclaim
 }
 
 // ErrRan is returned by a second Run.
@@ -71,7 +72,7 @@ func New(opts ...Option) (*Agent, error) {
 	for _, o := range opts {
 		errs = append(errs, o(&a.settings))
 	}
-	errs = append(errs, a.settings.fill())
+	errs = append(errs, a.fill())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -111,6 +112,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, hangUp()) }()
 	return run.Stages(ctx,
 		[]run.Part{{Name: "podsource", Run: a.mux.Run}},
+		a.reclaimParts(),
 		[]run.Part{{Name: "syncloop", Run: a.loop.Run}},
 		[]run.Part{{Name: "drain", Run: a.drainPods}},
 		[]run.Part{{Name: "podworkers", Run: a.workers.Run}},

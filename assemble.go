@@ -65,7 +65,11 @@ func (a *Agent) assemble() error {
 		a.runtime = new(late)
 	}
 	a.ready = readiness.New(a.runtime)
-	for _, make := range []func() error{a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer, a.makeWorkers, a.makeLoop} {
+	for _, make := range []func() error{
+		a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer,
+		a.makeContainerGC, a.makeLogRotation, a.makeImageGC, a.makeUsage, a.makeEviction,
+		a.makeWorkers, a.makeLoop,
+	} {
 		if err := make(); err != nil {
 			return err // later parts need the former ones
 		}
@@ -106,7 +110,7 @@ func (a *Agent) makeStatus() (err error) {
 func (a *Agent) makeProbes() (err error) {
 	a.probes, err = probe.New(probe.Config{
 		Seen: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{}).Check,
-		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
+		Dial: a.dial, HostIP: a.hostIP(), Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
 	})
 	return err
 }
@@ -116,6 +120,7 @@ func (a *Agent) makeSyncer() error {
 	if err != nil {
 		return err
 	}
+	a.volumes = volumes
 	cfg := podsync.Config{
 		Runtime: a.runtime, Seen: a.pleg, Statuses: a.statuses, Ender: ender{a}, Volumes: volumes, Probes: a.probes,
 		Objects: a.mux, BackOff: a.backOff, Admit: a.slow, Network: a.ready.Network, Recorder: a.events, Logger: a.logger,
@@ -126,11 +131,13 @@ func (a *Agent) makeSyncer() error {
 		},
 	}
 	if !a.node.NoCgroups {
-		cgroups, err := cgroup.New(cgroup.Config{Parent: a.node.CgroupRoot, Allocatable: a.node.Allocatable, Logger: a.logger})
+		cgroups, err := cgroup.New(cgroup.Config{
+			Parent: a.node.CgroupRoot, Allocatable: a.node.Allocatable, Owner: a.rootDir, Ask: a.cgroupDriver(), Logger: a.logger,
+		})
 		if err != nil {
 			return err
 		}
-		cfg.Cgroups = cgroups
+		cfg.Cgroups, a.groups = cgroups, cgroups
 		a.stores = append(a.stores, syncloop.Store{Name: "cgroups", Known: cgroups.Known, Remove: cgroups.Remove})
 	}
 	if a.syncer, err = podsync.New(cfg); err != nil {
@@ -142,12 +149,12 @@ func (a *Agent) makeSyncer() error {
 
 func (a *Agent) makeWorkers() (err error) {
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a.syncer, Seen: a.pleg, Resync: a.timing.Resync, BackOff: a.timing.Retry, Jitter: a.timing.Jitter,
+		Syncer: a.turns(), Seen: a.pleg, Resync: a.timing.Resync, BackOff: a.timing.Retry, Jitter: a.timing.Jitter,
 		Ended:     func(uid types.UID) bool { return !a.alive(uid) },
 		Due:       func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
 		Inspect:   a.pleg.Touch,
 		TurnEnded: a.pleg.Release,
-		Finished:  func(uid types.UID) { a.loop.Ended(uid) },
+		Finished:  a.finished,
 		Logger:    a.logger, Hooks: a.hooks.Workers,
 	})
 	return err
@@ -170,7 +177,7 @@ func (a *Agent) makeLoop() error {
 	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
 		Lives: a.workers, Pods: pods, Sources: a.mux, Runtime: a.cache.Pods,
 		Stores: append(a.stores, syncloop.Store{Name: "statuses", Known: a.statusesKnown, Remove: a.forgetStatus}),
-		Logger: a.logger,
+		Logger: a.logger, Hooks: a.hooks.Housekeeper,
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@
 //   - pleg, podcache: what was seen in the runtime, and when
 //   - probe: whether containers are well
 //   - status: what is true of a pod, told once
+//   - containergc, imagegc, stats, eviction: room on the node
 //
 // This package only joins them: it has no policy of its own.
 //

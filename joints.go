@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/probe"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/status"
@@ -17,7 +23,10 @@ import (
 
 // late is a runtime that is connected to when the agent runs. It has all of the
 // client's methods, those included that parts find by assertion: pleg.Dater.
-type late struct{ *cri.Client }
+type late struct {
+	*cri.Client
+	inside atomic.Pointer[embedded.Runtime] // the one that is not connected to
+}
 
 // connect makes the connection that New only spoke of. The result ends it.
 func (a *Agent) connect() (hangUp func() error, err error) {
@@ -25,7 +34,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 	if !ok {
 		return func() error { return nil }, nil
 	}
-	cfg := cri.Config{Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
+	cfg := cri.Config{Pulls: a.pulls, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
 		inside, err := embedded.New(embedded.Config{Logger: a.logger})
 		if err != nil {
@@ -35,9 +44,11 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		if err != nil {
 			return nil, err
 		}
+		rt.inside.Store(inside)
 		rt.Client, err = cri.New(cc, cfg)
 		return closeAll(cc, inside), err
 	}
+	cfg.Node = cri.DetectNode(os.DirFS("/"))
 	cc, err := cri.Dial(a.endpoint)
 	if err != nil {
 		return nil, err
@@ -62,6 +73,64 @@ func closeAll(all ...io.Closer) func() error {
 			errs = append(errs, c.Close())
 		}
 		return errors.Join(errs...)
+	}
+}
+
+// dial connects probes and hooks with pods. The addresses of pods that run inside
+// this process mean nothing on the network, or something else.
+func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if rt, ok := a.runtime.(*late); ok {
+		if inside := rt.inside.Load(); inside != nil {
+			if sandbox, port, ok := a.sandboxAt(address); ok {
+				return inside.DialPort(ctx, sandbox, port)
+			}
+		}
+	}
+	return (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
+}
+
+func (a *Agent) sandboxAt(address string) (id string, port int32, ok bool) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return "", 0, false
+	}
+	for _, p := range a.cache.Pods() {
+		if s := p.ReadySandbox(); s != nil && slices.Contains(s.IPs, at.Addr().String()) {
+			return s.ID, int32(at.Port()), true
+		}
+	}
+	return "", 0, false
+}
+
+func (a *Agent) hostIP() string {
+	if len(a.node.IPs) == 0 {
+		return ""
+	}
+	return a.node.IPs[0]
+}
+
+// cgroupDriver asks the runtime, if it can be asked at all.
+func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
+	rt, ok := a.runtime.(interface {
+		CgroupDriver(ctx context.Context) (string, error)
+	})
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context) (string, error) {
+		driver, err := rt.CgroupDriver(ctx)
+		if errors.Is(err, runtime.ErrUnsupported) {
+			return "", nil
+		}
+		return driver, err
+	}
+}
+
+// finished has a pod that came to its end tidied up after.
+func (a *Agent) finished(uid types.UID) {
+	a.loop.Ended(uid)
+	if a.containers != nil {
+		a.containers.Poke()
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
@@ -42,6 +45,12 @@ type settings struct {
 	shutdown        ShutdownPolicy
 	hooks           Hooks
 	timing          Timing
+	pulls           cri.Pulls
+	evict           *Eviction
+	imagePolicy     *imagegc.Policy
+	imageKeep       []string
+	keepDead        containergc.Policy
+	rotation        LogRotation
 
 	// Worked out from the options.
 	scratch bool // the root folder lasts as long as Run
@@ -52,14 +61,18 @@ type settings struct {
 // Hooks are called as the agent's parts work; package prom turns them into
 // metrics. Each field says when its functions are called and what they may not do.
 type Hooks struct {
-	Sources podsource.Hooks
-	Loop    syncloop.Hooks
-	Pods    syncloop.PodsHooks
-	Workers podworkers.Hooks
-	Pleg    pleg.Hooks
-	Status  status.Hooks
-	Probe   probe.Hooks
-	CRI     cri.Hooks // calls of the runtime that the agent itself connects to
+	Sources     podsource.Hooks
+	Loop        syncloop.Hooks
+	Pods        syncloop.PodsHooks
+	Housekeeper syncloop.HousekeeperHooks
+	Workers     podworkers.Hooks
+	Pleg        pleg.Hooks
+	Status      status.Hooks
+	Probe       probe.Hooks
+	Eviction    eviction.Hooks
+	Images      imagegc.Hooks
+	Containers  containergc.Hooks
+	CRI         cri.Hooks // calls of the runtime that the agent itself connects to
 }
 
 // Node is what the agent is told about the node it runs on. The zero value of

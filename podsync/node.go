@@ -36,6 +36,9 @@ func podDir(root string, uid types.UID) (string, error) {
 	return filepath.Join(root, string(uid)), nil
 }
 
+// LogDir returns the folder of the pod's logs: one folder a container in it.
+func (s *Syncer) LogDir(pod *corev1.Pod) (string, error) { return logDir(s.cfg.LogsDir, pod) }
+
 // logDir is <root>/<namespace>_<name>_<uid>, as kubelets lay it out.
 func logDir(root string, pod *corev1.Pod) (string, error) {
 	err := errors.Join(

@@ -37,6 +37,17 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	return m, nil
 }
 
+// Boot returns when the machine started; the zero time if that is not told.
+func (p *Provider) Boot() time.Time {
+	var boot time.Time
+	_ = p.proc.table("stat", func(key []byte, n uint64) {
+		if string(key) == "btime" && n < 1<<40 {
+			boot = time.Unix(int64(n), 0)
+		}
+	})
+	return boot
+}
+
 // machinePids reads how many tasks the machine has and may have: the lesser of
 // the ids that there are and the threads that the kernel allows.
 func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {

@@ -50,6 +50,9 @@ type Config struct {
 	Bound string
 	// AllPods is the group of all pods. Default: none.
 	AllPods string
+	// FindAllPods says it in the place of AllPods, where its name is not known
+	// from the start. "" is for none.
+	FindAllPods func() string
 
 	Pods       func() []Pod // the pods to measure; must not block
 	Containers Containers
@@ -172,8 +175,8 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 			note(err)
 		}
 	}
-	if p.cfg.AllPods != "" {
-		u.AllPods, err = g.boundOf(p.cfg.AllPods, now)
+	if all := p.allPods(); all != "" {
+		u.AllPods, err = g.boundOf(all, now)
 		note(err)
 	}
 	u.CPU, err = g.cpuOf(p.cfg.Bound, now)
@@ -182,6 +185,13 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	p.pressures(u, now)
 	note(p.fileSystems(ctx, u))
 	return errs
+}
+
+func (p *Provider) allPods() string {
+	if p.cfg.FindAllPods != nil {
+		return p.cfg.FindAllPods()
+	}
+	return p.cfg.AllPods
 }
 
 // pressures reads the bound group's pressure where it has its own. A kernel

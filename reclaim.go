@@ -1,0 +1,314 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/stats"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// imagesFile keeps the ages of images, in the root folder.
+const imagesFile = "images.json"
+
+// reclaim is what keeps the node from filling up. A part that the runtime cannot
+// serve, or that nobody asked for, is nil.
+type reclaim struct {
+	volumes    *volume.Manager
+	groups     *cgroup.Manager
+	usage      *stats.Provider
+	images     *imagegc.Collector
+	containers *containergc.Collector
+	logs       *containergc.Rotator
+	eviction   *eviction.Manager
+}
+
+// reclaimParts are the stage that runs it. It ends before the workers do.
+func (a *Agent) reclaimParts() []run.Part {
+	var parts []run.Part
+	if a.images != nil {
+		parts = append(parts, run.Part{Name: "imagegc", Run: a.afterPods(a.images.Run)})
+	}
+	if a.containers != nil {
+		parts = append(parts, run.Part{Name: "containergc", Run: a.containers.Run})
+	}
+	if a.logs != nil {
+		parts = append(parts, run.Part{Name: "log rotation", Run: a.logs.Run})
+	}
+	if a.eviction != nil {
+		parts = append(parts, run.Part{Name: "stats", Run: a.usage.Run}, run.Part{Name: "eviction", Run: a.eviction.Run})
+	}
+	return parts
+}
+
+// afterPods has a part begin only when the pods were taken up, so that each has a
+// lease on its images.
+func (a *Agent) afterPods(part func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		look := time.NewTicker(time.Second)
+		defer look.Stop()
+		for a.loop.Healthy() != nil || !a.mux.Ready("") {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-look.C:
+			}
+		}
+		return part(ctx)
+	}
+}
+
+// What a runtime may be able to do besides what it must.
+type (
+	remover interface {
+		RemoveContainer(ctx context.Context, id string) error
+		RemoveSandbox(ctx context.Context, id string) error
+	}
+	reopener interface {
+		ReopenLog(ctx context.Context, containerID string) error
+	}
+	imageMeter interface {
+		ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
+	}
+)
+
+// seenPods tells from memory what is in the runtime, so that looking for garbage
+// costs it nothing. What is dead stays dead: a view that is late removes late.
+type seenPods struct{ a *Agent }
+
+func (s seenPods) Pods(context.Context) ([]runtime.Pod, error) { return s.a.cache.Pods(), nil }
+
+func (a *Agent) makeContainerGC() (err error) {
+	rt, ok := a.runtime.(remover)
+	if !ok {
+		return nil
+	}
+	a.containers, err = containergc.New(containergc.Config{
+		Containers: struct {
+			remover
+			seenPods
+		}{rt, seenPods{a}},
+		Standing: a.standing, Policy: a.keepDead, LogsDir: a.node.PodLogsDir,
+		Logger: a.logger, Hooks: a.hooks.Containers,
+	})
+	return err
+}
+
+func (a *Agent) makeLogRotation() (err error) {
+	rt, ok := a.runtime.(reopener)
+	if !ok || a.rotation.MaxSize < 0 {
+		return nil
+	}
+	a.logs, err = containergc.NewRotator(containergc.RotatorConfig{
+		Runtime: struct {
+			reopener
+			seenPods
+		}{rt, seenPods{a}},
+		LogsDir: a.node.PodLogsDir, MaxSize: a.rotation.MaxSize, MaxFiles: a.rotation.MaxFiles, Logger: a.logger,
+	})
+	return err
+}
+
+func (a *Agent) makeImageGC() (err error) {
+	if a.imagePolicy == nil {
+		return nil
+	}
+	rt, ok := a.runtime.(imagegc.Images)
+	if !ok {
+		return errors.New("image collection: the runtime cannot list, measure and remove images")
+	}
+	a.images, err = imagegc.New(imagegc.Config{
+		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile),
+		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
+	})
+	return err
+}
+
+func (a *Agent) makeUsage() (err error) {
+	cfg := stats.Config{Pods: a.measured, NodeFS: a.rootDir, Logger: a.logger}
+	if a.groups != nil && !a.node.Allocatable.Memory().IsZero() {
+		cfg.FindAllPods = a.groups.AllPods
+	}
+	if rt, ok := a.runtime.(stats.Containers); ok {
+		cfg.Containers = rt
+	}
+	if rt, ok := a.runtime.(imageMeter); ok {
+		cfg.ImageFS = a.imageFolders(rt)
+	}
+	a.usage, err = stats.New(cfg)
+	return err
+}
+
+func (a *Agent) makeEviction() (err error) {
+	if a.evict == nil {
+		return nil
+	}
+	cfg := eviction.Config{
+		Node: a.evict.Node, Pods: evictable{a}, Notices: a.evict.Notices,
+		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGrace: a.evict.SoftGrace, MinimumReclaim: a.evict.MinimumReclaim,
+		Transition: a.evict.Transition, MaxPodGrace: a.evict.MaxPodGrace,
+		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
+	}
+	if cfg.Node == nil {
+		cfg.Node = a.usage
+		notices, err := a.kernelNotices()
+		if err != nil {
+			return err
+		}
+		cfg.Notices = append(notices, cfg.Notices...)
+	}
+	if a.containers != nil {
+		cfg.Reclaim = append(cfg.Reclaim, a.containers)
+	}
+	if a.images != nil {
+		cfg.Reclaim = append(cfg.Reclaim, a.images)
+	}
+	if a.eviction, err = eviction.New(cfg); err != nil {
+		return err
+	}
+	a.admit = append(a.admit, a.eviction)
+	return nil
+}
+
+// kernelNotices are all that a kernel may have; those that this one does not have
+// end by themselves.
+func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
+	usage, err := eviction.NewUsageNotice("/sys/fs/cgroup/memory", eviction.MemoryAvailable)
+	if err != nil {
+		return nil, err
+	}
+	return []eviction.Notice{usage, eviction.PressureNotice{Path: "/proc/pressure/memory"}}, nil
+}
+
+// standing says what may be removed of a pod. What is wanted is asked first: a pod
+// that goes is missing there before its life ends.
+func (a *Agent) standing(uid types.UID) containergc.Standing {
+	_, wanted := a.mux.Pod(uid)
+	st, lives := a.workers.State(uid)
+	switch {
+	case lives && !st.Over, wanted && !lives:
+		return containergc.Wanted
+	case wanted:
+		return containergc.Ended
+	case lives:
+		return containergc.Gone
+	case !a.workers.MayRemoveContent(uid): // not all sources have spoken
+		return containergc.Wanted
+	}
+	if p, ok := a.cache.Get(uid); ok && len(p.Sandboxes) > 0 && a.mux.Holds(p.Sandboxes[0].Source, p.Namespace, p.Name) {
+		return containergc.Wanted
+	}
+	return containergc.Gone
+}
+
+// leasing has pods hold their images for as long as they may start containers.
+type leasing struct {
+	*podsync.Syncer
+	images *imagegc.Collector
+}
+
+func (l leasing) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+	if err := l.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
+		return runtime.Outcome{}, fmt.Errorf("wait for an image that is being removed: %w", err)
+	}
+	return l.Syncer.Sync(ctx, pod, seen)
+}
+
+func (l leasing) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+	err := l.Syncer.Terminate(ctx, pod, seen, e)
+	if err == nil {
+		l.images.Release(pod.UID)
+	}
+	return err
+}
+
+// turns is who does the workers' work.
+func (a *Agent) turns() podworkers.Syncer {
+	if a.images == nil {
+		return a.syncer
+	}
+	return leasing{a.syncer, a.images}
+}
+
+// evictable are the pods as eviction sees them.
+type evictable struct{ a *Agent }
+
+func (e evictable) Active() []*corev1.Pod { return e.a.active() }
+
+// active are the pods that may have containers.
+func (a *Agent) active() []*corev1.Pod {
+	var active []*corev1.Pod
+	for _, pod := range a.statuses.Pods() {
+		if st, ok := a.workers.State(pod.UID); ok && st.Phase < podworkers.Terminated {
+			active = append(active, pod)
+		}
+	}
+	return active
+}
+
+func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Ending) error {
+	err := e.a.workers.Kill(ctx, pod.UID, podworkers.Kill{
+		Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: true, Reclaimed: true,
+	})
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil // it went by itself
+	}
+	return err
+}
+
+// measured are the active pods and where their things are.
+func (a *Agent) measured() []stats.Pod {
+	active := a.active()
+	pods := make([]stats.Pod, 0, len(active))
+	for _, pod := range active {
+		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}}
+		if a.groups != nil {
+			p.Cgroup = a.groups.Group(pod)
+		}
+		if dir, err := a.syncer.LogDir(pod); err == nil {
+			p.LogDir = dir
+		}
+		inMemory := map[string]bool{}
+		for i := range pod.Spec.Volumes {
+			v := &pod.Spec.Volumes[i]
+			inMemory[v.Name] = v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+		}
+		for name, path := range a.volumes.Local(pod) {
+			p.Volumes[name] = stats.Volume{Path: path, InMemory: inMemory[name]}
+		}
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// imageFolders asks the runtime where images and writable layers are.
+func (a *Agent) imageFolders(rt imageMeter) func(context.Context) (images, containers string, err error) {
+	return func(ctx context.Context) (images, containers string, err error) {
+		im, co, err := rt.ImageFS(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		if len(im) == 0 {
+			return "", "", errors.New("the runtime tells of no file system")
+		}
+		images = filepath.Clean(im[0].Mountpoint)
+		if len(co) == 0 {
+			return images, images, nil
+		}
+		return images, filepath.Clean(co[0].Mountpoint), nil
+	}
+}

@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/stats"
+)
+
+// Eviction says when the node is too short of something to go on, and how pods go
+// then. The zero value has the kubelet's defaults.
+type Eviction struct {
+	// Hard, Soft, SoftGrace and MinimumReclaim are written as for the kubelet's
+	// flags: see eviction.ParseThresholds. Hard defaults to eviction.DefaultHard;
+	// eviction.None is for none.
+	Hard, Soft, SoftGrace, MinimumReclaim string
+	// Transition is how long a condition holds after its last breach. Default: 5 min.
+	Transition time.Duration
+	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold. Zero
+	// gives them 1 s, below zero their own.
+	MaxPodGrace time.Duration
+	// Node measures in the place of the machine that the agent runs on, whose
+	// kernel's notices are not listened to then.
+	Node    eviction.Node
+	Notices []eviction.Notice // further ones
+}
+
+// WithEviction has pods ended when the node runs short of memory, disk or process
+// ids, and pods that use more local storage than their limits say. New pods are
+// refused meanwhile. Without it the node is left to look after itself.
+func WithEviction(e Eviction) Option {
+	return func(s *settings) error {
+		hard := e.Hard
+		if hard == "" {
+			hard = eviction.DefaultHard
+		}
+		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGrace, e.MinimumReclaim)
+		if err == nil && e.Transition < 0 {
+			err = fmt.Errorf("transition %v is negative", e.Transition)
+		}
+		if err != nil {
+			return fmt.Errorf("eviction: %w", err)
+		}
+		s.evict = &e
+		return nil
+	}
+}
+
+// WithImageGC has images removed that no pod needs. keep names images that never
+// go, as that of the sandboxes where the runtime does not pin it. Without it none
+// is removed: a runtime's images may be of use to others.
+func WithImageGC(p imagegc.Policy, keep ...string) Option {
+	return func(s *settings) error {
+		if _, err := imagegc.New(imagegc.Config{Images: new(late), Policy: p}); err != nil {
+			return err
+		}
+		s.imagePolicy, s.imageKeep = &p, keep
+		return nil
+	}
+}
+
+// WithContainerGC sets how much of what is dead is kept. Default: the last dead
+// container of each name, as long as its pod is wanted.
+func WithContainerGC(p containergc.Policy) Option {
+	return func(s *settings) error {
+		if p.MinAge < 0 || p.PerNode < 0 {
+			return fmt.Errorf("container collection: negative MinAge or PerNode in %+v", p)
+		}
+		s.keepDead = p
+		return nil
+	}
+}
+
+// LogRotation says how long the logs of running containers may get.
+type LogRotation struct {
+	MaxSize  int64 // bytes at which a log is rotated; default 10 MiB, below zero never
+	MaxFiles int   // of one container, the current one included; default 5, at least 2
+}
+
+// WithLogRotation sets how long logs may get. It needs a runtime that can reopen
+// them.
+func WithLogRotation(r LogRotation) Option {
+	return func(s *settings) error {
+		if r.MaxFiles != 0 && r.MaxFiles < 2 {
+			return fmt.Errorf("log rotation: MaxFiles %d is less than 2", r.MaxFiles)
+		}
+		s.rotation = r
+		return nil
+	}
+}
+
+// WithImagePulls bounds image pulls of the runtime that the agent itself connects
+// to.
+func WithImagePulls(p cri.Pulls) Option {
+	return func(s *settings) error {
+		if p.AtOnce < 0 || p.Burst < 0 {
+			return fmt.Errorf("image pulls: negative AtOnce or Burst in %+v", p)
+		}
+		s.pulls = p
+		return nil
+	}
+}
+
+// PodFaults returns the pods that the runtime does not let the agent look at. They
+// leave the agent healthy: one that hangs keeps no other from running.
+func (a *Agent) PodFaults() []pleg.Fault { return a.pleg.Faults() }
+
+// Conditions returns the node's conditions MemoryPressure, DiskPressure and
+// PIDPressure; none without eviction.
+func (a *Agent) Conditions() []corev1.NodeCondition {
+	if a.eviction == nil {
+		return nil
+	}
+	return a.eviction.Conditions()
+}
+
+// Stats measures the node and its pods now. Files are counted in the background,
+// and only with eviction.
+func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
+	if !a.ran.Load() {
+		return stats.Summary{}, errors.New("stats: the agent does not run")
+	}
+	u, err := a.usage.Usage(ctx, time.Time{})
+	if err != nil {
+		return stats.Summary{}, err
+	}
+	return stats.Summarize(a.nodeName, a.usage.Boot(), &u, a.Pods()), nil
+}

@@ -1,0 +1,333 @@
+package agent_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/status"
+)
+
+// meter is a node of 1 GiB that is as full as its simulated containers make it.
+type meter struct {
+	client *cri.Client
+
+	mu      sync.Mutex
+	disk    float64 // share of the file system that is in use
+	reclaim int
+}
+
+func (m *meter) Usage(ctx context.Context, _ time.Time) (runtime.NodeUsage, error) {
+	const gib = 1 << 30
+	now := time.Now()
+	m.mu.Lock()
+	fs := runtime.FSUsage{At: now, CapacityBytes: gib, AvailableBytes: uint64(float64(gib) * (1 - m.disk)), Inodes: 100}
+	m.mu.Unlock()
+	u := runtime.NodeUsage{Memory: runtime.MemoryUsage{At: now, Capacity: gib}, NodeFS: fs, ImageFS: fs, ContainerFS: fs}
+	list, err := m.client.ContainerStats(ctx)
+	if err != nil {
+		return u, err
+	}
+	byPod := map[types.UID]*runtime.PodUsage{}
+	for _, c := range list {
+		p := byPod[c.PodUID]
+		if p == nil {
+			p = &runtime.PodUsage{UID: c.PodUID, Memory: runtime.MemoryUsage{At: now}}
+			byPod[c.PodUID] = p
+		}
+		p.Memory.WorkingSet += c.Memory.WorkingSet
+		p.Containers = append(p.Containers, c)
+		u.Memory.WorkingSet += c.Memory.WorkingSet
+	}
+	for _, p := range byPod {
+		u.Pods = append(u.Pods, *p)
+	}
+	return u, nil
+}
+
+func (m *meter) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reclaim
+}
+
+// told is what was last told of each pod.
+type told struct {
+	mu sync.Mutex
+	by map[string]corev1.PodStatus
+}
+
+func (s *told) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[string]corev1.PodStatus{}
+	}
+	s.by[pod.Name] = st
+	return nil
+}
+
+func (s *told) of(name string) corev1.PodStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.by[name]
+}
+
+func sized(name, memory, script string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Annotations: map[string]string{"sim.sublet.dev/memory": script}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "img-" + name, Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
+		}}}},
+	}
+	podspec.Default(pod)
+	return pod
+}
+
+// inside runs an agent on a simulated runtime until f is done.
+func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := embedded.New(embedded.Config{})
+		require.NoError(t, err)
+		cc, err := rt.Dial()
+		require.NoError(t, err)
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		defer func() {
+			cancel()
+			assert.NoError(t, <-done)
+			assert.NoError(t, cc.Close())
+			assert.NoError(t, rt.Close())
+		}()
+		f(t, rt, client, func(opts ...agent.Option) *agent.Agent {
+			a, err := agent.New(append([]agent.Option{
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
+			}, opts...)...)
+			require.NoError(t, err)
+			go func() { done <- a.Run(ctx) }()
+			return a
+		})
+	})
+}
+
+// EV-5, EV-6, EV-8, EV-9: the pod above its request goes when memory is short, with all that
+// it held, and nothing else does; a new pod without a request is refused for as
+// long as the pressure is told.
+func TestEvictionThroughTheWholeAgent(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		var seen told
+		var order []string
+		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
+		a := start(
+			agent.WithSource("api", pods), agent.WithStatusSink(&seen), // pods of other sources are critical
+			agent.WithEviction(agent.Eviction{Hard: "memory.available<100Mi", Node: &meter{client: client}}),
+			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
+				require.NoError(t, err)
+				left, err := client.Pods(t.Context())
+				require.NoError(t, err)
+				for _, p := range left {
+					assert.False(t, p.Name == "greedy" && p.Running(), "it is told as evicted only when it is gone")
+				}
+				order = append(order, pod.Name)
+			}}}),
+		)
+		time.Sleep(time.Minute)
+		require.Equal(t, corev1.PodRunning, seen.of("greedy").Phase)
+		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
+
+		time.Sleep(11 * time.Minute)
+		require.Equal(t, []string{"greedy"}, order)
+		st := seen.of("greedy")
+		require.Equal(t, corev1.PodFailed, st.Phase)
+		require.Equal(t, eviction.Reason, st.Reason)
+		require.Contains(t, st.Message, "low on resource: memory")
+		require.True(t, hasCondition(st, corev1.DisruptionTarget))
+		require.Equal(t, corev1.PodRunning, seen.of("calm").Phase)
+		require.Equal(t, corev1.ConditionTrue, a.Conditions()[0].Status, "the condition holds for the transition period")
+
+		best := sized("best", "1Mi", "0s=1Mi")
+		best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
+		pods.Put(best)
+		time.Sleep(time.Second)
+		require.Equal(t, eviction.Reason, seen.of("best").Reason, seen.of("best"))
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
+		require.NoError(t, a.Healthy())
+	})
+}
+
+func hasCondition(st corev1.PodStatus, kind corev1.PodConditionType) bool {
+	for _, c := range st.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// EV-4: when disk is short, images and dead containers go first, and no pod does
+// if that helps.
+func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		var seen told
+		node := &meter{client: client}
+		var evicted []string
+		a := start(
+			agent.WithSource("memory", podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"))), agent.WithStatusSink(&seen),
+			agent.WithImageGC(imagegc.Policy{HighPercent: 100, MinAge: -1}),
+			agent.WithEviction(agent.Eviction{Hard: "imagefs.available<15%", Node: node}),
+			agent.WithHooks(agent.Hooks{
+				Images: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
+					assert.NoError(t, err)
+					node.mu.Lock()
+					defer node.mu.Unlock()
+					node.disk, node.reclaim = 0.1, node.reclaim+1
+				}},
+				Eviction: eviction.Hooks{Evicting: func(_ eviction.Signal, ranked []eviction.Candidate, _ runtime.Ending) {
+					evicted = append(evicted, ranked[0].Pod.Name)
+				}},
+			}),
+		)
+		require.NoError(t, pull(t, client, "unused:1"))
+		time.Sleep(time.Minute)
+		node.mu.Lock()
+		node.disk = 0.9
+		node.mu.Unlock()
+		time.Sleep(time.Minute)
+		require.Empty(t, evicted)
+		require.Equal(t, 1, node.count(), "one image was not in use")
+		left, err := client.Images(t.Context())
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+		require.Equal(t, corev1.PodRunning, seen.of("web").Phase)
+		require.NoError(t, a.Healthy())
+	})
+}
+
+// pull has the runtime fetch an image that no pod of the agent's wants.
+func pull(t *testing.T, client *cri.Client, ref string) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "puller", Namespace: "x", UID: "uid-puller"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: ref}}}}
+	podspec.Default(pod)
+	applied := client.Apply(t.Context(), pod, []runtime.Action{{Verb: runtime.CreateSandbox}, {Verb: runtime.StartContainer, Container: "c"}}, runtime.Materials{Dir: t.TempDir(), LogDir: t.TempDir()})
+	for _, f := range applied.Failures {
+		return f.Err
+	}
+	seen, err := client.Pod(t.Context(), pod.UID)
+	if err != nil {
+		return err
+	}
+	if err := client.Kill(t.Context(), pod, seen, runtime.Ending{Grace: time.Second}); err != nil {
+		return err
+	}
+	seen, err = client.Pod(t.Context(), pod.UID)
+	if err != nil {
+		return err
+	}
+	return client.Remove(t.Context(), seen)
+}
+
+// CG-1, CG-2: of a container that keeps ending the last dead one stays, and
+// restart counts and last states are told as before.
+func TestDeadContainersAreCollected(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		var seen told
+		pod := sized("crash", "1Mi", "0s=1Mi")
+		pod.Annotations["sim.sublet.dev/run-for"] = "1s"
+		pod.Annotations["sim.sublet.dev/exit-code"] = "3"
+		start(agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&seen))
+		time.Sleep(20 * time.Minute)
+		p, err := client.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(p.Containers), 2)
+		c := seen.of("crash").ContainerStatuses[0]
+		require.Greater(t, c.RestartCount, int32(5))
+		require.NotNil(t, c.LastTerminationState.Terminated)
+		require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
+	})
+}
+
+// CG-3: what a container writes all the time never takes more than its share.
+func TestLogsAreRotated(t *testing.T) {
+	dir := t.TempDir()
+	inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
+		pod := sized("loud", "1Mi", "0s=1Mi")
+		pod.Annotations["sim.sublet.dev/output"] = strings.Repeat("x", 100)
+		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
+		start(
+			agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
+			agent.WithSource("memory", podsource.NewMemory(pod)),
+		)
+		time.Sleep(5 * time.Minute)
+		files, err := filepath.Glob(filepath.Join(dir, "default_loud_*", "main", "*"))
+		require.NoError(t, err)
+		require.Len(t, files, 3)
+		for _, f := range files {
+			info, err := os.Stat(f)
+			require.NoError(t, err)
+			require.Less(t, info.Size(), int64(3000), f)
+		}
+	})
+}
+
+// bare has none of a runtime's optional powers.
+type bare struct{ agent.Runtime }
+
+func TestReclaimOptions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts []agent.Option
+		want []string
+	}{
+		"all faults at once": {
+			[]agent.Option{
+				agent.WithEviction(agent.Eviction{Hard: "memory.available<1%,nonsense<1", Soft: "nodefs.available<1%"}),
+				agent.WithImageGC(imagegc.Policy{HighPercent: 50, LowPercent: 60}),
+				agent.WithContainerGC(containergc.Policy{MinAge: -1}),
+				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
+				agent.WithImagePulls(cri.Pulls{AtOnce: -1}),
+			},
+			[]string{"nonsense", "grace", "low threshold", "container collection", "MaxFiles 1", "AtOnce"},
+		},
+		"a runtime that cannot": {
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
+			[]string{"cannot list, measure and remove images"},
+		},
+		"negative transition": {[]agent.Option{agent.WithEviction(agent.Eviction{Transition: -1})}, []string{"transition"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)
+			for _, want := range tt.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithSource("m", podsource.NewMemory()))
+	require.NoError(t, err, "what a runtime cannot do and nobody asked for is left out")
+	_, err = os.Stat("/nowhere")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+var _ status.Sink = (*told)(nil)

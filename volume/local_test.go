@@ -1,0 +1,30 @@
+package volume
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What Local says is where Mount puts it.
+func TestLocalIsWhereVolumesAreMounted(t *testing.T) {
+	m, err := New(Config{Root: t.TempDir(), Unprivileged: true})
+	require.NoError(t, err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: types.UID("u-1")}}
+	pod.Spec.Volumes = []corev1.Volume{
+		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}},
+	}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/a"}, {Name: "host", MountPath: "/b"}}}}
+	mounted, err := m.Mount(t.Context(), pod, nil)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"scratch": mounted["scratch"].HostPath}, m.Local(pod), "the host's own folders are not the pod's")
+
+	pod.Spec.Volumes[0].Name = ".."
+	require.Empty(t, m.Local(pod))
+	pod.UID = "../.."
+	require.Empty(t, m.Local(pod))
+}
