@@ -29,6 +29,7 @@ type flags struct {
 	fileCheck, httpCheck           time.Duration
 	syncFrequency                  time.Duration
 	maxRestartPeriod               time.Duration
+	reclaim                        reclaimFlags
 }
 
 const (
@@ -57,7 +58,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.nodeName, "node-name", host, "this node's name")
 	fs.StringVar(&f.nodeIP, "node-ip", "", "this node's address, told as hostIP; by default the first that is not loopback")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors are held against")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /metrics; empty: none")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary; empty: none")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
@@ -70,6 +71,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.DurationVar(&f.httpCheck, "http-check-frequency", 20*time.Second, "how often the manifest URL is asked")
 	fs.DurationVar(&f.syncFrequency, "sync-frequency", time.Minute, "how often a pod is looked at even if nothing changed")
 	fs.DurationVar(&f.maxRestartPeriod, "max-container-restart-period", maxBackOff, "longest back-off of a container that keeps ending, 1s to 5m")
+	f.reclaim.define(fs)
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}
@@ -108,6 +110,7 @@ func (f *flags) check(rest []string) error {
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {
 		fault(d <= 0, "-%s %v: must be positive", name, d)
 	}
+	f.reclaim.check(fault)
 	return errors.Join(errs...)
 }
 

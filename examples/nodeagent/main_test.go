@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -11,7 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/stats"
 )
 
 // bin is the program, built once for all tests.
@@ -41,13 +50,46 @@ func freeAddr(t *testing.T) string {
 func TestFlagsAreCheckedAllAtOnce(t *testing.T) {
 	_, err := parse([]string{
 		"-root-dir", "relative", "-runtime-endpoint", "tcp://1.2.3.4", "-manifest-url", "ftp://x", "-log-format", "xml",
-		"-node-ip", "here", "-cluster-dns", "dns", "-node-labels", "a", "-max-pods", "0", "-max-container-restart-period", "1h", "-sync-frequency", "-1s", "left",
+		"-node-ip", "here", "-cluster-dns", "dns", "-node-labels", "a", "-max-pods", "0", "-max-container-restart-period", "1h", "-sync-frequency", "-1s",
+		"-eviction-hard", "memory.available<lots", "-eviction-soft", "nodefs.available<10%", "-eviction-pressure-transition-period", "0s",
+		"-image-gc-high-threshold", "101", "-image-gc-low-threshold", "-1", "-minimum-image-ttl-duration", "-1s", "-maximum-image-ttl-duration", "-1s",
+		"-minimum-container-ttl-duration", "-1s", "-container-log-max-size", "big", "-container-log-max-files", "1",
+		"-max-parallel-image-pulls", "0", "-registry-qps", "-1", "-registry-burst", "0", "left",
 	}, io.Discard)
 	for _, want := range []string{
 		"-root-dir", "-runtime-endpoint", "-manifest-url", "-log-format", "-node-ip", "-cluster-dns", "-node-labels", "-max-pods",
 		"-max-container-restart-period", "-sync-frequency", `"left"`,
+		"-eviction-hard: ", "-eviction-soft with", "-eviction-pressure-transition-period", "-image-gc-high-threshold 101", "-image-gc-low-threshold -1",
+		"-minimum-image-ttl-duration", "-maximum-image-ttl-duration", "-minimum-container-ttl-duration", "-container-log-max-size", "-container-log-max-files",
+		"-max-parallel-image-pulls", "-registry-qps", "-registry-burst",
 	} {
 		require.ErrorContains(t, err, want)
+	}
+}
+
+// Every combination of flags that passes the check makes an agent: what 0 means
+// for the kubelet is not an error of the parts.
+func TestFlagsMakeAnAgent(t *testing.T) {
+	for name, extra := range map[string][]string{
+		"defaults": nil,
+		"zeros": {
+			"-image-gc-low-threshold", "0", "-minimum-image-ttl-duration", "0s", "-maximum-dead-containers", "0",
+			"-maximum-dead-containers-per-container", "0", "-registry-qps", "0", "-image-gc-high-threshold", "2",
+		},
+		"off": {"-eviction-hard", "none", "-image-gc-high-threshold", "100", "-container-log-max-size", "-1", "-maximum-dead-containers-per-container", "-1"},
+		"all": {
+			"-eviction-soft", "memory.available<20%", "-eviction-soft-grace-period", "memory.available=1m", "-eviction-minimum-reclaim", "memory.available=1Mi",
+			"-eviction-max-pod-grace-period", "-1", "-maximum-image-ttl-duration", "48h", "-pod-infra-container-image", "pause:3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parse(append([]string{"-manifests", t.TempDir(), "-root-dir", t.TempDir()}, extra...), io.Discard)
+			require.NoError(t, err)
+			opts, err := options(f, slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			_, err = agent.New(opts...)
+			require.NoError(t, err)
+		})
 	}
 }
 
@@ -82,6 +124,28 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// measured returns an error until /metrics tells at least least of a metric: the
+// sum of its series, or how often something was observed.
+func (w *world) measured(name string, least float64) error {
+	code, body, err := w.get("/metrics")
+	if err != nil || code != 200 {
+		return fmt.Errorf("metrics: %d: %w", code, err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	sum := 0.0
+	for _, m := range families[name].GetMetric() {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	if sum < least {
+		return fmt.Errorf("%s is %v, want %v", name, sum, least)
+	}
+	return nil
+}
+
 // A daemon without a runtime simulates its pods, which shows its surface on any
 // machine.
 func TestSimulatedDaemon(t *testing.T) {
@@ -98,6 +162,25 @@ func TestSimulatedDaemon(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 200, code, string(body))
 	require.Contains(t, string(body), "[+] agent")
+	w.eventually(soon, func() error { return w.measured("kubelet_running_pods", 1) })
+	w.eventually(soon, func() error { return w.measured("kubelet_runtime_operations_total", 1) })
+	w.eventually(soon, func() error { return w.measured("sublet_eviction_look_duration_seconds", 1) })
+
+	_, body, err = w.get("/stats/summary")
+	require.NoError(t, err)
+	var summary stats.Summary
+	require.NoError(t, json.Unmarshal(body, &summary), string(body))
+	require.Equal(t, "node", summary.Node.NodeName)
+	require.NotZero(t, *summary.Node.Memory.AvailableBytes)
+	require.Greater(t, time.Since(summary.Node.StartTime.Time), time.Duration(0))
+	require.Len(t, summary.Pods, 1)
+	require.Equal(t, "web-node", summary.Pods[0].PodRef.Name)
+
+	_, body, err = w.get("/conditions")
+	require.NoError(t, err)
+	var conditions []corev1.NodeCondition
+	require.NoError(t, json.Unmarshal(body, &conditions), string(body))
+	require.Len(t, conditions, 3)
 	began := time.Now()
 	require.NoError(t, w.signal(syscall.SIGTERM))
 	require.Less(t, time.Since(began), soon)

@@ -15,7 +15,6 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
-	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/status"
 )
 
@@ -27,17 +26,18 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(opts...)
+	reg, hooks, err := metrics()
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(append(opts, agent.WithHooks(hooks))...)
 	if err != nil {
 		return err
 	}
 	if f.listen == "" {
 		return a.Run(ctx)
 	}
-	srv, err := server.New(server.Config{
-		Addr: f.listen, Pods: a.Pods, Faults: faults(a), Logger: log,
-		Checks: []server.Check{{Name: "agent", Well: a.Healthy}},
-	})
+	srv, err := newServer(f.listen, a, reg, log)
 	if err != nil {
 		return err
 	}
@@ -82,6 +82,11 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain,
 		}),
 	}
+	room, err := f.reclaim.options()
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, room...)
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}
@@ -124,15 +129,6 @@ func (f *flags) ip() (string, error) {
 		}
 	}
 	return "127.0.0.1", nil
-}
-
-func faults(a *agent.Agent) func() []server.Fault {
-	return func() (all []server.Fault) {
-		for _, f := range a.Faults() {
-			all = append(all, server.Fault{Where: f.Where, Error: f.Err.Error(), Since: f.At})
-		}
-		return all
-	}
 }
 
 // recorder logs Kubernetes events.

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// reclaimFlags are about room on the node, with the kubelet's names and defaults.
+type reclaimFlags struct {
+	evictionHard, evictionSoft, evictionSoftGrace, evictionMinReclaim string
+
+	evictionTransition  time.Duration
+	evictionMaxPodGrace int
+	imageHigh, imageLow int
+	imageMinAge         time.Duration
+	imageMaxAge         time.Duration
+	infraImage          string
+	deadPerContainer    int
+	dead                int
+	deadMinAge          time.Duration
+	logMaxSize          string
+	logMaxFiles         int
+	parallelPulls       int
+	registryQPS         float64
+	registryBurst       int
+}
+
+func (f *reclaimFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.evictionHard, "eviction-hard", eviction.DefaultHard, "thresholds at which pods are evicted at once; none: never")
+	fs.StringVar(&f.evictionSoft, "eviction-soft", "", "thresholds at which pods are evicted after -eviction-soft-grace-period")
+	fs.StringVar(&f.evictionSoftGrace, "eviction-soft-grace-period", "", "how long each soft threshold must be crossed: memory.available=1m30s,…")
+	fs.StringVar(&f.evictionMinReclaim, "eviction-minimum-reclaim", "", "how much more than its threshold to free of what was short: memory.available=50Mi,…")
+	fs.DurationVar(&f.evictionTransition, "eviction-pressure-transition-period", 5*time.Minute, "how long the node tells of pressure after the last")
+	fs.IntVar(&f.evictionMaxPodGrace, "eviction-max-pod-grace-period", 0, "longest grace period, in seconds, of pods evicted for a soft threshold; below zero: their own")
+	fs.IntVar(&f.imageHigh, "image-gc-high-threshold", 85, "percent of the image disk in use at which unused images are removed; 100: never")
+	fs.IntVar(&f.imageLow, "image-gc-low-threshold", 80, "percent of the image disk in use down to which they are removed")
+	fs.DurationVar(&f.imageMinAge, "minimum-image-ttl-duration", 2*time.Minute, "how long an image stays at the least")
+	fs.DurationVar(&f.imageMaxAge, "maximum-image-ttl-duration", 0, "how long an image may be unused; 0: for ever")
+	fs.StringVar(&f.infraImage, "pod-infra-container-image", "", "image of the runtime's sandboxes, never removed; needed where the runtime does not pin it")
+	fs.IntVar(&f.deadPerContainer, "maximum-dead-containers-per-container", 1, "dead containers to keep of each container; at least 1, below zero: all")
+	fs.IntVar(&f.dead, "maximum-dead-containers", -1, "dead containers to keep on the node; below zero: no limit")
+	fs.DurationVar(&f.deadMinAge, "minimum-container-ttl-duration", 0, "how long a dead container stays at the least")
+	fs.StringVar(&f.logMaxSize, "container-log-max-size", "10Mi", "size at which a container's log is rotated; below zero: never")
+	fs.IntVar(&f.logMaxFiles, "container-log-max-files", 5, "log files to keep of a container, at least 2")
+	fs.IntVar(&f.parallelPulls, "max-parallel-image-pulls", 2, "images pulled at a time")
+	fs.Float64Var(&f.registryQPS, "registry-qps", 5, "image pulls begun a second; 0: no limit")
+	fs.IntVar(&f.registryBurst, "registry-burst", 10, "image pulls begun at once above -registry-qps")
+}
+
+func (f *reclaimFlags) check(fault func(bad bool, format string, args ...any)) {
+	_, err := eviction.ParseThresholds(f.evictionHard, "", "", "")
+	fault(err != nil, "-eviction-hard: %w", err)
+	_, softErr := eviction.ParseThresholds("", f.evictionSoft, f.evictionSoftGrace, "")
+	fault(softErr != nil, "-eviction-soft with -eviction-soft-grace-period: %w", softErr)
+	if err == nil && softErr == nil {
+		_, err = eviction.ParseThresholds(f.evictionHard, f.evictionSoft, f.evictionSoftGrace, f.evictionMinReclaim)
+		fault(err != nil, "-eviction-minimum-reclaim: %w", err)
+	}
+	fault(f.evictionTransition <= 0, "-eviction-pressure-transition-period %v: must be positive", f.evictionTransition)
+	fault(f.imageHigh < 1 || f.imageHigh > 100, "-image-gc-high-threshold %d: must be from 1 to 100", f.imageHigh)
+	fault(f.imageLow < 0 || f.imageLow >= f.imageHigh, "-image-gc-low-threshold %d: must be from 0 to below -image-gc-high-threshold", f.imageLow)
+	fault(f.imageMinAge < 0, "-minimum-image-ttl-duration %v: is negative", f.imageMinAge)
+	fault(f.imageMaxAge < 0 || f.imageMaxAge > 0 && f.imageMaxAge <= f.imageMinAge,
+		"-maximum-image-ttl-duration %v: must be 0 or above -minimum-image-ttl-duration", f.imageMaxAge)
+	fault(f.deadMinAge < 0, "-minimum-container-ttl-duration %v: is negative", f.deadMinAge)
+	size, err := resource.ParseQuantity(f.logMaxSize)
+	fault(err != nil || size.IsZero(), "-container-log-max-size %q: must be a size such as 10Mi, or below zero", f.logMaxSize)
+	fault(f.logMaxFiles < 2, "-container-log-max-files %d: must be at least 2", f.logMaxFiles)
+	fault(f.parallelPulls < 1, "-max-parallel-image-pulls %d: must be at least 1", f.parallelPulls)
+	fault(f.registryQPS < 0, "-registry-qps %v: is negative", f.registryQPS)
+	fault(f.registryBurst < 1, "-registry-burst %d: must be at least 1", f.registryBurst)
+}
+
+// options turns flags that were checked into the agent's options. Where 0 is a
+// value for the kubelet and the default here, another value stands for it.
+func (f *reclaimFlags) options() ([]agent.Option, error) {
+	size, err := resource.ParseQuantity(f.logMaxSize)
+	if err != nil {
+		return nil, fmt.Errorf("-container-log-max-size: %w", err)
+	}
+	var keep []string
+	if f.infraImage != "" {
+		keep = append(keep, f.infraImage)
+	}
+	return []agent.Option{
+		agent.WithEviction(agent.Eviction{
+			Hard: f.evictionHard, Soft: f.evictionSoft, SoftGrace: f.evictionSoftGrace, MinimumReclaim: f.evictionMinReclaim,
+			Transition: f.evictionTransition, MaxPodGrace: time.Duration(f.evictionMaxPodGrace) * time.Second,
+		}),
+		agent.WithImageGC(imagegc.Policy{
+			HighPercent: f.imageHigh, LowPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
+		}, keep...),
+		agent.WithContainerGC(containergc.Policy{
+			MinAge: f.deadMinAge, PerContainer: f.deadPerContainer, PerNode: max(orOff(f.dead, 1), 0),
+		}),
+		agent.WithLogRotation(agent.LogRotation{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
+		agent.WithImagePulls(cri.Pulls{AtOnce: f.parallelPulls, PerSec: orOff(f.registryQPS, -1), Burst: f.registryBurst}),
+	}, nil
+}
+
+func orOff[T int | float64 | time.Duration](v, off T) T {
+	if v == 0 {
+		return off
+	}
+	return v
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/prom"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/server"
+)
+
+// metrics returns a registry with the agent's metrics, and the hooks that feed
+// them.
+func metrics() (*prometheus.Registry, agent.Hooks, error) {
+	reg := prometheus.NewRegistry()
+	m, err := prom.New(reg)
+	if err != nil {
+		return nil, agent.Hooks{}, err
+	}
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := reg.Register(c); err != nil {
+			return nil, agent.Hooks{}, err
+		}
+	}
+	return reg, agent.Hooks{
+		Sources: m.Sources(), Loop: m.Loop(), Pods: m.Pods(), Housekeeper: m.Housekeeper(), Workers: m.Workers(),
+		Pleg: m.Pleg(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), Images: m.Images(), Containers: m.Containers(),
+		CRI: cri.Hooks{Call: m.RuntimeCall},
+	}, nil
+}
+
+// newServer tells over HTTP how the agent is.
+func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.Logger) (*server.Server, error) {
+	if err := prom.RegisterPods(reg, a.Pods); err != nil {
+		return nil, err
+	}
+	return server.New(server.Config{
+		Addr: addr, Pods: a.Pods, Faults: faults(a), Logger: log,
+		Checks: []server.Check{{Name: "agent", Well: a.Healthy}},
+		Handlers: map[string]http.Handler{
+			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
+			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
+			"/conditions":    asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
+		},
+	})
+}
+
+func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := ask(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v) // the client may be gone
+	}
+}
+
+// faults are manifests that cannot be used and pods that cannot be looked at.
+func faults(a *agent.Agent) func() []server.Fault {
+	return func() (all []server.Fault) {
+		for _, f := range a.Faults() {
+			all = append(all, server.Fault{Where: f.Where, Error: f.Err.Error(), Since: f.At})
+		}
+		hung := a.PodFaults()
+		if len(hung) == 0 {
+			return all
+		}
+		pods := map[types.UID]*corev1.Pod{}
+		for _, pod := range a.Pods() {
+			pods[pod.UID] = pod
+		}
+		for _, f := range hung {
+			where := fmt.Sprintf("pod with UID %s", f.UID)
+			if pod := pods[f.UID]; pod != nil {
+				where = fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, f.UID)
+			}
+			all = append(all, server.Fault{Where: where, Error: f.Error(), Since: f.Since})
+		}
+		return all
+	}
+}
