@@ -34,11 +34,15 @@ type Action struct {
 	Step      int // BackOffStep of the container to start
 	// Round of the container to start. It grows each time that a restart rule
 	// makes all containers start anew; the container keeps it (AnnotationRound).
-	Round   uint32
-	Grace   time.Duration // KillContainer: how long it may take, preStop included
-	Until   time.Time     // Wait: when the back-off ends
-	Reason  string        // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
-	Message string        // for people
+	Round uint32
+	Grace time.Duration // KillContainer: how long it may take, preStop included
+	// Stage orders KillContainer actions that follow each other, as Stop.Stage
+	// does: those of one stage begin together, once those of the former one have
+	// ended. All their graces begin with the first stage.
+	Stage   int
+	Until   time.Time // Wait: when the back-off ends
+	Reason  string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
+	Message string    // for people
 }
 
 // Failure is why a container (or the sandbox, under the empty name) is not

@@ -1,8 +1,10 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +18,7 @@ import (
 // the end of a back-off.
 //
 // A plan holds all that can be done now, in this order: containers to end (ones
-// that follow each other may be ended at once), sandboxes to stop, the sandbox
+// that follow each other may be ended at once, but for their stages), sandboxes to stop, the sandbox
 // to make, leftovers to remove, resources to change, containers to start
 // (ephemeral ones, then either the next init container or the regular ones),
 // and the back-offs that run. An empty plan means that the pod is where it
@@ -98,12 +100,24 @@ func (p *planner) end(reason string, again bool) {
 			p.kill(c, reason, "", p.grace)
 		}
 	}
+	p.stage()
 	for i := range p.seen.Sandboxes {
 		s := &p.seen.Sandboxes[i]
 		if s.State == SandboxReady || held[s.ID] || again && s == p.sandbox {
 			p.sandboxes = append(p.sandboxes, Action{Verb: KillSandbox, ID: s.ID, Attempt: s.Attempt, Reason: reason})
 		}
 	}
+}
+
+// stage has sidecars end after what they serve, in the reverse order of their start.
+func (p *planner) stage() {
+	for i := range p.kills {
+		if a := &p.kills[i]; a.Kind == Sidecar {
+			a.Stage = 1 + sidecarsAfter(p.pod, p.seen, a.Container)
+		}
+	}
+	slices.SortStableFunc(p.kills, func(a, b Action) int { return cmp.Compare(a.Stage, b.Stage) })
+	closeRanks(p.kills, func(a *Action) *int { return &a.Stage })
 }
 
 // renew plans a new sandbox in place of all that there are.

@@ -203,7 +203,11 @@ func show(plan []runtime.Action) string {
 		case runtime.Wait:
 			out = append(out, fmt.Sprintf("wait %s %v", a.Container, a.Until.Sub(t0)))
 		case runtime.KillContainer:
-			out = append(out, "kill "+a.ID)
+			text := "kill " + a.ID
+			if a.Stage > 0 {
+				text += fmt.Sprintf(" stage %d", a.Stage)
+			}
+			out = append(out, text)
 		case runtime.RemoveContainer:
 			out = append(out, "remove "+a.ID)
 		case runtime.KillSandbox:

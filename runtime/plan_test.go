@@ -79,6 +79,17 @@ func TestSandbox(t *testing.T) {
 			newView(ready(0), running("s"), exited("a", 0)), "kill s#0; stop s0",
 		},
 		{
+			// RT-6
+			"all done, sidecars end in reverse order", newPod(never, sidecarC("s"), initC("i"), sidecarC("t"), regular("a"), ephemeralC("debug")),
+			newView(ready(0), running("s"), exited("i", 0), running("t"), exited("a", 0), running("debug")),
+			"kill debug#0; kill t#0 stage 1; kill s#0 stage 2; stop s0",
+		},
+		{
+			"a lost one ends in the same order", newPod(always, sidecarC("s"), sidecarC("t"), regular("a")),
+			newView(gone(0), running("a"), running("s"), running("t")),
+			"kill a#0; kill t#0 stage 1; kill s#0 stage 2; stop s0; create 1; start s#1",
+		},
+		{
 			"never: what runs in a lost one is done", newPod(never, regular("a"), regular("b")),
 			newView(gone(0), running("a"), exited("b", 0)), "kill a#0; stop s0",
 		},

@@ -70,18 +70,19 @@ func PlanTermination(pod *corev1.Pod, seen Pod, e Ending, now time.Time) []Stop 
 		stops = append(stops, s)
 	}
 	slices.SortStableFunc(stops, func(a, b Stop) int { return cmp.Compare(a.Stage, b.Stage) })
-	closeRanks(stops)
+	closeRanks(stops, func(s *Stop) *int { return &s.Stage })
 	return stops
 }
 
-// closeRanks numbers the stages without gaps.
-func closeRanks(stops []Stop) {
+// closeRanks numbers the stages of a sorted list without gaps.
+func closeRanks[T any](list []T, stageOf func(*T) *int) {
 	stage, former := -1, -1
-	for i := range stops {
-		if stops[i].Stage != former {
-			stage, former = stage+1, stops[i].Stage
+	for i := range list {
+		own := stageOf(&list[i])
+		if *own != former {
+			stage, former = stage+1, *own
 		}
-		stops[i].Stage = stage
+		*own = stage
 	}
 }
 

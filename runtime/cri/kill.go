@@ -107,7 +107,8 @@ func byID(all []runtime.Container, id string) *runtime.Container {
 	return &all[i]
 }
 
-// killContainers carries out actions that end containers, all at once.
+// killContainers carries out actions that end containers: those of one stage at
+// once, the stages one after the other in the time that began with the first.
 func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 	known := t.c.facts.of(t.pod.UID)
 	seen := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
@@ -115,23 +116,33 @@ func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 		seen.Sandboxes = append(seen.Sandboxes, known.sandboxes[i].Sandbox)
 	}
 	t.touched()
-	var wg sync.WaitGroup
-	for _, a := range actions {
-		wg.Go(func() {
-			s := runtime.Stop{Container: a.Container, Kind: a.Kind, ID: a.ID, Deadline: time.Now().Add(a.Grace), Forced: a.Grace <= 0}
-			if spec := t.spec(a.Container); spec != nil {
-				if spec.Lifecycle != nil {
-					s.PreStop = spec.Lifecycle.PreStop
-				}
-			} else if ct := byID(known.containers, a.ID); ct != nil {
-				s.PreStop = ct.PreStop
-			}
-			if err := t.c.stop(ctx, t.pod, &seen, s, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
-				t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
-			}
-		})
+	began := time.Now()
+	for len(actions) > 0 {
+		n := 1
+		for n < len(actions) && actions[n].Stage == actions[0].Stage {
+			n++
+		}
+		var wg sync.WaitGroup
+		for _, a := range actions[:n] {
+			wg.Go(func() { t.killContainer(ctx, &seen, a, began) })
+		}
+		wg.Wait()
+		actions = actions[n:]
 	}
-	wg.Wait()
+}
+
+func (t *turn) killContainer(ctx context.Context, seen *runtime.Pod, a runtime.Action, began time.Time) {
+	s := runtime.Stop{Container: a.Container, Kind: a.Kind, ID: a.ID, Stage: a.Stage, Deadline: began.Add(a.Grace), Forced: a.Grace <= 0}
+	if spec := t.spec(a.Container); spec != nil {
+		if spec.Lifecycle != nil {
+			s.PreStop = spec.Lifecycle.PreStop
+		}
+	} else if ct := byID(seen.Containers, a.ID); ct != nil {
+		s.PreStop = ct.PreStop
+	}
+	if err := t.c.stop(ctx, t.pod, seen, s, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
+		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
+	}
 }
 
 // hooked remembers which containers' preStop hooks came to their end, until the

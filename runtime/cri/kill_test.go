@@ -99,6 +99,29 @@ func TestSidecarsEndLast(t *testing.T) {
 	assert.Equal(t, []string{"main", "second", "first"}, order)
 }
 
+// RT-6, RT-9: stages of a plan end one after the other, all within the grace
+// period that began with the first.
+func TestStagesOfAPlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := f.client(t, Config{})
+		pod := onePod("main", "beside", "last", "leftover")
+		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
+		seen := running(t, f, c, pod)
+		id := func(name string) string { return seen.Latest(name).ID }
+		kill := func(name string, stage int) runtime.Action {
+			return runtime.Action{Verb: runtime.KillContainer, Container: name, ID: id(name), Stage: stage, Grace: 30 * time.Second}
+		}
+		f.took()
+		plan := []runtime.Action{kill("main", 0), kill("beside", 0), kill("last", 1), kill("leftover", 2)}
+		require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+		assert.Equal(t, int64(30), f.stops[id("beside")], "with the first, whose hook runs meanwhile")
+		assert.Equal(t, int64(20), f.stops[id("main")])
+		assert.Equal(t, int64(20), f.stops[id("last")], "after them, in the time that is left")
+		assert.Equal(t, int64(20), f.stops[id("leftover")])
+	})
+}
+
 // PW-5: a forced kill runs no hook and has no grace.
 func TestForcedKill(t *testing.T) {
 	f := newFake()
