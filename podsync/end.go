@@ -36,7 +36,9 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 		s.cfg.Probes.StopForTermination(pod.UID)
 	}
 	if err := s.cfg.Runtime.Kill(ctx, pod, seen, e); err != nil {
-		s.tell(pod, st, "FailedKillPod", err)
+		if ctx.Err() == nil { // else it was cut short, by a shorter grace for one
+			s.tell(pod, st, "FailedKillPod", err)
+		}
 		return fmt.Errorf("kill pod: %w", err)
 	}
 	final, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Now())

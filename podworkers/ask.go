@@ -119,7 +119,7 @@ func (w *Workers) apply(effects []effect) (told []notice) {
 		if e.killed || e.done {
 			told = append(told, w.settle(e.uid)...)
 		}
-		if e.done {
+		if e.done || e.freed {
 			told = append(told, notice{finished: e.uid})
 		}
 		w.launch(e.uid)

@@ -73,6 +73,7 @@ type effect struct {
 	why    Cause
 	killed bool // its containers have ended
 	done   bool // it has finished
+	freed  bool // it had finished, and what was kept until its deletion is gone too
 	look   bool // the runtime may have changed: inspect the pod
 }
 
@@ -336,6 +337,8 @@ func (l *life) finished(t Turn, e *effect) {
 	if l.phase != Finished {
 		l.moveTo(Finished, e)
 		e.done = true
+	} else {
+		e.freed = l.released
 	}
 }
 

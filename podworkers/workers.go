@@ -123,7 +123,8 @@ type Config struct {
 	Inspect   func(types.UID)
 	TurnEnded func(types.UID)
 
-	// Finished is told when a pod has come to its end. It must not block.
+	// Finished is told when a pod has come to its end, and once more when it was
+	// deleted only later and has given back the rest. It must not block.
 	Finished func(types.UID)
 
 	Logger *slog.Logger // default: discard

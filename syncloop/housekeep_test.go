@@ -133,9 +133,13 @@ func TestTidy(t *testing.T) {
 	h.kept["stuck"] = errors.New("busy")
 	h.pods.do(podsource.Add, newPod("back"))
 	h.w.take()
-	again := h.Tidy(t.Context(), []types.UID{"gone", "back", "alive", "stranger", "stuck"})
+	again := h.Tidy(t.Context(), []types.UID{"gone", "back", "alive", "orphan", "stuck"})
 	assert.Equal(t, []types.UID{"back"}, again)
-	assert.Equal(t, []string{"drop gone", "settle gone false", "settle back true", "drop stuck"}, h.w.take())
+	assert.Equal(t, []string{
+		"drop gone", "settle gone false", "settle back true",
+		"drop orphan", "settle orphan false", // its life is forgotten already
+		"drop stuck",
+	}, h.w.take())
 }
 
 // A plan never touches what somebody may want, whatever the scene.

@@ -151,7 +151,7 @@ func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []type
 	for _, uid := range ended {
 		st, ok := h.cfg.Lives.State(uid)
 		wanted := h.cfg.Pods.get(uid) != nil
-		if !ok || !st.Over {
+		if ok && !st.Over || !ok && wanted {
 			continue
 		}
 		if !wanted && !h.dropAll(ctx, uid) {

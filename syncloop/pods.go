@@ -209,9 +209,11 @@ func (p *Pods) remove(uid types.UID, now time.Time) {
 	p.set(uid, nil)
 	p.others.drop(uid)
 	p.removed[uid] = now
-	if !w.refused { // else no worker ever had it
-		p.cfg.Workers.Update(podworkers.Update{Pod: w.pod, Kill: &podworkers.Kill{Deleted: true}, At: now})
+	if w.refused { // no worker ever had it
+		p.cfg.Statuses.Forget(uid)
+		return
 	}
+	p.cfg.Workers.Update(podworkers.Update{Pod: w.pod, Kill: &podworkers.Kill{Deleted: true}, At: now})
 }
 
 // change takes a newer version of a pod. One that was refused stays refused.

@@ -94,7 +94,7 @@ func TestAdmission(t *testing.T) {
 func TestRefusedPodComesBack(t *testing.T) {
 	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
 	p.do(podsource.Add, newPod("a"), newPod("b"))
-	assert.Empty(t, p.do(podsource.Remove, newPod("b")))
+	assert.Equal(t, []string{"forget b"}, p.do(podsource.Remove, newPod("b")), "its status goes at once")
 	p.do(podsource.Remove, newPod("a"))
 	assert.Equal(t, []string{"forget b", "create b "}, p.do(podsource.Add, newPod("b")))
 }
