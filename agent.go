@@ -136,6 +136,11 @@ func (a *Agent) drainPods(ctx context.Context) error {
 		defer cancel()
 	}
 	err := a.drainNotAdopted(ctx)
+	for _, s := range a.workers.Snapshot() {
+		if s.Over { // it ended before; its dead containers go too
+			a.workers.End(s.UID, podworkers.Kill{Deleted: true, Reclaimed: true})
+		}
+	}
 	err = errors.Join(err, a.workers.Drain(ctx, podworkers.Kill{Deleted: true, Reclaimed: true}))
 	for _, s := range a.workers.Snapshot() {
 		if s.Phase == podworkers.Finished {

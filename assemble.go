@@ -26,6 +26,11 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
+// listingTimeout bounds a listing of all pods and a look at one. A runtime with
+// tens of thousands of dead containers takes its time, and one that is slow must
+// still be heard.
+const listingTimeout = 2 * time.Minute
+
 // Names of the folders in the root folder.
 const (
 	podsFolder     = "pods"
@@ -91,6 +96,7 @@ func (a *Agent) makePleg() (err error) {
 	hooks.Streaming = both2(a.ready.Streaming, hooks.Streaming)
 	a.pleg, err = pleg.New(pleg.Config{
 		Runtime: a.runtime, Store: &a.cache, Logger: a.logger, Hooks: hooks,
+		Timeout: listingTimeout,
 		Busy: func(uid types.UID) bool { return a.workers.Busy(uid) },
 	})
 	return err
@@ -153,7 +159,7 @@ func (a *Agent) makeWorkers() (err error) {
 		Ended:     func(uid types.UID) bool { return !a.alive(uid) },
 		Due:       func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
 		Inspect:   a.pleg.Touch,
-		TurnEnded: a.pleg.Release,
+		TurnEnded: a.turnEnded,
 		Finished:  a.finished,
 		Logger:    a.logger, Hooks: a.hooks.Workers,
 	})

@@ -126,14 +126,6 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	}
 }
 
-// finished has a pod that came to its end tidied up after.
-func (a *Agent) finished(uid types.UID) {
-	a.loop.Ended(uid)
-	if a.containers != nil {
-		a.containers.Poke()
-	}
-}
-
 // alive tells from memory whether anything of the pod lives in the runtime.
 func (a *Agent) alive(uid types.UID) bool {
 	p, ok := a.cache.Get(uid)

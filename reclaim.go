@@ -194,6 +194,35 @@ func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
 	return []eviction.Notice{usage, eviction.PressureNotice{Path: "/proc/pressure/memory"}}, nil
 }
 
+// finished has a pod that came to its end tidied up after.
+func (a *Agent) finished(uid types.UID) {
+	a.loop.Ended(uid)
+	if a.containers != nil {
+		a.containers.Poke()
+	}
+}
+
+// turnEnded has the containers collected that a pod which keeps ending piles up.
+func (a *Agent) turnEnded(uid types.UID) {
+	a.pleg.Release(uid)
+	if a.containers == nil || a.keepDead.PerContainer < 0 {
+		return
+	}
+	p, _ := a.cache.Get(uid)
+	for i := range p.Containers {
+		dead := 0
+		for j := range p.Containers {
+			if c := &p.Containers[j]; c.State == runtime.Exited && c.Name == p.Containers[i].Name {
+				dead++
+			}
+		}
+		if dead > max(a.keepDead.PerContainer, 1) {
+			a.containers.Poke()
+			return
+		}
+	}
+}
+
 // standing says what may be removed of a pod. What is wanted is asked first: a pod
 // that goes is missing there before its life ends.
 func (a *Agent) standing(uid types.UID) containergc.Standing {

@@ -116,10 +116,12 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
+		var agents []chan error
 		defer func() {
 			cancel()
-			assert.NoError(t, <-done)
+			for _, done := range agents {
+				assert.NoError(t, <-done)
+			}
 			assert.NoError(t, cc.Close())
 			assert.NoError(t, rt.Close())
 		}()
@@ -128,6 +130,8 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
 			}, opts...)...)
 			require.NoError(t, err)
+			done := make(chan error, 1)
+			agents = append(agents, done)
 			go func() { done <- a.Run(ctx) }()
 			return a
 		})
@@ -290,6 +294,32 @@ func TestLogsAreRotated(t *testing.T) {
 			require.NoError(t, err)
 			require.Less(t, info.Size(), int64(3000), f)
 		}
+	})
+}
+
+// A drain leaves nothing, of a pod that was done before neither.
+func TestDrainLeavesNothing(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
+		job := sized("job", "1Mi", "0s=1Mi")
+		job.Spec.RestartPolicy = corev1.RestartPolicyNever
+		job.Annotations["sim.sublet.dev/run-for"] = "1s"
+		ctx, cancel := context.WithCancel(t.Context())
+		a, err := agent.New(
+			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
+			agent.WithSource("memory", podsource.NewMemory(job, sized("web", "1Mi", "0s=1Mi"))), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}),
+		)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		left, err := client.Pods(t.Context())
+		require.NoError(t, err)
+		require.Len(t, left, 2, "the dead container of a pod that is wanted stays")
+		cancel()
+		require.NoError(t, <-done)
+		left, err = client.Pods(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, left)
 	})
 }
 
