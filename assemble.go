@@ -31,11 +31,6 @@ import (
 // still be heard.
 const listingTimeout = 2 * time.Minute
 
-// listingTimeout bounds a listing of all pods and a look at one. A runtime with
-// tens of thousands of dead containers takes its time, and one that is slow must
-// still be heard.
-const listingTimeout = 2 * time.Minute
-
 // Names of the folders in the root folder.
 const (
 	podsFolder     = "pods"
@@ -101,7 +96,6 @@ func (a *Agent) makePleg() (err error) {
 	hooks.Streaming = both2(a.ready.Streaming, hooks.Streaming)
 	a.pleg, err = pleg.New(pleg.Config{
 		Runtime: a.runtime, Store: &a.cache, Logger: a.logger, Hooks: hooks,
-		Timeout: listingTimeout,
 		Timeout: listingTimeout,
 		Busy: func(uid types.UID) bool { return a.workers.Busy(uid) },
 	})
