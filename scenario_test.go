@@ -1,0 +1,207 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/runtimetest"
+)
+
+var update = flag.Bool("update", false, "write what is seen into the scenario files")
+
+// TestScenarios plays each testdata/*.txtar: a whole agent and a simulated runtime
+// in a bubble. A script has one command a line, after its time:
+//
+//	put FILE           the source in memory names these pods from now on
+//	delete NAME        … and does not name this one any more
+//	mark NAME GRACE    … and tells that this one is being deleted, as an API server does
+//	write FILE, copy FILE TO, remove FILE   the same in a folder of manifests
+//	kill POD CONTAINER        somebody else kills the container
+//	stop-sandbox POD   somebody else stops the sandbox
+//	stop-agent, kill-agent, start-agent, restart-agent
+//	runtime down|up|reboot    its process ends, or comes back; or the node goes down and up
+//	fault RULE…, no-faults    what the calls of the runtime suffer
+//	trap RPC N before|after restart-runtime|kill-agent FOR    at the Nth call of RPC
+//	listing-takes FOR         so long lasts each listing of all pods in the runtime
+//	sink fails|works
+//	end
+//
+// In a trace, ">" are inputs, "=" is a status told and "!" a warning.
+func TestScenarios(t *testing.T) {
+	files := scenarioFiles(t)
+	require.GreaterOrEqual(t, len(files), 30)
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			sc := readScenario(t, path)
+			var got string
+			synctest.Test(t, func(t *testing.T) { got = play(t, sc) })
+			if *update {
+				sc.write(t, path, got)
+				return
+			}
+			assert.Equal(t, sc.files["trace"], got, "-update writes what is seen, when that is right")
+		})
+	}
+}
+
+// play runs a scenario and returns its trace.
+func play(t *testing.T, sc *scenario) string {
+	w := newWorld(t, sc)
+	if rule, ok := sc.option("fault"); ok {
+		w.fault(rule)
+	}
+	if _, ok := sc.option("no-events"); ok {
+		w.fault([]string{"fault=fail,rpc=GetContainerEvents,code=Unimplemented"})
+	}
+	if _, ok := sc.option("no-agent"); !ok {
+		w.start()
+	}
+	began := time.Now()
+	for _, s := range sc.script {
+		time.Sleep(s.at - time.Since(began))
+		if s.args[0] == "end" {
+			break
+		}
+		w.trace.add("", lineScript, "", s.line)
+		w.do(s)
+	}
+	synctest.Wait()
+	got := w.trace.String() + w.left()
+	w.stop()
+	w.halted()
+	return got
+}
+
+// do carries out one command.
+func (w *world) do(s step) {
+	arg := func(i int) string {
+		require.Greater(w.t, len(s.args), i, "%s: too few words", s.line)
+		return s.args[i]
+	}
+	switch s.args[0] {
+	case "put":
+		w.memory.Put(w.decode(arg(1))...)
+	case "delete":
+		require.True(w.t, w.memory.Delete("default", arg(1)), s.line)
+	case "mark":
+		w.mark(arg(1), arg(2))
+	case "write":
+		require.NoError(w.t, w.files.write(arg(1), w.sc.files[arg(1)]))
+	case "copy":
+		require.NoError(w.t, w.files.write(arg(2), w.sc.files[arg(1)]))
+	case "remove":
+		require.NoError(w.t, w.files.remove(arg(1)))
+	case "kill":
+		w.outside(arg(1), arg(2))
+	case "stop-sandbox":
+		w.outside(arg(1), "")
+	case "fault":
+		w.fault(s.args[1:])
+	case "no-faults":
+		w.rules = nil
+		require.NoError(w.t, w.proxy.SetRules())
+	case "trap":
+		n, err := strconv.Atoi(arg(2))
+		require.NoError(w.t, err, s.line)
+		w.mu.Lock()
+		w.traps = append(w.traps, &trap{rpc: arg(1), n: n, when: arg(3), do: s.args[4:]})
+		w.mu.Unlock()
+	case "listing-takes":
+		w.mu.Lock()
+		w.listing = w.duration(arg(1))
+		w.mu.Unlock()
+	case "sink":
+		w.mu.Lock()
+		w.sinkErr = map[string]error{"fails": errors.New("on purpose"), "works": nil}[arg(1)]
+		w.mu.Unlock()
+	case "stop-agent":
+		w.stop()
+	case "kill-agent":
+		w.kill()
+	case "start-agent":
+		w.start()
+	case "restart-agent":
+		w.kill()
+		w.start()
+	case "runtime":
+		w.runtime(arg(1))
+	default:
+		w.t.Fatalf("no such command: %s", s.line)
+	}
+}
+
+func (w *world) runtime(what string) {
+	switch what {
+	case "down":
+		w.down()
+	case "up":
+		w.up()
+	case "reboot":
+		w.halted()
+		w.boot()
+	default:
+		w.t.Fatalf("runtime %s?", what)
+	}
+}
+
+func (w *world) fault(rules []string) {
+	for _, r := range rules {
+		rule, err := runtimetest.ParseRule(r)
+		require.NoError(w.t, err)
+		w.rules = append(w.rules, rule)
+	}
+	require.NoError(w.t, w.proxy.SetRules(w.rules...))
+}
+
+// mark tells of a deletion as an API server does: the pod stays, with a time.
+func (w *world) mark(name, grace string) {
+	for _, file := range w.sc.names {
+		if !strings.HasSuffix(file, ".yaml") {
+			continue
+		}
+		for _, pod := range w.decode(file) {
+			if pod.Name != name {
+				continue
+			}
+			secs := int64(w.duration(grace) / time.Second)
+			at := metav1.NewTime(time.Now().Add(w.duration(grace)))
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &at, &secs
+			w.memory.Put(pod)
+			return
+		}
+	}
+	w.t.Fatalf("no pod %s in the scenario", name)
+}
+
+// outside does something to a pod behind the agent's back: it kills a container,
+// or stops the sandbox.
+func (w *world) outside(pod, container string) {
+	ctx := context.Background()
+	for _, c := range w.running() {
+		x := w.thing(c.GetId())
+		if x.pod != pod || container != "" && c.GetMetadata().GetName() != container {
+			continue
+		}
+		if container == "" {
+			_, err := w.inside.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: c.GetPodSandboxId()})
+			require.NoError(w.t, err)
+			return
+		}
+		_, err := w.inside.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: c.GetId()})
+		require.NoError(w.t, err)
+		return
+	}
+	w.t.Errorf("nothing of %s %s runs", pod, container)
+}

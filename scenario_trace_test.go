@@ -1,0 +1,248 @@
+package agent_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What a line of a trace is about, in the order in which lines of one moment and
+// one pod are shown.
+const (
+	lineScript = iota // what the script did
+	linePull          // images are fetched while the sandbox is made
+	lineCall          // a call of the runtime that changes something
+	lineEvent         // a warning
+	lineStatus        // the last status told in this moment
+)
+
+// trace is what was seen of an agent. Lines of one moment are put into an order
+// that does not depend on which goroutine was first: by pod, then by kind; calls
+// that are made side by side are sorted. Of the statuses that are told of a pod in
+// one moment the last is kept, because the others may or may not have been merged
+// into it.
+type trace struct {
+	grain time.Duration // how long a moment is
+	hide  *strings.Replacer
+	began time.Time
+
+	mu    sync.Mutex // guards the rest
+	lines []line
+	pods  map[types.UID]string // what a pod is called in the trace
+	names map[string]int
+}
+
+type line struct {
+	at   time.Duration
+	pod  string
+	kind int
+	text string
+	side string // calls of one side name are made side by side
+}
+
+func newTrace(grain time.Duration) *trace {
+	return &trace{grain: grain, began: time.Now(), pods: map[types.UID]string{}, names: map[string]int{}}
+}
+
+// label is what a pod is called: its name, and for later pods of that name a
+// number.
+func (t *trace) label(uid types.UID, name string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l, ok := t.pods[uid]; ok {
+		return l
+	}
+	t.names[name]++
+	l := name
+	if n := t.names[name]; n > 1 {
+		l = fmt.Sprintf("%s(%d)", name, n)
+	}
+	t.pods[uid] = l
+	return l
+}
+
+func (t *trace) add(pod string, kind int, side, text string) {
+	text = t.hide.Replace(text)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := time.Since(t.began).Truncate(t.grain)
+	t.lines = append(t.lines, line{at: at, pod: pod, kind: kind, side: side, text: mask(text)})
+}
+
+// mask takes out of a text what is different each time.
+func mask(s string) string {
+	s = regexp.MustCompile(`: (connection error: .*connection refused"|error reading from server: EOF)`).ReplaceAllString(s, ": connection lost")
+	s = regexp.MustCompile(`\b[0-9a-f]{64}\b`).ReplaceAllString(s, "ID")
+	return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "UID")
+}
+
+// String is the trace as it stands in a scenario file.
+func (t *trace) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := slices.Clone(t.lines)
+	slices.SortStableFunc(lines, func(a, b line) int {
+		switch {
+		case a.at != b.at:
+			return int(a.at - b.at)
+		case (a.kind == lineScript) != (b.kind == lineScript):
+			return a.kind - b.kind
+		case a.kind == lineScript:
+			return 0
+		case a.pod != b.pod:
+			return strings.Compare(a.pod, b.pod)
+		}
+		return a.kind - b.kind
+	})
+	lines = sideBySide(lastStatuses(removals(lines)))
+	var b strings.Builder
+	at := time.Duration(-1)
+	for _, l := range lines {
+		if l.at != at {
+			at = l.at
+			fmt.Fprintf(&b, "%s\n", short(at))
+		}
+		if l.kind == lineScript {
+			fmt.Fprintf(&b, "  > %s\n", l.text)
+			continue
+		}
+		fmt.Fprintf(&b, "    %s\n", strings.TrimPrefix(l.pod+"  "+l.text, "  "))
+	}
+	return b.String()
+}
+
+// removals drops removals of what goes with its sandbox in the same moment: the
+// end of a pod and the collection of what is dead may both see to it.
+func removals(lines []line) []line {
+	type key struct {
+		at   time.Duration
+		pod  string
+		text string
+	}
+	boxes, seen := map[key]bool{}, map[key]bool{}
+	for _, l := range lines {
+		if strings.HasPrefix(l.text, "RemovePodSandbox") {
+			boxes[key{l.at, l.pod, ""}] = true
+		}
+	}
+	return slices.DeleteFunc(lines, func(l line) bool {
+		switch k := (key{l.at, l.pod, l.text}); {
+		case strings.HasPrefix(l.text, "RemovePodSandbox"):
+			again := seen[k]
+			seen[k] = true
+			return again
+		case strings.HasPrefix(l.text, "RemoveContainer"):
+			return boxes[key{l.at, l.pod, ""}]
+		}
+		return false
+	})
+}
+
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// lastStatuses drops repeated warnings, each status that another one follows in the same moment, and
+// each that reads the same as the one before.
+func lastStatuses(lines []line) []line {
+	var out []line
+	told := map[string]string{}
+	for i, l := range lines {
+		if l.kind == lineEvent && i > 0 && lines[i-1] == l {
+			continue
+		}
+		if l.kind == lineStatus {
+			if l.text == "= anew" {
+				told[l.pod] = ""
+				continue
+			}
+			if i+1 < len(lines) && lines[i+1].kind == lineStatus && lines[i+1].pod == l.pod && lines[i+1].at == l.at {
+				if l.text == "= gone" {
+					told[l.pod] = ""
+				}
+				continue
+			}
+			if told[l.pod] == l.text {
+				continue
+			}
+			told[l.pod] = l.text
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// sideBySide sorts neighbours whose order does not matter.
+func sideBySide(lines []line) []line {
+	for i := 0; i < len(lines); {
+		j := i + 1
+		for j < len(lines) && lines[i].side != "" && lines[j].side == lines[i].side && lines[j].pod == lines[i].pod && lines[j].at == lines[i].at {
+			j++
+		}
+		slices.SortStableFunc(lines[i:j], func(a, b line) int { return strings.Compare(a.text, b.text) })
+		i = j
+	}
+	return lines
+}
+
+// statusText is a status in one line.
+func statusText(pod *corev1.Pod, st corev1.PodStatus) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "= %s", st.Phase)
+	for _, c := range st.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			b.WriteString(" Ready")
+		}
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			b.WriteString(" DisruptionTarget")
+		}
+	}
+	if st.Reason != "" {
+		fmt.Fprintf(&b, " %s %q", st.Reason, st.Message)
+	}
+	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses) {
+		fmt.Fprintf(&b, " | %s", containerText(c))
+	}
+	if pod.DeletionTimestamp != nil {
+		b.WriteString(" (deleted)")
+	}
+	return b.String()
+}
+
+func containerText(c corev1.ContainerStatus) string {
+	text := c.Name
+	switch s := c.State; {
+	case s.Running != nil:
+		text += " running"
+		if c.Ready {
+			text += " ready"
+		}
+	case s.Terminated != nil:
+		text += fmt.Sprintf(" ended %d %s", s.Terminated.ExitCode, s.Terminated.Reason)
+		if s.Terminated.Message != "" {
+			text += fmt.Sprintf(" %q", s.Terminated.Message)
+		}
+	case s.Waiting != nil:
+		text += " " + s.Waiting.Reason
+	}
+	if c.RestartCount > 0 {
+		text += fmt.Sprintf(", restart %d", c.RestartCount)
+	}
+	if l := c.LastTerminationState.Terminated; l != nil {
+		text += fmt.Sprintf(", last %d %s", l.ExitCode, l.Reason)
+	}
+	return text
+}

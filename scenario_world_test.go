@@ -1,0 +1,409 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/test/bufconn"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/internal/events"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
+)
+
+// world is a node in a bubble: a simulated runtime behind a proxy that can fail,
+// sources, and one agent at a time.
+type world struct {
+	t      *testing.T
+	sc     *scenario
+	trace  *trace
+	things things
+	dir    string // the agent's root folder
+	files  *files
+	memory *podsource.Memory
+
+	inside *embedded.Runtime
+	direct *grpc.ClientConn // past proxy and tap
+	proxy  *runtimetest.Proxy
+	rules  []runtimetest.Rule
+
+	mu      sync.Mutex        // guards the rest
+	lis     *bufconn.Listener // nil: the runtime is down
+	halt    context.CancelFunc
+	served  chan struct{}
+	current *life
+	traps   []*trap
+	sinkErr error
+	listing time.Duration // how long a listing of all sandboxes takes
+	last    map[types.UID]corev1.PodStatus // as told
+}
+
+// life is one process of the agent.
+type life struct {
+	tap   *tap
+	cc    *grpc.ClientConn
+	agent *agent.Agent
+	end   context.CancelFunc
+	done  chan error
+}
+
+// trap does something at a call.
+type trap struct {
+	rpc, when string
+	n         int // calls to go
+	do        []string
+}
+
+func newWorld(t *testing.T, sc *scenario) *world {
+	w := &world{t: t, sc: sc, dir: filepath.Join(t.TempDir(), "root"), memory: podsource.NewMemory(), last: map[types.UID]corev1.PodStatus{}}
+	w.things.by = map[string]thing{}
+	w.files = &files{dir: t.TempDir()}
+	grain := time.Millisecond
+	if g, ok := sc.option("grain"); ok {
+		d, err := time.ParseDuration(g[0])
+		require.NoError(t, err)
+		grain = d
+	}
+	w.trace = newTrace(grain)
+	w.trace.hide = strings.NewReplacer(w.files.dir, "/manifests", w.dir, "/root")
+	w.boot()
+	return w
+}
+
+// boot starts a runtime in which nothing runs.
+func (w *world) boot() {
+	rt, err := embedded.New(embedded.Config{Images: w.images()})
+	require.NoError(w.t, err)
+	w.inside = rt
+	w.direct, err = rt.Dial()
+	require.NoError(w.t, err)
+	w.proxy, err = runtimetest.NewProxy(w.direct, 1, w.rules...)
+	require.NoError(w.t, err)
+	w.up()
+}
+
+// halted is the end of boot: all containers are killed.
+func (w *world) halted() {
+	w.down()
+	require.NoError(w.t, w.direct.Close())
+	require.NoError(w.t, w.inside.Close())
+}
+
+// up has the runtime answer.
+func (w *world) up() {
+	ctx, cancel := context.WithCancel(context.Background())
+	lis, served := bufconn.Listen(256<<10), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = w.proxy.Serve(ctx, lis)
+	}()
+	w.mu.Lock()
+	w.lis, w.halt, w.served = lis, cancel, served
+	w.mu.Unlock()
+}
+
+// down ends the runtime's process. Containers run on.
+func (w *world) down() {
+	w.mu.Lock()
+	halt, served := w.halt, w.served
+	w.lis, w.halt = nil, nil
+	w.mu.Unlock()
+	if halt != nil {
+		halt()
+		<-served
+	}
+}
+
+func (w *world) isDown() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lis == nil
+}
+
+func (w *world) dial(ctx context.Context, _ string) (net.Conn, error) {
+	w.mu.Lock()
+	lis := w.lis
+	w.mu.Unlock()
+	if lis == nil {
+		return nil, errors.New("connection refused")
+	}
+	return lis.DialContext(ctx)
+}
+
+// images are the lines "image NAME key=value…" of the config.
+func (w *world) images() []embedded.Image {
+	var all []embedded.Image
+	for _, c := range w.sc.config {
+		if c.args[0] != "image" {
+			continue
+		}
+		img := embedded.Image{Ref: c.args[1]}
+		for _, kv := range c.args[2:] {
+			key, value, _ := strings.Cut(kv, "=")
+			var err error
+			switch key {
+			case "pull-time":
+				img.PullTime, err = time.ParseDuration(value)
+			case "pull-error":
+				img.PullError = value
+			case "pull-failures":
+				img.PullFailures, err = strconv.Atoi(value)
+			case "present":
+				img.Present = true
+			default:
+				err = errors.New("no such key")
+			}
+			require.NoError(w.t, err, "config: %s", c.line)
+		}
+		all = append(all, img)
+	}
+	return all
+}
+
+// start starts an agent on what the former one left.
+func (w *world) start() {
+	l := &life{done: make(chan error, 1)}
+	var err error
+	l.cc, err = cri.Dial("passthrough:///runtime", grpc.WithContextDialer(w.dial), grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
+		MinConnectTimeout: 5 * time.Second,
+	}))
+	require.NoError(w.t, err)
+	l.tap = newTap(w, l.cc)
+	client, err := cri.New(l.tap, cri.Config{Recorder: events.New(recorder{w, l.tap}), StartsAtOnce: 64})
+	require.NoError(w.t, err)
+	opts := []agent.Option{
+		agent.WithNodeName("node"), agent.WithRootDir(w.dir), agent.WithRuntime(client),
+		agent.WithTiming(agent.Timing{Jitter: 1e-9}),
+		agent.WithRecorder(recorder{w, l.tap}), agent.WithStatusSink(&sink{w: w, tap: l.tap, heard: map[types.UID]bool{}}),
+		agent.WithSource("memory", w.memory),
+		agent.WithSource("file", podsource.File(w.files.dir, podsource.FileNotifier(w.files))),
+	}
+	if _, ok := w.sc.option("collect"); !ok { // it goes its own ways, which would be in all traces
+		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
+	}
+	node := agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs")}
+	if n, ok := w.sc.option("max-pods"); ok {
+		node.MaxPods, err = strconv.Atoi(n[0])
+		require.NoError(w.t, err)
+	}
+	if d, ok := w.sc.option("drain"); ok {
+		within, err := time.ParseDuration(d[0])
+		require.NoError(w.t, err)
+		opts = append(opts, agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, Within: within}))
+	}
+	l.agent, err = agent.New(append(opts, agent.WithNode(node))...)
+	require.NoError(w.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.end = cancel
+	go func() { l.done <- l.agent.Run(ctx) }()
+	w.mu.Lock()
+	w.current = l
+	w.mu.Unlock()
+}
+
+// stop ends the agent as SIGTERM would.
+func (w *world) stop() {
+	if l := w.take(); l != nil {
+		l.end()
+		assert.NoError(w.t, <-l.done, "Run of an agent that was told to end")
+		l.tap.die()
+		require.NoError(w.t, l.cc.Close())
+	}
+}
+
+// kill ends the agent as SIGKILL would: from this moment on it changes and tells
+// nothing, except for files that a process might have written just before.
+func (w *world) kill() {
+	if l := w.take(); l != nil {
+		l.tap.die()
+		l.end()
+		<-l.done // it may end with an error: nothing works for it any more
+		require.NoError(w.t, l.cc.Close())
+	}
+}
+
+func (w *world) take() *life {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.current
+	w.current = nil
+	return l
+}
+
+// spring does what traps are set for at this call.
+func (w *world) spring(rpc, when, pod string) {
+	w.mu.Lock()
+	var due []*trap
+	for _, t := range w.traps {
+		if t.rpc == rpc && t.when == when && t.n > 0 {
+			if t.n--; t.n == 0 {
+				due = append(due, t)
+			}
+		}
+	}
+	w.mu.Unlock()
+	for _, t := range due {
+		time.Sleep(time.Millisecond) // what else happens in this moment has happened then
+		w.trace.add("", lineScript, "", fmt.Sprintf("%s: %s", strings.TrimSuffix(when+" "+rpc+" of "+pod, " of "), strings.Join(t.do, " ")))
+		switch t.do[0] {
+		case "restart-runtime":
+			w.down()
+			time.AfterFunc(w.duration(t.do[1]), w.up)
+		case "kill-agent":
+			w.mu.Lock()
+			l := w.current
+			w.mu.Unlock()
+			l.tap.die() // the rest is done where one may wait
+			go func() {
+				w.kill()
+				time.Sleep(w.duration(t.do[1]))
+				w.start()
+			}()
+		default:
+			w.t.Errorf("no trap does %q", t.do[0])
+		}
+	}
+}
+
+func (w *world) duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	require.NoError(w.t, err)
+	return d
+}
+
+// dawdle makes a listing of everything slow. Looks at one pod are not.
+func (w *world) dawdle(ctx context.Context, req any) {
+	q, ok := req.(*v1.ListPodSandboxRequest)
+	w.mu.Lock()
+	d := w.listing
+	w.mu.Unlock()
+	if !ok || d == 0 || q.GetFilter().GetId() != "" || len(q.GetFilter().GetLabelSelector()) > 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// checkStart asserts that no container is started while one of its name runs in
+// that pod.
+func (w *world) checkStart(rpc string, req any) {
+	q, ok := req.(*v1.StartContainerRequest)
+	if !ok {
+		return
+	}
+	x := w.thing(q.GetContainerId())
+	name, _, _ := strings.Cut(x.name, "#")
+	for _, c := range w.running() {
+		if c.GetLabels()["io.kubernetes.pod.uid"] == string(x.uid) && c.GetMetadata().GetName() == name && c.GetId() != q.GetContainerId() {
+			w.t.Errorf("%s %s of %s while another %s runs", rpc, x.name, x.pod, name)
+		}
+	}
+}
+
+func (w *world) running() []*v1.Container {
+	list, err := w.inside.ListContainers(context.Background(), &v1.ListContainersRequest{Filter: &v1.ContainerFilter{
+		State: &v1.ContainerStateValue{State: v1.ContainerState_CONTAINER_RUNNING},
+	}})
+	require.NoError(w.t, err)
+	return list.GetContainers()
+}
+
+// left is what is in the runtime at the end of a scenario.
+func (w *world) left() string {
+	var all []string
+	boxes, err := w.inside.ListPodSandbox(context.Background(), &v1.ListPodSandboxRequest{})
+	require.NoError(w.t, err)
+	for _, s := range boxes.GetItems() {
+		m := s.GetMetadata()
+		all = append(all, fmt.Sprintf("    %s  sandbox#%d %s\n", w.trace.label(types.UID(m.GetUid()), m.GetName()), m.GetAttempt(),
+			strings.ToLower(strings.TrimPrefix(s.GetState().String(), "SANDBOX_"))))
+	}
+	list, err := w.inside.ListContainers(context.Background(), &v1.ListContainersRequest{})
+	require.NoError(w.t, err)
+	for _, c := range list.GetContainers() {
+		x := w.thing(c.GetId())
+		all = append(all, fmt.Sprintf("    %s  %s %s\n", x.pod, x.name, strings.ToLower(strings.TrimPrefix(c.GetState().String(), "CONTAINER_"))))
+	}
+	slices.Sort(all)
+	if all == nil {
+		return "end, with nothing left in the runtime\n"
+	}
+	return "end, with these in the runtime\n" + strings.Join(all, "")
+}
+
+// decode reads the pods of a file of the scenario.
+func (w *world) decode(name string) []*corev1.Pod {
+	text, ok := w.sc.files[name]
+	require.True(w.t, ok, "no file %s in the scenario", name)
+	pods, objects, err := podspec.Decode([]byte(text), podspec.DecodeOptions{})
+	require.NoError(w.t, err, name)
+	require.Empty(w.t, objects, "%s: ConfigMaps and Secrets belong into files", name)
+	return pods
+}
+
+// files is a folder of manifests and who tells of changes in it.
+type files struct {
+	dir  string
+	mu   sync.Mutex
+	hint func()
+}
+
+// Notify implements podsource.Notifier.
+func (f *files) Notify(ctx context.Context, _ string, hint func()) error {
+	f.mu.Lock()
+	f.hint = hint
+	f.mu.Unlock()
+	hint()
+	<-ctx.Done()
+	f.mu.Lock()
+	f.hint = nil
+	f.mu.Unlock()
+	return nil
+}
+
+func (f *files) changed() {
+	f.mu.Lock()
+	hint := f.hint
+	f.mu.Unlock()
+	if hint != nil {
+		hint()
+	}
+}
+
+func (f *files) write(name, text string) error {
+	defer f.changed()
+	part := filepath.Join(f.dir, ".part")
+	return errors.Join(os.WriteFile(part, []byte(text), 0o600), os.Rename(part, filepath.Join(f.dir, name)))
+}
+
+func (f *files) remove(name string) error {
+	defer f.changed()
+	return os.Remove(filepath.Join(f.dir, name))
+}
