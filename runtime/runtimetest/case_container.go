@@ -245,9 +245,9 @@ func endCases() []testCase {
 			same(c, ready, p.status().GetState(), "pod")
 			c.state(other, running)
 		}},
-		{"a container that takes too much memory is told as OOMKilled", "nobody would learn why it died; limits would seem to have no effect", processes, func(c *C) {
+		{"a container that takes too much memory is told as OOMKilled", "nobody would learn why it died; limits would seem to have no effect", processes | limits, func(c *C) {
 			p := c.pod("p")
-			id := p.start("c", "x=a; while :; do x=$x$x$x; done", func(cfg *v1.ContainerConfig) {
+			id := p.start("c", "x=$(head -c 64000000 /dev/zero | tr '\\0' x); sleep 1000", func(cfg *v1.ContainerConfig) {
 				cfg.Linux.Resources.MemoryLimitInBytes = 16 << 20
 				cfg.Linux.Resources.MemorySwapLimitInBytes = 16 << 20
 			})

@@ -62,6 +62,10 @@ func BigList(pods int) Option { return func(s *suite) { s.big = pods } }
 // NoProcesses leaves out the cases that need real processes: for simulators.
 func NoProcesses() Option { return func(s *suite) { s.simulated = true } }
 
+// NoLimits leaves out the cases that need resource limits to be kept: for
+// runtimes without cgroups.
+func NoLimits() Option { return func(s *suite) { s.unlimited = true } }
+
 // suite is one run of TestRuntime.
 type suite struct {
 	image, second string
@@ -72,6 +76,8 @@ type suite struct {
 	logs          string
 	big           int
 	simulated     bool
+	unlimited     bool
+	known         bool
 
 	cc *grpc.ClientConn
 	id string // of this run, in labels and namespaces
@@ -90,6 +96,7 @@ type need uint8
 
 const (
 	processes need = 1 << iota // real ones
+	limits                     // that are kept
 	twoImages                  // SecondImage
 	aRestart                   // Restart
 	alone                      // no other case at the same time
@@ -121,6 +128,10 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 	if s.logs == "" {
 		s.logs = t.TempDir()
 	}
+	s.cc = dial(t)
+	if err := s.recognise(t.Context()); err != nil {
+		t.Fatalf("ask the runtime for its version: %v", err)
+	}
 	known := Cases()
 	for _, list := range []map[string]string{s.deviations, s.flaky} {
 		for name := range list {
@@ -129,7 +140,6 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 			}
 		}
 	}
-	s.cc = dial(t)
 	s.prepare(t)
 	t.Run("together", func(t *testing.T) {
 		for _, tc := range cases() {
@@ -174,6 +184,8 @@ func (s *suite) test(t *testing.T, tc testCase) {
 	switch {
 	case tc.needs&processes != 0 && s.simulated:
 		t.Skip("needs real processes")
+	case tc.needs&limits != 0 && s.unlimited:
+		t.Skip("needs resource limits")
 	case tc.needs&twoImages != 0 && s.second == "":
 		t.Skip("needs an image that may be removed: give SecondImage")
 	case tc.needs&aRestart != 0 && s.restart == nil:

@@ -34,9 +34,7 @@ func TestHostProcessRuntime(t *testing.T) {
 	runtimetest.TestRuntime(t, embeddedRuntime(func(t testing.TB) embedded.Executor {
 		return embedded.NewHostProcess(embedded.HostConfig{Root: t.TempDir(), Unprivileged: true})
 	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.BigList(500),
-		runtimetest.Deviations(map[string]string{
-			"a container that takes too much memory is told as OOMKilled": "host processes have no limits",
-		}))
+		runtimetest.NoLimits())
 }
 
 func TestThereAreEnoughCases(t *testing.T) {
