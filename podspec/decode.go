@@ -29,9 +29,9 @@ type DecodeOptions struct {
 
 // Bounds of what one input may hold, against input made to be slow.
 const (
-	maxDocuments = 10_000
-	maxFaults    = 20 // the rest are counted
-	maxNesting   = 8  // of lists in lists
+	maxDocuments = 10_000 // and objects, in lists too
+	maxFaults    = 20     // the rest are counted
+	maxNesting   = 8      // of lists in lists
 )
 
 // Decode reads manifests: YAML of any number of documents, or JSON values one
@@ -106,6 +106,7 @@ type decoder struct {
 	pods      []*corev1.Pod
 	objects   []Object
 	documents int
+	seen      int  // objects, lists too
 	endless   bool // there are more than maxDocuments
 	faults    int
 	errs      []error
@@ -169,6 +170,9 @@ func (h *head) String() string {
 // object reads one object from JSON. A member of a typed list may leave its
 // type away, which is then the given one.
 func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what string, err error) {
+	if d.seen++; d.seen > 2*maxDocuments { // a list is one too
+		return "", fmt.Errorf("with more than %d objects the input %w", maxDocuments, ErrTooLarge)
+	}
 	if !startsObject(raw) {
 		return "", errors.New("is no object with apiVersion, kind and metadata")
 	}

@@ -7,12 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Validate returns all that is wrong with a pod at once, each fault with the
-// path of its field, or nil. The pod should have been defaulted. Environment
+// Validate returns all that is wrong with a pod at once, each fault (up to a
+// hundred) a *field.Error with the path of its field, or nil. The pod should have been defaulted. Environment
 // values are never quoted.
 //
 // It refuses what can never run, whatever the node; what this kind of node
@@ -21,7 +22,19 @@ func Validate(pod *corev1.Pod) error {
 	v := validator{pod: pod, volumes: make(map[string]*corev1.Volume, len(pod.Spec.Volumes))}
 	v.meta(field.NewPath("metadata"))
 	v.spec(field.NewPath("spec"))
-	return v.errs.ToAggregate()
+	return v.all()
+}
+
+// maxTold bounds how many faults of one pod are told one by one.
+const maxTold = 100
+
+func (v *validator) all() error {
+	more := len(v.errs) - maxTold
+	if more <= 0 {
+		return v.errs.ToAggregate()
+	}
+	told := v.errs[:maxTold:maxTold].ToAggregate().Errors()
+	return utilerrors.NewAggregate(append(told, fmt.Errorf("and %d more faults", more)))
 }
 
 // validator gathers the faults of one pod.

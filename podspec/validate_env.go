@@ -110,6 +110,11 @@ func (v *validator) mounts(path *field.Path, c *corev1.Container) {
 		v.unique(at.Child("mountPath"), m.MountPath, paths)
 		v.subPath(at, m)
 		v.propagation(at, m, c)
+		options := make(map[string]bool)
+		for j, o := range m.BindMountOptions {
+			oneOf(v, at.Child("bindMountOptions").Index(j), o, "noexec", "nodev", "nosuid")
+			v.unique(at.Child("bindMountOptions").Index(j), o, options)
+		}
 	}
 	for i := range c.VolumeDevices {
 		d, at := &c.VolumeDevices[i], path.Child("volumeDevices").Index(i)

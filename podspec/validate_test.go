@@ -2,6 +2,8 @@ package podspec
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -87,6 +89,7 @@ func TestValidate(t *testing.T) {
 		"a subPathExpr":          {mount("subPath: a, subPathExpr: ../b"), []string{c0 + "volumeMounts[0].subPathExpr", c0 + "volumeMounts[0].subPathExpr"}},
 		"dots that do not leave": {mount("subPath: a..b/..c"), nil},
 		"propagation":            {mount("mountPropagation: Bidirectional"), []string{c0 + "volumeMounts[0].mountPropagation"}},
+		"bind mount options":     {mount("bindMountOptions: [noexec, suid, noexec]"), []string{c0 + "volumeMounts[0].bindMountOptions[1]", c0 + "volumeMounts[0].bindMountOptions[2]"}},
 		"unknown propagation":    {mount("mountPropagation: Both"), []string{c0 + "volumeMounts[0].mountPropagation"}},
 		"recursive read-only":    {mount("recursiveReadOnly: Enabled"), []string{c0 + "volumeMounts[0].recursiveReadOnly"}},
 
@@ -178,6 +181,14 @@ func TestValidateTellsAllAtOnce(t *testing.T) {
 	assert.ErrorContains(t, err, "spec.restartPolicy")
 }
 
+// A pod made to be wrong without end is told so briefly.
+func TestValidateTellsSoMuchOnly(t *testing.T) {
+	pod := podWith(t, "  containers:\n"+strings.Repeat("  - {name: a, image: i}\n", 5000))
+	err := Validate(pod)
+	assert.ErrorContains(t, err, "and 4899 more faults")
+	assert.Less(t, len(err.Error()), 1<<14)
+}
+
 func TestValidateNeverQuotesValues(t *testing.T) {
 	pod := podWith(t, with("env: [{name: 'a=b', value: s3cret}, {name: A, value: s3cret, valueFrom: {}}]"))
 	assert.NotContains(t, Validate(pod).Error(), "s3cret")
@@ -203,6 +214,26 @@ func TestUnsupported(t *testing.T) {
 				got = append(got, e.Field)
 			}
 			assert.Equal(t, tc.want, got)
+		})
+	}
+}
+
+// SP-2: what people really write is not refused.
+func TestGoodManifests(t *testing.T) {
+	files, err := filepath.Glob("testdata/good/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			pods, _, err := Decode(data, DecodeOptions{})
+			require.NoError(t, err)
+			require.Len(t, pods, 1)
+			Identify(pods[0], "node-1", "file", file)
+			Default(pods[0])
+			assert.NoError(t, Validate(pods[0]))
+			assert.Empty(t, Unsupported(pods[0]))
 		})
 	}
 }
