@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -134,11 +135,22 @@ func graceOf(a map[string]string) time.Duration {
 	return 0
 }
 
+// cutShort reports that a container never ran because whoever started it went away
+// in the middle of the call: an agent that was killed, for one. That says nothing
+// of the container, and must not make a pod fail for good.
+func cutShort(st *v1.ContainerStatus) bool {
+	return st.GetState() == v1.ContainerState_CONTAINER_EXITED && st.GetReason() == "StartError" &&
+		strings.Contains(st.GetMessage(), context.Canceled.Error())
+}
+
 // withContainerStatus adds what only the status of a container tells.
 func withContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Container {
 	c.State = stateOf(st.GetState())
 	c.Started, c.Finished = at(st.GetStartedAt()), at(st.GetFinishedAt())
 	c.ExitCode, c.Reason, c.Message = st.GetExitCode(), st.GetReason(), st.GetMessage()
+	if cutShort(st) {
+		c.State = runtime.Created
+	}
 	c.LogPath = st.GetLogPath()
 	if id := firstOf(st.GetImageId(), st.GetImageRef()); id != "" {
 		c.ImageID = id
