@@ -21,7 +21,6 @@ import (
 func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &turn{c: c, pod: pod, m: m, images: make(map[wanted]*fetch)}
-	defer t.wg.Wait()
 	defer cancel() // fetches that nobody waits for any more
 	t.prefetch(ctx, plan)
 	defer t.letGo(false)
@@ -40,6 +39,8 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	}
 	// What throughput is measured by are whole starts that worked.
 	t.letGo(t.made && !t.split && len(t.failures) == 0)
+	cancel()
+	t.wg.Wait() // a pull that ends now changes the runtime too
 	return runtime.Applied{Failures: t.failures, Changed: t.changed}
 }
 

@@ -335,6 +335,24 @@ func TestImagesComeWhileTheSandboxIsMade(t *testing.T) {
 	})
 }
 
+// RT-16: a turn that breaks off while images come tells of what it changed only
+// when all that it began has ended. The race detector sees it if not.
+func TestATurnEndsWithItsPulls(t *testing.T) {
+	for range 50 {
+		f := newFake()
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
+			if rpc == "RunPodSandbox" {
+				return status.Error(codes.Unknown, "no")
+			}
+			return nil
+		})
+		c := f.client(t, Config{})
+		applied := c.Apply(t.Context(), onePod("a"), startAll(onePod("a")), runtime.Materials{})
+		require.Contains(t, applied.Failures, "")
+		require.Empty(t, c.puller.flights)
+	}
+}
+
 // A container whose image cannot be had does not keep the next from starting.
 func TestOneFailingContainerDoesNotKeepOthersFromStarting(t *testing.T) {
 	f := newFake()
