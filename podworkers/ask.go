@@ -142,7 +142,7 @@ func (w *Workers) settle(uid types.UID) (told []notice) {
 		case l == nil:
 			err := fmt.Errorf("end pod %s: %w", uid, runtime.ErrNotFound)
 			told = append(told, notice{kill: &k, err: err})
-		case l.phase == Finished && !(l.ending.Deleted && !l.released), l.phase > Terminating && !k.Reclaimed:
+		case l.phase == Finished && (!l.ending.Deleted || l.released), l.phase > Terminating && !k.Reclaimed:
 			told = append(told, notice{kill: &k})
 		default:
 			rest = append(rest, k)

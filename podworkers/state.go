@@ -153,6 +153,7 @@ func (l *life) kill(k Kill, at time.Time) effect {
 		l.ending.Grace = k.shorter(l.ending.Grace)
 	case Terminating:
 		l.shorten(k.shorter(l.ending.Grace), &e)
+	case Terminated, Finished: // nothing runs that a grace could be for
 	}
 	if l.phase == Finished && (l.released || !l.ending.Deleted) {
 		return e

@@ -27,7 +27,7 @@ func (h dueHeap) Swap(i, j int) {
 
 // Push is for package heap.
 func (h *dueHeap) Push(x any) {
-	d, _ := x.(*duePod) //nolint:errcheck // nothing else is pushed
+	d, _ := x.(*duePod)
 	d.pos = len(*h)
 	*h = append(*h, d)
 }

@@ -31,10 +31,6 @@ func created(sec int64) func(*Pod) {
 
 func inPhase(ph corev1.PodPhase) func(*Pod) { return func(p *Pod) { p.Status.Phase = ph } }
 
-func from(source string) func(*Pod) {
-	return func(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationSource: source} }
-}
-
 func deleting(p *Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
 // diary is what happened, line by line.

@@ -201,7 +201,7 @@ func (h *Housekeeper) do(ctx context.Context, c chores) {
 			if ctx.Err() != nil {
 				return
 			}
-			_ = h.drop(ctx, &h.cfg.Stores[d.store], uid) //nolint:errcheck // noted, and tried again next time
+			_ = h.drop(ctx, &h.cfg.Stores[d.store], uid) // noted, and tried again next time
 		}
 	}
 }

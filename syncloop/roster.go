@@ -1,6 +1,8 @@
 package syncloop
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -41,8 +43,8 @@ func (r *roster) drop(uid types.UID) {
 
 // keep removes the pods that are not good any more, and reports whether any was.
 func (r *roster) keep(good func(*corev1.Pod) bool) (removed bool) {
-	for i := len(r.pods) - 1; i >= 0; i-- {
-		if pod := r.pods[i]; !good(pod) {
+	for _, pod := range slices.Backward(r.pods) { // what drop moves was looked at before
+		if !good(pod) {
 			r.drop(pod.UID)
 			removed = true
 		}

@@ -1,0 +1,235 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PW-9: static pods of one name live one after another, in the order in which they
+// came; one that ends before its turn is never called for.
+func TestStaticPodsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		w := run(t, f)
+		for _, uid := range []string{"u1", "u2", "u3", "u4"} {
+			w.Update(create(pod(uid, static("web"))))
+			w.Update(create(pod("x"+uid, func(p *corev1.Pod) { p.Name = "web" })))
+		}
+		synctest.Wait()
+		assert.Len(t, f.take(), 1+4, "the first static one, and the pods of an API server")
+		st, _ := w.State("u3")
+		assert.True(t, st.Queued)
+
+		assert.NoError(t, w.Kill(t.Context(), "u2", podworkers.Kill{Deleted: true, Reclaimed: true}))
+		assert.True(t, w.Finished("u2"))
+		assert.False(t, w.CouldHaveRunningContainers("u2"))
+		assert.Empty(t, f.take())
+
+		assert.NoError(t, w.Kill(t.Context(), "u1", podworkers.Kill{Deleted: true, Reclaimed: true}))
+		synctest.Wait()
+		assert.Equal(t, []string{
+			"0s terminate web grace=30s deleted", "0s finish web grace=30s deleted", "0s sync web",
+		}, f.take())
+		st, _ = w.State("u3")
+		assert.False(t, st.Queued)
+		st, _ = w.State("u4")
+		assert.True(t, st.Queued)
+	})
+}
+
+// PW-9, SR-3: a static pod waits for what a former agent left of its name.
+func TestStaticPodWaitsForOrphanOfItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+			time.Sleep(time.Second)
+			return runtime.Outcome{}, nil
+		}
+		w := run(t, f)
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{
+			UID: "old", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: 7 * time.Second}},
+		}})
+		w.Update(create(pod("new", static("web"))))
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, []string{"0s terminate web grace=7s deleted", "1s sync web"}, f.take())
+	})
+}
+
+// PW-10: a UID that comes back while it ends is created anew once it has ended.
+func TestUIDComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		w := run(t, f)
+		w.Update(create(pod("a", version("1"))))
+		synctest.Wait()
+		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+			time.Sleep(time.Second)
+			return runtime.Outcome{}, nil
+		}
+		all := map[types.UID]struct{}{"a": {}}
+		w.End("a", podworkers.Kill{Deleted: true})
+		w.Update(create(pod("a", version("2"))))
+		assert.Empty(t, w.SyncKnown(all, true), "not before it has finished")
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"0s sync a v1", "0s terminate a grace=30s deleted", "1s finish a grace=30s deleted"}, f.take())
+		assert.Equal(t, []types.UID{"a"}, w.SyncKnown(all, true))
+		assert.Empty(t, w.SyncKnown(all, true), "once")
+		assert.False(t, w.Known("a"))
+
+		f.since = nil
+		w.Update(create(pod("a", version("2"))))
+		synctest.Wait()
+		assert.Equal(t, []string{"1m0s sync a v2"}, f.take())
+		assert.Equal(t, time.Minute, f.since["a"][0].Sub(f.began), "what is left of its former life is no view of it") // PW-14
+
+		// Removed again before it could come back, it does not.
+		w.End("a", podworkers.Kill{Deleted: true})
+		assert.True(t, w.ComesBack("a"))
+		w.End("a", podworkers.Kill{Deleted: true})
+		time.Sleep(time.Minute)
+		assert.Empty(t, w.SyncKnown(all, true))
+		assert.False(t, w.Settle("a", false))
+		assert.False(t, w.Known("a"))
+	})
+}
+
+// PW-10: whoever wants it must have said so before it can be forgotten.
+func TestUIDThatCameBackIsNotForgottenByAnOldSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t, &fake{})
+		w.Update(create(pod("a")))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
+		require.True(t, w.ComesBack("a"))
+		assert.Empty(t, w.SyncKnown(map[types.UID]struct{}{}, true), "a set from before it came back")
+		assert.True(t, w.Settle("a", true))
+	})
+}
+
+// PW-11: orphans are only terminated.
+func TestOrphans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		fails := 1
+		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+			fails--
+			if fails >= 0 {
+				return runtime.Outcome{}, errors.New("no luck")
+			}
+			return runtime.Outcome{}, nil
+		}
+		w := run(t, f)
+		seen := runtime.Pod{UID: "o", Namespace: "ns", Name: "left", Containers: []runtime.Container{{GracePeriod: 5 * time.Second}}}
+		seen.ObservedAt = time.Now()
+		w.Update(podworkers.Update{Orphan: &seen})
+		w.Update(podworkers.Update{Orphan: &seen})
+		synctest.Wait()
+		st, _ := w.State("o")
+		assert.True(t, st.Orphan)
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"0s terminate left grace=5s deleted", "10s terminate left grace=5s deleted"}, f.take())
+		assert.False(t, w.Known("o"))
+
+		w.Update(podworkers.Update{Orphan: &seen})
+		synctest.Wait()
+		assert.Empty(t, f.take(), "seen before it ended")
+		seen.ObservedAt = time.Now()
+		w.Update(podworkers.Update{Orphan: &seen, Kill: &podworkers.Kill{Grace: time.Second}})
+		w.Update(create(pod("o")))
+		synctest.Wait()
+		assert.Equal(t, []string{"1m0s terminate left grace=1s deleted"}, f.take())
+		assert.Equal(t, []types.UID{"o"}, w.SyncKnown(map[types.UID]struct{}{"o": {}}, true), "it was configured meanwhile") // PW-10
+
+		w.Update(create(pod("known")))
+		synctest.Wait()
+		f.take()
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "known"}})
+		synctest.Wait()
+		assert.Empty(t, f.take(), "a pod that is configured is none")
+	})
+}
+
+// PW-12: nobody is troubled about a pod that is done for good.
+func TestTerminalAtFirstSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		ended := map[types.UID]bool{"a": true, "c": true}
+		w := run(t, f, func(c *podworkers.Config) { c.Ended = func(uid types.UID) bool { return ended[uid] } })
+		w.Update(create(pod("a", phase(corev1.PodSucceeded))))
+		synctest.Wait()
+		assert.True(t, w.Finished("a"))
+		assert.Empty(t, f.take())
+		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{}))
+		assert.Empty(t, f.take())
+
+		w.Update(create(pod("b", phase(corev1.PodFailed)))) // something of it is alive
+		synctest.Wait()
+		assert.Equal(t, []string{"0s terminate b grace=30s", "0s finish b grace=30s"}, f.take())
+
+		w.Update(create(pod("c", phase(corev1.PodFailed), deleted(9)))) // and somebody waits to hear of it
+		synctest.Wait()
+		assert.Equal(t, []string{"0s finish c grace=9s"}, f.take())
+	})
+}
+
+// PW-13: the questions of others, in each phase.
+func TestQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		block := make(chan struct{})
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+			if call != "sync" {
+				<-block
+			}
+			return runtime.Outcome{}, nil
+		}
+		w := run(t, f)
+		type answers struct{ known, finished, running, ending, remove, busy bool }
+		check := func(when string, want answers) {
+			t.Helper()
+			synctest.Wait()
+			assert.Equal(t, want, answers{
+				w.Known("a"), w.Finished("a"), w.CouldHaveRunningContainers("a"),
+				w.ShouldContainersBeTerminating("a"), w.MayRemoveContent("a"), w.Busy("a"),
+			}, when)
+		}
+		check("unknown, before the first full sync", answers{running: true})
+		w.SyncKnown(nil, false)
+		check("unknown, after one that was not full", answers{running: true})
+		w.SyncKnown(nil, true)
+		check("unknown", answers{ending: true, remove: true})
+		w.SyncKnown(nil, false)
+		check("full once is full", answers{ending: true, remove: true})
+		w.Update(create(pod("a")))
+		check("syncing", answers{known: true, running: true})
+		w.End("a", podworkers.Kill{Deleted: true})
+		check("terminating", answers{known: true, running: true, ending: true, busy: true})
+		block <- struct{}{}
+		check("terminated", answers{known: true, ending: true, remove: true, busy: true})
+		block <- struct{}{}
+		check("finished", answers{known: true, finished: true, ending: true, remove: true})
+	})
+}
+
+// PW-13: content of a pod that merely ended stays.
+func TestContentOfCompletedPodStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t, &fake{})
+		for uid, k := range map[string]podworkers.Kill{"killed": {}, "evicted": {Evicted: true}} {
+			w.Update(create(pod(uid)))
+			require.NoError(t, w.Kill(t.Context(), types.UID(uid), k))
+		}
+		assert.False(t, w.MayRemoveContent("killed"))
+		assert.True(t, w.MayRemoveContent("evicted"))
+	})
+}

@@ -1,0 +1,253 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PW-14: each turn sees the pod as it was after the last one that may have changed
+// the runtime.
+func TestFreshness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		outcomes := []runtime.Outcome{{}, {Quiet: true}, {Quiet: true}, {}, {Quiet: true}}
+		errs := []error{nil, nil, nil, errors.New("no luck"), nil}
+		i := 0
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+			time.Sleep(time.Second)
+			if call == "sync" {
+				i++
+				return outcomes[i-1], errs[i-1]
+			}
+			return runtime.Outcome{}, nil
+		}
+		var asked []string
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Inspect = func(types.UID) { asked = append(asked, "inspect") }
+			c.TurnEnded = func(types.UID) { asked = append(asked, "ended") }
+		})
+		w.Update(create(pod("a")))
+		for range 4 {
+			time.Sleep(1500 * time.Millisecond)
+			w.Wake("a", podworkers.WakeNow)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		w.End("a", podworkers.Kill{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		var since []string
+		for _, at := range f.since["a"] {
+			if at.IsZero() {
+				since = append(since, "any")
+			} else {
+				since = append(since, at.Sub(f.began).String())
+			}
+		}
+		assert.Equal(t, []string{"any", "1s", "1s", "1s", "5.5s", "5.5s"}, since)
+		assert.Equal(t, []string{
+			"inspect", "ended", "ended", "ended", "inspect", "ended", "ended", "ended",
+		}, asked, "after a turn that may have changed the runtime, and not between turns that follow one another")
+	})
+}
+
+// PW-15: a panic is that turn's error.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		left := 2
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+			if left--; left >= 0 {
+				panic("boom in " + call)
+			}
+			return runtime.Outcome{}, nil
+		}
+		var values []any
+		var errs []error
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Hooks.Panicked = func(_ podworkers.Turn, v any) { values = append(values, v) }
+			c.Hooks.Ended = func(_ podworkers.Turn, _ time.Duration, _ runtime.Outcome, err error) { errs = append(errs, err) }
+		})
+		w.Update(create(pod("a")))
+		time.Sleep(5 * time.Second)
+		w.End("a", podworkers.Kill{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, []string{"0s sync a", "5s terminate a grace=30s", "15s terminate a grace=30s", "15s finish a grace=30s"}, f.take())
+		assert.Equal(t, []any{"boom in sync", "boom in terminate"}, values)
+		assert.ErrorIs(t, errs[0], podworkers.ErrPanic)
+		assert.ErrorContains(t, errs[0], "boom in sync")
+	})
+}
+
+// SL-5: when a pod is looked at without being asked for.
+func TestDueTimes(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		out  runtime.Outcome
+		err  error
+		want time.Duration
+	}{
+		{"resync", runtime.Outcome{}, nil, time.Minute},
+		{"before it, as told", runtime.Outcome{Due: time.Unix(946684805, 0)}, nil, 5 * time.Second},
+		{"not after it", runtime.Outcome{Due: time.Unix(946684800+3600, 0)}, nil, time.Minute},
+		{"never without a pause", runtime.Outcome{Due: time.Unix(1, 0)}, nil, 10 * time.Millisecond},
+		{"back-off", runtime.Outcome{}, errors.New("no luck"), 10 * time.Second},
+		{"sooner than that, as told", runtime.Outcome{Due: time.Unix(946684805, 0)}, errors.New("no luck"), 5 * time.Second},
+		{"what soon passes", runtime.Outcome{}, runtime.ErrNotReady, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{do: func(context.Context, string, types.UID) (runtime.Outcome, error) { return tt.out, tt.err }}
+				var dues []time.Time
+				w := run(t, f, func(c *podworkers.Config) {
+					c.Due = func(_ types.UID, at time.Time) { dues = append(dues, at) }
+				})
+				w.Update(create(pod("a")))
+				synctest.Wait()
+				require.Len(t, dues, 1)
+				assert.InDelta(t, tt.want, dues[0].Sub(f.began), float64(time.Microsecond))
+				f.take()
+				w.Wake("a", podworkers.WakeDue)
+				synctest.Wait()
+				assert.Empty(t, f.take(), "too early")
+				time.Sleep(dues[0].Sub(f.began))
+				w.Wake("a", podworkers.WakeDue)
+				synctest.Wait()
+				assert.Len(t, f.take(), 1)
+			})
+		})
+	}
+}
+
+func TestJitterLengthens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		seen := map[time.Duration]bool{}
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Jitter = 0.5
+			c.Due = func(_ types.UID, at time.Time) {
+				d := time.Until(at)
+				assert.GreaterOrEqual(t, d, time.Minute)
+				assert.LessOrEqual(t, d, 90*time.Second)
+				seen[d] = true
+			}
+		})
+		for range 20 {
+			w.Update(podworkers.Update{Pod: pod("a")})
+			synctest.Wait()
+		}
+		assert.Greater(t, len(seen), 15)
+	})
+}
+
+// A Syncer whose failing turns change the runtime must not keep itself going.
+func TestEventsAfterFailuresAreHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		var w *podworkers.Workers
+		f.do = func(_ context.Context, _ string, uid types.UID) (runtime.Outcome, error) {
+			return runtime.Outcome{}, errors.New("no luck")
+		}
+		w = run(t, f, func(c *podworkers.Config) {
+			c.Inspect = func(uid types.UID) { w.Wake(uid, podworkers.WakeEvent) }
+		})
+		w.Update(create(pod("a")))
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, []string{
+			"0s sync a", "0s sync a", "100ms sync a", "300ms sync a", "700ms sync a", "1.5s sync a", "2.5s sync a",
+		}, f.take(), "the first change after a failure counts at once")
+
+		w.Update(podworkers.Update{Op: podworkers.Reconcile, Pod: pod("a")})
+		synctest.Wait()
+		assert.Empty(t, f.take(), "a status that was told is such a change")
+		w.Update(podworkers.Update{Pod: pod("a", version("2"))})
+		synctest.Wait()
+		assert.Equal(t, []string{"3s sync a v2"}, f.take(), "a pod that was changed is none")
+	})
+}
+
+// SL-7: an agent that drains ends all pods, and tells which it could not.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		tries := map[types.UID]int{}
+		f.do = func(ctx context.Context, call string, uid types.UID) (runtime.Outcome, error) {
+			switch {
+			case call == "terminate" && uid == "stuck":
+				return runtime.Outcome{}, untilCancelled(ctx)
+			case call == "terminate" && uid == "flaky":
+				if tries[uid]++; tries[uid] < 3 {
+					return runtime.Outcome{}, errors.New("no luck")
+				}
+			}
+			return runtime.Outcome{}, nil
+		}
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Due = func(types.UID, time.Time) {} // the loop has ended before
+		})
+		require.NoError(t, w.Drain(t.Context(), podworkers.Kill{}), "nothing to do")
+		for _, uid := range []string{"a", "flaky", "stuck", "done"} {
+			w.Update(create(pod(uid)))
+		}
+		require.NoError(t, w.Kill(t.Context(), "done", podworkers.Kill{Reclaimed: true}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := w.Drain(ctx, podworkers.Kill{Grace: 5 * time.Second, Reason: "Terminated"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "stuck")
+		assert.NotContains(t, err.Error(), "flaky")
+		assert.True(t, w.Finished("a"))
+		assert.True(t, w.Finished("flaky"))
+	})
+}
+
+func TestConfigFaultsAreToldTogether(t *testing.T) {
+	_, err := podworkers.New(podworkers.Config{Resync: -1, BackOff: -1, Jitter: -1})
+	for _, what := range []string{"nil Syncer", "nil Seen", "negative Resync", "negative BackOff", "negative Jitter"} {
+		assert.ErrorContains(t, err, what)
+	}
+}
+
+// What was asked for before Run is done when it runs.
+func TestUpdateBeforeRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{began: time.Now()}
+		w, err := podworkers.New(podworkers.Config{Syncer: f, Seen: f})
+		require.NoError(t, err)
+		w.Update(create(pod("a")))
+		synctest.Wait()
+		assert.Empty(t, f.take())
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { assert.NoError(t, w.Run(ctx)) }()
+		synctest.Wait()
+		assert.Equal(t, []string{"0s sync a"}, f.take())
+		cancel()
+	})
+}
+
+func TestSourceOfOrphanIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got *corev1.Pod
+		f := &fake{}
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Hooks.Started = func(turn podworkers.Turn) { got = turn.Pod }
+		})
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o", Sandboxes: []runtime.Sandbox{{}, {Source: "file"}}}})
+		synctest.Wait()
+		require.NotNil(t, got)
+		assert.True(t, podspec.IsStatic(got))
+		assert.Empty(t, got.Spec.Containers)
+	})
+}
