@@ -97,7 +97,7 @@ func (a *Agent) makePleg() (err error) {
 	a.pleg, err = pleg.New(pleg.Config{
 		Runtime: a.runtime, Store: &a.cache, Logger: a.logger, Hooks: hooks,
 		Timeout: listingTimeout,
-		Busy: func(uid types.UID) bool { return a.workers.Busy(uid) },
+		Busy:    func(uid types.UID) bool { return a.workers.Busy(uid) },
 	})
 	return err
 }

@@ -200,8 +200,12 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		var seen told
 		node := &meter{client: client}
 		var evicted []string
+		// An image that is there for a container that cannot be made yet.
+		waits := sized("waits", "10Mi", "0s=1Mi")
+		waits.Annotations["sim.sublet.dev/create-error"] = "not now"
+		pods := podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
-			agent.WithSource("memory", podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"))), agent.WithStatusSink(&seen),
+			agent.WithSource("memory", pods), agent.WithStatusSink(&seen),
 			agent.WithImageGC(imagegc.Policy{HighPercent: 100, MinAge: -1}),
 			agent.WithEviction(agent.Eviction{Hard: "imagefs.available<15%", Node: node}),
 			agent.WithHooks(agent.Hooks{
@@ -226,9 +230,18 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		require.Equal(t, 1, node.count(), "one image was not in use")
 		left, err := client.Images(t.Context())
 		require.NoError(t, err)
-		require.Len(t, left, 1)
+		require.Len(t, left, 2)
 		require.Equal(t, corev1.PodRunning, seen.of("web").Phase)
 		require.NoError(t, a.Healthy())
+
+		require.True(t, pods.Delete(waits.Namespace, waits.Name))
+		time.Sleep(time.Minute)
+		node.mu.Lock()
+		node.disk = 0.9
+		node.mu.Unlock()
+		time.Sleep(time.Minute)
+		require.Empty(t, evicted)
+		require.Equal(t, 2, node.count(), "nobody needs it any more")
 	})
 }
 

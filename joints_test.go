@@ -1,0 +1,101 @@
+package agent_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+type noting func(*corev1.Event)
+
+func (f noting) Record(e *corev1.Event) { f(e) }
+
+// The address of a simulated pod may be somebody else's on the network: its
+// probes stay inside the process.
+func TestProbesOfSimulatedPodsStayInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := sized("web", "1Mi", "0s=1Mi")
+		pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}},
+		}
+		var inside atomic.Bool
+		a, err := agent.New(
+			agent.WithNodeName("node"), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", podsource.NewMemory(pod)),
+			agent.WithRecorder(noting(func(e *corev1.Event) {
+				if e.Reason == "Unhealthy" && strings.Contains(e.Message, "pods have no ports") {
+					inside.Store(true)
+				}
+			})),
+		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Minute)
+		cancel()
+		require.NoError(t, <-done)
+		require.True(t, inside.Load())
+	})
+}
+
+// hanging never comes back from looking at one pod.
+type hanging struct {
+	*cri.Client
+	uid types.UID
+}
+
+func (h hanging) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	if uid != h.uid {
+		return h.Client.Pod(ctx, uid)
+	}
+	<-ctx.Done()
+	return runtime.Pod{}, context.Cause(ctx)
+}
+
+// PL-8: one pod that hangs is told of, and neither makes the agent unhealthy nor
+// keeps other pods from running.
+func TestAHungPodIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := embedded.New(embedded.Config{})
+		require.NoError(t, err)
+		cc, err := rt.Dial()
+		require.NoError(t, err)
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		var seen told
+		a, err := agent.New(
+			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithStatusSink(&seen),
+			agent.WithRuntime(hanging{client, "uid-stuck"}),
+			agent.WithSource("api", podsource.NewMemory(sized("stuck", "1Mi", "0s=1Mi"), sized("well", "1Mi", "0s=1Mi"))),
+		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(10 * time.Minute)
+		faults := a.PodFaults()
+		healthy := a.Healthy()
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, cc.Close())
+		require.NoError(t, rt.Close())
+		require.NoError(t, healthy)
+		require.Equal(t, corev1.PodRunning, seen.of("well").Phase)
+		require.Len(t, faults, 1)
+		require.ErrorContains(t, faults[0], "uid-stuck")
+	})
+}
