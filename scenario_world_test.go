@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,6 +41,7 @@ type world struct {
 	things things
 	dir    string // the agent's root folder
 	files  *files
+	opts   []agent.Option // of each agent, besides those that all have
 	memory *podsource.Memory
 
 	inside *embedded.Runtime
@@ -56,7 +56,7 @@ type world struct {
 	current *life
 	traps   []*trap
 	sinkErr error
-	listing time.Duration // how long a listing of all sandboxes takes
+	listing time.Duration                  // how long a listing of all sandboxes takes
 	last    map[types.UID]corev1.PodStatus // as told
 }
 
@@ -136,6 +136,18 @@ func (w *world) down() {
 	}
 }
 
+// told is what was last told of the pod with that label, if anything.
+func (w *world) told(label string) (types.UID, corev1.PodStatus) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid, st := range w.last {
+		if w.trace.label(uid, "") == label {
+			return uid, st
+		}
+	}
+	return "", corev1.PodStatus{}
+}
+
 func (w *world) isDown() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,36 +162,6 @@ func (w *world) dial(ctx context.Context, _ string) (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 	return lis.DialContext(ctx)
-}
-
-// images are the lines "image NAME key=value…" of the config.
-func (w *world) images() []embedded.Image {
-	var all []embedded.Image
-	for _, c := range w.sc.config {
-		if c.args[0] != "image" {
-			continue
-		}
-		img := embedded.Image{Ref: c.args[1]}
-		for _, kv := range c.args[2:] {
-			key, value, _ := strings.Cut(kv, "=")
-			var err error
-			switch key {
-			case "pull-time":
-				img.PullTime, err = time.ParseDuration(value)
-			case "pull-error":
-				img.PullError = value
-			case "pull-failures":
-				img.PullFailures, err = strconv.Atoi(value)
-			case "present":
-				img.Present = true
-			default:
-				err = errors.New("no such key")
-			}
-			require.NoError(w.t, err, "config: %s", c.line)
-		}
-		all = append(all, img)
-	}
-	return all
 }
 
 // start starts an agent on what the former one left.
@@ -214,7 +196,7 @@ func (w *world) start() {
 		require.NoError(w.t, err)
 		opts = append(opts, agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, Within: within}))
 	}
-	l.agent, err = agent.New(append(opts, agent.WithNode(node))...)
+	l.agent, err = agent.New(append(append(opts, agent.WithNode(node)), w.opts...)...)
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.end = cancel
@@ -366,44 +348,4 @@ func (w *world) decode(name string) []*corev1.Pod {
 	require.NoError(w.t, err, name)
 	require.Empty(w.t, objects, "%s: ConfigMaps and Secrets belong into files", name)
 	return pods
-}
-
-// files is a folder of manifests and who tells of changes in it.
-type files struct {
-	dir  string
-	mu   sync.Mutex
-	hint func()
-}
-
-// Notify implements podsource.Notifier.
-func (f *files) Notify(ctx context.Context, _ string, hint func()) error {
-	f.mu.Lock()
-	f.hint = hint
-	f.mu.Unlock()
-	hint()
-	<-ctx.Done()
-	f.mu.Lock()
-	f.hint = nil
-	f.mu.Unlock()
-	return nil
-}
-
-func (f *files) changed() {
-	f.mu.Lock()
-	hint := f.hint
-	f.mu.Unlock()
-	if hint != nil {
-		hint()
-	}
-}
-
-func (f *files) write(name, text string) error {
-	defer f.changed()
-	part := filepath.Join(f.dir, ".part")
-	return errors.Join(os.WriteFile(part, []byte(text), 0o600), os.Rename(part, filepath.Join(f.dir, name)))
-}
-
-func (f *files) remove(name string) error {
-	defer f.changed()
-	return os.Remove(filepath.Join(f.dir, name))
 }

@@ -1,0 +1,341 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/status"
+)
+
+// untouched is a runtime that nobody may call.
+type untouched struct{ agent.Runtime }
+
+func simplePod(name string, annotations ...string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
+	}
+	for _, a := range annotations {
+		key, value, _ := strings.Cut(a, "=")
+		pod.Annotations[embedded.ScriptPrefix+key] = value
+	}
+	return pod
+}
+
+// AG-1: all faults are told at once.
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := agent.New(
+		agent.WithNodeName(""),
+		agent.WithRootDir("relative"),
+		agent.WithNode(agent.Node{PodLogsDir: "logs", CgroupRoot: "pods", MaxPods: -1}),
+		agent.WithRuntime(nil),
+		agent.WithSource("", nil),
+		agent.WithStatusSink(nil),
+		agent.WithLogger(nil),
+		agent.WithRecorder(nil),
+		agent.WithAdmitter(nil),
+		agent.WithSlowAdmitter(nil),
+		agent.WithBackOff(nil),
+		agent.WithShutdownPolicy(agent.ShutdownPolicy{Within: -time.Second}),
+		agent.WithTiming(agent.Timing{Resync: -1}),
+		agent.WithEviction(agent.Eviction{Hard: "memory.available<lots"}),
+	)
+	require.Error(t, err)
+	for _, want := range []string{
+		"node name: empty", `root dir "relative": not an absolute path`, `"logs" is not an absolute path`, `"pods" is not an absolute path`,
+		"MaxPods -1 is negative", "runtime: nil", `source ""`, "status sink: nil", "logger: nil", "recorder: nil", "admitter: nil",
+		"slow admitter: nil", "back-off: nil", "Within -1s is negative", "timing: a negative figure", "lots",
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// AG-1: what contradicts itself or another option is refused.
+func TestOptionsThatContradict(t *testing.T) {
+	rt, src := untouched{}, podsource.NewMemory()
+	root := agent.WithRootDir("/var/lib/sublet-test")
+	for name, c := range map[string]struct {
+		opts []agent.Option
+		want string // empty: fine
+	}{
+		"a name twice, the same":        {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
+		"two names":                     {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
+		"two root folders":              {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
+		"one root folder in two words":  {[]agent.Option{root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
+		"two runtimes":                  {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
+		"a runtime and an endpoint":     {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "a runtime was set too"},
+		"an endpoint and a runtime":     {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
+		"three endpoints":               {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one and perhaps one for images"},
+		"a real runtime without root":   {[]agent.Option{agent.WithRuntime(rt)}, "pods of a real runtime outlive the agent"},
+		"two sources of one name":       {[]agent.Option{agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := agent.New(append(c.opts, agent.WithNode(agent.Node{NoCgroups: true}))...)
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// AG-1: New changes nothing and starts nothing. A goroutine would keep the bubble
+// from ending, and a call of the runtime would be one of nil.
+func TestNewTouchesNothing(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		_, err := agent.New(
+			agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntime(untouched{}),
+			agent.WithSource("file", podsource.File(filepath.Join(dir, "manifests"))), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
+		)
+		require.NoError(t, err)
+	})
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// AG-1: Run ends cleanly, once, and a second one says so. AG-2: with no options at
+// all but for what a test may not touch there is an agent that works.
+func TestRunOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var told []corev1.PodPhase
+		a, err := agent.New(
+			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
+				told = append(told, st.Phase)
+				return nil
+			})),
+		)
+		require.NoError(t, err)
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		synctest.Wait()
+		assert.Equal(t, corev1.PodRunning, told[len(told)-1])
+		require.NoError(t, a.Healthy())
+		require.Len(t, a.Pods(), 1)
+		assert.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
+		require.ErrorIs(t, a.Run(ctx), agent.ErrRan)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// AG-2: each part that an option takes is the one that is used.
+func TestOptionsAreUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &scenario{})
+		var waits int
+		refuse := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "unloved" })
+		w.opts = []agent.Option{
+			agent.WithAdmitter(refuse),
+			agent.WithBackOff(backOffFunc(func(r runtime.Restart) time.Duration { waits++; return 3 * time.Second })),
+		}
+		w.start()
+		w.memory.Put(simplePod("unloved"), simplePod("crashes", "run-for=1s", "exit-code=1"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		_, st := w.told("unloved")
+		assert.Equal(t, corev1.PodFailed, st.Phase)
+		assert.Equal(t, "NotLoved", st.Reason)
+		assert.NotZero(t, waits)
+		w.stop()
+		w.halted()
+	})
+}
+
+// AG-3: a second agent on one root folder refuses to start and says who has it;
+// when the first has ended it starts.
+func TestSecondAgentOnOneRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &scenario{})
+		w.start()
+		synctest.Wait()
+		other, err := agent.New(agent.WithRootDir(w.dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.Node{NoCgroups: true}))
+		require.NoError(t, err)
+		err = other.Run(t.Context())
+		require.ErrorContains(t, err, w.dir)
+		require.ErrorContains(t, err, fmt.Sprint(os.Getpid()))
+		w.stop()
+		w.start()
+		w.memory.Put(simplePod("web"))
+		synctest.Wait()
+		assert.Len(t, w.running(), 1)
+		w.stop()
+		w.halted()
+	})
+}
+
+// AG-4, SL-7: an agent that ends in any way leaves its pods as they are, and
+// however often and whenever it is killed, nothing is started twice, restarted, or
+// left behind, and each exit code is told.
+func TestKilledAtAnyMoment(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { killAtRandom(t, rand.New(rand.NewPCG(seed, 4))) })
+		})
+	}
+}
+
+func killAtRandom(t *testing.T, rnd *rand.Rand) {
+	w := newWorld(t, &scenario{})
+	slow := []string{"sandbox-delay=300ms", "start-delay=200ms", "stop-after=700ms"}
+	var pods []*corev1.Pod
+	for i := range 6 {
+		pods = append(pods, simplePod(fmt.Sprint("server-", i), slow...))
+	}
+	job := simplePod("job", append(slow, "run-for=1500ms", "exit-code=7")...)
+	job.Spec.RestartPolicy = corev1.RestartPolicyNever
+	w.start()
+	w.memory.Put(append(pods, job)...)
+	first := map[string]string{} // running container of each pod
+	for range 12 {
+		time.Sleep(time.Duration(rnd.IntN(600)) * time.Millisecond)
+		if rnd.IntN(4) == 0 {
+			w.stop()
+		} else {
+			w.kill()
+		}
+		keepIDs(t, w, first)
+		time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+		w.start()
+	}
+	time.Sleep(time.Minute)
+	keepIDs(t, w, first)
+	require.Len(t, first, 6+1, "%s", w.trace)
+	for _, pod := range pods {
+		_, st := w.told(pod.Name)
+		require.Equal(t, corev1.PodRunning, st.Phase, "%s", w.trace)
+		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
+	}
+	_, st := w.told("job")
+	require.Equal(t, corev1.PodFailed, st.Phase)
+	require.NotNil(t, st.ContainerStatuses[0].State.Terminated)
+	assert.EqualValues(t, 7, st.ContainerStatuses[0].State.Terminated.ExitCode)
+
+	w.memory.Set()
+	for range 4 {
+		time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+		w.kill()
+		w.start()
+	}
+	time.Sleep(time.Minute)
+	assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
+	w.stop()
+	w.halted()
+}
+
+// keepIDs checks that no pod has another container than the one it had first.
+func keepIDs(t *testing.T, w *world, first map[string]string) {
+	for _, c := range w.running() {
+		pod := c.GetLabels()["io.kubernetes.pod.name"]
+		if first[pod] == "" {
+			first[pod] = c.GetId()
+		}
+		assert.Equal(t, first[pod], c.GetId(), "%s has another container\n%s", pod, w.trace)
+	}
+}
+
+// AG-6: two agents with two runtimes in one process do not see each other.
+func TestTwoAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newWorld(t, &scenario{}), newWorld(t, &scenario{})
+		one.start()
+		two.start()
+		one.memory.Put(simplePod("web"), simplePod("only-one"))
+		two.memory.Put(simplePod("web"), simplePod("only-two"))
+		time.Sleep(time.Minute)
+		one.memory.Delete("default", "web")
+		time.Sleep(time.Minute)
+		names := func(w *world) (names []string) {
+			for _, c := range w.running() {
+				names = append(names, c.GetLabels()["io.kubernetes.pod.name"])
+			}
+			slices.Sort(names)
+			return names
+		}
+		assert.Equal(t, []string{"only-one"}, names(one))
+		assert.Equal(t, []string{"only-two", "web"}, names(two))
+		assert.NotContains(t, one.trace.String(), "only-two")
+		assert.NotContains(t, two.trace.String(), "only-one")
+		one.stop()
+		synctest.Wait()
+		require.NoError(t, two.current.agent.Healthy())
+		two.memory.Put(simplePod("late"))
+		synctest.Wait()
+		assert.Equal(t, []string{"late", "only-two", "web"}, names(two))
+		two.stop()
+		one.halted()
+		two.halted()
+	})
+}
+
+// Bad input of a node: what is wrong is told by name, and nothing hangs.
+func TestRunTellsWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	a, err := agent.New(agent.WithRootDir(filepath.Join(file, "root")), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithRuntime(untouched{}))
+	require.NoError(t, err)
+	require.ErrorContains(t, a.Run(t.Context()), file)
+}
+
+// A runtime that nothing listens for: the agent runs, says so, and ends cleanly.
+func TestRuntimeOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &scenario{})
+		w.down()
+		w.start()
+		w.memory.Put(simplePod("web"))
+		time.Sleep(time.Minute)
+		err := w.current.agent.Healthy()
+		require.ErrorIs(t, err, runtime.ErrUnavailable)
+		require.ErrorContains(t, err, "connection refused")
+		w.up()
+		time.Sleep(6 * time.Second)
+		require.NoError(t, w.current.agent.Healthy())
+		assert.Len(t, w.running(), 1)
+		w.stop()
+		w.halted()
+	})
+}
+
+// *cri.Client is a Runtime, with all that parts look for by assertion.
+var _ agent.Runtime = (*cri.Client)(nil)
+
+type admitFunc func(pod *corev1.Pod) bool
+
+// Admit implements syncloop.Admitter.
+func (f admitFunc) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+	if f(pod) {
+		return podspec.Admitted()
+	}
+	return podspec.Verdict{Reason: "NotLoved", Message: "nobody loves it"}
+}
+
+type backOffFunc func(runtime.Restart) time.Duration
+
+// Delay implements runtime.BackOff.
+func (f backOffFunc) Delay(r runtime.Restart) time.Duration { return f(r) }
