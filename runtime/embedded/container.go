@@ -29,6 +29,7 @@ type container struct {
 	ready      bool // made: it can be started and is shown in lists
 	removing   bool
 	launch     context.CancelFunc // ends a start under way
+	early      syscall.Signal     // what is to be sent once a start under way is done
 	terminated bool               // the stop signal was sent
 	done       chan struct{}      // closed when it has exited
 }
@@ -151,16 +152,16 @@ func (r *Runtime) StartContainer(ctx context.Context, req *v1.StartContainerRequ
 		r.finish(c, Exit{Code: 128, Reason: ReasonStartError, Message: err.Error()})
 		return nil, statusError("start container "+c.ID, err)
 	}
-	if r.started(c, proc) { // it was asked to stop while it started
-		if err := proc.Signal(stopSignal(c)); err != nil {
+	if sig := r.started(c, proc); sig != 0 { // it was asked to end while it started
+		if err := proc.Signal(sig); err != nil {
 			return nil, statusError("stop container "+c.ID, err)
 		}
 	}
 	return &v1.StartContainerResponse{}, nil
 }
 
-// started notes that c runs, or ran, and reports whether it is to be stopped.
-func (r *Runtime) started(c *container, proc Process) bool {
+// started notes that c runs, or ran, and returns the signal that came too early.
+func (r *Runtime) started(c *container, proc Process) syscall.Signal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.launch = nil
@@ -170,9 +171,9 @@ func (r *Runtime) started(c *container, proc Process) bool {
 	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if c.exit != nil { // it was faster than we
 		r.finish(c, *c.exit)
-		return false
+		return 0
 	}
-	return c.terminated
+	return c.early
 }
 
 // beginStart marks the container as being started.
@@ -237,17 +238,21 @@ func (r *Runtime) finish(c *container, e Exit) {
 	close(c.done)
 }
 
-// kill sends sig, or breaks off a start when sig is SIGKILL.
+// kill sends sig. A start under way is broken off by SIGKILL; if it succeeds all
+// the same, the process gets sig right after.
 func (r *Runtime) kill(c *container, sig syscall.Signal) error {
 	r.mu.Lock()
-	proc, launch := c.proc, c.launch
-	r.mu.Unlock()
-	if launch != nil {
+	proc := c.proc
+	if c.launch != nil {
 		if sig == syscall.SIGKILL {
-			launch()
+			c.launch()
 		}
-		return nil
+		if c.early != syscall.SIGKILL {
+			c.early = sig
+		}
+		proc = nil
 	}
+	r.mu.Unlock()
 	if proc == nil {
 		return nil
 	}
@@ -291,22 +296,10 @@ func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration,
 			return err
 		}
 	}
-	for {
-		if err := r.kill(c, syscall.SIGKILL); err != nil {
-			return err
-		}
-		// A start that was broken off may have succeeded all the same; then
-		// the process needs a signal of its own.
-		tctx, cancel := context.WithTimeout(ctx, time.Second)
-		err := wait(tctx, c.done)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	if err := r.kill(c, syscall.SIGKILL); err != nil {
+		return err
 	}
+	return wait(ctx, c.done)
 }
 
 // RemoveContainer implements the CRI. A running container is killed; one that

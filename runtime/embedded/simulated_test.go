@@ -134,6 +134,54 @@ func TestASlowStartHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
+// stubborn is an executor whose starts take a second and cannot be broken off.
+type stubborn struct{ *Simulated }
+
+func (s stubborn) Start(_ context.Context, c *Container, sio IO, exited func(Exit)) (Process, error) {
+	time.Sleep(time.Second)
+	return s.Simulated.Start(context.Background(), c, sio, exited)
+}
+
+func TestAStartThatCannotBeBrokenOffIsEndedAfterIt(t *testing.T) {
+	ends := map[string]struct {
+		end  func(g *rig, sandbox, id string) error
+		code int32
+	}{
+		"by the pod's stop": {func(g *rig, sandbox, _ string) error {
+			_, err := g.rs.StopPodSandbox(context.Background(), &v1.StopPodSandboxRequest{PodSandboxId: sandbox})
+			return err
+		}, 137},
+		"by a stop with grace": {func(g *rig, _, id string) error {
+			_, err := g.rs.StopContainer(context.Background(), &v1.StopContainerRequest{ContainerId: id, Timeout: 30})
+			return err
+		}, 143},
+		"by a stop without grace": {func(g *rig, _, id string) error {
+			_, err := g.rs.StopContainer(context.Background(), &v1.StopContainerRequest{ContainerId: id})
+			return err
+		}, 137},
+		"by Close": {func(g *rig, _, _ string) error { return g.Close() }, 137},
+	}
+	for name, tc := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, Config{Executor: stubborn{NewSimulated(SimulatedConfig{})}})
+				sb := g.run(t, podConfig("p"))
+				id, err := g.create(t, sb, nil)
+				require.NoError(t, err)
+				begin := time.Now()
+				go func() { _, _ = g.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id}) }()
+				time.Sleep(time.Millisecond)
+				require.NoError(t, tc.end(g, sb, id))
+				assert.Equal(t, time.Second, time.Since(begin), "it waits for the start and no longer")
+				st, err := g.Runtime.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: id})
+				require.NoError(t, err)
+				assert.Equal(t, v1.ContainerState_CONTAINER_EXITED, st.GetStatus().GetState())
+				assert.Equal(t, tc.code, st.GetStatus().GetExitCode())
+			})
+		})
+	}
+}
+
 func TestEventsTellWhatHappenedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
