@@ -155,6 +155,7 @@ type podState struct {
 	failures map[string]runtime.Failure // of the last Apply
 	told     map[string]string          // faults of the turn before by reason: each was an event
 	telling  map[string]string          // faults of this turn
+	restarts map[string]uint32          // attempts of containers as last told
 	final    *runtime.Pod               // last view, taken after the containers ended
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (r
 	if told.Phase == corev1.PodSucceeded || told.Phase == corev1.PodFailed {
 		return runtime.Outcome{Terminal: true}, nil
 	}
+	st.restarts = restarts(told)
 	deadline, late := pastDeadline(pod, told.StartTime.DeepCopy(), time.Now())
 	if late && s.cfg.Ender != nil {
 		s.cfg.Ender.End(pod.UID, runtime.Ending{
@@ -54,6 +56,18 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (r
 		out.Due = earlier(out.Due, deadline)
 	}
 	return out, err
+}
+
+// restarts are the attempts that were told of each container that was ever made,
+// so that counts go on where the runtime lost its state.
+func restarts(told corev1.PodStatus) map[string]uint32 {
+	known := map[string]uint32{}
+	for _, c := range slices.Concat(told.InitContainerStatuses, told.ContainerStatuses, told.EphemeralContainerStatuses) {
+		if made := c.ContainerID != "" || c.LastTerminationState.Terminated != nil || c.RestartCount > 0; made {
+			known[c.Name] = uint32(max(c.RestartCount, 0))
+		}
+	}
+	return known
 }
 
 // admitted is the rest of a sync, behind the slow checks.
@@ -79,7 +93,7 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.Add(pod)
 	}
-	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff}
+	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
 	plan := runtime.Plan(pod, view, time.Now())
 	return s.apply(ctx, pod, plan, m, st, report)
 }

@@ -33,6 +33,8 @@ type node struct {
 	told     []runtime.Report
 	phase    corev1.PodPhase
 	start    *metav1.Time
+	counts   []corev1.ContainerStatus
+	plan     []runtime.Action
 	events   []*corev1.Event
 	ended    []runtime.Ending
 	material runtime.Materials
@@ -45,8 +47,9 @@ func (n *node) step(s string) error {
 	return n.fail[s]
 }
 
-func (n *node) Apply(_ context.Context, _ *corev1.Pod, _ []runtime.Action, m runtime.Materials) runtime.Applied {
+func (n *node) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
 	_ = n.step("apply")
+	n.plan = plan
 	n.material = m
 	return n.applied
 }
@@ -62,7 +65,7 @@ func (n *node) NewerThan(context.Context, types.UID, time.Time) (runtime.Pod, er
 func (n *node) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	_ = n.step("status")
 	n.told = append(n.told, r)
-	return corev1.PodStatus{Phase: n.phase, StartTime: n.start}
+	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts}
 }
 
 func (n *node) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
@@ -147,6 +150,19 @@ func TestSyncTakesItsStepsInOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 	require.Equal(t, filepath.Join(cfg.LogsDir, "default_web_uid-1"), n.material.LogDir)
+}
+
+// RT-13: the runtime knows nothing of the pod any more, its status does.
+func TestRestartCountsGoOnWhereTheRuntimeLostItsState(t *testing.T) {
+	n := &node{phase: corev1.PodRunning, counts: []corev1.ContainerStatus{{Name: "main", ContainerID: "rt://1", RestartCount: 4}}}
+	_, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.Len(t, n.plan, 2, "a sandbox and the container")
+	require.EqualValues(t, 5, n.plan[1].Attempt)
+	n.counts = []corev1.ContainerStatus{{Name: "main"}}
+	_, err = newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.Zero(t, n.plan[1].Attempt, "one that was never made is new")
 }
 
 // PS-1
