@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/probe/grpchealth"
+	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 	"github.com/sublet-dev/agent/volume"
@@ -53,6 +54,9 @@ func (s *settings) fill() error {
 			errs = append(errs, errors.New("root dir: pods of a real runtime outlive the agent, so it needs a folder that does too"))
 		}
 		s.rootDir, s.scratch = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
+	}
+	if s.runtime != nil && s.pulls != (cri.Pulls{}) {
+		errs = append(errs, errors.New("image pulls: a runtime that is handed over bounds its own"))
 	}
 	if s.node.PodLogsDir == "" {
 		s.node.PodLogsDir = filepath.Join(s.rootDir, logsFolder)

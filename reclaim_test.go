@@ -358,6 +358,10 @@ func TestReclaimOptions(t *testing.T) {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
 			[]string{"cannot list, measure and remove images"},
 		},
+		"pulls of a runtime that is not ours": {
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.Pulls{AtOnce: 1})},
+			[]string{"image pulls"},
+		},
 		"negative transition": {[]agent.Option{agent.WithEviction(agent.Eviction{Transition: -1})}, []string{"transition"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,12 @@
 package stats_test
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -23,6 +28,35 @@ func TestBoot(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, tc.want, p.Boot(), name)
 	}
+}
+
+// Run begins before there are pods: the first one is counted soon after it came.
+func TestFirstPodIsCountedSoon(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), make([]byte, 1<<20), 0o600))
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var pods []stats.Pod
+		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: files(nil), Pods: func() []stats.Pod {
+			mu.Lock()
+			defer mu.Unlock()
+			return pods
+		}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Hour + time.Second)
+		mu.Lock()
+		pods = []stats.Pod{{Pod: pod("u"), Volumes: map[string]stats.Volume{"v": {Path: dir}}}}
+		mu.Unlock()
+		time.Sleep(5 * time.Second)
+		u, err := p.Usage(ctx, time.Time{})
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, u.Pods[0].Volumes["v"].Bytes, uint64(1<<20))
+		cancel()
+		require.NoError(t, <-done)
+	})
 }
 
 // The name of the group of all pods may be known only after the runtime was asked.

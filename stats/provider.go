@@ -372,10 +372,14 @@ func (p *Provider) Run(ctx context.Context) error {
 		if len(round) > 0 {
 			p.count(ctx, &round[0])
 			round = round[1:]
+		} else {
+			pause = min(pause, emptyPause) // the first pods are not to wait for a whole round
 		}
 		timer.Reset(pause)
 	}
 }
+
+const emptyPause = 2 * time.Second
 
 // counted is when the pod's files were counted last.
 func (p *Provider) counted(uid types.UID) time.Time {

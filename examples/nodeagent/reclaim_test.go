@@ -45,6 +45,7 @@ func TestRoomOnContainerd(t *testing.T) {
 			})
 		})
 		require.NoError(t, w.signal(syscall.SIGTERM))
+		require.FileExists(t, filepath.Join(w.root, "images.json"), "ages of images outlive the process")
 		w.extra = append(w.extra, "-drain")
 		w.start()
 		w.eventually(long, func() error { _, err := w.pod("calm-node"); return err })
