@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// Starting a pod of one container whose image is present costs eight calls: is
+// the image there, make sandbox, make container, start, two lists of the pod, a
+// status of each. Where there is no event stream all pods are listed each second
+// beside that.
+func TestCallsOfAStart(t *testing.T) {
+	const most = 8
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "traffic"), n.Busybox, n.CgroupParent)
+		r.tap.eventful = true
+		l := r.start(t)
+		l.up(t, r.pod("warm"))
+		time.Sleep(3 * time.Second) // what follows a start belongs to it
+		for i := range 5 {
+			pod := r.pod(fmt.Sprint("p", i))
+			r.tap.take()
+			l.up(t, pod)
+			told := r.tap.take()
+			assert.LessOrEqual(t, total(told, listing), most, "from add to running: %v", told)
+			time.Sleep(3 * time.Second)
+			late := r.tap.take()
+			t.Logf("%v, then %v", told, late)
+			assert.LessOrEqual(t, total(told, listing)+total(late, listing), most, "and after: %v, then %v", told, late)
+		}
+		l.down(t, 6)
+	})
+}
+
+// Pods to which nothing happens are next to free: nobody asks about them where
+// the runtime tells what changes, and two lists a second are all where it does not.
+func TestCallsOfIdlePods(t *testing.T) {
+	const pods, minutes = 30, 20
+	for name, c := range map[string]struct {
+		events   bool
+		mostEach float64 // calls a minute
+	}{
+		"with an event stream":    {true, 2},
+		"without an event stream": {false, 130},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt, err := embedded.New(embedded.Config{})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, rt.Close()) }()
+				cc, err := rt.Dial()
+				require.NoError(t, err)
+				defer func() { require.NoError(t, cc.Close()) }()
+				r := newRig(cc, t.TempDir(), "registry.example/idle:1", "")
+				r.tap.eventful = c.events
+				l := r.start(t)
+				for i := range pods {
+					l.Put(r.pod(fmt.Sprint("p", i)))
+				}
+				l.await(t, l.running, time.Now(), pods)
+				time.Sleep(5 * time.Minute)
+				r.tap.take()
+
+				all, worst := map[string]int{}, 0
+				for range minutes {
+					time.Sleep(time.Minute)
+					calls := r.tap.take()
+					worst = max(worst, total(calls))
+					for rpc, n := range calls {
+						all[rpc] += n
+					}
+				}
+				t.Logf("%.2f calls a minute, %d in the busiest: %v in %d minutes", float64(total(all))/minutes, worst, all, minutes)
+				assert.LessOrEqual(t, float64(total(all))/minutes, c.mostEach, "%v in %d minutes", all, minutes)
+				assert.NotZero(t, total(all), "a look from time to time is wanted")
+				l.down(t, pods)
+				l.stop()
+			})
+		})
+	}
+}
