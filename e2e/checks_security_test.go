@@ -92,8 +92,8 @@ func runAsNonRoot(p *pod) {
 // RT-11
 func hostNetwork(p *pod) {
 	v := p.runs()
-	require.True(p.t, p.sharesNamespace("main", "net"))
-	require.False(p.t, p.sharesNamespace("main", "pid"))
+	require.True(p.t, p.sharesNamespace("net"))
+	require.False(p.t, p.sharesNamespace("pid"))
 	name, err := os.Hostname()
 	require.NoError(p.t, err)
 	p.says("main", "hostname", name)
@@ -103,9 +103,9 @@ func hostNetwork(p *pod) {
 // RT-11
 func hostProcesses(p *pod) {
 	p.runs()
-	require.True(p.t, p.sharesNamespace("main", "pid"))
-	require.True(p.t, p.sharesNamespace("main", "ipc"))
-	require.False(p.t, p.sharesNamespace("main", "net"))
+	require.True(p.t, p.sharesNamespace("pid"))
+	require.True(p.t, p.sharesNamespace("ipc"))
+	require.False(p.t, p.sharesNamespace("net"))
 	p.says("main", fmt.Sprintf("test -d /proc/%d && echo seen", os.Getpid()), "seen")
 }
 
@@ -140,11 +140,11 @@ func sysctls(p *pod) {
 func resources(p *pod) {
 	v := p.runs()
 	require.Equal(p.t, corev1.PodQOSBurstable, v.Status.QOSClass)
-	require.Equal(p.t, fmt.Sprint(64<<20), p.cgroup("main", "memory", "memory.limit_in_bytes", "memory.max"))
-	if shares := p.cgroup("main", "cpu", "cpu.shares", "cpu.weight"); shares != "10" { // of version 2
+	require.Equal(p.t, fmt.Sprint(64<<20), p.cgroup("memory", "memory.limit_in_bytes", "memory.max"))
+	if shares := p.cgroup("cpu", "cpu.shares", "cpu.weight"); shares != "10" { // of version 2
 		require.Equal(p.t, "256", shares)
 	}
-	if quota := p.cgroup("main", "cpu", "cpu.cfs_quota_us", "cpu.max"); quota != "50000 100000" {
+	if quota := p.cgroup("cpu", "cpu.cfs_quota_us", "cpu.max"); quota != "50000 100000" {
 		require.Equal(p.t, "50000", quota)
 	}
 }
@@ -155,7 +155,7 @@ func guaranteed(p *pod) {
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid("main")))
 	require.NoError(p.t, err)
 	require.Contains(p.t, string(cgroup), p.node.CgroupParent+"/kubepods/pod"+string(v.UID))
-	require.Equal(p.t, fmt.Sprint(48<<20), p.cgroup("main", "memory", "memory.limit_in_bytes", "memory.max"))
+	require.Equal(p.t, fmt.Sprint(48<<20), p.cgroup("memory", "memory.limit_in_bytes", "memory.max"))
 }
 
 func memoryExceeded(p *pod) {

@@ -299,21 +299,21 @@ func (p *pod) proc(container, key string) string {
 	return ""
 }
 
-// sharesNamespace reports whether the container is in this process's namespace.
-func (p *pod) sharesNamespace(container, kind string) bool {
+// sharesNamespace reports whether container main is in this process's namespace.
+func (p *pod) sharesNamespace(kind string) bool {
 	p.t.Helper()
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid(container), kind))
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid("main"), kind))
 	require.NoError(p.t, err)
 	ours, err := os.Readlink("/proc/self/ns/" + kind)
 	require.NoError(p.t, err)
 	return theirs == ours
 }
 
-// cgroup returns a value of the container's cgroup, by the controller and file
+// cgroup returns a value of container main's cgroup, by the controller and file
 // of version 1 or the file of version 2.
-func (p *pod) cgroup(container, controller, file1, file2 string) string {
+func (p *pod) cgroup(controller, file1, file2 string) string {
 	p.t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid(container)))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid("main")))
 	require.NoError(p.t, err)
 	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	unified := err == nil
