@@ -89,6 +89,9 @@ func configure(o options) (embedded.Config, error) {
 			if root, err = os.MkdirTemp("", "embeddedcri-"); err != nil {
 				return cfg, err
 			}
+			if err := os.Chmod(root, 0o711); err != nil { // containers may run as others
+				return cfg, err
+			}
 		}
 		bin, err := shims(root)
 		if err != nil {

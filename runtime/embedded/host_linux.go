@@ -53,20 +53,32 @@ func (h *HostProcess) isolated() bool {
 		if h.cfg.Unprivileged || os.Geteuid() != 0 {
 			return
 		}
-		err := onThread(func() error { return unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS) })
-		h.isolates = err == nil
+		done := make(chan error)
+		ownThread(func() { done <- unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS) })
+		h.isolates = <-done == nil
 	})
 	return h.isolates
 }
 
-// onThread runs f on an operating system thread of its own, which ends with it.
-func onThread(f func() error) error {
-	done := make(chan error)
+// ownThread runs f in a goroutine on an operating system thread that ends with
+// it. It is never the main thread, which stands for the whole process in
+// /proc/self and must stay in its namespaces.
+func ownThread(f func()) {
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is thrown away
-		done <- f()
+		runtime.LockOSThread() // not unlocked before f: the thread is thrown away
+		if unix.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		locked := make(chan struct{})
+		go func() { // cannot be given the thread that we hold
+			runtime.LockOSThread()
+			close(locked)
+			f()
+		}()
+		<-locked
+		runtime.UnlockOSThread()
 	}()
-	return <-done
 }
 
 // scratch is the folder of one container.
@@ -79,6 +91,9 @@ func (h *HostProcess) scratch(id string) (string, error) {
 		} else {
 			dir, err := os.MkdirTemp("", "sublet-host-")
 			if err != nil {
+				return "", err
+			}
+			if err := os.Chmod(dir, 0o711); err != nil { // containers may run as others
 				return "", err
 			}
 			h.root, h.temp = dir, true
@@ -177,7 +192,7 @@ func (h *HostProcess) Start(ctx context.Context, c *Container, sio IO, exited fu
 	// kernel takes its end for the death of the parent. It is also the one whose
 	// mount namespace the process gets.
 	up := make(chan error)
-	go p.run(cmd, up)
+	ownThread(func() { p.run(cmd, up) })
 	if err := <-up; err != nil {
 		return nil, err
 	}
@@ -345,9 +360,8 @@ func (j *job) finish() int32 {
 	return int32(j.ProcessState.ExitCode())
 }
 
-// run is the life of the container.
+// run is the life of the container, on a thread of its own.
 func (p *hostProcess) run(j *job, up chan<- error) {
-	runtime.LockOSThread() // never unlocked: the thread may be in a namespace of its own
 	if p.h.isolated() {
 		ns, err := isolate(p)
 		if err != nil {
@@ -410,8 +424,7 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 	}
 	done := make(chan result, 1)
 	pid := make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked, as in run
+	ownThread(func() {
 		if err := p.ns.enter(); err != nil {
 			j.close()
 			done <- result{err: err}
@@ -428,7 +441,7 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 		exitOf(j.Process.Pid)
 		// What it left in the background lives on in the container.
 		done <- result{code: j.finish()}
-	}()
+	})
 	for {
 		select {
 		case r := <-done:

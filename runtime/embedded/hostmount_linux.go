@@ -127,6 +127,10 @@ func (b *binder) begin(mounts []*v1.Mount) error {
 				return err
 			}
 			b.root = root
+			// Or the copy of the folder that root is in would have root in it.
+			if err := unix.Mount("", root, "", unix.MS_UNBINDABLE, ""); err != nil {
+				return err
+			}
 			return mirror("/", root)
 		}
 	}

@@ -1,6 +1,7 @@
 package runtimetest_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -35,6 +36,15 @@ func TestHostProcessRuntime(t *testing.T) {
 		return embedded.NewHostProcess(embedded.HostConfig{Root: t.TempDir(), Unprivileged: true})
 	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.BigList(500),
 		runtimetest.NoLimits())
+}
+
+func TestHostProcessRuntimeOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts are made in namespaces")
+	}
+	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
+		return embedded.NewHostProcess(embedded.HostConfig{})
+	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.NoLimits())
 }
 
 func TestThereAreEnoughCases(t *testing.T) {
