@@ -99,3 +99,45 @@ func TestAHungPodIsToldOf(t *testing.T) {
 		require.ErrorContains(t, faults[0], "uid-stuck")
 	})
 }
+
+// lateSource is a source that says nothing until it is told to.
+type lateSource chan struct{}
+
+func (l lateSource) Watch(ctx context.Context, hand func(podsource.Set)) error {
+	select {
+	case <-l:
+		hand(podsource.Set{})
+	case <-ctx.Done():
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// CG-2: what is dead in the runtime and known to no source stays until all
+// sources have spoken: it may yet turn out that its status is wanted.
+func TestNothingIsCollectedBeforeAllSourcesSpoke(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		pod := sized("former", "1Mi", "0s=1Mi")
+		dir := t.TempDir()
+		applied := client.Apply(t.Context(), pod, []runtime.Action{{Verb: runtime.CreateSandbox}, {Verb: runtime.StartContainer, Container: "main"}}, runtime.Materials{Dir: dir, LogDir: dir})
+		require.Empty(t, applied.Failures)
+		seen, err := client.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		require.NoError(t, client.Kill(t.Context(), pod, seen, runtime.Ending{Grace: time.Second}))
+
+		source := make(lateSource)
+		start(agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithSource("late", source))
+		time.Sleep(10 * time.Minute)
+		left, err := client.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		require.Len(t, left.Containers, 1)
+		require.Len(t, left.Sandboxes, 1)
+
+		close(source)
+		time.Sleep(90 * time.Second)
+		left, err = client.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		require.Empty(t, left.Containers)
+		require.Empty(t, left.Sandboxes)
+	})
+}
