@@ -1,0 +1,61 @@
+// Criproxy stands in front of a CRI runtime and makes it fail on purpose.
+//
+//	go run ./examples/criproxy -listen unix:///tmp/bad.sock -to unix:///run/containerd/containerd.sock \
+//	    -seed 7 -rule fault=delay,rpc=StartContainer,for=2s -rule fault=cut,rpc=GetContainerEvents,after=10
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sublet-dev/agent/runtime/runtimetest"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "criproxy:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var rules []runtimetest.Rule
+	flags := flag.NewFlagSet("criproxy", flag.ContinueOnError)
+	listen := flags.String("listen", "unix:///tmp/criproxy.sock", "where to serve")
+	to := flags.String("to", "unix:///run/containerd/containerd.sock", "the runtime")
+	seed := flags.Uint64("seed", 1, "the same seed, rules and calls give the same faults")
+	flags.Func("rule", "what goes wrong, such as fault=fail,rpc=Stop*,code=Unavailable,probability=0.1 (may be repeated)", func(s string) error {
+		r, err := runtimetest.ParseRule(s)
+		rules = append(rules, r)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cc, err := grpc.NewClient(*to, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cc.Close() }()
+	p, err := runtimetest.NewProxy(cc, *seed, rules...)
+	if err != nil {
+		return err
+	}
+	lis, err := net.Listen("unix", strings.TrimPrefix(*listen, "unix://"))
+	if err != nil {
+		return err
+	}
+	return p.Serve(ctx, lis)
+}

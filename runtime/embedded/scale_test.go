@@ -1,0 +1,96 @@
+package embedded
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// fill makes n pods of one container each, as an agent would write them,
+// without a wire in between.
+func (g *rig) fill(tb testing.TB, n int) {
+	_, err := g.is.PullImage(tb.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "busybox"}})
+	require.NoError(tb, err)
+	for i := range n {
+		name := fmt.Sprintf("pod-%d", i)
+		pod := podConfig(name, "kubernetes.io/config.source: file", "kubernetes.io/config.hash: 0123456789abcdef", "io.kubernetes.pod.terminationGracePeriod: 30")
+		pod.Labels["io.kubernetes.pod.namespace"], pod.Labels["io.kubernetes.pod.uid"] = "default", name+"-uid"
+		sb, err := g.RunPodSandbox(tb.Context(), &v1.RunPodSandboxRequest{Config: pod})
+		require.NoError(tb, err)
+		c, err := g.CreateContainer(tb.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: &v1.ContainerConfig{
+			Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: "busybox"}, Command: strings.Fields("nginx -g daemon"),
+			Labels:      map[string]string{"io.kubernetes.container.name": "c", "io.kubernetes.pod.uid": name + "-uid", "io.kubernetes.pod.name": name},
+			Annotations: map[string]string{"io.kubernetes.container.hash": "abcdef", "io.kubernetes.container.restartCount": "0"},
+			Envs:        []*v1.KeyValue{{Key: "A", Value: []byte("1")}, {Key: "B", Value: []byte("2")}},
+		}})
+		require.NoError(tb, err)
+		_, err = g.StartContainer(tb.Context(), &v1.StartContainerRequest{ContainerId: c.GetContainerId()})
+		require.NoError(tb, err)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+func TestFiveThousandPodsAreSmallAndAtRest(t *testing.T) {
+	const pods = 5000
+	g := newRig(t, Config{})
+	s, err := g.rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
+	require.NoError(t, err)
+	go func() { // a reader, so that events are made as well; it may be cut off
+		for err := error(nil); err == nil; {
+			_, err = s.Recv()
+		}
+	}()
+	before, goroutines := heap(), runtime.NumGoroutine()
+	g.fill(t, pods)
+	time.Sleep(100 * time.Millisecond)
+	each := (heap() - before) / pods
+	t.Logf("%d bytes a container, pod and request included", each)
+	assert.Less(t, each, uint64(8<<10))
+	assert.Less(t, runtime.NumGoroutine()-goroutines, 20, "goroutines at rest")
+}
+
+func BenchmarkListFiveThousandPods(b *testing.B) {
+	g := newRig(b, Config{})
+	g.fill(b, 5000)
+	b.Run("in the runtime", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			r, err := g.ListPodSandbox(b.Context(), &v1.ListPodSandboxRequest{})
+			if err != nil || len(r.GetItems()) != 5000 {
+				b.Fatal(len(r.GetItems()), err)
+			}
+		}
+	})
+	b.Run("put into bytes", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			r, _ := g.ListPodSandbox(b.Context(), &v1.ListPodSandboxRequest{})
+			if _, err := proto.Marshal(r); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("over the wire", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			r, err := g.rs.ListPodSandbox(b.Context(), &v1.ListPodSandboxRequest{})
+			if err != nil || len(r.GetItems()) != 5000 {
+				b.Fatal(len(r.GetItems()), err)
+			}
+		}
+	})
+}
