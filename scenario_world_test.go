@@ -137,15 +137,15 @@ func (w *world) down() {
 }
 
 // told is what was last told of the pod with that label, if anything.
-func (w *world) told(label string) (types.UID, corev1.PodStatus) {
+func (w *world) told(label string) corev1.PodStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, st := range w.last {
 		if w.trace.label(uid, "") == label {
-			return uid, st
+			return st
 		}
 	}
-	return "", corev1.PodStatus{}
+	return corev1.PodStatus{}
 }
 
 func (w *world) isDown() bool {

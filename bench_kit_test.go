@@ -1,0 +1,203 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// The runtime that benchmarks are made with is a process of its own, so that what
+// is measured here is the agent's alone.
+const (
+	benchSocket   = "SUBLET_BENCH_SOCKET"
+	benchNoEvents = "SUBLET_BENCH_NO_EVENTS"
+)
+
+// TestBenchRuntime is that process. It ends when its input does.
+func TestBenchRuntime(t *testing.T) {
+	socket := os.Getenv(benchSocket)
+	if socket == "" {
+		t.Skip("it is the runtime of benchmarks, which start it themselves")
+	}
+	rt, err := embedded.New(embedded.Config{EventBacklog: 1 << 20})
+	require.NoError(t, err)
+	var opts []grpc.ServerOption
+	if os.Getenv(benchNoEvents) != "" {
+		opts = append(opts, grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			if info.FullMethod == v1.RuntimeService_GetContainerEvents_FullMethodName {
+				return status.Error(codes.Unimplemented, "no events")
+			}
+			return h(srv, s)
+		}))
+	}
+	server := grpc.NewServer(append(opts, grpc.MaxSendMsgSize(64<<20))...)
+	rt.Register(server)
+	lis, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	go func() { _ = server.Serve(lis) }()
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	server.Stop()
+	require.NoError(t, rt.Close())
+}
+
+// node is an agent on a runtime in a process of its own.
+type node struct {
+	b      *testing.B
+	memory *podsource.Memory
+	end    func()
+
+	mu    sync.Mutex // guards the rest
+	seen  map[string]*corev1.PodStatus
+	event chan struct{}
+	at    map[string]time.Time // when a pod's condition was met
+	want  func(name string, st *corev1.PodStatus) bool
+}
+
+// startNode starts the runtime and an agent that works with it.
+func startNode(b *testing.B, events bool) *node {
+	dir := b.TempDir()
+	socket := filepath.Join(dir, "r.sock")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBenchRuntime$")
+	cmd.Env = append(os.Environ(), benchSocket+"="+socket)
+	if !events {
+		cmd.Env = append(cmd.Env, benchNoEvents+"=1")
+	}
+	stdin, err := cmd.StdinPipe()
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
+	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
+
+	n := &node{b: b, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
+	a, err := agent.New(
+		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
+		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
+	)
+	require.NoError(b, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	require.Eventually(b, func() bool { return a.Healthy() == nil }, 10*time.Second, time.Millisecond)
+	n.end = func() {
+		cancel()
+		require.NoError(b, <-done)
+		require.NoError(b, stdin.Close())
+		_ = cmd.Wait()
+	}
+	return n
+}
+
+// SetStatus implements status.Sink.
+func (n *node) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	n.note(pod.Name, &st)
+	return nil
+}
+
+// DeleteStatus implements status.Deleter.
+func (n *node) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+	n.note(pod.Name, nil)
+	return nil
+}
+
+func (n *node) note(name string, st *corev1.PodStatus) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen[name] = st
+	if n.want != nil && n.at[name].IsZero() && n.want(name, st) {
+		n.at[name] = time.Now()
+		select {
+		case n.event <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// await does something and waits until so many pods have met the condition. It
+// returns how long each took.
+func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool, do func()) []time.Duration {
+	n.mu.Lock()
+	clear(n.at)
+	n.want = want
+	n.mu.Unlock()
+	began := time.Now()
+	do()
+	patience := time.After(5 * time.Minute)
+	for {
+		n.mu.Lock()
+		if len(n.at) >= pods {
+			took := make([]time.Duration, 0, pods)
+			for _, at := range n.at {
+				took = append(took, at.Sub(began))
+			}
+			n.want = nil
+			n.mu.Unlock()
+			slices.Sort(took)
+			return took
+		}
+		have := len(n.at)
+		n.mu.Unlock()
+		select {
+		case <-n.event:
+		case <-patience:
+			n.b.Fatalf("%d of %d pods came as far as they should", have, pods)
+		}
+	}
+}
+
+func isRunning(_ string, st *corev1.PodStatus) bool {
+	return st != nil && st.Phase == corev1.PodRunning && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].Ready
+}
+
+func isGone(_ string, st *corev1.PodStatus) bool { return st == nil }
+
+func manyPods(n int) []*corev1.Pod {
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = simplePod(fmt.Sprintf("pod-%05d", i))
+	}
+	return pods
+}
+
+func sorted(d []time.Duration) []time.Duration {
+	slices.Sort(d)
+	return d
+}
+
+func median(d []time.Duration) time.Duration { return d[len(d)/2] }
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// cpu is the CPU time that this process has used.
+func cpu(b *testing.B) time.Duration {
+	var u unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// heap is what is alive.
+func heap() uint64 {
+	goruntime.GC()
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}

@@ -1,0 +1,157 @@
+package agent_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// Nothing waits for a timer on the way up or down: a hundred pods come up, change,
+// fail and go in no time at all, as a bubble counts it.
+func TestNoTimerInTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &scenario{})
+		w.start()
+		synctest.Wait()
+		began := time.Now()
+		var jobs []*corev1.Pod
+		for i := range 20 {
+			job := simplePod(fmt.Sprint("job-", i), "start-error=on purpose")
+			job.Spec.RestartPolicy = corev1.RestartPolicyNever
+			jobs = append(jobs, job)
+		}
+		w.memory.Put(append(manyPods(100), jobs...)...)
+		synctest.Wait()
+		require.Len(t, w.running(), 100)
+		for _, pod := range manyPods(100) {
+			st := w.told(pod.Name)
+			require.Equal(t, corev1.PodRunning, st.Phase, pod.Name)
+		}
+		changed := simplePod("pod-00050")
+		changed.Spec.Containers[0].Image = "app:2"
+		w.memory.Put(changed)
+		synctest.Wait()
+		st := w.told("pod-00050")
+		assert.EqualValues(t, 1, st.ContainerStatuses[0].RestartCount)
+		w.memory.Set()
+		synctest.Wait()
+		assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
+		assert.Zero(t, time.Since(began), "somebody waited")
+		w.stop()
+		w.halted()
+	})
+}
+
+// BenchmarkOnePod is the time from put to told as running, and from deleted to
+// told as gone, of one pod among others. The runtime's calls are in it.
+func BenchmarkOnePod(b *testing.B) {
+	for _, others := range []int{0, 100, 1000, 10000} {
+		b.Run(fmt.Sprint("among=", others), func(b *testing.B) {
+			n := startNode(b, true)
+			defer n.end()
+			if others > 0 {
+				n.await(others, isRunning, func() { n.memory.Put(manyPods(others)...) })
+			}
+			time.Sleep(time.Second) // what follows starts has ended
+			one := simplePod("one")
+			mine := func(is func(string, *corev1.PodStatus) bool) func(string, *corev1.PodStatus) bool {
+				return func(name string, st *corev1.PodStatus) bool { return name == "one" && is(name, st) }
+			}
+			var up, change, down []time.Duration
+			for round := 0; b.Loop(); round++ {
+				up = append(up, n.await(1, mine(isRunning), func() { n.memory.Put(one) })...)
+				other := one.DeepCopy()
+				other.Spec.Containers[0].Image = fmt.Sprint("app:", 2+round%2)
+				restarted := func(_ string, st *corev1.PodStatus) bool {
+					return isRunning("", st) && st.ContainerStatuses[0].RestartCount == 1
+				}
+				change = append(change, n.await(1, mine(restarted), func() { n.memory.Put(other) })...)
+				down = append(down, n.await(1, mine(isGone), func() { n.memory.Delete("default", "one") })...)
+			}
+			for name, d := range map[string][]time.Duration{"up": up, "change": change, "down": down} {
+				b.ReportMetric(ms(median(sorted(d))), name+"-ms")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkManyPods brings up many pods at once, lets them rest, and ends them all.
+func BenchmarkManyPods(b *testing.B) {
+	for _, pods := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
+			for b.Loop() {
+				n := startNode(b, true)
+				all := manyPods(pods)
+				idle, used := heap(), cpu(b)
+				up := n.await(pods, isRunning, func() { n.memory.Put(all...) })
+				usedUp := cpu(b) - used
+				time.Sleep(3 * time.Second)
+				clear(n.seen)
+				b.ReportMetric(float64(heap()-idle)/float64(pods)/1024, "KiB/pod")
+				down := n.await(pods, isGone, func() { n.memory.Set() })
+				b.ReportMetric(up[len(up)-1].Seconds(), "up-s")
+				b.ReportMetric(float64(usedUp.Microseconds())/float64(pods), "up-cpu-µs/pod")
+				b.ReportMetric(down[len(down)-1].Seconds(), "down-s")
+				n.end()
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkIdle is what 1,000 pods that nothing happens to cost a minute.
+func BenchmarkIdle(b *testing.B) {
+	for _, events := range []bool{true, false} {
+		b.Run(fmt.Sprint("events=", events), func(b *testing.B) {
+			n := startNode(b, events)
+			defer n.end()
+			n.await(1000, isRunning, func() { n.memory.Put(manyPods(1000)...) })
+			time.Sleep(5 * time.Second)
+			var used, took time.Duration
+			for b.Loop() {
+				before, began := cpu(b), time.Now()
+				time.Sleep(30 * time.Second)
+				used, took = used+cpu(b)-before, took+time.Since(began)
+			}
+			b.ReportMetric(100*used.Seconds()/took.Seconds(), "%core")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkHungPod has 300 pods start, all well or with one that hangs, by turns,
+// and tells how much longer the 299 others take for it.
+func BenchmarkHungPod(b *testing.B) {
+	round := func(hung bool) (middle, last time.Duration) {
+		n := startNode(b, true)
+		defer n.end()
+		pods := manyPods(300)
+		if hung {
+			pods[150].Annotations = map[string]string{embedded.ScriptPrefix + "start-hang": "true"}
+		}
+		took := n.await(299, isRunning, func() { n.memory.Put(pods...) })
+		return median(took), took[298]
+	}
+	var middle, last [2][]time.Duration
+	for b.Loop() {
+		for i := range 2 {
+			m, l := round(i == 1)
+			middle[i], last[i] = append(middle[i], m), append(last[i], l)
+		}
+	}
+	ratio := func(d [2][]time.Duration) float64 {
+		return float64(median(sorted(d[1]))) / float64(median(sorted(d[0])))
+	}
+	b.ReportMetric(ms(median(sorted(middle[1]))), "median-ms")
+	b.ReportMetric(ratio(middle), "median-ratio")
+	b.ReportMetric(ratio(last), "last-ratio")
+	b.ReportMetric(0, "ns/op")
+}
