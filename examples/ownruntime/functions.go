@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// pause is how long a function that ended waits before it is called again.
+const pause = time.Second
+
+// function is what a pod runs. It should return soon after ctx is done.
+type function func(ctx context.Context, attempt uint32) error
+
+// functions is a runtime: it runs functions as pods.
+type functions struct {
+	code  map[string]function // by image
+	ended func(types.UID)     // told when a function has returned
+
+	mu    sync.Mutex // guards what follows
+	out   io.Writer
+	calls map[types.UID]*call // the newest of each pod
+}
+
+var (
+	_ podworkers.Syncer = (*functions)(nil)
+	_ podworkers.Seen   = (*functions)(nil)
+)
+
+// call is a function that runs or ran. What is not set at its start is guarded
+// by functions.mu.
+type call struct {
+	pod     *corev1.Pod
+	attempt uint32
+	began   time.Time
+	stop    context.CancelFunc
+	done    chan struct{} // closed when it has returned
+	end     time.Time     // zero while it runs
+	err     error
+}
+
+func newFunctions(out io.Writer) *functions {
+	return &functions{out: out, calls: map[types.UID]*call{}, code: map[string]function{
+		"server": func(ctx context.Context, _ uint32) error { <-ctx.Done(); return nil },
+		"job":    func(context.Context, uint32) error { return nil },
+		"flaky": func(_ context.Context, attempt uint32) error {
+			if attempt < 2 {
+				return errors.New("not yet")
+			}
+			return nil
+		},
+	}}
+}
+
+// Sync implements podworkers.Syncer: it calls the pod's function if it does not
+// run, and should.
+func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+	last := seen.Latest(pod.Spec.Containers[0].Name)
+	if last == nil {
+		return runtime.Outcome{}, f.start(ctx, pod, 0)
+	}
+	if last.State == runtime.Running {
+		return runtime.Outcome{Quiet: true}, nil
+	}
+	policy := pod.Spec.RestartPolicy
+	if policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && last.ExitCode == 0 {
+		return runtime.Outcome{Terminal: true, Quiet: true}, nil
+	}
+	if due := last.Finished.Add(pause); time.Now().Before(due) {
+		return runtime.Outcome{Due: due, Quiet: true}, nil
+	}
+	return runtime.Outcome{}, f.start(ctx, pod, last.Attempt+1)
+}
+
+// Terminate implements podworkers.Syncer: it ends the context of the function
+// and waits, but no longer than the grace period.
+func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
+	f.mu.Lock()
+	c := f.calls[pod.UID]
+	f.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	c.stop()
+	late := time.NewTimer(e.Grace)
+	defer late.Stop()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		return fmt.Errorf("pod %s still runs %v after it was told to end", pod.Name, e.Grace) // goroutines cannot be killed
+	}
+}
+
+// Finish implements podworkers.Syncer: it forgets the pod.
+func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.calls, pod.UID)
+	return nil
+}
+
+// NewerThan implements podworkers.Seen. It looks at the runtime's own memory,
+// which is never old.
+func (f *functions) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := runtime.Pod{UID: uid, ObservedAt: time.Now()}
+	c := f.calls[uid]
+	if c == nil {
+		return p, nil
+	}
+	p.Namespace, p.Name = c.pod.Namespace, c.pod.Name
+	main := &c.pod.Spec.Containers[0]
+	seen := runtime.Container{Name: main.Name, Image: main.Image, Attempt: c.attempt, State: runtime.Running, Started: c.began}
+	if !c.end.IsZero() {
+		seen.State, seen.Finished = runtime.Exited, c.end
+		if c.err != nil {
+			seen.ExitCode, seen.Message = 1, c.err.Error()
+		}
+	}
+	p.Containers = []runtime.Container{seen}
+	return p, nil
+}
+
+// start calls the pod's function in a goroutine of its own, which outlives the
+// turn that starts it.
+func (f *functions) start(ctx context.Context, pod *corev1.Pod, attempt uint32) error {
+	code, ok := f.code[pod.Spec.Containers[0].Image]
+	if !ok {
+		return fmt.Errorf("no function is called %q", pod.Spec.Containers[0].Image)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &call{pod: pod, attempt: attempt, began: time.Now(), stop: stop, done: make(chan struct{})}
+	f.mu.Lock()
+	f.calls[pod.UID] = c
+	f.say(pod.UID, "starts, attempt %d", attempt)
+	f.mu.Unlock()
+	go func() {
+		defer stop()
+		err := code(ctx, attempt)
+		f.mu.Lock()
+		c.end, c.err = time.Now(), err
+		f.say(pod.UID, "returns %v", err)
+		f.mu.Unlock()
+		close(c.done)
+		f.ended(pod.UID)
+	}()
+	return nil
+}
+
+// moved is a hook of podworkers.
+func (f *functions) moved(uid types.UID, from, to podworkers.Phase, why podworkers.Cause) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.say(uid, "%v -> %v: %v", from, to, why)
+}
+
+// say prints a line. f.mu is held.
+func (f *functions) say(uid types.UID, format string, args ...any) {
+	fmt.Fprintf(f.out, "%-6s %s\n", uid, fmt.Sprintf(format, args...))
+}
