@@ -27,7 +27,7 @@ var expectations = []struct {
 			}
 		}
 		first, second := r.status.InitContainerStatuses[0].State.Terminated, r.status.InitContainerStatuses[1].State.Terminated
-		if second.StartedAt.Time.Before(first.FinishedAt.Time) {
+		if second.StartedAt.Before(&first.FinishedAt) {
 			return errors.New("the second init container started before the first had ended")
 		}
 		return wantReady(r, 1)
@@ -56,7 +56,7 @@ var expectations = []struct {
 			return fmt.Errorf("%d pods, want the old and the new one", len(pods))
 		}
 		slices.SortFunc(pods, func(x, y *row) int {
-			return x.status.StartTime.Time.Compare(y.status.StartTime.Time)
+			return x.status.StartTime.Compare(y.status.StartTime.Time)
 		})
 		ended, began := pods[0].status.ContainerStatuses[0].State.Terminated, pods[1].status.ContainerStatuses[0].State.Running
 		if ended == nil || began == nil || began.StartedAt.Time.Before(ended.FinishedAt.Truncate(time.Second)) {

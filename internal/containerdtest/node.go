@@ -46,6 +46,18 @@ func Each(t *testing.T, f func(t *testing.T, n *Node)) {
 	}
 }
 
+// EachBench is Each for a benchmark.
+func EachBench(b *testing.B, f func(b *testing.B, n *Node)) {
+	b.Helper()
+	found, err := find()
+	if err != nil {
+		skip(b, err)
+	}
+	for _, bin := range found {
+		b.Run(bin.name, func(b *testing.B) { f(b, start(b, bin)) })
+	}
+}
+
 // Start starts the newest containerd of this machine. It skips, or in CI fails,
 // when there is none.
 func Start(t testing.TB) *Node {
@@ -59,7 +71,7 @@ func Start(t testing.TB) *Node {
 
 func start(t testing.TB, b binaries) *Node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sublet-containerd-")
+	dir, err := os.MkdirTemp("", "sublet-containerd-") //nolint:usetesting // what is mounted in it must go first, and a socket path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,9 +136,14 @@ func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...File
 		return "", err
 	}
 	files := []File{
-		{Name: "bin/", Mode: 0o755}, {Name: "bin/busybox", Data: bin, Mode: 0o755},
-		{Name: "etc/", Mode: 0o755}, {Name: "proc/", Mode: 0o755}, {Name: "sys/", Mode: 0o755},
-		{Name: "dev/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "root/", Mode: 0o700},
+		{Name: "bin/", Mode: 0o755},
+		{Name: "bin/busybox", Data: bin, Mode: 0o755},
+		{Name: "etc/", Mode: 0o755},
+		{Name: "proc/", Mode: 0o755},
+		{Name: "sys/", Mode: 0o755},
+		{Name: "dev/", Mode: 0o755},
+		{Name: "tmp/", Mode: 0o1777},
+		{Name: "root/", Mode: 0o700},
 		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
 		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnogroup:x:65534:\n")},
 	}
