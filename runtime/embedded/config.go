@@ -54,7 +54,7 @@ func (c Config) fill() (Config, error) {
 		c.PodCIDR = netip.MustParsePrefix("10.88.0.0/16")
 	}
 	if c.PodCIDR.Bits() > c.PodCIDR.Addr().BitLen()-2 {
-		errs = append(errs, fmt.Errorf("PodCIDR %s: no room for pods", c.PodCIDR))
+		errs = append(errs, fmt.Errorf("field PodCIDR: %s: no room for pods", c.PodCIDR))
 	}
 	if c.ImageDir == "" {
 		c.ImageDir = "/"
@@ -63,13 +63,13 @@ func (c Config) fill() (Config, error) {
 		c.EventBacklog = 4096
 	}
 	if c.EventBacklog < 0 {
-		errs = append(errs, fmt.Errorf("EventBacklog %d: negative", c.EventBacklog))
+		errs = append(errs, fmt.Errorf("field EventBacklog: %d is negative", c.EventBacklog))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if slices.Contains(c.Handlers, "") {
-		errs = append(errs, errors.New("Handlers: the handler \"\" is always there"))
+		errs = append(errs, errors.New("field Handlers: the handler \"\" is always there"))
 	}
 	return c, errors.Join(errs...)
 }

@@ -16,10 +16,9 @@ import (
 // container is one container. Runtime.mu guards what can change.
 type container struct {
 	Container
-	sandbox *sandbox
-	name    string // reserved
-	// item is what lists show. It is replaced, never changed.
-	item              *v1.Container
+	sandbox           *sandbox
+	name              string // reserved
+	item              *containerItem
 	started, finished int64
 	exit              *Exit
 	proc              Process
@@ -102,11 +101,11 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 	if err := r.reserve("container", c.name, c.ID); err != nil {
 		return nil, err
 	}
-	c.item = &v1.Container{
+	c.item = newContainerItem(&v1.Container{
 		Id: c.ID, PodSandboxId: s.id, Metadata: m, Image: cfg.GetImage(), ImageRef: image.ref(), ImageId: image.ID,
 		State: v1.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano(),
 		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
-	}
+	})
 	s.containers = append(s.containers, c)
 	return c, nil
 }

@@ -166,7 +166,8 @@ func TestHostMountsWithoutRootNameTheMount(t *testing.T) {
 	id := g.start(t, sb, func(c *v1.ContainerConfig) {
 		c.Annotations = map[string]string{messagePath: "/dev/termination-log"}
 		c.Mounts = []*v1.Mount{
-			{ContainerPath: "/etc/hosts", HostPath: message}, {ContainerPath: "/dev/termination-log", HostPath: message},
+			{ContainerPath: "/etc/hosts", HostPath: message},
+			{ContainerPath: "/dev/termination-log", HostPath: message},
 			{ContainerPath: dir, HostPath: dir},
 		}
 	}, "sh", "-c", "printf bye > $"+EnvTerminationLog)

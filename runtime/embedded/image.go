@@ -130,12 +130,12 @@ func newImageStore(images []Image, unknown *Image) (*imageStore, error) {
 	for n, rec := range images {
 		image, err := rec.fill()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("Images[%d]: %w", n, err))
+			errs = append(errs, fmt.Errorf("image record %d: %w", n, err))
 			continue
 		}
 		for _, ref := range image.refs {
 			if _, twice := st.records[ref.String()]; twice {
-				errs = append(errs, fmt.Errorf("Images[%d]: %s has a record already", n, ref))
+				errs = append(errs, fmt.Errorf("image record %d: %s has a record already", n, ref))
 			}
 			st.records[ref.String()] = image
 			if image.Present {

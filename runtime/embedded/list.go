@@ -28,9 +28,9 @@ func hasLabels(have, want map[string]string) bool {
 func hasID(id, want string) bool { return strings.HasPrefix(id, want) }
 
 // listSandboxes returns the sandboxes that f lets through, newest first.
-func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*v1.PodSandbox {
+func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*podItem {
 	r.mu.Lock()
-	items := make([]*v1.PodSandbox, 0, len(r.sandboxes))
+	items := make([]*podItem, 0, len(r.sandboxes))
 	for _, s := range r.sandboxes {
 		it := s.item
 		if !hasID(s.id, f.GetId()) ||
@@ -41,14 +41,14 @@ func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*v1.PodSandbox {
 		items = append(items, it)
 	}
 	r.mu.Unlock()
-	slices.SortFunc(items, func(a, b *v1.PodSandbox) int { return newer(a.GetCreatedAt(), b.GetCreatedAt(), a.GetId(), b.GetId()) })
+	slices.SortFunc(items, func(a, b *podItem) int { return newer(a.GetCreatedAt(), b.GetCreatedAt(), a.GetId(), b.GetId()) })
 	return items
 }
 
 // listContainers returns the containers that f lets through, newest first.
-func (r *Runtime) listContainers(f *v1.ContainerFilter) []*v1.Container {
+func (r *Runtime) listContainers(f *v1.ContainerFilter) []*containerItem {
 	r.mu.Lock()
-	items := make([]*v1.Container, 0, len(r.containers))
+	items := make([]*containerItem, 0, len(r.containers))
 	for _, c := range r.containers {
 		it := c.item
 		if !hasID(c.ID, f.GetId()) || !hasID(c.SandboxID, f.GetPodSandboxId()) ||
@@ -59,7 +59,7 @@ func (r *Runtime) listContainers(f *v1.ContainerFilter) []*v1.Container {
 		items = append(items, it)
 	}
 	r.mu.Unlock()
-	slices.SortFunc(items, func(a, b *v1.Container) int { return newer(a.GetCreatedAt(), b.GetCreatedAt(), a.GetId(), b.GetId()) })
+	slices.SortFunc(items, func(a, b *containerItem) int { return newer(a.GetCreatedAt(), b.GetCreatedAt(), a.GetId(), b.GetId()) })
 	return items
 }
 
@@ -85,26 +85,34 @@ func inBatches[T any](items []T, send func([]T) error) error {
 }
 
 // ListPodSandbox implements the CRI.
-func (r *Runtime) ListPodSandbox(_ context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
-	return &v1.ListPodSandboxResponse{Items: r.listSandboxes(req.GetFilter())}, nil
+func (r *Runtime) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
+	items := r.listSandboxes(req.GetFilter())
+	if onWire(ctx) {
+		return fill(&v1.ListPodSandboxResponse{}, items, (*podItem).bytes), nil
+	}
+	return &v1.ListPodSandboxResponse{Items: messages(items, (*podItem).message)}, nil
 }
 
 // StreamPodSandboxes implements the CRI.
 func (r *Runtime) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[v1.StreamPodSandboxesResponse]) error {
-	return inBatches(r.listSandboxes(req.GetFilter()), func(part []*v1.PodSandbox) error {
-		return to.Send(&v1.StreamPodSandboxesResponse{PodSandboxes: part})
+	return inBatches(r.listSandboxes(req.GetFilter()), func(part []*podItem) error {
+		return to.Send(fill(&v1.StreamPodSandboxesResponse{}, part, (*podItem).bytes))
 	})
 }
 
 // ListContainers implements the CRI.
-func (r *Runtime) ListContainers(_ context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
-	return &v1.ListContainersResponse{Containers: r.listContainers(req.GetFilter())}, nil
+func (r *Runtime) ListContainers(ctx context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
+	items := r.listContainers(req.GetFilter())
+	if onWire(ctx) {
+		return fill(&v1.ListContainersResponse{}, items, (*containerItem).bytes), nil
+	}
+	return &v1.ListContainersResponse{Containers: messages(items, (*containerItem).message)}, nil
 }
 
 // StreamContainers implements the CRI.
 func (r *Runtime) StreamContainers(req *v1.StreamContainersRequest, to grpc.ServerStreamingServer[v1.StreamContainersResponse]) error {
-	return inBatches(r.listContainers(req.GetFilter()), func(part []*v1.Container) error {
-		return to.Send(&v1.StreamContainersResponse{Containers: part})
+	return inBatches(r.listContainers(req.GetFilter()), func(part []*containerItem) error {
+		return to.Send(fill(&v1.StreamContainersResponse{}, part, (*containerItem).bytes))
 	})
 }
 

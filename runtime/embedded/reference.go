@@ -15,9 +15,7 @@ type reference struct {
 
 // parseReference reads [registry/]path[:tag][@digest] as container tools do.
 func parseReference(s string) (reference, error) {
-	bad := func(why string) (reference, error) {
-		return reference{}, fmt.Errorf("image reference %q: %s", s, why)
-	}
+	bad := func(why string) error { return fmt.Errorf("image reference %q: %s", s, why) }
 	if len(s) > 512 {
 		return reference{}, fmt.Errorf("image reference %.32q…: longer than 512 bytes", s)
 	}
@@ -25,14 +23,14 @@ func parseReference(s string) (reference, error) {
 	if pinned {
 		hex, ok := strings.CutPrefix(digest, "sha256:")
 		if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
-			return bad("the digest is not sha256: and 64 hex digits")
+			return reference{}, bad("the digest is not sha256: and 64 hex digits")
 		}
 	}
 	ref := reference{digest: digest}
 	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
 		rest, ref.tag = rest[:i], rest[i+1:]
 		if !validTag(ref.tag) {
-			return bad("bad tag")
+			return reference{}, bad("bad tag")
 		}
 	} else if !pinned {
 		ref.tag = "latest"
@@ -45,11 +43,11 @@ func parseReference(s string) (reference, error) {
 		}
 	}
 	if !validHost(host) {
-		return bad("bad registry")
+		return reference{}, bad("bad registry")
 	}
 	for part := range strings.SplitSeq(path, "/") {
 		if !validPart(part) {
-			return bad("a path has lower-case letters and digits, parted by one of . _ __ - /")
+			return reference{}, bad("a path has lower-case letters and digits, parted by one of . _ __ - /")
 		}
 	}
 	ref.repo = host + "/" + path

@@ -14,17 +14,14 @@ import (
 
 // sandbox is one pod sandbox. Runtime.mu guards what can change.
 type sandbox struct {
-	id     string
-	name   string // reserved
-	config *v1.PodSandboxConfig
-	// item is what lists show. It is replaced, never changed, so that answers
-	// can hold on to it.
-	item       *v1.PodSandbox
+	id         string
+	name       string // reserved
+	config     *v1.PodSandboxConfig
+	item       *podItem
 	ips        []string
 	pooled     bool // ips are the pool's and go back to it
 	containers []*container
 	resources  *v1.LinuxContainerResources
-	removing   bool
 }
 
 func (s *sandbox) ready() bool { return s.item.GetState() == v1.PodSandboxState_SANDBOX_READY }
@@ -70,10 +67,10 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 		delete(r.names, s.name)
 		return nil, err
 	}
-	s.item = &v1.PodSandbox{
+	s.item = newPodItem(&v1.PodSandbox{
 		Id: s.id, Metadata: cfg.GetMetadata(), State: v1.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
 		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), RuntimeHandler: req.GetRuntimeHandler(),
-	}
+	})
 	s.resources = cfg.GetLinux().GetResources()
 	r.sandboxes[s.id] = s
 	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)

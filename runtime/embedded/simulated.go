@@ -292,11 +292,7 @@ func (p *simProcess) Signal(sig syscall.Signal) error {
 
 // harmless reports whether sig does nothing to a process that does not care.
 func harmless(sig syscall.Signal) bool {
-	switch sig {
-	case 0, syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
-		return true
-	}
-	return false
+	return sig == 0 || sig == syscall.SIGCHLD || sig == syscall.SIGCONT || sig == syscall.SIGURG || sig == syscall.SIGWINCH
 }
 
 // Exec implements Process.

@@ -143,7 +143,7 @@ func (r *Runtime) podStats(f *v1.PodSandboxStatsFilter) []*v1.PodSandboxStats {
 }
 
 // sumPod adds up the containers of one pod.
-func sumPod(s *v1.PodSandbox, ms []measured, imageDir string) *v1.PodSandboxStats {
+func sumPod(s *podItem, ms []measured, imageDir string) *v1.PodSandboxStats {
 	total := measured{at: time.Now().UnixNano()}
 	linux := &v1.LinuxPodSandboxStats{}
 	for _, m := range ms {
@@ -173,7 +173,7 @@ func sumPod(s *v1.PodSandbox, ms []measured, imageDir string) *v1.PodSandboxStat
 func (r *Runtime) PodSandboxStats(_ context.Context, req *v1.PodSandboxStatsRequest) (*v1.PodSandboxStatsResponse, error) {
 	r.mu.Lock()
 	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
-	var item *v1.PodSandbox
+	var item *podItem
 	if ok {
 		item = s.item
 	}

@@ -17,20 +17,20 @@ func errAttr(err error) slog.Attr { return slog.String("error", err.Error()) }
 
 // withSandboxState returns a copy of it with another state. The maps are shared:
 // nobody changes them.
-func withSandboxState(it *v1.PodSandbox, state v1.PodSandboxState) *v1.PodSandbox {
-	return &v1.PodSandbox{
+func withSandboxState(it *podItem, state v1.PodSandboxState) *podItem {
+	return newPodItem(&v1.PodSandbox{
 		Id: it.GetId(), Metadata: it.GetMetadata(), State: state, CreatedAt: it.GetCreatedAt(),
 		Labels: it.GetLabels(), Annotations: it.GetAnnotations(), RuntimeHandler: it.GetRuntimeHandler(),
-	}
+	})
 }
 
 // withContainerState returns a copy of it with another state.
-func withContainerState(it *v1.Container, state v1.ContainerState) *v1.Container {
-	return &v1.Container{
+func withContainerState(it *containerItem, state v1.ContainerState) *containerItem {
+	return newContainerItem(&v1.Container{
 		Id: it.GetId(), PodSandboxId: it.GetPodSandboxId(), Metadata: it.GetMetadata(), Image: it.GetImage(),
 		ImageRef: it.GetImageRef(), ImageId: it.GetImageId(), State: state, CreatedAt: it.GetCreatedAt(),
 		Labels: it.GetLabels(), Annotations: it.GetAnnotations(),
-	}
+	})
 }
 
 // status builds the full status of s. The caller holds mu.

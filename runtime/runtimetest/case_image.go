@@ -191,7 +191,7 @@ func statsCases() []testCase {
 			churned := make(chan struct{})
 			go func() {
 				defer close(churned)
-				for i := uint32(0); i < 8; i++ {
+				for i := range uint32(8) {
 					select {
 					case <-stop:
 						return

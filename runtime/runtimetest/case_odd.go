@@ -299,7 +299,7 @@ func raceCases() []testCase {
 			var wg sync.WaitGroup
 			stop := make(chan struct{})
 			wg.Go(func() {
-				for i := 0; i < 6; i++ {
+				for i := range 6 {
 					select {
 					case <-stop:
 						return
