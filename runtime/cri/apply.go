@@ -129,7 +129,11 @@ func (t *turn) do(ctx context.Context, a runtime.Action) error {
 			return &reasoned{"KillPodSandboxError", err}
 		}
 	case runtime.CreateSandbox:
-		return t.createSandbox(ctx, a)
+		err := t.createSandbox(ctx, a)
+		if err != nil {
+			t.tellFailure(ctx, "FailedCreatePodSandBox", err)
+		}
+		return err
 	case runtime.StartContainer:
 		if t.failed(a.Container) {
 			return nil // a former container of that name could not be ended or removed

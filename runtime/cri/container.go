@@ -35,7 +35,7 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 	t.touched()
 	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
 	if err != nil {
-		t.tellFailure(ctx, err)
+		t.tellFailure(ctx, "Failed", err)
 		return &reasoned{"CreateContainerError", err}
 	}
 	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
@@ -44,7 +44,7 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 	}
 	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
 		&v1.StartContainerRequest{ContainerId: id}); err != nil {
-		t.tellFailure(ctx, err)
+		t.tellFailure(ctx, "Failed", err)
 		return &reasoned{"RunContainerError", err}
 	}
 	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
@@ -115,15 +115,15 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 	return ignoreMissing(err)
 }
 
-// event tells about the turn's pod.
-// tellFailure tells of a container that could not be made or started, unless it was the
-// agent that cut the call short.
-func (t *turn) tellFailure(ctx context.Context, err error) {
+// tellFailure tells of a sandbox or container that could not be made or started,
+// unless it was the agent that cut the call short.
+func (t *turn) tellFailure(ctx context.Context, reason string, err error) {
 	if ctx.Err() == nil {
-		t.event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		t.event(corev1.EventTypeWarning, reason, "Error: "+err.Error())
 	}
 }
 
+// event tells about the turn's pod.
 func (t *turn) event(eventType, reason, message string) {
 	t.c.event(t.pod, eventType, reason, message)
 }
