@@ -167,9 +167,10 @@ func colour(phase string) string {
 	}
 }
 
+// clip cuts what would not fit on a line, colour codes counted in.
 func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n-1] + "…"
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…\x1b[0m"
 	}
 	return s
 }

@@ -46,7 +46,7 @@ var expectations = []struct {
 		return nil
 	})},
 	{"slow-end", "get its grace period and end by itself", one(func(r *row) error {
-		if t := r.status.ContainerStatuses[0].State.Terminated; t == nil || t.ExitCode != 0 {
+		if t := r.status.ContainerStatuses[0].State.Terminated; t != nil && t.ExitCode != 0 {
 			return fmt.Errorf("container is %s, so it was killed", r.detail)
 		}
 		return wantGone(r)
