@@ -156,6 +156,7 @@ func hostPathTypes(p *pod) {
 func hostPathMissing(p *pod) {
 	waiting := p.waits("main", "ContainerCreating")
 	require.Empty(p.t, waiting.Message)
+	p.hears("FailedMount", "not-yet")
 	p.neverWas()
 	require.NoError(p.t, os.Mkdir(filepath.Join(p.share, "not-yet"), 0o755))
 	p.runs()

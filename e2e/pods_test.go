@@ -68,6 +68,14 @@ var checks = map[string]func(*pod){
 	"privileged":           privileged,
 	"mount-propagation":    mountPropagation,
 	"stdin-and-tty":        stdinAndTTY,
+	"ephemeral-container":  ephemeralContainer,
+	"image-volume":         imageVolume,
+	"node-selector":        nodeSelector,
+	"needs-a-server":       needsServer,
+	"runtime-class":        runtimeClass,
+	"pod-resources":        podResources,
+	"full-hostname":        fullHostname,
+	"restart-all":          restartAll,
 }
 
 // TestMain has all checks wait at the same time: they hardly compute.

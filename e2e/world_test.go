@@ -46,7 +46,8 @@ type world struct {
 
 	mu   sync.Mutex
 	told map[string]*corev1.Pod // newest pods and statuses, by the manifests' names
-	said strings.Builder        // the agent's log
+	news []*corev1.Event
+	said strings.Builder // the agent's log
 }
 
 func newWorld(t *testing.T, n *containerdtest.Node) *world {
@@ -63,11 +64,12 @@ func newWorld(t *testing.T, n *containerdtest.Node) *world {
 		agent.WithNodeName(nodeName),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")),
 		agent.WithNode(agent.Node{
-			IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: w.logs,
+			IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: w.logs, Domain: "cluster.example",
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi")},
 		}),
 		agent.WithSource("file", podsource.File(w.manifests)),
 		agent.WithStatusSink(status.SinkFunc(w.setStatus)),
+		agent.WithRecorder(w),
 		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(w, nil))),
 	)
@@ -93,6 +95,28 @@ func (w *world) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.said.Write(b)
+}
+
+// Record takes the agent's events.
+func (w *world) Record(e *corev1.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.news = append(w.news, e)
+}
+
+// hears waits for an event of the pod.
+func (p *pod) hears(reason, message string) {
+	p.t.Helper()
+	p.eventually(func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, e := range p.news {
+			if e.InvolvedObject.Name == p.name+"-"+nodeName && e.Reason == reason && strings.Contains(e.Message, message) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event %s of %s that says %q", reason, p.name, message)
+	})
 }
 
 func (w *world) setStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
@@ -217,7 +241,7 @@ func (p *pod) waits(container, reason string) corev1.ContainerStateWaiting {
 
 // find returns the status of a container of any kind, or nil.
 func find(v *corev1.Pod, container string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{v.Status.InitContainerStatuses, v.Status.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{v.Status.InitContainerStatuses, v.Status.ContainerStatuses, v.Status.EphemeralContainerStatuses} {
 		for i := range list {
 			if list[i].Name == container {
 				return &list[i]
