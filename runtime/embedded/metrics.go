@@ -17,13 +17,48 @@ type metric struct {
 
 // metrics are all there are; values are whole units, as the CRI has no others.
 func metrics() []metric {
-	return []metric{
-		{"container_cpu_usage_seconds_total", "CPU time used, in seconds.", v1.MetricType_COUNTER, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
-		{"container_memory_working_set_bytes", "Memory in use that cannot be dropped.", v1.MetricType_GAUGE, func(m measured) uint64 { return m.usage.WorkingSet }},
-		{"container_memory_rss", "Memory of the processes themselves.", v1.MetricType_GAUGE, func(m measured) uint64 { return m.usage.RSS }},
-		{"container_fs_usage_bytes", "Bytes of the writable layer.", v1.MetricType_GAUGE, func(m measured) uint64 { return m.usage.Disk }},
-		{"container_processes", "Processes in the container.", v1.MetricType_GAUGE, func(m measured) uint64 { return m.usage.Processes }},
-		{"container_start_time_seconds", "Start of the container, in seconds of the epoch.", v1.MetricType_GAUGE, func(m measured) uint64 { return uint64(m.started / int64(time.Second)) }},
+	const counter, gauge = v1.MetricType_COUNTER, v1.MetricType_GAUGE
+	res := func(get func(*v1.LinuxContainerResources) int64) func(measured) uint64 {
+		return func(m measured) uint64 { return uint64(max(0, get(m.resources))) }
+	}
+	known := []metric{
+		{"container_cpu_usage_seconds_total", "CPU time used, in seconds.", counter, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
+		{"container_cpu_user_seconds_total", "CPU time used, in seconds; not told apart from the kernel's.", counter, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
+		{"container_memory_working_set_bytes", "Memory in use that cannot be dropped.", gauge, func(m measured) uint64 { return m.usage.WorkingSet }},
+		{"container_memory_usage_bytes", "Memory in use.", gauge, func(m measured) uint64 { return m.usage.WorkingSet }},
+		{"container_memory_rss", "Memory of the processes themselves.", gauge, func(m measured) uint64 { return m.usage.RSS }},
+		{"container_fs_usage_bytes", "Bytes of the writable layer.", gauge, func(m measured) uint64 { return m.usage.Disk }},
+		{"container_processes", "Processes in the container.", gauge, func(m measured) uint64 { return m.usage.Processes }},
+		{"container_threads", "Threads in the container, at least one a process.", gauge, func(m measured) uint64 { return m.usage.Processes }},
+		{"container_network_receive_bytes_total", "Bytes received.", counter, func(m measured) uint64 { return m.usage.RxBytes }},
+		{"container_network_transmit_bytes_total", "Bytes sent.", counter, func(m measured) uint64 { return m.usage.TxBytes }},
+		{"container_start_time_seconds", "Start of the container, in seconds of the epoch.", gauge, func(m measured) uint64 { return uint64(m.started / int64(time.Second)) }},
+		{"container_last_seen", "When it was measured, in seconds of the epoch.", gauge, func(m measured) uint64 { return uint64(m.at / int64(time.Second)) }},
+		{"container_spec_cpu_period", "CPU period asked for.", gauge, res((*v1.LinuxContainerResources).GetCpuPeriod)},
+		{"container_spec_cpu_quota", "CPU quota asked for.", gauge, res((*v1.LinuxContainerResources).GetCpuQuota)},
+		{"container_spec_cpu_shares", "CPU shares asked for.", gauge, res((*v1.LinuxContainerResources).GetCpuShares)},
+		{"container_spec_memory_limit_bytes", "Memory limit asked for.", gauge, res((*v1.LinuxContainerResources).GetMemoryLimitInBytes)},
+		{"container_spec_memory_swap_limit_bytes", "Memory and swap limit asked for.", gauge, res((*v1.LinuxContainerResources).GetMemorySwapLimitInBytes)},
+	}
+	for _, name := range unmeasured() {
+		known = append(known, metric{name, "Always 0: there is no kernel isolation that would count it.", gauge, func(measured) uint64 { return 0 }})
+	}
+	return known
+}
+
+// unmeasured are the metrics of cadvisor that only cgroups and network
+// namespaces could fill. They are listed because readers expect all of them.
+func unmeasured() []string {
+	return []string{
+		"container_blkio_device_usage_total", "container_cpu_cfs_periods_total", "container_cpu_cfs_throttled_periods_total",
+		"container_cpu_cfs_throttled_seconds_total", "container_cpu_system_seconds_total", "container_file_descriptors",
+		"container_fs_inodes_free", "container_fs_inodes_total", "container_fs_limit_bytes", "container_fs_reads_bytes_total",
+		"container_fs_reads_total", "container_fs_writes_bytes_total", "container_fs_writes_total", "container_memory_cache",
+		"container_memory_failcnt", "container_memory_failures_total", "container_memory_kernel_usage", "container_memory_mapped_file",
+		"container_memory_max_usage_bytes", "container_memory_swap", "container_network_receive_errors_total",
+		"container_network_receive_packets_dropped_total", "container_network_receive_packets_total",
+		"container_network_transmit_errors_total", "container_network_transmit_packets_dropped_total",
+		"container_network_transmit_packets_total", "container_oom_events_total", "container_sockets", "container_threads_max",
 	}
 }
 

@@ -1,0 +1,134 @@
+package embedded
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const someDigest = "sha256:9700f9a2f5bf2c45f2f605a0bd3bce7cf37420ec9d3ed50ac2758413308766bf"
+
+func TestReferences(t *testing.T) {
+	for in, want := range map[string]string{
+		"busybox":                             "docker.io/library/busybox:latest",
+		"busybox:1.36":                        "docker.io/library/busybox:1.36",
+		"org/app":                             "docker.io/org/app:latest",
+		"localhost/app":                       "localhost/app:latest",
+		"127.0.0.1:5000/lab/busybox:1":        "127.0.0.1:5000/lab/busybox:1",
+		"registry.k8s.io/e2e/x__y/a-b.c:v1_2": "registry.k8s.io/e2e/x__y/a-b.c:v1_2",
+		"gcr.io/x/y@" + someDigest:            "gcr.io/x/y@" + someDigest,
+		"gcr.io/x/y:t@" + someDigest:          "gcr.io/x/y:t@" + someDigest,
+	} {
+		got, err := parseReference(in)
+		require.NoError(t, err, in)
+		assert.Equal(t, want, got.String(), in)
+	}
+	for _, bad := range []string{
+		"", "UPPER", "a b", "x:", "x:-t", "/x", "x/", "x//y", "-x", "x-", "x@sha256:1", "x@md5:" + strings.Repeat("0", 64), "ho_st.com/x", "h:p/x",
+		strings.Repeat("x", 600), "a/../b", "x___y", "é",
+	} {
+		_, err := parseReference(bad)
+		assert.Error(t, err, bad)
+	}
+}
+
+func FuzzReference(f *testing.F) {
+	f.Add("busybox")
+	f.Add("127.0.0.1:5000/a/b:c@" + someDigest)
+	f.Fuzz(func(t *testing.T, s string) {
+		ref, err := parseReference(s)
+		if err != nil {
+			return
+		}
+		again, err := parseReference(ref.String())
+		require.NoError(t, err)
+		assert.Equal(t, ref, again, "a whole reference reads as itself")
+	})
+}
+
+func spec(name string) *v1.ImageSpec { return &v1.ImageSpec{Image: name} }
+
+func (g *rig) image(t *testing.T, name string) *v1.Image {
+	t.Helper()
+	r, err := g.is.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: spec(name)})
+	require.NoError(t, err)
+	return r.GetImage()
+}
+
+func (g *rig) pull(t *testing.T, name string) (string, error) {
+	r, err := g.is.PullImage(t.Context(), &v1.PullImageRequest{Image: spec(name)})
+	return r.GetImageRef(), err
+}
+
+func TestImagesAreRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{Images: []Image{
+			{Ref: "here", Present: true, Pinned: true, Size: 7, User: "www-data:users"},
+			{Ref: "tags:1", Aliases: []string{"tags:2"}, User: "1002"},
+			{Ref: "slow", PullTime: time.Minute},
+			{Ref: "bad", PullError: "no such thing", PullCode: codes.NotFound},
+			{Ref: "shaky", PullError: "try again", PullFailures: 2},
+		}})
+		here := g.image(t, "here")
+		assert.True(t, here.GetPinned())
+		assert.Equal(t, uint64(7), here.GetSize())
+		assert.Equal(t, "www-data", here.GetUsername())
+		assert.Nil(t, here.GetUid())
+
+		one, err := g.pull(t, "tags:1")
+		require.NoError(t, err)
+		assert.Equal(t, []string{"docker.io/library/tags:1"}, g.image(t, one).GetRepoTags(), "only the names that were pulled")
+		two, err := g.pull(t, "tags:2")
+		require.NoError(t, err)
+		assert.Equal(t, one, two)
+		assert.Len(t, g.image(t, one).GetRepoTags(), 2)
+		assert.Equal(t, int64(1002), g.image(t, one).GetUid().GetValue())
+		_, err = g.is.RemoveImage(t.Context(), &v1.RemoveImageRequest{Image: spec("tags:1")})
+		require.NoError(t, err)
+		assert.Nil(t, g.image(t, "tags:2"), "an image goes with all its names")
+
+		begin := time.Now()
+		_, err = g.pull(t, "slow")
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, time.Since(begin))
+		_, err = g.pull(t, "bad")
+		assert.Equal(t, codes.NotFound, status.Code(err))
+		for range 2 {
+			_, err = g.pull(t, "shaky")
+			assert.ErrorContains(t, err, "try again")
+		}
+		_, err = g.pull(t, "shaky")
+		assert.NoError(t, err)
+		_, err = g.pull(t, "NO NAME")
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+	})
+}
+
+func TestAPulledDigestHasNoTag(t *testing.T) {
+	g := newRig(t, Config{})
+	name := "gcr.io/x/y@" + someDigest
+	id, err := g.pull(t, name)
+	require.NoError(t, err)
+	assert.Empty(t, g.image(t, id).GetRepoTags())
+	assert.Equal(t, []string{name}, g.image(t, id).GetRepoDigests())
+	for _, other := range []string{name, id, strings.TrimPrefix(id, "sha256:"), strings.TrimPrefix(id, "sha256:")[:12]} {
+		assert.Equal(t, id, g.image(t, other).GetId(), other)
+	}
+}
+
+func TestBadConfigurationsAreAllTold(t *testing.T) {
+	_, err := New(Config{
+		Handlers: []string{""}, EventBacklog: -1, Executor: NewHostProcess(HostConfig{Root: "relative", Env: []string{"X"}}),
+		Images: []Image{{Ref: "A B"}, {Ref: "x"}, {Ref: "x:latest"}, {Ref: "y", Script: &Script{RunFor: -1}}},
+	})
+	for _, want := range []string{"Handlers", "EventBacklog", "Root", "Env", "record 0", "record 2", "record 3"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
