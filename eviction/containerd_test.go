@@ -141,7 +141,9 @@ func TestContainerd(t *testing.T) {
 	assert.Equal(t, []string{"greedy"}, pods.names)
 	at := <-crossed
 	t.Logf("asked %v after the crossing, gone %v later", pods.asked.Sub(at), pods.gone.Sub(pods.asked))
-	assert.Less(t, pods.asked.Sub(at), 200*time.Millisecond)
+	// The next poll is an hour away, so it was the kernel's notice. How fast it was
+	// stands in the log: beside other tests, a bound of 200 ms would measure them.
+	assert.Less(t, pods.asked.Sub(at), 2*time.Second)
 	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 		`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`, pods.ending.Message)
 	cancel()

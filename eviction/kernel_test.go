@@ -213,7 +213,9 @@ func TestKernelNotice(t *testing.T) {
 	defer k.mu.Unlock()
 	assert.Equal(t, []types.UID{"greedy"}, k.evicted)
 	t.Logf("evicted %v after the crossing", k.at.Sub(crossed))
-	assert.Less(t, k.at.Sub(crossed), 200*time.Millisecond)
+	// The next poll is an hour away, so it was the kernel's notice. How fast it was
+	// stands in the log: beside other tests, a bound of 200 ms would measure them.
+	assert.Less(t, k.at.Sub(crossed), 2*time.Second)
 	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 200Mi, available: \d+[KM]i\. $`, k.ending.Message)
 	assert.True(t, k.ending.Evicted)
 	assert.Equal(t, time.Second, k.ending.Grace)
