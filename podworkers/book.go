@@ -213,11 +213,10 @@ func (b *book) sync(wanted map[types.UID]struct{}, full bool, now time.Time) (ag
 	return again
 }
 
-// settle forgets a pod that is over if it is not wanted, or if it is to be created
-// once more, which it reports. One that came back and yet is not wanted came back
-// just now: whoever says so knew it before.
+// settle forgets a pod that is over if it is not wanted, or if it came back, which
+// it reports: then it is wanted, whatever an older set of pods may say.
 func (b *book) settle(l *life, wanted bool, now time.Time) (again bool) {
-	if !l.over() || wanted != l.restart {
+	if !l.over() || wanted && !l.restart {
 		return false
 	}
 	b.forget(l, now)

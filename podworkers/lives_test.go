@@ -104,15 +104,20 @@ func TestUIDComesBack(t *testing.T) {
 	})
 }
 
-// PW-10: whoever wants it must have said so before it can be forgotten.
+// PW-10: that it came back counts, and not a set of pods from before.
 func TestUIDThatCameBackIsNotForgottenByAnOldSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := run(t, &fake{})
-		w.Update(create(pod("a")))
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
-		require.True(t, w.ComesBack("a"))
-		assert.Empty(t, w.SyncKnown(map[types.UID]struct{}{}, true), "a set from before it came back")
-		assert.True(t, w.Settle("a", true))
+		for _, settle := range []func() bool{
+			func() bool { return len(w.SyncKnown(map[types.UID]struct{}{}, true)) == 1 },
+			func() bool { return w.Settle("a", false) },
+		} {
+			w.Update(create(pod("a")))
+			require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
+			require.True(t, w.ComesBack("a"))
+			assert.True(t, settle())
+			assert.False(t, w.Known("a"))
+		}
 	})
 }
 

@@ -117,8 +117,9 @@ func (l *life) state() State {
 }
 
 // SyncKnown takes the set of pods that the node should know. Finished pods that are
-// not in it are forgotten. Those in it that came back while they ended are forgotten
-// too and returned, for the caller to create them anew. Full says that nothing is
+// not in it are forgotten. Those that came back while they ended are forgotten too
+// and returned, for the caller to create them anew, be they in the set, which may be
+// older than their return, or not. Full says that nothing is
 // missing in the set, which from then on settles what is thought of pods that are
 // not known.
 func (w *Workers) SyncKnown(wanted map[types.UID]struct{}, full bool) (again []types.UID) {

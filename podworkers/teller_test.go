@@ -212,10 +212,10 @@ func (x *teller) syncKnown() {
 		}
 		_, ok := wanted[uid]
 		switch back := x.h.restart(s); {
-		case ok && back:
+		case back:
 			again = append(again, uid)
 			x.bury(s)
-		case !ok && !back:
+		case !ok:
 			x.bury(s)
 		}
 	}

@@ -1,0 +1,47 @@
+package syncloop_test
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// printing is a Handler that says what it is handed.
+type printing struct{}
+
+func (printing) Change(c podsource.Change) {
+	for _, pod := range c.Pods {
+		fmt.Println(c.Op, pod.Name)
+	}
+}
+
+func (printing) Wake(uid types.UID, why podworkers.Wake) { fmt.Println("wake", uid, why) }
+func (printing) Again([]types.UID)                       {}
+
+// A Loop needs no more than changes and a Handler. It ends when its input does.
+func Example() {
+	changes := make(chan podsource.Change)
+	loop, err := syncloop.New(syncloop.Config{Changes: changes, Handler: printing{}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go func() {
+		web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1", Name: "web"}}
+		changes <- podsource.Change{Op: podsource.Add, Pods: []*corev1.Pod{web}}
+		changes <- podsource.Change{Op: podsource.Remove, Pods: []*corev1.Pod{web}}
+		close(changes)
+	}()
+	fmt.Println("ended:", loop.Run(context.Background()))
+	// Output:
+	// ADD web
+	// REMOVE web
+	// ended: <nil>
+}

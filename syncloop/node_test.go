@@ -1,0 +1,340 @@
+package syncloop_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// machine is a node with a runtime that answers at once. It outlives the agents
+// that work on it.
+type machine struct {
+	mu     sync.Mutex
+	pods   map[types.UID]runtime.Pod
+	things map[types.UID]bool // what a Store keeps
+	ends   time.Duration      // how long a pod takes to end
+	drops  time.Duration      // how long a Store takes to remove something
+	down   error
+	began  time.Time
+	lines  []string
+	quiet  bool // take no notes
+}
+
+func newMachine() *machine {
+	return &machine{pods: map[types.UID]runtime.Pod{}, things: map[types.UID]bool{}, began: time.Now()}
+}
+
+func (m *machine) note(format string, args ...any) {
+	if m.quiet {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lines = append(m.lines, fmt.Sprintf("%v ", time.Since(m.began))+fmt.Sprintf(format, args...))
+}
+
+func (m *machine) take() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	lines := m.lines
+	m.lines = nil
+	return lines
+}
+
+func (m *machine) setDown(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down = err
+}
+
+func (m *machine) get(uid types.UID) (runtime.Pod, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pods[uid]
+	p.UID = uid
+	return p, ok
+}
+
+// agent is a loop with workers and all that lies between, on a machine.
+type agent struct {
+	*machine
+	workers *podworkers.Workers
+	loop    *syncloop.Loop
+	changes chan podsource.Change
+	stop    func()
+
+	mu      sync.Mutex
+	known   map[types.UID]bool // what the last inspection found
+	events  []pleg.Event
+	notify  chan struct{}
+	told    map[types.UID]corev1.PodStatus
+	pods    map[types.UID]*corev1.Pod // what is wanted, by the sources
+	silent  map[string]bool           // sources that have not spoken
+	recheck chan struct{}
+	seen    map[types.UID]bool // pods of which a sync has seen that they run
+	bell    chan struct{}      // rings when one more was seen, or tidied up after
+}
+
+func start(tb testing.TB, m *machine, silent ...string) *agent {
+	tb.Helper()
+	a := &agent{
+		machine: m, changes: make(chan podsource.Change), known: map[types.UID]bool{}, notify: make(chan struct{}, 1),
+		told: map[types.UID]corev1.PodStatus{}, pods: map[types.UID]*corev1.Pod{}, silent: map[string]bool{}, seen: map[types.UID]bool{}, bell: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
+	}
+	for uid := range m.pods {
+		a.known[uid] = true
+	}
+	for _, s := range silent {
+		a.silent[s] = true
+	}
+	var err error
+	a.workers, err = podworkers.New(podworkers.Config{
+		Syncer: a, Seen: a, Jitter: 1e-12,
+		Ended:    func(uid types.UID) bool { _, ok := m.get(uid); return !ok },
+		Due:      func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
+		Inspect:  a.inspect,
+		Finished: func(uid types.UID) { a.loop.Ended(uid) },
+	})
+	require.NoError(tb, err)
+	pods, err := syncloop.NewPods(syncloop.PodsConfig{
+		Workers: a.workers, Statuses: a, Alive: func(uid types.UID) bool { _, ok := m.get(uid); return ok },
+		Hooks: syncloop.PodsHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
+	})
+	require.NoError(tb, err)
+	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
+		Lives: a.workers, Pods: pods, Sources: a, Runtime: a.list,
+		Stores: []syncloop.Store{{Name: "things", Known: a.kept, Remove: a.drop}},
+	})
+	require.NoError(tb, err)
+	a.loop, err = syncloop.New(syncloop.Config{
+		Changes: a.changes, Handler: pods, Events: a, Keeper: keeper, Ready: a.ready, Recheck: a.recheck,
+	})
+	require.NoError(tb, err)
+	a.run(tb)
+	return a
+}
+
+func (a *agent) run(tb testing.TB) {
+	var loop, workers sync.WaitGroup
+	ctx, cancel := context.WithCancel(tb.Context())
+	wctx, wcancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	loop.Go(func() { assert.NoError(tb, a.loop.Run(ctx)) })
+	workers.Go(func() { assert.NoError(tb, a.workers.Run(wctx)) })
+	a.stop = sync.OnceFunc(func() {
+		cancel()
+		loop.Wait()
+		wcancel()
+		workers.Wait()
+	})
+	tb.Cleanup(a.stop)
+}
+
+func (a *agent) ready(context.Context) error {
+	a.machine.mu.Lock()
+	defer a.machine.mu.Unlock()
+	return a.down
+}
+
+// The Syncer.
+
+func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+	if len(seen.Sandboxes) > 0 {
+		a.note("sync %s: runs", pod.UID)
+		a.mu.Lock()
+		a.seen[pod.UID] = true
+		a.mu.Unlock()
+		a.ring()
+		return runtime.Outcome{Quiet: true}, nil
+	}
+	a.note("sync %s: start", pod.UID)
+	a.machine.mu.Lock()
+	defer a.machine.mu.Unlock()
+	a.things[pod.UID] = true
+	a.machine.pods[pod.UID] = runtime.Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
+		Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, Source: pod.Annotations[podspec.AnnotationSource], GracePeriod: 30 * time.Second}},
+	}
+	return runtime.Outcome{}, nil
+}
+
+func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
+	a.note("terminate %s grace=%v", pod.UID, e.Grace)
+	if a.ends > 0 {
+		timer := time.NewTimer(min(a.ends, e.Grace))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	a.machine.mu.Lock()
+	delete(a.machine.pods, pod.UID)
+	a.machine.mu.Unlock()
+	a.mu.Lock()
+	delete(a.seen, pod.UID)
+	a.mu.Unlock()
+	a.inspect(pod.UID) // to see that it is gone
+	return nil
+}
+
+func (a *agent) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+	a.note("finish %s", pod.UID)
+	return nil
+}
+
+// What a pleg does.
+
+func (a *agent) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+	p, _ := a.get(uid)
+	return p, nil
+}
+
+func (a *agent) inspect(uid types.UID) {
+	_, is := a.get(uid)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if was := a.known[uid]; was == is {
+		return
+	}
+	a.known[uid] = is
+	kind := pleg.ContainerStarted
+	if !is {
+		kind = pleg.ContainerDied
+	}
+	a.events = append(a.events, pleg.Event{Kind: kind, UID: uid})
+	select {
+	case a.notify <- struct{}{}:
+	default:
+	}
+}
+
+func (a *agent) Notify() <-chan struct{} { return a.notify }
+
+func (a *agent) Drain() []pleg.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	events := a.events
+	a.events = nil
+	return events
+}
+
+func (a *agent) list() (pods []runtime.Pod) {
+	a.machine.mu.Lock()
+	defer a.machine.mu.Unlock()
+	for _, p := range a.machine.pods {
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// The Store.
+
+func (a *agent) kept() (uids []types.UID, err error) {
+	a.machine.mu.Lock()
+	defer a.machine.mu.Unlock()
+	for uid := range a.things {
+		uids = append(uids, uid)
+	}
+	return uids, nil
+}
+
+func (a *agent) drop(_ context.Context, uid types.UID) error {
+	a.note("drop %s", uid)
+	time.Sleep(a.drops)
+	a.machine.mu.Lock()
+	defer a.machine.mu.Unlock()
+	delete(a.things, uid)
+	a.ring()
+	return nil
+}
+
+func (a *agent) ring() {
+	select {
+	case a.bell <- struct{}{}:
+	default:
+	}
+}
+
+// The statuses.
+
+func (a *agent) Get(uid types.UID) (corev1.PodStatus, bool) {
+	st, ok := a.told[uid]
+	return st, ok
+}
+
+func (a *agent) Refuse(*corev1.Pod, string, string) corev1.PodStatus { return corev1.PodStatus{} }
+func (a *agent) Forget(uid types.UID)                                { delete(a.told, uid) }
+
+// The sources.
+
+func (a *agent) Ready(source string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if source == "" {
+		return len(a.silent) == 0
+	}
+	return !a.silent[source]
+}
+
+func (a *agent) Holds(source, _, _ string) bool { return !a.Ready(source) }
+
+func (a *agent) Pods() (pods []*corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.pods {
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// speaks lets a source tell for the first time that it wants these pods.
+func (a *agent) speaks(source string, pods ...*corev1.Pod) {
+	a.mu.Lock()
+	delete(a.silent, source)
+	a.mu.Unlock()
+	a.change(podsource.Add, pods...)
+}
+
+func (a *agent) change(op podsource.Op, pods ...*corev1.Pod) {
+	a.mu.Lock()
+	for _, p := range pods {
+		if op == podsource.Remove {
+			delete(a.pods, p.UID)
+		} else {
+			a.pods[p.UID] = p
+		}
+	}
+	a.mu.Unlock()
+	a.changes <- podsource.Change{Op: op, Pods: pods}
+}
+
+func pod(uid string, name ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		UID: types.UID(uid), Namespace: "ns", Name: uid, Annotations: map[string]string{podspec.AnnotationSource: "file"},
+	}}
+	if len(name) > 0 {
+		p.Name = name[0]
+	}
+	return p
+}
+
+func of(source string, p *corev1.Pod) *corev1.Pod {
+	p.Annotations[podspec.AnnotationSource] = source
+	return p
+}
