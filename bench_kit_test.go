@@ -33,14 +33,22 @@ const (
 	benchNoEvents = "SUBLET_BENCH_NO_EVENTS"
 )
 
-// TestBenchRuntime is that process. It ends when its input does.
-func TestBenchRuntime(t *testing.T) {
-	socket := os.Getenv(benchSocket)
-	if socket == "" {
-		t.Skip("it is the runtime of benchmarks, which start it themselves")
+// TestMain is that process, when it is asked to be; it ends when its input does.
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(benchSocket); socket != "" {
+		if err := serveRuntime(socket); err != nil {
+			panic(err)
+		}
+		return
 	}
+	os.Exit(m.Run())
+}
+
+func serveRuntime(socket string) error {
 	rt, err := embedded.New(embedded.Config{EventBacklog: 1 << 20})
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	var opts []grpc.ServerOption
 	if os.Getenv(benchNoEvents) != "" {
 		opts = append(opts, grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
@@ -53,11 +61,13 @@ func TestBenchRuntime(t *testing.T) {
 	server := grpc.NewServer(append(opts, grpc.MaxSendMsgSize(64<<20))...)
 	rt.Register(server)
 	lis, err := net.Listen("unix", socket)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	go func() { _ = server.Serve(lis) }()
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	server.Stop()
-	require.NoError(t, rt.Close())
+	return rt.Close()
 }
 
 // node is an agent on a runtime in a process of its own.
@@ -77,7 +87,7 @@ type node struct {
 func startNode(b *testing.B, events bool) *node {
 	dir := b.TempDir()
 	socket := filepath.Join(dir, "r.sock")
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBenchRuntime$")
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), benchSocket+"="+socket)
 	if !events {
 		cmd.Env = append(cmd.Env, benchNoEvents+"=1")

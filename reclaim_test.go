@@ -144,7 +144,8 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 func TestEvictionThroughTheWholeAgent(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
 		var seen told
-		var order []string
+		var mu sync.Mutex
+		var order []string // guarded by mu
 		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("api", pods), agent.WithStatusSink(&seen), // pods of other sources are critical
@@ -156,6 +157,8 @@ func TestEvictionThroughTheWholeAgent(t *testing.T) {
 				for _, p := range left {
 					assert.False(t, p.Name == "greedy" && p.Running(), "it is told as evicted only when it is gone")
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				order = append(order, pod.Name)
 			}}}),
 		)
@@ -164,7 +167,9 @@ func TestEvictionThroughTheWholeAgent(t *testing.T) {
 		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
 
 		time.Sleep(11 * time.Minute)
+		mu.Lock()
 		require.Equal(t, []string{"greedy"}, order)
+		mu.Unlock()
 		st := seen.of("greedy")
 		require.Equal(t, corev1.PodFailed, st.Phase)
 		require.Equal(t, eviction.Reason, st.Reason)
