@@ -25,9 +25,13 @@ const drain = time.Second
 
 // HostProcess runs containers as processes of this machine. Each has a session
 // and process group of its own; when its first process ends, all the others are
-// killed, as they would be in a container. A container ends with the process
-// that embeds it: Runtime.Close kills all, and the kernel kills each first
-// process when the embedding one dies by SIGKILL.
+// killed, also those that left the group, as they would be in a container. A
+// signal goes to the first process, SIGKILL to all.
+//
+// A container ends with the process that embeds it. Runtime.Close kills all.
+// When the embedding process itself is killed, the kernel kills each container's
+// first process (PR_SET_PDEATHSIG), but not that one's children: what they are
+// can be told by EnvContainerID in their environment.
 //
 // It isolates nothing but, for root, mounts and the host name. Limits,
 // capabilities, devices and security profiles have no effect.

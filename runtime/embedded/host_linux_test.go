@@ -3,6 +3,7 @@ package embedded
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -131,6 +132,29 @@ func TestCloseEndsHostProcesses(t *testing.T) {
 	pid := pidIn(t, file)
 	require.NoError(t, g.Close())
 	assert.False(t, alive(pid))
+}
+
+// A process that embeds a runtime and is killed takes its containers along.
+func TestContainersDieWithAKilledProcess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHelperThatIsKilled$")
+	cmd.Env = append(os.Environ(), "SUBLET_TEST_PID_FILE="+file, "TMPDIR="+t.TempDir())
+	require.NoError(t, cmd.Start())
+	pid := pidIn(t, file)
+	require.True(t, alive(pid))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	assert.Eventually(t, func() bool { return !alive(pid) }, 5*time.Second, time.Millisecond)
+}
+
+// TestHelperThatIsKilled is the process of the test above.
+func TestHelperThatIsKilled(t *testing.T) {
+	file := os.Getenv("SUBLET_TEST_PID_FILE")
+	if file == "" {
+		t.Skip("runs in a process of its own")
+	}
+	g := hostRig(t)
+	g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "trap '' TERM; echo $$ > "+file+"; exec sleep 1000"))
 }
 
 func TestHostExec(t *testing.T) {

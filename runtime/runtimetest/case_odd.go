@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -349,7 +350,7 @@ func restartCases() []testCase {
 			p := c.pod("p")
 			id := p.start("c", long)
 			was := c.status(id)
-			c.s.restart(c.t)
+			c.restart()
 			same(c, running, c.status(id).GetState(), "state")
 			same(c, was.GetStartedAt(), c.status(id).GetStartedAt(), "start time")
 			same(c, ready, p.status().GetState(), "pod")
@@ -358,20 +359,20 @@ func restartCases() []testCase {
 			p := c.pod("p")
 			id := p.start("c", "exit 5")
 			c.exited(id)
-			c.s.restart(c.t)
+			c.restart()
 			same(c, exited, c.status(id).GetState(), "state")
 			same(c, 5, c.status(id).GetExitCode(), "exit code")
 		}},
 		{"names stay taken over a restart of the runtime", "pods would be made twice after an upgrade", aRestart | alone, func(c *C) {
 			p := c.pod("p")
-			c.s.restart(c.t)
+			c.restart()
 			_, err := c.runConfig(p.cfg)
 			c.refused(err, "a second pod of the same name")
 		}},
 		{"pods can be used after a restart of the runtime", "probes and deletions would fail after an upgrade", aRestart | alone, func(c *C) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
-			c.s.restart(c.t)
+			c.restart()
 			r, err := c.exec(id, 10, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
@@ -379,4 +380,11 @@ func restartCases() []testCase {
 			same(c, 0, c.status(id).GetExitCode(), "exit code")
 		}},
 	}
+}
+
+// restart restarts the runtime and waits until it answers again.
+func (c *C) restart() {
+	c.s.restart(c.t)
+	_, err := c.rs.Version(c.ctx, &v1.VersionRequest{}, grpc.WaitForReady(true))
+	c.ok(err, "version after a restart")
 }

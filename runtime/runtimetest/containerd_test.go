@@ -1,0 +1,50 @@
+package runtimetest_test
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
+)
+
+// The suite on real runtimes. What they do otherwise is in deviations.go.
+func TestContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute a runtime")
+	}
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		second := n.PushBusybox(t, "second", "1", containerdtest.File{Name: "second", Data: []byte("2"), Mode: 0o644})
+		runtimetest.TestRuntime(t, func(t testing.TB) *grpc.ClientConn { return n.Dial(t) },
+			runtimetest.Known(), runtimetest.Image(n.Busybox), runtimetest.SecondImage(second),
+			runtimetest.LogRoot(filepath.Join(n.Shared, "logs")),
+			runtimetest.EditPod(func(pod *v1.PodSandboxConfig) {
+				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()
+			}),
+			runtimetest.Restart(func(t testing.TB) {
+				n.StopDaemon(t, syscall.SIGKILL)
+				n.StartDaemon(t)
+			}))
+	})
+}
+
+func TestFloorOfContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r, err := runtimetest.Floor(t.Context(), n.Dial(t), runtimetest.FloorConfig{
+			Pods: 8, Parallel: 2, Image: n.Busybox,
+			EditPod: func(pod *v1.PodSandboxConfig) {
+				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()
+			},
+		})
+		require.NoError(t, err)
+		t.Log("\n" + r.String())
+	})
+}
