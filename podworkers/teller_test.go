@@ -380,7 +380,7 @@ func newTeller(t *testing.T, seed uint64, sub subject) *teller {
 	}
 }
 
-const steps = 150
+const steps = 100
 
 // PW-1..PW-14: random histories, each checked after every step. What the book alone
 // decides:

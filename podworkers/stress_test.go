@@ -1,0 +1,123 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// jumpy is a Syncer whose calls take a moment, fail and panic at random. It notices
+// when two of them overlap for one pod.
+type jumpy struct {
+	busy     sync.Map // types.UID to *atomic.Int32
+	overlaps atomic.Int32
+	calls    atomic.Int64
+}
+
+func (j *jumpy) call(uid types.UID) error {
+	v, _ := j.busy.LoadOrStore(uid, new(atomic.Int32))
+	n := v.(*atomic.Int32)
+	if n.Add(1) != 1 {
+		j.overlaps.Add(1)
+	}
+	defer n.Add(-1)
+	j.calls.Add(1)
+	time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+	switch rand.IntN(12) {
+	case 0:
+		return errors.New("no luck")
+	case 1:
+		panic("no luck at all")
+	}
+	return nil
+}
+
+func (j *jumpy) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.Outcome, error) {
+	return runtime.Outcome{Terminal: rand.IntN(20) == 0}, j.call(pod.UID)
+}
+
+func (j *jumpy) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Ending) error {
+	return j.call(pod.UID)
+}
+
+func (j *jumpy) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+	return j.call(pod.UID)
+}
+
+func (j *jumpy) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
+}
+
+// PW-2, PW-7, PW-16: everything at once, from many goroutines, outside a bubble.
+func TestStress(t *testing.T) {
+	j := &jumpy{}
+	w, err := podworkers.New(podworkers.Config{Syncer: j, Seen: j, BackOff: time.Millisecond, Resync: 5 * time.Millisecond})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, w.Run(ctx)) })
+
+	var asked, told atomic.Int64
+	kill := func() podworkers.Kill {
+		asked.Add(1)
+		var once atomic.Int32
+		return podworkers.Kill{
+			Deleted: rand.IntN(2) == 0, Reclaimed: rand.IntN(2) == 0, Grace: time.Duration(rand.IntN(30)) * time.Second,
+			Done: func(error) {
+				assert.EqualValues(t, 1, once.Add(1))
+				told.Add(1)
+			},
+		}
+	}
+	var hands sync.WaitGroup
+	for range 8 {
+		hands.Go(func() {
+			for range 400 {
+				p := pod(fmt.Sprint("p", rand.IntN(20)))
+				if rand.IntN(2) == 0 {
+					p = pod(fmt.Sprint("s", rand.IntN(6)), static(fmt.Sprint("web", rand.IntN(2))))
+				}
+				switch rand.IntN(8) {
+				case 0, 1, 2:
+					w.Update(create(p))
+				case 3:
+					w.End(p.UID, kill())
+				case 4:
+					w.Wake(p.UID, podworkers.WakeEvent)
+				case 5:
+					w.SyncKnown(map[types.UID]struct{}{p.UID: {}}, true)
+				case 6:
+					w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, ObservedAt: time.Now()}})
+				case 7:
+					w.Snapshot()
+					w.Settle(p.UID, rand.IntN(2) == 0)
+				}
+			}
+		})
+	}
+	hands.Wait()
+	drain, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	require.NoError(t, w.Drain(drain, podworkers.Kill{Deleted: true}))
+	for _, st := range w.Snapshot() {
+		assert.True(t, st.Over, st)
+	}
+	cancel()
+	running.Wait()
+	assert.Equal(t, asked.Load(), told.Load())
+	assert.Zero(t, j.overlaps.Load())
+	assert.Positive(t, j.calls.Load())
+}
