@@ -86,6 +86,7 @@ func (r *Runtime) Dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///embedded",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage), // a big list in one go
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 

@@ -222,7 +222,7 @@ func TestASlowEventReaderIsCutOff(t *testing.T) {
 		require.NoError(t, err)
 		big := podConfig("p")
 		big.Annotations["blob"] = string(make([]byte, 100<<10)) // fills the stream's window
-		for i := range 60 {
+		for i := range 150 {
 			big.Metadata.Attempt = uint32(i)
 			g.run(t, big)
 		}
