@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-func TestRuntime(t *testing.T) {
+func TestMyRuntime(t *testing.T) {
 	endpoint := os.Getenv("CRI_ENDPOINT")
 	if endpoint == "" {
 		t.Skip("set CRI_ENDPOINT=unix:///path.sock to test a runtime")

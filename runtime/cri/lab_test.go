@@ -21,16 +21,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// lab returns a Client of a real runtime, named by SUBLET_TEST_CRI, which has
+// lab returns a Client of a real runtime: a containerd of the test's own, or the
+// one named by SUBLET_TEST_CRI, which has
 // the image SUBLET_TEST_IMAGE with a busybox in it.
 func lab(t *testing.T) (*Client, string) {
-	endpoint := os.Getenv("SUBLET_TEST_CRI")
-	if endpoint == "" {
-		t.Skip("SUBLET_TEST_CRI names no runtime, such as unix:///run/containerd/containerd.sock")
+	if os.Getenv("SUBLET_TEST_CRI") == "" {
+		n := containerdtest.Start(t)
+		t.Setenv("SUBLET_TEST_CRI", n.Endpoint())
+		t.Setenv("SUBLET_TEST_IMAGE", n.Busybox)
 	}
 	c, err := New(mustDial(t), Config{Node: DetectNode(os.DirFS("/"))})
 	require.NoError(t, err)
