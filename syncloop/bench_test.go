@@ -68,6 +68,22 @@ func BenchmarkPods(b *testing.B) {
 	}
 }
 
+// BenchmarkHousekeeping looks over N pods that are all as they should be.
+func BenchmarkHousekeeping(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("N=%d", n), func(b *testing.B) {
+			x := startQuiet(b)
+			x.change(podsource.Add, many(n)...)
+			x.until(func() bool { return x.settled(n) })
+			x.stop()
+			b.ReportAllocs()
+			for b.Loop() {
+				x.keeper.Housekeep(b.Context())
+			}
+		})
+	}
+}
+
 func startQuiet(tb testing.TB) *agent {
 	m := newMachine()
 	m.quiet = true

@@ -39,13 +39,11 @@ type chores struct {
 // told, so that it has to wait until all sources are known.
 func (s *scene) plan() chores {
 	var c chores
-	present := make(map[types.UID]struct{}, len(s.runtime))
 	for i := range s.runtime {
 		p := &s.runtime[i]
 		if len(p.Sandboxes)+len(p.Containers) == 0 {
 			continue
 		}
-		present[p.UID] = struct{}{}
 		_, held := s.held[p.UID]
 		if !held && !s.claimed(p.UID) && sourceOf(p) != "" {
 			c.end = append(c.end, *p)
@@ -55,15 +53,20 @@ func (s *scene) plan() chores {
 		return c
 	}
 	for _, st := range s.stores {
-		left := slices.DeleteFunc(slices.Clone(st.uids), func(uid types.UID) bool {
-			_, there := present[uid]
-			return there || s.claimed(uid)
-		})
+		left := slices.DeleteFunc(slices.Clone(st.uids), s.claimed)
+		left = slices.DeleteFunc(left, s.present)
 		if len(left) > 0 {
 			c.drop = append(c.drop, stored{st.store, left})
 		}
 	}
 	return c
+}
+
+// present reports whether anything of the pod is in the runtime. It is asked of few.
+func (s *scene) present(uid types.UID) bool {
+	return slices.ContainsFunc(s.runtime, func(p runtime.Pod) bool {
+		return p.UID == uid && len(p.Sandboxes)+len(p.Containers) > 0
+	})
 }
 
 // claimed reports whether somebody sees to the pod.

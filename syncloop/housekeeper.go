@@ -109,9 +109,11 @@ func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID) {
 // look gathers what there is to know. The order matters, since pods come and go
 // meanwhile. What is wanted is read last: whatever is seen in a store or in the
 // runtime was wanted before, and then is still wanted now, or has a life, which
-// only this type forgets. Whether all is known is asked before what it is.
+// only this type forgets. Whether all is known is asked before what it is. What is
+// wanted is read first as well, to save asking about each of those pods: one that
+// is not wanted any more a moment later is left to the next time.
 func (h *Housekeeper) look() *scene {
-	s := &scene{known: map[types.UID]struct{}{}, held: map[types.UID]struct{}{}, wanted: map[types.UID]struct{}{}}
+	s := &scene{known: map[types.UID]struct{}{}, held: map[types.UID]struct{}{}, wanted: h.cfg.Pods.Wanted(nil)}
 	for i, store := range h.cfg.Stores {
 		uids, err := store.Known()
 		h.note(store.Name, "", err)
@@ -121,23 +123,25 @@ func (h *Housekeeper) look() *scene {
 	s.runtime = h.cfg.Runtime()
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if h.known(s, p.UID); s.claimed(p.UID) {
-			continue
-		}
-		if h.cfg.Sources.Holds(sourceOf(p), p.Namespace, p.Name) {
+		if h.known(s, p.UID); !s.claimed(p.UID) && h.cfg.Sources.Holds(sourceOf(p), p.Namespace, p.Name) {
 			s.held[p.UID] = struct{}{}
 		}
 	}
 	s.full = h.cfg.Sources.Ready("")
 	for _, pod := range h.cfg.Sources.Pods() {
-		s.wanted[pod.UID] = struct{}{}
+		if _, ok := s.wanted[pod.UID]; !ok {
+			s.wanted[pod.UID] = struct{}{}
+		}
 	}
-	h.cfg.Pods.Wanted(s.wanted)
+	s.wanted = h.cfg.Pods.Wanted(s.wanted)
 	return s
 }
 
 func (h *Housekeeper) known(s *scene, uids ...types.UID) {
 	for _, uid := range uids {
+		if _, ok := s.wanted[uid]; ok {
+			continue
+		}
 		if _, ok := h.cfg.Lives.State(uid); ok {
 			s.known[uid] = struct{}{}
 		}

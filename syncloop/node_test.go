@@ -75,6 +75,7 @@ type agent struct {
 	*machine
 	workers *podworkers.Workers
 	loop    *syncloop.Loop
+	keeper  *syncloop.Housekeeper
 	changes chan podsource.Change
 	stop    func()
 
@@ -116,13 +117,13 @@ func start(tb testing.TB, m *machine, silent ...string) *agent {
 		Hooks: syncloop.PodsHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
 	})
 	require.NoError(tb, err)
-	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
+	a.keeper, err = syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
 		Lives: a.workers, Pods: pods, Sources: a, Runtime: a.list,
 		Stores: []syncloop.Store{{Name: "things", Known: a.kept, Remove: a.drop}},
 	})
 	require.NoError(tb, err)
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.changes, Handler: pods, Events: a, Keeper: keeper, Ready: a.ready, Recheck: a.recheck,
+		Changes: a.changes, Handler: pods, Events: a, Keeper: a.keeper, Ready: a.ready, Recheck: a.recheck,
 	})
 	require.NoError(tb, err)
 	a.run(tb)

@@ -176,13 +176,18 @@ func (p *Pods) Again(uids []types.UID) {
 	}
 }
 
-// Wanted adds the UIDs of all pods that are wanted here, refused ones too, to set.
-func (p *Pods) Wanted(set map[types.UID]struct{}) {
+// Wanted adds the UIDs of all pods that are wanted here, refused ones too, to set,
+// which it makes if it is nil, and returns it.
+func (p *Pods) Wanted(set map[types.UID]struct{}) map[types.UID]struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if set == nil {
+		set = make(map[types.UID]struct{}, len(p.wanted))
+	}
 	for uid := range p.wanted {
 		set[uid] = struct{}{}
 	}
+	return set
 }
 
 func (p *Pods) get(uid types.UID) *wanted {
