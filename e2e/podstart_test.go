@@ -61,7 +61,7 @@ func (r *rig) empty(b *testing.B) {
 
 func median(all []time.Duration) time.Duration {
 	all = slices.Sorted(slices.Values(all))
-	return all[len(all)/2]
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
