@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,12 +16,18 @@ import (
 // namespace is the mount and host name namespace of one container. A nil
 // namespace is the host's.
 type namespace struct {
+	root string // to change root to; "" for the host's
+
+	// mu keeps the files open while a command enters: a descriptor that is
+	// closed meanwhile may already be another file's.
+	mu       sync.RWMutex
 	mnt, uts *os.File
-	root     string // to change root to; "" for the host's
 }
 
 func (n *namespace) close() {
 	if n != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		_ = n.mnt.Close()
 		_ = n.uts.Close()
 	}
@@ -34,6 +41,8 @@ func (n *namespace) enter() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leave the shared root: %w", err)
 	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
 	return errors.Join(setns(n.mnt, unix.CLONE_NEWNS), setns(n.uts, unix.CLONE_NEWUTS))
 }
 
