@@ -156,6 +156,7 @@ func TestScenarios(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			y.speaks("http")
 			time.Sleep(10 * time.Second)
+			synctest.Wait()
 			assert.Len(t, m.pods, 2, "b, and what names no source")
 		}, []string{
 			"1m2s terminate a grace=30s", "1m2s drop a", "1m11s adopt b", "1m11s sync b: runs", "1m22s terminate c grace=30s", "1m22s drop c",
@@ -188,6 +189,16 @@ func TestScenarios(t *testing.T) {
 				"1m10s sync b: start", "1m10s sync b: runs", "1m10s terminate a grace=30s", "1m10s finish a", "1m10s drop a",
 			}, lines[:7])
 		}, nil},
+
+		{"an event for a pod that nobody knows is left to housekeeping", func(t *testing.T, m *machine) { // SL-4
+			x := start(t, m, "file")
+			m.pods["stranger"] = runtime.Pod{UID: "stranger", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: time.Second}}}
+			x.inspect("stranger")
+			time.Sleep(3 * time.Second)
+			assert.False(t, x.workers.Known("stranger"))
+			x.speaks("file")
+			time.Sleep(2 * time.Second)
+		}, []string{"4s terminate stranger grace=1s", "4s drop stranger"}},
 
 		{"a hung pod holds up nobody", func(t *testing.T, m *machine) { // PW-2
 			m.ends = time.Hour
