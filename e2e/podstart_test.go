@@ -108,6 +108,7 @@ func BenchmarkThirtyPods(b *testing.B) {
 				pods[i] = r.pod(fmt.Sprint("p", i))
 			}
 			took := l.up(b, pods...)
+			b.Logf("the agent's pods ran after %v", took)
 			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[n-1])
 			gone = append(gone, l.down(b, n)[n-1])
 			r.empty(b)
@@ -118,6 +119,7 @@ func BenchmarkThirtyPods(b *testing.B) {
 				downs[c] = append(downs[c], each(b, raw, c, (*rawPod).down))
 			}
 		}
+		b.Logf("raw calls, by how many at once: up %v, down %v", ups, downs)
 		up, upAt := best(atOnce, ups)
 		down, downAt := best(atOnce, downs)
 		b.ReportMetric(0, "ns/op")
