@@ -85,3 +85,16 @@ func TestEachPackageHasOnePackageComment(t *testing.T) {
 		}
 	}
 }
+
+// RT-1: whoever takes the model or a part does not get gRPC with it, so that a
+// runtime of another kind costs what it does and nothing more.
+func TestModelsAndPartsDoWithoutGRPC(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
+		"./pleg", "./podcache", "./status", "./probe", "./volume", "./admission", "./imagegc", "./containergc").Output()
+	require.NoError(t, err)
+	for pkg := range strings.Lines(string(out)) {
+		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {
+			t.Errorf("%s comes with a model or a part", strings.TrimSpace(pkg))
+		}
+	}
+}
