@@ -2,6 +2,7 @@ package syncloop_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -157,6 +158,8 @@ func TestScenarios(t *testing.T) {
 			y.speaks("http")
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+			m.mu.Lock()
+			defer m.mu.Unlock()
 			assert.Len(t, m.pods, 2, "b, and what names no source")
 		}, []string{
 			"1m2s terminate a grace=30s", "1m2s drop a", "1m11s adopt b", "1m11s sync b: runs", "1m22s terminate c grace=30s", "1m22s drop c",
@@ -183,7 +186,8 @@ func TestScenarios(t *testing.T) {
 			m.setDown(nil)
 			x.recheck <- struct{}{}
 			synctest.Wait()
-			lines := m.take()
+			// a is due as well by now: whether its turn comes before its end is open.
+			lines := slices.DeleteFunc(m.take(), func(l string) bool { return l == "1m10s sync a: runs" })
 			assert.ElementsMatch(t, []string{
 				"0s sync a: start", "0s sync a: runs",
 				"1m10s sync b: start", "1m10s sync b: runs", "1m10s terminate a grace=30s", "1m10s finish a", "1m10s drop a",
@@ -251,7 +255,9 @@ func TestTenThousandPods(t *testing.T) {
 		pods := many(10_000)
 		x.change(podsource.Add, pods...)
 		synctest.Wait()
+		m.mu.Lock()
 		assert.Len(t, m.pods, len(pods))
+		m.mu.Unlock()
 		x.change(podsource.Remove, pods...)
 		synctest.Wait()
 		assert.Empty(t, m.pods)
