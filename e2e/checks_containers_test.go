@@ -24,7 +24,7 @@ func multiContainer(p *pod) {
 
 func initContainers(p *pod) {
 	v := p.runs()
-	p.saysSoon("app", "cat /work/steps", "fetch\nunpack\napp")
+	p.saysSoon("app", "cat /job/steps", "fetch\nunpack\napp")
 	require.Len(p.t, v.Status.InitContainerStatuses, 2)
 	before := time.Time{}
 	for _, c := range v.Status.InitContainerStatuses {
