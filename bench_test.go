@@ -107,26 +107,6 @@ func BenchmarkManyPods(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is what 1,000 pods that nothing happens to cost a minute.
-func BenchmarkIdle(b *testing.B) {
-	for _, events := range []bool{true, false} {
-		b.Run(fmt.Sprint("events=", events), func(b *testing.B) {
-			n := startNode(b, events)
-			defer n.end()
-			n.await(1000, isRunning, func() { n.memory.Put(manyPods(1000)...) })
-			time.Sleep(5 * time.Second)
-			var used, took time.Duration
-			for b.Loop() {
-				before, began := cpu(b), time.Now()
-				time.Sleep(30 * time.Second)
-				used, took = used+cpu(b)-before, took+time.Since(began)
-			}
-			b.ReportMetric(100*used.Seconds()/took.Seconds(), "%core")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // BenchmarkHungPod has 300 pods start, all well or with one that hangs, by turns,
 // and tells how much longer the 299 others take for it.
 func BenchmarkHungPod(b *testing.B) {
