@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -29,10 +30,13 @@ type RotatorConfig struct {
 	MaxSize  int64 // at which a log is rotated; default 10 MiB
 	MaxFiles int   // of one container, the current one included; default 5, at least 2
 
-	Period time.Duration // between listings of containers; default 10 s
-	// Watch is the longest time between two looks at the size of a log. One that
-	// grows fast is looked at as often as it takes, 20 ms at the shortest.
-	// Default: 500 ms.
+	// Period is the time between listings of containers, and the longest between two
+	// looks at a log that grows. Default: 10 s.
+	Period time.Duration
+	// Watch is the time after which a log is looked at that was silent, or that the
+	// disk has lost enough room for, and the interval to begin with. One that grows
+	// steadily is looked at each time it has come half the way to MaxSize, but every
+	// 20 ms at most. Default: 500 ms.
 	Watch   time.Duration
 	Timeout time.Duration // of ReopenLog; default 10 s
 	Workers int           // rotations at a time; default 4
@@ -46,25 +50,32 @@ type RotatorConfig struct {
 type Rotator struct {
 	cfg RotatorConfig
 
-	mu   sync.Mutex
-	logs map[string]*logState // by path; only looked after by Run
+	// Only Run uses these.
+	logs  map[string]*logState   // by path
+	awake map[*logState]struct{} // of these, what is looked at when it is due
+	bell  *bell                  // wakes the others; nil where the kernel has none
 
+	mu     sync.Mutex  // guards what logState says it does
 	untidy chan string // logs to tidy up; when full the next rotation does it
 	wg     sync.WaitGroup
 }
 
-// logState is a log that is watched. Run alone uses it, but for busy.
+// logState is a log that is watched. Run alone uses it, but for what mu guards.
 type logState struct {
 	id, path string
-	size     int64
-	at, due  time.Time // of the last look and the next
-	busy     bool      // being rotated; guarded by Rotator.mu
-	failures int       // in a row; guarded by Rotator.mu
+	pace
+	missing  bool
+	watch    int32 // what the bell knows it by while it is asleep
+	busy     bool  // being rotated; guarded by Rotator.mu
+	failures int   // in a row; guarded by Rotator.mu
 }
 
 const (
 	quickest = 20 * time.Millisecond
 	retryMax = time.Minute
+	// rarest is the time between two looks at a log that is silent or not there,
+	// though the kernel has told of nothing.
+	rarest = 5 * time.Minute
 )
 
 // NewRotator returns a Rotator. It touches neither the runtime nor the disk.
@@ -96,7 +107,9 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Rotator{cfg: cfg, logs: make(map[string]*logState), untidy: make(chan string, 256)}, nil
+	return &Rotator{
+		cfg: cfg, logs: make(map[string]*logState), awake: make(map[*logState]struct{}), untidy: make(chan string, 256),
+	}, nil
 }
 
 // Run rotates logs until ctx is done; then it waits for what is under way and
@@ -111,6 +124,10 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 	defer func() { _ = opened.Close() }()
 	root := logRoot{Root: opened, maxFiles: r.cfg.MaxFiles, renames: new(sync.Mutex)}
+	if r.bell, err = newBell(); err != nil {
+		r.cfg.Logger.Warn("silent logs are looked at again and again", slog.Any("error", err))
+	}
+	defer r.bell.close()
 	defer r.wg.Wait()
 	r.wg.Go(func() { r.tidyUp(ctx, root) })
 
@@ -152,26 +169,60 @@ func (r *Rotator) list(ctx context.Context) {
 			}
 			here[path] = true
 			if known := r.logs[path]; known == nil || known.id != c.ID {
-				r.logs[path] = &logState{id: c.ID, path: path}
+				r.drop(known)
+				l := &logState{id: c.ID, path: path}
+				r.logs[path], r.awake[l] = l, struct{}{}
 				r.tidyLater(path)
 			}
 		}
 	}
-	for path := range r.logs {
-		if !here[path] {
-			delete(r.logs, path)
+	now := time.Now()
+	for path, l := range r.logs {
+		switch {
+		case !here[path]:
+			r.drop(l)
+		case now.Sub(l.at) >= rarest:
+			r.wake(l)
 		}
+	}
+}
+
+func (r *Rotator) drop(l *logState) {
+	if l == nil {
+		return
+	}
+	r.bell.forget(l)
+	delete(r.awake, l)
+	delete(r.logs, l.path)
+}
+
+// wake has a log that sleeps looked at now.
+func (r *Rotator) wake(l *logState) {
+	if _, ok := r.awake[l]; !ok {
+		r.awake[l] = struct{}{}
+		l.hurry()
 	}
 }
 
 // look measures the logs that are due, has those rotated that are long enough,
 // and returns when the next one is due.
 func (r *Rotator) look(ctx context.Context, root logRoot, slots chan struct{}) time.Duration {
+	if r.bell.heard(r.wake) { // it has missed some
+		for _, l := range r.logs {
+			r.wake(l)
+		}
+	}
 	now := time.Now()
 	next := now.Add(r.cfg.Watch)
-	for _, l := range r.logs {
-		if !l.due.After(now) && !r.isBusy(l) {
-			r.measure(ctx, root, l, slots, now)
+	if len(r.awake) == 0 {
+		return r.cfg.Watch
+	}
+	room := freeRoom(r.cfg.LogsDir)
+	for l := range r.awake {
+		if l.isDue(now) || !l.missing && l.endangered(r.cfg.MaxSize, room) {
+			if !r.isBusy(l) {
+				r.measure(ctx, root, l, slots, now, room)
+			}
 		}
 		if l.due.Before(next) {
 			next = l.due
@@ -186,27 +237,33 @@ func (r *Rotator) isBusy(l *logState) bool {
 	return l.busy
 }
 
-func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time) {
+func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time, room uint64) {
 	size, err := root.size(l.path)
-	was, at := l.size, l.at
-	l.size, l.at, l.due = size, now, now.Add(r.cfg.Watch)
-	switch {
-	case errors.Is(err, errBeingMade):
+	if errors.Is(err, errBeingMade) {
+		l.missing = true
+		l.retry(now, r.cfg.Watch, rarest)
 		if root.stranded(l.path) {
 			r.reopenLater(ctx, l, slots)
 		}
 		return
-	case err != nil:
+	}
+	if l.missing {
+		l.missing, l.pace = false, pace{}
+	}
+	if err != nil {
+		l.retry(now, r.cfg.Watch, r.cfg.Period)
 		r.cfg.Logger.Warn("look at a log", slog.String("log", l.path), slog.Any("error", err))
 		return
+	}
+	silent := l.seen(size, now, room, bounds{full: r.cfg.MaxSize, watch: r.cfg.Watch, longest: r.cfg.Period})
+	switch {
 	case size >= r.cfg.MaxSize:
 		r.rotateLater(ctx, root, l, slots)
-		return
-	}
-	if grown := size - was; grown > 0 && !at.IsZero() {
-		// Half the time in which it gets there at this speed: it may speed up.
-		left := time.Duration(float64(now.Sub(at)) * float64(r.cfg.MaxSize-size) / float64(grown) / 2)
-		l.due = now.Add(min(max(left, quickest), r.cfg.Watch))
+	case silent && r.bell.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
+		// Whatever was written before the kernel was asked shows now.
+		if again, err := root.size(l.path); err == nil && again == size {
+			delete(r.awake, l)
+		}
 	}
 }
 
@@ -223,7 +280,7 @@ func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 	l.busy = true
 	wait := min(time.Duration(l.failures*l.failures)*time.Second, retryMax)
 	r.mu.Unlock()
-	l.size, l.due = 0, l.at.Add(max(wait, quickest))
+	l.begin(max(wait, quickest))
 	r.wg.Go(func() {
 		err := work()
 		<-slots
