@@ -205,21 +205,13 @@ func (a *Agent) finished(uid types.UID) {
 // turnEnded has the containers collected that a pod which keeps ending piles up.
 func (a *Agent) turnEnded(uid types.UID) {
 	a.pleg.Release(uid)
-	if a.containers == nil || a.keepDead.PerContainer < 0 {
+	if a.containers == nil || a.keepDead.PerContainer == containergc.KeepAll {
 		return
 	}
 	p, _ := a.cache.Get(uid)
-	for i := range p.Containers {
-		dead := 0
-		for j := range p.Containers {
-			if c := &p.Containers[j]; c.State == runtime.Exited && c.Name == p.Containers[i].Name {
-				dead++
-			}
-		}
-		if dead > max(a.keepDead.PerContainer, 1) {
-			a.containers.Poke()
-			return
-		}
+	wanted := func(types.UID) containergc.Standing { return containergc.Wanted }
+	if len(containergc.Plan([]runtime.Pod{p}, wanted, a.keepDead, false, time.Now())) > 0 {
+		a.containers.Poke()
 	}
 }
 

@@ -72,8 +72,8 @@ func WithImageGC(p imagegc.Policy, keep ...string) Option {
 // container of each name, as long as its pod is wanted.
 func WithContainerGC(p containergc.Policy) Option {
 	return func(s *settings) error {
-		if p.MinAge < 0 || p.PerNode < 0 {
-			return fmt.Errorf("container collection: negative MinAge or PerNode in %+v", p)
+		if p.MinAge < 0 || p.PerNode < 0 || p.PerContainer < containergc.KeepNeeded {
+			return fmt.Errorf("container collection: negative MinAge or PerNode, or a PerContainer without a meaning, in %+v", p)
 		}
 		s.keepDead = p
 		return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,16 +63,23 @@ type Result struct {
 
 // Collector removes dead containers.
 type Collector struct {
-	cfg  Config
-	turn chan struct{} // whoever has the token may collect
-	poke chan struct{}
+	cfg   Config
+	turn  chan struct{} // whoever has the token may collect
+	poke  chan struct{}
+	short atomic.Int32 // calls of Reclaim that wait for their turn
 }
+
+// slice is how long a collection goes on when there is something newer to do.
+const slice = 500 * time.Millisecond
 
 // New returns a Collector. It touches neither the runtime nor the disk.
 func New(cfg Config) (*Collector, error) {
 	var errs []error
 	if cfg.Containers == nil || cfg.Standing == nil {
 		errs = append(errs, errors.New("containergc: nil Containers or Standing"))
+	}
+	if cfg.Policy.PerContainer < KeepNeeded {
+		errs = append(errs, fmt.Errorf("containergc: PerContainer %d means nothing", cfg.Policy.PerContainer))
 	}
 	if cfg.Policy.MinAge < 0 || cfg.Policy.PerNode < 0 || cfg.Period < 0 || cfg.Delay < 0 || cfg.Pace < 0 {
 		errs = append(errs, errors.New("containergc: negative MinAge, PerNode, Period, Delay or Pace"))
@@ -113,8 +121,11 @@ func (c *Collector) Run(ctx context.Context) error {
 			}
 		case <-next.C:
 		}
-		if _, err := c.Collect(ctx); err != nil && ctx.Err() == nil {
-			c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
+		for again := true; again; {
+			var err error
+			if _, again, err = c.collect(ctx, paced); err != nil && ctx.Err() == nil {
+				c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
+			}
 		}
 		next.Reset(c.cfg.Period)
 	}
@@ -128,13 +139,28 @@ func (c *Collector) Poke() {
 	}
 }
 
-// Collect looks once and removes what the policy says, at its pace.
-func (c *Collector) Collect(ctx context.Context) (Result, error) { return c.collect(ctx, false) }
+// mode is how a collection goes about it.
+type mode uint8
+
+const (
+	whole  mode = iota // at its pace, to the end unless a Reclaim is waiting
+	paced              // as whole, but giving way to a Poke
+	urgent             // without a pause
+)
+
+// Collect looks once and removes what the policy says, at its pace. It ends early
+// when Reclaim is called, which then does the rest.
+func (c *Collector) Collect(ctx context.Context) (Result, error) {
+	result, _, err := c.collect(ctx, whole)
+	return result, err
+}
 
 // Reclaim removes all that can be spared, as fast as the runtime can: disk is
 // short. It makes a Collector an eviction.Reclaimer.
 func (c *Collector) Reclaim(ctx context.Context) error {
-	_, err := c.collect(ctx, true)
+	c.short.Add(1)
+	defer c.short.Add(-1)
+	_, _, err := c.collect(ctx, urgent)
 	return err
 }
 
@@ -147,11 +173,12 @@ func (c *Collector) Explain(ctx context.Context) ([]Removal, error) {
 	return Plan(pods, c.cfg.Standing, c.cfg.Policy, false, time.Now()), nil
 }
 
-func (c *Collector) collect(ctx context.Context, short bool) (result Result, err error) {
+// collect is one look. again says that it gave way to a Poke, and has not done all.
+func (c *Collector) collect(ctx context.Context, m mode) (result Result, again bool, err error) {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
-		return Result{}, context.Cause(ctx)
+		return Result{}, false, context.Cause(ctx)
 	}
 	defer func() { <-c.turn }()
 	began := time.Now()
@@ -159,8 +186,8 @@ func (c *Collector) collect(ctx context.Context, short bool) (result Result, err
 	if err != nil {
 		err = fmt.Errorf("list pods: %w", err)
 	} else {
-		err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, short, began), short, &result)
-		err = errors.Join(err, c.cleanLogs(pods, short, &result))
+		again, err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, m == urgent, began), m, &result)
+		err = errors.Join(err, c.cleanLogs(pods, m == urgent, &result))
 	}
 	result.Took = time.Since(began)
 	if n := result.Containers + result.Sandboxes + result.LogFolders + result.Links; n > 0 {
@@ -170,20 +197,24 @@ func (c *Collector) collect(ctx context.Context, short bool) (result Result, err
 	if c.cfg.Hooks.Collected != nil {
 		c.cfg.Hooks.Collected(result, err)
 	}
-	return result, err
+	return result, again, err
 }
 
-func (c *Collector) carryOut(ctx context.Context, plan []Removal, short bool, result *Result) error {
+func (c *Collector) carryOut(ctx context.Context, plan []Removal, m mode, result *Result) (again bool, err error) {
 	var errs []error
 	stays := make(map[string]bool) // sandboxes of containers that would not go
+	began := time.Now()
 	for i, r := range plan {
-		if i > 0 && !short {
+		if i > 0 && m != urgent {
 			if err := pause(ctx, c.cfg.Pace); err != nil {
-				return errors.Join(append(errs, err)...)
+				return false, errors.Join(append(errs, err)...)
+			}
+			if stop, again := c.giveWay(m, began); stop {
+				return again, errors.Join(errs...)
 			}
 		}
 		if ctx.Err() != nil {
-			return errors.Join(append(errs, context.Cause(ctx))...)
+			return false, errors.Join(append(errs, context.Cause(ctx))...)
 		}
 		if r.Sandbox != nil && stays[r.Sandbox.ID] {
 			continue
@@ -201,17 +232,35 @@ func (c *Collector) carryOut(ctx context.Context, plan []Removal, short bool, re
 			result.Sandboxes++
 		}
 	}
-	return errors.Join(errs...)
+	return false, errors.Join(errs...)
 }
 
+// giveWay says whether a collection that began then is to end before its plan
+// does: tens of thousands of removals take minutes, and whoever is short of disk
+// does the rest at once. For a Poke it is made again, with what is new in it.
+func (c *Collector) giveWay(m mode, began time.Time) (stop, again bool) {
+	if c.short.Load() > 0 {
+		return true, false
+	}
+	if m != paced || time.Since(began) < slice {
+		return false, false
+	}
+	select {
+	case <-c.poke:
+		return true, true
+	default:
+		return false, false
+	}
+}
+
+// remove removes one thing. A container's log goes first: were this process to end
+// in between, nothing would lead to the log of a container that is no more.
 func (c *Collector) remove(ctx context.Context, r Removal) error {
 	began := time.Now()
 	var err error
 	if r.Container != nil {
-		err = wrap("remove container "+r.Container.ID, c.cfg.Containers.RemoveContainer(ctx, r.Container.ID))
-		if err == nil {
-			err = c.removeLog(r.Pod, r.Container)
-		}
+		err = errors.Join(c.removeLog(r.Pod, r.Container),
+			wrap("remove container "+r.Container.ID, c.cfg.Containers.RemoveContainer(ctx, r.Container.ID)))
 	} else {
 		err = wrap("remove sandbox "+r.Sandbox.ID, c.cfg.Containers.RemoveSandbox(ctx, r.Sandbox.ID))
 	}

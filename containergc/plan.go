@@ -15,13 +15,21 @@ type Policy struct {
 	// MinAge is how long ago something must have been made to be removed.
 	// Default: 0. It does not count for pods that are gone.
 	MinAge time.Duration
-	// PerContainer is how many dead containers of one name are kept in a pod.
-	// Default: 1. Less is not possible; negative means all of them.
+	// PerContainer is how many dead containers of one name are kept in a pod, or
+	// KeepAll or KeepNeeded. Default: 1.
 	PerContainer int
 	// PerNode is how many dead containers are kept in all. Those that each pod
 	// still needs stay though they are more. Default: 0, which is no limit.
 	PerNode int
 }
+
+// Values of Policy.PerContainer that are no numbers.
+const (
+	KeepAll = -1
+	// KeepNeeded keeps a dead container only while nothing newer of its name runs:
+	// then its exit code decides what comes next. It is the kubelet's 0.
+	KeepNeeded = -2
+)
 
 // Standing says what is known of a pod besides what runs of it.
 type Standing uint8
@@ -46,48 +54,94 @@ type Removal struct {
 }
 
 // Plan returns what is to be removed, in order: containers, the oldest first,
-// then sandboxes. It is pure. A sandbox is only in it if every container of it
-// is too: if one of those does not go, the sandbox must stay.
+// then sandboxes, and all of this for pods that are gone before others. It is
+// pure. A sandbox is only in it if every container of it is too: if one of those
+// does not go, the sandbox must stay.
 //
 // short says that disk is short: then pods that have ended count as gone, and
 // MinAge does not count.
 func Plan(pods []runtime.Pod, standing func(types.UID) Standing, p Policy, short bool, now time.Time) []Removal {
-	var sure, spare []Removal
-	dead := 0
+	var gone, rest []*runtime.Pod
 	for i := range pods {
-		pod := &pods[i]
-		gone := standing(pod.UID)
-		whole := gone == Gone || gone == Ended && short
-		kept := make(map[string]int)
-		for _, c := range newestFirst(pod) {
-			old := short || aged(c.Created, p, now)
-			switch {
-			case c.State == runtime.Exited && !whole:
-				kept[c.Name]++
-				r := Removal{UID: pod.UID, Pod: pod, Container: c}
-				switch n := kept[c.Name]; {
-				case old && p.PerContainer >= 0 && n > max(p.PerContainer, 1):
-					sure = append(sure, r)
-				case old && n > 1:
-					spare = append(spare, r)
-					dead++
-				default:
-					dead++
-				}
-			case c.State == runtime.Exited, c.State == runtime.Created && whole,
-				// Made in a sandbox that is no more, it will never start. In the newest
-				// one a start may be under way.
-				c.State == runtime.Created && old && !inNewest(pod, c):
-				sure = append(sure, Removal{UID: pod.UID, Pod: pod, Container: c})
-			}
+		if s := standing(pods[i].UID); s == Gone || s == Ended && short {
+			gone = append(gone, &pods[i])
+		} else {
+			rest = append(rest, &pods[i])
 		}
+	}
+	var whole, sure, spare []Removal
+	for _, pod := range gone {
+		whole = append(whole, allDead(pod)...)
+	}
+	dead := 0
+	for _, pod := range rest {
+		must, may, kept := tooMany(pod, p, short, now)
+		sure, spare, dead = append(sure, must...), append(spare, may...), dead+len(may)+kept
 	}
 	byAge(spare)
 	if p.PerNode > 0 && dead > p.PerNode {
 		sure = append(sure, spare[:min(len(spare), dead-p.PerNode)]...)
 	}
+	byAge(whole)
 	byAge(sure)
-	return append(sure, sandboxes(pods, sure, standing, p, short, now)...)
+	whole = append(whole, sandboxes(gone, whole, func(*runtime.Pod, *runtime.Sandbox) bool { return true })...)
+	return slices.Concat(whole, sure, sandboxes(rest, sure, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
+		return s != newest(pod) && (short || aged(s.Created, p, now))
+	}))
+}
+
+// allDead are the containers to remove of a pod of which nothing is to stay.
+func allDead(pod *runtime.Pod) (all []Removal) {
+	for _, c := range newestFirst(pod) {
+		if c.State == runtime.Exited || c.State == runtime.Created {
+			all = append(all, Removal{UID: pod.UID, Pod: pod, Container: c})
+		}
+	}
+	return all
+}
+
+// tooMany are the containers to remove of a pod that is still told of, those that
+// may go besides, and how many dead ones stay whatever happens.
+func tooMany(pod *runtime.Pod, p Policy, short bool, now time.Time) (must, may []Removal, kept int) {
+	seen, runs := make(map[string]int), make(map[string]bool)
+	for _, c := range newestFirst(pod) {
+		r := Removal{UID: pod.UID, Pod: pod, Container: c}
+		old := short || aged(c.Created, p, now)
+		switch c.State {
+		case runtime.Running:
+			runs[c.Name] = true
+		case runtime.Created:
+			// Made in a sandbox that is no more, it will never start. In the newest
+			// one a start may be under way.
+			if old && !inNewest(pod, c) {
+				must = append(must, r)
+			}
+		case runtime.Exited:
+			seen[c.Name]++
+			n := seen[c.Name]
+			switch {
+			case old && p.tooMany(n, runs[c.Name]):
+				must = append(must, r)
+			case old && n > 1:
+				may = append(may, r)
+			default:
+				kept++
+			}
+		}
+	}
+	return must, may, kept
+}
+
+// tooMany reports whether the nth dead container of a name, the newest being the
+// first, is one too many. runs says that a newer one of the name does.
+func (p Policy) tooMany(n int, runs bool) bool {
+	switch p.PerContainer {
+	case KeepAll:
+		return false
+	case KeepNeeded:
+		return n > 1 || runs
+	}
+	return n > max(p.PerContainer, 1)
 }
 
 // newestFirst returns the pod's containers by attempt: clocks jump, attempts do
@@ -128,28 +182,22 @@ func byAge(list []Removal) {
 	})
 }
 
-// sandboxes plans the removal of those that are dead and will be empty, but for
-// the newest of a pod that is still told of.
-func sandboxes(pods []runtime.Pod, going []Removal, standing func(types.UID) Standing, p Policy, short bool, now time.Time) []Removal {
+// sandboxes plans the removal of those that are dead, will be empty, and may go.
+func sandboxes(pods []*runtime.Pod, going []Removal, may func(*runtime.Pod, *runtime.Sandbox) bool) []Removal {
 	goes := make(map[string]bool, len(going))
 	for _, r := range going {
 		goes[r.Container.ID] = true
 	}
 	var out []Removal
-	for i := range pods {
-		pod := &pods[i]
+	for _, pod := range pods {
 		held := make(map[string]bool)
 		for j := range pod.Containers {
 			if c := &pod.Containers[j]; !goes[c.ID] {
 				held[c.SandboxID] = true
 			}
 		}
-		gone := standing(pod.UID)
-		whole := gone == Gone || gone == Ended && short
 		for j := range pod.Sandboxes {
-			s := &pod.Sandboxes[j]
-			old := short || aged(s.Created, p, now)
-			if s.State != runtime.SandboxReady && !held[s.ID] && (whole || old && s != newest(pod)) {
+			if s := &pod.Sandboxes[j]; s.State != runtime.SandboxReady && !held[s.ID] && may(pod, s) {
 				out = append(out, Removal{UID: pod.UID, Pod: pod, Sandbox: s})
 			}
 		}

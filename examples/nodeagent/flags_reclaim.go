@@ -46,7 +46,7 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 	fs.DurationVar(&f.imageMinAge, "minimum-image-ttl-duration", 2*time.Minute, "how long an image stays at the least")
 	fs.DurationVar(&f.imageMaxAge, "maximum-image-ttl-duration", 0, "how long an image may be unused; 0: for ever")
 	fs.StringVar(&f.infraImage, "pod-infra-container-image", "", "image of the runtime's sandboxes, never removed; needed where the runtime does not pin it")
-	fs.IntVar(&f.deadPerContainer, "maximum-dead-containers-per-container", 1, "dead containers to keep of each container; at least 1, below zero: all")
+	fs.IntVar(&f.deadPerContainer, "maximum-dead-containers-per-container", 1, "dead containers to keep of each container; 0: only one that decides what comes next; below zero: all")
 	fs.IntVar(&f.dead, "maximum-dead-containers", -1, "dead containers to keep on the node; below zero: no limit")
 	fs.DurationVar(&f.deadMinAge, "minimum-container-ttl-duration", 0, "how long a dead container stays at the least")
 	fs.StringVar(&f.logMaxSize, "container-log-max-size", "10Mi", "size at which a container's log is rotated; below zero: never")
@@ -100,7 +100,7 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 			HighPercent: f.imageHigh, LowPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
 		}, keep...),
 		agent.WithContainerGC(containergc.Policy{
-			MinAge: f.deadMinAge, PerContainer: f.deadPerContainer, PerNode: max(orOff(f.dead, 1), 0),
+			MinAge: f.deadMinAge, PerContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepNeeded), PerNode: max(orOff(f.dead, 1), 0),
 		}),
 		agent.WithLogRotation(agent.LogRotation{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
 		agent.WithImagePulls(cri.Pulls{AtOnce: f.parallelPulls, PerSec: orOff(f.registryQPS, -1), Burst: f.registryBurst}),

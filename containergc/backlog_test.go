@@ -1,0 +1,186 @@
+package containergc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// CG-1, RT-18: removing 20,000 dead containers takes minutes, at a pace that
+// leaves the runtime to others. Nobody waits for the end of it: neither a pod
+// that goes meanwhile, nor eviction, which needs the disk now.
+func TestNobodyWaitsForTheBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, stands := crowded(20_000), standings{}
+		var mu sync.Mutex
+		c := collector(t, containergc.Config{Containers: n, Standing: func(uid types.UID) containergc.Standing {
+			mu.Lock()
+			defer mu.Unlock()
+			return stands[uid]
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		c.Poke()
+		time.Sleep(10 * time.Second)
+		before := n.left()
+		assert.InDelta(t, 20_000-9.5*50, before, 5, "at its pace")
+
+		n.mu.Lock()
+		n.pods["u2"] = &runtime.Pod{UID: "u2", Sandboxes: []runtime.Sandbox{box("s2", 0, runtime.SandboxNotReady)}}
+		n.mu.Unlock()
+		mu.Lock()
+		stands["u2"] = containergc.Gone
+		mu.Unlock()
+		c.Poke()
+		time.Sleep(time.Second)
+		n.mu.Lock()
+		assert.True(t, n.gone["s2"], "a pod that is gone goes within a second")
+		n.mu.Unlock()
+
+		// Pods that keep ending ask again and again: the backlog gets shorter all the same.
+		before = n.left()
+		looks := n.listed()
+		for range 1000 {
+			c.Poke()
+			time.Sleep(10 * time.Millisecond)
+		}
+		assert.Less(t, n.left(), before-400)
+		assert.Less(t, n.listed(), looks+25, "and is planned anew twice a second, not for each")
+
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		require.NoError(t, c.Reclaim(t.Context()))
+		assert.LessOrEqual(t, time.Since(began), 20*time.Millisecond, "all of it, at once")
+		assert.Equal(t, 1, n.left())
+		cancel()
+		require.NoError(t, <-ended)
+		assert.Zero(t, n.twice)
+	})
+}
+
+// killed is a runtime whose caller dies during a call: before it had its effect,
+// or after. As every goroutine of a process ends where it is, so does the caller.
+type killed struct {
+	*node
+
+	calls, at int // dies in call number at, if that is not 0
+	after     bool
+}
+
+func (k *killed) die(call func() error) error {
+	if k.calls++; k.calls != k.at {
+		return call()
+	}
+	if k.after {
+		_ = call()
+	}
+	goruntime.Goexit()
+	return nil
+}
+
+func (k *killed) RemoveContainer(ctx context.Context, id string) error {
+	return k.die(func() error { return k.node.RemoveContainer(ctx, id) })
+}
+
+func (k *killed) RemoveSandbox(ctx context.Context, id string) error {
+	return k.die(func() error { return k.node.RemoveSandbox(ctx, id) })
+}
+
+// CG-1, CG-2: killed in any call, a collection is taken up by the next process,
+// which removes what is left, nothing again, and all the logs.
+func TestCollectionAfterACrash(t *testing.T) {
+	for at := 1; ; at++ {
+		died := false
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("call %d, after it: %v", at, after), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { died = crash(t, at, after) })
+			})
+		}
+		if !died {
+			require.Equal(t, 6, at, "three containers, one of the pod that is gone, its sandbox")
+			return
+		}
+	}
+}
+
+func crash(t *testing.T, at int, after bool) (died bool) {
+	dir := t.TempDir()
+	n := crowded(4)
+	n.pods["u2"] = &runtime.Pod{
+		UID: "u2", Namespace: "ns", Name: "job", Sandboxes: []runtime.Sandbox{box("d", 0, runtime.SandboxNotReady)},
+		Containers: []runtime.Container{ctr("d0", "a", "d", 0, runtime.Exited, 50)},
+	}
+	log := func(folder string, attempt int) string {
+		path := filepath.Join(dir, folder, "a", fmt.Sprint(attempt, ".log"))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		for _, name := range []string{path, path + ".20260101-000000.gz"} {
+			require.NoError(t, os.WriteFile(name, []byte("x"), 0o600))
+		}
+		return path
+	}
+	var logs []string
+	for i := range 4 {
+		logs = append(logs, log("ns_web_u1", i))
+	}
+	log("ns_job_u2", 0)
+	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Standing: standings{"u2": containergc.Gone}.of}
+
+	former := collector(t, cfg)
+	died = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := former.Collect(t.Context())
+		assert.NoError(t, err)
+		died = false
+	}()
+	<-done
+	cfg.Containers = n
+	cfg.Hooks.Removed = func(r containergc.Removal, _ time.Duration, err error) { assert.NoError(t, err, "%+v", r) }
+	_, err := collector(t, cfg).Collect(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 1, n.left())
+	assert.NotContains(t, n.pods, types.UID("u2"))
+	assert.Zero(t, n.twice, "nothing is removed again")
+	assert.FileExists(t, logs[3])
+	for _, path := range logs[:3] {
+		left, err := filepath.Glob(path + "*")
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	}
+	assert.NoDirExists(t, filepath.Join(dir, "ns_job_u2"))
+	return died
+}
+
+// A log that does not go keeps no container: the error is told, and the runtime
+// is rid of it.
+func TestALogThatStays(t *testing.T) {
+	dir := t.TempDir()
+	stuck := filepath.Join(dir, "ns_web_u1", "a", "0.log")
+	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a folder that is not empty
+	n := crowded(2)
+	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, Standing: standings{}.of})
+	_, err := c.Collect(t.Context())
+	require.ErrorContains(t, err, "remove the log of container c0")
+	assert.Equal(t, 1, n.left())
+	boom := errors.New("boom")
+	n = crowded(2)
+	n.fail["c0"] = boom
+	_, err = collector(t, containergc.Config{Containers: n, Standing: standings{}.of}).Collect(t.Context())
+	require.ErrorIs(t, err, boom)
+}

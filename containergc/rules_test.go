@@ -1,0 +1,163 @@
+package containergc_test
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// CG-1, CG-2: random nodes against the rules, one by one.
+func TestPlanKeepsItsRules(t *testing.T) {
+	for seed := range uint64(5000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		pods, stands := randomNode(rnd)
+		r := rules{
+			t: t, seed: seed, pods: pods, stands: stands, short: rnd.IntN(4) == 0,
+			policy: containergc.Policy{MinAge: time.Duration(rnd.IntN(3)) * 10 * time.Minute, PerContainer: rnd.IntN(6) - 2, PerNode: rnd.IntN(12)},
+		}
+		r.plan = containergc.Plan(pods, stands.of, r.policy, r.short, t0)
+		require.Equal(t, r.plan, containergc.Plan(pods, stands.of, r.policy, r.short, t0), "seed %d", seed)
+		r.going = map[string]bool{}
+		for _, id := range ids(r.plan) {
+			require.False(t, r.going[id], "seed %d: %s twice", seed, id)
+			r.going[id] = true
+		}
+		for i := range pods {
+			for j := range pods[i].Containers {
+				r.container(&pods[i], &pods[i].Containers[j])
+			}
+			for j := range pods[i].Sandboxes {
+				r.sandbox(&pods[i], &pods[i].Sandboxes[j])
+			}
+		}
+		r.node()
+		r.order()
+	}
+}
+
+// rules are what a plan is held against. They say it the long way.
+type rules struct {
+	t      *testing.T
+	seed   uint64
+	pods   []runtime.Pod
+	stands standings
+	policy containergc.Policy
+	short  bool
+	plan   []containergc.Removal
+	going  map[string]bool
+
+	spared, taken []*runtime.Container // dead ones that the node's limit alone decides on
+	left          int                  // dead ones that stay of pods that are told of
+}
+
+func (r *rules) whole(pod *runtime.Pod) bool {
+	s := r.stands[pod.UID]
+	return s == containergc.Gone || r.short && s == containergc.Ended
+}
+
+func (r *rules) old(made time.Time) bool { return r.short || t0.Sub(made) >= r.policy.MinAge }
+
+func (r *rules) container(pod *runtime.Pod, c *runtime.Container) {
+	goes, is := r.going[c.ID], func(want bool, why string) {
+		require.Equal(r.t, want, r.going[c.ID], "seed %d: container %s of %+v: %s", r.seed, c.ID, r.policy, why)
+	}
+	switch {
+	case c.State == runtime.Running || c.State == runtime.Unknown:
+		is(false, "it may be alive")
+		return
+	case r.whole(pod):
+		is(true, "its pod is gone")
+		return
+	case c.State == runtime.Created:
+		is(r.old(c.Created) && c.SandboxID != newestSandbox(pod).ID, "it never starts if its sandbox is no more")
+		return
+	}
+	nth, runs := 0, false
+	for i := range pod.Containers {
+		o := &pod.Containers[i]
+		if o.Name == c.Name && o.Attempt >= c.Attempt && o.State == runtime.Exited {
+			nth++
+		}
+		runs = runs || o.Name == c.Name && o.Attempt > c.Attempt && o.State == runtime.Running
+	}
+	if !goes {
+		r.left++
+	}
+	switch keep := r.policy.PerContainer; {
+	case !r.old(c.Created):
+		is(false, "it is young")
+	case keep >= 0 && nth > max(keep, 1):
+		is(true, "one too many of its name")
+	case keep == containergc.KeepNeeded && (nth > 1 || runs):
+		is(true, "it decides nothing any more")
+	case nth == 1:
+		is(false, "it is the last of its name")
+	case goes:
+		r.taken = append(r.taken, c)
+	default:
+		r.spared = append(r.spared, c)
+	}
+}
+
+func newestSandbox(pod *runtime.Pod) *runtime.Sandbox {
+	s := slices.MaxFunc(pod.Sandboxes, func(a, b runtime.Sandbox) int { return cmp.Compare(a.Attempt, b.Attempt) })
+	return &s
+}
+
+func (r *rules) sandbox(pod *runtime.Pod, s *runtime.Sandbox) {
+	want := s.State != runtime.SandboxReady && (r.whole(pod) || r.old(s.Created) && s.ID != newestSandbox(pod).ID)
+	for i := range pod.Containers {
+		if c := &pod.Containers[i]; c.SandboxID == s.ID && !r.going[c.ID] {
+			want = false
+		}
+	}
+	require.Equal(r.t, want, r.going[s.ID], "seed %d: sandbox %s", r.seed, s.ID)
+}
+
+// node holds the limit of the whole node: no more stay than there may if any can
+// be spared, no more go than it takes, and the oldest do.
+func (r *rules) node() {
+	if r.policy.PerNode == 0 {
+		require.Empty(r.t, r.taken, "seed %d: there is no limit", r.seed)
+	}
+	if r.policy.PerNode > 0 && r.left > r.policy.PerNode {
+		require.Empty(r.t, r.spared, "seed %d: %d stay of %d", r.seed, r.left, r.policy.PerNode)
+	}
+	if len(r.taken) > 0 {
+		require.GreaterOrEqual(r.t, r.left, r.policy.PerNode, "seed %d: more go than it takes", r.seed)
+	}
+	for _, gone := range r.taken {
+		for _, c := range r.spared {
+			require.False(r.t, c.Created.Before(gone.Created), "seed %d: %s is older than %s", r.seed, c.ID, gone.ID)
+		}
+	}
+}
+
+// order: what is gone before the rest, containers before sandboxes, the oldest
+// first.
+func (r *rules) order() {
+	rank := func(x containergc.Removal) (int, time.Time) {
+		n, made := 2, time.Time{}
+		if r.whole(x.Pod) {
+			n = 0
+		}
+		if x.Container == nil {
+			return n + 1, x.Sandbox.Created
+		}
+		made = x.Container.Created
+		return n, made
+	}
+	for i := 1; i < len(r.plan); i++ {
+		a, madeA := rank(r.plan[i-1])
+		b, madeB := rank(r.plan[i])
+		require.LessOrEqual(r.t, a, b, "seed %d: at %d", r.seed, i)
+		require.False(r.t, a == b && madeB.Before(madeA), "seed %d: at %d the younger goes first", r.seed, i)
+	}
+}
