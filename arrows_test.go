@@ -31,6 +31,7 @@ var arrows = map[string][]string{
 	"probe":                   {"podspec", "runtime"},
 	"probe/grpchealth":        {},
 	"admission":               {"podspec"},
+	"userns":                  {"runtime"},
 	"volume":                  {"podspec", "runtime"},
 	"cgroup":                  {"podspec"},
 	"stats":                   {"podspec", "runtime"},
@@ -90,7 +91,7 @@ func TestEachPackageHasOnePackageComment(t *testing.T) {
 // runtime of another kind costs what it does and nothing more.
 func TestModelsAndPartsDoWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
-		"./pleg", "./podcache", "./status", "./probe", "./volume", "./admission", "./imagegc", "./containergc").Output()
+		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {

@@ -24,6 +24,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
+	"github.com/sublet-dev/agent/userns"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -139,6 +140,9 @@ func (a *Agent) makeSyncer() error {
 			Name: a.nodeName, IPs: a.node.IPs, Allocatable: a.node.Allocatable,
 			ResolvConf: a.node.ResolvConf, ClusterDNS: a.node.ClusterDNS, Domain: a.node.Domain,
 		},
+	}
+	if cfg.UserIDs, err = userns.New(userns.Config{PodsDir: a.path(podsFolder), Etc: os.DirFS("/etc")}); err != nil {
+		return err
 	}
 	if !a.node.NoCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{

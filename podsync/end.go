@@ -127,12 +127,8 @@ func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
 }
 
 func (s *Syncer) removeFolders(pod *corev1.Pod, logsToo bool) error {
-	dir, err := podDir(s.cfg.PodsDir, pod.UID)
-	if err != nil {
+	if err := s.removeDir(pod.UID); err != nil {
 		return err
-	}
-	if err := removeTree(dir); err != nil {
-		return fmt.Errorf("remove pod folder: %w", err)
 	}
 	if !logsToo {
 		return nil
@@ -143,6 +139,21 @@ func (s *Syncer) removeFolders(pod *corev1.Pod, logsToo bool) error {
 	}
 	if err := removeTree(logs); err != nil {
 		return fmt.Errorf("remove log folder: %w", err)
+	}
+	return nil
+}
+
+// removeDir removes the pod's own folder, and gives back the ids that stood in it.
+func (s *Syncer) removeDir(uid types.UID) error {
+	dir, err := podDir(s.cfg.PodsDir, uid)
+	if err != nil {
+		return err
+	}
+	if err := removeTree(dir); err != nil {
+		return fmt.Errorf("remove pod folder: %w", err)
+	}
+	if s.cfg.UserIDs != nil {
+		s.cfg.UserIDs.Release(uid)
 	}
 	return nil
 }
@@ -210,15 +221,14 @@ func (s *Syncer) Leftovers() ([]types.UID, error) {
 // Discard gives back what a former process left of a pod of which nothing is
 // known any more but its UID: volumes, cgroup and folder.
 func (s *Syncer) Discard(ctx context.Context, uid types.UID) error {
-	dir, err := podDir(s.cfg.PodsDir, uid)
-	if err != nil {
+	if _, err := podDir(s.cfg.PodsDir, uid); err != nil {
 		return err
 	}
 	if err := s.giveBack(ctx, uid); err != nil {
 		return err
 	}
-	if err := removeTree(dir); err != nil {
-		return fmt.Errorf("remove pod folder: %w", err)
+	if err := s.removeDir(uid); err != nil {
+		return err
 	}
 	s.forget(uid)
 	return nil

@@ -52,6 +52,15 @@ type Cgroups interface {
 	Remove(ctx context.Context, uid types.UID) error
 }
 
+// UserIDs sets aside the ids of pods' user namespaces.
+type UserIDs interface {
+	// Ensure returns the ids of a pod, whose folder exists; the same ones until
+	// they are given back.
+	Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error)
+	// Release gives them back, once the pod's folder is gone.
+	Release(uid types.UID)
+}
+
 // Probes runs the probes of a pod's containers.
 type Probes interface {
 	Add(pod *corev1.Pod)
@@ -90,6 +99,7 @@ type Config struct {
 	Ender    Ender           // ends pods past their active deadline; default: they run on
 	Volumes  Volumes         // default: none; a pod with volumes is an error
 	Cgroups  Cgroups         // default: the runtime chooses
+	UserIDs  UserIDs         // default: none; the runtime refuses a pod with hostUsers false
 	Probes   Probes          // default: every probe counts as passed
 	Objects  podspec.Objects // default: there are none
 	BackOff  runtime.BackOff // default: runtime's

@@ -21,6 +21,7 @@ const (
 	reasonNetwork    = "NetworkNotReady"
 	reasonCgroup     = "FailedCreatePodContainer"
 	reasonFolder     = "FailedCreatePodDirectory"
+	reasonUsers      = "FailedUserNamespace"
 	reasonVolume     = "FailedMount"
 	reasonPullSecret = "FailedToRetrieveImagePullSecret"
 )
@@ -211,6 +212,11 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m 
 	}
 	if m.Dir, m.LogDir, err = s.folders(pod); err != nil {
 		return m, reasonFolder, err
+	}
+	if s.cfg.UserIDs != nil && !podspec.UsesHostUsers(pod) {
+		if m.UserIDs, m.GroupIDs, err = s.cfg.UserIDs.Ensure(pod.UID); err != nil {
+			return m, reasonUsers, fmt.Errorf("ids for hostUsers false: %w", err)
+		}
 	}
 	if s.cfg.Cgroups != nil {
 		if m.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {

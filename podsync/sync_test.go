@@ -92,6 +92,13 @@ func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
 }
 func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }
 
+type userIDs struct{ *node }
+
+func (u userIDs) Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error) {
+	return []runtime.IDMapping{{Host: 65536, Length: 1000}}, []runtime.IDMapping{{Host: 131072, Length: 1000}}, u.step("ids of " + string(uid))
+}
+func (u userIDs) Release(uid types.UID) { _ = u.step("release ids of " + string(uid)) }
+
 type objects map[podspec.Ref]podspec.Object
 
 func (o objects) Object(_ context.Context, r podspec.Ref) (podspec.Object, error) {

@@ -151,6 +151,9 @@ func (t *turn) volumeImages(ctx context.Context, spec *corev1.Container) (map[st
 		if !ok || volume.Image == "" || ids[vm.Name] != "" {
 			continue
 		}
+		if err := t.translator().hasImageVolumes(vm.Name); err != nil {
+			return nil, err // before the image is fetched for nothing
+		}
 		image, err := t.image(ctx, wanted{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
 		if err != nil {
 			return nil, fmt.Errorf("volume %q: %w", vm.Name, err)

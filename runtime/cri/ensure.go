@@ -36,7 +36,7 @@ func (t *turn) prefetch(ctx context.Context, plan []runtime.Action) {
 		if spec := t.spec(a.Container); a.Verb == runtime.StartContainer && spec != nil {
 			t.fetch(ctx, wanted{spec.Image, spec.ImagePullPolicy})
 			for _, vm := range spec.VolumeMounts {
-				if volume := t.m.Volumes[vm.Name]; volume.Image != "" {
+				if volume := t.m.Volumes[vm.Name]; volume.Image != "" && t.translator().hasImageVolumes(vm.Name) == nil {
 					t.fetch(ctx, wanted{volume.Image, t.volumePolicy(vm.Name)})
 				}
 			}

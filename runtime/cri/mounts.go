@@ -48,6 +48,9 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 		UidMappings: tr.mountIDs(tr.m.UserIDs), GidMappings: tr.mountIDs(tr.m.GroupIDs),
 	}
 	if volume.Image != "" {
+		if err := tr.hasImageVolumes(vm.Name); err != nil {
+			return nil, err
+		}
 		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
 		m.UidMappings, m.GidMappings = nil, nil
 		m.Image = &v1.ImageSpec{Image: firstOf(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image}
@@ -65,6 +68,15 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 	vm.SubPath, vm.SubPathExpr = subPath, ""
 	m.HostPath, err = tr.m.SubPath(ctx, spec.Name, index, vm)
 	return m, err
+}
+
+// hasImageVolumes refuses a volume of a kind that the runtime is known not to have.
+func (tr *translator) hasImageVolumes(name string) error {
+	if tr.features == nil || !tr.features.noImageVolumes {
+		return nil
+	}
+	index := slices.IndexFunc(tr.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	return fmt.Errorf("spec.volumes[%d].image: %s has no image volumes: %w", index, tr.features.name(), runtime.ErrUnsupported)
 }
 
 func (tr *translator) mountIDs(ids []runtime.IDMapping) []*v1.IDMapping {

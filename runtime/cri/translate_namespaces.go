@@ -25,8 +25,8 @@ func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
 	if podspec.UsesHostUsers(tr.pod) {
 		return out, nil
 	}
-	if tr.features != nil && tr.features.told && !tr.features.userNamespaces[runtimeHandler(tr.pod)] {
-		return nil, fmt.Errorf("hostUsers false: the runtime has no user namespaces: %w", runtime.ErrUnsupported)
+	if err := tr.hasUserNamespaces(); err != nil {
+		return nil, err
 	}
 	if len(tr.m.UserIDs) == 0 || len(tr.m.GroupIDs) == 0 {
 		return nil, fmt.Errorf("hostUsers false: there are no ids set aside for the pod: %w", runtime.ErrUnsupported)
@@ -35,6 +35,22 @@ func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
 		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.m.UserIDs), Gids: idMappings(tr.m.GroupIDs),
 	}
 	return out, nil
+}
+
+// hasUserNamespaces: a runtime that does not know of user namespaces runs the pod
+// with the node's ids and says nothing, so that only its word counts.
+func (tr *translator) hasUserNamespaces() error {
+	handler := runtimeHandler(tr.pod)
+	switch f := tr.features; {
+	case f == nil:
+		return fmt.Errorf("hostUsers false: the runtime has not told yet whether it has user namespaces: %w", runtime.ErrNotReady)
+	case f.userNamespaces[handler]:
+		return nil
+	case handler == "":
+		return fmt.Errorf("hostUsers false: %s has no user namespaces: %w", f.name(), runtime.ErrUnsupported)
+	default:
+		return fmt.Errorf("hostUsers false: runtime handler %q of %s has no user namespaces: %w", handler, f.name(), runtime.ErrUnsupported)
+	}
 }
 
 func nodeOrPod(node bool) v1.NamespaceMode {

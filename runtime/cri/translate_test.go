@@ -33,7 +33,10 @@ type fixture struct {
 	Node     Node
 	Features *struct {
 		RecursiveReadOnly map[string]bool
+		UserNamespaces    map[string]bool
 		GroupsPolicy      bool
+		Runtime           string
+		NoImageVolumes    bool
 	}
 	Materials runtime.Materials
 	Objects   []struct {
@@ -91,7 +94,10 @@ func (f *fixture) translator(t *testing.T) *translator {
 	}
 	tr := &translator{node: f.Node, pod: &f.Pod, m: m}
 	if f.Features != nil {
-		tr.features = &features{recursiveReadOnly: f.Features.RecursiveReadOnly, groupsPolicy: f.Features.GroupsPolicy}
+		tr.features = &features{
+			recursiveReadOnly: f.Features.RecursiveReadOnly, userNamespaces: f.Features.UserNamespaces,
+			groupsPolicy: f.Features.GroupsPolicy, runtime: f.Features.Runtime, noImageVolumes: f.Features.NoImageVolumes,
+		}
 	}
 	return tr
 }

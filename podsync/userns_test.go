@@ -1,0 +1,76 @@
+package podsync_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func withUserNamespace() *corev1.Pod {
+	p, no := pod(), false
+	p.Spec.HostUsers = &no
+	return p
+}
+
+// A pod with a user namespace has its ids before anything else of it is made,
+// and keeps them until its folder, in which they are written down, is gone.
+func TestIDsOfAUserNamespace(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	cfg.UserIDs = userIDs{n}
+	s := newSyncer(t, cfg)
+	_, err := s.Sync(t.Context(), withUserNamespace(), runtime.Pod{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"status", "ids of uid-1", "cgroup", "mount", "probes", "apply"}, n.trace)
+	require.Equal(t, []runtime.IDMapping{{Host: 65536, Length: 1000}}, n.material.UserIDs)
+	require.Equal(t, []runtime.IDMapping{{Host: 131072, Length: 1000}}, n.material.GroupIDs)
+
+	n.fail = map[string]error{"unmount": errors.New("busy")}
+	require.Error(t, s.Finish(t.Context(), withUserNamespace(), runtime.Ending{}))
+	require.NotContains(t, n.trace, "release ids of uid-1")
+	n.fail = nil
+	require.NoError(t, s.Finish(t.Context(), withUserNamespace(), runtime.Ending{}))
+	require.Contains(t, n.trace, "release ids of uid-1")
+	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
+}
+
+func TestAPodOfTheNodesUsersNeedsNoIDs(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	cfg := config(t, n)
+	cfg.UserIDs = userIDs{n}
+	_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.False(t, slices.Contains(n.trace, "ids of uid-1"))
+	require.Empty(t, n.material.UserIDs)
+}
+
+func TestAPodWithoutIDsWaits(t *testing.T) {
+	n := &node{phase: corev1.PodPending, fail: map[string]error{"ids of uid-1": errors.New("used up")}}
+	cfg := config(t, n)
+	cfg.UserIDs = userIDs{n}
+	_, err := newSyncer(t, cfg).Sync(t.Context(), withUserNamespace(), runtime.Pod{})
+	require.ErrorContains(t, err, "hostUsers")
+	require.ErrorContains(t, err, "used up")
+	require.NotContains(t, n.trace, "apply")
+	require.Equal(t, "FailedUserNamespace", n.events[0].Reason)
+}
+
+// What a former process left of a pod is given back with its folder.
+func TestDiscardGivesIDsBack(t *testing.T) {
+	n := &node{}
+	cfg := config(t, n)
+	cfg.UserIDs = userIDs{n}
+	s := newSyncer(t, cfg)
+	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-7"), 0o700))
+	require.NoError(t, s.Discard(t.Context(), "uid-7"))
+	require.Equal(t, []string{"unmount", "remove cgroup", "release ids of uid-7"}, n.trace)
+	require.ErrorIs(t, s.Discard(t.Context(), ".."), podsync.ErrUnsafeName)
+}

@@ -1,0 +1,45 @@
+package cri
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestRuntimesOlderThanImageVolumes(t *testing.T) {
+	for _, c := range []struct {
+		name, version string
+		older         bool
+	}{
+		{"containerd", "1.6.20~ds1", true},
+		{"containerd", "v1.7.29", true},
+		{"containerd", "v2.0.5", true},
+		{"containerd", "v2.1.0-rc.1", false},
+		{"containerd", "v2.4.2", false},
+		{"containerd", "3.0.0", false},
+		{"containerd", "abcdef0", false},
+		{"cri-o", "1.30.4", true},
+		{"cri-o", "1.31.0", false},
+		{"someone's own", "0.1", false},
+		{"containerd", "", false},
+	} {
+		f := featuresOf(&v1.VersionResponse{RuntimeName: c.name, RuntimeVersion: c.version}, &v1.StatusResponse{})
+		assert.Equal(t, c.older, f.noImageVolumes, "%s %s", c.name, c.version)
+	}
+}
+
+func TestFeaturesByHandler(t *testing.T) {
+	f := featuresOf(&v1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, &v1.StatusResponse{
+		Features: &v1.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		RuntimeHandlers: []*v1.RuntimeHandler{
+			{Features: &v1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}},
+			{Name: "new", Features: &v1.RuntimeHandlerFeatures{UserNamespaces: true}},
+		},
+	})
+	assert.Equal(t, &features{
+		recursiveReadOnly: map[string]bool{"": true, "new": false}, userNamespaces: map[string]bool{"": false, "new": true},
+		groupsPolicy: true, runtime: "containerd v2.4.2",
+	}, f)
+	assert.Equal(t, "the runtime", (*features)(nil).name())
+}

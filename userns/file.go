@@ -1,0 +1,118 @@
+package userns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	fileName = "userns"
+	maxFile  = 4 << 10
+)
+
+// file is what a pod's file holds, in the kubelet's form.
+type file struct {
+	Users  []mapping `json:"uidMappings"`
+	Groups []mapping `json:"gidMappings"`
+}
+
+type mapping struct {
+	Host      uint32 `json:"hostId"`
+	Container uint32 `json:"containerId"`
+	Length    uint32 `json:"length"`
+}
+
+// parse returns the index of the range that a file tells of.
+func parse(b []byte) (index uint32, err error) {
+	var f file
+	if err := json.Unmarshal(b, &f); err != nil {
+		return 0, err
+	}
+	if len(f.Users) != 1 || !slices.Equal(f.Users, f.Groups) {
+		return 0, errors.New("users and groups are not one and the same range")
+	}
+	switch m := f.Users[0]; {
+	case m.Length != Length || m.Container != 0:
+		return 0, fmt.Errorf("the range is not of %d ids from 0 on", Length)
+	default:
+		return m.Host / Length, fits(m.Host, 1)
+	}
+}
+
+// write makes a pod's file. It is there whole or not at all.
+func write(podsDir string, uid types.UID, index uint32) error {
+	ids := []mapping{{Host: index * Length, Length: Length}}
+	b, err := json.Marshal(file{Users: ids, Groups: ids})
+	if err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(podsDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // only looked through
+	name := path.Join(string(uid), fileName)
+	f, err := dir.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	// After a power cut the name must not stand over an empty file.
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return dir.Rename(name+".new", name)
+}
+
+// readAll hands on what the pods' files tell. It goes on where one cannot be
+// understood and joins the errors.
+func readAll(podsDir string, found func(uid types.UID, index uint32) error) error {
+	dir, err := os.OpenRoot(podsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // only looked through
+	pods, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range pods {
+		if !p.IsDir() {
+			continue
+		}
+		index, err := read(dir, path.Join(p.Name(), fileName))
+		if err == nil {
+			err = found(types.UID(p.Name()), index)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("ids of pod %s: %w", p.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func read(dir *os.Root, name string) (index uint32, err error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return 0, err
+	}
+	return parse(b)
+}

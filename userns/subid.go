@@ -1,0 +1,76 @@
+package userns
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// owner is the user whose subordinate ids pods get, as with a kubelet.
+const owner = "kubelet"
+
+const maxSubIDs = 1 << 20
+
+// granted returns the ids that may be given: those of the node's files, or where
+// they say nothing the configuration's.
+func granted(cfg Config) (first, pods uint32, err error) {
+	if cfg.Etc == nil {
+		return cfg.First, uint32(cfg.Pods), nil
+	}
+	users, err := subIDs(cfg.Etc, "subuid")
+	if err != nil {
+		return 0, 0, err
+	}
+	groups, err := subIDs(cfg.Etc, "subgid")
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case users != groups:
+		return 0, 0, fmt.Errorf("/etc/subuid and /etc/subgid grant %s different ids", owner)
+	case users == subRange{}:
+		return cfg.First, uint32(cfg.Pods), nil
+	}
+	if err := fits(users.first, int64(users.count/Length)); err != nil {
+		return 0, 0, fmt.Errorf("/etc/subuid: what it grants %s: %w", owner, err)
+	}
+	return users.first, users.count / Length, nil
+}
+
+type subRange struct{ first, count uint32 }
+
+// subIDs reads what a file of lines user:first:count grants the owner. No file,
+// or no line, is no grant.
+func subIDs(etc fs.FS, name string) (got subRange, err error) {
+	f, err := etc.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return got, nil
+	}
+	if err != nil {
+		return got, fmt.Errorf("subordinate ids: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	lines := bufio.NewScanner(io.LimitReader(f, maxSubIDs))
+	for lines.Scan() {
+		fields := strings.Split(strings.TrimSpace(lines.Text()), ":")
+		if fields[0] != owner {
+			continue
+		}
+		if got != (subRange{}) {
+			return got, fmt.Errorf("/etc/%s grants %s more than one range", name, owner)
+		}
+		if len(fields) != 3 {
+			return got, fmt.Errorf("/etc/%s: the line of %s is not user:first:count", name, owner)
+		}
+		first, err1 := strconv.ParseUint(fields[1], 10, 32)
+		count, err2 := strconv.ParseUint(fields[2], 10, 32)
+		if err := errors.Join(err1, err2); err != nil || count == 0 {
+			return got, fmt.Errorf("/etc/%s: the line of %s is not user:first:count", name, owner)
+		}
+		got = subRange{uint32(first), uint32(count)}
+	}
+	return got, lines.Err()
+}

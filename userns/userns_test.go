@@ -1,0 +1,290 @@
+package userns
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+type node struct {
+	*Allocator
+	t   *testing.T
+	dir string
+}
+
+func newNode(t *testing.T, pods int) *node {
+	n := &node{t: t, dir: t.TempDir()}
+	n.restart(pods)
+	return n
+}
+
+// restart is a new process on the same disk.
+func (n *node) restart(pods int) {
+	a, err := New(Config{PodsDir: n.dir, Pods: pods})
+	require.NoError(n.t, err)
+	n.Allocator = a
+}
+
+func (n *node) path(uid string) string { return filepath.Join(n.dir, uid, "userns") }
+
+func (n *node) ensure(uid string) (uint32, error) {
+	require.NoError(n.t, os.MkdirAll(filepath.Join(n.dir, uid), 0o700))
+	users, groups, err := n.Ensure(types.UID(uid))
+	if err != nil {
+		return 0, err
+	}
+	require.Len(n.t, users, 1)
+	require.Equal(n.t, users, groups)
+	require.Zero(n.t, users[0].Container)
+	require.EqualValues(n.t, 65536, users[0].Length)
+	return users[0].Host, nil
+}
+
+func (n *node) must(uid string) uint32 {
+	n.t.Helper()
+	host, err := n.ensure(uid)
+	require.NoError(n.t, err)
+	return host
+}
+
+func (n *node) remove(uid string) {
+	require.NoError(n.t, os.RemoveAll(filepath.Join(n.dir, uid)))
+	n.Release(types.UID(uid))
+}
+
+func TestPodsHaveIDsOfTheirOwn(t *testing.T) {
+	n := newNode(t, 3)
+	a, b := n.must("a"), n.must("b")
+	assert.Equal(t, []uint32{65536, 131072}, []uint32{a, b})
+	assert.Equal(t, a, n.must("a"), "asked again, the same")
+	n.remove("a")
+	assert.EqualValues(t, 3*65536, n.must("c"), "what was given back rests")
+	assert.Equal(t, a, n.must("d"), "until there is nothing else")
+	_, err := n.ensure("e")
+	require.ErrorIs(t, err, ErrUsedUp)
+	n.Release("never seen")
+	n.remove("b")
+	assert.Equal(t, b, n.must("e"))
+}
+
+func TestIDsAreKeptAcrossRestarts(t *testing.T) {
+	n := newNode(t, 4)
+	a, b := n.must("a"), n.must("b")
+	text, err := os.ReadFile(n.path("b"))
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],
+		"gidMappings":[{"hostId":131072,"containerId":0,"length":65536}]}`, string(text))
+	info, err := os.Stat(n.path("b"))
+	require.NoError(t, err)
+	assert.Equal(t, fs.FileMode(0o600), info.Mode())
+	n.restart(4)
+	c := n.must("c")
+	assert.NotContains(t, []uint32{a, b}, c)
+	assert.Equal(t, b, n.must("b"))
+	n.remove("b")
+	n.restart(4)
+	assert.Equal(t, b, n.must("d"), "a pod whose folder is gone has none")
+}
+
+// A file that was not finished is no file.
+func TestACrashWhileTheFileIsWritten(t *testing.T) {
+	n := newNode(t, 4)
+	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "a"), 0o700))
+	require.NoError(t, os.WriteFile(n.path("a")+".new", []byte(`{"uidMap`), 0o600))
+	assert.EqualValues(t, 65536, n.must("b"))
+	assert.EqualValues(t, 131072, n.must("a"))
+}
+
+func TestAFileThatCannotBeKeptGivesNoIDs(t *testing.T) {
+	n := newNode(t, 1)
+	_, _, err := n.Ensure("no-folder")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	assert.EqualValues(t, 65536, n.must("a"), "and they are still free")
+}
+
+// As long as it is not clear what is taken, who has ids keeps them and nobody
+// gets new ones.
+func TestFilesThatCannotBeUnderstood(t *testing.T) {
+	ids := func(host, container, length int) string {
+		m := fmt.Sprintf(`[{"hostId":%d,"containerId":%d,"length":%d}]`, host, container, length)
+		return `{"uidMappings":` + m + `,"gidMappings":` + m + `}`
+	}
+	for name, text := range map[string]string{
+		"empty":                  "",
+		"not JSON":               "65536",
+		"nobody's":               "{}",
+		"groups differ":          `{"uidMappings":[{"hostId":65536,"length":65536}],"gidMappings":[{"hostId":131072,"length":65536}]}`,
+		"too short":              ids(65536, 0, 1000),
+		"not from 0":             ids(65536, 1, 65536),
+		"not aligned":            ids(65537, 0, 65536),
+		"the node's own":         ids(0, 0, 65536),
+		"beyond the last":        ids(1<<32-65536, 0, 65536),
+		"another pod's":          ids(65536, 0, 65536),
+		"larger than any number": ids(1<<40, 0, 65536),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 8)
+			mine := n.must("a")
+			require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "b"), 0o700))
+			require.NoError(t, os.WriteFile(n.path("b"), []byte(text), 0o600))
+			n.restart(8)
+			_, err := n.ensure("new")
+			require.ErrorIs(t, err, ErrNotClear)
+			assert.ErrorContains(t, err, "b", "the culprit is named")
+			assert.Equal(t, mine, n.must("a"))
+			require.NoError(t, os.RemoveAll(filepath.Join(n.dir, "b")))
+			assert.NotEqual(t, mine, n.must("new"), "clear again once it is gone")
+		})
+	}
+}
+
+func TestNoLinkLeadsOutOfThePodsFolder(t *testing.T) {
+	n := newNode(t, 4)
+	outside := t.TempDir()
+	require.NoError(t, os.Symlink(outside, filepath.Join(n.dir, "a")))
+	_, _, err := n.Ensure("a")
+	require.Error(t, err)
+	entries, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+	for _, uid := range []types.UID{"", ".", "..", "a/b", "a\x00"} {
+		_, _, err := n.Ensure(uid)
+		assert.ErrorContains(t, err, "not usable in a path", "%q", uid)
+	}
+}
+
+func TestSubordinateIDs(t *testing.T) {
+	for name, c := range map[string]struct {
+		uid, gid string
+		first    uint32
+		wrong    string
+	}{
+		"no files":          {"-", "-", 65536, ""},
+		"nothing for it":    {"me:100000:65536\n", "me:100000:65536\n", 65536, ""},
+		"a grant":           {"me:100000:65536\nkubelet:6553600:131072\n", "kubelet:6553600:131072\n", 6553600, ""},
+		"groups lack it":    {"kubelet:65536:65536\n", "", 0, "different ids"},
+		"groups differ":     {"kubelet:65536:65536\n", "kubelet:131072:65536\n", 0, "different ids"},
+		"two grants":        {"kubelet:65536:65536\nkubelet:131072:65536\n", "", 0, "more than one"},
+		"not aligned":       {"kubelet:100000:65536\n", "kubelet:100000:65536\n", 0, "not a multiple"},
+		"too few":           {"kubelet:65536:1000\n", "kubelet:65536:1000\n", 0, "no ids for 0 pods"},
+		"the node's own":    {"kubelet:0:65536\n", "kubelet:0:65536\n", 0, "not a multiple"},
+		"too many":          {"kubelet:65536:4294967295\n", "kubelet:65536:4294967295\n", 0, "no ids for 65535 pods"},
+		"not a line of ids": {"kubelet:x:65536\n", "", 0, "not user:first:count"},
+		"half a line":       {"kubelet:65536\n", "", 0, "not user:first:count"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etc := fstest.MapFS{}
+			for file, text := range map[string]string{"subuid": c.uid, "subgid": c.gid} {
+				if text != "-" {
+					etc[file] = &fstest.MapFile{Data: []byte(text)}
+				}
+			}
+			n := newNode(t, 2)
+			a, err := New(Config{PodsDir: n.dir, Etc: etc})
+			require.NoError(t, err)
+			n.Allocator = a
+			first, err := n.ensure("a")
+			if c.wrong != "" {
+				require.ErrorIs(t, err, ErrNotClear)
+				require.ErrorContains(t, err, c.wrong)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.first, first)
+		})
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, cfg := range []Config{
+		{},
+		{PodsDir: "pods"},
+		{PodsDir: "/p", First: 1000},
+		{PodsDir: "/p", First: 65537},
+		{PodsDir: "/p", Pods: -1},
+		{PodsDir: "/p", Pods: 65535},
+		{PodsDir: "/p", First: 1 << 31, Pods: 32768},
+	} {
+		_, err := New(cfg)
+		assert.Error(t, err, "%+v", cfg)
+	}
+	for _, cfg := range []Config{{PodsDir: "/p"}, {PodsDir: "/p", Pods: 65534}, {PodsDir: "/p", First: 1 << 31, Pods: 32767}} {
+		_, err := New(cfg)
+		assert.NoError(t, err, "%+v", cfg)
+	}
+}
+
+// Whatever comes and goes, crashes included, no two pods have an id in common,
+// none changes while its pod is there, and the table is what the disk says.
+func TestRandomLives(t *testing.T) {
+	for seed := range uint64(8) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		const pods = 6
+		n := newNode(t, pods)
+		have := map[string]uint32{}
+		for range 120 {
+			uid := fmt.Sprint("p", rnd.IntN(9))
+			switch rnd.IntN(5) {
+			case 0, 1, 2:
+				got, err := n.ensure(uid)
+				if err != nil {
+					require.ErrorIs(t, err, ErrUsedUp)
+					require.Len(t, have, pods, "seed %d: none is lost", seed)
+					require.NoError(t, os.RemoveAll(filepath.Join(n.dir, uid)))
+					continue
+				}
+				if was, ok := have[uid]; ok {
+					require.Equal(t, was, got, "seed %d", seed)
+				}
+				have[uid] = got
+			case 3:
+				delete(have, uid)
+				n.remove(uid)
+			case 4:
+				n.restart(pods)
+			}
+			seen := map[uint32]string{}
+			for uid, host := range have {
+				require.Empty(t, seen[host], "seed %d: %s and %s", seed, uid, seen[host])
+				seen[host] = uid
+			}
+		}
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	n := newNode(t, 64)
+	var mu sync.Mutex
+	seen := map[uint32]bool{}
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			host := n.must(fmt.Sprint(i))
+			mu.Lock()
+			defer mu.Unlock()
+			assert.False(t, seen[host])
+			seen[host] = true
+		})
+	}
+	wg.Wait()
+	assert.Len(t, seen, 64)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],"gidMappings":[{"hostId":131072,"containerId":0,"length":65536}]}`))
+	f.Add([]byte(`{"uidMappings":null}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if index, err := parse(b); err == nil && (index < 1 || index > 65534) {
+			t.Fatalf("range %d out of %q", index, b)
+		}
+	})
+}
