@@ -58,6 +58,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 	if c.sandbox.ready() && !r.closed {
 		c.ready = true
 		r.containers[c.ID] = c
+		r.pods.containers.add(c.item.GetLabels(), c)
 		r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
 		r.mu.Unlock()
 		return &v1.CreateContainerResponse{ContainerId: c.ID}, nil
@@ -130,6 +131,7 @@ func checkContainer(cfg *v1.ContainerConfig) error {
 // forget takes c out of the books. The caller holds mu.
 func (r *Runtime) forget(c *container) {
 	delete(r.containers, c.ID)
+	r.pods.containers.drop(c.item.GetLabels(), c)
 	delete(r.names, c.name)
 	c.sandbox.containers = slices.DeleteFunc(c.sandbox.containers, func(o *container) bool { return o == c })
 }

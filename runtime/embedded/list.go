@@ -30,8 +30,8 @@ func hasID(id, want string) bool { return strings.HasPrefix(id, want) }
 // listSandboxes returns the sandboxes that f lets through, newest first.
 func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*podItem {
 	r.mu.Lock()
-	items := make([]*podItem, 0, len(r.sandboxes))
-	for _, s := range r.sandboxes {
+	var items []*podItem
+	for s := range r.pods.sandboxes.matching(f.GetLabelSelector(), r.sandboxes) {
 		it := s.item
 		if !hasID(s.id, f.GetId()) ||
 			f.GetState() != nil && it.GetState() != f.GetState().GetState() ||
@@ -48,8 +48,8 @@ func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*podItem {
 // listContainers returns the containers that f lets through, newest first.
 func (r *Runtime) listContainers(f *v1.ContainerFilter) []*containerItem {
 	r.mu.Lock()
-	items := make([]*containerItem, 0, len(r.containers))
-	for _, c := range r.containers {
+	var items []*containerItem
+	for c := range r.pods.containers.matching(f.GetLabelSelector(), r.containers) {
 		it := c.item
 		if !hasID(c.ID, f.GetId()) || !hasID(c.SandboxID, f.GetPodSandboxId()) ||
 			f.GetState() != nil && it.GetState() != f.GetState().GetState() ||

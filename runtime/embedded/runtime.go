@@ -37,10 +37,14 @@ type Runtime struct {
 	closed     bool
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
-	names      map[string]string // reserved name to the id it is reserved for
-	ips        *pool
-	podCIDR    string
-	streams    Streams
+	pods       struct { // the same, by pod
+		sandboxes  byPod[*sandbox]
+		containers byPod[*container]
+	}
+	names   map[string]string // reserved name to the id it is reserved for
+	ips     *pool
+	podCIDR string
+	streams Streams
 
 	// dial guards the in-process server, which the first Dial starts.
 	dial struct {
@@ -58,7 +62,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err := errors.Join(err, ierr); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
 	}
-	return &Runtime{
+	r := &Runtime{
 		cfg:        cfg,
 		images:     images,
 		events:     newBroadcaster(cfg.EventBacklog),
@@ -66,7 +70,9 @@ func New(cfg Config) (*Runtime, error) {
 		containers: map[string]*container{},
 		names:      map[string]string{},
 		ips:        newPool(cfg.PodCIDR),
-	}, nil
+	}
+	r.pods.sandboxes, r.pods.containers = byPod[*sandbox]{}, byPod[*container]{}
+	return r, nil
 }
 
 // Register puts both services of the CRI on s.

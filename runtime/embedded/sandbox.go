@@ -73,6 +73,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 	})
 	s.resources = cfg.GetLinux().GetResources()
 	r.sandboxes[s.id] = s
+	r.pods.sandboxes.add(s.item.GetLabels(), s)
 	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
 	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return &v1.RunPodSandboxResponse{PodSandboxId: s.id}, nil
@@ -196,6 +197,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandbox
 	defer r.mu.Unlock()
 	if _, there := r.sandboxes[s.id]; there {
 		delete(r.sandboxes, s.id)
+		r.pods.sandboxes.drop(s.item.GetLabels(), s)
 		delete(r.names, s.name)
 		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
 	}

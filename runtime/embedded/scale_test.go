@@ -63,6 +63,56 @@ func TestFiveThousandPodsAreSmallAndAtRest(t *testing.T) {
 	assert.Less(t, runtime.NumGoroutine()-goroutines, 20, "goroutines at rest")
 }
 
+// Lists of one pod are taken from a book of their own, which must say what the
+// whole list says, whatever went meanwhile.
+func TestListsOfOnePodAreItsPartOfTheWhole(t *testing.T) {
+	g := newRig(t, Config{})
+	g.fill(t, 5)
+	of := func(labels map[string]string) (ids []string) {
+		pods, err := g.ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{LabelSelector: labels}})
+		require.NoError(t, err)
+		for _, p := range pods.GetItems() {
+			ids = append(ids, p.GetId())
+		}
+		containers, err := g.ListContainers(t.Context(), &v1.ListContainersRequest{Filter: &v1.ContainerFilter{LabelSelector: labels}})
+		require.NoError(t, err)
+		for _, c := range containers.GetContainers() {
+			ids = append(ids, c.GetId())
+		}
+		return ids
+	}
+	for i := range 5 {
+		pod := fmt.Sprintf("pod-%d", i)
+		mine := of(map[string]string{labelPod: pod + "-uid"})
+		require.Len(t, mine, 2, pod)
+		assert.Equal(t, mine, of(map[string]string{"io.kubernetes.pod.name": pod}), "found by another label, which no book is kept by")
+		assert.Subset(t, of(nil), mine)
+		assert.Empty(t, of(map[string]string{labelPod: pod + "-uid", "app": "other"}), "all labels count")
+		_, err := g.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: mine[0]})
+		require.NoError(t, err)
+		assert.Empty(t, of(map[string]string{labelPod: pod + "-uid"}), "it is gone")
+		assert.Len(t, of(nil), 2*(4-i))
+	}
+	assert.Empty(t, g.pods.sandboxes)
+	assert.Empty(t, g.pods.containers)
+}
+
+func BenchmarkListOnePod(b *testing.B) {
+	for _, pods := range []int{100, 10_000} {
+		b.Run(fmt.Sprint("of=", pods), func(b *testing.B) {
+			g := newRig(b, Config{})
+			g.fill(b, pods)
+			f := &v1.ContainerFilter{LabelSelector: map[string]string{labelPod: "pod-50-uid"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if n := len(g.listContainers(f)); n != 1 {
+					b.Fatal(n)
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkListFiveThousandPods(b *testing.B) {
 	g := newRig(b, Config{})
 	g.fill(b, 5000)
