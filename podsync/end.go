@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -107,7 +108,7 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.removeFolders(pod, deleted)
+	return s.removeFolders(ctx, pod, deleted)
 }
 
 // giveBack takes away what is known by the pod's UID alone.
@@ -126,8 +127,8 @@ func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
 	return errors.Join(errs...)
 }
 
-func (s *Syncer) removeFolders(pod *corev1.Pod, logsToo bool) error {
-	if err := s.removeDir(pod.UID); err != nil {
+func (s *Syncer) removeFolders(ctx context.Context, pod *corev1.Pod, logsToo bool) error {
+	if err := s.removeDir(ctx, pod.UID); err != nil {
 		return err
 	}
 	if !logsToo {
@@ -137,57 +138,25 @@ func (s *Syncer) removeFolders(pod *corev1.Pod, logsToo bool) error {
 	if err != nil {
 		return err
 	}
-	if err := removeTree(logs); err != nil {
+	if err := mounts.Remove(ctx, filepath.Dir(logs), filepath.Base(logs)); err != nil {
 		return fmt.Errorf("remove log folder: %w", err)
 	}
 	return nil
 }
 
 // removeDir removes the pod's own folder, and gives back the ids that stood in it.
-func (s *Syncer) removeDir(uid types.UID) error {
+func (s *Syncer) removeDir(ctx context.Context, uid types.UID) error {
 	dir, err := podDir(s.cfg.PodsDir, uid)
 	if err != nil {
 		return err
 	}
-	if err := removeTree(dir); err != nil {
+	if err := mounts.Remove(ctx, filepath.Dir(dir), filepath.Base(dir)); err != nil {
 		return fmt.Errorf("remove pod folder: %w", err)
 	}
 	if s.cfg.UserIDs != nil {
 		s.cfg.UserIDs.Release(uid)
 	}
 	return nil
-}
-
-// removeTree removes dir unless something is mounted below it: a mount that
-// stayed holds somebody's data, which is not ours to delete.
-func removeTree(dir string) error {
-	if m, err := mountBelow(dir); err != nil || m != "" {
-		if err == nil {
-			err = fmt.Errorf("%s is still mounted", m)
-		}
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
-func mountBelow(dir string) (string, error) {
-	real, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && (f[4] == real || strings.HasPrefix(f[4], real+"/")) {
-			return f[4], nil
-		}
-	}
-	return "", nil
 }
 
 func runningNames(p runtime.Pod) string {
@@ -227,7 +196,7 @@ func (s *Syncer) Discard(ctx context.Context, uid types.UID) error {
 	if err := s.giveBack(ctx, uid); err != nil {
 		return err
 	}
-	if err := s.removeDir(uid); err != nil {
+	if err := s.removeDir(ctx, uid); err != nil {
 		return err
 	}
 	s.forget(uid)

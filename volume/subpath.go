@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -71,11 +72,14 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 
 // takeOff undoes a former SubPath. A container that has it keeps its own mount.
 func (m *Manager) takeOff(path string) error {
-	mounts, err := mountsBelow(path)
+	if is, known, err := mounts.IsRoot(path); known && !is || err != nil {
+		return err
+	}
+	table, err := mounts.Below(path)
 	if err != nil {
 		return err
 	}
-	for range mounts {
+	for range table {
 		if err := m.mount.unmount(path, true); err != nil {
 			return err
 		}

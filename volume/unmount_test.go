@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -78,16 +79,16 @@ func TestMemory(t *testing.T) {
 	assert.Equal(t, uint32(0o2777), st.Mode&0o7777)
 	assert.Equal(t, uint32(77), st.Gid)
 	mount(t, m, p, s)
-	mounts, err := mountsBelow(m.cfg.Root)
+	table, err := mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
-	assert.Len(t, mounts, 4, "mounted once each: %v", mounts)
+	assert.Len(t, table, 4, "mounted once each: %v", table)
 
 	again, err := New(m.cfg) // as after a crash
 	require.NoError(t, err)
 	require.NoError(t, again.Unmount(t.Context(), "u"))
-	mounts, err = mountsBelow(m.cfg.Root)
+	table, err = mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
-	assert.Empty(t, mounts)
+	assert.Empty(t, table)
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 }
 
@@ -122,24 +123,6 @@ func TestUnmountSparesForeignMounts(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 }
 
-// Where the table missed it, the look at each folder finds a mount.
-func TestRemoverLooksAtEachFolder(t *testing.T) {
-	privileged(t)
-	dir, outside := t.TempDir(), t.TempDir()
-	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
-	require.NoError(t, os.MkdirAll(dir+"/a/b", 0o755))
-	require.NoError(t, unix.Mount(outside, dir+"/a/b", "", unix.MS_BIND, ""))
-	defer func() { require.NoError(t, unix.Unmount(dir+"/a/b", 0)) }()
-	top, err := unix.Open(dir, unix.O_DIRECTORY, 0)
-	require.NoError(t, err)
-	defer func() { _ = unix.Close(top) }()
-	r := remover{ctx: t.Context()}
-	r.remove(top, dir+"/a", "a", 0)
-	require.Len(t, r.errs, 1)
-	assert.ErrorIs(t, r.errs[0], ErrForeignMount)
-	assert.FileExists(t, outside+"/precious")
-}
-
 func TestSubPathMountsGoWithThePod(t *testing.T) {
 	m := privileged(t)
 	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
@@ -156,28 +139,14 @@ func TestSubPathMountsGoWithThePod(t *testing.T) {
 			assert.True(t, os.SameFile(want, is), sub)
 		}
 	}
-	mounts, err := mountsBelow(m.cfg.Root)
+	table, err := mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
-	assert.Len(t, mounts, 2)
+	assert.Len(t, table, 2)
 	require.NoError(t, m.Unmount(t.Context(), "u"))
-	mounts, err = mountsBelow(m.cfg.Root)
+	table, err = mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
-	assert.Empty(t, mounts)
+	assert.Empty(t, table)
 	assert.Empty(t, m.Known())
-}
-
-func TestParseMounts(t *testing.T) {
-	table := `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
-37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs tmpfs rw
-38 36 0:6 /a /root/pods/uu rw - ext4 /dev/sda rw
-nonsense
-39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw
-`
-	got, err := parseMounts(strings.NewReader(table), "/root/pods/u")
-	require.NoError(t, err)
-	assert.Equal(t, []mountPoint{{`/root/pods/u/volumes/x y\z`, "tmpfs"}, {"/root/pods/u", "xfs"}}, got)
-	_, err = parseMounts(strings.NewReader(strings.Repeat("x", 2<<20)), "/")
-	assert.Error(t, err)
 }
 
 func TestSubPathWithoutAVolume(t *testing.T) {

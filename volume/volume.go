@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -25,7 +26,7 @@ var (
 	ErrUnsafe = errors.New("leads out of its folder")
 	// ErrForeignMount is wrapped by the error of Unmount when something that
 	// this package did not mount is mounted in the pod's folder.
-	ErrForeignMount = errors.New("has a mount of someone else's in it")
+	ErrForeignMount = mounts.ErrMounted
 	// ErrPrivilege is wrapped by errors about what only root can do.
 	ErrPrivilege = errors.New("needs root with the right to mount")
 )

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 const (
@@ -166,7 +168,7 @@ func (w *writer) clean(files payload) error {
 		case e.Type() == fs.ModeSymlink:
 			errs = append(errs, w.root.Remove(name))
 		case e.IsDir() && strings.HasPrefix(name, ".."):
-			errs = append(errs, removeTree(w.ctx, w.path, name))
+			errs = append(errs, mounts.Remove(w.ctx, w.path, name))
 		}
 	}
 	return errors.Join(errs...)

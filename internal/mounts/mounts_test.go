@@ -1,0 +1,201 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const sample = `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
+37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs tmpfs rw
+38 36 0:6 /a /root/pods/uu rw - ext4 /dev/sda rw
+nonsense
+39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw
+`
+
+func TestParse(t *testing.T) {
+	got, err := parse(strings.NewReader(sample), "/root/pods/u")
+	require.NoError(t, err)
+	assert.Equal(t, []Point{{`/root/pods/u/volumes/x y\z`, "tmpfs"}, {"/root/pods/u", "xfs"}}, got)
+	got, err = parse(strings.NewReader(sample), "/")
+	require.NoError(t, err)
+	assert.Len(t, got, 4, "all is below the root")
+	_, err = parse(strings.NewReader(strings.Repeat("x", 2<<20)), "/")
+	assert.Error(t, err)
+}
+
+// Whatever a path is like, it is found as the kernel writes it.
+func FuzzParse(f *testing.F) {
+	f.Add("/root/pods", "volumes/a b\n\\c", "tmpfs")
+	f.Add("/", "x", "ext4")
+	f.Fuzz(func(t *testing.T, dir, rel, fsType string) {
+		if _, err := parse(strings.NewReader(dir+rel+fsType), dir); err != nil && len(dir+rel+fsType) < maxLine {
+			t.Fatal(err)
+		}
+		dir = filepath.Clean("/" + dir)
+		path := filepath.Join(dir, rel)
+		if strings.ContainsAny(fsType, " \n\r") || strings.Contains(path, "\x00") || path != dir && !strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") {
+			return
+		}
+		line := fmt.Sprintf("36 35 98:0 / %s rw - %s none rw\n", escape(path), fsType)
+		if len(line) > maxLine/2 {
+			return
+		}
+		got, err := parse(strings.NewReader(line), dir)
+		require.NoError(t, err)
+		require.Equal(t, []Point{{path, fsType}}, got)
+	})
+}
+
+// escape writes a path as the kernel does; of other blanks a parser must not care.
+func escape(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		if c := path[i]; c <= ' ' || c == '\\' || c == '#' || c >= 0x7f {
+			fmt.Fprintf(&b, `\%03o`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// bind mounts dir on at, until the test ends.
+func bind(t *testing.T, dir, at string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	err := unix.Mount(dir, at, "", unix.MS_BIND, "")
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("this container may not mount")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+}
+
+// tree makes a folder with a blank in its path, and files in it.
+func tree(t *testing.T) (dir, outside string) {
+	t.Helper()
+	dir, outside = filepath.Join(t.TempDir(), "a b"), t.TempDir()
+	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
+	for _, d := range []string{"pod/deep/mount", "pod/w/x/y", "pod/none"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
+	}
+	require.NoError(t, os.WriteFile(dir+"/pod/w/x/file", nil, 0o644))
+	require.NoError(t, os.Symlink(outside, dir+"/pod/link"))
+	return dir, outside
+}
+
+func TestIsRoot(t *testing.T) {
+	dir, outside := tree(t)
+	at := dir + "/pod/deep/mount"
+	bind(t, outside, at)
+	for path, want := range map[string]bool{at: true, dir + "/pod/deep": false, dir + "/pod/link": false, dir + "/nowhere": false, "/proc": true} {
+		is, known, err := IsRoot(path)
+		require.NoError(t, err)
+		if !known {
+			t.Skip("this kernel does not tell")
+		}
+		assert.Equal(t, want, is, path)
+	}
+	require.NoError(t, os.Symlink(at, dir+"/to-mount"))
+	is, _, err := IsRoot(dir + "/to-mount")
+	require.NoError(t, err)
+	assert.False(t, is, "a link is no mount")
+}
+
+// What is mounted survives with what is in it, and the rest goes: also in a folder
+// with a blank in its path, and through a link to it.
+func TestRemoveSparesMounts(t *testing.T) {
+	for _, kernel := range []string{"that tells folder by folder", "that does not"} {
+		t.Run(kernel, func(t *testing.T) {
+			dir, outside := tree(t)
+			at := dir + "/pod/deep/mount"
+			bind(t, outside, at)
+			remove := func(dir string) error {
+				top, err := unix.Open(dir, unix.O_DIRECTORY, 0)
+				require.NoError(t, err)
+				defer func() { _ = unix.Close(top) }()
+				r := remover{ctx: t.Context(), top: dir, isRoot: func(int, string) (bool, bool, error) { return false, false, nil }}
+				r.remove(top, filepath.Join(dir, "pod"), "pod", 0)
+				return errors.Join(r.errs...)
+			}
+			if kernel == "that tells folder by folder" {
+				remove = func(dir string) error { return Remove(t.Context(), dir, "pod") }
+			}
+			link := filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink(dir, link))
+			err := remove(link)
+			require.ErrorIs(t, err, ErrMounted)
+			assert.ErrorContains(t, err, "pod/deep/mount")
+			assert.FileExists(t, outside+"/precious")
+			assert.NoDirExists(t, dir+"/pod/w")
+			assert.NoFileExists(t, dir+"/pod/link")
+
+			require.NoError(t, unix.Unmount(at, 0))
+			require.NoError(t, remove(link))
+			assert.NoDirExists(t, dir+"/pod")
+			assert.FileExists(t, outside+"/precious")
+		})
+	}
+}
+
+// A file can be mounted on as well.
+func TestRemoveSparesMountedFiles(t *testing.T) {
+	dir, outside := tree(t)
+	bind(t, outside+"/precious", dir+"/pod/w/x/file")
+	err := Remove(t.Context(), dir, "pod")
+	require.ErrorIs(t, err, ErrMounted)
+	assert.FileExists(t, outside+"/precious")
+	assert.FileExists(t, dir+"/pod/w/x/file")
+	assert.NoDirExists(t, dir+"/pod/deep")
+}
+
+func TestRemoveOfWhatIsNotThere(t *testing.T) {
+	dir, outside := tree(t)
+	require.NoError(t, Remove(t.Context(), dir, "nothing", "pod", "pod"))
+	assert.NoDirExists(t, dir+"/pod")
+	require.NoError(t, Remove(t.Context(), dir+"/nowhere", "x"))
+	assert.FileExists(t, outside+"/precious")
+
+	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
+	require.Error(t, Remove(t.Context(), dir+"/file", "x"), "no folder")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, Remove(ctx, dir, "file"), context.Canceled)
+	assert.FileExists(t, dir+"/file")
+}
+
+func TestRemoveHasBounds(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", maxRemoveDepth+3)), 0o755))
+	require.ErrorContains(t, Remove(t.Context(), dir, "d"), "too deep")
+}
+
+// BenchmarkRemove is the removal of a pod's folder, beside a look at the table.
+func BenchmarkRemove(b *testing.B) {
+	dir := b.TempDir()
+	b.Run("folder", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			require.NoError(b, os.MkdirAll(dir+"/pod/containers/app", 0o755))
+			b.StartTimer()
+			require.NoError(b, Remove(b.Context(), dir, "pod"))
+		}
+	})
+	b.Run("table", func(b *testing.B) {
+		for b.Loop() {
+			_, err := Below(dir)
+			require.NoError(b, err)
+		}
+	})
+}
