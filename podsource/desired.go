@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,9 @@ type desired struct {
 	spoken   bool
 	complete bool // all that it wants is known, but for names in held
 
-	entries []*entry // valid pods in the source's order, those kept on at the end
+	entries []*entry   // valid pods in the source's order, those kept on at the end
+	told    []Manifest // what the source handed over; of that
+	made    []*entry   // came these, of each manifest the one in its place
 	bad     map[*corev1.Pod]*entry
 	objects []podspec.Object
 	faults  []Fault         // the source's own and those of invalid pods
@@ -31,6 +34,7 @@ type desired struct {
 type entry struct {
 	raw    *corev1.Pod // as the source handed it over
 	origin string
+	source string
 	pod    *corev1.Pod // with identity and defaults
 	refs   []podspec.Ref
 	full   string
@@ -42,9 +46,14 @@ func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 	next := &desired{
 		source: d.source, spoken: true, complete: d.complete || !s.Incomplete,
 		objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
+		told: s.Pods, made: make([]*entry, len(s.Pods)),
 	}
-	former := index(d)
-	for _, m := range s.Pods {
+	head, tail := d.unchanged(s.Pods)
+	copy(next.made, d.made[:head])
+	copy(next.made[len(next.made)-tail:], d.made[len(d.made)-tail:])
+	former := index(d, head, tail)
+	for i := head; i < len(s.Pods)-tail; i++ {
+		m := s.Pods[i]
 		e := former.raw[m.Pod]
 		if e == nil || e.origin != m.Origin {
 			e = former.alike(m)
@@ -52,16 +61,42 @@ func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 		if e == nil {
 			e = former.adopt(work(m, d.source, nodeName), d.source, now)
 		}
+		next.made[i] = e
 		if e.err != nil {
 			next.bad[m.Pod] = e
-		} else {
-			next.entries = append(next.entries, e)
 		}
+	}
+	next.entries = next.made
+	if len(next.bad) > 0 {
+		next.entries = slices.DeleteFunc(slices.Clone(next.made), func(e *entry) bool { return e.err != nil })
 	}
 	next.keep(d)
 	next.hold(d)
 	next.blame(d, s, now)
 	return next
+}
+
+// unchanged returns how many manifests at the beginning and at the end are those
+// that were there before, so that a change of a few among many costs little. As
+// long as anything was invalid, all are looked at.
+func (d *desired) unchanged(pods []Manifest) (head, tail int) {
+	if len(d.bad) > 0 || len(d.entries) != len(d.made) {
+		return 0, 0
+	}
+	return common(d.told, pods)
+}
+
+// common returns how many elements two slices have in common at their beginnings
+// and, of the rest, at their ends.
+func common[T comparable](a, b []T) (head, tail int) {
+	n := min(len(a), len(b))
+	for head < n && a[head] == b[head] {
+		head++
+	}
+	for tail < n-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return head, tail
 }
 
 // hold notes the names of invalid pods that have no version to keep: one may run
@@ -85,16 +120,19 @@ func (d *desired) hold(former *desired) {
 
 // formers finds entries again.
 type formers struct {
-	d   *desired
-	raw map[*corev1.Pod]*entry
+	entries []*entry // those valid
+	raw     map[*corev1.Pod]*entry
 	// Made when the first pod is not found by its pointer.
 	uid  map[types.UID]*entry
 	name map[[3]string]*entry // of those valid, by origin and name as written
 }
 
-func index(d *desired) formers {
-	f := formers{d: d, raw: make(map[*corev1.Pod]*entry, len(d.entries))}
-	for _, e := range d.entries {
+// index finds the entries of d but for those of its manifests at the beginning and
+// at the end that did not change.
+func index(d *desired, head, tail int) formers {
+	f := formers{entries: d.entries[head : len(d.entries)-tail]}
+	f.raw = make(map[*corev1.Pod]*entry, len(f.entries))
+	for _, e := range f.entries {
 		f.raw[e.raw] = e
 	}
 	maps.Copy(f.raw, d.bad)
@@ -105,8 +143,8 @@ func (f *formers) fill() {
 	if f.uid != nil {
 		return
 	}
-	f.uid, f.name = make(map[types.UID]*entry, len(f.d.entries)), make(map[[3]string]*entry, len(f.d.entries))
-	for _, e := range f.d.entries {
+	f.uid, f.name = make(map[types.UID]*entry, len(f.entries)), make(map[[3]string]*entry, len(f.entries))
+	for _, e := range f.entries {
 		f.uid[e.pod.UID], f.name[named(e.origin, e.raw)] = e, e
 	}
 }
@@ -156,7 +194,7 @@ func (f *formers) adopt(e *entry, source string, now time.Time) *entry {
 
 // work gives a pod its identity and defaults, and finds all that is wrong.
 func work(m Manifest, source, nodeName string) *entry {
-	e := &entry{raw: m.Pod, origin: m.Origin}
+	e := &entry{raw: m.Pod, origin: m.Origin, source: source}
 	if m.Pod == nil {
 		e.err = errors.New("nil pod")
 		return e

@@ -14,14 +14,20 @@ import (
 
 // ledger is what the reader of changes was told.
 type ledger struct {
-	pods    map[types.UID]*placed
+	pods    map[types.UID]*entry
 	objects map[podspec.Ref]podspec.Object
+
+	// A change of a few pods among many is found by looking at a few: at those in
+	// which what is wanted differs from what was when all of it was told, and at
+	// what was told since.
+	level []*entry // what was wanted then
+	since []*entry
 }
 
 // step is a change, and what will have been told with it.
 type step struct {
 	Change
-	placed  []*placed
+	entries []*entry
 	objects map[podspec.Ref]podspec.Object // Refresh only
 }
 
@@ -29,13 +35,14 @@ type step struct {
 // is none. What was wanted before in the same words is not told again, but taken
 // note of.
 func (l *ledger) next(want *union) (step, bool) {
-	if s, ok := l.removed(want); ok {
+	head, tail := common(l.level, want.pods)
+	if s, ok := l.removed(want, l.level[head:len(l.level)-tail]); ok {
 		return s, true
 	}
 	// By Op; the first source of each that has something. Deletions come before
 	// additions: they free what an addition may need.
 	var found [Refresh]step
-	for _, p := range want.pods {
+	for _, p := range l.open(want, want.pods[head:len(want.pods)-tail]) {
 		told := l.pods[p.pod.UID]
 		if told != nil && told.pod == p.pod && told.source == p.source {
 			continue
@@ -49,44 +56,69 @@ func (l *ledger) next(want *union) (step, bool) {
 			}
 		}
 		s := &found[op]
-		if len(s.placed) == 0 {
+		if len(s.entries) == 0 {
 			s.Op, s.Source = op, p.source
 		}
 		if s.Source == p.source {
-			s.placed = append(s.placed, p)
+			s.entries = append(s.entries, p)
 		}
 	}
 	for _, op := range []Op{Delete, Add, Update, Reconcile} {
-		if s := &found[op]; len(s.placed) > 0 {
+		if s := &found[op]; len(s.entries) > 0 {
 			return s.fill(), true
 		}
 	}
+	l.level, l.since = want.pods, nil
 	return l.refreshed(want)
 }
 
+// open returns the pods that may have to be told of: those that are wanted in other
+// places or words than when all was told, and what became of those told since.
+func (l *ledger) open(want *union, differ []*entry) []*entry {
+	if len(l.since) == 0 {
+		return differ
+	}
+	in := make(map[*entry]bool, len(differ))
+	for _, p := range differ {
+		in[p] = true
+	}
+	pods := slices.Clip(differ)
+	for _, told := range l.since {
+		if p := want.byUID[told.pod.UID]; p != nil && !in[p] {
+			in[p] = true
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
 func (s *step) fill() step {
-	s.Pods = make([]*corev1.Pod, len(s.placed))
-	for i, p := range s.placed {
+	s.Pods = make([]*corev1.Pod, len(s.entries))
+	for i, p := range s.entries {
 		s.Pods[i] = p.pod
 	}
 	return *s
 }
 
-func (l *ledger) removed(want *union) (step, bool) {
+// removed finds the pods that are not wanted any more, among those that were when all
+// was told, and do not stand where they stood, and those told since.
+func (l *ledger) removed(want *union, differ []*entry) (step, bool) {
 	s := step{Change: Change{Op: Remove}}
-	for uid, p := range l.pods {
-		if want.byUID[uid] != nil {
+	for _, p := range slices.Concat(differ, l.since) {
+		uid := p.pod.UID
+		if p = l.pods[uid]; p == nil || want.byUID[uid] != nil {
 			continue
 		}
-		if len(s.placed) == 0 {
+		if len(s.entries) == 0 {
 			s.Source = p.source
 		}
 		if s.Source == p.source {
-			s.placed = append(s.placed, p)
+			s.entries = append(s.entries, p)
 		}
 	}
-	slices.SortFunc(s.placed, func(a, b *placed) int { return cmp.Compare(a.full, b.full) })
-	return s.fill(), len(s.placed) > 0
+	slices.SortFunc(s.entries, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.full, b.full), cmp.Compare(a.pod.UID, b.pod.UID)) })
+	s.entries = slices.Compact(s.entries)
+	return s.fill(), len(s.entries) > 0
 }
 
 // refreshed finds the pods that use what changed. It comes last, when all wanted
@@ -111,19 +143,19 @@ func (l *ledger) refreshed(want *union) (step, bool) {
 		if !uses(p, changed) {
 			continue
 		}
-		if len(s.placed) == 0 {
+		if len(s.entries) == 0 {
 			s.Source = p.source
 		}
-		s.placed = append(s.placed, p)
+		s.entries = append(s.entries, p)
 	}
-	if len(s.placed) == 0 {
+	if len(s.entries) == 0 {
 		l.objects = want.objects
 		return step{}, false
 	}
 	return s.fill(), true
 }
 
-func uses(p *placed, changed map[podspec.Ref]bool) bool {
+func uses(p *entry, changed map[podspec.Ref]bool) bool {
 	for _, ref := range p.refs {
 		if changed[ref] {
 			return true
@@ -134,23 +166,26 @@ func uses(p *placed, changed map[podspec.Ref]bool) bool {
 
 // add notes that a step was told.
 func (l *ledger) add(s step) {
-	switch s.Op {
-	case Remove:
-		for _, p := range s.placed {
-			delete(l.pods, p.pod.UID)
-		}
-	case Refresh:
+	if s.Op == Refresh {
 		l.objects = s.objects
-	default:
-		for _, p := range s.placed {
+		return
+	}
+	for _, p := range s.entries {
+		if s.Op == Remove {
+			delete(l.pods, p.pod.UID)
+		} else {
 			l.pods[p.pod.UID] = p
 		}
+	}
+	l.since = append(l.since, s.entries...)
+	if len(l.since) > 2*len(l.pods)+64 { // what is wanted changes faster than it is told
+		l.level, l.since = nil, slices.Collect(maps.Values(l.pods))
 	}
 }
 
 // difference says what changed from one version of a pod to the next, and
 // whether anything did that matters to one who runs it.
-func difference(was, is *placed) (Op, bool) {
+func difference(was, is *entry) (Op, bool) {
 	a, b := was.pod, is.pod
 	switch {
 	case asks(a, b) && was.source == is.source:

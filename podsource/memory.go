@@ -20,8 +20,9 @@ import (
 // pods finds them running. Pods are copied when they are put. All methods may be
 // called from any goroutine.
 type Memory struct {
-	mu      sync.Mutex // guards what follows
-	set     Set        // replaced, not changed: watchers read it
+	mu      sync.Mutex                // guards what follows
+	set     Set                       // replaced, not changed: watchers read it
+	named   map[[2]string]*corev1.Pod // those of set
 	past    map[[2]string]int
 	changed chan struct{} // closed and replaced when set is replaced
 }
@@ -39,13 +40,12 @@ func NewMemory(pods ...*corev1.Pod) *Memory {
 func (m *Memory) Set(pods ...*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var next []Manifest
-	for _, pod := range pods {
-		next = m.with(next, pod)
-	}
-	for _, old := range m.set.Pods {
-		if indexOf(next, written(old.Pod)) < 0 {
-			m.past[written(old.Pod)]++
+	former := m.named
+	m.named = make(map[[2]string]*corev1.Pod, len(pods))
+	next := m.with(nil, pods, former)
+	for key := range former {
+		if m.named[key] == nil {
+			m.past[key]++
 		}
 	}
 	m.publish(next, m.set.Objects)
@@ -55,11 +55,7 @@ func (m *Memory) Set(pods ...*corev1.Pod) {
 func (m *Memory) Put(pods ...*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	next := slices.Clone(m.set.Pods)
-	for _, pod := range pods {
-		next = m.with(next, pod)
-	}
-	m.publish(next, m.set.Objects)
+	m.publish(m.with(slices.Clone(m.set.Pods), pods, m.named), m.set.Objects)
 }
 
 // Delete takes a pod out of the set, and reports whether it was in it. A pod of
@@ -68,12 +64,13 @@ func (m *Memory) Delete(namespace, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := written(podNamed(namespace, name))
-	i := indexOf(m.set.Pods, key)
-	if i < 0 {
+	pod := m.named[key]
+	if pod == nil {
 		return false
 	}
+	delete(m.named, key)
 	m.past[key]++
-	m.publish(slices.Delete(slices.Clone(m.set.Pods), i, i+1), m.set.Objects)
+	m.publish(slices.DeleteFunc(slices.Clone(m.set.Pods), is(pod)), m.set.Objects)
 	return true
 }
 
@@ -107,27 +104,39 @@ func (m *Memory) publish(pods []Manifest, objects []podspec.Object) {
 	m.changed = make(chan struct{})
 }
 
-// with returns pods with a copy of pod put in.
-func (m *Memory) with(pods []Manifest, pod *corev1.Pod) []Manifest {
-	pod = pod.DeepCopy()
-	key := written(pod)
-	i := indexOf(pods, key)
-	if pod.UID == "" {
-		if now := indexOf(m.set.Pods, key); now >= 0 {
-			pod.UID = m.set.Pods[now].Pod.UID
-		} else {
+// with puts copies of put into pods and m.named. A pod without a UID gets the one
+// of its name in former, if there is one.
+func (m *Memory) with(pods []Manifest, put []*corev1.Pod, former map[[2]string]*corev1.Pod) []Manifest {
+	replaced := make(map[*corev1.Pod]*corev1.Pod)
+	for _, pod := range put {
+		pod = pod.DeepCopy()
+		key := written(pod)
+		if was := former[key]; pod.UID == "" && was != nil {
+			pod.UID = was.UID
+		} else if pod.UID == "" {
 			pod.UID = uidOf(key, m.past[key])
 		}
+		was := m.named[key]
+		m.named[key] = pod
+		if was == nil {
+			pods = append(pods, Manifest{Pod: pod})
+			continue
+		}
+		replaced[was] = pod
 	}
-	if i >= 0 {
-		pods[i] = Manifest{Pod: pod}
-		return pods
+	for i := 0; i < len(pods) && len(replaced) > 0; i++ {
+		was := pods[i].Pod
+		for now := replaced[was]; now != nil; now = replaced[now] { // once more for each time it was put
+			pods[i].Pod = now
+			delete(replaced, was)
+			was = now
+		}
 	}
-	return append(pods, Manifest{Pod: pod})
+	return pods
 }
 
-func indexOf(pods []Manifest, key [2]string) int {
-	return slices.IndexFunc(pods, func(m Manifest) bool { return written(m.Pod) == key })
+func is(pod *corev1.Pod) func(Manifest) bool {
+	return func(m Manifest) bool { return m.Pod == pod }
 }
 
 // uidOf is the UID of the nth pod of a name.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -153,4 +155,61 @@ func TestQuestionsWhileThingsChange(t *testing.T) {
 		}
 	}
 	wg.Wait()
+}
+
+// A Memory keeps its order through puts of pods that are there and that are not,
+// even twice in one call, against a plain list.
+func TestMemoryAgainstList(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		source := podsource.NewMemory()
+		var list []string // name=image
+		put := func(name, image string) {
+			at := slices.IndexFunc(list, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+			if at < 0 {
+				list = append(list, name+"="+image)
+			} else {
+				list[at] = name + "=" + image
+			}
+		}
+		for i := range 60 {
+			var pods []*corev1.Pod
+			for range random.IntN(4) {
+				pods = append(pods, bare(fmt.Sprint("p", random.IntN(9)), fmt.Sprint(i, random.IntN(9))))
+			}
+			switch random.IntN(6) {
+			case 0:
+				list = nil
+				source.Set(pods...)
+			case 1:
+				name := fmt.Sprint("p", random.IntN(9))
+				was := len(list)
+				list = slices.DeleteFunc(list, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+				require.Equal(t, len(list) < was, source.Delete("", name))
+				pods = nil
+			default:
+				source.Put(pods...)
+			}
+			for _, p := range pods {
+				put(p.Name, p.Spec.Containers[0].Image)
+			}
+			require.Equal(t, append([]string{}, list...), held(t, source), "seed %d, step %d", seed, i)
+		}
+	}
+}
+
+// held returns what a source wants now.
+func held(t *testing.T, source podsource.Source) []string {
+	out := []string{}
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, source.Watch(ctx, func(s podsource.Set) {
+		uids := map[types.UID]bool{}
+		for _, m := range s.Pods {
+			out = append(out, m.Pod.Name+"="+m.Pod.Spec.Containers[0].Image)
+			uids[m.Pod.UID] = true
+		}
+		require.Len(t, uids, len(s.Pods), "each has a UID of its own")
+		cancel()
+	}))
+	return out
 }

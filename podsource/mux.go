@@ -99,7 +99,7 @@ func New(cfg Config) (*Mux, error) {
 	m := &Mux{
 		cfg: cfg, changes: make(chan Change), dirty: make(chan struct{}, 1),
 		sources: make([]*desired, len(cfg.Sources)),
-		told:    ledger{pods: map[types.UID]*placed{}},
+		told:    ledger{pods: map[types.UID]*entry{}},
 		alarms:  map[string]Fault{},
 	}
 	for i, s := range cfg.Sources {
@@ -180,8 +180,11 @@ func (m *Mux) broke(ctx context.Context, i int, err error) {
 
 func (m *Mux) install(ctx context.Context, i int, next *desired) {
 	m.mu.Lock()
+	was := m.sources[i]
 	m.sources[i] = next
-	m.want = unite(m.sources, m.want.owner)
+	if !m.want.follow(m.sources, was, next) {
+		m.want = unite(m.sources, m.want.owner)
+	}
 	news, mended := m.alarm()
 	m.mu.Unlock()
 

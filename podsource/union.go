@@ -10,21 +10,16 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// union is what all sources want together: one pod a full name and a UID. It is
-// read-only once made.
+// union is what all sources want together: one pod a full name and a UID. Its
+// slices and objects are read-only once made, its other maps belong to its owner.
 type union struct {
-	pods    []*placed // in the order of sources and of what they hand over
-	byUID   map[types.UID]*placed
-	byFull  map[string]*placed
+	pods    []*entry // in the order of sources and of what they hand over
+	byUID   map[types.UID]*entry
+	byFull  map[string]*entry
 	objects map[podspec.Ref]podspec.Object
 	owner   map[string]claim // of full names
 	faults  []refusal
-}
-
-// placed is a pod and the source that wants it.
-type placed struct {
-	*entry
-	source string
+	plain   bool // no pod stands back for another
 }
 
 // claim is what a full name belongs to. It outlives edits of the pod, whose UID
@@ -49,13 +44,66 @@ func unite(sources []*desired, before map[string]claim) union {
 		n += len(d.entries)
 	}
 	u := union{
-		pods: make([]*placed, 0, n), byUID: make(map[types.UID]*placed, n), byFull: make(map[string]*placed, n),
+		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
 		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]claim, n),
 	}
 	contested := u.assign(sources, before)
 	u.place(sources, contested)
+	u.plain = len(contested) == 0 && len(u.faults) == 0
 	u.gather(sources)
 	return u
+}
+
+// follow makes of the union of what sources wanted the one of what they want, one
+// of which wanted was before. It reports false, and has changed nothing, where that
+// cannot be done by looking at what came and went alone: where a pod stands back for
+// another, or would.
+func (u *union) follow(sources []*desired, was, is *desired) bool {
+	if !u.plain {
+		return false
+	}
+	head, tail := common(was.entries, is.entries)
+	went, came := was.entries[head:len(was.entries)-tail], is.entries[head:len(is.entries)-tail]
+	if !u.fits(went, came) {
+		return false
+	}
+	for _, e := range went {
+		delete(u.byUID, e.pod.UID)
+		delete(u.byFull, e.full)
+		delete(u.owner, e.full)
+	}
+	for _, e := range came {
+		u.byUID[e.pod.UID], u.byFull[e.full] = e, e
+		u.owner[e.full] = claim{source: e.source, origin: e.origin}
+	}
+	u.pods = is.entries
+	if len(sources) > 1 {
+		u.pods = make([]*entry, 0, len(u.byUID))
+		for _, d := range sources {
+			u.pods = append(u.pods, d.entries...)
+		}
+	}
+	u.objects, u.faults = map[podspec.Ref]podspec.Object{}, nil
+	u.gather(sources)
+	return true
+}
+
+// fits reports whether no pod of those that came has the UID or the full name of
+// another, when some went.
+func (u *union) fits(went, came []*entry) bool {
+	gone := make(map[*entry]bool, len(went))
+	for _, e := range went {
+		gone[e] = true
+	}
+	uids, names := make(map[types.UID]bool, len(came)), make(map[string]bool, len(came))
+	for _, e := range came {
+		uid, name := u.byUID[e.pod.UID], u.byFull[e.full]
+		if uids[e.pod.UID] || names[e.full] || uid != nil && !gone[uid] || name != nil && !gone[name] {
+			return false
+		}
+		uids[e.pod.UID], names[e.full] = true, true
+	}
+	return true
 }
 
 // assign decides who owns each full name, and returns those that several claim.
@@ -98,25 +146,24 @@ func (c counter) claim(d *desired, e *entry) claim {
 }
 
 func (u *union) place(sources []*desired, contested map[string]bool) {
-	var refused []*placed
+	var refused []*entry
 	for _, d := range sources {
 		nth := counter{}
 		for _, e := range d.entries {
-			p := &placed{entry: e, source: d.source}
 			if contested[e.full] && u.owner[e.full] != nth.claim(d, e) || u.byUID[e.pod.UID] != nil {
-				refused = append(refused, p)
+				refused = append(refused, e)
 				continue
 			}
-			u.pods = append(u.pods, p)
-			u.byUID[e.pod.UID], u.byFull[e.full] = p, p
+			u.pods = append(u.pods, e)
+			u.byUID[e.pod.UID], u.byFull[e.full] = e, e
 		}
 	}
-	for _, p := range refused {
-		u.refuse(p)
+	for _, e := range refused {
+		u.refuse(e)
 	}
 }
 
-func (u *union) refuse(p *placed) {
+func (u *union) refuse(p *entry) {
 	same, first := "full name "+p.full, u.byFull[p.full]
 	if first == nil {
 		same, first = "UID "+string(p.pod.UID), u.byUID[p.pod.UID]
@@ -128,11 +175,11 @@ func (u *union) refuse(p *placed) {
 	}})
 }
 
-func (p *placed) where() string {
-	if p.origin != "" {
-		return p.origin
+func (e *entry) where() string {
+	if e.origin != "" {
+		return e.origin
 	}
-	return "source " + p.source
+	return "source " + e.source
 }
 
 func (u *union) gather(sources []*desired) {

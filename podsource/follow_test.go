@@ -1,0 +1,146 @@
+package podsource
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What is made out from a few changes must be what is made out from everything:
+// the union of the sources against unite, the next step against a look at all pods.
+// Names and UIDs collide now and then, manifests are invalid now and then, and the
+// reader is slow.
+func TestChangesOfFewAgainstAll(t *testing.T) {
+	followed := 0
+	for seed := range uint64(60) {
+		random := rand.New(rand.NewPCG(seed, 11))
+		m, err := New(Config{NodeName: "n", Sources: []Named{{Name: "a", Source: NewMemory()}, {Name: "b", Source: NewMemory()}}})
+		require.NoError(t, err)
+		sets := [2][]Manifest{}
+		for range 80 {
+			i := random.IntN(2)
+			sets[i] = edited(random, sets[i], i)
+			before := m.want
+			owners := maps.Clone(before.owner)
+			m.take(t.Context(), i, Set{Pods: sets[i]})
+			want := unite(m.sources, owners)
+			require.Equal(t, names(want.pods), names(m.want.pods), "seed %d", seed)
+			require.Equal(t, want.byUID, m.want.byUID)
+			require.Equal(t, want.byFull, m.want.byFull)
+			require.Equal(t, want.owner, m.want.owner)
+			require.Len(t, m.want.faults, len(want.faults))
+			require.Equal(t, want.plain, m.want.plain)
+			if want.plain && before.plain {
+				followed++
+			}
+			for range random.IntN(4) {
+				tell(t, m)
+			}
+		}
+		for tell(t, m) {
+		}
+		require.Len(t, m.told.pods, len(m.want.pods))
+	}
+	require.Greater(t, followed, 500, "most changes are of the kind that is followed")
+}
+
+// tell takes the next step, which must be all that there is of its kind and source.
+func tell(t *testing.T, m *Mux) bool {
+	pending := [Refresh + 1]map[string][]types.UID{}
+	note := func(op Op, source string, uid types.UID) {
+		if pending[op] == nil {
+			pending[op] = map[string][]types.UID{}
+		}
+		pending[op][source] = append(pending[op][source], uid)
+	}
+	for uid, p := range m.told.pods {
+		if m.want.byUID[uid] == nil {
+			note(Remove, p.source, uid)
+		}
+	}
+	for _, p := range m.want.pods {
+		was := m.told.pods[p.pod.UID]
+		if was == nil {
+			note(Add, p.source, p.pod.UID)
+		} else if was.pod != p.pod || was.source != p.source {
+			if op, differs := difference(was, p); differs {
+				note(op, p.source, p.pod.UID)
+			}
+		}
+	}
+	s, ok := m.told.next(&m.want)
+	for _, op := range []Op{Remove, Delete, Add, Update, Reconcile} {
+		if len(pending[op]) == 0 {
+			continue
+		}
+		require.True(t, ok, "%s is due", op)
+		require.Equal(t, op, s.Op)
+		var told []types.UID
+		for _, p := range s.Pods {
+			told = append(told, p.UID)
+		}
+		require.ElementsMatch(t, pending[op][s.Source], told)
+		m.told.add(s)
+		return true
+	}
+	require.False(t, ok, "nothing is due")
+	return false
+}
+
+func names(entries []*entry) (out []string) {
+	for _, e := range entries {
+		out = append(out, e.source+" "+e.full+" "+string(e.pod.UID)+" "+e.pod.Spec.Containers[0].Image)
+	}
+	return out
+}
+
+// edited returns the manifests with a few added, changed, moved or taken out; the
+// others are the same pointers.
+func edited(random *rand.Rand, pods []Manifest, source int) []Manifest {
+	pods = slices.Clone(pods)
+	for range 1 + random.IntN(2) {
+		at := 0
+		if len(pods) > 0 {
+			at = random.IntN(len(pods))
+		}
+		switch random.IntN(8) {
+		case 0, 1, 2:
+			pods = slices.Insert(pods, at, Manifest{Pod: numbered(random, source*40+random.IntN(44))})
+		case 3, 4:
+			if len(pods) > 0 {
+				p := pods[at].Pod.DeepCopy()
+				p.Spec.Containers[0].Image = fmt.Sprint("i", random.IntN(3))
+				p.Status.Message = fmt.Sprint(random.IntN(3))
+				pods[at].Pod = p
+			}
+		case 5, 6:
+			if len(pods) > 0 {
+				pods = slices.Delete(pods, at, at+1)
+			}
+		case 7:
+			if len(pods) > 1 {
+				pods[0], pods[at] = pods[at], pods[0]
+			}
+		}
+	}
+	return pods
+}
+
+func numbered(random *rand.Rand, i int) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Name, p.Namespace, p.UID = fmt.Sprint("p", i), "default", types.UID(fmt.Sprint("uid-", i))
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	switch random.IntN(60) {
+	case 0:
+		p.Spec.Containers[0].Name = "not_valid"
+	case 1:
+		p.UID = "another"
+	}
+	return p
+}
