@@ -54,10 +54,12 @@ type Manager struct {
 	tiers sync.Mutex
 	given map[string]limits // guarded by tiers: what each of them was last given
 
-	mu   sync.Mutex // guards all below
-	tree tree       // nil until it was looked for, or while there is none
-	why  []string   // what cannot be enforced
-	pods map[types.UID]podGroup
+	mu   sync.Mutex             // guards all below
+	tree tree                   // nil until it was looked for, or while there is none
+	why  []string               // what cannot be enforced
+	pods map[types.UID]podGroup // changed by put alone
+	// burst is what all burstable pods request, in thousandths of a CPU.
+	burst int64
 
 	names names
 	asked bool // names are final
@@ -76,8 +78,9 @@ type podGroup struct {
 type tree interface {
 	// set makes the group with its limits, or changes them.
 	set(group string, l limits) error
-	// folders are where the group is, in each hierarchy that it may be in.
-	folders(group string) ([]string, error)
+	// folders are where the group is, in each hierarchy that it may be in. There
+	// is one at least.
+	folders(group string) []string
 	// pageSizes are the huge pages that can be bounded.
 	pageSizes() []string
 }
@@ -189,10 +192,7 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		qos: qos, group: group, milli: milliCPU(podspec.Requests(pod)),
 		limits: podLimits(pod, m.cfg.PidsLimit, t.pageSizes()),
 	}
-	m.mu.Lock()
-	had := m.pods[pod.UID]
-	m.pods[pod.UID] = now
-	m.mu.Unlock()
+	had := m.put(pod.UID, now)
 	if err := m.setTiers(t); err != nil {
 		return "", err
 	}
@@ -203,9 +203,7 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		m.mark(t, group)
 	}
 	now.done = true
-	m.mu.Lock()
-	m.pods[pod.UID] = now
-	m.mu.Unlock()
+	m.put(pod.UID, now)
 	return names.forRuntime(group), nil
 }
 
@@ -250,12 +248,11 @@ func (m *Manager) named() names {
 func (m *Manager) setTiers(t tree) error {
 	m.tiers.Lock()
 	defer m.tiers.Unlock()
-	burstable := m.burstable()
 	for _, q := range tiers() {
 		l := limits{shares: minShares}
 		switch q {
 		case corev1.PodQOSBurstable:
-			l.shares = sharesOf(burstable)
+			l.shares = sharesOf(m.burstable())
 		case corev1.PodQOSBestEffort:
 		default:
 			l = nodeLimits(m.cfg.Allocatable)
@@ -276,18 +273,31 @@ func (m *Manager) setTiers(t tree) error {
 func (m *Manager) burstable() (milli int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range m.pods {
-		if p.qos == corev1.PodQOSBurstable {
-			milli = addMilli(milli, p.milli)
-		}
+	return m.burst
+}
+
+// put keeps what a pod's group is; the zero podGroup forgets it. It returns what
+// was kept before.
+func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	had = m.pods[uid]
+	if had.qos == corev1.PodQOSBurstable {
+		m.burst -= had.milli
 	}
-	return milli
+	if now.qos == corev1.PodQOSBurstable {
+		m.burst += now.milli
+	}
+	m.pods[uid] = now
+	if now.group == "" {
+		delete(m.pods, uid)
+	}
+	return had
 }
 
 // exists reports whether the group is there.
 func exists(t tree, group string) bool {
-	dirs, err := t.folders(group)
-	return err == nil && len(dirs) > 0 && isDir(dirs[0])
+	return isDir(t.folders(group)[0])
 }
 
 // Known returns the pods whose groups this process made, and those that bear
@@ -301,9 +311,7 @@ func (m *Manager) Known() ([]types.UID, error) {
 	names := m.named()
 	seen := make(map[types.UID]struct{})
 	for _, q := range tiers() {
-		dirs, err := t.folders(names.tier(q))
-		errs = append(errs, err)
-		for _, dir := range dirs {
+		for _, dir := range t.folders(names.tier(q)) {
 			entries, err := os.ReadDir(dir)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				errs = append(errs, err)

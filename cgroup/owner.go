@@ -20,11 +20,7 @@ func (m *Manager) mark(t tree, group string) {
 	if m.cfg.Owner == "" {
 		return
 	}
-	dirs, err := t.folders(group)
-	if err == nil && len(dirs) > 0 {
-		err = unix.Setxattr(dirs[0], ownerMark, []byte(m.cfg.Owner), 0)
-	}
-	if err != nil {
+	if err := unix.Setxattr(t.folders(group)[0], ownerMark, []byte(m.cfg.Owner), 0); err != nil {
 		m.cfg.Logger.Debug("cgroup could not be marked", slog.String("cgroup", group), slog.Any("error", err))
 	}
 }

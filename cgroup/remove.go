@@ -46,11 +46,7 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 			return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 		}
 	}
-	m.mu.Lock()
-	_, known := m.pods[uid]
-	delete(m.pods, uid)
-	m.mu.Unlock()
-	if !known {
+	if had := m.put(uid, podGroup{}); had.group == "" {
 		return nil
 	}
 	return m.setTiers(t)
@@ -65,11 +61,7 @@ func (m *Manager) foldersOf(t tree, uid types.UID) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		dirs, err := t.folders(group)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, dirs...)
+		out = append(out, t.folders(group)...)
 	}
 	return out, nil
 }

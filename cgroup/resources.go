@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"math"
 	"strconv"
 	"strings"
 
@@ -96,9 +95,14 @@ func pageSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
+// mostMilli is far beyond what weights tell apart, and small enough that the
+// requests of all pods of a node can be added up.
+const mostMilli = 1e9
+
+// milliCPU is what the list has of cpu, up to mostMilli.
 func milliCPU(list corev1.ResourceList) int64 {
 	q := list[corev1.ResourceCPU]
-	return q.MilliValue()
+	return min(q.MilliValue(), mostMilli)
 }
 
 // sharesOf turns thousandths of a cpu into the kernel's shares.
@@ -120,17 +124,10 @@ func weightOf(shares uint64) uint64 {
 func nodeLimits(allocatable corev1.ResourceList) limits {
 	var l limits
 	if cpu, ok := allocatable[corev1.ResourceCPU]; ok {
-		l.shares = sharesOf(cpu.MilliValue())
+		l.shares = sharesOf(min(cpu.MilliValue(), mostMilli))
 	}
 	if memory, ok := allocatable[corev1.ResourceMemory]; ok {
 		l.memory = memory.Value()
 	}
 	return l
-}
-
-func addMilli(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }

@@ -14,13 +14,13 @@ import (
 
 // v1 writes groups into one hierarchy a controller.
 type v1 struct {
-	root       string
-	subsystems []cgroup1.Subsystem
-	huge       []string
+	subsystems  []cgroup1.Subsystem
+	hierarchies []string // their folders; the first is one that set makes groups in
+	huge        []string
 }
 
 func openV1(root, parent string) (tree, []string, error) {
-	t := &v1{root: root}
+	t := &v1{}
 	var missing []string
 	for _, c := range []struct {
 		name string
@@ -49,6 +49,10 @@ func openV1(root, parent string) (tree, []string, error) {
 	if huge, err := cgroup1.NewHugetlb(root); err == nil && isDir(filepath.Join(root, "hugetlb")) {
 		t.subsystems = append(t.subsystems, huge)
 		t.huge = pageSizesIn(filepath.Join(root, "hugetlb"), ".limit_in_bytes")
+	}
+	var err error
+	if t.hierarchies, err = hierarchiesIn(root, string(t.subsystems[0].Name())); err != nil {
+		return nil, nil, err
 	}
 	return t, missing, nil
 }
@@ -114,21 +118,26 @@ func (t *v1) set(group string, l limits) error {
 
 // folders are in every hierarchy: also in those that we do not set up, such as
 // systemd's and a mounted v2 tree, runtimes make a folder of their parent's.
-func (t *v1) folders(group string) ([]string, error) {
-	entries, err := os.ReadDir(t.root)
+func (t *v1) folders(group string) []string {
+	out := make([]string, len(t.hierarchies))
+	for i, h := range t.hierarchies {
+		out[i] = filepath.Join(h, group)
+	}
+	return out
+}
+
+// hierarchiesIn lists what is mounted below root, each once and first before all
+// others: links such as cpu,cpuacct lead to hierarchies that are listed too.
+func hierarchiesIn(root, first string) ([]string, error) {
+	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, err
 	}
-	// The first one is a hierarchy that set makes the folder in.
-	out := []string{filepath.Join(t.root, string(t.subsystems[0].Name()), group)}
+	out := []string{filepath.Join(root, first)}
 	seen := map[string]bool{realPath(out[0]): true}
 	for _, e := range entries {
-		dir := filepath.Join(t.root, e.Name(), group)
-		if !isDir(filepath.Join(t.root, e.Name())) {
-			continue
-		}
-		// Links such as cpu,cpuacct lead to hierarchies that are listed too.
-		if real := realPath(dir); !seen[real] {
+		dir := filepath.Join(root, e.Name())
+		if real := realPath(dir); !seen[real] && isDir(dir) {
 			seen[real] = true
 			out = append(out, dir)
 		}
@@ -138,9 +147,9 @@ func (t *v1) folders(group string) ([]string, error) {
 
 // realPath resolves links where it can.
 func realPath(path string) string {
-	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return path
 	}
-	return filepath.Join(real, filepath.Base(path))
+	return real
 }
