@@ -7,7 +7,8 @@ type Verb uint8
 
 // The verbs.
 const (
-	// Wait: a back-off runs until Action.Until. Nothing is to be done.
+	// Wait: a back-off runs until Action.Until, or with no Until the container
+	// waits for another one. Nothing is to be done.
 	Wait Verb = iota
 	// KillContainer ends container ID within its grace period.
 	KillContainer
@@ -40,7 +41,7 @@ type Action struct {
 	// does: those of one stage begin together, once those of the former one have
 	// ended. All their graces begin with the first stage.
 	Stage   int
-	Until   time.Time // Wait: when the back-off ends
+	Until   time.Time // Wait: when the back-off ends; zero: something has to change first
 	Reason  string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
 	Message string    // for people
 }

@@ -80,6 +80,9 @@ type Container struct {
 // or not told.
 type Resources struct {
 	CPURequest, CPULimit, MemoryLimit, MemoryRequest *resource.Quantity
+	// NoCPUQuota says that the node enforces no CPU limits: that CPULimit is nil
+	// then tells nothing.
+	NoCPUQuota bool
 }
 
 // Image is one image on the node.

@@ -21,7 +21,7 @@ import (
 // that follow each other may be ended at once, but for their stages), sandboxes to stop, the sandbox
 // to make, leftovers to remove, resources to change, containers to start
 // (ephemeral ones, then either the next init container or the regular ones),
-// and the back-offs that run. An empty plan means that the pod is where it
+// and what is waited for. An empty plan means that the pod is where it
 // should be, or that something under way (an init container, a startup probe)
 // has to come to its end first.
 //
@@ -53,12 +53,15 @@ func Plan(pod *corev1.Pod, seen View, now time.Time) []Action {
 	} else {
 		p.endStrays()
 	}
-	p.ephemerals()
 	if p.initContainers() {
 		for i := range pod.Spec.Containers {
 			p.keep(&pod.Spec.Containers[i], Regular)
 		}
 	}
+	others := p.starts
+	p.starts = nil
+	p.ephemerals() // they look at what the plan ends, and start first
+	p.starts = append(p.starts, others...)
 	return p.actions()
 }
 

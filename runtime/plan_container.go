@@ -2,22 +2,40 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ephemerals plans the start of ephemeral containers: at once, whatever the
-// others do, and once only.
+// ephemerals plans the start of ephemeral containers: once only, and at once,
+// whatever the others do, but for one that wants to see the processes of another
+// container: it waits for that one to run.
 func (p *planner) ephemerals() {
 	for i := range p.pod.Spec.EphemeralContainers {
-		c := ephemeral(&p.pod.Spec.EphemeralContainers[i])
+		spec := &p.pod.Spec.EphemeralContainers[i]
+		c := ephemeral(spec)
 		last := p.last(c.Name)
-		_, ran := p.view.Restarts[c.Name]
-		if last == nil && !ran || last != nil && last.State == Created {
-			p.startAgain(c, Ephemeral, last)
+		if _, ran := p.view.Restarts[c.Name]; ran && last == nil || last != nil && last.State != Created {
+			continue
 		}
+		if target := spec.TargetContainerName; target != "" && !p.runs(target) {
+			p.waits = append(p.waits, Action{
+				Verb: Wait, Container: c.Name, Kind: Ephemeral, Reason: ReasonNoTarget,
+				Message: fmt.Sprintf("waits for container %q, whose processes it is to see, to run", target),
+			})
+			continue
+		}
+		p.startAgain(c, Ephemeral, last)
 	}
+}
+
+// runs reports whether the container of that name runs and this plan does not
+// end it.
+func (p *planner) runs(name string) bool {
+	c := p.current(name)
+	return c != nil && c.State == Running && p.usable(c) &&
+		!slices.ContainsFunc(p.kills, func(a Action) bool { return a.ID == c.ID })
 }
 
 // initContainers plans the next step of the pod's initialization, and keeps the

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -114,4 +115,31 @@ func TestEphemeralContainers(t *testing.T) {
 		{"unknown is left alone", pod, newView(ready(0), running("a"), seen("debug", 0, runtime.Unknown)), ""},
 		{"does not keep a pod that is done", newPod(never, regular("a"), ephemeralC("debug")), newView(ready(0), exited("a", 0), running("debug")), "kill debug#0; stop s0"},
 	})
+}
+
+// RT-7: an ephemeral container that is to see another one's processes waits for
+// that one, and holds up nobody meanwhile.
+func TestEphemeralContainersWithATarget(t *testing.T) {
+	pod := newPod(always, initC("i"), regular("a"), debugC("debug", "a"))
+	testPlans(t, []planCase{
+		{"while the sandbox is made", pod, newView(), "create 0; start i#0; wait debug"},
+		{"while init containers run", pod, newView(ready(0), running("i")), "wait debug"},
+		{"while the target is started", pod, newView(ready(0), exited("i", 0)), "start a#0; wait debug"},
+		{"made but not started", pod, newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created)), "remove a#0; start a#0; wait debug"},
+		{"as soon as it runs", pod, newView(ready(0), exited("i", 0), running("a")), "start debug#0"},
+		{"before others of the same plan", newPod(always, regular("a"), regular("b"), debugC("debug", "a")), newView(ready(0), running("a")), "start debug#0; start b#0"},
+		{"while its back-off runs", pod, newView(ready(0), exited("i", 0), exited("a", 1, step(1), ended(2*time.Second))), "wait a 8s; wait debug"},
+		{"while it is restarted", pod, newView(ready(0), exited("i", 0), running("a", hash("s1-old"))), "kill a#0; start a#1; wait debug"},
+		{"in a sandbox that is lost", pod, newView(gone(0), running("a")), "kill a#0; stop s0; create 1; start i#0; wait debug"},
+		{"of unknown state", pod, newView(ready(0), exited("i", 0), seen("a", 0, runtime.Unknown)), "kill a#0; start a#1 step 1; wait debug"},
+		{"a sidecar", newPod(always, sidecarC("s"), initC("i"), regular("a"), debugC("debug", "s")), newView(ready(0), running("s")), "start debug#0; start i#0"},
+		{"not again after its end", pod, newView(ready(0), exited("i", 0), running("a"), exited("debug", 0)), ""},
+		{"made but not started, and the target gone", pod, newView(ready(0), exited("i", 0), exited("a", 0, step(1), ended(time.Second)), seen("debug", 0, runtime.Created)), "wait a 9s; wait debug"},
+		{"a target that is done for good", newPod(never, regular("a"), regular("b"), debugC("debug", "a")), newView(ready(0), exited("a", 0), running("b")), "wait debug"},
+		{"of a pod that is done", newPod(never, regular("a"), debugC("debug", "a")), newView(ready(0), exited("a", 0)), "stop s0"},
+	})
+	for _, a := range runtime.Plan(pod, newView(ready(0), running("i")), t0) {
+		assert.Equal(t, runtime.ReasonNoTarget, a.Reason)
+		assert.Contains(t, a.Message, `"a"`)
+	}
 }

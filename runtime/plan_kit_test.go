@@ -61,6 +61,14 @@ func ephemeralC(name string) edit {
 	}
 }
 
+// debugC is an ephemeral container that wants to see the processes of target.
+func debugC(name, target string) edit {
+	return func(p *corev1.Pod) {
+		ephemeralC(name)(p)
+		p.Spec.EphemeralContainers[len(p.Spec.EphemeralContainers)-1].TargetContainerName = target
+	}
+}
+
 func hostNetwork(p *corev1.Pod) { p.Spec.HostNetwork = true }
 
 func deleted(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: t0} }
@@ -201,6 +209,10 @@ func show(plan []runtime.Action) string {
 	for _, a := range plan {
 		switch a.Verb {
 		case runtime.Wait:
+			if a.Until.IsZero() {
+				out = append(out, fmt.Sprintf("wait %s", a.Container))
+				continue
+			}
 			out = append(out, fmt.Sprintf("wait %s %v", a.Container, a.Until.Sub(t0)))
 		case runtime.KillContainer:
 			text := "kill " + a.ID

@@ -8,10 +8,12 @@ import (
 // What the kernel's cgroups can tell apart. Smaller differences are the rounding
 // of a translation and back, not a change.
 const (
-	leastMilliCPULimit   = 10 // a quota of 1 ms a period
-	leastMilliCPURequest = 2  // two shares
+	leastMilliCPULimit   = 10      // a quota of 1 ms a period
+	leastMilliCPURequest = 2       // two shares
+	mostMilliCPURequest  = 256_000 // all the shares there are
 	milliCPUSlack        = 1
 	memorySlack          = 64 << 10 // the largest page
+	noMemoryLimit        = 1 << 62  // how cgroups write that there is none
 )
 
 // resize plans the change of a running container's resources to the spec's: in
@@ -21,9 +23,9 @@ func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) bool {
 	if have.Resources == nil || kind == Init || kind == Ephemeral {
 		return true
 	}
-	cpu, memory, added := p.differ(c, have.Resources)
+	cpu, memory := p.differ(c, have.Resources)
 	switch {
-	case !cpu && !memory && !added:
+	case !cpu && !memory:
 		return true
 	case cpu && restartsFor(c, corev1.ResourceCPU), memory && restartsFor(c, corev1.ResourceMemory):
 		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
@@ -36,34 +38,76 @@ func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) bool {
 	return true
 }
 
-// differ compares what a container has with what it asks for. added says that
-// it asks for a memory limit and has none: a runtime that tells of shares would
-// tell of it. A CPU limit may be missing because quotas are off on this node.
-func (p *planner) differ(c *corev1.Container, have *Resources) (cpu, memory, added bool) {
-	limits, requests := c.Resources.Limits, c.Resources.Requests
-	cpu = other(limits, corev1.ResourceCPU, have.CPULimit, milliCPU(leastMilliCPULimit)) ||
-		other(requests, corev1.ResourceCPU, have.CPURequest, milliCPU(leastMilliCPURequest))
-	memory = other(limits, corev1.ResourceMemory, have.MemoryLimit, bytes) ||
-		other(requests, corev1.ResourceMemory, have.MemoryRequest, bytes)
-	want, asked := limits[corev1.ResourceMemory]
-	added = asked && !want.IsZero() && have.MemoryLimit == nil && have.CPURequest != nil
-	return cpu, memory, added
-}
-
-// other reports whether list asks for another amount than have. What is not
-// asked for or not told never differs.
-func other(list corev1.ResourceList, name corev1.ResourceName, have *resource.Quantity, differ func(a, b *resource.Quantity) bool) bool {
-	want, ok := list[name]
-	return ok && have != nil && !want.IsZero() && differ(&want, have)
-}
-
-func milliCPU(least int64) func(a, b *resource.Quantity) bool {
-	return func(a, b *resource.Quantity) bool {
-		return apart(max(a.MilliValue(), least), max(b.MilliValue(), least), milliCPUSlack)
+// differ compares what a container has with what it asks for. A runtime that
+// tells of the CPU request, which there always is, would tell of limits too: what
+// is missing then is not bounded.
+func (p *planner) differ(c *corev1.Container, have *Resources) (cpu, memory bool) {
+	told := have.CPURequest != nil
+	limit := p.limit(c, corev1.ResourceCPU)
+	request, ok := c.Resources.Requests[corev1.ResourceCPU]
+	if !ok {
+		request = limit
 	}
+	if told {
+		cpu = apart(shared(request.MilliValue()), shared(have.CPURequest.MilliValue()), milliCPUSlack)
+	}
+	if !have.NoCPUQuota {
+		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, told).differ(leastMilliCPULimit, milliCPUSlack)
+	}
+	limit = p.limit(c, corev1.ResourceMemory)
+	memory = bound(limit.Value(), have.MemoryLimit, bytes, told).differ(0, memorySlack)
+	if want, ok := c.Resources.Requests[corev1.ResourceMemory]; ok && have.MemoryRequest != nil {
+		memory = memory || apart(want.Value(), have.MemoryRequest.Value(), memorySlack)
+	}
+	return cpu, memory
 }
 
-func bytes(a, b *resource.Quantity) bool { return apart(a.Value(), b.Value(), memorySlack) }
+// limit is the container's, or else the pod's for all its containers together.
+func (p *planner) limit(c *corev1.Container, name corev1.ResourceName) resource.Quantity {
+	if q, ok := c.Resources.Limits[name]; ok && !q.IsZero() {
+		return q
+	}
+	if p.pod.Spec.Resources != nil {
+		return p.pod.Spec.Resources.Limits[name]
+	}
+	return resource.Quantity{}
+}
+
+// limits are a limit that is wanted and the one there is; 0 is none.
+type limits struct {
+	want, have int64
+	told       bool // what there is was told
+}
+
+func bound(want int64, have *resource.Quantity, value func(*resource.Quantity) int64, told bool) limits {
+	if have == nil {
+		return limits{want: max(want, 0), told: told}
+	}
+	return limits{max(want, 0), max(value(have), 0), true}
+}
+
+// differ reports whether the limit is to be changed, set or taken away.
+func (l limits) differ(least, slack int64) bool {
+	switch {
+	case !l.told:
+		return false
+	case l.want == 0 || l.have == 0:
+		return l.want != l.have
+	}
+	return apart(max(l.want, least), max(l.have, least), slack)
+}
+
+func bytes(q *resource.Quantity) int64 {
+	if v := q.Value(); v < noMemoryLimit {
+		return v
+	}
+	return 0
+}
+
+// shared is what the kernel makes of a CPU request.
+func shared(milli int64) int64 {
+	return min(max(milli, leastMilliCPURequest), mostMilliCPURequest)
+}
 
 func apart(a, b, slack int64) bool { return a-b > slack || b-a > slack }
 

@@ -11,23 +11,40 @@ import (
 )
 
 func limits(cpu, memory string) tweak {
-	return func(c *corev1.Container) {
-		c.Resources.Limits = corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+	return func(c *corev1.Container) { c.Resources.Limits = amounts(cpu, memory) }
+}
+
+func requests(cpu, memory string) tweak {
+	return func(c *corev1.Container) { c.Resources.Requests = amounts(cpu, memory) }
+}
+
+// podLimits bounds all containers together.
+func podLimits(cpu, memory string) edit {
+	return func(p *corev1.Pod) { p.Spec.Resources = &corev1.ResourceRequirements{Limits: amounts(cpu, memory)} }
+}
+
+// amounts is a list of what is not "".
+func amounts(cpu, memory string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for name, amount := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
+		if amount != "" {
+			list[name] = resource.MustParse(amount)
 		}
 	}
+	return list
 }
 
 func restartOn(name corev1.ResourceName) tweak {
 	return func(c *corev1.Container) {
-		c.ResizePolicy = append(c.ResizePolicy,
-			corev1.ContainerResizePolicy{ResourceName: "cpu", RestartPolicy: corev1.NotRequired},
-			corev1.ContainerResizePolicy{ResourceName: name, RestartPolicy: corev1.RestartContainer})
+		if name != corev1.ResourceCPU {
+			c.ResizePolicy = append(c.ResizePolicy, corev1.ContainerResizePolicy{ResourceName: "cpu", RestartPolicy: corev1.NotRequired})
+		}
+		c.ResizePolicy = append(c.ResizePolicy, corev1.ContainerResizePolicy{ResourceName: name, RestartPolicy: corev1.RestartContainer})
 	}
 }
 
 // has are the resources that a container was seen with; "" is none.
-func has(request, cpu, memory string) func(*runtime.Container) {
+func has(request, cpu, memory string, tweaks ...func(*runtime.Resources)) func(*runtime.Container) {
 	quantity := func(s string) *resource.Quantity {
 		if s == "" {
 			return nil
@@ -37,8 +54,13 @@ func has(request, cpu, memory string) func(*runtime.Container) {
 	}
 	return func(c *runtime.Container) {
 		c.Resources = &runtime.Resources{CPURequest: quantity(request), CPULimit: quantity(cpu), MemoryLimit: quantity(memory)}
+		for _, tweak := range tweaks {
+			tweak(c.Resources)
+		}
 	}
 }
+
+func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 
 // RT-2: resources change in place.
 func TestResize(t *testing.T) {
@@ -51,17 +73,53 @@ func TestResize(t *testing.T) {
 		{"same", pod, view(has("500m", "500m", "64Mi")), ""},
 		{"not told", pod, view(), ""},
 		{"more CPU", pod, view(has("500m", "400m", "64Mi")), "update a#0"},
+		{"less CPU", pod, view(has("500m", "600m", "64Mi")), "update a#0"},
 		{"another request", pod, view(has("400m", "500m", "64Mi")), "update a#0"},
 		{"less memory", pod, view(has("500m", "500m", "128Mi")), "update a#0"},
+		{"more memory", pod, view(has("500m", "500m", "32Mi")), "update a#0"},
 		{"a memory limit where none was", pod, view(has("500m", "500m", "")), "update a#0"},
-		{"quotas are off on the node", pod, view(has("500m", "", "64Mi")), ""},
+		{"a CPU limit where none was", pod, view(has("500m", "", "64Mi")), "update a#0"},
+		{"quotas are off on the node", pod, view(has("500m", "", "64Mi", noQuota)), ""},
+		{"memory all the same", pod, view(has("500m", "", "32Mi", noQuota)), "update a#0"},
+		{"a runtime that tells of limits only", pod, view(has("", "500m", "")), ""},
 		{"memory by restart", byRestart, view(has("500m", "500m", "128Mi"), step(3)), "kill a#0; start a#1 step 3"},
 		{"CPU in place all the same", byRestart, view(has("500m", "400m", "64Mi")), "update a#0"},
+		{"both by restart", byRestart, view(has("500m", "400m", "32Mi")), "kill a#0; start a#1"},
+		{"a memory limit added by restart", byRestart, view(has("500m", "500m", "")), "kill a#0; start a#1"},
+		{"CPU by restart", newPod(always, regular("a", limits("500m", "64Mi"), restartOn("cpu"))), view(has("500m", "", "64Mi")), "kill a#0; start a#1"},
+		{"memory in place all the same", newPod(always, regular("a", limits("500m", "64Mi"), restartOn("cpu"))), view(has("500m", "500m", "")), "update a#0"},
 		{"rounding is no change", byRestart, view(has("499m", "501m", "67100000")), ""},
 		{"what the kernel cannot tell apart", newPod(always, regular("a", limits("1m", "64Mi"))), view(has("2m", "10m", "64Mi")), ""},
-		{"no limits asked for", newPod(always, regular("a")), view(has("2m", "", "64Mi")), ""},
+		{"more than all shares", newPod(always, regular("a", limits("300", "64Mi"))), view(has("256", "300", "64Mi")), ""},
+		{"no limits asked for", newPod(always, regular("a")), view(has("2m", "", "")), ""},
+		{"no limits asked for, which is told as 0 and as very much", newPod(always, regular("a")), view(has("0", "0", "9223372036854771712")), ""},
+		{"a CPU limit taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("", "64Mi"))), view(has("500m", "500m", "64Mi")), "update a#0"},
+		{"a memory limit taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""))), view(has("500m", "500m", "64Mi")), "update a#0"},
+		{
+			"a memory limit taken away by restart", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""), restartOn("memory"))),
+			view(has("500m", "500m", "64Mi")), "kill a#0; start a#1",
+		},
+		{"a CPU request taken away", newPod(always, regular("a", limits("", "64Mi"))), view(has("500m", "", "64Mi")), "update a#0"},
+		{"a CPU request where none was", newPod(always, regular("a", requests("500m", ""))), view(has("0", "", "")), "update a#0"},
+		{"one limit added, one taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""))), view(has("500m", "", "64Mi")), "update a#0"},
+		{"the pod's limit holds for who has none", newPod(always, podLimits("1", "1Gi"), regular("a")), view(has("1", "1", "1Gi")), ""},
+		{"the pod's limit changed", newPod(always, podLimits("2", "1Gi"), regular("a")), view(has("1", "1", "1Gi")), "update a#0"},
 		{"init containers are not resized", newPod(always, initC("a", limits("1", "1Gi")), regular("b")), view(has("2m", "10m", "64Mi")), ""},
 		{"sidecars are", newPod(always, sidecarC("a", limits("1", "1Gi")), regular("b")), newView(ready(0), running("a", has("1", "10m", "1Gi")), running("b")), "update a#0"},
+		{
+			"a sidecar by restart", newPod(always, sidecarC("a", limits("1", "1Gi"), restartOn("memory")), regular("b")),
+			newView(ready(0), running("a", has("1", "1", "")), running("b")), "kill a#0; start a#1",
+		},
+		{
+			"a sidecar before the regular containers", newPod(always, sidecarC("a", limits("1", "1Gi")), regular("b")),
+			newView(ready(0), running("a", has("1", "", "1Gi"))), "update a#0; start b#0",
+		},
+		{
+			"each container for itself", newPod(always, regular("a", limits("1", "1Gi")), regular("b", limits("1", "1Gi")), regular("c", limits("1", "1Gi"), restartOn("cpu"))),
+			newView(ready(0), running("a", has("1", "1", "1Gi")), running("b", has("1", "1", "2Gi")), running("c", has("1", "2", "1Gi"))),
+			"kill c#0; update b#0; start c#1",
+		},
+		{"ephemeral ones are not", newPod(always, regular("b"), ephemeralC("a")), newView(ready(0), running("b"), running("a", has("1", "1", "1Gi"))), ""},
 		{"a resize is no change of spec", pod, view(has("500m", "400m", "64Mi"), hash(runtime.HashContainer(&newPod(always, regular("a")).Spec.Containers[0]))), "update a#0"},
 	})
 }

@@ -17,4 +17,5 @@ const (
 	ReasonNetworkMode   = "NetworkModeChanged"   // host network or not: the spec changed
 	ReasonNoAddress     = "NoAddress"            // the sandbox lost its IP
 	ReasonPodDone       = "PodDone"              // every container is done for good
+	ReasonNoTarget      = "TargetNotRunning"     // Wait: the container whose processes it is to see does not run
 )

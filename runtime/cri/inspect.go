@@ -89,6 +89,9 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 				return missing(ct.ID, err)
 			}
 			*ct = withContainerStatus(*ct, st)
+			if ct.Resources != nil {
+				ct.Resources.NoCPUQuota = c.cfg.Node.NoCPUQuota
+			}
 			ct.Message = c.terminationMessage(*ct, st)
 			return nil
 		})
