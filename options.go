@@ -93,7 +93,8 @@ type Node struct {
 // Timing are intervals that rarely need to be changed. Zero is the default.
 type Timing struct {
 	Resync       time.Duration // between looks at a pod of which nothing is heard; 1 min
-	Housekeeping time.Duration // between looks for what nobody wants any more; 2 s
+	Housekeeping time.Duration // between looks for what nobody wants any more, while anything happens; 2 s
+	Images       time.Duration // between looks at whether images have to go; 5 min
 	Retry        time.Duration // after a turn of a pod that failed; 10 s
 	Jitter       float64       // by which share of themselves Resync and Retry are lengthened at most; 0.5
 }
@@ -284,7 +285,7 @@ func WithHooks(h Hooks) Option {
 // WithTiming sets intervals.
 func WithTiming(t Timing) Option {
 	return func(s *settings) error {
-		if t.Resync < 0 || t.Housekeeping < 0 || t.Retry < 0 || t.Jitter < 0 {
+		if t.Resync < 0 || t.Housekeeping < 0 || t.Images < 0 || t.Retry < 0 || t.Jitter < 0 {
 			return fmt.Errorf("timing: a negative figure in %+v", t)
 		}
 		s.timing = t

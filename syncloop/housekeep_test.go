@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podsource"
@@ -111,7 +112,9 @@ func TestHousekeeping(t *testing.T) {
 			h := newHouse(t)
 			tt.do(h)
 			h.w.take()
-			assert.Empty(t, h.Housekeep(t.Context()))
+			again, settled := h.Housekeep(t.Context())
+			assert.Empty(t, again)
+			assert.Equal(t, tt.want == nil && len(h.sources.unready) == 0, settled)
 			assert.Equal(t, tt.want, h.w.take())
 			assert.Equal(t, len(h.sources.unready) == 0, h.w.full)
 		})
@@ -122,7 +125,8 @@ func TestHousekeeping(t *testing.T) {
 func TestHousekeepingStartsAnew(t *testing.T) {
 	h := newHouse(t)
 	h.w.again = []types.UID{"a"}
-	assert.Equal(t, []types.UID{"a"}, h.Housekeep(t.Context()))
+	again, _ := h.Housekeep(t.Context())
+	assert.Equal(t, []types.UID{"a"}, again)
 }
 
 // SL-6: after an end, what the pod left goes before its life is forgotten.
@@ -137,9 +141,88 @@ func TestTidy(t *testing.T) {
 	assert.Equal(t, []types.UID{"back"}, again)
 	assert.Equal(t, []string{
 		"drop gone", "settle gone false", "settle back true",
-		"drop orphan", "settle orphan false", // its life is forgotten already
+		"drop orphan", // its life is forgotten already
 		"drop stuck",
 	}, h.w.take())
+}
+
+// SL-6: a look that failed is followed by another.
+func TestHousekeepingIsNotSettledByAFault(t *testing.T) {
+	h := newHouse(t)
+	h.kept["x"] = errors.New("busy")
+	for range 2 {
+		_, settled := h.Housekeep(t.Context())
+		assert.False(t, settled)
+	}
+	h.kept["x"] = nil
+	_, settled := h.Housekeep(t.Context())
+	assert.False(t, settled, "there was something to do")
+	_, settled = h.Housekeep(t.Context())
+	assert.True(t, settled)
+}
+
+// change is what the loop is told by a source.
+func (h *house) change(op podsource.Op, pods ...*Pod) {
+	h.pods.Change(podsource.Change{Op: op, Source: "test", Pods: pods})
+}
+
+// SL-6: a pod that is wanted in the very moment in which what an older one of its
+// UID left is removed begins after that, once, as it is wanted by then.
+func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		do    func(h *house) // while they go
+		after func(h *house) // before the loop hears of it
+		want  []string
+	}{
+		{"added", func(h *house) { h.change(podsource.Add, newPod("x")) }, nil, []string{"create x "}},
+		{"added and changed", func(h *house) {
+			h.change(podsource.Add, newPod("x"))
+			h.change(podsource.Update, newPod("x", inPhase(corev1.PodPending)))
+		}, nil, []string{"create x Pending"}},
+		{"added, removed", func(h *house) {
+			h.change(podsource.Add, newPod("x"))
+			h.change(podsource.Remove, newPod("x"))
+		}, nil, nil},
+		{"added, removed once they are gone", func(h *house) { h.change(podsource.Add, newPod("x")) }, func(h *house) {
+			h.change(podsource.Remove, newPod("x"))
+		}, nil},
+		{"added, removed and added again", func(h *house) { h.change(podsource.Add, newPod("x")) }, func(h *house) {
+			h.change(podsource.Remove, newPod("x"))
+			h.change(podsource.Add, newPod("x"))
+		}, []string{"create x "}},
+		{"added and deleted", func(h *house) { h.change(podsource.Add, newPod("x")) }, func(h *house) {
+			h.change(podsource.Delete, newPod("x", deleting))
+		}, []string{"create x "}},
+		{"another is added", func(h *house) { h.change(podsource.Add, newPod("y")) }, nil, []string{"create y "}},
+	} {
+		for _, by := range []string{"Housekeep", "Tidy"} {
+			t.Run(tt.name+" during "+by, func(t *testing.T) {
+				h := newHouse(t)
+				h.kept["x"] = nil
+				dropped := 0
+				h.cfg.Hooks.Dropped = func(string, types.UID, error) {
+					dropped++
+					tt.do(h)
+				}
+				var again []types.UID
+				if by == "Tidy" {
+					again = h.Tidy(t.Context(), []types.UID{"x"})
+				} else {
+					again, _ = h.Housekeep(t.Context())
+				}
+				require.Equal(t, 1, dropped)
+				if tt.after != nil {
+					tt.after(h)
+				}
+				h.pods.Again(again)
+				assert.Equal(t, append([]string{"drop x"}, tt.want...), h.w.take())
+				assert.Empty(t, h.pods.holds, "nobody is held for ever")
+				h.pods.do(podsource.Remove, newPod("x"))
+				assert.Contains(t, h.pods.do(podsource.Add, newPod("x")), "create x ")
+			})
+		}
+	}
 }
 
 // A plan never touches what somebody may want, whatever the scene.

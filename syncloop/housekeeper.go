@@ -98,12 +98,16 @@ func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 }
 
 // Housekeep looks once for what nobody wants, and returns the pods that came back
-// while they ended. Calls must not overlap with each other nor with Tidy.
-func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID) {
+// while they ended, or while what was left of them was removed. Nothing is settled
+// as long as not all is known that is wanted, nor while there was something to do:
+// the next look tells what came of it. Calls must not overlap with each other nor
+// with Tidy.
+func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID, settled bool) {
 	s := h.look()
 	again = h.cfg.Lives.SyncKnown(s.wanted, s.full)
-	h.do(ctx, s.plan())
-	return again
+	c := s.plan()
+	again = append(again, h.do(ctx, c)...)
+	return again, s.full && len(s.held)+len(c.end)+len(c.drop)+len(h.faults) == 0
 }
 
 // look gathers what there is to know. The order matters, since pods come and go
@@ -155,10 +159,15 @@ func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []type
 	for _, uid := range ended {
 		st, ok := h.cfg.Lives.State(uid)
 		wanted := h.cfg.Pods.get(uid) != nil
-		if ok && !st.Over || !ok && wanted {
+		switch {
+		case ok && !st.Over, !ok && wanted:
 			continue
-		}
-		if !wanted && !h.dropAll(ctx, uid) {
+		case !ok: // its life is forgotten already: it could begin anew at any moment
+			if h.clear(uid, func() { h.dropAll(ctx, uid) }) {
+				again = append(again, uid)
+			}
+			continue
+		case !wanted && !h.dropAll(ctx, uid):
 			continue // the next housekeeping goes on from here
 		}
 		if h.cfg.Lives.Settle(uid, wanted) {
@@ -166,6 +175,19 @@ func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []type
 		}
 	}
 	return again
+}
+
+// clear has what is left of a pod removed that nobody wants and that has no life.
+// Meanwhile it is given none; it reports that it has been wanted since, so that it
+// has to be added now.
+func (h *Housekeeper) clear(uid types.UID, remove func()) (back bool) {
+	if !h.cfg.Pods.hold(uid) {
+		return false // it has come back since
+	}
+	if _, ok := h.cfg.Lives.State(uid); !ok {
+		remove()
+	}
+	return h.cfg.Pods.letGo(uid)
 }
 
 // dropAll removes a pod from all stores and reports whether that went well.
@@ -186,7 +208,7 @@ func (h *Housekeeper) drop(ctx context.Context, store *Store, uid types.UID) err
 	return err
 }
 
-func (h *Housekeeper) do(ctx context.Context, c chores) {
+func (h *Housekeeper) do(ctx context.Context, c chores) (back []types.UID) {
 	for i := range c.end {
 		p := &c.end[i]
 		h.cfg.Logger.Info("ending a pod that no source knows", slog.String("uid", string(p.UID)),
@@ -198,16 +220,16 @@ func (h *Housekeeper) do(ctx context.Context, c chores) {
 	}
 	for _, d := range c.drop {
 		for _, uid := range d.uids {
-			// It may have come back since the plan was made.
-			if _, ok := h.cfg.Lives.State(uid); ok || h.cfg.Pods.get(uid) != nil {
-				continue
-			}
 			if ctx.Err() != nil {
-				return
+				return back
 			}
-			_ = h.drop(ctx, &h.cfg.Stores[d.store], uid) // noted, and tried again next time
+			remove := func() { _ = h.drop(ctx, &h.cfg.Stores[d.store], uid) } // noted, and tried again next time
+			if h.clear(uid, remove) {
+				back = append(back, uid)
+			}
 		}
 	}
+	return back
 }
 
 // note logs a fault when it is new, and forgets it when it is gone.

@@ -21,15 +21,17 @@ type Handler interface {
 	Change(c podsource.Change)
 	// Wake takes a pod that has to be looked at again. It may be unknown.
 	Wake(uid types.UID, why podworkers.Wake)
-	// Again takes pods that came back while they ended, and have ended now.
+	// Again takes pods that came back while they ended, and have ended now, or while
+	// what was left of them was removed.
 	Again(uids []types.UID)
 }
 
 // Keeper looks for what is left over. Its methods run beside the loop, one at a
 // time, and may take their time; both return the pods that have to be added anew.
 type Keeper interface {
-	// Housekeep looks at everything.
-	Housekeep(ctx context.Context) (again []types.UID)
+	// Housekeep looks at everything. It reports whether all is settled: until
+	// something happens there will be nothing to do.
+	Housekeep(ctx context.Context) (again []types.UID, settled bool)
 	// Tidy looks at pods that have come to their end.
 	Tidy(ctx context.Context, ended []types.UID) (again []types.UID)
 }
@@ -65,7 +67,11 @@ type Config struct {
 	// it is asked at intervals.
 	Recheck <-chan struct{}
 
-	Housekeeping time.Duration // between housekeepings; default 2 s
+	// Housekeeping is the time between housekeepings, as long as there is reason for
+	// them: something was changed, seen or ended since the last one, or that left
+	// something to do. Default: 2 s.
+	Housekeeping time.Duration
+	AtRest       time.Duration // between housekeepings when there is none; default 1 min
 	CheckPeriod  time.Duration // between calls of Ready, and the deadline of each; default 5 s
 	Patience     time.Duration // how long a runtime counts as ready that does not say so any more; default 30 s
 
@@ -96,6 +102,7 @@ const (
 
 const (
 	defaultHousekeeping = 2 * time.Second
+	defaultAtRest       = time.Minute
 	defaultCheckPeriod  = 5 * time.Second
 	defaultPatience     = 30 * time.Second
 )
@@ -110,11 +117,12 @@ func (c *Config) fill() error {
 	require(c.Changes != nil, "nil Changes")
 	require(c.Handler != nil, "nil Handler")
 	for name, d := range map[string]*time.Duration{
-		"Housekeeping": &c.Housekeeping, "CheckPeriod": &c.CheckPeriod, "Patience": &c.Patience,
+		"Housekeeping": &c.Housekeeping, "AtRest": &c.AtRest, "CheckPeriod": &c.CheckPeriod, "Patience": &c.Patience,
 	} {
 		require(*d >= 0, "negative "+name)
 	}
 	orDefault(&c.Housekeeping, defaultHousekeeping)
+	orDefault(&c.AtRest, defaultAtRest)
 	orDefault(&c.CheckPeriod, defaultCheckPeriod)
 	orDefault(&c.Patience, defaultPatience)
 	if c.Logger == nil {

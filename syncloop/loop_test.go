@@ -3,6 +3,7 @@ package syncloop
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -256,8 +257,9 @@ func TestStuckLoop(t *testing.T) {
 // fakeKeeper takes its time.
 type fakeKeeper struct {
 	*diary
-	takes time.Duration // guarded by the diary's mutex, as is
-	again []types.UID
+	takes   time.Duration // guarded by the diary's mutex, as are
+	again   []types.UID
+	settled bool
 }
 
 func (k *fakeKeeper) set(takes time.Duration, again ...types.UID) {
@@ -266,9 +268,12 @@ func (k *fakeKeeper) set(takes time.Duration, again ...types.UID) {
 	k.takes, k.again = takes, again
 }
 
-func (k *fakeKeeper) Housekeep(ctx context.Context) []types.UID {
+func (k *fakeKeeper) Housekeep(ctx context.Context) ([]types.UID, bool) {
 	k.note("housekeep")
-	return k.work(ctx)
+	again := k.work(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return again, k.settled
 }
 
 func (k *fakeKeeper) Tidy(ctx context.Context, ended []types.UID) []types.UID {
@@ -314,9 +319,47 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 	})
 }
 
+// SL-6: when all is settled nobody looks, until something happens: every 2 s as long
+// as it does, and then once a minute.
+func TestHousekeepingRestsWhenNothingHappens(t *testing.T) {
+	for name, do := range map[string]func(b *bench){
+		"a change": func(b *bench) { b.changes <- podsource.Change{Op: podsource.Add} },
+		"an event": func(b *bench) { b.events.put(pleg.Event{Kind: pleg.ContainerRemoved, UID: "a"}) },
+		"an end":   func(b *bench) { b.Ended("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &fakeKeeper{settled: true}
+				b := start(t, func(b *bench, c *Config) { c.Keeper, k.diary = k, &b.log })
+				looks := func() (at []string) {
+					synctest.Wait()
+					for _, line := range b.log.take() {
+						if when, ok := strings.CutSuffix(line, " housekeep"); ok {
+							at = append(at, when)
+						}
+					}
+					return at
+				}
+				time.Sleep(130 * time.Second)
+				assert.Equal(t, []string{"2s", "1m2s", "2m2s"}, looks())
+				time.Sleep(time.Second)
+				do(b)
+				time.Sleep(60 * time.Second)
+				assert.Equal(t, []string{"2m12s"}, looks(), "one look, and that begins the next minute")
+				b.probes.put("a")
+				b.Due("a", time.Now())
+				time.Sleep(10 * time.Second)
+				assert.Equal(t, []string{"3m12s"}, looks(), "a probe and a turn are no reason")
+				b.cancel()
+				assert.NoError(t, <-b.stopped)
+			})
+		})
+	}
+}
+
 func TestLoopConfigFaults(t *testing.T) {
-	_, err := New(Config{Housekeeping: -1, CheckPeriod: -1, Patience: -1})
-	for _, what := range []string{"nil Changes", "nil Handler", "negative Housekeeping", "negative CheckPeriod", "negative Patience"} {
+	_, err := New(Config{Housekeeping: -1, AtRest: -1, CheckPeriod: -1, Patience: -1})
+	for _, what := range []string{"nil Changes", "nil Handler", "negative Housekeeping", "negative AtRest", "negative CheckPeriod", "negative Patience"} {
 		assert.ErrorContains(t, err, what)
 	}
 }

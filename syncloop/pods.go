@@ -91,6 +91,7 @@ func (c *PodsConfig) fill() error {
 type wanted struct {
 	pod     *corev1.Pod
 	refused bool
+	held    bool // it waits for Again: nobody has heard of it yet
 }
 
 // Pods is a Handler: it knows the pods that are wanted, admits new ones and hands
@@ -107,8 +108,9 @@ type Pods struct {
 	removed map[types.UID]time.Time
 	looked  time.Time // when removed was last looked through
 
-	mu     sync.Mutex // guards wanted; only the loop writes it
-	wanted map[types.UID]*wanted
+	mu     sync.Mutex             // guards what follows
+	wanted map[types.UID]*wanted  // only the loop writes it
+	holds  map[types.UID]struct{} // pods that are not to begin now; see hold
 }
 
 // NewPods returns Pods.
@@ -116,7 +118,7 @@ func NewPods(cfg PodsConfig) (*Pods, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, wanted: map[types.UID]*wanted{}}, nil
+	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, wanted: map[types.UID]*wanted{}, holds: map[types.UID]struct{}{}}, nil
 }
 
 // Change takes pods that were added, changed or removed. Mirror pods stand for
@@ -160,18 +162,26 @@ const removedAge = 10 * time.Minute
 // nothing comes: if it should not be there, housekeeping finds it.
 func (p *Pods) Wake(uid types.UID, why podworkers.Wake) { p.cfg.Workers.Wake(uid, why) }
 
-// Again adds pods anew that came back while they ended, if they are still wanted.
+// Again adds pods anew that came back while they ended, or while what was left of
+// them was removed, if they are still wanted.
 func (p *Pods) Again(uids []types.UID) {
 	now := time.Now()
 	var pods []*corev1.Pod
 	for _, uid := range uids {
-		if w := p.get(uid); w != nil && !w.refused {
-			pods = append(pods, w.pod)
+		held := p.release(uid)
+		w := p.get(uid)
+		if w == nil || w.refused {
+			continue
 		}
+		if held {
+			p.set(uid, &wanted{pod: w.pod})
+		} else {
+			p.removed[uid] = now // as what it was
+		}
+		pods = append(pods, w.pod)
 	}
 	slices.SortStableFunc(pods, byCreation)
 	for _, pod := range pods {
-		p.removed[pod.UID] = now // as what it was
 		p.begin(pod, now)
 	}
 }
@@ -212,6 +222,9 @@ func (p *Pods) remove(uid types.UID, now time.Time) {
 		return
 	}
 	p.set(uid, nil)
+	if w.held {
+		return
+	}
 	p.others.drop(uid)
 	p.removed[uid] = now
 	if w.refused { // no worker ever had it
@@ -228,7 +241,10 @@ func (p *Pods) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 		p.add(pod, now)
 		return
 	}
-	p.set(pod.UID, &wanted{pod: pod, refused: w.refused})
+	p.set(pod.UID, &wanted{pod: pod, refused: w.refused, held: w.held})
+	if w.held {
+		return
+	}
 	u := podworkers.Update{Op: podworkers.Change, Pod: pod, At: now}
 	switch {
 	case w.refused && op == podsource.Delete:
@@ -253,8 +269,7 @@ func (p *Pods) add(pod *corev1.Pod, now time.Time) {
 		p.change(podsource.Update, pod, now)
 		return
 	}
-	p.set(pod.UID, &wanted{pod: pod})
-	if !p.cfg.Workers.ComesBack(pod.UID) {
+	if !p.take(pod) && !p.cfg.Workers.ComesBack(pod.UID) {
 		p.begin(pod, now)
 	}
 }

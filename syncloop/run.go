@@ -27,11 +27,19 @@ type runner struct {
 	gate   gate
 	told   bool // that the gate is open
 	checks chan check
-	kept   chan []types.UID // what a housekeeping found; it has one slot
-	busy   bool             // a housekeeping is under way
-	tick   *time.Ticker     // for housekeeping, and a sign of life
+	kept   chan kept    // what a housekeeping found; it has one slot
+	busy   bool         // a housekeeping is under way
+	stale  bool         // there is reason for another
+	looked time.Time    // when the last one that looked at everything began
+	tick   *time.Ticker // for housekeeping, and a sign of life
 	due    *time.Timer
 	wg     sync.WaitGroup
+}
+
+// kept is what a housekeeping came to.
+type kept struct {
+	again   []types.UID
+	settled bool
 }
 
 // Run joins the streams until ctx is done or the configuration input is closed.
@@ -39,7 +47,7 @@ type runner struct {
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
-		Loop: l, checks: make(chan check), kept: make(chan []types.UID, 1),
+		Loop: l, checks: make(chan check), kept: make(chan kept, 1), stale: true,
 		tick: time.NewTicker(l.cfg.Housekeeping), due: time.NewTimer(l.cfg.Housekeeping),
 	}
 	defer r.wg.Wait()
@@ -87,14 +95,14 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 	case <-ctx.Done():
 		return began, in, false
 	case c, open := <-changes:
-		began, in = time.Now(), InputChange
+		began, in, r.stale = time.Now(), InputChange, true
 		if !open {
 			r.cfg.Logger.Info("configuration input was closed")
 			return began, in, false
 		}
 		r.cfg.Handler.Change(c)
 	case <-events:
-		began, in = time.Now(), InputEvent
+		began, in, r.stale = time.Now(), InputEvent, true
 		r.events(r.cfg.Events.Drain())
 	case <-probes:
 		began, in = time.Now(), InputProbe
@@ -110,15 +118,16 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 		}
 	case <-r.tick.C:
 		began, in = time.Now(), InputHousekeep
-		r.keep(func(k Keeper) []types.UID { return k.Housekeep(ctx) })
+		r.housekeep(ctx, began)
 	case <-soon:
-		began, in = time.Now(), InputHousekeep
+		began, in, r.stale = time.Now(), InputHousekeep, true
 		ended := r.takeEnded()
-		r.keep(func(k Keeper) []types.UID { return k.Tidy(ctx, ended) })
-	case again := <-r.kept:
+		r.keep(func(k Keeper) kept { return kept{again: k.Tidy(ctx, ended)} })
+	case k := <-r.kept:
 		began, in = time.Now(), InputHousekeep
 		r.busy = false
-		r.cfg.Handler.Again(again)
+		r.stale = r.stale || !k.settled
+		r.cfg.Handler.Again(k.again)
 	case c := <-r.checks:
 		began, in = time.Now(), InputRuntime
 		r.gate.hear(c)
@@ -154,13 +163,27 @@ func (l *Loop) takeEnded() []types.UID {
 	return ended
 }
 
-// keep starts a housekeeping beside the loop unless one is under way.
-func (r *runner) keep(work func(Keeper) []types.UID) {
-	if r.cfg.Keeper == nil || !r.gate.open || r.busy {
+// housekeep looks at everything, if there is reason to or it was long ago.
+func (r *runner) housekeep(ctx context.Context, now time.Time) {
+	if !r.stale && now.Sub(r.looked) < r.cfg.AtRest {
 		return
+	}
+	if r.keep(func(k Keeper) kept {
+		again, settled := k.Housekeep(ctx)
+		return kept{again, settled}
+	}) {
+		r.stale, r.looked = false, now
+	}
+}
+
+// keep starts a housekeeping beside the loop unless one is under way.
+func (r *runner) keep(work func(Keeper) kept) (started bool) {
+	if r.cfg.Keeper == nil || !r.gate.open || r.busy {
+		return false
 	}
 	r.busy = true
 	r.wg.Go(func() { r.kept <- work(r.cfg.Keeper) })
+	return true
 }
 
 // rest ends a turn: it notes how the loop is and sets the timer of the next.
