@@ -52,7 +52,7 @@ type Rotator struct {
 
 	// Only Run uses these.
 	logs  map[string]*logState   // by path
-	awake map[*logState]struct{} // of these, what is looked at when it is due
+	awake map[*logState]struct{} // of these, what may be due within Period
 	bell  *bell                  // wakes the others; nil where the kernel has none
 
 	mu     sync.Mutex  // guards what logState says it does
@@ -181,8 +181,8 @@ func (r *Rotator) list(ctx context.Context) {
 		switch {
 		case !here[path]:
 			r.drop(l)
-		case now.Sub(l.at) >= rarest:
-			r.wake(l)
+		case l.isDue(now):
+			r.awake[l] = struct{}{}
 		}
 	}
 }
@@ -241,7 +241,9 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	size, err := root.size(l.path)
 	if errors.Is(err, errBeingMade) {
 		l.missing = true
-		l.retry(now, r.cfg.Watch, rarest)
+		if l.retry(now, r.cfg.Watch, rarest); l.wait > r.cfg.Period {
+			delete(r.awake, l) // listing finds that it is due
+		}
 		if root.stranded(l.path) {
 			r.reopenLater(ctx, l, slots)
 		}
@@ -262,6 +264,7 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	case silent && r.bell.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
 		// Whatever was written before the kernel was asked shows now.
 		if again, err := root.size(l.path); err == nil && again == size {
+			l.due = now.Add(rarest)
 			delete(r.awake, l)
 		}
 	}
@@ -270,6 +273,7 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 // start runs work on a log if there is a free slot. Without one the log comes
 // again soon.
 func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
+	r.awake[l] = struct{}{}
 	select {
 	case slots <- struct{}{}:
 	default:

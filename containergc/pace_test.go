@@ -255,6 +255,27 @@ func TestOneFileByTwoNames(t *testing.T) {
 	assert.Len(t, l.awake, 1)
 }
 
+// A log that is not there is looked for ever more rarely, and found when listing.
+func TestMissingLogs(t *testing.T) {
+	c := newCrowd(t, 1)
+	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, Watch: time.Millisecond, Period: 4 * time.Millisecond})
+	require.NoError(t, os.Remove(c.log(0)))
+	lg := l.logs["ns_p0_u/app/0.log"]
+	l.settle()
+	assert.True(t, lg.missing)
+	assert.Equal(t, 8*time.Millisecond, lg.wait)
+	c.write(t, 0, string(make([]byte, 2000)))
+	time.Sleep(time.Until(lg.due))
+	l.list(t.Context())
+	l.step()
+	assert.Equal(t, []string{"0"}, c.reopened())
+
+	require.NoError(t, os.Rename(c.log(0), c.log(0)+".20260101-000000.000000000"))
+	lg.missing, lg.wait = true, time.Hour
+	require.Eventually(t, func() bool { l.list(t.Context()); l.step(); return len(c.reopened()) == 2 }, 10*time.Second, time.Millisecond,
+		"what was set aside and not reopened is")
+}
+
 // BenchmarkLook is a look at 1,000 silent logs.
 func BenchmarkLook(b *testing.B) {
 	l := newLooker(b, newCrowd(b, 1000), RotatorConfig{Watch: time.Millisecond})
