@@ -189,7 +189,7 @@ func (a *Agent) makeLoop() error {
 		return err
 	}
 	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Lives: a.workers, Pods: pods, Sources: a.mux, Runtime: a.cache.Pods,
+		Lives: a.workers, Pods: pods, Sources: a.mux, Runtime: a.cache.Pods, Unseen: a.pleg.Unseen,
 		Stores: append(a.stores, syncloop.Store{Name: "statuses", Known: a.statusesKnown, Remove: a.forgetStatus}),
 		Logger: a.logger, Hooks: a.hooks.Housekeeper,
 	})

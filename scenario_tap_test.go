@@ -68,6 +68,7 @@ func (t *tap) Invoke(ctx context.Context, method string, req, resp any, opts ...
 		}
 		t.w.trace.add(pod, kind, side, text)
 		t.w.checkStart(rpc, req)
+		t.w.noteStop(req)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

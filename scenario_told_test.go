@@ -50,7 +50,11 @@ func (s *sink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus
 		if again {
 			w.t.Errorf("%s: the same status is told twice of %s", w.trace.String(), label)
 		}
-		for _, fault := range contradicts(former, st) {
+		faults := goesBack(former, st)
+		if !w.chance.lies() {
+			faults = append(faults, contradicts(former, st)...)
+		}
+		for _, fault := range faults {
 			w.t.Errorf("%s: status told of %s: %s", w.trace.String(), label, fault)
 		}
 	}
@@ -73,7 +77,7 @@ func (s *sink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 		return err
 	}
 	for _, c := range w.running() {
-		if c.GetLabels()["io.kubernetes.pod.uid"] == string(pod.UID) {
+		if c.GetLabels()["io.kubernetes.pod.uid"] == string(pod.UID) && !w.chance.lies() {
 			w.t.Errorf("%s is told as deleted while %s runs", label, c.GetMetadata().GetName())
 		}
 	}
@@ -81,35 +85,49 @@ func (s *sink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// contradicts finds what can never follow in the statuses of one pod. // ST-5, ST-6
-func contradicts(former, now corev1.PodStatus) (faults []string) {
-	ended := func(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
-	if ended(former.Phase) && now.Phase != former.Phase {
+// goesBack finds what can never follow in the statuses of one pod, whatever the
+// runtime tells. // ST-5
+func goesBack(former, now corev1.PodStatus) (faults []string) {
+	if isOver(former.Phase) && now.Phase != former.Phase {
 		faults = append(faults, fmt.Sprintf("%s after %s", now.Phase, former.Phase))
 	}
-	were := slices.Concat(former.InitContainerStatuses, former.ContainerStatuses)
 	for _, c := range slices.Concat(now.InitContainerStatuses, now.ContainerStatuses) {
-		if ended(now.Phase) && c.State.Running != nil {
-			faults = append(faults, fmt.Sprintf("%s while %s runs", now.Phase, c.Name))
-		}
 		if c.Ready && c.State.Running == nil && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0) {
 			faults = append(faults, fmt.Sprintf("%s is ready and does not run", c.Name))
 		}
-		i := slices.IndexFunc(were, func(o corev1.ContainerStatus) bool { return o.Name == c.Name })
-		if i < 0 {
-			continue
-		}
-		was := were[i]
-		if c.RestartCount < was.RestartCount {
+		if was := statusOf(former, c.Name); was != nil && c.RestartCount < was.RestartCount {
 			faults = append(faults, fmt.Sprintf("restarts of %s go back from %d to %d", c.Name, was.RestartCount, c.RestartCount))
-		}
-		if t := was.State.Terminated; t != nil && c.RestartCount == was.RestartCount {
-			if !sameEnd(c.State.Terminated, t) && !sameEnd(c.LastTerminationState.Terminated, t) {
-				faults = append(faults, fmt.Sprintf("the exit code of %s is lost: %s after %s", c.Name, containerText(c), containerText(was)))
-			}
 		}
 	}
 	return faults
+}
+
+// contradicts finds what can never follow if the runtime tells the truth. // ST-5
+func contradicts(former, now corev1.PodStatus) (faults []string) {
+	for _, c := range slices.Concat(now.InitContainerStatuses, now.ContainerStatuses) {
+		if isOver(now.Phase) && c.State.Running != nil {
+			faults = append(faults, fmt.Sprintf("%s while %s runs", now.Phase, c.Name))
+		}
+		was := statusOf(former, c.Name)
+		if was == nil || was.State.Terminated == nil || c.RestartCount != was.RestartCount {
+			continue
+		}
+		if t := was.State.Terminated; !sameEnd(c.State.Terminated, t) && !sameEnd(c.LastTerminationState.Terminated, t) {
+			faults = append(faults, fmt.Sprintf("the exit code of %s is lost: %s after %s", c.Name, containerText(c), containerText(*was)))
+		}
+	}
+	return faults
+}
+
+func isOver(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+
+func statusOf(st corev1.PodStatus, container string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		if i := slices.IndexFunc(list, func(c corev1.ContainerStatus) bool { return c.Name == container }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
 }
 
 func sameEnd(a, b *corev1.ContainerStateTerminated) bool {

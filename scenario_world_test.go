@@ -44,10 +44,15 @@ type world struct {
 	opts   []agent.Option // of each agent, besides those that all have
 	memory *podsource.Memory
 
-	inside *embedded.Runtime
-	direct *grpc.ClientConn // past proxy and tap
-	proxy  *runtimetest.Proxy
-	rules  []runtimetest.Rule
+	inside  *embedded.Runtime
+	direct  *grpc.ClientConn // past proxy and tap
+	proxy   *runtimetest.Proxy
+	rules   []runtimetest.Rule
+	made    time.Time // when proxy was
+	chance  *chance   // nil: nothing goes wrong but what the scenario says
+	calmed  bool      // … any more
+	collect bool      // what is dead, as it is by default
+	stops   stops
 
 	mu      sync.Mutex        // guards the rest
 	lis     *bufconn.Listener // nil: the runtime is down
@@ -76,9 +81,11 @@ type trap struct {
 	do        []string
 }
 
-func newWorld(t *testing.T, sc *scenario) *world {
-	w := &world{t: t, sc: sc, dir: filepath.Join(t.TempDir(), "root"), memory: podsource.NewMemory(), last: map[types.UID]corev1.PodStatus{}}
-	w.things.by = map[string]thing{}
+func newWorld(t *testing.T, sc *scenario) *world { return newWorldOf(t, sc, nil) }
+
+func newWorldOf(t *testing.T, sc *scenario, x *chance) *world {
+	w := &world{t: t, sc: sc, chance: x, dir: filepath.Join(t.TempDir(), "root"), memory: podsource.NewMemory(), last: map[types.UID]corev1.PodStatus{}}
+	w.things.by, w.stops.first = map[string]thing{}, map[string]time.Duration{}
 	w.files = &files{dir: t.TempDir()}
 	grain := time.Millisecond
 	if g, ok := sc.option("grain"); ok {
@@ -99,9 +106,20 @@ func (w *world) boot() {
 	w.inside = rt
 	w.direct, err = rt.Dial()
 	require.NoError(w.t, err)
-	w.proxy, err = runtimetest.NewProxy(w.direct, 1, w.rules...)
+	w.proxy, err = runtimetest.NewProxy(w.direct, w.chance.lot())
 	require.NoError(w.t, err)
+	w.made = time.Now()
+	w.setRules()
 	w.up()
+}
+
+// setRules has the proxy go by what the scenario says and by chance.
+func (w *world) setRules() {
+	var rules []runtimetest.Rule
+	if !w.calmed {
+		rules = w.chance.since(w.made.Sub(w.trace.began))
+	}
+	require.NoError(w.t, w.proxy.SetRules(append(rules, w.rules...)...))
 }
 
 // halted is the end of boot: all containers are killed.
@@ -183,7 +201,7 @@ func (w *world) start() {
 		agent.WithSource("memory", w.memory),
 		agent.WithSource("file", podsource.File(w.files.dir, podsource.FileNotifier(w.files))),
 	}
-	if _, ok := w.sc.option("collect"); !ok { // it goes its own ways, which would be in all traces
+	if _, ok := w.sc.option("collect"); !ok && !w.collect { // it goes its own ways, which would be in all traces
 		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
 	}
 	node := agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs")}
@@ -303,7 +321,7 @@ func (w *world) checkStart(rpc string, req any) {
 	x := w.thing(q.GetContainerId())
 	name, _, _ := strings.Cut(x.name, "#")
 	for _, c := range w.running() {
-		if c.GetLabels()["io.kubernetes.pod.uid"] == string(x.uid) && c.GetMetadata().GetName() == name && c.GetId() != q.GetContainerId() {
+		if c.GetLabels()["io.kubernetes.pod.uid"] == string(x.uid) && c.GetMetadata().GetName() == name && c.GetId() != q.GetContainerId() && !w.chance.lies() {
 			w.t.Errorf("%s %s of %s while another %s runs", rpc, x.name, x.pod, name)
 		}
 	}

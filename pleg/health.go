@@ -64,6 +64,20 @@ func (g *Generator) Healthy() error {
 	}
 }
 
+// Unseen returns the pods that are in the runtime by its listings and that no
+// inspection has shown yet.
+func (g *Generator) Unseen() []types.UID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var unseen []types.UID
+	for _, r := range g.pods {
+		if r.round > 0 && r.seen.IsZero() {
+			unseen = append(unseen, r.uid)
+		}
+	}
+	return unseen
+}
+
 // Fault is a pod that cannot be inspected.
 type Fault struct {
 	UID   types.UID

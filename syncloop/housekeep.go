@@ -13,6 +13,7 @@ import (
 type scene struct {
 	stores  []stored
 	runtime []runtime.Pod          // what is in the runtime, alive or dead
+	unseen  []types.UID            // what is there too and was not looked at yet
 	known   map[types.UID]struct{} // of these, what has a life already
 	held    map[types.UID]struct{} // of these, what may yet turn out to be wanted
 	full    bool                   // all that is wanted is known
@@ -64,7 +65,7 @@ func (s *scene) plan() chores {
 
 // present reports whether anything of the pod is in the runtime. It is asked of few.
 func (s *scene) present(uid types.UID) bool {
-	return slices.ContainsFunc(s.runtime, func(p runtime.Pod) bool {
+	return slices.Contains(s.unseen, uid) || slices.ContainsFunc(s.runtime, func(p runtime.Pod) bool {
 		return p.UID == uid && len(p.Sandboxes)+len(p.Containers) > 0
 	})
 }

@@ -50,6 +50,9 @@ type HousekeeperConfig struct {
 	Sources Sources // required
 	// Runtime is what was last seen in the runtime, from memory. Required.
 	Runtime func() []runtime.Pod
+	// Unseen are pods that are in the runtime and of which Runtime does not tell
+	// yet: nothing that is kept for them goes. Default: there are none.
+	Unseen func() []types.UID
 
 	Stores []Store      // default: none
 	Logger *slog.Logger // default: discard
@@ -75,6 +78,9 @@ func (c *HousekeeperConfig) fill() error {
 	require(c.Runtime != nil, "nil Runtime")
 	for _, s := range c.Stores {
 		require(s.Name != "" && s.Known != nil && s.Remove != nil, "store "+s.Name+" is not complete")
+	}
+	if c.Unseen == nil {
+		c.Unseen = func() []types.UID { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -124,6 +130,7 @@ func (h *Housekeeper) look() *scene {
 		s.stores = append(s.stores, stored{i, uids})
 		h.known(s, uids...)
 	}
+	s.unseen = h.cfg.Unseen() // before Runtime: one that is seen meanwhile is in either
 	s.runtime = h.cfg.Runtime()
 	for i := range s.runtime {
 		p := &s.runtime[i]

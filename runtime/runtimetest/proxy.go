@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -43,9 +44,21 @@ type Proxy struct {
 // rule is a Rule at work.
 type rule struct {
 	Rule
-	rnd     *rand.Rand
-	matched int // calls that matched, those let through included
-	hit     int // calls that went wrong
+	rnd     *rand.Rand // for lies
+	seed    uint64
+	drawn   map[string]uint64 // lots drawn, by RPC and pod
+	matched int               // calls that matched, those let through included
+	hit     int               // calls that went wrong
+}
+
+// draw draws the next lot, within 0..1, for a call. Each pod has its lots, so that
+// those of calls made side by side do not depend on which is first.
+func (r *rule) draw(rpc, pod string) float64 {
+	key := rpc + " " + pod
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(key)) // never fails
+	r.drawn[key]++
+	return rand.New(rand.NewPCG(r.seed^h.Sum64(), r.drawn[key])).Float64()
 }
 
 // NewProxy returns a proxy in front of to. The same seed, rules and calls give
@@ -62,7 +75,8 @@ func (p *Proxy) SetRules(rules ...Rule) error {
 	next := make([]*rule, len(rules))
 	for i, r := range rules {
 		errs = append(errs, r.check())
-		next[i] = &rule{Rule: r, rnd: rand.New(rand.NewPCG(p.seed, uint64(i)))}
+		seed := p.seed + uint64(i)<<32
+		next[i] = &rule{Rule: r, rnd: rand.New(rand.NewPCG(seed, 0)), seed: seed, drawn: map[string]uint64{}}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -147,7 +161,7 @@ func (p *Proxy) choose(rpc string, req proto.Message) []*rule {
 			continue
 		}
 		r.matched++
-		if r.matched <= r.Skip || r.Count > 0 && r.hit >= r.Count || r.Probability > 0 && r.rnd.Float64() >= r.Probability {
+		if r.matched <= r.Skip || r.Count > 0 && r.hit >= r.Count || r.Probability > 0 && r.draw(rpc, p.pods.pod(req).GetName()) >= r.Probability {
 			continue
 		}
 		r.hit++
