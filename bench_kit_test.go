@@ -74,6 +74,7 @@ func serveRuntime(socket string) error {
 type node struct {
 	b      *testing.B
 	memory *podsource.Memory
+	socket string // of the runtime
 	end    func()
 
 	mu    sync.Mutex // guards the rest
@@ -97,7 +98,7 @@ func startNode(b *testing.B, events bool) *node {
 	require.NoError(b, cmd.Start())
 	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
 
-	n := &node{b: b, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
+	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
 	a, err := agent.New(
 		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
 		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
