@@ -89,7 +89,9 @@ func (t *turn) ensure(ctx context.Context, w wanted) (*v1.Image, error) {
 		return nil, &reasoned{"InvalidImageName", err}
 	}
 	ref, handler := withTag(w.ref, parsed), runtimeHandler(t.pod)
+	looked := uint64(afresh)
 	if w.policy != corev1.PullAlways {
+		looked = t.c.puller.arrivals()
 		im, err := t.c.imageStatus(ctx, ref, handler)
 		switch {
 		case err != nil:
@@ -103,17 +105,18 @@ func (t *turn) ensure(ctx context.Context, w wanted) (*v1.Image, error) {
 			return nil, &reasoned{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, w, pullKey{ref: ref, handler: handler}, t.ring.lookup(parsed))
+	return t.pull(ctx, w, pullKey{ref: ref, handler: handler}, looked, t.ring.lookup(parsed))
 }
 
-func (t *turn) pull(ctx context.Context, w wanted, key pullKey, logins []*v1.AuthConfig) (*v1.Image, error) {
+func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
 	key.logins = fingerprint(logins)
 	sandbox, err := t.translator().sandbox(0)
 	if err != nil {
 		sandbox = nil // the sandbox's own failure is told elsewhere
 	}
-	began := time.Now()
-	id, err := t.c.puller.pull(ctx, key, logins, sandbox, func() {
+	began, pulled := time.Now(), false
+	id, err := t.c.puller.pull(ctx, key, looked, logins, sandbox, func() {
+		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 	})
 	switch {
@@ -126,9 +129,12 @@ func (t *turn) pull(ctx context.Context, w wanted, key pullKey, logins []*v1.Aut
 		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", w.ref, err))
 		return nil, err
 	}
-	t.touched()
-	t.event(corev1.EventTypeNormal, "Pulled",
-		fmt.Sprintf("Successfully pulled image %q in %v", w.ref, time.Since(began).Round(time.Millisecond)))
+	message := fmt.Sprintf("Container image %q already present on machine", w.ref)
+	if pulled {
+		t.touched()
+		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, time.Since(began).Round(time.Millisecond))
+	}
+	t.event(corev1.EventTypeNormal, "Pulled", message)
 	// The pull tells the id only; the image's user is asked for.
 	im, err := t.c.imageStatus(ctx, firstOf(id, key.ref), key.handler)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -64,11 +65,25 @@ type puller struct {
 	flights map[pullKey]*flight
 	last    map[string]*flight // by reference: who must end before the next begins
 	failed  map[pullKey]*pullFailure
+	landed  map[landing]arrival // pulls that worked, for a while
+	count   uint64              // of them
 }
 
 // pullKey is what makes two pulls the same: with other logins the answer can be
 // another one.
 type pullKey struct{ ref, logins, handler string }
+
+// landing is what a pull left on the node, whoever's logins it was had with.
+type landing struct{ ref, handler string }
+
+func (k pullKey) landing() landing { return landing{k.ref, k.handler} }
+
+// arrival is the last pull of an image that worked.
+type arrival struct {
+	number uint64
+	image  string
+	at     time.Time
+}
 
 type flight struct {
 	done    chan struct{}
@@ -77,6 +92,8 @@ type flight struct {
 
 	image string // set before done is closed
 	err   error
+
+	landed bool // it was over before it was asked for; there is no more to it
 }
 
 type pullFailure struct {
@@ -102,15 +119,32 @@ func newPuller(c *Client) *puller {
 	return &puller{
 		c: c, slots: semaphore.NewWeighted(int64(c.cfg.Pulls.AtOnce)), rate: rate.NewLimiter(limit, c.cfg.Pulls.Burst),
 		flights: make(map[pullKey]*flight), last: make(map[string]*flight), failed: make(map[pullKey]*pullFailure),
+		landed: make(map[landing]arrival),
 	}
 }
 
+// afresh as the number of arrivals known to a pull says that what arrived before
+// is of no use to it.
+const afresh = math.MaxUint64
+
+// arrivals is how many pulls have worked so far. Whoever looks for an image asks
+// before, and hands it to pull if there was none.
+func (p *puller) arrivals() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
 // pull fetches an image and returns its id. began is called if a pull is under
-// way or begun now, as against a back-off that runs.
-func (p *puller) pull(ctx context.Context, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
-	f, err := p.join(ctx, key, logins, sandbox)
+// way or begun now, as against a back-off that runs and an image that has arrived
+// since the caller looked for it, when there were so many arrivals.
+func (p *puller) pull(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
+	f, err := p.join(ctx, key, looked, logins, sandbox)
 	if err != nil {
 		return "", err
+	}
+	if f.landed {
+		return f.image, nil
 	}
 	began()
 	select {
@@ -133,7 +167,7 @@ func (p *puller) pull(ctx context.Context, key pullKey, logins []*v1.AuthConfig,
 }
 
 // join returns the flight of that key, begun now if there is none.
-func (p *puller) join(ctx context.Context, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*flight, error) {
+func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*flight, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := p.flights[key]; f != nil {
@@ -142,6 +176,9 @@ func (p *puller) join(ctx context.Context, key pullKey, logins []*v1.AuthConfig,
 	}
 	now := time.Now()
 	p.forget(now)
+	if a := p.landed[key.landing()]; looked != afresh && a.number > looked {
+		return &flight{image: a.image, landed: true}, nil
+	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
 		return nil, &backingOff{until: was.until, waiting: true, error: &reasoned{
 			"ImagePullBackOff", fmt.Errorf("back-off pulling image %q: %w", key.ref, was.err),
@@ -156,8 +193,14 @@ func (p *puller) join(ctx context.Context, key pullKey, logins []*v1.AuthConfig,
 	return f, nil
 }
 
-// forget drops failures that are too old to count.
+// forget drops failures that are too old to count, and arrivals that nobody can
+// have missed any more.
 func (p *puller) forget(now time.Time) {
+	for key, a := range p.landed {
+		if now.Sub(a.at) > p.c.cfg.Timeout {
+			delete(p.landed, key)
+		}
+	}
 	for key, f := range p.failed {
 		if now.Sub(f.until) > 2*p.c.cfg.Pulls.Most {
 			delete(p.failed, key)
@@ -178,6 +221,8 @@ func (p *puller) fly(ctx context.Context, f *flight, before *flight, key pullKey
 	switch {
 	case err == nil:
 		delete(p.failed, key)
+		p.count++
+		p.landed[key.landing()] = arrival{p.count, image, time.Now()}
 	case ctx.Err() == nil:
 		err = p.failure(key, err)
 	}

@@ -71,6 +71,53 @@ func TestOnePullHoweverManyWait(t *testing.T) {
 	})
 }
 
+// IM-2: who looked for an image before it arrived, and asks for it after, does
+// not cause a second pull, unless it wants the newest one.
+func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
+	for _, policy := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways} {
+		t.Run(string(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, rec := newFake(), &recorder{}
+				slow := make(chan struct{}, 1)
+				f.after = func(rpc string, _ any) error {
+					select {
+					case <-slow:
+						if rpc == "ImageStatus" {
+							time.Sleep(time.Minute) // the answer is on its way
+						}
+					default:
+					}
+					return nil
+				}
+				c := f.client(t, Config{Recorder: rec})
+				var wg sync.WaitGroup
+				slow <- struct{}{}
+				wg.Go(func() {
+					turn := ensureTurn(c, onePod("late"))
+					im, err := turn.ensure(t.Context(), wanted{"lab/big:1", policy})
+					assert.NoError(t, err)
+					assert.Equal(t, "sha256:lab/big:1", im.GetId())
+					assert.Equal(t, policy == corev1.PullAlways, turn.changed)
+				})
+				synctest.Wait()
+				_, err := ensureTurn(c, onePod("early")).ensure(t.Context(), wanted{"lab/big:1", policy})
+				require.NoError(t, err)
+				wg.Wait()
+				if policy == corev1.PullAlways {
+					assert.Len(t, f.pulls, 2)
+					return
+				}
+				assert.Len(t, f.pulls, 1)
+				assert.Contains(t, rec.text(), "already present")
+				f.images = map[string]*v1.Image{}
+				_, err = ensureTurn(c, onePod("late")).ensure(t.Context(), wanted{"lab/big:1", policy})
+				require.NoError(t, err)
+				assert.Len(t, f.pulls, 2, "one that is gone is fetched again")
+			})
+		})
+	}
+}
+
 // IM-3
 func TestFewPullsAtOnceInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
