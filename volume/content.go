@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,6 +31,13 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	if err != nil {
 		return runtime.Volume{}, err
 	}
+	gid := fsGroup(r.pod)
+	if was, ok := m.known.get(r.pod.UID, r.vol.Name); ok && was.holds(plugin, files, gid) {
+		return runtime.Volume{HostPath: was.path, ReadOnly: true}, nil
+	}
+	if r.dir, err = r.open(); err != nil {
+		return runtime.Volume{}, err
+	}
 	rel := filepath.Join(volumesDir, plugin, r.vol.Name)
 	secret := plugin == pluginSecret || hasSecret(r.vol)
 	if err := m.contentDir(r, rel, secret); err != nil {
@@ -41,9 +49,12 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	}
 	defer func() { _ = root.Close() }() // every write was checked
 	path := filepath.Join(r.dir.path, rel)
-	w := writer{ctx: ctx, root: root, path: path, gid: fsGroup(r.pod)}
+	w := writer{ctx: ctx, root: root, path: path, gid: gid}
 	if err := w.write(files); err != nil {
 		return runtime.Volume{}, fmt.Errorf("write its content: %w", err)
+	}
+	if data, err := root.Readlink(dataLink); err == nil {
+		m.known.put(r.pod.UID, r.vol.Name, placed{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
 	}
 	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
 }

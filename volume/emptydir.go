@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,20 +14,32 @@ import (
 
 // emptyDir makes the volume once: what a container does to it afterwards, also
 // to its mode, is the container's business.
-func (m *Manager) emptyDir(r *request) (string, error) {
+func (m *Manager) emptyDir(r *request) (path string, err error) {
+	medium := r.vol.EmptyDir.Medium
+	if was, ok := m.known.get(r.pod.UID, r.vol.Name); ok && was.isFolder(medium) {
+		return was.path, nil
+	}
+	if r.dir, err = r.open(); err != nil {
+		return "", err
+	}
 	rel := filepath.Join(volumesDir, pluginEmptyDir, r.vol.Name)
-	path := filepath.Join(r.dir.path, rel)
+	path = filepath.Join(r.dir.path, rel)
 	if err := r.dir.way(filepath.Dir(rel), modeWay); err != nil {
 		return "", err
 	}
-	switch r.vol.EmptyDir.Medium {
+	switch medium {
 	case corev1.StorageMediumDefault:
-		return path, m.diskDir(r, rel)
+		err = m.diskDir(r, rel)
 	case corev1.StorageMediumMemory:
-		return path, m.memoryDir(r, rel)
+		err = m.memoryDir(r, rel)
 	default:
-		return "", fmt.Errorf("emptyDir: medium %s cannot be mounted here", r.vol.EmptyDir.Medium)
+		err = fmt.Errorf("emptyDir: medium %s cannot be mounted here", medium)
 	}
+	if err != nil {
+		return "", err
+	}
+	m.known.put(r.pod.UID, r.vol.Name, placed{path: path, plugin: pluginEmptyDir, medium: medium, at: time.Now()})
+	return path, nil
 }
 
 // diskDir makes the folder under another name first: one that has its name is

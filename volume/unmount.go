@@ -26,6 +26,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	defer m.locks.lock(uid)()
+	m.known.forget(uid)
 	dir, err := m.openPod(uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -50,6 +50,7 @@ type Manager struct {
 	cfg   Config
 	mount mounter
 	locks keyedLocks
+	known memories
 }
 
 // New checks the configuration and touches nothing.
@@ -95,7 +96,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 	used := mounted(pod)
 	out := make(map[string]runtime.Volume, len(used))
 	var errs []error
-	var dir *podDir // opened when a volume needs it
+	var dir *podDir // opened when a volume needs it, which few do that are there already
 	defer func() { dir.close() }()
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
@@ -105,13 +106,13 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Join(append(errs, err)...)
 		}
-		if dir == nil && needsFolder(vol) {
+		v, err := m.volume(ctx, &request{pod: pod, vol: vol, objects: objects, open: func() (*podDir, error) {
 			var err error
-			if dir, err = m.openPod(pod.UID, true); err != nil {
-				return nil, err
+			if dir == nil {
+				dir, err = m.openPod(pod.UID, true)
 			}
-		}
-		v, err := m.volume(ctx, &request{pod: pod, vol: vol, dir: dir, objects: objects})
+			return dir, err
+		}})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("volume %q: %w", vol.Name, err))
 			continue
@@ -135,12 +136,11 @@ func mounted(pod *corev1.Pod) map[string]bool {
 	return used
 }
 
-func needsFolder(vol *corev1.Volume) bool { return vol.HostPath == nil && vol.Image == nil }
-
 // request is what one volume is made from.
 type request struct {
 	pod     *corev1.Pod
 	vol     *corev1.Volume
+	open    func() (*podDir, error) // opens dir
 	dir     *podDir
 	objects podspec.Objects
 }

@@ -126,6 +126,8 @@ func TestWriterMendsWhatACrashLeft(t *testing.T) {
 			p := pod(t, "u", "  - {name: v, configMap: {name: c}}\n")
 			dir := mount(t, m, p, s)["v"].HostPath
 			crash(t, dir)
+			m, err := New(m.cfg) // the next process
+			require.NoError(t, err)
 			mount(t, m, p, s)
 			assert.Equal(t, map[string]string{"a": "1 0644", "b": "2 0644"}, tree(t, dir))
 			assert.Len(t, entries(t, dir), 4)
