@@ -31,8 +31,8 @@ const (
 // The pods' specs are in the files too and may hold secrets, so that the folder
 // is made with mode 0700 and the files with 0600.
 type FileSink struct {
-	dir  string
-	seed maphash.Seed
+	folder folder
+	seed   maphash.Seed
 
 	mu      sync.Mutex           // guards written
 	written map[types.UID]uint64 // hash of what is in the pod's file
@@ -49,7 +49,7 @@ func NewFileSink(dir string) (*FileSink, error) {
 	if dir == "" {
 		return nil, errors.New("status: a file sink needs a folder")
 	}
-	return &FileSink{dir: dir, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
+	return &FileSink{folder: folder{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
 }
 
 // SetStatus writes the pod's file, unless it holds the same already.
@@ -93,60 +93,53 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	s.mu.Lock()
 	delete(s.written, pod.UID)
 	s.mu.Unlock()
-	root, err := os.OpenRoot(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	err = s.folder.do(false, func(f *opened) error {
+		for _, n := range []string{name, partial(name)} {
+			if err := f.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return f.sync()
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove status of pod %s: %w", pod.UID, err)
 	}
-	defer root.Close() //nolint:errcheck // nothing was written through it
-	for _, n := range []string{name, partial(name)} {
-		if err := root.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove status of pod %s: %w", pod.UID, err)
-		}
-	}
-	return syncDir(root)
+	return nil
 }
 
 // write puts data into the file name, whole or not at all.
 func (s *FileSink) write(name string, data []byte) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(s.dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close() //nolint:errcheck // what was written is synced by then
-	tmp := partial(name)
-	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, root.Remove(tmp))
-	}
-	if err := root.Rename(tmp, name); err != nil {
-		return errors.Join(err, root.Remove(tmp))
-	}
-	return syncDir(root)
+	return s.folder.do(true, func(folder *opened) error {
+		tmp := partial(name)
+		f, err := folder.create(tmp)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		if err == nil {
+			err = f.Sync()
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return errors.Join(err, folder.Remove(tmp))
+		}
+		if err := folder.Rename(tmp, name); err != nil {
+			return errors.Join(err, folder.Remove(tmp))
+		}
+		return folder.sync()
+	})
 }
 
-// syncDir makes a rename last through a crash.
-func syncDir(root *os.Root) error {
-	d, err := root.Open(".")
-	if err != nil {
-		return err
+// create makes a file, in the place of one that was left half written.
+func (o *opened) create(name string) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := o.OpenFile(name, flags, 0o600)
+	if !errors.Is(err, fs.ErrExist) {
+		return f, err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	if err := o.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return o.OpenFile(name, flags, 0o600)
 }
 
 // Load returns the pods whose files are in the folder, each with its status.
@@ -154,7 +147,7 @@ func syncDir(root *os.Root) error {
 // are left out and told in the error; the pods are good nevertheless. A folder
 // that is not there holds none.
 func (s *FileSink) Load() ([]*corev1.Pod, error) {
-	root, err := os.OpenRoot(s.dir)
+	root, err := os.OpenRoot(s.folder.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

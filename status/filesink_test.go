@@ -1,15 +1,19 @@
 package status_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
@@ -105,4 +109,71 @@ func TestFileSinkWithoutFolder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, pods)
 	require.NoError(t, s.DeleteStatus(t.Context(), pod("main:c")))
+}
+
+// A folder that is taken away in the middle is made again, and what a crash left
+// half written is written over.
+func TestFileSinkGoesOnWithoutItsFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "statuses")
+	s, err := status.NewFileSink(dir)
+	require.NoError(t, err)
+	p := pod("main:c")
+	for i, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodFailed} {
+		require.NoError(t, s.SetStatus(t.Context(), p, corev1.PodStatus{Phase: phase}))
+		pods, err := s.Load()
+		require.NoError(t, err)
+		require.Len(t, pods, 1)
+		assert.Equal(t, phase, pods[0].Status.Phase)
+		if i == 0 {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, ".ns_p_uid-1.json.tmp"), []byte("half"), 0o600))
+		} else {
+			require.NoError(t, os.RemoveAll(dir))
+		}
+	}
+	require.NoError(t, s.DeleteStatus(t.Context(), p))
+	assert.NoDirExists(t, dir)
+}
+
+// Many at once, who share syncs of the folder, each find their file written.
+func TestFileSinkManyAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "statuses")
+	s, err := status.NewFileSink(dir)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			p := pod("main:c")
+			p.Name, p.UID = fmt.Sprint("p", i), types.UID(fmt.Sprint("uid-", i))
+			for j := range 5 {
+				want := corev1.PodStatus{Message: fmt.Sprint(j)}
+				assert.NoError(t, s.SetStatus(t.Context(), p, want))
+				data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("ns_p%d_uid-%d.json", i, i)))
+				assert.NoError(t, err)
+				assert.Contains(t, string(data), fmt.Sprintf(`"message":"%d"`, j))
+			}
+			if i%2 == 0 {
+				assert.NoError(t, s.DeleteStatus(t.Context(), p))
+			}
+		})
+	}
+	wg.Wait()
+	pods, err := s.Load()
+	require.NoError(t, err)
+	assert.Len(t, pods, 10)
+}
+
+func BenchmarkFileSinkManyAtOnce(b *testing.B) {
+	s, err := status.NewFileSink(filepath.Join(b.TempDir(), "statuses"))
+	require.NoError(b, err)
+	b.SetParallelism(5) // with two cores as many as a Manager sends at once
+	var n atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		p := pod("main:c")
+		p.UID = types.UID(fmt.Sprint("uid-", n.Add(1)))
+		for i := 0; pb.Next(); i++ {
+			if err := s.SetStatus(b.Context(), p, corev1.PodStatus{Message: fmt.Sprint(i)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

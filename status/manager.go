@@ -163,8 +163,8 @@ func (m *Manager) Refuse(pod *corev1.Pod, reason, message string) corev1.PodStat
 	})
 }
 
-// change puts a new status in the place of the former one. make is called
-// without the lock, and again if the former one changed meanwhile.
+// change puts a new status in the place of the former one. It is made and
+// compared without the lock, and again if the former one changed meanwhile.
 func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
 	m.mu.Lock()
 	for {
@@ -177,6 +177,7 @@ func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.Pod
 		}
 		m.mu.Unlock()
 		st := make(former)
+		same := version > 0 && equality.Semantic.DeepEqual(former, st)
 		m.mu.Lock()
 		now := m.entries[pod.UID]
 		switch {
@@ -186,7 +187,7 @@ func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.Pod
 		case now != e || now.version != version:
 			continue
 		}
-		changed := m.put(now, pod, st, open)
+		changed := m.put(now, pod, st, same, open)
 		m.mu.Unlock()
 		if changed && m.cfg.Hooks.Changed != nil {
 			m.cfg.Hooks.Changed(pod, former, st)
@@ -195,10 +196,11 @@ func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.Pod
 	}
 }
 
-// put stores a status, queues it if it is news, and reports whether it is.
-func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, open bool) bool {
+// put stores a status, queues it if it is news, and reports whether it is. same
+// says that it is the one before. m.mu is held.
+func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open bool) bool {
 	reborn := e.gone && !e.open
-	same := e.version > 0 && !reborn && equality.Semantic.DeepEqual(e.status, st)
+	same = same && !reborn
 	news := !same || e.restored
 	e.pod, e.open = pod, open
 	if !same {

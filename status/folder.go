@@ -1,0 +1,108 @@
+package status
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+)
+
+// folder is the folder of a FileSink. It is opened once and stays open: each pod
+// writes to it many times. One that is taken away is made again.
+type folder struct {
+	dir string
+
+	mu   sync.Mutex // guards root
+	root *opened    // nil: not opened yet
+}
+
+// opened is an open folder, and itself as a file that can be synced.
+type opened struct {
+	*os.Root
+	self *os.File
+
+	mu   sync.Mutex // guards next
+	next *commit    // the sync that has not begun
+	turn sync.Mutex // held while syncing
+}
+
+// commit is one sync, shared by all who ask for it before it begins.
+type commit struct {
+	done chan struct{} // closed once err is set
+	err  error
+}
+
+// do runs work in the folder, which it opens, and makes if make is set. Work that
+// found that the folder is gone is done again in a new one.
+func (f *folder) do(makeIt bool, work func(*opened) error) error {
+	o, fresh, err := f.open(makeIt)
+	if err != nil {
+		return err
+	}
+	err = work(o)
+	if fresh || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f.forget(o)
+	if o, _, err = f.open(makeIt); err != nil {
+		return err
+	}
+	return work(o)
+}
+
+func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.root != nil {
+		return f.root, false, nil
+	}
+	if makeIt {
+		if err := os.MkdirAll(f.dir, 0o700); err != nil {
+			return nil, false, err
+		}
+	}
+	root, err := os.OpenRoot(f.dir)
+	if err != nil {
+		return nil, false, err
+	}
+	self, err := root.Open(".")
+	if err != nil {
+		return nil, false, errors.Join(err, root.Close())
+	}
+	f.root = &opened{Root: root, self: self}
+	return f.root, true, nil
+}
+
+// forget lets go of a folder. Who is at work in it goes on: it is closed when
+// nobody has it any more.
+func (f *folder) forget(o *opened) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.root == o {
+		f.root = nil
+	}
+}
+
+// sync makes what was renamed and removed before it last through a crash. Those
+// who call it while another sync is under way share the one after it.
+func (o *opened) sync() error {
+	o.mu.Lock()
+	c, first := o.next, o.next == nil
+	if first {
+		c = &commit{done: make(chan struct{})}
+		o.next = c
+	}
+	o.mu.Unlock()
+	if !first {
+		<-c.done
+		return c.err
+	}
+	o.turn.Lock()
+	defer o.turn.Unlock()
+	o.mu.Lock()
+	o.next = nil
+	o.mu.Unlock()
+	c.err = o.self.Sync()
+	close(c.done)
+	return c.err
+}
