@@ -132,7 +132,7 @@ func (a *Agent) makeImageGC() (err error) {
 		return errors.New("image collection: the runtime cannot list, measure and remove images")
 	}
 	a.images, err = imagegc.New(imagegc.Config{
-		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile),
+		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
 		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
 	})
 	return err

@@ -108,6 +108,7 @@ func tooMany(pod *runtime.Pod, p Policy, short bool, now time.Time) (must, may [
 		r := Removal{UID: pod.UID, Pod: pod, Container: c}
 		old := short || aged(c.Created, p, now)
 		switch c.State {
+		case runtime.Unknown: // it may be alive
 		case runtime.Running:
 			runs[c.Name] = true
 		case runtime.Created:

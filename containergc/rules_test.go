@@ -144,15 +144,14 @@ func (r *rules) node() {
 // first.
 func (r *rules) order() {
 	rank := func(x containergc.Removal) (int, time.Time) {
-		n, made := 2, time.Time{}
+		n := 2
 		if r.whole(x.Pod) {
 			n = 0
 		}
 		if x.Container == nil {
 			return n + 1, x.Sandbox.Created
 		}
-		made = x.Container.Created
-		return n, made
+		return n, x.Container.Created
 	}
 	for i := 1; i < len(r.plan); i++ {
 		a, madeA := rank(r.plan[i-1])

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
 )
+
+// naming is how long an image without a name stays for being one that is pulled.
+const naming = time.Minute
 
 // look is one look at the node.
 type look struct {
@@ -36,22 +40,49 @@ func (c *Collector) look(ctx context.Context, all bool) (look, error) {
 		return look{}, err
 	}
 	l := look{at: time.Now(), images: Merge(images), fs: fs}
+	c.noteUnnamed(l.images, l.at)
 	ended := c.leases.takeUsed()
 	note(c.known, l.images, func(image runtime.Image) bool {
 		return used.has(image) || ended.has(image) || c.leases.has(image)
 	}, l.at)
 	l.state = State{Known: c.known, All: all, Free: Need(fs, c.cfg.Policy), Held: func(image runtime.Image) Reason {
-		switch {
-		case c.keep.has(image):
-			return Kept
-		case used.has(image):
-			return InUse
-		case c.leases.has(image):
-			return Leased
-		}
-		return ""
+		return c.held(image, used, l.at)
 	}}
 	return l, nil
+}
+
+// held says why an image must stay, or "".
+func (c *Collector) held(image runtime.Image, used nameSet, now time.Time) Reason {
+	since, unnamed := c.unnamed[image.ID]
+	switch {
+	case c.keep.has(image):
+		return Kept
+	case used.has(image):
+		return InUse
+	case c.leases.has(image):
+		return Leased
+	case unnamed && now.Sub(since) < naming:
+		return Unnamed
+	}
+	return ""
+}
+
+// noteUnnamed remembers since when images have no name. A runtime lists an image
+// by its id alone for a moment at the end of its pull: whose lease it is shows
+// only afterwards.
+func (c *Collector) noteUnnamed(images []runtime.Image, now time.Time) {
+	former := c.unnamed
+	c.unnamed = make(map[string]time.Time)
+	for _, image := range images {
+		if len(image.Tags)+len(image.Digests) > 0 {
+			continue
+		}
+		since, again := former[image.ID]
+		if !again || since.After(now) {
+			since = now
+		}
+		c.unnamed[image.ID] = since
+	}
 }
 
 // used returns the names of the images that containers were made from.
@@ -144,9 +175,20 @@ func (c *Collector) carryOut(ctx context.Context, l look) (Result, error) {
 	return result, errors.Join(errs...)
 }
 
-// remove removes one image if nobody needs it by now.
+// remove removes one image if nobody needs it by now, under whatever names it has
+// got since it was chosen.
 func (c *Collector) remove(ctx context.Context, choice Choice) (gone bool, err error) {
-	end, ok := c.leases.begin(choice.Image)
+	images, err := c.cfg.Images.Images(ctx)
+	if err != nil {
+		return false, fmt.Errorf("list images: %w", err)
+	}
+	images = Merge(images)
+	i := slices.IndexFunc(images, func(image runtime.Image) bool { return image.ID == choice.Image.ID })
+	if i < 0 {
+		return true, nil // it went by itself
+	}
+	c.noteUnnamed(images, time.Now())
+	end, ok := c.leases.begin(images[i])
 	if !ok {
 		return false, nil
 	}
@@ -155,7 +197,7 @@ func (c *Collector) remove(ctx context.Context, choice Choice) (gone bool, err e
 	if err != nil {
 		return false, err
 	}
-	if used.has(choice.Image) {
+	if images[i].Pinned || c.held(images[i], used, time.Now()) != "" {
 		return false, nil
 	}
 	began := time.Now()

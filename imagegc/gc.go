@@ -91,9 +91,10 @@ type Collector struct {
 	leases *leases
 
 	// turn holds one token: whoever has it may collect, and owns what follows.
-	turn   chan struct{}
-	known  map[string]Known // nil until it was loaded
-	loaded bool
+	turn    chan struct{}
+	known   map[string]Known     // nil until it was loaded
+	unnamed map[string]time.Time // since when images have no name, by id
+	loaded  bool
 }
 
 // New returns a Collector. It touches neither the runtime nor the disk.

@@ -47,6 +47,7 @@ const (
 	Young   Reason = "it is younger than the minimum age"
 	NoNeed  Reason = "there is room enough"
 	Unknown Reason = "it was not seen before"
+	Unnamed Reason = "it has no name yet: it may be being pulled"
 )
 
 // Choice is what is to become of one image.

@@ -108,8 +108,10 @@ func checked(text string) (string, bool) {
 	return rest, err == nil && uint32(n) == crc32.ChecksumIEEE([]byte(rest))
 }
 
-// load reads the file. One that is not there is empty.
+// load reads the file. One that is not there is empty. What a save left that did
+// not come to its end goes.
 func load(path string) (map[string]Known, error) {
+	sweep(path)
 	f, err := os.Open(path) //nolint:gosec // the path is the configuration's
 	if errors.Is(err, fs.ErrNotExist) {
 		return make(map[string]Known), nil
@@ -126,10 +128,26 @@ func load(path string) (map[string]Known, error) {
 	return known, err
 }
 
+// halfSaved begins the names of files that are being written.
+func halfSaved(path string) string { return "." + filepath.Base(path) + "." }
+
+func sweep(path string) {
+	dir := filepath.Dir(path)
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return // what there is to tell of it, reading the file itself tells
+	}
+	for _, e := range list {
+		if strings.HasPrefix(e.Name(), halfSaved(path)) && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // it is in nobody's way
+		}
+	}
+}
+
 // save puts a new file in place of the old: whole, or not at all.
 func save(path string, known map[string]Known) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	f, err := os.CreateTemp(dir, halfSaved(path)+"*")
 	if err != nil {
 		return fmt.Errorf("save %w: %w", ErrStore, err)
 	}

@@ -172,15 +172,36 @@ func (n *Node) pushImages() (pause string, err error) {
 // PushBusybox makes another image of the busybox tools with extra files in it.
 func (n *Node) PushBusybox(t testing.TB, repo, tag string, extra ...File) string {
 	t.Helper()
+	return n.PushLayers(t, repo, tag, extra)
+}
+
+// PushLayers makes an image with layers of files above that of the busybox tools,
+// which all of these images share.
+func (n *Node) PushLayers(t testing.TB, repo, tag string, layers ...[]File) string {
+	t.Helper()
 	list, err := exec.Command(busybox, "--list").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := n.Registry.pushBusybox(strings.Fields(string(list)), repo, tag, extra...)
+	ref, err := n.Registry.pushBusybox(strings.Fields(string(list)), repo, tag, layers...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ref
+}
+
+// SmallRoot gives the runtime a new file system of its own, of so many bytes, for
+// all that it stores, and returns its path. The images of before are gone.
+func (n *Node) SmallRoot(t testing.TB, size int) string {
+	t.Helper()
+	n.Purge(t)
+	n.StopDaemon(t, syscall.SIGTERM)
+	root := filepath.Join(n.dir, "root")
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Fatal(err)
+	}
+	n.StartDaemon(t)
+	return root
 }
 
 // StartDaemon starts containerd, after StopDaemon too, and waits until its CRI

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -98,39 +99,48 @@ type File struct {
 	Mode int64
 }
 
-// Push makes a one-layer image and returns its reference. config is the OCI
-// image config's "config" object.
-func (r *Registry) Push(repo, tag string, config map[string]any, files []File) (string, error) {
-	raw, packed, err := layer(files)
-	if err != nil {
-		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
+// Push makes an image and returns its reference: the layers from the lowest up.
+// Layers of the same files are one to every runtime. config is the OCI image
+// config's "config" object.
+func (r *Registry) Push(repo, tag string, config map[string]any, layers ...[]File) (string, error) {
+	descriptor := func(kind string, b []byte) map[string]any {
+		return map[string]any{"mediaType": kind, "digest": digest(b), "size": len(b)}
+	}
+	blobs := make(map[string][]byte)
+	var diffs []string
+	var descriptors []any
+	for _, files := range layers {
+		raw, packed, err := layer(files)
+		if err != nil {
+			return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
+		}
+		blobs[digest(packed)] = packed
+		diffs, descriptors = append(diffs, digest(raw)), append(descriptors, descriptor(layerType, packed))
 	}
 	cfg, err := json.Marshal(map[string]any{
 		"architecture": "amd64", "os": "linux", "config": config,
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(raw)}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": diffs},
 	})
 	if err != nil {
 		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
 	}
-	descriptor := func(kind string, b []byte) map[string]any {
-		return map[string]any{"mediaType": kind, "digest": digest(b), "size": len(b)}
-	}
+	blobs[digest(cfg)] = cfg
 	manifest, err := json.Marshal(map[string]any{
-		"schemaVersion": 2, "mediaType": manifestType,
-		"config": descriptor(configType, cfg), "layers": []any{descriptor(layerType, packed)},
+		"schemaVersion": 2, "mediaType": manifestType, "config": descriptor(configType, cfg), "layers": descriptors,
 	})
 	if err != nil {
 		return "", fmt.Errorf("image %s:%s: %w", repo, tag, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.blobs[digest(cfg)], r.blobs[digest(packed)] = cfg, packed
+	maps.Copy(r.blobs, blobs)
 	r.manifests[repo+":"+tag], r.manifests[repo+":"+digest(manifest)] = manifest, manifest
 	return r.Addr() + "/" + repo + ":" + tag, nil
 }
 
-// pushBusybox makes the image that most tests run: every busybox applet.
-func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...File) (string, error) {
+// pushBusybox makes the image that most tests run: every busybox applet, with
+// layers of extra files above.
+func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...[]File) (string, error) {
 	bin, err := os.ReadFile(busybox)
 	if err != nil {
 		return "", err
@@ -152,7 +162,7 @@ func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...File
 			files = append(files, File{Name: "bin/" + a, Link: "busybox"})
 		}
 	}
-	return r.Push(repo, tag, map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}, append(files, extra...))
+	return r.Push(repo, tag, map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}, append([][]File{files}, extra...)...)
 }
 
 func layer(files []File) (raw, packed []byte, err error) {
@@ -177,7 +187,10 @@ func layer(files []File) (raw, packed []byte, err error) {
 		return nil, nil, err
 	}
 	var z bytes.Buffer
-	zw := gzip.NewWriter(&z)
+	zw, err := gzip.NewWriterLevel(&z, gzip.BestSpeed) // it is made for one test
+	if err != nil {
+		return nil, nil, err
+	}
 	if _, err := zw.Write(b.Bytes()); err != nil {
 		return nil, nil, err
 	}
