@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,8 +48,9 @@ func (a *Agent) reclaimParts() []run.Part {
 	if a.logs != nil {
 		parts = append(parts, run.Part{Name: "log rotation", Run: a.logs.Run})
 	}
+	parts = append(parts, run.Part{Name: "stats", Run: a.usage.Run})
 	if a.eviction != nil {
-		parts = append(parts, run.Part{Name: "stats", Run: a.usage.Run}, run.Part{Name: "eviction", Run: a.eviction.Run})
+		parts = append(parts, run.Part{Name: "eviction", Run: a.eviction.Run})
 	}
 	return parts
 }
@@ -138,62 +138,6 @@ func (a *Agent) makeImageGC() (err error) {
 	return err
 }
 
-func (a *Agent) makeUsage() (err error) {
-	cfg := stats.Config{Pods: a.measured, NodeFS: a.rootDir, Logger: a.logger}
-	if a.groups != nil && !a.node.Allocatable.Memory().IsZero() {
-		cfg.FindAllPods = a.groups.AllPods
-	}
-	if rt, ok := a.runtime.(stats.Containers); ok {
-		cfg.Containers = rt
-	}
-	if rt, ok := a.runtime.(imageMeter); ok {
-		cfg.ImageFS = a.imageFolders(rt)
-	}
-	a.usage, err = stats.New(cfg)
-	return err
-}
-
-func (a *Agent) makeEviction() (err error) {
-	if a.evict == nil {
-		return nil
-	}
-	cfg := eviction.Config{
-		Node: a.evict.Node, Pods: evictable{a}, Notices: a.evict.Notices,
-		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGrace: a.evict.SoftGrace, MinimumReclaim: a.evict.MinimumReclaim,
-		Transition: a.evict.Transition, MaxPodGrace: a.evict.MaxPodGrace,
-		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
-	}
-	if cfg.Node == nil {
-		cfg.Node = a.usage
-		notices, err := a.kernelNotices()
-		if err != nil {
-			return err
-		}
-		cfg.Notices = append(notices, cfg.Notices...)
-	}
-	if a.containers != nil {
-		cfg.Reclaim = append(cfg.Reclaim, a.containers)
-	}
-	if a.images != nil {
-		cfg.Reclaim = append(cfg.Reclaim, a.images)
-	}
-	if a.eviction, err = eviction.New(cfg); err != nil {
-		return err
-	}
-	a.admit = append(a.admit, a.eviction)
-	return nil
-}
-
-// kernelNotices are all that a kernel may have; those that this one does not have
-// end by themselves.
-func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
-	usage, err := eviction.NewUsageNotice("/sys/fs/cgroup/memory", eviction.MemoryAvailable)
-	if err != nil {
-		return nil, err
-	}
-	return []eviction.Notice{usage, eviction.PressureNotice{Path: "/proc/pressure/memory"}}, nil
-}
-
 // finished has a pod that came to its end tidied up after.
 func (a *Agent) finished(uid types.UID) {
 	a.loop.Ended(uid)
@@ -263,73 +207,4 @@ func (a *Agent) turns() podworkers.Syncer {
 		return a.syncer
 	}
 	return leasing{a.syncer, a.images}
-}
-
-// evictable are the pods as eviction sees them.
-type evictable struct{ a *Agent }
-
-func (e evictable) Active() []*corev1.Pod { return e.a.active() }
-
-// active are the pods that may have containers.
-func (a *Agent) active() []*corev1.Pod {
-	var active []*corev1.Pod
-	for _, pod := range a.statuses.Pods() {
-		if st, ok := a.workers.State(pod.UID); ok && st.Phase < podworkers.Terminated {
-			active = append(active, pod)
-		}
-	}
-	return active
-}
-
-func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Ending) error {
-	err := e.a.workers.Kill(ctx, pod.UID, podworkers.Kill{
-		Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: true, Reclaimed: true,
-	})
-	if errors.Is(err, runtime.ErrNotFound) {
-		return nil // it went by itself
-	}
-	return err
-}
-
-// measured are the active pods and where their things are.
-func (a *Agent) measured() []stats.Pod {
-	active := a.active()
-	pods := make([]stats.Pod, 0, len(active))
-	for _, pod := range active {
-		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}}
-		if a.groups != nil {
-			p.Cgroup = a.groups.Group(pod)
-		}
-		if dir, err := a.syncer.LogDir(pod); err == nil {
-			p.LogDir = dir
-		}
-		inMemory := map[string]bool{}
-		for i := range pod.Spec.Volumes {
-			v := &pod.Spec.Volumes[i]
-			inMemory[v.Name] = v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
-		}
-		for name, path := range a.volumes.Local(pod) {
-			p.Volumes[name] = stats.Volume{Path: path, InMemory: inMemory[name]}
-		}
-		pods = append(pods, p)
-	}
-	return pods
-}
-
-// imageFolders asks the runtime where images and writable layers are.
-func (a *Agent) imageFolders(rt imageMeter) func(context.Context) (images, containers string, err error) {
-	return func(ctx context.Context) (images, containers string, err error) {
-		im, co, err := rt.ImageFS(ctx)
-		if err != nil {
-			return "", "", err
-		}
-		if len(im) == 0 {
-			return "", "", errors.New("the runtime tells of no file system")
-		}
-		images = filepath.Clean(im[0].Mountpoint)
-		if len(co) == 0 {
-			return images, images, nil
-		}
-		return images, filepath.Clean(co[0].Mountpoint), nil
-	}
 }

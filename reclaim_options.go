@@ -28,6 +28,13 @@ type Eviction struct {
 	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold. Zero
 	// gives them 1 s, below zero their own.
 	MaxPodGrace time.Duration
+	// Poll is how often the node is looked at when neither the kernel tells of
+	// anything nor a threshold could be crossed sooner. Default: 10 s.
+	Poll time.Duration
+	// Bound is a cgroup, as a path below the hierarchies' roots, whose memory and
+	// process limits are the node's, and below which all pods are: that of the
+	// container or slice that the agent was given. Default: the machine.
+	Bound string
 	// Node measures in the place of the machine that the agent runs on, whose
 	// kernel's notices are not listened to then.
 	Node    eviction.Node
@@ -46,6 +53,12 @@ func WithEviction(e Eviction) Option {
 		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGrace, e.MinimumReclaim)
 		if err == nil && e.Transition < 0 {
 			err = fmt.Errorf("transition %v is negative", e.Transition)
+		}
+		if err == nil && e.Poll < 0 {
+			err = fmt.Errorf("poll %v is negative", e.Poll)
+		}
+		if err == nil && e.Bound != "" && e.Node != nil {
+			err = errors.New("bound is for the machine's own figures, and a Node measures in their place")
 		}
 		if err != nil {
 			return fmt.Errorf("eviction: %w", err)
@@ -123,12 +136,22 @@ func (a *Agent) Conditions() []corev1.NodeCondition {
 	return a.eviction.Conditions()
 }
 
-// Stats measures the node and its pods now. Files are counted in the background,
-// and only with eviction.
+// How new the counts of files are that Stats tells, and how long it waits for
+// them: what takes longer is counted on in the background, and told next time.
+const (
+	statsAge  = time.Minute
+	statsWait = 2 * time.Second
+)
+
+// Stats measures the node and its pods now. What logs and volumes take up is at
+// most about a minute old, and left out where it takes too long to count.
 func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
 	if !a.ran.Load() {
 		return stats.Summary{}, errors.New("stats: the agent does not run")
 	}
+	counting, cancel := context.WithTimeout(ctx, statsWait)
+	a.usage.Count(counting, time.Now().Add(-statsAge))
+	cancel()
 	u, err := a.usage.Usage(ctx, time.Time{})
 	if err != nil {
 		return stats.Summary{}, err

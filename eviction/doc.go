@@ -5,8 +5,11 @@
 // What it promises:
 //
 //   - Prompt: kernel notices ([Notice]) start a look at once; without them it
-//     looks every [Config].Poll. After an eviction it waits for the pod to be
-//     reclaimed, measures afresh and goes on at once while it has to.
+//     looks every [Config].Poll, and sooner where a threshold is near. After an
+//     eviction it waits for the pod to be reclaimed, measures afresh and goes on
+//     at once while it has to.
+//   - Quiet: while nothing is short it looks at the node alone ([Glancer]), which
+//     costs some microseconds, and measures no pod.
 //   - Fair: pods above their request go first, then by priority, then by how
 //     far above. A critical pod goes only when no other can.
 //   - Careful: a figure that is missing, or older than the start of the last

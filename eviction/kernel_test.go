@@ -172,7 +172,7 @@ func TestKernelNotice(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	notice, err := eviction.NewUsageNotice(folder, eviction.MemoryAvailable)
+	notice, err := eviction.NewUsageNotice(cgroupRoot+"/memory", func() string { return parent }, eviction.MemoryAvailable)
 	require.NoError(t, err)
 	m, err := eviction.New(eviction.Config{
 		Node: node, Pods: k, Hard: "memory.available<200Mi", Poll: time.Hour, Notices: []eviction.Notice{notice},

@@ -18,7 +18,7 @@ import (
 
 // Node measures the node. Figures should be newer than since where they can be
 // had so new; older ones evict nobody. It may be called again while pods are
-// being evicted, but never twice at a time.
+// being evicted, but never twice at a time. See also [Glancer].
 type Node interface {
 	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
 }
@@ -60,7 +60,10 @@ type Config struct {
 	// Default: 5 min.
 	Transition time.Duration
 
-	// Poll is how often to look when nothing calls. Default: 10 s.
+	// Poll is how often to look when nothing calls, and to hold pods to their local
+	// storage limits. A Node that is a [Glancer] is looked at sooner where a
+	// threshold could be crossed meanwhile, but for what a notice tells of.
+	// Default: 10 s.
 	Poll time.Duration
 	// Notices call for a look at once. Default: none.
 	Notices []Notice
@@ -99,6 +102,11 @@ type Manager struct {
 	// evicting are pods that were told to go and are not gone. Owned by Run's
 	// goroutine.
 	evicting map[types.UID]bool
+	// told are the signals of which the kernel tells as things are; measured is
+	// when pods were measured last. All owned by Run's goroutine.
+	told     map[Signal]bool
+	measured time.Time
+	early    bool // the last turn waits for figures, and has had reclaimed
 
 	mu         sync.Mutex // guards conditions
 	conditions []corev1.NodeCondition
@@ -136,7 +144,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, state: newState(thresholds, cfg.Transition),
 		calls: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
 	}
-	m.conditions = nodeConditions(nil, nil, time.Time{})
+	m.told, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, time.Time{})
 	return m, nil
 }
 
@@ -203,18 +211,22 @@ func (m *Manager) watch(ctx context.Context, n Notice) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.cfg.Logger.Warn("notice of memory pressure ended", slog.Any("error", err))
 		if errors.Is(err, runtime.ErrUnsupported) {
+			m.cfg.Logger.Info("the kernel does not have a notice of memory pressure", slog.Any("error", err))
 			return
 		}
+		m.cfg.Logger.Warn("notice of memory pressure ended", slog.Any("error", err))
 		pause.Reset(m.cfg.Poll)
 	}
 }
 
-// turn measures and acts until no threshold calls for more, and returns when
-// to look again.
+// turn looks and acts until no threshold calls for more, and returns when to look
+// again.
 func (m *Manager) turn(ctx context.Context) time.Duration {
-	var reclaimed bool
+	if wait, calm := m.glance(ctx); calm {
+		return wait
+	}
+	reclaimed := m.early
 	failed := make(map[types.UID]bool) // evictions that failed in this turn
 	for ctx.Err() == nil {
 		u, err := m.measure(ctx)
@@ -222,43 +234,47 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 			m.cfg.Logger.Warn("usage of the node could not be measured", slog.Any("error", err))
 			return m.cfg.Poll
 		}
-		now := time.Now()
-		due, next := m.state.look(observe(&u), now)
-		m.tell(now)
-		m.arm(&u)
+		due, next := m.took(&u)
 		pods := m.candidates(failed)
 		if m.enforceLocal(ctx, &u, pods, failed) {
 			continue
 		}
 		if len(due) == 0 {
-			return m.until(next, now)
+			return m.until(next, &u)
 		}
 		if f, _ := about(due[0].Signal); f.disk && !reclaimed && len(m.cfg.Reclaim) > 0 {
 			reclaimed = true
 			m.reclaim(ctx, due[0])
 			continue
 		}
-		if !m.evictOne(ctx, due, pods, &u, failed) {
-			return min(m.until(next, now), m.cfg.Poll)
+		m.early = false
+		if wait := m.evictOne(ctx, due, pods, &u, failed); wait > 0 {
+			if !next.IsZero() {
+				wait = min(wait, max(time.Until(next), nearest))
+			}
+			return wait
 		}
 	}
 	return m.cfg.Poll
 }
 
-// until is how long to wait for the next look: not beyond Poll, and not beyond
-// the end of a grace period or a condition.
-func (m *Manager) until(next, now time.Time) time.Duration {
-	if next.IsZero() {
-		return m.cfg.Poll
+// measure measures all. Files are to be counted as new as the last action or, if
+// it is a disk that is short, as the last look but one.
+func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
+	since := m.state.acted
+	if before := time.Now().Add(-m.cfg.Poll); m.state.shortOfDisk() && before.After(since) {
+		since = before
 	}
-	return max(min(next.Sub(now), m.cfg.Poll), 0)
+	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Node.Usage(ctx, since) })
+	m.measured = time.Now()
+	return u, err
 }
 
-func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
+func (m *Manager) measureBy(ctx context.Context, how func(context.Context) (runtime.NodeUsage, error)) (runtime.NodeUsage, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
 	defer cancel()
 	began := time.Now()
-	u, err := m.cfg.Node.Usage(ctx, m.state.evicted)
+	u, err := how(ctx)
 	if m.cfg.Hooks.Looked != nil {
 		m.cfg.Hooks.Looked(time.Since(began), err)
 	}
@@ -287,7 +303,7 @@ func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
 func (m *Manager) reclaim(ctx context.Context, t met) {
 	m.cfg.Logger.Info("reclaiming before pods are evicted",
 		slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
-	m.state.evicted = time.Now() // only figures from after it count
+	m.state.acted = time.Now() // only the node's figures from after it count
 	for _, r := range m.cfg.Reclaim {
 		if err := r.Reclaim(ctx); err != nil {
 			m.cfg.Logger.Warn("reclaiming failed", slog.Any("error", err))
@@ -320,10 +336,15 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 	return found
 }
 
-// evictOne evicts the pod that should go first for the most urgent threshold
-// for which anybody can go, and reports whether there was one.
-func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) bool {
+// evictOne evicts the pod that should go first for the most urgent threshold for
+// which anybody can go. If there is none it returns how long to wait.
+func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
+	wait = m.cfg.Poll
 	for _, t := range due {
+		if m.tooEarly(t.Signal, pods, u) {
+			m.early, wait = true, min(wait, time.Second)
+			continue
+		}
 		ranked := Rank(t.Signal, pods, u, m.state.evicted)
 		if len(ranked) == 0 {
 			m.cfg.Logger.Warn("a threshold is crossed and there is no pod to evict",
@@ -341,9 +362,17 @@ func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u
 		if err := m.evict(ctx, t.Signal, ranked, e); err != nil {
 			failed[pod.UID] = true
 		}
-		return true
+		return 0
 	}
-	return false
+	return wait
+}
+
+// tooEarly reports whether the runtime has yet to say what writable layers take
+// up since the last eviction: it measures them only from time to time, and
+// without them who should go first cannot be known. It is waited for as long as
+// for a pod to be reclaimed.
+func (m *Manager) tooEarly(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
+	return time.Since(m.state.evicted) < m.cfg.ReclaimWait && outdated(s, pods, u, m.state.evicted)
 }
 
 // evict ends the first of ranked and waits for it to be reclaimed. A pod that
@@ -357,7 +386,7 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, e.Message, time.Now()))
 	}
 	began := time.Now()
-	m.state.evicted = began
+	m.state.evicted, m.state.acted = began, began
 	m.evicting[pod.UID] = true
 	wait, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
 	defer cancel()

@@ -17,16 +17,19 @@ type Notice interface {
 }
 
 // Armer is a Notice that has to know at which figures to tell. Arm is called
-// after each measurement, from one goroutine, also while Watch runs.
+// after each measurement, from one goroutine, also while Watch runs. It returns
+// the signal of whose next threshold the kernel tells from now on, so that there
+// is no need to look out for it; "" where it does not.
 type Armer interface {
-	Arm(usage *runtime.NodeUsage, thresholds []Threshold)
+	Arm(usage *runtime.NodeUsage, thresholds []Threshold) Signal
 }
 
 // arm hands a measurement to the notices that want it.
 func (m *Manager) arm(u *runtime.NodeUsage) {
+	clear(m.told)
 	for _, n := range m.cfg.Notices {
 		if a, ok := n.(Armer); ok {
-			a.Arm(u, m.state.thresholds)
+			m.told[a.Arm(u, m.state.thresholds)] = true
 		}
 	}
 }

@@ -78,7 +78,8 @@ type state struct {
 	since    map[int]time.Time                      // by threshold: crossed without a break since
 	acting   map[int]bool                           // by threshold: counted once and is not resolved yet
 	breached map[corev1.NodeConditionType]time.Time // by condition: last crossed
-	evicted  time.Time                              // start of the last eviction
+	evicted  time.Time                              // start of the last eviction: pods' figures from before do not count
+	acted    time.Time                              // start of the last eviction or reclaim: the node's figures from before do not count
 }
 
 func newState(thresholds []Threshold, transition time.Duration) *state {
@@ -118,7 +119,7 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 			continue
 		}
 		s.acting[i] = true
-		if current(o.At, s.evicted) {
+		if current(o.At, s.acted) {
 			due = append(due, met{t, o})
 		}
 	}
@@ -134,6 +135,16 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 		return boolOrder(a.Hard(), b.Hard())
 	})
 	return due, next
+}
+
+// shortOfDisk reports whether a threshold on a disk or its inodes counts.
+func (s *state) shortOfDisk() bool {
+	for i, t := range s.thresholds {
+		if f, _ := about(t.Signal); f.disk && s.acting[i] {
+			return true
+		}
+	}
+	return false
 }
 
 // conditions returns the node conditions that hold: those that were breached

@@ -194,3 +194,27 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 	}
 	return sum
 }
+
+// outdated reports whether a pod has a part on the signal's disk whose size is
+// known only from before since. It is pure.
+func outdated(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) bool {
+	f, _ := about(s)
+	if !f.disk {
+		return false
+	}
+	mine := make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		mine[pod.UID] = true
+	}
+	layout := layoutOf(u)
+	for i := range u.Pods {
+		if !mine[u.Pods[i].UID] {
+			continue
+		}
+		// The oldest part gives the sum its time.
+		if all := podDisk(s, &u.Pods[i], layout, time.Time{}); !all.At.IsZero() && all.At.Before(since) {
+			return true
+		}
+	}
+	return false
+}

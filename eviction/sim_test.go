@@ -31,6 +31,7 @@ type sim struct {
 	disk     uint64
 	pids     uint64
 	images   uint64 // disk that a reclaim frees
+	layers   time.Duration
 
 	pods    map[types.UID]*simPod
 	takes   time.Duration // how long an evicted pod takes to be gone
@@ -47,6 +48,7 @@ type simPod struct {
 	memory   uint64
 	logs     uint64
 	volume   uint64
+	layer    uint64 // its writable layer, which is measured each sim.layers
 	pids     uint64
 	unknown  bool
 	measured time.Time // zero: now
@@ -80,7 +82,7 @@ func (s *sim) used() (memory, disk, pids uint64) {
 	disk = s.images
 	for _, p := range s.pods {
 		memory += p.memory
-		disk += p.logs + p.volume
+		disk += p.logs + p.volume + p.layer
 		pids += p.pids
 	}
 	return memory, disk, pids
@@ -113,12 +115,16 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 		if !p.measured.IsZero() {
 			at = p.measured
 		}
+		var layer runtime.DiskUsage
+		if p.layer > 0 {
+			layer = runtime.DiskUsage{At: at.Truncate(max(s.layers, 1)), Bytes: p.layer}
+		}
 		u.Pods = append(u.Pods, runtime.PodUsage{
 			UID: uid, Namespace: "ns", Name: string(uid),
 			Memory: runtime.MemoryUsage{At: at, WorkingSet: p.memory}, Pids: runtime.PidUsage{At: at, Used: p.pids},
 			Containers: []runtime.ContainerUsage{{
 				Name: "main", Running: true, Memory: runtime.MemoryUsage{At: at, WorkingSet: p.memory},
-				Logs: runtime.DiskUsage{At: at, Bytes: p.logs, Inodes: 1},
+				Logs: runtime.DiskUsage{At: at, Bytes: p.logs, Inodes: 1}, Writable: layer,
 			}},
 			Volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: runtime.DiskUsage{At: at, Bytes: p.volume}}},
 		})

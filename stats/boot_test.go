@@ -48,9 +48,9 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(time.Hour + time.Second)
 		mu.Lock()
-		pods = []stats.Pod{{Pod: pod("u"), Volumes: map[string]stats.Volume{"v": {Path: dir}}}}
+		pods = []stats.Pod{{Pod: pod("u"), Watch: true, Volumes: map[string]stats.Volume{"v": {Path: dir}}}}
 		mu.Unlock()
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 		u, err := p.Usage(ctx, time.Time{})
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, u.Pods[0].Volumes["v"].Bytes, uint64(1<<20))

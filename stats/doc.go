@@ -4,10 +4,11 @@
 // layers from the container runtime, logs and local volumes by counting files.
 //
 // Every figure has the time at which it was taken. What costs little is read
-// anew for each [Provider.Usage]. Counting files does not: [Provider.Run] goes
-// through the pods' folders one by one, spread over [Config].DiskEvery, so that
-// there is never a storm of them; a caller that needs newer figures asks for
-// them by time.
+// anew for each [Provider.Usage], and [Provider.Glance] reads only what costs
+// next to nothing. Counting files does cost: [Provider.Run] goes through the
+// folders of the pods that are watched one by one, spread over
+// [Config].DiskEvery, so that there is never a storm of them; those of others are
+// counted while somebody wants to know ([Provider.Count]).
 //
 // Files are read through an fs.FS, so that tests bring trees of their own.
 // [Summarize] gives a reading the form of the kubelet's stats/summary.

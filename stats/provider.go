@@ -26,6 +26,9 @@ type Pod struct {
 	Cgroup  string            // below the root of each hierarchy, with a leading slash
 	LogDir  string            // holds one folder a container
 	Volumes map[string]Volume // the local ones, by their name in the spec
+	// Watch has the files counted all the time, as local storage limits want it.
+	// Those of others are counted when somebody asks.
+	Watch bool
 }
 
 // Volume is a local volume.
@@ -60,12 +63,13 @@ type Config struct {
 	// NodeFS is a folder on the file system of the pods' folders.
 	NodeFS string
 	// ImageFS returns a folder on the file system of images, and one on that
-	// of writable layers. Default: both are on the node's.
+	// of writable layers. The answer is used for ten minutes, and on while there
+	// is no newer one. Default: both are on the node's.
 	ImageFS func(ctx context.Context) (images, containers string, err error)
 	// Statfs reads a file system. Default: Statfs.
 	Statfs func(path string) (runtime.FSUsage, error)
 
-	// DiskEvery is how often Run counts a pod's files. Default: 1 min.
+	// DiskEvery is how often Run counts a watched pod's files. Default: 1 min.
 	DiskEvery time.Duration
 	Logger    *slog.Logger // default: nothing is logged
 }
@@ -76,16 +80,14 @@ type Provider struct {
 	proc   *reader
 	groups func() *groups
 
-	mu    sync.Mutex // guards all below
-	disks map[types.UID]podDisk
-	rates map[string]runtime.CPUUsage // by group: the sample that rates are taken from
-}
+	counting chan struct{} // holds one token: whoever counts files for a caller has it
+	wanted   chan struct{} // one slot: Run has more to count
 
-// podDisk is what counting a pod's files came to.
-type podDisk struct {
-	at      time.Time
-	logs    map[string]runtime.DiskUsage // by container
-	volumes map[string]runtime.VolumeUsage
+	mu      sync.Mutex // guards all below
+	disks   map[types.UID]podDisk
+	rates   map[string]runtime.CPUUsage // by group: the sample that rates are taken from
+	folders folders
+	asked   time.Time // when Count was called last
 }
 
 // New returns a Provider. It tells all faults of cfg at once and does no I/O.
@@ -121,7 +123,7 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Provider{
-		cfg: cfg, proc: newReader(cfg.Proc),
+		cfg: cfg, proc: newReader(cfg.Proc), counting: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
 		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
 		disks:  make(map[types.UID]podDisk), rates: make(map[string]runtime.CPUUsage),
 	}, nil
@@ -144,14 +146,27 @@ func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsag
 		u.Pods = append(u.Pods, p.pod(&pods[i], containers[pods[i].Pod.UID]))
 	}
 	p.forget(pods)
+	return u, p.sum(&u, errs)
+}
+
+// Glance measures the node alone and leaves its pods out. It costs some
+// microseconds and asks the runtime next to never, so that it can be done often.
+func (p *Provider) Glance(ctx context.Context) (runtime.NodeUsage, error) {
+	var u runtime.NodeUsage
+	errs := p.node(ctx, &u)
+	return u, p.sum(&u, errs)
+}
+
+// sum makes what went wrong an error if nothing at all could be measured.
+func (p *Provider) sum(u *runtime.NodeUsage, errs []error) error {
 	err := errors.Join(errs...)
 	if u.Memory.At.IsZero() && u.NodeFS.At.IsZero() && u.Pids.At.IsZero() {
-		return u, fmt.Errorf("measure node: %w", err)
+		return fmt.Errorf("measure node: %w", err)
 	}
 	if err != nil {
 		p.cfg.Logger.Debug("some figures could not be had", slog.Any("error", err))
 	}
-	return u, nil
+	return nil
 }
 
 // node fills the figures of the node itself.
@@ -211,36 +226,6 @@ func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 			*into = all
 		}
 	}
-}
-
-func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error {
-	var errs []error
-	stat := func(path string, into *runtime.FSUsage) {
-		if path == "" {
-			return
-		}
-		fs, err := p.cfg.Statfs(path)
-		errs = append(errs, err)
-		if err == nil {
-			*into = fs
-		}
-	}
-	stat(p.cfg.NodeFS, &u.NodeFS)
-	if p.cfg.ImageFS == nil {
-		u.ImageFS, u.ContainerFS = u.NodeFS, u.NodeFS
-		return errors.Join(errs...)
-	}
-	images, containers, err := p.cfg.ImageFS(ctx)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("find image file system: %w", err))
-	}
-	stat(images, &u.ImageFS)
-	if containers == images {
-		u.ContainerFS = u.ImageFS
-	} else {
-		stat(containers, &u.ContainerFS)
-	}
-	return errors.Join(errs...)
 }
 
 // containers asks the runtime, and sorts what it says by pod.
@@ -350,87 +335,4 @@ func (p *Provider) forget(pods []Pod) {
 		}
 	}
 	p.groups().kept.sweep()
-}
-
-// Run counts the files of one pod after the other, each about every DiskEvery,
-// until ctx is done.
-func (p *Provider) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var round []Pod
-	pause := p.cfg.DiskEvery
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
-		if len(round) == 0 {
-			round = p.cfg.Pods()
-			pause = p.cfg.DiskEvery / time.Duration(max(len(round), 1))
-		}
-		if len(round) > 0 {
-			p.count(ctx, &round[0])
-			round = round[1:]
-		} else {
-			pause = min(pause, emptyPause) // the first pods are not to wait for a whole round
-		}
-		timer.Reset(pause)
-	}
-}
-
-const emptyPause = 2 * time.Second
-
-// counted is when the pod's files were counted last.
-func (p *Provider) counted(uid types.UID) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.disks[uid].at
-}
-
-// refresh counts the files of the pods that were not counted since.
-func (p *Provider) refresh(ctx context.Context, pods []Pod, since time.Time) {
-	for i := range pods {
-		if ctx.Err() != nil {
-			return
-		}
-		if !p.counted(pods[i].Pod.UID).After(since) {
-			p.count(ctx, &pods[i])
-		}
-	}
-}
-
-// count counts the files of one pod.
-func (p *Provider) count(ctx context.Context, pod *Pod) {
-	d := podDisk{at: time.Now(), logs: map[string]runtime.DiskUsage{}, volumes: map[string]runtime.VolumeUsage{}}
-	var errs []error
-	if pod.LogDir != "" {
-		folders, err := logFolders(pod.LogDir)
-		errs = append(errs, err)
-		for name, dir := range folders {
-			u, err := count(ctx, dir)
-			errs = append(errs, err)
-			if err == nil {
-				d.logs[name] = u
-			}
-		}
-	}
-	for name, v := range pod.Volumes {
-		u, err := count(ctx, v.Path)
-		errs = append(errs, err)
-		if err == nil {
-			d.volumes[name] = runtime.VolumeUsage{DiskUsage: u, InMemory: v.InMemory}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		p.cfg.Logger.Warn("files of a pod could not be counted",
-			slog.String("pod", pod.Pod.Name), slog.String("namespace", pod.Pod.Namespace),
-			slog.String("uid", string(pod.Pod.UID)), slog.Any("error", err))
-	}
-	if ctx.Err() != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.disks[pod.Pod.UID] = d
 }

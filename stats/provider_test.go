@@ -160,7 +160,7 @@ func TestDisk(t *testing.T) {
 	p, err := stats.New(stats.Config{
 		Proc: proc(), Cgroups: files(nil), NodeFS: dir,
 		Pods: func() []stats.Pod {
-			return []stats.Pod{{Pod: pod("a"), LogDir: logs, Volumes: map[string]stats.Volume{
+			return []stats.Pod{{Pod: pod("a"), Watch: true, LogDir: logs, Volumes: map[string]stats.Volume{
 				"v": {Path: vol}, "none": {Path: filepath.Join(dir, "none")},
 			}}}
 		},
@@ -290,37 +290,4 @@ func cut(path string) (string, string) {
 		}
 	}
 	return path, ""
-}
-
-// One observation of 500 pods from cgroups.
-func BenchmarkUsage500Pods(b *testing.B) {
-	const root = "/sys/fs/cgroup"
-	if _, err := os.Stat(root + "/memory/memory.stat"); err != nil || os.Getuid() != 0 {
-		b.Skip("needs root and cgroup v1")
-	}
-	var pods []stats.Pod
-	for i := range 500 {
-		group := fmt.Sprintf("/lab/statsbench/pod%d", i)
-		for _, h := range []string{"memory", "cpuacct", "pids"} {
-			require.NoError(b, os.MkdirAll(root+"/"+h+group, 0o755))
-		}
-		pods = append(pods, stats.Pod{Pod: pod(types.UID(fmt.Sprint(i))), Cgroup: group})
-	}
-	b.Cleanup(func() {
-		for _, h := range []string{"memory", "cpuacct", "pids"} {
-			for _, p := range pods {
-				os.Remove(root + "/" + h + p.Cgroup)
-			}
-			os.Remove(root + "/" + h + "/lab/statsbench")
-		}
-	})
-	p, err := stats.New(stats.Config{NodeFS: "/", Pods: func() []stats.Pod { return pods }})
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		u, err := p.Usage(b.Context(), time.Time{})
-		if err != nil || u.Pods[499].Memory.At.IsZero() {
-			b.Fatal(err)
-		}
-	}
 }

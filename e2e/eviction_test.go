@@ -1,0 +1,338 @@
+package e2e
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+const (
+	mib        = 1 << 20
+	transition = time.Second
+	still      = "while :; do sleep 0.1; done"
+)
+
+// short is a node that can run short: its memory and processes are those of a
+// cgroup, its disk is a small file system.
+type short struct {
+	t      *testing.T
+	node   *containerdtest.Node
+	disk   string
+	pods   *podsource.Memory
+	agent  *agent.Agent
+	stop   func()
+	logged logLines
+
+	mu      sync.Mutex
+	told    map[string]corev1.PodStatus
+	asked   map[string]time.Time // when evictions were decided on
+	gone    map[string]time.Time
+	signals []eviction.Signal
+	ranked  []string    // the candidates of the last eviction, in order
+	changes []condition // of the node, in order
+}
+
+type condition struct {
+	at   time.Time
+	kind corev1.NodeConditionType
+	held bool
+}
+
+// logLines are what the agent logs.
+type logLines struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Builder.Write(b)
+}
+
+func (l *logLines) with(part string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, part) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// newShort starts an agent on the node with thresholds and three pods: one that is
+// calm, one that uses a little, and greedy.
+func newShort(t *testing.T, n *containerdtest.Node, e agent.Eviction, pods ...*corev1.Pod) *short {
+	t.Helper()
+	s := &short{
+		t: t, node: n, disk: filepath.Join(n.Shared, "small"), pods: podsource.NewMemory(pods...),
+		told: map[string]corev1.PodStatus{}, asked: map[string]time.Time{}, gone: map[string]time.Time{},
+	}
+	require.NoError(t, os.MkdirAll(s.disk, 0o755))
+	require.NoError(t, unix.Mount("tmpfs", s.disk, "tmpfs", 0, "size=64m,nr_inodes=4000"))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(s.disk, unix.MNT_DETACH)) })
+	e.Transition, e.Poll, e.Bound = transition, time.Hour, n.CgroupParent
+	var err error
+	s.agent, err = agent.New(
+		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),
+		agent.WithNode(agent.Node{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
+		agent.WithRootDir(filepath.Join(s.disk, "agent")), agent.WithSource("memory", s.pods), agent.WithStatusSink(s),
+		agent.WithEviction(e), agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),
+		agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicting: s.evicting, Evicted: s.evicted, Conditions: s.conditions}}),
+	)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.agent.Run(ctx) }()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(func() {
+		s.stop()
+		if t.Failed() {
+			t.Logf("the agent said:\n%s", s.logged.String())
+		}
+	})
+	return s
+}
+
+func (s *short) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told[p.Name] = st
+	return nil
+}
+
+func (s *short) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ runtime.Ending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[ranked[0].Pod.Name], s.signals, s.ranked = time.Now(), append(s.signals, signal), nil
+	for _, c := range ranked {
+		s.ranked = append(s.ranked, c.Pod.Name)
+	}
+}
+
+func (s *short) evicted(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if assert.NoError(s.t, err) {
+		s.gone[pod.Name] = time.Now()
+	}
+}
+
+func (s *short) conditions(all []corev1.NodeCondition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range all {
+		held := c.Status == corev1.ConditionTrue
+		i := slices.IndexFunc(s.changes, func(had condition) bool { return had.kind == c.Type })
+		if i >= 0 || held {
+			s.changes = append(s.changes, condition{time.Now(), c.Type, held})
+		}
+	}
+}
+
+func (s *short) status(name string) corev1.PodStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[name]
+}
+
+func (s *short) running(names ...string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		return !slices.ContainsFunc(names, func(n string) bool { return s.status(n).Phase != corev1.PodRunning })
+	}, long, 10*time.Millisecond, "%v", names)
+}
+
+// greedy is put on the node and goes, it alone; the node tells of it for the
+// transition period. left reads from the kernel what is left above the threshold.
+func (s *short) greedyGoes(script, request string, signal eviction.Signal, kind corev1.NodeConditionType, message string, left func() (int64, error)) {
+	s.t.Helper()
+	s.running("calm", "modest")
+	name := "greedy-" + strings.ToLower(strings.ReplaceAll(string(signal), ".", "-"))
+	crossed := make(chan time.Time, 1)
+	ctx, cancel := context.WithTimeout(s.t.Context(), long)
+	defer cancel()
+	go func() { // an eye of our own, on the kernel's figure
+		defer close(crossed)
+		for ctx.Err() == nil {
+			if n, err := left(); err == nil && n < 0 {
+				crossed <- time.Now()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	s.pods.Put(hungry(name, s.node.Busybox, request, script))
+	require.Eventually(s.t, func() bool { return s.status(name).Phase == corev1.PodFailed }, long, 10*time.Millisecond, name)
+	at, ok := <-crossed
+	require.True(s.t, ok, "the threshold was never crossed")
+	// It holds for the transition period after the last breach, and goes.
+	require.Eventually(s.t, func() bool { return !s.held(kind) }, long, 10*time.Millisecond)
+
+	st := s.status(name)
+	require.Equal(s.t, eviction.Reason, st.Reason)
+	require.Regexp(s.t, message, st.Message)
+	require.True(s.t, slices.ContainsFunc(st.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Message == st.Message
+	}), "%v", st.Conditions)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	decided, gone := s.asked[name], s.gone[name]
+	s.t.Logf("%s: decided %v after the crossing, gone %v later", signal, decided.Sub(at), gone.Sub(decided))
+	require.Equal(s.t, signal, s.signals[len(s.signals)-1])
+	require.Equal(s.t, []string{name}, s.ranked[:1], "ranked %v", s.ranked)
+	require.Len(s.t, s.ranked, 3, "all were candidates")
+	require.Len(s.t, s.asked, len(s.signals), "nobody was chosen twice")
+	// The next look would have been an hour away: it was the kernel's notice or, for
+	// what the kernel does not tell of, a look as soon as it could be crossed. How
+	// fast stands in the log: beside other tests, 200 ms would measure them.
+	require.Less(s.t, decided.Sub(at), 20*time.Second)
+	var began, ended time.Time
+	for _, c := range s.changes {
+		if c.kind == kind && c.held && began.IsZero() {
+			began = c.at
+		} else if c.kind == kind && !c.held && !began.IsZero() {
+			ended = c.at
+		}
+	}
+	require.GreaterOrEqual(s.t, ended.Sub(began), transition)
+	require.Less(s.t, ended.Sub(gone), transition+10*time.Second)
+	for _, other := range []string{"calm", "modest"} {
+		require.Equal(s.t, corev1.PodRunning, s.told[other].Phase, other)
+		require.Zero(s.t, s.told[other].ContainerStatuses[0].RestartCount)
+	}
+	s.changes = nil
+	require.Len(s.t, s.logged.with("evicting a pod"), len(s.signals), "one line an eviction")
+	require.True(s.t, s.pods.Delete("default", name))
+}
+
+func (s *short) held(kind corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(s.agent.Conditions(), func(c corev1.NodeCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
+}
+
+func hungry(name, image, request, script string) *corev1.Pod {
+	p := new(corev1.Pod)
+	p.Name, p.Namespace = name, "default"
+	p.Spec.HostNetwork = true
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+	}
+	p.Spec.Containers = []corev1.Container{{
+		Name: "main", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sh", "-c", "trap 'exit 0' TERM; " + script},
+		VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: "memory", MountPath: "/memory"}},
+		Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request)}},
+	}}
+	return p
+}
+
+// EV-5, EV-6, EV-8, EV-10 on a real containerd, through the whole agent, with a
+// cgroup as the node's bound: of three pods the one above its request that grows
+// goes, and no other, as soon as the kernel tells that memory is short; so does
+// the one that fills the disk, takes its inodes, or forks without end.
+func TestEvictionOnContainerd(t *testing.T) {
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		memory, pids := filepath.Join("/sys/fs/cgroup/memory", n.CgroupParent), filepath.Join("/sys/fs/cgroup/pids", n.CgroupParent)
+		if _, err := os.Stat("/sys/fs/cgroup/memory/cgroup.event_control"); err != nil {
+			t.Skip("needs cgroup v1")
+		}
+		const limit, threshold, tasks, free = 400 * mib, 150 * mib, 150, 60
+		for file, value := range map[string]int{memory + "/memory.limit_in_bytes": limit, pids + "/pids.max": tasks} {
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			require.NoError(t, os.WriteFile(file, []byte(strconv.Itoa(value)), 0o600))
+		}
+		calm := func() []*corev1.Pod {
+			return []*corev1.Pod{
+				hungry("calm", n.Busybox, "50Mi", "echo x > /scratch/x; "+still),
+				hungry("modest", n.Busybox, "100Mi", "head -c 20000000 /dev/zero > /memory/x; head -c 4000000 /dev/zero > /scratch/x; "+still),
+			}
+		}
+		t.Run("memory", func(t *testing.T) {
+			s := newShort(t, n, agent.Eviction{Hard: "memory.available<150Mi"}, calm()...)
+			s.greedyGoes("while :; do head -c 1000000 /dev/zero >> /memory/x; usleep 5000; done", "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
+				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
+					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
+				func() (int64, error) { return memoryLeft(memory, limit, threshold) })
+			s.stop()
+		})
+		t.Run("disk, inodes and processes", func(t *testing.T) {
+			s := newShort(t, n, agent.Eviction{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
+			s.greedyGoes("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > /scratch/$i; usleep 5000; done", "16Mi",
+				eviction.NodeFSAvailable, corev1.NodeDiskPressure,
+				`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \S+\. $`,
+				func() (int64, error) {
+					st, err := statfs(s.disk)
+					return int64(st.Bavail*uint64(st.Bsize)) - 32*mib, err
+				})
+			s.greedyGoes("cd /scratch; i=0; while :; do i=$((i+1)); touch $i-1 $i-2 $i-3 $i-4 $i-5 $i-6 $i-7 $i-8; usleep 5000; done", "16Mi",
+				eviction.NodeFSInodesFree, corev1.NodeDiskPressure,
+				`^The node was low on resource: inodes\. Threshold quantity: 2k, available: \S+\. $`,
+				func() (int64, error) {
+					st, err := statfs(s.disk)
+					return int64(st.Ffree) - 2000, err
+				})
+			s.greedyGoes("while :; do sleep 1000 & usleep 10000; done", "16Mi", eviction.PIDAvailable, corev1.NodePIDPressure,
+				`^The node was low on resource: pids\. Threshold quantity: 60, available: \S+\. $`,
+				func() (int64, error) {
+					used, err := number(pids + "/pids.current")
+					return tasks - used - free, err
+				})
+			s.stop()
+		})
+	})
+}
+
+// memoryLeft is what is left above the threshold, page cache not counted.
+func memoryLeft(group string, limit, threshold int64) (int64, error) {
+	used, err := number(group + "/memory.usage_in_bytes")
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(group + "/memory.stat")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), "total_inactive_file ")
+	cache, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.ParseInt(cache, 10, 64)
+	return limit - (used - n) - threshold, err
+}
+
+func number(file string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+func statfs(path string) (st unix.Statfs_t, err error) {
+	err = unix.Statfs(path, &st)
+	return st, err
+}

@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/stats"
+)
+
+func (a *Agent) makeUsage() (err error) {
+	cfg := stats.Config{Pods: a.measured, NodeFS: a.rootDir, Logger: a.logger}
+	if a.boundsPods() {
+		cfg.FindAllPods = a.groups.AllPods
+	}
+	if a.evict != nil {
+		cfg.Bound = a.evict.Bound
+	}
+	if rt, ok := a.runtime.(stats.Containers); ok {
+		cfg.Containers = rt
+	}
+	if rt, ok := a.runtime.(imageMeter); ok {
+		cfg.ImageFS = a.imageFolders(rt)
+	}
+	a.usage, err = stats.New(cfg)
+	return err
+}
+
+func (a *Agent) makeEviction() (err error) {
+	if a.evict == nil {
+		return nil
+	}
+	cfg := eviction.Config{
+		Node: a.evict.Node, Pods: evictable{a}, Notices: a.evict.Notices,
+		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGrace: a.evict.SoftGrace, MinimumReclaim: a.evict.MinimumReclaim,
+		Transition: a.evict.Transition, MaxPodGrace: a.evict.MaxPodGrace, Poll: a.evict.Poll,
+		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
+	}
+	if cfg.Node == nil {
+		cfg.Node = a.usage
+		notices, err := a.kernelNotices()
+		if err != nil {
+			return err
+		}
+		cfg.Notices = append(notices, cfg.Notices...)
+	}
+	if a.containers != nil {
+		cfg.Reclaim = append(cfg.Reclaim, a.containers)
+	}
+	if a.images != nil {
+		cfg.Reclaim = append(cfg.Reclaim, a.images)
+	}
+	if a.eviction, err = eviction.New(cfg); err != nil {
+		return err
+	}
+	a.admit = append(a.admit, a.eviction)
+	return nil
+}
+
+// Where the kernel's files are.
+const (
+	cgroupMount    = "/sys/fs/cgroup"
+	memoryV1       = cgroupMount + "/memory"
+	memoryPressure = "/proc/pressure/memory"
+)
+
+// kernelNotices are all that a kernel may have; those that this one does not have
+// end by themselves.
+func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
+	bound := func() string { return filepath.Join("/", a.evict.Bound) }
+	usage, err := eviction.NewUsageNotice(memoryV1, bound, eviction.MemoryAvailable)
+	if err != nil {
+		return nil, err
+	}
+	notices := []eviction.Notice{usage, eviction.PressureNotice{Path: memoryPressure}}
+	if a.evict.Bound != "" {
+		notices = append(notices, eventsOf(bound))
+	}
+	if a.boundsPods() {
+		all, err := eviction.NewUsageNotice(memoryV1, a.groups.AllPods, eviction.AllocatableMemoryAvailable)
+		if err != nil {
+			return nil, err
+		}
+		notices = append(notices, all, eventsOf(a.groups.AllPods))
+	}
+	return notices, nil
+}
+
+// boundsPods reports whether all pods together are held to what the node has for
+// them.
+func (a *Agent) boundsPods() bool { return a.groups != nil && !a.node.Allocatable.Memory().IsZero() }
+
+// groupEvents tells when a group of cgroup v2 meets its own memory limit, once
+// the group is there.
+type groupEvents struct{ group func() string }
+
+func eventsOf(group func() string) eviction.Notice { return groupEvents{group} }
+
+// groupThere is how often is looked for a group that is not there yet.
+const groupThere = 10 * time.Second
+
+// Watch implements eviction.Notice.
+func (g groupEvents) Watch(ctx context.Context, crossed func()) error {
+	if _, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers")); err != nil {
+		return fmt.Errorf("memory events: %w: there is no cgroup v2: %w", runtime.ErrUnsupported, err)
+	}
+	look := time.NewTicker(groupThere)
+	defer look.Stop()
+	for {
+		path := filepath.Join(cgroupMount, g.group(), "memory.events.local")
+		if _, err := os.Stat(path); err == nil {
+			return eviction.EventsNotice{Path: path}.Watch(ctx, crossed)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		}
+	}
+}
+
+// evictable are the pods as eviction sees them.
+type evictable struct{ a *Agent }
+
+func (e evictable) Active() []*corev1.Pod { return e.a.active() }
+
+// active are the pods that may have containers.
+func (a *Agent) active() []*corev1.Pod {
+	var active []*corev1.Pod
+	for _, pod := range a.statuses.Pods() {
+		if st, ok := a.workers.State(pod.UID); ok && st.Phase < podworkers.Terminated {
+			active = append(active, pod)
+		}
+	}
+	return active
+}
+
+func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Ending) error {
+	err := e.a.workers.Kill(ctx, pod.UID, podworkers.Kill{
+		Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: true, Reclaimed: true,
+	})
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil // it went by itself
+	}
+	return err
+}
+
+// measured are the active pods and where their things are.
+func (a *Agent) measured() []stats.Pod {
+	active := a.active()
+	pods := make([]stats.Pod, 0, len(active))
+	for _, pod := range active {
+		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}, Watch: a.eviction != nil && eviction.HasLocalLimit(pod)}
+		if a.groups != nil {
+			p.Cgroup = a.groups.Group(pod)
+		}
+		if dir, err := a.syncer.LogDir(pod); err == nil {
+			p.LogDir = dir
+		}
+		inMemory := map[string]bool{}
+		for i := range pod.Spec.Volumes {
+			v := &pod.Spec.Volumes[i]
+			inMemory[v.Name] = v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+		}
+		for name, path := range a.volumes.Local(pod) {
+			p.Volumes[name] = stats.Volume{Path: path, InMemory: inMemory[name]}
+		}
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// imageFolders asks the runtime where images and writable layers are.
+func (a *Agent) imageFolders(rt imageMeter) func(context.Context) (images, containers string, err error) {
+	return func(ctx context.Context) (images, containers string, err error) {
+		im, co, err := rt.ImageFS(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		if len(im) == 0 {
+			return "", "", errors.New("the runtime tells of no file system")
+		}
+		images = filepath.Clean(im[0].Mountpoint)
+		if len(co) == 0 {
+			return images, images, nil
+		}
+		return images, filepath.Clean(co[0].Mountpoint), nil
+	}
+}

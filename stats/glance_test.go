@@ -1,0 +1,138 @@
+package stats_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/stats"
+)
+
+// silent is a runtime that must not be asked for what its containers use.
+type silent struct{ t *testing.T }
+
+func (s silent) ContainerStats(context.Context) ([]runtime.ContainerUsage, error) {
+	s.t.Error("a glance asked the runtime")
+	return nil, nil
+}
+
+// A glance has the node's figures and costs the runtime one call in ten minutes.
+// While it gives no answer the file systems it told of are read on.
+func TestGlance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, hangs, gone := 0, error(nil), false
+		p, err := stats.New(stats.Config{
+			Proc: proc(), Cgroups: files(nil), NodeFS: "/node", Containers: silent{t},
+			Pods: func() []stats.Pod { t.Error("a glance looked at pods"); return nil },
+			ImageFS: func(context.Context) (string, string, error) {
+				asked++
+				return "/images", "/layers", hangs
+			},
+			Statfs: func(path string) (runtime.FSUsage, error) {
+				if gone && path == "/layers" {
+					return runtime.FSUsage{}, errors.New("not there")
+				}
+				return runtime.FSUsage{At: time.Now(), Mountpoint: path, CapacityBytes: 1}, nil
+			},
+		})
+		require.NoError(t, err)
+		glance := func() runtime.NodeUsage {
+			u, err := p.Glance(t.Context())
+			require.NoError(t, err)
+			return u
+		}
+		hangs = errors.New("no answer")
+		assert.True(t, glance().ImageFS.At.IsZero(), "not known yet")
+		assert.Equal(t, "/node", glance().NodeFS.Mountpoint)
+		require.Equal(t, 2, asked)
+
+		hangs = nil
+		for range 590 {
+			u := glance()
+			require.Equal(t, "/images", u.ImageFS.Mountpoint)
+			require.Equal(t, "/layers", u.ContainerFS.Mountpoint)
+			require.NotZero(t, u.Memory.Capacity)
+			require.NotZero(t, u.Pids.Max)
+			require.Empty(t, u.Pods)
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 3, asked)
+
+		hangs = errors.New("no answer")
+		for range 60 {
+			time.Sleep(time.Second)
+			require.Equal(t, "/images", glance().ImageFS.Mountpoint)
+		}
+		require.Equal(t, 4, asked, "it is asked again after a minute")
+
+		hangs, gone = nil, true
+		assert.True(t, glance().ContainerFS.At.IsZero())
+		gone = false
+		assert.Equal(t, "/layers", glance().ContainerFS.Mountpoint)
+		require.Equal(t, 5, asked, "where nothing is any more it is asked at once")
+	})
+}
+
+// Files of pods that nobody watches are counted for who asks, and go on being
+// counted for a while; those of pods with limits always are.
+func TestFilesAreCountedForWhoAsks(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"watched", "other"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "file"), []byte("x"), 0o600))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: files(nil), NodeFS: dir, Pods: func() (out []stats.Pod) {
+			for _, name := range []string{"watched", "other"} {
+				out = append(out, stats.Pod{
+					Pod: pod(types.UID(name)), Watch: name == "watched",
+					Volumes: map[string]stats.Volume{"v": {Path: filepath.Join(dir, name)}},
+				})
+			}
+			return out
+		}})
+		require.NoError(t, err)
+		age := func(i int) time.Duration {
+			u, err := p.Usage(t.Context(), time.Time{})
+			require.NoError(t, err)
+			if v, ok := u.Pods[i].Volumes["v"]; ok {
+				return time.Since(v.At)
+			}
+			return -1
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(10 * time.Minute)
+		assert.LessOrEqual(t, age(0), time.Minute)
+		assert.Equal(t, time.Duration(-1), age(1), "nobody wants to know")
+
+		p.Count(t.Context(), time.Now().Add(-time.Minute))
+		assert.Zero(t, age(1))
+		p.Count(t.Context(), time.Now().Add(-time.Minute))
+		for range 5 {
+			time.Sleep(time.Minute)
+			assert.InDelta(t, 0, age(1).Seconds(), 61, "it is counted on")
+		}
+		time.Sleep(10 * time.Minute)
+		assert.Greater(t, age(1), 5*time.Minute, "nobody asks any more")
+		assert.LessOrEqual(t, age(0), time.Minute)
+
+		late, over := context.WithCancel(t.Context())
+		over()
+		p.Count(late, time.Now())
+		time.Sleep(time.Minute + time.Second)
+		assert.LessOrEqual(t, age(1), time.Minute, "what the caller did not wait for is counted after")
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
