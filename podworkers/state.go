@@ -307,11 +307,26 @@ func (l *life) synced(out runtime.Outcome, p policy, now time.Time, e *effect) {
 		return
 	}
 	e.look = !out.Quiet
-	due := now.Add(p.jitter(p.resync))
+	due := p.next(now)
 	if !out.Due.IsZero() && out.Due.Before(due) {
 		due = later(out.Due, now.Add(minDue))
 	}
 	l.setDue(due, e)
+}
+
+// together is the grid on which pods of which nothing is heard are due, so that a
+// machine on which nothing happens is not woken for each of them.
+const together = 500 * time.Millisecond
+
+// next is when a pod is due of which nothing is heard. It is put on the grid as far
+// as that does not shorten the time to less than it has to be.
+func (p policy) next(now time.Time) time.Time {
+	due := now.Add(p.jitter(p.resync))
+	whole := due.Add(due.Truncate(together).Sub(due)) // it keeps the monotonic reading
+	if whole.Before(now.Add(p.resync)) {
+		return due
+	}
+	return whole
 }
 
 func (l *life) terminated(e *effect) {

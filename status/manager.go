@@ -107,6 +107,7 @@ type entry struct {
 	gone     bool     // Forget was called
 	deleting int      // lanes that have yet to tell the deletion
 	told     []uint64 // by lane: the version that its sink has heard of
+	from     *settled // what the status was made from again; nil if that is not known
 }
 
 // New returns a Manager. It tells all faults of cfg at once.
@@ -149,7 +150,11 @@ func (m *Manager) Run(ctx context.Context) error {
 // read-only.
 func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	env := m.cfg.Env()
-	return m.change(pod, !r.Finished, func(former corev1.PodStatus) corev1.PodStatus {
+	in := inputs(pod, &r, env)
+	if st, ok := m.unchanged(in); ok {
+		return st
+	}
+	return m.change(pod, in, !r.Finished, func(former corev1.PodStatus) corev1.PodStatus {
 		return Generate(pod, r, former, env, time.Now())
 	})
 }
@@ -158,14 +163,15 @@ func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 // were never admitted, so that nothing of them can run.
 func (m *Manager) Refuse(pod *corev1.Pod, reason, message string) corev1.PodStatus {
 	env := m.cfg.Env()
-	return m.change(pod, false, func(former corev1.PodStatus) corev1.PodStatus {
+	return m.change(pod, nil, false, func(former corev1.PodStatus) corev1.PodStatus {
 		return refused(pod, former, reason, message, env, time.Now())
 	})
 }
 
 // change puts a new status in the place of the former one. It is made and
-// compared without the lock, and again if the former one changed meanwhile.
-func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
+// compared without the lock, and again if the former one changed meanwhile. in is
+// what it is made from, if it may be kept.
+func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
 	m.mu.Lock()
 	for {
 		e := m.entries[pod.UID]
@@ -188,6 +194,10 @@ func (m *Manager) change(pod *corev1.Pod, open bool, make func(former corev1.Pod
 			continue
 		}
 		changed := m.put(now, pod, st, same, open)
+		now.from = nil
+		if !changed {
+			now.from = in
+		}
 		m.mu.Unlock()
 		if changed && m.cfg.Hooks.Changed != nil {
 			m.cfg.Hooks.Changed(pod, former, st)
