@@ -167,6 +167,7 @@ type podState struct {
 	telling  map[string]string          // faults of this turn
 	restarts map[string]uint32          // attempts of containers as last told
 	final    *runtime.Pod               // last view, taken after the containers ended
+	lookedAt time.Time                  // when its folders were there
 }
 
 // New returns a Syncer. It does no I/O.

@@ -26,7 +26,10 @@ const (
 	reasonPullSecret = "FailedToRetrieveImagePullSecret"
 )
 
-const blockedRetry = 10 * time.Second
+const (
+	blockedRetry = 10 * time.Second
+	closeLook    = 10 * time.Minute // between looks for folders of which nothing is needed
+)
 
 // ErrNetworkNotReady is why a pod with a network of its own does not start yet.
 var ErrNetworkNotReady = errors.New("network is not ready")
@@ -83,6 +86,11 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 		}
 		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Ending{Grace: podspec.GracePeriod(pod)})
 	}
+	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
+	plan := runtime.Plan(pod, view, time.Now())
+	if hasWork(plan) {
+		st.lookedAt = time.Time{} // what is made now needs its folders
+	}
 	m, reason, err := s.prepare(ctx, pod, st)
 	if err != nil {
 		st.failures = map[string]runtime.Failure{"": {Reason: reason, Message: err.Error(), Err: err}}
@@ -94,9 +102,11 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.Add(pod)
 	}
-	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
-	plan := runtime.Plan(pod, view, time.Now())
 	return s.apply(ctx, pod, plan, m, st, report)
+}
+
+func hasWork(plan []runtime.Action) bool {
+	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Verb != runtime.Wait })
 }
 
 func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials, st *podState, report runtime.Report) (runtime.Outcome, error) {
@@ -210,7 +220,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m 
 	if m.DNS, err = resolver(pod, s.cfg.Node); err != nil {
 		return m, reasonFolder, err
 	}
-	if m.Dir, m.LogDir, err = s.folders(pod); err != nil {
+	if m.Dir, m.LogDir, err = s.folders(pod, st); err != nil {
 		return m, reasonFolder, err
 	}
 	if s.cfg.UserIDs != nil && !podspec.UsesHostUsers(pod) {
@@ -267,13 +277,18 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 	return found
 }
 
-// folders makes the pod's own folder and its log folder.
-func (s *Syncer) folders(pod *corev1.Pod) (dir, logs string, err error) {
+// folders makes the pod's own folder and its log folder. It looks for them when
+// something is to be made, and else once in a while: turns in which nothing
+// happens are most of all.
+func (s *Syncer) folders(pod *corev1.Pod, st *podState) (dir, logs string, err error) {
 	if dir, err = podDir(s.cfg.PodsDir, pod.UID); err != nil {
 		return "", "", err
 	}
 	if logs, err = logDir(s.cfg.LogsDir, pod); err != nil {
 		return "", "", err
+	}
+	if time.Since(st.lookedAt) < closeLook {
+		return dir, logs, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("pod folder: %w", err)
@@ -281,5 +296,6 @@ func (s *Syncer) folders(pod *corev1.Pod) (dir, logs string, err error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return "", "", fmt.Errorf("log folder: %w", err)
 	}
+	st.lookedAt = time.Now()
 	return dir, logs, nil
 }
