@@ -75,6 +75,7 @@ type node struct {
 	b      *testing.B
 	memory *podsource.Memory
 	socket string // of the runtime
+	agent  *agent.Agent
 	end    func()
 
 	mu    sync.Mutex // guards the rest
@@ -85,7 +86,7 @@ type node struct {
 }
 
 // startNode starts the runtime and an agent that works with it.
-func startNode(b *testing.B, events bool) *node {
+func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	dir := b.TempDir()
 	socket := filepath.Join(dir, "r.sock")
 	cmd := exec.Command(os.Args[0])
@@ -99,11 +100,12 @@ func startNode(b *testing.B, events bool) *node {
 	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
 
 	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
-	a, err := agent.New(
+	a, err := agent.New(append(opts,
 		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
 		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
-	)
+	)...)
 	require.NoError(b, err)
+	n.agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -115,6 +117,32 @@ func startNode(b *testing.B, events bool) *node {
 		_ = cmd.Wait()
 	}
 	return n
+}
+
+// watchHealth asks for the agent's health all the time until the function that it
+// returns is called, which fails if it was bad once.
+func (n *node) watchHealth() func() {
+	stop, bad := make(chan struct{}), make(chan error, 1)
+	go func() {
+		look := time.NewTicker(10 * time.Millisecond)
+		defer look.Stop()
+		for {
+			select {
+			case <-stop:
+				bad <- nil
+				return
+			case <-look.C:
+			}
+			if err := n.agent.Healthy(); err != nil {
+				bad <- err
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		require.NoError(n.b, <-bad)
+	}
 }
 
 // SetStatus implements status.Sink.

@@ -49,6 +49,45 @@ func TestNoTimerInTheWay(t *testing.T) {
 	})
 }
 
+// SL-8, PL-8: a pod whose start hangs for ever makes neither the agent unhealthy nor
+// another pod wait, however long it does so.
+func TestHungPodLeavesTheRestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &scenario{})
+		w.start()
+		synctest.Wait()
+		began := time.Now()
+		w.memory.Put(append(manyPods(100), simplePod("hung", "start-hang=true"))...)
+		synctest.Wait()
+		require.Len(t, w.running(), 100)
+		assert.Zero(t, time.Since(began), "somebody waited for the one that hangs")
+		for i := range 15 {
+			for range 12 {
+				time.Sleep(5 * time.Second)
+				require.NoError(t, w.current.agent.Healthy(), "after %s", time.Since(began))
+			}
+			at := time.Now()
+			other := simplePod(fmt.Sprintf("pod-%05d", i))
+			other.Spec.Containers[0].Image = "app:2"
+			w.memory.Put(other, simplePod(fmt.Sprint("late-", i)))
+			w.memory.Delete("default", fmt.Sprintf("pod-%05d", 99-i/2))
+			synctest.Wait()
+			late := w.told(fmt.Sprint("late-", i))
+			require.Equal(t, corev1.PodRunning, late.Phase, "minute %d", i)
+			require.Zero(t, time.Since(at))
+		}
+		hung := w.told("hung")
+		require.Len(t, hung.ContainerStatuses, 1)
+		assert.Nil(t, hung.ContainerStatuses[0].State.Running, "it never came up")
+		w.memory.Set()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
+		w.stop()
+		w.halted()
+	})
+}
+
 // BenchmarkOnePod is the time from put to told as running, and from deleted to
 // told as gone, of one pod among others. The runtime's calls are in it.
 func BenchmarkOnePod(b *testing.B) {
@@ -83,32 +122,9 @@ func BenchmarkOnePod(b *testing.B) {
 	}
 }
 
-// BenchmarkManyPods brings up many pods at once, lets them rest, and ends them all.
-func BenchmarkManyPods(b *testing.B) {
-	for _, pods := range []int{100, 1000, 10000} {
-		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
-			for b.Loop() {
-				n := startNode(b, true)
-				all := manyPods(pods)
-				idle, used := heap(), cpu(b)
-				up := n.await(pods, isRunning, func() { n.memory.Put(all...) })
-				usedUp := cpu(b) - used
-				time.Sleep(3 * time.Second)
-				clear(n.seen)
-				b.ReportMetric(float64(heap()-idle)/float64(pods)/1024, "KiB/pod")
-				down := n.await(pods, isGone, func() { n.memory.Set() })
-				b.ReportMetric(up[len(up)-1].Seconds(), "up-s")
-				b.ReportMetric(float64(usedUp.Microseconds())/float64(pods), "up-cpu-µs/pod")
-				b.ReportMetric(down[len(down)-1].Seconds(), "down-s")
-				n.end()
-			}
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // BenchmarkHungPod has 300 pods start, all well or with one that hangs, by turns,
-// and tells how much longer the 299 others take for it.
+// and tells how much longer the 299 others take for it. All the while the agent
+// must count as healthy.
 func BenchmarkHungPod(b *testing.B) {
 	round := func(hung bool) (middle, last time.Duration) {
 		n := startNode(b, true)
@@ -117,7 +133,9 @@ func BenchmarkHungPod(b *testing.B) {
 		if hung {
 			pods[150].Annotations = map[string]string{embedded.ScriptPrefix + "start-hang": "true"}
 		}
+		well := n.watchHealth()
 		took := n.await(299, isRunning, func() { n.memory.Put(pods...) })
+		well()
 		return median(took), took[298]
 	}
 	var middle, last [2][]time.Duration

@@ -1,0 +1,218 @@
+package agent_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// mostMemory is what a pod at rest may take, in KiB: the pod itself, as it was put
+// and as it is worked with, included.
+const mostMemory = 16
+
+// BenchmarkManyPods brings many pods up at once, lets them rest, changes one, and
+// ends them all. Before it counts memory it has brought up and ended a few, so that
+// what is made once, buffers of connections and tables of types, does not count as
+// theirs: "once-KiB" is that.
+func BenchmarkManyPods(b *testing.B) {
+	for _, pods := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
+			for b.Loop() {
+				all := manyPods(pods)
+				before := heap()
+				n := startNode(b, true)
+				n.await(50, isRunning, func() { n.memory.Put(manyPods(50)...) })
+				n.await(50, isGone, func() { n.memory.Set() })
+				n.settle()
+				none := n.weigh()
+				b.ReportMetric(float64(none-before)/1024, "once-KiB")
+
+				used := cpu(b)
+				up := n.await(pods, isRunning, func() { n.memory.Put(all...) })
+				b.ReportMetric(up[len(up)-1].Seconds(), "up-s")
+				b.ReportMetric(ms(up[len(up)-1])/float64(pods), "up-ms/pod")
+				b.ReportMetric(n.settle().Seconds(), "settle-s")
+				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "up-cpu-ms/pod")
+
+				each := float64(n.weigh()-none) / float64(pods) / 1024
+				b.ReportMetric(each, "KiB/pod")
+				require.Less(b, each, float64(mostMemory))
+
+				b.ReportMetric(ms(n.change(all[pods/2], 25)), "change-ms")
+
+				used = cpu(b)
+				down := n.await(pods, isGone, func() { n.memory.Set() })
+				b.ReportMetric(down[len(down)-1].Seconds(), "down-s")
+				b.ReportMetric(ms(down[len(down)-1])/float64(pods), "down-ms/pod")
+				n.settle()
+				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "down-cpu-ms/pod")
+				b.ReportMetric((float64(n.weigh())-float64(none))/float64(pods)/1024, "left-KiB/pod")
+				n.end()
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// settle waits until the agent rests: until it uses less than a fifth of a core
+// for half a second. It returns how long it took, without that.
+func (n *node) settle() time.Duration {
+	const look, still = 50 * time.Millisecond, 10
+	began := time.Now()
+	for quiet := 0; quiet < still; {
+		used := cpu(n.b)
+		time.Sleep(look)
+		if cpu(n.b)-used < look/5 {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		require.Less(n.b, time.Since(began), 5*time.Minute)
+	}
+	return max(0, time.Since(began)-still*look)
+}
+
+// weigh returns the memory in use but for what the benchmark itself keeps.
+func (n *node) weigh() uint64 {
+	n.mu.Lock()
+	n.seen, n.at = map[string]*corev1.PodStatus{}, map[string]time.Time{}
+	n.mu.Unlock()
+	return heap()
+}
+
+// change gives a pod that runs another image again and again, and returns the
+// median of the times until it is told to run with it.
+func (n *node) change(pod *corev1.Pod, times int) time.Duration {
+	var took []time.Duration
+	for i := range times {
+		other := pod.DeepCopy()
+		other.Spec.Containers[0].Image = fmt.Sprint("app:", 2+i%2) // pulls are bounded
+		restarted := func(name string, st *corev1.PodStatus) bool {
+			return name == pod.Name && isRunning(name, st) && st.ContainerStatuses[0].RestartCount > int32(i)
+		}
+		took = append(took, n.await(1, restarted, func() { n.memory.Put(other) })...)
+	}
+	return median(sorted(took))
+}
+
+// listings are what was heard of listings of all pods.
+type listings struct {
+	next chan struct{} // room for one: there was another
+
+	mu    sync.Mutex // guards heard
+	heard []listing
+}
+
+type listing struct {
+	began   time.Time
+	took    time.Duration
+	changed int
+}
+
+func (l *listings) listed(took time.Duration, _, changed int, _ error) {
+	l.mu.Lock()
+	l.heard = append(l.heard, listing{time.Now().Add(-took), took, changed})
+	l.mu.Unlock()
+	select {
+	case l.next <- struct{}{}:
+	default:
+	}
+}
+
+// since returns the listings that began after a time.
+func (l *listings) since(at time.Time) (found []listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.heard {
+		if x.began.After(at) {
+			found = append(found, x)
+		}
+	}
+	return found
+}
+
+// BenchmarkRelist is what a listing of all pods takes, which an agent without an
+// event stream makes each second: with nothing changed, how long the call and the
+// look at its answer take; with the containers of one pod in a hundred ended, how
+// long it is from the beginning of the listing that shows it until all are told to
+// run again.
+func BenchmarkRelist(b *testing.B) {
+	for _, pods := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
+			l := &listings{next: make(chan struct{}, 1)}
+			n := startNode(b, false, agent.WithHooks(agent.Hooks{Pleg: pleg.Hooks{Listed: l.listed}}))
+			defer n.end()
+			n.await(pods, isRunning, func() { n.memory.Put(manyPods(pods)...) })
+			time.Sleep(5 * time.Second) // what follows starts has ended
+			rt, ids := n.containers()
+			var still, some []time.Duration
+			for round := 0; b.Loop(); round++ {
+				quiet := time.Now()
+				for range 4 {
+					<-l.next
+				}
+				for _, x := range l.since(quiet) {
+					if x.changed == 0 {
+						still = append(still, x.took)
+					}
+				}
+				percent := max(1, pods/100)
+				require.GreaterOrEqual(b, len(ids), percent, "each container is ended once, so that none waits for its back-off")
+				some = append(some, n.endSome(l, rt, ids[:percent]))
+				ids = ids[percent:]
+			}
+			b.ReportMetric(ms(median(sorted(still))), "nothing-ms")
+			b.ReportMetric(1000*ms(median(sorted(still)))/float64(pods), "nothing-µs/pod")
+			b.ReportMetric(ms(median(sorted(some))), "percent-ms")
+			b.ReportMetric(ms(median(sorted(some)))/float64(max(1, pods/100)), "percent-ms/changed")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// endSome ends containers right after a listing, and returns how long it was from
+// the beginning of the next one until the last was told to run again.
+func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) time.Duration {
+	<-l.next
+	began := time.Now()
+	again := n.await(len(ids), func(name string, st *corev1.PodStatus) bool {
+		return isRunning(name, st) && st.ContainerStatuses[0].RestartCount == 1
+	}, func() {
+		for _, id := range ids {
+			_, err := rt.StopContainer(n.b.Context(), &v1.StopContainerRequest{ContainerId: id})
+			require.NoError(n.b, err)
+		}
+	})
+	end := time.Now()
+	for _, x := range l.since(began) {
+		if x.changed > 0 {
+			return began.Add(again[len(again)-1]).Sub(x.began)
+		}
+	}
+	n.b.Fatalf("no listing showed what was told %s ago", time.Since(end))
+	return 0
+}
+
+// containers returns a way to the runtime past the agent, and the containers in it.
+func (n *node) containers() (v1.RuntimeServiceClient, []string) {
+	cc, err := cri.Dial("unix://" + n.socket)
+	require.NoError(n.b, err)
+	n.b.Cleanup(func() { _ = cc.Close() })
+	rt := v1.NewRuntimeServiceClient(cc)
+	all, err := rt.ListContainers(n.b.Context(), &v1.ListContainersRequest{})
+	require.NoError(n.b, err)
+	ids := make([]string, len(all.GetContainers()))
+	for i, c := range all.GetContainers() {
+		ids[i] = c.GetId()
+	}
+	return rt, ids
+}
