@@ -20,6 +20,10 @@ import (
 // that the pod was stopped, and an inspection found that it was not.
 var ErrStillRunning = errors.New("containers still run")
 
+// toucher is a Seen that can be told that a pod has changed. It asks for a look
+// that begins after the call, however coarse the clock.
+type toucher interface{ Touch(uid types.UID) }
+
 // Terminate ends the pod's containers within e.Grace and records how they ended.
 // It blocks until they have ended or ctx is done; a shorter grace is asked for by
 // cancelling ctx and calling again. Success means that nothing of the pod runs.
@@ -41,6 +45,9 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 			s.tell(pod, st, "FailedKillPod", err)
 		}
 		return fmt.Errorf("kill pod: %w", err)
+	}
+	if t, ok := s.cfg.Seen.(toucher); ok {
+		t.Touch(pod.UID) // a look that began in this same instant may have missed the end
 	}
 	final, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Now())
 	if err != nil {

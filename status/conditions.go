@@ -19,6 +19,8 @@ const (
 	reasonNotInitialized = "ContainersNotInitialized"
 	reasonGatesNotReady  = "ReadinessGatesNotReady"
 	reasonByKubelet      = corev1.PodReasonTerminationByKubelet
+	reasonRestartOfAll   = "RestartAllContainersStarted"
+	messageRestartOfAll  = "container exited with restart policy rule"
 )
 
 // conditions returns the pod's conditions: ours in a fixed order, then those
@@ -31,6 +33,9 @@ func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 		g.ready(containersReady),
 		containersReady,
 		truth(corev1.PodScheduled, true),
+	}
+	if c, ok := g.restartOfAll(st); ok {
+		out = append(out, c)
 	}
 	out = append(out, g.resize()...)
 	if c, ok := g.disruption(); ok {
@@ -50,7 +55,8 @@ func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 func owned(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
-		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress:
+		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress,
+		corev1.AllContainersRestarting:
 		return true
 	default:
 		return false
@@ -113,10 +119,11 @@ func (g *generator) initialized(st *corev1.PodStatus) corev1.PodCondition {
 	const t = corev1.PodInitialized
 	var incomplete []string
 	for i := range g.pod.Spec.InitContainers {
-		c, cs := &g.pod.Spec.InitContainers[i], &st.InitContainerStatuses[i]
-		done := cs.Ready
+		c := &g.pod.Spec.InitContainers[i]
+		cs := find(st.InitContainerStatuses, c.Name)
+		done := cs != nil && cs.Ready
 		if podspec.IsSidecar(c) {
-			done = cs.Started != nil && *cs.Started
+			done = cs != nil && cs.Started != nil && *cs.Started
 		}
 		if !done {
 			incomplete = append(incomplete, c.Name)
@@ -136,7 +143,8 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	const t = corev1.ContainersReady
 	var unready []string
 	for i := range g.pod.Spec.InitContainers {
-		if c := &g.pod.Spec.InitContainers[i]; podspec.IsSidecar(c) && !st.InitContainerStatuses[i].Ready {
+		c := &g.pod.Spec.InitContainers[i]
+		if cs := find(st.InitContainerStatuses, c.Name); podspec.IsSidecar(c) && (cs == nil || !cs.Ready) {
 			unready = append(unready, c.Name)
 		}
 	}
@@ -146,12 +154,12 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 		}
 	}
 	switch {
-	case len(st.ContainerStatuses) == 0:
-		return because(t, false, reasonNoStatuses, "")
 	case st.Phase == corev1.PodSucceeded:
 		return because(t, false, reasonPodCompleted, "")
 	case st.Phase == corev1.PodFailed:
 		return because(t, false, reasonPodFailed, "")
+	case len(st.ContainerStatuses) == 0:
+		return because(t, false, reasonNoStatuses, "")
 	case len(unready) > 0:
 		return because(t, false, reasonNotReady, fmt.Sprintf("containers with unready status: %s", unready))
 	default:
@@ -194,6 +202,28 @@ func (g *generator) disruption() (corev1.PodCondition, bool) {
 		}
 	}
 	return corev1.PodCondition{}, false
+}
+
+// restartOfAll tells whether a rule has all containers start anew, of pods that
+// have one: from the end of the container that asks for it until the first of the
+// new containers is made.
+func (g *generator) restartOfAll(st *corev1.PodStatus) (corev1.PodCondition, bool) {
+	const t = corev1.AllContainersRestarting
+	switch {
+	case !g.all.Possible:
+		return corev1.PodCondition{}, false
+	case st.Phase == corev1.PodSucceeded:
+		return because(t, false, reasonPodCompleted, ""), true
+	case st.Phase == corev1.PodFailed:
+		return because(t, false, reasonPodFailed, ""), true
+	case !g.observed():
+		if old := condition(g.former.Conditions, t); old != nil {
+			return *old, true
+		}
+	case g.all.UnderWay && g.report.Ending == nil:
+		return because(t, true, reasonRestartOfAll, messageRestartOfAll), true
+	}
+	return truth(t, false), true
 }
 
 // resize tells of changes of resources that are under way or that wait.

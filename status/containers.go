@@ -90,7 +90,7 @@ func (g *generator) container(s slot) corev1.ContainerStatus {
 	cs.Name = s.c.Name
 	cs.RestartCount = max(cs.RestartCount, former.RestartCount)
 	g.overlayFailure(s, &cs)
-	g.overlayEnd(&cs)
+	g.overlayEnd(s, &cs)
 	g.health(s, newest, &cs, former)
 	g.containerResources(s, newest, &cs, former)
 	cs.VolumeMounts = g.volumeMounts(s.c)
@@ -233,7 +233,7 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 		return
 	}
 	if end := cs.State.Terminated; end != nil {
-		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end.ExitCode) {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end.ExitCode) && !g.again(s.c.Name) {
 			return
 		}
 		cs.LastTerminationState = cs.State
@@ -242,16 +242,45 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 }
 
 // overlayEnd tells the last end of a container of a pod that is over, instead
-// of a wait for what will not come.
-func (g *generator) overlayEnd(cs *corev1.ContainerStatus) {
+// of a wait for what will not come. One that should have run and of which nothing
+// was ever seen is told as lost, as the API has it.
+func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	last := cs.LastTerminationState.Terminated
-	if !g.final() || cs.State.Waiting == nil || last == nil {
+	switch {
+	case !g.final() || cs.State.Waiting == nil:
+		return
+	case last == nil:
+		if s.kind == runtime.Regular && g.wasInitialized() {
+			cs.State = lost(cs.ContainerID, &corev1.ContainerStateRunning{})
+		}
 		return
 	}
 	cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
 	if last.ContainerID != "" {
 		cs.ContainerID = last.ContainerID // one that was made since never ran
 	}
+}
+
+// wasInitialized reports whether the pod's regular containers had their turn: they
+// have it at once, or when the last init container is done.
+func (g *generator) wasInitialized() bool {
+	n := len(g.pod.Spec.InitContainers)
+	if n == 0 {
+		return true
+	}
+	for i := range g.pod.Spec.Containers {
+		name := g.pod.Spec.Containers[i].Name
+		former := find(g.former.ContainerStatuses, name)
+		if g.report.Seen.Latest(name) != nil || former != nil && former.ContainerID != "" {
+			return true
+		}
+	}
+	last := &g.pod.Spec.InitContainers[n-1]
+	if c := g.report.Seen.Latest(last.Name); c != nil {
+		return c.State == runtime.Exited && c.ExitCode == 0 || c.State == runtime.Running && podspec.IsSidecar(last)
+	}
+	former := find(g.former.InitContainerStatuses, last.Name)
+	return former != nil && former.Ready
 }
 
 // state tells the state of one attempt as seen.

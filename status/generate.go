@@ -36,6 +36,7 @@ type Env struct {
 // that is missing is gone.
 func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env Env, now time.Time) corev1.PodStatus {
 	g := generator{pod: pod, report: &r, former: &former, env: &env, now: stamp(now)}
+	g.all = runtime.RestartOfAll(pod, &r.Seen)
 	st := corev1.PodStatus{
 		ObservedGeneration: pod.Generation,
 		QOSClass:           qosClass(pod, &former),
@@ -66,10 +67,14 @@ type generator struct {
 	former *corev1.PodStatus
 	env    *Env
 	now    metav1.Time
+	all    runtime.AllAgain
 	over   bool // the phase came out as terminal
 }
 
 func (g *generator) allContainers(st *corev1.PodStatus) {
+	if terminal(g.former.Phase) && noContainers(g.former) {
+		return // it was refused: none of them will ever be
+	}
 	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
 	st.ContainerStatuses = g.containers(specsOf(g.pod, false))
 	st.EphemeralContainerStatuses = g.containers(ephemeralSpecs(g.pod))
@@ -78,6 +83,12 @@ func (g *generator) allContainers(st *corev1.PodStatus) {
 // observed reports whether the view comes from an inspection, so that what is
 // missing from it is gone.
 func (g *generator) observed() bool { return !g.report.Seen.ObservedAt.IsZero() }
+
+// again reports whether a container that ended runs again because all do. A
+// listing cannot tell, and leaves it open.
+func (g *generator) again(name string) bool {
+	return g.all.Pending(name) || g.all.Possible && !g.observed()
+}
 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {

@@ -25,6 +25,8 @@ type history struct {
 	sandbox  int
 	next     int // container id
 	counts   map[string]uint32
+	round    uint32 // how often all containers were restarted
+	lost     bool   // a count was
 	view     runtime.Pod
 	verdicts runtime.Verdicts
 	failures map[string]runtime.Failure
@@ -53,6 +55,9 @@ func newHistory(rng *rand.Rand) *history {
 			p.Spec.Containers[i].StartupProbe = &corev1.Probe{}
 		}
 	}
+	if rng.IntN(4) == 0 {
+		restartsAll(p, fmt.Sprintf("m%d", rng.IntN(len(p.Spec.Containers))))
+	}
 	return &history{
 		rng: rng, pod: p, now: t0, counts: map[string]uint32{}, verdicts: runtime.Verdicts{},
 		failures: map[string]runtime.Failure{}, view: runtime.Pod{UID: p.UID},
@@ -70,6 +75,22 @@ func (h *history) names() (out []string) {
 		out = append(out, c.Name)
 	}
 	return out
+}
+
+// whole reports whether the runtime still has all that ran, and has made nothing
+// that no plan would make: init containers beside regular ones, and one that was
+// never started in the place of one that is done by its policy.
+func (h *history) whole() bool {
+	if len(h.pod.Spec.InitContainers) > 0 || h.lost {
+		return false
+	}
+	for _, name := range h.names() {
+		last := h.view.Latest(name)
+		if h.counts[name] > 0 && last == nil || last != nil && last.State == runtime.Created && last.Round == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // step changes something and returns the report on it.
@@ -102,7 +123,7 @@ func (h *history) step() runtime.Report {
 		h.view.Containers[at].State = runtime.Unknown
 	case pick <= 9 && at >= 0 && h.view.Containers[at].State != runtime.Exited:
 		c := &h.view.Containers[at]
-		c.State, c.Finished, c.ExitCode = runtime.Exited, h.now, int32([]int{0, 0, 1, 137}[h.rng.IntN(4)])
+		c.State, c.Finished, c.ExitCode = runtime.Exited, h.now, int32([]int{0, 0, 1, 137, 42}[h.rng.IntN(5)])
 	case pick == 10:
 		h.failures[name] = runtime.Failure{Reason: []string{"CrashLoopBackOff", "ImagePullBackOff"}[h.rng.IntN(2)]}
 	case pick == 11:
@@ -127,14 +148,18 @@ func (h *history) start(name string) {
 	h.next++
 	c := runtime.Container{
 		ID: fmt.Sprint(name, "-", h.next), Name: name, Attempt: h.counts[name], State: runtime.Running,
-		Created: h.now, Started: h.now, Image: "img-" + name,
+		Created: h.now, Started: h.now, Image: "img-" + name, Round: h.round,
+	}
+	if h.rng.IntN(6) == 0 && runtime.RestartOfAll(h.pod, &h.view).UnderWay {
+		h.round++
+		c.Round = h.round
 	}
 	if h.rng.IntN(8) == 0 {
 		c.State = runtime.Created
 	}
 	h.counts[name]++
 	if h.rng.IntN(10) == 0 {
-		h.counts[name] = 0 // the runtime lost its count
+		h.counts[name], h.lost = 0, true // the runtime lost its count
 	}
 	h.view.Containers = append([]runtime.Container{c}, h.view.Containers...)
 }
@@ -198,6 +223,10 @@ func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st
 		require.Equal(t, former.Reason, st.Reason, at)
 	} else if ended(st.Phase) {
 		require.False(t, r.Seen.Running(), "%s: %s told while a container runs", at, st.Phase)
+		if r.Ending == nil && !r.Finished && h.whole() {
+			done, _ := runtime.Done(h.pod, r.Seen)
+			require.True(t, done, "%s: %s is told of a pod that goes on", at, st.Phase)
+		}
 	}
 	if r.Finished {
 		require.True(t, ended(st.Phase), at)
@@ -212,6 +241,7 @@ func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st
 			}
 			moved := !old.LastTransitionTime.Equal(&c.LastTransitionTime)
 			require.False(t, moved && old.Status == c.Status, "%s: %s moved without a change", at, c.Type)
+			require.True(t, old.Status == c.Status || c.LastTransitionTime.Time.Equal(h.now.Truncate(time.Second)), "%s: %s changed and did not move", at, c.Type)
 		}
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			for i := range st.ContainerStatuses {

@@ -13,7 +13,7 @@ func (g *generator) phase(st *corev1.PodStatus) {
 		return
 	}
 	final := g.final()
-	st.Phase = Phase(g.pod, *st, final)
+	st.Phase = phaseOf(g.pod, st, final, g.again)
 	if e := g.report.Ending; e != nil && e.Reason != "" && final {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
@@ -37,10 +37,19 @@ func (g *generator) phase(st *corev1.PodStatus) {
 // or not a container that they do not decide (an ephemeral one, a sidecar)
 // still runs. final says that nothing will be started again, as when the pod
 // ends: then the answer is Succeeded or Failed. It is pure.
+//
+// A rule that restarts all containers is not looked for in st, which does not say
+// what became of it: what was ended for it counts as ended.
 func Phase(pod *corev1.Pod, st corev1.PodStatus, final bool) corev1.PodPhase {
-	init := countInit(pod, &st)
-	main := countMain(pod, &st)
-	initialized := anyRegularStarted(&st)
+	return phaseOf(pod, &st, final, func(string) bool { return false })
+}
+
+// phaseOf is Phase where again tells which containers that ended run again for a
+// restart of all.
+func phaseOf(pod *corev1.Pod, st *corev1.PodStatus, final bool, again func(name string) bool) corev1.PodPhase {
+	init := countInit(pod, st, again)
+	main := countMain(pod, st, again)
+	initialized := anyRegularStarted(st)
 	switch {
 	case init.failed:
 		return corev1.PodFailed
@@ -75,7 +84,7 @@ type initCounts struct {
 	pendingSidecars, runningSidecars, waitingSidecars, unknownSidecars int
 }
 
-func countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
+func countInit(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) initCounts {
 	var n initCounts
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -86,7 +95,7 @@ func countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 		}
 		end := ended(cs)
 		switch {
-		case end == nil:
+		case end == nil, again(c.Name):
 			n.pending++
 		case end.ExitCode == 0 && cs.State.Terminated != nil:
 		case end.ExitCode == 0:
@@ -128,7 +137,7 @@ type mainCounts struct {
 	succeeded, restartable             int // of the stopped
 }
 
-func countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
+func countMain(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) mainCounts {
 	var n mainCounts
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -144,7 +153,7 @@ func countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 			if end.ExitCode == 0 {
 				n.succeeded++
 			}
-			if mayRestart(pod, c, end.ExitCode) {
+			if mayRestart(pod, c, end.ExitCode) || again(c.Name) {
 				n.restartable++
 			}
 		case cs.State.Waiting != nil:

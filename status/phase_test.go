@@ -2,8 +2,10 @@ package status_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -50,6 +52,16 @@ func TestPhase(t *testing.T) {
 		{"a negated rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpNotIn, 42), list{exited("c", 0, 1)}, nil, corev1.PodRunning},
 		{"no negated rule fits", withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpNotIn, 42), list{exited("c", 0, 42)}, nil, corev1.PodFailed},
 
+		{"ended for a restart of all", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{exited("d", 0, 143), exited("c", 0, 42)}, nil, corev1.PodRunning},
+		{"one runs again, the other is to", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{round1(running("c", 1)), exited("d", 0, 143), exited("c", 0, 42)}, nil, corev1.PodRunning},
+		{"one is done, the other is to run again", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{round1(exited("c", 1, 0)), exited("d", 0, 143), exited("c", 0, 42)}, nil, corev1.PodRunning},
+		{"one is done, the other cannot be pulled again", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{round1(exited("c", 1, 0)), exited("d", 0, 143)}, map[string]runtime.Failure{"d": {Reason: "ErrImagePull"}}, corev1.PodRunning},
+		{"one is done, the other is made and not started yet", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{round1(created("d", 1)), round1(exited("c", 1, 0)), exited("d", 0, 143), exited("c", 0, 42)}, nil, corev1.PodRunning},
+		{"both are done after a restart of all", restartsAll(pod("policy=Never", "main:c", "main:d"), "c"), list{round1(exited("d", 1, 0)), round1(exited("c", 1, 0)), exited("d", 0, 143), exited("c", 0, 42)}, nil, corev1.PodSucceeded},
+		{"init ended for a restart of all", restartsAll(pod("policy=Never", "sidecar:s", "init:i", "main:c"), "s"), list{exited("i", 0, 143), exited("s", 0, 42)}, nil, corev1.PodPending},
+		{"init is to run again for it", restartsAll(pod("policy=Never", "sidecar:s", "init:i", "main:c"), "s"), list{round1(running("s", 1)), exited("i", 0, 143), exited("s", 0, 42)}, nil, corev1.PodPending},
+		{"init failed by itself, with a rule for others", restartsAll(pod("policy=Never", "sidecar:s", "init:i", "main:c"), "s"), list{exited("i", 0, 1), exited("s", 0, 0)}, nil, corev1.PodFailed},
+
 		{"init runs", pod("init:i", "main:c"), list{running("i", 0)}, nil, corev1.PodPending},
 		{"init done, main not made", pod("init:i", "main:c"), list{exited("i", 0, 0)}, nil, corev1.PodPending},
 		{"init done, main runs", pod("init:i", "main:c"), list{running("c", 0), exited("i", 0, 0)}, nil, corev1.PodRunning},
@@ -93,6 +105,106 @@ func withRule(p *corev1.Pod, op corev1.ContainerRestartRuleOnExitCodesOperator, 
 		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes},
 	}}
 	return p
+}
+
+// restartsAll has the container of that name restart all when it ends with 42.
+func restartsAll(p *corev1.Pod, name string) *corev1.Pod {
+	rules := []corev1.ContainerRestartRule{{
+		Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+	}}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				list[i].RestartPolicyRules = rules
+			}
+		}
+	}
+	return p
+}
+
+// round1 is a container made after a restart of all.
+func round1(c runtime.Container) runtime.Container {
+	c.Round = 1
+	return c
+}
+
+// ST-3: that all containers start anew is told of pods that have a rule for it,
+// from the end that asked for it until the first of them is made.
+func TestRestartOfAllIsTold(t *testing.T) {
+	p := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
+	var former corev1.PodStatus
+	for i, tc := range []struct {
+		seen   []runtime.Container
+		status corev1.ConditionStatus
+		reason string
+	}{
+		{nil, corev1.ConditionFalse, ""},
+		{[]runtime.Container{running("d", 0), running("c", 0)}, corev1.ConditionFalse, ""},
+		{[]runtime.Container{running("d", 0), exited("c", 0, 42)}, corev1.ConditionTrue, "RestartAllContainersStarted"},
+		{[]runtime.Container{exited("d", 0, 137), exited("c", 0, 42)}, corev1.ConditionTrue, "RestartAllContainersStarted"},
+		{[]runtime.Container{round1(running("d", 1)), exited("d", 0, 137), exited("c", 0, 42)}, corev1.ConditionFalse, ""},
+		{[]runtime.Container{round1(running("c", 1)), round1(running("d", 1))}, corev1.ConditionFalse, ""},
+		{[]runtime.Container{round1(exited("c", 1, 1)), round1(exited("d", 1, 0))}, corev1.ConditionFalse, "PodFailed"},
+	} {
+		now := t0.Add(time.Duration(i) * time.Minute)
+		st := status.Generate(p, runtime.Report{Seen: view(tc.seen...)}, former, status.Env{}, now)
+		c := conditionOf(&st, corev1.AllContainersRestarting)
+		require.NotNil(t, c, i)
+		assert.Equal(t, tc.status, c.Status, i)
+		assert.Equal(t, tc.reason, c.Reason, i)
+		if old := conditionOf(&former, corev1.AllContainersRestarting); old == nil || old.Status != c.Status {
+			assert.True(t, c.LastTransitionTime.Time.Equal(now), i)
+		}
+		former = st
+	}
+	st := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
+	assert.Nil(t, conditionOf(&st, corev1.AllContainersRestarting), "no rule, no condition")
+
+	// A listing knows no exit codes, and changes nothing.
+	former = status.Generate(p, runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.Env{}, t0)
+	listed := view(exited("d", 0, 0), exited("c", 0, 0))
+	listed.ObservedAt = time.Time{}
+	st = status.Generate(p, runtime.Report{Seen: listed}, former, status.Env{}, t0)
+	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
+}
+
+// A container that should have run and of which nothing was ever seen is told as
+// lost when its pod is over, unless its turn had not come.
+func TestNeverStarted(t *testing.T) {
+	over := runtime.Report{Seen: view(), Ending: &runtime.Ending{Deleted: true}, Finished: true}
+	for name, tc := range map[string]struct {
+		pod    *corev1.Pod
+		seen   []runtime.Container
+		former corev1.PodStatus
+		lost   bool
+	}{
+		"none has run":            {pod("main:c"), nil, corev1.PodStatus{}, true},
+		"the other one has":       {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init is done":            {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init was done":           {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
+		"init was under way":      {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
+		"init was to come":        {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
+		"only the first was done": {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := over
+			r.Seen = view(tc.seen...)
+			st := status.Generate(tc.pod, r, tc.former, status.Env{}, t0)
+			assert.Equal(t, corev1.PodFailed, st.Phase)
+			c := st.ContainerStatuses[0]
+			if !tc.lost {
+				require.NotNil(t, c.State.Waiting)
+				assert.Equal(t, "PodInitializing", c.State.Waiting.Reason)
+				return
+			}
+			require.NotNil(t, c.State.Terminated)
+			assert.Equal(t, "ContainerStatusUnknown", c.State.Terminated.Reason)
+			assert.Equal(t, int32(137), c.State.Terminated.ExitCode)
+			assert.Empty(t, c.ContainerID)
+			assert.False(t, c.Ready)
+		})
+	}
 }
 
 // ST-5: an ending gives the phase only when nothing runs any more.

@@ -8,11 +8,24 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// rejected is what the API puts before the message of a pod that was not admitted.
+const rejected = "Pod was rejected: "
+
 // refused returns the status of a pod that was not admitted. A pod that is
-// terminal already stays what it is.
+// terminal already stays what it is. Of containers that never ran and never will
+// nothing is told: clients that list pods would show what they wait for instead of
+// why the pod was refused.
 func refused(pod *corev1.Pod, former corev1.PodStatus, reason, message string, env Env, now time.Time) corev1.PodStatus {
-	return Generate(pod, runtime.Report{
-		Ending:   &runtime.Ending{Reason: reason, Message: message},
+	st := Generate(pod, runtime.Report{
+		Ending:   &runtime.Ending{Reason: reason, Message: rejected + message},
 		Finished: true,
 	}, former, env, now)
+	if noContainers(&former) {
+		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
+	}
+	return st
+}
+
+func noContainers(st *corev1.PodStatus) bool {
+	return len(st.InitContainerStatuses)+len(st.ContainerStatuses)+len(st.EphemeralContainerStatuses) == 0
 }
