@@ -1,0 +1,106 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// TestTold plays each testdata/told/*.txtar: a pod, what happens to it, and every
+// status that the whole agent then tells of it, in the file "told". Scripts are
+// those of TestScenarios. Each status shows what it changes against the one before;
+// times are those since the start. Of statuses told in one moment the last is kept.
+//
+// ST-2, ST-3, ST-4, ST-5, ST-6, ST-8
+func TestTold(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "told", "*.txtar"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(files), 40)
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			sc := readScenario(t, path)
+			var got string
+			synctest.Test(t, func(t *testing.T) { got = listen(t, sc, sc.script).String() })
+			if *update {
+				require.NoError(t, os.WriteFile(path, withTold(sc, got), 0o600))
+				return
+			}
+			assert.Equal(t, sc.files["told"], got, "-update writes what is told, when that is right")
+		})
+	}
+}
+
+// listen runs a scenario by a script and returns what was told.
+func listen(t *testing.T, sc *scenario, script []step) *book {
+	w := newWorld(t, sc)
+	b := newBook(w)
+	node := agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs"), IPs: []string{"192.0.2.7", "2001:db8::7"}}
+	if n, ok := sc.option("max-pods"); ok {
+		max, err := strconv.Atoi(n[0])
+		require.NoError(t, err)
+		node.MaxPods = max
+	}
+	if rule, ok := sc.option("fault"); ok {
+		w.fault(rule)
+	}
+	w.opts = append(w.opts, agent.WithStatusSink(b), agent.WithNode(node))
+	if threshold, ok := sc.option("evict"); ok {
+		client, err := cri.New(w.direct, cri.Config{})
+		require.NoError(t, err)
+		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}}))
+	}
+	w.start()
+	began := time.Now()
+	for _, s := range script {
+		time.Sleep(s.at - time.Since(began))
+		if s.args[0] == "end" {
+			break
+		}
+		b.note(s.line)
+		w.do(s)
+	}
+	synctest.Wait()
+	b.close()
+	w.stop()
+	w.halted()
+	return b
+}
+
+// withTold is the scenario's file with what was told in it.
+func withTold(sc *scenario, told string) []byte {
+	var b bytes.Buffer
+	b.WriteString(sc.comment)
+	for _, name := range sc.names {
+		if name != "told" {
+			fmt.Fprintf(&b, "-- %s --\n%s", name, sc.files[name])
+		}
+	}
+	fmt.Fprintf(&b, "-- told --\n%s", told)
+	return b.Bytes()
+}
+
+// SetStatus implements status.Sink.
+func (b *book) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	b.add(pod, &st)
+	return nil
+}
+
+// DeleteStatus implements status.Deleter.
+func (b *book) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+	b.add(pod, nil)
+	return nil
+}
