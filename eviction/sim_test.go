@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -19,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/eviction"
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -41,6 +38,11 @@ type sim struct {
 	reclaim int
 	evicted []eviction2
 	failing map[types.UID]error
+	told    runtime.NodeUsage // what was measured last
+	// Called with the lock held, if not nil: after each measurement and reclaim,
+	// and before each eviction that does not fail.
+	onTold, onReclaim func()
+	onEvict           func(eviction2)
 }
 
 type simPod struct {
@@ -59,7 +61,6 @@ type eviction2 struct {
 	pod    *corev1.Pod
 	at     time.Time
 	ending runtime.Ending
-	usage  map[types.UID]uint64 // memory of all, then
 }
 
 func newSim() *sim {
@@ -129,6 +130,10 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 			Volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: runtime.DiskUsage{At: at, Bytes: p.volume}}},
 		})
 	}
+	s.told = u
+	if s.onTold != nil {
+		s.onTold()
+	}
 	return u, nil
 }
 
@@ -145,14 +150,13 @@ func (s *sim) Active() []*corev1.Pod {
 func (s *sim) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	usage := map[types.UID]uint64{}
-	for uid, p := range s.pods {
-		usage[uid] = p.memory
-	}
 	if err := s.failing[pod.UID]; err != nil {
 		return err
 	}
-	s.evicted = append(s.evicted, eviction2{pod, time.Now(), e, usage})
+	s.evicted = append(s.evicted, eviction2{pod, time.Now(), e})
+	if s.onEvict != nil {
+		s.onEvict(s.evicted[len(s.evicted)-1])
+	}
 	wait := time.After(s.takes)
 	s.mu.Unlock()
 	select {
@@ -171,6 +175,9 @@ func (s *sim) Reclaim(context.Context) error {
 	defer s.mu.Unlock()
 	s.reclaim++
 	s.images = 0
+	if s.onReclaim != nil {
+		s.onReclaim()
+	}
 	return nil
 }
 
@@ -211,100 +218,4 @@ func (s *sim) pause(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 	s.mu.Lock()
-}
-
-// EV-5, EV-8, EV-11, EV-12: random nodes over days. Each eviction is held
-// against a reference that is written the dumb way.
-func TestRandomNodes(t *testing.T) {
-	nodes, span := 200, 6*time.Hour
-	if testing.Short() {
-		nodes = 10
-	}
-	if os.Getenv("EVICTION_DAYS") != "" { // minutes of work
-		span = 72 * time.Hour
-	}
-	for seed := range uint64(nodes) {
-		rng := rand.New(rand.NewPCG(seed, 1))
-		s := newSim()
-		s.takes = time.Duration(rng.IntN(20)) * time.Second
-		var changes []corev1.ConditionStatus
-		cfg := eviction.Config{
-			Hard: "memory.available<100Mi", Soft: "memory.available<200Mi", SoftGrace: "memory.available=90s",
-			Poll: 10 * time.Second,
-			Hooks: eviction.Hooks{Conditions: func(c []corev1.NodeCondition) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				changes = append(changes, c[0].Status)
-			}},
-		}
-		bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
-			began := time.Now()
-			next := 0
-			for time.Since(began) < span {
-				for len(s.pods) < 3+rng.IntN(8) {
-					next++
-					request := []string{"", "50Mi", "100Mi", "200Mi"}[rng.IntN(4)]
-					p := s.add(types.UID(fmt.Sprintf("%d-%d", seed, next)), request, int32(rng.IntN(3)*100), uint64(rng.IntN(80))<<20)
-					if rng.IntN(6) == 0 {
-						p.pod.Annotations = map[string]string{podspec.AnnotationSource: "file"}
-					}
-					p.unknown = rng.IntN(10) == 0
-				}
-				for _, uid := range slices.Sorted(maps.Keys(s.pods)) {
-					p := s.pods[uid]
-					switch rng.IntN(20) {
-					case 0: // burst
-						p.memory += uint64(rng.IntN(300)) << 20
-					case 1: // and back
-						p.memory = uint64(rng.IntN(60)) << 20
-					default: // leak
-						p.memory += uint64(rng.IntN(3)) << 20
-					}
-				}
-				s.stale, s.lost = rng.IntN(30) == 0, rng.IntN(40) == 0
-				before := len(s.evicted)
-				s.pause(time.Duration(rng.IntN(600)) * time.Second)
-				for _, e := range s.evicted[before:] {
-					checkChoice(t, s, e)
-				}
-			}
-			// No flapping: the condition changes at most once a transition period.
-			require.LessOrEqual(t, len(changes), 2+int(span/(5*time.Minute)))
-			for i := 1; i < len(changes); i++ {
-				require.NotEqual(t, changes[i-1], changes[i], "told without a change")
-			}
-		})
-	}
-}
-
-// checkChoice is the reference: nobody who could have gone before was there.
-func checkChoice(t *testing.T, s *sim, e eviction2) {
-	t.Helper()
-	require.NotEmpty(t, e.ending.Message)
-	req := func(p *corev1.Pod) uint64 {
-		q := p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory]
-		return uint64(q.Value())
-	}
-	mine := e.usage[e.pod.UID]
-	for uid, other := range s.pods {
-		theirs, there := e.usage[uid]
-		if !there || other.unknown || uid == e.pod.UID || gone(s, uid) {
-			continue
-		}
-		o := other.pod
-		switch {
-		case podspec.IsCritical(e.pod) != podspec.IsCritical(o):
-			require.True(t, podspec.IsCritical(o), "critical %s went before %s", e.pod.UID, uid)
-		case (mine > req(e.pod)) != (theirs > req(o)):
-			require.Greater(t, mine, req(e.pod), "%s below its request went before %s", e.pod.UID, uid)
-		case *e.pod.Spec.Priority != *o.Spec.Priority:
-			require.Less(t, *e.pod.Spec.Priority, *o.Spec.Priority)
-		default:
-			require.GreaterOrEqual(t, int64(mine)-int64(req(e.pod)), int64(theirs)-int64(req(o)))
-		}
-	}
-}
-
-func gone(s *sim, uid types.UID) bool {
-	return slices.ContainsFunc(s.evicted, func(e eviction2) bool { return e.pod.UID == uid })
 }
