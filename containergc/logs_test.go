@@ -24,7 +24,13 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(socketEnv) != "" {
+		beKilled() // see TestRotationKilledAnywhere
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const logOf = "ns_web_u1/app/0.log"
 

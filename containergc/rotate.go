@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"sync"
 	"time"
 )
@@ -82,12 +83,34 @@ func (r logRoot) setAside(log string, now time.Time) (past string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if names, err = r.untwin(log, names); err != nil {
+		return "", err
+	}
 	t := tidy(path.Base(log), names, r.maxFiles-2)
 	if err := r.removeAll(log, t.remove); err != nil {
 		return "", err
 	}
 	past = log + "." + nextStamp(t.last, now.UTC()).Format(stampForm)
 	return past, r.Rename(log, past)
+}
+
+// untwin takes away a past name that the log's own file has: a process was killed
+// while it gave a log its name back. It returns the names that are left.
+func (r logRoot) untwin(log string, names []string) ([]string, error) {
+	current, err := r.Lstat(log)
+	if err != nil {
+		return names, ignoreMissing(err)
+	}
+	for i, name := range names {
+		if _, ok := stamp(path.Base(log), name); !ok {
+			continue
+		}
+		past := path.Join(path.Dir(log), name)
+		if info, err := r.Lstat(past); err == nil && os.SameFile(info, current) {
+			return slices.Delete(names, i, i+1), ignoreMissing(r.Remove(past))
+		}
+	}
+	return names, nil
 }
 
 // stranded reports whether the log was renamed and not reopened: the agent was
@@ -100,24 +123,33 @@ func (r logRoot) stranded(log string) bool {
 // tidy removes what is too much and compresses what is old. It may run beside a
 // rotation of the same log.
 func (r logRoot) tidy(ctx context.Context, log string) error {
-	names, err := r.names(log)
+	compress, err := r.sortOut(log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("tidy up log %s: %w", log, err)
-	}
-	t := tidy(path.Base(log), names, r.maxFiles-1)
-	r.renames.Lock()
-	errs := []error{r.removeAll(log, t.remove), r.removeAll(log, t.broken)}
-	r.renames.Unlock()
-	for _, name := range t.compress {
+	errs := []error{err}
+	for _, name := range compress {
 		errs = append(errs, r.compress(ctx, path.Join(path.Dir(log), name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tidy up log %s: %w", log, err)
 	}
 	return nil
+}
+
+// sortOut removes what is too much or broken, and returns what is to be compressed.
+func (r logRoot) sortOut(log string) (compress []string, err error) {
+	r.renames.Lock()
+	defer r.renames.Unlock()
+	names, err := r.names(log)
+	if err != nil {
+		return nil, err
+	}
+	if names, err = r.untwin(log, names); err != nil {
+		return nil, err
+	}
+	t := tidy(path.Base(log), names, r.maxFiles-1)
+	return t.compress, errors.Join(r.removeAll(log, t.remove), r.removeAll(log, t.broken))
 }
 
 func (r logRoot) removeAll(log string, names []string) error {

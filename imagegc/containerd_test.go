@@ -4,8 +4,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,75 +20,184 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// IG-1, IG-3: containerd with a small file system of its own and twelve images.
+const mb = 1 << 20
+
+// IG-1, IG-3, IG-5: containerd with a small file system of its own and twelve
+// images of known sizes, six of which share a layer that is bigger than what they
+// have of their own. By their sizes few would do; the file system says how many.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts containerd")
 	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
-		disk := filepath.Join(filepath.Dir(n.Socket), "root")
-		n.StopDaemon(t, syscall.SIGTERM)
-		require.NoError(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=400m"))
-		n.StartDaemon(t)
-		client, err := cri.New(n.Dial(t), cri.Config{})
-		require.NoError(t, err)
-		images := criv1.NewImageServiceClient(n.Dial(t))
+		d := newDisk(t, n)
+		former := collector(t, imagegc.Config{Images: d.client, File: d.ages, Policy: imagegc.Policy{MinAge: -1, HighPercent: 101}})
+		d.fill(t, former)
 
-		// Ages come from a former collector's file.
-		cfg := imagegc.Config{Images: client, File: filepath.Join(t.TempDir(), "ages"), Policy: imagegc.Policy{MinAge: -1, HighPercent: 101}}
-		former := collector(t, cfg)
-		var refs []string
-		for i := range 12 {
-			ref := n.PushBusybox(t, fmt.Sprint("test/app", i), "1", containerdtest.File{Name: "data", Data: random(5 << 20), Mode: 0o644})
-			_, err := images.PullImage(t.Context(), &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
-			require.NoError(t, err)
-			refs = append(refs, ref)
-			_, err = former.Collect(t.Context())
-			require.NoError(t, err)
-			time.Sleep(5 * time.Millisecond)
-		}
-		run(t, n, refs[0])
-
-		full := used(t, disk)
-		cfg.Policy.HighPercent, cfg.Policy.LowPercent = full-1, full-12
-		cfg.Keep = []string{refs[2], "test/pause"}
+		full := 100 - int(d.available(t)*100/d.capacity)
+		low := full - 15
+		target := d.capacity * uint64(100-low) / 100
 		var removed []string
-		cfg.Hooks.Removed = func(image runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
-			require.NoError(t, err)
-			removed = append(removed, name(image))
+		var readings []uint64 // right after each removal
+		cfg := imagegc.Config{
+			Images: d.client, File: d.ages, Keep: d.keep, Policy: imagegc.Policy{MinAge: -1, HighPercent: full - 1, LowPercent: low},
+			Hooks: imagegc.Hooks{Removed: func(image runtime.Image, reason imagegc.Reason, _ time.Duration, err error) {
+				assert.NoError(t, err)
+				assert.NotEmpty(t, reason)
+				removed, readings = append(removed, name(image)), append(readings, d.available(t))
+			}},
 		}
 		c := collector(t, cfg)
-		require.NoError(t, c.Lease(t.Context(), "pod", []string{refs[1]}))
+		require.NoError(t, c.Lease(t.Context(), "pod", d.leased))
+		planned := d.dryRun(t, c)
+		require.Empty(t, removed)
+
+		before := d.available(t)
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
-		t.Logf("%s: %d %% full, wanted %d, freed %d, now %d %%, removed %v", n.Name, full, result.Wanted, result.Freed, used(t, disk), removed)
-		require.NotEmpty(t, removed)
-		want := refs[3:]
-		for _, got := range removed {
-			if strings.Contains(got, "pause") { // pulled by the daemon before all others, and again when needed
-				continue
-			}
-			require.Equal(t, want[0], got, "the least recently used first")
-			want = want[1:]
+		end := d.available(t)
+		t.Logf("%s: %d %% full, wanted %d, freed %d, now %d %%, removed %d, of which %d by their sizes, in %v",
+			n.Name, full, result.Wanted, result.Freed, 100-end*100/d.capacity, len(removed), planned, result.Took.Round(time.Millisecond))
+		require.Equal(t, d.order[:len(removed)], removed, "the least recently used first, not the first pulled")
+		assert.Greater(t, len(removed), planned, "sizes that share layers promise too much")
+		assert.GreaterOrEqual(t, end, target, "down to the low threshold by the file system's own count")
+		for i, at := range readings[:len(readings)-1] {
+			assert.Less(t, at, target, "it was enough after %d", i+1)
 		}
-		assert.LessOrEqual(t, used(t, disk), full-11, "down to the low threshold")
-		assert.Greater(t, used(t, disk), full-12-5, "and not by another image further")
-		left, err := client.Images(t.Context())
+		assert.Less(t, end-target, uint64(7*mb), "not by another image further")
+		assert.InDelta(t, end-before, result.Freed, mb/2)
+
+		before = d.available(t)
+		result, err = c.DeleteUnused(t.Context())
 		require.NoError(t, err)
-		names := map[string]bool{}
-		for _, image := range left {
-			names[name(image)] = true
-		}
-		for _, ref := range refs[:3] {
-			assert.True(t, names[ref], "in use, leased or kept: %s", ref)
-		}
+		assert.InDelta(t, d.available(t)-before, result.Freed, mb/2, "DeleteUnused tells what the file system gained")
+		assert.Equal(t, d.order, removed, "all others, in the same order")
+		assert.Equal(t, d.stays, d.names(t), "in use, leased, pinned or kept")
+
+		c.Release("pod")
+		_, err = c.DeleteUnused(t.Context())
+		require.NoError(t, err)
+		assert.Subset(t, removed, d.leased, "the lease is over")
+		assert.Equal(t, d.stays[1:], d.names(t), "a container is made from the other")
 	})
 }
 
-func random(n int) []byte {
+// disk is what a runtime stores its images on.
+type disk struct {
+	node     *containerdtest.Node
+	client   *cri.Client
+	path     string
+	capacity uint64
+	ages     string
+
+	order  []string // those that may go, the least recently used first
+	stays  []string // sorted; of a container, leased, of sandboxes
+	leased []string
+	keep   []string // what the runtime does not pin by itself
+}
+
+func newDisk(t *testing.T, n *containerdtest.Node) *disk {
+	const size = 128 * mb
+	d := &disk{node: n, path: n.SmallRoot(t, size), capacity: size, ages: filepath.Join(t.TempDir(), "ages")}
+	var err error
+	d.client, err = cri.New(n.Dial(t), cri.Config{})
+	require.NoError(t, err)
+	return d
+}
+
+// fill pulls all images, and uses them in another order.
+func (d *disk) fill(t *testing.T, former *imagegc.Collector) {
+	shared := random("shared", 6*mb)
+	refs, own := make([]string, 12), make([]int, 12)
+	for i := range refs {
+		layers := [][]containerdtest.File{shared, random("own", mb)}
+		own[i] = 7 * mb
+		if i%2 == 1 {
+			layers, own[i] = [][]containerdtest.File{random("own", 3*mb)}, 3*mb
+		}
+		refs[i] = d.node.PushLayers(t, fmt.Sprint("test/app", i), "1", layers...)
+		pull(t, d.node, refs[i])
+	}
+	run(t, d.node, refs[1])
+	d.leased = refs[:1] // it holds on to the shared layer
+	d.stays = []string{refs[0], refs[1], d.node.Registry.Addr() + "/test/pause:1"}
+	slices.Sort(d.stays)
+	d.order = []string{refs[10], refs[2], refs[8], refs[4], refs[6], refs[3], refs[11], refs[9], refs[5], refs[7]}
+
+	images, err := d.client.Images(t.Context())
+	require.NoError(t, err)
+	require.Len(t, images, 13)
+	base := uint64(0)
+	for _, image := range images {
+		at := slices.Index(refs, name(image))
+		if at < 0 {
+			if !image.Pinned {
+				d.keep = []string{name(image)}
+			}
+			require.Equal(t, strings.HasPrefix(d.node.Name, "containerd-2"), image.Pinned, "containerd 2 pins the image of its sandboxes")
+			continue
+		}
+		if base == 0 {
+			base = image.Bytes - uint64(own[at])
+		}
+		require.InDelta(t, base+uint64(own[at]), image.Bytes, mb/16, "the size of %s", refs[at])
+	}
+	for _, ref := range append([]string{refs[0], refs[1]}, d.order...) {
+		time.Sleep(2 * time.Millisecond)
+		require.NoError(t, former.Lease(t.Context(), "user", []string{ref}))
+		former.Release("user")
+		_, err := former.Collect(t.Context())
+		require.NoError(t, err)
+	}
+}
+
+// dryRun holds the explanation of a collection against what is known, and returns
+// how many images would go by their sizes.
+func (d *disk) dryRun(t *testing.T, c *imagegc.Collector) (planned int) {
+	choices, err := c.Explain(t.Context(), false)
+	require.NoError(t, err)
+	var order []string
+	reasons := map[imagegc.Reason]int{}
+	for _, ch := range choices {
+		if ch.Remove {
+			planned++
+		}
+		if ch.Reason == imagegc.Full || ch.Reason == imagegc.NoNeed {
+			order = append(order, name(ch.Image))
+			continue
+		}
+		reasons[ch.Reason]++
+	}
+	assert.Equal(t, d.order, order)
+	want := map[imagegc.Reason]int{imagegc.InUse: 1, imagegc.Leased: 1, imagegc.Pinned: 1}
+	if len(d.keep) > 0 {
+		want = map[imagegc.Reason]int{imagegc.InUse: 1, imagegc.Leased: 1, imagegc.Kept: 1}
+	}
+	assert.Equal(t, want, reasons)
+	return planned
+}
+
+func (d *disk) available(t *testing.T) uint64 {
+	var s unix.Statfs_t
+	require.NoError(t, unix.Statfs(d.path, &s))
+	return s.Bavail * uint64(s.Bsize)
+}
+
+func (d *disk) names(t *testing.T) (names []string) {
+	images, err := d.client.Images(t.Context())
+	require.NoError(t, err)
+	for _, image := range images {
+		names = append(names, name(image))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// random is a layer that no compression makes smaller.
+func random(file string, n int) []containerdtest.File {
 	b := make([]byte, n)
 	_, _ = rand.Read(b)
-	return b
+	return []containerdtest.File{{Name: file, Data: b, Mode: 0o644}}
 }
 
 func name(image runtime.Image) string {
@@ -98,11 +207,9 @@ func name(image runtime.Image) string {
 	return image.Tags[0]
 }
 
-func used(t *testing.T, path string) int {
-	t.Helper()
-	var s unix.Statfs_t
-	require.NoError(t, unix.Statfs(path, &s))
-	return int(100 - s.Bavail*100/s.Blocks)
+func pull(t *testing.T, n *containerdtest.Node, ref string) {
+	_, err := criv1.NewImageServiceClient(n.Dial(t)).PullImage(t.Context(), &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
+	require.NoError(t, err)
 }
 
 // run makes a container of an image: it needs not even be started.
