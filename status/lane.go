@@ -26,7 +26,8 @@ type lane struct {
 	ready    queue               // by how long they wait
 	delayed  queue               // by when their back-off ends
 	busy     int
-	failures int // sends in a row that failed, of any pod
+	failures int       // sends in a row that failed, of any pod
+	probe    time.Time // when the last of those that found the sink down is tried again
 	draining bool
 }
 
@@ -233,12 +234,13 @@ func (l *lane) finish(job *send, it *item, err error) (failures int) {
 	if err != nil {
 		l.failures++
 		it.fails++
-		it.due = time.Now().Add(l.backOff(it.fails))
+		it.due = l.retry(it.fails, time.Now())
 		l.delayed.push(it)
 		return l.failures
 	}
 	if l.failures >= down {
 		l.release() // it is back: everything that waits may go
+		l.probe = time.Time{}
 	}
 	l.failures, it.fails = 0, 0
 	e := l.m.entries[it.uid]
@@ -280,6 +282,20 @@ type panicError struct {
 }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic in status sink: %v", p.value) }
+
+// retry returns when to try again after a pod's failures. A sink that is down is
+// tried with one pod in MaxBackOff, however many wait; pods that have news and were
+// not tried since go at once. Manager.mu is held.
+func (l *lane) retry(fails int, now time.Time) time.Time {
+	if l.failures < down || l.draining {
+		return now.Add(l.backOff(fails))
+	}
+	if l.probe.Before(now) {
+		l.probe = now
+	}
+	l.probe = l.probe.Add(l.m.cfg.MaxBackOff)
+	return l.probe
+}
 
 // backOff doubles with each failure.
 func (l *lane) backOff(fails int) time.Duration {
