@@ -22,12 +22,19 @@ func ephemeralContainer(p *pod) {
 	require.NotEmpty(p.t, p.log("debugger", 0), "it saw the other's process")
 	v = p.runs()
 	require.Zero(p.t, v.Status.EphemeralContainerStatuses[0].RestartCount)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.news {
+		failed := e.InvolvedObject.Name == p.name+"-"+nodeName && e.Reason == "Failed"
+		require.False(p.t, failed, "it waits for its target instead of failing: %s", e.Message)
+	}
 }
 
 // RT-11: only newer runtimes have image volumes.
 func imageVolume(p *pod) {
 	if strings.HasPrefix(p.node.Name, "containerd-1") {
-		p.waits("main", "CreateContainerError")
+		why := p.waits("main", "CreateContainerConfigError")
+		require.Contains(p.t, why.Message, "spec.volumes[0].image: containerd 1.6")
 		return
 	}
 	p.runs()

@@ -1,12 +1,18 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // RT-11
@@ -180,4 +186,50 @@ func claim(p *pod) {
 		return fmt.Errorf("faults: %v", p.agent.Faults())
 	})
 	p.neverWas()
+}
+
+// RT-11: a runtime that has no user namespaces does not get to run the pod with
+// the node's ids.
+func userNamespace(p *pod) {
+	if !p.hasUserNamespaces() {
+		p.hears("FailedCreatePodSandBox", "hostUsers false: containerd")
+		require.Equal(p.t, corev1.PodPending, p.until(func(*corev1.Pod) error { return nil }).Status.Phase)
+		p.neverWas()
+		return
+	}
+	v := p.runs()
+	text, err := os.ReadFile(filepath.Join(p.node.Shared, "agent/pods", string(v.UID), "userns"))
+	require.NoError(p.t, err)
+	var kept struct {
+		UIDMappings, GIDMappings []struct{ HostID, ContainerID, Length uint32 }
+	}
+	require.NoError(p.t, json.Unmarshal(text, &kept))
+	require.Equal(p.t, kept.UIDMappings, kept.GIDMappings)
+	first := kept.UIDMappings[0].HostID
+	require.Zero(p.t, first%65536)
+	require.NotZero(p.t, first)
+	for _, file := range []string{"uid_map", "gid_map"} {
+		ids, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.pid("main"), file))
+		require.NoError(p.t, err)
+		require.Equal(p.t, []string{"0", fmt.Sprint(first), "65536"}, strings.Fields(string(ids)), file)
+	}
+	require.Equal(p.t, strings.TrimSpace(strings.Repeat(fmt.Sprint(first, " "), 4)), p.proc("main", "Uid"))
+	require.Equal(p.t, strings.TrimSpace(strings.Repeat(fmt.Sprint(first+1000, " "), 4)), p.proc("other", "Uid"))
+	p.says("main", "id -u", "0")
+	p.says("main", "cat /note/note", "readable")
+	p.says("main", "stat -c '%u %g %a' /disk /memory", "0 2000 2777\n0 2000 2777")
+	p.saysSoon("main", "stat -c '%u %g' /disk/other /memory/mine", "1000 2000\n0 2000")
+	p.says("main", "stat -c %u /etc/hosts /dev/termination-log; cat /dev/termination-log", "0\n0\ndone")
+	var st unix.Stat_t
+	require.NoError(p.t, unix.Stat(filepath.Join(p.node.Shared, "agent/pods", string(v.UID), "volumes/kubernetes.io~empty-dir/disk/other"), &st))
+	require.EqualValues(p.t, 1000, st.Uid, "on disk the volume is as it would be without the namespace")
+}
+
+func (w *world) hasUserNamespaces() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), rpc)
+	defer cancel()
+	st, err := w.rt.Status(ctx, &cri.StatusRequest{})
+	return err == nil && slices.ContainsFunc(st.GetRuntimeHandlers(), func(h *cri.RuntimeHandler) bool {
+		return h.GetName() == "" && h.GetFeatures().GetUserNamespaces()
+	})
 }

@@ -76,6 +76,7 @@ var checks = map[string]func(*pod){
 	"pod-resources":        podResources,
 	"full-hostname":        fullHostname,
 	"restart-all":          restartAll,
+	"user-namespace":       userNamespace,
 }
 
 // TestMain has all checks wait at the same time: they hardly compute.

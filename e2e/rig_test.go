@@ -33,6 +33,7 @@ type rig struct {
 	image string
 	node  agent.Node
 	tap   tap
+	cri   criclient.Config // of the agents' clients
 }
 
 // newRig returns a rig without an agent.
@@ -72,7 +73,7 @@ func (r *rig) start(t testing.TB) *life {
 	l := &life{
 		Memory: podsource.NewMemory(), running: map[string]time.Time{}, gone: map[string]time.Time{}, told: make(chan struct{}, 1),
 	}
-	client, err := criclient.New(&r.tap, criclient.Config{})
+	client, err := criclient.New(&r.tap, r.cri)
 	require.NoError(t, err)
 	l.agent, err = agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithNode(r.node),
@@ -94,10 +95,16 @@ func (r *rig) start(t testing.TB) *life {
 
 // SetStatus implements status.Sink.
 func (l *life) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
-	if st.Phase == corev1.PodRunning {
+	if st.Phase == corev1.PodRunning && allRun(st) {
 		l.note(l.running, p.Name)
 	}
 	return nil
+}
+
+// allRun reports whether every regular container runs: a pod counts as running
+// when the first one does.
+func allRun(st corev1.PodStatus) bool {
+	return !slices.ContainsFunc(st.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil })
 }
 
 // DeleteStatus implements status.Deleter.

@@ -75,6 +75,9 @@ func start(t testing.TB, b binaries) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // root in a user namespace has to get through
+		t.Fatal(err)
+	}
 	n := &Node{
 		Name: b.name, Socket: filepath.Join(dir, "containerd.sock"), Shared: filepath.Join(dir, "shared"),
 		CgroupParent: "/" + filepath.Base(dir), Registry: newRegistry(), dir: dir, bin: b,
