@@ -133,10 +133,14 @@ func (o *outcome) later(next *outcome) {
 // compare holds what became of a scenario in which things went wrong against what
 // becomes of it if nothing does.
 func (o *outcome) compare(t *testing.T, w *world, want *outcome) {
-	assert.Equal(t, want.restless, o.restless, "what is started again and again")
+	if !w.mayRestart() {
+		assert.Equal(t, want.restless, o.restless, "what is started again and again")
+	}
 	for pod := range o.pods(want) {
+		if _, limited := w.sc.option("max-pods"); limited && o.refused(pod) != want.refused(pod) {
+			continue // which of them find room is a matter of when the others go
+		}
 		if w.mayBeOver(pod, o) {
-			assert.Zero(t, o.boxes[pod], "%s is over: ready sandboxes", pod)
 			assert.Empty(t, o.runs[pod], "%s is over: what runs", pod)
 			continue
 		}
@@ -152,16 +156,14 @@ func (o *outcome) compare(t *testing.T, w *world, want *outcome) {
 			if !w.mayRestart() && !w.takesNumbers() {
 				assert.LessOrEqual(t, got.restarts, c.restarts, "%s: restarts of %s", pod, name)
 			}
-			if !w.hurtsPods() && !w.mayRestart() && !w.takesNumbers() {
-				assert.Equal(t, c.restarts, got.restarts, "%s: restarts of %s", pod, name)
-			}
 		}
 	}
-	if !w.mayRestart() {
-		for what, at := range o.stops {
-			first, ok := want.stops[what]
+	for what, at := range o.stops {
+		first, ok := want.stops[what]
+		asked := w.ends() // it may run yet, when it would have ended by itself
+		if !w.mayRestart() && at < asked {
 			assert.True(t, ok, "%s is stopped at %v, and without faults never", what, at)
-			assert.GreaterOrEqual(t, at, first-time.Millisecond, "%s is stopped earlier than without faults", what)
+			assert.GreaterOrEqual(t, at, first-retry, "%s is stopped earlier than without faults", what)
 		}
 	}
 	w.leaked(want.restless)
@@ -184,12 +186,21 @@ func (o *outcome) pods(other *outcome) map[string]bool {
 	return all
 }
 
+func (o *outcome) refused(pod string) bool { return slices.Contains(o.phases[pod], "Failed OutOfpods") }
+
+// retry is how much sooner something may be found out without faults: by another
+// retry of a call or turn.
+const retry = 10 * time.Second
+
 // steady are those of a pod's containers that are not started again and again.
 func (o *outcome) steady(pod string, runs []string) []string {
-	return slices.DeleteFunc(slices.Clone(runs), func(c string) bool {
-		name, _, _ := strings.Cut(c, " ")
-		return o.restless[pod+"/"+name]
-	})
+	steady := []string{}
+	for _, c := range runs {
+		if name, _, _ := strings.Cut(c, " "); !o.restless[pod+"/"+name] {
+			steady = append(steady, c)
+		}
+	}
+	return steady
 }
 
 // mayRestart reports whether containers may be restarted for no other reason than
@@ -199,12 +210,12 @@ func (w *world) mayRestart() bool {
 	return w.chance.lies() || w.chance.strikes("", "ExecSync") && w.manifests("exec:")
 }
 
-// mayBeOver reports whether a pod is told as over because of a lie that it ended,
-// or because it was refused for want of room while another one took long to end.
+// mayBeOver reports whether a pod is told as over because of a lie that it ended:
+// its sandbox may have been left out of the list when it was to be stopped.
 func (w *world) mayBeOver(pod string, o *outcome) bool {
 	lied := w.chance.lies() && (w.manifests("restartPolicy: Never") || w.manifests("restartPolicy: OnFailure"))
 	for _, phase := range o.phases[pod] {
-		if lied && (strings.HasPrefix(phase, "Failed") || strings.HasPrefix(phase, "Succeeded")) || phase == "Failed OutOfpods" {
+		if lied && (strings.HasPrefix(phase, "Failed") || strings.HasPrefix(phase, "Succeeded")) {
 			return true
 		}
 	}
@@ -225,12 +236,15 @@ func (w *world) manifests(text string) bool {
 	return false
 }
 
-// hurtsPods reports whether the scenario itself ends containers behind the agent's
-// back. It may find none to end when things go wrong.
-func (w *world) hurtsPods() bool {
-	return slices.ContainsFunc(w.sc.script, func(s step) bool {
-		return s.args[0] == "kill" || s.args[0] == "stop-sandbox" || s.args[0] == "runtime"
-	})
+// ends is when the script first asks for the end of a pod.
+func (w *world) ends() time.Duration {
+	for _, s := range w.sc.script {
+		switch s.args[0] {
+		case "delete", "mark", "remove", "copy", "stop-agent":
+			return s.at
+		}
+	}
+	return 1000 * time.Hour
 }
 
 // leaked asserts that there is nothing of pods of which nothing is told any more:

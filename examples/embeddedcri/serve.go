@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -23,10 +25,10 @@ import (
 // run serves until ctx ends, then ends all containers.
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.serve != "" {
-		return page(ctx, o.serve)
+		return page(ctx, o.serve, o.as)
 	}
-	path, ok := strings.CutPrefix(o.listen, "unix://")
-	if !ok || !filepath.IsAbs(path) {
+	socket, ok := strings.CutPrefix(o.listen, "unix://")
+	if !ok || !filepath.IsAbs(socket) {
 		return fmt.Errorf("-listen %q: want unix:// and an absolute path", o.listen)
 	}
 	cfg, err := configure(o)
@@ -38,7 +40,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	lis, err := listen(path)
+	lis, err := listen(socket)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func configure(o options) (embedded.Config, error) {
 	if err != nil {
 		return embedded.Config{}, err
 	}
-	cfg := embedded.Config{Images: critestImages(self), Unknown: &embedded.Image{Entrypoint: []string{"sleep", "infinity"}}}
+	cfg := embedded.Config{Images: critestImages(self), Unknown: &embedded.Image{Entrypoint: pause(self)}, SameImage: path.Base, HostPorts: true}
 	switch o.executor {
 	case "simulated":
 		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{})
@@ -93,7 +95,7 @@ func configure(o options) (embedded.Config, error) {
 				return cfg, err
 			}
 		}
-		bin, err := shims(root)
+		bin, err := shims(root, self)
 		if err != nil {
 			return cfg, err
 		}
@@ -123,13 +125,24 @@ func listen(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// page is a web server with one page.
-func page(ctx context.Context, address string) error {
+// page is a web server with one page. Several may serve at one address: containers
+// share the network of the machine.
+func page(ctx context.Context, address, name string) error {
 	s := &http.Server{Addr: address, ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "<h1>Welcome to nginx!</h1>\n")
 	})}
+	shared := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}), err)
+	}}
+	lis, err := shared.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s serves at %s\n", name, lis.Addr())
 	context.AfterFunc(ctx, func() { _ = s.Close() })
-	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

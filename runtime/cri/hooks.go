@@ -145,6 +145,10 @@ func portOf(p intstr.IntOrString, ports []corev1.ContainerPort) (int, error) {
 	return port, nil
 }
 
+// stopTries is how often a container is stopped whose postStart hook failed, while
+// that fails.
+const stopTries = 5
+
 // postStart runs a container's postStart hook. A hook that fails costs the
 // container its life. RT-10
 func (t *turn) postStart(ctx context.Context, spec *corev1.Container, id string) error {
@@ -161,6 +165,14 @@ func (t *turn) postStart(ctx context.Context, spec *corev1.Container, id string)
 	err = fmt.Errorf("postStart hook: %w", err)
 	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
 	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
+	// Nothing tells the next turn that the hook failed: what is not stopped now
+	// would be taken for sound.
 	killed := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+	for tries := range stopTries - 1 {
+		if killed == nil || !pause(ctx, time.Second<<tries) {
+			break
+		}
+		killed = t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+	}
 	return &reasoned{"PostStartHookError", errors.Join(err, killed)}
 }

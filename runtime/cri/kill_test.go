@@ -242,6 +242,32 @@ func TestPostStart(t *testing.T) {
 	}
 }
 
+// RT-10: a container whose hook failed is not left running because its end failed
+// at first.
+func TestPostStartThatFailsAndCannotBeStoppedAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.addImage(busybox)
+		f.execute = func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) { return &v1.ExecSyncResponse{ExitCode: 7}, nil }
+		fails := 3
+		f.before = func(_ context.Context, rpc string, _ any) error {
+			if rpc == "StopContainer" && fails > 0 {
+				fails--
+				return status.Error(codes.DeadlineExceeded, "busy")
+			}
+			return nil
+		}
+		c := f.client(t, Config{})
+		pod := onePod("main")
+		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
+		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+		assert.Equal(t, "PostStartHookError", applied.Failures["main"].Reason)
+		seen, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.Equal(t, runtime.Exited, seen.Containers[0].State)
+	})
+}
+
 func TestHTTPHook(t *testing.T) {
 	var got *http.Request
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

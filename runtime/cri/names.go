@@ -56,7 +56,12 @@ func (r *retry) again(ctx context.Context, found bool) bool {
 	if r.waited > mostWaits {
 		return false
 	}
-	timer := time.NewTimer(firstRetry << (r.waited - 1))
+	return pause(ctx, firstRetry<<(r.waited-1))
+}
+
+// pause waits for d, and reports whether ctx is still there then.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

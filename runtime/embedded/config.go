@@ -20,6 +20,12 @@ type Config struct {
 	// Unknown, if set, is what images without a record are like; its Ref, Aliases
 	// and ID do not count.
 	Unknown *Image
+	// SameImage, if set, tells which images without a record are one image under
+	// several names: those for which it returns the same [each is its own].
+	SameImage func(ref string) string
+	// HostPorts has the TCP host ports of pods served on this machine: connections
+	// are handed on to the container's port, if the Executor is a Dialer. [no]
+	HostPorts bool
 	// Name is the runtime's name in Version [sublet-embedded].
 	Name string
 	// Handlers are the runtime handlers that pods may ask for besides "".

@@ -23,8 +23,11 @@ func credential(c *Container) (*syscall.Credential, error) {
 	case sc.GetRunAsUsername() != "":
 		who = sc.GetRunAsUsername()
 	}
-	if who == "" {
+	if who == "" && (len(sc.GetSupplementalGroups()) == 0 || os.Geteuid() != 0) {
 		return nil, nil
+	}
+	if who == "" {
+		who = "0"
 	}
 	uid, gid, err := resolveUser(who)
 	if err != nil {

@@ -103,6 +103,7 @@ func (i *Image) uid() int64 {
 type imageStore struct {
 	records map[string]*Image // by whole reference; read-only
 	unknown Image             // what images without a record are like
+	same    func(string) string
 
 	mu       sync.Mutex         // guards the rest
 	present  map[string]*stored // by ID
@@ -117,8 +118,9 @@ type stored struct {
 	item  *v1.Image // replaced, never changed
 }
 
-func newImageStore(images []Image, unknown *Image) (*imageStore, error) {
+func newImageStore(images []Image, unknown *Image, same func(string) string) (*imageStore, error) {
 	st := &imageStore{
+		same:    same,
 		records: map[string]*Image{}, present: map[string]*stored{}, names: map[string]string{}, attempts: map[*Image]int{},
 	}
 	var errs []error
@@ -153,6 +155,9 @@ func (st *imageStore) record(ref reference) (*Image, error) {
 	}
 	image := st.unknown
 	image.Ref = ref.String()
+	if st.same != nil {
+		image.ID = hash("image " + st.same(image.Ref))
+	}
 	return image.fill()
 }
 

@@ -59,6 +59,11 @@ func unmeasured() []string {
 		"container_network_receive_packets_dropped_total", "container_network_receive_packets_total",
 		"container_network_transmit_errors_total", "container_network_transmit_packets_dropped_total",
 		"container_network_transmit_packets_total", "container_oom_events_total", "container_sockets", "container_threads_max",
+		"container_hugetlb_max_usage_bytes", "container_hugetlb_usage_bytes", "container_ulimits_soft",
+		"container_spec_memory_reservation_limit_bytes",
+		"container_pressure_cpu_stalled_seconds_total", "container_pressure_cpu_waiting_seconds_total",
+		"container_pressure_io_stalled_seconds_total", "container_pressure_io_waiting_seconds_total",
+		"container_pressure_memory_stalled_seconds_total", "container_pressure_memory_waiting_seconds_total",
 	}
 }
 

@@ -58,7 +58,7 @@ type Runtime struct {
 // New returns a Runtime without pods. It does no I/O and starts nothing.
 func New(cfg Config) (*Runtime, error) {
 	cfg, err := cfg.fill()
-	images, ierr := newImageStore(cfg.Images, cfg.Unknown)
+	images, ierr := newImageStore(cfg.Images, cfg.Unknown, cfg.SameImage)
 	if err := errors.Join(err, ierr); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
 	}
@@ -139,8 +139,16 @@ func (r *Runtime) Close() error {
 			live = append(live, c)
 		}
 	}
+	var ports []*hostPorts
+	for _, s := range r.sandboxes {
+		ports = append(ports, s.ports)
+		s.ports = nil
+	}
 	r.mu.Unlock()
 
+	for _, p := range ports {
+		p.close()
+	}
 	var errs []error
 	for _, c := range live {
 		errs = append(errs, r.kill(c, syscall.SIGKILL))

@@ -21,6 +21,7 @@ type sandbox struct {
 	ips        []string
 	pooled     bool // ips are the pool's and go back to it
 	containers []*container
+	ports      *hostPorts
 	resources  *v1.LinuxContainerResources
 }
 
@@ -62,11 +63,17 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 	}
 
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.address(s); err != nil {
+	err = r.address(s)
+	if r.closed { // Close did not know of it
+		err = errClosed()
+	}
+	if err != nil {
 		delete(r.names, s.name)
+		r.mu.Unlock()
+		s.ports.close()
 		return nil, err
 	}
+	defer r.mu.Unlock()
 	s.item = newPodItem(&v1.PodSandbox{
 		Id: s.id, Metadata: cfg.GetMetadata(), State: v1.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
 		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), RuntimeHandler: req.GetRuntimeHandler(),
@@ -101,9 +108,13 @@ func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
 	if p, ok := r.cfg.Executor.(interface {
 		Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
 	}); ok {
-		return p.Sandbox(ctx, s.config)
+		if err := p.Sandbox(ctx, s.config); err != nil {
+			return err
+		}
 	}
-	return nil
+	var err error
+	s.ports, err = r.openPorts(ctx, s)
+	return err
 }
 
 // address gives s its addresses. The caller holds mu.
@@ -162,6 +173,11 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 			return fmt.Errorf("wait for container %s: %w", c.ID, err)
 		}
 	}
+	r.mu.Lock()
+	ports := s.ports
+	s.ports = nil
+	r.mu.Unlock()
+	ports.close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.pooled {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -61,6 +63,66 @@ func TestFiveThousandPodsAreSmallAndAtRest(t *testing.T) {
 	t.Logf("%d bytes a container, pod and request included", each)
 	assert.Less(t, each, uint64(8<<10))
 	assert.Less(t, runtime.NumGoroutine()-goroutines, 20, "goroutines at rest")
+}
+
+// Who starts, stops or pulls slowly holds up nobody: in a bubble, where time passes
+// only while everybody waits, all other calls take none.
+func TestNoLockIsHeldOverSlowWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{Images: []Image{{Ref: "slow", PullTime: time.Hour}}})
+		g.fill(t, 3)
+		c := g.make(t, podConfig("slow", "sim.sublet.dev/start-delay: 1h", "sim.sublet.dev/stop-after: 1h"))
+		began := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := g.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: c})
+			assert.NoError(t, err)
+			_, err = g.StopContainer(t.Context(), &v1.StopContainerRequest{ContainerId: c, Timeout: 7200})
+			assert.NoError(t, err)
+		})
+		wg.Go(func() {
+			_, err := g.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "slow"}})
+			assert.NoError(t, err)
+		})
+		for range 4 { // in the start, the pull, and the stop
+			time.Sleep(29 * time.Minute)
+			before := time.Now()
+			list, err := g.ListContainers(t.Context(), &v1.ListContainersRequest{})
+			require.NoError(t, err)
+			assert.Len(t, list.GetContainers(), 4)
+			_, err = g.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: c})
+			require.NoError(t, err)
+			_, err = g.ListContainerStats(t.Context(), &v1.ListContainerStatsRequest{})
+			require.NoError(t, err)
+			_, err = g.ImageFsInfo(t.Context(), &v1.ImageFsInfoRequest{})
+			require.NoError(t, err)
+			other := g.make(t, podConfig("other"))
+			_, err = g.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: other})
+			require.NoError(t, err)
+			_, err = g.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: g.sandboxOf(other)})
+			require.NoError(t, err)
+			assert.Zero(t, time.Since(before))
+		}
+		wg.Wait()
+		assert.Equal(t, 2*time.Hour, time.Since(began))
+	})
+}
+
+// make makes a container in a pod of its own.
+func (g *rig) make(tb testing.TB, pod *v1.PodSandboxConfig) string {
+	sb, err := g.RunPodSandbox(tb.Context(), &v1.RunPodSandboxRequest{Config: pod})
+	require.NoError(tb, err)
+	c, err := g.CreateContainer(tb.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: &v1.ContainerConfig{
+		Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: "busybox"},
+	}})
+	require.NoError(tb, err)
+	return c.GetContainerId()
+}
+
+func (g *rig) sandboxOf(container string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.containers[container].SandboxID
 }
 
 // Lists of one pod are taken from a book of their own, which must say what the

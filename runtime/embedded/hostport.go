@@ -1,0 +1,107 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// hostPorts hands on connections to the host ports of one pod. A nil hostPorts has
+// none.
+type hostPorts struct {
+	dial func(ctx context.Context, port int32) (net.Conn, error)
+	lis  []net.Listener
+	ctx  context.Context // of all connections
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// servedPorts are the ports of a pod that have to be handed on. On the host's
+// network a container has its host port already, and so has a host process whose
+// port is the same.
+func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
+	var ports []*v1.PortMapping
+	for _, m := range pod.GetPortMappings() {
+		if m.GetHostPort() > 0 && m.GetHostPort() != m.GetContainerPort() && m.GetProtocol() == v1.Protocol_TCP && !hostNetwork(pod) {
+			ports = append(ports, m)
+		}
+	}
+	return ports
+}
+
+// openPorts opens the host ports of s, all or none.
+func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error) {
+	d, can := r.cfg.Executor.(Dialer)
+	ports := servedPorts(s.config)
+	if !r.cfg.HostPorts || !can || len(ports) == 0 {
+		return nil, nil
+	}
+	h := &hostPorts{dial: func(ctx context.Context, port int32) (net.Conn, error) { return d.DialPod(ctx, s.config, port) }}
+	h.ctx, h.end = context.WithCancel(context.WithoutCancel(ctx)) // they outlive the call
+	for _, m := range ports {
+		address := net.JoinHostPort(m.GetHostIp(), strconv.Itoa(int(m.GetHostPort())))
+		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if err != nil {
+			h.close()
+			return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("host port %s: %v", address, err))
+		}
+		h.lis = append(h.lis, lis)
+		h.wg.Go(func() { h.accept(lis, m.GetContainerPort()) })
+	}
+	return h, nil
+}
+
+// accept hands on the connections of one port until its listener is closed.
+func (h *hostPorts) accept(lis net.Listener, port int32) {
+	for {
+		conn, err := lis.Accept()
+		if err != nil {
+			return
+		}
+		h.wg.Go(func() { h.serve(conn, port) })
+	}
+}
+
+// serve hands on one connection. Each direction ends by itself.
+func (h *hostPorts) serve(out net.Conn, port int32) {
+	in, err := h.dial(h.ctx, port)
+	if err != nil {
+		_ = out.Close() // the pod refuses it
+		return
+	}
+	defer context.AfterFunc(h.ctx, func() { _, _ = in.Close(), out.Close() })()
+	var wg sync.WaitGroup
+	wg.Go(func() { pass(in, out) })
+	pass(out, in)
+	wg.Wait()
+	_, _ = in.Close(), out.Close()
+}
+
+// pass copies until from ends, and tells to that it did.
+func pass(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+		return
+	}
+	_ = to.Close()
+}
+
+// close ends all of it, and waits.
+func (h *hostPorts) close() {
+	if h == nil {
+		return
+	}
+	for _, lis := range h.lis {
+		_ = lis.Close() // it is gone either way
+	}
+	h.end()
+	h.wg.Wait()
+}
