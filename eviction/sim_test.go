@@ -33,6 +33,7 @@ type sim struct {
 	pods    map[types.UID]*simPod
 	takes   time.Duration // how long an evicted pod takes to be gone
 	stale   bool          // figures of the node and its pods are old
+	lag     bool          // those of the node alone are
 	lost    bool          // they cannot be had
 	looks   int
 	reclaim int
@@ -96,8 +97,11 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	if s.lost {
 		return runtime.NodeUsage{}, fmt.Errorf("no figures")
 	}
-	at := time.Now()
+	at, ofPods := time.Now(), time.Now()
 	if s.stale {
+		ofPods = at.Add(-time.Hour)
+	}
+	if s.stale || s.lag {
 		at = at.Add(-time.Hour)
 	}
 	memory, disk, pids := s.used()
@@ -112,7 +116,7 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 		if p.unknown {
 			continue
 		}
-		at := at
+		at := ofPods
 		if !p.measured.IsZero() {
 			at = p.measured
 		}
