@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -53,6 +54,13 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 		max, err := strconv.Atoi(n[0])
 		require.NoError(t, err)
 		node.MaxPods = max
+	}
+	if list, ok := sc.option("allocatable"); ok {
+		node.Allocatable = corev1.ResourceList{}
+		for _, kv := range list {
+			name, amount, _ := strings.Cut(kv, "=")
+			node.Allocatable[corev1.ResourceName(name)] = resource.MustParse(amount)
+		}
 	}
 	if rule, ok := sc.option("fault"); ok {
 		w.fault(rule)

@@ -232,7 +232,9 @@ func (g *generator) resize() []corev1.PodCondition {
 		return nil
 	}
 	var out []corev1.PodCondition
-	if f, ok := g.report.Failures[""]; ok && (f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible) {
+	if c := condition(g.pod.Status.Conditions, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
+		out = append(out, because(corev1.PodResizePending, true, c.Reason, c.Message)) // whoever allots resources says so
+	} else if f, ok := g.report.Failures[""]; ok && (f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible) {
 		out = append(out, because(corev1.PodResizePending, true, f.Reason, f.Message))
 	}
 	if !g.observed() {

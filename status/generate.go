@@ -31,6 +31,9 @@ type Env struct {
 // readiness that no probe of this process has judged yet, and addresses are
 // carried over from it.
 //
+// A condition PodResizePending in the pod object is told on with its reason: whoever
+// hands the pod over, with the resources that it has, holds a change of them back.
+//
 // A report whose Seen.ObservedAt is zero says nothing about containers that it
 // does not list: they stay as they were told. In an inspection, a container
 // that is missing is gone.

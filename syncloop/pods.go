@@ -107,6 +107,8 @@ type Pods struct {
 	// them may still be remembered elsewhere. One that comes back is a new pod.
 	removed map[types.UID]time.Time
 	looked  time.Time // when removed was last looked through
+	// waits are pods as they ask to be, of which wanted has what there is room for.
+	waits map[types.UID]*corev1.Pod
 
 	mu     sync.Mutex             // guards what follows
 	wanted map[types.UID]*wanted  // only the loop writes it
@@ -118,7 +120,7 @@ func NewPods(cfg PodsConfig) (*Pods, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, wanted: map[types.UID]*wanted{}, holds: map[types.UID]struct{}{}}, nil
+	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, waits: map[types.UID]*corev1.Pod{}, wanted: map[types.UID]*wanted{}, holds: map[types.UID]struct{}{}}, nil
 }
 
 // Change takes pods that were added, changed or removed. Mirror pods stand for
@@ -131,6 +133,7 @@ func (p *Pods) Change(c podsource.Change) {
 	now := time.Now()
 	p.forgetRemoved(now)
 	for _, pod := range pods {
+		pod = withoutPending(pod)
 		switch c.Op {
 		case podsource.Remove:
 			p.remove(pod.UID, now)
@@ -140,6 +143,7 @@ func (p *Pods) Change(c podsource.Change) {
 			p.change(c.Op, pod, now)
 		}
 	}
+	p.retryResizes(now)
 }
 
 func byCreation(a, b *corev1.Pod) int {
@@ -160,7 +164,12 @@ const removedAge = 10 * time.Minute
 
 // Wake passes on that a pod has to be looked at. Of one that no worker knows,
 // nothing comes: if it should not be there, housekeeping finds it.
-func (p *Pods) Wake(uid types.UID, why podworkers.Wake) { p.cfg.Workers.Wake(uid, why) }
+func (p *Pods) Wake(uid types.UID, why podworkers.Wake) {
+	if p.waits[uid] != nil {
+		p.retryResize(uid, time.Now()) // another one may have ended
+	}
+	p.cfg.Workers.Wake(uid, why)
+}
 
 // Again adds pods anew that came back while they ended, or while what was left of
 // them was removed, if they are still wanted.
@@ -222,6 +231,7 @@ func (p *Pods) remove(uid types.UID, now time.Time) {
 		return
 	}
 	p.set(uid, nil)
+	delete(p.waits, uid)
 	if w.held {
 		return
 	}
@@ -240,6 +250,9 @@ func (p *Pods) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	if w == nil {
 		p.add(pod, now)
 		return
+	}
+	if !w.refused && !w.held {
+		pod = p.allotted(pod, w, now)
 	}
 	p.set(pod.UID, &wanted{pod: pod, refused: w.refused, held: w.held})
 	if w.held {
@@ -293,6 +306,11 @@ func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
 		if h := p.cfg.Hooks.Adopted; h != nil {
 			h(pod)
 		}
+		var waits *corev1.Pod
+		if pod, waits = p.adopted(pod); waits != nil {
+			p.waits[pod.UID], u.Pod = waits, pod
+			p.set(pod.UID, &wanted{pod: pod})
+		}
 	default:
 		if v := p.admit(pod); !v.OK {
 			p.refuse(pod, v, now)
@@ -338,9 +356,11 @@ func (p *Pods) admit(pod *corev1.Pod) podspec.Verdict {
 	return p.ask(pod)
 }
 
-func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict {
+func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict { return p.askWith(pod, p.others.pods) }
+
+func (p *Pods) askWith(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
 	for _, a := range p.cfg.Admit {
-		if v := a.Admit(pod, p.others.pods); !v.OK {
+		if v := a.Admit(pod, others); !v.OK {
 			return v
 		}
 	}

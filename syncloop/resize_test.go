@@ -1,0 +1,139 @@
+package syncloop
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// cores is a node of so many cpus.
+type cores string
+
+func (c cores) Admit(pod *Pod, others []*Pod) podspec.Verdict {
+	used := podspec.Requests(pod)[corev1.ResourceCPU]
+	for _, o := range others {
+		if o.UID != pod.UID {
+			used.Add(podspec.Requests(o)[corev1.ResourceCPU])
+		}
+	}
+	if used.Cmp(resource.MustParse(string(c))) > 0 {
+		return podspec.Refused("OutOfcpu", "no room for "+used.String())
+	}
+	return podspec.Admitted()
+}
+
+func asking(cpu string) func(*Pod) {
+	return func(p *Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+		}}}
+	}
+}
+
+func image(name string) func(*Pod) { return func(p *Pod) { p.Spec.Containers[0].Image = name } }
+
+// has is what the workers were given of a pod: its cpu, and why it has no more.
+func (p *pods) has(t *testing.T, uid types.UID) string {
+	t.Helper()
+	w := p.get(uid)
+	require.NotNil(t, w)
+	cpu := w.pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]
+	if why := pending(&w.pod.Status); why != nil {
+		return cpu.String() + " " + why.Reason + ": " + why.Message
+	}
+	return cpu.String()
+}
+
+// SL-9: more than there is room for waits, and everything else goes through meanwhile.
+func TestResizesWaitForRoom(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+	p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
+	asked := newPod("a", asking("3"))
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, asked))
+	assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
+	assert.Empty(t, asked.Status.Conditions, "the source's pod is not written to")
+	assert.Equal(t, "3", asked.Spec.Containers[0].Resources.Requests.Cpu().String())
+	require.Len(t, p.events.events, 1)
+	assert.Equal(t, "ResizeDeferred", p.events.events[0].Reason)
+
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, newPod("a", asking("3"), image("j"))))
+	assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
+	assert.Equal(t, "j", p.get("a").pod.Spec.Containers[0].Image)
+	assert.Len(t, p.events.events, 1, "told once")
+
+	p.do(podsource.Update, newPod("a", asking("5"), image("j")))
+	assert.Equal(t, "1 Infeasible: no room for 7", p.has(t, "a"), "not even alone")
+	assert.Len(t, p.events.events, 2)
+	p.do(podsource.Update, newPod("a", asking("500m"), image("j")))
+	assert.Equal(t, "500m", p.has(t, "a"), "less is always to be had")
+	p.do(podsource.Update, newPod("a", asking("2"), image("j")))
+	assert.Equal(t, "2", p.has(t, "a"))
+	assert.Empty(t, p.waits)
+}
+
+// SL-9: what waits is judged again when another pod changes or goes, and when the pod is
+// looked at after another one has ended.
+func TestResizesAreTriedAgain(t *testing.T) {
+	for name, room := range map[string]func(p *pods){
+		"another is removed":    func(p *pods) { p.do(podsource.Remove, newPod("b", asking("2"))) },
+		"another asks for less": func(p *pods) { p.do(podsource.Update, newPod("b", asking("1"))) },
+		"another has ended": func(p *pods) {
+			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+			p.Wake("a", podworkers.WakeDue)
+			assert.Equal(t, []string{"change a ", "wake a WakeDue"}, p.w.take())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+			p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
+			p.do(podsource.Update, newPod("a", asking("3")))
+			p.Wake("a", podworkers.WakeDue)
+			assert.Equal(t, []string{"wake a WakeDue"}, p.w.take(), "nothing is new")
+			p.do(podsource.Add, newPod("z", asking("0")))
+			assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
+			room(p)
+			assert.Equal(t, "3", p.has(t, "a"))
+			assert.Empty(t, p.waits)
+		})
+	}
+}
+
+// What a former process held back goes on to wait until all pods are known, and
+// what was told of it to a source is nobody's word.
+func TestResizesOfAFormerProcess(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) {
+		c.Admit = []Admitter{cores("4")}
+		c.Alive = func(types.UID) bool { return true }
+	})
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	told := corev1.PodStatus{
+		Conditions:        []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "then"}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one}}},
+	}
+	p.statuses.told["a"] = told
+	echo := func(pod *Pod) { pod.Status = told }
+	p.do(podsource.Add, newPod("a", asking("3"), echo), newPod("b", asking("2"), echo))
+	assert.Equal(t, "1 Deferred: then", p.has(t, "a"))
+	assert.Equal(t, "2", p.has(t, "b"), "nothing of it was held back")
+	p.do(podsource.Remove, newPod("b"))
+	assert.Equal(t, "3", p.has(t, "a"))
+}
+
+// A pod that ends keeps what it has.
+func TestAPodThatEndsIsNotResized(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+	p.do(podsource.Add, newPod("a", asking("1")))
+	p.do(podsource.Update, newPod("a", asking("5")))
+	p.do(podsource.Delete, newPod("a", asking("5"), deleting))
+	assert.Equal(t, "1 Infeasible: no room for 5", p.has(t, "a"))
+	assert.Empty(t, p.waits)
+	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a")))
+}
