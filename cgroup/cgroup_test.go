@@ -262,6 +262,26 @@ func TestOnTheKernel(t *testing.T) {
 	assert.Equal(t, "50", read(t, root, "pids", group, "pids.max"))
 	assert.Equal(t, "256", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
 
+	// A pod gets less only after what is in it: version 1 has it so.
+	cpus := func(limit string) *corev1.Pod {
+		return podOf("u3", figures{"cpu": "100m"}, figures{"cpu": limit})
+	}
+	group3, err := m.Ensure(t.Context(), cpus("800m"))
+	require.NoError(t, err)
+	quota := func(group string) string { return filepath.Join(root, "cpu", group, "cpu.cfs_quota_us") }
+	require.NoError(t, os.Mkdir(filepath.Dir(quota(group3+"/c")), 0o755))
+	require.NoError(t, os.WriteFile(quota(group3+"/c"), []byte("80000"), 0o600))
+	for range 2 {
+		_, err = m.Ensure(t.Context(), cpus("200m"))
+		require.NoError(t, err, "the containers are still to be changed, which needs the group")
+		assert.Equal(t, "80000", read(t, quota(group3)))
+	}
+	require.NoError(t, os.WriteFile(quota(group3+"/c"), []byte("20000"), 0o600))
+	_, err = m.Ensure(t.Context(), cpus("200m"))
+	require.NoError(t, err)
+	assert.Equal(t, "20000", read(t, quota(group3)))
+	require.NoError(t, m.Remove(t.Context(), "u3"))
+
 	group2, err := m.Ensure(t.Context(), guaranteed("u2"))
 	require.NoError(t, err)
 	assert.Equal(t, "50000", read(t, root, "cpu", group2, "cpu.cfs_quota_us"))

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -197,14 +198,33 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		return "", err
 	}
 	if !had.done || had.group != group || !had.limits.equal(now.limits) || !exists(t, group) {
-		if err := t.set(group, now.limits); err != nil {
+		later, err := m.bound(t, group, now.limits)
+		if err != nil {
 			return "", fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
-		m.mark(t, group)
+		if later {
+			return names.forRuntime(group), nil
+		}
 	}
 	now.done = true
 	m.put(pod.UID, now)
 	return names.forRuntime(group), nil
+}
+
+// bound makes a pod's group or brings it to its limits. later says that the kernel
+// did not take them yet: version 1 lets no group have less time on the CPU than a
+// group in it, so that a pod that is to have less comes after its containers.
+func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) {
+	had := exists(t, group)
+	err = t.set(group, l)
+	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
+		m.cfg.Logger.Debug("what is in a cgroup has more than it is to have", slog.String("cgroup", group), slog.Any("error", err))
+		return true, nil
+	}
+	if err == nil {
+		m.mark(t, group)
+	}
+	return false, err
 }
 
 // ask finds out the runtime's driver, once.

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/containerdtest"
+)
+
+// none is how bounds are told that there are not.
+const none = -1
+
+// amounts is a list of resources; "" leaves one out.
+func amounts(cpu, memory string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	if cpu != "" {
+		list[corev1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if memory != "" {
+		list[corev1.ResourceMemory] = resource.MustParse(memory)
+	}
+	return list
+}
+
+// RT-2: whatever is added, taken away, raised or lowered of what a regular
+// container and a sidecar may use, at once or not, the kernel has it soon after,
+// and only a resize policy has a container restarted for it.
+func TestResizeInPlace(t *testing.T) {
+	const mi = 1 << 20
+	steps := []struct {
+		name             string
+		requests, limits corev1.ResourceList
+		policy           corev1.ResourceName // that restarts the container
+		shares           int64
+		quota, memory    int64
+		restarts         bool
+	}{
+		{"no limits", amounts("100m", "16Mi"), nil, "", 102, none, none, false},
+		{"a CPU limit added", amounts("100m", "16Mi"), amounts("500m", ""), "", 102, 50000, none, false},
+		{"a memory limit added", amounts("100m", "16Mi"), amounts("500m", "64Mi"), "", 102, 50000, 64 * mi, false},
+		{"both raised", amounts("100m", "16Mi"), amounts("800m", "128Mi"), "", 102, 80000, 128 * mi, false},
+		{"both lowered", amounts("100m", "16Mi"), amounts("200m", "48Mi"), "", 102, 20000, 48 * mi, false},
+		{"one raised, one lowered", amounts("100m", "16Mi"), amounts("400m", "32Mi"), "", 102, 40000, 32 * mi, false},
+		{"the request raised", amounts("300m", "16Mi"), amounts("400m", "32Mi"), "", 307, 40000, 32 * mi, false},
+		{"the CPU limit taken away", amounts("300m", "16Mi"), amounts("", "32Mi"), "", 307, none, 32 * mi, false},
+		{"one added, one taken away", amounts("300m", "16Mi"), amounts("600m", ""), "", 307, 60000, none, false},
+		{"the request lowered", amounts("50m", "16Mi"), amounts("600m", ""), "", 51, 60000, none, false},
+		{"memory added by restart", amounts("50m", "16Mi"), amounts("600m", "64Mi"), corev1.ResourceMemory, 51, 60000, 64 * mi, true},
+		{"CPU in place all the same", amounts("50m", "16Mi"), amounts("300m", "64Mi"), corev1.ResourceMemory, 51, 30000, 64 * mi, false},
+		{"memory taken away by restart", amounts("50m", "16Mi"), amounts("300m", ""), corev1.ResourceMemory, 51, 30000, none, true},
+		{"CPU by restart", amounts("50m", "16Mi"), nil, corev1.ResourceCPU, 51, none, none, true},
+	}
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "resize"), n.Busybox, n.CgroupParent)
+		r.tap.eventful = true
+		l := r.start(t)
+		rt := cri.NewRuntimeServiceClient(r.cc)
+		last := map[string]string{}
+		for i, step := range steps {
+			pod := r.pod("resized")
+			always := corev1.ContainerRestartPolicyAlways
+			c := &pod.Spec.Containers[0]
+			c.Resources = corev1.ResourceRequirements{Requests: step.requests, Limits: step.limits}
+			if step.policy != "" {
+				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: step.policy, RestartPolicy: corev1.RestartContainer}}
+			}
+			side := c.DeepCopy()
+			side.Name, side.RestartPolicy = "side", &always
+			pod.Spec.InitContainers = []corev1.Container{*side}
+			l.Put(pod)
+			want := bounds{step.shares, step.quota, step.memory, none}
+			if step.quota != none {
+				want.pod = 2 * step.quota // both containers have one
+			}
+			for _, name := range []string{"main", "side"} {
+				id := bounded(t, rt, step.name, name, want)
+				if i > 0 && step.restarts == (id == last[name]) {
+					t.Errorf("%s: container %s was restarted: %t", step.name, name, id != last[name])
+				}
+				last[name] = id
+			}
+		}
+		l.Set()
+		l.stop()
+	})
+}
+
+// bounds are what the kernel grants a container, and its pod of time on the CPU.
+type bounds struct{ shares, quota, memory, pod int64 }
+
+// bounded waits until the newest container of a name has these bounds, and
+// returns its id.
+func bounded(t *testing.T, rt cri.RuntimeServiceClient, step, name string, want bounds) string {
+	t.Helper()
+	var have bounds
+	var id string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(tick) {
+		list, err := rt.ListContainers(t.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+			State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: map[string]string{"io.kubernetes.container.name": name},
+		}})
+		require.NoError(t, err)
+		if len(list.GetContainers()) != 1 {
+			continue
+		}
+		id = list.GetContainers()[0].GetId()
+		st, err := rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+		if err != nil {
+			continue // it ends
+		}
+		var info struct{ Pid int }
+		require.NoError(t, json.Unmarshal([]byte(st.GetInfo()["info"]), &info))
+		if have = boundsOf(info.Pid, want); have == want {
+			return id
+		}
+	}
+	t.Fatalf("%s: container %s has %+v and should have %+v", step, name, have, want)
+	return ""
+}
+
+// boundsOf reads the bounds of a process's cgroups. On version 2 there are no
+// shares, and how runtimes turn them into weights differs.
+func boundsOf(pid int, want bounds) (b bounds) {
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return b
+	}
+	for line := range strings.Lines(string(groups)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for controller := range strings.SplitSeq(parts[1], ",") {
+			dir := filepath.Join("/sys/fs/cgroup", controller, parts[2])
+			switch controller {
+			case "cpu":
+				b.shares, b.quota = figure(dir, "cpu.shares"), figure(dir, "cpu.cfs_quota_us")
+				b.pod = figure(filepath.Dir(dir), "cpu.cfs_quota_us")
+			case "memory":
+				b.memory = figure(dir, "memory.limit_in_bytes")
+			case "":
+				if _, err := os.Stat(filepath.Join(dir, "cpu.max")); err == nil {
+					b = bounds{want.shares, figure(dir, "cpu.max"), figure(dir, "memory.max"), figure(filepath.Dir(dir), "cpu.max")}
+				}
+			}
+		}
+	}
+	return b
+}
+
+// figure is the first number of a file, or none.
+func figure(dir, file string) int64 {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	n, err := strconv.ParseInt(first, 10, 64)
+	if err != nil || n >= 1<<62 {
+		return none
+	}
+	return n
+}
