@@ -1,6 +1,10 @@
 package agent_test
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +13,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -60,5 +65,84 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		require.Greater(t, ran, 10)
 		require.Greater(t, waited, 10)
 		require.Greater(t, seen.of("crash").ContainerStatuses[0].RestartCount, int32(5))
+	})
+}
+
+// IG-3: an agent starts on whatever is left of the file of ages, says that it lost
+// something, and removes no image because of that; from a whole file it knows that
+// one is over its age.
+func TestAFileOfAgesThatWasCut(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
+		require.NoError(t, pull(t, client, "unused:1"))
+		whole := filepath.Join(t.TempDir(), "images.json")
+		c, err := imagegc.New(imagegc.Config{Images: client, File: whole})
+		require.NoError(t, err)
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		text, err := os.ReadFile(whole)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Hour)
+		var lost, removed atomic.Int32
+		run := func(n int, look func(*agent.Agent)) {
+			root := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
+			a, err := agent.New(
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.Node{NoCgroups: true}),
+				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{MaxAge: time.Hour}),
+				agent.WithHooks(agent.Hooks{Images: imagegc.Hooks{
+					Lost:    func(error) { lost.Add(1) },
+					Removed: func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
+				}}),
+			)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- a.Run(ctx) }()
+			time.Sleep(5 * time.Second)
+			require.NoError(t, a.Healthy())
+			look(a)
+			cancel()
+			require.NoError(t, <-done)
+		}
+		cuts := 0
+		for n := 0; n < len(text)-1; n += 9 {
+			cuts++
+			run(n, func(a *agent.Agent) {
+				require.Equal(t, int32(cuts), lost.Load(), "cut at %d", n)
+				choices, err := a.ExplainImages(t.Context(), true)
+				require.NoError(t, err)
+				require.Equal(t, imagegc.Young, choices[0].Reason, "cut at %d", n)
+			})
+		}
+		require.Zero(t, removed.Load())
+		run(len(text), func(*agent.Agent) { require.Equal(t, int32(1), removed.Load()) })
+		require.Equal(t, int32(cuts), lost.Load(), "a whole one is no loss")
+	})
+}
+
+// A dry run says why, and says nothing where there is nothing to ask.
+func TestExplain(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		none, err := start(agent.WithSource("memory", podsource.NewMemory())).ExplainImages(t.Context(), true)
+		require.NoError(t, err)
+		require.Empty(t, none)
+
+		a := start(
+			agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithImageGC(imagegc.Policy{}),
+			agent.WithContainerGC(containergc.Policy{PerContainer: containergc.KeepAll}),
+		)
+		_, err = a.ExplainImages(t.Context(), true)
+		require.Error(t, err, "too early")
+		time.Sleep(10 * time.Second)
+		choices, err := a.ExplainImages(t.Context(), true)
+		require.NoError(t, err)
+		require.Len(t, choices, 1)
+		require.Equal(t, imagegc.InUse, choices[0].Reason)
+		dead, err := a.ExplainContainers(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, dead)
+		left, err := client.Images(t.Context())
+		require.NoError(t, err)
+		require.Len(t, left, 1)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ const imagesFile = "images.json"
 // reclaim is what keeps the node from filling up. A part that the runtime cannot
 // serve, or that nobody asked for, is nil.
 type reclaim struct {
+	tookUp     atomic.Bool // the runtime is there, and every pod has a lease on its images
 	volumes    *volume.Manager
 	groups     *cgroup.Manager
 	usage      *stats.Provider
@@ -68,6 +70,7 @@ func (a *Agent) afterPods(part func(context.Context) error) func(context.Context
 			case <-look.C:
 			}
 		}
+		a.tookUp.Store(true)
 		return part(ctx)
 	}
 }
@@ -80,6 +83,9 @@ type (
 	}
 	reopener interface {
 		ReopenLog(ctx context.Context, containerID string) error
+	}
+	sandboxImager interface {
+		SandboxImage(ctx context.Context) (string, error)
 	}
 	imageMeter interface {
 		ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
@@ -131,10 +137,14 @@ func (a *Agent) makeImageGC() (err error) {
 	if !ok {
 		return errors.New("image collection: the runtime cannot list, measure and remove images")
 	}
-	a.images, err = imagegc.New(imagegc.Config{
+	cfg := imagegc.Config{
 		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
 		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
-	})
+	}
+	if rt, ok := a.runtime.(sandboxImager); ok {
+		cfg.SandboxImage = rt.SandboxImage
+	}
+	a.images, err = imagegc.New(cfg)
 	return err
 }
 

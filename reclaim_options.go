@@ -69,8 +69,8 @@ func WithEviction(e Eviction) Option {
 }
 
 // WithImageGC has images removed that no pod needs. keep names images that never
-// go, as that of the sandboxes where the runtime does not pin it. Without it none
-// is removed: a runtime's images may be of use to others.
+// go, as that of the sandboxes where the runtime neither pins it nor tells which it
+// is. Without it none is removed: a runtime's images may be of use to others.
 func WithImageGC(p imagegc.Policy, keep ...string) Option {
 	return func(s *settings) error {
 		if _, err := imagegc.New(imagegc.Config{Images: new(late), Policy: p}); err != nil {

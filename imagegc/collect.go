@@ -39,6 +39,9 @@ func (c *Collector) look(ctx context.Context, all bool) (look, error) {
 	if err != nil {
 		return look{}, err
 	}
+	if err := c.keepSandboxImage(ctx); err != nil {
+		return look{}, err
+	}
 	l := look{at: time.Now(), images: Merge(images), fs: fs}
 	c.noteUnnamed(l.images, l.at)
 	ended := c.leases.takeUsed()
@@ -83,6 +86,20 @@ func (c *Collector) noteUnnamed(images []runtime.Image, now time.Time) {
 		}
 		c.unnamed[image.ID] = since
 	}
+}
+
+// keepSandboxImage has what sandboxes are made from kept. No container tells of
+// it, and without it no pod starts.
+func (c *Collector) keepSandboxImage(ctx context.Context) error {
+	if c.cfg.SandboxImage == nil {
+		return nil
+	}
+	ref, err := c.cfg.SandboxImage(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for the image of sandboxes: %w", err)
+	}
+	c.keep.add(ref)
+	return nil
 }
 
 // used returns the names of the images that containers were made from.

@@ -40,6 +40,9 @@ type Config struct {
 	// Keep names images that never go, in any form: that of the sandboxes where
 	// the runtime does not pin it.
 	Keep []string
+	// SandboxImage asks the runtime for the image of its sandboxes, which never
+	// goes; "" if it does not tell. Default: it does not.
+	SandboxImage func(context.Context) (string, error)
 	// File is where ages are kept over restarts. Its folder must exist by the time
 	// of Run. Default: nowhere, so that ages begin anew with each process.
 	File string

@@ -70,3 +70,25 @@ func (l *lagging) available() uint64 {
 	}
 	return l.last
 }
+
+// IG-1: without the image of its sandboxes no pod starts, and no container tells
+// that it is in use.
+func TestTheImageOfSandboxesStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		pause, other := s.pull("pause", 10), s.pull("other", 10)
+		ref, failed := "reg.io/pause:1", error(nil)
+		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MinAge: -1}, SandboxImage: func(context.Context) (string, error) {
+			return ref, failed
+		}})
+		failed = runtime.ErrUnavailable
+		_, err := c.DeleteUnused(t.Context())
+		require.ErrorIs(t, err, runtime.ErrUnavailable)
+		assert.Empty(t, s.removed, "nothing goes while that is not known")
+		failed = nil
+		_, err = c.DeleteUnused(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{other}, s.removed)
+		assert.Equal(t, []string{pause}, s.ids())
+	})
+}

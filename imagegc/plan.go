@@ -168,7 +168,7 @@ func Merge(images []runtime.Image) []runtime.Image {
 func Need(fs runtime.FSUsage, p Policy) uint64 {
 	// As floats: a capacity times a hundred does not fit for huge disks.
 	share := func(percent int) float64 { return float64(fs.CapacityBytes) * float64(percent) / 100 }
-	if fs.CapacityBytes == 0 || float64(fs.AvailableBytes) > share(100-p.HighPercent) {
+	if fs.CapacityBytes == 0 || p.HighPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighPercent) {
 		return 0
 	}
 	want := uint64(share(max(100-p.LowPercent, 0)))

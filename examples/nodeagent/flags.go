@@ -58,7 +58,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.nodeName, "node-name", host, "this node's name")
 	fs.StringVar(&f.nodeIP, "node-ip", "", "this node's address, told as hostIP; by default the first that is not loopback")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors are held against")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary; empty: none")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary, /gc; empty: none")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")

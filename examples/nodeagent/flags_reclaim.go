@@ -45,7 +45,7 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.imageLow, "image-gc-low-threshold", 80, "percent of the image disk in use down to which they are removed")
 	fs.DurationVar(&f.imageMinAge, "minimum-image-ttl-duration", 2*time.Minute, "how long an image stays at the least")
 	fs.DurationVar(&f.imageMaxAge, "maximum-image-ttl-duration", 0, "how long an image may be unused; 0: for ever")
-	fs.StringVar(&f.infraImage, "pod-infra-container-image", "", "image of the runtime's sandboxes, never removed; needed where the runtime does not pin it")
+	fs.StringVar(&f.infraImage, "pod-infra-container-image", "", "image of the runtime's sandboxes, never removed; needed where the runtime neither pins nor tells it")
 	fs.IntVar(&f.deadPerContainer, "maximum-dead-containers-per-container", 1, "dead containers to keep of each container; 0: only one that decides what comes next; below zero: all")
 	fs.IntVar(&f.dead, "maximum-dead-containers", -1, "dead containers to keep on the node; below zero: no limit")
 	fs.DurationVar(&f.deadMinAge, "minimum-container-ttl-duration", 0, "how long a dead container stays at the least")

@@ -106,6 +106,7 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
 		{"nothing to run", nil, 2, "-manifests"},
+		{"low above high", []string{"-manifests", manifests, "-image-gc-high-threshold", "80", "-image-gc-low-threshold", "80"}, 2, "-image-gc-low-threshold 80: must be from 0 to below -image-gc-high-threshold"},
 		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 1, "not a loopback address"},
 		{"root dir is a file", []string{"-manifests", manifests, "-listen", "", "-root-dir", file}, 1, file},
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},

@@ -50,6 +50,7 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
 			"/conditions":    asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
+			"/gc":            asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
 		},
 	})
 }
