@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -143,4 +144,31 @@ func numbered(random *rand.Rand, i int) *corev1.Pod {
 		p.UID = "another"
 	}
 	return p
+}
+
+// One change among 10,000 pods is worked out with what one among 100 takes: what
+// grows is a copy of pointers.
+func TestOneChangeTakesTheSameAmongMany(t *testing.T) {
+	cost := func(pods int) float64 {
+		m, err := New(Config{NodeName: "n", Sources: []Named{{Name: "a", Source: NewMemory()}}})
+		require.NoError(t, err)
+		s := many(pods)
+		m.take(t.Context(), 0, s)
+		drain(m)
+		n := 0
+		return testing.AllocsPerRun(20, func() {
+			n++
+			next := Set{Pods: slices.Clone(s.Pods)}
+			p := next.Pods[pods/2].Pod.DeepCopy()
+			p.Spec.Containers[0].Image = fmt.Sprint("i", n)
+			next.Pods[pods/2].Pod = p
+			m.take(t.Context(), 0, next)
+			if drain(m) != 1 {
+				t.Error("it is not told")
+			}
+			s = next
+		})
+	}
+	few := cost(100)
+	assert.Less(t, cost(10_000), 1.5*few)
 }
