@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -71,6 +72,9 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 		require.NoError(t, err)
 		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}}))
 	}
+	if d, ok := sc.option("blocked-for"); ok {
+		w.opts = append(w.opts, agent.WithSlowAdmitter(blockedUntil(time.Now().Add(w.duration(d[0])))))
+	}
 	w.start()
 	began := time.Now()
 	for _, s := range script {
@@ -86,6 +90,17 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 	w.stop()
 	w.halted()
 	return b
+}
+
+// blockedUntil is an admitter that lets no pod in before that time.
+type blockedUntil time.Time
+
+// Admit implements podsync.Admitter.
+func (b blockedUntil) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+	if time.Now().Before(time.Time(b)) {
+		return podspec.Refused("NoLicence", "no licence is free"), nil
+	}
+	return podspec.Admitted(), nil
 }
 
 // withTold is the scenario's file with what was told in it.

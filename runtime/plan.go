@@ -236,7 +236,7 @@ func (p *planner) backOff(c *corev1.Container, kind Kind, last *Container) {
 		p.waits = append(p.waits, Action{
 			Verb: Wait, Container: c.Name, Kind: kind, ID: last.ID, Attempt: last.Attempt, Step: step,
 			Until: until, Reason: ReasonCrashLoop,
-			Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s", delay, c.Name, podspec.FullName(p.pod)),
+			Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s(%s)", delay, c.Name, podspec.FullName(p.pod), p.pod.UID),
 		})
 		return
 	}

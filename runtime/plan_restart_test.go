@@ -108,7 +108,7 @@ func TestBackOffOfPlans(t *testing.T) {
 	})
 	wait := runtime.Plan(pod, view(exited("a", 1, attempt(1), step(1), ended(0))), t0)[0]
 	assert.Equal(t, runtime.ReasonCrashLoop, wait.Reason)
-	assert.Equal(t, "back-off 10s restarting failed container=a pod=web_ns", wait.Message)
+	assert.Equal(t, "back-off 10s restarting failed container=a pod=web_ns(u1)", wait.Message)
 }
 
 type delays func(runtime.Restart) time.Duration

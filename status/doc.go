@@ -19,4 +19,6 @@
 //     pod first. A slow or broken sink holds up no other sink and no caller.
 //   - Lasting: [FileSink] keeps statuses on disk, and [Manager.Restore] takes
 //     them up again in a new process.
+//
+// FIELDS.md says of each field of a status who fills it.
 package status
