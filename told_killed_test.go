@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,10 +118,11 @@ func (b *book) faults(sc *scenario) (all []string) {
 	return all
 }
 
-// probed reports whether a manifest of the scenario has probes.
+// probed reports whether a manifest of the scenario has probes that fail.
 func (s *scenario) probed() bool {
+	fails := regexp.MustCompile(`exec-exit-code: "[^"]*[1-9]`)
 	for name, text := range s.files {
-		if strings.HasSuffix(name, ".yaml") && strings.Contains(text, "Probe:") {
+		if strings.HasSuffix(name, ".yaml") && strings.Contains(text, "Probe:") && fails.MatchString(text) {
 			return true
 		}
 	}
