@@ -33,14 +33,14 @@ func BenchmarkIdle(b *testing.B) {
 			for _, pod := range pods {
 				n.writeLog(pod, "the only line\n")
 			}
-			time.Sleep(40 * time.Second) // their logs have been found and are asleep
+			time.Sleep(90 * time.Second) // each has had a turn at rest, and their logs sleep
 			debug.FreeOSMemory()         // what the start took is given back
 			defer profile(b)()
 			var used unix.Rusage
 			var took time.Duration
 			for b.Loop() {
 				began, before := time.Now(), usage(b)
-				time.Sleep(75 * time.Second)
+				time.Sleep(65 * time.Second)
 				used, took = spent(before, usage(b)), took+time.Since(began)
 			}
 			user, system := time.Duration(used.Utime.Nano()), time.Duration(used.Stime.Nano())

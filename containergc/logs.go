@@ -52,8 +52,11 @@ type Rotator struct {
 
 	// Only Run uses these.
 	logs  map[string]*logState   // by path
+	ids   map[string]*logState   // the same, by container
 	awake map[*logState]struct{} // of these, what may be due within Period
 	bell  *bell                  // wakes the others; nil where the kernel has none
+
+	listed uint64 // how often containers were listed
 
 	mu     sync.Mutex  // guards what logState says it does
 	untidy chan string // logs to tidy up; when full the next rotation does it
@@ -64,6 +67,7 @@ type Rotator struct {
 type logState struct {
 	id, path string
 	pace
+	listed   uint64 // the last listing that it was in
 	missing  bool
 	watch    int32 // what the bell knows it by while it is asleep
 	busy     bool  // being rotated; guarded by Rotator.mu
@@ -108,7 +112,7 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Rotator{
-		cfg: cfg, logs: make(map[string]*logState), awake: make(map[*logState]struct{}), untidy: make(chan string, 256),
+		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), awake: make(map[*logState]struct{}), untidy: make(chan string, 256),
 	}, nil
 }
 
@@ -159,32 +163,39 @@ func (r *Rotator) list(ctx context.Context) {
 		}
 		return
 	}
-	here := make(map[string]bool)
+	r.listed++
 	for i := range pods {
 		for j := range pods[i].Containers {
-			c := &pods[i].Containers[j]
-			path, ok := logFile(&pods[i], c)
-			if !ok || c.State != runtime.Running {
-				continue
-			}
-			here[path] = true
-			if known := r.logs[path]; known == nil || known.id != c.ID {
-				r.drop(known)
-				l := &logState{id: c.ID, path: path}
-				r.logs[path], r.awake[l] = l, struct{}{}
-				r.tidyLater(path)
+			if c := &pods[i].Containers[j]; c.State == runtime.Running {
+				r.found(&pods[i], c)
 			}
 		}
 	}
 	now := time.Now()
-	for path, l := range r.logs {
+	for _, l := range r.logs {
 		switch {
-		case !here[path]:
+		case l.listed != r.listed:
 			r.drop(l)
 		case l.isDue(now):
 			r.awake[l] = struct{}{}
 		}
 	}
+}
+
+// found notes that a container runs. Most are known, by their id.
+func (r *Rotator) found(pod *runtime.Pod, c *runtime.Container) {
+	l := r.ids[c.ID]
+	if l == nil {
+		path, ok := logFile(pod, c)
+		if !ok {
+			return
+		}
+		r.drop(r.logs[path])
+		l = &logState{id: c.ID, path: path}
+		r.ids[c.ID], r.logs[path], r.awake[l] = l, l, struct{}{}
+		r.tidyLater(path)
+	}
+	l.listed = r.listed
 }
 
 func (r *Rotator) drop(l *logState) {
@@ -194,6 +205,7 @@ func (r *Rotator) drop(l *logState) {
 	r.bell.forget(l)
 	delete(r.awake, l)
 	delete(r.logs, l.path)
+	delete(r.ids, l.id)
 }
 
 // wake has a log that sleeps looked at now.

@@ -316,7 +316,7 @@ func (l *life) synced(out runtime.Outcome, p policy, now time.Time, e *effect) {
 
 // together is the grid on which pods of which nothing is heard are due, so that a
 // machine on which nothing happens is not woken for each of them.
-const together = 500 * time.Millisecond
+const together = time.Second
 
 // next is when a pod is due of which nothing is heard. It is put on the grid as far
 // as that does not shorten the time to less than it has to be.
