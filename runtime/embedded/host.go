@@ -29,7 +29,8 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 type HostConfig struct {
 	// Root is the folder for scratch files, one folder a container: its working
 	// directory unless it asks for another. Default: a temporary folder, made at
-	// the first container and removed by Runtime.Close.
+	// the first container and removed by Runtime.Close. What a process that was
+	// killed has left in it is swept once nobody uses it any more.
 	Root string
 	// Path is the PATH of containers that set none [the standard one].
 	Path string

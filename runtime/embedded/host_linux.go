@@ -30,8 +30,9 @@ const drain = time.Second
 //
 // A container ends with the process that embeds it. Runtime.Close kills all.
 // When the embedding process itself is killed, the kernel kills each container's
-// first process (PR_SET_PDEATHSIG), but not that one's children: what they are
-// can be told by EnvContainerID in their environment.
+// first process (PR_SET_PDEATHSIG), but not that one's children. They are killed,
+// and what they wrote is removed, when the next container is made under the same
+// HostConfig.Root. Others tell them by EnvContainerID in their environment.
 //
 // It isolates nothing but, for root, mounts and the host name. Limits,
 // capabilities, devices and security profiles have no effect.
@@ -41,6 +42,7 @@ type HostProcess struct {
 	mu   sync.Mutex // guards the rest
 	root string     // of scratch folders
 	temp bool       // root is ours to remove
+	lock *os.File   // held while root, if it is not ours, is in use
 
 	probe    sync.Once
 	isolates bool // mount namespaces can be made
@@ -91,7 +93,11 @@ func (h *HostProcess) scratch(id string) (string, error) {
 	defer h.mu.Unlock()
 	if h.root == "" {
 		if h.cfg.Root != "" {
-			h.root = h.cfg.Root
+			lock, err := claim(h.cfg.Root)
+			if err != nil {
+				return "", err
+			}
+			h.root, h.lock = h.cfg.Root, lock
 		} else {
 			dir, err := os.MkdirTemp("", "sublet-host-")
 			if err != nil {
@@ -144,10 +150,16 @@ func (h *HostProcess) Remove(c *Container) {
 	}
 }
 
-// Close removes the temporary folder. Runtime.Close calls it.
+// Close removes the temporary folder, or leaves Root to others. Runtime.Close calls
+// it.
 func (h *HostProcess) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.lock != nil {
+		err := h.lock.Close()
+		h.root, h.lock = "", nil
+		return err
+	}
 	if !h.temp {
 		return nil
 	}

@@ -157,6 +157,44 @@ func beKilled(t *testing.T, file string) {
 	g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "trap '' TERM; echo $$ > "+file+"; exec sleep 1000"))
 }
 
+// What is left of containers whose runtime was killed goes when the next one uses
+// the folder, and not while another one does.
+func TestLeftoversOfAKilledProcessAreSwept(t *testing.T) {
+	if root := os.Getenv("SUBLET_TEST_ROOT"); root != "" {
+		g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: root})})
+		g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "(trap '' TERM HUP; echo $$ > pid; exec sleep 1000) & echo $! > "+root+"/pid; wait"))
+		return
+	}
+	root := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestLeftoversOfAKilledProcessAreSwept$")
+	cmd.Env = append(os.Environ(), "SUBLET_TEST_ROOT="+root)
+	require.NoError(t, cmd.Start())
+	pid := pidIn(t, filepath.Join(root, "pid"))
+	left, err := filepath.Glob(filepath.Join(root, "containers", "*"))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+
+	g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: root})})
+	g.start(t, g.run(t, podConfig("beside")), nil, "true")
+	require.True(t, alive(pid), "swept while its runtime lives")
+	require.NoError(t, g.Close())
+
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	require.True(t, alive(pid), "the child of a first process outlives its runtime")
+	stranger := exec.Command("sleep", "1000") // says that it is of a container that is not there
+	stranger.Env = []string{EnvContainerID + "=" + newID()}
+	require.NoError(t, stranger.Start())
+	defer func() { _, _ = stranger.Process.Kill(), stranger.Wait() }()
+
+	next := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: root})})
+	id := next.start(t, next.run(t, podConfig("next")), nil, "sleep", "1000")
+	assert.Eventually(t, func() bool { return !alive(pid) }, 5*time.Second, time.Millisecond)
+	assert.NoDirExists(t, left[0])
+	assert.True(t, alive(stranger.Process.Pid))
+	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, next.status(t, id).GetState())
+}
+
 func TestHostExec(t *testing.T) {
 	g := hostRig(t)
 	id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
