@@ -37,6 +37,10 @@ func TestInitContainers(t *testing.T) {
 			newView(ready(0), running("a"), exited("b", 1)), "start b#1 step 1",
 		},
 		{
+			"a failure that regular ones came after is no failure", newPod(never, initC("i"), regular("a")),
+			newView(ready(0), exited("i", 1), running("a")), "",
+		},
+		{
 			"not again when the last dead one is left of them", pod,
 			newView(ready(0), exited("j", 0)), "start a#0; start b#0",
 		},
@@ -73,6 +77,7 @@ func TestSidecars(t *testing.T) {
 		{"the next when it runs", pod, newView(ready(0), running("s")), "start i#0"},
 		{"last one, then the regular", pod, newView(ready(0), running("s"), exited("i", 0)), "start z#0"},
 		{"regular when all have started", pod, newView(ready(0), running("s"), exited("i", 0), running("z")), "start a#0"},
+		{"not the next while it is ended and started again", pod, newView(ready(0), running("s"), unwell("s#0")), "kill s#0; start s#1 step 1"},
 		{"startup probe not passed", probed1, newView(ready(0), running("s")), ""},
 		{"startup probe passed", probed1, newView(ready(0), running("s"), started("s#0")), "start z#0"},
 		{

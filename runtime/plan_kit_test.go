@@ -2,9 +2,11 @@ package runtime_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -240,4 +242,22 @@ func show(plan []runtime.Action) string {
 		}
 	}
 	return strings.Join(out, "; ")
+}
+
+// targetRuns checks that the container whose processes an ephemeral one is to see
+// runs in the newest sandbox.
+func (s *sim) targetRuns(name string) {
+	for _, e := range s.pod.Spec.EphemeralContainers {
+		if e.Name != name || e.TargetContainerName == "" {
+			continue
+		}
+		require.True(s.t, slices.ContainsFunc(s.view.Containers, func(c runtime.Container) bool {
+			return c.Name == e.TargetContainerName && c.State == runtime.Running && c.SandboxID == s.view.Sandboxes[0].ID
+		}), "%s needs %s to run", name, e.TargetContainerName)
+	}
+}
+
+// pressing is a plan without what waits for a container that may never run again.
+func pressing(plan []runtime.Action) []runtime.Action {
+	return slices.DeleteFunc(slices.Clone(plan), func(a runtime.Action) bool { return a.Reason == runtime.ReasonNoTarget })
 }

@@ -116,6 +116,44 @@ type delays func(runtime.Restart) time.Duration
 func (d delays) Delay(r runtime.Restart) time.Duration { return d(r) }
 
 // RT-8
+// oneHour waits an hour whatever happened; good says which runs reset the count.
+type oneHour struct{}
+
+func (oneHour) Delay(r runtime.Restart) time.Duration {
+	return time.Duration(min(r.Step, 1)) * time.Hour
+}
+
+type resetting struct {
+	oneHour
+	good func(runtime.Restart) bool
+}
+
+func (r resetting) Resets(run runtime.Restart) bool { return r.good(run) }
+
+// RT-8: the count starts anew after the runs that the back-off calls good, or
+// after ten minutes.
+func TestResetOfTheBackOff(t *testing.T) {
+	pod := newPod(always, regular("a"))
+	for name, c := range map[string]struct {
+		b    runtime.BackOff
+		ran  time.Duration
+		want string
+	}{
+		"ten minutes":             {oneHour{}, 10 * time.Minute, "start a#1 step 1"},
+		"less":                    {oneHour{}, 10*time.Minute - time.Second, "wait a 59m59s"},
+		"never":                   {resetting{good: func(runtime.Restart) bool { return false }}, time.Hour, "wait a 59m59s"},
+		"always":                  {resetting{good: func(runtime.Restart) bool { return true }}, time.Second, "start a#1 step 1"},
+		"by what it is told":      {resetting{good: func(r runtime.Restart) bool { return r.ExitCode == 3 && r.Ran == time.Second }}, time.Second, "start a#1 step 1"},
+		"the default's own bound": {runtime.ExponentialBackOff{Reset: time.Minute}, time.Minute, "start a#1 step 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := newView(ready(0), exited("a", 3, step(4), ended(time.Second), ranFor(c.ran)))
+			view.BackOff = c.b
+			assert.Equal(t, c.want, show(runtime.Plan(pod, view, t0)))
+		})
+	}
+}
+
 func TestExponentialBackOff(t *testing.T) {
 	var got []time.Duration
 	for step := range 8 {

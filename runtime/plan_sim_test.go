@@ -173,24 +173,6 @@ func (s *sim) start(a runtime.Action, state runtime.State) {
 	s.view.Containers = append([]runtime.Container{c}, s.view.Containers...)
 }
 
-// targetRuns checks that the container whose processes an ephemeral one is to see
-// runs in the newest sandbox.
-func (s *sim) targetRuns(name string) {
-	for _, e := range s.pod.Spec.EphemeralContainers {
-		if e.Name != name || e.TargetContainerName == "" {
-			continue
-		}
-		require.True(s.t, slices.ContainsFunc(s.view.Containers, func(c runtime.Container) bool {
-			return c.Name == e.TargetContainerName && c.State == runtime.Running && c.SandboxID == s.view.Sandboxes[0].ID
-		}), "%s needs %s to run", name, e.TargetContainerName)
-	}
-}
-
-// pressing is a plan without what waits for a container that may never run again.
-func pressing(plan []runtime.Action) []runtime.Action {
-	return slices.DeleteFunc(slices.Clone(plan), func(a runtime.Action) bool { return a.Reason == runtime.ReasonNoTarget })
-}
-
 // prove lets the startup probe of a running container pass.
 func (s *sim) prove(c *runtime.Container) {
 	v := s.view.Probes[c.ID]

@@ -32,6 +32,12 @@ func TestSandbox(t *testing.T) {
 	testPlans(t, []planCase{
 		{"none yet", two, newView(), "create 0; start a#0; start b#0"},
 		{"all well", two, newView(ready(0), running("a"), running("b")), ""},
+		{"all well, told in another order", newPod(always, regular("a")), newView(ready(1), running("a"), gone(0)), ""},
+		{
+			// The clock was set back in between: what is newer is told by the number.
+			"all well, though the former one looks newer", newPod(always, regular("a")),
+			newView(ready(0), running("a", attempt(1)), exited("a", 1)), "",
+		},
 		{
 			"not ready any more", two, newView(gone(0), running("a"), exited("b", 137)),
 			"kill a#0; stop s0; create 1; start a#1; start b#1 step 1",

@@ -111,8 +111,6 @@ func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
 	switch {
 	case last == nil || last.State == Created:
 		return false
-	case kind == Ephemeral:
-		return last.State == Exited || !s.usable(last)
 	case last.Round < s.round:
 		return false
 	case last.State != Exited && s.usable(last):

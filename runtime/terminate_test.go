@@ -53,6 +53,13 @@ func TestPlanTermination(t *testing.T) {
 		stops = runtime.PlanTermination(pod, all.Pod, runtime.Ending{Grace: -5}, t0)
 		assert.Equal(t, time.Second, stops[0].Left(t0))
 	})
+	t.Run("a hook is the spec's as it is now", func(t *testing.T) {
+		former := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 60}}
+		seen := newView(ready(0), running("b", func(c *runtime.Container) { c.PreStop = former }), running("x", func(c *runtime.Container) { c.PreStop = former }))
+		for _, s := range runtime.PlanTermination(pod, seen.Pod, grace, t0) {
+			assert.Equal(t, s.Container == "x", s.PreStop != nil, "only who is not in the spec any more has the one it carries: %s", s.ID)
+		}
+	})
 	t.Run("forced: no hook and no time", func(t *testing.T) {
 		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Ending{}, t0) {
 			assert.True(t, s.Forced)
