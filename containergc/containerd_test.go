@@ -55,6 +55,9 @@ func TestRotationOnContainerd(t *testing.T) {
 		r, err := containergc.NewRotator(containergc.RotatorConfig{
 			Runtime: client, LogsDir: logs, MaxSize: maxSize, MaxFiles: maxFiles, Period: time.Second,
 			Rotated: func(_ string, _ int64, _ time.Duration, err error) {
+				if err != nil && strings.Contains(err.Error(), "container is not running") {
+					return // it ended between two listings, with a log that is long enough
+				}
 				assert.NoError(t, err)
 				rotations.Add(1)
 			},
