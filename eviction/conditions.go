@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"log/slog"
 	"slices"
 	"time"
 
@@ -38,7 +39,11 @@ func (m *Manager) tell(now time.Time) {
 	changed := !slices.EqualFunc(before, m.conditions, func(a, b corev1.NodeCondition) bool { return a.Status == b.Status })
 	after := slices.Clone(m.conditions)
 	m.mu.Unlock()
-	if changed && m.cfg.Hooks.Conditions != nil {
+	if !changed {
+		return
+	}
+	m.cfg.Logger.Info("conditions of the node changed", slog.Any("held", held))
+	if m.cfg.Hooks.Conditions != nil {
 		m.cfg.Hooks.Conditions(after)
 	}
 }

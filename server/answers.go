@@ -13,7 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// healthz answers 200 and ok, or 500 and what is wrong; with ?verbose each check.
+// healthz answers 200 and ok, or 500 and what is wrong; with ?verbose each check
+// and each note.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var text strings.Builder
 	well := true
@@ -23,6 +24,11 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
 		} else if r.URL.Query().Has("verbose") {
 			fmt.Fprintf(&text, "[+] %s\n", c.Name)
+		}
+	}
+	if s.cfg.Notes != nil && r.URL.Query().Has("verbose") {
+		for _, note := range s.cfg.Notes() {
+			fmt.Fprintf(&text, "[ ] %s\n", note)
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

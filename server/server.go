@@ -51,6 +51,7 @@ type Config struct {
 	Anywhere bool
 
 	Checks   []Check                 // of /healthz; default: always well
+	Notes    func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
 	Pods     func() []*corev1.Pod    // of /pods, each with its status; default: none
 	Faults   func() []Fault          // of /faults; default: none
 	Handlers map[string]http.Handler // further paths: /metrics, /stats/summary

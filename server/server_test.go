@@ -36,20 +36,20 @@ func TestHealthz(t *testing.T) {
 	s, err := server.New(server.Config{Addr: loopback, Checks: []server.Check{
 		{Name: "loop", Well: func() error { return nil }},
 		{Name: "runtime", Well: func() error { return wrong }},
-	}})
+	}, Notes: func() []string { return []string{"DiskPressure True"} }})
 	require.NoError(t, err)
 	code, body := get(t, s, "/healthz")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "ok\n", body)
 	_, body = get(t, s, "/healthz?verbose")
-	require.Equal(t, "[+] loop\n[+] runtime\nok\n", body)
+	require.Equal(t, "[+] loop\n[+] runtime\n[ ] DiskPressure True\nok\n", body)
 	wrong = errors.New("connection refused")
 	code, body = get(t, s, "/healthz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Equal(t, "[-] runtime: connection refused\n", body)
 	code, body = get(t, s, "/healthz?verbose")
 	require.Equal(t, http.StatusInternalServerError, code)
-	require.Equal(t, "[+] loop\n[-] runtime: connection refused\n", body)
+	require.Equal(t, "[+] loop\n[-] runtime: connection refused\n[ ] DiskPressure True\n", body)
 }
 
 func TestPodsAndFaults(t *testing.T) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -14,9 +16,28 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
+// list is a flag that may be given several times, as the kubelet's may: what is
+// given first takes the default's place, and the others are added.
+type list struct {
+	text  string
+	given bool
+}
+
+// String implements flag.Value.
+func (l *list) String() string { return l.text }
+
+// Set implements flag.Value.
+func (l *list) Set(s string) error {
+	if l.given && l.text != "" {
+		s = l.text + "," + s
+	}
+	l.text, l.given = s, true
+	return nil
+}
+
 // reclaimFlags are about room on the node, with the kubelet's names and defaults.
 type reclaimFlags struct {
-	evictionHard, evictionSoft, evictionSoftGrace, evictionMinReclaim string
+	evictionHard, evictionSoft, evictionSoftGrace, evictionMinReclaim list
 
 	evictionTransition  time.Duration
 	evictionMaxPodGrace int
@@ -35,10 +56,11 @@ type reclaimFlags struct {
 }
 
 func (f *reclaimFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.evictionHard, "eviction-hard", eviction.DefaultHard, "thresholds at which pods are evicted at once; none: never")
-	fs.StringVar(&f.evictionSoft, "eviction-soft", "", "thresholds at which pods are evicted after -eviction-soft-grace-period")
-	fs.StringVar(&f.evictionSoftGrace, "eviction-soft-grace-period", "", "how long each soft threshold must be crossed: memory.available=1m30s,…")
-	fs.StringVar(&f.evictionMinReclaim, "eviction-minimum-reclaim", "", "how much more than its threshold to free of what was short: memory.available=50Mi,…")
+	f.evictionHard.text = eviction.DefaultHard
+	fs.Var(&f.evictionHard, "eviction-hard", "thresholds at which pods are evicted at once; empty or none: never")
+	fs.Var(&f.evictionSoft, "eviction-soft", "thresholds at which pods are evicted after -eviction-soft-grace-period")
+	fs.Var(&f.evictionSoftGrace, "eviction-soft-grace-period", "how long each soft threshold must be crossed: memory.available=1m30s,…")
+	fs.Var(&f.evictionMinReclaim, "eviction-minimum-reclaim", "how much more than its threshold to free of what was short: memory.available=50Mi,…")
 	fs.DurationVar(&f.evictionTransition, "eviction-pressure-transition-period", 5*time.Minute, "how long the node tells of pressure after the last")
 	fs.IntVar(&f.evictionMaxPodGrace, "eviction-max-pod-grace-period", 0, "longest grace period, in seconds, of pods evicted for a soft threshold; below zero: their own")
 	fs.IntVar(&f.imageHigh, "image-gc-high-threshold", 85, "percent of the image disk in use at which unused images are removed; 100: never")
@@ -57,12 +79,12 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 }
 
 func (f *reclaimFlags) check(fault func(bad bool, format string, args ...any)) {
-	_, err := eviction.ParseThresholds(f.evictionHard, "", "", "")
+	_, err := eviction.ParseThresholds(f.evictionHard.text, "", "", "")
 	fault(err != nil, "-eviction-hard: %w", err)
-	_, softErr := eviction.ParseThresholds("", f.evictionSoft, f.evictionSoftGrace, "")
+	_, softErr := eviction.ParseThresholds("", f.evictionSoft.text, f.evictionSoftGrace.text, "")
 	fault(softErr != nil, "-eviction-soft with -eviction-soft-grace-period: %w", softErr)
 	if err == nil && softErr == nil {
-		_, err = eviction.ParseThresholds(f.evictionHard, f.evictionSoft, f.evictionSoftGrace, f.evictionMinReclaim)
+		_, err = eviction.ParseThresholds(f.evictionHard.text, f.evictionSoft.text, f.evictionSoftGrace.text, f.evictionMinReclaim.text)
 		fault(err != nil, "-eviction-minimum-reclaim: %w", err)
 	}
 	fault(f.evictionTransition <= 0, "-eviction-pressure-transition-period %v: must be positive", f.evictionTransition)
@@ -93,7 +115,8 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 	}
 	return []agent.Option{
 		agent.WithEviction(agent.Eviction{
-			Hard: f.evictionHard, Soft: f.evictionSoft, SoftGrace: f.evictionSoftGrace, MinimumReclaim: f.evictionMinReclaim,
+			Hard: cmp.Or(strings.TrimSpace(f.evictionHard.text), eviction.None), Soft: f.evictionSoft.text,
+			SoftGrace: f.evictionSoftGrace.text, MinimumReclaim: f.evictionMinReclaim.text,
 			Transition: f.evictionTransition, MaxPodGrace: time.Duration(f.evictionMaxPodGrace) * time.Second,
 		}),
 		agent.WithImageGC(imagegc.Policy{

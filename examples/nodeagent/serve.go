@@ -45,7 +45,7 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 	}
 	return server.New(server.Config{
 		Addr: addr, Pods: a.Pods, Faults: faults(a), Logger: log,
-		Checks: []server.Check{{Name: "agent", Well: a.Healthy}},
+		Checks: []server.Check{{Name: "agent", Well: a.Healthy}}, Notes: notes(a),
 		Handlers: map[string]http.Handler{
 			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
@@ -53,6 +53,16 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 			"/gc":            asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
 		},
 	})
+}
+
+// notes are the node's conditions.
+func notes(a *agent.Agent) func() []string {
+	return func() (all []string) {
+		for _, c := range a.Conditions() {
+			all = append(all, fmt.Sprintf("%s %s: %s", c.Type, c.Status, c.Message))
+		}
+		return all
+	}
 }
 
 func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
