@@ -335,6 +335,12 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 				}
 			}
 			s.evicted = s.evicted[max(0, len(s.evicted)-20):]
+			for _, uid := range slices.Sorted(maps.Keys(s.pods)) { // some are taken away, whatever is with them
+				if rng.IntN(40) == 0 && !r.going[uid] {
+					delete(s.pods, uid)
+					delete(s.failing, uid)
+				}
+			}
 			for len(s.pods) < 3+rng.IntN(8) {
 				next++
 				newcomer(s, rng, types.UID(fmt.Sprintf("%d-%d", seed, next)))
