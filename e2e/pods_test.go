@@ -77,6 +77,7 @@ var checks = map[string]func(*pod){
 	"full-hostname":        fullHostname,
 	"restart-all":          restartAll,
 	"user-namespace":       userNamespace,
+	"process":              process,
 }
 
 // TestMain has all checks wait at the same time: they hardly compute.
