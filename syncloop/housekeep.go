@@ -53,9 +53,13 @@ func (s *scene) plan() chores {
 	if !s.full {
 		return c
 	}
+	var present map[types.UID]struct{} // most of the time nobody asks
 	for _, st := range s.stores {
 		left := slices.DeleteFunc(slices.Clone(st.uids), s.claimed)
-		left = slices.DeleteFunc(left, s.present)
+		if len(left) > 0 && present == nil {
+			present = s.present()
+		}
+		left = slices.DeleteFunc(left, func(uid types.UID) bool { _, ok := present[uid]; return ok })
 		if len(left) > 0 {
 			c.drop = append(c.drop, stored{st.store, left})
 		}
@@ -63,11 +67,18 @@ func (s *scene) plan() chores {
 	return c
 }
 
-// present reports whether anything of the pod is in the runtime. It is asked of few.
-func (s *scene) present(uid types.UID) bool {
-	return slices.Contains(s.unseen, uid) || slices.ContainsFunc(s.runtime, func(p runtime.Pod) bool {
-		return p.UID == uid && len(p.Sandboxes)+len(p.Containers) > 0
-	})
+// present are the pods of which anything is in the runtime.
+func (s *scene) present() map[types.UID]struct{} {
+	there := make(map[types.UID]struct{}, len(s.runtime)+len(s.unseen))
+	for _, uid := range s.unseen {
+		there[uid] = struct{}{}
+	}
+	for i := range s.runtime {
+		if p := &s.runtime[i]; len(p.Sandboxes)+len(p.Containers) > 0 {
+			there[p.UID] = struct{}{}
+		}
+	}
+	return there
 }
 
 // claimed reports whether somebody sees to the pod.

@@ -292,3 +292,22 @@ func TestHousekeeperConfigFaults(t *testing.T) {
 		assert.ErrorContains(t, err, what)
 	}
 }
+
+// After a restart everything that a former agent kept may be left over.
+func BenchmarkPlanOfLeftovers(b *testing.B) {
+	for _, n := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("N=%d", n), func(b *testing.B) {
+			s := &scene{full: true, stores: []stored{{}}}
+			for i := range n {
+				s.stores[0].uids = append(s.stores[0].uids, types.UID(fmt.Sprint("left-", i)))
+				s.runtime = append(s.runtime, seenPod(fmt.Sprint("there-", i), "file"))
+			}
+			for b.Loop() {
+				if c := s.plan(); len(c.drop) != 1 || len(c.drop[0].uids) != n {
+					b.Fatal(c.drop)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/pod")
+		})
+	}
+}
