@@ -146,7 +146,7 @@ func (a *Agent) makeSyncer() error {
 	}
 	if !a.node.NoCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{
-			Parent: a.node.CgroupRoot, Allocatable: a.node.Allocatable, Owner: a.rootDir, Ask: a.cgroupDriver(), Logger: a.logger,
+			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.rootDir, Ask: a.cgroupDriver(), Logger: a.logger,
 		})
 		if err != nil {
 			return err

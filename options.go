@@ -84,10 +84,14 @@ type Node struct {
 	MaxPods     int                 // 0: no bound
 	PodLogsDir  string              // container logs; default <root>/logs
 	CgroupRoot  string              // cgroup below which pods are put; default the root cgroup
-	NoCgroups   bool                // leave cgroups to the runtime
-	ResolvConf  string              // default /etc/resolv.conf
-	ClusterDNS  []string            // servers for dnsPolicy ClusterFirst
-	Domain      string              // cluster domain
+	// CgroupDriver is "cgroupfs" or "systemd", and must be the runtime's own.
+	// Default: what the runtime says; cgroupfs for one that does not tell, as
+	// containerd 1.x.
+	CgroupDriver string
+	NoCgroups    bool     // leave cgroups to the runtime
+	ResolvConf   string   // default /etc/resolv.conf
+	ClusterDNS   []string // servers for dnsPolicy ClusterFirst
+	Domain       string   // cluster domain
 }
 
 // Timing are intervals that rarely need to be changed. Zero is the default.

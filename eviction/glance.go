@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,10 +62,8 @@ func (m *Manager) limitsDue() bool {
 	if time.Since(m.measured) < m.cfg.Poll {
 		return false
 	}
-	for _, pod := range m.cfg.Pods.Active() {
-		if HasLocalLimit(pod) {
-			return true
-		}
+	if slices.ContainsFunc(m.cfg.Pods.Active(), HasLocalLimit) {
+		return true
 	}
 	m.measured = time.Now() // of what there was to measure
 	return false

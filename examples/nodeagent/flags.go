@@ -21,7 +21,7 @@ type flags struct {
 	rootDir, podLogsDir, statusDir string
 	nodeName, nodeIP, nodeLabels   string
 	listen, logFormat              string
-	cgroupRoot                     string
+	cgroupRoot, cgroupDriver       string
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, maxPods             int
@@ -60,6 +60,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors are held against")
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary, /gc; empty: none")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as the runtime has it; default: what the runtime says, cgroupfs if it does not tell")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")

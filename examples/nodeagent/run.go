@@ -78,7 +78,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithTiming(agent.Timing{Resync: f.syncFrequency}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
 		agent.WithNode(agent.Node{
-			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot,
+			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
 			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain,
 		}),
 	}
