@@ -21,9 +21,9 @@ type opened struct {
 	*os.Root
 	self *os.File
 
-	mu   sync.Mutex // guards next
-	next *commit    // the sync that has not begun
-	turn sync.Mutex // held while syncing
+	turn chan struct{} // one slot: who has put something in it syncs
+	mu   sync.Mutex    // guards next
+	next *commit       // the sync that has not begun
 }
 
 // commit is one sync, shared by all who ask for it before it begins.
@@ -50,11 +50,13 @@ func (f *folder) do(makeIt bool, work func(*opened) error) error {
 	return work(o)
 }
 
+// open returns the folder, and whether this call has opened it.
 func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.root != nil {
-		return f.root, false, nil
+	o = f.root
+	f.mu.Unlock()
+	if o != nil {
+		return o, false, nil
 	}
 	if makeIt {
 		if err := os.MkdirAll(f.dir, 0o700); err != nil {
@@ -69,8 +71,11 @@ func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
 	if err != nil {
 		return nil, false, errors.Join(err, root.Close())
 	}
-	f.root = &opened{Root: root, self: self}
-	return f.root, true, nil
+	o = &opened{Root: root, self: self, turn: make(chan struct{}, 1)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.root = o // of two who open it at once the last
+	return o, true, nil
 }
 
 // forget lets go of a folder. Who is at work in it goes on: it is closed when
@@ -87,22 +92,26 @@ func (f *folder) forget(o *opened) {
 // who call it while another sync is under way share the one after it.
 func (o *opened) sync() error {
 	o.mu.Lock()
-	c, first := o.next, o.next == nil
-	if first {
-		c = &commit{done: make(chan struct{})}
-		o.next = c
+	if o.next == nil {
+		o.next = &commit{done: make(chan struct{})}
 	}
+	c := o.next
 	o.mu.Unlock()
-	if !first {
-		<-c.done
+	select {
+	case <-c.done:
 		return c.err
+	case o.turn <- struct{}{}:
 	}
-	o.turn.Lock()
-	defer o.turn.Unlock()
+	defer func() { <-o.turn }()
 	o.mu.Lock()
-	o.next = nil
+	mine := o.next == c
+	if mine {
+		o.next = nil
+	}
 	o.mu.Unlock()
-	c.err = o.self.Sync()
-	close(c.done)
+	if mine { // else it was done in another's turn
+		c.err = o.self.Sync()
+		close(c.done)
+	}
 	return c.err
 }
