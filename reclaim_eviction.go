@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,7 @@ import (
 )
 
 func (a *Agent) makeUsage() (err error) {
-	cfg := stats.Config{Pods: a.measured, NodeFS: a.rootDir, Logger: a.logger}
+	cfg := stats.Config{Pods: a.measured, Watched: a.watched, NodeFS: a.rootDir, Logger: a.logger}
 	if a.boundsPods() {
 		cfg.FindAllPods = a.groups.AllPods
 	}
@@ -154,11 +155,21 @@ func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Endin
 }
 
 // measured are the active pods and where their things are.
-func (a *Agent) measured() []stats.Pod {
-	active := a.active()
+func (a *Agent) measured() []stats.Pod { return a.places(a.active()) }
+
+// watched are the pods that are held to their local storage limits.
+func (a *Agent) watched() []stats.Pod {
+	if a.eviction == nil {
+		return nil
+	}
+	return a.places(slices.DeleteFunc(a.active(), func(pod *corev1.Pod) bool { return !eviction.HasLocalLimit(pod) }))
+}
+
+// places are where the pods' things are.
+func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
 	pods := make([]stats.Pod, 0, len(active))
 	for _, pod := range active {
-		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}, Watch: a.eviction != nil && eviction.HasLocalLimit(pod)}
+		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}}
 		if a.groups != nil {
 			p.Cgroup = a.groups.Group(pod)
 		}

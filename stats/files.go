@@ -35,9 +35,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		case <-p.wanted:
 		}
 		if len(round) == 0 {
-			all := p.cfg.Pods()
-			p.forget(all)
-			round = p.watched(all)
+			round = p.round()
 			pause = p.cfg.DiskEvery / time.Duration(max(len(round), 1))
 		}
 		if len(round) > 0 {
@@ -77,15 +75,20 @@ func (p *Provider) Count(ctx context.Context, since time.Time) {
 	}
 }
 
-// watched are the pods whose files Run is to count now.
-func (p *Provider) watched(pods []Pod) []Pod {
+// round are the pods whose files Run is to count now.
+func (p *Provider) round() []Pod {
 	p.mu.Lock()
 	all := !p.asked.IsZero() && time.Since(p.asked) <= askedFor
 	p.mu.Unlock()
-	if all {
-		return pods
+	p.groups().kept.sweep() // nothing may be measured for a long time
+	switch {
+	case all:
+		return p.cfg.Pods()
+	case p.cfg.Watched != nil:
+		return p.cfg.Watched()
+	default:
+		return slices.DeleteFunc(slices.Clone(p.cfg.Pods()), func(pod Pod) bool { return !pod.Watch })
 	}
-	return slices.DeleteFunc(slices.Clone(pods), func(pod Pod) bool { return !pod.Watch })
 }
 
 // counted is when the pod's files were counted last.

@@ -58,6 +58,7 @@ type Config struct {
 	FindAllPods func() string
 
 	Pods       func() []Pod // the pods to measure; must not block
+	Watched    func() []Pod // those of them that are watched; default: found among all
 	Containers Containers
 
 	// NodeFS is a folder on the file system of the pods' folders.
