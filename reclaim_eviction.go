@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,9 @@ func (a *Agent) makeEviction() (err error) {
 	}
 	if cfg.Node == nil {
 		cfg.Node = a.usage
+		if a.boundsPods() {
+			cfg.Hard, cfg.MinimumReclaim = ofAllPods(cfg.Hard, cfg.MinimumReclaim)
+		}
 		notices, err := a.kernelNotices()
 		if err != nil {
 			return err
@@ -98,6 +102,33 @@ func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
 // boundsPods reports whether all pods together are held to what the node has for
 // them.
 func (a *Agent) boundsPods() bool { return a.groups != nil && !a.node.Allocatable.Memory().IsZero() }
+
+// ofAllPods adds to a hard threshold on the node's memory the same one on that of
+// all pods, which would be killed at their limit before the node was short. The
+// lists were checked.
+func ofAllPods(hard, reclaim string) (hards, reclaims string) {
+	if hard == "" {
+		hard = eviction.DefaultHard
+	}
+	list, _ := eviction.ParseThresholds(hard, "", "", reclaim)
+	same := eviction.Threshold{}
+	for _, t := range list {
+		switch t.Signal {
+		case eviction.MemoryAvailable:
+			same = t
+		case eviction.AllocatableMemoryAvailable:
+			return hard, reclaim
+		}
+	}
+	if same.Signal == "" {
+		return hard, reclaim
+	}
+	same.Signal = eviction.AllocatableMemoryAvailable
+	if !same.MinReclaim.Zero() && !strings.Contains(reclaim, string(same.Signal)) {
+		reclaim += fmt.Sprintf(",%s=%s", same.Signal, same.MinReclaim)
+	}
+	return hard + "," + same.String(), reclaim
+}
 
 // groupEvents tells when a group of cgroup v2 meets its own memory limit, once
 // the group is there.
