@@ -113,11 +113,11 @@ func ofAllPods(hard, reclaim string) (hards, reclaims string) {
 	list, _ := eviction.ParseThresholds(hard, "", "", reclaim)
 	same := eviction.Threshold{}
 	for _, t := range list {
-		switch t.Signal {
-		case eviction.MemoryAvailable:
-			same = t
-		case eviction.AllocatableMemoryAvailable:
+		if t.Signal == eviction.AllocatableMemoryAvailable {
 			return hard, reclaim
+		}
+		if t.Signal == eviction.MemoryAvailable {
+			same = t
 		}
 	}
 	if same.Signal == "" {
