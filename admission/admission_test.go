@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -217,46 +218,78 @@ func TestTheCallersConfigIsNotWrittenTo(t *testing.T) {
 	assert.Empty(t, labels)
 }
 
-// One resource counted without lists is what podspec counts with them.
-func TestRequestOfAgainstPodspec(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	always := corev1.ContainerRestartPolicyAlways
-	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-2Mi", "x.io/gpu"}
+// Whatever pods come, change, end and go between two questions, and in whatever
+// order they are told, the answer is that of one who adds them all up each time.
+func TestRoomAgainstAddingUp(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	names := []corev1.ResourceName{corev1.ResourceCPU, "hugepages-2Mi", corev1.ResourceMemory} // as they are checked
 	some := func() corev1.ResourceList {
 		l := corev1.ResourceList{}
 		for _, name := range names {
-			if rng.IntN(3) > 0 {
-				l[name] = *resource.NewQuantity(rng.Int64N(9), resource.DecimalSI)
+			if random.IntN(3) > 0 {
+				l[name] = *resource.NewQuantity(random.Int64N(9), resource.DecimalSI)
 			}
 		}
 		return l
 	}
-	for range 3000 {
+	fresh := func() *corev1.Pod {
 		p := &corev1.Pod{}
-		for range rng.IntN(4) {
-			c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: some()}}
-			if rng.IntN(2) == 0 {
-				c.RestartPolicy = &always
-			}
-			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-		}
-		for range 1 + rng.IntN(3) {
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Requests: some()}})
-		}
-		if rng.IntN(3) == 0 {
-			p.Spec.Overhead = some()
-		}
-		if rng.IntN(3) == 0 {
-			p.Spec.Resources = &corev1.ResourceRequirements{Requests: some()}
-		}
-		all := podspec.Requests(p)
-		for _, name := range names {
-			require.Equal(t, amount(name, all[name]), requestOf(p, name), "%s of %+v", name, p.Spec)
-		}
+		p.UID = types.UID(fmt.Sprint(random.IntN(20))) // some stand twice
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: some()}}}
+		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodSucceeded, corev1.PodFailed}[random.IntN(4)]
+		return p
 	}
+	const most = 9
+	a, err := New(Config{Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("25"), corev1.ResourceMemory: resource.MustParse("25"), "hugepages-2Mi": resource.MustParse("25"),
+	}, MaxPods: most})
+	require.NoError(t, err)
+	var others []*corev1.Pod
+	refused := map[string]int{}
+	for step := range 5000 {
+		for range random.IntN(4) {
+			i := random.IntN(len(others) + 1)
+			switch kind := random.IntN(3); {
+			case i == len(others) || kind == 0 && len(others) < 30:
+				others = slices.Insert(others, i, fresh())
+			case kind == 1:
+				others[i] = fresh()
+			default:
+				others = slices.Delete(others, i, i+1)
+			}
+		}
+		asked := others
+		if random.IntN(10) == 0 {
+			asked = nil
+		}
+		p := fresh()
+		n, used := 0, map[corev1.ResourceName]int64{}
+		for _, o := range asked {
+			if !counts(o, p) {
+				continue
+			}
+			n++
+			for name, q := range o.Spec.Containers[0].Resources.Requests {
+				used[name] += amount(name, q)
+			}
+		}
+		want := podspec.Admitted()
+		if n >= most {
+			want = outOf(corev1.ResourcePods, 1, int64(n), most)
+		}
+		for _, name := range names {
+			requested, capacity := amount(name, p.Spec.Containers[0].Resources.Requests[name]), amount(name, resource.MustParse("25"))
+			if want.OK && requested > 0 && requested > capacity-used[name] {
+				want = outOf(name, requested, used[name], capacity)
+			}
+		}
+		require.Equal(t, want, a.Admit(p, asked), "step %d", step)
+		refused[want.Reason]++
+	}
+	assert.Len(t, refused, 5, "every answer has to be among them: %v", refused)
 }
 
-// The cost grows with the pods and no faster.
+// One more pod costs next to nothing, however many there are.
 func BenchmarkAdmit(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint("pods=", n), func(b *testing.B) {
