@@ -51,10 +51,11 @@ type Config struct {
 
 	// StartsAtOnce is how many pods may be in the middle of their start at a
 	// time, to begin with; from then on the number follows the throughput, up
-	// to MaxStartsAtOnce. [2 a CPU, but 4 at least; 16 times StartsAtOnce]
+	// to MaxStartsAtOnce. [5 for 2 CPUs, but 4 at least; 16 times StartsAtOnce]
 	StartsAtOnce, MaxStartsAtOnce int
-	// StartPatience is how long a start counts; one that takes longer hangs and
-	// holds up no other. [10 s]
+	// StartPatience is how long a start may hold up others at most; one that takes
+	// four times as long as they do, or 2 s before there is any to compare with,
+	// counts as hanging sooner. [10 s]
 	StartPatience time.Duration
 
 	// Pulls bounds image pulls.
@@ -86,7 +87,7 @@ func (cfg *Config) fill() error {
 		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.StartsAtOnce, cfg.MaxStartsAtOnce))
 	}
 	if cfg.StartsAtOnce == 0 {
-		cfg.StartsAtOnce = max(4, 2*goruntime.NumCPU())
+		cfg.StartsAtOnce = max(4, 5*goruntime.NumCPU()/2)
 	}
 	if cfg.MaxStartsAtOnce == 0 {
 		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce

@@ -13,17 +13,31 @@ import (
 // once, so that the oldest is finished first. How many there are follows the
 // throughput that was measured, see tuner.
 //
-// A slot that is held for longer than patience is lent to the next in the
-// queue, so that calls that hang hold up nobody else.
+// A slot that is held for much longer than starts take is lent to the next in
+// the queue, so that calls that hang hold up nobody else.
 type limiter struct {
-	patience time.Duration
+	patience time.Duration // the longest that a slot is not lent
 
 	mu      sync.Mutex // guards the rest
 	tuner   tuner
+	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
 	inUse   int
 	waiting queue
 	tickets uint64
 }
+
+const (
+	// unknownPatience is for when no start has ended yet: little enough for pods
+	// behind ones that hang, and most starts end within it.
+	unknownPatience = 2 * time.Second
+	// leastPatience keeps machines on which starts take milliseconds from lending
+	// at the first hiccup.
+	leastPatience = time.Second
+	// muchLonger is by how much a start that hangs takes longer than others.
+	muchLonger = 4
+	// forgetting is the part that the last start has in what is typical.
+	forgetting = 4
+)
 
 func newLimiter(initial, most int, patience time.Duration) *limiter {
 	return &limiter{patience: patience, tuner: newTuner(initial, most)}
@@ -84,9 +98,27 @@ func (l *limiter) serve() {
 		w, _ := heap.Pop(&l.waiting).(*waiter)
 		l.inUse++
 		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
-		given.timer = time.AfterFunc(l.patience, func() { l.lend(given) })
+		given.timer = time.AfterFunc(l.lendAfter(), func() { l.lend(given) })
 		w.ready <- given
 	}
+}
+
+// lendAfter is how long a slot is held before it counts as hanging. l.mu is held.
+func (l *limiter) lendAfter() time.Duration {
+	if l.typical == 0 {
+		return min(unknownPatience, l.patience)
+	}
+	return min(max(muchLonger*l.typical, leastPatience), l.patience)
+}
+
+// ended takes up how long a start took, one whose slot was lent meanwhile too.
+// l.mu is held.
+func (l *limiter) ended(took time.Duration) {
+	if l.typical == 0 {
+		l.typical = took
+		return
+	}
+	l.typical += (took - l.typical) / forgetting
 }
 
 // lend counts a slot that was held for too long as free.
@@ -102,7 +134,7 @@ func (l *limiter) lend(held *lease) {
 	l.serve()
 }
 
-// release gives the slot back, at most once. started says that what it was held
+// release gives the slot back. It is to be called once. started says that what it was held
 // for was done in full: such slots are what throughput is measured by.
 func (s slot) release(started bool) {
 	if s.lease == nil {
@@ -110,13 +142,17 @@ func (s slot) release(started bool) {
 	}
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
+	took := time.Since(s.lease.began)
+	if started {
+		s.l.ended(took)
+	}
 	if s.lease.over {
 		return
 	}
 	s.lease.over = true
 	s.lease.timer.Stop()
 	if started {
-		s.l.tuner.done(time.Since(s.lease.began), s.lease.epoch, len(s.l.waiting) > 0)
+		s.l.tuner.done(took, s.lease.epoch, len(s.l.waiting) > 0)
 	}
 	s.l.inUse--
 	s.l.serve()

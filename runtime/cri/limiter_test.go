@@ -70,21 +70,44 @@ func TestATicketKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// PL-8 for starts: a call that hangs holds up nobody else.
+// PL-8 for starts: a call that hangs holds up nobody else, for not much longer than
+// starts take.
 func TestASlotThatHangsIsLent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(1, 1, 10*time.Second)
-		hung, err := l.acquire(t.Context(), 0)
-		require.NoError(t, err)
-		began := time.Now()
-		next, err := l.acquire(t.Context(), 0)
-		require.NoError(t, err)
-		assert.Equal(t, 10*time.Second, time.Since(began))
-		hung.release(true) // late: counts for nothing
-		assert.Equal(t, 1, l.inUse)
-		next.release(true)
-		assert.Zero(t, l.inUse)
-	})
+	for name, tc := range map[string]struct {
+		before   []time.Duration // how long starts took that ended
+		patience time.Duration
+		want     time.Duration
+	}{
+		"nothing is known":               {nil, 10 * time.Second, 2 * time.Second},
+		"nothing is known, less allowed": {nil, time.Second, time.Second},
+		"quick starts":                   {[]time.Duration{10 * time.Millisecond}, 10 * time.Second, time.Second},
+		"starts take half a second":      {[]time.Duration{time.Second / 2, time.Second / 2}, 10 * time.Second, 2 * time.Second},
+		"slow starts":                    {[]time.Duration{9 * time.Second}, 10 * time.Second, 10 * time.Second},
+		"starts become slow":             {[]time.Duration{time.Second, 2 * time.Second}, 10 * time.Second, 5 * time.Second},
+		"one is slow by chance":          {[]time.Duration{time.Second, 2 * time.Second, time.Second}, 10 * time.Second, 4750 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(1, 1, tc.patience)
+				for _, took := range tc.before {
+					s, err := l.acquire(t.Context(), 0)
+					require.NoError(t, err)
+					time.Sleep(took) // lent meanwhile, or not: it tells how long starts take
+					s.release(true)
+				}
+				hung, err := l.acquire(t.Context(), 0)
+				require.NoError(t, err)
+				began := time.Now()
+				next, err := l.acquire(t.Context(), 0)
+				require.NoError(t, err)
+				assert.Equal(t, tc.want, time.Since(began))
+				hung.release(true) // late: the slot is another's
+				assert.Equal(t, 1, l.inUse)
+				next.release(true)
+				assert.Zero(t, l.inUse)
+			})
+		})
+	}
 }
 
 func TestAcquireEndsWithItsContext(t *testing.T) {
@@ -158,13 +181,13 @@ func TestSlowStartsAreDoubled(t *testing.T) {
 			wg.Go(func() {
 				s, err := l.acquire(t.Context(), 0)
 				assert.NoError(t, err)
-				time.Sleep(2 * time.Second)
+				time.Sleep(1500 * time.Millisecond)
 				s.release(true)
 			})
 		}
 		wg.Wait()
 		// 4, 8, 16, 32: four rounds, and not the fifteen of four at a time.
-		assert.Equal(t, 8*time.Second, time.Since(began))
+		assert.Equal(t, 6*time.Second, time.Since(began))
 	})
 }
 
