@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,11 +41,40 @@ func critestImages(self string) []embedded.Image {
 func pause(self string) []string { return []string{self, "-pause"} }
 
 // shims makes the folder of programs that an image would have had and this
-// machine has otherwise: top, which must do without a terminal.
-func shims(root, self string) (string, error) {
-	bin := filepath.Join(root, "bin")
+// machine has otherwise: top, which must do without a terminal, and this program,
+// which containers of all users can run wherever it was built. It returns the
+// folder, and the program's path in it.
+func shims(root, self string) (bin, program string, err error) {
+	bin = filepath.Join(root, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return "", fmt.Errorf("make shims: %w", err)
+		return "", "", fmt.Errorf("make shims: %w", err)
 	}
-	return bin, os.WriteFile(filepath.Join(bin, "top"), fmt.Appendf(nil, "#!/bin/sh\nexec '%s' -pause\n", strings.ReplaceAll(self, "'", `'\''`)), 0o755)
+	program = filepath.Join(bin, "embeddedcri")
+	if err := place(program, self); err != nil {
+		return "", "", fmt.Errorf("make shims: %w", err)
+	}
+	top := fmt.Appendf(nil, "#!/bin/sh\nexec '%s' -pause\n", strings.ReplaceAll(program, "'", `'\''`))
+	return bin, program, os.WriteFile(filepath.Join(bin, "top"), top, 0o755)
+}
+
+// place puts the program self at path: the same file, or a copy where it is on
+// another file system.
+func place(path, self string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if st, err := os.Stat(self); err == nil && st.Mode()&0o111 == 0o111 && os.Link(self, path) == nil {
+		return nil
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // only read
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
 }

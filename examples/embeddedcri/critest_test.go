@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -207,6 +208,9 @@ func TestCritest(t *testing.T) {
 			}, 10*time.Second, 10*time.Millisecond)
 		},
 	}
+	maps.Copy(both, imageVolumeCases())
+	maps.Copy(host, securityCases())
+	maps.Copy(host, mountCases())
 	for _, executor := range []string{"host", "simulated"} {
 		t.Run(executor, func(t *testing.T) {
 			rs, is := serve(t, t.TempDir(), executor)
@@ -269,7 +273,9 @@ func (c critest) pod(config *v1.PodSandboxConfig) (string, *v1.PodSandboxConfig)
 		config = &v1.PodSandboxConfig{}
 	}
 	config.Metadata = &v1.PodSandboxMetadata{Name: c.Name(), Namespace: "critest", Uid: c.Name(), Attempt: 2}
-	config.Linux = &v1.LinuxPodSandboxConfig{}
+	if config.GetLinux() == nil {
+		config.Linux = &v1.LinuxPodSandboxConfig{}
+	}
 	resp, err := c.rs.RunPodSandbox(c.Context(), &v1.RunPodSandboxRequest{Config: config})
 	require.NoError(c, err)
 	c.Cleanup(func() {

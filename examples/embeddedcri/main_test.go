@@ -60,6 +60,7 @@ func TestServesTheCRI(t *testing.T) {
 
 // serve runs the program with its socket in dir.
 func serve(t *testing.T, dir, executor string) (v1.RuntimeServiceClient, v1.ImageServiceClient) {
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o711)) // containers may run as others
 	socket := filepath.Join(dir, "cri.sock")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -85,12 +86,23 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestTheHostsTopIsNotUsed(t *testing.T) {
-	bin, err := shims(t.TempDir(), "/bin/it's me")
-	require.NoError(t, err)
-	st, err := os.Stat(filepath.Join(bin, "top"))
-	require.NoError(t, err)
-	assert.NotZero(t, st.Mode()&0o111)
-	text, err := os.ReadFile(filepath.Join(bin, "top"))
-	require.NoError(t, err)
-	assert.Contains(t, string(text), `exec '/bin/it'\''s me' -pause`)
+	root := filepath.Join(t.TempDir(), "it's mine")
+	self := filepath.Join(t.TempDir(), "built")
+	require.NoError(t, os.WriteFile(self, []byte("a program"), 0o700))
+	for range 2 { // the second time after a crash
+		bin, program, err := shims(root, self)
+		require.NoError(t, err)
+		st, err := os.Stat(filepath.Join(bin, "top"))
+		require.NoError(t, err)
+		assert.NotZero(t, st.Mode()&0o111)
+		text, err := os.ReadFile(filepath.Join(bin, "top"))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), `it'\''s mine/bin/embeddedcri' -pause`)
+		st, err = os.Stat(program)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o755), st.Mode().Perm(), "every user can run it")
+		text, err = os.ReadFile(program)
+		require.NoError(t, err)
+		assert.Equal(t, "a program", string(text))
+	}
 }

@@ -77,14 +77,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 // configure chooses the executor and the images.
 func configure(o options) (embedded.Config, error) {
+	var cfg embedded.Config
 	self, err := os.Executable()
 	if err != nil {
-		return embedded.Config{}, err
+		return cfg, err
 	}
-	cfg := embedded.Config{Images: critestImages(self), Unknown: &embedded.Image{Entrypoint: pause(self)}, SameImage: path.Base, HostPorts: true}
 	switch o.executor {
 	case "simulated":
-		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{})
+		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{LogsAtStart: true})
 	case "host":
 		root := o.root
 		if root == "" {
@@ -95,8 +95,8 @@ func configure(o options) (embedded.Config, error) {
 				return cfg, err
 			}
 		}
-		bin, err := shims(root, self)
-		if err != nil {
+		var bin string
+		if bin, self, err = shims(root, self); err != nil {
 			return cfg, err
 		}
 		cfg.ImageDir = root
@@ -106,6 +106,8 @@ func configure(o options) (embedded.Config, error) {
 	default:
 		return cfg, fmt.Errorf("-executor %q: want host or simulated", o.executor)
 	}
+	cfg.Images, cfg.Unknown = critestImages(self), &embedded.Image{Entrypoint: pause(self)}
+	cfg.SameImage, cfg.HostPorts = path.Base, true
 	return cfg, nil
 }
 

@@ -3,7 +3,6 @@ package embedded
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -24,6 +23,7 @@ type container struct {
 	proc              Process
 	console           *console
 	resources         *v1.LinuxContainerResources
+	mounts            []*v1.Mount // as they are shown
 
 	ready      bool // made: it can be started and is shown in lists
 	removing   bool
@@ -97,6 +97,7 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 		sandbox:   s,
 		name:      fmt.Sprintf("%s_%s_%d", m.GetName(), s.name, m.GetAttempt()),
 		resources: cfg.GetLinux().GetResources(),
+		mounts:    r.images.shown(cfg.GetMounts()),
 		done:      make(chan struct{}),
 	}
 	if err := r.reserve("container", c.name, c.ID); err != nil {
@@ -109,23 +110,6 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 	})
 	s.containers = append(s.containers, c)
 	return c, nil
-}
-
-func checkContainer(cfg *v1.ContainerConfig) error {
-	sc := cfg.GetLinux().GetSecurityContext()
-	switch {
-	case cfg.GetMetadata().GetName() == "":
-		return status.Error(codes.InvalidArgument, "create container: config.metadata.name is empty")
-	case cfg.GetImage().GetImage() == "":
-		return status.Error(codes.InvalidArgument, "create container: config.image is empty")
-	case cfg.GetLogPath() != "" && !filepath.IsLocal(cfg.GetLogPath()):
-		return status.Errorf(codes.InvalidArgument, "create container: log_path %q leaves the log directory", cfg.GetLogPath())
-	case sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "":
-		return status.Error(codes.InvalidArgument, "create container: run_as_group without run_as_user or run_as_username")
-	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
-		return status.Error(codes.InvalidArgument, "create container: both run_as_user and run_as_username")
-	}
-	return nil
 }
 
 // forget takes c out of the books. The caller holds mu.

@@ -24,7 +24,7 @@ type Container struct {
 // goroutine, for different containers at the same time; for one container
 // Create, Start and Remove are called in this order, each at most once.
 //
-// An Executor may have more powers, found by assertion: Addresser.
+// An Executor may have more powers, found by assertion: Addresser, Featured, Dialer.
 type Executor interface {
 	// Create checks that the container can be started here and prepares for
 	// it. An error refuses the container; a gRPC status keeps its code.
@@ -58,6 +58,13 @@ type Process interface {
 type Addresser interface {
 	// Addresses returns the addresses of a new pod, primary first.
 	Addresses(pod *v1.PodSandboxConfig) []string
+}
+
+// Featured is an Executor that can do some of what clients ask Status for. Without
+// it all of that is told to be missing.
+type Featured interface {
+	// Features is what each runtime handler can do. It is called for each answer.
+	Features() *v1.RuntimeHandlerFeatures
 }
 
 // Updater is a Process whose resources can be changed while it runs.

@@ -79,18 +79,25 @@ func isMessageFile(c *Container, m *v1.Mount) bool {
 }
 
 // checkMounts refuses what cannot be mounted here, each mount by name.
-// isolated says whether the container gets a mount namespace.
+// isolated says whether the container gets a mount namespace. What can never be
+// mounted, an image, gives Unimplemented, by which clients know it.
 func checkMounts(c *Container, isolated bool) error {
 	var errs []error
+	code := codes.FailedPrecondition
 	for _, m := range c.Config.GetMounts() {
 		at := m.GetContainerPath()
 		switch {
 		case !filepath.IsAbs(at):
 			errs = append(errs, fmt.Errorf("mount %q: the container path is not absolute", at))
-		case m.GetImage() != nil && m.GetImage().GetImage() != "":
+		case m.GetImage().GetImage() != "":
+			code = codes.Unimplemented
 			errs = append(errs, fmt.Errorf("mount %q: images are records here and have no files to mount", at))
-		case m.GetPropagation() == v1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
-			errs = append(errs, fmt.Errorf("mount %q: bidirectional propagation is not supported for host processes", at))
+		case m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE):
+			errs = append(errs, fmt.Errorf("mount %q: read-only with all below it must be read-only itself, and private", at))
+		case !isolated && m.GetRecursiveReadOnly():
+			errs = append(errs, fmt.Errorf("mount %q: read-only with all below it needs root", at))
+		case !isolated && m.GetPropagation() == v1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+			errs = append(errs, fmt.Errorf("mount %q: bidirectional propagation needs root", at))
 		case !isolated && agentFile(c, m):
 		case !isolated && filepath.Clean(at) != filepath.Clean(m.GetHostPath()):
 			errs = append(errs, fmt.Errorf("mount %q: host processes of an ordinary user see the host's files; "+
@@ -102,7 +109,7 @@ func checkMounts(c *Container, isolated bool) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return status.Error(codes.FailedPrecondition, err.Error())
+		return status.Error(code, err.Error())
 	}
 	return nil
 }

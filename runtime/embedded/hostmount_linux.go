@@ -59,7 +59,16 @@ func isolate(p *hostProcess) (*namespace, error) {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
 		return nil, fmt.Errorf("make a mount namespace: %w", err)
 	}
-	// Mounts of the host still come in, ours do not get out.
+	mounts, err := p.mounts()
+	if err != nil {
+		return nil, err
+	}
+	b := &binder{scratch: p.scratch, ours: map[string]bool{}, peers: map[*v1.Mount]int{}}
+	defer b.drop()
+	if err := b.keep(mounts); err != nil {
+		return nil, err
+	}
+	// Mounts of the host still come in; ours do not get out, but for those kept.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return nil, fmt.Errorf("part from the host's mounts: %w", err)
 	}
@@ -68,11 +77,6 @@ func isolate(p *hostProcess) (*namespace, error) {
 			return nil, fmt.Errorf("set host name: %w", err)
 		}
 	}
-	mounts, err := p.mounts()
-	if err != nil {
-		return nil, err
-	}
-	b := &binder{scratch: p.scratch, ours: map[string]bool{}}
 	if err := b.begin(mounts); err != nil {
 		return nil, err
 	}
@@ -122,6 +126,8 @@ type binder struct {
 	root    string // "" as long as the host's root serves
 	held    int
 	ours    map[string]bool // folders that can be written to without anybody else seeing it
+	// peers are file descriptors of sources that stay joined with the host.
+	peers map[*v1.Mount]int
 }
 
 // begin replaces the root folder if any of the mounts needs a place in it.
@@ -169,8 +175,19 @@ func (b *binder) bind(m *v1.Mount) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if peer, ok := b.peers[m]; ok {
+		err = unix.MoveMount(peer, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	} else {
+		err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+	if err != nil {
 		return fmt.Errorf("bind %s: %w", source, err)
+	}
+	if m.GetRecursiveReadOnly() {
+		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, attr); err != nil {
+			return fmt.Errorf("make read-only with all below it: %w", err)
+		}
 	}
 	flags := options(m)
 	if flags != 0 {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -222,6 +223,28 @@ func (st *imageStore) find(name string) (*Image, bool) {
 		return s.image, true
 	}
 	return nil, false
+}
+
+// shown are mounts as a status shows them: those of images with the image's ID.
+func (st *imageStore) shown(mounts []*v1.Mount) []*v1.Mount {
+	var out []*v1.Mount // nil as long as they are the same
+	for i, m := range mounts {
+		image, ok := st.find(m.GetImage().GetImage())
+		if !ok {
+			continue
+		}
+		if out == nil {
+			out = slices.Clone(mounts)
+		}
+		if copied, ok := proto.Clone(m).(*v1.Mount); ok {
+			copied.Image.ImageRef = image.ID
+			out[i] = copied
+		}
+	}
+	if out == nil {
+		return mounts
+	}
+	return out
 }
 
 // pull brings an image to the node as its record says.

@@ -151,6 +151,10 @@ func (r *Runtime) Version(context.Context, *v1.VersionRequest) (*v1.VersionRespo
 
 // Status implements the CRI: both required conditions are true until Close.
 func (r *Runtime) Status(_ context.Context, req *v1.StatusRequest) (*v1.StatusResponse, error) {
+	features := &v1.RuntimeHandlerFeatures{}
+	if f, ok := r.cfg.Executor.(Featured); ok {
+		features = f.Features()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -164,7 +168,7 @@ func (r *Runtime) Status(_ context.Context, req *v1.StatusRequest) (*v1.StatusRe
 		Features: &v1.RuntimeFeatures{},
 	}
 	for _, h := range append([]string{""}, r.cfg.Handlers...) {
-		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &v1.RuntimeHandler{Name: h, Features: &v1.RuntimeHandlerFeatures{}})
+		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &v1.RuntimeHandler{Name: h, Features: features})
 	}
 	if req.GetVerbose() {
 		resp.Info = info(map[string]any{

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -21,6 +22,10 @@ const messagePath = "io.kubernetes.container.terminationMessagePath"
 type SimulatedConfig struct {
 	// Script is what containers do whose image and annotations say nothing.
 	Script Script
+	// LogsAtStart makes each container's log file when it starts, as runtimes of
+	// real containers do, rather than at its first output. Whoever follows the log
+	// of a silent container needs it.
+	LogsAtStart bool
 }
 
 // Simulated plays containers from scripts. What a container does comes from, the
@@ -28,14 +33,18 @@ type SimulatedConfig struct {
 // where it is a simple one, annotations of the pod, annotations of the container.
 //
 // It uses package time alone and has no goroutine for a container at rest. The
-// only files it touches are the log of a container that prints, and the mounted
-// file of one that leaves a termination message.
+// only files it touches are the log of a container that prints, or of each if
+// SimulatedConfig says so, and the mounted file of one that leaves a termination
+// message.
 type Simulated struct {
-	script Script
+	script      Script
+	logsAtStart bool
 }
 
 // NewSimulated returns an executor that plays containers.
-func NewSimulated(cfg SimulatedConfig) *Simulated { return &Simulated{script: cfg.Script} }
+func NewSimulated(cfg SimulatedConfig) *Simulated {
+	return &Simulated{script: cfg.Script, logsAtStart: cfg.LogsAtStart}
+}
 
 // script works out what c does.
 func (s *Simulated) scriptOf(c *Container) (Script, error) {
@@ -105,6 +114,12 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 	}
 	if script.StartError != "" {
 		return nil, errors.New(script.StartError)
+	}
+	if o, ok := sio.Stdout.(output); ok && s.logsAtStart {
+		if err := o.c.touch(); err != nil {
+			return nil, fmt.Errorf("open log: %w", err)
+		}
+		o.rest()
 	}
 	p := &simProcess{c: c, script: script, io: sio, exited: exited, start: time.Now()}
 	p.limit = uint64(max(0, c.Config.GetLinux().GetResources().GetMemoryLimitInBytes()))

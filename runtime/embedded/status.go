@@ -60,7 +60,7 @@ func (c *container) status() *v1.ContainerStatus {
 		StartedAt: c.started, FinishedAt: c.finished,
 		Image: c.item.GetImage(), ImageRef: c.item.GetImageRef(), ImageId: c.item.GetImageId(),
 		Labels: c.item.GetLabels(), Annotations: c.item.GetAnnotations(),
-		Mounts: c.Config.GetMounts(), LogPath: c.logPath(), User: c.user(), StopSignal: c.stopSignal(),
+		Mounts: c.mounts, LogPath: c.logPath(), User: c.user(), StopSignal: c.stopSignal(),
 	}
 	if c.resources != nil {
 		st.Resources = &v1.ContainerResources{Linux: c.resources}
