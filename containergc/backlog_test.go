@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -70,6 +71,77 @@ func TestNobodyWaitsForTheBacklog(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 		assert.Zero(t, n.twice)
+	})
+}
+
+// kept remembers one view of each listing without keeping it.
+type kept struct {
+	*node
+
+	views []weak.Pointer[runtime.Container]
+}
+
+func (k *kept) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	pods, err := k.node.Pods(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(pods) > 0 && len(pods[0].Containers) > 0 {
+		k.views = append(k.views, weak.Make(&pods[0].Containers[0]))
+	}
+	return pods, err
+}
+
+func (k *kept) alive() (n int) {
+	goruntime.GC()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, v := range k.views {
+		if v.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// CG-1, RT-18: when thousands of pods end at once, each removes what is its own
+// while the collector comes to it at its pace. What went without it is neither
+// asked for again one by one nor kept in memory for the minutes that would take.
+func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kept{node: crowded(20_000)}
+		k.fail["c1"] = errors.New("boom")
+		var ended []containergc.Result
+		c := collector(t, containergc.Config{Containers: k, Standing: standings{}.of, Hooks: containergc.Hooks{
+			Collected: func(r containergc.Result, _ error) { ended = append(ended, r) },
+		}})
+		go func() { _ = c.Run(t.Context()) }()
+		c.Poke()
+		time.Sleep(25 * time.Second)
+		assert.Equal(t, 1, k.alive(), "the last look alone")
+
+		k.mu.Lock()
+		for i := range 20_000 {
+			k.gone[fmt.Sprint("c", i)] = true
+		}
+		k.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Zero(t, k.alive())
+		assert.LessOrEqual(t, k.twice, 500, "what a look still showed")
+		require.Len(t, ended, 1, "it is done")
+	})
+}
+
+// What is slower than what was seen gets stale comes to its end all the same.
+func TestSlowPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := crowded(10)
+		began := time.Now()
+		_, err := collector(t, containergc.Config{Containers: n, Standing: standings{}.of, Pace: time.Minute}).Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1, n.left())
+		assert.Equal(t, 8*time.Minute, time.Since(began), "nine removals")
+		assert.LessOrEqual(t, n.listed(), 9, "one for each")
 	})
 }
 

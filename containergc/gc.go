@@ -69,8 +69,14 @@ type Collector struct {
 	short atomic.Int32 // calls of Reclaim that wait for their turn
 }
 
-// slice is how long a collection goes on when there is something newer to do.
-const slice = 500 * time.Millisecond
+const (
+	// slice is how long a collection goes on when there is something newer to do.
+	slice = 500 * time.Millisecond
+	// stale is how long it goes on with what it saw. Thousands of removals take
+	// minutes, and meanwhile pods remove what is theirs: what was seen of them would
+	// be kept for nothing, and the rest would wait for removals of what is gone.
+	stale = 10 * time.Second
+)
 
 // New returns a Collector. It touches neither the runtime nor the disk.
 func New(cfg Config) (*Collector, error) {
@@ -148,8 +154,9 @@ const (
 	urgent             // without a pause
 )
 
-// Collect looks once and removes what the policy says, at its pace. It ends early
-// when Reclaim is called, which then does the rest.
+// Collect removes what the policy says, at its pace. It looks again now and then,
+// if that takes long. It ends early when Reclaim is called, which then does the
+// rest.
 func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	result, _, err := c.collect(ctx, whole)
 	return result, err
@@ -173,7 +180,8 @@ func (c *Collector) Explain(ctx context.Context) ([]Removal, error) {
 	return Plan(pods, c.cfg.Standing, c.cfg.Policy, false, time.Now()), nil
 }
 
-// collect is one look. again says that it gave way to a Poke, and has not done all.
+// collect is one collection. again says that it gave way to a Poke, and has not
+// done all.
 func (c *Collector) collect(ctx context.Context, m mode) (result Result, again bool, err error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -182,12 +190,9 @@ func (c *Collector) collect(ctx context.Context, m mode) (result Result, again b
 	}
 	defer func() { <-c.turn }()
 	began := time.Now()
-	pods, err := c.cfg.Containers.Pods(ctx)
-	if err != nil {
-		err = fmt.Errorf("list pods: %w", err)
-	} else {
-		again, err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, m == urgent, began), m, &result)
-		err = errors.Join(err, c.cleanLogs(pods, m == urgent, &result))
+	r := round{mode: m, began: began, tried: make(map[string]bool), result: &result}
+	for r.next = look; r.next == look; {
+		err = errors.Join(err, c.lookOnce(ctx, &r))
 	}
 	result.Took = time.Since(began)
 	if n := result.Containers + result.Sandboxes + result.LogFolders + result.Links; n > 0 {
@@ -197,59 +202,108 @@ func (c *Collector) collect(ctx context.Context, m mode) (result Result, again b
 	if c.cfg.Hooks.Collected != nil {
 		c.cfg.Hooks.Collected(result, err)
 	}
-	return result, again, err
+	return result, r.next == yield, err
 }
 
-func (c *Collector) carryOut(ctx context.Context, plan []Removal, m mode, result *Result) (again bool, err error) {
+// round is a collection under way, from one look to the next.
+type round struct {
+	mode   mode
+	began  time.Time
+	next   next
+	result *Result
+	// tried are the ids of what was removed or would not go, and of the sandboxes of
+	// containers that would not: what was seen later may have them still.
+	tried map[string]bool
+}
+
+// next is what follows when a plan was carried out as far as it was.
+type next uint8
+
+const (
+	end   next = iota // all is done, or others do the rest
+	look              // what was seen is stale
+	yield             // a Poke came: the rest comes with what is new
+)
+
+// lookOnce looks, plans and carries out. What was seen is let go when it returns.
+func (c *Collector) lookOnce(ctx context.Context, r *round) error {
+	pods, err := c.cfg.Containers.Pods(ctx)
+	if err != nil {
+		r.next = end
+		return fmt.Errorf("list pods: %w", err)
+	}
+	urgently := r.mode == urgent
+	r.next, err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, urgently, time.Now()), r)
+	if r.next == look {
+		return err
+	}
+	return errors.Join(err, c.cleanLogs(pods, urgently, r.result))
+}
+
+func (c *Collector) carryOut(ctx context.Context, plan []Removal, r *round) (next, error) {
 	var errs []error
-	stays := make(map[string]bool) // sandboxes of containers that would not go
-	began := time.Now()
-	for i, r := range plan {
-		if i > 0 && m != urgent {
+	seen, removals := time.Now(), 0
+	for _, x := range plan {
+		if r.tried[x.id()] {
+			continue
+		}
+		if removals > 0 && time.Since(seen) >= stale {
+			return look, errors.Join(errs...)
+		}
+		if len(r.tried) > 0 && r.mode != urgent {
 			if err := pause(ctx, c.cfg.Pace); err != nil {
-				return false, errors.Join(append(errs, err)...)
+				return end, errors.Join(append(errs, err)...)
 			}
-			if stop, again := c.giveWay(m, began); stop {
-				return again, errors.Join(errs...)
+			if stop, next := c.giveWay(r.mode, r.began); stop {
+				return next, errors.Join(errs...)
 			}
 		}
 		if ctx.Err() != nil {
-			return false, errors.Join(append(errs, context.Cause(ctx))...)
+			return end, errors.Join(append(errs, context.Cause(ctx))...)
 		}
-		if r.Sandbox != nil && stays[r.Sandbox.ID] {
-			continue
-		}
-		err := c.remove(ctx, r)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-			if r.Container != nil {
-				stays[r.Container.SandboxID] = true
-			}
-		case r.Container != nil:
-			result.Containers++
-		default:
-			result.Sandboxes++
-		}
+		err := c.remove(ctx, x)
+		r.note(x, err)
+		errs, removals = append(errs, err), removals+1
 	}
-	return false, errors.Join(errs...)
+	return end, errors.Join(errs...)
+}
+
+func (r *Removal) id() string {
+	if r.Container != nil {
+		return r.Container.ID
+	}
+	return r.Sandbox.ID
+}
+
+// note keeps count.
+func (r *round) note(x Removal, err error) {
+	r.tried[x.id()] = true
+	switch {
+	case err != nil && x.Container != nil:
+		r.tried[x.Container.SandboxID] = true // it would take the container with it
+	case err != nil:
+	case x.Container != nil:
+		r.result.Containers++
+	default:
+		r.result.Sandboxes++
+	}
 }
 
 // giveWay says whether a collection that began then is to end before its plan
 // does: tens of thousands of removals take minutes, and whoever is short of disk
 // does the rest at once. For a Poke it is made again, with what is new in it.
-func (c *Collector) giveWay(m mode, began time.Time) (stop, again bool) {
+func (c *Collector) giveWay(m mode, began time.Time) (stop bool, then next) {
 	if c.short.Load() > 0 {
-		return true, false
+		return true, end
 	}
 	if m != paced || time.Since(began) < slice {
-		return false, false
+		return false, end
 	}
 	select {
 	case <-c.poke:
-		return true, true
+		return true, yield
 	default:
-		return false, false
+		return false, end
 	}
 }
 
