@@ -139,6 +139,7 @@ func (c *contest) pod(name, image, script string) *corev1.Pod {
 	p.Spec.HostNetwork, p.Spec.RestartPolicy = true, corev1.RestartPolicyNever
 	p.Spec.Containers = []corev1.Container{{
 		Name: "main", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sh", "-c", script},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // so that a failure says why
 	}}
 	return p
 }

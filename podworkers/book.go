@@ -119,7 +119,11 @@ func standIn(seen *runtime.Pod) *corev1.Pod {
 // add begins a life and lets a static pod join the line of its name.
 func (b *book) add(pod *corev1.Pod) *life {
 	l := &life{uid: pod.UID, name: podspec.FullName(pod), pod: pod, static: podspec.IsStatic(pod)}
-	l.since = b.graves[l.uid]
+	if died, dead := b.graves[l.uid]; dead {
+		// On a coarse clock a look may have had the very time at which what it saw
+		// of the former life was removed.
+		l.since = died.Add(time.Nanosecond)
+	}
 	b.lives[l.uid] = l
 	if !l.static {
 		return l

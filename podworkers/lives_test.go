@@ -91,7 +91,7 @@ func TestUIDComesBack(t *testing.T) {
 		w.Update(create(pod("a", version("2"))))
 		synctest.Wait()
 		assert.Equal(t, []string{"1m0s sync a v2"}, f.take())
-		assert.Equal(t, time.Minute, f.since["a"][0].Sub(f.began), "what is left of its former life is no view of it") // PW-14
+		assert.Greater(t, f.since["a"][0].Sub(f.began), time.Minute, "what is left of its former life is no view of it") // PW-14
 
 		// Removed again before it could come back, it does not.
 		w.End("a", podworkers.Kill{Deleted: true})

@@ -222,6 +222,9 @@ func (s *story) ending(before int) runtime.Ending {
 // since is how new the view of a call that begins at that entry has to be. PW-14
 func (s *story) since(before int) time.Time {
 	since := s.grave
+	if !since.IsZero() { // what had the very time of the end was seen before it
+		since = since.Add(time.Nanosecond)
+	}
 	for _, e := range s.log[:before] {
 		if e.kind == "end" && (e.err != nil || e.turn.Phase != Syncing || !e.out.Quiet) {
 			since = e.at
