@@ -47,7 +47,7 @@ func (s *sink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus
 		again := s.heard[pod.UID] && equality.Semantic.DeepEqual(former, st)
 		s.heard[pod.UID] = true
 		s.mu.Unlock()
-		if again && !w.chance.lies() { // a lie may come and go between two sends
+		if again {
 			w.t.Errorf("%s: the same status is told twice of %s", w.trace.String(), label)
 		}
 		faults := goesBack(former, st)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -171,10 +172,13 @@ func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
 		entry: e, pod: e.pod, status: e.status, version: e.version,
 		deletion: e.gone && !e.open, told: e.told[l.n],
 	}
+	if job.told.version < e.anew {
+		job.told.status = nil
+	}
 	wg.Go(func() {
 		began := time.Now()
 		err := l.send(ctx, &job)
-		if h := l.m.cfg.Hooks.Sent; h != nil {
+		if h := l.m.cfg.Hooks.Sent; h != nil && job.called {
 			h(job.pod, time.Since(began), began.Sub(it.since), err)
 		}
 		l.log(&job, l.finish(&job, it, err), err)
@@ -185,10 +189,17 @@ func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
 type send struct {
 	entry    *entry
 	pod      *corev1.Pod
-	status   corev1.PodStatus
+	status   *corev1.PodStatus
 	version  uint64
-	told     uint64 // version that the sink has heard of
+	told     told // by the sink's lane, before and then after
 	deletion bool
+	called   bool // the sink was, so that it may have heard
+}
+
+// heard reports whether the sink was last told the same: the status changed and
+// changed back meanwhile. Of two versions that follow one another it did not.
+func (s *send) heard(version uint64) bool {
+	return s.told.status != nil && s.told.version+1 < version && equality.Semantic.DeepEqual(s.told.status, s.status)
 }
 
 // send makes the call or, for a pod that is gone, those that are left of two:
@@ -201,25 +212,38 @@ func (l *lane) send(ctx context.Context, job *send) (err error) {
 			err = &panicError{value: p, stack: debug.Stack()}
 		}
 	}()
-	if !job.deletion {
-		if err := l.sink.SetStatus(ctx, job.pod, job.status); err != nil {
+	last := job.version
+	if job.deletion {
+		last-- // the version before the deletion's is the last status
+	}
+	if job.told.version < last {
+		if err := l.tell(ctx, job, last); err != nil {
 			return err
 		}
-		job.told = job.version
+	}
+	if !job.deletion {
 		return nil
 	}
-	if job.told+1 < job.version { // the version before the deletion's is the last status
-		if err := l.sink.SetStatus(ctx, job.pod, job.status); err != nil {
-			return err
-		}
-		job.told = job.version - 1
-	}
+	job.told.status = nil
 	if deleter, ok := l.sink.(Deleter); ok {
+		job.called = true
 		if err := deleter.DeleteStatus(ctx, job.pod); err != nil {
 			return err
 		}
 	}
-	job.told = job.version
+	job.told.version = job.version
+	return nil
+}
+
+// tell sends the status, unless the sink holds the same.
+func (l *lane) tell(ctx context.Context, job *send, version uint64) error {
+	if !job.heard(version) {
+		job.called, job.told.status = true, nil
+		if err := l.sink.SetStatus(ctx, job.pod, *job.status); err != nil {
+			return err
+		}
+	}
+	job.told = told{version, job.status}
 	return nil
 }
 

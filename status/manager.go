@@ -100,14 +100,21 @@ type Manager struct {
 // fields point to is read-only.
 type entry struct {
 	pod      *corev1.Pod
-	status   corev1.PodStatus
+	status   *corev1.PodStatus
 	version  uint64   // rises with each change that sinks must hear of
+	anew     uint64   // the version that is told whatever sinks heard before
 	restored bool     // by a former process, not told by this one
 	open     bool     // reports came, and none yet that the pod is finished
 	gone     bool     // Forget was called
 	deleting int      // lanes that have yet to tell the deletion
-	told     []uint64 // by lane: the version that its sink has heard of
+	told     []told   // by lane: what its sink has heard
 	from     *settled // what the status was made from again; nil if that is not known
+}
+
+// told is what a sink has heard of a pod.
+type told struct {
+	version uint64
+	status  *corev1.PodStatus // nil when that is not known: a send that failed may have come through
 }
 
 // New returns a Manager. It tells all faults of cfg at once.
@@ -125,9 +132,9 @@ func New(cfg Config) (*Manager, error) {
 // newEntry returns an entry whose first version, if it is 1, was told by a
 // former process.
 func (m *Manager) newEntry(version uint64) *entry {
-	e := &entry{version: version, restored: version > 0, told: make([]uint64, len(m.lanes))}
+	e := &entry{version: version, restored: version > 0, told: make([]told, len(m.lanes))}
 	for i := range e.told {
-		e.told[i] = version
+		e.told[i].version = version
 	}
 	return e
 }
@@ -177,7 +184,7 @@ func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(form
 		e := m.entries[pod.UID]
 		former, version := pod.Status, uint64(0)
 		if e != nil && (!e.gone || e.open) {
-			former, version = e.status, e.version
+			former, version = *e.status, e.version
 		} else if e != nil {
 			version = e.version // it was forgotten and lives again
 		}
@@ -214,15 +221,16 @@ func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open
 	news := !same || e.restored
 	e.pod, e.open = pod, open
 	if !same {
-		e.status = st
-	}
-	if reborn {
-		e.gone, e.deleting = false, 0
+		keep := st // on the heap only then
+		e.status = &keep
 	}
 	e.restored = false
 	if news {
 		e.version++
 		m.enqueue(pod.UID)
+	}
+	if reborn {
+		e.gone, e.deleting, e.anew = false, 0, e.version
 	}
 	if e.gone && !e.open {
 		m.bury(e)
@@ -246,7 +254,7 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	if !ok || e.gone && !e.open {
 		return corev1.PodStatus{}, false
 	}
-	return e.status, true
+	return *e.status, true
 }
 
 // Pods returns a copy of each known pod with its newest status in it, in no
@@ -257,7 +265,7 @@ func (m *Manager) Pods() []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(m.entries))
 	for _, e := range m.entries {
 		if !e.gone || e.open {
-			out = append(out, withStatus(e.pod, e.status))
+			out = append(out, withStatus(e.pod, *e.status))
 		}
 	}
 	return out
@@ -284,13 +292,14 @@ func withStatus(pod *corev1.Pod, st corev1.PodStatus) *corev1.Pod {
 	return &out
 }
 
-// Resend has the pod's status told again although it has not changed, as when
-// a sink turned out to hold another one.
+// Resend has the pod's status told again although sinks have heard it, as when one
+// turned out to hold another.
 func (m *Manager) Resend(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.entries[uid]; ok && !e.gone {
 		e.version++
+		e.anew = e.version
 		m.enqueue(uid)
 	}
 }
@@ -341,7 +350,7 @@ func (m *Manager) Restore(pods ...*corev1.Pod) {
 			continue
 		}
 		e := m.newEntry(1)
-		e.pod, e.status = pod, pod.Status
+		e.pod, e.status = pod, &pod.Status
 		m.entries[pod.UID] = e
 	}
 }

@@ -54,5 +54,5 @@ func (m *Manager) unchanged(in *settled) (corev1.PodStatus, bool) {
 	if e == nil || e.from == nil || !e.open || e.gone || e.restored || !e.from.equal(in) {
 		return corev1.PodStatus{}, false
 	}
-	return e.status, true
+	return *e.status, true
 }
