@@ -119,14 +119,10 @@ func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, l
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 	})
-	switch {
-	case ctx.Err() != nil && err != nil:
-		return nil, err
-	case err != nil && failure("", err).Err == nil:
-		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
-		return nil, err
-	case err != nil:
-		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", w.ref, err))
+	if err != nil {
+		if ctx.Err() == nil {
+			t.pullFailed(w, failure("", err))
+		}
 		return nil, err
 	}
 	message := fmt.Sprintf("Container image %q already present on machine", w.ref)
@@ -144,4 +140,14 @@ func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, l
 		return nil, &reasoned{"ErrImagePull", fmt.Errorf("image %q is gone right after its pull: %w", w.ref, runtime.ErrNotFound)}
 	}
 	return im, nil
+}
+
+// pullFailed tells of a try that failed, or of a back-off.
+func (t *turn) pullFailed(w wanted, f runtime.Failure) {
+	switch {
+	case f.Err != nil:
+		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))
+	case f.Reason == reasonPullBackOff:
+		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
+	}
 }

@@ -96,13 +96,17 @@ type flight struct {
 	landed bool // it was over before it was asked for; there is no more to it
 }
 
+// pullFailure is a pull that failed. To those who look while it is fresh the failure
+// itself is told, though they do not try; later, that there is a back-off. Else the
+// failure would hardly be seen: a pod is often looked at again right after it.
 type pullFailure struct {
 	err   error
 	wait  time.Duration
-	until time.Time
+	fresh time.Time // until then
+	until time.Time // no try before
 }
 
-// backingOff is an error that is not tried again before until.
+// backingOff is an error of which there is nothing new before until.
 type backingOff struct {
 	until   time.Time
 	waiting bool // nothing was tried: the back-off runs
@@ -180,9 +184,7 @@ func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []
 		return &flight{image: a.image, landed: true}, nil
 	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
-		return nil, &backingOff{until: was.until, waiting: true, error: &reasoned{
-			"ImagePullBackOff", fmt.Errorf("back-off pulling image %q: %w", key.ref, was.err),
-		}}
+		return nil, was.backOff(key.ref, now)
 	}
 	// The pull outlives the one that asked first if others wait too.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -237,10 +239,26 @@ func (p *puller) failure(key pullKey, err error) error {
 	if was := p.failed[key]; was != nil {
 		wait = min(2*was.wait, p.c.cfg.Pulls.Most)
 	}
-	until := time.Now().Add(wait)
-	p.failed[key] = &pullFailure{err: err, wait: wait, until: until}
-	return &backingOff{until: until, error: &reasoned{pullReason(err), err}}
+	now := time.Now()
+	f := &pullFailure{err: err, wait: wait, fresh: now.Add(min(wait/2, p.c.cfg.Pulls.BackOff)), until: now.Add(wait)}
+	p.failed[key] = f
+	return &backingOff{until: f.fresh, error: f.told()}
 }
+
+func (f *pullFailure) told() error { return &reasoned{pullReason(f.err), f.err} }
+
+// backOff is what is told of an image that is not tried for.
+func (f *pullFailure) backOff(ref string, now time.Time) error {
+	if now.Before(f.fresh) {
+		return &backingOff{until: f.fresh, waiting: true, error: f.told()}
+	}
+	return &backingOff{until: f.until, waiting: true, error: &reasoned{
+		reasonPullBackOff, fmt.Errorf("back-off pulling image %q: %w", ref, f.err),
+	}}
+}
+
+// reasonPullBackOff is what statuses have for an image that is tried for later.
+const reasonPullBackOff = "ImagePullBackOff"
 
 // pullReason is the word that statuses have for a failed pull. Runtimes tell
 // some of them at the beginning of their messages.

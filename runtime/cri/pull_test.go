@@ -183,10 +183,23 @@ func TestPullFailuresBackOff(t *testing.T) {
 			got := containerFailure(err)
 			assert.Equal(t, "ErrImagePull", got.Reason)
 			assert.ErrorContains(t, got.Err, "manifest unknown")
-			assert.Equal(t, time.Now().Add(wait), got.Until)
-
-			time.Sleep(wait - time.Millisecond)
+			tried, fresh := time.Now(), min(wait/2, 10*time.Second)
+			assert.Equal(t, tried.Add(fresh), got.Until)
 			n := f.count("PullImage")
+			for range 2 { // who looks again at once does not hide the failure
+				_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+				again := containerFailure(err)
+				require.NoError(t, again.Err, "nothing was tried")
+				assert.Equal(t, runtime.Failure{Reason: got.Reason, Message: got.Message, Until: got.Until}, again)
+				time.Sleep(fresh/2 - time.Millisecond)
+			}
+			time.Sleep(time.Until(tried.Add(fresh)))
+			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+			got = containerFailure(err)
+			assert.Equal(t, "ImagePullBackOff", got.Reason)
+			assert.Equal(t, tried.Add(wait), got.Until)
+
+			time.Sleep(time.Until(tried.Add(wait - time.Millisecond)))
 			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
 			assert.Equal(t, "ImagePullBackOff", got.Reason)
