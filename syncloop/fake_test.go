@@ -75,6 +75,9 @@ func (f *fakeWorkers) Update(u podworkers.Update) {
 	default:
 		op := map[podworkers.Op]string{podworkers.Create: "create", podworkers.Change: "change", podworkers.Reconcile: "reconcile"}[u.Op]
 		f.note("%s %s %s", op, u.Pod.UID, u.Pod.Status.Phase)
+		if k := u.Kill; k != nil {
+			f.note("kill %s: %s %t: %s", u.Pod.UID, k.Reason, k.Evicted, k.Message)
+		}
 	}
 }
 

@@ -296,12 +296,14 @@ func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
 		delete(p.removed, pod.UID)
 		p.cfg.Statuses.Forget(pod.UID)
 	} else {
-		u.Pod = p.withFormer(pod)
+		u.Pod, u.Kill = p.withFormer(pod), p.evicted(pod.UID)
 	}
 	switch {
 	case over(u.Pod):
+		u.Kill = nil
 		p.cfg.Workers.Update(u)
 		return
+	case u.Kill != nil:
 	case !back && p.cfg.Alive(pod.UID):
 		if h := p.cfg.Hooks.Adopted; h != nil {
 			h(pod)
@@ -329,6 +331,22 @@ func over(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || termina
 
 func terminal(st corev1.PodStatus) bool {
 	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
+}
+
+// reasonEvicted is the reason of a pod's end that the kubelet tells after an eviction.
+const reasonEvicted = "Evicted"
+
+// evicted returns the eviction that a former process has told of and not come to
+// the end of. What has been told has to come true: the pod is not started again.
+func (p *Pods) evicted(uid types.UID) *podworkers.Kill {
+	st, _ := p.cfg.Statuses.Get(uid)
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
+			return &podworkers.Kill{Reason: reasonEvicted, Message: c.Message, Evicted: true}
+		}
+	}
+	return nil
 }
 
 // withFormer gives the pod the status that was told of it before, if that is a

@@ -134,6 +134,37 @@ func TestFormerStatusCounts(t *testing.T) {
 	assert.Equal(t, corev1.PodPending, done.Status.Phase, "the source's pod is not written to")
 }
 
+// AG-4: an eviction that was told of comes to its end, though the agent was killed
+// in the middle of it and the node has room again; not so for another life of it.
+func TestToldEvictionsComeTrue(t *testing.T) {
+	condition := corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: "low on memory",
+	}
+	told := func(change func(*corev1.PodCondition)) corev1.PodStatus {
+		c := condition
+		change(&c)
+		return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{c}}
+	}
+	same := func(*corev1.PodCondition) {}
+	p := newPods(t, func(c *PodsConfig) { c.Alive = func(uid types.UID) bool { return uid != "dead" } })
+	p.statuses.told["alive"], p.statuses.told["dead"] = told(same), told(same)
+	p.statuses.told["over"] = told(same)
+	over := p.statuses.told["over"]
+	over.Phase = corev1.PodFailed
+	p.statuses.told["over"] = over
+	p.statuses.told["not"] = told(func(c *corev1.PodCondition) { c.Status = corev1.ConditionFalse })
+	p.statuses.told["scheduler"] = told(func(c *corev1.PodCondition) { c.Reason = corev1.PodReasonPreemptionByScheduler })
+	assert.Equal(t, []string{"create alive ", "kill alive: Evicted true: low on memory"}, p.do(podsource.Add, newPod("alive")))
+	assert.Equal(t, []string{"create dead ", "kill dead: Evicted true: low on memory"}, p.do(podsource.Add, newPod("dead")))
+	assert.Equal(t, []string{"create over Failed"}, p.do(podsource.Add, newPod("over")))
+	assert.Equal(t, []string{"create not "}, p.do(podsource.Add, newPod("not")))
+	assert.Equal(t, []string{"create scheduler "}, p.do(podsource.Add, newPod("scheduler")))
+
+	assert.Equal(t, []string{"remove alive"}, p.do(podsource.Remove, newPod("alive")))
+	p.statuses.told["alive"] = told(same)
+	assert.Equal(t, []string{"forget alive", "create alive "}, p.do(podsource.Add, newPod("alive")))
+}
+
 // PW-10: a UID that comes back while it ends begins anew once it has ended, with a
 // clean slate and by admission.
 func TestPodComesBack(t *testing.T) {
