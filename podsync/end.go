@@ -41,9 +41,7 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 		s.cfg.Probes.StopForTermination(pod.UID)
 	}
 	if err := s.cfg.Runtime.Kill(ctx, pod, seen, e); err != nil {
-		if ctx.Err() == nil { // else it was cut short, by a shorter grace for one
-			s.tell(pod, st, "FailedKillPod", err)
-		}
+		s.tell(ctx, pod, st, "FailedKillPod", err)
 		return fmt.Errorf("kill pod: %w", err)
 	}
 	if t, ok := s.cfg.Seen.(toucher); ok {
@@ -81,7 +79,7 @@ func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) 
 		st.final = &seen
 	}
 	if err := s.release(ctx, pod, *st.final, e.Deleted); err != nil {
-		s.tell(pod, st, "FailedCleanup", err)
+		s.tell(ctx, pod, st, "FailedCleanup", err)
 		return err
 	}
 	s.cfg.Statuses.Observe(pod, runtime.Report{Seen: *st.final, Ending: &e, Finished: true})

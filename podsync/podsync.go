@@ -201,8 +201,13 @@ func (st *podState) begin() (end func()) {
 	return func() { st.told = st.telling }
 }
 
-// tell reports a fault as an event, once as long as every turn meets it.
-func (s *Syncer) tell(pod *corev1.Pod, st *podState, reason string, err error) {
+// tell reports a fault as an event, once as long as every turn meets it. What
+// follows from the end of ctx is none: the agent cut the turn short itself, to end
+// the pod for one.
+func (s *Syncer) tell(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	text := err.Error()
 	st.telling[reason] = text
 	if st.told[reason] != text {

@@ -76,10 +76,14 @@ func restarts(told corev1.PodStatus) map[string]uint32 {
 
 // admitted is the rest of a sync, behind the slow checks.
 func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.Outcome, error) {
-	if blocked := s.blocked(ctx, pod, seen); blocked != nil {
+	blocked := s.blocked(ctx, pod, seen)
+	if ctx.Err() != nil {
+		return runtime.Outcome{}, context.Cause(ctx)
+	}
+	if blocked != nil {
 		report.Blocked = blocked
 		s.cfg.Statuses.Observe(pod, report)
-		s.tell(pod, st, reasonBlocked, errors.New(blocked.Message))
+		s.tell(ctx, pod, st, reasonBlocked, errors.New(blocked.Message))
 		out := runtime.Outcome{Due: time.Now().Add(blockedRetry)}
 		if !seen.Running() {
 			return out, nil
@@ -92,11 +96,14 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 		st.lookedAt = time.Time{} // what is made now needs its folders
 	}
 	m, reason, err := s.prepare(ctx, pod, st)
+	if err != nil && ctx.Err() != nil {
+		return runtime.Outcome{}, err // it says nothing of the pod
+	}
 	if err != nil {
 		st.failures = map[string]runtime.Failure{"": {Reason: reason, Message: err.Error(), Err: err}}
 		report.Failures = st.failures
 		s.cfg.Statuses.Observe(pod, report)
-		s.tell(pod, st, reason, err)
+		s.tell(ctx, pod, st, reason, err)
 		return runtime.Outcome{}, err
 	}
 	if s.cfg.Probes != nil {
@@ -134,7 +141,8 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 			}
 		}
 	}
-	if !sameFailures(st.failures, failures) {
+	// A turn that was cut short says nothing of what it did not come to.
+	if ctx.Err() == nil && !sameFailures(st.failures, failures) {
 		st.failures = failures
 		report.Failures = failures
 		s.cfg.Statuses.Observe(pod, report)
@@ -269,7 +277,7 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 		}
 		o, err := s.cfg.Objects.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: pod.Namespace, Name: ref.Name})
 		if err != nil {
-			s.tell(pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))
+			s.tell(ctx, pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))
 			continue
 		}
 		found = append(found, o)

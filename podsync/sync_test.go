@@ -30,6 +30,7 @@ type node struct {
 	seen     runtime.Pod
 	applied  runtime.Applied
 	fail     map[string]error // by step
+	enter    func(string)     // called at each step; may be nil
 	told     []runtime.Report
 	phase    corev1.PodPhase
 	start    *metav1.Time
@@ -44,6 +45,9 @@ func (n *node) step(s string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.trace = append(n.trace, s)
+	if n.enter != nil {
+		n.enter(s)
+	}
 	return n.fail[s]
 }
 
