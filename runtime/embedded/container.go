@@ -58,6 +58,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 	if c.sandbox.ready() && !r.closed {
 		c.ready = true
 		r.containers[c.ID] = c
+		r.changed()
 		r.pods.containers.add(c.item.GetLabels(), c)
 		r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
 		r.mu.Unlock()
@@ -115,6 +116,7 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 // forget takes c out of the books. The caller holds mu.
 func (r *Runtime) forget(c *container) {
 	delete(r.containers, c.ID)
+	r.changed()
 	r.pods.containers.drop(c.item.GetLabels(), c)
 	delete(r.names, c.name)
 	c.sandbox.containers = slices.DeleteFunc(c.sandbox.containers, func(o *container) bool { return o == c })
@@ -153,6 +155,7 @@ func (r *Runtime) started(c *container, proc Process) syscall.Signal {
 	c.proc = proc
 	c.started = time.Now().UnixNano()
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_RUNNING)
+	r.changed()
 	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if c.exit != nil { // it was faster than we
 		r.finish(c, *c.exit)
@@ -218,6 +221,7 @@ func (r *Runtime) finish(c *container, e Exit) {
 	// A container may end before its start was noted; time does not go back.
 	c.finished = max(c.finished, c.started)
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_EXITED)
+	r.changed()
 	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	c.proc = nil
 	close(c.done)

@@ -86,11 +86,14 @@ func inBatches[T any](items []T, send func([]T) error) error {
 
 // ListPodSandbox implements the CRI.
 func (r *Runtime) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
-	items := r.listSandboxes(req.GetFilter())
+	f := req.GetFilter()
 	if onWire(ctx) {
-		return fill(&v1.ListPodSandboxResponse{}, items, (*podItem).bytes), nil
+		all := f.GetId() == "" && f.GetState() == nil && len(f.GetLabelSelector()) == 0
+		return answer(&v1.ListPodSandboxResponse{}, r.encoded(&r.whole.pods, all, func() []byte {
+			return join(r.listSandboxes(f), (*podItem).bytes)
+		})), nil
 	}
-	return &v1.ListPodSandboxResponse{Items: messages(items, (*podItem).message)}, nil
+	return &v1.ListPodSandboxResponse{Items: messages(r.listSandboxes(f), (*podItem).message)}, nil
 }
 
 // StreamPodSandboxes implements the CRI.
@@ -102,11 +105,14 @@ func (r *Runtime) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, to grpc.
 
 // ListContainers implements the CRI.
 func (r *Runtime) ListContainers(ctx context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
-	items := r.listContainers(req.GetFilter())
+	f := req.GetFilter()
 	if onWire(ctx) {
-		return fill(&v1.ListContainersResponse{}, items, (*containerItem).bytes), nil
+		all := f.GetId() == "" && f.GetPodSandboxId() == "" && f.GetState() == nil && len(f.GetLabelSelector()) == 0
+		return answer(&v1.ListContainersResponse{}, r.encoded(&r.whole.containers, all, func() []byte {
+			return join(r.listContainers(f), (*containerItem).bytes)
+		})), nil
 	}
-	return &v1.ListContainersResponse{Containers: messages(items, (*containerItem).message)}, nil
+	return &v1.ListContainersResponse{Containers: messages(r.listContainers(f), (*containerItem).message)}, nil
 }
 
 // StreamContainers implements the CRI.

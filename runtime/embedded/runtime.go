@@ -41,6 +41,7 @@ type Runtime struct {
 		sandboxes  byPod[*sandbox]
 		containers byPod[*container]
 	}
+	whole   wholeLists
 	names   map[string]string // reserved name to the id it is reserved for
 	ips     *pool
 	podCIDR string

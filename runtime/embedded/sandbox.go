@@ -80,6 +80,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 	})
 	s.resources = cfg.GetLinux().GetResources()
 	r.sandboxes[s.id] = s
+	r.changed()
 	r.pods.sandboxes.add(s.item.GetLabels(), s)
 	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
 	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -154,6 +155,7 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	was := s.ready()
 	if was {
 		s.item = withSandboxState(s.item, v1.PodSandboxState_SANDBOX_NOTREADY)
+		r.changed()
 	}
 	live := make([]*container, 0, len(s.containers))
 	for _, c := range s.containers {
@@ -213,6 +215,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandbox
 	defer r.mu.Unlock()
 	if _, there := r.sandboxes[s.id]; there {
 		delete(r.sandboxes, s.id)
+		r.changed()
 		r.pods.sandboxes.drop(s.item.GetLabels(), s)
 		delete(r.names, s.name)
 		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_DELETED_EVENT)

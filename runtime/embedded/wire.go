@@ -48,8 +48,42 @@ func encode(m proto.Message) []byte {
 // process needs the messages themselves.
 func onWire(ctx context.Context) bool { return grpc.ServerTransportStreamFromContext(ctx) != nil }
 
-// fill makes an answer out of encoded elements.
-func fill[M proto.Message, I any](answer M, items []I, wire func(I) []byte) M {
+// wholeLists are the lists of everything as they were last sent, nil where
+// something has changed since: whoever lists over and over while little happens
+// gets the same bytes. Runtime.mu guards them; the bytes are never written to.
+type wholeLists struct {
+	pods, containers []byte
+	changes          uint64
+}
+
+// changed notes that lists are not what they were. The caller holds mu.
+func (r *Runtime) changed() {
+	r.whole = wholeLists{changes: r.whole.changes + 1}
+}
+
+// encoded returns the elements of a list: those kept for the whole list, if it is
+// what is asked for and they are of now, or what list makes, which is kept then.
+func (r *Runtime) encoded(kept *[]byte, all bool, list func() []byte) []byte {
+	if !all {
+		return list()
+	}
+	r.mu.Lock()
+	b, before := *kept, r.whole.changes
+	r.mu.Unlock()
+	if b != nil {
+		return b
+	}
+	b = list()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.whole.changes == before {
+		*kept = b
+	}
+	return b
+}
+
+// join puts encoded elements one after the other. It is never nil.
+func join[I any](items []I, wire func(I) []byte) []byte {
 	size := 0
 	for _, it := range items {
 		size += len(wire(it))
@@ -58,9 +92,18 @@ func fill[M proto.Message, I any](answer M, items []I, wire func(I) []byte) M {
 	for _, it := range items {
 		b = append(b, wire(it)...)
 	}
-	// Fields that a message does not know are sent as they are.
-	answer.ProtoReflect().SetUnknown(b)
-	return answer
+	return b
+}
+
+// answer is an answer with encoded elements.
+func answer[M proto.Message](m M, elements []byte) M {
+	m.ProtoReflect().SetUnknown(elements) // fields that a message does not know are sent as they are
+	return m
+}
+
+// fill makes an answer out of encoded elements.
+func fill[M proto.Message, I any](m M, items []I, wire func(I) []byte) M {
+	return answer(m, join(items, wire))
 }
 
 func (p *podItem) bytes() []byte       { return p.wire }

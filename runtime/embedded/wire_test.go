@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -31,4 +32,58 @@ func TestListsOverTheWireAreTheListsWithin(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, cover.GetContainers(), 7)
 	assert.True(t, proto.Equal(cwithin, cover), "containers:\n%v\n%v", cwithin, cover)
+}
+
+// Whole lists are kept as bytes until something changes; whatever changes, the next
+// one tells of it.
+func TestWholeListsOverTheWireAreNeverOld(t *testing.T) {
+	g := newRig(t, Config{})
+	same := func(after string) {
+		t.Helper()
+		for range 2 { // made, and then kept
+			within, err := g.ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{})
+			require.NoError(t, err)
+			over, err := g.rs.ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{}})
+			require.NoError(t, err)
+			require.True(t, proto.Equal(within, over), "pods after %s:\n%v\n%v", after, within, over)
+			cwithin, err := g.ListContainers(t.Context(), &v1.ListContainersRequest{})
+			require.NoError(t, err)
+			cover, err := g.rs.ListContainers(t.Context(), &v1.ListContainersRequest{Filter: &v1.ContainerFilter{}})
+			require.NoError(t, err)
+			require.True(t, proto.Equal(cwithin, cover), "containers after %s:\n%v\n%v", after, cwithin, cover)
+		}
+	}
+	same("nothing")
+	for i := range 3 {
+		pod := g.run(t, podConfig(fmt.Sprint("p", i)))
+		same("a pod")
+		id, err := g.create(t, pod, nil, "sleep", "1000")
+		require.NoError(t, err)
+		same("a container")
+		_, err = g.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+		require.NoError(t, err)
+		same("a start")
+		none, err := g.rs.ListContainers(t.Context(), &v1.ListContainersRequest{Filter: &v1.ContainerFilter{
+			State: &v1.ContainerStateValue{State: v1.ContainerState_CONTAINER_EXITED},
+		}})
+		require.NoError(t, err)
+		require.Empty(t, none.GetContainers(), "a part of the list is not the whole")
+		switch i {
+		case 0:
+			g.stop(t, id, 0)
+			same("a stop")
+			_, err = g.rs.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: id})
+			require.NoError(t, err)
+			same("a removal")
+		case 1:
+			_, err = g.rs.StopPodSandbox(t.Context(), &v1.StopPodSandboxRequest{PodSandboxId: pod})
+			require.NoError(t, err)
+			same("the stop of a pod")
+		case 2:
+			continue
+		}
+		_, err = g.rs.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: pod})
+		require.NoError(t, err)
+		same("the removal of a pod")
+	}
 }

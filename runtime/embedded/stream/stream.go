@@ -49,6 +49,10 @@ func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 	return s, nil
 }
 
+// lingering is how long a client is waited for that does not end its half of a
+// forwarded connection though the pod has ended the other.
+const lingering = time.Second
+
 // withInput marks the id of a container whose input was asked for: by WebSocket
 // the library hands over an input stream in any case.
 const withInput = "+stdin"
@@ -194,16 +198,24 @@ func (b *backend) PortForward(ctx context.Context, sandboxID string, port int32,
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	var sent sync.WaitGroup
-	sent.Go(func() {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
 		_, _ = io.Copy(conn, client)
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}
-	})
+	}()
 	_, err = io.Copy(client, conn)
 	_ = conn.Close()
 	_ = client.Close()
-	sent.Wait()
+	// A client may keep its half open until it hears that all is over, which it
+	// does when we return.
+	t := time.NewTimer(lingering)
+	defer t.Stop()
+	select {
+	case <-sent:
+	case <-t.C:
+	}
 	return err
 }
