@@ -83,7 +83,7 @@ func dialSPDY(t *testing.T, url string, w wants, input string, size *remotecomma
 	if w.in {
 		_, err := io.WriteString(s.in, input)
 		require.NoError(t, err)
-		require.NoError(t, s.in.Close())
+		_ = s.in.Close() // a command that has read enough may have ended, and the stream with it
 	}
 	read := func(st httpstream.Stream) string {
 		if st == nil {
