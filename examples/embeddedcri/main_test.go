@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,6 +75,25 @@ func serve(t *testing.T, dir, executor string) (v1.RuntimeServiceClient, v1.Imag
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cc.Close() })
 	return v1.NewRuntimeServiceClient(cc), v1.NewImageServiceClient(cc)
+}
+
+// Who names no folder finds none left.
+func TestATemporaryRootGoes(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	o := options{listen: "unix://" + filepath.Join(t.TempDir(), "cri.sock"), executor: "host", stream: "127.0.0.1:0"}
+	go func() { done <- run(ctx, o, slog.New(slog.DiscardHandler)) }()
+	require.Eventually(t, func() bool {
+		programs, err := filepath.Glob(filepath.Join(dir, "embeddedcri-*", "bin", "top"))
+		return err == nil && len(programs) == 1
+	}, 10*time.Second, 5*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }
 
 func TestBadFlags(t *testing.T) {

@@ -31,6 +31,17 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if !ok || !filepath.IsAbs(socket) {
 		return fmt.Errorf("-listen %q: want unix:// and an absolute path", o.listen)
 	}
+	if o.root == "" && o.executor == "host" {
+		root, err := os.MkdirTemp("", "embeddedcri-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(root) }()     // no container is left by then
+		if err := os.Chmod(root, 0o711); err != nil { // containers may run as others
+			return err
+		}
+		o.root = root
+	}
 	cfg, err := configure(o)
 	if err != nil {
 		return err
@@ -60,7 +71,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	faults := make(chan error, 3)
 	go func() { faults <- server.Run(ctx) }()
 	go func() { faults <- rt.Run(ctx) }()
-	go func() { faults <- g.Serve(lis) }()
+	go func() {
+		err := g.Serve(lis)
+		if errors.Is(err, grpc.ErrServerStopped) { // before it had begun
+			err = nil
+		}
+		faults <- err
+	}()
 	log.Info("serving the CRI", slog.String("address", o.listen), slog.String("executor", o.executor))
 	var first error
 	select {
@@ -86,22 +103,13 @@ func configure(o options) (embedded.Config, error) {
 	case "simulated":
 		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{LogsAtStart: true})
 	case "host":
-		root := o.root
-		if root == "" {
-			if root, err = os.MkdirTemp("", "embeddedcri-"); err != nil {
-				return cfg, err
-			}
-			if err := os.Chmod(root, 0o711); err != nil { // containers may run as others
-				return cfg, err
-			}
-		}
 		var bin string
-		if bin, self, err = shims(root, self); err != nil {
+		if bin, self, err = shims(o.root, self); err != nil {
 			return cfg, err
 		}
-		cfg.ImageDir = root
+		cfg.ImageDir = o.root
 		cfg.Executor = embedded.NewHostProcess(embedded.HostConfig{
-			Root: root, Path: bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			Root: o.root, Path: bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		})
 	default:
 		return cfg, fmt.Errorf("-executor %q: want host or simulated", o.executor)
