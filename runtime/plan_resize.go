@@ -21,9 +21,9 @@ const (
 // whether the container goes on running.
 func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) bool {
 	if have.Resources == nil || kind == Init || kind == Ephemeral {
-		return true
+		return true // see Resizing
 	}
-	cpu, memory := p.differ(c, have.Resources)
+	cpu, memory := differ(p.pod, c, have.Resources)
 	switch {
 	case !cpu && !memory:
 		return true
@@ -38,12 +38,23 @@ func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) bool {
 	return true
 }
 
+// Resizing reports whether a running container has other resources than its spec
+// asks for, a limit more or one less included: whether Plan would change them. What
+// the runtime does not tell is taken as right. It is pure.
+func Resizing(pod *corev1.Pod, c *corev1.Container, kind Kind, have *Resources) bool {
+	if have == nil || kind == Init || kind == Ephemeral {
+		return false
+	}
+	cpu, memory := differ(pod, c, have)
+	return cpu || memory
+}
+
 // differ compares what a container has with what it asks for. A runtime that
 // tells of the CPU request, which there always is, would tell of limits too: what
 // is missing then is not bounded.
-func (p *planner) differ(c *corev1.Container, have *Resources) (cpu, memory bool) {
+func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory bool) {
 	told := have.CPURequest != nil
-	limit := p.limit(c, corev1.ResourceCPU)
+	limit := limitOf(pod, c, corev1.ResourceCPU)
 	request, ok := c.Resources.Requests[corev1.ResourceCPU]
 	if !ok {
 		request = limit
@@ -54,7 +65,7 @@ func (p *planner) differ(c *corev1.Container, have *Resources) (cpu, memory bool
 	if !have.NoCPUQuota {
 		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, told).differ(leastMilliCPULimit, milliCPUSlack)
 	}
-	limit = p.limit(c, corev1.ResourceMemory)
+	limit = limitOf(pod, c, corev1.ResourceMemory)
 	memory = bound(limit.Value(), have.MemoryLimit, bytes, told).differ(0, memorySlack)
 	if want, ok := c.Resources.Requests[corev1.ResourceMemory]; ok && have.MemoryRequest != nil {
 		memory = memory || apart(want.Value(), have.MemoryRequest.Value(), memorySlack)
@@ -63,12 +74,12 @@ func (p *planner) differ(c *corev1.Container, have *Resources) (cpu, memory bool
 }
 
 // limit is the container's, or else the pod's for all its containers together.
-func (p *planner) limit(c *corev1.Container, name corev1.ResourceName) resource.Quantity {
+func limitOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
 	if q, ok := c.Resources.Limits[name]; ok && !q.IsZero() {
 		return q
 	}
-	if p.pod.Spec.Resources != nil {
-		return p.pod.Spec.Resources.Limits[name]
+	if pod.Spec.Resources != nil {
+		return pod.Spec.Resources.Limits[name]
 	}
 	return resource.Quantity{}
 }

@@ -246,7 +246,7 @@ func (g *generator) resize() []corev1.PodCondition {
 	for _, slots := range [][]slot{specsOf(g.pod, true), specsOf(g.pod, false)} {
 		for _, s := range slots {
 			newest, _ := attempts(&g.report.Seen, s.c.Name)
-			if newest == nil || newest.State != runtime.Running || !resizing(s.c, newest.Resources) {
+			if newest == nil || newest.State != runtime.Running || !runtime.Resizing(g.pod, s.c, s.kind, newest.Resources) {
 				continue
 			}
 			c := truth(corev1.PodResizeInProgress, true)

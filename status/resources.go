@@ -20,7 +20,7 @@ func (g *generator) containerResources(s slot, seen *runtime.Container, cs, form
 	same := cs.ContainerID != "" && cs.ContainerID == former.ContainerID
 	switch {
 	case cs.State.Running != nil && seen != nil && seen.Resources != nil:
-		cs.Resources = actual(&s.c.Resources, seen.Resources)
+		cs.Resources = actual(g.pod, &s.c.Resources, seen.Resources)
 	case same && former.Resources != nil && cs.State.Waiting == nil:
 		cs.Resources = former.Resources
 	default:
@@ -39,8 +39,10 @@ func (g *generator) podResources(st *corev1.PodStatus) {
 }
 
 // actual is the spec with what the runtime says in the places of what the spec
-// says, where the two differ by more than what the kernel's units lose.
-func actual(spec *corev1.ResourceRequirements, seen *runtime.Resources) *corev1.ResourceRequirements {
+// says, where the two differ by more than what the kernel's units lose. Of limits it
+// also has those that are still there, and not those that are not there yet; one
+// that is there for the pod as a whole is none of the container's.
+func actual(pod *corev1.Pod, spec *corev1.ResourceRequirements, seen *runtime.Resources) *corev1.ResourceRequirements {
 	out := spec.DeepCopy()
 	out.Claims = nil
 	for _, f := range fields(seen) {
@@ -49,27 +51,29 @@ func actual(spec *corev1.ResourceRequirements, seen *runtime.Resources) *corev1.
 			list = &out.Limits
 		}
 		want, ok := (*list)[f.name]
-		if ok && f.seen != nil && !f.same(want, *f.seen) {
+		switch {
+		case f.seen == nil:
+			if ok && f.unbounded && !want.IsZero() {
+				delete(*list, f.name)
+			}
+		case ok && f.same(want, *f.seen):
+		case ok, f.limit && !ofPod(pod, f):
+			if *list == nil {
+				*list = corev1.ResourceList{}
+			}
 			(*list)[f.name] = f.seen.DeepCopy()
 		}
 	}
 	return out
 }
 
-// resizing reports whether the container runs with other resources than its
-// spec asks for. What the runtime does not tell is taken as right.
-func resizing(c *corev1.Container, seen *runtime.Resources) bool {
-	for _, f := range fields(seen) {
-		list := c.Resources.Requests
-		if f.limit {
-			list = c.Resources.Limits
-		}
-		want, ok := list[f.name]
-		if ok && f.seen != nil && !f.same(want, *f.seen) {
-			return true
-		}
+// ofPod reports whether a limit is the one of the pod as a whole.
+func ofPod(pod *corev1.Pod, f field) bool {
+	if pod.Spec.Resources == nil {
+		return false
 	}
-	return false
+	want, ok := pod.Spec.Resources.Limits[f.name]
+	return ok && f.same(want, *f.seen)
 }
 
 // field is one figure of a container's resources.
@@ -78,20 +82,28 @@ type field struct {
 	limit bool
 	seen  *resource.Quantity
 	same  func(want, seen resource.Quantity) bool
+	// unbounded says that a limit that was not seen is not there, rather than not
+	// told.
+	unbounded bool
 }
 
 func fields(seen *runtime.Resources) []field {
 	if seen == nil {
 		return nil
 	}
+	told := seen.CPURequest != nil // there always is one: who tells of it tells of limits too
+	memory := seen.MemoryLimit
+	if memory != nil && memory.Value() >= noMemoryLimit {
+		memory = nil
+	}
 	return []field{
-		{corev1.ResourceCPU, false, seen.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }},
+		{corev1.ResourceCPU, false, seen.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }, false},
 		{corev1.ResourceCPU, true, seen.CPULimit, func(a, b resource.Quantity) bool {
 			return near(max(a.MilliValue(), minQuotaMilli), max(b.MilliValue(), minQuotaMilli), 1)
-		}},
-		{corev1.ResourceMemory, false, seen.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }},
+		}, told && !seen.NoCPUQuota},
+		{corev1.ResourceMemory, false, seen.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }, false},
 		// The kernel keeps memory limits in pages.
-		{corev1.ResourceMemory, true, seen.MemoryLimit, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }},
+		{corev1.ResourceMemory, true, memory, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }, told || seen.MemoryLimit != nil},
 	}
 }
 
@@ -101,6 +113,7 @@ const (
 	maxShares     = 262144
 	sharesPerCPU  = 1024
 	milliPerCPU   = 1000
+	noMemoryLimit = 1 << 62 // how cgroups write that there is none
 )
 
 // shares are what a cpu request comes to in the kernel's units.

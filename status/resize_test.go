@@ -1,0 +1,66 @@
+package status_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// ST-3: a limit that is not there yet, or still there, is a resize under way, and
+// what the container runs with is told as it is. What a runtime does not tell of is
+// neither.
+func TestLimitsAddedAndTakenAway(t *testing.T) {
+	qty := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+	list := func(cpu, memory string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		for name, s := range map[corev1.ResourceName]string{"cpu": cpu, "memory": memory} {
+			if s != "" {
+				l[name] = *qty(s)
+			}
+		}
+		return l
+	}
+	request := qty("100m")
+	for _, tt := range []struct {
+		name     string
+		want     corev1.ResourceList
+		ofPod    corev1.ResourceList
+		has      runtime.Resources
+		resizing bool
+		told     corev1.ResourceList
+	}{
+		{"as asked for", list("1", "1Gi"), nil, runtime.Resources{CPURequest: request, CPULimit: qty("1"), MemoryLimit: qty("1Gi")}, false, list("1", "1Gi")},
+		{"none and none", list("", ""), nil, runtime.Resources{CPURequest: request}, false, list("", "")},
+		{"added", list("1", "1Gi"), nil, runtime.Resources{CPURequest: request}, true, list("", "")},
+		{"one added", list("1", "1Gi"), nil, runtime.Resources{CPURequest: request, MemoryLimit: qty("1Gi")}, true, list("", "1Gi")},
+		{"taken away", list("", ""), nil, runtime.Resources{CPURequest: request, CPULimit: qty("1"), MemoryLimit: qty("1Gi")}, true, list("1", "1Gi")},
+		{"added, where none is told as a large one", list("", "1Gi"), nil, runtime.Resources{CPURequest: request, MemoryLimit: qty("9223372036854771712")}, true, list("", "")},
+		{"none, where none is told as a large one", list("", ""), nil, runtime.Resources{CPURequest: request, MemoryLimit: qty("9223372036854771712")}, false, list("", "")},
+		{"nothing is told", list("1", "1Gi"), nil, runtime.Resources{}, false, list("1", "1Gi")},
+		{"no CPU limits on this node", list("1", ""), nil, runtime.Resources{CPURequest: request, NoCPUQuota: true}, false, list("1", "")},
+		{"the pod's as a whole", list("", ""), list("2", "2Gi"), runtime.Resources{CPURequest: request, CPULimit: qty("2"), MemoryLimit: qty("2Gi")}, false, list("", "")},
+		{"its own below the pod's, taken away", list("", ""), list("2", "2Gi"), runtime.Resources{CPURequest: request, CPULimit: qty("1"), MemoryLimit: qty("2Gi")}, true, list("1", "")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := pod("main:c")
+			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("100m", ""), Limits: tt.want}
+			if tt.ofPod != nil {
+				p.Spec.Resources = &corev1.ResourceRequirements{Limits: tt.ofPod}
+			}
+			ctr := running("c", 0)
+			ctr.Resources = &tt.has
+			st := generate(p, runtime.Report{Seen: view(ctr)})
+			assert.Equal(t, tt.resizing, conditionOf(&st, corev1.PodResizeInProgress) != nil)
+			got := st.ContainerStatuses[0].Resources.Limits
+			assert.Len(t, got, len(tt.told))
+			for name, want := range tt.told {
+				have := got[name]
+				assert.Zero(t, want.Cmp(have), "%s: %s", name, have.String())
+			}
+		})
+	}
+}
