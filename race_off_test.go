@@ -1,0 +1,6 @@
+//go:build !race
+
+package agent_test
+
+// raced reports whether the race detector watches.
+const raced = false
