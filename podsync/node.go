@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -50,7 +51,7 @@ func logDir(root string, pod *corev1.Pod) (string, error) {
 }
 
 func pathElement(what, s string) error {
-	if s == "" || s == "." || s == ".." || len(s) > 253 || strings.ContainsAny(s, "/\x00") {
+	if !pathname.IsElement(s) {
 		return fmt.Errorf("%s %q: %w", what, s, ErrUnsafeName)
 	}
 	return nil

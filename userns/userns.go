@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -96,8 +96,8 @@ func New(cfg Config) (*Allocator, error) {
 // Ensure returns the ids of a pod, whose folder must exist: those that it has,
 // or from now on has.
 func (a *Allocator) Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error) {
-	if err := element(string(uid)); err != nil {
-		return nil, nil, err
+	if !pathname.IsElement(string(uid)) {
+		return nil, nil, fmt.Errorf("userns: uid %q is not usable in a path", uid)
 	}
 	unclear := a.load()
 	index, has, err := a.claim(uid, unclear)
@@ -175,13 +175,5 @@ func (a *Allocator) found(uid types.UID, index uint32) error {
 		return fmt.Errorf("pods %s and %s have the same ids", other, uid)
 	}
 	a.taken[index], a.held[uid] = uid, index
-	return nil
-}
-
-// element checks that s can be one part of a path.
-func element(s string) error {
-	if s == "" || s == "." || s == ".." || len(s) > 253 || strings.ContainsAny(s, "/\x00") {
-		return fmt.Errorf("userns: uid %q is not usable in a path", s)
-	}
 	return nil
 }

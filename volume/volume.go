@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -191,7 +191,7 @@ func (m *Manager) Known() []types.UID {
 
 // element checks that s can be one part of a path.
 func element(what, s string) error {
-	if s == "" || s == "." || s == ".." || len(s) > 253 || strings.ContainsAny(s, "/\x00") {
+	if !pathname.IsElement(s) {
 		return fmt.Errorf("%s %q as a file name: %w", what, s, ErrUnsafe)
 	}
 	return nil
