@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/mounts":         {},
 	"internal/pathname":       {},
 	"internal/events":         {},
+	"internal/mutate":         {},
 	"internal/readiness":      {"runtime"},
 }
 
