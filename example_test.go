@@ -25,8 +25,8 @@ func Example() {
 		agent.WithNode(agent.Node{NoCgroups: true}),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 		agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
-			fmt.Println(pod.Name, st.Phase)
-			if st.Phase == corev1.PodRunning {
+			if st.Phase == corev1.PodRunning { // phases before it may be passed over
+				fmt.Println(pod.Name, st.Phase)
 				cancel()
 			}
 			return nil
@@ -37,7 +37,6 @@ func Example() {
 	}
 	fmt.Println(a.Run(ctx))
 	// Output:
-	// web Pending
 	// web Running
 	// <nil>
 }
