@@ -87,7 +87,8 @@ func TestNames(t *testing.T) {
 }
 
 // madeUpV2 makes a v2 tree whose groups down to dir have the files that the
-// kernel would make.
+// kernel would make. What is left out, the cgroup library makes without
+// permission to open it again, which only root passes over.
 func madeUpV2(t *testing.T, dirs ...string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -95,7 +96,7 @@ func madeUpV2(t *testing.T, dirs ...string) string {
 	for _, dir := range append(dirs, "/") {
 		for at := dir; ; at = filepath.Dir(at) {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, at), 0o700))
-			for _, f := range []string{"cgroup.subtree_control", "memory.max"} {
+			for _, f := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.max", "pids.max"} {
 				require.NoError(t, os.WriteFile(filepath.Join(root, at, f), nil, 0o600))
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(root, at, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
