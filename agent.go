@@ -61,9 +61,6 @@ type Agent struct {
 	reclaim
 }
 
-// ErrRan is returned by a second Run.
-var ErrRan = errors.New("an agent runs once")
-
 // New puts an agent together. It checks everything that can be checked and
 // tells all faults at once; it changes nothing on the node and starts nothing.
 func New(opts ...Option) (*Agent, error) {
@@ -177,12 +174,6 @@ func (a *Agent) Pods() []*corev1.Pod { return a.statuses.Pods() }
 
 // Faults returns what is wrong with manifests and sources now.
 func (a *Agent) Faults() []podsource.Fault { return a.mux.Faults() }
-
-// Healthy returns nil if the agent works and its runtime answers, else all that
-// is wrong.
-func (a *Agent) Healthy() error {
-	return errors.Join(a.loop.Healthy(), a.pleg.Healthy(), a.ready.Healthy())
-}
 
 // Object finds a ConfigMap or Secret that came with the pods.
 func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {

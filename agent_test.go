@@ -177,6 +177,7 @@ func TestSecondAgentOnOneRoot(t *testing.T) {
 		require.NoError(t, err)
 		err = other.Run(t.Context())
 		require.ErrorContains(t, err, w.dir)
+		require.ErrorIs(t, err, agent.ErrRootInUse)
 		require.ErrorContains(t, err, fmt.Sprint(os.Getpid()))
 		w.stop()
 		w.start()

@@ -10,26 +10,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/containergc"
-	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/events"
-	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podsync"
-	"github.com/sublet-dev/agent/podworkers"
-	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// Option sets one thing about an Agent. An option that contradicts another, or
-// itself, is an error of New.
+// Option sets one thing about an Agent. Sources, sinks, admitters and hooks add
+// to those given before. Any other option that is given twice, or contradicts
+// another, is an error of New.
 type Option func(*settings) error
 
 // settings are what the options have said.
 type settings struct {
+	given map[string]bool // options that can be given once
+
 	nodeName        string
 	node            Node
 	rootDir         string
@@ -56,23 +55,6 @@ type settings struct {
 	scratch bool // the root folder lasts as long as Run
 	events  *events.Dedup
 	stores  []syncloop.Store
-}
-
-// Hooks are called as the agent's parts work; package prom turns them into
-// metrics. Each field says when its functions are called and what they may not do.
-type Hooks struct {
-	Sources     podsource.Hooks
-	Loop        syncloop.Hooks
-	Pods        syncloop.PodsHooks
-	Housekeeper syncloop.HousekeeperHooks
-	Workers     podworkers.Hooks
-	Pleg        pleg.Hooks
-	Status      status.Hooks
-	Probe       probe.Hooks
-	Eviction    eviction.Hooks
-	Images      imagegc.Hooks
-	Containers  containergc.Hooks
-	CRI         cri.Hooks // calls of the runtime that the agent itself connects to
 }
 
 // Node is what the agent is told about the node it runs on. The zero value of
@@ -127,7 +109,7 @@ func WithNode(n Node) Option {
 			errs = append(errs, fmt.Errorf("node: MaxPods %d is negative", n.MaxPods))
 		}
 		s.node = n
-		return errors.Join(errs...)
+		return errors.Join(append(errs, s.once("node"))...)
 	}
 }
 
@@ -168,10 +150,16 @@ func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 		if endpoint == "" || len(image) > 1 {
 			return fmt.Errorf("runtime endpoint: want one and perhaps one for images, got %q and %q", endpoint, image)
 		}
-		if len(image) == 1 {
-			s.image = image[0]
+		errs := []error{set(&s.endpoint, endpoint, "runtime endpoint")}
+		for _, e := range append([]string{endpoint}, image...) {
+			if err := cri.CheckEndpoint(e); err != nil {
+				errs = append(errs, fmt.Errorf("runtime endpoint: %w", err))
+			}
 		}
-		return set(&s.endpoint, endpoint, "runtime endpoint")
+		if len(image) == 1 {
+			errs = append(errs, set(&s.image, image[0], "image endpoint"))
+		}
+		return errors.Join(errs...)
 	}
 }
 
@@ -206,7 +194,7 @@ func WithLogger(l *slog.Logger) Option {
 			return errors.New("logger: nil")
 		}
 		s.logger = l
-		return nil
+		return s.once("logger")
 	}
 }
 
@@ -217,7 +205,7 @@ func WithRecorder(r Recorder) Option {
 			return errors.New("recorder: nil")
 		}
 		s.recorder = r
-		return nil
+		return s.once("recorder")
 	}
 }
 
@@ -254,7 +242,7 @@ func WithBackOff(b runtime.BackOff) Option {
 			return errors.New("back-off: nil")
 		}
 		s.backOff = b
-		return nil
+		return s.once("back-off")
 	}
 }
 
@@ -274,15 +262,7 @@ func WithShutdownPolicy(p ShutdownPolicy) Option {
 			return fmt.Errorf("shutdown policy: Within %v is negative", p.Within)
 		}
 		s.shutdown = p
-		return nil
-	}
-}
-
-// WithHooks sets what is called as the agent's parts work.
-func WithHooks(h Hooks) Option {
-	return func(s *settings) error {
-		s.hooks = h
-		return nil
+		return s.once("shutdown policy")
 	}
 }
 
@@ -293,8 +273,20 @@ func WithTiming(t Timing) Option {
 			return fmt.Errorf("timing: a negative figure in %+v", t)
 		}
 		s.timing = t
-		return nil
+		return s.once("timing")
 	}
+}
+
+// once refuses an option that was given before.
+func (s *settings) once(what string) error {
+	if s.given[what] {
+		return fmt.Errorf("%s: set twice", what)
+	}
+	if s.given == nil {
+		s.given = map[string]bool{}
+	}
+	s.given[what] = true
+	return nil
 }
 
 // set refuses a second value.

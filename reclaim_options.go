@@ -64,7 +64,7 @@ func WithEviction(e Eviction) Option {
 			return fmt.Errorf("eviction: %w", err)
 		}
 		s.evict = &e
-		return nil
+		return s.once("eviction")
 	}
 }
 
@@ -77,7 +77,7 @@ func WithImageGC(p imagegc.Policy, keep ...string) Option {
 			return err
 		}
 		s.imagePolicy, s.imageKeep = &p, keep
-		return nil
+		return s.once("image collection")
 	}
 }
 
@@ -89,7 +89,7 @@ func WithContainerGC(p containergc.Policy) Option {
 			return fmt.Errorf("container collection: negative MinAge or PerNode, or a PerContainer without a meaning, in %+v", p)
 		}
 		s.keepDead = p
-		return nil
+		return s.once("container collection")
 	}
 }
 
@@ -107,7 +107,7 @@ func WithLogRotation(r LogRotation) Option {
 			return fmt.Errorf("log rotation: MaxFiles %d is less than 2", r.MaxFiles)
 		}
 		s.rotation = r
-		return nil
+		return s.once("log rotation")
 	}
 }
 
@@ -119,7 +119,7 @@ func WithImagePulls(p cri.Pulls) Option {
 			return fmt.Errorf("image pulls: negative AtOnce or Burst in %+v", p)
 		}
 		s.pulls = p
-		return nil
+		return s.once("image pulls")
 	}
 }
 

@@ -295,14 +295,23 @@ func TestDeadContainersAreCollected(t *testing.T) {
 // CG-3: what a container writes all the time never takes more than its share.
 func TestLogsAreRotated(t *testing.T) {
 	dir := t.TempDir()
-	inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
 		pod := sized("loud", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/output"] = strings.Repeat("x", 100)
 		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
-		start(
+		a, err := agent.New(
+			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()),
 			agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
 			agent.WithSource("memory", podsource.NewMemory(pod)),
 		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		defer func() {
+			cancel()
+			assert.NoError(t, <-done)
+		}()
 		time.Sleep(5 * time.Minute)
 		files, err := filepath.Glob(filepath.Join(dir, "default_loud_*", "main", "*"))
 		require.NoError(t, err)

@@ -42,6 +42,7 @@ type world struct {
 	dir    string // the agent's root folder
 	files  *files
 	opts   []agent.Option // of each agent, besides those that all have
+	node   agent.Node     // what agents are told of it, besides their folders
 	memory *podsource.Memory
 
 	inside  *embedded.Runtime
@@ -204,7 +205,8 @@ func (w *world) start() {
 	if _, ok := w.sc.option("collect"); !ok && !w.collect { // it goes its own ways, which would be in all traces
 		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
 	}
-	node := agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs")}
+	node := w.node
+	node.NoCgroups, node.PodLogsDir = true, filepath.Join(w.dir, "logs")
 	if n, ok := w.sc.option("max-pods"); ok {
 		node.MaxPods, err = strconv.Atoi(n[0])
 		require.NoError(w.t, err)

@@ -66,7 +66,8 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 	if rule, ok := sc.option("fault"); ok {
 		w.fault(rule)
 	}
-	w.opts = append(w.opts, agent.WithStatusSink(b), agent.WithNode(node))
+	w.opts = append(w.opts, agent.WithStatusSink(b))
+	w.node = node
 	if threshold, ok := sc.option("evict"); ok {
 		client, err := cri.New(w.direct, cri.Config{})
 		require.NoError(t, err)

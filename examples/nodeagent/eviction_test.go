@@ -43,7 +43,7 @@ func TestEvictionFlags(t *testing.T) {
 				"-eviction-pressure-transition-period", "30s",
 			}, eviction.DefaultHard + ";" + gi + ",pid.available<5%;memory.available=1m30s,pid.available=2m;memory.available=0Mi,nodefs.available=500Mi;-1;30s", "",
 		},
-		{"unknown signal", []string{"-eviction-hard", "memory.free<1Gi"}, "", `-eviction-hard: eviction-hard: "memory.free<1Gi": unknown signal "memory.free"`},
+		{"unknown signal", []string{"-eviction-hard", "memory.free<1Gi"}, "", `-eviction-hard: "memory.free<1Gi": unknown signal "memory.free"`},
 		{"the wrong way round", []string{"-eviction-hard", "memory.available>1Gi"}, "", "is written with <"},
 		{"twice the same signal", []string{"-eviction-hard", gi, "-eviction-hard", gi}, "", "memory.available has a threshold already"},
 		{"soft without a grace period", []string{"-eviction-soft", gi}, "", `"memory.available<1Gi" has no grace period`},

@@ -80,12 +80,12 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 
 func (f *reclaimFlags) check(fault func(bad bool, format string, args ...any)) {
 	_, err := eviction.ParseThresholds(f.evictionHard.text, "", "", "")
-	fault(err != nil, "-eviction-hard: %w", err)
+	fault(err != nil, "-%w", err)
 	_, softErr := eviction.ParseThresholds("", f.evictionSoft.text, f.evictionSoftGrace.text, "")
-	fault(softErr != nil, "-eviction-soft with -eviction-soft-grace-period: %w", softErr)
+	fault(softErr != nil, "-%w", softErr)
 	if err == nil && softErr == nil {
 		_, err = eviction.ParseThresholds(f.evictionHard.text, f.evictionSoft.text, f.evictionSoftGrace.text, f.evictionMinReclaim.text)
-		fault(err != nil, "-eviction-minimum-reclaim: %w", err)
+		fault(err != nil, "-%w", err)
 	}
 	fault(f.evictionTransition <= 0, "-eviction-pressure-transition-period %v: must be positive", f.evictionTransition)
 	fault(f.imageHigh < 1 || f.imageHigh > 100, "-image-gc-high-threshold %d: must be from 1 to 100", f.imageHigh)

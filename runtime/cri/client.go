@@ -145,16 +145,28 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 // cleaned.
 const maxMessage = 256 << 20
 
+const unixScheme = "unix://"
+
+// CheckEndpoint returns an error unless endpoint is written as Dial takes it,
+// "unix:///path". It does not look whether anything is there.
+func CheckEndpoint(endpoint string) error {
+	path, isUnix := strings.CutPrefix(endpoint, unixScheme)
+	switch {
+	case !isUnix:
+		return fmt.Errorf("endpoint %q must be unix:///path; only unix:// is supported", endpoint)
+	case !strings.HasPrefix(path, "/"):
+		return fmt.Errorf("endpoint %q must have an absolute path, with three slashes: unix:///path", endpoint)
+	}
+	return nil
+}
+
 // Dial returns a connection to a runtime's socket, "unix:///path". It makes no
 // call: a runtime that is down is connected to as soon as it is up, and until
 // then calls fail with runtime.ErrUnavailable.
 func Dial(endpoint string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	path, isUnix := strings.CutPrefix(endpoint, "unix://")
-	switch {
-	case isUnix && !strings.HasPrefix(path, "/"):
-		return nil, fmt.Errorf("dial %q: the path of a unix endpoint must be absolute", endpoint)
-	case !isUnix && !strings.HasPrefix(endpoint, "passthrough:"):
-		return nil, fmt.Errorf("dial %q: only unix:// endpoints are supported", endpoint)
+	path, isUnix := strings.CutPrefix(endpoint, unixScheme)
+	if err := CheckEndpoint(endpoint); err != nil && !strings.HasPrefix(endpoint, "passthrough:") {
+		return nil, fmt.Errorf("dial: %w", err)
 	}
 	all := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sublet-dev/agent/internal/lock"
+	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/syncloop"
+)
+
+// Errors that come out of Run and Healthy, wrapped, for callers that branch on them.
+var (
+	// ErrRan is returned by a second Run.
+	ErrRan = errors.New("an agent runs once")
+	// ErrRootInUse is wrapped by the error of Run while another agent has the root
+	// folder. The error names its process.
+	ErrRootInUse = lock.ErrHeld
+	// ErrComponentExited is wrapped by the error of Run when a component returned
+	// before it was asked to.
+	ErrComponentExited = run.ErrExited
+
+	// ErrRuntimeNotReady is wrapped by the error of Healthy while the runtime does
+	// not answer or says that it is not ready.
+	ErrRuntimeNotReady = syncloop.ErrNotReady
+	// ErrNetworkNotReady is wrapped by the error of Healthy while the runtime says
+	// that its network is not ready. Pods on the host's network run.
+	ErrNetworkNotReady = readiness.ErrNetwork
+	// ErrPodsNotListed is wrapped, beside ErrRuntimeNotReady, by the error of Healthy
+	// until the pods in the runtime are known.
+	ErrPodsNotListed = readiness.ErrNotListed
+	// ErrStalled is wrapped by the error of Healthy when pods are not handed on
+	// any more.
+	ErrStalled = syncloop.ErrStuck
+)
+
+// Healthy returns nil if the agent works and its runtime answers, else all that
+// is wrong.
+func (a *Agent) Healthy() error {
+	loop := a.loop.Healthy()
+	return errors.Join(loop, a.pleg.Healthy(), a.runtimeHealthy(loop))
+}
+
+// runtimeHealthy is what the runtime said last, unless the loop waits for just that.
+func (a *Agent) runtimeHealthy(loop error) error {
+	err := a.ready.Healthy()
+	switch {
+	case err == nil, loop != nil && strings.Contains(loop.Error(), err.Error()):
+		return nil
+	case errors.Is(err, ErrNetworkNotReady):
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrRuntimeNotReady, err)
+}

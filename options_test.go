@@ -1,0 +1,139 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// AG-8: what cannot be added to is not overwritten either.
+func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
+	for want, pair := range map[string][2]agent.Option{
+		"node: set twice":                 {agent.WithNode(agent.Node{MaxPods: 3}), agent.WithNode(agent.Node{IPs: []string{"10.0.0.1"}})},
+		"logger: set twice":               {agent.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))), agent.WithLogger(slog.New(slog.DiscardHandler))},
+		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
+		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
+		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},
+		"timing: set twice":               {agent.WithTiming(agent.Timing{Resync: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
+		"eviction: set twice":             {agent.WithEviction(agent.Eviction{Hard: "memory.available<100Mi"}), agent.WithEviction(agent.Eviction{})},
+		"image collection: set twice":     {agent.WithImageGC(imagegc.Policy{HighPercent: 90, LowPercent: 80}), agent.WithImageGC(imagegc.Policy{})},
+		"container collection: set twice": {agent.WithContainerGC(containergc.Policy{}), agent.WithContainerGC(containergc.Policy{PerContainer: 2})},
+		"log rotation: set twice":         {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotation(agent.LogRotation{MaxFiles: 2})},
+		"image pulls: set twice":          {agent.WithImagePulls(cri.Pulls{AtOnce: 1}), agent.WithImagePulls(cri.Pulls{AtOnce: 2})},
+		`image endpoint: set to "unix:///i" and to "unix:///j"`: {
+			agent.WithRuntimeEndpoint("unix:///r", "unix:///i"), agent.WithRuntimeEndpoint("unix:///r", "unix:///j"),
+		},
+	} {
+		_, err := agent.New(agent.WithNodeName("node"), pair[0], pair[1])
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestNew_RefusesEndpointsThatCannotBeDialed(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"unix://run/x.sock":               "must have an absolute path",
+		"/run/containerd/containerd.sock": "must be unix:///path",
+		"tcp://127.0.0.1:1":               "only unix:// is supported",
+	} {
+		root := agent.WithRootDir(t.TempDir())
+		_, err := agent.New(root, agent.WithRuntimeEndpoint(endpoint))
+		require.ErrorContains(t, err, want)
+		_, err = agent.New(root, agent.WithRuntimeEndpoint("unix:///x.sock", endpoint))
+		require.ErrorContains(t, err, want, "for images")
+	}
+}
+
+// eachFunc calls visit with every function field of the hooks.
+func eachFunc(path string, v reflect.Value, visit func(path string, f reflect.Value)) {
+	if v.Kind() == reflect.Struct {
+		for i := range v.NumField() {
+			eachFunc(path+"."+v.Type().Field(i).Name, v.Field(i), visit)
+		}
+		return
+	}
+	visit(path, v)
+}
+
+// AG-8: every hook of every component can be given more than once. They are no
+// functions that return something: which one's result would count?
+func TestHooks_AreFunctionsWithoutResults(t *testing.T) {
+	n := 0
+	eachFunc("Hooks", reflect.ValueOf(agent.Hooks{}), func(path string, f reflect.Value) {
+		n++
+		require.Equal(t, reflect.Func, f.Kind(), path)
+		assert.Zero(t, f.Type().NumOut(), path)
+	})
+	require.Greater(t, n, 25)
+}
+
+// AG-8: hooks add up, and are called in the order of their options.
+func TestWithHooks_CallsAllInOrder(t *testing.T) {
+	var heard []string
+	note := func(who string) agent.Option {
+		var h agent.Hooks
+		h.Sources.Taken = func(string, int, int, time.Duration) { heard = append(heard, who) }
+		return agent.WithHooks(h)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a, err := agent.New(
+			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", lateSource(closed())),
+			note("one"), agent.WithHooks(agent.Hooks{}), note("two"), note("three"),
+		)
+		require.NoError(t, err)
+		require.NoError(t, a.Run(ctx))
+	})
+	require.Equal(t, []string{"one", "two", "three"}, heard)
+}
+
+func closed() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// down is a runtime that answers nothing.
+type down struct{ agent.Runtime }
+
+var errDown = errors.New("nobody is there")
+
+func (down) Pods(context.Context) ([]runtime.Pod, error)    { return nil, errDown }
+func (down) Health(context.Context) (runtime.Health, error) { return runtime.Health{}, errDown }
+func (down) Watch(context.Context, func(types.UID)) error   { return errDown }
+
+// A runtime that is down is told of once, by errors that callers can match.
+func TestHealthy_SaysOnceThatTheRuntimeIsDown(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a, err := agent.New(agent.WithNode(agent.Node{NoCgroups: true}), agent.WithRuntime(down{}), agent.WithRootDir(dir))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Minute)
+		err = a.Healthy()
+		cancel()
+		require.NoError(t, <-done)
+		require.ErrorIs(t, err, agent.ErrRuntimeNotReady)
+		require.ErrorIs(t, err, errDown)
+		require.Equal(t, 1, strings.Count(err.Error(), "ask the runtime how it is"), err)
+	})
+}
