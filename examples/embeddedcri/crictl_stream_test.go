@@ -93,6 +93,21 @@ func streamCases() map[string]func(critest) {
 			time.Sleep(50 * time.Millisecond)
 			assert.Equal(c, v1.ContainerState_CONTAINER_RUNNING, c.container(id).GetState(), "without StdinOnce the container stays")
 		},
+		"attach -i, once": func(c critest) { // critest: the shell ends with its input, and attach with the shell
+			id := c.inNewPod(&v1.ContainerConfig{Command: []string{"/bin/sh"}, Stdin: true, StdinOnce: true})
+			resp, err := c.rs.Attach(c.Context(), &v1.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
+			require.NoError(c, err)
+			conn := c.upgraded(resp.GetUrl(), "v4.channel.k8s.io")
+			_, in, out := c.open(conn, "error"), c.open(conn, "stdin"), c.open(conn, "stdout")
+			c.open(conn, "stderr")
+			_, err = io.WriteString(in, "echo -n hello\n")
+			require.NoError(c, err)
+			require.NoError(c, in.Close())
+			text, err := io.ReadAll(out)
+			require.NoError(c, err)
+			assert.Equal(c, "hello", string(text))
+			require.Eventually(c, func() bool { return c.container(id).GetState() == v1.ContainerState_CONTAINER_EXITED }, 10*time.Second, 5*time.Millisecond)
+		},
 		"port-forward": func(c critest) { c.forward(&v1.PodSandboxConfig{}) },
 		"runtime should support portforward in host network": func(c critest) {
 			c.forward(&v1.PodSandboxConfig{Linux: &v1.LinuxPodSandboxConfig{SecurityContext: &v1.LinuxSandboxSecurityContext{

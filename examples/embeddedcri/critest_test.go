@@ -132,11 +132,14 @@ func TestCritest(t *testing.T) {
 			assert.Error(c, err)
 		},
 		"runtime should support returning metrics descriptors": func(c critest) { c.metrics() },
+	}
+	host := map[string]func(critest){
 		"runtime should support listing pod sandbox metrics": func(c critest) {
 			pod, config := c.pod(nil)
-			c.started(pod, config, &v1.ContainerConfig{Command: []string{"top"}, Linux: &v1.LinuxContainerConfig{Resources: &v1.LinuxContainerResources{
+			id := c.started(pod, config, &v1.ContainerConfig{Command: []string{"top"}, Linux: &v1.LinuxContainerConfig{Resources: &v1.LinuxContainerResources{
 				CpuPeriod: 100000, CpuQuota: 20000, CpuShares: 1024, MemoryLimitInBytes: 64 << 20, MemorySwapLimitInBytes: 64 << 20,
 			}}})
+			c.exec(id, "sh", "-c", "for i in 1 2 3; do echo hello > /dev/null; done; ls / > /dev/null")
 			keys, found := c.metrics(), map[string]bool{}
 			resp, err := c.rs.ListPodSandboxMetrics(c.Context(), &v1.ListPodSandboxMetricsRequest{})
 			require.NoError(c, err)
@@ -150,8 +153,6 @@ func TestCritest(t *testing.T) {
 			}
 			assert.Len(c, found, len(keys))
 		},
-	}
-	host := map[string]func(critest){
 		"timeout exec process should be gone": func(c critest) {
 			pod, config := c.pod(nil)
 			id := c.started(pod, config, &v1.ContainerConfig{Command: []string{"top"}})

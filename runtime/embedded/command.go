@@ -77,6 +77,9 @@ func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 		if n := len(args); n > 0 && (args[n-1] == ">&2" || args[n-1] == "1>&2") {
 			line.Stderr, args = true, args[:n-1]
 		}
+		for len(args) > 0 && args[0] == "-n" {
+			line.Open, args = true, args[1:]
+		}
 		line.Text = strings.Join(args, " ")
 		s.Output = append(s.Output, line)
 	case name == "trap" && len(args) == 2 && args[1] == "TERM":

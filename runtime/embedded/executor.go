@@ -12,6 +12,12 @@ import (
 
 // Container is what an Executor is told of one container. It is read-only, and
 // one container is the same pointer in every call.
+//
+// Image is the record that the container's image was resolved to. Its Ref is
+// normalized, as clients name images by several names and often by id:
+// docker.io/library/job:latest for an image that the pod calls job. What the pod
+// itself says is in Config.Image.UserSpecifiedImage, if the client passes it on, as
+// kubelets do.
 type Container struct {
 	ID        string
 	SandboxID string
@@ -118,7 +124,7 @@ const (
 // Usage is one measurement of a container. What is not known is zero.
 type Usage struct {
 	CPU        time.Duration // used since its start
-	NanoCores  uint64        // used now
+	NanoCores  uint64        // used now; clients that get none work it out from CPU
 	WorkingSet uint64        // bytes of memory
 	RSS        uint64
 	Disk       uint64 // bytes of the writable layer

@@ -132,3 +132,27 @@ func TestBadConfigurationsAreAllTold(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+// Kubelets make containers by the image's id and show people the name.
+func TestAContainerTellsItsImagesName(t *testing.T) {
+	tests := map[string]struct{ pull, want string }{
+		"a tag":    {"app:1", "docker.io/library/app:1"},
+		"none":     {"app", "docker.io/library/app:latest"},
+		"a digest": {"app@sha256:" + strings.Repeat("ab", 32), "docker.io/library/app@sha256:" + strings.Repeat("ab", 32)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, Config{})
+			r, err := g.is.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: tc.pull}})
+			require.NoError(t, err)
+			id, err := g.create(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
+				c.Image = &v1.ImageSpec{Image: r.GetImageRef(), UserSpecifiedImage: tc.pull}
+			})
+			require.NoError(t, err)
+			st := g.status(t, id)
+			assert.Equal(t, tc.want, st.GetImage().GetImage())
+			assert.Equal(t, tc.pull, st.GetImage().GetUserSpecifiedImage())
+			assert.Equal(t, r.GetImageRef(), st.GetImageId())
+		})
+	}
+}

@@ -66,6 +66,7 @@ type Line struct {
 	At     time.Duration // after the start
 	Stderr bool
 	Text   string // without the newline
+	Open   bool   // no newline follows it
 }
 
 // Point is a use at a time after the start.

@@ -31,6 +31,7 @@ func TestCompile(t *testing.T) {
 		"output": {cmd: []string{"sh", "-c", `echo "a b" 'c;d'; sleep 1; echo e >&2`}, want: Script{
 			RunFor: time.Second, ExitCodes: []int32{0}, Output: []Line{{Text: "a b c;d"}, {At: time.Second, Stderr: true, Text: "e"}},
 		}},
+		"no newline":       {cmd: []string{"echo", "-n", "hello"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []Line{{Text: "hello", Open: true}}}},
 		"ignored":          {cmd: []string{"sh", "-c", "trap '' TERM; sleep 5"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, IgnoreTERM: true}},
 		"handled":          {cmd: []string{"sh", "-c", "trap 'exit 7' TERM; sleep 5 & wait"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, TermExitCode: &seven}},
 		"no shell":         {cmd: []string{"sh"}, not: true},

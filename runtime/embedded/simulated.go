@@ -32,8 +32,8 @@ type SimulatedConfig struct {
 // later the stronger: SimulatedConfig.Script, the image's script, the command
 // where it is a simple one, annotations of the pod, annotations of the container.
 //
-// It uses package time alone and has no goroutine for a container at rest. The
-// only files it touches are the log of a container that prints, or of each if
+// It uses package time alone and has no goroutine for a container at rest, but one
+// that reads the input of a container with stdin. The only files it touches are the log of a container that prints, or of each if
 // SimulatedConfig says so, and the mounted file of one that leaves a termination
 // message.
 type Simulated struct {
@@ -127,6 +127,9 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(forever, p.tick)
 	p.arm()
+	if sio.Stdin != nil {
+		p.hears(sio)
+	}
 	return p, nil
 }
 
@@ -152,6 +155,7 @@ type simProcess struct {
 	io     IO
 	exited func(Exit)
 	start  time.Time
+	deaf   context.CancelFunc // ends what it does with its input; nil without
 
 	mu       sync.Mutex // guards the rest
 	timer    *time.Timer
@@ -252,14 +256,25 @@ func printLine(sio IO, l Line) {
 	if l.Stderr && !sio.TTY {
 		w = sio.Stderr
 	}
-	if w != nil {
-		_, _ = io.WriteString(w, l.Text+"\n")
+	if w == nil {
+		return
 	}
+	end := "\n"
+	switch {
+	case l.Open:
+		end = ""
+	case sio.TTY: // the line discipline of a terminal
+		end = "\r\n"
+	}
+	_, _ = io.WriteString(w, l.Text+end)
 }
 
 // finish tells the end. It is called once, without mu.
 func (p *simProcess) finish(e Exit) {
 	p.timer.Stop()
+	if p.deaf != nil {
+		p.deaf()
+	}
 	if p.script.Message != "" {
 		path := p.c.Config.GetAnnotations()[messagePath]
 		for _, m := range p.c.Config.GetMounts() {
@@ -328,22 +343,14 @@ func (p *simProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 	if sig, ok := killsInit(e.Cmd); ok {
 		return 0, p.Signal(sig)
 	}
+	if read := interpreter(e.Cmd); read != nil && e.Stdin != nil {
+		return read(ctx, e.IO)
+	}
 	script, ok := compile(e.Cmd)
 	if !ok {
 		return 127, nil
 	}
-	var now time.Duration
-	for _, l := range script.Output {
-		if err := pause(ctx, l.At-now); err != nil {
-			return 0, err
-		}
-		now = l.At
-		printLine(e.IO, l)
-	}
-	if err := pause(ctx, script.RunFor-now); err != nil {
-		return 0, err
-	}
-	return script.ExitCodes[0], nil
+	return play(ctx, script, e.IO)
 }
 
 // killsInit reads kill [-SIGNAL] 1.

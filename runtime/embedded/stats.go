@@ -45,10 +45,14 @@ func (r *Runtime) measure(pick func(*container) bool) []measured {
 
 func num(n uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: n} }
 
+// cpu leaves out a rate that is not known: the kubelet works out one of its own from
+// the counter then, and takes a 0 for a container that is idle.
 func (m measured) cpu() *v1.CpuUsage {
-	return &v1.CpuUsage{
-		Timestamp: m.at, UsageCoreNanoSeconds: num(uint64(max(0, m.usage.CPU))), UsageNanoCores: num(m.usage.NanoCores),
+	u := &v1.CpuUsage{Timestamp: m.at, UsageCoreNanoSeconds: num(uint64(max(0, m.usage.CPU)))}
+	if m.usage.NanoCores > 0 {
+		u.UsageNanoCores = num(m.usage.NanoCores)
 	}
+	return u
 }
 
 func (m measured) memory() *v1.MemoryUsage {

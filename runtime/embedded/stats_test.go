@@ -36,6 +36,20 @@ func TestUsageFollowsTheScript(t *testing.T) {
 	})
 }
 
+// A kubelet works a rate out itself where there is none, and believes a 0.
+func TestAnUnknownRateIsLeftOut(t *testing.T) {
+	g := newRig(t, Config{})
+	sb := g.run(t, podConfig("p"))
+	id := g.start(t, sb, nil)
+	r, err := g.rs.ContainerStats(t.Context(), &v1.ContainerStatsRequest{ContainerId: id})
+	require.NoError(t, err)
+	assert.NotNil(t, r.GetStats().GetCpu().GetUsageCoreNanoSeconds())
+	assert.Nil(t, r.GetStats().GetCpu().GetUsageNanoCores())
+	p, err := g.rs.PodSandboxStats(t.Context(), &v1.PodSandboxStatsRequest{PodSandboxId: sb})
+	require.NoError(t, err)
+	assert.Nil(t, p.GetStats().GetLinux().GetCpu().GetUsageNanoCores())
+}
+
 func TestEveryMetricIsDescribed(t *testing.T) {
 	g := newRig(t, Config{})
 	sb := g.run(t, podConfig("p"))

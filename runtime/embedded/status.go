@@ -58,7 +58,7 @@ func (c *container) status() *v1.ContainerStatus {
 	st := &v1.ContainerStatus{
 		Id: c.ID, Metadata: c.item.GetMetadata(), State: c.item.GetState(), CreatedAt: c.item.GetCreatedAt(),
 		StartedAt: c.started, FinishedAt: c.finished,
-		Image: c.item.GetImage(), ImageRef: c.item.GetImageRef(), ImageId: c.item.GetImageId(),
+		Image: c.image(), ImageRef: c.item.GetImageRef(), ImageId: c.item.GetImageId(),
 		Labels: c.item.GetLabels(), Annotations: c.item.GetAnnotations(),
 		Mounts: c.mounts, LogPath: c.logPath(), User: c.user(), StopSignal: c.stopSignal(),
 	}
@@ -69,6 +69,21 @@ func (c *container) status() *v1.ContainerStatus {
 		st.ExitCode, st.Reason, st.Message = c.exit.Code, c.exit.Reason, c.exit.Message
 	}
 	return st
+}
+
+// image is the image as the status names it: by its first tag, else by its digest,
+// whatever it was made by. Kubelets make containers by the image's id and show
+// people this name.
+func (c *container) image() *v1.ImageSpec {
+	name := c.Image.ref()
+	if first := c.Image.refs[0]; first.tag != "" {
+		name = first.repo + ":" + first.tag
+	}
+	asked := c.item.GetImage()
+	return &v1.ImageSpec{
+		Image: name, Annotations: asked.GetAnnotations(),
+		UserSpecifiedImage: asked.GetUserSpecifiedImage(), RuntimeHandler: asked.GetRuntimeHandler(),
+	}
 }
 
 // logPath is where the container's log is; "" when it has none.

@@ -1,0 +1,107 @@
+package embedded
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"time"
+)
+
+// play runs a script to its end, with its output on sio, and returns its exit code.
+func play(ctx context.Context, s Script, sio IO) (int32, error) {
+	var now time.Duration
+	for _, l := range s.Output {
+		if err := pause(ctx, l.At-now); err != nil {
+			return 0, err
+		}
+		now = l.At
+		printLine(sio, l)
+	}
+	if err := pause(ctx, s.RunFor-now); err != nil {
+		return 0, err
+	}
+	return s.ExitCodes[0], nil
+}
+
+// interpreter is what a command does with its input, if it reads any: a shell without
+// arguments runs it line by line, cat repeats it.
+func interpreter(argv []string) func(context.Context, IO) (int32, error) {
+	if len(argv) == 0 {
+		return nil
+	}
+	name, args := path.Base(argv[0]), argv[1:]
+	switch {
+	case slices.Contains([]string{"sh", "bash"}, name) && (len(args) == 0 || len(args) == 1 && (args[0] == "-i" || args[0] == "-s")):
+		return shell
+	case name == "cat" && (len(args) == 0 || len(args) == 1 && args[0] == "-"):
+		return repeat
+	}
+	return nil
+}
+
+// shell runs the lines of its input until it ends or one of them exits.
+func shell(ctx context.Context, sio IO) (code int32, err error) {
+	lines := bufio.NewScanner(sio.Stdin)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		steps, ok := split(lines.Text())
+		if ok && len(steps) == 0 {
+			continue
+		}
+		script, understood := compile([]string{"sh", "-c", lines.Text()})
+		if !understood {
+			printLine(sio, Line{Stderr: true, Text: "sh: this command is not simulated: " + lines.Text()})
+			code = 127
+			continue
+		}
+		if code, err = play(ctx, script, sio); err != nil {
+			return 0, err
+		}
+		if ok && slices.ContainsFunc(steps, func(argv []string) bool { return argv[0] == "exit" }) {
+			return code, nil
+		}
+	}
+	return code, ctx.Err()
+}
+
+// repeat writes its input to its output.
+func repeat(ctx context.Context, sio IO) (int32, error) {
+	out := sio.Stdout
+	if out == nil {
+		out = io.Discard
+	}
+	_, _ = io.Copy(out, sio.Stdin) // ends with the input, or with who reads the output
+	return 0, ctx.Err()
+}
+
+// hears has a container with stdin read it, in a goroutine that ends with the input
+// or the container. One that does not go by its input reads it to no avail, so that
+// whoever writes is not held up.
+func (p *simProcess) hears(sio IO) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.deaf = cancel
+	argv, _ := p.c.Argv() // none: it reads nothing
+	read := interpreter(argv)
+	go func() {
+		if read == nil {
+			_, _ = io.Copy(io.Discard, sio.Stdin)
+			return
+		}
+		if code, err := read(ctx, sio); err == nil {
+			p.end(Exit{Code: code})
+		}
+	}()
+}
+
+// end ends the container by itself.
+func (p *simProcess) end(e Exit) {
+	p.mu.Lock()
+	ended := p.ended
+	p.ended = true
+	p.mu.Unlock()
+	if !ended {
+		p.finish(e)
+	}
+}
