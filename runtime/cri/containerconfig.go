@@ -85,13 +85,7 @@ func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, 
 		// A container that restarts for ever leaves no file for each time.
 		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-messagesKept), 10)))
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
-	if err != nil {
-		return nil, fmt.Errorf("make the file of the termination message: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	// Whatever the umask took away.
-	if err := f.Chmod(0o666); err != nil {
+	if err := writeShared(file, nil, 0o666); err != nil {
 		return nil, fmt.Errorf("make the file of the termination message: %w", err)
 	}
 	return &v1.Mount{

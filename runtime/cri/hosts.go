@@ -2,8 +2,6 @@ package cri
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +18,8 @@ const (
 	hostsLimit = 1 << 20     // of the node's own file
 )
 
-// hostsContent is the hosts file of a pod with addresses of its own.
+// hostsContent is the hosts file of a pod with addresses of its own. A hostname
+// that is fully qualified already stands there in full and in short.
 func hostsContent(pod *corev1.Pod, hostname, domain string, ips []string) string {
 	var b strings.Builder
 	b.WriteString("# Kubernetes-managed hosts file.\n" +
@@ -30,6 +29,9 @@ func hostsContent(pod *corev1.Pod, hostname, domain string, ips []string) string
 		"fe00::0\tip6-mcastprefix\n" +
 		"fe00::1\tip6-allnodes\n" +
 		"fe00::2\tip6-allrouters\n")
+	if domain != "" {
+		hostname = strings.TrimSuffix(hostname, "."+domain)
+	}
 	for _, ip := range ips {
 		b.WriteString(ip + "\t")
 		if domain != "" {
@@ -75,22 +77,11 @@ func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	}
 	// Written in place: running containers have this very file mounted.
 	file := filepath.Join(t.m.Dir, hostsFile)
-	if old, err := os.ReadFile(file); err != nil || string(old) != content {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
-			return nil, fmt.Errorf("write the hosts file: %w", err)
-		}
+	if err := writeShared(file, []byte(content), 0o644); err != nil {
+		return nil, fmt.Errorf("write the hosts file: %w", err)
 	}
 	return &v1.Mount{
 		ContainerPath: hostsPath, HostPath: file, Readonly: false,
 		UidMappings: t.translator().mountIDs(t.m.UserIDs), GidMappings: t.translator().mountIDs(t.m.GroupIDs),
 	}, nil
-}
-
-func readAtMost(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, limit))
 }

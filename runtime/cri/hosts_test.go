@@ -1,12 +1,17 @@
 package cri
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -59,6 +64,109 @@ func TestHostsFile(t *testing.T) {
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "own", MountPath: "/etc/hosts"}}
 	m.Volumes = map[string]runtime.Volume{"own": {HostPath: "/own"}}
 	assert.Equal(t, "/own", mountAt(started(t, Config{}, pod, m), "/etc/hosts"))
+}
+
+// hostsTurn is one that writes the hosts file of a pod with the address 10.0.0.1.
+func hostsTurn(m runtime.Materials) *turn {
+	return &turn{c: &Client{}, pod: onePod("main"), m: m, sandbox: runtime.Sandbox{IPs: []string{"10.0.0.1"}}}
+}
+
+// sparse makes a file as long as a file can be that takes no room.
+func sparse(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	for size := int64(8 << 40); f.Truncate(size) != nil; size /= 2 {
+		require.Greater(t, size, int64(1<<30), "no sparse files here")
+	}
+}
+
+// Whatever a container made of its hosts file, the next one gets what it should
+// be, and the agent reads no more than that.
+func TestHostsFile_WrittenByAContainer(t *testing.T) {
+	write := func(text string) func(*testing.T, string) {
+		return func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	}
+	for name, spoil := range map[string]func(t *testing.T, path string){
+		"sparse":  sparse,
+		"longer":  func(t *testing.T, path string) { write(strings.Repeat("10.9.9.9 x\n", 1000))(t, path) },
+		"shorter": write("x"),
+		"empty":   write(""),
+		"a link": func(t *testing.T, path string) {
+			require.NoError(t, errors.Join(os.Remove(path), os.Symlink(t.TempDir()+"/elsewhere", path)))
+		},
+		"a pipe": func(t *testing.T, path string) {
+			require.NoError(t, errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)))
+		},
+		"leased": func(t *testing.T, path string) {
+			write("x")(t, path)
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = f.Close() })
+			if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+				t.Skip("no leases here:", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tn := hostsTurn(runtime.Materials{Dir: t.TempDir(), Hostname: "web"})
+			mount, err := tn.hostsMount(&corev1.Container{})
+			require.NoError(t, err)
+			want, err := os.ReadFile(mount.GetHostPath())
+			require.NoError(t, err)
+			spoil(t, mount.GetHostPath())
+
+			var before, after goruntime.MemStats
+			goruntime.ReadMemStats(&before)
+			_, err = tn.hostsMount(&corev1.Container{})
+			require.NoError(t, err)
+			goruntime.ReadMemStats(&after)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+			info, err := os.Lstat(mount.GetHostPath())
+			require.NoError(t, err)
+			assert.Equal(t, os.FileMode(0o644), info.Mode())
+			require.Len(t, want, int(info.Size()))
+			text, err := os.ReadFile(mount.GetHostPath())
+			require.NoError(t, err)
+			assert.Equal(t, string(want), string(text))
+		})
+	}
+}
+
+// Running containers have the file mounted: a change reaches them.
+func TestHostsFile_ChangesInPlace(t *testing.T) {
+	tn := hostsTurn(runtime.Materials{Dir: t.TempDir(), Hostname: "web"})
+	mount, err := tn.hostsMount(&corev1.Container{})
+	require.NoError(t, err)
+	held, err := os.Open(mount.GetHostPath())
+	require.NoError(t, err)
+	defer func() { _ = held.Close() }()
+	tn.sandbox.IPs = []string{"10.0.0.2"}
+	_, err = tn.hostsMount(&corev1.Container{})
+	require.NoError(t, err)
+	text, err := io.ReadAll(held)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "10.0.0.2\tweb\n")
+}
+
+func TestHostsFile_FullyQualifiedHostname(t *testing.T) {
+	text := hostsContent(onePod("main"), "box.sub.ns.svc.cluster.local", "sub.ns.svc.cluster.local", []string{"10.0.0.1"})
+	assert.Contains(t, text, "\n10.0.0.1\tbox.sub.ns.svc.cluster.local\tbox\n")
+}
+
+// The umask takes nothing away from files that any user of a container uses.
+func TestFilesOfContainersUnderAHardUmask(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	m := runtime.Materials{Dir: t.TempDir(), Hostname: "web"}
+	pod := onePod("main")
+	pod.Spec.Containers[0].TerminationMessagePath = "/tmp/words"
+	cfg := started(t, Config{}, pod, m)
+	for path, want := range map[string]os.FileMode{"/etc/hosts": 0o644, "/tmp/words": 0o666} {
+		info, err := os.Stat(mountAt(cfg, path))
+		require.NoError(t, err)
+		assert.Equal(t, want, info.Mode(), path)
+	}
 }
 
 // RT-14: any user of the container can write its last words.

@@ -70,14 +70,7 @@ func logText(piece []byte, limit, lines int) string {
 		}
 	}
 	text := strings.ToValidUTF8(b.String(), "�")
-	text = lastLines(text, lines)
-	if cut := len(text) - limit; cut > 0 {
-		for cut < len(text) && text[cut]&0xC0 == 0x80 {
-			cut++
-		}
-		text = text[cut:]
-	}
-	return text
+	return lastBytes(lastLines(text, lines), limit)
 }
 
 func lastLines(text string, lines int) string {

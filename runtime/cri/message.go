@@ -1,11 +1,12 @@
 package cri
 
 import (
-	"io"
-	"os"
+	"cmp"
+	"errors"
+	"io/fs"
 	"strings"
+	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -21,31 +22,63 @@ const (
 
 // terminationMessage returns what a container that ended left to say: what it
 // wrote to its message file, else the end of its log if it failed and its
-// policy says so, else what the runtime says. At most 4 KiB. RT-14
+// policy says so, else what the runtime says. Of a file or log that is too long
+// the end counts, where the error is: 4 KiB of the file, 2 KiB or 80 lines of
+// the log. A file that cannot be read is told in its place, as the kubelet does:
+// this is asked at each inspection, too often for a log. RT-14
 func (c *Client) terminationMessage(ct runtime.Container, st *v1.ContainerStatus) string {
 	if ct.State != runtime.Exited {
 		return ct.Message
 	}
 	a := st.GetAnnotations()
+	unread := ""
 	if path := messageFile(st, a[runtime.AnnotationTerminationMessagePath]); path != "" {
-		text, err := head(path, messageLimit)
-		if err != nil {
-			c.cfg.Logger.Warn("termination message cannot be read", containerAttrs(ct, err)...)
-		}
+		text, err := tail(path, messageLimit)
 		if len(text) > 0 {
-			return strings.ToValidUTF8(string(text), "�")
+			return textTail(text)
 		}
+		unread = unreadable("termination message", err)
 	}
 	if corev1.TerminationMessagePolicy(a[runtime.AnnotationTerminationMessagePolicy]) == corev1.TerminationMessageFallbackToLogsOnError && ct.ExitCode != 0 && ct.LogPath != "" {
 		text, err := logTail(ct.LogPath, logMessageLimit, logMessageLines)
-		if err != nil {
-			c.cfg.Logger.Warn("log cannot be read for a termination message", containerAttrs(ct, err)...)
-		}
 		if text != "" {
 			return text
 		}
+		unread = cmp.Or(unread, unreadable("log for the termination message", err))
 	}
-	return clip(ct.Message, messageLimit)
+	return cmp.Or(clip(ct.Message, messageLimit), unread)
+}
+
+// unreadable tells why a file could not be read, without its path on the node.
+// One that is missing says nothing: it goes with its pod's directory.
+func unreadable(what string, err error) string {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathErr.Err
+	}
+	return "read " + what + ": " + err.Error()
+}
+
+// textTail makes text of the end of a file, which may begin within a character.
+func textTail(b []byte) string {
+	for range min(utf8.UTFMax-1, len(b)-1) {
+		if utf8.RuneStart(b[0]) {
+			break
+		}
+		b = b[1:]
+	}
+	return lastBytes(strings.ToValidUTF8(string(b), "�"), messageLimit)
+}
+
+// lastBytes cuts the beginning of s off, not within a character.
+func lastBytes(s string, limit int) string {
+	cut := max(len(s)-limit, 0)
+	for cut > 0 && cut < len(s) && !utf8.RuneStart(s[cut]) {
+		cut++
+	}
+	return s[cut:]
 }
 
 // messageFile returns where on the node the container's message file is.
@@ -61,39 +94,12 @@ func messageFile(st *v1.ContainerStatus, path string) string {
 	return ""
 }
 
-// head reads the beginning of a regular file. Containers write these files:
-// links are not followed and nothing that could block is opened for long.
-func head(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, limit))
-}
-
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &os.PathError{Op: "read", Path: path, Err: os.ErrInvalid}
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
 // clip cuts s off after limit bytes, not within a character.
 func clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
-	for limit > 0 && s[limit]&0xC0 == 0x80 {
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
 		limit--
 	}
 	return s[:limit]

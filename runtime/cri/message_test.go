@@ -2,6 +2,7 @@ package cri
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +33,9 @@ func TestTerminationMessage(t *testing.T) {
 		want                          string
 	}{
 		{"a file", "last words", logOf("a log"), "File", "Error", 1, "last words"},
-		{"a long file", long, "", "File", "", 0, long[:4096]},
+		{"a long file", long + "the reason", "", "File", "", 0, long[len(long)-4086:] + "the reason"},
+		{"a long file of long characters", strings.Repeat("€", 2000), "", "File", "", 0, strings.Repeat("€", 1365)},
+		{"a long file of no text", strings.Repeat("a\xff", 4000), "", "File", "", 0, strings.Repeat("a�", 1024)},
 		{"an empty file, policy File", "", logOf("a log"), "File", "oom", 1, "oom"},
 		{"an empty file, fallback, failed", "", logOf("a log", "of two"), "FallbackToLogsOnError", "", 1, "a log\nof two\n"},
 		{"an empty file, fallback, went well", "", logOf("a log"), "FallbackToLogsOnError", "", 0, ""},
@@ -69,9 +72,39 @@ func TestTerminationMessageOfAHostileContainer(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc/hostname", link))
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for _, path := range []string{link, fifo, dir} {
-		_, err := head(path, 10)
+		_, err := tail(path, 10)
 		assert.Error(t, err, path)
+		st := &v1.ContainerStatus{
+			Annotations: map[string]string{runtime.AnnotationTerminationMessagePath: "/m"},
+			Mounts:      []*v1.Mount{{ContainerPath: "/m", HostPath: path}},
+		}
+		text := newFake().client(t, Config{}).terminationMessage(runtime.Container{State: runtime.Exited, ExitCode: 1}, st)
+		assert.Contains(t, text, "read termination message: ")
+		assert.NotContains(t, text, dir, "paths of the node are nobody's business")
 	}
+}
+
+// Of a file without end no more is read than a message may have.
+func TestTerminationMessageOfASparseFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "message")
+	sparse(t, file)
+	text, err := tail(file, messageLimit)
+	require.NoError(t, err)
+	assert.Len(t, text, messageLimit)
+}
+
+// A pod's directory goes before its containers do: that is no news.
+func TestTerminationMessageIsMissing(t *testing.T) {
+	var log strings.Builder
+	c := newFake().client(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	st := &v1.ContainerStatus{
+		Annotations: map[string]string{
+			runtime.AnnotationTerminationMessagePath: "/m", runtime.AnnotationTerminationMessagePolicy: "FallbackToLogsOnError",
+		},
+		Mounts: []*v1.Mount{{ContainerPath: "/m", HostPath: t.TempDir() + "/gone/0"}},
+	}
+	assert.Empty(t, c.terminationMessage(runtime.Container{State: runtime.Exited, ExitCode: 1, LogPath: t.TempDir() + "/gone/0.log"}, st))
+	assert.Empty(t, log.String())
 }
 
 func TestLogText(t *testing.T) {
