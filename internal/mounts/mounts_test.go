@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -126,7 +127,7 @@ func TestRemoveSparesMounts(t *testing.T) {
 				require.NoError(t, err)
 				defer func() { _ = unix.Close(top) }()
 				r := remover{ctx: t.Context(), top: dir, isRoot: func(int, string) (bool, bool, error) { return false, false, nil }}
-				r.remove(top, filepath.Join(dir, "pod"), "pod", 0)
+				r.remove(top, "pod")
 				return errors.Join(r.errs...)
 			}
 			if kernel == "that tells folder by folder" {
@@ -175,10 +176,125 @@ func TestRemoveOfWhatIsNotThere(t *testing.T) {
 	assert.FileExists(t, dir+"/file")
 }
 
-func TestRemoveHasBounds(t *testing.T) {
+// nest makes folders in each other, as a container can whatever the limits of
+// paths are, with files beside each of them.
+func nest(t *testing.T, at string, levels int, name string, files ...string) {
+	t.Helper()
+	fd, err := unix.Open(at, unix.O_PATH|unix.O_DIRECTORY, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(fd) }()
+	for i := range levels {
+		if err := unix.Mkdirat(fd, name, 0o755); err != nil {
+			t.Skipf("level %d: %v", i, err)
+		}
+		next, err := unix.Openat(fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		require.NoError(t, err)
+		for _, f := range files {
+			require.NoError(t, unix.Mknodat(next, f, unix.S_IFREG|0o600, 0))
+		}
+		_ = unix.Close(fd)
+		fd = next
+	}
+}
+
+// memoryDir is in memory if it can be: large trees take long on a disk.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "mounts-") //nolint:usetesting // the default is a disk
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// remains fails if something is left in dir.
+func remains(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// A container cannot make a tree that is too deep, too wide or whose paths are too
+// long for its pod to be removed, nor one that costs the agent more than others.
+func TestRemoveHasNoLimits(t *testing.T) {
+	for name, make := range map[string]func(t *testing.T, dir string){
+		"one level more than are held open": func(t *testing.T, dir string) { nest(t, dir, maxRemoveDepth+1, "d", "a") },
+		"700 levels":                        func(t *testing.T, dir string) { nest(t, dir, 700, "d", "a", "z") },
+		"20000 levels":                      func(t *testing.T, dir string) { nest(t, dir, 20_000, "d") },
+		"paths of 500 KiB":                  func(t *testing.T, dir string) { nest(t, dir, 2000, strings.Repeat("d", 250)) },
+		"many deep ones": func(t *testing.T, dir string) {
+			for i := range 20 {
+				sub := filepath.Join(dir, fmt.Sprint(i))
+				require.NoError(t, os.Mkdir(sub, 0o755))
+				nest(t, sub, 200, "d", "a", "z")
+			}
+		},
+		"more names than are read at once": func(t *testing.T, dir string) {
+			for i := range 3*removeBatch + 1 {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := memoryDir(t)
+			pod := filepath.Join(dir, "pod")
+			require.NoError(t, os.Mkdir(pod, 0o755))
+			make(t, pod)
+			defer limitDescriptors(t, maxRemoveDepth+16)()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			require.NoError(t, Remove(t.Context(), dir, "pod"))
+			runtime.ReadMemStats(&after)
+			assert.Less(t, after.Sys-before.Sys, uint64(16<<20))
+			remains(t, dir)
+		})
+	}
+}
+
+// limitDescriptors allows this process no more than most descriptors beyond
+// those it has.
+func limitDescriptors(t *testing.T, most uint64) (restore func()) {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open)) + most, Max: old.Max}))
+	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }
+}
+
+// A mount that lies deeper than Remove goes at a time is spared with what is in it.
+func TestRemoveSparesDeepMounts(t *testing.T) {
+	dir, outside := tree(t)
+	deep := dir + "/pod/none" + strings.Repeat("/d", maxRemoveDepth+10)
+	require.NoError(t, os.MkdirAll(deep, 0o755))
+	bind(t, outside, deep)
+	err := Remove(t.Context(), dir, "pod")
+	require.ErrorIs(t, err, ErrMounted)
+	assert.FileExists(t, outside+"/precious")
+	assert.NoDirExists(t, dir+"/pod/w")
+
+	points, err := Below(dir)
+	require.NoError(t, err)
+	require.Len(t, points, 1)
+	require.NoError(t, unix.Unmount(points[0].Path, 0))
+	require.NoError(t, Remove(t.Context(), dir, "pod"))
+	remains(t, dir)
+	assert.FileExists(t, outside+"/precious")
+}
+
+// Folders that their owner has closed are removed as well, by the owner too.
+func TestRemoveOpensClosedFolders(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", maxRemoveDepth+3)), 0o755))
-	require.ErrorContains(t, Remove(t.Context(), dir, "d"), "too deep")
+	require.NoError(t, os.MkdirAll(dir+"/pod/closed/inner", 0o755))
+	require.NoError(t, os.WriteFile(dir+"/pod/closed/inner/file", nil, 0o400))
+	for _, d := range []string{"/pod/closed/inner", "/pod/closed", "/pod"} {
+		require.NoError(t, os.Chmod(dir+d, 0o100))
+	}
+	require.NoError(t, Remove(t.Context(), dir, "pod"))
+	remains(t, dir)
 }
 
 // BenchmarkRemove is the removal of a pod's folder, beside a look at the table.
