@@ -1,6 +1,8 @@
 package status
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -18,6 +20,7 @@ const (
 	messageVanished = "The container could not be located when the pod was terminated"
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
+	maxMessages     = 12 << 10 // bytes of all termination messages of a pod
 )
 
 // slot is one container of the pod spec.
@@ -307,11 +310,23 @@ func (g *generator) terminated(c *runtime.Container) *corev1.ContainerStateTermi
 	return &corev1.ContainerStateTerminated{
 		ExitCode:    c.ExitCode,
 		Reason:      reason,
-		Message:     c.Message,
+		Message:     g.lastWords(c.Message),
 		StartedAt:   stamp(c.Started),
 		FinishedAt:  stamp(c.Finished),
 		ContainerID: g.containerID(c.ID),
 	}
+}
+
+// lastWords is what there is room for of a container's termination message. A pod
+// has 12 KiB for those of all its containers, each the same part, as the API has
+// it. The end counts, where the error is.
+func (g *generator) lastWords(message string) string {
+	spec := &g.pod.Spec
+	room := maxMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
+	if len(message) <= room {
+		return message
+	}
+	return strings.ToValidUTF8(message[len(message)-room:], "") // no part of a character stays
 }
 
 // waiting is the state of a container whose turn has not come: the API names

@@ -2,6 +2,7 @@
 package events
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -54,7 +55,8 @@ func (d *Dedup) Record(e *corev1.Event) {
 }
 
 func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
-	k := key{string(e.InvolvedObject.UID), e.Type, e.Reason, e.Message}
+	message := clip(e.Message)
+	k := key{string(e.InvolvedObject.UID), e.Type, e.Reason, message}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if old := d.seen[k]; old != nil && now.Sub(old.event.LastTimestamp.Time) < keep {
@@ -70,12 +72,19 @@ func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
 		d.trim(now)
 	}
 	e = e.DeepCopy()
-	if len(e.Message) > maxText {
-		e.Message = e.Message[:maxText-3] + "..."
-	}
-	e.Count = 1
+	e.Message, e.Count = message, 1
 	d.seen[k] = &known{event: e, told: now}
 	return e.DeepCopy()
+}
+
+// clip makes a message one that the API server takes: text, and not too long. What
+// is cut off is not kept in memory either.
+func clip(message string) string {
+	text := strings.ToValidUTF8(message[:min(len(message), maxText+1)], "�")
+	if len(message) <= maxText && len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:min(len(text), maxText-3)], "") + "..."
 }
 
 // trim forgets what is old, and if that is not enough, everything: then some

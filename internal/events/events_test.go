@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,25 @@ func TestMemoryAndTextAreBounded(t *testing.T) {
 		d.Record(backOff("a", strings.Repeat("x", 5000)))
 		require.Len(t, got[len(got)-1].Message, 1024)
 	})
+}
+
+// The API server refuses what is no text.
+func TestMessagesAreText(t *testing.T) {
+	for name, message := range map[string]string{
+		"cut within a character":        "x" + strings.Repeat("€", 1000),
+		"cut after a character's start": "xx" + strings.Repeat("€", 1000),
+		"of no text":                    strings.Repeat("a\xff", 400),
+		"short, of no text":             "a\xff",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got list
+			events.New(&got).Record(backOff("a", message))
+			require.Len(t, got, 1)
+			require.True(t, utf8.ValidString(got[0].Message))
+			require.LessOrEqual(t, len(got[0].Message), 1024)
+			require.Equal(t, len(message) > 500, strings.HasSuffix(got[0].Message, "..."))
+		})
+	}
 }
 
 func TestNilRecorderDrops(t *testing.T) {

@@ -72,13 +72,9 @@ func textTail(b []byte) string {
 	return lastBytes(strings.ToValidUTF8(string(b), "�"), messageLimit)
 }
 
-// lastBytes cuts the beginning of s off, not within a character.
-func lastBytes(s string, limit int) string {
-	cut := max(len(s)-limit, 0)
-	for cut > 0 && cut < len(s) && !utf8.RuneStart(s[cut]) {
-		cut++
-	}
-	return s[cut:]
+// lastBytes cuts the beginning of text off, and no part of a character stays.
+func lastBytes(text string, limit int) string {
+	return strings.ToValidUTF8(text[max(len(text)-limit, 0):], "")
 }
 
 // messageFile returns where on the node the container's message file is.
@@ -94,13 +90,7 @@ func messageFile(st *v1.ContainerStatus, path string) string {
 	return ""
 }
 
-// clip cuts s off after limit bytes, not within a character.
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
+// clip cuts the end of text off, and no part of a character stays.
+func clip(text string, limit int) string {
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
 }
