@@ -193,8 +193,11 @@ func (r *remover) pass(l *level) (found int, err error) {
 			r.remove(l.fd(), child)
 		}
 		found += len(names)
-		if errors.Is(err, io.EOF) || r.ctx.Err() != nil {
+		switch {
+		case errors.Is(err, io.EOF):
 			return found, nil
+		case err == nil:
+			err = r.ctx.Err()
 		}
 		if err != nil {
 			return found, err
