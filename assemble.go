@@ -182,7 +182,7 @@ func (a *Agent) makeLoop() error {
 		return err
 	}
 	pods, err := syncloop.NewPods(syncloop.PodsConfig{
-		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive,
+		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive, Expected: a.expected,
 		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
 	})
 	if err != nil {

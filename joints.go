@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -126,10 +127,27 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	}
 }
 
-// alive tells from memory whether anything of the pod lives in the runtime.
+// alive tells from memory whether anything of the pod lives in the runtime. What was
+// listed and has not been inspected yet may: a pod that runs is never taken for one
+// that does not because the runtime is slow to tell of it.
 func (a *Agent) alive(uid types.UID) bool {
+	if a.pleg.IsUnseen(uid) { // before the cache: one that is seen meanwhile is in either
+		return true
+	}
 	p, ok := a.cache.Get(uid)
 	return ok && (p.Running() || p.ReadySandbox() != nil)
+}
+
+// expected are the pods that a source wants, and those of a former process of which
+// their source may yet say that it does.
+func (a *Agent) expected() []*corev1.Pod {
+	pods := a.mux.Pods()
+	for _, pod := range a.statuses.Pods() {
+		if a.mux.Holds(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // podsHooks has adopted pods go on with the readiness that was told of them.

@@ -71,12 +71,22 @@ func (g *Generator) Unseen() []types.UID {
 	defer g.mu.Unlock()
 	var unseen []types.UID
 	for _, r := range g.pods {
-		if r.round > 0 && r.seen.IsZero() {
+		if r.unseen() {
 			unseen = append(unseen, r.uid)
 		}
 	}
 	return unseen
 }
+
+// IsUnseen reports whether the pod is one of Unseen.
+func (g *Generator) IsUnseen(uid types.UID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.pods[uid]
+	return r != nil && r.unseen()
+}
+
+func (r *record) unseen() bool { return r.round > 0 && r.seen.IsZero() }
 
 // Fault is a pod that cannot be inspected.
 type Fault struct {

@@ -97,6 +97,35 @@ func TestHungPodsDelayNobody(t *testing.T) {
 	}
 }
 
+// A pod that was listed is unseen until an inspection has shown it, be it that it
+// hangs.
+func TestGenerator_Unseen(t *testing.T) {
+	w := newWorld()
+	hangs := true
+	w.takes = func(uid types.UID) time.Duration {
+		if uid == "slow" && hangs {
+			return time.Hour
+		}
+		return time.Second
+	}
+	w.set(pod("slow", runtime.Running), false)
+	w.set(pod("quick", runtime.Running), false)
+	inBubble(t, w, Config{}, func(b *bench) {
+		assert.Empty(t, b.Unseen(), "nothing was listed yet")
+		b.after(10 * time.Millisecond)
+		assert.ElementsMatch(t, []types.UID{"slow", "quick"}, b.Unseen())
+		assert.True(t, b.IsUnseen("quick"))
+		assert.False(t, b.IsUnseen("stranger"))
+		b.after(5 * time.Minute)
+		assert.Equal(t, []types.UID{"slow"}, b.Unseen(), "its inspection has failed")
+		assert.True(t, b.IsUnseen("slow"))
+		assert.False(t, b.IsUnseen("quick"))
+		w.with(func() { hangs = false })
+		b.after(time.Hour)
+		assert.False(t, b.IsUnseen("slow"))
+	})
+}
+
 // PL-8: a single pod that hangs is that pod's fault.
 func TestHungPodIsItsOwnFault(t *testing.T) {
 	w := newWorld()

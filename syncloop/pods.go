@@ -1,7 +1,6 @@
 package syncloop
 
 import (
-	"cmp"
 	"errors"
 	"log/slog"
 	"maps"
@@ -36,8 +35,10 @@ type Statuses interface {
 	Forget(uid types.UID)
 }
 
-// Admitter says whether a new pod may run beside the others, which are admitted
-// and not finished, in no order. It is pure: it asks nobody and does not block.
+// Admitter says whether a new pod may run beside the others, in no order: those that
+// are admitted and not finished, and those that run since before this process and
+// whose source still wants them, or has not spoken yet. It is pure: it asks nobody
+// and does not block.
 type Admitter interface {
 	Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict
 }
@@ -54,9 +55,13 @@ type PodsConfig struct {
 	Admit    []Admitter // asked in this order until one refuses; default: all pods may run
 
 	// Alive reports, from memory, that a container or sandbox of the pod lives in the
-	// runtime, so that a pod that is new to the loop is adopted and not admitted.
-	// Default: none does.
+	// runtime, or may do so since nobody has inspected it yet. A pod that is new to the
+	// loop is then adopted and not admitted. Default: none does.
 	Alive func(uid types.UID) bool
+	// Expected returns the pods that the loop may have yet to hear of: those that a
+	// source wants, and those of a former process whose source has not spoken. Those
+	// that are Alive take room before they are added. Default: there are none.
+	Expected func() []*corev1.Pod
 
 	Recorder Recorder     // default: events are dropped
 	Logger   *slog.Logger // default: discard
@@ -81,6 +86,9 @@ func (c *PodsConfig) fill() error {
 	if c.Alive == nil {
 		c.Alive = func(types.UID) bool { return false }
 	}
+	if c.Expected == nil {
+		c.Expected = func() []*corev1.Pod { return nil }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -103,6 +111,8 @@ type Pods struct {
 	// others are the pods that an admitter is told of. It may hold some that have
 	// ended since: what counts is made out anew before a pod is refused.
 	others roster
+	// expected are those of others that were not added yet; nil before the first change.
+	expected map[types.UID]struct{}
 	// removed are pods that were removed, and when, for as long as something of
 	// them may still be remembered elsewhere. One that comes back is a new pod.
 	removed map[types.UID]time.Time
@@ -127,8 +137,9 @@ func NewPods(cfg PodsConfig) (*Pods, error) {
 // others and are nobody's work.
 func (p *Pods) Change(c podsource.Change) {
 	pods := slices.DeleteFunc(slices.Clone(c.Pods), podspec.IsMirror)
+	p.expect()
 	if c.Op == podsource.Add {
-		slices.SortStableFunc(pods, byCreation)
+		pods = p.inOrder(pods)
 	}
 	now := time.Now()
 	p.forgetRemoved(now)
@@ -144,10 +155,6 @@ func (p *Pods) Change(c podsource.Change) {
 		}
 	}
 	p.retryResizes(now)
-}
-
-func byCreation(a, b *corev1.Pod) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
 // forgetRemoved drops what was removed so long ago that nobody remembers it.
@@ -189,8 +196,7 @@ func (p *Pods) Again(uids []types.UID) {
 		}
 		pods = append(pods, w.pod)
 	}
-	slices.SortStableFunc(pods, byCreation)
-	for _, pod := range pods {
+	for _, pod := range p.inOrder(pods) {
 		p.begin(pod, now)
 	}
 }
@@ -282,6 +288,7 @@ func (p *Pods) add(pod *corev1.Pod, now time.Time) {
 		p.change(podsource.Update, pod, now)
 		return
 	}
+	delete(p.expected, pod.UID)
 	if !p.take(pod) && !p.cfg.Workers.ComesBack(pod.UID) {
 		p.begin(pod, now)
 	}
@@ -359,41 +366,4 @@ func (p *Pods) withFormer(pod *corev1.Pod) *corev1.Pod {
 	with := *pod
 	with.Status = st
 	return &with
-}
-
-// admit asks the admitters. What they are told of may have ended: that is made out
-// only when it would make a difference.
-func (p *Pods) admit(pod *corev1.Pod) podspec.Verdict {
-	v := p.ask(pod)
-	if v.OK {
-		return v
-	}
-	if !p.others.keep(func(o *corev1.Pod) bool { return !p.cfg.Workers.Finished(o.UID) }) {
-		return v
-	}
-	return p.ask(pod)
-}
-
-func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict { return p.askWith(pod, p.others.pods) }
-
-func (p *Pods) askWith(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
-	for _, a := range p.cfg.Admit {
-		if v := a.Admit(pod, others); !v.OK {
-			return v
-		}
-	}
-	return podspec.Admitted()
-}
-
-func (p *Pods) refuse(pod *corev1.Pod, v podspec.Verdict, now time.Time) {
-	p.set(pod.UID, &wanted{pod: pod, refused: true})
-	p.cfg.Statuses.Refuse(pod, v.Reason, v.Message)
-	p.cfg.Logger.Warn("pod refused", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name),
-		slog.String("uid", string(pod.UID)), slog.String("reason", v.Reason), slog.String("message", v.Message))
-	if p.cfg.Recorder != nil {
-		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, v.Message, now))
-	}
-	if h := p.cfg.Hooks.Refused; h != nil {
-		h(pod, v.Reason, v.Message)
-	}
 }

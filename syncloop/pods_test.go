@@ -117,8 +117,38 @@ func TestAdoption(t *testing.T) {
 		c.Alive = func(uid types.UID) bool { return uid == "runs" }
 		c.Hooks.Adopted = func(pod *Pod) { adopted = append(adopted, pod.UID) }
 	})
-	assert.Equal(t, []string{"refuse new: OutOfpods: 0 pods are here", "create runs "}, p.do(podsource.Add, newPod("runs"), newPod("new")))
+	assert.Equal(t, []string{"create runs ", "refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new"), newPod("runs")))
 	assert.Equal(t, []types.UID{"runs"}, adopted)
+}
+
+// SL-3: what runs and has not been added yet takes room for as long as it may be.
+func TestPods_ExpectedOnesTakeRoom(t *testing.T) {
+	expected := []*Pod{newPod("later"), newPod("dead")}
+	alive := map[types.UID]bool{"later": true}
+	newPods := func() *pods {
+		return newPods(t, func(c *PodsConfig) {
+			c.Admit = []Admitter{room(1)}
+			c.Alive = func(uid types.UID) bool { return alive[uid] }
+			c.Expected = func() []*Pod { return expected }
+		})
+	}
+	p := newPods()
+	assert.Equal(t, []string{"refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new")))
+	assert.Equal(t, []string{"create later "}, p.do(podsource.Add, newPod("later")), "and is adopted when it comes")
+	assert.Empty(t, p.expected)
+	p.w.states["later"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+	assert.Equal(t, []string{"create next "}, p.do(podsource.Add, newPod("next")))
+
+	p = newPods()
+	assert.Equal(t, []string{"refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new")))
+	expected = nil
+	assert.Equal(t, []string{"create next "}, p.do(podsource.Add, newPod("next")), "its source does not name it")
+
+	expected = []*Pod{newPod("later")}
+	p = newPods()
+	assert.Equal(t, []string{"refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new")))
+	alive = nil
+	assert.Equal(t, []string{"create next "}, p.do(podsource.Add, newPod("next")), "it has ended")
 }
 
 // PW-12, AG-4: a pod that has ended is not run again by an agent that starts anew,

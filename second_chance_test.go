@@ -1,0 +1,166 @@
+package agent_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// process is one run of an agent on a node that outlives it.
+type process struct {
+	*agent.Agent
+	stop func()
+}
+
+// machine is a simulated runtime and a root directory, on which one agent after another
+// runs.
+type machine struct {
+	t      *testing.T
+	client *cri.Client
+	opts   []agent.Option // of each agent
+}
+
+// onNode runs f in a bubble.
+func onNode(t *testing.T, f func(t *testing.T, n *machine), opts ...agent.Option) {
+	t.Helper()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := embedded.New(embedded.Config{})
+		require.NoError(t, err)
+		cc, err := rt.Dial()
+		require.NoError(t, err)
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		n := &machine{t: t, client: client}
+		n.opts = append([]agent.Option{agent.WithNodeName("node"), agent.WithRootDir(root)}, opts...)
+		f(t, n)
+		assert.NoError(t, cc.Close())
+		assert.NoError(t, rt.Close())
+	})
+}
+
+// start runs an agent; stop ends it and leaves its pods running.
+func (n *machine) start(opts ...agent.Option) *process {
+	n.t.Helper()
+	a, err := agent.New(append(opts, n.opts...)...)
+	require.NoError(n.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return &process{a, func() {
+		cancel()
+		assert.NoError(n.t, <-done)
+	}}
+}
+
+// running are the names of the pods with a container that runs.
+func (n *machine) running() []string {
+	n.t.Helper()
+	pods, err := n.client.Pods(n.t.Context())
+	require.NoError(n.t, err)
+	names := []string{}
+	for i := range pods {
+		if pods[i].Running() {
+			names = append(names, pods[i].Name)
+		}
+	}
+	return names
+}
+
+// slowToInspect takes a while to tell of one pod.
+type slowToInspect struct {
+	*cri.Client
+	uid  types.UID
+	take time.Duration
+}
+
+func (s slowToInspect) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	if uid == s.uid {
+		select {
+		case <-time.After(s.take):
+		case <-ctx.Done():
+			return runtime.Pod{}, context.Cause(ctx)
+		}
+	}
+	return s.Client.Pod(ctx, uid)
+}
+
+// SL-3, ST-5: what runs when the agent starts is adopted before anything new is
+// admitted, whichever source names it and however long the runtime takes to tell of
+// it.
+func TestAgent_AdoptsWhatRunsBeforeItAdmits(t *testing.T) {
+	old, added := sized("old", "1Mi", "0s=1Mi"), sized("added", "1Mi", "0s=1Mi") // of these UIDs, added's sorts first
+	for name, take := range map[string]time.Duration{
+		"inspected at once":                    0,
+		"inspected before the agent begins":    time.Second,
+		"inspected after the agent has begun":  7 * time.Second,
+		"inspected after several failed tries": time.Hour,
+	} {
+		for sources, opts := range map[string]func() []agent.Option{
+			"of one source": func() []agent.Option {
+				return []agent.Option{agent.WithSource("memory", podsource.NewMemory(old, added))}
+			},
+			"of two sources": func() []agent.Option {
+				return []agent.Option{agent.WithSource("first", podsource.NewMemory(added)), agent.WithSource("memory", podsource.NewMemory(old))}
+			},
+		} {
+			t.Run(name+" "+sources, func(t *testing.T) {
+				onNode(t, func(t *testing.T, n *machine) {
+					a := n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
+					time.Sleep(time.Minute)
+					require.Equal(t, []string{"old"}, n.running())
+					a.stop()
+
+					var seen told
+					a = n.start(append(opts(), agent.WithRuntime(slowToInspect{n.client, old.UID, take}), agent.WithStatusSink(&seen))...)
+					time.Sleep(10 * time.Minute)
+					assert.Equal(t, []string{"old"}, n.running(), "there is room for one")
+					assert.Equal(t, "OutOfpods", seen.of("added").Reason)
+					assert.NotEqual(t, corev1.PodFailed, seen.of("old").Phase)
+					a.stop()
+
+					a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
+					time.Sleep(time.Minute)
+					assert.Equal(t, []string{"old"}, n.running(), "the next agent leaves it alone too")
+					a.stop()
+				}, agent.WithNode(agent.Node{NoCgroups: true, MaxPods: 1}))
+			})
+		}
+	}
+}
+
+// SL-3, SR-8: a pod that runs and whose source has not spoken takes room; once its
+// source does not name it, it does not.
+func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {
+	onNode(t, func(t *testing.T, n *machine) {
+		a := n.start(agent.WithRuntime(n.client), agent.WithSource("late", podsource.NewMemory(sized("old", "1Mi", "0s=1Mi"))))
+		time.Sleep(time.Minute)
+		a.stop()
+
+		source := make(lateSource)
+		pods := podsource.NewMemory(sized("early", "1Mi", "0s=1Mi"))
+		a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", pods), agent.WithSource("late", source))
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"old"}, n.running())
+
+		close(source)
+		synctest.Wait()
+		pods.Put(sized("next", "1Mi", "0s=1Mi"))
+		time.Sleep(time.Minute)
+		assert.Len(t, n.running(), 1)
+		assert.NotContains(t, n.running(), "old")
+		a.stop()
+	}, agent.WithNode(agent.Node{NoCgroups: true, MaxPods: 1}))
+}
