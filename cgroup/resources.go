@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,8 @@ import (
 const (
 	minShares   = 2
 	maxShares   = 262144
+	minWeight   = 1
+	maxWeight   = 10000
 	minQuota    = 1000   // µs
 	quotaPeriod = 100000 // µs
 )
@@ -113,11 +116,20 @@ func sharesOf(milli int64) uint64 {
 	return uint64(min(max(milli*1024/1000, minShares), maxShares))
 }
 
-// weightOf turns shares into v2's weight, 1..10000, as container runtimes do
-// for the containers below.
+// weightOf turns shares into v2's weight, 1..10000, as runc does since 1.3.2, crun
+// since 1.23 and the kubelet with them: a parabola over the logarithms that goes
+// through the ends of both ranges and through their defaults, 1024 shares and
+// weight 100, so that pods do not weigh less than the node's own services for want
+// of a request.
 func weightOf(shares uint64) uint64 {
-	shares = min(max(shares, minShares), maxShares)
-	return 1 + (shares-minShares)*9999/(maxShares-minShares)
+	switch {
+	case shares <= minShares:
+		return minWeight
+	case shares >= maxShares:
+		return maxWeight
+	}
+	l := math.Log2(float64(shares))
+	return uint64(math.Ceil(math.Pow(10, l*(l+125)/612-7.0/34)))
 }
 
 // nodeLimits are those of the group of all pods: what the node has for them.
