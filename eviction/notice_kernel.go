@@ -52,7 +52,13 @@ func (n PressureNotice) Watch(ctx context.Context, crossed func()) error {
 	if err != nil {
 		return unsupported("pressure trigger", err)
 	}
-	return poll(ctx, f, func() error { crossed(); return nil })
+	return poll(ctx, f, func(failed bool) error {
+		if failed { // of a group that is gone the kernel tells for ever
+			return errGone
+		}
+		crossed()
+		return nil
+	})
 }
 
 // EventsNotice tells when a group's memory.events file changes: when it was
@@ -79,7 +85,8 @@ func (n EventsNotice) Watch(ctx context.Context, crossed func()) error {
 	if err := read(); err != nil {
 		return err
 	}
-	return poll(ctx, f, func() error { crossed(); return read() })
+	// Each change of such a file is marked as a failure too.
+	return poll(ctx, f, func(bool) error { crossed(); return read() })
 }
 
 func (n EventsNotice) gone(err error) bool {
@@ -97,9 +104,13 @@ func unsupported(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// errGone says that a notice has ended because what it was about is not there.
+var errGone = errors.New("what was watched is gone")
+
 // poll calls told each time that the kernel marks f, until ctx is done or told
-// fails. Go's own poller does not wait for such marks.
-func poll(ctx context.Context, f *os.File, told func() error) error {
+// fails; failed says that it is marked as failed as well. Go's own poller does not
+// wait for such marks.
+func poll(ctx context.Context, f *os.File, told func(failed bool) error) error {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -127,11 +138,11 @@ func poll(ctx context.Context, f *os.File, told func() error) error {
 		case fds[1].Revents != 0:
 			return nil
 		case fds[0].Revents&unix.POLLPRI != 0:
-			if err := told(); err != nil {
+			if err := told(fds[0].Revents&unix.POLLERR != 0); err != nil {
 				return err
 			}
 		case fds[0].Revents != 0:
-			return fmt.Errorf("poll: what was watched is gone")
+			return errGone
 		}
 	}
 	return nil

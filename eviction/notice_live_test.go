@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,7 +61,7 @@ func groupV2(t *testing.T, name string) string {
 		dir := filepath.Join(root, "lab", name)
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		t.Cleanup(func() {
-			assert.Eventually(t, func() bool { return os.Remove(dir) == nil }, 5*time.Second, 10*time.Millisecond)
+			assert.Eventually(t, func() bool { err := os.Remove(dir); return err == nil || os.IsNotExist(err) }, 5*time.Second, 10*time.Millisecond)
 		})
 		return dir
 	}
@@ -85,6 +86,30 @@ func TestEventsNotice(t *testing.T) {
 		_ = cmd.Wait()
 		within(t, told, 10*time.Second, "and it is empty again")
 	}
+}
+
+// EV-10: the notice on the pressure of a group that is removed ends with an error,
+// once, and does not tell of it for ever.
+func TestPressureNoticeOfARemovedGroup(t *testing.T) {
+	dir := groupV2(t, "evictionremoved")
+	path := filepath.Join(dir, "memory.pressure")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("needs pressure stall information")
+	}
+	var told atomic.Int64
+	done := make(chan error, 1)
+	go func() {
+		done <- eviction.PressureNotice{Path: path, Window: 2 * time.Second}.Watch(t.Context(), func() { told.Add(1) })
+	}()
+	time.Sleep(50 * time.Millisecond)
+	require.NoError(t, os.Remove(dir))
+	select {
+	case err := <-done:
+		require.ErrorContains(t, err, "gone")
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on")
+	}
+	assert.LessOrEqual(t, told.Load(), int64(1))
 }
 
 // EV-10: a group whose processes wait for memory, because what they read is thrown
