@@ -71,8 +71,9 @@ func (v Value) String() string {
 // "memory.available=50Mi". It tells all faults at once, each with the
 // expression that it is about.
 //
-// Thresholds of 0% and 100% mean that the signal is not watched and are left
-// out, as the kubelet does.
+// As with the kubelet, thresholds of 0% and 100% mean that the signal is not
+// watched and are left out, a grace period of a signal that has no soft threshold
+// is for nothing, and one of 0 makes the threshold a hard one.
 func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, error) {
 	graces, err1 := parsePairs("eviction-soft-grace-period", softGrace, parseGrace)
 	reclaims, err2 := parsePairs("eviction-minimum-reclaim", minReclaim, parseReclaim)
@@ -85,14 +86,6 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 			errs = append(errs, fmt.Errorf("eviction-soft: %q has no grace period", softs[i]))
 		}
 		softs[i].Grace = grace
-		delete(graces, softs[i].Signal)
-	}
-	if err4 == nil {
-		for _, s := range Signals() {
-			if _, left := graces[s]; left {
-				errs = append(errs, fmt.Errorf("eviction-soft-grace-period: there is no soft threshold for %s", s))
-			}
-		}
 	}
 	out := append(hards, softs...)
 	for i := range out {
@@ -227,8 +220,8 @@ func parseGrace(_ Signal, s string) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%q is no duration", s)
 	}
-	if d <= 0 {
-		return 0, errors.New("the grace period must be above 0")
+	if d < 0 {
+		return 0, errors.New("the grace period must not be negative")
 	}
 	return d, nil
 }

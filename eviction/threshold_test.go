@@ -2,6 +2,7 @@ package eviction_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -89,10 +90,11 @@ func TestParseSoft(t *testing.T) {
 		{soft: "memory.available<1Gi", grace: "memory.available=1m30s"},
 		{soft: "memory.available<1Gi,pid.available<9", grace: "memory.available=1m, pid.available=1h", reclaim: "memory.available=10%,nodefs.available=500Mi"},
 		{soft: "memory.available<1Gi", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
-		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period` + "\n" + `eviction-soft-grace-period: there is no soft threshold for pid.available`},
-		{grace: "pid.available=1m", err: `eviction-soft-grace-period: there is no soft threshold for pid.available`},
-		{soft: "memory.available<1Gi", grace: "memory.available=0s", err: `eviction-soft-grace-period: "memory.available=0s": the grace period must be above 0`},
-		{soft: "memory.available<1Gi", grace: "memory.available=-1s", err: `eviction-soft-grace-period: "memory.available=-1s": the grace period must be above 0`},
+		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
+		{grace: "pid.available=1m"},
+		{grace: "pid.available=1m,pid.available=2m", err: `eviction-soft-grace-period: "pid.available=2m": pid.available is there already`},
+		{soft: "memory.available<1Gi", grace: "memory.available=0s"},
+		{soft: "memory.available<1Gi", grace: "memory.available=-1s", err: `eviction-soft-grace-period: "memory.available=-1s": the grace period must not be negative`},
 		{soft: "memory.available<1Gi", grace: "memory.available=90", err: `eviction-soft-grace-period: "memory.available=90": "90" is no duration`},
 		{soft: "memory.available<1Gi", grace: "memory.available", err: `eviction-soft-grace-period: "memory.available": is not written as signal=value`},
 		{soft: "memory.available<1Gi", grace: "memory=1s", err: `eviction-soft-grace-period: "memory=1s": unknown signal "memory"`},
@@ -108,6 +110,18 @@ func TestParseSoft(t *testing.T) {
 		}
 		require.EqualError(t, err, tc.err)
 	}
+}
+
+// EV-1: what soft thresholds come to: a grace period of nothing makes a hard one.
+func TestSoftThresholds(t *testing.T) {
+	got, err := eviction.ParseThresholds("pid.available<3", "memory.available<1Gi,nodefs.available<1%",
+		"memory.available=1m30s,nodefs.available=0s", "memory.available=10%")
+	require.NoError(t, err)
+	require.Equal(t, "pid.available<3 memory.available<1Gi nodefs.available<1%", join(got))
+	assert.Equal(t, []time.Duration{0, 90 * time.Second, 0}, []time.Duration{got[0].Grace, got[1].Grace, got[2].Grace})
+	assert.Equal(t, []bool{true, false, true}, []bool{got[0].Hard(), got[1].Hard(), got[2].Hard()})
+	assert.Equal(t, []bool{true, false, true}, []bool{got[0].MinReclaim.Zero(), got[1].MinReclaim.Zero(), got[2].MinReclaim.Zero()})
+	assert.Equal(t, "10%", got[1].MinReclaim.String())
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
