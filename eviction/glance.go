@@ -82,6 +82,5 @@ func HasLocalLimit(pod *corev1.Pod) bool {
 			return true
 		}
 	}
-	q, ok := podspec.Limits(pod)[corev1.ResourceEphemeralStorage]
-	return ok && q.Sign() > 0
+	return false
 }

@@ -13,9 +13,9 @@ import (
 
 // overLocalLimit reports whether a pod takes up more local storage than it may,
 // and says what. Three limits count: an emptyDir's sizeLimit, a container's
-// ephemeral-storage limit for its writable layer and logs, and what all
-// containers together may take up for the pod with its volumes. Figures not
-// as new as since do not count. It is pure.
+// ephemeral-storage limit for its writable layer and logs, and what the limits of
+// all containers come to for the pod with its volumes and files. Figures not as
+// new as since do not count. It is pure.
 func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -40,13 +40,13 @@ func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (mess
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
 		}
 	}
-	total += fresh(u.Dead, since)
+	total += fresh(u.Dead, since) + fresh(u.Files, since)
 	for _, v := range u.Volumes {
 		if !v.InMemory {
 			total += fresh(v.DiskUsage, since)
 		}
 	}
-	limit, ok := podspec.Limits(pod)[corev1.ResourceEphemeralStorage]
+	limit, ok := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
 	if ok && limit.Sign() > 0 && above(total, limit) {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), true
 	}

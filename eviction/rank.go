@@ -188,6 +188,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 				add(v.DiskUsage)
 			}
 		}
+		add(u.Files)
 	}
 	if local || writable {
 		add(u.Dead)

@@ -104,6 +104,27 @@ func TestRequestsAndLimits(t *testing.T) {
 	}
 }
 
+// SP-3: the limits that there are add up, whether or not each container has one.
+func TestLimitSum(t *testing.T) {
+	c := func(name, limits, more string) string {
+		return "  - {name: " + name + ", image: i, resources: {limits: {" + limits + "}}" + more + "}\n"
+	}
+	for name, tc := range map[string]struct{ spec, want string }{
+		"all have one":                 {"  containers:\n" + c("a", "cpu: 1", "") + c("b", "cpu: 2", ""), "{cpu: 3}"},
+		"one has none":                 {"  containers:\n" + c("a", "cpu: 1", "") + c("b", "", ""), "{cpu: 1}"},
+		"a sidecar's counts besides":   {"  containers:\n" + c("a", "cpu: 1", "") + "  initContainers:\n" + c("s", "cpu: 2", ", restartPolicy: Always"), "{cpu: 3}"},
+		"an init container's is alone": {"  containers:\n" + c("a", "cpu: 1", "") + "  initContainers:\n" + c("s", "cpu: 2", ""), "{cpu: 2}"},
+		"with overhead":                {"  overhead: {cpu: 1, memory: 1Mi}\n  containers:\n" + c("a", "cpu: 1", "") + c("b", "", ""), "{cpu: 2}"},
+		"none":                         {"  containers:\n" + c("a", "", ""), "{}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want corev1.ResourceList
+			require.NoError(t, yaml.Unmarshal([]byte(tc.want), &want))
+			assertList(t, want, LimitSum(podWith(t, tc.spec)))
+		})
+	}
+}
+
 // SP-3: what a pod may hold at once, found by going through its life step by
 // step, is what Requests says.
 func TestRequestsAgainstALifeStepByStep(t *testing.T) {

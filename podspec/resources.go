@@ -19,12 +19,20 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 // A resource is left away if some container has no bound for it, or a bound of
 // 0, which means none, unless the pod has one as a whole.
 func Limits(pod *corev1.Pod) corev1.ResourceList {
-	total := effective(pod, limitsOf, false)
+	total := LimitSum(pod)
 	for name := range total {
 		if _, ok := podLevel(pod, limitsOf)[name]; !ok && unbounded(pod, name) {
 			delete(total, name)
 		}
 	}
+	return total
+}
+
+// LimitSum returns what the limits of the pod's containers come to, put
+// together like Requests, whether or not each container has one. Local storage
+// is held to it: what has no limit of its own shares in those of the others.
+func LimitSum(pod *corev1.Pod) corev1.ResourceList {
+	total := effective(pod, limitsOf, false)
 	for name, extra := range pod.Spec.Overhead {
 		if q, ok := total[name]; ok {
 			q.Add(extra)

@@ -96,6 +96,9 @@ type PodUsage struct {
 	Volumes map[string]VolumeUsage
 	// Dead is the disk use of the pod's containers that ended.
 	Dead DiskUsage
+	// Files are what the node itself keeps for the pod and its containers can write
+	// to: the hosts file and the termination messages.
+	Files DiskUsage
 }
 
 // VolumeUsage is how much a volume takes up.

@@ -198,6 +198,7 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 		}
 	}
 	add(u.Dead)
+	add(u.Files)
 	s.EphemeralStorage = diskStats(disk, node.NodeFS)
 	return s
 }

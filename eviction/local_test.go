@@ -1,0 +1,102 @@
+package eviction
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// bounded is a pod with an emptyDir and a container for each limit on its local
+// storage; "" is for none.
+func bounded(sizeLimit string, limits ...string) *corev1.Pod {
+	dir := &corev1.EmptyDirVolumeSource{}
+	if sizeLimit != "" {
+		q := resource.MustParse(sizeLimit)
+		dir.SizeLimit = &q
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "config"},
+		{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: dir}},
+	}}}
+	for i, limit := range limits {
+		c := corev1.Container{Name: string(rune('a' + i))}
+		if limit != "" {
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(limit)}
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+	}
+	return pod
+}
+
+// EV-7: what counts towards which limit, to the byte.
+func TestOverLocalLimit(t *testing.T) {
+	const (
+		ofVolume    = `Usage of EmptyDir volume "v" exceeds the limit "100". `
+		ofContainer = `Container a exceeded its local ephemeral storage limit "100". `
+		ofPod       = "Pod ephemeral local storage usage exceeds the total limit of containers 100. "
+	)
+	now := time.Now()
+	old := now.Add(-time.Second)
+	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: now, Bytes: n} }
+	volume := func(d runtime.DiskUsage, inMemory bool) map[string]runtime.VolumeUsage {
+		return map[string]runtime.VolumeUsage{"v": {DiskUsage: d, InMemory: inMemory}}
+	}
+	container := func(writable, logs runtime.DiskUsage) []runtime.ContainerUsage {
+		return []runtime.ContainerUsage{{Name: "a", Writable: writable, Logs: logs}}
+	}
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		used runtime.PodUsage
+		want string
+	}{
+		"a volume at its limit":                    {bounded("100"), runtime.PodUsage{Volumes: volume(disk(100), false)}, ""},
+		"a volume above it":                        {bounded("100"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofVolume},
+		"one in memory too":                        {bounded("100"), runtime.PodUsage{Volumes: volume(disk(101), true)}, ofVolume},
+		"an old figure of it":                      {bounded("100"), runtime.PodUsage{Volumes: volume(runtime.DiskUsage{At: old, Bytes: 101}, false)}, ""},
+		"a limit of nothing is none":               {bounded("0"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ""},
+		"no limit":                                 {bounded(""), runtime.PodUsage{Volumes: volume(disk(101), false)}, ""},
+		"layer and logs of a container at it":      {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(40))}, ""},
+		"layer and logs above it":                  {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(41))}, ofContainer},
+		"an old layer":                             {bounded("", "100"), runtime.PodUsage{Containers: container(runtime.DiskUsage{At: old, Bytes: 60}, disk(41))}, ""},
+		"a container without a limit":              {bounded("", "0"), runtime.PodUsage{Containers: container(disk(60), disk(41))}, ""},
+		"a container that the spec does not have":  {bounded("", "100"), runtime.PodUsage{Containers: []runtime.ContainerUsage{{Name: "x", Writable: disk(101)}}}, ofPod},
+		"what is dead counts for the pod":          {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Dead: disk(41)}, ofPod},
+		"so does what is mounted into containers":  {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Files: disk(41)}, ofPod},
+		"so do volumes":                            {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Volumes: volume(disk(41), false)}, ofPod},
+		"together they are at it":                  {bounded("", "100"), runtime.PodUsage{Dead: disk(50), Volumes: volume(disk(50), false)}, ""},
+		"volumes in memory are no storage":         {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Volumes: volume(disk(41), true)}, ""},
+		"limits add up":                            {bounded("", "60", "40"), runtime.PodUsage{Volumes: volume(disk(100), false)}, ""},
+		"and bound the pod":                        {bounded("", "60", "40"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
+		"one limit of two containers bounds both":  {bounded("", "100", ""), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
+		"a limit of nothing beside one bounds too": {bounded("", "100", "0"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
+	} {
+		t.Run(name, func(t *testing.T) {
+			message, over := overLocalLimit(tc.pod, &tc.used, now)
+			assert.Equal(t, tc.want, message)
+			assert.Equal(t, tc.want != "", over)
+		})
+	}
+}
+
+// EV-7: files of pods are counted only where a limit wants it.
+func TestHasLocalLimit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"nothing":                    {bounded(""), false},
+		"an emptyDir":                {bounded("1"), true},
+		"an emptyDir of nothing":     {bounded("0"), false},
+		"a container":                {bounded("", "1"), true},
+		"one of several containers":  {bounded("", "", "1"), true},
+		"a container's of nothing":   {bounded("", "0"), false},
+		"a container without limits": {bounded("", ""), false},
+	} {
+		assert.Equal(t, tc.want, HasLocalLimit(tc.pod), name)
+	}
+}
