@@ -26,8 +26,8 @@ import (
 // has to come to its end first.
 //
 // Init containers and sidecars are started one a plan, each only after the
-// former is done or has started, so that no action has to wait for the success
-// of another but for these: after a failure of KillSandbox or CreateSandbox
+// former is done or has started (it may be replaced since), so that no action has to wait for
+// the success of another but for these: after a failure of KillSandbox or CreateSandbox
 // nothing further is done, and after a failed action of a container no further
 // action of that same container. Then the pod is looked at and planned again.
 //
@@ -215,7 +215,7 @@ func (p *planner) startAgain(c *corev1.Container, kind Kind, last *Container) {
 		p.start(c, kind, last.BackOffStep, p.unusable) // it ends with its sandbox, not by itself
 	case changed(c, last):
 		p.start(c, kind, 0, ReasonSpecChanged)
-	case kind == Init && last.ExitCode == 0 && !p.triggers(c, kind, last):
+	case kind == Init && succeeded(kind, last) && !p.triggers(c, kind, last):
 		p.start(c, kind, 0, p.unusable) // it did its work, and does it again in a new sandbox
 	default:
 		p.backOff(c, kind, last)

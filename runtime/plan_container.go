@@ -64,7 +64,9 @@ func (p *planner) initContainers() bool {
 			p.startAgain(c, kind, p.last(c.Name))
 			return false
 		case kind == Sidecar:
-			if !p.keep(c, kind) || !p.started(c, current) {
+			// One that has started lets the next one start, though it be replaced.
+			p.keep(c, kind)
+			if !p.started(c, current) {
 				return false
 			}
 		case current.State != Exited || !p.spent(c, kind, current):
@@ -75,10 +77,10 @@ func (p *planner) initContainers() bool {
 	return true
 }
 
-// started reports whether a running container has started: its startup probe
+// started reports whether a container runs and has started: its startup probe
 // has passed, or it has none. A probe that has not spoken yet has not passed.
 func (p *planner) started(c *corev1.Container, current *Container) bool {
-	return c.StartupProbe == nil || p.probes[current.ID].Started == Success
+	return current.State == Running && (c.StartupProbe == nil || p.probes[current.ID].Started == Success)
 }
 
 // keep plans what a container needs that is to run, or to have run. It reports
@@ -94,7 +96,7 @@ func (p *planner) keep(c *corev1.Container, kind Kind) bool {
 	case last.State == Unknown:
 		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
 		return false
-	case changed(c, last):
+	case changed(c, last) && kind != Init: // one that is under way is let finish its work
 		p.kill(last, ReasonSpecChanged, "its spec changed", p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
 		return false

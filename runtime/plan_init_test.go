@@ -56,6 +56,14 @@ func TestInitContainers(t *testing.T) {
 			newView(gone(0), exited("i", 0), exited("j", 0), seen("a", 0, runtime.Created), ready(1), exited("i", 0, attempt(1)), exited("j", 0, attempt(1))),
 			"start a#1; start b#0",
 		},
+		{"one that runs finishes though its spec changed", pod, newView(ready(0), running("i", hash("s1-old"))), ""},
+		{"what it did counts though its spec changed", pod, newView(ready(0), exited("i", 0, hash("s1-old"))), "start j#0"},
+		{"a failed one is tried again as the changed spec has it, at once", pod, newView(ready(0), exited("i", 1, hash("s1-old"), step(3), ended(time.Second))), "start i#1"},
+		{"always: one that lost a process to the OOM killer failed, whatever it exited with", pod, newView(ready(0), exited("i", 0, oomKilled)), "start i#1 step 1"},
+		{"on failure: so it did", newPod(onFailure, initC("i"), regular("a")), newView(ready(0), exited("i", 0, oomKilled)), "start i#1 step 1"},
+		{"never: so it did, and ends the pod", strict, newView(ready(0), exited("i", 0, oomKilled)), "stop s0"},
+		{"and it is held back by a back-off", pod, newView(ready(0), exited("i", 0, oomKilled, step(1), ended(4*time.Second))), "wait i 6s"},
+		{"in a new sandbox too", pod, newView(gone(0), exited("i", 0, oomKilled, step(1), ended(4*time.Second))), "stop s0; create 1; wait i 6s"},
 		{
 			"its own policy", newPod(always, initC("i", policy(corev1.ContainerRestartPolicyNever)), regular("a")),
 			newView(ready(0), exited("i", 3)), "stop s0",
@@ -77,13 +85,21 @@ func TestSidecars(t *testing.T) {
 		{"the next when it runs", pod, newView(ready(0), running("s")), "start i#0"},
 		{"last one, then the regular", pod, newView(ready(0), running("s"), exited("i", 0)), "start z#0"},
 		{"regular when all have started", pod, newView(ready(0), running("s"), exited("i", 0), running("z")), "start a#0"},
-		{"not the next while it is ended and started again", pod, newView(ready(0), running("s"), unwell("s#0")), "kill s#0; start s#1 step 1"},
+		{"the next while it is replaced, once it has started", pod, newView(ready(0), running("s"), unwell("s#0")), "kill s#0; start s#1 step 1; start i#0"},
+		{"the next while it is held back after that", pod, newView(ready(0), running("s", step(1), since(time.Minute)), unwell("s#0")), "kill s#0; start i#0"},
+		{"the next while it is made as the changed spec has it", pod, newView(ready(0), running("s", hash("s1-old"))), "kill s#0; start s#1; start i#0"},
+		{"not the next once it has ended", pod, newView(ready(0), exited("s", 137, step(1), ended(4*time.Second))), "wait s 6s"},
+		{"not the next while its state is unknown", pod, newView(ready(0), seen("s", 0, runtime.Unknown)), "kill s#0; start s#1 step 1"},
 		{"startup probe not passed", probed1, newView(ready(0), running("s")), ""},
 		{"startup probe passed", probed1, newView(ready(0), running("s"), started("s#0")), "start z#0"},
 		{
 			// Upstream: a result of the former container let the next one pass.
 			"a former container's probe does not count", probed1,
 			newView(ready(0), exited("s", 1), started("s#0"), running("s", attempt(1))), "",
+		},
+		{
+			"startup probe not passed when it is replaced", probed1, newView(ready(0), running("s", hash("s1-old"))),
+			"kill s#0; start s#1",
 		},
 		{
 			"startup probe failed", probed1,
@@ -104,6 +120,13 @@ func TestSidecars(t *testing.T) {
 		{"changed spec", pod, newView(ready(0), running("s", hash("s1-old")), exited("i", 0), running("z"), running("a")), "kill s#0; start s#1"},
 	})
 }
+
+// since lets it have started that long before now.
+func since(d time.Duration) func(*runtime.Container) {
+	return func(c *runtime.Container) { c.Started = t0.Add(-d) }
+}
+
+func oomKilled(c *runtime.Container) { c.Reason = runtime.ReasonOOMKilled }
 
 func hash(h string) func(*runtime.Container) { return func(c *runtime.Container) { c.Hash = h } }
 

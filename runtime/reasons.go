@@ -19,3 +19,7 @@ const (
 	ReasonPodDone       = "PodDone"              // every container is done for good
 	ReasonNoTarget      = "TargetNotRunning"     // Wait: the container whose processes it is to see does not run
 )
+
+// ReasonOOMKilled is what a runtime gives as the Reason of a container of which a
+// process was killed for lack of memory.
+const ReasonOOMKilled = "OOMKilled"

@@ -18,19 +18,26 @@ const (
 // onExit applies the rules and policies to a container that ended by itself.
 // The first rule that fits decides; without one the container's own policy
 // does, and without that the pod's.
-func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, exitCode int32) verdict {
+func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) verdict {
 	if kind == Ephemeral {
 		return stay
 	}
-	switch ruled := onRules(c, exitCode); {
+	switch ruled := onRules(c, last.ExitCode); {
 	case ruled == restartAll:
 		return restartAll
-	case kind == Init && exitCode == 0:
+	case kind == Init && succeeded(kind, last):
 		return stay // it has done its work
 	case ruled == restart:
 		return restart
 	}
-	return onFailure(pod, c, kind, exitCode != 0)
+	return onFailure(pod, c, kind, !succeeded(kind, last))
+}
+
+// succeeded reports whether a container that exited did its work. An init container
+// of which a process was killed for lack of memory did not, whatever it exited with:
+// a shell goes on without its child, and its last command gives the exit code.
+func succeeded(kind Kind, last *Container) bool {
+	return last.ExitCode == 0 && (kind != Init || last.Reason != ReasonOOMKilled)
 }
 
 func onRules(c *corev1.Container, exitCode int32) verdict {

@@ -89,7 +89,7 @@ func (s *scope) current(name string) *Container {
 
 // triggers reports whether the end of c restarts the whole pod.
 func (s *scope) triggers(c *corev1.Container, kind Kind, last *Container) bool {
-	return last.State == Exited && hasRestartAll(c) && onExit(s.pod, c, kind, last.ExitCode) == restartAll
+	return last.State == Exited && hasRestartAll(c) && onExit(s.pod, c, kind, last) == restartAll
 }
 
 // unhealthy reports whether a probe has failed that ends its container, and
@@ -124,7 +124,7 @@ func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
 		// It ended well because it was told to; the probe says that it was not.
 		return onFailure(s.pod, c, kind, true) == stay
 	}
-	return onExit(s.pod, c, kind, last.ExitCode) == stay
+	return onExit(s.pod, c, kind, last) == stay
 }
 
 // usable reports whether c is in a sandbox that containers can run in.
@@ -153,7 +153,7 @@ func (s *scope) failedInit() *corev1.Container {
 		if initKind(c) != Init || last == nil || !s.spent(c, Init, last) {
 			continue
 		}
-		if last.State != Exited || last.ExitCode != 0 {
+		if last.State != Exited || !succeeded(Init, last) {
 			return c
 		}
 	}

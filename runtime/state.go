@@ -1,6 +1,6 @@
 package runtime
 
-//go:generate go tool stringer -type=State,SandboxState,Kind,Verb -output=state_string.go
+//go:generate go tool stringer -type=State,SandboxState,Kind,Verb,Result -output=state_string.go
 
 // State is the life stage of a container.
 type State uint8
