@@ -31,6 +31,15 @@ func newScope(pod *corev1.Pod, seen *Pod, probes Verdicts) *scope {
 	return s
 }
 
+// SandboxReason returns why Plan makes a new sandbox for a pod that is not done:
+// ReasonSandboxLost (there is none that is ready), ReasonManySandboxes,
+// ReasonNetworkMode or ReasonNoAddress, or "" if containers can run in the newest.
+// A listing tells of neither network nor addresses. It is pure.
+func SandboxReason(pod *corev1.Pod, seen *Pod) string {
+	_, unusable := judge(pod, seen)
+	return unusable
+}
+
 // judge returns the newest sandbox and why it cannot be used.
 func judge(pod *corev1.Pod, seen *Pod) (newest *Sandbox, unusable string) {
 	ready := 0
@@ -129,6 +138,11 @@ func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
 
 // usable reports whether c is in a sandbox that containers can run in.
 func (s *scope) usable(c *Container) bool { return s.unusable == "" && s.inSandbox(c) }
+
+// Initialized reports whether a regular container of the pod was created in its newest
+// sandbox, and since the last restart of all its containers. Plan then takes every
+// init container as done, whatever the runtime still knows of it. It is pure.
+func Initialized(pod *corev1.Pod, seen *Pod) bool { return newScope(pod, seen, nil).initialized() }
 
 // initialized reports whether every init container is done: regular ones are
 // not made before. It does not ask for the init containers themselves, which

@@ -12,15 +12,16 @@ import (
 
 // Reasons of conditions, as users of the Kubernetes API know them.
 const (
-	reasonPodCompleted   = "PodCompleted"
-	reasonPodFailed      = "PodFailed"
-	reasonNoStatuses     = "UnknownContainerStatuses"
-	reasonNotReady       = "ContainersNotReady"
-	reasonNotInitialized = "ContainersNotInitialized"
-	reasonGatesNotReady  = "ReadinessGatesNotReady"
-	reasonByKubelet      = corev1.PodReasonTerminationByKubelet
-	reasonRestartOfAll   = "RestartAllContainersStarted"
-	messageRestartOfAll  = "container exited with restart policy rule"
+	reasonPodCompleted    = "PodCompleted"
+	reasonPodFailed       = "PodFailed"
+	reasonNoStatuses      = "UnknownContainerStatuses"
+	reasonNotReady        = "ContainersNotReady"
+	reasonNotInitialized  = "ContainersNotInitialized"
+	reasonGatesNotReady   = "ReadinessGatesNotReady"
+	reasonSandboxNotReady = "PodSandboxNotReady"
+	reasonByKubelet       = corev1.PodReasonTerminationByKubelet
+	reasonRestartOfAll    = "RestartAllContainersStarted"
+	messageRestartOfAll   = "container exited with restart policy rule"
 )
 
 // conditions returns the pod's conditions: ours in a fixed order, then those
@@ -28,7 +29,7 @@ const (
 func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 	containersReady := g.containersReady(st)
 	out := []corev1.PodCondition{
-		truth(corev1.PodReadyToStartContainers, g.readyToStart()),
+		g.readyToStart(),
 		g.initialized(st),
 		g.ready(containersReady),
 		containersReady,
@@ -100,18 +101,36 @@ func because(t corev1.PodConditionType, yes bool, reason, message string) corev1
 	return c
 }
 
-// readyToStart reports whether the pod has a sandbox that is ready and, unless
-// it shares the node's network, an address.
-func (g *generator) readyToStart() bool {
-	sandbox := g.report.Seen.ReadySandbox()
+// readyToStart tells whether containers can run in the pod's sandbox, as Plan
+// judges it.
+func (g *generator) readyToStart() corev1.PodCondition {
+	const t = corev1.PodReadyToStartContainers
+	reason := runtime.SandboxReason(g.pod, &g.report.Seen)
 	switch {
-	case sandbox == nil:
-		return false
-	case !g.observed():
-		old := condition(g.former.Conditions, corev1.PodReadyToStartContainers)
-		return old != nil && old.Status == corev1.ConditionTrue
+	case reason != "":
+		return because(t, false, reasonSandboxNotReady, g.sandboxMessage(reason))
+	case g.observed():
+		return truth(t, true)
+	}
+	if old := condition(g.former.Conditions, t); old != nil {
+		return *old // a listing tells of neither network nor addresses
+	}
+	return because(t, false, reasonSandboxNotReady, "the pod sandbox has not been inspected yet")
+}
+
+// sandboxMessage says why the sandbox cannot be used in the API's words.
+func (g *generator) sandboxMessage(reason string) string {
+	switch {
+	case len(g.report.Seen.Sandboxes) == 0:
+		return "no pod sandbox exists"
+	case reason == runtime.ReasonManySandboxes:
+		return "multiple pod sandboxes are ready and need to be reconciled"
+	case reason == runtime.ReasonNetworkMode:
+		return "network namespace mode changed and sandbox needs to be recreated"
+	case reason == runtime.ReasonNoAddress:
+		return "pod sandbox has no IP address"
 	default:
-		return sandbox.HostNetwork || g.pod.Spec.HostNetwork || len(sandbox.IPs) > 0
+		return "pod sandbox is not ready"
 	}
 }
 
@@ -120,10 +139,9 @@ func (g *generator) initialized(st *corev1.PodStatus) corev1.PodCondition {
 	var incomplete []string
 	for i := range g.pod.Spec.InitContainers {
 		c := &g.pod.Spec.InitContainers[i]
-		cs := find(st.InitContainerStatuses, c.Name)
-		done := cs != nil && cs.Ready
+		done := isReady(st.InitContainerStatuses, c.Name)
 		if podspec.IsSidecar(c) {
-			done = cs != nil && cs.Started != nil && *cs.Started
+			done = isStarted(st.InitContainerStatuses, c.Name)
 		}
 		if !done {
 			incomplete = append(incomplete, c.Name)
@@ -144,13 +162,13 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	var unready []string
 	for i := range g.pod.Spec.InitContainers {
 		c := &g.pod.Spec.InitContainers[i]
-		if cs := find(st.InitContainerStatuses, c.Name); podspec.IsSidecar(c) && (cs == nil || !cs.Ready) {
+		if podspec.IsSidecar(c) && !isReady(st.InitContainerStatuses, c.Name) {
 			unready = append(unready, c.Name)
 		}
 	}
-	for i := range st.ContainerStatuses {
-		if !st.ContainerStatuses[i].Ready {
-			unready = append(unready, st.ContainerStatuses[i].Name)
+	for i := range g.pod.Spec.Containers {
+		if name := g.pod.Spec.Containers[i].Name; !isReady(st.ContainerStatuses, name) {
+			unready = append(unready, name)
 		}
 	}
 	switch {

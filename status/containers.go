@@ -1,6 +1,7 @@
 package status
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ const (
 	reasonBlocked   = "Blocked"
 	exitCodeUnknown = 137
 	messageVanished = "The container could not be located when the pod was terminated"
+	messagePassed   = "The container is gone from the runtime; it is taken as completed, for the pod has been initialized"
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
 	maxMessages     = 12 << 10 // bytes of all termination messages of a pod
@@ -64,6 +66,13 @@ func (g *generator) containers(slots []slot) []corev1.ContainerStatus {
 		out = append(out, g.container(s))
 	}
 	return out
+}
+
+// byName sorts statuses as a kubelet does: kubectl tells the first trouble in the
+// list as that of the pod. Only init containers stay in the spec's order.
+func byName(list []corev1.ContainerStatus) []corev1.ContainerStatus {
+	slices.SortFunc(list, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // formerOf returns what was told of a container before, or nil.
@@ -181,6 +190,8 @@ func (g *generator) lastEnd(
 	told := former.LastTerminationState.Terminated
 	switch {
 	case same:
+	case former.State.Terminated != nil && former.ContainerID == "":
+		// It was inferred, and says nothing about an attempt.
 	case former.State.Terminated != nil:
 		told = former.State.Terminated
 	case former.State.Running != nil:
@@ -208,6 +219,8 @@ func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.Co
 	cs := *former
 	cs.User, cs.StopSignal, cs.Resources, cs.AllocatedResources = former.User, former.StopSignal, nil, nil
 	switch {
+	case s.kind == runtime.Init && g.initDone:
+		g.passed(&cs, former)
 	case former.State.Terminated != nil:
 	case former.State.Running != nil && g.observed():
 		cs.State = lost(former.ContainerID, former.State.Running)
@@ -225,6 +238,22 @@ func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.Co
 	return cs
 }
 
+// passed tells an init container that the runtime does not have any more as done,
+// though nobody saw its end: the regular containers came after it.
+func (g *generator) passed(cs, former *corev1.ContainerStatus) {
+	end := former.State.Terminated
+	switch {
+	case end == nil:
+	case initSucceeded(end):
+		return
+	case !lostEnd(end):
+		cs.LastTerminationState = former.State // it ran once more
+	}
+	// Which attempt it was that completed, nobody knows.
+	cs.ContainerID = ""
+	cs.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reasonCompleted, Message: messagePassed}}
+}
+
 // overlayFailure tells a container that should run as waiting, with the reason
 // why it does not. Its end becomes its last.
 func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
@@ -236,7 +265,7 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 		return
 	}
 	if end := cs.State.Terminated; end != nil {
-		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end.ExitCode) && !g.again(s.c.Name) {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end) && !g.again(s.c.Name) {
 			return
 		}
 		cs.LastTerminationState = cs.State
@@ -265,7 +294,8 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 }
 
 // wasInitialized reports whether the pod's regular containers had their turn: they
-// have it at once, or when the last init container is done.
+// have it at once, or when the last init container is done or the last sidecar has
+// started.
 func (g *generator) wasInitialized() bool {
 	n := len(g.pod.Spec.InitContainers)
 	if n == 0 {
@@ -279,11 +309,14 @@ func (g *generator) wasInitialized() bool {
 		}
 	}
 	last := &g.pod.Spec.InitContainers[n-1]
-	if c := g.report.Seen.Latest(last.Name); c != nil {
-		return c.State == runtime.Exited && c.ExitCode == 0 || c.State == runtime.Running && podspec.IsSidecar(last)
+	if podspec.IsSidecar(last) {
+		// It is done when it has started, which its end says nothing about.
+		return isStarted(g.former.InitContainerStatuses, last.Name)
 	}
-	former := find(g.former.InitContainerStatuses, last.Name)
-	return former != nil && former.Ready
+	if c := g.report.Seen.Latest(last.Name); c != nil {
+		return c.State == runtime.Exited && initSucceeded(g.terminated(c))
+	}
+	return isReady(g.former.InitContainerStatuses, last.Name)
 }
 
 // state tells the state of one attempt as seen.

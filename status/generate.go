@@ -40,6 +40,7 @@ type Env struct {
 func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env Env, now time.Time) corev1.PodStatus {
 	g := generator{pod: pod, report: &r, former: &former, env: &env, now: stamp(now)}
 	g.all = runtime.RestartOfAll(pod, &r.Seen)
+	g.initDone = g.observed() && runtime.Initialized(pod, &r.Seen)
 	st := corev1.PodStatus{
 		ObservedGeneration: pod.Generation,
 		QOSClass:           qosClass(pod, &former),
@@ -72,6 +73,10 @@ type generator struct {
 	now    metav1.Time
 	all    runtime.AllAgain
 	over   bool // the phase came out as terminal
+
+	// initDone says that the pod is past its init containers, whatever is known
+	// of them.
+	initDone bool
 }
 
 func (g *generator) allContainers(st *corev1.PodStatus) {
@@ -79,8 +84,8 @@ func (g *generator) allContainers(st *corev1.PodStatus) {
 		return // it was refused: none of them will ever be
 	}
 	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
-	st.ContainerStatuses = g.containers(specsOf(g.pod, false))
-	st.EphemeralContainerStatuses = g.containers(ephemeralSpecs(g.pod))
+	st.ContainerStatuses = byName(g.containers(specsOf(g.pod, false)))
+	st.EphemeralContainerStatuses = byName(g.containers(ephemeralSpecs(g.pod)))
 }
 
 // observed reports whether the view comes from an inspection, so that what is

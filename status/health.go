@@ -24,7 +24,7 @@ func (g *generator) health(s slot, seen *runtime.Container, cs, former *corev1.C
 	started := running && passed(v.Started, s.c.StartupProbe, wasStarted)
 	cs.Started = &started
 	if s.kind == runtime.Init {
-		cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
+		cs.Ready = cs.State.Terminated != nil && initSucceeded(cs.State.Terminated)
 		return
 	}
 	cs.Ready = started && passed(v.Ready, s.c.ReadinessProbe, same && former.Ready)

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // phase fills the phase with its reason and message.
@@ -13,16 +14,16 @@ func (g *generator) phase(st *corev1.PodStatus) {
 		return
 	}
 	final := g.final()
-	st.Phase = phaseOf(g.pod, st, final, g.again)
+	st.Phase = g.progress(final).phase(g.pod, st)
 	if e := g.report.Ending; e != nil && e.Reason != "" && final {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
 	if terminal(st.Phase) && g.report.Seen.Running() {
-		// An ephemeral container, or one that is on its way down. What came
-		// before is told on until it is gone.
-		st.Phase, st.Reason, st.Message = corev1.PodRunning, "", ""
-		if g.former.Phase != "" {
-			st.Phase = g.former.Phase
+		// An ephemeral container, or one that is on its way down. Until it is
+		// gone the pod runs, unless its turn to run had not come.
+		st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""
+		if anyRegularStarted(st) || g.former.Phase == corev1.PodRunning {
+			st.Phase = corev1.PodRunning
 		}
 	}
 	if b := g.report.Blocked; b != nil && !terminal(st.Phase) {
@@ -41,19 +42,37 @@ func (g *generator) phase(st *corev1.PodStatus) {
 // A rule that restarts all containers is not looked for in st, which does not say
 // what became of it: what was ended for it counts as ended.
 func Phase(pod *corev1.Pod, st corev1.PodStatus, final bool) corev1.PodPhase {
-	return phaseOf(pod, &st, final, func(string) bool { return false })
+	none := func(string) bool { return false }
+	return progress{final: final, again: none, created: none}.phase(pod, &st)
 }
 
-// phaseOf is Phase where again tells which containers that ended run again for a
-// restart of all.
-func phaseOf(pod *corev1.Pod, st *corev1.PodStatus, final bool, again func(name string) bool) corev1.PodPhase {
-	init := countInit(pod, st, again)
-	main := countMain(pod, st, again)
+// progress is what decides a phase besides the statuses of the containers.
+type progress struct {
+	final    bool                   // nothing will be started again
+	initDone bool                   // the init containers are done, whatever their statuses say
+	again    func(name string) bool // one that ended runs again for a restart of all
+	created  func(name string) bool // its newest attempt was created and has not run
+}
+
+func (g *generator) progress(final bool) progress {
+	return progress{final: final, initDone: g.initDone, again: g.again, created: g.created}
+}
+
+// created reports whether the newest attempt at running a container was created
+// and has not run.
+func (g *generator) created(name string) bool {
+	newest, _ := attempts(&g.report.Seen, name)
+	return newest != nil && newest.State == runtime.Created
+}
+
+func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
+	init := p.countInit(pod, st)
+	main := p.countMain(pod, st)
 	initialized := anyRegularStarted(st)
 	switch {
 	case init.failed:
 		return corev1.PodFailed
-	case final:
+	case p.final:
 		// Nothing comes any more: only success everywhere is success.
 		if main.stopped > 0 && main.succeeded == len(pod.Spec.Containers) {
 			return corev1.PodSucceeded
@@ -84,7 +103,7 @@ type initCounts struct {
 	pendingSidecars, runningSidecars, waitingSidecars, unknownSidecars int
 }
 
-func countInit(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) initCounts {
+func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 	var n initCounts
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -95,12 +114,13 @@ func countInit(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) i
 		}
 		end := ended(cs)
 		switch {
-		case end == nil, again(c.Name):
+		case end == nil, p.again(c.Name):
 			n.pending++
-		case end.ExitCode == 0 && cs.State.Terminated != nil:
-		case end.ExitCode == 0:
+		case p.initDone:
+		case initSucceeded(end) && cs.State.Terminated != nil:
+		case initSucceeded(end):
 			n.pending++ // it runs again: the sandbox is a new one
-		case mayRestart(pod, c, end.ExitCode):
+		case mayRestart(pod, c, end):
 			n.pending++
 		default:
 			n.failed = true
@@ -137,7 +157,7 @@ type mainCounts struct {
 	succeeded, restartable             int // of the stopped
 }
 
-func countMain(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) mainCounts {
+func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 	var n mainCounts
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -150,10 +170,13 @@ func countMain(pod *corev1.Pod, st *corev1.PodStatus, again func(string) bool) m
 			n.running++
 		case end != nil:
 			n.stopped++
-			if end.ExitCode == 0 {
+			// What was created after an end was to run once more: the end before it
+			// is no success of the pod's.
+			created := p.created(c.Name)
+			if end.ExitCode == 0 && !created {
 				n.succeeded++
 			}
-			if mayRestart(pod, c, end.ExitCode) || again(c.Name) {
+			if created || mayRestart(pod, c, end) || p.again(c.Name) {
 				n.restartable++
 			}
 		case cs.State.Waiting != nil:
@@ -188,6 +211,16 @@ func anyRegularStarted(st *corev1.PodStatus) bool {
 		}
 	}
 	return false
+}
+
+func isReady(list []corev1.ContainerStatus, name string) bool {
+	cs := find(list, name)
+	return cs != nil && cs.Ready
+}
+
+func isStarted(list []corev1.ContainerStatus, name string) bool {
+	cs := find(list, name)
+	return cs != nil && cs.Started != nil && *cs.Started
 }
 
 func find(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {

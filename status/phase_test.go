@@ -73,6 +73,18 @@ func TestPhase(t *testing.T) {
 		{"init crash loop", pod("init:i", "main:c"), list{exited("i", 1, 1)}, map[string]runtime.Failure{"i": {Reason: "CrashLoopBackOff"}}, corev1.PodPending},
 		{"init done under Never, all done", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0), exited("i", 0, 0)}, nil, corev1.PodSucceeded},
 
+		{"init lost a process to the OOM killer, Always", pod("init:i", "main:c"), list{oomKilled(exited("i", 0, 0))}, nil, corev1.PodPending},
+		{"init lost a process to the OOM killer, OnFailure", pod("policy=OnFailure", "init:i", "main:c"), list{oomKilled(exited("i", 0, 0))}, nil, corev1.PodPending},
+		{"init lost a process to the OOM killer, Never", pod("policy=Never", "init:i", "main:c"), list{oomKilled(exited("i", 0, 0))}, nil, corev1.PodFailed},
+		{"main lost a process to the OOM killer, Never", pod("policy=Never", "main:c"), list{oomKilled(exited("c", 0, 0))}, nil, corev1.PodSucceeded},
+		{"init collected, main runs", pod("init:i", "main:c"), list{running("c", 0)}, nil, corev1.PodRunning},
+		{"init collected, main done, Never", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0)}, nil, corev1.PodSucceeded},
+		{"init failed, main came after it and is done, Never", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0), exited("i", 0, 1)}, nil, corev1.PodSucceeded},
+		{"done, OnFailure, and made once more", pod("policy=OnFailure", "main:c"), list{created("c", 1), exited("c", 0, 0)}, nil, corev1.PodRunning},
+
+		{"sidecar collected, main runs", pod("sidecar:s", "main:c"), list{running("c", 0)}, nil, corev1.PodPending},
+		{"sidecar of unknown state, main runs", pod("sidecar:s", "main:c"), list{running("c", 0), unknown("s", 0)}, nil, corev1.PodPending},
+		{"sidecar runs, main ended and is done by its own policy", pod("sidecar:s", "main:c/Never"), list{running("s", 0), exited("c", 0, 0)}, nil, corev1.PodRunning},
 		{"sidecar runs, main not made", pod("sidecar:s", "main:c"), list{running("s", 0)}, nil, corev1.PodPending},
 		{"sidecar and main run", pod("sidecar:s", "main:c"), list{running("c", 0), running("s", 0)}, nil, corev1.PodRunning},
 		{"sidecar ended, main runs", pod("sidecar:s", "main:c"), list{running("c", 0), exited("s", 0, 1)}, nil, corev1.PodRunning},
@@ -97,6 +109,11 @@ func TestPhase(t *testing.T) {
 			}
 		})
 	}
+}
+
+func oomKilled(c runtime.Container) runtime.Container {
+	c.Reason = runtime.ReasonOOMKilled
+	return c
 }
 
 func withRule(p *corev1.Pod, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) *corev1.Pod {
@@ -179,13 +196,18 @@ func TestNeverStarted(t *testing.T) {
 		former corev1.PodStatus
 		lost   bool
 	}{
-		"none has run":            {pod("main:c"), nil, corev1.PodStatus{}, true},
-		"the other one has":       {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
-		"init is done":            {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
-		"init was done":           {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
-		"init was under way":      {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
-		"init was to come":        {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
-		"only the first was done": {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
+		"none has run":                {pod("main:c"), nil, corev1.PodStatus{}, true},
+		"the other one has":           {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init is done":                {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init was done":               {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
+		"init was under way":          {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
+		"init was to come":            {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
+		"the last lost a process":     {pod("init:i", "main:c"), []runtime.Container{oomKilled(exited("i", 0, 0))}, corev1.PodStatus{}, false},
+		"the sidecar was starting":    {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 0)}, corev1.PodStatus{}, false},
+		"the sidecar had started":     {pod("sidecar:s", "main:c"), []runtime.Container{exited("s", 0, 143)}, generate(pod("sidecar:s", "main:c"), runtime.Report{Seen: view(running("s", 0))}), true},
+		"the sidecar had not started": {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 143)}, generate(startupProbed(pod("sidecar:s", "main:c")), runtime.Report{Seen: view(running("s", 0))}), false},
+		"the main one had its turn":   {pod("init:i", "main:c"), nil, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "c-0"}}}, true},
+		"only the first was done":     {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := over

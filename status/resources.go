@@ -29,13 +29,15 @@ func (g *generator) containerResources(s slot, seen *runtime.Container, cs, form
 	}
 }
 
-// podResources tells what the pod as a whole was given, where it asks for that.
+// podResources tells what was set aside for the pod and, where it has resources as
+// a whole, those.
 func (g *generator) podResources(st *corev1.PodStatus) {
-	if g.pod.Spec.Resources == nil {
-		return
+	if r := podspec.Requests(g.pod); len(r) > 0 {
+		st.AllocatedResources = r
 	}
-	st.AllocatedResources = podspec.Requests(g.pod)
-	st.Resources = g.pod.Spec.Resources.DeepCopy()
+	if g.pod.Spec.Resources != nil {
+		st.Resources = &corev1.ResourceRequirements{Requests: podspec.Requests(g.pod), Limits: podspec.Limits(g.pod)}
+	}
 }
 
 // actual is the spec with what the runtime says in the places of what the spec

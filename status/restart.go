@@ -6,13 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
-// mayRestart reports whether a container that ended with that exit code is
-// started again by the pod's policy, the container's own, or one of its rules.
-func mayRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
+// mayRestart reports whether a container that ended like that is started again by
+// the pod's policy, the container's own, or one of its rules. That of a rule that
+// restarts all containers is RestartOfAll's for an init container that succeeded.
+func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
+	failed := end.ExitCode != 0
+	if isInit(pod, c) && !podspec.IsSidecar(c) {
+		if initSucceeded(end) {
+			return false // once through is enough
+		}
+		failed = true
+	}
 	for i := range c.RestartPolicyRules {
-		if ruleFits(&c.RestartPolicyRules[i], exitCode) {
+		if ruleFits(&c.RestartPolicyRules[i], end.ExitCode) {
 			return true
 		}
 	}
@@ -20,16 +29,20 @@ func mayRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*c.RestartPolicy)
 	}
-	switch {
-	case policy == corev1.RestartPolicyNever:
+	switch policy {
+	case corev1.RestartPolicyNever:
 		return false
-	case policy == corev1.RestartPolicyOnFailure:
-		return exitCode != 0
-	case isInit(pod, c) && !podspec.IsSidecar(c):
-		return exitCode != 0 // once through is enough
+	case corev1.RestartPolicyOnFailure:
+		return failed
 	default:
 		return true
 	}
+}
+
+// initSucceeded reports whether an init container that ended like that did its
+// work. One that lost a process to the OOM killer did not, as Plan has it.
+func initSucceeded(end *corev1.ContainerStateTerminated) bool {
+	return end.ExitCode == 0 && end.Reason != runtime.ReasonOOMKilled
 }
 
 // ruleFits reports whether a rule asks for a restart. Both actions that there

@@ -1,0 +1,138 @@
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// startupProbed gives the first sidecar a startup probe.
+func startupProbed(p *corev1.Pod) *corev1.Pod {
+	p.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
+	return p
+}
+
+// ST-2, ST-4: an init container that is gone from the runtime is completed once a
+// regular one exists, whatever was told of it before.
+func TestGenerate_InitContainerThatIsGone(t *testing.T) {
+	told := func(p *corev1.Pod, c runtime.Container) corev1.PodStatus {
+		return generate(p, runtime.Report{Seen: view(c)})
+	}
+	for _, policy := range []string{"policy=Always", "policy=OnFailure", "policy=Never"} {
+		p := pod(policy, "init:i", "main:c")
+		lost := generate(p, runtime.Report{Seen: view(unknown("i", 0))})
+		for name, tc := range map[string]struct {
+			former corev1.PodStatus
+			last   string // id of the end that is known
+		}{
+			"nothing was told":    {corev1.PodStatus{}, ""},
+			"told as running":     {told(p, running("i", 0)), ""},
+			"told as unknown":     {lost, ""},
+			"told as failed once": {told(pod("init:i", "main:c"), exited("i", 0, 1)), "containerd://i-0"},
+		} {
+			t.Run(policy+", "+name, func(t *testing.T) {
+				runs := status.Generate(p, runtime.Report{Seen: view(running("c", 0))}, tc.former, status.Env{}, t0)
+				assert.Equal(t, corev1.PodRunning, runs.Phase)
+				i := runs.InitContainerStatuses[0]
+				require.NotNil(t, i.State.Terminated)
+				assert.Equal(t, "Completed", i.State.Terminated.Reason)
+				assert.Zero(t, i.State.Terminated.ExitCode)
+				assert.True(t, i.Ready)
+				assert.Equal(t, corev1.ConditionTrue, conditionOf(&runs, corev1.PodInitialized).Status)
+				if tc.last == "" {
+					assert.Nil(t, i.LastTerminationState.Terminated)
+				} else {
+					assert.Equal(t, tc.last, i.LastTerminationState.Terminated.ContainerID, "an end that was told is not lost")
+				}
+				assert.Equal(t, runs, status.Generate(p, runtime.Report{Seen: view(running("c", 0))}, runs, status.Env{}, t0), "told once, it stays")
+
+				over := runtime.Report{Seen: view(exited("c", 0, 0)), Ending: &runtime.Ending{Deleted: true}, Finished: true}
+				assert.Equal(t, corev1.PodSucceeded, status.Generate(p, over, runs, status.Env{}, t0).Phase)
+			})
+		}
+	}
+}
+
+// What was inferred gives way to what is seen, and is nobody's last end.
+func TestGenerate_InitContainerThatWasInferred(t *testing.T) {
+	p := pod("init:i", "main:c")
+	inferred := generate(p, runtime.Report{Seen: view(running("c", 0))})
+	st := status.Generate(p, runtime.Report{Seen: view(running("c", 0), exited("i", 2, 0))}, inferred, status.Env{}, t0)
+	assert.Equal(t, "i-2", st.InitContainerStatuses[0].State.Terminated.ContainerID)
+	assert.Nil(t, st.InitContainerStatuses[0].LastTerminationState.Terminated)
+	assert.Equal(t, int32(2), st.InitContainerStatuses[0].RestartCount)
+}
+
+// An init container that is to run again is not completed.
+func TestGenerate_InitContainerThatIsToCome(t *testing.T) {
+	old := running("c", 0)
+	old.State, old.SandboxID = runtime.Exited, "s-old"
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		seen runtime.Pod
+	}{
+		"the sandbox is a new one":       {pod("init:i", "main:c"), view(old)},
+		"all containers are restarted":   {restartsAll(pod("policy=Never", "init:i", "main:c"), "c"), view(exited("c", 0, 42))},
+		"a sidecar always runs":          {pod("sidecar:i", "main:c"), view(running("c", 0))},
+		"no regular one has been made":   {pod("init:i", "main:c"), view()},
+		"nothing but a listing is known": {pod("init:i", "main:c"), listed(view(running("c", 0)))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := generate(tc.pod, runtime.Report{Seen: tc.seen})
+			assert.NotNil(t, st.InitContainerStatuses[0].State.Waiting)
+			assert.Equal(t, corev1.PodPending, st.Phase)
+		})
+	}
+}
+
+// listed is what a listing would tell of a pod.
+func listed(p runtime.Pod) runtime.Pod {
+	p.ObservedAt = time.Time{}
+	return p
+}
+
+// ST-5: a pod whose containers are done runs while an ephemeral one does, whatever
+// was told before; one that was not initialized does not.
+func TestGenerate_PhaseWhileOnlyOthersRun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod    *corev1.Pod
+		seen   []runtime.Container
+		former corev1.PodPhase
+		want   corev1.PodPhase
+	}{
+		"a debugger":                                 {pod("policy=Never", "main:c", "debug:d"), []runtime.Container{running("d", 0), exited("c", 0, 0)}, "", corev1.PodRunning},
+		"a debugger, and Pending was told":           {pod("policy=Never", "main:c", "debug:d"), []runtime.Container{running("d", 0), exited("c", 0, 0)}, corev1.PodPending, corev1.PodRunning},
+		"a sidecar of a pod whose init failed":       {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []runtime.Container{exited("i", 0, 1), running("s", 0)}, "", corev1.PodPending},
+		"a sidecar of one that ran in a former life": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []runtime.Container{exited("i", 1, 1), running("s", 1)}, corev1.PodRunning, corev1.PodRunning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := status.Generate(tc.pod, runtime.Report{Seen: view(tc.seen...)}, corev1.PodStatus{Phase: tc.former}, status.Env{}, t0)
+			assert.Equal(t, tc.want, st.Phase)
+		})
+	}
+}
+
+// A container that was created and never ran has not succeeded, though the attempt
+// before it did.
+func TestGenerate_EndedWhileARestartIsPending(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seen []runtime.Container
+		want corev1.PodPhase
+	}{
+		"created":     {[]runtime.Container{created("c", 1), exited("c", 0, 0)}, corev1.PodFailed},
+		"not created": {[]runtime.Container{exited("c", 0, 0)}, corev1.PodSucceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			over := runtime.Report{Seen: view(tc.seen...), Ending: &runtime.Ending{Deleted: true}, Finished: true}
+			st := status.Generate(pod("main:c"), over, corev1.PodStatus{Phase: corev1.PodRunning}, status.Env{}, t0)
+			assert.Equal(t, tc.want, st.Phase)
+			assert.Equal(t, "c-0", st.ContainerStatuses[0].State.Terminated.ContainerID, "what ran is what is told")
+		})
+	}
+}
