@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -283,6 +284,10 @@ func (c *Collector) load() {
 		return
 	}
 	known, err := load(c.cfg.File)
+	now := time.Now()
+	for id, k := range known {
+		known[id] = Known{FirstSeen: monotonic.Past(k.FirstSeen, now), LastUsed: monotonic.Past(k.LastUsed, now)}
+	}
 	c.known = known
 	c.lost(err)
 }

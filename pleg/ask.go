@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -154,7 +155,7 @@ func (g *Generator) hint(uid types.UID, at time.Time) {
 		return
 	}
 	r := g.record(uid)
-	if r.covers(at, g.cfg.Hold) {
+	if r.covers(at, time.Now(), g.cfg.Hold) {
 		g.mu.Unlock()
 		return
 	}
@@ -164,11 +165,16 @@ func (g *Generator) hint(uid types.UID, at time.Time) {
 	g.unlessBusy(uid)
 }
 
-// covers reports that what happened at a time cannot be missed by the newest
-// inspection. Only a recent one is trusted to: the clock that at was taken from
-// may have been set meanwhile.
-func (r *record) covers(at time.Time, recent time.Duration) bool {
-	return !at.IsZero() && at.Before(r.began) && time.Since(r.began) < recent
+// maxDelay is how late an event is told at most by a stream that is to be believed.
+const maxDelay = time.Minute
+
+// covers reports that what happened at a time, and is told now, cannot be missed by
+// the newest inspection. Only a recent one is trusted to, and at counts by how long
+// ago it is: the wall clock that it was taken from may have been set since that
+// inspection, or on the event's way here.
+func (r *record) covers(at, now time.Time, recent time.Duration) bool {
+	at = monotonic.Past(at, now)
+	return !at.IsZero() && at.Before(r.began) && now.Sub(at) < maxDelay && now.Sub(r.began) < recent
 }
 
 // hold keeps a change in mind until release. The caller holds mu, and calls

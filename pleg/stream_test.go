@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -268,4 +269,30 @@ func TestLateHints(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
+}
+
+// Whether an event is of what an inspection has seen goes by how long ago it was,
+// not by what the wall clock said: that may have been set in between.
+func TestCovers(t *testing.T) {
+	now := time.Now()
+	began := now.Add(-100 * time.Millisecond)
+	ago := func(d time.Duration) time.Time { return now.Add(-d).Round(0) } // as a runtime tells it
+	for _, tt := range []struct {
+		name  string
+		began time.Time
+		at    time.Time
+		want  bool
+	}{
+		{"before the inspection", began, ago(time.Second), true},
+		{"after it", began, ago(time.Millisecond), false},
+		{"no time", began, time.Time{}, false},
+		{"an inspection of long ago", now.Add(-time.Minute), ago(2 * time.Minute), false},
+		{"after it, and the clock was set back in between", clocktest.BeforeSetBack(t, began, time.Hour), ago(time.Millisecond), false},
+		{"before it, and the clock was set back in between", clocktest.BeforeSetBack(t, began, time.Hour), now.Add(time.Hour - time.Second).Round(0), false},
+		{"after it, and the clock was set forward in between", clocktest.BeforeSetBack(t, began, -time.Hour), ago(time.Millisecond), false},
+		{"the clock was set forward on the event's way", began, ago(time.Hour), false},
+	} {
+		r := &record{began: tt.began}
+		assert.Equal(t, tt.want, r.covers(tt.at, now, time.Second), tt.name)
+	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/pathname"
@@ -161,16 +160,6 @@ func parseResolvConf(b []byte) runtime.DNS {
 		}
 	}
 	return d
-}
-
-// pastDeadline tells whether spec.activeDeadlineSeconds is over, and when it
-// will be. Zero: the pod has none, or has not started.
-func pastDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (due time.Time, late bool) {
-	if pod.Spec.ActiveDeadlineSeconds == nil || start == nil || start.IsZero() {
-		return time.Time{}, false
-	}
-	due = start.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second)
-	return due, !now.Before(due)
 }
 
 // earlier is the first of two times, of which zero is none.

@@ -168,6 +168,9 @@ type podState struct {
 	restarts map[string]uint32          // attempts of containers as last told
 	final    *runtime.Pod               // last view, taken after the containers ended
 	lookedAt time.Time                  // when its folders were there
+	start    time.Time                  // of the pod by its status, which active is
+	active   time.Time                  // by the monotonic clock
+	ends     map[string]time.Time       // of its dead containers by id, by the monotonic clock
 }
 
 // New returns a Syncer. It does no I/O.

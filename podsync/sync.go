@@ -47,7 +47,9 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (r
 		return runtime.Outcome{Terminal: true}, nil
 	}
 	st.restarts = restarts(told)
-	deadline, late := pastDeadline(pod, told.StartTime.DeepCopy(), time.Now())
+	now := time.Now()
+	active := st.activeSince(told.StartTime, now)
+	deadline, late := pastDeadline(pod, &active, now)
 	if late && s.cfg.Ender != nil {
 		s.cfg.Ender.End(pod.UID, runtime.Ending{
 			Grace: podspec.GracePeriod(pod), Reason: reasonDeadline,
@@ -90,8 +92,9 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 		}
 		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Ending{Grace: podspec.GracePeriod(pod)})
 	}
-	view := runtime.View{Pod: seen, Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
-	plan := runtime.Plan(pod, view, time.Now())
+	now := time.Now()
+	view := runtime.View{Pod: st.withEnds(seen, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
+	plan := runtime.Plan(pod, view, now)
 	if hasWork(plan) {
 		st.lookedAt = time.Time{} // what is made now needs its folders
 	}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -281,6 +282,7 @@ func (l *life) start() Turn {
 func (l *life) end(t Turn, out runtime.Outcome, err error, p policy, now time.Time) effect {
 	e := effect{uid: l.uid, look: true}
 	l.busy = false
+	out.Due = monotonic.At(out.Due, now)
 	if t.Phase != Syncing || err != nil || !out.Quiet {
 		l.since = now
 	}

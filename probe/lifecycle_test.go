@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -144,6 +145,16 @@ func TestAdopt(t *testing.T) {
 			assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready)
 		})
 	})
+	t.Run("by a runtime that tells no name", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "1", runtime.Running)
+			st := former(true, true)
+			st.ContainerStatuses[0].ContainerID = "1"
+			b.Adopt("u", st)
+			b.Add(podOf("u", nil, all, nil))
+			assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready)
+		})
+	})
 	t.Run("a container that had ended", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
@@ -265,5 +276,27 @@ func TestHistories(t *testing.T) {
 				require.Equal(t, naive(kind, p, rs), told[id], "seed %d, container %s: %v", seed, id, rs)
 			}
 		})
+	}
+}
+
+// AG-10: once a container is seen to run, the initial delay and the period are kept
+// whatever becomes of the wall clock.
+func TestProbesGoByTheMonotonicClock(t *testing.T) {
+	const step = 3 * time.Hour
+	now := time.Now()
+	for name, started := range map[string]time.Time{
+		"started a moment ago": now.Add(-time.Second),
+		"started hours ago":    now.Add(-time.Hour),
+		"started in the future, before the clock was set back": now.Add(step),
+	} {
+		spec := every(10, command("x"))
+		spec.InitialDelaySeconds = 5
+		b := &probe{key: key{"a", Liveness}, spec: spec, pod: &pod{}}
+		b.begin(&runtime.Container{ID: "1", Started: started.Round(0)}, now)
+		late := clocktest.BeforeSetBack(t, now.Add(time.Minute), -step)
+		assert.LessOrEqual(t, b.due.Sub(now), 5*time.Second, name)
+		due := following(b.due, late, 10*time.Second)
+		assert.Greater(t, due.Sub(late), time.Duration(0), name)
+		assert.LessOrEqual(t, due.Sub(late), 10*time.Second, name)
 	}
 }

@@ -36,7 +36,6 @@ type probe struct {
 	share     float64 // where in a period it fires
 
 	id      string // of the container it is about; "" before the first
-	started time.Time
 	result  runtime.Result
 	tally   tally
 	over    bool      // nothing more is to be found out about this container

@@ -43,13 +43,10 @@ func running(view *runtime.Pod, name string) *runtime.Container {
 
 // begin starts the probe anew for another container.
 func (b *probe) begin(c *runtime.Container, now time.Time) {
-	b.id, b.started = c.ID, c.Started
-	if b.started.IsZero() || b.started.After(now) {
-		b.started = now
-	}
+	b.id = c.ID
 	b.tally, b.over = tally{}, false
 	b.adopt()
-	b.due = first(b.spec, b.started, now, b.share)
+	b.due = first(b.spec, c.Started, now, b.share)
 }
 
 // wanted reports whether there is something to find out about the container now.

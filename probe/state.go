@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -62,10 +63,14 @@ const firstSpread = time.Second
 // first returns when a container is to be probed for the first time: when its
 // initial delay is over and a part of the period on top, which share (0 to 1)
 // gives. A container that has been running for long waits for a part of its whole
-// period: the agent was restarted, and all its probes begin now.
+// period: the agent was restarted, and all its probes begin now. A start that is not
+// known, or yet to come by a clock that was set back, counts as now.
 func first(spec *corev1.Probe, started, now time.Time, share float64) time.Time {
 	every := period(spec)
-	at := started.Add(seconds(max(spec.InitialDelaySeconds, 0)))
+	if started.IsZero() {
+		started = now
+	}
+	at := monotonic.Past(started, now).Add(seconds(max(spec.InitialDelaySeconds, 0)))
 	spread := min(every, firstSpread)
 	if now.Sub(at) > every {
 		at, spread = now, every

@@ -33,8 +33,11 @@ func (m *Manager) Adopt(uid types.UID, former corev1.PodStatus) {
 
 // told returns what a status says of the container that ran then.
 func told(cs *corev1.ContainerStatus) (id string, v runtime.Verdict, ok bool) {
-	_, id, ok = strings.Cut(cs.ContainerID, "://")
-	if !ok || cs.State.Running == nil {
+	id = cs.ContainerID
+	if _, bare, named := strings.Cut(id, "://"); named { // a runtime may tell no name
+		id = bare
+	}
+	if id == "" || cs.State.Running == nil {
 		return "", v, false
 	}
 	v = runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}

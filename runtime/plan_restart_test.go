@@ -100,6 +100,7 @@ func TestBackOffOfPlans(t *testing.T) {
 		{"another spec does not wait", pod, view(exited("a", 1, attempt(5), step(5), ended(0), hash("s1-old"))), "start a#6"},
 		{"across a new sandbox", pod, newView(gone(0), exited("a", 1, attempt(2), step(2), ended(time.Second))), "stop s0; create 1; wait a 19s"},
 		{"a clock set back does not hold it", pod, view(exited("a", 1, attempt(2), step(2), ended(-24*time.Hour))), "start a#3 step 3"},
+		{"a clock set back by less holds it no longer than it would have", pod, view(exited("a", 1, attempt(2), step(2), ended(-30*time.Second))), "wait a 20s"},
 		{"the end is not known: from its making", pod, view(exited("a", 1, attempt(2), step(2), func(c *runtime.Container) {
 			c.Finished, c.Started, c.Created = time.Time{}, time.Time{}, t0.Add(-5*time.Second)
 		})), "wait a 15s"},

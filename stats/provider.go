@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -239,8 +240,14 @@ func (p *Provider) containers(ctx context.Context, errs *[]error) map[types.UID]
 		*errs = append(*errs, fmt.Errorf("container stats: %w", err))
 		return nil
 	}
+	now := time.Now()
 	out := make(map[types.UID][]runtime.ContainerUsage)
 	for _, c := range list {
+		// The runtime's times are by the wall clock. How old a figure is must not
+		// depend on what becomes of that.
+		for _, at := range []*time.Time{&c.CPU.At, &c.Memory.At, &c.Writable.At, &c.Logs.At} {
+			*at = monotonic.Past(*at, now)
+		}
 		out[c.PodUID] = append(out[c.PodUID], c)
 	}
 	return out

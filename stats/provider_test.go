@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/stats"
 )
@@ -290,4 +291,31 @@ func cut(path string) (string, string) {
 		}
 	}
 	return path, ""
+}
+
+// A runtime's wall clock that was set back, or is ahead, makes no figure old: they
+// count from when they came in.
+func TestTimesOfContainerFigures(t *testing.T) {
+	now := time.Now()
+	measured := runtime.DiskUsage{At: now.Add(time.Hour).Round(0), Bytes: 1}
+	old := runtime.DiskUsage{At: now.Add(-time.Minute).Round(0), Bytes: 1}
+	p, err := stats.New(stats.Config{
+		Proc: proc(), Cgroups: files(nil), NodeFS: "/", Statfs: noFS,
+		Pods: func() []stats.Pod { return []stats.Pod{{Pod: pod("u")}} },
+		Containers: containers{
+			{PodUID: "u", Name: "ahead", Running: true, Writable: measured},
+			{PodUID: "u", Name: "old", Running: true, Writable: old},
+			{PodUID: "u", Name: "unknown", Running: true},
+		},
+	})
+	require.NoError(t, err)
+	u, err := p.Usage(t.Context(), time.Time{})
+	require.NoError(t, err)
+	age := func(i int) time.Duration {
+		// By the monotonic clock: the wall clock is set back by hours after this.
+		return clocktest.BeforeSetBack(t, time.Now(), -3*time.Hour).Sub(u.Pods[0].Containers[i].Writable.At)
+	}
+	assert.InDelta(t, 0, age(0), float64(time.Minute), "not of the future")
+	assert.InDelta(t, time.Minute, age(1), float64(30*time.Second))
+	assert.True(t, u.Pods[0].Containers[2].Writable.At.IsZero(), "not known")
 }

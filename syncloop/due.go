@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/monotonic"
 )
 
 // duePod is a pod and when it is due.
@@ -41,8 +43,9 @@ func (h *dueHeap) Pop() any {
 	return d
 }
 
-// dues keeps one due time a pod, the last one that was set. The zero value is
-// empty.
+// dues keeps one due time a pod, the last one that was set, by the monotonic
+// clock: times of different clocks have no order that survives a clock that is
+// set. The zero value is empty.
 type dues struct {
 	heap dueHeap
 	pods map[types.UID]*duePod
@@ -50,6 +53,7 @@ type dues struct {
 
 // set sets when a pod is due; the zero time means never.
 func (d *dues) set(uid types.UID, at time.Time) {
+	at = monotonic.At(at, time.Now())
 	p := d.pods[uid]
 	switch {
 	case p == nil && at.IsZero():

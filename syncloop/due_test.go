@@ -9,11 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/clocktest"
 )
 
 // SL-5: the heap against a list that is searched through.
 func TestDuesAgainstList(t *testing.T) {
-	start := time.Unix(1000, 0)
+	start := time.Now()
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		var d dues
@@ -50,7 +52,7 @@ func TestDuesAgainstList(t *testing.T) {
 					first = at
 				}
 			}
-			require.Equal(t, first, d.next())
+			require.True(t, first.Equal(d.next()), "%v, not %v", d.next(), first)
 			require.Len(t, d.pods, len(naive))
 		}
 	}
@@ -86,4 +88,19 @@ func TestRosterAgainstMap(t *testing.T) {
 			require.Equal(t, naive[p.UID], p.Name)
 		}
 	}
+}
+
+// SL-5, AG-10: a wall clock that is set by hours puts no due time off, be it that of the
+// end of a back-off, which comes from the runtime's wall clock.
+func TestDues_AfterClockWasSetBack(t *testing.T) {
+	const step = 3 * time.Hour
+	now := time.Now()
+	before := clocktest.BeforeSetBack(t, now, step)
+	var d dues
+	d.set("crashed", now.Add(10*time.Second).Round(0))
+	for i := range 50 {
+		d.set(types.UID(fmt.Sprint(i)), before.Add(11*time.Second+time.Duration(i)*time.Second))
+	}
+	require.Equal(t, []types.UID{"crashed"}, d.take(clocktest.BeforeSetBack(t, now.Add(10500*time.Millisecond), -step)))
+	require.Len(t, d.take(now.Add(time.Minute)), 50)
 }

@@ -160,7 +160,8 @@ func New(cfg Config) (*Loop, error) {
 }
 
 // Due sets when a pod is to be woken, in the place of what was set before; the
-// zero time calls it off. It does not block.
+// zero time calls it off. A wall clock that is set later changes nothing about it.
+// It does not block.
 func (l *Loop) Due(uid types.UID, at time.Time) {
 	l.mu.Lock()
 	before := l.dues.next()
