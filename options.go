@@ -165,7 +165,11 @@ func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 
 // WithSource adds a source of pods. Each name can be used once; it is told in
 // the annotation kubernetes.io/config.source of its pods, and says which source
-// a pod of a former process belongs to.
+// a pod of a former process belongs to. It says nothing else: that is the source's
+// matter. Pods of files and of HTTP get names that end in the node's and UIDs made
+// of their content. The pods of all sources are static, which podsource.StaticSource
+// explains, but for those of a source that says that they are not, as
+// podsource.NotStatic has it say.
 func WithSource(name string, src podsource.Source) Option {
 	return func(s *settings) error {
 		if name == "" || src == nil {

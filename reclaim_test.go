@@ -148,7 +148,7 @@ func TestEvictionThroughTheWholeAgent(t *testing.T) {
 		var order []string // guarded by mu
 		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
-			agent.WithSource("api", pods), agent.WithStatusSink(&seen), // pods of other sources are critical
+			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&seen), // static pods are critical
 			agent.WithEviction(agent.Eviction{Hard: "memory.available<100Mi", Node: &meter{client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)

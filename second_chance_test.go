@@ -141,6 +141,43 @@ func TestAgent_AdoptsWhatRunsBeforeItAdmits(t *testing.T) {
 	}
 }
 
+// exhausted is a node that is always short of memory.
+type exhausted struct{}
+
+func (exhausted) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
+	return runtime.NodeUsage{Memory: runtime.MemoryUsage{At: time.Now(), Capacity: 1 << 30, Usage: 1 << 30, WorkingSet: 1 << 30}}, nil
+}
+
+// SR-3, EV-9: what a source is called changes nothing for its pods; what it says of
+// them does.
+func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
+	best := sized("best", "1Mi", "0s=1Mi")
+	best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
+	for name, tc := range map[string]struct {
+		source string
+		wrap   func(podsource.Source) podsource.Source
+		phase  corev1.PodPhase
+	}{
+		"a memory source":              {"memory", func(s podsource.Source) podsource.Source { return s }, corev1.PodRunning},
+		"the same, named api":          {"api", func(s podsource.Source) podsource.Source { return s }, corev1.PodRunning},
+		"one whose pods are not":       {"memory", podsource.NotStatic, corev1.PodFailed},
+		"the same with the name api":   {"api", podsource.NotStatic, corev1.PodFailed},
+		"the same with the name a/b/c": {"a/b/c", podsource.NotStatic, corev1.PodFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
+				var seen told
+				pods := podsource.NewMemory()
+				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&seen), agent.WithEviction(agent.Eviction{Node: exhausted{}}))
+				time.Sleep(30 * time.Second)
+				pods.Put(best)
+				time.Sleep(5 * time.Second)
+				assert.Equal(t, tc.phase, seen.of("best").Phase)
+			})
+		})
+	}
+}
+
 // SL-3, SR-8: a pod that runs and whose source has not spoken takes room; once its
 // source does not name it, it does not.
 func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 // once made; nothing in this file does I/O.
 type desired struct {
 	source   string
+	static   bool // its pods are
 	spoken   bool
 	complete bool // all that it wants is known, but for names in held
 
@@ -44,7 +45,7 @@ type entry struct {
 // take works out what a source wants that wanted d before.
 func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 	next := &desired{
-		source: d.source, spoken: true, complete: d.complete || !s.Incomplete,
+		source: d.source, static: d.static, spoken: true, complete: d.complete || !s.Incomplete,
 		objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
 		told: s.Pods, made: make([]*entry, len(s.Pods)),
 	}
@@ -59,7 +60,7 @@ func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 			e = former.alike(m)
 		}
 		if e == nil {
-			e = former.adopt(work(m, d.source, nodeName), d.source, now)
+			e = former.adopt(work(m, d.source, nodeName), d, now)
 		}
 		next.made[i] = e
 		if e.err != nil {
@@ -172,7 +173,7 @@ func (f *formers) alike(m Manifest) *entry {
 
 // adopt gives a valid entry what stays the same of the pod from before: when it
 // was first seen and, if nothing else is new, the pod itself.
-func (f *formers) adopt(e *entry, source string, now time.Time) *entry {
+func (f *formers) adopt(e *entry, d *desired, now time.Time) *entry {
 	if e.err != nil {
 		return e
 	}
@@ -185,7 +186,8 @@ func (f *formers) adopt(e *entry, source string, now time.Time) *entry {
 		}
 		e.pod.Annotations[podspec.AnnotationSeen] = seen
 	}
-	podspec.MarkSeen(e.pod, source, now)
+	podspec.MarkSeen(e.pod, d.source, now)
+	podspec.MarkStatic(e.pod, d.static)
 	if was != nil && equal(was.pod, e.pod) {
 		e.pod = was.pod
 	}

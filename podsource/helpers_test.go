@@ -117,11 +117,16 @@ func (r *rig) Record(e *corev1.Event) {
 // start runs a Mux over the sources, named a, b, ... in their order.
 func start(t *testing.T, sources ...podsource.Source) *rig {
 	t.Helper()
-	r := &rig{t: t, latest: map[types.UID]*corev1.Pod{}}
 	var named []podsource.Named
 	for i, s := range sources {
 		named = append(named, podsource.Named{Name: string(rune('a' + i)), Source: s})
 	}
+	return startNamed(t, named...)
+}
+
+func startNamed(t *testing.T, named ...podsource.Named) *rig {
+	t.Helper()
+	r := &rig{t: t, latest: map[types.UID]*corev1.Pod{}}
 	mux, err := podsource.New(podsource.Config{NodeName: "n1", Sources: named, Recorder: r})
 	require.NoError(t, err)
 	r.mux = mux

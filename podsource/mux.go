@@ -103,7 +103,7 @@ func New(cfg Config) (*Mux, error) {
 		alarms:  map[string]Fault{},
 	}
 	for i, s := range cfg.Sources {
-		m.sources[i] = &desired{source: s.Name}
+		m.sources[i] = &desired{source: s.Name, static: isStatic(s.Source)}
 	}
 	return m, nil
 }

@@ -21,8 +21,13 @@ const DefaultGracePeriod = 30 * time.Second
 // any one time, and where pods with different UIDs meet.
 func FullName(pod *corev1.Pod) string { return pod.Name + "_" + pod.Namespace }
 
-// IsStatic reports whether the pod is from a source other than an API server.
+// IsStatic reports whether the pod is this node's alone: no API server knows it.
+// Its source says so, by MarkStatic; without its word the source's name does, as the
+// kubelet has it: any but "api".
 func IsStatic(pod *corev1.Pod) bool {
+	if static, said := pod.Annotations[AnnotationStatic]; said {
+		return static == "true"
+	}
 	source, ok := pod.Annotations[AnnotationSource]
 	return ok && source != SourceAPI
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,10 @@ const (
 	AnnotationSeen   = "kubernetes.io/config.seen"
 	AnnotationMirror = "kubernetes.io/config.mirror"
 )
+
+// AnnotationStatic says whether a pod is static, "true" or "false", where the name of
+// its source would say otherwise to whoever goes by the kubelet's names.
+const AnnotationStatic = "sublet.dev/static"
 
 // SourceAPI is the source of pods that an API server hands out.
 const SourceAPI = "api"
@@ -63,6 +68,18 @@ func MarkSeen(pod *corev1.Pod, source string, at time.Time) {
 	annotate(pod, notes)
 }
 
+// MarkStatic notes on the pod, after MarkSeen, whether it is static, as its source
+// says. A former note is not kept.
+func MarkStatic(pod *corev1.Pod, static bool) {
+	if _, ok := pod.Annotations[AnnotationStatic]; ok {
+		pod.Annotations = maps.Clone(pod.Annotations)
+		delete(pod.Annotations, AnnotationStatic)
+	}
+	if IsStatic(pod) != static {
+		annotate(pod, map[string]string{AnnotationStatic: strconv.FormatBool(static)})
+	}
+}
+
 // annotate does not write into the map that the pod came with: other views of
 // the pod may share it.
 func annotate(pod *corev1.Pod, notes map[string]string) {
@@ -94,7 +111,7 @@ func contentHash(pod *corev1.Pod) string {
 		Name: pod.Name, Namespace: pod.Namespace, Labels: pod.Labels,
 		Annotations: maps.Clone(pod.Annotations), Finalizers: pod.Finalizers,
 	}
-	for _, own := range []string{AnnotationSource, AnnotationHash, AnnotationSeen} {
+	for _, own := range []string{AnnotationSource, AnnotationHash, AnnotationSeen, AnnotationStatic} {
 		delete(written.Annotations, own)
 	}
 	sum := sha256.Sum256(canonical(written))

@@ -36,6 +36,40 @@ func TestIdentify(t *testing.T) {
 	assert.Equal(t, "1970-01-01T00:00:01Z", first)
 }
 
+// SR-3: the note stands only where the source's name would mislead, and changes no
+// identity.
+func TestMarkStatic(t *testing.T) {
+	for name, tc := range map[string]struct {
+		source string
+		static bool
+		want   string
+	}{
+		"a file":                {"file", true, ""},
+		"an API server":         {SourceAPI, false, ""},
+		"another control plane": {"cloud", false, "false"},
+		"a source called api":   {SourceAPI, true, "true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := decodeOne(t, web)
+			Identify(pod, "node", tc.source, "/web.yaml")
+			uid := pod.UID
+			MarkSeen(pod, tc.source, time.Unix(1, 0))
+			shared := pod.Annotations
+			for range 2 { // the second time changes nothing
+				MarkStatic(pod, tc.static)
+				assert.Equal(t, tc.want, pod.Annotations[AnnotationStatic])
+				assert.Equal(t, tc.static, IsStatic(pod))
+			}
+			assert.NotContains(t, shared, AnnotationStatic, "the map may be another pod's too")
+
+			again := decodeOne(t, web)
+			MarkStatic(again, !tc.static)
+			Identify(again, "node", tc.source, "/web.yaml")
+			assert.Equal(t, uid, again.UID)
+		})
+	}
+}
+
 // SR-3: the UID is a hash of node, origin and content, and of nothing else. The
 // value is pinned: a pod that runs while the agent is replaced by a later
 // version must keep its identity.

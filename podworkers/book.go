@@ -108,10 +108,15 @@ func (b *book) orphan(l *life, u Update, now time.Time) []effect {
 func standIn(seen *runtime.Pod) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: seen.UID, Namespace: seen.Namespace, Name: seen.Name}}
 	for i := range seen.Sandboxes {
-		if source := seen.Sandboxes[i].Source; source != "" {
-			pod.Annotations = map[string]string{podspec.AnnotationSource: source}
-			break
+		s := &seen.Sandboxes[i]
+		if s.Source == "" {
+			continue
 		}
+		pod.Annotations = map[string]string{podspec.AnnotationSource: s.Source}
+		if static, said := s.Annotations[podspec.AnnotationStatic]; said {
+			pod.Annotations[podspec.AnnotationStatic] = static
+		}
+		break
 	}
 	return pod
 }

@@ -251,6 +251,13 @@ func TestSourceOfOrphanIsKept(t *testing.T) {
 		require.NotNil(t, got)
 		assert.True(t, podspec.IsStatic(got))
 		assert.Empty(t, got.Spec.Containers)
+
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "p", Sandboxes: []runtime.Sandbox{
+			{Source: "cloud", Annotations: map[string]string{podspec.AnnotationStatic: "false"}},
+		}}})
+		synctest.Wait()
+		assert.EqualValues(t, "p", got.UID)
+		assert.False(t, podspec.IsStatic(got), "its source said so when it was made")
 	})
 }
 
