@@ -81,6 +81,18 @@ func (d *dues) next() time.Time {
 	return d.heap[0].at
 }
 
+// overdue returns how many pods have been due since before at. It believes the heap
+// to be in no order: it is for finding out that one is forgotten in it.
+func (d *dues) overdue(at time.Time) int {
+	late := 0
+	for _, p := range d.heap {
+		if p.at.Before(at) {
+			late++
+		}
+	}
+	return late
+}
+
 // take removes and returns the pods that are due by now, first due first.
 func (d *dues) take(now time.Time) []types.UID {
 	var uids []types.UID

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // ErrNotReady is wrapped by the error of Healthy while the runtime is not ready.
@@ -86,6 +88,6 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 func (l *Loop) check(ctx context.Context) check {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.CheckPeriod)
 	defer cancel()
-	err := l.cfg.Ready(ctx)
+	err := safe.Call(l.cfg.Logger, "ask the runtime whether it is ready", func() error { return l.cfg.Ready(ctx) })
 	return check{at: time.Now(), err: err}
 }

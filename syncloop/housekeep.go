@@ -24,6 +24,7 @@ type scene struct {
 type stored struct {
 	store int // its index
 	uids  []types.UID
+	err   error // why not all of them are known
 }
 
 // chores are what housekeeping has to do.
@@ -61,7 +62,7 @@ func (s *scene) plan() chores {
 		}
 		left = slices.DeleteFunc(left, func(uid types.UID) bool { _, ok := present[uid]; return ok })
 		if len(left) > 0 {
-			c.drop = append(c.drop, stored{st.store, left})
+			c.drop = append(c.drop, stored{store: st.store, uids: left})
 		}
 	}
 	return c

@@ -259,7 +259,7 @@ func TestPlanIsCareful(t *testing.T) {
 		for uid := range set() {
 			kept = append(kept, uid)
 		}
-		s.stores = []stored{{0, kept}}
+		s.stores = []stored{{store: 0, uids: kept}}
 
 		ended, dropped := map[types.UID]bool{}, map[types.UID]bool{}
 		c := s.plan()

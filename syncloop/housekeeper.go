@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -37,8 +40,10 @@ type Sources interface {
 // Store is a place where something is kept for pods by their UID: folders, volumes,
 // cgroups, statuses, probes.
 type Store struct {
-	Name   string
-	Known  func() ([]types.UID, error) // those of which something is there
+	Name  string
+	Known func() ([]types.UID, error) // those of which something is there
+	// Remove should end soon after its context. One that takes long holds up its own
+	// pod alone. It is called from many goroutines, but once at a time for a pod.
 	Remove func(ctx context.Context, uid types.UID) error
 }
 
@@ -54,7 +59,9 @@ type HousekeeperConfig struct {
 	// yet: nothing that is kept for them goes. Default: there are none.
 	Unseen func() []types.UID
 
-	Stores []Store      // default: none
+	Stores        []Store       // default: none
+	RemoveTimeout time.Duration // of each removal from a store; default 2 min
+
 	Logger *slog.Logger // default: discard
 	Hooks  HousekeeperHooks
 }
@@ -76,23 +83,36 @@ func (c *HousekeeperConfig) fill() error {
 	require(c.Pods != nil, "nil Pods")
 	require(c.Sources != nil, "nil Sources")
 	require(c.Runtime != nil, "nil Runtime")
+	require(c.RemoveTimeout >= 0, "negative RemoveTimeout")
 	for _, s := range c.Stores {
 		require(s.Name != "" && s.Known != nil && s.Remove != nil, "store "+s.Name+" is not complete")
 	}
 	if c.Unseen == nil {
 		c.Unseen = func() []types.UID { return nil }
 	}
+	orDefault(&c.RemoveTimeout, defaultRemoveTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
 }
 
 // Housekeeper is a Keeper: it ends runtime pods that no source knows, forgets
-// finished workers and removes what is left in stores.
+// finished workers and removes what is left in stores. A cleanup that takes long goes
+// on beside the calls of its methods, of which the next take it in; see Wait.
 type Housekeeper struct {
-	cfg    HousekeeperConfig
-	faults map[string]string // what went wrong last, by store and pod: each is logged once
+	cfg      HousekeeperConfig
+	faults   map[faultKey]string // what went wrong last: each is logged once
+	cleanups map[types.UID]*cleanup
+	wg       sync.WaitGroup // of cleanups
+}
+
+// faultKey is what something went wrong with: reading a store where uid is empty,
+// cleaning up after a pod as a whole where store is.
+type faultKey struct {
+	store string
+	uid   types.UID
 }
 
 // NewHousekeeper returns a Housekeeper.
@@ -100,7 +120,7 @@ func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Housekeeper{cfg: cfg, faults: map[string]string{}}, nil
+	return &Housekeeper{cfg: cfg, faults: map[faultKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
 }
 
 // Housekeep looks once for what nobody wants, and returns the pods that came back
@@ -109,11 +129,13 @@ func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 // the next look tells what came of it. Calls must not overlap with each other nor
 // with Tidy.
 func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID, settled bool) {
+	again = h.takeCleanedUp()
 	s := h.look()
-	again = h.cfg.Lives.SyncKnown(s.wanted, s.full)
+	h.forgetFaults(s)
+	again = append(again, h.cfg.Lives.SyncKnown(s.wanted, s.full)...)
 	c := s.plan()
 	again = append(again, h.do(ctx, c)...)
-	return again, s.full && len(s.held)+len(c.end)+len(c.drop)+len(h.faults) == 0
+	return again, s.full && len(s.held)+len(c.end)+len(c.drop)+len(h.faults)+len(h.cleanups) == 0
 }
 
 // look gathers what there is to know. The order matters, since pods come and go
@@ -125,9 +147,10 @@ func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID, settled
 func (h *Housekeeper) look() *scene {
 	s := &scene{known: map[types.UID]struct{}{}, held: map[types.UID]struct{}{}, wanted: h.cfg.Pods.Wanted(nil)}
 	for i, store := range h.cfg.Stores {
-		uids, err := store.Known()
+		var uids []types.UID
+		err := safe.Call(h.cfg.Logger, "list pods of "+store.Name, func() (err error) { uids, err = store.Known(); return err })
 		h.note(store.Name, "", err)
-		s.stores = append(s.stores, stored{i, uids})
+		s.stores = append(s.stores, stored{i, uids, err})
 		h.known(s, uids...)
 	}
 	s.unseen = h.cfg.Unseen() // before Runtime: one that is seen meanwhile is in either
@@ -163,59 +186,45 @@ func (h *Housekeeper) known(s *scene, uids ...types.UID) {
 // life is forgotten: should its UID come back meanwhile, it waits for that. Calls
 // must not overlap with each other nor with Housekeep.
 func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []types.UID) {
+	again = h.takeCleanedUp()
+	began := time.Now()
 	for _, uid := range ended {
-		st, ok := h.cfg.Lives.State(uid)
-		wanted := h.cfg.Pods.get(uid) != nil
-		switch {
-		case ok && !st.Over, !ok && wanted:
-			continue
-		case !ok: // its life is forgotten already: it could begin anew at any moment
-			if h.clear(uid, func() { h.dropAll(ctx, uid) }) {
-				again = append(again, uid)
-			}
-			continue
-		case !wanted && !h.dropAll(ctx, uid):
-			continue // the next housekeeping goes on from here
+		if time.Since(began) > maxPass {
+			break // the next housekeeping goes on from here
 		}
-		if h.cfg.Lives.Settle(uid, wanted) {
-			again = append(again, uid)
-		}
+		again = append(again, h.tidy(ctx, uid)...)
 	}
 	return again
 }
 
-// clear has what is left of a pod removed that nobody wants and that has no life.
-// Meanwhile it is given none; it reports that it has been wanted since, so that it
-// has to be added now.
-func (h *Housekeeper) clear(uid types.UID, remove func()) (back bool) {
-	if !h.cfg.Pods.hold(uid) {
-		return false // it has come back since
+func (h *Housekeeper) tidy(ctx context.Context, uid types.UID) (again []types.UID) {
+	st, lives := h.cfg.Lives.State(uid)
+	wanted := h.cfg.Pods.get(uid) != nil
+	if lives && !st.Over || !lives && wanted || h.cleanups[uid] != nil {
+		return nil
 	}
-	if _, ok := h.cfg.Lives.State(uid); !ok {
-		remove()
+	if !wanted {
+		var held bool
+		if again, held = h.holdAndCleanUp(ctx, uid, lives, h.stores()); held {
+			return again
+		}
 	}
-	return h.cfg.Pods.letGo(uid)
+	// It is wanted: it begins anew, if that is why it is.
+	if lives && h.cfg.Lives.Settle(uid, true) {
+		again = append(again, uid)
+	}
+	return again
 }
 
-// dropAll removes a pod from all stores and reports whether that went well.
-func (h *Housekeeper) dropAll(ctx context.Context, uid types.UID) bool {
-	ok := true
-	for i := range h.cfg.Stores {
-		ok = h.drop(ctx, &h.cfg.Stores[i], uid) == nil && ok
+func (h *Housekeeper) stores() []*Store {
+	all := make([]*Store, len(h.cfg.Stores))
+	for i := range all {
+		all[i] = &h.cfg.Stores[i]
 	}
-	return ok
+	return all
 }
 
-func (h *Housekeeper) drop(ctx context.Context, store *Store, uid types.UID) error {
-	err := store.Remove(ctx, uid)
-	h.note(store.Name, uid, err)
-	if f := h.cfg.Hooks.Dropped; f != nil {
-		f(store.Name, uid, err)
-	}
-	return err
-}
-
-func (h *Housekeeper) do(ctx context.Context, c chores) (back []types.UID) {
+func (h *Housekeeper) do(ctx context.Context, c chores) (again []types.UID) {
 	for i := range c.end {
 		p := &c.end[i]
 		h.cfg.Logger.Info("ending a pod that no source knows", slog.String("uid", string(p.UID)),
@@ -225,23 +234,35 @@ func (h *Housekeeper) do(ctx context.Context, c chores) (back []types.UID) {
 		}
 		h.cfg.Lives.Update(podworkers.Update{Orphan: p})
 	}
-	for _, d := range c.drop {
+	began := time.Now()
+	uids, stores := h.byPod(c.drop)
+	for _, uid := range uids {
+		if ctx.Err() != nil || time.Since(began) > maxPass {
+			break
+		}
+		back, _ := h.holdAndCleanUp(ctx, uid, false, stores[uid])
+		again = append(again, back...)
+	}
+	return again
+}
+
+// byPod returns the pods of which something is to be removed, and from where.
+func (h *Housekeeper) byPod(drop []stored) (uids []types.UID, stores map[types.UID][]*Store) {
+	stores = map[types.UID][]*Store{}
+	for _, d := range drop {
 		for _, uid := range d.uids {
-			if ctx.Err() != nil {
-				return back
+			if stores[uid] == nil {
+				uids = append(uids, uid)
 			}
-			remove := func() { _ = h.drop(ctx, &h.cfg.Stores[d.store], uid) } // noted, and tried again next time
-			if h.clear(uid, remove) {
-				back = append(back, uid)
-			}
+			stores[uid] = append(stores[uid], &h.cfg.Stores[d.store])
 		}
 	}
-	return back
+	return uids, stores
 }
 
 // note logs a fault when it is new, and forgets it when it is gone.
 func (h *Housekeeper) note(store string, uid types.UID, err error) {
-	key := store + "/" + string(uid)
+	key := faultKey{store, uid}
 	if err == nil {
 		delete(h.faults, key)
 		return

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
@@ -27,7 +28,9 @@ type Handler interface {
 }
 
 // Keeper looks for what is left over. Its methods run beside the loop, one at a
-// time, and may take their time; both return the pods that have to be added anew.
+// time, and may take their time; both return the pods that have to be added anew. A
+// Keeper that goes on with something after they have returned has a method Wait,
+// which Run calls last and which returns when that has ended.
 type Keeper interface {
 	// Housekeep looks at everything. It reports whether all is settled: until
 	// something happens there will be nothing to do.
@@ -128,6 +131,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
 }
 
@@ -149,6 +153,8 @@ type Loop struct {
 	ended []types.UID // pods to tidy up after
 	last  time.Time   // of the last turn's end; zero before Run
 	fault error       // the runtime is not ready
+	since time.Time   // when it last became so
+	keeps time.Time   // when the housekeeping under way began; zero: none is
 }
 
 // New returns a Loop.

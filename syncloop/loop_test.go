@@ -254,6 +254,98 @@ func TestStuckLoop(t *testing.T) {
 	})
 }
 
+// SL-8, SL-6: a loop whose housekeeping does not end is not healthy.
+func TestLoop_HungHousekeeping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKeeper{diary: &diary{}}
+		b := start(t, func(_ *bench, c *Config) { c.Keeper = k })
+		time.Sleep(time.Minute)
+		k.set(24 * time.Hour)
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, b.Healthy())
+		time.Sleep(2 * time.Minute)
+		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		require.ErrorContains(t, b.Healthy(), "housekeeping")
+		k.set(0)
+		time.Sleep(24 * time.Hour)
+		require.NoError(t, b.Healthy())
+	})
+}
+
+// SL-8, SL-5: a loop that turns and yet wakes nobody is not healthy.
+func TestLoop_ForgottenPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.Due("first", time.Now().Add(3*time.Hour))
+		b.Due("second", time.Now().Add(4*time.Hour))
+		b.Loop.mu.Lock()
+		b.dues.pods["second"].at = time.Now() // and the heap does not know
+		b.Loop.mu.Unlock()
+		time.Sleep(maxTurnAge)
+		require.NoError(t, b.Healthy())
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		require.ErrorContains(t, b.Healthy(), "due for more than 2m0s: 1")
+	})
+}
+
+// SL-8: pods that became due while the runtime was away are no fault of the loop.
+func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *Config) { b.says(nil); c.Ready = b.Ready })
+		b.says(errors.New("away"))
+		time.Sleep(time.Minute)
+		b.Due("a", time.Now())
+		time.Sleep(time.Hour)
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		b.says(nil)
+		for b.Healthy() != nil {
+			require.ErrorIs(t, b.Healthy(), ErrNotReady)
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// AG-9: a panic in what the loop calls is that call's fault.
+func TestLoop_Panics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKeeper{diary: &diary{}}
+		bad := true
+		b := start(t, func(b *bench, c *Config) {
+			b.says(nil)
+			c.Keeper, c.Ready = k, b.Ready
+			c.Hooks.Turned = func(Input, time.Duration) { panic("hook") }
+			c.Handler = panicky{c.Handler, &bad}
+		})
+		b.probes.put("a")
+		time.Sleep(time.Second)
+		b.does(func() error { panic("runtime") })
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		b.says(nil)
+		time.Sleep(time.Minute)
+		require.NoError(t, b.Healthy())
+		bad = false
+		b.log.take()
+		b.probes.put("a")
+		synctest.Wait()
+		assert.Equal(t, []string{"2m1s wake a WakeNow"}, b.log.take())
+	})
+}
+
+// panicky is a Handler that panics while bad.
+type panicky struct {
+	Handler
+	bad *bool
+}
+
+func (p panicky) Wake(uid types.UID, why podworkers.Wake) {
+	if *p.bad {
+		panic("handler")
+	}
+	p.Handler.Wake(uid, why)
+}
+
 // fakeKeeper takes its time.
 type fakeKeeper struct {
 	*diary

@@ -10,16 +10,19 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// maxTurnAge is how old the last turn of a healthy loop is at most.
+// maxTurnAge is how old the last turn of a healthy loop is at most, how long a pod is
+// due in one, and how long a housekeeping takes.
 const maxTurnAge = 2 * time.Minute
 
-// ErrStuck is wrapped by the error of Healthy when the loop has stopped turning.
-var ErrStuck = errors.New("the loop does not turn")
+// ErrStuck is wrapped by the error of Healthy when the loop has stopped turning, or
+// does not do in its turns what they are for.
+var ErrStuck = errors.New("the loop is stuck")
 
 // runner is what one Run of a Loop owns. Only the loop's goroutine uses it.
 type runner struct {
@@ -50,6 +53,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		Loop: l, checks: make(chan check), kept: make(chan kept, 1), stale: true,
 		tick: time.NewTicker(l.cfg.Housekeeping), due: time.NewTimer(l.cfg.Housekeeping),
 	}
+	if w, ok := l.cfg.Keeper.(interface{ Wait() }); ok {
+		defer w.Wait()
+	}
 	defer r.wg.Wait()
 	defer cancel()
 	defer r.tick.Stop()
@@ -59,7 +65,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 	r.rest()
 	for {
-		began, in, ok := r.turn(ctx)
+		began, in, ok := time.Now(), Input(""), true
+		safe.Do(l.cfg.Logger, "turn of the loop", func() { began, in, ok = r.turn(ctx) })
 		if !ok {
 			return nil
 		}
@@ -126,6 +133,7 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 	case k := <-r.kept:
 		began, in = time.Now(), InputHousekeep
 		r.busy = false
+		r.keeping(time.Time{})
 		r.stale = r.stale || !k.settled
 		r.cfg.Handler.Again(k.again)
 	case c := <-r.checks:
@@ -182,8 +190,20 @@ func (r *runner) keep(work func(Keeper) kept) (started bool) {
 		return false
 	}
 	r.busy = true
-	r.wg.Go(func() { r.kept <- work(r.cfg.Keeper) })
+	r.keeping(time.Now())
+	r.wg.Go(func() {
+		var k kept
+		safe.Do(r.cfg.Logger, "housekeeping", func() { k = work(r.cfg.Keeper) })
+		r.kept <- k
+	})
 	return true
+}
+
+// keeping notes since when a housekeeping is under way; zero: none is.
+func (l *Loop) keeping(since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keeps = since
 }
 
 // rest ends a turn: it notes how the loop is and sets the timer of the next.
@@ -204,6 +224,9 @@ func (r *runner) rest() {
 	}
 	r.mu.Lock()
 	next := r.dues.next()
+	if fault == nil && (r.fault != nil || r.since.IsZero()) {
+		r.since = now
+	}
 	r.last, r.fault = now, fault
 	r.mu.Unlock()
 	if next.IsZero() {
@@ -213,19 +236,30 @@ func (r *runner) rest() {
 	}
 }
 
-// Healthy returns nil if the loop turns and hands pods on. Its error wraps ErrStuck
-// if the last turn is too long ago, ErrNotReady while the loop waits for the
-// runtime.
+// Healthy returns nil if the loop turns, hands pods on when they are due and keeps
+// house. Its error wraps ErrStuck if the last turn is too long ago, if a pod has been
+// due for too long or if a housekeeping does not end; ErrNotReady while the loop
+// waits for the runtime.
 func (l *Loop) Healthy() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch age := time.Since(l.last); {
+	now := time.Now()
+	age := now.Sub(l.last)
+	switch {
 	case l.last.IsZero():
 		return fmt.Errorf("%w: it was not started", ErrStuck)
 	case age > maxTurnAge:
 		return fmt.Errorf("%w: the last turn ended %s ago", ErrStuck, age.Round(time.Second))
+	case l.fault != nil:
+		return l.fault
 	}
-	return l.fault
+	if late := l.dues.overdue(now.Add(-maxTurnAge)); late > 0 && now.Sub(l.since) > maxTurnAge {
+		return fmt.Errorf("%w: pods have been due for more than %s: %d", ErrStuck, maxTurnAge, late)
+	}
+	if kept := now.Sub(l.keeps); !l.keeps.IsZero() && kept > maxTurnAge {
+		return fmt.Errorf("%w: a housekeeping began %s ago and has not ended", ErrStuck, kept.Round(time.Second))
+	}
+	return nil
 }
 
 // LastTurn returns when the last turn of the loop ended; the zero time if there

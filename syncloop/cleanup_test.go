@@ -1,0 +1,197 @@
+package syncloop
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// slowHouse is a house with a store from which some pods are removed slowly.
+type slowHouse struct {
+	*house
+	takes map[types.UID]func(context.Context) // how long, where it takes any time
+	calls map[types.UID]int
+}
+
+func newSlowHouse(t *testing.T, slow types.UID, takes func(context.Context)) *slowHouse {
+	h := &slowHouse{house: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
+	remove := h.cfg.Stores[0].Remove
+	h.cfg.Stores[0].Remove = func(ctx context.Context, uid types.UID) error {
+		h.calls[uid]++
+		if takes := h.takes[uid]; takes != nil {
+			takes(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		return remove(ctx, uid)
+	}
+	return h
+}
+
+func untilDone(ctx context.Context) { <-ctx.Done() }
+
+func takes(d time.Duration) func(context.Context) { return func(context.Context) { time.Sleep(d) } }
+
+// SL-6: a cleanup that hangs holds up its own pod alone, and is tried again when its
+// time is over.
+func TestHousekeeper_HungCleanup(t *testing.T) {
+	over := podworkers.State{Phase: podworkers.Finished, Over: true}
+	for _, by := range []string{"Housekeep", "Tidy"} {
+		t.Run("begun by "+by, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newSlowHouse(t, "hung", untilDone)
+				h.kept["hung"], h.kept["other"] = nil, nil
+				began := time.Now()
+				if by == "Tidy" {
+					h.w.states["hung"] = over
+					assert.Empty(t, h.Tidy(t.Context(), []types.UID{"hung", "other"}))
+					delete(h.w.states, "hung") // housekeeping forgets it
+				} else {
+					again, settled := h.Housekeep(t.Context())
+					assert.Empty(t, again)
+					assert.False(t, settled)
+				}
+				assert.NotContains(t, h.kept, types.UID("other"))
+				assert.LessOrEqual(t, time.Since(began), 5*time.Second)
+
+				began = time.Now()
+				h.kept["late"] = nil
+				_, settled := h.Housekeep(t.Context())
+				assert.False(t, settled)
+				assert.NotContains(t, h.kept, types.UID("late"))
+				assert.Zero(t, time.Since(began), "nobody waits for a pod that is known to be slow")
+				assert.Equal(t, 1, h.calls["hung"], "one call at a time")
+
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				_, _ = h.Housekeep(t.Context())
+				synctest.Wait()
+				assert.Equal(t, 2, h.calls["hung"], "its deadline has passed")
+
+				time.Sleep(time.Minute)
+				h.takes["hung"] = nil
+				time.Sleep(2 * time.Minute)
+				for range 3 {
+					_, settled = h.Housekeep(t.Context())
+					synctest.Wait()
+				}
+				assert.Empty(t, h.kept)
+				_, settled = h.Housekeep(t.Context())
+				assert.True(t, settled)
+			})
+		})
+	}
+}
+
+// SL-6: a pod that is wanted again while what it left is removed slowly waits for
+// that, and for nothing else.
+func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newSlowHouse(t, "x", takes(time.Minute))
+			h.kept["x"] = nil
+			if lives {
+				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+			}
+			assert.Empty(t, h.Tidy(t.Context(), []types.UID{"x"}))
+			h.w.take()
+			h.change(podsource.Add, newPod("x"))
+			for range 10 {
+				again, _ := h.Housekeep(t.Context())
+				assert.Empty(t, again)
+				assert.Empty(t, h.Tidy(t.Context(), []types.UID{"x"}))
+				time.Sleep(2 * time.Second)
+			}
+			assert.Empty(t, h.w.take(), "it does not begin beside the removal")
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			again, _ := h.Housekeep(t.Context())
+			assert.Equal(t, []types.UID{"x"}, again)
+			delete(h.w.states, "x")
+			h.w.take()
+			h.pods.Again(again)
+			assert.Equal(t, []string{"create x "}, h.w.take())
+			assert.Empty(t, h.pods.holds)
+		})
+	}
+}
+
+// SL-6: many pods whose cleanups hang do not keep a housekeeping from ending.
+func TestHousekeeper_ManyHungCleanups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newSlowHouse(t, "", nil)
+		var ended []types.UID
+		for _, uid := range []types.UID{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
+			h.takes[uid], h.kept[uid] = untilDone, nil
+			ended = append(ended, uid)
+		}
+		began := time.Now()
+		_, _ = h.Housekeep(ctx)
+		assert.LessOrEqual(t, time.Since(began), 15*time.Second)
+		began = time.Now()
+		_ = h.Tidy(ctx, ended)
+		assert.LessOrEqual(t, time.Since(began), 15*time.Second)
+		cancel()
+		h.Wait()
+		assert.Len(t, h.kept, 12)
+	})
+}
+
+// SL-6: what went wrong with what is gone since, or wanted again, is nothing to come
+// back for.
+func TestHousekeeper_ForgetsFaults(t *testing.T) {
+	busy := errors.New("device or resource busy")
+	for name, tt := range map[string]struct {
+		then    func(h *house)
+		settled bool
+	}{
+		"it went away by itself":          {func(h *house) { delete(h.kept, "x") }, true},
+		"it is wanted again":              {func(h *house) { h.pods.do(podsource.Add, newPod("x")) }, true},
+		"it is still there":               {func(*house) {}, false},
+		"it cannot be told what is there": {func(h *house) { h.cfg.Stores[0].Known = func() ([]types.UID, error) { return nil, busy } }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			h.kept["x"] = busy
+			_, settled := h.Housekeep(t.Context())
+			require.False(t, settled)
+			tt.then(h)
+			_, _ = h.Housekeep(t.Context())
+			_, settled = h.Housekeep(t.Context())
+			assert.Equal(t, tt.settled, settled)
+			if tt.settled {
+				assert.Empty(t, h.faults)
+			}
+		})
+	}
+}
+
+// AG-9
+func TestHousekeeper_StoreThatPanics(t *testing.T) {
+	h := newHouse(t)
+	h.kept["x"] = nil
+	sound := h.cfg.Stores[0]
+	h.cfg.Stores[0].Remove = func(context.Context, types.UID) error { panic("remove") }
+	_, settled := h.Housekeep(t.Context())
+	assert.False(t, settled)
+	assert.Empty(t, h.pods.holds)
+	h.cfg.Stores[0].Known = func() ([]types.UID, error) { panic("known") }
+	_, settled = h.Housekeep(t.Context())
+	assert.False(t, settled)
+	h.cfg.Stores[0] = sound
+	for range 2 {
+		_, settled = h.Housekeep(t.Context())
+	}
+	assert.True(t, settled)
+}
