@@ -67,8 +67,8 @@ type Node struct {
 	PodLogsDir  string              // container logs; default <root>/logs
 	CgroupRoot  string              // cgroup below which pods are put; default the root cgroup
 	// CgroupDriver is "cgroupfs" or "systemd", and must be the runtime's own.
-	// Default: what the runtime says; cgroupfs for one that does not tell, as
-	// containerd 1.x.
+	// Default: what the runtime says of itself or, as containerd 1.x, of its
+	// configuration; cgroupfs for one that does not tell.
 	CgroupDriver string
 	NoCgroups    bool     // leave cgroups to the runtime
 	ResolvConf   string   // default /etc/resolv.conf

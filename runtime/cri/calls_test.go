@@ -47,6 +47,9 @@ func (f *fake) stats() []*v1.ContainerStats {
 }
 
 func (f *fake) RuntimeConfig(context.Context, *v1.RuntimeConfigRequest) (*v1.RuntimeConfigResponse, error) {
+	if f.noConfig {
+		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig")
+	}
 	if f.streams {
 		return &v1.RuntimeConfigResponse{}, nil
 	}
@@ -79,15 +82,52 @@ func TestContainerStats(t *testing.T) {
 	}
 }
 
-func TestCgroupDriver(t *testing.T) {
-	f := newFake()
-	c := f.client(t, Config{})
+func TestClient_CgroupDriver(t *testing.T) {
+	const runc = `"runtimeType":"io.containerd.runc.v2"`
+	for name, tc := range map[string]struct {
+		noConfig, empty bool
+		info            string
+		want            string // "": the runtime does not tell
+	}{
+		"by RuntimeConfig":                     {info: `{"containerd":{"runtimes":{"runc":{` + runc + `,"options":{"SystemdCgroup":true}}}}}`, want: "cgroupfs"},
+		"RuntimeConfig tells nothing":          {empty: true},
+		"no RuntimeConfig and nothing else":    {noConfig: true},
+		"its configuration is no JSON":         {noConfig: true, info: "[crio.runtime]\ncgroup_manager = 'systemd'\n"},
+		"its configuration is of another form": {noConfig: true, info: `{"containerd":{"runtimes":["runc"]}}`},
+		"its configuration, systemd":           {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{` + runc + `,"options":{"BinaryName":"","SystemdCgroup":true}}}}}`, want: "systemd"},
+		"its configuration, cgroupfs":          {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{` + runc + `,"options":{"SystemdCgroup":false}}}}}`, want: "cgroupfs"},
+		"its configuration says nothing of it": {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{` + runc + `}}}}`, want: "cgroupfs"},
+		"the default handler counts":           {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"z","runtimes":{"a":{` + runc + `},"z":{` + runc + `,"options":{"SystemdCgroup":true}}}}}`, want: "systemd"},
+		"a default handler without cgroups":    {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"kata","runtimes":{"kata":{"runtimeType":"io.containerd.kata.v2","options":{}},"runc":{` + runc + `,"options":{"SystemdCgroup":true}}}}}`, want: "systemd"},
+		"no handler that has any":              {noConfig: true, info: `{"containerd":{"defaultRuntimeName":"kata","runtimes":{"kata":{"runtimeType":"io.containerd.kata.v2","options":null}}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.noConfig, f.streams, f.configInfo = tc.noConfig, tc.empty, tc.info
+			driver, err := f.client(t, Config{}).CgroupDriver(t.Context())
+			if tc.want == "" {
+				require.ErrorIs(t, err, runtime.ErrUnsupported)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, driver)
+		})
+	}
+}
+
+// Who reads that runc wants slices learns which setting that is about.
+func TestError_NamesTheCgroupDriver(t *testing.T) {
+	err := newError(t.Context(), t.Context(), "RunPodSandbox", "ns/web", time.Second, status.Error(codes.Unknown,
+		`runc create failed: expected cgroupsPath to be of format "slice:prefix:name" for systemd cgroups, got "/kubepods/x" instead`))
+	assert.ErrorContains(t, err, "Node.CgroupDriver")
+}
+
+// A real runtime tells its driver in one way or the other.
+func TestClient_CgroupDriverOfContainerd(t *testing.T) {
+	c, _ := lab(t)
 	driver, err := c.CgroupDriver(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "cgroupfs", driver)
-	f.streams = true
-	_, err = c.CgroupDriver(t.Context())
-	assert.ErrorIs(t, err, runtime.ErrUnsupported)
 }
 
 func TestReopenLog(t *testing.T) {

@@ -38,6 +38,9 @@ func (e *Error) Error() string {
 		return b.String()
 	}
 	fmt.Fprintf(&b, ": %s (%v)", e.status.Message(), e.status.Code())
+	if strings.Contains(e.status.Message(), "expected cgroupsPath to be of format") {
+		b.WriteString("; the runtime has the cgroup driver systemd: set the agent's to systemd too (Node.CgroupDriver)")
+	}
 	return b.String()
 }
 

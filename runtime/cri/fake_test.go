@@ -31,6 +31,8 @@ type fake struct {
 	after      func(rpc string, req any) error
 	ip         string // of sandboxes
 	streams    bool   // has streamed lists
+	configInfo string // of a verbose status
+	noConfig   bool   // has no RuntimeConfig
 	mostListed int    // containers that fit into an answer; 0: any number
 	execute    func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
 	perCall    time.Duration // each call that changes something takes this long
@@ -160,8 +162,12 @@ func (f *fake) Version(context.Context, *v1.VersionRequest) (*v1.VersionResponse
 	return &v1.VersionResponse{RuntimeName: "fake", RuntimeVersion: "1"}, nil
 }
 
-func (f *fake) Status(context.Context, *v1.StatusRequest) (*v1.StatusResponse, error) {
-	return &v1.StatusResponse{Status: &v1.RuntimeStatus{Conditions: []*v1.RuntimeCondition{
+func (f *fake) Status(_ context.Context, r *v1.StatusRequest) (*v1.StatusResponse, error) {
+	var info map[string]string
+	if r.GetVerbose() && f.configInfo != "" {
+		info = map[string]string{"config": f.configInfo}
+	}
+	return &v1.StatusResponse{Info: info, Status: &v1.RuntimeStatus{Conditions: []*v1.RuntimeCondition{
 		{Type: v1.RuntimeReady, Status: true}, {Type: v1.NetworkReady, Status: true}, {Type: "NoWarnings", Status: false},
 	}}}, nil
 }

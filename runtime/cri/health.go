@@ -38,19 +38,6 @@ func (c *Client) Health(ctx context.Context) (runtime.Health, error) {
 	return h, nil
 }
 
-// CgroupDriver returns the cgroup driver that the runtime wants, "systemd" or
-// "cgroupfs". A runtime that does not tell is runtime.ErrUnsupported.
-func (c *Client) CgroupDriver(ctx context.Context) (string, error) {
-	resp, err := do(ctx, c, "RuntimeConfig", "", c.cfg.HealthTimeout, c.rs.RuntimeConfig, &v1.RuntimeConfigRequest{})
-	if err != nil {
-		return "", err
-	}
-	if resp.GetLinux() == nil {
-		return "", fmt.Errorf("RuntimeConfig: no Linux configuration: %w", runtime.ErrUnsupported)
-	}
-	return strings.ToLower(resp.GetLinux().GetCgroupDriver().String()), nil
-}
-
 // features is what a runtime says it can do beyond what every runtime can.
 type features struct {
 	recursiveReadOnly map[string]bool // by runtime handler

@@ -185,6 +185,10 @@ func (tr *translator) containerSecurity(spec *corev1.Container, image *v1.Image,
 	if out.RunAsUser == nil {
 		out.RunAsUser, out.RunAsUsername = image.GetUid(), image.GetUsername()
 	}
+	if out.RunAsGroup != nil && out.RunAsUser == nil && out.RunAsUsername == "" {
+		// Nobody said who, which is root; runtimes refuse a group of nobody.
+		out.RunAsUser = &v1.Int64Value{}
+	}
 	return out, nil
 }
 

@@ -271,3 +271,28 @@ func compareGolden(t *testing.T, file string, got map[string]any) {
 	require.NoError(t, err)
 	assert.Equal(t, string(want), b.String())
 }
+
+// A group alone is of the image's user, or of root as under a kubelet: runtimes
+// refuse a group without a user.
+func TestTranslator_GroupWithoutUser(t *testing.T) {
+	for name, tc := range map[string]struct {
+		image    *v1.Image
+		uid      *v1.Int64Value
+		username string
+	}{
+		"the image has no user":      {&v1.Image{}, &v1.Int64Value{}, ""},
+		"the image's user is known":  {&v1.Image{Uid: &v1.Int64Value{Value: 7}}, &v1.Int64Value{Value: 7}, ""},
+		"the image's user is a name": {&v1.Image{Username: "app"}, nil, "app"},
+		"the image is unknown":       {nil, &v1.Int64Value{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := onePod("main")
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsGroup: new(int64(1234))}
+			sc, err := (&translator{pod: pod}).containerSecurity(&pod.Spec.Containers[0], tc.image, "")
+			require.NoError(t, err)
+			assert.Equal(t, int64(1234), sc.GetRunAsGroup().GetValue())
+			assert.Equal(t, tc.uid, sc.GetRunAsUser())
+			assert.Equal(t, tc.username, sc.GetRunAsUsername())
+		})
+	}
+}
