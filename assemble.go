@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -177,6 +178,7 @@ func (a *Agent) makeWorkers() (err error) {
 func (a *Agent) makeLoop() error {
 	fits, err := admission.New(admission.Config{
 		NodeName: a.nodeName, Allocatable: a.node.Allocatable, MaxPods: a.node.MaxPods, Labels: a.node.Labels,
+		AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: kernelRelease(),
 	})
 	if err != nil {
 		return err
@@ -202,4 +204,13 @@ func (a *Agent) makeLoop() error {
 		Logger: a.logger, Hooks: a.hooks.Loop,
 	})
 	return err
+}
+
+// kernelRelease is that of the node, or "" where it cannot be told.
+func kernelRelease() string {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(release))
 }

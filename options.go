@@ -70,10 +70,14 @@ type Node struct {
 	// Default: what the runtime says of itself or, as containerd 1.x, of its
 	// configuration; cgroupfs for one that does not tell.
 	CgroupDriver string
-	NoCgroups    bool     // leave cgroups to the runtime
-	ResolvConf   string   // default /etc/resolv.conf
-	ClusterDNS   []string // servers for dnsPolicy ClusterFirst
-	Domain       string   // cluster domain
+	NoCgroups    bool // leave cgroups to the runtime
+	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the
+	// kubelet's safe ones: names, or beginnings of names with * after them.
+	AllowedUnsafeSysctls []string
+
+	ResolvConf string   // default /etc/resolv.conf
+	ClusterDNS []string // servers for dnsPolicy ClusterFirst
+	Domain     string   // cluster domain
 }
 
 // Timing are intervals that rarely need to be changed. Zero is the default.

@@ -24,6 +24,7 @@ const (
 	ReasonTaint        = "TaintToleration"
 	ReasonOS           = "PodOSNotSupported"
 	ReasonUnsupported  = "PodFeatureUnsupported"
+	ReasonSysctl       = "SysctlForbidden"
 )
 
 // Config describes a node. All fields are optional.
@@ -40,6 +41,13 @@ type Config struct {
 	// Taints of the node. Those with effect NoExecute count, for pods that are
 	// not static.
 	Taints []corev1.Taint
+	// AllowedUnsafeSysctls are kernel parameters that pods may set besides those that
+	// harm nobody: names, or beginnings of names with * after them, as net.core.*.
+	// All of them belong to namespaces that pods have.
+	AllowedUnsafeSysctls []string
+	// Kernel is the release of the node's kernel, 6.1.0-32-amd64. Which parameters
+	// harm nobody depends on it. Default: one that is new enough for all of them.
+	Kernel string
 	// Unsupported returns the fields of a pod that the node cannot fulfil.
 	// Default: podspec.Unsupported.
 	Unsupported func(*corev1.Pod) field.ErrorList
@@ -72,6 +80,7 @@ func New(cfg Config) (*Admission, error) {
 			errs = append(errs, errors.New("admission: a taint without a key"))
 		}
 	}
+	errs = append(errs, checkSysctlPatterns(cfg.AllowedUnsafeSysctls)...)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -82,12 +91,13 @@ func New(cfg Config) (*Admission, error) {
 	maps.Copy(labels, cfg.Labels)
 	cfg.Labels = labels
 	cfg.Allocatable = cfg.Allocatable.DeepCopy()
+	cfg.AllowedUnsafeSysctls = slices.Clone(cfg.AllowedUnsafeSysctls)
 	if cfg.Unsupported == nil {
 		cfg.Unsupported = podspec.Unsupported
 	}
 	a := &Admission{cfg: cfg}
 	// Cheap ones first, and those that no other pod's end can change.
-	a.checks = []check{a.features, a.system, a.nodeName, a.affinity, a.taints, a.room, a.ports}
+	a.checks = []check{a.features, a.system, a.sysctls, a.nodeName, a.affinity, a.taints, a.room, a.ports}
 	return a, nil
 }
 

@@ -83,8 +83,7 @@ func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
 	for i, s := range sysctls {
 		at := path.Index(i).Child("name")
 		v.need(at, s.Name, isSysctl)
-		// net/ipv4/x and net.ipv4.x are the same file.
-		name := strings.ReplaceAll(s.Name, "/", ".")
+		name := SysctlName(s.Name)
 		v.unique(at, name, seen)
 		if v.pod.Spec.HostNetwork && strings.HasPrefix(name, "net.") {
 			v.forbidden(at, "would change the host: the pod has its network")

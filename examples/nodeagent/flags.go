@@ -22,6 +22,7 @@ type flags struct {
 	nodeName, nodeIP, nodeLabels   string
 	listen, logFormat              string
 	cgroupRoot, cgroupDriver       string
+	unsafeSysctls                  string
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, maxPods             int
@@ -62,6 +63,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as the runtime has it; default: what the runtime says, cgroupfs if it does not tell")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
+	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated, with * at an end for more")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
 	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "the node's resolver configuration")

@@ -79,7 +79,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
 		agent.WithNode(agent.Node{
 			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
-			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain,
+			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain, AllowedUnsafeSysctls: split(f.unsafeSysctls),
 		}),
 	}
 	room, err := f.reclaim.options()

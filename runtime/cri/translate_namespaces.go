@@ -77,27 +77,9 @@ func sysctls(pod *corev1.Pod) map[string]string {
 	}
 	out := make(map[string]string, len(all))
 	for _, s := range all {
-		out[dotted(s.Name)] = s.Value
+		out[podspec.SysctlName(s.Name)] = s.Value
 	}
 	return out
-}
-
-// dotted turns net/ipv4/conf/eth0.1/forwarding into
-// net.ipv4.conf.eth0/1.forwarding: whichever separator comes first is the one
-// the name was written with.
-func dotted(name string) string {
-	if first := strings.IndexAny(name, "./"); first < 0 || name[first] == '.' {
-		return name
-	}
-	return strings.Map(func(r rune) rune {
-		switch r {
-		case '/':
-			return '.'
-		case '.':
-			return '/'
-		}
-		return r
-	}, name)
 }
 
 // flattenSignal turns the API's SIGRTMIN+3 into the CRI's SIGRTMINPLUS3.

@@ -1,0 +1,136 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// sysctlNamespace is what a kernel parameter belongs to besides the node.
+type sysctlNamespace string
+
+const (
+	ipcNamespace  sysctlNamespace = "IPC"
+	netNamespace  sysctlNamespace = "Net"
+	utsNamespace  sysctlNamespace = "UTS"
+	userNamespace sysctlNamespace = "User"
+)
+
+// namespaceOf returns the namespace of a kernel parameter, or "" for one of the
+// whole node. A pattern without its asterisk is as good as a name.
+func namespaceOf(name string) sysctlNamespace {
+	beginsWithAny := func(beginnings ...string) bool {
+		return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(name, b) })
+	}
+	switch {
+	case name == "kernel.domainname":
+		return utsNamespace
+	case beginsWithAny("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."):
+		return ipcNamespace
+	case beginsWithAny("net."):
+		return netNamespace
+	case beginsWithAny("user."):
+		return userNamespace
+	}
+	return ""
+}
+
+// isSafeSysctl reports whether a pod may set a kernel parameter on every node:
+// it has its own namespace, on this kernel, and does no harm to other pods. The
+// list is the kubelet's.
+func isSafeSysctl(name, kernel string) bool {
+	switch name {
+	case "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
+		"net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start":
+		return true
+	case "net.ipv4.ip_local_reserved_ports":
+		return isKernelAtLeast(kernel, 3, 16)
+	case "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes":
+		return isKernelAtLeast(kernel, 4, 5)
+	case "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_notsent_lowat":
+		return isKernelAtLeast(kernel, 4, 6)
+	case "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle":
+		return isKernelAtLeast(kernel, 4, 15)
+	}
+	return false
+}
+
+// isKernelAtLeast compares the first two numbers of a release such as
+// 6.1.0-32-amd64. One that is not known is taken for new.
+func isKernelAtLeast(release string, major, minor int) bool {
+	if release == "" {
+		return true
+	}
+	first, rest, _ := strings.Cut(release, ".")
+	second := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	have, err := strconv.Atoi(first)
+	if err != nil {
+		return false
+	}
+	if have != major {
+		return have > major
+	}
+	have, err = strconv.Atoi(second)
+	return err == nil && have >= minor
+}
+
+// checkSysctlPatterns returns what is wrong with Config.AllowedUnsafeSysctls.
+func checkSysctlPatterns(patterns []string) []error {
+	var errs []error
+	for _, p := range patterns {
+		name, _ := strings.CutSuffix(podspec.SysctlName(p), "*")
+		switch {
+		case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_./") != "":
+			errs = append(errs, fmt.Errorf("admission: allowed unsafe sysctl %q: must be a name, or the beginning of one with * after it", p))
+		case namespaceOf(name) == "":
+			errs = append(errs, fmt.Errorf("admission: allowed unsafe sysctl %q: must belong to a namespace that pods have: kernel.shm*, kernel.msg*, kernel.sem, "+
+				"kernel.domainname, fs.mqueue.*, net.* or user.*", p))
+		}
+	}
+	return errs
+}
+
+// isAllowedSysctl reports whether the node's configuration allows what is not safe.
+func (a *Admission) isAllowedSysctl(name string) bool {
+	return slices.ContainsFunc(a.cfg.AllowedUnsafeSysctls, func(pattern string) bool {
+		beginning, star := strings.CutSuffix(podspec.SysctlName(pattern), "*")
+		return name == beginning || star && strings.HasPrefix(name, beginning)
+	})
+}
+
+// sysctls refuses kernel parameters that are neither safe nor allowed, and those
+// of a namespace that the pod shares with the node.
+func (a *Admission) sysctls(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+	if pod.Spec.SecurityContext == nil {
+		return podspec.Admitted()
+	}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		name := podspec.SysctlName(s.Name)
+		if !isSafeSysctl(name, a.cfg.Kernel) && !a.isAllowedSysctl(name) {
+			return podspec.Refused(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowlisted", name))
+		}
+		if ns := namespaceOf(name); sharesWithNode(pod, ns) {
+			return podspec.Refused(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns))
+		}
+	}
+	return podspec.Admitted()
+}
+
+// sharesWithNode reports whether a pod has a namespace of the node's. That of its
+// host name goes with that of its network.
+func sharesWithNode(pod *corev1.Pod, ns sysctlNamespace) bool {
+	switch ns {
+	case netNamespace, utsNamespace:
+		return podspec.IsHostNetwork(pod)
+	case ipcNamespace:
+		return pod.Spec.HostIPC
+	case userNamespace:
+		return podspec.UsesHostUsers(pod)
+	}
+	return true
+}
