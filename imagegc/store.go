@@ -10,11 +10,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/atomicfile"
 )
 
 // The file of ages: a heading, then one line an image. Each line begins with its
@@ -111,8 +112,8 @@ func checked(text string) (string, bool) {
 // load reads the file. One that is not there is empty. What a save left that did
 // not come to its end goes.
 func load(path string) (map[string]Known, error) {
-	sweep(path)
-	f, err := os.Open(path) //nolint:gosec // the path is the configuration's
+	_ = atomicfile.RemovePartial(path) // what there is to tell of it, reading the file itself tells
+	f, err := os.Open(path)            //nolint:gosec // the path is the configuration's
 	if errors.Is(err, fs.ErrNotExist) {
 		return make(map[string]Known), nil
 	}
@@ -123,45 +124,15 @@ func load(path string) (map[string]Known, error) {
 	known, err := decode(f)
 	if err != nil {
 		// Set aside rather than written over: it may be somebody else's.
-		err = errors.Join(err, os.Rename(path, path+".damaged"))
+		err = errors.Join(err, atomicfile.SetAside(path))
 	}
 	return known, err
 }
 
-// halfSaved begins the names of files that are being written.
-func halfSaved(path string) string { return "." + filepath.Base(path) + "." }
-
-func sweep(path string) {
-	dir := filepath.Dir(path)
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return // what there is to tell of it, reading the file itself tells
-	}
-	for _, e := range list {
-		if strings.HasPrefix(e.Name(), halfSaved(path)) && e.Type().IsRegular() {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // it is in nobody's way
-		}
-	}
-}
-
 // save puts a new file in place of the old: whole, or not at all.
 func save(path string, known map[string]Known) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, halfSaved(path)+"*")
-	if err != nil {
+	if err := atomicfile.Write(path, encode(known)); err != nil {
 		return fmt.Errorf("save %w: %w", ErrStore, err)
-	}
-	_, err = f.Write(encode(known))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("save %w: %w", ErrStore, errors.Join(err, os.Remove(f.Name())))
-	}
-	if d, err := os.Open(dir); err == nil { //nolint:gosec // as above
-		_ = d.Sync() // a rename that is lost costs a few minutes of ages
-		_ = d.Close()
 	}
 	return nil
 }
