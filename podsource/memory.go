@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,24 +13,27 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Memory is a source that a program fills. As with an API server, a pod keeps
-// its UID when it is put again under its name: the one it brings or, if it brings
-// none, one made from its name, so that an agent that starts anew with the same
-// pods finds them running. Pods are copied when they are put. All methods may be
-// called from any goroutine.
+// Memory is a source that a program fills. Pods are copied when they are put. All
+// methods may be called from any goroutine.
+//
+// A pod keeps its UID when it is put again under its name: the one it brings or,
+// if it brings none, one made from its name alone, so that an agent that starts
+// anew with the same pods finds them running, whatever was put and deleted before.
+// A pod that is deleted and put again is therefore the same pod: it ends and starts
+// anew, unless it was back before anybody noticed. A program that means another pod
+// each time gives each a UID of its own, as an API server does.
 type Memory struct {
 	mu      sync.Mutex                // guards what follows
 	set     Set                       // replaced, not changed: watchers read it
 	named   map[[2]string]*corev1.Pod // those of set
-	past    map[[2]string]int
-	changed chan struct{} // closed and replaced when set is replaced
+	changed chan struct{}             // closed and replaced when set is replaced
 }
 
 var _ Source = (*Memory)(nil)
 
 // NewMemory returns a Memory with these pods.
 func NewMemory(pods ...*corev1.Pod) *Memory {
-	m := &Memory{past: map[[2]string]int{}, changed: make(chan struct{})}
+	m := &Memory{changed: make(chan struct{})}
 	m.Set(pods...)
 	return m
 }
@@ -42,13 +44,7 @@ func (m *Memory) Set(pods ...*corev1.Pod) {
 	defer m.mu.Unlock()
 	former := m.named
 	m.named = make(map[[2]string]*corev1.Pod, len(pods))
-	next := m.with(nil, pods, former)
-	for key := range former {
-		if m.named[key] == nil {
-			m.past[key]++
-		}
-	}
-	m.publish(next, m.set.Objects)
+	m.publish(m.with(nil, pods, former), m.set.Objects)
 }
 
 // Put adds pods, or replaces those of the same namespace and name.
@@ -58,8 +54,7 @@ func (m *Memory) Put(pods ...*corev1.Pod) {
 	m.publish(m.with(slices.Clone(m.set.Pods), pods, m.named), m.set.Objects)
 }
 
-// Delete takes a pod out of the set, and reports whether it was in it. A pod of
-// that name that is put later is another one, unless it brings its own UID.
+// Delete takes a pod out of the set, and reports whether it was in it.
 func (m *Memory) Delete(namespace, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +64,6 @@ func (m *Memory) Delete(namespace, name string) bool {
 		return false
 	}
 	delete(m.named, key)
-	m.past[key]++
 	m.publish(slices.DeleteFunc(slices.Clone(m.set.Pods), is(pod)), m.set.Objects)
 	return true
 }
@@ -114,7 +108,7 @@ func (m *Memory) with(pods []Manifest, put []*corev1.Pod, former map[[2]string]*
 		if was := former[key]; pod.UID == "" && was != nil {
 			pod.UID = was.UID
 		} else if pod.UID == "" {
-			pod.UID = uidOf(key, m.past[key])
+			pod.UID = uidOf(key)
 		}
 		was := m.named[key]
 		m.named[key] = pod
@@ -139,8 +133,8 @@ func is(pod *corev1.Pod) func(Manifest) bool {
 	return func(m Manifest) bool { return m.Pod == pod }
 }
 
-// uidOf is the UID of the nth pod of a name.
-func uidOf(key [2]string, nth int) types.UID {
-	sum := sha256.Sum256([]byte(key[0] + "/" + key[1] + "/" + strconv.Itoa(nth)))
+// uidOf is the UID of the pod of a name.
+func uidOf(key [2]string) types.UID {
+	sum := sha256.Sum256([]byte(key[0] + "/" + key[1] ))
 	return types.UID(hex.EncodeToString(sum[:16]))
 }

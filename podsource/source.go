@@ -20,7 +20,9 @@ type Source interface {
 	Watch(ctx context.Context, hand func(Set)) error
 }
 
-// Set is all that a source wants, and what it could not find out.
+// Set is all that a source wants, and what it could not find out. Of pods that
+// share a full name or a UID the first counts, and the others are told as faults;
+// so are objects of one name that differ. Equal objects are one.
 type Set struct {
 	Pods    []Manifest
 	Objects []podspec.Object

@@ -1,7 +1,9 @@
 package podsource
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -182,6 +184,8 @@ func (e *entry) where() string {
 	return "source " + e.source
 }
 
+// gather finds the objects. A source that finds them by the pods that use them may
+// name one more than once; only two that differ are a fault.
 func (u *union) gather(sources []*desired) {
 	from := map[podspec.Ref]string{}
 	for _, d := range sources {
@@ -191,6 +195,9 @@ func (u *union) gather(sources []*desired) {
 				u.objects[o.Ref], from[o.Ref] = o, d.source
 				continue
 			}
+			if first == d.source && sameObject(u.objects[o.Ref], o) {
+				continue
+			}
 			u.faults = append(u.faults, refusal{source: d.source, Fault: Fault{
 				Where: "source " + d.source,
 				Err: fmt.Errorf("%s %s/%s is of source %s already, which stays; rename or remove one",
@@ -198,4 +205,9 @@ func (u *union) gather(sources []*desired) {
 			}})
 		}
 	}
+}
+
+// sameObject reports whether two objects of one Ref are one.
+func sameObject(a, b podspec.Object) bool {
+	return a.Type == b.Type && a.Version == b.Version && maps.EqualFunc(a.Data, b.Data, bytes.Equal)
 }
