@@ -20,6 +20,7 @@ type desired struct {
 	static   bool // its pods are
 	spoken   bool
 	complete bool // all that it wants is known, but for names in held
+	cached   bool // it has not spoken: this is what it said to a former process
 
 	entries []*entry   // valid pods in the source's order, those kept on at the end
 	told    []Manifest // what the source handed over; of that
@@ -46,7 +47,7 @@ type entry struct {
 func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
 	next := &desired{
 		source: d.source, static: d.static, spoken: true, complete: d.complete || !s.Incomplete,
-		objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
+		cached: s.Cached, objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
 		told: s.Pods, made: make([]*entry, len(s.Pods)),
 	}
 	head, tail := d.unchanged(s.Pods)

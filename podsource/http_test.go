@@ -75,7 +75,7 @@ func TestServerFailsAndRecovers(t *testing.T) {
 		step := func() []string { time.Sleep(20 * time.Second); return r.told() }
 		assert.Empty(t, r.told())
 		assert.False(t, r.mux.Ready("a"), "it has told nothing yet")
-		assert.Contains(t, r.faults(), "http://manifests.example/pods: ask for manifests: the server answers 500")
+		assert.Contains(t, r.faults(), "http://manifests.example/pods: source is unavailable: ask for manifests: the server answers 500")
 
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, step())

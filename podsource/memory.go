@@ -135,6 +135,6 @@ func is(pod *corev1.Pod) func(Manifest) bool {
 
 // uidOf is the UID of the pod of a name.
 func uidOf(key [2]string) types.UID {
-	sum := sha256.Sum256([]byte(key[0] + "/" + key[1] ))
+	sum := sha256.Sum256([]byte(key[0] + "/" + key[1]))
 	return types.UID(hex.EncodeToString(sum[:16]))
 }

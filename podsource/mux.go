@@ -84,6 +84,7 @@ type Mux struct {
 	ran     atomic.Bool
 
 	mu      sync.Mutex // guards what follows; held over memory only
+	began   time.Time  // when Run was called
 	sources []*desired // in the order of cfg.Sources
 	want    union
 	told    ledger
@@ -120,6 +121,9 @@ func (m *Mux) Run(ctx context.Context) error {
 	if m.ran.Swap(true) {
 		return errors.New("podsource: Run was called before")
 	}
+	m.mu.Lock()
+	m.began = time.Now()
+	m.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i := range m.cfg.Sources {
@@ -143,7 +147,7 @@ func (m *Mux) watch(ctx context.Context, i int) {
 		if err == nil {
 			err = errors.New("ended")
 		}
-		m.broke(ctx, i, fmt.Errorf("watch the source: %w", err))
+		m.broke(ctx, i, fmt.Errorf("%w: watch the source: %w", ErrUnavailable, err))
 		retry := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -198,6 +202,8 @@ func (m *Mux) install(ctx context.Context, i int, next *desired) {
 // deliver tells the way from what was told to what is wanted, one change at a
 // time, until ctx ends.
 func (m *Mux) deliver(ctx context.Context) {
+	silent := time.NewTimer(silentAfter)
+	defer silent.Stop()
 	for {
 		m.mu.Lock()
 		step, ok := m.told.next(&m.want)
@@ -210,6 +216,11 @@ func (m *Mux) deliver(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-m.dirty: // look again: the step may be out of date
+		case <-silent.C:
+			m.mu.Lock()
+			news, mended := m.alarm()
+			m.mu.Unlock()
+			m.report(ctx, news, mended)
 		case out <- step.Change:
 			m.mu.Lock()
 			m.told.add(step)

@@ -261,9 +261,9 @@ func TestABrokenSourceIsWatchedAgain(t *testing.T) {
 			return nil
 		}))
 		assert.Equal(t, []string{"ADD a x=1"}, r.told())
-		assert.Contains(t, r.faults(), "a: watch the source: cut off")
+		assert.Contains(t, r.faults(), "a: source is unavailable: watch the source: cut off")
 		time.Sleep(time.Second)
-		assert.Contains(t, r.faults(), "a: watch the source: ended")
+		assert.Contains(t, r.faults(), "a: source is unavailable: watch the source: ended")
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
 		assert.Empty(t, r.faults())

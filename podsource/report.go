@@ -2,6 +2,7 @@ package podsource
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -17,6 +18,8 @@ import (
 const (
 	// ReasonInvalid: what a manifest says could not be read, or is invalid.
 	ReasonInvalid = "InvalidManifest"
+	// ReasonUnavailable: a source cannot be asked what it wants.
+	ReasonUnavailable = "SourceUnavailable"
 	// ReasonDuplicate: a pod or object is refused for another of its name.
 	ReasonDuplicate = "DuplicateName"
 )
@@ -45,6 +48,9 @@ func (m *Mux) alarm() (news []refusal, mended []Fault) {
 	}
 	for _, d := range m.sources {
 		for _, f := range d.faults {
+			note(refusal{source: d.source, Fault: f})
+		}
+		if f, ok := d.silent(m.began, now); ok {
 			note(refusal{source: d.source, Fault: f})
 		}
 	}
@@ -85,8 +91,11 @@ func (m *Mux) report(ctx context.Context, news []refusal, mended []Fault) {
 // or of the node.
 func (m *Mux) event(r refusal) *corev1.Event {
 	reason, pod, message := ReasonInvalid, r.Pod, r.Error()
-	if r.pod != nil {
+	switch {
+	case r.pod != nil:
 		reason, pod = ReasonDuplicate, r.pod
+	case errors.Is(r.Err, ErrUnavailable):
+		reason = ReasonUnavailable
 	}
 	if r.Pod != nil {
 		message = "the last good version runs on: " + message

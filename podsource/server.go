@@ -64,6 +64,14 @@ func (a *answers) set(where string) Set {
 	return out
 }
 
+// meanwhile says what becomes of the server's pods while it does not answer.
+func (a *answers) meanwhile() string {
+	if a.whole {
+		return "pods known from it run on"
+	}
+	return "what runs of it is left alone until it answers"
+}
+
 // ask asks once, and reports whether there is something new to tell.
 func (s *server) ask(ctx context.Context, client *http.Client, a *answers) (changed bool) {
 	next, err := s.get(ctx, client, a)
@@ -112,7 +120,7 @@ func (s *server) get(ctx context.Context, client *http.Client, a *answers) (*ans
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask for manifests: %w; check server and URL; pods known from it run on", unquoted(err))
+		return nil, fmt.Errorf("%w: ask for manifests: %w; check server and URL; %s", ErrUnavailable, unquoted(err), a.meanwhile())
 	}
 	defer resp.Body.Close() //nolint:errcheck // what counts has been read
 	switch resp.StatusCode {
@@ -120,12 +128,12 @@ func (s *server) get(ctx context.Context, client *http.Client, a *answers) (*ans
 		return nil, nil //nolint:nilnil // nothing new is no error, says the comment above
 	case http.StatusOK:
 	default:
-		return nil, fmt.Errorf("ask for manifests: the server answers %d %s; pods known from it run on",
-			resp.StatusCode, http.StatusText(resp.StatusCode))
+		return nil, fmt.Errorf("%w: ask for manifests: the server answers %d %s; %s",
+			ErrUnavailable, resp.StatusCode, http.StatusText(resp.StatusCode), a.meanwhile())
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, int64(s.cfg.MaxBytes)+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", unquoted(err))
+		return nil, fmt.Errorf("%w: read the answer: %w; %s", ErrUnavailable, unquoted(err), a.meanwhile())
 	}
 	if len(data) > s.cfg.MaxBytes {
 		return nil, fmt.Errorf("the answer has more than the %d bytes allowed: %w", s.cfg.MaxBytes, podspec.ErrTooLarge)

@@ -2,6 +2,7 @@ package podsource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,7 +33,15 @@ type Set struct {
 	// manifest could not be read and was never read before. As long as it is
 	// set, a pod found running that came from this source may be one of them.
 	Incomplete bool
+	// Cached says that the source has not spoken yet, and that this is what it said
+	// last to a former process: see Cached. Such a Set is Incomplete too.
+	Cached bool
 }
+
+// ErrUnavailable is wrapped by faults of a source that cannot be asked, such as
+// one whose server does not answer. What it wants is not known, or may be out of
+// date; nothing is wrong with any manifest.
+var ErrUnavailable = errors.New("source is unavailable")
 
 // Manifest is a pod that a source wants.
 type Manifest struct {

@@ -1,0 +1,248 @@
+package podsource_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+const withSecret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n"
+
+// cachedSite runs a Mux over a server, each time as another process would.
+func cachedSite(t *testing.T, dir string, s *site) *rig {
+	t.Helper()
+	return start(t, podsource.Cached(ask(t, podsource.HTTPConfig{Transport: s}), dir))
+}
+
+var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"} //nolint:gochecknoglobals // read-only
+
+// SR-9: what a source said last outlives the process, with its ConfigMaps and
+// Secrets; when it speaks again it alone counts.
+func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sources", "http")
+	bubble(t, func(t *testing.T) {
+		s := &site{}
+		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1")+withSecret)
+		r := cachedSite(t, dir, s)
+		require.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.told())
+		uids := []any{r.mux.Pods()[0].UID, r.mux.Pods()[1].UID}
+		r.stop()
+
+		s.says(503, "")
+		r = cachedSite(t, dir, s)
+		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.told())
+		assert.Equal(t, uids, []any{r.mux.Pods()[0].UID, r.mux.Pods()[1].UID}, "the same pods")
+		o, err := r.mux.Object(t.Context(), secretRef)
+		require.NoError(t, err)
+		assert.Equal(t, "hunter2", string(o.Data["password"]))
+		assert.False(t, r.mux.Ready("a"), "it may want more")
+		assert.True(t, r.mux.Holds("a", "default", "z-n1"), "a pod that runs and that the cache does not name")
+		assert.Empty(t, r.mux.Unsynced(), "it is known what it wants")
+		assert.Contains(t, r.faults(), "the server answers 503")
+
+		s.says(200, manifest("y", "1"))
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.told(), "dropped while we were away")
+		assert.True(t, r.mux.Ready("a"))
+		assert.Empty(t, r.faults())
+		_, err = r.mux.Object(t.Context(), secretRef)
+		require.ErrorIs(t, err, podspec.ErrNoObject)
+		r.stop()
+
+		s.says(503, "")
+		r = cachedSite(t, dir, s)
+		assert.Equal(t, []string{"ADD a y-n1=1"}, r.told())
+	})
+	for path, mode := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, filepath.Join(dir, "set.json"): 0o600} {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, mode, info.Mode(), "no other user reads Secrets")
+	}
+}
+
+// SR-9: a source that tells a part, before it tells all, takes nothing away.
+func TestCached_HoldsToWhatAnIncompleteSetDoesNotName(t *testing.T) {
+	dir := t.TempDir()
+	bubble(t, func(t *testing.T) {
+		s := &site{}
+		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1")+withSecret)
+		cachedSite(t, dir, s).stopAfter(time.Second)
+
+		s.says(200, manifest("x", "2")+"---\napiVersion: v1\nkind: Po")
+		r := cachedSite(t, dir, s)
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"x-n1=2", "y-n1=1"}, r.wanted())
+		_, err := r.mux.Object(t.Context(), secretRef)
+		require.NoError(t, err)
+		r.stop()
+
+		s.says(503, "")
+		r = cachedSite(t, dir, s)
+		assert.ElementsMatch(t, []string{"x-n1=1", "y-n1=1"}, r.wanted(), "what is not the whole is not kept")
+	})
+}
+
+func (r *rig) stopAfter(d time.Duration) { time.Sleep(d); r.told(); r.stop() }
+
+// SR-9: a file that cannot be trusted is told of and set aside; the source is
+// waited for as if there were none.
+func TestCached_SetsADamagedFileAside(t *testing.T) {
+	for name, tt := range map[string]struct {
+		damage func(b []byte) []byte
+		want   string
+	}{
+		"cut":             {func(b []byte) []byte { return b[:len(b)/2] }, "cut short"},
+		"empty":           {func([]byte) []byte { return nil }, "cut short"},
+		"changed":         {func(b []byte) []byte { return []byte(strings.Replace(string(b), "image:1", "image:2", 1)) }, "checksum"},
+		"of another time": {func(b []byte) []byte { return []byte(strings.Replace(string(b), `"version":1`, `"version":9`, 1)) }, "version 9"},
+		"too large":       {func([]byte) []byte { return make([]byte, 64<<20+1) }, "more than the 67108864 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "set.json")
+			bubble(t, func(t *testing.T) {
+				s := &site{}
+				s.says(200, manifest("x", "image:1")+withSecret)
+				cachedSite(t, dir, s).stopAfter(time.Second)
+				whole, err := os.ReadFile(path)
+				require.NoError(t, err)
+				damaged := tt.damage(whole)
+				require.NoError(t, os.WriteFile(path, damaged, 0o600))
+
+				s.says(503, "")
+				r := cachedSite(t, dir, s)
+				assert.Empty(t, r.told())
+				assert.Contains(t, r.faults(), tt.want)
+				assert.Contains(t, r.faults(), "set aside as "+path+".damaged")
+				assert.NotContains(t, r.faults(), "hunter2")
+				assert.Len(t, r.mux.Unsynced(), 1)
+				aside, err := os.ReadFile(path + ".damaged")
+				require.NoError(t, err)
+				assert.Equal(t, len(damaged), len(aside))
+
+				s.says(200, manifest("x", "image:1"))
+				time.Sleep(30 * time.Second)
+				assert.Equal(t, []string{"ADD a x-n1=image:1"}, r.told())
+				assert.Empty(t, r.faults(), "there is a good one again")
+				r.stop()
+				s.says(503, "")
+				assert.Equal(t, []string{"ADD a x-n1=image:1"}, cachedSite(t, dir, s).told())
+			})
+		})
+	}
+}
+
+// What cannot be kept is told of, and runs all the same.
+func TestCached_TellsThatTheSetCannotBeKept(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "set.json"), 0o700)) // no file can take its place
+	bubble(t, func(t *testing.T) {
+		m := podsource.NewMemory(pod("x", "1"))
+		r := start(t, podsource.Cached(m, dir))
+		assert.Equal(t, []string{"ADD a x=1"}, r.told())
+		assert.Contains(t, r.faults(), "keep what the source says")
+		require.NoError(t, os.Remove(filepath.Join(dir, "set.json")))
+		m.Put(pod("x", "2"))
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+		assert.Empty(t, r.faults())
+	})
+}
+
+// breaking is a source whose Watch ends with an error after it has handed over a
+// Set, each time the next one.
+type breaking struct {
+	sets []podsource.Set
+	n    atomic.Int32
+}
+
+func (b *breaking) Watch(_ context.Context, hand func(podsource.Set)) error {
+	if i := int(b.n.Add(1)) - 1; i < len(b.sets) {
+		hand(b.sets[i])
+	}
+	return errors.New("the connection broke")
+}
+
+// A source that is watched once more, and tells less than before, takes nothing
+// back of what it said in the same process.
+func TestCached_OutlivesTheWatchOfItsSource(t *testing.T) {
+	dir := t.TempDir()
+	bubble(t, func(t *testing.T) {
+		set := func(pods ...*corev1.Pod) (s podsource.Set) {
+			for _, p := range pods {
+				s.Pods = append(s.Pods, podsource.Manifest{Pod: p})
+			}
+			return s
+		}
+		src := &breaking{sets: []podsource.Set{set(pod("x", "1")), {Incomplete: true}, set(pod("y", "1"))}}
+		r := start(t, podsource.Cached(src, dir))
+		require.Equal(t, []string{"ADD a x=1"}, r.told())
+		time.Sleep(1500 * time.Millisecond)
+		assert.Empty(t, r.told())
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"REMOVE a x=1", "ADD a y=1"}, r.told())
+	})
+}
+
+// A source that never rests costs one write a second, and its last word is kept.
+func TestCached_WritesOnceASecond(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "set.json")
+	bubble(t, func(t *testing.T) {
+		m := podsource.NewMemory(pod("x", "0"))
+		r := start(t, podsource.Cached(m, dir))
+		read := func() string {
+			synctest.Wait()
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			return string(b)
+		}
+		assert.Contains(t, read(), `"image":"0"`, "the first is kept at once")
+		m.Put(pod("x", "1"))
+		m.Put(pod("x", "2"))
+		assert.Contains(t, read(), `"image":"0"`)
+		time.Sleep(time.Second)
+		assert.Contains(t, read(), `"image":"2"`)
+		m.Put(pod("x", "3"))
+		synctest.Wait()
+		r.stop()
+		assert.Contains(t, read(), `"image":"3"`)
+	})
+}
+
+func FuzzCachedFile(f *testing.F) {
+	dir := f.TempDir()
+	path := filepath.Join(dir, "set.json")
+	f.Add([]byte(`{"version":1,"sha256":"","set":{}}`))
+	f.Add([]byte(`{"version":1,"sha256":"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","set":{}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+		ctx, cancel := context.WithCancel(t.Context())
+		var handed []podsource.Set
+		src := podsource.Cached(watchFunc(func(context.Context, func(podsource.Set)) error { cancel(); return nil }), dir)
+		require.NoError(t, src.Watch(ctx, func(s podsource.Set) { handed = append(handed, s) }))
+		require.Len(t, handed, 1)
+		if len(handed[0].Faults) > 0 {
+			require.NoFileExists(t, path)
+			require.FileExists(t, path+".damaged")
+		}
+		require.True(t, handed[0].Incomplete)
+	})
+}
+
+type watchFunc func(context.Context, func(podsource.Set)) error
+
+func (f watchFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }

@@ -1,0 +1,104 @@
+package podsource_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// saying hands over some Sets and then waits for its end.
+func saying(sets ...podsource.Set) watchFunc {
+	return func(ctx context.Context, hand func(podsource.Set)) error {
+		for _, s := range sets {
+			hand(s)
+		}
+		<-ctx.Done()
+		return nil
+	}
+}
+
+// SR-10: which sources are waited for is told, with what keeps them.
+func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
+	down := podsource.Fault{Where: "http://x", Err: errors.Join(podsource.ErrUnavailable, errors.New("connection refused"))}
+	invalid := podsource.Fault{Where: "x.yaml", Err: errors.New("no manifest")}
+	pods := []podsource.Manifest{{Pod: pod("x", "1")}}
+	for name, tt := range map[string]struct {
+		src  podsource.Source
+		want string // empty: it is not waited for
+	}{
+		"silent":                        {saying(), "waiting for source a (since 2000-01-01 00:00:00)"},
+		"breaks":                        {&breaking{}, "last error: source is unavailable: watch the source: the connection broke)"},
+		"unavailable":                   {saying(podsource.Set{Incomplete: true, Faults: []podsource.Fault{down}}), "connection refused)"},
+		"incomplete without a reason":   {saying(podsource.Set{Incomplete: true}), "waiting for source a"},
+		"wants nothing":                 {saying(podsource.Set{}), ""},
+		"wants a pod":                   {saying(podsource.Set{Pods: pods}), ""},
+		"one manifest cannot be read":   {saying(podsource.Set{Incomplete: true, Faults: []podsource.Fault{invalid}}), ""},
+		"unavailable after it spoke":    {saying(podsource.Set{}, podsource.Set{Faults: []podsource.Fault{down}}), ""},
+		"known from its cache":          {saying(podsource.Set{Incomplete: true, Cached: true, Pods: pods}), ""},
+		"known to want nothing then":    {saying(podsource.Set{Incomplete: true, Cached: true, Faults: []podsource.Fault{down}}), ""},
+		"a part is known, more may be":  {saying(podsource.Set{Incomplete: true, Pods: pods, Faults: []podsource.Fault{down}}), ""},
+		"broke after it spoke":          {&breaking{sets: []podsource.Set{{Pods: pods}}}, ""},
+		"broke after a cache was found": {&breaking{sets: []podsource.Set{{Pods: pods, Incomplete: true, Cached: true}}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := start(t, tt.src)
+				time.Sleep(100 * time.Millisecond)
+				waits := r.mux.Unsynced()
+				if tt.want == "" {
+					require.Empty(t, waits)
+					return
+				}
+				require.Len(t, waits, 1)
+				assert.Equal(t, "a", waits[0].Source)
+				assert.ErrorContains(t, waits[0], tt.want)
+			})
+		})
+	}
+}
+
+// SR-10: a source that says nothing at all is a fault after two minutes, until
+// it speaks.
+func TestMux_TellsOfASourceThatStaysSilent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		speak := make(chan struct{})
+		r := start(t, watchFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+			<-speak
+			hand(podsource.Set{})
+			<-ctx.Done()
+			return nil
+		}))
+		time.Sleep(time.Minute)
+		assert.Empty(t, r.faults())
+		time.Sleep(time.Hour)
+		assert.Contains(t, r.faults(), "source a: source is unavailable: it has not said yet what should run; what runs of it is left alone")
+		require.Len(t, r.events, 1)
+		assert.Equal(t, podsource.ReasonUnavailable, r.events[0].Reason)
+		close(speak)
+		synctest.Wait()
+		assert.Empty(t, r.faults())
+	})
+}
+
+// A server that does not answer is no invalid manifest.
+func TestMux_NamesUnavailableSourcesInEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &site{}
+		s.says(503, "")
+		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
+		synctest.Wait()
+		s.says(200, "no manifest")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Len(t, r.events, 2)
+		assert.Equal(t, podsource.ReasonUnavailable, r.events[0].Reason)
+		assert.Equal(t, podsource.ReasonInvalid, r.events[1].Reason)
+	})
+}
