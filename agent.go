@@ -102,6 +102,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		a.logger.Warn("some statuses of the former agent cannot be read", slog.Any("error", err))
 	}
 	a.statuses.Restore(former...)
+	if err := a.leaseImages(ctx, former); err != nil {
+		return err
+	}
 	hangUp, err := a.connect()
 	if err != nil {
 		return err
@@ -167,10 +170,6 @@ func (a *Agent) drainNotAdopted(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Pods returns the pods that this node runs or ran and still wants, each with its
-// newest status. They are read-only.
-func (a *Agent) Pods() []*corev1.Pod { return a.statuses.Pods() }
 
 // Faults returns what is wrong with manifests and sources now.
 func (a *Agent) Faults() []podsource.Fault { return a.mux.Faults() }

@@ -36,11 +36,17 @@ var (
 	ErrStalled = syncloop.ErrStuck
 )
 
-// Healthy returns nil if the agent works and its runtime answers, else all that
-// is wrong.
+// Healthy returns nil if the agent works, its runtime answers and it is known what
+// should run, else all that is wrong. A source that is waited for is a
+// podsource.Unsynced in it; one whose last word is known from its cache is not
+// waited for: see podsource.Cached.
 func (a *Agent) Healthy() error {
 	loop := a.loop.Healthy()
-	return errors.Join(loop, a.pleg.Healthy(), a.runtimeHealthy(loop))
+	errs := []error{loop, a.pleg.Healthy(), a.runtimeHealthy(loop)}
+	for _, u := range a.mux.Unsynced() {
+		errs = append(errs, u)
+	}
+	return errors.Join(errs...)
 }
 
 // runtimeHealthy is what the runtime said last, unless the loop waits for just that.

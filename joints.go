@@ -150,16 +150,23 @@ func (a *Agent) expected() []*corev1.Pod {
 	return pods
 }
 
-// podsHooks has adopted pods go on with the readiness that was told of them.
+// podsHooks has adopted pods go on with the readiness that was told of them, and
+// refused ones give up their images.
 func (a *Agent) podsHooks() syncloop.PodsHooks {
 	hooks := a.hooks.Pods
-	user := hooks.Adopted
+	adopted, refused := hooks.Adopted, hooks.Refused
 	hooks.Adopted = func(pod *corev1.Pod) {
 		if st, ok := a.statuses.Get(pod.UID); ok {
 			a.probes.Adopt(pod.UID, st)
 		}
-		if user != nil {
-			user(pod)
+		if adopted != nil {
+			adopted(pod)
+		}
+	}
+	hooks.Refused = func(pod *corev1.Pod, reason, message string) {
+		a.releaseImages(pod.UID)
+		if refused != nil {
+			refused(pod, reason, message)
 		}
 	}
 	return hooks
@@ -174,6 +181,7 @@ func (a *Agent) statusesKnown() ([]types.UID, error) { return a.statuses.Known()
 
 func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	a.statuses.Forget(uid)
+	a.releaseImages(uid)
 	return nil
 }
 

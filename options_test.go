@@ -3,7 +3,6 @@ package agent_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -27,7 +26,7 @@ import (
 func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 	for want, pair := range map[string][2]agent.Option{
 		"node: set twice":                 {agent.WithNode(agent.Node{MaxPods: 3}), agent.WithNode(agent.Node{IPs: []string{"10.0.0.1"}})},
-		"logger: set twice":               {agent.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))), agent.WithLogger(slog.New(slog.DiscardHandler))},
+		"logger: set twice":               {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
 		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
 		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
 		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},

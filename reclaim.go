@@ -2,12 +2,9 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cgroup"
@@ -15,15 +12,10 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/run"
-	"github.com/sublet-dev/agent/podsync"
-	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/volume"
 )
-
-// imagesFile keeps the ages of images, in the root folder.
-const imagesFile = "images.json"
 
 // reclaim is what keeps the node from filling up. A part that the runtime cannot
 // serve, or that nobody asked for, is nil.
@@ -42,7 +34,7 @@ type reclaim struct {
 func (a *Agent) reclaimParts() []run.Part {
 	var parts []run.Part
 	if a.images != nil {
-		parts = append(parts, run.Part{Name: "imagegc", Run: a.afterPods(a.images.Run)})
+		parts = append(parts, run.Part{Name: "imagegc", Run: a.afterPods})
 	}
 	if a.containers != nil {
 		parts = append(parts, run.Part{Name: "containergc", Run: a.containers.Run})
@@ -55,24 +47,6 @@ func (a *Agent) reclaimParts() []run.Part {
 		parts = append(parts, run.Part{Name: "eviction", Run: a.eviction.Run})
 	}
 	return parts
-}
-
-// afterPods has a part begin only when the pods were taken up, so that each has a
-// lease on its images.
-func (a *Agent) afterPods(part func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		look := time.NewTicker(time.Second)
-		defer look.Stop()
-		for a.loop.Healthy() != nil || !a.mux.Ready("") {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-look.C:
-			}
-		}
-		a.tookUp.Store(true)
-		return part(ctx)
-	}
 }
 
 // What a runtime may be able to do besides what it must.
@@ -129,28 +103,10 @@ func (a *Agent) makeLogRotation() (err error) {
 	return err
 }
 
-func (a *Agent) makeImageGC() (err error) {
-	if a.imagePolicy == nil {
-		return nil
-	}
-	rt, ok := a.runtime.(imagegc.Images)
-	if !ok {
-		return errors.New("image collection: the runtime cannot list, measure and remove images")
-	}
-	cfg := imagegc.Config{
-		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
-		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
-	}
-	if rt, ok := a.runtime.(sandboxImager); ok {
-		cfg.SandboxImage = rt.SandboxImage
-	}
-	a.images, err = imagegc.New(cfg)
-	return err
-}
-
 // finished has a pod that came to its end tidied up after.
 func (a *Agent) finished(uid types.UID) {
 	a.loop.Ended(uid)
+	a.releaseImages(uid)
 	if a.containers != nil {
 		a.containers.Poke()
 	}
@@ -188,33 +144,4 @@ func (a *Agent) standing(uid types.UID) containergc.Standing {
 		return containergc.Wanted
 	}
 	return containergc.Gone
-}
-
-// leasing has pods hold their images for as long as they may start containers.
-type leasing struct {
-	*podsync.Syncer
-	images *imagegc.Collector
-}
-
-func (l leasing) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
-	if err := l.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
-		return runtime.Outcome{}, fmt.Errorf("wait for an image that is being removed: %w", err)
-	}
-	return l.Syncer.Sync(ctx, pod, seen)
-}
-
-func (l leasing) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
-	err := l.Syncer.Terminate(ctx, pod, seen, e)
-	if err == nil {
-		l.images.Release(pod.UID)
-	}
-	return err
-}
-
-// turns is who does the workers' work.
-func (a *Agent) turns() podworkers.Syncer {
-	if a.images == nil {
-		return a.syncer
-	}
-	return leasing{a.syncer, a.images}
 }

@@ -27,7 +27,7 @@ func cachedSite(t *testing.T, dir string, s *site) *rig {
 	return start(t, podsource.Cached(ask(t, podsource.HTTPConfig{Transport: s}), dir))
 }
 
-var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"} //nolint:gochecknoglobals // read-only
+var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"}
 
 // SR-9: what a source said last outlives the process, with its ConfigMaps and
 // Secrets; when it speaks again it alone counts.

@@ -1,7 +1,8 @@
 // Package podsource says which pods should run on this node.
 //
 // A Source tells all that one origin of pods wants, each time anew: File reads
-// a folder of manifests, HTTP asks a server, Memory is filled by the program.
+// a folder of manifests, HTTP asks a server, Memory is filled by the program. Cached
+// keeps what another one said last over restarts.
 // A Mux unites any number of them and turns what they want into changes, one
 // kind at a time: pods that came, changed, went, are to be deleted, or whose
 // ConfigMaps and Secrets changed. It promises:
@@ -14,7 +15,8 @@
 //   - One pod a full name. The first one stays, a second is refused, told, and
 //     taken up when the first goes.
 //   - Sources do not wait for each other, and what a source has not said yet is
-//     never taken for its wish that nothing should run: see Mux.Ready, Mux.Holds.
+//     never taken for its wish that nothing should run: see Mux.Ready, Mux.Holds
+//     and, for who is waited for, Mux.Unsynced.
 //   - Every pod handed over has an identity and all defaults, is valid, belongs
 //     to nobody, and never changes.
 //

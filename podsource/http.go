@@ -44,6 +44,10 @@ type HTTPConfig struct {
 // something that can be read as a whole, the pods known from it stay, and the
 // fault is told. Only a list without items ends all pods. It does no I/O until
 // it is watched.
+//
+// It keeps nothing over the end of the process: an agent that starts while the
+// server is away leaves alone what runs, and starts nothing. Cached(source, dir) keeps
+// the last answer on disk and starts from it.
 func HTTP(cfg HTTPConfig) (Source, error) {
 	u, err := cfg.fill()
 	if err != nil {

@@ -133,8 +133,9 @@ func is(pod *corev1.Pod) func(Manifest) bool {
 	return func(m Manifest) bool { return m.Pod == pod }
 }
 
-// uidOf is the UID of the pod of a name.
+// uidOf is the UID of the pod of a name. The ending is that of former versions,
+// whose pods are so found running.
 func uidOf(key [2]string) types.UID {
-	sum := sha256.Sum256([]byte(key[0] + "/" + key[1]))
+	sum := sha256.Sum256([]byte(key[0] + "/" + key[1] + "/0"))
 	return types.UID(hex.EncodeToString(sum[:16]))
 }

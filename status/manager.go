@@ -271,6 +271,15 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
+// IsRestored reports whether the pod's status is the one that a former process
+// told: nothing was reported of it since.
+func (m *Manager) IsRestored(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.entries[uid]
+	return ok && e.restored
+}
+
 // Known returns the pods that a status is kept of, those of a former process
 // too, in no order: Forget those that no source names.
 func (m *Manager) Known() []types.UID {

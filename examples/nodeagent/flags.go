@@ -50,7 +50,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 		host = "localhost"
 	}
 	fs.StringVar(&f.manifests, "manifests", "", "folder (or file) of pod manifests")
-	fs.StringVar(&f.manifestURL, "manifest-url", "", "URL of pod manifests")
+	fs.StringVar(&f.manifestURL, "manifest-url", "", "URL of pod manifests; the last answer is kept below -root-dir, Secrets included, and used until the server answers")
 	fs.StringVar(&f.runtimeEndpoint, "runtime-endpoint", "", "CRI socket, unix:///path; without it pods run simulated")
 	fs.StringVar(&f.imageEndpoint, "image-endpoint", "", "CRI image socket, if another")
 	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "the agent's own folder")

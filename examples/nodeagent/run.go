@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -95,7 +96,8 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		if err != nil {
 			return nil, fmt.Errorf("-manifest-url: %w", err)
 		}
-		opts = append(opts, agent.WithSource("http", src))
+		// What the server said last is at hand when the node starts without it.
+		opts = append(opts, agent.WithSource("http", podsource.Cached(src, filepath.Join(f.rootDir, "sources", "http"))))
 	}
 	if f.runtimeEndpoint != "" {
 		images := []string{}

@@ -76,6 +76,13 @@ func (c *Checker) Name() string {
 	return c.name
 }
 
+// PodsKnown reports whether it is known what runs in the runtime.
+func (c *Checker) PodsKnown() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known(time.Now()) == nil
+}
+
 // Ready returns nil if the runtime is ready and what runs in it is known. It asks
 // the runtime when two minutes have passed, when something failed since, and while
 // the network is not ready.

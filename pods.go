@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// ReasonNotSynced is the reason of the conditions Ready and ContainersReady of a
+// pod that no source has named yet.
+const ReasonNotSynced = "SourceNotSynced"
+
+// Pods returns the pods that this node runs or ran and still wants, each with its
+// newest status. They are read-only.
+//
+// A pod that a former process told of, and that no source has named yet, is told as
+// it is observed in the runtime now, and its readiness as unknown: nobody starts it
+// again and nobody probes it until its source speaks. Status sinks hear nothing of it
+// before.
+func (a *Agent) Pods() []*corev1.Pod {
+	pods := a.statuses.Pods()
+	for i, pod := range pods {
+		if a.statuses.IsRestored(pod.UID) && !terminal(pod.Status.Phase) {
+			pods[i] = a.unadopted(pod)
+		}
+	}
+	return pods
+}
+
+// unadopted returns a restored pod as it is observed now.
+func (a *Agent) unadopted(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	why := "no source has named the pod yet"
+	for _, u := range a.mux.Unsynced() {
+		if u.Source == pod.Annotations[podspec.AnnotationSource] {
+			why = u.Error()
+		}
+	}
+	if a.ready.PodsKnown() {
+		seen, _ := a.cache.Get(pod.UID)
+		out.Status = status.Generate(pod, runtime.Report{Seen: seen}, pod.Status, a.env(), time.Now())
+	} else {
+		out.Status = *pod.Status.DeepCopy()
+		unobserved(&out.Status, why)
+	}
+	unproven(&out.Status, why)
+	return &out
+}
+
+func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+
+// unobserved takes back what st says of containers that ran.
+func unobserved(st *corev1.PodStatus, why string) {
+	st.Phase = corev1.PodUnknown
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				list[i].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonNotSynced, Message: why}}
+			}
+		}
+	}
+}
+
+// unproven takes back what st says of readiness.
+func unproven(st *corev1.PodStatus, why string) {
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
+			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, ReasonNotSynced, why
+		}
+	}
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Terminated == nil { // an init container that has succeeded is ready for good
+				list[i].Ready = false
+			}
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// imagesFile keeps the ages of images, in the root folder.
+const imagesFile = "images.json"
+
+func (a *Agent) makeImageGC() (err error) {
+	if a.imagePolicy == nil {
+		return nil
+	}
+	rt, ok := a.runtime.(imagegc.Images)
+	if !ok {
+		return errors.New("image collection: the runtime cannot list, measure and remove images")
+	}
+	cfg := imagegc.Config{
+		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
+		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
+	}
+	if rt, ok := a.runtime.(sandboxImager); ok {
+		cfg.SandboxImage = rt.SandboxImage
+	}
+	a.images, err = imagegc.New(cfg)
+	return err
+}
+
+// leaseImages has the pods of a former process hold their images until they have
+// ended, or it is known that no source wants them any more. So nothing that they
+// used is removed before sources have spoken, be it by the periodic collection or
+// for eviction.
+func (a *Agent) leaseImages(ctx context.Context, former []*corev1.Pod) error {
+	if a.images == nil {
+		return nil
+	}
+	for _, pod := range former {
+		if err := a.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
+			return fmt.Errorf("lease the images of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) releaseImages(uid types.UID) {
+	if a.images != nil {
+		a.images.Release(uid)
+	}
+}
+
+// sourcesTimeout is how long the periodic image collection waits for sources that
+// are not synced. New pods may need images that no pod has used before; the disk of a
+// node whose server stays away must not fill up for it.
+const sourcesTimeout = 2 * time.Minute
+
+// afterPods runs the periodic image collection once the pods in the runtime are
+// known and sources have spoken, or were waited for long enough.
+func (a *Agent) afterPods(ctx context.Context) error {
+	began := time.Now()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for a.loop.Healthy() != nil || len(a.mux.Unsynced()) > 0 && time.Since(began) < sourcesTimeout {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		}
+	}
+	if u := a.mux.Unsynced(); len(u) > 0 {
+		a.logger.Warn("image collection goes on without all sources; images that pods of the last run used are kept", slog.Any("error", u[0]))
+	}
+	a.tookUp.Store(true)
+	return a.images.Run(ctx)
+}
+
+// leasing has pods hold their images for as long as they may start containers.
+type leasing struct {
+	*podsync.Syncer
+	images *imagegc.Collector
+}
+
+func (l leasing) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+	if err := l.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
+		return runtime.Outcome{}, fmt.Errorf("wait for an image that is being removed: %w", err)
+	}
+	return l.Syncer.Sync(ctx, pod, seen)
+}
+
+func (l leasing) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+	err := l.Syncer.Terminate(ctx, pod, seen, e)
+	if err == nil {
+		l.images.Release(pod.UID)
+	}
+	return err
+}
+
+// turns is who does the workers' work.
+func (a *Agent) turns() podworkers.Syncer {
+	if a.images == nil {
+		return a.syncer
+	}
+	return leasing{a.syncer, a.images}
+}

@@ -1,0 +1,246 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// sourceFunc is a source that is a function.
+type sourceFunc func(ctx context.Context, hand func(podsource.Set)) error
+
+func (f sourceFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
+
+var errRefused = errors.New("connection refused")
+
+// offline is a remote source whose server does not answer until it is told to.
+func offline(back <-chan struct{}, then podsource.Source) podsource.Source {
+	return sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+		hand(podsource.Set{Incomplete: true, Faults: []podsource.Fault{{
+			Where: "http://manifests.example", Err: fmt.Errorf("%w: %w", podsource.ErrUnavailable, errRefused),
+		}}})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-back:
+			return then.Watch(ctx, hand)
+		}
+	})
+}
+
+// sourcesNode is a runtime that outlives agents, and the folder that they share.
+type sourcesNode struct {
+	t      *testing.T
+	root   string
+	direct criv1.RuntimeServiceClient
+	client *cri.Client
+}
+
+// onSourcesNode runs a test in a bubble on a node of its own.
+func onSourcesNode(t *testing.T, test func(t *testing.T, n *sourcesNode)) {
+	t.Helper()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := &sourcesNode{t: t, root: root}
+		defer n.boot()()
+		test(t, n)
+	})
+}
+
+// boot gives the node a runtime in which nothing is.
+func (n *sourcesNode) boot() (shutDown func()) {
+	inside, err := embedded.New(embedded.Config{})
+	require.NoError(n.t, err)
+	cc, err := inside.Dial()
+	require.NoError(n.t, err)
+	n.client, err = cri.New(cc, cri.Config{})
+	require.NoError(n.t, err)
+	n.direct = criv1.NewRuntimeServiceClient(cc)
+	return func() {
+		assert.NoError(n.t, cc.Close())
+		assert.NoError(n.t, inside.Close())
+	}
+}
+
+// start starts an agent with a source named http. What it returns ends it.
+func (n *sourcesNode) start(src podsource.Source, opts ...agent.Option) (*agent.Agent, func()) {
+	n.t.Helper()
+	a, err := agent.New(append([]agent.Option{
+		agent.WithNodeName("node"), agent.WithRootDir(n.root), agent.WithRuntime(n.client),
+		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("http", src),
+	}, opts...)...)
+	require.NoError(n.t, err)
+	ctx, cancel := context.WithCancel(n.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return a, func() {
+		cancel()
+		assert.NoError(n.t, <-done)
+	}
+}
+
+// running counts the containers that run.
+func (n *sourcesNode) running() int {
+	n.t.Helper()
+	list, err := n.direct.ListContainers(n.t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		State: &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING},
+	}})
+	require.NoError(n.t, err)
+	return len(list.GetContainers())
+}
+
+func (n *sourcesNode) stopContainers() {
+	n.t.Helper()
+	list, err := n.direct.ListContainers(n.t.Context(), &criv1.ListContainersRequest{})
+	require.NoError(n.t, err)
+	for _, c := range list.GetContainers() {
+		_, err := n.direct.StopContainer(n.t.Context(), &criv1.StopContainerRequest{ContainerId: c.GetId()})
+		require.NoError(n.t, err)
+	}
+}
+
+// SR-10: what is not known is not told as good. Of pods that no source has named
+// yet the readiness is unknown and the rest is as observed, and the agent is not
+// healthy and says what it waits for.
+func TestPods_TellsWhatIsObservedWhileASourceIsSilent(t *testing.T) {
+	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+		memory := podsource.NewMemory(simplePod("web"))
+		a, stop := n.start(memory)
+		time.Sleep(time.Minute)
+		require.NoError(t, a.Healthy())
+		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
+		stop()
+
+		var heard told
+		back := make(chan struct{})
+		a, stop = n.start(offline(back, memory), agent.WithStatusSink(&heard))
+		defer stop()
+		time.Sleep(time.Minute)
+		st := a.Pods()[0].Status
+		assert.Equal(t, corev1.PodRunning, st.Phase, "it is seen to run")
+		assert.False(t, st.ContainerStatuses[0].Ready)
+		ready := condition(st.Conditions, corev1.PodReady)
+		assert.Equal(t, corev1.ConditionUnknown, ready.Status)
+		assert.Equal(t, agent.ReasonNotSynced, ready.Reason)
+		assert.Contains(t, ready.Message, "waiting for source http")
+		var waits podsource.Unsynced
+		require.ErrorAs(t, a.Healthy(), &waits)
+		assert.Equal(t, "http", waits.Source)
+		require.ErrorIs(t, a.Healthy(), errRefused)
+
+		n.stopContainers()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		st = a.Pods()[0].Status
+		require.NotNil(t, st.ContainerStatuses[0].State.Terminated, "it is seen to have ended")
+		assert.False(t, st.ContainerStatuses[0].Ready)
+		assert.Zero(t, len(heard.by), "sinks hold what they were told until the source speaks")
+
+		close(back)
+		time.Sleep(time.Minute)
+		require.NoError(t, a.Healthy())
+		assert.Equal(t, 1, n.running())
+		assert.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
+	})
+}
+
+// KU-2: a node that boots while its server is away starts the pods it had, keeps
+// them running, and ends what was dropped when the server is back.
+func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
+	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+		dir := filepath.Join(n.root, "sources", "http")
+		memory := podsource.NewMemory(simplePod("web"), simplePod("dropped"))
+		_, stop := n.start(podsource.Cached(memory, dir))
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, n.running())
+		stop()
+
+		shutDown := n.boot() // a power cut
+		defer shutDown()
+		back := make(chan struct{})
+		a, stop := n.start(podsource.Cached(offline(back, memory), dir))
+		defer stop()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 2, n.running())
+		require.NoError(t, a.Healthy(), "it is known what should run")
+		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
+		require.NotEmpty(t, a.Faults(), "that the server is away is told")
+
+		n.stopContainers()
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, n.running(), "what dies is started again")
+
+		memory.Delete("default", "dropped")
+		close(back)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, 1, n.running())
+		require.Empty(t, a.Faults())
+	})
+}
+
+// IG-6: image collection goes on while a source is silent, and that it is silent
+// is told.
+func TestImageGC_GoesOnWhileASourceIsSilent(t *testing.T) {
+	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+		var runs []time.Duration
+		began := time.Now()
+		hooks := agent.Hooks{Images: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
+		silent := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
+		a, stop := n.start(silent, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{}), agent.WithHooks(hooks))
+		time.Sleep(time.Hour)
+		faults := a.Faults()
+		stop()
+		require.GreaterOrEqual(t, len(runs), 10)
+		require.Greater(t, runs[0], time.Minute, "the source is waited for a while")
+		require.Len(t, faults, 1)
+		require.ErrorIs(t, faults[0], podsource.ErrUnavailable)
+	})
+}
+
+// IG-6: before sources have spoken nothing is removed that pods of the last run
+// used, be the disk as full as it may; afterwards what nobody wants goes.
+func TestImageGC_KeepsImagesOfTheLastRunUntilSourcesSpeak(t *testing.T) {
+	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+		collect := agent.WithImageGC(imagegc.Policy{MinAge: 1})
+		_, stop := n.start(podsource.NewMemory(simplePod("web")), collect)
+		time.Sleep(time.Minute)
+		stop()
+		list, err := n.direct.ListPodSandbox(t.Context(), &criv1.ListPodSandboxRequest{})
+		require.NoError(t, err)
+		for _, s := range list.GetItems() { // only the image is left
+			_, err := n.direct.RemovePodSandbox(t.Context(), &criv1.RemovePodSandboxRequest{PodSandboxId: s.GetId()})
+			require.NoError(t, err)
+		}
+
+		back := make(chan struct{})
+		a, stop := n.start(offline(back, podsource.NewMemory()), collect)
+		defer stop()
+		time.Sleep(time.Hour)
+		choices, err := a.ExplainImages(t.Context(), true)
+		require.NoError(t, err)
+		require.Len(t, choices, 1)
+		assert.Equal(t, imagegc.Leased, choices[0].Reason)
+
+		close(back)
+		time.Sleep(5 * time.Minute)
+		choices, err = a.ExplainImages(t.Context(), true)
+		require.NoError(t, err)
+		require.Len(t, choices, 1)
+		assert.Equal(t, imagegc.Unused, choices[0].Reason)
+	})
+}
