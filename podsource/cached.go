@@ -44,6 +44,9 @@ type cached struct {
 	heard *Set       // the newest Set of src in this process that was not Incomplete
 }
 
+// Unwrap returns the source that is cached, which says whether its pods are static.
+func (c *cached) Unwrap() Source { return c.src }
+
 // Watch fulfils Source.
 func (c *cached) Watch(ctx context.Context, hand func(Set)) error {
 	w := &cachedWatch{cached: c, hand: hand, dirty: make(chan struct{}, 1)}

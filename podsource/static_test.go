@@ -24,11 +24,14 @@ func TestMux_StaticIsWhatTheSourceSays(t *testing.T) {
 		static   bool
 		annotate string // what the annotation says; empty: it is not needed
 	}{
-		"a source that does not say":                {func(s podsource.Source) podsource.Source { return s }, "memory", true, ""},
-		"a source that does not say, named api":     {func(s podsource.Source) podsource.Source { return s }, "api", true, "true"},
-		"a source whose pods are not, named api":    {podsource.NotStatic, "api", false, ""},
-		"a source whose pods are not":               {podsource.NotStatic, "memory", false, "false"},
-		"a decorated source whose pods are not":     {func(s podsource.Source) podsource.Source { return decorated{podsource.NotStatic(s)} }, "memory", false, "false"},
+		"a source that does not say":             {func(s podsource.Source) podsource.Source { return s }, "memory", true, ""},
+		"a source that does not say, named api":  {func(s podsource.Source) podsource.Source { return s }, "api", true, "true"},
+		"a source whose pods are not, named api": {podsource.NotStatic, "api", false, ""},
+		"a source whose pods are not":            {podsource.NotStatic, "memory", false, "false"},
+		"a decorated source whose pods are not":  {func(s podsource.Source) podsource.Source { return decorated{podsource.NotStatic(s)} }, "memory", false, "false"},
+		"a cached source whose pods are not": {func(s podsource.Source) podsource.Source {
+			return podsource.Cached(podsource.NotStatic(s), t.TempDir())
+		}, "memory", false, "false"},
 		"a decorated source that does not say":      {func(s podsource.Source) podsource.Source { return decorated{s} }, "memory", true, ""},
 		"a decorator that says more than the other": {func(s podsource.Source) podsource.Source { return podsource.NotStatic(decorated{s}) }, "memory", false, "false"},
 	} {
