@@ -57,9 +57,9 @@ func chain(into, hooks reflect.Value) {
 		into.Set(hooks)
 	default:
 		first := reflect.ValueOf(into.Interface()) // into itself is about to change
-		into.Set(reflect.MakeFunc(into.Type(), func(args []reflect.Value) []reflect.Value {
-			first.Call(args)
-			return hooks.Call(args)
+		into.Set(reflect.MakeFunc(into.Type(), func(args []reflect.Value) (results []reflect.Value) {
+			defer func() { results = hooks.Call(args) }() // also if the first one panics
+			return first.Call(args)
 		}))
 	}
 }

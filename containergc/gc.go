@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -98,6 +99,7 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
 	return &Collector{cfg: cfg, turn: make(chan struct{}, 1), poke: make(chan struct{}, 1)}, nil
 }
 
@@ -128,8 +130,9 @@ func (c *Collector) Run(ctx context.Context) error {
 		case <-next.C:
 		}
 		for again := true; again; {
-			var err error
-			if _, again, err = c.collect(ctx, paced); err != nil && ctx.Err() == nil {
+			again = false // unless the collection says so
+			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, again, err = c.collect(ctx, paced); return err })
+			if err != nil && ctx.Err() == nil {
 				c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -156,7 +157,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 
 // list brings the set of logs up to date with the containers that run.
 func (r *Rotator) list(ctx context.Context) {
-	pods, err := r.cfg.Runtime.Pods(ctx)
+	var pods []runtime.Pod
+	err := safe.Call(r.cfg.Logger, "list pods", func() (err error) { pods, err = r.cfg.Runtime.Pods(ctx); return err })
 	if err != nil {
 		if ctx.Err() == nil {
 			r.cfg.Logger.Warn("list pods for log rotation", slog.Any("error", err))
@@ -298,7 +300,7 @@ func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 	r.mu.Unlock()
 	l.begin(max(wait, quickest))
 	r.wg.Go(func() {
-		err := work()
+		err := safe.Call(r.cfg.Logger, "rotate log", work)
 		<-slots
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -319,7 +321,7 @@ func (r *Rotator) rotateLater(ctx context.Context, root logRoot, l *logState, sl
 			r.cfg.Logger.Warn("rotate a log", slog.String("log", l.path), slog.Any("error", err))
 		}
 		if r.cfg.Rotated != nil {
-			r.cfg.Rotated(l.id, bytes, time.Since(began), err)
+			safe.Do(r.cfg.Logger, "hook Rotated", func() { r.cfg.Rotated(l.id, bytes, time.Since(began), err) })
 		}
 		r.tidyLater(l.path)
 		return err

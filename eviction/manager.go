@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -135,6 +136,8 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	m := &Manager{
 		cfg: cfg, state: newState(thresholds, cfg.Transition),
 		calls: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
@@ -177,7 +180,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-m.calls:
 		}
-		next := m.turn(ctx)
+		next := m.cfg.Poll
+		safe.Do(m.cfg.Logger, "look at the node's pressure", func() { next = m.turn(ctx) })
 		// A figure that swings around a threshold calls all the time.
 		breath.Reset(breather)
 		select {
@@ -202,7 +206,7 @@ func (m *Manager) watch(ctx context.Context, n Notice) {
 			return
 		case <-pause.C:
 		}
-		err := n.Watch(ctx, m.Look)
+		err := safe.Call(m.cfg.Logger, "watch memory pressure", func() error { return n.Watch(ctx, m.Look) })
 		if ctx.Err() != nil {
 			return
 		}

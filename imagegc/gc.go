@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -125,6 +126,8 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -149,7 +152,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.Period)
 	defer tick.Stop()
 	for {
-		if _, err := c.Collect(ctx); err != nil && ctx.Err() == nil {
+		if err := safe.Call(c.cfg.Logger, "collect images", func() error { _, err := c.Collect(ctx); return err }); err != nil && ctx.Err() == nil {
 			c.cfg.Logger.Warn("image collection failed", slog.Any("error", err))
 		}
 		select {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/monotonic"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -189,7 +190,11 @@ func (g *Generator) hold(r *record) {
 }
 
 func (g *Generator) unlessBusy(uid types.UID) {
-	if g.cfg.Busy == nil || !g.cfg.Busy(uid) {
+	busy := false
+	if g.cfg.Busy != nil {
+		safe.Do(g.cfg.Logger, "ask whether the pod is busy", func() { busy = g.cfg.Busy(uid) })
+	}
+	if !busy {
 		g.Release(uid)
 	}
 }

@@ -37,6 +37,12 @@ func TestDiff(t *testing.T) {
 	}{
 		{"nothing", runtime.Pod{}, runtime.Pod{}, nil},
 		{
+			"another address beside a transition, which is reason enough to look",
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.1"), Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
+			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.2"), Containers: []runtime.Container{died}},
+			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
+		},
+		{
 			"first seen running",
 			runtime.Pod{},
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady), Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
@@ -241,5 +247,26 @@ func TestPrint(t *testing.T) {
 		c := a
 		c.Name = "not told in listings"
 		assert.Equal(t, g.print(&a), g.print(&c))
+	}
+}
+
+// PL-2: each amount that can be changed in place makes an event.
+func TestDiff_Resources(t *testing.T) {
+	one, two := resource.MustParse("1Gi"), resource.MustParse("2Gi")
+	view := func(r *runtime.Resources) runtime.Pod {
+		return runtime.Pod{UID: "u", Containers: []runtime.Container{{ID: "1", Name: "a", State: runtime.Running, Resources: r}}}
+	}
+	for name, set := range map[string]func(*runtime.Resources, *resource.Quantity){
+		"CPU request":    func(r *runtime.Resources, q *resource.Quantity) { r.CPURequest = q },
+		"CPU limit":      func(r *runtime.Resources, q *resource.Quantity) { r.CPULimit = q },
+		"memory request": func(r *runtime.Resources, q *resource.Quantity) { r.MemoryRequest = q },
+		"memory limit":   func(r *runtime.Resources, q *resource.Quantity) { r.MemoryLimit = q },
+	} {
+		var none, small, large runtime.Resources
+		set(&small, &one)
+		set(&large, &two)
+		assert.Len(t, diff(view(&small), view(&large)), 1, name)
+		assert.Len(t, diff(view(&none), view(&small)), 1, name)
+		assert.Empty(t, diff(view(&small), view(&small)), name)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -175,7 +176,8 @@ func (g *Generator) inspect(l *look) {
 	uid := l.r.uid
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
 	stuck := time.AfterFunc(g.cfg.Stuck, func() { g.getStuck(l) })
-	pod, err := g.cfg.Runtime.Pod(ctx, uid)
+	var pod runtime.Pod
+	err := safe.Call(g.cfg.Logger, "inspect pod", func() (err error) { pod, err = g.cfg.Runtime.Pod(ctx, uid); return err })
 	stuck.Stop()
 	cancel()
 	took := time.Since(l.began)
@@ -187,12 +189,12 @@ func (g *Generator) inspect(l *look) {
 			pod.Namespace, pod.Name = l.r.view.Namespace, l.r.view.Name
 		}
 		l.pod = pod
-		g.cfg.Store.Set(uid, pod, nil, l.began)
+		g.store(uid, pod, nil, l.began)
 	case g.ctx.Err() != nil:
 		l.err = ErrStopped
 	default:
 		l.err = fmt.Errorf("inspect pod %s: %w", uid, err)
-		g.cfg.Store.Set(uid, runtime.Pod{}, l.err, l.began)
+		g.store(uid, runtime.Pod{}, l.err, l.began)
 		g.cfg.Logger.Warn("pod cannot be inspected", slog.String("uid", string(uid)), slog.Any("err", err))
 	}
 	g.finish(l)
@@ -200,6 +202,10 @@ func (g *Generator) inspect(l *look) {
 	if h := g.cfg.Hooks.Inspected; h != nil {
 		h(uid, l.began.Sub(l.asked), took, err)
 	}
+}
+
+func (g *Generator) store(uid types.UID, pod runtime.Pod, err error, at time.Time) {
+	safe.Do(g.cfg.Logger, "store pod", func() { g.cfg.Store.Set(uid, pod, err, at) })
 }
 
 // finish takes the result of l into account and goes on to what waits for it.

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -58,7 +59,8 @@ func (g *Generator) listOnce(ctx context.Context, prints []uint64) []uint64 {
 	began := time.Now()
 	g.health.listing(g, began)
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
-	pods, err := g.cfg.Runtime.Pods(ctx)
+	var pods []runtime.Pod
+	err := safe.Call(g.cfg.Logger, "list pods", func() (err error) { pods, err = g.cfg.Runtime.Pods(ctx); return err })
 	cancel()
 	if g.ctx.Err() != nil {
 		return prints
@@ -91,6 +93,7 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 	g.round++
 	g.health.answered(began)
 	var changed []types.UID
+	var gone []*record
 	mark := func(r *record, says uint64) {
 		if r.stray.known(says, now) {
 			return
@@ -125,18 +128,40 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 		case !empty(&r.view):
 			mark(r, unlisted)
 		case r.idle() && r.seen.Before(began):
-			delete(g.pods, r.uid)
-			g.cfg.Store.Delete(r.uid)
+			r.cur = &look{r: r} // none is to begin whose result would be deleted as well
+			gone = append(gone, r)
 		case r.seen.IsZero():
 			g.absent(r, began)
 		}
 	}
 	missed = g.stream.trust(missed, &g.cfg)
 	g.mu.Unlock()
+	g.delete(gone)
 	if h := g.cfg.Hooks.Missed; h != nil && missed > 0 {
 		h(missed)
 	}
 	return changed
+}
+
+// delete forgets pods that are gone from the runtime. One that was asked for
+// meanwhile is kept, and inspected now.
+func (g *Generator) delete(gone []*record) {
+	for _, r := range gone {
+		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Store.Delete(r.uid) })
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range gone {
+		r.cur = nil
+		if r.idle() {
+			delete(g.pods, r.uid)
+		} else if r.next != nil {
+			g.enqueue(r.next)
+		}
+	}
+	if len(gone) > 0 {
+		g.dispatch()
+	}
 }
 
 // absent answers those who wait for a pod that the first listing does not have:

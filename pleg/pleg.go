@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -35,8 +36,8 @@ type Dater interface {
 	WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error
 }
 
-// Store is where a Generator puts what it saw. Its methods must be quick and must
-// not call the Generator.
+// Store is where a Generator puts what it saw. Its methods must be quick. Calls for
+// one pod never overlap.
 type Store interface {
 	// Set stores the result of an inspection that began at a time.
 	Set(uid types.UID, p runtime.Pod, err error, at time.Time)
@@ -126,6 +127,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
 }
 
@@ -136,8 +138,7 @@ type Generator struct {
 	notify chan struct{} // one slot: the backlog is not empty
 	again  chan struct{} // one slot: list at once
 
-	// mu guards what follows. It is held over memory only; of foreign code only
-	// Store.Delete is called under it.
+	// mu guards what follows. It is held over memory only.
 	mu      sync.Mutex
 	ctx     context.Context // of Run; inspections outlive the calls that ask for them
 	open    bool            // inspections may begin: a first listing was tried

@@ -296,3 +296,38 @@ func TestCovers(t *testing.T) {
 		assert.Equal(t, tt.want, r.covers(tt.at, now, time.Second), tt.name)
 	}
 }
+
+// PL-5: a pod that is absent, and was inspected while a listing that lacks it was
+// under way, is known to be so: it is not inspected again.
+func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
+	w := newWorld()
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(10 * time.Second)
+		w.with(func() { w.listTakes = time.Second })
+		b.Relist()
+		b.after(500 * time.Millisecond)
+		asked := time.Now()
+		b.after(100 * time.Millisecond)
+		_, err := b.NewerThan(b.t.Context(), "u", time.Now())
+		require.NoError(t, err)
+		b.after(time.Second)
+		_, err = b.NewerThan(b.t.Context(), "u", asked)
+		require.NoError(t, err)
+		assert.Equal(t, 1, w.looked("u"))
+	})
+}
+
+// PL-1: a pod of which the stream told during the first listing is inspected,
+// though that listing does not have it.
+func TestHintDuringTheFirstListing(t *testing.T) {
+	w := newWorld()
+	w.listTakes = 500 * time.Millisecond
+	inBubble(t, w, Config{}, func(b *bench) {
+		b.after(100 * time.Millisecond)
+		w.set(pod("u", runtime.Running), true) // the listing was made before
+		w.with(func() { w.listed = func([]runtime.Pod) []runtime.Pod { return nil } })
+		p, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+		require.NoError(t, err)
+		assert.Len(t, p.Containers, 1)
+	})
+}

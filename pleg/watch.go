@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -76,12 +77,12 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	g.mu.Unlock()
 	// Nothing tells that a stream is open but that it does not end.
 	settle := time.AfterFunc(g.cfg.Settle, func() { g.opened(call) })
-	var err error
-	if d, ok := g.cfg.Runtime.(Dater); ok {
-		err = d.WatchAt(ctx, g.hint)
-	} else {
-		err = g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.hint(uid, time.Time{}) })
-	}
+	err := safe.Call(g.cfg.Logger, "watch events", func() error {
+		if d, ok := g.cfg.Runtime.(Dater); ok {
+			return d.WatchAt(ctx, g.hint)
+		}
+		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.hint(uid, time.Time{}) })
+	})
 	settle.Stop()
 	g.mu.Lock()
 	was := g.stream.open

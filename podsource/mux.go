@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // How long a source that broke waits until it is watched again.
@@ -72,6 +74,8 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }
 
@@ -137,9 +141,11 @@ func (m *Mux) watch(ctx context.Context, i int) {
 	named := m.cfg.Sources[i]
 	wait := firstRetry
 	for {
-		err := named.Source.Watch(ctx, func(s Set) {
-			wait = firstRetry
-			m.take(ctx, i, s)
+		err := safe.Call(m.cfg.Logger, "watch source "+named.Name, func() error {
+			return named.Source.Watch(ctx, func(s Set) {
+				wait = firstRetry
+				m.take(ctx, i, s)
+			})
 		})
 		if ctx.Err() != nil {
 			return

@@ -243,7 +243,8 @@ type sourceFunc func(context.Context, func(podsource.Set)) error
 
 func (f sourceFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
 
-// A source that breaks is told, watched again, and loses no pod.
+// A source that breaks is told, watched again, and loses no pod. AG-9: one that
+// panics is one that breaks.
 func TestABrokenSourceIsWatchedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		tries := 0
@@ -255,6 +256,8 @@ func TestABrokenSourceIsWatchedAgain(t *testing.T) {
 				return errors.New("cut off")
 			case 2:
 				return nil
+			case 3:
+				panic("no such luck")
 			}
 			hand(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "2")}}})
 			<-ctx.Done()
@@ -265,6 +268,9 @@ func TestABrokenSourceIsWatchedAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		assert.Contains(t, r.faults(), "a: source is unavailable: watch the source: ended")
 		time.Sleep(2 * time.Second)
+		assert.Contains(t, r.faults(), "no such luck")
+		assert.Empty(t, r.told())
+		time.Sleep(4 * time.Second)
 		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
 		assert.Empty(t, r.faults())
 	})

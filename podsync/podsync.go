@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -149,6 +150,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }
 
@@ -167,6 +169,7 @@ type podState struct {
 	telling  map[string]string          // faults of this turn
 	restarts map[string]uint32          // attempts of containers as last told
 	final    *runtime.Pod               // last view, taken after the containers ended
+	asked    map[int]chan struct{}      // slow checks that did not answer in time; closed when they have
 	lookedAt time.Time                  // when its folders were there
 	start    time.Time                  // of the pod by its status, which active is
 	active   time.Time                  // by the monotonic clock

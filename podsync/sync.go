@@ -78,7 +78,7 @@ func restarts(told corev1.PodStatus) map[string]uint32 {
 
 // admitted is the rest of a sync, behind the slow checks.
 func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.Outcome, error) {
-	blocked := s.blocked(ctx, pod, seen)
+	blocked := s.blocked(ctx, pod, seen, st)
 	if ctx.Err() != nil {
 		return runtime.Outcome{}, context.Cause(ctx)
 	}
@@ -176,14 +176,14 @@ func sameFailures(a, b map[string]runtime.Failure) bool {
 
 // blocked asks the slow checks. Silence holds back a pod that does not run yet
 // and leaves one that runs alone.
-func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) *runtime.Failure {
+func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState) *runtime.Failure {
 	if len(s.cfg.Admit) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AdmitTimeout)
 	defer cancel()
-	for _, a := range s.cfg.Admit {
-		v, err := ask(ctx, a, pod)
+	for i := range s.cfg.Admit {
+		v, err := s.ask(ctx, i, pod, st)
 		switch {
 		case err != nil && seen.Running():
 			continue
@@ -194,26 +194,6 @@ func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod)
 		}
 	}
 	return nil
-}
-
-// ask bounds an admitter that does not heed its context. Its goroutine lives on
-// until the admitter returns; its answer goes to nobody.
-func ask(ctx context.Context, a Admitter, pod *corev1.Pod) (podspec.Verdict, error) {
-	type answer struct {
-		v   podspec.Verdict
-		err error
-	}
-	told := make(chan answer, 1)
-	go func() {
-		v, err := a.Admit(ctx, pod)
-		told <- answer{v, err}
-	}()
-	select {
-	case got := <-told:
-		return got.v, got.err
-	case <-ctx.Done():
-		return podspec.Verdict{}, context.Cause(ctx)
-	}
 }
 
 // prepare puts in place what the pod's containers stand on. The reason names

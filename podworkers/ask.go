@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -72,43 +73,71 @@ func (w *Workers) do(uid types.UID, k *Kill, change func() []effect) {
 	if k != nil && k.Done != nil {
 		w.waiting[uid] = append(w.waiting[uid], *k)
 	}
-	told := w.apply(change())
-	told = append(told, w.settle(uid)...)
+	w.apply(change())
+	w.settle(uid)
 	w.mu.Unlock()
-	w.tell(told)
+	w.deliver()
 }
 
 func (w *Workers) refuse(k *Kill, err error) {
 	if k != nil && k.Done != nil {
-		k.Done(err)
+		safe.Do(w.cfg.Logger, "tell of a kill", func() { k.Done(err) })
 	}
 }
 
-// notice is what is to be told once the lock is let go.
+// notice is what is to be told once the lock is let go: one of these.
 type notice struct {
+	uid      types.UID
+	moved    *effect
+	due      *time.Time
 	kill     *Kill
-	err      error
-	finished types.UID
+	err      error // for kill
+	finished bool
 }
 
-func (w *Workers) tell(notices []notice) {
-	for _, n := range notices {
-		if n.kill != nil {
-			n.kill.Done(n.err)
+// deliver tells what is to be told, in the order in which it came about, and calls
+// nobody under the lock. What comes about meanwhile, by the hand of whoever is told
+// as well, is told by whoever is at it.
+func (w *Workers) deliver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.delivering {
+		return
+	}
+	w.delivering = true
+	for len(w.notices) > 0 {
+		notices := w.notices
+		w.notices = nil
+		w.mu.Unlock()
+		for i := range notices {
+			n := &notices[i]
+			safe.Do(w.cfg.Logger, "tell of pod "+string(n.uid), func() { w.tell(n) })
 		}
-		if n.finished != "" && w.cfg.Finished != nil {
-			w.cfg.Finished(n.finished)
-		}
+		w.mu.Lock()
+	}
+	w.delivering = false
+}
+
+func (w *Workers) tell(n *notice) {
+	switch {
+	case n.moved != nil:
+		w.cfg.Hooks.Moved(n.uid, n.moved.from, n.moved.to, n.moved.why)
+	case n.due != nil:
+		w.cfg.Due(n.uid, *n.due)
+	case n.kill != nil:
+		n.kill.Done(n.err)
+	case n.finished:
+		w.cfg.Finished(n.uid)
 	}
 }
 
 // apply carries effects out but for what has to wait until mu, which the caller
-// holds, is let go.
-func (w *Workers) apply(effects []effect) (told []notice) {
+// holds, is let go: see deliver.
+func (w *Workers) apply(effects []effect) {
 	for i := range effects {
 		e := &effects[i]
-		if h := w.cfg.Hooks.Moved; e.moved && h != nil {
-			h(e.uid, e.from, e.to, e.why)
+		if e.moved && w.cfg.Hooks.Moved != nil {
+			w.notices = append(w.notices, notice{uid: e.uid, moved: e})
 		}
 		if cancel := w.active[e.uid]; e.cancel != nil && cancel != nil {
 			cancel(e.cancel)
@@ -117,33 +146,32 @@ func (w *Workers) apply(effects []effect) (told []notice) {
 			w.schedule(e.uid)
 		}
 		if e.killed || e.done {
-			told = append(told, w.settle(e.uid)...)
+			w.settle(e.uid)
 		}
-		if e.done || e.freed {
-			told = append(told, notice{finished: e.uid})
+		if (e.done || e.freed) && w.cfg.Finished != nil {
+			w.notices = append(w.notices, notice{uid: e.uid, finished: true})
 		}
 		w.launch(e.uid)
 	}
-	return told
 }
 
 // settle collects the waiters of a pod whose time has come. The caller holds mu.
-func (w *Workers) settle(uid types.UID) (told []notice) {
+func (w *Workers) settle(uid types.UID) {
 	owed := w.waiting[uid]
 	if len(owed) == 0 {
-		return nil
+		return
 	}
+	told := func(k *Kill, err error) { w.notices = append(w.notices, notice{uid: uid, kill: k, err: err}) }
 	l := w.book.lives[uid]
 	rest := owed[:0:0]
 	for _, k := range owed {
 		switch {
 		case l == nil && w.book.buried(uid):
-			told = append(told, notice{kill: &k})
+			told(&k, nil)
 		case l == nil:
-			err := fmt.Errorf("end pod %s: %w", uid, runtime.ErrNotFound)
-			told = append(told, notice{kill: &k, err: err})
+			told(&k, fmt.Errorf("end pod %s: %w", uid, runtime.ErrNotFound))
 		case l.phase == Finished && (!l.ending.Deleted || l.released), l.phase > Terminating && !k.Reclaimed:
-			told = append(told, notice{kill: &k})
+			told(&k, nil)
 		default:
 			rest = append(rest, k)
 		}
@@ -153,7 +181,6 @@ func (w *Workers) settle(uid types.UID) (told []notice) {
 	} else {
 		w.waiting[uid] = rest
 	}
-	return told
 }
 
 // jitter returns a function that lengthens by up to a share.

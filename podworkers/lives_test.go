@@ -169,7 +169,11 @@ func TestTerminalAtFirstSight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		ended := map[types.UID]bool{"a": true, "c": true}
-		w := run(t, f, func(c *podworkers.Config) { c.Ended = func(uid types.UID) bool { return ended[uid] } })
+		finished := map[types.UID]int{}
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Ended = func(uid types.UID) bool { return ended[uid] }
+			c.Finished = func(uid types.UID) { finished[uid]++ }
+		})
 		w.Update(create(pod("a", phase(corev1.PodSucceeded))))
 		synctest.Wait()
 		assert.True(t, w.Finished("a"))
@@ -184,6 +188,25 @@ func TestTerminalAtFirstSight(t *testing.T) {
 		w.Update(create(pod("c", phase(corev1.PodFailed), deleted(9)))) // and somebody waits to hear of it
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish c grace=9s"}, f.take())
+		assert.Equal(t, map[types.UID]int{"a": 1, "b": 1, "c": 1}, finished, "nothing that was kept for a deletion is gone")
+	})
+}
+
+// PW-7: who asks for the end of a pod that is forgotten is told that it has ended, as
+// long as anybody can have missed it; later the pod is not known.
+func TestKillOfAForgottenPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t, &fake{})
+		w.Update(create(pod("a")))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
+		w.SyncKnown(nil, true)
+		require.False(t, w.Known("a"))
+		time.Sleep(10 * time.Minute)
+		w.SyncKnown(nil, true)
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{}))
+		time.Sleep(time.Minute)
+		w.SyncKnown(nil, true)
+		require.ErrorIs(t, w.Kill(t.Context(), "a", podworkers.Kill{}), runtime.ErrNotFound)
 	})
 }
 

@@ -19,11 +19,11 @@ import (
 )
 
 // PW-14: each turn sees the pod as it was after the last one that may have changed
-// the runtime.
+// the runtime. One that failed may have, whatever it says.
 func TestFreshness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		outcomes := []runtime.Outcome{{}, {Quiet: true}, {Quiet: true}, {}, {Quiet: true}}
+		outcomes := []runtime.Outcome{{}, {Quiet: true}, {Quiet: true}, {Quiet: true}, {Quiet: true}}
 		errs := []error{nil, nil, nil, errors.New("no luck"), nil}
 		i := 0
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
@@ -273,5 +273,71 @@ func TestDueTimesOfAnotherClock(t *testing.T) {
 		synctest.Wait()
 		then := clocktest.BeforeSetBack(t, time.Now().Add(10*time.Second), 3*time.Hour)
 		assert.Zero(t, due.Sub(then), "whatever the wall clock says when the time has come")
+	})
+}
+
+// AG-9, PW-15: a panic of whoever is told of a pod is nobody else's, and what is
+// told after it is told.
+func TestWorkers_PanicsOfCallbacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		calls := map[string]int{}
+		boom := func(what string) { calls[what]++; panic(what) }
+		w := run(t, f, func(c *podworkers.Config) {
+			c.Due = func(types.UID, time.Time) { boom("due") }
+			c.Inspect = func(types.UID) { boom("inspect") }
+			c.TurnEnded = func(types.UID) { boom("turn ended") }
+			c.Finished = func(types.UID) { boom("finished") }
+			c.Hooks = podworkers.Hooks{
+				Moved:   func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { boom("moved") },
+				Started: func(podworkers.Turn) { boom("started") },
+				Ended:   func(podworkers.Turn, time.Duration, runtime.Outcome, error) { boom("ended") },
+			}
+		})
+		w.Update(create(pod("a")))
+		synctest.Wait()
+		w.End("a", podworkers.Kill{Done: func(error) { boom("done") }})
+		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Reclaimed: true}))
+		w.End("unknown", podworkers.Kill{Done: func(error) { boom("done") }})
+		synctest.Wait()
+		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
+		for _, what := range []string{"due", "inspect", "turn ended", "finished", "moved", "started", "ended", "done"} {
+			assert.NotZero(t, calls[what], what)
+		}
+		assert.Equal(t, 2, calls["done"])
+	})
+}
+
+// Nobody is called under a lock: whoever is told may ask, and act, at once. What is
+// told comes in order.
+func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		var w *podworkers.Workers
+		var told []string
+		w = run(t, f, func(c *podworkers.Config) {
+			c.Due = func(uid types.UID, at time.Time) {
+				st, _ := w.State(uid)
+				if st.Due.Equal(at) && !at.IsZero() {
+					told = append(told, "due")
+				}
+			}
+			c.Hooks.Moved = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
+				told = append(told, to.String())
+				if to == podworkers.Terminating {
+					w.End(uid, podworkers.Kill{Deleted: true, Done: func(error) { told = append(told, "killed") }})
+				}
+			}
+			c.Finished = func(uid types.UID) {
+				told = append(told, "finished")
+				w.Settle(uid, false)
+			}
+		})
+		w.Update(create(pod("a")))
+		synctest.Wait()
+		w.End("a", podworkers.Kill{})
+		synctest.Wait()
+		assert.Equal(t, []string{"due", "Terminating", "Terminated", "killed", "Finished", "finished"}, told)
+		assert.False(t, w.Known("a"))
 	})
 }

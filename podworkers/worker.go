@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -63,21 +64,21 @@ func (w *Workers) ended(t Turn, out runtime.Outcome, err error) {
 	w.active[t.UID](nil)
 	w.active[t.UID] = nil
 	effects := w.book.end(t, out, err, time.Now())
-	told := w.apply(effects)
-	told = append(told, w.settle(t.UID)...)
+	w.apply(effects)
+	w.settle(t.UID)
 	l := w.book.lives[t.UID]
 	rests, stopped := l == nil || !l.ready(), w.stopped
 	w.mu.Unlock()
 
 	if rests && !stopped {
 		if effects[0].look && w.cfg.Inspect != nil {
-			w.cfg.Inspect(t.UID)
+			safe.Do(w.cfg.Logger, "ask for an inspection", func() { w.cfg.Inspect(t.UID) })
 		}
 		if w.cfg.TurnEnded != nil {
-			w.cfg.TurnEnded(t.UID)
+			safe.Do(w.cfg.Logger, "tell of the end of a turn", func() { w.cfg.TurnEnded(t.UID) })
 		}
 	}
-	w.tell(told)
+	w.deliver()
 }
 
 // turn makes the call that a turn consists of.
@@ -126,14 +127,14 @@ func (w *Workers) panicked(t Turn, value any) error {
 	return fmt.Errorf("%w: %v", ErrPanic, value)
 }
 
-// schedule passes on when a pod is due. The caller holds mu.
+// schedule has passed on when a pod is due. The caller holds mu.
 func (w *Workers) schedule(uid types.UID) {
 	var at time.Time
 	if l := w.book.lives[uid]; l != nil {
 		at = l.due
 	}
 	if !w.alone {
-		w.cfg.Due(uid, at)
+		w.notices = append(w.notices, notice{uid: uid, due: &at})
 		return
 	}
 	if t := w.timers[uid]; t != nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -88,7 +89,7 @@ type Kill struct {
 // Hooks are called as pods move on. Any may be nil. They must not block.
 type Hooks struct {
 	// Moved is called for each step from one phase to another, in the order of the
-	// steps and under a lock: it must not call the Workers.
+	// steps and once at a time.
 	Moved func(uid types.UID, from, to Phase, why Cause)
 	// Started and Ended frame each call of the Syncer.
 	Started func(Turn)
@@ -112,8 +113,8 @@ type Config struct {
 	Ended func(types.UID) bool
 
 	// Due is told when a pod wants Wake(uid, WakeDue); zero calls it off. It is
-	// called under a lock: it must not block and must not call the Workers. Default:
-	// a timer for each pod.
+	// called once at a time, so that what it is told last counts. It must not block.
+	// Default: a timer for each pod.
 	Due func(uid types.UID, at time.Time)
 
 	// Inspect asks for a look at a pod whose last turn may have changed the runtime,
@@ -161,6 +162,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
 }
 
@@ -178,6 +180,9 @@ type Workers struct {
 	ctx     context.Context                       // of Run, while it runs
 	stopped bool
 	wg      sync.WaitGroup
+
+	notices    []notice // to be told, oldest first
+	delivering bool     // somebody is at it
 }
 
 // New returns Workers.
@@ -224,7 +229,7 @@ func (w *Workers) Run(ctx context.Context) error {
 	w.mu.Unlock()
 	for _, kills := range owed {
 		for _, k := range kills {
-			k.Done(ErrStopped)
+			w.refuse(&k, ErrStopped)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -300,3 +301,37 @@ func TestProbesGoByTheMonotonicClock(t *testing.T) {
 		assert.LessOrEqual(t, due.Sub(late), 10*time.Second, name)
 	}
 }
+
+// AG-9: a panic in what runs a probe, or is told of it, leaves the result as it was.
+func TestProbePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		bad := true
+		n.run = func(context.Context, string, []string) (string, int, error) {
+			if bad {
+				panic("exec")
+			}
+			return "", 0, nil
+		}
+		probed := 0
+		m, err := New(Config{Seen: n, Execer: n, Recorder: panickyRecorder{}, Hooks: Hooks{Probed: func(Probed) { probed++; panic("hook") }}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		n.set("u", "1", runtime.Running)
+		m.Add(podOf("u", nil, every(10, command("x")), nil))
+		time.Sleep(time.Minute)
+		assert.Greater(t, probed, 3, "it goes on being run")
+		assert.Equal(t, runtime.Failed, m.Verdicts("u")["1"].Ready)
+		n.with(func() { bad = false })
+		time.Sleep(time.Minute)
+		assert.Equal(t, runtime.Success, m.Verdicts("u")["1"].Ready)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+type panickyRecorder struct{}
+
+func (panickyRecorder) Record(*corev1.Event) { panic("recorder") }

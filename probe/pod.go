@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -139,7 +140,8 @@ func (m *Manager) pod(uid types.UID) *pod {
 }
 
 func (m *Manager) view(p *pod) runtime.Pod {
-	view, _ := m.cfg.Seen.Get(p.uid)
+	var view runtime.Pod
+	safe.Do(m.cfg.Logger, "look up pod", func() { view, _ = m.cfg.Seen.Get(p.uid) })
 	return view
 }
 

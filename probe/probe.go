@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -119,6 +120,9 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Recorder = safe.Events(c.Logger, c.Recorder)
+	c.Dial = safe.Dial(c.Logger, c.Dial)
 	return errors.Join(errs...)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -80,7 +81,8 @@ func (m *Manager) fire(b *probe) {
 	due := b.due
 	m.mu.Unlock()
 
-	found := m.handle(ctx, t)
+	found := impossible(safe.ErrPanic)
+	safe.Do(m.cfg.Logger, "probe container "+t.container.Name, func() { found = m.handle(ctx, t) })
 	cancel()
 	m.ended(b, &t, due, now, found)
 }

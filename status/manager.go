@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -75,6 +76,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
 }
 
@@ -156,7 +158,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // keeps it, and has it told if it changed. It returns the status, which is
 // read-only.
 func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
-	env := m.cfg.Env()
+	env := m.env()
 	in := inputs(pod, &r, env)
 	if st, ok := m.unchanged(in); ok {
 		return st
@@ -166,10 +168,16 @@ func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	})
 }
 
+// env asks for what is known about the node.
+func (m *Manager) env() (env Env) {
+	safe.Do(m.cfg.Logger, "ask for the node's environment", func() { env = m.cfg.Env() })
+	return env
+}
+
 // Refuse makes the pod failed with a reason and a message. It is for pods that
 // were never admitted, so that nothing of them can run.
 func (m *Manager) Refuse(pod *corev1.Pod, reason, message string) corev1.PodStatus {
-	env := m.cfg.Env()
+	env := m.env()
 	return m.change(pod, nil, false, func(former corev1.PodStatus) corev1.PodStatus {
 		return refused(pod, former, reason, message, env, time.Now())
 	})

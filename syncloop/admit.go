@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -84,11 +85,18 @@ func (p *Pods) admit(pod *corev1.Pod) podspec.Verdict {
 	return p.ask(pod)
 }
 
+// reasonAdmission is the reason of a pod that no admitter could judge, as the
+// kubelet tells it.
+const reasonAdmission = "UnexpectedAdmissionError"
+
 func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict { return p.askWith(pod, p.others.pods) }
 
 func (p *Pods) askWith(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
 	for _, a := range p.cfg.Admit {
-		if v := a.Admit(pod, others); !v.OK {
+		// What cannot be answered is refused, as a kubelet does.
+		v := podspec.Refused(reasonAdmission, "an admitter panicked")
+		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, others) })
+		if !v.OK {
 			return v
 		}
 	}

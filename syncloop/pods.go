@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
@@ -92,6 +93,8 @@ func (c *PodsConfig) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }
 

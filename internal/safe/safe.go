@@ -5,9 +5,11 @@
 package safe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"runtime/debug"
 )
@@ -36,6 +38,39 @@ func Do(log *slog.Logger, what string, f func()) {
 func Recovered(log *slog.Logger, what string, v any) error {
 	log.Error("panic recovered", slog.String("call", what), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 	return fmt.Errorf("%s: %w: %v", what, ErrPanic, v)
+}
+
+// Recorder takes events.
+type Recorder[E any] interface{ Record(event E) }
+
+type recorder[E any] struct {
+	Recorder[E]
+	log *slog.Logger
+}
+
+// Events returns a Recorder in front of r, in which a panic is logged and goes no
+// further; nil for a nil one.
+func Events[E any](log *slog.Logger, r Recorder[E]) Recorder[E] {
+	if r == nil {
+		return nil
+	}
+	return recorder[E]{r, log}
+}
+
+// Record implements Recorder.
+func (r recorder[E]) Record(event E) {
+	Do(r.log, "record event", func() { r.Recorder.Record(event) })
+}
+
+// Dialer connects.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dial returns a Dialer in front of dial, in which a panic is an error.
+func Dial(log *slog.Logger, dial Dialer) Dialer {
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		err = Call(log, "dial "+address, func() (err error) { conn, err = dial(ctx, network, address); return err })
+		return conn, err
+	}
 }
 
 // Hooks returns a copy of a struct of hooks in which a panic in any of the

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // Recorder takes the events that a Client tells about pods. It must not block.
@@ -99,6 +101,9 @@ func (cfg *Config) fill() error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
+	cfg.DialContext = safe.Dial(cfg.Logger, cfg.DialContext)
 	return errors.Join(errs...)
 }
 

@@ -46,7 +46,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 	if err != nil {
 		return nil, err
 	}
-	err = r.cfg.Executor.Create(ctx, &c.Container)
+	err = r.create(ctx, &c.Container)
 	if err != nil {
 		r.mu.Lock()
 		r.forget(c)
@@ -66,7 +66,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 	}
 	r.forget(c)
 	r.mu.Unlock()
-	r.cfg.Executor.Remove(&c.Container)
+	r.remove(&c.Container)
 	return nil, status.Errorf(codes.FailedPrecondition, "create container %s: sandbox %s was stopped", c.name, c.SandboxID)
 }
 
@@ -130,7 +130,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *v1.StartContainerRequ
 	if err != nil {
 		return nil, err
 	}
-	proc, err := r.cfg.Executor.Start(ctx, &c.Container, c.console.io(), func(e Exit) { r.exited(c, e) })
+	proc, err := r.start(ctx, &c.Container, c.console.io(), func(e Exit) { r.exited(c, e) })
 	if err != nil {
 		c.console.close()
 		r.mu.Lock()
@@ -322,7 +322,7 @@ func (r *Runtime) removeContainer(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	r.cfg.Executor.Remove(&c.Container)
+	r.remove(&c.Container)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget(c)

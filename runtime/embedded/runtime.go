@@ -109,7 +109,7 @@ func (r *Runtime) listen() (*bufconn.Listener, error) {
 	}
 	if r.dial.lis == nil {
 		r.dial.lis = bufconn.Listen(256 << 10)
-		r.dial.server = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.WaitForHandlers(true))
+		r.dial.server = grpc.NewServer(append(r.recovering(), grpc.MaxRecvMsgSize(maxMessage), grpc.WaitForHandlers(true))...)
 		r.Register(r.dial.server)
 		lis, server := r.dial.lis, r.dial.server
 		r.dial.served.Go(func() {

@@ -1,0 +1,157 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/status"
+)
+
+// panicking sets each function of hooks to one that panics, and counts its calls.
+func panicking(t *testing.T, hooks reflect.Value, name string, called func(string)) {
+	t.Helper()
+	if hooks.Kind() == reflect.Struct {
+		for i := range hooks.NumField() {
+			panicking(t, hooks.Field(i), name+"."+hooks.Type().Field(i).Name, called)
+		}
+		return
+	}
+	hooks.Set(reflect.MakeFunc(hooks.Type(), func([]reflect.Value) []reflect.Value {
+		called(name)
+		panic("hook " + name)
+	}))
+}
+
+// clumsy panics the first few times that it is called.
+type clumsy struct{ calls atomic.Int32 }
+
+func (c *clumsy) check(what string) {
+	if c.calls.Add(1) <= 3 {
+		panic(what)
+	}
+}
+
+type clumsySource struct {
+	clumsy
+	podsource.Source
+}
+
+func (s *clumsySource) Watch(ctx context.Context, hand func(podsource.Set)) error {
+	s.check("source")
+	return s.Source.Watch(ctx, hand)
+}
+
+type clumsyAdmitter struct{}
+
+func (clumsyAdmitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+	if pod.Name == "unjudged" {
+		panic("admitter")
+	}
+	return podspec.Admitted()
+}
+
+type clumsySlowAdmitter struct{ clumsy }
+
+func (a *clumsySlowAdmitter) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+	a.check("slow admitter")
+	return podspec.Admitted(), nil
+}
+
+type clumsyRecorder struct{}
+
+func (clumsyRecorder) Record(*corev1.Event) { panic("recorder") }
+
+// syncBuffer is a buffer that many write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// AG-9: whatever panics of what is handed over to an agent, its pods run, and the
+// fault is logged with its stack.
+func TestPanicsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			hooks agent.Hooks
+			log   syncBuffer
+			mu    sync.Mutex
+			names = map[string]bool{}
+		)
+		panicking(t, reflect.ValueOf(&hooks).Elem(), "hooks", func(name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			names[name] = true
+		})
+		source := &clumsySource{Source: podsource.NewMemory(simplePod("web"), simplePod("unjudged"), simplePod("crashes", "run-for=1s", "exit-code=1"))}
+		var sink clumsy
+		var told corev1.PodStatus
+		a, err := agent.New(
+			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", source),
+			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
+			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSlowAdmitter(new(clumsySlowAdmitter)),
+			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithImageGC(imagegc.Policy{}),
+			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+				sink.check("sink")
+				if pod.Name == "web" {
+					told = st
+				}
+				return nil
+			})),
+		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		assert.Equal(t, corev1.PodRunning, told.Phase)
+		require.NoError(t, a.Healthy())
+		for _, pod := range a.Pods() {
+			if pod.Name == "unjudged" {
+				assert.Equal(t, "UnexpectedAdmissionError", pod.Status.Reason)
+			}
+		}
+		cancel()
+		require.NoError(t, <-done)
+
+		out := log.String()
+		for _, part := range []string{"watch source memory", "admit pod", "slow admitter", "record event", "goroutine"} {
+			assert.Contains(t, out, part)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, name := range []string{
+			"hooks.Sources.Taken", "hooks.Loop.Turned", "hooks.Pods.Admitted", "hooks.Workers.Started", "hooks.Workers.Ended",
+			"hooks.Pleg.Listed", "hooks.Pleg.Inspected", "hooks.Status.Changed", "hooks.Status.Sent", "hooks.CRI.Call", "hooks.Images.Collected",
+		} {
+			assert.True(t, names[name], "%s was not called", name)
+		}
+	})
+}

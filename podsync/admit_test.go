@@ -1,0 +1,66 @@
+package podsync_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// AG-9: a panic of a slow check is an answer that it has not given.
+func TestSlowAdmission_Panic(t *testing.T) {
+	for name, seen := range map[string]runtime.Pod{
+		"before it runs": {},
+		"while it runs":  {Containers: []runtime.Container{{Name: "main", State: runtime.Running}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &node{phase: corev1.PodPending}
+			cfg := config(t, n)
+			cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) { panic("check") })}
+			_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), seen)
+			require.NoError(t, err)
+			require.NotContains(t, n.trace, "kill")
+			if seen.Running() {
+				require.Contains(t, n.trace, "apply")
+			} else {
+				require.Contains(t, n.told[len(n.told)-1].Blocked.Message, "panic: check")
+			}
+		})
+	}
+}
+
+// SL-3: a slow check that does not heed its context is under way once for a pod, and
+// asked again when it has come back.
+func TestSlowAdmission_Hung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, calls := make(chan struct{}), 0
+		n := &node{phase: corev1.PodPending}
+		cfg := config(t, n)
+		cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) {
+			calls++
+			<-release
+			return podspec.Admitted(), nil
+		})}
+		s := newSyncer(t, cfg)
+		for range 50 {
+			_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+			require.NoError(t, err)
+			require.NotNil(t, n.told[len(n.told)-1].Blocked)
+			time.Sleep(10 * time.Second)
+		}
+		require.Equal(t, 1, calls)
+		close(release)
+		synctest.Wait()
+		_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+		require.NoError(t, err)
+		require.Equal(t, 2, calls, "its late answer goes to nobody")
+		require.Contains(t, n.trace, "apply")
+	})
+}

@@ -1,0 +1,61 @@
+package podsync_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PS-2: the end of a planned back-off is when the turn is due, beside those of what
+// was tried.
+func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pod()
+		dead := runtime.Container{
+			ID: "c", Name: "main", SandboxID: "s", State: runtime.Exited, ExitCode: 1, Attempt: 1, BackOffStep: 1,
+			Finished: time.Now().Add(-2 * time.Second), Hash: runtime.HashContainer(&p.Spec.Containers[0]),
+		}
+		seen := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}}, Containers: []runtime.Container{dead}}
+		n := &node{phase: corev1.PodRunning}
+		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, seen)
+		require.NoError(t, err)
+		require.True(t, out.Quiet)
+		require.Equal(t, 8*time.Second, out.Due.Sub(time.Now()))
+		require.NotContains(t, n.trace, "apply")
+	})
+}
+
+// PS-2: what waits for its back-off inside the runtime is no failure of the turn.
+func TestABackOffOfTheRuntimeIsNoErrorOfTheTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{phase: corev1.PodPending, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+			"main": {Reason: "ImagePullBackOff", Until: time.Now().Add(time.Minute), Err: fmt.Errorf("pull: %w", runtime.ErrBackOff)},
+		}}}
+		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
+		require.NoError(t, err)
+		require.Equal(t, time.Minute, out.Due.Sub(time.Now()))
+	})
+}
+
+// PS-1: a failure is reported again when its message is another one, and only then.
+func TestAFailureIsReportedWhenItsMessageChanges(t *testing.T) {
+	n := &node{phase: corev1.PodPending}
+	s := newSyncer(t, config(t, n))
+	reported := func(message string) (reports int) {
+		before := len(n.told)
+		n.applied = runtime.Applied{Failures: map[string]runtime.Failure{"main": {Reason: "ErrImagePull", Message: message, Until: time.Now().Add(time.Hour)}}}
+		_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
+		require.NoError(t, err)
+		return len(n.told) - before
+	}
+	require.Equal(t, 2, reported("not found"), "what was seen, and what came of it")
+	require.Equal(t, 1, reported("not found"))
+	require.Equal(t, 2, reported("connection refused"))
+	require.Equal(t, "connection refused", n.told[len(n.told)-1].Failures["main"].Message)
+}

@@ -1,0 +1,52 @@
+package embedded
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sublet-dev/agent/internal/safe"
+)
+
+// A panic in an executor is the error of the call that it was asked in.
+
+func (r *Runtime) create(ctx context.Context, c *Container) error {
+	return safe.Call(r.cfg.Logger, "create container "+c.ID, func() error { return r.cfg.Executor.Create(ctx, c) })
+}
+
+func (r *Runtime) start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (proc Process, err error) {
+	err = safe.Call(r.cfg.Logger, "start container "+c.ID, func() (err error) {
+		proc, err = r.cfg.Executor.Start(ctx, c, sio, exited)
+		return err
+	})
+	return proc, err
+}
+
+func (r *Runtime) remove(c *Container) {
+	safe.Do(r.cfg.Logger, "remove container "+c.ID, func() { r.cfg.Executor.Remove(c) })
+}
+
+// recovering are the options of a server in which a panic is the error of its call.
+func (r *Runtime) recovering() []grpc.ServerOption {
+	failed := func(err error) error { return status.Error(codes.Internal, err.Error()) }
+	return []grpc.ServerOption{
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = failed(safe.Recovered(r.cfg.Logger, info.FullMethod, v))
+				}
+			}()
+			return handle(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = failed(safe.Recovered(r.cfg.Logger, info.FullMethod, v))
+				}
+			}()
+			return handle(srv, ss)
+		}),
+	}
+}

@@ -1,0 +1,80 @@
+package embedded
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// clumsy is an executor that panics in one of its methods.
+type clumsy struct {
+	*Simulated
+	in string
+}
+
+func (e *clumsy) panicIn(method string) {
+	if e.in == method {
+		panic("no such luck")
+	}
+}
+
+func (e *clumsy) Create(ctx context.Context, c *Container) error {
+	e.panicIn("Create")
+	return e.Simulated.Create(ctx, c)
+}
+
+func (e *clumsy) Start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (Process, error) {
+	e.panicIn("Start")
+	p, err := e.Simulated.Start(ctx, c, sio, exited)
+	return clumsyProcess{p, e}, err
+}
+
+func (e *clumsy) Remove(c *Container) {
+	e.panicIn("Remove")
+	e.Simulated.Remove(c)
+}
+
+type clumsyProcess struct {
+	Process
+	*clumsy
+}
+
+func (p clumsyProcess) Exec(ctx context.Context, e Exec) (int32, error) {
+	p.panicIn("Exec")
+	return p.Process.Exec(ctx, e)
+}
+
+// AG-9: a panic in an executor is the error of the call, and the runtime goes on.
+func TestExecutorThatPanics(t *testing.T) {
+	for _, method := range []string{"Create", "Start", "Exec", "Remove"} {
+		t.Run(method, func(t *testing.T) {
+			e := &clumsy{NewSimulated(SimulatedConfig{}), method}
+			g := newRig(t, Config{Executor: e})
+			sb := g.run(t, podConfig("p"))
+			use := func() (id string, err error) {
+				if id, err = g.create(t, sb, nil, "sleep", "1d"); err != nil {
+					return id, err
+				}
+				if _, err := g.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id}); err != nil {
+					return id, err
+				}
+				_, err = g.rs.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 10})
+				return id, err
+			}
+			id, err := use()
+			if method != "Remove" {
+				require.ErrorContains(t, err, "no such luck")
+			}
+			if id != "" {
+				_, err = g.rs.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: id})
+				require.NoError(t, err)
+			}
+			e.in = ""
+			_, err = use()
+			assert.NoError(t, err)
+		})
+	}
+}
