@@ -49,12 +49,16 @@ func shims(root, self string) (bin, program string, err error) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return "", "", fmt.Errorf("make shims: %w", err)
 	}
+	if err := os.Chmod(bin, 0o755); err != nil { // whatever the umask
+		return "", "", fmt.Errorf("make shims: %w", err)
+	}
 	program = filepath.Join(bin, "embeddedcri")
 	if err := place(program, self); err != nil {
 		return "", "", fmt.Errorf("make shims: %w", err)
 	}
 	top := fmt.Appendf(nil, "#!/bin/sh\nexec '%s' -pause\n", strings.ReplaceAll(program, "'", `'\''`))
-	return bin, program, os.WriteFile(filepath.Join(bin, "top"), top, 0o755)
+	script := filepath.Join(bin, "top")
+	return bin, program, errors.Join(os.WriteFile(script, top, 0o755), os.Chmod(script, 0o755))
 }
 
 // place puts the program self at path: the same file, or a copy where it is on
@@ -76,5 +80,5 @@ func place(path, self string) error {
 		return err
 	}
 	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
+	return errors.Join(err, to.Chmod(0o755), to.Close())
 }

@@ -10,8 +10,9 @@
 //     so much memory, ignore TERM, hang. It uses package time alone, so that
 //     thousands of containers live for hours in a testing/synctest bubble.
 //   - HostProcess runs real processes in their own process groups, with exit
-//     codes, signals, stdin, terminals, exec and logs. It isolates nothing: a
-//     container sees the machine as its user does. Run only what you trust.
+//     codes, signals, stdin, terminals, exec and logs, on Linux and in part on
+//     macOS. It isolates next to nothing: a container sees the machine as its user
+//     does. Run only what you trust.
 //
 // A Runtime is reached in two ways, which may be mixed: Dial gives a connection
 // that never leaves the process, Register puts the services on any

@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +18,8 @@ const (
 	// EnvTerminationLog is the file whose content becomes the termination
 	// message. It is set where the file cannot be mounted at its own path.
 	EnvTerminationLog = "SUBLET_TERMINATION_LOG"
-	// EnvContainerID marks every process of a container, also one that has left
-	// its process group, so that none outlives the container.
+	// EnvContainerID tells a process what container it is of. Where nothing better
+	// can be had, processes are told by it: see HostProcess.
 	EnvContainerID = "SUBLET_CONTAINER_ID"
 )
 
@@ -27,10 +28,11 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // HostConfig is the configuration of a HostProcess executor.
 type HostConfig struct {
-	// Root is the folder for scratch files, one folder a container: its working
-	// directory unless it asks for another. Default: a temporary folder, made at
-	// the first container and removed by Runtime.Close. What a process that was
-	// killed has left in it is swept once nobody uses it any more.
+	// Root is the directory for scratch files, one directory a container: its working
+	// directory and HOME unless it asks for another, or a mount of the container
+	// hides it, which leaves "/". Default: a temporary directory, made at the first
+	// container and removed by Runtime.Close. What a process that was killed has left
+	// in Root is swept once nobody uses it any more.
 	Root string
 	// Path is the PATH of containers that set none [the standard one].
 	Path string
@@ -39,6 +41,9 @@ type HostConfig struct {
 	Env []string
 	// Unprivileged does without mount namespaces even for root.
 	Unprivileged bool
+	// Logger is told once a pod what of it a machine without mount namespaces does
+	// not give its containers [none].
+	Logger *slog.Logger
 }
 
 // Check finds faults in the configuration.
@@ -110,6 +115,23 @@ func checkMounts(c *Container, isolated bool) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return status.Error(code, err.Error())
+	}
+	return nil
+}
+
+// checkSecurity refuses what a container asks for to be safer and cannot have here.
+func checkSecurity(c *Container, isolated bool) error {
+	sc := c.Config.GetLinux().GetSecurityContext()
+	var errs []error
+	if sc.GetReadonlyRootfs() && !isolated {
+		errs = append(errs, errors.New("readOnlyRootFilesystem: host processes have the host's file systems; "+
+			"only root on Linux 5.12 or later can make them read-only for a container"))
+	}
+	if sc.GetNoNewPrivs() && !canDropPrivileges {
+		errs = append(errs, errors.New("allowPrivilegeEscalation false: this needs Linux"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return nil
 }

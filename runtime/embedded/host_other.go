@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !darwin
 
 package embedded
 
@@ -7,7 +7,10 @@ import (
 	"errors"
 )
 
-// HostProcess runs containers as processes, on Linux only.
+// canDropPrivileges says that processes can be kept from getting more rights.
+const canDropPrivileges = false
+
+// HostProcess runs containers as processes, on Linux and macOS only.
 type HostProcess struct{ cfg HostConfig }
 
 // NewHostProcess returns an executor that refuses every container here.
@@ -15,12 +18,12 @@ func NewHostProcess(cfg HostConfig) *HostProcess { return &HostProcess{cfg: cfg}
 
 // Create implements Executor.
 func (h *HostProcess) Create(context.Context, *Container) error {
-	return errors.New("host processes need Linux")
+	return errors.New("host processes need Linux or macOS")
 }
 
 // Start implements Executor.
 func (h *HostProcess) Start(context.Context, *Container, IO, func(Exit)) (Process, error) {
-	return nil, errors.New("host processes need Linux")
+	return nil, errors.New("host processes need Linux or macOS")
 }
 
 // Remove implements Executor.

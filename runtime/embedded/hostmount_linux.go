@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 
@@ -16,8 +16,6 @@ import (
 // namespace is the mount and host name namespace of one container. A nil
 // namespace is the host's.
 type namespace struct {
-	root string // to change root to; "" for the host's
-
 	// mu keeps the files open while a command enters: a descriptor that is
 	// closed meanwhile may already be another file's.
 	mu       sync.RWMutex
@@ -33,13 +31,11 @@ func (n *namespace) close() {
 	}
 }
 
-// enter brings the calling thread, which is locked, into the namespace.
+// enter brings the calling thread, which is locked and shares its root with no other,
+// into the namespace. It sees what the container sees from then on.
 func (n *namespace) enter() error {
 	if n == nil {
 		return nil
-	}
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("leave the shared root: %w", err)
 	}
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -55,51 +51,55 @@ func setns(f *os.File, kind int) error {
 
 // isolate gives the calling thread, which is locked and thrown away later, the
 // namespaces of p's container, with its mounts made.
-func isolate(p *hostProcess) (*namespace, error) {
+func isolate(p *hostProcess) (ns *namespace, err error) {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
 		return nil, fmt.Errorf("make a mount namespace: %w", err)
 	}
-	mounts, err := p.mounts()
-	if err != nil {
-		return nil, err
-	}
-	b := &binder{scratch: p.scratch, ours: map[string]bool{}, peers: map[*v1.Mount]int{}}
-	defer b.drop()
-	if err := b.keep(mounts); err != nil {
-		return nil, err
-	}
-	// Mounts of the host still come in; ours do not get out, but for those kept.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return nil, fmt.Errorf("part from the host's mounts: %w", err)
+	ns = &namespace{}
+	var merr, uerr error
+	ns.mnt, merr = os.Open("/proc/thread-self/ns/mnt")
+	ns.uts, uerr = os.Open("/proc/thread-self/ns/uts")
+	defer func() {
+		if err != nil {
+			ns.close()
+			ns = nil
+		}
+	}()
+	if err := errors.Join(merr, uerr); err != nil {
+		return ns, err
 	}
 	if name := p.c.Pod.GetHostname(); name != "" && !hostNetwork(p.c.Pod) {
 		if err := unix.Sethostname([]byte(name)); err != nil {
-			return nil, fmt.Errorf("set host name: %w", err)
+			return ns, fmt.Errorf("set host name: %w", err)
 		}
 	}
-	if err := b.begin(mounts); err != nil {
-		return nil, err
+	mounts, err := p.mounts()
+	if err != nil {
+		return ns, err
 	}
-	for _, m := range mounts {
-		if err := b.bind(m); err != nil {
-			return nil, fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
-		}
-	}
-	mnt, merr := os.Open("/proc/thread-self/ns/mnt")
-	uts, uerr := os.Open("/proc/thread-self/ns/uts")
-	if err := errors.Join(merr, uerr); err != nil {
-		return nil, err
-	}
-	return &namespace{mnt: mnt, uts: uts, root: b.root}, nil
+	b := &binder{sources: map[*v1.Mount]int{}, volumes: map[uint64]bool{}}
+	defer b.drop()
+	return ns, b.build(mounts, p.c.Config.GetLinux().GetSecurityContext().GetReadonlyRootfs())
 }
 
-// mounts are the container's mounts and the resolv.conf of its pod.
+// mounts are the container's mounts and the resolv.conf of its pod, those that lie
+// within others after them.
 func (p *hostProcess) mounts() ([]*v1.Mount, error) {
-	mounts := p.c.Config.GetMounts()
-	dns := p.c.Pod.GetDnsConfig()
-	if dns == nil || len(dns.GetServers())+len(dns.GetSearches())+len(dns.GetOptions()) == 0 {
-		return mounts, nil
+	mounts := slices.Clone(p.c.Config.GetMounts())
+	if text := resolvConf(p.c.Pod.GetDnsConfig()); text != "" {
+		path := filepath.Join(p.scratch, "resolv.conf")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // the umask is 022
+			return nil, err
+		}
+		mounts = slices.Insert(mounts, 0, &v1.Mount{ContainerPath: "/etc/resolv.conf", HostPath: path})
 	}
+	depth := func(m *v1.Mount) int { return strings.Count(filepath.Clean(m.GetContainerPath()), "/") }
+	slices.SortStableFunc(mounts, func(a, b *v1.Mount) int { return depth(a) - depth(b) })
+	return mounts, nil
+}
+
+// resolvConf is the text of resolv.conf for a pod's DNS configuration, "" for none.
+func resolvConf(dns *v1.DNSConfig) string {
 	var b strings.Builder
 	for _, s := range dns.GetServers() {
 		b.WriteString("nameserver " + s + "\n")
@@ -110,194 +110,152 @@ func (p *hostProcess) mounts() ([]*v1.Mount, error) {
 	if len(dns.GetOptions()) > 0 {
 		b.WriteString("options " + strings.Join(dns.GetOptions(), " ") + "\n")
 	}
-	path := filepath.Join(p.scratch, "resolv.conf")
-	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-		return nil, err
-	}
-	return append([]*v1.Mount{{ContainerPath: "/etc/resolv.conf", HostPath: path}}, mounts...), nil
+	return b.String()
 }
 
-// binder makes bind mounts in a private mount namespace. The host's files are
-// never changed: where a mount needs a place that is not there, the folder
-// around it is replaced, for this container alone, by one in memory that has
-// the same things in it.
+// binder makes bind mounts in a private mount namespace, for the thread that it runs
+// on. The host's files are never changed: where a mount needs a place that is not
+// there, the directory around it is replaced, for this container alone, by one in
+// memory that has the same things in it. Only a volume of the container's own gets the
+// place made in it.
+//
+// What is mounted is held by descriptor before anything is put over anything, and the
+// thread's root is the container's when places are looked up: links lead where they
+// lead in the container.
 type binder struct {
-	scratch string
-	root    string // "" as long as the host's root serves
-	held    int
-	ours    map[string]bool // folders that can be written to without anybody else seeing it
-	// peers are file descriptors of sources that stay joined with the host.
-	peers map[*v1.Mount]int
+	sources map[*v1.Mount]int // descriptors of what is mounted, attached nowhere yet
+	memory  []int             // descriptors of the directories in memory; the first is "/"
+	volumes map[uint64]bool   // the container's own mounts, by number
 }
 
-// begin replaces the root folder if any of the mounts needs a place in it.
-func (b *binder) begin(mounts []*v1.Mount) error {
+// drop lets go of what is held. What was mounted stays so.
+func (b *binder) drop() {
+	for _, fd := range b.sources {
+		_ = unix.Close(fd)
+	}
+	for _, fd := range b.memory {
+		_ = unix.Close(fd)
+	}
+}
+
+// build makes all mounts of a container.
+func (b *binder) build(mounts []*v1.Mount, readonly bool) error {
+	if err := b.keep(mounts); err != nil {
+		return err
+	}
+	// Mounts of the host still come in; ours do not get out, but for those kept.
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("part from the host's mounts: %w", err)
+	}
 	for _, m := range mounts {
-		if at := filepath.Clean(m.GetContainerPath()); at != "/" && ancestor("/", at) == "/" {
-			root := filepath.Join(b.scratch, "root")
-			if err := os.MkdirAll(root, 0o755); err != nil {
+		if err := b.hold(m); err != nil {
+			return fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
+		}
+	}
+	if err := b.reroot(readonly); err != nil {
+		return fmt.Errorf("make a root directory: %w", err)
+	}
+	for _, m := range mounts {
+		if err := b.bind(m); err != nil {
+			return fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
+		}
+	}
+	if readonly {
+		for _, fd := range b.memory {
+			if err := setReadonly(fd, 0); err != nil {
 				return err
 			}
-			if err := tmpfs(root, 0o755); err != nil {
-				return err
-			}
-			b.root = root
-			// Or the copy of the folder that root is in would have root in it.
-			if err := unix.Mount("", root, "", unix.MS_UNBINDABLE, ""); err != nil {
-				return err
-			}
-			return mirror("/", root)
 		}
 	}
 	return nil
 }
 
-// ancestor is the nearest folder above path that exists, seen from root.
-func ancestor(root, path string) string {
-	for dir := path; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(root, dir)); err == nil || dir == "/" {
-			return dir
+// hold takes the source of m in hand, with the options that it is to be mounted with.
+func (b *binder) hold(m *v1.Mount) error {
+	fd, ok := b.sources[m]
+	if !ok {
+		var err error
+		if fd, err = openTree(unix.AT_FDCWD, m.GetHostPath(), 0); err != nil {
+			return err
+		}
+		b.sources[m] = fd
+	}
+	if m.GetRecursiveReadOnly() {
+		if err := setReadonly(fd, unix.AT_RECURSIVE); err != nil {
+			return err
 		}
 	}
+	attr := &unix.MountAttr{Attr_set: options(m)}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		return fmt.Errorf("set options of %s: %w", m.GetHostPath(), err)
+	}
+	if m.GetPropagation() == v1.MountPropagation_PROPAGATION_PRIVATE {
+		attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+			return fmt.Errorf("make %s private: %w", m.GetHostPath(), err)
+		}
+	}
+	return nil
+}
+
+// openTree takes a copy of a mount, from path on, that is attached nowhere.
+func openTree(dir int, path string, flags uint) (int, error) {
+	fd, err := unix.OpenTree(dir, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|flags)
+	if err != nil {
+		return -1, fmt.Errorf("hold %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+func setReadonly(fd int, flags uint) error {
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, attr); err != nil {
+		return fmt.Errorf("make read-only: %w", err)
+	}
+	return nil
+}
+
+// options are the attributes of the mount itself that m asks for.
+func options(m *v1.Mount) uint64 {
+	var attr uint64
+	if m.GetReadonly() {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	for _, o := range m.GetMountOptions() {
+		attr |= map[string]uint64{
+			"noexec": unix.MOUNT_ATTR_NOEXEC, "nodev": unix.MOUNT_ATTR_NODEV, "nosuid": unix.MOUNT_ATTR_NOSUID, "ro": unix.MOUNT_ATTR_RDONLY,
+		}[o]
+	}
+	return attr
 }
 
 // bind makes one mount.
 func (b *binder) bind(m *v1.Mount) error {
-	source, err := filepath.EvalSymlinks(m.GetHostPath())
+	source := b.sources[m]
+	var st unix.Stat_t
+	if err := unix.Fstat(source, &st); err != nil {
+		return err
+	}
+	at := filepath.Clean(m.GetContainerPath())
+	target, err := b.place(at, st.Mode&unix.S_IFMT == unix.S_IFDIR)
 	if err != nil {
 		return err
 	}
-	st, err := os.Stat(source)
-	if err != nil {
-		return err
+	defer func() { _ = unix.Close(target) }()
+	if err := attach(source, target, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", m.GetHostPath(), err)
 	}
-	target, err := b.place(filepath.Clean(m.GetContainerPath()), st.IsDir())
-	if err != nil {
-		return err
-	}
-	if peer, ok := b.peers[m]; ok {
-		err = unix.MoveMount(peer, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
-	} else {
-		err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, "")
-	}
-	if err != nil {
-		return fmt.Errorf("bind %s: %w", source, err)
-	}
-	if m.GetRecursiveReadOnly() {
-		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, attr); err != nil {
-			return fmt.Errorf("make read-only with all below it: %w", err)
-		}
-	}
-	flags := options(m)
-	if flags != 0 {
-		if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
-			return fmt.Errorf("remount: %w", err)
-		}
-	}
-	if m.GetPropagation() == v1.MountPropagation_PROPAGATION_PRIVATE {
-		return unix.Mount("", target, "", unix.MS_PRIVATE|unix.MS_REC, "")
+	if id, err := mountID(source, ""); err == nil {
+		b.volumes[id] = true
 	}
 	return nil
 }
 
-// options are the mount flags that m asks for.
-func options(m *v1.Mount) uintptr {
-	var flags uintptr
-	if m.GetReadonly() {
-		flags |= unix.MS_RDONLY
+// attach mounts what fd holds on a name in dir, or on dir itself.
+func attach(fd, dir int, name string) error {
+	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
+	if name == "" {
+		flags |= unix.MOVE_MOUNT_T_EMPTY_PATH
 	}
-	for _, o := range m.GetMountOptions() {
-		flags |= map[string]uintptr{"noexec": unix.MS_NOEXEC, "nodev": unix.MS_NODEV, "nosuid": unix.MS_NOSUID, "ro": unix.MS_RDONLY}[o]
-	}
-	return flags
-}
-
-// place returns where to mount, and makes it where it is not there.
-func (b *binder) place(at string, dir bool) (string, error) {
-	target := filepath.Join(b.root, at)
-	if _, err := os.Stat(target); err == nil {
-		return target, nil
-	}
-	above := filepath.Join(b.root, ancestor(b.root, at))
-	if above != b.root && !b.ours[above] {
-		if err := b.mimic(above); err != nil {
-			return "", err
-		}
-		b.ours[above] = true
-	}
-	for d := filepath.Dir(target); len(d) > len(above); d = filepath.Dir(d) {
-		b.ours[d] = true
-	}
-	if dir {
-		return target, os.MkdirAll(target, 0o755)
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return "", err
-	}
-	return target, os.WriteFile(target, nil, 0o644)
-}
-
-// mimic puts a folder in memory over dir, with the same things in it.
-func (b *binder) mimic(dir string) error {
-	st, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	b.held++
-	hold := filepath.Join(b.scratch, "hold-"+strconv.Itoa(b.held))
-	if err := os.MkdirAll(hold, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(dir, hold, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("hold %s: %w", dir, err)
-	}
-	if err := tmpfs(dir, st.Mode().Perm()); err != nil {
-		return err
-	}
-	if err := mirror(hold, dir); err != nil {
-		return err
-	}
-	return unix.Unmount(hold, unix.MNT_DETACH)
-}
-
-func tmpfs(dir string, mode os.FileMode) error {
-	opts := fmt.Sprintf("mode=%o,size=64m", mode)
-	if err := unix.Mount("sublet", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		return fmt.Errorf("tmpfs on %s: %w", dir, err)
-	}
-	return nil
-}
-
-// mirror makes everything that is in from appear in to, by bind mounts.
-func mirror(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
-		if e.Type()&os.ModeSymlink != 0 {
-			link, err := os.Readlink(src)
-			if err == nil {
-				err = os.Symlink(link, dst)
-			}
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if e.IsDir() {
-			err = os.Mkdir(dst, 0o755)
-		} else {
-			err = os.WriteFile(dst, nil, 0o644)
-		}
-		if err != nil {
-			return err
-		}
-		if err := unix.Mount(src, dst, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("mirror %s: %w", src, err)
-		}
-	}
-	return nil
+	return unix.MoveMount(fd, "", dir, name, flags)
 }

@@ -1,10 +1,8 @@
 package embedded
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -14,13 +12,7 @@ import (
 
 // Features implements Featured.
 func (h *HostProcess) Features() *v1.RuntimeHandlerFeatures {
-	return &v1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: h.isolated() && knowsSetattr()}
-}
-
-// knowsSetattr reports whether the kernel can change a mount with all below it.
-func knowsSetattr() bool {
-	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{})
-	return !errors.Is(err, unix.ENOSYS)
+	return &v1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: h.isolated()}
 }
 
 // keep takes a copy of each source that is to be joined with the host in both
@@ -31,40 +23,29 @@ func (b *binder) keep(mounts []*v1.Mount) error {
 		if m.GetPropagation() != v1.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 			continue
 		}
-		source, err := filepath.EvalSymlinks(m.GetHostPath())
-		if err != nil {
-			return err
-		}
-		if err := checkShared(source); err != nil {
+		if err := checkShared(m.GetHostPath()); err != nil {
 			return fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
 		}
-		fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		fd, err := openTree(unix.AT_FDCWD, m.GetHostPath(), 0)
 		if err != nil {
-			return fmt.Errorf("mount %q: copy %s: %w", m.GetContainerPath(), source, err)
+			return fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
 		}
-		b.peers[m] = fd
+		b.sources[m] = fd
 	}
 	return nil
 }
 
-// drop lets go of what keep took. Those that were mounted stay so.
-func (b *binder) drop() {
-	for _, fd := range b.peers {
-		_ = unix.Close(fd)
-	}
-}
-
 // checkShared tells when nothing that is mounted below path could get out of it.
 func checkShared(path string) error {
-	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &st); err != nil {
+	id, err := mountID(unix.AT_FDCWD, path)
+	if err != nil {
 		return fmt.Errorf("find the mount of %s: %w", path, err)
 	}
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return err
 	}
-	if !isShared(string(table), st.Mnt_id) {
+	if !isShared(string(table), id) {
 		return fmt.Errorf("bidirectional propagation needs a shared mount, which %s is not on", path)
 	}
 	return nil

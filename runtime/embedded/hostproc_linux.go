@@ -3,57 +3,80 @@ package embedded
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// killMarked kills every process that carries the mark of a container. It goes
-// round until none is left, since they may fork meanwhile.
-func killMarked(id string) {
-	mark := []byte(EnvContainerID + "=" + id + "\x00")
-	for range 20 {
-		found := false
-		for _, pid := range pids() {
-			if pid == os.Getpid() || !carries(pid, mark) {
-				continue
-			}
-			found = true
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if !found {
-			return
-		}
-	}
+// process is one that lives, as it was when it was looked at.
+type process struct {
+	pid, parent, session int
+	start                uint64 // in ticks since boot: with pid, who it is
+	cpu                  time.Duration
+	rss                  uint64
 }
 
-// carries reports whether a living process has mark in its environment. Those
-// that we may not read are not ours.
-func carries(pid int, mark []byte) bool {
-	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	if err != nil || len(env) == 0 { // a zombie has none
-		return false
-	}
-	return bytes.Contains(append([]byte{0}, append(env, 0)...), append([]byte{0}, mark...))
+// there reports whether p still lives.
+func (p process) there() bool {
+	now, ok := lookAt(p.pid)
+	return ok && now.start == p.start
 }
 
-// pids are the numbers of all processes.
-func pids() []int {
+// lookAt reads what there is to know of a living process.
+func lookAt(pid int) (process, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(pid, b)
+}
+
+// parseStat reads /proc/PID/stat. CPU time is with that of children that were waited
+// for. A zombie does not live.
+func parseStat(pid int, b []byte) (process, bool) {
+	i := bytes.LastIndexByte(b, ')') // the name may hold anything
+	if i < 0 {
+		return process{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 22 {
+		return process{}, false
+	}
+	num := func(n int) uint64 {
+		v, _ := strconv.ParseUint(string(f[n]), 10, 64)
+		return v
+	}
+	// Of a zombie with more than one thread only the first thread has ended.
+	if state := f[0][0]; (state == 'Z' || state == 'X') && num(17) < 2 {
+		return process{}, false
+	}
+	ticks := num(11) + num(12) + num(13) + num(14)
+	return process{
+		pid: pid, parent: int(num(1)), session: int(num(3)), start: num(19),
+		cpu: time.Duration(ticks) * (time.Second / 100), // USER_HZ is 100 on Linux
+		rss: num(21) * uint64(os.Getpagesize()),
+	}, true
+}
+
+// processes are all that live on this machine.
+func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = dir.Close() }()
+	defer func() { _ = dir.Close() }() // only read
 	names, _ := dir.Readdirnames(-1)
-	var out []int
+	all := make([]process, 0, len(names))
 	for _, n := range names {
-		if pid, err := strconv.Atoi(n); err == nil {
-			out = append(out, pid)
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		if p, ok := lookAt(pid); ok {
+			all = append(all, p)
 		}
 	}
-	return out
+	return all
 }
 
 // procTable is a look at all processes, shared by measurements that come close
@@ -61,75 +84,46 @@ func pids() []int {
 type procTable struct {
 	mu      sync.Mutex // guards the rest
 	at      time.Time
-	session map[int]Usage
+	tagged  map[tag]Usage
+	session map[int]Usage // of those without a tag
 }
 
 // maxAge is how old a look may be.
 const maxAge = 250 * time.Millisecond
 
-// of sums up the processes of a session.
-func (t *procTable) of(session int) Usage {
+// of sums up the processes with a tag, and those without one that are of a session.
+func (t *procTable) of(session int, of tag) Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) > maxAge {
-		t.session, t.at = sessions(), time.Now()
+		t.look()
+		t.at = time.Now()
 	}
-	return t.session[session]
+	u := t.session[session]
+	if of != 0 {
+		u = u.and(t.tagged[of])
+	}
+	return u
 }
 
-// sessions reads what every session of this machine uses.
-func sessions() map[int]Usage {
-	page := uint64(os.Getpagesize())
-	out := map[int]Usage{}
-	for _, pid := range pids() {
-		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		if err != nil {
-			continue
+// look reads what all processes use.
+func (t *procTable) look() {
+	t.tagged, t.session = map[tag]Usage{}, map[int]Usage{}
+	for _, p := range processes() {
+		u := Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss, Processes: 1}
+		if of := tagOf(p.pid); of != 0 {
+			t.tagged[of] = t.tagged[of].and(u)
+		} else {
+			t.session[p.session] = t.session[p.session].and(u)
 		}
-		session, ticks, rss, ok := parseStat(b)
-		if !ok {
-			continue
-		}
-		u := out[session]
-		u.CPU += time.Duration(ticks) * (time.Second / 100) // USER_HZ is 100 on Linux
-		u.RSS += rss * page
-		u.WorkingSet += rss * page
-		u.Processes++
-		out[session] = u
 	}
-	return out
 }
 
-// parseStat reads /proc/PID/stat: session, CPU ticks with those of children
-// that were waited for, and resident pages.
-func parseStat(b []byte) (session int, ticks, rss uint64, ok bool) {
-	i := bytes.LastIndexByte(b, ')') // the name may hold anything
-	if i < 0 {
-		return 0, 0, 0, false
-	}
-	f := bytes.Fields(b[i+1:])
-	if len(f) < 22 {
-		return 0, 0, 0, false
-	}
-	num := func(n int) uint64 {
-		v, _ := strconv.ParseUint(string(f[n]), 10, 64)
-		return v
-	}
-	return int(num(3)), num(11) + num(12) + num(13) + num(14), num(21), true
-}
-
-// Usage implements Process.
-func (p *hostProcess) Usage() Usage {
-	u := p.h.table.of(p.pid)
-	_ = filepath.WalkDir(filepath.Join(p.scratch, "work"), func(_ string, d os.DirEntry, err error) error {
-		if err != nil {
-			return nil //nolint:nilerr // files come and go under a measurement
-		}
-		if st, err := d.Info(); err == nil {
-			u.Disk += uint64(max(0, st.Size()))
-			u.Inodes++
-		}
-		return nil
-	})
+// and adds what processes use.
+func (u Usage) and(more Usage) Usage {
+	u.CPU += more.CPU
+	u.RSS += more.RSS
+	u.WorkingSet += more.WorkingSet
+	u.Processes += more.Processes
 	return u
 }

@@ -79,8 +79,8 @@ func repeat(ctx context.Context, sio IO) (int32, error) {
 // hears has a container with stdin read it, in a goroutine that ends with the input
 // or the container. One that does not go by its input reads it to no avail, so that
 // whoever writes is not held up.
-func (p *simProcess) hears(sio IO) {
-	ctx, cancel := context.WithCancel(context.Background())
+func (p *simProcess) hears(ctx context.Context, sio IO) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the call
 	p.deaf = cancel
 	argv, _ := p.c.Argv() // none: it reads nothing
 	read := interpreter(argv)

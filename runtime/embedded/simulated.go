@@ -128,7 +128,7 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 	p.timer = time.AfterFunc(forever, p.tick)
 	p.arm()
 	if sio.Stdin != nil {
-		p.hears(sio)
+		p.hears(ctx, sio)
 	}
 	return p, nil
 }
@@ -322,7 +322,8 @@ func (p *simProcess) Signal(sig syscall.Signal) error {
 
 // harmless reports whether sig does nothing to a process that does not care.
 func harmless(sig syscall.Signal) bool {
-	return sig == 0 || sig == syscall.SIGCHLD || sig == syscall.SIGCONT || sig == syscall.SIGURG || sig == syscall.SIGWINCH
+	all := signals()
+	return sig == 0 || sig == all["SIGCHLD"] || sig == all["SIGCONT"] || sig == all["SIGURG"] || sig == all["SIGWINCH"]
 }
 
 // Exec implements Process.

@@ -1,19 +1,22 @@
+//go:build linux || darwin
+
 package embedded
 
 import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// credential is who the container runs as; nil when that is who we are.
+// credential is who the container runs as; nil when that is who we are. An ordinary
+// user cannot give what it has not got: that is refused.
 func credential(c *Container) (*syscall.Credential, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	who := c.Image.User
@@ -23,8 +26,9 @@ func credential(c *Container) (*syscall.Credential, error) {
 	case sc.GetRunAsUsername() != "":
 		who = sc.GetRunAsUsername()
 	}
-	if who == "" && (len(sc.GetSupplementalGroups()) == 0 || os.Geteuid() != 0) {
-		return nil, nil
+	root := os.Geteuid() == 0
+	if who == "" && (len(sc.GetSupplementalGroups()) == 0 || !root) {
+		return nil, ourGroups(sc.GetSupplementalGroups())
 	}
 	if who == "" {
 		who = "0"
@@ -33,12 +37,14 @@ func credential(c *Container) (*syscall.Credential, error) {
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	groups := sc.GetSupplementalGroups()
 	if sc.GetRunAsGroup() != nil {
 		gid = uint32(sc.GetRunAsGroup().GetValue())
+		groups = append(slices.Clone(groups), int64(gid))
 	}
-	if os.Geteuid() != 0 {
+	if !root {
 		if int(uid) == os.Geteuid() {
-			return nil, nil
+			return nil, ourGroups(groups)
 		}
 		return nil, status.Errorf(codes.FailedPrecondition,
 			"run as user %s: host processes of an ordinary user run as that user (%d); root is needed for another", who, os.Geteuid())
@@ -50,11 +56,31 @@ func credential(c *Container) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// resolveUser reads user[:group], each a number or a name of this machine.
+// ourGroups refuses groups that this process, an ordinary user's, is not in.
+func ourGroups(want []int64) error {
+	have, err := os.Getgroups()
+	if err != nil {
+		return fmt.Errorf("look up groups: %w", err)
+	}
+	for _, g := range want {
+		if int(g) != os.Getegid() && !slices.Contains(have, int(g)) {
+			return status.Errorf(codes.FailedPrecondition,
+				"run with group %d: host processes of an ordinary user have its groups %v; root is needed for others", g, have)
+		}
+	}
+	return nil
+}
+
+// resolveUser reads user[:group], each a number or a name of this machine. Without a
+// group it is the one that the user has on this machine, 0 for a number that nobody
+// here has, as containerd has it.
 func resolveUser(who string) (uid, gid uint32, err error) {
 	name, group, hasGroup := strings.Cut(who, ":")
 	if n, err := strconv.ParseUint(name, 10, 32); err == nil {
 		uid = uint32(n)
+		if u, err := user.LookupId(name); err == nil {
+			gid = number(u.Gid)
+		}
 	} else {
 		u, err := user.Lookup(name)
 		if err != nil {
@@ -78,51 +104,4 @@ func resolveUser(who string) (uid, gid uint32, err error) {
 func number(s string) uint32 {
 	n, _ := strconv.ParseUint(s, 10, 32)
 	return uint32(n)
-}
-
-// openTerminal makes a pseudo terminal.
-func openTerminal() (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open terminal: %w", err)
-	}
-	fail := func(err error) (*os.File, *os.File, error) {
-		_ = master.Close()
-		return nil, nil, fmt.Errorf("open terminal: %w", err)
-	}
-	conn, err := master.SyscallConn()
-	if err != nil {
-		return fail(err)
-	}
-	var n int
-	var ierr error
-	if err := conn.Control(func(fd uintptr) {
-		if ierr = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); ierr == nil {
-			n, ierr = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	}); err != nil {
-		return fail(err)
-	}
-	if ierr != nil {
-		return fail(ierr)
-	}
-	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return fail(err)
-	}
-	return master, slave, nil
-}
-
-func resizeTerminal(f *os.File, s Size) error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var ierr error
-	if err := conn.Control(func(fd uintptr) {
-		ierr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Height, Col: s.Width})
-	}); err != nil {
-		return err
-	}
-	return ierr
 }

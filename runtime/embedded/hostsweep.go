@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package embedded
 
 import (
@@ -6,16 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// claim takes a root folder into use. If no living process uses it, what a killed
+// claim takes a root directory into use. If no living process uses it, what a killed
 // one has left there is swept first. The result is to be kept open as long as root
 // is used: it tells others that it is.
 func claim(root string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Join(root, "containers"), 0o711); err != nil {
+	if err := makeDirs(filepath.Join(root, "containers"), 0o711); err != nil {
 		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -38,37 +39,30 @@ func claim(root string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep kills what still runs of the containers that have a folder in dir, and
-// removes the folders. A process is told by the id in its environment, which no
-// other container ever had, so that none is taken for one that has its number now.
+// sweep kills what still runs of the containers that have a directory in dir, and
+// removes the directories. A process is told by what only its container's have, so that
+// none is taken for one that has its number now.
 func sweep(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	left := map[string]bool{}
+	tags, ids := map[tag]bool{}, map[string]bool{}
 	for _, e := range entries {
-		if isID(e.Name()) && e.IsDir() {
-			left[e.Name()] = true
+		if !isID(e.Name()) || !e.IsDir() {
+			continue
+		}
+		ids[e.Name()] = true
+		if t := readTag(filepath.Join(dir, e.Name())); t != 0 {
+			tags[t] = true
 		}
 	}
-	if len(left) == 0 {
+	if len(ids) == 0 {
 		return nil
 	}
-	for range 20 { // they may fork meanwhile
-		found := false
-		for _, pid := range pids() {
-			if pid != os.Getpid() && left[containerOf(pid)] {
-				found = true
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-		if !found {
-			break
-		}
-	}
+	killAll(tags, ids)
 	var errs []error
-	for id := range left {
+	for id := range ids {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, id)))
 	}
 	return errors.Join(errs...)
@@ -77,18 +71,4 @@ func sweep(dir string) error {
 // isID reports whether a name is an id as newID makes them.
 func isID(name string) bool {
 	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
-}
-
-// containerOf is the container that a process says it belongs to, or "".
-func containerOf(pid int) string {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return "" // gone, or nobody that we may know
-	}
-	for pair := range strings.SplitSeq(string(env), "\x00") {
-		if id, ok := strings.CutPrefix(pair, EnvContainerID+"="); ok {
-			return id
-		}
-	}
-	return ""
 }

@@ -1,0 +1,250 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// reroot puts a directory in memory over "/", with what is in "/" in it, and makes it
+// the root of the thread. With readonly, that is read-only but for what runtimes mount
+// themselves.
+func (b *binder) reroot(readonly bool) error {
+	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(host) }()
+	root, err := b.tmpfs(host)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
+	if err := unix.Chroot("."); err != nil {
+		return err
+	}
+	return mirror(host, root, func(name string) bool {
+		return readonly && !slices.Contains([]string{"dev", "proc", "sys"}, name)
+	})
+}
+
+// place returns a descriptor of where to mount, and makes the place where it is not
+// there.
+func (b *binder) place(at string, dir bool) (int, error) {
+	const flags = unix.O_PATH | unix.O_CLOEXEC
+	target, err := unix.Open(at, flags, 0)
+	if !errors.Is(err, unix.ENOENT) {
+		return target, named(at, err)
+	}
+	above := at
+	var fd int
+	for err = unix.ENOENT; errors.Is(err, unix.ENOENT) && above != "/"; {
+		above = filepath.Dir(above)
+		fd, err = unix.Open(above, flags|unix.O_DIRECTORY, 0)
+	}
+	if err != nil {
+		return -1, named(above, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	missing := strings.Split(strings.Trim(strings.TrimPrefix(at, above), "/"), "/")
+	if b.own(fd) {
+		target, err := makePlace(fd, missing, dir)
+		if !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+			return target, named(at, err)
+		}
+	}
+	copied, err := b.mimic(fd)
+	if err != nil {
+		return -1, named(above, err)
+	}
+	target, err = makePlace(copied, missing, dir)
+	return target, named(at, err)
+}
+
+// named says what path an error is of.
+func named(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: "make a place at", Path: path, Err: err}
+}
+
+// own reports whether a directory is the container's: in memory, or a volume.
+func (b *binder) own(fd int) bool {
+	var st, memory unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false
+	}
+	for _, m := range b.memory {
+		if unix.Fstat(m, &memory) == nil && memory.Dev == st.Dev {
+			return true
+		}
+	}
+	id, err := mountID(fd, "")
+	return err == nil && b.volumes[id]
+}
+
+// mountID is the number of the mount that a path, or the descriptor itself, is on.
+func mountID(dir int, path string) (uint64, error) {
+	var st unix.Statx_t
+	flags := 0
+	if path == "" {
+		flags = unix.AT_EMPTY_PATH
+	}
+	if err := unix.Statx(dir, path, flags, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, err
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, unix.ENOTSUP
+	}
+	return st.Mnt_id, nil
+}
+
+// makePlace makes the directories of a path below from, none of which is there, and at
+// its end one more or a file. No link is followed.
+func makePlace(from int, path []string, dir bool) (int, error) {
+	fd, err := unix.Dup(from)
+	if err != nil {
+		return -1, err
+	}
+	for i, name := range path {
+		last := i == len(path)-1
+		next, err := makeEntry(fd, name, dir || !last)
+		_ = unix.Close(fd)
+		if err != nil {
+			return -1, err
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
+// makeEntry makes a directory or a file, if it is not there, and returns its descriptor.
+func makeEntry(in int, name string, dir bool) (int, error) {
+	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if dir {
+		if err := unix.Mkdirat(in, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return -1, err
+		}
+		return unix.Openat(in, name, flags|unix.O_DIRECTORY, 0)
+	}
+	if err := unix.Mknodat(in, name, unix.S_IFREG|0o644, 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	fd, err := unix.Openat(in, name, flags, 0)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1, errors.Join(unix.EEXIST, unix.Close(fd)) // a link, say, that leads nowhere
+	}
+	return fd, nil
+}
+
+// mimic puts a directory in memory over dir, with the same things in it, and returns
+// a descriptor of it, which drop closes.
+func (b *binder) mimic(dir int) (int, error) {
+	over, err := b.tmpfs(dir)
+	if err != nil {
+		return -1, err
+	}
+	return over, mirror(dir, over, func(string) bool { return false })
+}
+
+// tmpfs mounts a directory in memory on dir, with the same owner and mode. The
+// descriptor that it returns is of the one in memory, and b's.
+func (b *binder) tmpfs(dir int) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return -1, err
+	}
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	defer func() { _ = unix.Close(fs) }()
+	for _, o := range [][2]string{
+		{"source", "sublet"},
+		{"size", "64m"},
+		{"mode", fmt.Sprintf("%o", st.Mode&0o7777)},
+		{"uid", fmt.Sprint(st.Uid)},
+		{"gid", fmt.Sprint(st.Gid)},
+	} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("tmpfs option %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	b.memory = append(b.memory, fd)
+	if err := attach(fd, dir, ""); err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	return fd, nil
+}
+
+// mirror makes everything that is in one directory appear in another, by bind mounts,
+// read-only where that says so. What goes meanwhile is left out.
+func mirror(from, to int, readonly func(name string) bool) error {
+	fd, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	list := os.NewFile(uintptr(fd), "directory")
+	defer func() { _ = list.Close() }() // only read
+	names, err := list.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := mirrorEntry(from, to, name, readonly(name)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("mirror %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func mirrorEntry(from, to int, name string, readonly bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(from, name, buf)
+		if err != nil {
+			return err
+		}
+		return unix.Symlinkat(string(buf[:n]), to, name)
+	}
+	tree, err := openTree(from, name, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(tree) }()
+	if readonly {
+		if err := setReadonly(tree, unix.AT_RECURSIVE); err != nil {
+			return err
+		}
+	}
+	at, err := makeEntry(to, name, kind == unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(at) }()
+	return attach(tree, at, "")
+}

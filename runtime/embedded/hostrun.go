@@ -1,0 +1,272 @@
+//go:build linux || darwin
+
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Start implements Executor.
+func (h *HostProcess) Start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	dir, err := h.scratch(c.ID)
+	if err != nil {
+		return nil, err
+	}
+	if o, ok := sio.Stdout.(output); ok {
+		if err := o.c.touch(); err != nil {
+			return nil, fmt.Errorf("open log: %w", err)
+		}
+	}
+	p := &hostProcess{h: h, c: c, scratch: dir, exited: exited}
+	if p.cred, err = credential(c); err != nil {
+		return nil, err
+	}
+	argv, err := c.Argv()
+	if err != nil {
+		return nil, err
+	}
+	if p.tag, err = newTag(dir); err != nil {
+		return nil, err
+	}
+	// The thread that makes a process must live as long as the process: the
+	// kernel takes its end for the death of the parent. It is also the one whose
+	// mount namespace the process gets.
+	up := make(chan error)
+	ownThread(func() { p.run(argv, sio, up) })
+	if err := <-up; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// hostProcess is a container that is a process group.
+type hostProcess struct {
+	h       *HostProcess
+	c       *Container
+	scratch string
+	cred    *syscall.Credential
+	exited  func(Exit)
+	tag     tag // of all its processes; 0: they have none
+
+	// Of the container as it is seen from inside, known once it runs.
+	ns  *namespace // nil without isolation
+	dir string     // where commands run
+	env []string
+
+	pid    int
+	master *os.File // of the terminal; nil without
+
+	mu    sync.RWMutex // guards the rest; read-locked while a command is started
+	ended bool         // the pid is not ours any more
+
+	loose atomic.Bool // some of its processes may have no tag
+}
+
+// killRest kills what is left of the container after its first process has ended.
+func (p *hostProcess) killRest() {
+	tags, ids := map[tag]bool{}, map[string]bool{}
+	if p.tag != 0 {
+		tags[p.tag] = true
+	}
+	if p.loose.Load() {
+		ids[p.c.ID] = true
+	}
+	killAll(tags, ids)
+}
+
+// settle works out the directory and the environment of the container. The calling
+// thread sees what the container sees.
+func (p *hostProcess) settle(work os.FileInfo) {
+	scratch := filepath.Join(p.scratch, workDir)
+	if now, err := os.Stat(scratch); err != nil || !os.SameFile(now, work) {
+		scratch = "/" // a mount hides it
+	}
+	if p.dir = p.c.Dir(); p.dir == "" {
+		p.dir = scratch
+	} else if !filepath.IsAbs(p.dir) {
+		p.dir = filepath.Join("/", p.dir)
+	}
+	p.env = p.h.environ(p.c, p.ns != nil, p.dir)
+}
+
+// run is the life of the container, on a thread of its own.
+func (p *hostProcess) run(argv []string, sio IO, up chan<- error) {
+	j, err := p.begin(argv, sio)
+	if err != nil {
+		p.ns.close()
+		up <- err
+		return
+	}
+	p.pid, p.master = j.proc.Pid, j.master
+	up <- nil
+
+	exitOf(p.pid)
+	at := time.Now()
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // whoever is left of the group
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.killRest()
+	code := j.finish()
+	p.ns.close()
+	p.exited(Exit{Code: code, At: at})
+}
+
+// begin makes the container's view of the machine and starts its first process in it.
+func (p *hostProcess) begin(argv []string, sio IO) (*job, error) {
+	work, err := os.Stat(filepath.Join(p.scratch, workDir))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	if p.h.isolated() {
+		if p.ns, err = isolate(p); err != nil {
+			return nil, err
+		}
+	}
+	p.settle(work)
+	return p.launch(argv, sio)
+}
+
+// launch starts a command on the calling thread, which sees what the container sees.
+func (p *hostProcess) launch(argv []string, sio IO) (*job, error) {
+	path, err := lookPath(argv, p.env, p.dir)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := os.Stat(p.dir); err != nil {
+		return nil, fmt.Errorf("working directory: %w", err)
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("working directory %q: it is not a directory", p.dir)
+	}
+	j := &job{path: path, argv: argv, dir: p.dir, env: p.env, attr: attributes(p.cred)}
+	if err := j.connect(sio); err != nil {
+		return nil, err
+	}
+	if err := j.start(p.tag); err != nil {
+		return nil, fmt.Errorf("run %s in %s: %w", path, p.dir, err)
+	}
+	if !j.held {
+		p.loose.Store(true)
+	}
+	return j, nil
+}
+
+// PID is the number of the container's first process.
+func (p *hostProcess) PID() int { return p.pid }
+
+// Signal implements Process: the first process gets sig; SIGKILL goes to its group,
+// and with its end to all.
+func (p *hostProcess) Signal(sig syscall.Signal) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.ended {
+		return nil
+	}
+	to := p.pid
+	if sig == syscall.SIGKILL {
+		to = -p.pid
+	}
+	if err := syscall.Kill(to, native(sig)); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// Exec implements Process.
+func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
+	type result struct {
+		code int32
+		err  error
+	}
+	begun, done := make(chan *job, 1), make(chan result, 1)
+	ownThread(func() {
+		j, err := p.execute(e)
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		begun <- j
+		exitOf(j.proc.Pid)
+		// What it left in the background lives on in the container.
+		done <- result{code: j.finish()}
+	})
+	var j *job
+	for {
+		select {
+		case r := <-done:
+			return r.code, r.err
+		case j = <-begun:
+		case size, ok := <-e.Resize:
+			if !ok {
+				e.Resize = nil
+			} else if j != nil && j.master != nil {
+				_ = resizeTerminal(j.master, size)
+			}
+		case <-ctx.Done():
+			if j == nil {
+				select {
+				case j = <-begun:
+				case <-done: // it never ran, or has ended
+					return 0, ctx.Err()
+				}
+			}
+			j.kill()
+			<-done
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// execute starts a command in the container.
+func (p *hostProcess) execute(e Exec) (*job, error) {
+	p.mu.RLock() // one that is started is killed with the rest
+	defer p.mu.RUnlock()
+	if p.ended {
+		return nil, errors.New("the container has ended")
+	}
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	if err := p.ns.enter(); err != nil {
+		return nil, err
+	}
+	return p.launch(e.Cmd, e.IO)
+}
+
+// Resize implements Resizer.
+func (p *hostProcess) Resize(width, height uint16) error {
+	if p.master == nil {
+		return nil
+	}
+	return resizeTerminal(p.master, Size{width, height})
+}
+
+// Usage implements Process.
+func (p *hostProcess) Usage() Usage {
+	u := p.h.table.of(p.pid, p.tag)
+	_ = filepath.WalkDir(filepath.Join(p.scratch, workDir), func(_ string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // files come and go under a measurement
+		}
+		if st, err := d.Info(); err == nil {
+			u.Disk += uint64(max(0, st.Size()))
+			u.Inodes++
+		}
+		return nil
+	})
+	return u
+}
