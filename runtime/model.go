@@ -127,8 +127,8 @@ func (p *Pod) Latest(name string) *Container {
 	return nil
 }
 
-// Running reports whether any container runs or may run: created ones can be
-// started by a call under way, and unknown ones may be alive.
+// Running reports whether any container runs or may run: unknown ones may be
+// alive. One that was created only does not.
 func (p *Pod) Running() bool {
 	for i := range p.Containers {
 		if p.Containers[i].State == Running || p.Containers[i].State == Unknown {

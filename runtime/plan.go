@@ -117,7 +117,7 @@ func (p *planner) end(reason string, again bool) {
 func (p *planner) stage() {
 	for i := range p.kills {
 		if a := &p.kills[i]; a.Kind == Sidecar {
-			a.Stage = 1 + sidecarsAfter(p.pod, p.seen, a.Container)
+			a.Stage = 1 + sidecarRank(p.pod, p.seen, a.Container)
 		}
 	}
 	slices.SortStableFunc(p.kills, func(a, b Action) int { return cmp.Compare(a.Stage, b.Stage) })
@@ -210,13 +210,13 @@ func (p *planner) startAgain(c *corev1.Container, kind Kind, last *Container) {
 			Verb: RemoveContainer, Container: c.Name, Kind: kind, ID: last.ID, Attempt: last.Attempt, Reason: ReasonNotStarted,
 		})
 		p.startAs(c, kind, last.Attempt, last.BackOffStep, ReasonNotStarted)
-	case last.Round < p.round && !p.triggers(c, kind, last):
+	case last.Round < p.round && !p.triggers(c, last):
 		p.start(c, kind, 0, ReasonRestartAll)
 	case last.State != Exited:
 		p.start(c, kind, last.BackOffStep, p.unusable) // it ends with its sandbox, not by itself
 	case changed(c, last):
 		p.start(c, kind, 0, ReasonSpecChanged)
-	case kind == Init && succeeded(kind, last) && !p.triggers(c, kind, last):
+	case kind == Init && succeeded(kind, last) && !p.triggers(c, last):
 		p.start(c, kind, 0, p.unusable) // it did its work, and does it again in a new sandbox
 	default:
 		p.backOff(c, kind, last)

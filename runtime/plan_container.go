@@ -34,7 +34,7 @@ func (p *planner) ephemerals() {
 // end it.
 func (p *planner) runs(name string) bool {
 	c := p.current(name)
-	return c != nil && c.State == Running && p.usable(c) &&
+	return c != nil && c.State == Running &&
 		!slices.ContainsFunc(p.kills, func(a Action) bool { return a.ID == c.ID })
 }
 
@@ -47,7 +47,7 @@ func (p *planner) initContainers() bool {
 	// What stands before the last one that was made is done, whether or not the
 	// runtime still knows of it: dead containers are collected.
 	reached := len(list)
-	for !initialized && reached > 0 && p.current(list[max(reached-1, 0)].Name) == nil {
+	for reached > 0 && p.current(list[reached-1].Name) == nil {
 		reached--
 	}
 	for i := range list {
@@ -69,7 +69,7 @@ func (p *planner) initContainers() bool {
 			if !p.started(c, current) {
 				return false
 			}
-		case current.State != Exited || !p.spent(c, kind, current):
+		case !p.spent(c, kind, current):
 			p.keep(c, kind)
 			return false
 		}
@@ -83,29 +83,25 @@ func (p *planner) started(c *corev1.Container, current *Container) bool {
 	return current.State == Running && (c.StartupProbe == nil || p.probes[current.ID].Started == Success)
 }
 
-// keep plans what a container needs that is to run, or to have run. It reports
-// whether it runs and goes on running.
-func (p *planner) keep(c *corev1.Container, kind Kind) bool {
+// keep plans what a container needs that is to run, or to have run.
+func (p *planner) keep(c *corev1.Container, kind Kind) {
 	last := p.last(c.Name)
 	switch {
 	case p.spent(c, kind, last):
-		return false
 	case last == nil || !p.here(last) || !alive(last):
 		p.startAgain(c, kind, last)
-		return false
 	case last.State == Unknown:
 		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
-		return false
 	case changed(c, last) && kind != Init: // one that is under way is let finish its work
 		p.kill(last, ReasonSpecChanged, "its spec changed", p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
-		return false
+	default:
+		if probe, failed := p.unhealthy(last); failed {
+			p.replace(c, kind, last, ReasonUnhealthy, fmt.Sprintf("its %s probe failed", probe), p.probeGrace(c, probe))
+			return
+		}
+		p.resize(c, kind, last)
 	}
-	if probe, failed := p.unhealthy(last); failed {
-		p.replace(c, kind, last, ReasonUnhealthy, fmt.Sprintf("its %s probe failed", probe), p.probeGrace(c, probe))
-		return false
-	}
-	return p.resize(c, kind, last)
 }
 
 // replace plans the end of a container that failed while it runs, and the start
@@ -114,7 +110,7 @@ func (p *planner) keep(c *corev1.Container, kind Kind) bool {
 func (p *planner) replace(c *corev1.Container, kind Kind, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
 	if last.State == Running {
-		if onFailure(p.pod, c, kind, true) == stay || len(c.RestartPolicyRules) > 0 {
+		if onFailure(p.pod, c, true) == stay || len(c.RestartPolicyRules) > 0 {
 			return
 		}
 	}

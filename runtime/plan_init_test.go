@@ -22,6 +22,8 @@ func TestInitContainers(t *testing.T) {
 		{"then all regular ones", pod, newView(ready(0), exited("i", 0), exited("j", 0)), "start a#0; start b#0"},
 		{"a failure is tried again", pod, newView(ready(0), exited("i", 1)), "start i#1 step 1"},
 		{"a second failure waits", pod, newView(ready(0), exited("i", 1, attempt(1), step(1), ended(4*time.Second))), "wait i 6s"},
+		{"never: one that runs goes on", strict, newView(ready(0), running("i")), ""},
+		{"one that runs beside regular ones holds up nobody", pod, newView(ready(0), running("j"), running("a"), exited("b", 1)), "start b#1 step 1"},
 		{"never: a failure ends the pod", strict, newView(ready(0), exited("i", 1)), "stop s0"},
 		{"never: and ends the sidecars", newPod(never, sidecarC("s"), initC("i"), regular("a")), newView(ready(0), running("s"), exited("i", 1)), "kill s#0; stop s0"},
 		{"never: a failure after a lost sandbox ends the pod", strict, newView(gone(0), exited("i", 0), exited("j", 255)), ""},
@@ -140,6 +142,7 @@ func TestEphemeralContainers(t *testing.T) {
 		{"not again after a new sandbox", pod, newView(gone(0), exited("debug", 137)), "stop s0; create 1; start i#0"},
 		{"not again when the runtime forgot it", pod, newView(ready(0), running("a"), restarts("debug", 0)), ""},
 		{"made but not started", pod, newView(ready(0), running("i"), seen("debug", 0, runtime.Created)), "remove debug#0; start debug#0"},
+		{"made but not started, and its number known", pod, newView(ready(0), running("i"), seen("debug", 0, runtime.Created), restarts("debug", 0)), "remove debug#0; start debug#0"},
 		{"unknown is left alone", pod, newView(ready(0), running("a"), seen("debug", 0, runtime.Unknown)), ""},
 		{"does not keep a pod that is done", newPod(never, regular("a"), ephemeralC("debug")), newView(ready(0), exited("a", 0), running("debug")), "kill debug#0; stop s0"},
 	})

@@ -17,36 +17,36 @@ const (
 )
 
 // resize plans the change of a running container's resources to the spec's: in
-// place, or by a restart where its resize policy asks for one. It reports
-// whether the container goes on running.
-func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) bool {
-	if have.Resources == nil || kind == Init || kind == Ephemeral {
-		return true // see Resizing
-	}
-	cpu, memory := differ(p.pod, c, have.Resources)
+// place, or by a restart where its resize policy asks for one.
+func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) {
+	cpu, memory := resized(p.pod, c, kind, have.Resources)
 	switch {
 	case !cpu && !memory:
-		return true
 	case cpu && restartsFor(c, corev1.ResourceCPU), memory && restartsFor(c, corev1.ResourceMemory):
 		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
 		p.start(c, kind, have.BackOffStep, ReasonResized)
-		return false
+	default:
+		p.changes = append(p.changes, Action{
+			Verb: UpdateResources, Container: c.Name, Kind: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized,
+		})
 	}
-	p.changes = append(p.changes, Action{
-		Verb: UpdateResources, Container: c.Name, Kind: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized,
-	})
-	return true
 }
 
 // Resizing reports whether a running container has other resources than its spec
 // asks for, a limit more or one less included: whether Plan would change them. What
 // the runtime does not tell is taken as right. It is pure.
 func Resizing(pod *corev1.Pod, c *corev1.Container, kind Kind, have *Resources) bool {
-	if have == nil || kind == Init || kind == Ephemeral {
-		return false
-	}
-	cpu, memory := differ(pod, c, have)
+	cpu, memory := resized(pod, c, kind, have)
 	return cpu || memory
+}
+
+// resized tells which resources of a running container differ from its spec's.
+// Init containers and ephemeral ones keep what they have.
+func resized(pod *corev1.Pod, c *corev1.Container, kind Kind, have *Resources) (cpu, memory bool) {
+	if have == nil || kind == Init || kind == Ephemeral {
+		return false, false
+	}
+	return differ(pod, c, have)
 }
 
 // differ compares what a container has with what it asks for. A runtime that
@@ -75,13 +75,10 @@ func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory 
 
 // limit is the container's, or else the pod's for all its containers together.
 func limitOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
-	if q, ok := c.Resources.Limits[name]; ok && !q.IsZero() {
+	if q := c.Resources.Limits[name]; !q.IsZero() || pod.Spec.Resources == nil {
 		return q
 	}
-	if pod.Spec.Resources != nil {
-		return pod.Spec.Resources.Limits[name]
-	}
-	return resource.Quantity{}
+	return pod.Spec.Resources.Limits[name]
 }
 
 // limits are a limit that is wanted and the one there is; 0 is none.

@@ -60,6 +60,10 @@ func has(request, cpu, memory string, tweaks ...func(*runtime.Resources)) func(*
 	}
 }
 
+func memoryRequest(s string) func(*runtime.Resources) {
+	return func(r *runtime.Resources) { r.MemoryRequest = new(resource.MustParse(s)) }
+}
+
 func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 
 // RT-2: resources change in place.
@@ -99,6 +103,14 @@ func TestResize(t *testing.T) {
 			"a memory limit taken away by restart", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""), restartOn("memory"))),
 			view(has("500m", "500m", "64Mi")), "kill a#0; start a#1",
 		},
+		{"the least CPU limit taken away", newPod(always, regular("a", requests("500m", ""))), view(has("500m", "10m", "")), "update a#0"},
+		{"a CPU limit below the least added", newPod(always, regular("a", requests("500m", ""), limits("5m", ""))), view(has("500m", "", "")), "update a#0"},
+		{"no memory limit, told as the least that means none", newPod(always, regular("a")), view(has("2m", "", "4611686018427387904")), ""},
+		{"another memory request", newPod(always, regular("a", requests("500m", "64Mi"))), view(has("500m", "", "", memoryRequest("128Mi"))), "update a#0"},
+		{"the same memory request", newPod(always, regular("a", requests("500m", "64Mi"))), view(has("500m", "", "", memoryRequest("64Mi"))), ""},
+		{"the same memory request, and another limit", newPod(always, regular("a", requests("500m", "64Mi"), limits("", "128Mi"))), view(has("500m", "", "256Mi", memoryRequest("64Mi"))), "update a#0"},
+		{"a memory request that the spec has not", newPod(always, regular("a", requests("500m", ""))), view(has("500m", "", "", memoryRequest("64Mi"))), ""},
+		{"a limit of 0 is none, and the pod's holds", newPod(always, podLimits("1", ""), regular("a", limits("0", ""))), view(has("0", "1", "")), ""},
 		{"a CPU request taken away", newPod(always, regular("a", limits("", "64Mi"))), view(has("500m", "", "64Mi")), "update a#0"},
 		{"a CPU request where none was", newPod(always, regular("a", requests("500m", ""))), view(has("0", "", "")), "update a#0"},
 		{"one limit added, one taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""))), view(has("500m", "", "64Mi")), "update a#0"},
@@ -122,6 +134,24 @@ func TestResize(t *testing.T) {
 		{"ephemeral ones are not", newPod(always, regular("b"), ephemeralC("a")), newView(ready(0), running("b"), running("a", has("1", "1", "1Gi"))), ""},
 		{"a resize is no change of spec", pod, view(has("500m", "400m", "64Mi"), hash(runtime.HashContainer(&newPod(always, regular("a")).Spec.Containers[0]))), "update a#0"},
 	})
+}
+
+// Resizing is what Plan would do.
+func TestResizing(t *testing.T) {
+	pod := newPod(always, regular("a", limits("500m", "64Mi")))
+	c := &pod.Spec.Containers[0]
+	resources := func(cpu, memory string) *runtime.Resources {
+		var made runtime.Container
+		has("500m", cpu, memory)(&made)
+		return made.Resources
+	}
+	assert.False(t, runtime.Resizing(pod, c, runtime.Regular, nil))
+	assert.False(t, runtime.Resizing(pod, c, runtime.Regular, resources("500m", "64Mi")))
+	assert.True(t, runtime.Resizing(pod, c, runtime.Regular, resources("400m", "64Mi")))
+	assert.True(t, runtime.Resizing(pod, c, runtime.Regular, resources("500m", "32Mi")))
+	assert.True(t, runtime.Resizing(pod, c, runtime.Sidecar, resources("400m", "64Mi")))
+	assert.False(t, runtime.Resizing(pod, c, runtime.Init, resources("400m", "64Mi")))
+	assert.False(t, runtime.Resizing(pod, c, runtime.Ephemeral, resources("400m", "64Mi")))
 }
 
 func TestHashContainer(t *testing.T) {

@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -35,6 +36,9 @@ func TestRestartPolicies(t *testing.T) {
 		{"rule does not fit", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, in, 42)), after(1), ""},
 		{"rule by what is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(1), restarted},
 		{"rule by what is not, and is", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(42), ""},
+		{"rule of a kind that there is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, "Between", 1)), after(1), ""},
+		{"on failure: the exit code counts, whatever the OOM killer took", one(onFailure), newView(ready(0), exited("a", 0, oomKilled), running("b")), ""},
+		{"the highest number stays", one(always), newView(ready(0), exited("a", 1, attempt(math.MaxUint32)), running("b")), "start a#4294967295 step 1"},
 		{"rule without codes", one(never, func(c *corev1.Container) {
 			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: again}}
 		}), after(1), ""},
@@ -64,6 +68,8 @@ func TestUnhealthy(t *testing.T) {
 		{"startup", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Failed})), "kill a#0; start a#1 step 1"},
 		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed})), ""},
 		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = t0.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
+		{"after a long run its back-off starts anew", one(always), newView(ready(0), running("a", step(3)), running("b"), unwell("a#0")), "kill a#0; start a#1 step 1"},
+		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
 		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), view(), "kill a#0"},
 		{"and may ask for more than its policy does", one(never, policy(corev1.ContainerRestartPolicyAlways), rule(allAgain, in, 137)), view(), "kill a#0"},
 		{
@@ -78,6 +84,10 @@ func TestUnhealthy(t *testing.T) {
 		assert.Equal(t, runtime.ReasonUnhealthy, plan[0].Reason)
 		plan = runtime.Plan(one(always, livenessProbe(0)), view(), t0)
 		assert.Equal(t, 30*time.Second, plan[0].Grace, "without one, the pod's")
+
+		both := one(always, livenessProbe(7), startupProbe, func(c *corev1.Container) { c.StartupProbe.TerminationGracePeriodSeconds = new(int64(9)) })
+		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Failed})), t0)
+		assert.Equal(t, 9*time.Second, plan[0].Grace)
 	})
 }
 
@@ -91,6 +101,7 @@ func TestBackOffOfPlans(t *testing.T) {
 	byCode.BackOff = delays(func(r runtime.Restart) time.Duration { return time.Duration(r.ExitCode) * time.Second })
 	testPlans(t, []planCase{
 		{"the first restart is at once", pod, view(exited("a", 1, ended(0))), "start a#1 step 1"},
+		{"so it is when the clock of the end is ahead", pod, view(exited("a", 1, ended(-30*time.Second))), "start a#1 step 1"},
 		{"the second waits", pod, view(exited("a", 1, attempt(1), step(1), ended(3*time.Second))), "wait a 7s"},
 		{"and is due to the nanosecond", pod, view(exited("a", 1, attempt(1), step(1), ended(10*time.Second))), "start a#2 step 2"},
 		{"doubles", pod, view(exited("a", 1, attempt(3), step(3), ended(0))), "wait a 40s"},
@@ -215,10 +226,85 @@ func TestRestartAllContainers(t *testing.T) {
 			newView(ready(0), exited("i", 88)), "start i#1 step 1 round 1",
 		},
 		{
+			"an init container that did its work and asks for it", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 0)), regular("a")),
+			newView(ready(0), exited("i", 0)), "start i#1 step 1 round 1",
+		},
+		{
+			"not one that runs", newPod(never, regular("w", rule(allAgain, notIn, 1)), regular("a")),
+			newView(ready(0), running("w"), running("a")), "",
+		},
+		{
+			"ephemeral ones go on", newPod(never, regular("a"), worker, ephemeralC("debug")),
+			newView(ready(0), running("a"), exited("w", 88), running("debug")), "kill a#0; start a#1 round 1; start w#1 step 1 round 1",
+		},
+		{
+			"and ask for nothing", newPod(never, regular("a"), ephemeralC("debug"), func(p *corev1.Pod) {
+				rule(allAgain, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
+			}),
+			newView(ready(0), running("a"), exited("debug", 88)), "",
+		},
+		{
 			"the first rule decides", newPod(never, regular("w", rule(again, in, 88), rule(allAgain, in, 88)), regular("a")),
 			newView(ready(0), exited("w", 88), running("a")), "start w#1 step 1",
 		},
 	})
+}
+
+// It agrees with Plan on who runs again.
+func TestRestartOfAll(t *testing.T) {
+	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88))
+	pod := newPod(never, initC("i"), regular("a"), worker, ephemeralC("debug"))
+	names := []string{"i", "a", "w", "debug"}
+	for _, tt := range []struct {
+		name     string
+		seen     runtime.View
+		underWay bool
+		pending  []string
+	}{
+		{"nothing yet", newView(ready(0)), false, nil},
+		{"all run", newView(ready(0), exited("i", 0), running("a"), running("w"), running("debug")), false, nil},
+		{"another code", newView(ready(0), exited("i", 0), running("a"), exited("w", 1)), false, nil},
+		{"one asks for it", newView(ready(0), exited("i", 0), running("a"), exited("w", 88), running("debug")), true, []string{"i", "a", "w"}},
+		{
+			"the first is made again", newView(ready(0), exited("a", 137), exited("w", 88), seen("i", 1, runtime.Created, round(1))),
+			false, []string{"i", "a", "w"},
+		},
+		{
+			"the first runs again", newView(ready(0), exited("a", 137), exited("w", 88), running("i", attempt(1), round(1))),
+			false, []string{"a", "w"},
+		},
+		{
+			"all run again", newView(ready(0), exited("i", 0, attempt(1), round(1)), running("a", attempt(1), round(1)), running("w", attempt(1), round(1))),
+			false, nil,
+		},
+		{
+			"and once more", newView(ready(0), exited("i", 0, attempt(1), round(1)), exited("a", 137, attempt(1), round(1)), exited("w", 88, attempt(1), round(1))),
+			true, []string{"i", "a", "w"},
+		},
+		{"made for the first time", newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created), running("w")), false, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all := runtime.RestartOfAll(pod, &tt.seen.Pod)
+			assert.True(t, all.Possible)
+			assert.Equal(t, tt.underWay, all.UnderWay)
+			var pending []string
+			for _, name := range names {
+				if all.Pending(name) {
+					pending = append(pending, name)
+				}
+			}
+			assert.Equal(t, tt.pending, pending)
+		})
+	}
+	for _, p := range []*corev1.Pod{
+		newPod(never, regular("a"), regular("w", rule(again, in, 88))),
+		newPod(never, regular("a"), ephemeralC("debug"), func(p *corev1.Pod) {
+			rule(allAgain, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
+		}),
+	} {
+		v := newView(ready(0), running("a"), exited("w", 88))
+		assert.Zero(t, runtime.RestartOfAll(p, &v.Pod), "no container has such a rule")
+	}
 }
 
 func TestDone(t *testing.T) {

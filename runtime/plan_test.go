@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -37,6 +38,19 @@ func TestSandbox(t *testing.T) {
 			// The clock was set back in between: what is newer is told by the number.
 			"all well, though the former one looks newer", newPod(always, regular("a")),
 			newView(ready(0), running("a", attempt(1)), exited("a", 1)), "",
+		},
+		{
+			"of two with one number the newer counts", newPod(always, regular("a")),
+			newView(sandbox(0, runtime.SandboxNotReady, func(s *runtime.Sandbox) { s.ID = "old" }), ready(0), running("a")), "",
+		},
+		{
+			"a runtime that does not tell sandboxes apart", newPod(always, regular("a")),
+			newView(ready(0), running("a", func(c *runtime.Container) { c.SandboxID = "" })), "",
+		},
+		{
+			"what was a sidecar ends like one", newPod(always, regular("a")),
+			newView(gone(0), running("a"), running("x", func(c *runtime.Container) { c.Kind = runtime.Sidecar })),
+			"kill a#0; kill x#0 stage 1; stop s0; create 1; start a#1",
 		},
 		{
 			"not ready any more", two, newView(gone(0), running("a"), exited("b", 137)),
@@ -104,12 +118,72 @@ func TestSandbox(t *testing.T) {
 			newView(gone(0), exited("a", 0)), "stop s0; create 1; start b#0",
 		},
 		{
+			"never: what was made and never ran has its turn too", newPod(never, regular("a")),
+			newView(gone(0), seen("a", 0, runtime.Created)), "stop s0; create 1; start a#1",
+		},
+		{
+			"never: what still runs in an older one is done", newPod(never, regular("a")),
+			newView(gone(0), running("a"), ready(1)), "kill a#0; stop s1; stop s0",
+		},
+		{
 			"on failure: what succeeded is not run again", newPod(onFailure, regular("a"), regular("b")),
 			newView(gone(0), exited("a", 0), running("b")), "kill b#0; stop s0; create 1; start b#1",
+		},
+		{
+			"of two with one number the newer counts, of containers too", newPod(always, regular("a")),
+			newView(ready(0), exited("a", 1), running("a")), "",
 		},
 		{
 			"still runs in an older one", newPod(always, regular("a")),
 			newView(gone(0), running("a"), ready(1)), "kill a#0; start a#1",
 		},
 	})
+}
+
+// What is planned for a container that the spec does not have is of the kind that it
+// carries.
+func TestPlan_KindOfAStray(t *testing.T) {
+	v := newView(ready(0), running("a"), running("x", func(c *runtime.Container) { c.Kind = runtime.Sidecar }))
+	plan := runtime.Plan(newPod(always, regular("a")), v, t0)
+	require.Equal(t, "kill x#0", show(plan))
+	assert.Equal(t, runtime.Sidecar, plan[0].Kind)
+}
+
+// RT-3
+func TestSandboxReason(t *testing.T) {
+	pod := newPod(always, regular("a"))
+	for want, v := range map[string]runtime.View{
+		"":                          newView(ready(0)),
+		runtime.ReasonSandboxLost:   newView(gone(0)),
+		runtime.ReasonManySandboxes: newView(ready(0), ready(1)),
+		runtime.ReasonNoAddress:     newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs = nil })),
+		runtime.ReasonNetworkMode:   newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.HostNetwork = true })),
+	} {
+		assert.Equal(t, want, runtime.SandboxReason(pod, &v.Pod))
+	}
+}
+
+func TestInitialized(t *testing.T) {
+	pod := newPod(always, initC("i"), regular("a", rule(allAgain, in, 42)))
+	for _, tt := range []struct {
+		name string
+		seen runtime.View
+		want bool
+	}{
+		{"nothing yet", newView(ready(0)), false},
+		{"init is done", newView(ready(0), exited("i", 0)), false},
+		{"a regular container was made", newView(ready(0), seen("a", 0, runtime.Created)), true},
+		{"and ended", newView(ready(0), exited("a", 1)), true},
+		{"in an older sandbox", newView(gone(0), exited("a", 1), ready(1)), false},
+		{"before all are restarted", newView(ready(0), exited("a", 42)), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, runtime.Initialized(pod, &tt.seen.Pod)) })
+	}
+}
+
+// Done tells Failed of what was lost with its sandbox, whatever its exit code will be.
+func TestDone_RunsInALostSandbox(t *testing.T) {
+	done, phase := runtime.Done(newPod(never, regular("a")), newView(gone(0), running("a")).Pod)
+	assert.True(t, done)
+	assert.Equal(t, corev1.PodFailed, phase)
 }

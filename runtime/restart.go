@@ -17,11 +17,8 @@ const (
 
 // onExit applies the rules and policies to a container that ended by itself.
 // The first rule that fits decides; without one the container's own policy
-// does, and without that the pod's.
+// does, and without that the pod's. It is not asked of ephemeral containers.
 func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) verdict {
-	if kind == Ephemeral {
-		return stay
-	}
 	switch ruled := onRules(c, last.ExitCode); {
 	case ruled == restartAll:
 		return restartAll
@@ -30,7 +27,7 @@ func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) ve
 	case ruled == restart:
 		return restart
 	}
-	return onFailure(pod, c, kind, !succeeded(kind, last))
+	return onFailure(pod, c, !succeeded(kind, last))
 }
 
 // succeeded reports whether a container that exited did its work. An init container
@@ -72,13 +69,13 @@ func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
 
 // onFailure applies the policies alone: for a container whose exit code is not
 // known, or that no rule speaks of. A sidecar is one by its own policy, Always.
-func onFailure(pod *corev1.Pod, c *corev1.Container, kind Kind, failed bool) verdict {
+func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) verdict {
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*c.RestartPolicy)
 	}
 	switch {
-	case kind == Ephemeral, policy == corev1.RestartPolicyNever:
+	case policy == corev1.RestartPolicyNever:
 		return stay
 	case policy == corev1.RestartPolicyOnFailure && !failed:
 		return stay

@@ -23,7 +23,7 @@ func newScope(pod *corev1.Pod, seen *Pod, probes Verdicts) *scope {
 		s.round = max(s.round, seen.Containers[i].Round)
 	}
 	for c, kind := range Specs(pod) {
-		if last := s.last(c.Name); kind != Ephemeral && last != nil && last.Round == s.round && s.triggers(c, kind, last) {
+		if last := s.last(c.Name); kind != Ephemeral && last != nil && last.Round == s.round && s.triggers(c, last) {
 			s.round++
 			break
 		}
@@ -97,8 +97,8 @@ func (s *scope) current(name string) *Container {
 }
 
 // triggers reports whether the end of c restarts the whole pod.
-func (s *scope) triggers(c *corev1.Container, kind Kind, last *Container) bool {
-	return last.State == Exited && hasRestartAll(c) && onExit(s.pod, c, kind, last) == restartAll
+func (s *scope) triggers(c *corev1.Container, last *Container) bool {
+	return last.State == Exited && onRules(c, last.ExitCode) == restartAll
 }
 
 // unhealthy reports whether a probe has failed that ends its container, and
@@ -125,13 +125,13 @@ func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
 	case last.State != Exited && s.usable(last):
 		// An init container that the runtime lost track of may have half done its
 		// work; a regular one is ended and starts again under any policy.
-		return last.State == Unknown && kind == Init && onFailure(s.pod, c, kind, true) == stay
+		return last.State == Unknown && kind == Init && onFailure(s.pod, c, true) == stay
 	case last.State != Exited:
-		return onFailure(s.pod, c, kind, true) == stay
+		return onFailure(s.pod, c, true) == stay
 	}
 	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
 		// It ended well because it was told to; the probe says that it was not.
-		return onFailure(s.pod, c, kind, true) == stay
+		return onFailure(s.pod, c, true) == stay
 	}
 	return onExit(s.pod, c, kind, last) == stay
 }
@@ -164,10 +164,7 @@ func (s *scope) failedInit() *corev1.Container {
 	for i := range s.pod.Spec.InitContainers {
 		c := &s.pod.Spec.InitContainers[i]
 		last := s.current(c.Name)
-		if initKind(c) != Init || last == nil || !s.spent(c, Init, last) {
-			continue
-		}
-		if last.State != Exited || !succeeded(Init, last) {
+		if s.spent(c, initKind(c), last) && (last.State != Exited || !succeeded(Init, last)) {
 			return c
 		}
 	}

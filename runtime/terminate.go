@@ -65,7 +65,7 @@ func PlanTermination(pod *corev1.Pod, seen Pod, e Ending, now time.Time) []Stop 
 			s.PreStop = preStop(spec, c)
 		}
 		if s.Kind == Sidecar {
-			s.Stage = 1 + sidecarsAfter(pod, &seen, c.Name)
+			s.Stage = 1 + sidecarRank(pod, &seen, c.Name)
 		}
 		stops = append(stops, s)
 	}
@@ -97,30 +97,27 @@ func preStop(spec *corev1.Container, c *Container) *corev1.LifecycleHandler {
 	return spec.Lifecycle.PreStop
 }
 
-// sidecarsAfter counts the sidecars that start after the one of that name, and
-// so end before it: by the spec, or for a stand-in by who was made first.
-func sidecarsAfter(pod *corev1.Pod, seen *Pod, name string) int {
+// sidecarRank returns a number that is greater the earlier the sidecar of that
+// name starts, and so the later it ends: by the spec, or for a stand-in by who was
+// made first.
+func sidecarRank(pod *corev1.Pod, seen *Pod, name string) int {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == name {
-			return len(pod.Spec.InitContainers) - 1 - i
+			return len(pod.Spec.InitContainers) - i
 		}
 	}
-	first := func(name string) (at time.Time) {
-		for i := range seen.Containers {
-			if c := &seen.Containers[i]; c.Name == name && (at.IsZero() || c.Created.Before(at)) {
-				at = c.Created
-			}
-		}
-		return at
-	}
-	own, n := first(name), 0
-	counted := map[string]bool{name: true}
+	first := make(map[string]time.Time)
 	for i := range seen.Containers {
 		c := &seen.Containers[i]
-		if c.Kind == Sidecar && !counted[c.Name] && first(c.Name).After(own) {
+		if at, ok := first[c.Name]; !ok || c.Created.Before(at) {
+			first[c.Name] = c.Created
+		}
+	}
+	n := 0
+	for _, at := range first {
+		if at.After(first[name]) {
 			n++
 		}
-		counted[c.Name] = true
 	}
 	return n
 }

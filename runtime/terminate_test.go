@@ -65,6 +65,7 @@ func TestPlanTermination(t *testing.T) {
 			assert.True(t, s.Forced)
 			assert.Nil(t, s.PreStop)
 			assert.Zero(t, s.Left(t0))
+			assert.Equal(t, t0, s.Deadline)
 		}
 	})
 	t.Run("what has ended is left out, what may run is in", func(t *testing.T) {
@@ -74,6 +75,15 @@ func TestPlanTermination(t *testing.T) {
 		for _, s := range stops {
 			assert.Nil(t, s.PreStop, "a hook runs only in what surely runs")
 		}
+	})
+	t.Run("a sidecar that was made last ends last all the same", func(t *testing.T) {
+		v := newView(ready(0), running("a"), running("s", attempt(1)))
+		assert.Equal(t, []string{"0 a#0", "1 s#1"}, stages(runtime.PlanTermination(pod, v.Pod, grace, t0)))
+	})
+	t.Run("sidecars of an orphan end in the reverse order of their first start", func(t *testing.T) {
+		sidecar := func(c *runtime.Container) { c.Kind = runtime.Sidecar }
+		v := newView(ready(0), exited("s", 1, sidecar), running("a"), running("z", sidecar), running("s", attempt(1), sidecar))
+		assert.Equal(t, []string{"0 a#0", "1 z#0", "2 s#1"}, stages(runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)))
 	})
 	t.Run("an orphan ends by what its containers carry", func(t *testing.T) {
 		carried := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 2}}
