@@ -17,7 +17,11 @@ import (
 )
 
 func generate(p *corev1.Pod, r runtime.Report) corev1.PodStatus {
-	return status.Generate(p, r, corev1.PodStatus{}, status.Env{
+	return generateAfter(corev1.PodStatus{}, p, r)
+}
+
+func generateAfter(former corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
+	return status.Generate(p, r, former, status.Env{
 		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, Runtime: "containerd", RecursiveReadOnly: true,
 	}, t0)
 }
@@ -101,6 +105,48 @@ func TestAddresses(t *testing.T) {
 	v.Sandboxes = nil
 	st = status.Generate(pod("main:c"), runtime.Report{Seen: v}, former, status.Env{}, t0)
 	assert.Equal(t, "10.1.1.1", st.PodIP)
+}
+
+// What a listing does not tell is known from the spec, or from what was told.
+func TestAddresses_OfAListing(t *testing.T) {
+	p := pod("main:c")
+	v := listed(view(running("c", 0)))
+	v.Sandboxes[0].IPs = nil
+	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
+	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Seen: v}, former, status.Env{}, t0).PodIPs)
+	p.Spec.HostNetwork = true
+	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, generate(p, runtime.Report{Seen: v}).PodIPs)
+}
+
+// A pod has started when it was first told of, by us or by an agent before us, or
+// else as the API has it.
+func TestGenerate_StartTime(t *testing.T) {
+	told, api := metav1.NewTime(t0.Add(-time.Minute)), metav1.NewTime(t0.Add(-time.Hour))
+	p := pod("main:c")
+	assert.Equal(t, t0, generate(p, runtime.Report{}).StartTime.Time)
+	p.Status.StartTime = &api
+	assert.Equal(t, api, *generate(p, runtime.Report{}).StartTime)
+	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.Env{}, t0).StartTime)
+}
+
+// ST-5: of the end before the present attempt the later known one is told.
+func TestGenerate_LastState(t *testing.T) {
+	p := pod("main:c")
+	former := generate(p, runtime.Report{Seen: view(exited("c", 1, 7), exited("c", 0, 3))})
+	for name, tc := range map[string]struct {
+		seen []runtime.Container
+		want string
+	}{
+		"the runtime has lost the one between": {[]runtime.Container{running("c", 2), exited("c", 0, 3)}, "containerd://c-1"},
+		"the runtime has it still":             {[]runtime.Container{running("c", 2), exited("c", 1, 7), exited("c", 0, 3)}, "containerd://c-1"},
+		"the runtime has a later one":          {[]runtime.Container{running("c", 3), exited("c", 2, 9)}, "containerd://c-2"},
+		"the runtime has none":                 {[]runtime.Container{running("c", 2)}, "containerd://c-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := generateAfter(former, p, runtime.Report{Seen: view(tc.seen...)})
+			assert.Equal(t, tc.want, st.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID)
+		})
+	}
 }
 
 // ST-3: readiness gates are others' conditions in the pod; they are kept.

@@ -100,14 +100,8 @@ func (g *generator) again(name string) bool {
 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {
-	switch {
-	case g.over, g.report.Finished:
-		return true
-	case terminal(g.former.Phase):
-		return true
-	default:
-		return g.report.Ending != nil && g.observed() && !g.report.Seen.Running()
-	}
+	return g.over || g.report.Finished ||
+		g.report.Ending != nil && g.observed() && !g.report.Seen.Running()
 }
 
 func (g *generator) startTime() *metav1.Time {

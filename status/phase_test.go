@@ -111,6 +111,62 @@ func TestPhase(t *testing.T) {
 	}
 }
 
+// The phase that statuses call for, also where no container was ever seen by us.
+func TestPhase_OfStatuses(t *testing.T) {
+	ran := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	waits := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
+	of := func(name string, state, last corev1.ContainerState) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: name, State: state, LastTerminationState: last}}
+	}
+	for _, tc := range []struct {
+		name       string
+		pod        *corev1.Pod
+		init, main []corev1.ContainerStatus
+		final      bool
+		want       corev1.PodPhase
+	}{
+		{"nothing is known", pod("main:c"), nil, nil, false, corev1.PodPending},
+		{"nothing is known, and it is over", pod("main:c"), nil, nil, true, corev1.PodFailed},
+		{"runs", pod("main:c"), nil, of("c", ran, corev1.ContainerState{}), false, corev1.PodRunning},
+		{"one without a state", pod("main:c"), nil, of("c", corev1.ContainerState{}, corev1.ContainerState{}), false, corev1.PodPending},
+		{"one of two is over", pod("policy=Never", "main:c", "main:d"), nil, of("c", ended, corev1.ContainerState{}), true, corev1.PodFailed},
+		{"done", pod("policy=Never", "main:c"), nil, of("c", ended, corev1.ContainerState{}), true, corev1.PodSucceeded},
+		{"nothing is known of the sidecar", pod("sidecar:s", "main:c"), nil, of("c", ran, corev1.ContainerState{}), false, corev1.PodPending},
+		{"the sidecar has no state", pod("sidecar:s", "main:c"), of("s", corev1.ContainerState{}, corev1.ContainerState{}), of("c", ran, corev1.ContainerState{}), false, corev1.PodPending},
+		{"the sidecar runs on", pod("policy=Never", "sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), of("c", ended, corev1.ContainerState{}), false, corev1.PodRunning},
+		{"the sidecar ended too", pod("policy=Never", "sidecar:s", "main:c"), of("s", ended, corev1.ContainerState{}), of("c", ended, corev1.ContainerState{}), false, corev1.PodSucceeded},
+		{"the sidecar starts anew", pod("policy=Never", "sidecar:s", "main:c"), of("s", waits, ended), of("c", ended, corev1.ContainerState{}), false, corev1.PodSucceeded},
+		{"the sidecar has not started, the others have", pod("sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), of("c", ran, corev1.ContainerState{}), false, corev1.PodRunning},
+		{"the sidecar has not started, and no other", pod("sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), nil, false, corev1.PodPending},
+		{"init runs again", pod("init:i", "main:c"), of("i", waits, ended), of("c", waits, ended), false, corev1.PodPending},
+		{"nothing is known of init", pod("init:i", "main:c"), nil, of("c", ran, corev1.ContainerState{}), false, corev1.PodPending},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			st := corev1.PodStatus{InitContainerStatuses: tc.init, ContainerStatuses: tc.main}
+			assert.Equal(t, tc.want, status.Phase(tc.pod, st, tc.final))
+		})
+	}
+}
+
+// A pod that is done stays what it is, whatever a slow check says of it.
+func TestGenerate_BlockedWhenDone(t *testing.T) {
+	blocked := &runtime.Failure{Reason: "AppArmor", Message: "profile is not loaded"}
+	st := generate(pod("policy=Never", "main:c"), runtime.Report{Seen: view(exited("c", 0, 0)), Blocked: blocked})
+	assert.Equal(t, corev1.PodSucceeded, st.Phase)
+	assert.Empty(t, st.Reason)
+	st = generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0)), Blocked: blocked})
+	assert.Equal(t, corev1.PodPending, st.Phase)
+	assert.Equal(t, "AppArmor", st.Reason)
+}
+
+// ST-5: a listing cannot tell that nothing runs any more.
+func TestGenerate_EndingThatWasNotInspected(t *testing.T) {
+	former := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
+	r := runtime.Report{Seen: listed(view()), Ending: &runtime.Ending{Deleted: true}}
+	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.Env{}, t0).Phase)
+}
+
 func oomKilled(c runtime.Container) runtime.Container {
 	c.Reason = runtime.ReasonOOMKilled
 	return c

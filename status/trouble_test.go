@@ -7,6 +7,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,29 @@ func heap() uint64 {
 	var m goruntime.MemStats
 	goruntime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// ST-7: what is left at the end is sent as wide as ever, though the sink was down.
+func TestSinkDownUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var back atomic.Bool
+		sink := newListener(func(context.Context) error {
+			if !back.Load() {
+				return errors.New("unreachable")
+			}
+			time.Sleep(time.Second)
+			return nil
+		})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 5 * time.Second})
+		for i := range 40 {
+			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Seen: view(running("c", 0))})
+		}
+		pause(time.Second)
+		back.Store(true)
+		require.NoError(t, stop())
+		pods, _ := sink.all()
+		assert.Equal(t, 40, pods)
+	})
 }
 
 // Pods that a sink will never take hold up no others, though it looks as if it were

@@ -1,0 +1,101 @@
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// ST-3: a condition holds since it came to its status: as was told, or as the API
+// has it of a pod that was not told of yet.
+func TestGenerate_TransitionTimes(t *testing.T) {
+	earlier, long := metav1.NewTime(t0.Add(-time.Hour)), metav1.NewTime(t0.Add(-2*time.Hour))
+	list := func(status corev1.ConditionStatus, since metav1.Time) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: corev1.PodScheduled, Status: status, LastTransitionTime: since}}
+	}
+	now := metav1.NewTime(t0)
+	for name, tc := range map[string]struct {
+		told, api []corev1.PodCondition
+		want      metav1.Time
+	}{
+		"never told":                         {nil, nil, now},
+		"told":                               {list(corev1.ConditionTrue, earlier), nil, earlier},
+		"told as False":                      {list(corev1.ConditionFalse, earlier), nil, now},
+		"told without a time":                {list(corev1.ConditionTrue, metav1.Time{}), nil, now},
+		"in the API":                         {nil, list(corev1.ConditionTrue, long), long},
+		"told, whatever the API says":        {list(corev1.ConditionTrue, earlier), list(corev1.ConditionTrue, long), earlier},
+		"told as False, True in the API":     {list(corev1.ConditionFalse, earlier), list(corev1.ConditionTrue, long), now},
+		"told without a time, as in the API": {list(corev1.ConditionTrue, metav1.Time{}), list(corev1.ConditionTrue, long), now},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pod("main:c")
+			p.Status.Conditions = tc.api
+			st := status.Generate(p, runtime.Report{Seen: view()}, corev1.PodStatus{Conditions: tc.told}, status.Env{}, t0)
+			assert.Equal(t, tc.want, conditionOf(&st, corev1.PodScheduled).LastTransitionTime)
+		})
+	}
+}
+
+// A sidecar counts for readiness like a regular container, an init container does
+// not.
+func TestGenerate_SidecarsAndReadiness(t *testing.T) {
+	p := pod("sidecar:s", "init:i", "main:c")
+	p.Spec.InitContainers[0].ReadinessProbe = &corev1.Probe{}
+	r := runtime.Report{Seen: view(running("c", 0), exited("i", 0, 0), running("s", 0))}
+	for result, want := range map[runtime.Result]corev1.ConditionStatus{
+		runtime.Success: corev1.ConditionTrue, runtime.Failed: corev1.ConditionFalse, runtime.Unproven: corev1.ConditionFalse,
+	} {
+		r.Probes = runtime.Verdicts{"s-0": {Started: runtime.Success, Ready: result}}
+		st := generate(p, r)
+		c := conditionOf(&st, corev1.ContainersReady)
+		assert.Equal(t, want, c.Status, "%v", result)
+		if want == corev1.ConditionFalse {
+			assert.Equal(t, "ContainersNotReady", c.Reason)
+			assert.Equal(t, "containers with unready status: [s]", c.Message)
+		}
+	}
+}
+
+// A restart of all that an end overtakes is not told as one under way.
+func TestGenerate_RestartOfAllOfAPodThatEnds(t *testing.T) {
+	p := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
+	r := runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))}
+	st := generate(p, r)
+	require.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
+	r.Ending = &runtime.Ending{Deleted: true}
+	st = generate(p, r)
+	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.AllContainersRestarting).Status)
+}
+
+// PodResizePending is told on as whoever allots resources says it, while it says so.
+func TestGenerate_ResizePending(t *testing.T) {
+	for status, want := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: true, corev1.ConditionFalse: false} {
+		p := pod("main:c")
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: status, Reason: "Deferred", Message: "no room"}}
+		st := generate(p, runtime.Report{Seen: view(running("c", 0))})
+		c := conditionOf(&st, corev1.PodResizePending)
+		require.Equal(t, want, c != nil)
+		if want {
+			assert.Equal(t, "Deferred", c.Reason)
+			assert.Equal(t, "no room", c.Message)
+		}
+	}
+	for reason, want := range map[string]bool{corev1.PodReasonDeferred: true, corev1.PodReasonInfeasible: true, "FailedMount": false} {
+		st := generate(pod("main:c"), runtime.Report{
+			Seen: view(running("c", 0)), Failures: map[string]runtime.Failure{"": {Reason: reason, Message: "why"}},
+		})
+		c := conditionOf(&st, corev1.PodResizePending)
+		assert.Equal(t, want, c != nil, reason)
+	}
+	over := pod("policy=Never", "main:c")
+	over.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred"}}
+	st := generate(over, runtime.Report{Seen: view(exited("c", 0, 0))})
+	assert.Nil(t, conditionOf(&st, corev1.PodResizePending), "nothing of a pod that is over changes")
+}
