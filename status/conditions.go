@@ -252,7 +252,7 @@ func (g *generator) resize() []corev1.PodCondition {
 	var out []corev1.PodCondition
 	if c := condition(g.pod.Status.Conditions, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
 		out = append(out, because(corev1.PodResizePending, true, c.Reason, c.Message)) // whoever allots resources says so
-	} else if f, ok := g.report.Failures[""]; ok && (f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible) {
+	} else if f := g.report.Failures[""]; f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible {
 		out = append(out, because(corev1.PodResizePending, true, f.Reason, f.Message))
 	}
 	if !g.observed() {
@@ -268,7 +268,7 @@ func (g *generator) resize() []corev1.PodCondition {
 				continue
 			}
 			c := truth(corev1.PodResizeInProgress, true)
-			if f, ok := g.report.Failures[s.c.Name]; ok && f.Err != nil {
+			if f := g.report.Failures[s.c.Name]; f.Err != nil {
 				c.Reason, c.Message = corev1.PodReasonError, f.Message
 			}
 			return append(out, c)

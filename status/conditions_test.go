@@ -1,12 +1,14 @@
 package status_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -98,4 +100,87 @@ func TestGenerate_ResizePending(t *testing.T) {
 	over.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred"}}
 	st := generate(over, runtime.Report{Seen: view(exited("c", 0, 0))})
 	assert.Nil(t, conditionOf(&st, corev1.PodResizePending), "nothing of a pod that is over changes")
+}
+
+// ST-3: that the node ends the pod is told, and stays.
+func TestGenerate_Disruption(t *testing.T) {
+	p := pod("main:c")
+	evicted := &runtime.Ending{Reason: "Evicted", Message: "low on memory", Evicted: true}
+	st := generate(p, runtime.Report{Seen: view(running("c", 0)), Ending: evicted})
+	c := conditionOf(&st, corev1.DisruptionTarget)
+	require.NotNil(t, c)
+	assert.Equal(t, corev1.ConditionTrue, c.Status)
+	assert.Equal(t, "TerminationByKubelet", c.Reason)
+	assert.Equal(t, "low on memory", c.Message)
+
+	st = generateAfter(st, p, runtime.Report{Seen: view(exited("c", 0, 143)), Ending: &runtime.Ending{Deleted: true}})
+	require.NotNil(t, conditionOf(&st, corev1.DisruptionTarget))
+	assert.Equal(t, "low on memory", conditionOf(&st, corev1.DisruptionTarget).Message)
+
+	st = generate(p, runtime.Report{Seen: view(running("c", 0)), Ending: &runtime.Ending{Deleted: true}})
+	assert.Nil(t, conditionOf(&st, corev1.DisruptionTarget))
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
+	st = generate(p, runtime.Report{Seen: view(running("c", 0))})
+	assert.Equal(t, "PreemptionByScheduler", conditionOf(&st, corev1.DisruptionTarget).Reason, "another's is kept")
+}
+
+// ST-3: a resize is under way while a container runs with other resources.
+func TestGenerate_ResizeInProgress(t *testing.T) {
+	p := pod("sidecar:s", "main:c")
+	p.Spec.InitContainers[0].Resources.Limits = amounts("cpu", "1")
+	p.Spec.Containers[0].Resources.Limits = amounts("cpu", "1")
+	sized := func(c runtime.Container, limit string) runtime.Container {
+		c.Resources = &runtime.Resources{CPURequest: new(resource.MustParse("1")), CPULimit: new(resource.MustParse(limit))}
+		return c
+	}
+	same, less, side := sized(running("c", 0), "1"), sized(running("c", 0), "500m"), sized(running("s", 0), "1")
+	failed := map[string]runtime.Failure{"c": {Reason: "ResizeError", Message: "cgroup is busy", Err: errors.New("busy")}}
+	waits := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}
+	for _, tc := range []struct {
+		name    string
+		seen    runtime.Pod
+		fail    map[string]runtime.Failure
+		want    bool
+		message string
+	}{
+		{"as asked for", view(same, side), nil, false, ""},
+		{"less", view(less, side), nil, true, ""},
+		{"a sidecar has less", view(same, sized(running("s", 0), "500m")), nil, true, ""},
+		{"less, and it failed", view(less, side), failed, true, "cgroup is busy"},
+		{"less, and it waits", view(less, side), waits, true, ""},
+		{"less, and it has ended", view(sized(exited("c", 0, 3), "500m"), side), nil, false, ""},
+		{"not there", view(side), nil, false, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			st := generate(p, runtime.Report{Seen: tc.seen, Failures: tc.fail})
+			c := conditionOf(&st, corev1.PodResizeInProgress)
+			require.Equal(t, tc.want, c != nil)
+			if !tc.want {
+				return
+			}
+			assert.Equal(t, tc.message, c.Message)
+			assert.Equal(t, tc.message != "", c.Reason == corev1.PodReasonError)
+			st = generateAfter(st, p, runtime.Report{Seen: listed(tc.seen)})
+			assert.NotNil(t, conditionOf(&st, corev1.PodResizeInProgress), "a listing does not tell otherwise")
+		})
+	}
+}
+
+// ST-3: what else decides conditions.
+func TestGenerate_ConditionsOfOddPods(t *testing.T) {
+	st := generate(pod("init:i"), runtime.Report{Seen: view()})
+	assert.Equal(t, "UnknownContainerStatuses", conditionOf(&st, corev1.ContainersReady).Reason)
+
+	p := pod("sidecar:s", "main:c")
+	p.Spec.InitContainers[0].ReadinessProbe = &corev1.Probe{}
+	st = generate(p, runtime.Report{Seen: view(running("s", 0))})
+	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.PodInitialized).Status, "a sidecar has to start, not to be ready")
+
+	done := restartsAll(pod("policy=Never", "main:c"), "c")
+	st = generate(done, runtime.Report{Seen: view(exited("c", 0, 0))})
+	c := conditionOf(&st, corev1.AllContainersRestarting)
+	assert.Equal(t, corev1.ConditionFalse, c.Status)
+	assert.Equal(t, "PodCompleted", c.Reason)
+	st = generate(done, runtime.Report{Seen: listed(view(running("c", 0)))})
+	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }

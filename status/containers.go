@@ -217,7 +217,6 @@ func (g *generator) lastEnd(
 // fromFormer tells a container that the runtime does not have.
 func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
 	cs := *former
-	cs.User, cs.StopSignal, cs.Resources, cs.AllocatedResources = former.User, former.StopSignal, nil, nil
 	switch {
 	case s.kind == runtime.Init && g.initDone:
 		g.passed(&cs, former)

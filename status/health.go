@@ -10,7 +10,6 @@ import (
 // what was told of that same container holds, so that an agent that starts
 // again takes no pod out of service.
 func (g *generator) health(s slot, seen *runtime.Container, cs, former *corev1.ContainerStatus) {
-	cs.Started, cs.Ready = nil, false
 	if s.kind == runtime.Ephemeral {
 		return
 	}

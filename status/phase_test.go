@@ -256,6 +256,7 @@ func TestNeverStarted(t *testing.T) {
 		"the other one has":           {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
 		"init is done":                {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
 		"init was done":               {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
+		"it has a policy of its own":  {pod("main:c/Always"), nil, corev1.PodStatus{}, true},
 		"init was under way":          {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
 		"init was to come":            {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
 		"the last lost a process":     {pod("init:i", "main:c"), []runtime.Container{oomKilled(exited("i", 0, 0))}, corev1.PodStatus{}, false},

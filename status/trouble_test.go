@@ -188,7 +188,7 @@ func TestSinkDownUntilTheEnd(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		})
-		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 5 * time.Second})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 4500 * time.Millisecond})
 		for i := range 40 {
 			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Seen: view(running("c", 0))})
 		}
