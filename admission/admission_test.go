@@ -88,6 +88,37 @@ func TestRoom(t *testing.T) {
 	assert.True(t, admit(t, Config{}, requesting(t, "a", "{cpu: 1000}")).OK, "nothing is known of the node")
 }
 
+// SL-3: a refusal names all that is short, as data.
+func TestAdmission_InsufficientResources(t *testing.T) {
+	node := Config{Allocatable: list("2", "1Gi"), MaxPods: 1}
+	v := admit(t, node, requesting(t, "a", "{cpu: 1500m, memory: 2Gi}"), requesting(t, "b", "{cpu: 600m, memory: 1Mi}"))
+	require.Len(t, v.Insufficient, 3)
+	assert.Equal(t, "OutOfpods", v.Reason)
+	assert.True(t, v.Infeasible())
+	for i, want := range []struct {
+		name                      corev1.ResourceName
+		requested, used, capacity string
+		exceeds                   bool
+	}{
+		{corev1.ResourcePods, "1", "1", "1", false},
+		{corev1.ResourceCPU, "1500m", "600m", "2", false},
+		{corev1.ResourceMemory, "2Gi", "1Mi", "1Gi", true},
+	} {
+		got := v.Insufficient[i]
+		assert.Equal(t, want.name, got.Name)
+		assert.Equal(t, []string{want.requested, want.used, want.capacity}, []string{got.Requested.String(), got.Used.String(), got.Capacity.String()})
+		assert.Equal(t, want.exceeds, got.ExceedsCapacity(), got.Name)
+	}
+
+	v = admit(t, node, requesting(t, "a", "{cpu: 2, memory: 1Gi}"), requesting(t, "b", "{}"))
+	assert.False(t, v.OK || v.Infeasible(), "all of it, once the other has gone")
+	v = admit(t, Config{NodeName: "edge"}, pod(t, "a", "{nodeName: other, containers: [{name: a, image: i}]}"))
+	assert.Equal(t, ReasonNodeName, v.Reason)
+	assert.Empty(t, v.Insufficient)
+	assert.False(t, v.Infeasible())
+	assert.Empty(t, admit(t, node, requesting(t, "a", "{cpu: 2}")).Insufficient)
+}
+
 func TestPorts(t *testing.T) {
 	with := func(uid, ports string) *corev1.Pod {
 		return pod(t, uid, "{containers: [{name: a, image: i, ports: ["+ports+"]}]}")
@@ -120,6 +151,18 @@ func TestPorts(t *testing.T) {
 			assert.True(t, admit(t, Config{}, with("a", tc.wants), other).OK, "it has ended")
 		})
 	}
+}
+
+// A port without a protocol is one of TCP, defaulted or not.
+func TestAdmission_PortsWithoutProtocol(t *testing.T) {
+	with := func(uid string, protocol corev1.Protocol) *corev1.Pod {
+		p := pod(t, uid, "{containers: [{name: a, image: i, ports: [{containerPort: 1, hostPort: 80}]}]}")
+		p.Spec.Containers[0].Ports[0].Protocol = protocol
+		return p
+	}
+	assert.Equal(t, ReasonNodePorts, admit(t, Config{}, with("a", ""), with("b", corev1.ProtocolTCP)).Reason)
+	assert.Equal(t, ReasonNodePorts, admit(t, Config{}, with("a", corev1.ProtocolTCP), with("b", "")).Reason)
+	assert.True(t, admit(t, Config{}, with("a", ""), with("b", corev1.ProtocolUDP)).OK)
 }
 
 func TestNode(t *testing.T) {
@@ -173,6 +216,7 @@ func TestTaints(t *testing.T) {
 		"{key: load, operator: Exists}": true,
 		"{key: load, value: '5'}":       true,
 		"{key: load, value: '6'}":       false,
+		"{value: '5'}":                  false, // without a key only Exists means all
 		"{key: other, operator: Exists}, {key: load, operator: Exists, effect: NoExecute}": true,
 		"{key: load, operator: Exists, effect: NoSchedule}":                                false,
 		"{key: load, operator: Gt, value: '4'}":                                            true,
@@ -273,16 +317,17 @@ func TestRoomAgainstAddingUp(t *testing.T) {
 				used[name] += amount(name, q)
 			}
 		}
-		want := podspec.Admitted()
+		var short []shortage
 		if n >= most {
-			want = outOf(corev1.ResourcePods, 1, int64(n), most)
+			short = append(short, shortage{corev1.ResourcePods, 1, int64(n), most})
 		}
 		for _, name := range names {
 			requested, capacity := amount(name, p.Spec.Containers[0].Resources.Requests[name]), amount(name, resource.MustParse("25"))
-			if want.OK && requested > 0 && requested > capacity-used[name] {
-				want = outOf(name, requested, used[name], capacity)
+			if requested > 0 && requested > capacity-used[name] {
+				short = append(short, shortage{name, requested, used[name], capacity})
 			}
 		}
+		want := outOf(short)
 		require.Equal(t, want, a.Admit(p, asked), "step %d", step)
 		refused[want.Reason]++
 	}

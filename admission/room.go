@@ -24,27 +24,45 @@ func (a *Admission) room(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict 
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
 	a.ledger.follow(others)
+	var short []shortage
 	if n := a.ledger.beside(pod); a.cfg.MaxPods > 0 && n >= a.cfg.MaxPods {
-		return outOf(corev1.ResourcePods, 1, int64(n), int64(a.cfg.MaxPods))
+		short = append(short, shortage{corev1.ResourcePods, 1, int64(n), int64(a.cfg.MaxPods)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		want, there := requests[name], a.cfg.Allocatable[name]
-		if want.Sign() <= 0 || !a.checked(pod, name) {
+		if !a.checked(pod, name) {
 			continue
 		}
 		requested, capacity := amount(name, want), amount(name, there)
 		used := a.ledger.used(pod, name)
 		if requested > capacity-min(used, capacity) {
-			return outOf(name, requested, used, capacity)
+			short = append(short, shortage{name, requested, used, capacity})
 		}
 	}
-	return podspec.Admitted()
+	return outOf(short)
 }
 
-// outOf words a lack the way the kubelet does: cpu in thousandths.
-func outOf(name corev1.ResourceName, requested, used, capacity int64) podspec.Verdict {
-	return podspec.Refused(ReasonOutOf+string(name), fmt.Sprintf(
-		"Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity))
+// shortage is a resource that there is too little of, as amount counts it.
+type shortage struct {
+	name                      corev1.ResourceName
+	requested, used, capacity int64
+}
+
+// outOf words a lack the way the kubelet does, by the first resource that is short:
+// cpu in thousandths.
+func outOf(short []shortage) podspec.Verdict {
+	if len(short) == 0 {
+		return podspec.Admitted()
+	}
+	first := short[0]
+	v := podspec.Refused(ReasonOutOf+string(first.name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		first.name, first.requested, first.used, first.capacity))
+	for _, s := range short {
+		v.Insufficient = append(v.Insufficient, podspec.InsufficientResource{
+			Name: s.name, Requested: quantity(s.name, s.requested), Used: quantity(s.name, s.used), Capacity: quantity(s.name, s.capacity),
+		})
+	}
+	return v
 }
 
 // checked reports whether a resource is counted at all. Huge pages that the
@@ -67,4 +85,15 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 		return q.MilliValue()
 	}
 	return q.Value()
+}
+
+// quantity turns an amount back.
+func quantity(name corev1.ResourceName, amount int64) resource.Quantity {
+	switch {
+	case name == corev1.ResourceCPU:
+		return *resource.NewMilliQuantity(amount, resource.DecimalSI)
+	case name == corev1.ResourcePods, strings.Contains(string(name), "/"):
+		return *resource.NewQuantity(amount, resource.DecimalSI)
+	}
+	return *resource.NewQuantity(amount, resource.BinarySI)
 }

@@ -89,13 +89,11 @@ func (p *Pods) admit(pod *corev1.Pod) podspec.Verdict {
 // kubelet tells it.
 const reasonAdmission = "UnexpectedAdmissionError"
 
-func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict { return p.askWith(pod, p.others.pods) }
-
-func (p *Pods) askWith(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
+func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict {
 	for _, a := range p.cfg.Admit {
 		// What cannot be answered is refused, as a kubelet does.
 		v := podspec.Refused(reasonAdmission, "an admitter panicked")
-		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, others) })
+		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, p.others.pods) })
 		if !v.OK {
 			return v
 		}

@@ -3,7 +3,6 @@ package syncloop
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,13 +12,9 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// reasonNoRoom is what the reasons of a node that lacks a resource begin with.
-const reasonNoRoom = "OutOf"
-
-// allot returns the pod as it is to run. Where it asks for more than it has, and the
-// node has no room for that, it keeps the resources that it has, with a condition
-// that says why; waits is then the pod as it asks to be. Any other change goes
-// through.
+// allot returns the pod as it is to run. Where it asks for more than it has, and an
+// admitter refuses that, it keeps the resources that it has, with a condition that
+// says why; waits is then the pod as it asks to be. Any other change goes through.
 func (p *Pods) allot(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
 	if over(pod) {
 		if why := pending(&has.Status); why != nil {
@@ -31,11 +26,11 @@ func (p *Pods) allot(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
 		return pod, nil
 	}
 	v := p.admit(pod)
-	if v.OK || !strings.HasPrefix(v.Reason, reasonNoRoom) {
+	if v.OK {
 		return pod, nil
 	}
 	reason := corev1.PodReasonDeferred
-	if alone := p.askWith(pod, nil); !alone.OK {
+	if v.Infeasible() {
 		reason = corev1.PodReasonInfeasible
 	}
 	return held(pod, has, reason, v.Message), pod

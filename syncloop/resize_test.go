@@ -25,7 +25,9 @@ func (c cores) Admit(pod *Pod, others []*Pod) podspec.Verdict {
 		}
 	}
 	if used.Cmp(resource.MustParse(string(c))) > 0 {
-		return podspec.Refused("OutOfcpu", "no room for "+used.String())
+		v := podspec.Refused("OutOfcpu", "no room for "+used.String())
+		v.Insufficient = []podspec.InsufficientResource{{Name: corev1.ResourceCPU, Requested: podspec.Requests(pod)[corev1.ResourceCPU], Capacity: resource.MustParse(string(c))}}
+		return v
 	}
 	return podspec.Admitted()
 }
@@ -77,6 +79,31 @@ func TestResizesWaitForRoom(t *testing.T) {
 	p.do(podsource.Update, newPod("a", asking("2"), image("j")))
 	assert.Equal(t, "2", p.has(t, "a"))
 	assert.Empty(t, p.waits)
+}
+
+// never refuses a pod that asks for more than it may have.
+type never string
+
+func (n never) Admit(pod *Pod, _ []*Pod) podspec.Verdict {
+	if cpu := podspec.Requests(pod)[corev1.ResourceCPU]; cpu.CmpInt64(1) > 0 {
+		return podspec.Refused(string(n), "not here")
+	}
+	return podspec.Admitted()
+}
+
+// SL-9: a refusal is one whatever its reason says, and waits unless the admitter says
+// what the node lacks.
+func TestResizesAreRefusedForAnyReason(t *testing.T) {
+	for _, reason := range []string{"OutOfcpu", "NotEnoughCPU", "NoLicence"} {
+		t.Run(reason, func(t *testing.T) {
+			p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4"), never(reason)} })
+			p.do(podsource.Add, newPod("a", asking("1")))
+			p.do(podsource.Update, newPod("a", asking("2")))
+			assert.Equal(t, "1 Deferred: not here", p.has(t, "a"))
+			p.do(podsource.Update, newPod("a", asking("5")))
+			assert.Equal(t, "1 Infeasible: no room for 5", p.has(t, "a"))
+		})
+	}
 }
 
 // SL-9: what waits is judged again when another pod changes or goes, and when the pod is
