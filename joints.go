@@ -141,13 +141,13 @@ func (a *Agent) alive(uid types.UID) bool {
 // expected are the pods that a source wants, and those of a former process of which
 // their source may yet say that it does.
 func (a *Agent) expected() []*corev1.Pod {
-	pods := a.mux.Pods()
+	var pods []*corev1.Pod
 	for _, pod := range a.statuses.Pods() {
 		if a.mux.Holds(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
 			pods = append(pods, pod)
 		}
 	}
-	return pods
+	return append(pods, a.mux.Pods()...) // last: one whose source speaks meanwhile is in either
 }
 
 // podsHooks has adopted pods go on with the readiness that was told of them, and
