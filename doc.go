@@ -23,7 +23,8 @@
 //   - New checks everything, tells all faults at once and changes nothing.
 //   - Run blocks, owns every goroutine, and returns nil after a clean end.
 //   - Pods outlive the agent unless the shutdown policy is to drain; the next
-//     agent on the same root folder adopts them.
+//     agent on the same root folder adopts them. Those of an embedded runtime end
+//     with the process: embedded.Runtime.Close gives them their grace.
 //   - When in doubt, a running pod is left alone.
 //   - There is no package state: agents in one process do not meet.
 //

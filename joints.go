@@ -37,7 +37,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 	}
 	cfg := cri.Config{Pulls: a.pulls, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
-		inside, err := embedded.New(embedded.Config{Logger: a.logger})
+		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // played containers have nothing to lose
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Config is the configuration of a Runtime. The zero value is a simulated
@@ -40,6 +41,9 @@ type Config struct {
 	// behind [4096]. A slower one loses its stream with code ResourceExhausted,
 	// so that it can list anew; events are never dropped in silence.
 	EventBacklog int
+	// Grace bounds how long Close lets a container end by itself [30s]. Negative
+	// kills all at once.
+	Grace time.Duration
 	// Logger hears what cannot be returned to a caller [none].
 	Logger *slog.Logger
 }
@@ -70,6 +74,9 @@ func (c Config) fill() (Config, error) {
 	}
 	if c.EventBacklog < 0 {
 		errs = append(errs, fmt.Errorf("field EventBacklog: %d is negative", c.EventBacklog))
+	}
+	if c.Grace == 0 {
+		c.Grace = 30 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

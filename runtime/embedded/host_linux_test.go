@@ -116,6 +116,18 @@ func TestCloseEndsHostProcesses(t *testing.T) {
 	assert.False(t, alive(pid))
 }
 
+func TestCloseLetsHostProcessesSayGoodBye(t *testing.T) {
+	g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: t.TempDir(), Unprivileged: true})})
+	dir := t.TempDir()
+	bye := filepath.Join(dir, "bye")
+	g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
+		c.Annotations = map[string]string{gracePeriod: "30"}
+	}, "sh", "-c", "trap 'echo bye > "+bye+"; exit 0' TERM; echo > "+dir+"/ready; while :; do sleep 0.01; done")
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "ready")); return err == nil }, 10*time.Second, time.Millisecond)
+	require.NoError(t, g.Close())
+	assert.FileExists(t, bye)
+}
+
 // A process that embeds a runtime and is killed takes its containers along.
 func TestContainersDieWithAKilledProcess(t *testing.T) {
 	if file := os.Getenv("SUBLET_TEST_PID_FILE"); file != "" {

@@ -50,6 +50,7 @@ func TestNothingOutlivesAHostContainer(t *testing.T) {
 	for how, shed := range sheds {
 		for when, end := range ends {
 			t.Run(how+" "+when, func(t *testing.T) {
+				t.Parallel()
 				hostRigs(t, func(t *testing.T, g *rig) {
 					file := filepath.Join(t.TempDir(), "pid")
 					sandbox := g.run(t, podConfig("p"))

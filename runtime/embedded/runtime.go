@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -127,9 +129,12 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return r.Close()
 }
 
-// Close kills every container, waits until all have ended, and ends the
-// in-process server with its connections. Whoever wants containers to end
-// gracefully stops them first. Close may be called more than once; calls that
+// Close ends every container, waits until all have ended, and ends the
+// in-process server with its connections. A container gets its stop signal and is
+// killed when the grace period of its pod has passed, as kubelets and this module's
+// agent tell it in an annotation of the container, or Config.Grace if that is shorter.
+// One without the annotation is killed at once. Hooks of the pod are not run: whoever
+// wants them stops the pod first. Close may be called more than once; calls that
 // come after it fail with code Unavailable.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
@@ -150,13 +155,12 @@ func (r *Runtime) Close() error {
 	for _, p := range ports {
 		p.close()
 	}
-	var errs []error
-	for _, c := range live {
-		errs = append(errs, r.kill(c, syscall.SIGKILL))
+	errs := make([]error, len(live), len(live)+1)
+	var ending sync.WaitGroup
+	for i, c := range live {
+		ending.Go(func() { errs[i] = r.finishOff(c) })
 	}
-	for _, c := range live {
-		<-c.done
-	}
+	ending.Wait()
 	r.events.close()
 
 	r.dial.Lock()
@@ -170,6 +174,23 @@ func (r *Runtime) Close() error {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// finishOff ends a container within its grace.
+func (r *Runtime) finishOff(c *container) error {
+	grace, err := strconv.ParseInt(c.Config.GetAnnotations()[gracePeriod], 10, 32)
+	if err == nil && grace > 0 && r.cfg.Grace > 0 && r.kill(c, stopSignal(c)) == nil {
+		t := time.NewTimer(min(time.Duration(grace)*time.Second, r.cfg.Grace))
+		defer t.Stop()
+		select {
+		case <-c.done:
+			return nil
+		case <-t.C:
+		}
+	}
+	err = r.kill(c, syscall.SIGKILL)
+	<-c.done
+	return err
 }
 
 // errClosed is what every call gets after Close.

@@ -15,8 +15,12 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// messagePath is the annotation that tells where a termination message goes.
-const messagePath = "io.kubernetes.container.terminationMessagePath"
+// Annotations of containers that kubelets set: where a termination message goes, and
+// how many seconds the pod wants to end in.
+const (
+	messagePath = "io.kubernetes.container.terminationMessagePath"
+	gracePeriod = "io.kubernetes.pod.terminationGracePeriod"
+)
 
 // SimulatedConfig is the configuration of a Simulated executor.
 type SimulatedConfig struct {
