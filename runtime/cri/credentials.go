@@ -122,7 +122,7 @@ func location(where string) (host, prefix string, ok bool) {
 		prefix = strings.TrimPrefix(prefix, api+"/")
 	}
 	prefix = strings.Trim(prefix, "/")
-	if host == "index.docker.io" || host == "registry-1.docker.io" {
+	if host == "index.docker.io" {
 		host = dockerHub
 	}
 	if _, err := path.Match(host, ""); err != nil || host == "" || strings.ContainsAny(host, " \t\n@") {
@@ -163,8 +163,11 @@ func (k keyring) lookup(r imageRef) []*v1.AuthConfig {
 }
 
 // hostMatches compares part by part, so that a glob never spans a dot, and the
-// port as a whole.
+// port as a whole. There are no globs in an address in brackets.
 func hostMatches(pattern, host string) bool {
+	if strings.HasPrefix(pattern, "[") {
+		return strings.EqualFold(pattern, host)
+	}
 	pattern, wantPort, _ := strings.Cut(pattern, ":")
 	host, port, _ := strings.Cut(host, ":")
 	want, have := strings.Split(pattern, "."), strings.Split(host, ".")

@@ -16,18 +16,23 @@ import (
 func TestParseImage(t *testing.T) {
 	const sha = "sha256:0123456789012345678901234567890123456789012345678901234567890123"
 	for name, want := range map[string]imageRef{
-		"busybox":                        {dockerHub, "library/busybox", "", ""},
-		"busybox:1.36":                   {dockerHub, "library/busybox", "1.36", ""},
-		"lab/busybox":                    {dockerHub, "lab/busybox", "", ""},
-		"localhost/a/b:x":                {"localhost", "a/b", "x", ""},
-		"127.0.0.1:5000/lab/busybox:1":   {"127.0.0.1:5000", "lab/busybox", "1", ""},
-		"[fd00::1]:5000/a:1":             {"[fd00::1]:5000", "a", "1", ""},
-		"reg.example/a__b/c-d.e@" + sha:  {"reg.example", "a__b/c-d.e", "", sha},
-		"reg.example:80/a:t@" + sha:      {"reg.example:80", "a", "t", sha},
-		"index.docker.io/library/redis":  {dockerHub, "library/redis", "", ""},
-		"Registry/lower":                 {"Registry", "lower", "", ""},
-		"registry.k8s.io/pause:3.10":     {"registry.k8s.io", "pause", "3.10", ""},
-		strings.Repeat("a/", 20) + "b:c": {dockerHub, strings.Repeat("a/", 20) + "b", "c", ""},
+		"busybox":                                 {dockerHub, "library/busybox", "", ""},
+		"busybox:1.36":                            {dockerHub, "library/busybox", "1.36", ""},
+		"lab/busybox":                             {dockerHub, "lab/busybox", "", ""},
+		"localhost/a/b:x":                         {"localhost", "a/b", "x", ""},
+		"127.0.0.1:5000/lab/busybox:1":            {"127.0.0.1:5000", "lab/busybox", "1", ""},
+		"[fd00::1]:5000/a:1":                      {"[fd00::1]:5000", "a", "1", ""},
+		"reg.example/a__b/c-d.e@" + sha:           {"reg.example", "a__b/c-d.e", "", sha},
+		"reg.example:80/a:t@" + sha:               {"reg.example:80", "a", "t", sha},
+		"index.docker.io/library/redis":           {dockerHub, "library/redis", "", ""},
+		"docker.io/busybox":                       {dockerHub, "library/busybox", "", ""},
+		"docker.io/lab/busybox":                   {dockerHub, "lab/busybox", "", ""},
+		"a@sha512:" + strings.Repeat("0f", 64):    {dockerHub, "library/a", "", "sha512:" + strings.Repeat("0f", 64)},
+		"reg.example/" + strings.Repeat("a", 255): {"reg.example", strings.Repeat("a", 255), "", ""},
+		strings.Repeat("a", 63) + "g":             {dockerHub, "library/" + strings.Repeat("a", 63) + "g", "", ""},
+		"Registry/lower":                          {"Registry", "lower", "", ""},
+		"registry.k8s.io/pause:3.10":              {"registry.k8s.io", "pause", "3.10", ""},
+		strings.Repeat("a/", 20) + "b:c":          {dockerHub, strings.Repeat("a/", 20) + "b", "c", ""},
 	} {
 		got, err := parseImage(name)
 		require.NoError(t, err, name)
@@ -35,7 +40,9 @@ func TestParseImage(t *testing.T) {
 	}
 	for _, name := range []string{
 		"", " ", "a b", "UPPER", "a/UPPER", "a:", "a:b c", "a@", "a@sha256:xyz", "a//b", "/a", "a/", "reg.example/", ":5000/a", "-a", "a:-", "host:port/a",
-		strings.Repeat("a", 5000),
+		strings.Repeat("a", 5000), "reg.example/" + strings.Repeat("a", 256), strings.Repeat("b/", 130) + "b",
+		strings.Repeat("a", 64), "a@" + strings.ToUpper(sha), "a@sha256:" + strings.Repeat("A", 64), "a@sha256:" + strings.Repeat("a", 63),
+		"a@sha1:" + strings.Repeat("a", 40), "a@foo:" + strings.Repeat("0", 32), "a@sha512:" + strings.Repeat("0", 64), "a@:" + strings.Repeat("0", 64),
 	} {
 		_, err := parseImage(name)
 		assert.ErrorIs(t, err, runtime.ErrInvalid, name)
@@ -56,6 +63,10 @@ func TestKeyringLookup(t *testing.T) {
 			"*.cloud.example": {"username":"glob","password":"p"},
 			"eu.cloud.example": {"username":"eu","password":"p"},
 			"reg.example:5000": {"username":"port","password":"p"},
+			"[fd00::1]:5000": {"username":"six","password":"p"},
+			"[fd00::2]": {"username":"bare","password":"p"},
+			"registry-1.docker.io": {"username":"first","password":"p"},
+			"docker.io/library": {"username":"library","password":"p"},
 			"http://plain.example/team/": {"registrytoken":"t"}}}`),
 		{Ref: podspec.Ref{Name: "old"}, Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{
 			corev1.DockerConfigKey: []byte(`{"reg.example/shop/web": {"username":"web","password":"p","email":"x@y"}}`),
@@ -63,16 +74,22 @@ func TestKeyringLookup(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for image, want := range map[string][]string{
-		"busybox":                 {"hub"},
-		"docker.io/lab/x":         {"hub"},
-		"reg.example/shop/web:1":  {"web", "shop", "all"},
-		"reg.example/shop/webx:1": {"shop", "all"},
-		"reg.example/shopping:1":  {"all"},
-		"reg.example:5000/x":      {"port"},
-		"eu.cloud.example/x":      {"eu", "glob"},
-		"a.b.cloud.example/x":     nil,
-		"plain.example/team/x":    {""},
-		"elsewhere.example/x":     nil,
+		"busybox":                    {"library", "hub"},
+		"docker.io/busybox":          {"library", "hub"},
+		"[fd00::1]:5000/foo":         {"six"},
+		"[fd00::1]:5001/foo":         nil,
+		"[fd00::2]/foo":              {"bare"},
+		"[f]/foo":                    nil,
+		"registry-1.docker.io/lab/x": {"first"},
+		"docker.io/lab/x":            {"hub"},
+		"reg.example/shop/web:1":     {"web", "shop", "all"},
+		"reg.example/shop/webx:1":    {"shop", "all"},
+		"reg.example/shopping:1":     {"all"},
+		"reg.example:5000/x":         {"port"},
+		"eu.cloud.example/x":         {"eu", "glob"},
+		"a.b.cloud.example/x":        nil,
+		"plain.example/team/x":       {""},
+		"elsewhere.example/x":        nil,
 	} {
 		parsed, err := parseImage(image)
 		require.NoError(t, err)
@@ -112,7 +129,7 @@ func FuzzForms(f *testing.F) {
 		is   func(string) bool
 		expr *regexp.Regexp
 	}{
-		{digestForm, regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)},
+		{digestForm, regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)},
 		{tagForm, regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)},
 		{pathForm, regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)},
 		{registryForm, regexp.MustCompile(`^(?:` + label + `(?:\.` + label + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?$`)},

@@ -77,14 +77,20 @@ func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetA
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}
-	req.Header.Set("User-Agent", "kube-lifecycle/1.37")
-	req.Header.Set("Accept", "*/*")
 	for _, header := range h.HTTPHeaders {
 		if strings.EqualFold(header.Name, "host") {
 			req.Host = header.Value
 			continue
 		}
 		req.Header.Add(header.Name, header.Value)
+	}
+	for name, value := range map[string]string{"User-Agent": "kube-lifecycle/1.37", "Accept": "*/*"} {
+		if _, ok := req.Header[name]; !ok {
+			req.Header.Set(name, value)
+		}
+	}
+	if req.Header.Get("Accept") == "" {
+		req.Header.Del("Accept") // set to nothing: nothing is to be sent
 	}
 	resp, err := c.hookClient().Do(req)
 	if err != nil {
@@ -97,7 +103,8 @@ func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetA
 func (c *Client) hookClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext: c.cfg.DialContext, DisableKeepAlives: true,
+			DialContext: c.cfg.DialContext, DisableKeepAlives: true, DisableCompression: true,
+			MaxResponseHeaderBytes: 64 << 10,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {

@@ -15,10 +15,12 @@ type imageRef struct {
 const (
 	dockerHub    = "docker.io"
 	maxReference = 4096
+	maxPath      = 255 // of the repository's path, as the reference grammar has it
 )
 
-// parseImage takes an image reference apart. A reference without a registry is
-// Docker Hub's, one of a single word its library's.
+// parseImage takes an image reference apart, by the grammar of the distribution
+// project's reference package, which is the kubelet's. A reference without a
+// registry is Docker Hub's, one of a single word its library's.
 func parseImage(name string) (imageRef, error) {
 	bad := func(why string) error { return fmt.Errorf("image %q: %s: %w", name, why, runtime.ErrInvalid) }
 	if name == "" || len(name) > maxReference {
@@ -43,13 +45,20 @@ func parseImage(name string) (imageRef, error) {
 		if !registryForm(first) {
 			return imageRef{}, bad("the registry is malformed")
 		}
-	case split:
-		r.registry, r.path = dockerHub, rest
 	default:
-		r.registry, r.path = dockerHub, "library/"+rest
+		r.registry, r.path = dockerHub, rest
+	}
+	if len(name) == idLength && all(name, isLowerHex) {
+		return imageRef{}, bad("is an image's id, not its name")
 	}
 	if r.registry == "index.docker.io" {
 		r.registry = dockerHub
+	}
+	if r.registry == dockerHub && !strings.Contains(r.path, "/") {
+		r.path = "library/" + r.path
+	}
+	if len(r.path) > maxPath {
+		return imageRef{}, bad(fmt.Sprintf("the repository is longer than %d bytes", maxPath))
 	}
 	for part := range strings.SplitSeq(r.path, "/") {
 		if !pathForm(part) {
@@ -76,19 +85,14 @@ func isRegistry(s string) bool {
 // The forms of the parts are those of the distribution specification, written
 // out: they are asked for with each container that starts.
 
-// digestForm: algorithm:hex, the algorithm in parts that begin with a letter.
+// idLength is that of an image's id, which is a digest without its algorithm.
+const idLength = 64
+
+// digestForm: algorithm:hex, of the algorithms that are in use.
 func digestForm(s string) bool {
-	algorithm, sum, ok := strings.Cut(s, ":")
-	if !ok || len(sum) < 32 || !all(sum, isHex) {
-		return false
-	}
-	for part := range strings.FieldsFuncSeq(algorithm, func(r rune) bool { return strings.ContainsRune("-_+.", r) }) {
-		if !isLetter(part[0]) {
-			return false
-		}
-	}
-	return algorithm != "" && isAlnum(algorithm[0]) && isAlnum(algorithm[len(algorithm)-1]) &&
-		all(algorithm, func(b byte) bool { return isAlnum(b) || strings.IndexByte("-_+.", b) >= 0 }) && !doubled(algorithm, "-_+.")
+	algorithm, sum, _ := strings.Cut(s, ":")
+	length, known := map[string]int{"sha256": 64, "sha384": 96, "sha512": 128}[algorithm]
+	return known && len(sum) == length && all(sum, isLowerHex)
 }
 
 func tagForm(s string) bool {
@@ -150,18 +154,8 @@ func all(s string, is func(byte) bool) bool {
 	return true
 }
 
-// doubled reports whether two of the separators follow each other.
-func doubled(s, separators string) bool {
-	for i := 1; i < len(s); i++ {
-		if strings.IndexByte(separators, s[i]) >= 0 && strings.IndexByte(separators, s[i-1]) >= 0 {
-			return true
-		}
-	}
-	return false
-}
-
 func isDigit(b byte) bool        { return b >= '0' && b <= '9' }
-func isLetter(b byte) bool       { return b|0x20 >= 'a' && b|0x20 <= 'z' }
-func isAlnum(b byte) bool        { return isDigit(b) || isLetter(b) }
+func isAlnum(b byte) bool        { return isDigit(b) || b|0x20 >= 'a' && b|0x20 <= 'z' }
 func isLowerOrDigit(b byte) bool { return isDigit(b) || b >= 'a' && b <= 'z' }
 func isHex(b byte) bool          { return isDigit(b) || b|0x20 >= 'a' && b|0x20 <= 'f' }
+func isLowerHex(b byte) bool     { return isDigit(b) || b >= 'a' && b <= 'f' }

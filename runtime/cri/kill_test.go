@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -266,6 +267,33 @@ func TestPostStartThatFailsAndCannotBeStoppedAtFirst(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, runtime.Exited, seen.Containers[0].State)
 	})
+}
+
+// The pod's own headers stand alone where they are the same as those that a hook
+// has by itself, as in a probe.
+func TestHTTPHook_Headers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		headers       []corev1.HTTPHeader
+		agent, accept []string
+	}{
+		"none":         {nil, []string{"kube-lifecycle/1.37"}, []string{"*/*"}},
+		"the pod's":    {[]corev1.HTTPHeader{{Name: "user-agent", Value: "ours"}, {Name: "Accept", Value: "a/b"}}, []string{"ours"}, []string{"a/b"}},
+		"set to empty": {[]corev1.HTTPHeader{{Name: "User-Agent"}, {Name: "Accept"}}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got http.Header
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header }))
+			defer server.Close()
+			at, err := url.Parse(server.URL)
+			require.NoError(t, err)
+			err = newFake().client(t, Config{}).runHook(t.Context(), hookTarget{ip: at.Hostname()}, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+				Port: intstr.Parse(at.Port()), HTTPHeaders: tc.headers,
+			}})
+			require.NoError(t, err)
+			assert.Equal(t, tc.agent, got["User-Agent"])
+			assert.Equal(t, tc.accept, got["Accept"])
+		})
+	}
 }
 
 func TestHTTPHook(t *testing.T) {

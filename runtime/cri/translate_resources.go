@@ -23,7 +23,7 @@ func (tr *translator) resources(spec *corev1.Container) *v1.LinuxContainerResour
 	}
 	r := tr.linux(request, cpu, memory)
 	r.OomScoreAdj = tr.oomScore(spec)
-	r.HugepageLimits = tr.hugePages(spec.Resources.Limits)
+	r.HugepageLimits = tr.hugePages(spec)
 	tr.swap(r, spec)
 	if tr.node.CgroupV2 {
 		unified(r, "memory.oom.group", "1")
@@ -115,28 +115,20 @@ func memoryRequest(spec *corev1.Container) int64 {
 }
 
 // spareMemory is what each container gets of the pod's own request that none of
-// them asked for.
+// them asked for. Init containers count as well, though they may have ended.
 func (tr *translator) spareMemory() int64 {
 	if tr.pod.Spec.Resources == nil {
 		return 0
 	}
-	whole, ok := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
-	if !ok {
+	whole := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	bare := *tr.pod
+	bare.Spec.Resources, bare.Spec.Overhead = nil, nil
+	asked := podspec.Requests(&bare)[corev1.ResourceMemory]
+	count := int64(len(bare.Spec.InitContainers) + len(bare.Spec.Containers))
+	if count == 0 || whole.Value() <= asked.Value() {
 		return 0
 	}
-	asked, count := int64(0), int64(0)
-	for i := range tr.pod.Spec.InitContainers {
-		if ct := &tr.pod.Spec.InitContainers[i]; podspec.IsSidecar(ct) {
-			asked, count = asked+memoryRequest(ct), count+1
-		}
-	}
-	for i := range tr.pod.Spec.Containers {
-		asked, count = asked+memoryRequest(&tr.pod.Spec.Containers[i]), count+1
-	}
-	if count == 0 || whole.Value() <= asked {
-		return 0
-	}
-	return (whole.Value() - asked) / count
+	return (whole.Value() - asked.Value()) / count
 }
 
 func (tr *translator) scoreOf(memory int64) int64 {
@@ -144,7 +136,10 @@ func (tr *translator) scoreOf(memory int64) int64 {
 	if capacity <= 0 {
 		return oomBestEffort
 	}
-	return oomBestEffort - int64(float64(oomBestEffort)*float64(memory)/float64(capacity))
+	if capacity > math.MaxInt64/oomBestEffort {
+		memory, capacity = memory/oomBestEffort, capacity/oomBestEffort
+	}
+	return oomBestEffort - oomBestEffort*min(memory, capacity)/capacity
 }
 
 func (tr *translator) memoryCapacity() int64 {
@@ -155,20 +150,27 @@ func (tr *translator) memoryCapacity() int64 {
 	return q.Value()
 }
 
-// hugePages are the limits by page size: the container's, and none at all of
-// those sizes of the node that it does not name.
-func (tr *translator) hugePages(limits corev1.ResourceList) []*v1.HugepageLimit {
+// hugePages are the limits by page size: the container's, or else the pod's for
+// all its containers together, and none at all of those sizes of the node that
+// neither names.
+func (tr *translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	bySize := make(map[string]uint64)
 	for _, size := range tr.node.HugePageSizes {
 		bySize[size] = 0
 	}
-	for name, q := range limits {
-		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
-			if unit, err := resource.ParseQuantity(size); err == nil {
-				bySize[pageSize(unit.Value())] = uint64(max(q.Value(), 0))
+	take := func(limits corev1.ResourceList) {
+		for name, q := range limits {
+			if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
+				if unit, err := resource.ParseQuantity(size); err == nil {
+					bySize[pageSize(unit.Value())] = uint64(max(q.Value(), 0))
+				}
 			}
 		}
 	}
+	if tr.pod.Spec.Resources != nil {
+		take(tr.pod.Spec.Resources.Limits)
+	}
+	take(spec.Resources.Limits)
 	var out []*v1.HugepageLimit
 	for size, limit := range bySize {
 		out = append(out, &v1.HugepageLimit{PageSize: size, Limit: limit})
