@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -120,7 +121,7 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 // Run rotates logs until ctx is done; then it waits for what is under way and
 // returns nil.
 func (r *Rotator) Run(ctx context.Context) error {
-	if err := os.MkdirAll(r.cfg.LogsDir, 0o755); err != nil { //nolint:gosec // as the kubelet's: log shippers read it
+	if err := mkdir.All(r.cfg.LogsDir, 0o755); err != nil { // as the kubelet's: log shippers read it
 		return fmt.Errorf("make the logs folder: %w", err)
 	}
 	opened, err := os.OpenRoot(r.cfg.LogsDir)

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -284,7 +285,7 @@ func (s *Syncer) folders(pod *corev1.Pod, st *podState) (dir, logs string, err e
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("pod folder: %w", err)
 	}
-	if err := os.MkdirAll(logs, 0o755); err != nil {
+	if err := mkdir.All(logs, 0o755); err != nil {
 		return "", "", fmt.Errorf("log folder: %w", err)
 	}
 	st.lookedAt = time.Now()

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/mkdir"
 )
 
 // hostPath checks that the path is what the pod says it is, and makes what it
@@ -21,14 +23,14 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 		return nil
 	case corev1.HostPathDirectoryOrCreate:
 		if _, err := os.Stat(h.Path); errors.Is(err, fs.ErrNotExist) {
-			if err := os.MkdirAll(h.Path, 0o755); err != nil {
+			if err := mkdir.All(h.Path, 0o755); err != nil {
 				return fmt.Errorf("hostPath: %w", err)
 			}
 		}
 	case corev1.HostPathFileOrCreate:
 		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err == nil {
-			err = f.Close()
+			err = errors.Join(f.Chmod(0o644), f.Close()) // whatever the umask
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("hostPath: %w", err)

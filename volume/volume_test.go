@@ -273,6 +273,7 @@ func TestAPodFolderThatIsALinkIsNotFollowed(t *testing.T) {
 
 func TestHostPath(t *testing.T) {
 	dir := t.TempDir()
+	defer unix.Umask(unix.Umask(0o077)) // which takes nothing from what is made
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "link")))
@@ -319,9 +320,11 @@ func TestHostPath(t *testing.T) {
 			assert.ErrorContains(t, err, `volume "v": hostPath`)
 		}
 	}
-	info, err := os.Stat(filepath.Join(dir, "new/dir"))
-	require.NoError(t, err)
-	assert.Equal(t, fs.FileMode(0o755), info.Mode().Perm())
+	for path, want := range map[string]fs.FileMode{"new": 0o755, "new/dir": 0o755, "newfile": 0o644} {
+		info, err := os.Stat(filepath.Join(dir, path))
+		require.NoError(t, err)
+		assert.Equal(t, want, info.Mode().Perm(), path)
+	}
 }
 
 func TestImageVolumesAreHandedThrough(t *testing.T) {

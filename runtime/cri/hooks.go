@@ -105,7 +105,7 @@ func (c *Client) hookClient() *http.Client {
 		Transport: &http.Transport{
 			DialContext: c.cfg.DialContext, DisableKeepAlives: true, DisableCompression: true,
 			MaxResponseHeaderBytes: 64 << 10,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if req.URL.Host != via[0].URL.Host || len(via) >= 10 {
