@@ -231,7 +231,9 @@ func WithAdmitter(a syncloop.Admitter) Option {
 }
 
 // WithSlowAdmitter adds a check that runs in the pod's own turn with a deadline
-// of 10 s. A pod that it refuses waits, with phase Pending and reason Blocked.
+// of 10 s. A pod that it refuses waits, with phase Pending and reason Blocked; one
+// that runs is stopped for it. When it is admitted it starts over, with all its
+// containers, whatever its restart policy.
 func WithSlowAdmitter(a podsync.Admitter) Option {
 	return func(s *settings) error {
 		if a == nil {

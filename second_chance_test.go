@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -200,4 +202,93 @@ func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {
 		assert.NotContains(t, n.running(), "old")
 		a.stop()
 	}, agent.WithNode(agent.Node{NoCgroups: true, MaxPods: 1}))
+}
+
+// licences is a slow check that says no within a time, and takes its time for it.
+type licences struct {
+	from, to time.Time
+	takes    time.Duration
+}
+
+func (l licences) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+	time.Sleep(l.takes)
+	if now := time.Now(); now.Before(l.from) || now.After(l.to) {
+		return podspec.Admitted(), nil
+	}
+	return podspec.Refused("NoLicence", "all are in use"), nil
+}
+
+// history is what was told of one pod: each phase and reason that differs from the
+// one before.
+type history struct {
+	mu    sync.Mutex
+	lines []string
+	sends int
+}
+
+func (h *history) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sends++
+	if line := string(st.Phase) + " " + st.Reason; len(h.lines) == 0 || h.lines[len(h.lines)-1] != line {
+		h.lines = append(h.lines, line)
+	}
+	return nil
+}
+
+func (h *history) take() (lines []string, sends int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lines, sends = h.lines, h.sends
+	h.lines, h.sends = nil, 0
+	return lines, sends
+}
+
+// PS-1, ST-6: a pod that a slow check refuses is told as Blocked once, waits without
+// end, also in another process, and starts over when it is admitted, whatever its
+// restart policy.
+func TestAgent_BlockedPodWaits(t *testing.T) {
+	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever} {
+		for name, between := range map[string]bool{"": false, " over a restart of the agent": true} {
+			t.Run(string(policy)+name, func(t *testing.T) {
+				onNode(t, func(t *testing.T, n *machine) {
+					pod := sized("web", "1Mi", "0s=1Mi")
+					pod.Spec.RestartPolicy = policy
+					var seen history
+					now := time.Now()
+					run := func() *process {
+						return n.start(agent.WithRuntime(n.client), agent.WithStatusSink(&seen), agent.WithSource("memory", podsource.NewMemory(pod)),
+							agent.WithSlowAdmitter(licences{now.Add(time.Minute), now.Add(10 * time.Minute), time.Second}))
+					}
+					a := run()
+					time.Sleep(50 * time.Second)
+					require.Equal(t, []string{"web"}, n.running())
+					seen.take()
+
+					time.Sleep(3 * time.Minute)
+					lines, sends := seen.take()
+					require.Equal(t, []string{"Pending Blocked"}, lines)
+					require.LessOrEqual(t, sends, 3, "when it is refused, when it has ended, and when nothing is left of it")
+					require.Empty(t, n.running())
+					if between {
+						a.stop()
+						a = run()
+						time.Sleep(time.Minute)
+						lines, _ = seen.take()
+						require.Equal(t, []string{"Pending Blocked"}, lines)
+					}
+					time.Sleep(5 * time.Minute)
+					_, sends = seen.take()
+					require.Zero(t, sends, "nothing is new")
+
+					time.Sleep(5 * time.Minute)
+					lines, _ = seen.take()
+					require.Equal(t, "Running ", lines[len(lines)-1])
+					require.NotContains(t, lines, "Failed ")
+					require.Equal(t, []string{"web"}, n.running())
+					a.stop()
+				}, agent.WithNode(agent.Node{NoCgroups: true}))
+			})
+		}
+	}
 }

@@ -41,6 +41,8 @@ func (paper) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus {
 	return corev1.PodStatus{Phase: corev1.PodPending}
 }
 
+func (paper) Get(types.UID) (corev1.PodStatus, bool) { return corev1.PodStatus{}, false }
+
 // A pod goes through the three transactions on a runtime that is not CRI.
 func Example() {
 	dir, err := os.MkdirTemp("", "podsync")

@@ -36,6 +36,8 @@ type Seen interface {
 // not block on whoever the status is sent to.
 type Statuses interface {
 	Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus
+	// Get returns the pod's newest status, also that which a former process told.
+	Get(uid types.UID) (corev1.PodStatus, bool)
 }
 
 // Volumes puts a pod's volumes in place and takes them away.
@@ -73,7 +75,9 @@ type Probes interface {
 // Admitter is a slow check, run in the pod's own turn with a deadline: it may
 // ask others. A pod that it refuses, or about which it says nothing in time, is
 // kept from running and asked about again; a pod that runs is stopped only by a
-// refusal, never by silence.
+// refusal, never by silence. One that is refused waits: it is Pending with reason
+// Blocked whatever ran of it, and starts over, with all its containers, when it is
+// admitted.
 type Admitter interface {
 	Admit(ctx context.Context, pod *corev1.Pod) (podspec.Verdict, error)
 }
@@ -164,6 +168,9 @@ type Syncer struct {
 
 // podState is what one turn leaves to the next. Only the pod's own turn uses it.
 type podState struct {
+	synced   bool                       // it had a turn in this process
+	blocked  *runtime.Failure           // why it waits to be admitted; nil: it does not
+	attempts map[string]uint32          // of containers that were removed while it waited
 	failures map[string]runtime.Failure // of the last Apply
 	told     map[string]string          // faults of the turn before by reason: each was an event
 	telling  map[string]string          // faults of this turn

@@ -42,12 +42,15 @@ var ErrNetworkNotReady = errors.New("network is not ready")
 func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
 	st := s.state(pod.UID)
 	defer st.begin()()
-	report := runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID)}
+	if !st.synced {
+		st.synced, st.blocked = true, s.waitedBefore(pod.UID)
+	}
+	report := runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID), Blocked: st.blocked}
 	told := s.cfg.Statuses.Observe(pod, report)
 	if told.Phase == corev1.PodSucceeded || told.Phase == corev1.PodFailed {
 		return runtime.Outcome{Terminal: true}, nil
 	}
-	st.restarts = restarts(told)
+	st.restarts = st.knownAttempts(told)
 	now := time.Now()
 	active := st.activeSince(told.StartTime, now)
 	deadline, late := pastDeadline(pod, &active, now)
@@ -84,14 +87,13 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 		return runtime.Outcome{}, context.Cause(ctx)
 	}
 	if blocked != nil {
-		report.Blocked = blocked
-		s.cfg.Statuses.Observe(pod, report)
-		s.tell(ctx, pod, st, reasonBlocked, errors.New(blocked.Message))
-		out := runtime.Outcome{Due: time.Now().Add(blockedRetry)}
-		if !seen.Running() {
-			return out, nil
+		st.blocked = blocked
+		return s.block(ctx, pod, seen, st, report)
+	}
+	if st.blocked != nil {
+		if over, err := s.unblock(ctx, pod, seen, st, &report); over || err != nil {
+			return runtime.Outcome{Due: time.Now()}, err
 		}
-		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Ending{Grace: podspec.GracePeriod(pod)})
 	}
 	now := time.Now()
 	view := runtime.View{Pod: st.withEnds(seen, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
@@ -173,28 +175,6 @@ func sameFailures(a, b map[string]runtime.Failure) bool {
 		}
 	}
 	return true
-}
-
-// blocked asks the slow checks. Silence holds back a pod that does not run yet
-// and leaves one that runs alone.
-func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState) *runtime.Failure {
-	if len(s.cfg.Admit) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.AdmitTimeout)
-	defer cancel()
-	for i := range s.cfg.Admit {
-		v, err := s.ask(ctx, i, pod, st)
-		switch {
-		case err != nil && seen.Running():
-			continue
-		case err != nil:
-			return &runtime.Failure{Reason: reasonBlocked, Message: fmt.Sprintf("admission check: %v", err), Err: err}
-		case !v.OK:
-			return &runtime.Failure{Reason: reasonBlocked, Message: v.Reason + ": " + v.Message}
-		}
-	}
-	return nil
 }
 
 // prepare puts in place what the pod's containers stand on. The reason names

@@ -33,6 +33,7 @@ type node struct {
 	enter    func(string)     // called at each step; may be nil
 	told     []runtime.Report
 	phase    corev1.PodPhase
+	before   corev1.PodStatus // as a former process told it
 	start    *metav1.Time
 	counts   []corev1.ContainerStatus
 	plan     []runtime.Action
@@ -71,6 +72,8 @@ func (n *node) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	n.told = append(n.told, r)
 	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts}
 }
+
+func (n *node) Get(types.UID) (corev1.PodStatus, bool) { return n.before, n.before.Phase != "" }
 
 func (n *node) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
 	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount")

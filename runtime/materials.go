@@ -59,7 +59,7 @@ type Report struct {
 	Probes   Verdicts           // by container id
 	Ending   *Ending            // set once termination was asked for
 	Finished bool               // containers gone and resources reclaimed
-	Blocked  *Failure           // soft admission: phase stays Pending
+	Blocked  *Failure           // soft admission: the phase is Pending, and what has ended starts over
 }
 
 // Health of a container as probes tell.

@@ -218,6 +218,9 @@ func (g *generator) lastEnd(
 func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
 	cs := *former
 	switch {
+	case g.report.Blocked != nil && g.observed():
+		// It starts over: how it ended when its pod was stopped is no result of it.
+		cs = corev1.ContainerStatus{RestartCount: former.RestartCount, State: g.waiting(s)}
 	case s.kind == runtime.Init && g.initDone:
 		g.passed(&cs, former)
 	case former.State.Terminated != nil:

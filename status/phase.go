@@ -26,7 +26,7 @@ func (g *generator) phase(st *corev1.PodStatus) {
 			st.Phase = corev1.PodRunning
 		}
 	}
-	if b := g.report.Blocked; b != nil && !terminal(st.Phase) {
+	if b := g.report.Blocked; b != nil { // what has ended of it is no result: it starts over
 		st.Phase, st.Reason, st.Message = corev1.PodPending, b.Reason, b.Message
 		if st.Reason == "" {
 			st.Reason = reasonBlocked

@@ -1,0 +1,66 @@
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
+)
+
+// ST-2, ST-5: a pod that waits to be admitted is not over, whatever ran of it: it is
+// Pending while it is stopped, and afterwards nothing of it counts as a result.
+func TestGenerate_Blocked(t *testing.T) {
+	blocked := &runtime.Failure{Reason: "Blocked", Message: "NoLicence: all are in use"}
+	for _, policy := range []string{"Always", "OnFailure", "Never"} {
+		t.Run(policy, func(t *testing.T) {
+			p, now := pod("policy="+policy, "init:i", "main:c"), time.Unix(1000, 0)
+			var told corev1.PodStatus
+			next := func(b *runtime.Failure, seen ...runtime.Container) corev1.PodStatus {
+				now = now.Add(time.Minute)
+				told = status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now, Containers: seen}, Blocked: b}, told, status.Env{}, now)
+				return told
+			}
+			done := exited("i", 0, 0)
+			require.Equal(t, corev1.PodRunning, next(nil, running("c", 3), done).Phase)
+
+			for what, seen := range map[string][]runtime.Container{
+				"it runs":                     {running("c", 3), done},
+				"it was stopped":              {exited("c", 3, 143), done},
+				"it ended well while stopped": {exited("c", 3, 0), done},
+				"nothing is left of it":       nil,
+			} {
+				st := next(blocked, seen...)
+				assert.Equal(t, corev1.PodPending, st.Phase, what)
+				assert.Equal(t, "Blocked", st.Reason, what)
+				assert.Equal(t, blocked.Message, st.Message, what)
+			}
+			st := next(blocked)
+			for _, cs := range []corev1.ContainerStatus{st.InitContainerStatuses[0], st.ContainerStatuses[0]} {
+				require.NotNil(t, cs.State.Waiting, cs.Name)
+				assert.Equal(t, "Blocked", cs.State.Waiting.Reason)
+				assert.Nil(t, cs.LastTerminationState.Terminated)
+			}
+			assert.EqualValues(t, 3, st.ContainerStatuses[0].RestartCount)
+			assert.Equal(t, st, next(blocked), "and it stays like that")
+
+			st = next(nil)
+			assert.Equal(t, corev1.PodPending, st.Phase)
+			assert.Empty(t, st.Reason)
+			assert.Equal(t, corev1.PodRunning, next(nil, running("c", 4), exited("i", 1, 0)).Phase)
+		})
+	}
+}
+
+// ST-5: a pod that was over before it was asked about stays so.
+func TestGenerate_BlockedAfterItsEnd(t *testing.T) {
+	p, now := pod("policy=Never", "main:c"), time.Unix(1000, 0)
+	over := status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now, Containers: []runtime.Container{exited("c", 0, 0)}}}, corev1.PodStatus{}, status.Env{}, now)
+	require.Equal(t, corev1.PodSucceeded, over.Phase)
+	st := status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now}, Blocked: &runtime.Failure{Message: "no"}}, over, status.Env{}, now)
+	assert.Equal(t, corev1.PodSucceeded, st.Phase)
+}
