@@ -18,7 +18,7 @@ var arrows = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/monotonic", "podspec"},
 	"runtime/cri":             {"internal/safe", "podspec", "runtime"},
-	"runtime/embedded":        {"internal/safe"},
+	"runtime/embedded":        {"internal/mkdir", "internal/safe"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},
 	"podsource":               {"internal/atomicfile", "internal/safe", "podspec"},

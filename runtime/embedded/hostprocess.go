@@ -4,7 +4,6 @@ package embedded
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"sync"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/mkdir"
 )
 
 // HostProcess runs containers as processes of this machine. Each has a session
@@ -158,7 +159,7 @@ func (h *HostProcess) Create(_ context.Context, c *Container) error {
 	}
 	// Others may pass through, not look around: the container may run as
 	// somebody else.
-	if err := makeDirs(dir, 0o711); err != nil {
+	if err := mkdir.All(dir, 0o711); err != nil {
 		return err
 	}
 	work := filepath.Join(dir, workDir)
@@ -173,26 +174,6 @@ func (h *HostProcess) Create(_ context.Context, c *Container) error {
 
 // workDir is the directory that a container works in unless it asks for another.
 const workDir = "work"
-
-// makeDirs makes dir and what is missing above it, with the mode whatever the umask.
-func makeDirs(dir string, mode os.FileMode) error {
-	if st, err := os.Stat(dir); err == nil {
-		if !st.IsDir() {
-			return fmt.Errorf("%s is not a directory", dir)
-		}
-		return nil
-	}
-	if err := makeDirs(filepath.Dir(dir), mode); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, mode); err != nil {
-		if os.IsExist(err) { // another container was faster
-			return nil
-		}
-		return err
-	}
-	return os.Chmod(dir, mode)
-}
 
 // Remove implements Executor.
 func (h *HostProcess) Remove(c *Container) {

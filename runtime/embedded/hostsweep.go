@@ -10,13 +10,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/mkdir"
 )
 
 // claim takes a root directory into use. If no living process uses it, what a killed
 // one has left there is swept first. The result is to be kept open as long as root
 // is used: it tells others that it is.
 func claim(root string) (*os.File, error) {
-	if err := makeDirs(filepath.Join(root, "containers"), 0o711); err != nil {
+	if err := mkdir.All(filepath.Join(root, "containers"), 0o711); err != nil {
 		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
