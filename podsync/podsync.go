@@ -16,7 +16,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Runtime carries out what was decided. Its errors tell which call failed.
+// Runtime carries out what was decided. Its errors tell which call failed. It may
+// have the capability runtime.PodUpdater.
 type Runtime interface {
 	// Apply carries out plan in order. It keeps on where one container fails.
 	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied
@@ -175,6 +176,7 @@ type podState struct {
 	told     map[string]string          // faults of the turn before by reason: each was an event
 	telling  map[string]string          // faults of this turn
 	restarts map[string]uint32          // attempts of containers as last told
+	handed   *corev1.Pod                // whose labels and annotations the runtime has; nil if that is not known
 	final    *runtime.Pod               // last view, taken after the containers ended
 	asked    map[int]chan struct{}      // slow checks that did not answer in time; closed when they have
 	lookedAt time.Time                  // when its folders were there

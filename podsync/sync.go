@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ const (
 	reasonFolder     = "FailedCreatePodDirectory"
 	reasonUsers      = "FailedUserNamespace"
 	reasonVolume     = "FailedMount"
+	reasonUpdate     = "FailedSync"
 	reasonPullSecret = "FailedToRetrieveImagePullSecret"
 )
 
@@ -115,7 +117,31 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.Add(pod)
 	}
-	return s.apply(ctx, pod, plan, m, st, report)
+	out, err := s.apply(ctx, pod, plan, m, st, report)
+	return s.update(ctx, pod, seen, st, out, err)
+}
+
+// update hands changed labels and annotations to a runtime that keeps them. Apply
+// did so for a pod that the runtime did not have before.
+func (s *Syncer) update(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, out runtime.Outcome, err error) (runtime.Outcome, error) {
+	u, ok := s.cfg.Runtime.(runtime.PodUpdater)
+	if !ok {
+		return out, err
+	}
+	if len(seen.Sandboxes)+len(seen.Containers) > 0 && !sameMetadata(st.handed, pod) {
+		out.Quiet = false
+		if failed := u.UpdatePod(ctx, pod); failed != nil {
+			failed = fmt.Errorf("update pod: %w", failed)
+			s.tell(ctx, pod, st, reasonUpdate, failed)
+			return out, errors.Join(err, failed)
+		}
+	}
+	st.handed = pod
+	return out, err
+}
+
+func sameMetadata(handed, pod *corev1.Pod) bool {
+	return handed != nil && maps.Equal(handed.Labels, pod.Labels) && maps.Equal(handed.Annotations, pod.Annotations)
 }
 
 func hasWork(plan []runtime.Action) bool {
