@@ -234,7 +234,7 @@ func (p *planner) backOff(c *corev1.Container, kind Kind, last *Container) {
 	// An end that is yet to come tells of a clock that was set back. Waiting for
 	// it could take for ever.
 	ahead := ended.After(p.now.Add(time.Minute))
-	if until := monotonic.Past(ended, p.now).Add(delay); delay > 0 && p.now.Before(until) && !ahead {
+	if until := monotonic.Past(ended, p.now).Add(delay); p.now.Before(until) && !ahead {
 		p.waits = append(p.waits, Action{
 			Verb: Wait, Container: c.Name, Kind: kind, ID: last.ID, Attempt: last.Attempt, Step: step,
 			Until: until, Reason: ReasonCrashLoop,

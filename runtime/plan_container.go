@@ -110,7 +110,7 @@ func (p *planner) keep(c *corev1.Container, kind Kind) {
 func (p *planner) replace(c *corev1.Container, kind Kind, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
 	if last.State == Running {
-		if onFailure(p.pod, c, true) == stay || len(c.RestartPolicyRules) > 0 {
+		if !onFailure(p.pod, c, true) || len(c.RestartPolicyRules) > 0 {
 			return
 		}
 	}

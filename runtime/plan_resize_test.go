@@ -111,6 +111,7 @@ func TestResize(t *testing.T) {
 		{"the same memory request, and another limit", newPod(always, regular("a", requests("500m", "64Mi"), limits("", "128Mi"))), view(has("500m", "", "256Mi", memoryRequest("64Mi"))), "update a#0"},
 		{"a memory request that the spec has not", newPod(always, regular("a", requests("500m", ""))), view(has("500m", "", "", memoryRequest("64Mi"))), ""},
 		{"a limit of 0 is none, and the pod's holds", newPod(always, podLimits("1", ""), regular("a", limits("0", ""))), view(has("0", "1", "")), ""},
+		{"its own limits below the pod's", newPod(always, podLimits("2", "2Gi"), regular("a", limits("1", "1Gi"))), view(has("1", "1", "1Gi")), ""},
 		{"a CPU request taken away", newPod(always, regular("a", limits("", "64Mi"))), view(has("500m", "", "64Mi")), "update a#0"},
 		{"a CPU request where none was", newPod(always, regular("a", requests("500m", ""))), view(has("0", "", "")), "update a#0"},
 		{"one limit added, one taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""))), view(has("500m", "", "64Mi")), "update a#0"},

@@ -123,6 +123,27 @@ func TestBackOffOfPlans(t *testing.T) {
 	assert.Equal(t, "back-off 10s restarting failed container=a pod=web_ns(u1)", wait.Message)
 }
 
+// RT-8: a back-off hears how long a container ran, or 0 where that is not known.
+func TestBackOff_HearsOfTheRun(t *testing.T) {
+	for name, tt := range map[string]struct {
+		seen put
+		want time.Duration
+	}{
+		"ended":                 {exited("a", 1, ended(time.Minute), ranFor(time.Hour)), time.Hour},
+		"still runs":            {running("a", since(time.Hour)), time.Hour},
+		"start is not known":    {exited("a", 1, func(c *runtime.Container) { c.Started = time.Time{} }), 0},
+		"ended before it began": {exited("a", 1, ended(time.Minute), ranFor(-time.Hour)), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ran := time.Duration(-1)
+			v := newView(ready(0), tt.seen, unwell("a#0"))
+			v.BackOff = delays(func(r runtime.Restart) time.Duration { ran = r.Ran; return 0 })
+			runtime.Plan(newPod(always, regular("a")), v, t0)
+			assert.Equal(t, tt.want, ran)
+		})
+	}
+}
+
 type delays func(runtime.Restart) time.Duration
 
 func (d delays) Delay(r runtime.Restart) time.Duration { return d(r) }

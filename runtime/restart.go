@@ -6,28 +6,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// verdict says what the end of a container leads to.
-type verdict uint8
-
-const (
-	stay       verdict = iota // it is done for good
-	restart                   // it starts again
-	restartAll                // the whole pod starts again
-)
-
-// onExit applies the rules and policies to a container that ended by itself.
-// The first rule that fits decides; without one the container's own policy
-// does, and without that the pod's. It is not asked of ephemeral containers.
-func onExit(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) verdict {
-	switch ruled := onRules(c, last.ExitCode); {
-	case ruled == restartAll:
-		return restartAll
-	case kind == Init && succeeded(kind, last):
-		return stay // it has done its work
-	case ruled == restart:
-		return restart
+// startsAgain applies the rules and policies to a container that ended by itself.
+// The first rule that fits decides; without one the container's own policy does,
+// and without that the pod's. It is not asked of ephemeral containers, and what a
+// rule to restart all containers asks for is a new round.
+func startsAgain(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) bool {
+	done := succeeded(kind, last)
+	switch {
+	case kind == Init && done:
+		return false // it has done its work
+	case onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart:
+		return true
 	}
-	return onFailure(pod, c, !succeeded(kind, last))
+	return onFailure(pod, c, !done)
 }
 
 // succeeded reports whether a container that exited did its work. An init container
@@ -37,20 +28,18 @@ func succeeded(kind Kind, last *Container) bool {
 	return last.ExitCode == 0 && (kind != Init || last.Reason != ReasonOOMKilled)
 }
 
-func onRules(c *corev1.Container, exitCode int32) verdict {
+// onRules returns what the first rule that fits asks for, or "".
+func onRules(c *corev1.Container, exitCode int32) corev1.ContainerRestartRuleAction {
 	for i := range c.RestartPolicyRules {
-		rule := &c.RestartPolicyRules[i]
-		if !fits(rule.ExitCodes, exitCode) {
-			continue
-		}
-		switch rule.Action {
-		case corev1.ContainerRestartRuleActionRestart:
-			return restart
-		case corev1.ContainerRestartRuleActionRestartAllContainers:
-			return restartAll
+		if rule := &c.RestartPolicyRules[i]; known(rule.Action) && fits(rule.ExitCodes, exitCode) {
+			return rule.Action
 		}
 	}
-	return stay
+	return ""
+}
+
+func known(a corev1.ContainerRestartRuleAction) bool {
+	return a == corev1.ContainerRestartRuleActionRestart || a == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
 func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
@@ -69,18 +58,18 @@ func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
 
 // onFailure applies the policies alone: for a container whose exit code is not
 // known, or that no rule speaks of. A sidecar is one by its own policy, Always.
-func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) verdict {
+func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) (again bool) {
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*c.RestartPolicy)
 	}
-	switch {
-	case policy == corev1.RestartPolicyNever:
-		return stay
-	case policy == corev1.RestartPolicyOnFailure && !failed:
-		return stay
+	switch policy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return failed
 	}
-	return restart
+	return true
 }
 
 // hasRestartAll reports whether a rule of the container may restart the pod.

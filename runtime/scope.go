@@ -98,7 +98,7 @@ func (s *scope) current(name string) *Container {
 
 // triggers reports whether the end of c restarts the whole pod.
 func (s *scope) triggers(c *corev1.Container, last *Container) bool {
-	return last.State == Exited && onRules(c, last.ExitCode) == restartAll
+	return last.State == Exited && onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
 // unhealthy reports whether a probe has failed that ends its container, and
@@ -125,15 +125,15 @@ func (s *scope) spent(c *corev1.Container, kind Kind, last *Container) bool {
 	case last.State != Exited && s.usable(last):
 		// An init container that the runtime lost track of may have half done its
 		// work; a regular one is ended and starts again under any policy.
-		return last.State == Unknown && kind == Init && onFailure(s.pod, c, true) == stay
+		return last.State == Unknown && kind == Init && !onFailure(s.pod, c, true)
 	case last.State != Exited:
-		return onFailure(s.pod, c, true) == stay
+		return !onFailure(s.pod, c, true)
 	}
 	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
 		// It ended well because it was told to; the probe says that it was not.
-		return onFailure(s.pod, c, true) == stay
+		return !onFailure(s.pod, c, true)
 	}
-	return onExit(s.pod, c, kind, last) == stay
+	return !startsAgain(s.pod, c, kind, last)
 }
 
 // usable reports whether c is in a sandbox that containers can run in.

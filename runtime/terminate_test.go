@@ -101,7 +101,7 @@ func TestPlanTermination(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	pod := newPod(always, sidecarC("s"), initC("i"), regular("a"), ephemeralC("e"))
+	pod := newPod(always, sidecarC("s"), initC("i"), regular("a"), ephemeralC("e"), ephemeralC("f"))
 	var got []string
 	for c, kind := range runtime.Specs(pod) {
 		got = append(got, c.Name+" "+kind.String())
@@ -110,11 +110,11 @@ func TestKinds(t *testing.T) {
 		assert.Equal(t, kind, again)
 		assert.Same(t, c, runtime.Spec(pod, c.Name))
 	}
-	assert.Equal(t, []string{"s Sidecar", "i Init", "a Regular", "e Ephemeral"}, got)
+	assert.Equal(t, []string{"s Sidecar", "i Init", "a Regular", "e Ephemeral", "f Ephemeral"}, got)
 	_, ok := runtime.KindOf(pod, "x")
 	assert.False(t, ok)
 	assert.Nil(t, runtime.Spec(pod, "x"))
-	for range 4 { // each list may be left early
+	for range 5 { // each list may be left early
 		for c := range runtime.Specs(pod) {
 			if c.Name == got[0][:1] {
 				got = got[1:]
