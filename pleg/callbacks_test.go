@@ -51,7 +51,6 @@ func TestGenerator_Panics(t *testing.T) {
 // panicky is a runtime that panics until it is well, and a store that always does.
 type panicky struct {
 	*world
-	nothing
 	well atomic.Bool
 }
 

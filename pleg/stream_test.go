@@ -318,11 +318,11 @@ func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
 }
 
 // PL-1: a pod of which the stream told during the first listing is inspected,
-// though that listing does not have it.
+// though that listing does not have it and what it told is held back.
 func TestHintDuringTheFirstListing(t *testing.T) {
 	w := newWorld()
 	w.listTakes = 500 * time.Millisecond
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{Busy: func(types.UID) bool { return true }}, func(b *bench) {
 		b.after(100 * time.Millisecond)
 		w.set(pod("u", runtime.Running), true) // the listing was made before
 		w.with(func() { w.listed = func([]runtime.Pod) []runtime.Pod { return nil } })

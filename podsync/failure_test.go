@@ -26,7 +26,7 @@ func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, seen)
 		require.NoError(t, err)
 		require.True(t, out.Quiet)
-		require.Equal(t, 8*time.Second, out.Due.Sub(time.Now()))
+		require.Equal(t, 8*time.Second, time.Until(out.Due))
 		require.NotContains(t, n.trace, "apply")
 	})
 }
@@ -39,7 +39,7 @@ func TestABackOffOfTheRuntimeIsNoErrorOfTheTurn(t *testing.T) {
 		}}}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
-		require.Equal(t, time.Minute, out.Due.Sub(time.Now()))
+		require.Equal(t, time.Minute, time.Until(out.Due))
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
@@ -258,21 +257,6 @@ func TestSourceOfOrphanIsKept(t *testing.T) {
 		synctest.Wait()
 		assert.EqualValues(t, "p", got.UID)
 		assert.False(t, podspec.IsStatic(got), "its source said so when it was made")
-	})
-}
-
-// SL-5: a due time that the runtime's wall clock gives is kept by the monotonic one.
-func TestDueTimesOfAnotherClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: func(context.Context, string, types.UID) (runtime.Outcome, error) {
-			return runtime.Outcome{Due: time.Now().Add(10 * time.Second).Round(0)}, nil
-		}}
-		var due time.Time
-		w := run(t, f, func(c *podworkers.Config) { c.Due = func(_ types.UID, at time.Time) { due = at } })
-		w.Update(create(pod("a")))
-		synctest.Wait()
-		then := clocktest.BeforeSetBack(t, time.Now().Add(10*time.Second), 3*time.Hour)
-		assert.Zero(t, due.Sub(then), "whatever the wall clock says when the time has come")
 	})
 }
 
