@@ -136,7 +136,7 @@ func (b *backlog) pileUp(t testing.TB, dead int) {
 	_, stop := b.agent(t, containergc.Policy{PerContainer: containergc.KeepAll},
 		runtime.ExponentialBackOff{Base: time.Millisecond, Max: time.Millisecond}, b.crashing())
 	defer stop()
-	client, err := criclient.New(b.node.Dial(t), criclient.Config{})
+	client, err := criclient.New(b.node.Dial(t), criclient.Config{Observer: true})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // of containers that nobody removes
 		pods, err := client.Pods(context.Background())

@@ -14,4 +14,5 @@ var (
 	ErrNotReady     = errors.New("not ready")
 	ErrBackOff      = errors.New("waiting for a back-off to end")
 	ErrUnauthorized = errors.New("not authorized")
+	ErrNotOwner     = errors.New("belongs to another owner")
 )

@@ -10,6 +10,11 @@ const (
 	LabelContainerName = "io.kubernetes.container.name"
 )
 
+// LabelOwner is the label of sandboxes and containers that names the agent that
+// made them. What bears no such label was made by something else, a kubelet for
+// instance.
+const LabelOwner = "sublet.dev/owner"
+
 // Annotations that carry what an agent that starts again has to know of a
 // container that another process made.
 const (

@@ -27,7 +27,7 @@ func main() {
 	cc, err := cri.Dial(*endpoint)
 	if err == nil {
 		var client *cri.Client
-		if client, err = cri.New(cc, cri.Config{}); err == nil {
+		if client, err = cri.New(cc, cri.Config{Observer: true}); err == nil {
 			err = watch(ctx, client, os.Stdout)
 		}
 	}

@@ -28,13 +28,15 @@ func TestWatch(t *testing.T) {
 		cc, err := rt.Dial()
 		require.NoError(t, err)
 		defer cc.Close()
+		observer, err := cri.New(cc, cri.Config{Observer: true})
+		require.NoError(t, err)
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var out strings.Builder
 		var wg sync.WaitGroup
-		wg.Go(func() { assert.NoError(t, watch(ctx, client, &out)) })
+		wg.Go(func() { assert.NoError(t, watch(ctx, observer, &out)) })
 		time.Sleep(5 * time.Second)
 
 		pod := &corev1.Pod{

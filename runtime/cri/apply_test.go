@@ -317,7 +317,7 @@ func TestResourcesAreChangedInPlace(t *testing.T) {
 // RT-18: an answer far above what gRPC takes by default.
 func TestTwentyThousandDeadContainers(t *testing.T) {
 	f := newFake()
-	labels := map[string]string{runtime.LabelPodUID: "uid-1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "shop"}
+	labels := map[string]string{runtime.LabelOwner: DefaultOwner, runtime.LabelPodUID: "uid-1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "shop"}
 	notes := map[string]string{"padding": strings.Repeat("x", 300)}
 	for i := range 20_000 {
 		id := fmt.Sprint("dead-", i)
@@ -338,7 +338,7 @@ func TestListsThatAreTooLargeComeInParts(t *testing.T) {
 	f.mostListed = 15
 	for s := range 10 {
 		uid, id := fmt.Sprint("uid-", s), fmt.Sprint("sb-", s)
-		labels := map[string]string{runtime.LabelPodUID: uid}
+		labels := map[string]string{runtime.LabelOwner: DefaultOwner, runtime.LabelPodUID: uid}
 		f.sandboxes[id] = &v1.PodSandboxStatus{Id: id, Metadata: &v1.PodSandboxMetadata{Uid: uid}, Labels: labels}
 		for n := range 10 {
 			ct := &v1.ContainerStatus{Id: fmt.Sprint(id, "-", n), Metadata: &v1.ContainerMetadata{Name: "main", Attempt: uint32(n)}, Labels: labels}

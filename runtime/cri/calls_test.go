@@ -30,7 +30,7 @@ func (f *fake) StreamContainerStats(_ *v1.StreamContainerStatsRequest, s grpc.Se
 func (f *fake) stats() []*v1.ContainerStats {
 	n := func(v uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: v} }
 	whose := func(id string) *v1.ContainerAttributes {
-		return &v1.ContainerAttributes{Id: id, Metadata: &v1.ContainerMetadata{Name: "main"}, Labels: map[string]string{runtime.LabelPodUID: "uid-1"}}
+		return &v1.ContainerAttributes{Id: id, Metadata: &v1.ContainerMetadata{Name: "main"}, Labels: map[string]string{runtime.LabelOwner: DefaultOwner, runtime.LabelPodUID: "uid-1"}}
 	}
 	return []*v1.ContainerStats{
 		{

@@ -35,6 +35,21 @@ type Hooks struct {
 
 // Config is what a Client may be told. The zero value works.
 type Config struct {
+	// Owner is whose pods the Client sees and changes. What it makes bears the id
+	// as runtime.LabelOwner; what bears another is not there for it. An agent that
+	// is given a Client without an Owner sets its own, with SetOwner. All Clients
+	// that nobody tells are one owner: a program that shares a runtime with others
+	// of its kind needs an id of its own, the same at each start.
+	// [DefaultOwner]
+	Owner string
+	// AdoptSources has pods taken for the owner's that bear no owner at all, as
+	// those of a kubelet, if the annotation kubernetes.io/config.source of their
+	// sandbox is one of these: "file", "http" or "api" for a kubelet's. Labels
+	// cannot be changed: the pods are the owner's for as long as this says so. [none]
+	AdoptSources []string
+	// Observer makes a Client that sees the pods of all owners, and of none. It
+	// changes nothing: calls that would fail with runtime.ErrNotOwner.
+	Observer bool
 	// DialContext connects for httpGet hooks. [a net.Dialer's]
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
@@ -97,6 +112,9 @@ func (cfg *Config) fill() error {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
 	}
+	if cfg.Observer && (cfg.Owner != "" || len(cfg.AdoptSources) > 0) {
+		errs = append(errs, errors.New("Observer sees all pods: Owner and AdoptSources must be empty"))
+	}
 	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill())
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -113,6 +131,8 @@ type Client struct {
 	rs     v1.RuntimeServiceClient
 	is     v1.ImageServiceClient
 	facts  facts
+	claim  atomic.Pointer[claim] // nil is that of DefaultOwner
+	owned  ownedIDs
 	starts *limiter
 	puller *puller
 	hooked hooked
@@ -141,6 +161,7 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
 		starts: newLimiter(cfg.StartsAtOnce, cfg.MaxStartsAtOnce, cfg.StartPatience),
 	}
+	c.claim.Store(&claim{owner: firstOf(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
 	c.puller = newPuller(c)
 	return c, nil
 }

@@ -175,8 +175,9 @@ func TestWatch(t *testing.T) {
 	t.Run("hints, then a broken stream", func(t *testing.T) {
 		f := newFake()
 		f.events = make(chan *v1.ContainerEventResponse, 2)
-		f.events <- &v1.ContainerEventResponse{PodSandboxStatus: &v1.PodSandboxStatus{Metadata: &v1.PodSandboxMetadata{Uid: "u1"}}}
-		f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Labels: map[string]string{runtime.LabelPodUID: "u2"}}}}
+		ours := map[string]string{runtime.LabelOwner: DefaultOwner, runtime.LabelPodUID: "u2"}
+		f.events <- &v1.ContainerEventResponse{PodSandboxStatus: &v1.PodSandboxStatus{Metadata: &v1.PodSandboxMetadata{Uid: "u1"}, Labels: ours}}
+		f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Labels: ours}}}
 		close(f.events)
 		var hints []types.UID
 		err := f.client(t, Config{}).Watch(t.Context(), func(u types.UID) { hints = append(hints, u) })

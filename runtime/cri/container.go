@@ -61,6 +61,9 @@ func (c *Client) createContainer(ctx context.Context, sandboxID string, config *
 	for {
 		resp, err := do(ctx, c, "CreateContainer", config.GetMetadata().GetName(), c.cfg.Timeout, c.rs.CreateContainer,
 			&v1.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
+		if err == nil {
+			c.owned.add(resp.GetContainerId())
+		}
 		if err == nil || !nameTaken(err) {
 			return resp.GetContainerId(), false, err
 		}
@@ -93,6 +96,9 @@ func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v
 		if ct.GetMetadata().GetAttempt() != config.GetMetadata().GetAttempt() {
 			continue
 		}
+		if !c.claims().container(ct.GetLabels(), func() bool { return ct.GetPodSandboxId() == sandboxID }) {
+			return holder{found: true}, notOwner("the name is taken by container", ct.GetId(), ct.GetLabels())
+		}
 		same := ct.GetPodSandboxId() == sandboxID &&
 			ct.GetAnnotations()[runtime.AnnotationHash] == config.GetAnnotations()[runtime.AnnotationHash]
 		state := ct.GetState()
@@ -110,6 +116,9 @@ func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v
 // stopContainer ends a container: the runtime sends its stop signal, and kills
 // it when grace is over.
 func (c *Client) stopContainer(ctx context.Context, id string, grace time.Duration) error {
+	if err := c.mayChangeContainer(ctx, id); err != nil {
+		return fmt.Errorf("stop container: %w", err)
+	}
 	_, err := do(ctx, c, "StopContainer", id, grace+c.cfg.Timeout, c.rs.StopContainer,
 		&v1.StopContainerRequest{ContainerId: id, Timeout: wholeSeconds(grace)})
 	return ignoreMissing(err)

@@ -16,7 +16,7 @@ import (
 )
 
 func (t *turn) translator() *translator {
-	return &translator{node: t.c.cfg.Node, features: t.c.features.Load(), pod: t.pod, m: t.m}
+	return &translator{node: t.c.cfg.Node, features: t.c.features.Load(), pod: t.pod, m: t.m, owner: t.c.owner()}
 }
 
 // containerConfig gathers what a container needs from outside its spec and

@@ -105,6 +105,10 @@ func newError(parent, call context.Context, rpc, subject string, limit time.Dura
 func do[Req, Resp any](ctx context.Context, c *Client, rpc, subject string, limit time.Duration,
 	call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
+	if c.cfg.Observer && changes(rpc) {
+		var none Resp
+		return none, fmt.Errorf("%s %s by an observer: %w", rpc, subject, runtime.ErrNotOwner)
+	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -17,6 +18,9 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 	const slack = 2 * time.Second // for the runtime to end the command by itself
 	if timeout <= 0 {
 		timeout = c.cfg.Timeout
+	}
+	if err := c.mayChangeContainer(ctx, containerID); err != nil {
+		return nil, -1, fmt.Errorf("exec: %w", err)
 	}
 	resp, err := do(ctx, c, "ExecSync", containerID, timeout+slack, c.rs.ExecSync, &v1.ExecSyncRequest{
 		ContainerId: containerID, Cmd: cmd, Timeout: wholeSeconds(timeout),
@@ -38,6 +42,9 @@ func wholeSeconds(d time.Duration) int64 {
 // ReopenLog makes the runtime open a container's log file anew, after it was
 // renamed.
 func (c *Client) ReopenLog(ctx context.Context, containerID string) error {
+	if err := c.mayChangeContainer(ctx, containerID); err != nil {
+		return fmt.Errorf("reopen log: %w", err)
+	}
 	_, err := do(ctx, c, "ReopenContainerLog", containerID, c.cfg.Timeout, c.rs.ReopenContainerLog,
 		&v1.ReopenContainerLogRequest{ContainerId: containerID})
 	return err

@@ -152,9 +152,9 @@ func (f *fake) fill(pod *corev1.Pod) {
 	defer f.mu.Unlock()
 	sb, ct := f.id("sb"), f.id("ct")
 	m := &v1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}
-	f.sandboxes[sb] = &v1.PodSandboxStatus{Id: sb, Metadata: m, Labels: sandboxLabels(pod), Annotations: sandboxAnnotations(pod)}
+	f.sandboxes[sb] = &v1.PodSandboxStatus{Id: sb, Metadata: m, Labels: sandboxLabels(pod, DefaultOwner), Annotations: sandboxAnnotations(pod)}
 	f.containers[ct] = &v1.ContainerStatus{
-		Id: ct, Metadata: &v1.ContainerMetadata{Name: "main"}, State: v1.ContainerState_CONTAINER_RUNNING, Labels: containerLabels(pod, "main"),
+		Id: ct, Metadata: &v1.ContainerMetadata{Name: "main"}, State: v1.ContainerState_CONTAINER_RUNNING, Labels: containerLabels(pod, "main", DefaultOwner),
 		Annotations: containerAnnotations(pod, &pod.Spec.Containers[0], runtime.Action{}, 0), StartedAt: 1,
 	}
 	f.inSandbox[ct] = sb

@@ -271,14 +271,17 @@ func (f *fake) listCT(selector map[string]string) []*v1.Container {
 }
 
 func (f *fake) ListPodSandbox(_ context.Context, r *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
-	return &v1.ListPodSandboxResponse{Items: f.listSB(r.GetFilter().GetLabelSelector())}, nil
+	all := f.listSB(r.GetFilter().GetLabelSelector())
+	return &v1.ListPodSandboxResponse{Items: slices.DeleteFunc(all, func(s *v1.PodSandbox) bool {
+		return !strings.HasPrefix(s.Id, r.GetFilter().GetId())
+	})}, nil
 }
 
 func (f *fake) ListContainers(_ context.Context, r *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
 	all := f.listCT(r.GetFilter().GetLabelSelector())
 	all = slices.DeleteFunc(all, func(c *v1.Container) bool {
 		want := r.GetFilter()
-		return want.GetState() != nil && want.GetState().GetState() != c.State ||
+		return !strings.HasPrefix(c.Id, want.GetId()) || want.GetState() != nil && want.GetState().GetState() != c.State ||
 			want.GetPodSandboxId() != "" && want.GetPodSandboxId() != c.PodSandboxId
 	})
 	if f.mostListed > 0 && len(all) > f.mostListed {

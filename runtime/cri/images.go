@@ -25,6 +25,25 @@ func (c *Client) Images(ctx context.Context) ([]runtime.Image, error) {
 	return out, nil
 }
 
+// ImagesInUse returns the names and ids of the images that containers were made
+// from, dead ones too, whoever made them: the images of a runtime are everybody's.
+func (c *Client) ImagesInUse(ctx context.Context) ([]string, error) {
+	containers, err := c.listContainers(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, 2*len(containers))
+	for _, ct := range containers {
+		spec := ct.GetImage()
+		for _, ref := range []string{ct.GetImageId(), ct.GetImageRef(), spec.GetImage(), spec.GetUserSpecifiedImage()} {
+			if ref != "" {
+				out = append(out, ref)
+			}
+		}
+	}
+	return out, nil
+}
+
 func (c *Client) listImages(ctx context.Context) ([]*v1.Image, error) {
 	if !c.noImageStream.Load() {
 		all, err := collect(ctx, c, "StreamImages", &c.noImageStream, c.is.StreamImages,

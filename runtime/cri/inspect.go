@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ const inspectAtOnce = 4
 
 // Pod inspects one pod: two filtered list calls and a status call for each
 // sandbox and container whose status is not known already. A pod of which the
-// runtime has nothing is an empty Pod with that UID and no error.
+// runtime has nothing of the owner's is an empty Pod with that UID and no error.
 func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	began := time.Now()
 	known := c.facts.of(uid)
@@ -106,7 +107,11 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	return nil
 }
 
+// without returns all but those that are to be dropped. It does not change all.
 func without[T any](all []T, drop func(T) bool) []T {
+	if !slices.ContainsFunc(all, drop) {
+		return all
+	}
 	var kept []T
 	for _, one := range all {
 		if !drop(one) {

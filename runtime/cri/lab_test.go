@@ -259,7 +259,7 @@ func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down fl
 	require.NoError(t, err)
 	sandboxes, containers := make([]string, n), make([]string, n)
 	took := each(n, atOnce, func(i int) {
-		tr := &translator{node: c.cfg.Node, pod: pods[i], m: materials[i]}
+		tr := &translator{node: c.cfg.Node, pod: pods[i], m: materials[i], owner: c.owner()}
 		config, err := tr.sandbox(0)
 		assert.NoError(t, err)
 		sb, err := c.rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: config})

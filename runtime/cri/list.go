@@ -16,9 +16,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Pods lists every pod the runtime knows, from two list calls. Sandboxes and
-// containers that carry no pod UID, made by something else than an agent, are
-// left out. The order is that of the runtime's list.
+// Pods lists every pod of the owner that the runtime knows, from two list calls.
+// Sandboxes and containers that carry no pod UID are left out. The order is that
+// of the runtime's list.
 func (c *Client) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	sandboxes, containers, err := c.list(ctx, nil)
 	if err != nil {
@@ -40,7 +40,10 @@ func (c *Client) Pods(ctx context.Context) ([]runtime.Pod, error) {
 
 // list asks for sandboxes and containers at once. Each container that was there
 // before the call and lives on is in the answer, whatever the order of the two.
+// What is not the owner's is left out here and not by the runtime: a whole list is
+// the same answer for everybody, which runtimes have at hand.
 func (c *Client) list(ctx context.Context, labels map[string]string) ([]*v1.PodSandbox, []*v1.Container, error) {
+	begun := c.owned.begin()
 	var sandboxes []*v1.PodSandbox
 	failed := make(chan error, 1)
 	go func() {
@@ -52,9 +55,12 @@ func (c *Client) list(ctx context.Context, labels map[string]string) ([]*v1.PodS
 	if err := errors.Join(<-failed, err); err != nil {
 		return nil, nil, err
 	}
+	sandboxes, containers = c.claims().visible(sandboxes, containers)
+	c.owned.listed(sandboxes, containers, labels == nil, begun)
 	return sandboxes, containers, nil
 }
 
+// listSandboxes returns those of all owners.
 func (c *Client) listSandboxes(ctx context.Context, labels map[string]string) ([]*v1.PodSandbox, error) {
 	filter := &v1.PodSandboxFilter{LabelSelector: labels}
 	// A filtered list is short: no stream is worth its set-up.
@@ -65,10 +71,15 @@ func (c *Client) listSandboxes(ctx context.Context, labels map[string]string) ([
 			return all, err
 		}
 	}
+	return c.listSandboxesBy(ctx, filter)
+}
+
+func (c *Client) listSandboxesBy(ctx context.Context, filter *v1.PodSandboxFilter) ([]*v1.PodSandbox, error) {
 	resp, err := do(ctx, c, "ListPodSandbox", "", c.cfg.Timeout, c.rs.ListPodSandbox, &v1.ListPodSandboxRequest{Filter: filter})
 	return resp.GetItems(), err
 }
 
+// listContainers returns those of all owners.
 func (c *Client) listContainers(ctx context.Context, labels map[string]string) ([]*v1.Container, error) {
 	filter := &v1.ContainerFilter{LabelSelector: labels}
 	if labels == nil && !c.noContainerStream.Load() {

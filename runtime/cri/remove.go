@@ -11,8 +11,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// RemoveContainer removes one dead container. One that is not there is no error.
+// RemoveContainer removes one dead container. One that is not there is no error,
+// one of another owner is runtime.ErrNotOwner.
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
+	if err := c.mayChangeContainer(ctx, id); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
 	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
 	return ignoreMissing(err)
 }
@@ -30,8 +34,11 @@ func (c *Client) removeSettled(ctx context.Context, id string) error {
 }
 
 // RemoveSandbox removes one stopped sandbox and the dead containers in it. One
-// that is not there is no error.
+// that is not there is no error, one of another owner is runtime.ErrNotOwner.
 func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
+	if err := c.mayChangeSandbox(ctx, id); err != nil {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
 	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
 	return ignoreMissing(err)
 }
@@ -66,6 +73,9 @@ func (c *Client) Remove(ctx context.Context, seen runtime.Pod) error {
 
 // stopSandbox stops a sandbox and whatever still runs in it.
 func (c *Client) stopSandbox(ctx context.Context, id string) error {
+	if err := c.mayChangeSandbox(ctx, id); err != nil {
+		return fmt.Errorf("stop sandbox: %w", err)
+	}
 	_, err := do(ctx, c, "StopPodSandbox", id, 2*c.cfg.Timeout, c.rs.StopPodSandbox, &v1.StopPodSandboxRequest{PodSandboxId: id})
 	return ignoreMissing(err)
 }

@@ -15,6 +15,9 @@ func (t *turn) updateResources(ctx context.Context, a runtime.Action) error {
 	if spec == nil {
 		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
 	}
+	if err := t.c.mayChangeContainer(ctx, a.ID); err != nil {
+		return fmt.Errorf("update resources: %w", err)
+	}
 	t.touched()
 	_, err := do(ctx, t.c, "UpdateContainerResources", a.ID, t.c.cfg.Timeout, t.c.rs.UpdateContainerResources,
 		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: update(t.translator().resources(spec))})

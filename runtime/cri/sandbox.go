@@ -53,6 +53,9 @@ func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, ha
 	for {
 		resp, err := do(ctx, c, "RunPodSandbox", "", 2*c.cfg.Timeout, c.rs.RunPodSandbox,
 			&v1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err == nil {
+			c.owned.add(resp.GetPodSandboxId())
+		}
 		if err == nil || !nameTaken(err) {
 			return resp.GetPodSandboxId(), err
 		}
@@ -67,7 +70,8 @@ func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, ha
 }
 
 // adoptSandbox looks for the sandbox that holds config's name. It returns its
-// id if it is ready; if not, it is removed and the name is free.
+// id if it is ready; if not, it is removed and the name is free. One of another
+// owner is left alone, which is an error: a UID is one pod of the node.
 func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) (id string, found bool, err error) {
 	want := config.GetMetadata()
 	all, err := c.listSandboxes(ctx, map[string]string{runtime.LabelPodUID: want.GetUid()})
@@ -77,6 +81,9 @@ func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) 
 	for _, s := range all {
 		if s.GetMetadata().GetAttempt() != want.GetAttempt() {
 			continue
+		}
+		if !c.claims().sandbox(s.GetLabels(), s.GetAnnotations()) {
+			return "", true, notOwner("the name is taken by sandbox", s.GetId(), s.GetLabels())
 		}
 		if s.GetState() == v1.PodSandboxState_SANDBOX_READY {
 			return s.GetId(), true, nil

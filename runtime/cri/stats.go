@@ -10,7 +10,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ContainerStats measures all containers that belong to pods. A runtime may
+// ContainerStats measures all containers of the owner's pods. A runtime may
 // leave out those that have ended. A figure that it does not know has no time.
 func (c *Client) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, error) {
 	stats, err := c.listStats(ctx)
@@ -18,8 +18,11 @@ func (c *Client) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, 
 		return nil, err
 	}
 	out := make([]runtime.ContainerUsage, 0, len(stats))
+	o := c.claims()
 	for _, s := range stats {
-		if uid := s.GetAttributes().GetLabels()[runtime.LabelPodUID]; uid != "" {
+		labels := s.GetAttributes().GetLabels()
+		known := func() bool { return c.owned.has(s.GetAttributes().GetId()) }
+		if uid := labels[runtime.LabelPodUID]; uid != "" && o.container(labels, known) {
 			out = append(out, usageOf(types.UID(uid), s))
 		}
 	}

@@ -17,6 +17,7 @@ type translator struct {
 	features *features // nil: the runtime has not told yet
 	pod      *corev1.Pod
 	m        runtime.Materials
+	owner    string
 }
 
 // sandbox translates what the containers of a pod share.
@@ -29,7 +30,7 @@ func (tr *translator) sandbox(attempt uint32) (*v1.PodSandboxConfig, error) {
 	cfg := &v1.PodSandboxConfig{
 		Metadata:     &v1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		LogDirectory: tr.m.LogDir,
-		Labels:       sandboxLabels(pod), Annotations: sandboxAnnotations(pod),
+		Labels:       sandboxLabels(pod, tr.owner), Annotations: sandboxAnnotations(pod),
 		Linux: &v1.LinuxPodSandboxConfig{
 			CgroupParent: tr.m.CgroupParent, SecurityContext: security, Sysctls: sysctls(pod),
 			Overhead: tr.overhead(), Resources: tr.podResources(),
@@ -111,7 +112,7 @@ func (tr *translator) container(in containerInput) (*v1.ContainerConfig, error) 
 			Image: in.image.GetId(), UserSpecifiedImage: spec.Image, RuntimeHandler: runtimeHandler(tr.pod),
 		},
 		Command: expandAll(spec.Command, in.env), Args: expandAll(spec.Args, in.env), WorkingDir: spec.WorkingDir,
-		Labels: containerLabels(tr.pod, spec.Name), Annotations: containerAnnotations(tr.pod, spec, in.action, in.attempt),
+		Labels: containerLabels(tr.pod, spec.Name, tr.owner), Annotations: containerAnnotations(tr.pod, spec, in.action, in.attempt),
 		LogPath: logPath(spec.Name, in.attempt), Mounts: in.mounts, Devices: devices,
 		Stdin: spec.Stdin, StdinOnce: spec.StdinOnce, Tty: spec.TTY, StopSignal: signal,
 		Linux: &v1.LinuxContainerConfig{Resources: tr.resources(spec), SecurityContext: security},

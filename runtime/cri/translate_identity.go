@@ -11,17 +11,19 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// sandboxLabels are the pod's own labels and the keys that identify it.
-func sandboxLabels(pod *corev1.Pod) map[string]string {
-	labels := make(map[string]string, len(pod.Labels)+3)
+// sandboxLabels are the pod's own labels and the keys that identify it and its
+// owner.
+func sandboxLabels(pod *corev1.Pod, owner string) map[string]string {
+	labels := make(map[string]string, len(pod.Labels)+4)
 	maps.Copy(labels, pod.Labels)
-	maps.Copy(labels, identity(pod))
+	maps.Copy(labels, identity(pod, owner))
 	return labels
 }
 
-func identity(pod *corev1.Pod) map[string]string {
+func identity(pod *corev1.Pod, owner string) map[string]string {
 	return map[string]string{
 		runtime.LabelPodName: pod.Name, runtime.LabelPodNamespace: pod.Namespace, runtime.LabelPodUID: string(pod.UID),
+		runtime.LabelOwner: owner,
 	}
 }
 
@@ -43,8 +45,8 @@ func graceAnnotations(pod *corev1.Pod, a map[string]string) {
 	}
 }
 
-func containerLabels(pod *corev1.Pod, name string) map[string]string {
-	labels := identity(pod)
+func containerLabels(pod *corev1.Pod, name, owner string) map[string]string {
+	labels := identity(pod, owner)
 	labels[runtime.LabelContainerName] = name
 	return labels
 }

@@ -92,7 +92,7 @@ func (f *fixture) translator(t *testing.T) *translator {
 			return fmt.Sprintf("/safe/%s/%d/%s", container, index, vm.SubPath), nil
 		}
 	}
-	tr := &translator{node: f.Node, pod: &f.Pod, m: m}
+	tr := &translator{node: f.Node, pod: &f.Pod, m: m, owner: "node-1"}
 	if f.Features != nil {
 		tr.features = &features{
 			recursiveReadOnly: f.Features.RecursiveReadOnly, userNamespaces: f.Features.UserNamespaces,

@@ -14,8 +14,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Watch calls hint with the UID of each pod that the runtime tells an event of,
-// until ctx ends or the stream breaks, and returns why. It never returns nil. A
+// Watch calls hint with the UID of each pod of the owner that the runtime tells an
+// event of, until ctx ends or the stream breaks, and returns why. It never returns nil. A
 // runtime without events is runtime.ErrUnsupported. Hints are hints: a runtime
 // may repeat them, tell them late and tell of pods long gone.
 //
@@ -33,7 +33,7 @@ func (c *Client) WatchAt(ctx context.Context, hint func(uid types.UID, at time.T
 	for err == nil {
 		var ev *v1.ContainerEventResponse
 		if ev, err = stream.Recv(); err == nil {
-			if uid := podOf(ev); uid != "" {
+			if uid := c.podOf(ev); uid != "" {
 				hint(uid, happenedAt(ev))
 			}
 		}
@@ -52,12 +52,19 @@ func happenedAt(ev *v1.ContainerEventResponse) time.Time {
 	return time.Unix(0, ns)
 }
 
-func podOf(ev *v1.ContainerEventResponse) types.UID {
-	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
+// podOf returns the pod that an event is of, or "" if it is not the owner's.
+func (c *Client) podOf(ev *v1.ContainerEventResponse) types.UID {
+	o, sb := c.claims(), ev.GetPodSandboxStatus()
+	if uid := sb.GetMetadata().GetUid(); uid != "" {
+		if !o.sandbox(sb.GetLabels(), sb.GetAnnotations()) {
+			return ""
+		}
 		return types.UID(uid)
 	}
 	for _, st := range ev.GetContainersStatuses() {
-		if uid := st.GetLabels()[runtime.LabelPodUID]; uid != "" {
+		labels := st.GetLabels()
+		known := func() bool { return c.owned.has(st.GetId()) }
+		if uid := labels[runtime.LabelPodUID]; uid != "" && o.container(labels, known) {
 			return types.UID(uid)
 		}
 	}
