@@ -105,17 +105,13 @@ func (c *Collector) keepSandboxImage(ctx context.Context) error {
 
 // used returns the names of the images that containers were made from.
 func (c *Collector) used(ctx context.Context) (nameSet, error) {
-	pods, err := c.cfg.Images.Pods(ctx)
+	refs, err := c.cfg.Images.ImagesInUse(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
+		return nil, fmt.Errorf("list images in use: %w", err)
 	}
 	names := make(nameSet)
-	for i := range pods {
-		for j := range pods[i].Containers {
-			ct := &pods[i].Containers[j]
-			names.add(ct.ImageID)
-			names.add(ct.Image)
-		}
+	for _, ref := range refs {
+		names.add(ref)
 	}
 	return names, nil
 }

@@ -25,8 +25,9 @@ type Images interface {
 	// containers' layers where they are told apart. A reading without a capacity
 	// is completed by Config.Measure.
 	ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
-	// Pods lists every pod with all of its containers, dead ones too.
-	Pods(ctx context.Context) ([]runtime.Pod, error)
+	// ImagesInUse returns the names and ids of the images that containers were made
+	// from, dead ones too: all containers of the runtime, whoever made them.
+	ImagesInUse(ctx context.Context) ([]string, error)
 }
 
 // Recorder takes events. It must not block.

@@ -29,7 +29,7 @@ type store struct {
 	images   map[string][]string // layers by image id
 	tags     map[string][]string
 	pinned   map[string]bool
-	pods     []runtime.Pod
+	inUse    []string // names or ids of images
 	capacity uint64
 	unpacked uint64           // what an image takes beside its size, in bytes
 	slow     time.Duration    // that a removal takes
@@ -114,17 +114,17 @@ func (s *store) ImageFS(context.Context) (images, containers []runtime.FSUsage, 
 	return []runtime.FSUsage{{CapacityBytes: s.capacity, AvailableBytes: s.capacity - min(s.used(), s.capacity)}}, nil, nil
 }
 
-func (s *store) Pods(context.Context) ([]runtime.Pod, error) {
+func (s *store) ImagesInUse(context.Context) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.pods), nil
+	return slices.Clone(s.inUse), nil
 }
 
 // run adds a container of an image, under a name for it.
 func (s *store) run(image string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pods = append(s.pods, runtime.Pod{Containers: []runtime.Container{{Image: image, State: runtime.Exited}}})
+	s.inUse = append(s.inUse, image)
 }
 
 func (s *store) ids() []string {

@@ -55,10 +55,10 @@ func TestAYear(t *testing.T) {
 					lastUsed[current[app]] = time.Now()
 				}
 				current[app], inUse[id] = id, true
-				s.pods = []runtime.Pod{{}}
+				s.inUse = nil
 				for _, id := range current {
 					if id != "" {
-						s.pods[0].Containers = append(s.pods[0].Containers, runtime.Container{ImageID: id})
+						s.inUse = append(s.inUse, id)
 					}
 				}
 				s.mu.Unlock()
