@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -210,7 +211,10 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 		logs = append(logs, log("ns_web_u1", i))
 	}
 	log("ns_job_u2", 0)
-	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Standing: standings{"u2": containergc.Gone}.of}
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(owner.Mark(root, "ns_job_u2", "one"), root.Close()))
+	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, Standing: standings{"u2": containergc.Gone}.of}
 
 	former := collector(t, cfg)
 	died = true
@@ -224,7 +228,7 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 	<-done
 	cfg.Containers = n
 	cfg.Hooks.Removed = func(r containergc.Removal, _ time.Duration, err error) { assert.NoError(t, err, "%+v", r) }
-	_, err := collector(t, cfg).Collect(t.Context())
+	_, err = collector(t, cfg).Collect(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, 1, n.left())
 	assert.NotContains(t, n.pods, types.UID("u2"))

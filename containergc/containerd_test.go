@@ -112,7 +112,7 @@ func startWriter(t *testing.T, n *containerdtest.Node, logs string, seconds int)
 	require.NoError(t, err)
 
 	rt := criv1.NewRuntimeServiceClient(n.Dial(t))
-	labels := map[string]string{runtime.LabelPodUID: "u1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "default"}
+	labels := map[string]string{runtime.LabelOwner: cri.DefaultOwner, runtime.LabelPodUID: "u1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "default"}
 	config := &criv1.PodSandboxConfig{
 		Metadata: &criv1.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "u1"}, Labels: labels,
 		LogDirectory: filepath.Join(logs, "default_web_u1"), Linux: &criv1.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent + "/podu1"},
@@ -126,7 +126,7 @@ func startWriter(t *testing.T, n *containerdtest.Node, logs string, seconds int)
 			Metadata: &criv1.ContainerMetadata{Name: "app"}, Image: &criv1.ImageSpec{Image: image}, LogPath: "app/0.log",
 			Command: []string{"/writer", "-for", fmt.Sprint(seconds, "s")},
 			Labels: map[string]string{
-				runtime.LabelPodUID: "u1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "default", runtime.LabelContainerName: "app",
+				runtime.LabelOwner: cri.DefaultOwner, runtime.LabelPodUID: "u1", runtime.LabelPodName: "web", runtime.LabelPodNamespace: "default", runtime.LabelContainerName: "app",
 			},
 		},
 	})

@@ -35,7 +35,12 @@ type Config struct {
 
 	// LogsDir has a folder for each pod. Default: none, and no logs are removed.
 	LogsDir string
-	// LinksDir has links to logs, by names that log shippers know. Default: none.
+	// Owner returns the id that log folders of this agent's pods are marked with,
+	// as podsync does. What bears another mark or none stays: others keep their logs
+	// in the same folder. Default: no log folder is removed.
+	Owner func() string
+	// LinksDir has links to logs, by names that log shippers know. Those to logs in
+	// marked folders go with the logs. Default: none.
 	LinksDir string
 
 	Period time.Duration // between looks; default 1 min

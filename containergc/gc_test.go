@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -321,9 +322,22 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 		return path
 	}
 	dangling := link("old.log", gone, time.Hour)
-	fresh := link("fresh.log", filepath.Join(dir, "ns_x_u7/a/0.log"), 0)
+	logless := link("logless.log", filepath.Join(dir, "ns_web_u1/a/0.log"), time.Hour)
+	fresh := link("fresh.log", filepath.Join(dir, "ns_web_u1/b/0.log"), 0)
 	good := link("web.log", stays, time.Hour)
 	elsewhere := link("else.log", "/nowhere/at/all", time.Hour)
+	// A kubelet, and another agent, have their logs there too. OW-1
+	kubelets := write("kube-system_proxy_u9/a/0.log")
+	anothers := write("ns_other_u9/a/0.log")
+	unlinked := link("kubelet.log", filepath.Join(dir, "kube-system_proxy_u9/a/1.log"), time.Hour)
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	defer root.Close()
+	for folder, id := range map[string]string{
+		"ns_old_u9": "one", "ns_web_u1": "one", "ns_new_u3": "one", "ns_alive_u4": "one", "ns_other_u9": "two",
+	} {
+		require.NoError(t, owner.Mark(root, folder, id))
+	}
 
 	n := &node{pods: map[types.UID]*runtime.Pod{
 		"u1": {UID: "u1", Namespace: "ns", Name: "web", Containers: []runtime.Container{ctr("a2", "a", "", 2, runtime.Exited, 1), ctr("a1", "a", "", 1, runtime.Exited, 2)}},
@@ -331,16 +345,17 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 		"u5": {UID: "u5", Namespace: "..", Name: "..", Containers: []runtime.Container{ctr("e2", "../a", "", 2, runtime.Exited, 1), ctr("e1", "../a", "", 1, runtime.Exited, 2)}},
 	}}
 	c := collector(t, containergc.Config{
-		Containers: n, LogsDir: dir, LinksDir: links,
+		Containers: n, LogsDir: dir, LinksDir: links, Owner: func() string { return "one" },
 		Standing: standings{"u9": containergc.Gone, "u8": containergc.Gone, "u4": containergc.Gone}.of,
 	})
 	result, err := c.Collect(t.Context())
 	require.NoError(t, err)
 	result.Took = 0
-	assert.Equal(t, containergc.Result{Containers: 2, LogFolders: 1, Links: 1}, result)
+	assert.Equal(t, containergc.Result{Containers: 2, LogFolders: 1, Links: 2}, result)
 	for path, there := range map[string]bool{
 		gone: false, filepath.Dir(filepath.Dir(gone)): false, dangling: false, stays: true, wanted: true, foreign: true,
-		alive: true, outside: true, fresh: true, good: true, elsewhere: true,
+		alive: true, outside: true, fresh: true, good: true, elsewhere: true, logless: false,
+		kubelets: true, anothers: true, unlinked: true,
 		filepath.Join(dir, "ns_web_u1/a/1.log"): false, filepath.Join(dir, "ns_web_u1/a/1.log.20260101-000000.gz"): false,
 	} {
 		_, err := os.Lstat(path)

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -92,39 +93,70 @@ func ignoreMissing(err error) error {
 }
 
 // cleanLogs removes the log folders of pods that are gone and of which the
-// runtime knows nothing either, and links that point nowhere.
+// runtime knows nothing either, with the links that point into them, and links
+// that point nowhere. What does not bear the owner's mark is somebody else's.
 func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) error {
+	if c.cfg.Owner == nil {
+		return nil
+	}
 	known := make(map[types.UID]bool, len(pods))
 	for i := range pods {
 		// What was removed just now is in the listing still. What is not removable
 		// will be looked at again.
 		known[pods[i].UID] = pods[i].Running()
 	}
-	err := c.inLogs(func(root *os.Root) error {
+	return c.inLogs(func(root *os.Root) error {
 		entries, err := fs.ReadDir(root.FS(), ".")
 		if err != nil {
 			return fmt.Errorf("read the logs folder: %w", err)
 		}
-		var errs []error
+		var going []string
+		ours, gone := make(map[string]bool), make(map[string]bool)
 		for _, e := range entries {
 			uid := uidOf(e.Name())
-			if !e.IsDir() || uid == "" || known[uid] || c.cfg.Standing(uid) != Gone {
+			if !e.IsDir() || uid == "" || owner.MarkOf(root, e.Name()) != c.cfg.Owner() {
 				continue
 			}
-			if err := root.RemoveAll(e.Name()); err != nil {
-				errs = append(errs, fmt.Errorf("remove log folder %s: %w", e.Name(), err))
+			ours[e.Name()] = true
+			if !known[uid] && c.cfg.Standing(uid) == Gone {
+				going, gone[e.Name()] = append(going, e.Name()), true
+			}
+		}
+		// Links first: once a folder is no more, nothing tells whose they were.
+		errs := []error{c.cleanLinks(ours, gone, short, result)}
+		for _, name := range going {
+			if err := removeMarked(root, name); err != nil {
+				errs = append(errs, fmt.Errorf("remove log folder %s: %w", name, err))
 				continue
 			}
 			result.LogFolders++
 		}
 		return errors.Join(errs...)
 	})
-	return errors.Join(err, c.cleanLinks(short, result))
 }
 
-// cleanLinks removes links into the logs folder whose log is no more.
-func (c *Collector) cleanLinks(short bool, result *Result) error {
-	if c.cfg.LinksDir == "" || c.cfg.LogsDir == "" {
+// removeMarked removes a folder, its mark last.
+func removeMarked(root *os.Root, name string) error {
+	entries, err := fs.ReadDir(root.FS(), name)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() != owner.MarkName {
+			errs = append(errs, root.RemoveAll(filepath.Join(name, e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return root.RemoveAll(name)
+}
+
+// cleanLinks removes links into folders that are gone, and into ours those whose
+// log is no more.
+func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *Result) error {
+	if c.cfg.LinksDir == "" {
 		return nil
 	}
 	entries, err := os.ReadDir(c.cfg.LinksDir)
@@ -134,7 +166,11 @@ func (c *Collector) cleanLinks(short bool, result *Result) error {
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(c.cfg.LinksDir, e.Name())
-		if !strings.HasSuffix(e.Name(), ".log") || !c.dangles(path, short) {
+		if !strings.HasSuffix(e.Name(), ".log") {
+			continue
+		}
+		folder := c.pointsInto(path)
+		if !gone[folder] && (!ours[folder] || !dangles(path, short)) {
 			continue
 		}
 		if err := ignoreMissing(os.Remove(path)); err != nil {
@@ -146,23 +182,28 @@ func (c *Collector) cleanLinks(short bool, result *Result) error {
 	return errors.Join(errs...)
 }
 
-// dangles reports whether path is a link into the logs folder that points to
-// nothing, and has for a while.
-func (c *Collector) dangles(path string, short bool) bool {
+// pointsInto returns the folder of the logs folder that path is a link into, or "".
+func (c *Collector) pointsInto(path string) string {
 	target, err := os.Readlink(path)
 	if err != nil {
-		return false
+		return ""
 	}
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(c.cfg.LinksDir, target)
 	}
 	inside, err := filepath.Rel(c.cfg.LogsDir, target)
 	if err != nil || !filepath.IsLocal(inside) {
-		return false
+		return ""
 	}
+	folder, _, _ := strings.Cut(inside, "/")
+	return folder
+}
+
+// dangles reports whether a link points to nothing, and has for a while.
+func dangles(path string, short bool) bool {
 	if info, err := os.Lstat(path); err != nil || !short && time.Since(info.ModTime()) < freshLink {
 		return false
 	}
-	_, err = os.Stat(path)
+	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }

@@ -113,7 +113,7 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.removeFolders(ctx, pod, deleted)
+	return s.removeFolders(ctx, pod, final, deleted)
 }
 
 // giveBack takes away what is known by the pod's UID alone.
@@ -132,7 +132,7 @@ func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
 	return errors.Join(errs...)
 }
 
-func (s *Syncer) removeFolders(ctx context.Context, pod *corev1.Pod, logsToo bool) error {
+func (s *Syncer) removeFolders(ctx context.Context, pod *corev1.Pod, final runtime.Pod, logsToo bool) error {
 	if err := s.removeDir(ctx, pod.UID); err != nil {
 		return err
 	}
@@ -143,7 +143,11 @@ func (s *Syncer) removeFolders(ctx context.Context, pod *corev1.Pod, logsToo boo
 	if err != nil {
 		return err
 	}
-	if err := mounts.Remove(ctx, filepath.Dir(logs), filepath.Base(logs)); err != nil {
+	ours, err := s.mayRemoveLogs(logs, final)
+	if err == nil && ours {
+		err = removeLogs(ctx, logs)
+	}
+	if err != nil {
 		return fmt.Errorf("remove log folder: %w", err)
 	}
 	return nil

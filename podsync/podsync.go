@@ -102,6 +102,12 @@ type Config struct {
 	PodsDir string // absolute; a folder a pod is made in it, 0700. Required
 	LogsDir string // absolute; container logs by pod. Required
 
+	// Owner returns the id that log directories are marked with when they are made.
+	// One that bears another mark, or none though nothing of the pod is in the
+	// runtime, is somebody else's and stays. It is called while Sync and Finish
+	// run. Default: no marks, LogsDir is this Syncer's alone.
+	Owner func() string
+
 	Ender    Ender           // ends pods past their active deadline; default: they run on
 	Volumes  Volumes         // default: none; a pod with volumes is an error
 	Cgroups  Cgroups         // default: the runtime chooses
@@ -183,6 +189,8 @@ type podState struct {
 	start    time.Time                  // of the pod by its status, which active is
 	active   time.Time                  // by the monotonic clock
 	ends     map[string]time.Time       // of its dead containers by id, by the monotonic clock
+
+	inRuntime bool // the last turn saw a sandbox
 }
 
 // New returns a Syncer. It does no I/O.

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -47,6 +46,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (r
 	if !st.synced {
 		st.synced, st.blocked = true, s.waitedBefore(pod.UID)
 	}
+	st.inRuntime = len(seen.Sandboxes) > 0
 	report := runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID), Blocked: st.blocked}
 	told := s.cfg.Statuses.Observe(pod, report)
 	if told.Phase == corev1.PodSucceeded || told.Phase == corev1.PodFailed {
@@ -291,7 +291,7 @@ func (s *Syncer) folders(pod *corev1.Pod, st *podState) (dir, logs string, err e
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("pod folder: %w", err)
 	}
-	if err := mkdir.All(logs, 0o755); err != nil {
+	if err := s.makeLogs(logs, st.inRuntime); err != nil {
 		return "", "", fmt.Errorf("log folder: %w", err)
 	}
 	st.lookedAt = time.Now()
