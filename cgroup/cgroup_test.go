@@ -324,7 +324,7 @@ func TestOwners(t *testing.T) {
 		require.NoError(t, os.RemoveAll(filepath.Join(root, "kubepods/pod"+uid)))
 	}
 	agent := func(owner string) *cgroup.Manager {
-		m, err := cgroup.New(cgroup.Config{Root: root, Owner: owner})
+		m, err := cgroup.New(cgroup.Config{Root: root, Owner: func() string { return owner }})
 		require.NoError(t, err)
 		return m
 	}

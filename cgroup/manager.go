@@ -37,11 +37,13 @@ type Config struct {
 	// Allocatable bounds all pods together: cpu by weight, memory. Default:
 	// they share the whole node.
 	Allocatable corev1.ResourceList
-	// Owner is a mark on the groups that are made, by which a new process of
-	// the same agent knows them: the agent's own folder, for instance. Groups
-	// that bear another mark or none, another agent's below the same parent,
-	// are left alone. Default: no mark, each process knows only its own.
-	Owner  string
+	// Owner returns a mark for the groups that are made, by which a new process of
+	// the same agent knows them. Groups that bear another mark or none, another
+	// agent's or a kubelet's below the same parent, are left alone: those of pods,
+	// and those of all pods and of QoS classes, which keep their limits and weights.
+	// It is called from Ensure, Known and Remove, and must not block.
+	// Default: no mark, each process knows only its own.
+	Owner  func() string
 	Logger *slog.Logger // default: nothing is logged
 }
 
@@ -189,6 +191,9 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	if t == nil {
 		return "", nil
 	}
+	if taken, err := m.taken(t, group); err != nil || taken {
+		return "", fmt.Errorf("set up cgroup %s: %w", group, errors.Join(err, ErrNotOwner))
+	}
 	now := podGroup{
 		qos: qos, group: group, milli: milliCPU(podspec.Requests(pod)),
 		limits: podLimits(pod, m.cfg.PidsLimit, t.pageSizes()),
@@ -281,9 +286,13 @@ func (m *Manager) setTiers(t tree) error {
 		if had, ok := m.given[group]; ok && had.equal(l) && exists(t, group) {
 			continue
 		}
+		if !m.mayLimit(t, group) {
+			continue
+		}
 		if err := t.set(group, l); err != nil {
 			return fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
+		m.mark(t, group)
 		m.given[group] = l
 	}
 	return nil

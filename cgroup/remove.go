@@ -61,6 +61,9 @@ func (m *Manager) foldersOf(t tree, uid types.UID) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		if m.foreign(t, group) {
+			continue
+		}
 		out = append(out, t.folders(group)...)
 	}
 	return out, nil
