@@ -48,6 +48,7 @@ type Agent struct {
 	settings
 
 	ran      atomic.Bool
+	owner    atomic.Pointer[string]
 	mux      *podsource.Mux
 	cache    podcache.Cache
 	pleg     *pleg.Generator
@@ -96,6 +97,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer release()
 	if a.scratch {
 		defer func() { err = errors.Join(err, os.RemoveAll(a.rootDir)) }()
+	}
+	if err := a.own(); err != nil {
+		return err
 	}
 	former, err := a.told.Load()
 	if err != nil {

@@ -75,6 +75,9 @@ func (a *Agent) assemble() error {
 	if a.runtime == nil {
 		a.runtime = new(late)
 	}
+	if err := a.checkAdoption(); err != nil {
+		return err
+	}
 	a.ready = readiness.New(a.runtime)
 	for _, make := range []func() error{
 		a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer,
@@ -136,7 +139,7 @@ func (a *Agent) makeSyncer() error {
 	cfg := podsync.Config{
 		Runtime: a.runtime, Seen: a.pleg, Statuses: a.statuses, Ender: ender{a}, Volumes: volumes, Probes: a.probes,
 		Objects: a.mux, BackOff: a.backOff, Admit: a.slow, Network: a.ready.Network, Recorder: a.events, Logger: a.logger,
-		PodsDir: a.path(podsFolder), LogsDir: a.node.PodLogsDir,
+		PodsDir: a.path(podsFolder), LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
 		Node: podsync.Node{
 			Name: a.nodeName, IPs: a.node.IPs, Allocatable: a.node.Allocatable,
 			ResolvConf: a.node.ResolvConf, ClusterDNS: a.node.ClusterDNS, Domain: a.node.Domain,
@@ -147,7 +150,7 @@ func (a *Agent) makeSyncer() error {
 	}
 	if !a.node.NoCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{
-			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.rootDir, Ask: a.cgroupDriver(), Logger: a.logger,
+			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.ownerID, Ask: a.cgroupDriver(), Logger: a.logger,
 		})
 		if err != nil {
 			return err

@@ -26,6 +26,9 @@
 //     agent on the same root folder adopts them. Those of an embedded runtime end
 //     with the process: embedded.Runtime.Close gives them their grace.
 //   - When in doubt, a running pod is left alone.
+//   - What others made is left alone. All that an agent makes bears an id that is
+//     kept in its root folder; pods, logs and cgroups without it do not exist for
+//     the agent, unless WithAdoption says so.
 //   - There is no package state: agents in one process do not meet.
 //
 // Without a runtime, pods run simulated inside the process, which needs neither

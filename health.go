@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sublet-dev/agent/internal/lock"
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/readiness"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/syncloop"
@@ -18,6 +19,10 @@ var (
 	// ErrRootInUse is wrapped by the error of Run while another agent has the root
 	// folder. The error names its process.
 	ErrRootInUse = lock.ErrHeld
+	// ErrOwnerID is wrapped by the error of Run if the root directory has pods, or
+	// had, but the id of their owner cannot be read from it. The error says what to
+	// do.
+	ErrOwnerID = owner.ErrNoID
 	// ErrComponentExited is wrapped by the error of Run when a component returned
 	// before it was asked to.
 	ErrComponentExited = run.ErrExited

@@ -33,9 +33,12 @@ type late struct {
 func (a *Agent) connect() (hangUp func() error, err error) {
 	rt, ok := a.runtime.(*late)
 	if !ok {
+		if rt, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); ok {
+			rt.SetOwner(a.ownerID(), a.adopt)
+		}
 		return func() error { return nil }, nil
 	}
-	cfg := cri.Config{Pulls: a.pulls, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
+	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
 		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // played containers have nothing to lose
 		if err != nil {

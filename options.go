@@ -50,6 +50,7 @@ type settings struct {
 	imageKeep       []string
 	keepDead        containergc.Policy
 	rotation        LogRotation
+	adopt           []string // sources of pods without an owner
 
 	// Worked out from the options.
 	scratch bool // the root folder lasts as long as Run
@@ -118,8 +119,9 @@ func WithNode(n Node) Option {
 }
 
 // WithRootDir sets the agent's own folder: an absolute path. Run makes it, and
-// locks it. Default: a temporary folder that lasts as long as Run, which suits
-// pods that end with the process too.
+// locks it. It holds the id of the agent, owner-id, which marks all that it makes:
+// without it the pods that run are somebody else's. Default: a temporary folder
+// that lasts as long as Run, which suits pods that end with the process too.
 func WithRootDir(dir string) Option {
 	return func(s *settings) error {
 		if !filepath.IsAbs(dir) {
@@ -131,6 +133,10 @@ func WithRootDir(dir string) Option {
 
 // WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint.
 // Without either, pods run in an embedded, simulated one.
+//
+// All pods that rt tells of are taken for the agent's own, and those that no source
+// wants are ended. A runtime in which others have pods too must know whose is
+// whose: it is told the agent's id if it is a runtime.OwnerSetter, as *cri.Client is.
 func WithRuntime(rt Runtime) Option {
 	return func(s *settings) error {
 		if rt == nil {

@@ -82,7 +82,7 @@ func (a *Agent) makeContainerGC() (err error) {
 			remover
 			seenPods
 		}{rt, seenPods{a}},
-		Standing: a.standing, Policy: a.keepDead, LogsDir: a.node.PodLogsDir,
+		Standing: a.standing, Policy: a.keepDead, LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
 		Logger: a.logger, Hooks: a.hooks.Containers,
 	})
 	return err

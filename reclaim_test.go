@@ -113,7 +113,7 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 		require.NoError(t, err)
 		cc, err := rt.Dial()
 		require.NoError(t, err)
-		client, err := cri.New(cc, cri.Config{})
+		client, err := cri.New(cc, cri.Config{Owner: "node"})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		var agents []chan error

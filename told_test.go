@@ -69,7 +69,7 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 	w.opts = append(w.opts, agent.WithStatusSink(b))
 	w.node = node
 	if threshold, ok := sc.option("evict"); ok {
-		client, err := cri.New(w.direct, cri.Config{})
+		client, err := cri.New(w.direct, cri.Config{Observer: true})
 		require.NoError(t, err)
 		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}}))
 	}

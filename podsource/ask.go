@@ -16,7 +16,9 @@ import (
 // Ready reports whether all that a source wants is known: it has told it, and
 // nothing of it was beyond reading. As long as it is not, no pod found running
 // that bears the source's name may be taken for unwanted; Holds says so pod by
-// pod. A source that this Mux does not have is ready when all that it has are.
+// pod. A source that this Mux does not have, since it was taken out of the
+// configuration, wants nothing: it is ready when all sources are that this Mux has.
+// Only pods of one's own may be asked about here.
 func (m *Mux) Ready(source string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,7 +12,9 @@
 //   - Patient: while the runtime is not ready nothing is handed on and nothing is
 //     lost. It goes on as soon as the runtime is ready again.
 //   - In doubt, left alone: what runs is ended only if the source that it came from
-//     is known not to want it.
+//     is known not to want it. What came from a source that is not there any more
+//     is ended when all sources are known not to want it, and what names no source
+//     never. Pods of others are kept out by the runtime: see runtime.OwnerSetter.
 //
 // Stopping the loop, or closing its configuration input, ends no pod.
 package syncloop

@@ -1,0 +1,288 @@
+package agent_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// shared is one runtime that several have pods in.
+type shared struct {
+	t    *testing.T
+	cc   *grpc.ClientConn
+	rs   criv1.RuntimeServiceClient
+	logs string
+}
+
+// sharing runs f in a bubble with a runtime in it.
+func sharing(t *testing.T, f func(t *testing.T, r *shared)) {
+	t.Helper()
+	logs := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		inside, err := embedded.New(embedded.Config{})
+		require.NoError(t, err)
+		defer inside.Close()
+		cc, err := inside.Dial()
+		require.NoError(t, err)
+		defer cc.Close()
+		f(t, &shared{t: t, cc: cc, rs: criv1.NewRuntimeServiceClient(cc), logs: logs})
+	})
+}
+
+// start runs an agent on the runtime until the returned function is called.
+func (r *shared) start(root string, opts ...agent.Option) (a *agent.Agent, stop func()) {
+	r.t.Helper()
+	client, err := cri.New(r.cc, cri.Config{})
+	require.NoError(r.t, err)
+	a, err = agent.New(append([]agent.Option{
+		agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client),
+		agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: r.logs}),
+	}, opts...)...)
+	require.NoError(r.t, err)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return a, func() { cancel(); assert.NoError(r.t, <-done) }
+}
+
+// kubelet makes a pod as a kubelet of the source would: an init container that
+// has ended and one that runs, with its own kind of hash. It returns their ids.
+func (r *shared) kubelet(pod *corev1.Pod, source string) (sandbox, container string) {
+	r.t.Helper()
+	ctx, labels := r.t.Context(), map[string]string{
+		runtime.LabelPodName: pod.Name, runtime.LabelPodNamespace: pod.Namespace, runtime.LabelPodUID: string(pod.UID),
+	}
+	dir := filepath.Join(r.logs, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+	config := &criv1.PodSandboxConfig{
+		Metadata: &criv1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, Labels: labels,
+		Annotations:  map[string]string{"kubernetes.io/config.source": source, "kubernetes.io/config.seen": "2026-01-01T00:00:00Z"},
+		LogDirectory: dir,
+	}
+	maps.Copy(config.Annotations, pod.Annotations)
+	sb, err := r.rs.RunPodSandbox(ctx, &criv1.RunPodSandboxRequest{Config: config})
+	require.NoError(r.t, err)
+	for _, ct := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		require.NoError(r.t, os.MkdirAll(filepath.Join(dir, ct.Name), 0o755))
+		_, err := criv1.NewImageServiceClient(r.cc).PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ct.Image}})
+		require.NoError(r.t, err)
+		made, err := r.rs.CreateContainer(ctx, &criv1.CreateContainerRequest{
+			PodSandboxId: sb.GetPodSandboxId(), SandboxConfig: config, Config: &criv1.ContainerConfig{
+				Metadata: &criv1.ContainerMetadata{Name: ct.Name}, Image: &criv1.ImageSpec{Image: ct.Image}, LogPath: ct.Name + "/0.log",
+				Labels: map[string]string{
+					runtime.LabelPodName: pod.Name, runtime.LabelPodNamespace: pod.Namespace, runtime.LabelPodUID: string(pod.UID),
+					runtime.LabelContainerName: ct.Name,
+				},
+				Annotations: map[string]string{runtime.AnnotationHash: "5b4c2d7e", runtime.AnnotationRestartCount: "0"},
+			},
+		})
+		require.NoError(r.t, err)
+		container = made.GetContainerId()
+		_, err = r.rs.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: container})
+		require.NoError(r.t, err)
+		if ct.Name == "init" {
+			time.Sleep(2 * time.Second)
+		}
+	}
+	return sb.GetPodSandboxId(), container
+}
+
+// running returns the id of the container that runs, by pod.
+func (r *shared) running() map[types.UID]string {
+	r.t.Helper()
+	list, err := r.rs.ListContainers(r.t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		State: &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING},
+	}})
+	require.NoError(r.t, err)
+	out := map[types.UID]string{}
+	for _, ct := range list.GetContainers() {
+		out[types.UID(ct.GetLabels()[runtime.LabelPodUID])] = ct.GetId()
+	}
+	return out
+}
+
+func withInit(pod *corev1.Pod) *corev1.Pod {
+	init := pod.Spec.Containers[0]
+	init.Name = "init"
+	pod.Annotations["init.sim.sublet.dev/run-for"] = "1s"
+	pod.Spec.InitContainers = []corev1.Container{init}
+	return pod
+}
+
+// OW-1: pods of a kubelet stay, with their logs, whatever the agent's sources want.
+func TestAgent_LeavesPodsOfAKubeletAlone(t *testing.T) {
+	sharing(t, func(t *testing.T, r *shared) {
+		sb, ct := r.kubelet(withInit(sized("coredns", "1Mi", "0s=1Mi")), "api")
+		_, stop := r.start(t.TempDir(), agent.WithSource("api", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+		time.Sleep(time.Hour)
+		stop()
+		assert.Equal(t, ct, r.running()["uid-coredns"])
+		assert.NotEmpty(t, r.running()["uid-web"])
+		st, err := r.rs.PodSandboxStatus(t.Context(), &criv1.PodSandboxStatusRequest{PodSandboxId: sb})
+		require.NoError(t, err)
+		assert.Equal(t, criv1.PodSandboxState_SANDBOX_READY, st.GetStatus().GetState())
+		assert.DirExists(t, filepath.Join(r.logs, "default_coredns_uid-coredns", "main"))
+	})
+}
+
+// OW-1, AG-6: agents with root directories of their own share a runtime and a log
+// directory, and know nothing of each other; each knows its pods after a restart.
+func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
+	sharing(t, func(t *testing.T, r *shared) {
+		roots := []string{t.TempDir(), t.TempDir()}
+		pods := []*podsource.Memory{
+			podsource.NewMemory(sized("a", "1Mi", "0s=1Mi"), sized("gone", "1Mi", "0s=1Mi")), podsource.NewMemory(sized("b", "1Mi", "0s=1Mi")),
+		}
+		var before map[types.UID]string
+		for round := range 3 {
+			var stops []func()
+			var agents []*agent.Agent
+			for i, root := range roots {
+				a, stop := r.start(root, agent.WithSource("memory", pods[i]))
+				agents, stops = append(agents, a), append(stops, stop)
+			}
+			time.Sleep(10 * time.Minute)
+			switch round {
+			case 0:
+				before = r.running()
+				require.Len(t, before, 3)
+				require.Len(t, agents[1].Pods(), 1)
+				pods[0].Set(sized("a", "1Mi", "0s=1Mi"))
+				time.Sleep(10 * time.Minute)
+				delete(before, "uid-gone")
+				assert.NoDirExists(t, filepath.Join(r.logs, "default_gone_uid-gone"))
+			case 1:
+				for _, a := range agents {
+					assert.NoError(t, a.Healthy())
+				}
+			}
+			assert.Equal(t, before, r.running(), "nothing is ended or made anew, round %d", round)
+			for _, stop := range stops {
+				stop()
+			}
+		}
+		for _, name := range []string{"a", "b"} {
+			assert.DirExists(t, filepath.Join(r.logs, "default_"+name+"_uid-"+name))
+		}
+	})
+}
+
+// OW-2: a kubelet's pod is taken over where an option says so, and runs on.
+func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
+	sharing(t, func(t *testing.T, r *shared) {
+		web := withInit(sized("web", "1Mi", "0s=1Mi"))
+		_, ct := r.kubelet(web, "file")
+		_, other := r.kubelet(sized("coredns", "1Mi", "0s=1Mi"), "api")
+		r.kubelet(sized("old", "1Mi", "0s=1Mi"), "file")
+		root, source := t.TempDir(), podsource.NewMemory(web)
+		var seen told
+		_, stop := r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"), agent.WithStatusSink(&seen))
+		time.Sleep(time.Hour)
+		assert.Equal(t, map[types.UID]string{"uid-web": ct, "uid-coredns": other}, r.running(),
+			"what is wanted runs on, what is not ends, what comes from elsewhere is not seen")
+		st := seen.of("web")
+		require.Equal(t, corev1.PodRunning, st.Phase)
+		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
+
+		// Another start of the same agent, with the option still there.
+		stop()
+		_, stop = r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"))
+		time.Sleep(time.Hour)
+		assert.Equal(t, ct, r.running()["uid-web"])
+		// A container that ends is made again in the sandbox of the kubelet.
+		_, err := r.rs.StopContainer(t.Context(), &criv1.StopContainerRequest{ContainerId: ct})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		again := r.running()["uid-web"]
+		assert.NotEmpty(t, again)
+		assert.NotEqual(t, ct, again)
+		// The pod goes with all that the kubelet made for it.
+		source.Set()
+		time.Sleep(10 * time.Minute)
+		stop()
+		assert.Equal(t, map[types.UID]string{"uid-coredns": other}, r.running())
+		assert.NoDirExists(t, filepath.Join(r.logs, "default_web_uid-web"))
+		assert.DirExists(t, filepath.Join(r.logs, "default_coredns_uid-coredns"))
+	})
+}
+
+// OW-1: pods of another agent are not adopted, though they come from such a source.
+func TestAgent_AdoptsNoPodsOfAnother(t *testing.T) {
+	sharing(t, func(t *testing.T, r *shared) {
+		_, stop := r.start(t.TempDir(), agent.WithSource("file", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+		time.Sleep(time.Minute)
+		stop()
+		before := r.running()
+		require.Len(t, before, 1)
+		_, stop = r.start(t.TempDir(), agent.WithAdoption("file"))
+		time.Sleep(time.Hour)
+		stop()
+		assert.Equal(t, before, r.running())
+	})
+}
+
+// OW-1: an agent that cannot tell who it is ends with an error that says what to
+// do, and touches nothing.
+func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
+	for name, spoil := range map[string]func(file string) error{
+		"cut off": func(file string) error { return os.Truncate(file, 7) },
+		"empty":   func(file string) error { return os.Truncate(file, 0) },
+		"missing": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			sharing(t, func(t *testing.T, r *shared) {
+				root := t.TempDir()
+				source := agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi")))
+				_, stop := r.start(root, source)
+				time.Sleep(time.Minute)
+				stop()
+				before := r.running()
+				id, err := os.ReadFile(filepath.Join(root, "owner-id"))
+				require.NoError(t, err)
+				require.NoError(t, spoil(filepath.Join(root, "owner-id")))
+
+				client, err := cri.New(r.cc, cri.Config{})
+				require.NoError(t, err)
+				a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client), agent.WithNode(agent.Node{NoCgroups: true}))
+				require.NoError(t, err)
+				err = a.Run(t.Context())
+				require.ErrorIs(t, err, agent.ErrOwnerID)
+				assert.ErrorContains(t, err, "sublet.dev/owner")
+				assert.Equal(t, before, r.running())
+
+				// What the error says to do.
+				require.NoError(t, os.WriteFile(filepath.Join(root, "owner-id"), id, 0o600))
+				_, stop = r.start(root, source)
+				time.Sleep(time.Minute)
+				stop()
+				assert.Equal(t, before, r.running())
+			})
+		})
+	}
+}
+
+func TestWithAdoption_NeedsARuntimeThatKnowsOwners(t *testing.T) {
+	for name, opts := range map[string][]agent.Option{
+		"sources":  {agent.WithAdoption()},
+		"adoption": {agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithAdoption("file")},
+	} {
+		_, err := agent.New(opts...)
+		require.ErrorContains(t, err, name)
+	}
+}
