@@ -24,11 +24,13 @@ type lane struct {
 	wake chan struct{} // one slot: there may be something to send
 
 	items    map[types.UID]*item // pods that wait or are being sent
-	ready    queue               // by how long they wait
+	ready    queue               // by how long they wait; none of them has just failed
+	again    queue               // the same of those that failed when they were sent last
 	delayed  queue               // by when their back-off ends
-	busy     int
-	failures int       // sends in a row that failed, of any pod
-	probe    time.Time // when the last of those that found the sink down is tried again
+	busy     int                 // sends under way
+	retries  int                 // those of them of pods that failed when they were sent last
+	failures int                 // sends in a row that failed, of any pod
+	probe    time.Time           // when the last of those that found the sink down is tried again
 	draining bool
 }
 
@@ -37,10 +39,13 @@ func newLane(m *Manager, n int, sink Sink) *lane {
 		m: m, n: n, sink: sink,
 		wake:    make(chan struct{}, 1),
 		items:   make(map[types.UID]*item),
-		ready:   queue{less: func(a, b *item) bool { return a.since.Before(b.since) }},
+		ready:   queue{less: waitsLonger},
+		again:   queue{less: waitsLonger},
 		delayed: queue{less: func(a, b *item) bool { return a.due.Before(b.due) }},
 	}
 }
+
+func waitsLonger(a, b *item) bool { return a.since.Before(b.since) }
 
 // add has the pod sent. Manager.mu is held.
 func (l *lane) add(uid types.UID) {
@@ -124,7 +129,7 @@ func (l *lane) hurry() {
 // release ends all back-offs. Manager.mu is held.
 func (l *lane) release() {
 	for l.delayed.len() > 0 {
-		l.ready.push(l.delayed.pop())
+		l.again.push(l.delayed.pop())
 	}
 }
 
@@ -135,11 +140,10 @@ func (l *lane) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next
 	defer l.m.mu.Unlock()
 	now := time.Now()
 	for l.delayed.len() > 0 && !l.delayed.first().due.After(now) {
-		l.ready.push(l.delayed.pop())
+		l.again.push(l.delayed.pop())
 	}
-	for l.ready.len() > 0 && l.busy < l.parallel() {
-		l.busy++
-		l.start(ctx, wg, l.ready.pop())
+	for it := l.next(); it != nil; it = l.next() {
+		l.start(ctx, wg, it)
 	}
 	next = time.Hour
 	if l.delayed.len() > 0 {
@@ -148,13 +152,31 @@ func (l *lane) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next
 	return len(l.items), next
 }
 
-// parallel is one while the sink answers nobody: probing it with one pod at a
-// time is enough.
-func (l *lane) parallel() int {
-	if l.failures >= down && !l.draining {
-		return 1
+// next takes the pod that is to be sent now, if there is one. While the sink answers
+// nobody, probing it with one pod at a time is enough; a second may be one that has
+// not failed itself, so that pods whose sends hang hold up no other.
+func (l *lane) next() *item {
+	from := &l.ready
+	switch {
+	case l.failures >= down && !l.draining:
+		fresh, retry := l.ready.len() > 0 && l.busy == l.retries, l.again.len() > 0 && l.retries == 0
+		if !fresh && !retry {
+			return nil
+		}
+		if !fresh {
+			from = &l.again
+		}
+	case l.busy >= l.m.cfg.Parallel || l.ready.len()+l.again.len() == 0:
+		return nil
+	case l.ready.len() == 0 || l.again.len() > 0 && waitsLonger(l.again.first(), l.ready.first()):
+		from = &l.again
 	}
-	return l.m.cfg.Parallel
+	l.busy++
+	it := from.pop()
+	if it.fails > 0 {
+		l.retries++
+	}
+	return it
 }
 
 // down is how many failures in a row make a sink count as down.
@@ -164,7 +186,7 @@ const down = 20
 func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
 	e := l.m.entries[it.uid]
 	if e == nil {
-		l.busy--
+		l.ended(it)
 		delete(l.items, it.uid)
 		return
 	}
@@ -253,7 +275,7 @@ func (l *lane) finish(job *send, it *item, err error) (failures int) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	defer l.poke()
-	l.busy--
+	l.ended(it)
 	job.entry.told[l.n] = job.told
 	if err != nil {
 		l.failures++
@@ -278,6 +300,15 @@ func (l *lane) finish(job *send, it *item, err error) (failures int) {
 		l.m.buried(it.uid, e)
 	}
 	return 0
+}
+
+// ended notes that a send is not under way any more, before what came of it.
+// Manager.mu is held.
+func (l *lane) ended(it *item) {
+	l.busy--
+	if it.fails > 0 {
+		l.retries--
+	}
 }
 
 // log tells of a failure. Once the sink counts as down, one line says so for
