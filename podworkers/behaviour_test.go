@@ -123,6 +123,35 @@ func TestCompletedPodEndsByItself(t *testing.T) {
 	})
 }
 
+// ST-8: a deletion timestamp that comes when all is done, or while it is being
+// done, has one more Finish, which can tell whoever set it that the pod has ended.
+func TestWorkers_FinishOnceMoreForADeletionTimestamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{do: func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+			if call == "finish" {
+				time.Sleep(time.Second)
+			}
+			return runtime.Outcome{Terminal: true}, nil
+		}}
+		w := run(t, f)
+		w.Update(create(pod("a")))
+		w.Update(create(pod("b")))
+		time.Sleep(500 * time.Millisecond)
+		for range 2 {
+			w.Update(podworkers.Update{Pod: pod("b", deleted(5))}) // its Finish is under way
+		}
+		time.Sleep(time.Minute)
+		f.take()
+		for _, op := range []podworkers.Op{podworkers.Reconcile, podworkers.Change, podworkers.Reconcile} {
+			w.Update(podworkers.Update{Op: op, Pod: pod("a", deleted(5))})
+			w.Update(podworkers.Update{Op: op, Pod: pod("b", deleted(5))})
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, []string{"1m0.5s finish a grace=30s"}, f.take(), "b's was told by its second one")
+		assert.True(t, w.Finished("a"))
+	})
+}
+
 // PW-6: the start of the end and each shorter grace cancel what is under way; a
 // longer grace does not.
 func TestCancellation(t *testing.T) {

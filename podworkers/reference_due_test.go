@@ -41,13 +41,31 @@ func (h *history) counts(s *story, i int) bool {
 		}
 		return !finished(upTo) || s.hollow && e.pod.deletion >= 0
 	case "change":
-		return !s.orphan && !finished(upTo)
+		return !s.orphan && !finished(upTo) || h.owesEnd(s, upTo)
 	case "reconcile": // the news in it: the end, or a shorter grace
 		a := s.asked()
-		return i == a || !s.orphan && a >= 0 && a < i && h.phaseOf(s, was) == Terminating && s.grace(i+1) < s.grace(i)
+		return h.owesEnd(s, upTo) || i == a || !s.orphan && a >= 0 && a < i && h.phaseOf(s, was) == Terminating && s.grace(i+1) < s.grace(i)
 	}
 	return false
 }
+
+// owesEnd reports whether the part of the story ends with a deletion timestamp of
+// which the last Finish that succeeded before did not know.
+func (h *history) owesEnd(s, part *story) bool {
+	if s.orphan || h.lapsed(s) || h.phaseOf(s, part) != Finished || part.pod(len(part.log)).deletion < 0 {
+		return false
+	}
+	told := false
+	for _, e := range part.log {
+		if ended(Terminated)(e) {
+			told = e.turn.Pod.DeletionTimestamp != nil
+		}
+	}
+	return !told
+}
+
+// owesEndAt is owesEnd at the entry of that index.
+func (h *history) owesEndAt(s *story, i int) bool { return h.owesEnd(s, s.upTo(i+1)) }
 
 // deaf reports whether a reason to look again came when all was done, and not while
 // something that is left to do has to be tried again.
@@ -126,7 +144,9 @@ func (h *history) wantedMeanwhile(s *story, end int) bool {
 // is wanted at once is told by the time being zero.
 func (h *history) due(s *story) (at time.Time, wanted bool) {
 	begin, end := s.last("begin", len(s.log)), s.last("end", len(s.log))
-	if h.queuedAt(s, h.seq) || s.hollow && s.log[0].pod.deletion < 0 && !h.deletedNow(s) || h.lapsed(s) {
+	marked := func(e entry) bool { return (e.kind == "change" || e.kind == "reconcile") && e.pod.deletion >= 0 }
+	if h.queuedAt(s, h.seq) || h.lapsed(s) ||
+		s.hollow && s.log[0].pod.deletion < 0 && s.first(marked) < 0 && !h.deletedNow(s) {
 		return time.Time{}, false
 	}
 	from := begin + 1
@@ -136,7 +156,7 @@ func (h *history) due(s *story) (at time.Time, wanted bool) {
 	}
 	over := end >= 0 && e.err == nil && (e.turn.Phase > Terminating || s.orphan && e.turn.Phase == Terminating)
 	if over {
-		if !s.orphan && s.ending(len(s.log)).Deleted && !s.released(len(s.log)) {
+		if !s.orphan && s.ending(len(s.log)).Deleted && !s.released(len(s.log)) || h.owesEndAt(s, end) {
 			return time.Time{}, true
 		}
 		from = end + 1 // what came before it is served

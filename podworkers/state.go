@@ -51,7 +51,8 @@ type life struct {
 	phase    Phase
 	cause    Cause
 	ending   runtime.Ending // of no meaning while Syncing
-	released bool           // the last Finish that succeeded knew of the deletion
+	released bool           // the last Finish that succeeded knew that no source names it
+	told     bool           // the last Finish that succeeded knew of its deletion timestamp
 	restart  bool           // it was created again while it ended
 
 	busy  bool      // a turn is under way
@@ -113,6 +114,9 @@ func (l *life) update(u Update, now time.Time) effect {
 	}
 	l.pod = u.Pod
 	if l.phase == Finished {
+		if l.owesEnd() {
+			l.ask(atOnce, u.At)
+		}
 		return e
 	}
 	switch {
@@ -133,6 +137,10 @@ func (l *life) update(u Update, now time.Time) effect {
 	}
 	return e
 }
+
+// owesEnd reports whether the pod has a deletion timestamp of which the last Finish
+// did not know: whoever set it waits to be told that the pod has ended.
+func (l *life) owesEnd() bool { return l.pod.DeletionTimestamp != nil && !l.told }
 
 // kill takes a request to end.
 func (l *life) kill(k Kill, at time.Time) effect {
@@ -179,7 +187,7 @@ func (l *life) begin(cause Cause, e *effect) {
 	l.ending.Grace = ownGrace(l.pod)
 	l.fails, l.hold = 0, time.Time{}
 	if l.queued { // it never ran and never will: there is nothing to end
-		l.queued, l.released, l.want, l.asked = false, true, noTurn, time.Time{}
+		l.queued, l.released, l.told, l.want, l.asked = false, true, true, noTurn, time.Time{}
 		l.moveTo(Finished, e)
 		e.killed, e.done = true, true
 		return
@@ -349,7 +357,8 @@ func (l *life) finished(t Turn, e *effect) {
 	e.look = false
 	l.released = t.Ending.Deleted
 	l.want = noTurn
-	if l.ending.Deleted && !l.released { // it was deleted meanwhile: more is to go
+	l.told = t.Pod.DeletionTimestamp != nil
+	if l.ending.Deleted && !l.released || l.owesEnd() { // deleted meanwhile: more is to go, or to be told
 		l.want = atOnce
 	}
 	if l.phase != Finished {

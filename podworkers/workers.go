@@ -24,8 +24,8 @@ type Syncer interface {
 	// orphan, pod has a UID, namespace, name and source only, and nothing of it may
 	// be left: no other call follows.
 	Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error
-	// Finish gives back what the pod held. It is called once more if the pod is
-	// deleted only after it has finished.
+	// Finish gives back what the pod held. It is called once more if the pod gets a
+	// deletion timestamp, or is named by no source any more, only after it has finished.
 	Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error
 }
 

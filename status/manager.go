@@ -107,7 +107,8 @@ type entry struct {
 	anew     uint64   // the version that is told whatever sinks heard before
 	restored bool     // by a former process, not told by this one
 	open     bool     // reports came, and none yet that the pod is finished
-	gone     bool     // Forget was called
+	gone     bool     // it is told as deleted, or will be when it is not open any more
+	named    bool     // gone by its deletion timestamp, and not by Forget
 	deleting int      // lanes that have yet to tell the deletion
 	told     []told   // by lane: what its sink has heard
 	from     *settled // what the status was made from again; nil if that is not known
@@ -190,6 +191,11 @@ func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(form
 	m.mu.Lock()
 	for {
 		e := m.entries[pod.UID]
+		if e != nil && e.gone && e.named && !open && pod.DeletionTimestamp != nil {
+			st := *e.status // it was told as deleted for just that
+			m.mu.Unlock()
+			return st
+		}
 		former, version := pod.Status, uint64(0)
 		if e != nil && (!e.gone || e.open) {
 			former, version = *e.status, e.version
@@ -238,7 +244,10 @@ func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open
 		m.enqueue(pod.UID)
 	}
 	if reborn {
-		e.gone, e.deleting, e.anew = false, 0, e.version
+		e.gone, e.named, e.deleting, e.anew = false, false, 0, e.version
+	}
+	if !e.gone && !e.open && pod.DeletionTimestamp != nil {
+		e.gone, e.named = true, true
 	}
 	if e.gone && !e.open {
 		m.bury(e)
@@ -295,7 +304,7 @@ func (m *Manager) Known() []types.UID {
 	defer m.mu.Unlock()
 	out := make([]types.UID, 0, len(m.entries))
 	for uid, e := range m.entries {
-		if !e.gone {
+		if !e.gone || e.named {
 			out = append(out, uid)
 		}
 	}
@@ -323,7 +332,9 @@ func (m *Manager) Resend(uid types.UID) {
 
 // Forget is called when no source names the pod any more. The pod's last
 // status is still told, then its deletion to the sinks that are Deleters, then
-// nothing is left of it. A pod whose last report did not say that it is
+// nothing is left of it. A pod with a deletion timestamp that has finished is told as
+// deleted while its source goes on to name it, as an API server does until it is told
+// so; Forget then only ends what is remembered of it. A pod whose last report did not say that it is
 // finished may still hold containers or resources: its deletion waits for the
 // report that does. Of a pod restored from a former process, of which no report
 // ever came, there is nothing to wait for.
@@ -331,12 +342,24 @@ func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.entries[uid]
-	if !ok || e.gone {
-		return
+	switch {
+	case !ok:
+	case e.named: // that it is deleted was told, or is being told
+		e.named = false
+		m.drop(uid, e)
+	case !e.gone:
+		e.gone = true
+		if !e.open {
+			m.bury(e)
+		}
 	}
-	e.gone = true
-	if !e.open {
-		m.bury(e)
+}
+
+// drop forgets a pod when all lanes have told its deletion and no source names it.
+// m.mu is held.
+func (m *Manager) drop(uid types.UID, e *entry) {
+	if e.deleting == 0 && !e.named && m.entries[uid] == e {
+		delete(m.entries, uid)
 	}
 }
 
@@ -345,16 +368,13 @@ func (m *Manager) bury(e *entry) {
 	e.version++
 	e.deleting = len(m.lanes)
 	m.enqueue(e.pod.UID)
-	if e.deleting == 0 {
-		delete(m.entries, e.pod.UID)
-	}
+	m.drop(e.pod.UID, e)
 }
 
 // buried notes that one lane has told the deletion. m.mu is held.
 func (m *Manager) buried(uid types.UID, e *entry) {
-	if e.deleting--; e.deleting == 0 && m.entries[uid] == e {
-		delete(m.entries, uid)
-	}
+	e.deleting--
+	m.drop(uid, e)
 }
 
 // Restore takes up what a former process told: of each pod that is not known

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -228,6 +229,53 @@ func TestDeletionWaitsForTheEnd(t *testing.T) {
 		require.NoError(t, stop())
 	})
 }
+
+// ST-8: a source goes on to name a pod that it has marked for deletion until it
+// hears that the pod is gone. That is told once, after the last status.
+func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
+	for name, before := range map[string]bool{"it runs when it is deleted": false, "it had finished before": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sink := newTold()
+				m, stop := start(t, status.Config{Sinks: []status.Sink{sink, status.SinkFunc(sink.ignore)}})
+				p := pod("policy=Never", "main:c")
+				marked := p.DeepCopy()
+				marked.DeletionTimestamp = new(metav1.Now())
+				ended := view(exited("c", 0, 0))
+				if before {
+					m.Observe(p, runtime.Report{Seen: ended, Ending: &runtime.Ending{}, Finished: true})
+				} else {
+					m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+					pause(time.Second)
+					m.Observe(marked, runtime.Report{Seen: ended, Ending: &runtime.Ending{}})
+				}
+				pause(time.Hour)
+				assert.Empty(t, sink.deleted, "its resources are not given back, or nobody has deleted it")
+				last := runtime.Report{Seen: ended, Ending: &runtime.Ending{}, Finished: true}
+				m.Observe(marked, last)
+				pause(time.Second)
+				assert.Equal(t, []types.UID{p.UID}, sink.deleted)
+				assert.Equal(t, corev1.PodSucceeded, sink.phases[p.UID][len(sink.phases[p.UID])-1])
+				assert.Empty(t, m.Pods())
+
+				m.Observe(marked, last)
+				assert.Equal(t, []types.UID{p.UID}, m.Known(), "until Forget")
+				m.Forget(p.UID)
+				m.Forget(p.UID)
+				pause(time.Hour)
+				assert.Len(t, sink.deleted, 1, "it is told once")
+				assert.Empty(t, m.Known())
+
+				m.Observe(p, runtime.Report{Seen: view()}) // the same UID lives again
+				pause(time.Second)
+				assert.Equal(t, corev1.PodPending, sink.phases[p.UID][len(sink.phases[p.UID])-1])
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+func (s *told) ignore(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
 
 // What is left when Run ends is told before it returns.
 func TestFlush(t *testing.T) {

@@ -15,7 +15,8 @@ type Sink interface {
 }
 
 // Deleter is a Sink that also wants to hear when a pod is wholly gone: its
-// containers are, its resources were reclaimed, and its last status was told.
+// containers are, its resources were reclaimed, and its last status was told. That
+// is when no source names it any more, or it has a deletion timestamp.
 // An error makes the call be made again.
 type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error

@@ -1,0 +1,88 @@
+package agent_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// phasesSink notes what it is told, in words.
+type phasesSink struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *phasesSink) add(l string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, l)
+}
+
+func (s *phasesSink) all() []string {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lines)
+}
+
+func (s *phasesSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := string(st.Phase); len(s.lines) == 0 || s.lines[len(s.lines)-1] != l {
+		s.lines = append(s.lines, l)
+	}
+	return nil
+}
+
+func (s *phasesSink) DeleteStatus(context.Context, *corev1.Pod) error {
+	s.add("deleted")
+	return nil
+}
+
+// ST-8: as with an API server: a pod is marked for deletion and stays in the set
+// until the agent says that it is gone, which it does once, also when it starts anew.
+func TestDeletionOfAPodThatIsStillNamedIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want []string
+	}{
+		"it runs":                {simplePod("web"), []string{"Pending", "Running", "mark", "Failed", "deleted"}},
+		"it has finished before": {once(simplePod("web", "run-for=1s")), []string{"Pending", "Running", "Succeeded", "mark", "deleted"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+				var sink phasesSink
+				src := podsource.NewMemory(tt.pod)
+				_, stop := n.start(src, agent.WithStatusSink(&sink))
+				time.Sleep(time.Minute)
+				sink.add("mark")
+				marked := tt.pod.DeepCopy()
+				marked.DeletionTimestamp, marked.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(5))
+				src.Put(marked)
+				time.Sleep(10 * time.Minute)
+				require.Equal(t, tt.want, sink.all())
+				src.Delete("default", "web")
+				time.Sleep(10 * time.Minute)
+				assert.Equal(t, tt.want, sink.all(), "it was told already")
+				stop()
+			})
+		})
+	}
+}
+
+// once returns the pod as one that does not start again.
+func once(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return pod
+}
