@@ -149,17 +149,6 @@ func TestPhase_OfStatuses(t *testing.T) {
 	}
 }
 
-// A pod that is done stays what it is, whatever a slow check says of it.
-func TestGenerate_BlockedWhenDone(t *testing.T) {
-	blocked := &runtime.Failure{Reason: "AppArmor", Message: "profile is not loaded"}
-	st := generate(pod("policy=Never", "main:c"), runtime.Report{Seen: view(exited("c", 0, 0)), Blocked: blocked})
-	assert.Equal(t, corev1.PodSucceeded, st.Phase)
-	assert.Empty(t, st.Reason)
-	st = generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0)), Blocked: blocked})
-	assert.Equal(t, corev1.PodPending, st.Phase)
-	assert.Equal(t, "AppArmor", st.Reason)
-}
-
 // ST-5: a listing cannot tell that nothing runs any more.
 func TestGenerate_EndingThatWasNotInspected(t *testing.T) {
 	former := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
