@@ -31,7 +31,8 @@ const (
 	numKinds
 )
 
-// Seen tells what is known of a pod in the runtime. It must be quick.
+// Seen tells what is known of a pod in the runtime. It must be quick, and is called
+// under a lock: it must not call the Manager.
 type Seen interface {
 	Get(uid types.UID) (runtime.Pod, bool)
 }
