@@ -1,0 +1,51 @@
+package eviction_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// panicky is a node that cannot be measured at first, and a notice.
+type panicky struct{ asked, watched int }
+
+func (p *panicky) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
+	if p.asked++; p.asked < 5 {
+		panic("usage")
+	}
+	return runtime.NodeUsage{}, nil
+}
+
+func (p *panicky) Watch(context.Context, func()) error {
+	p.watched++
+	panic("notice")
+}
+
+// AG-9: a panic in what the manager asks is that look's fault; it looks again.
+func TestManager_Panics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := new(panicky)
+		looked := 0
+		m, err := eviction.New(eviction.Config{
+			Hard: "memory.available<200Mi", Node: p, Pods: newSim(), Notices: []eviction.Notice{p},
+			Hooks: eviction.Hooks{Looked: func(time.Duration, error) { looked++; panic("hook") }},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		time.Sleep(2 * time.Minute)
+		assert.GreaterOrEqual(t, p.asked, 10)
+		assert.GreaterOrEqual(t, p.watched, 10)
+		assert.NotZero(t, looked)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
