@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 	"cgroup":                  {"podspec"},
 	"stats":                   {"internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
-	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "runtime"},
+	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/mkdir", "internal/owner", "internal/safe", "runtime"},
 	"server":                  {"podspec"},
 	"e2e":                     {},

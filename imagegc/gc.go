@@ -8,9 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -214,14 +214,5 @@ func (c *Collector) event(reason, message string) {
 	if c.cfg.Recorder == nil {
 		return
 	}
-	now := time.Now()
-	event := &corev1.Event{
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: c.cfg.NodeName, UID: types.UID(c.cfg.NodeName)},
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Count: 1,
-		Source: corev1.EventSource{Component: "sublet", Host: c.cfg.NodeName},
-	}
-	event.Namespace = "default"
-	event.Name = fmt.Sprintf("%s.%x", c.cfg.NodeName, now.UnixNano())
-	event.FirstTimestamp.Time, event.LastTimestamp.Time = now, now
-	c.cfg.Recorder.Record(event)
+	c.cfg.Recorder.Record(podspec.NewNodeEvent(c.cfg.NodeName, corev1.EventTypeWarning, reason, message, time.Now()))
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -106,9 +105,5 @@ func (m *Mux) event(r refusal) *corev1.Event {
 	if pod != nil {
 		return podspec.NewEvent(pod, corev1.EventTypeWarning, reason, message, r.At)
 	}
-	node := &corev1.Pod{}
-	node.Name, node.Spec.NodeName = m.cfg.NodeName, m.cfg.NodeName
-	e := podspec.NewEvent(node, corev1.EventTypeWarning, reason, message, r.At)
-	e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: m.cfg.NodeName, UID: types.UID(m.cfg.NodeName)}
-	return e
+	return podspec.NewNodeEvent(m.cfg.NodeName, corev1.EventTypeWarning, reason, message, r.At)
 }

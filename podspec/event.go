@@ -6,7 +6,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
+
+// NewNodeEvent returns an event about a node as NewEvent does about a pod. As with
+// the kubelet, whoever reads it knows the node by its name.
+func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev1.Event {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Spec.NodeName = node, node
+	e := NewEvent(pod, eventType, reason, message, now)
+	e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node)}
+	return e
+}
 
 // NewEvent returns the event that eventType (corev1.EventTypeNormal or
 // EventTypeWarning), reason and message tell about the pod, seen once at now.
