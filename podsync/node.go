@@ -39,6 +39,17 @@ func podDir(root string, uid types.UID) (string, error) {
 // LogDir returns the folder of the pod's logs: one folder a container in it.
 func (s *Syncer) LogDir(pod *corev1.Pod) (string, error) { return logDir(s.cfg.LogsDir, pod) }
 
+// WrittenFiles returns the files and folders in the pod's own folder that its
+// containers can write to, besides its volumes: the hosts file and those of the
+// termination messages. Not all need to be there.
+func (s *Syncer) WrittenFiles(pod *corev1.Pod) []string {
+	dir, err := podDir(s.cfg.PodsDir, pod.UID)
+	if err != nil {
+		return nil
+	}
+	return []string{filepath.Join(dir, runtime.HostsFile), filepath.Join(dir, runtime.MessagesDir)}
+}
+
 // logDir is <root>/<namespace>_<name>_<uid>, as kubelets lay it out.
 func logDir(root string, pod *corev1.Pod) (string, error) {
 	err := errors.Join(

@@ -8,6 +8,13 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
+// Where in a pod's own folder is what its containers can write to besides volumes,
+// as kubelets lay it out.
+const (
+	HostsFile   = "etc-hosts"  // mounted at /etc/hosts
+	MessagesDir = "containers" // a folder for each container, a file for each of its attempts: the termination messages
+)
+
 // Materials is what the node gives a pod besides the pod's own spec. It is
 // read-only for the runtime.
 type Materials struct {

@@ -44,7 +44,8 @@ func (m MemoryUsage) Available() uint64 { return m.Capacity - min(m.WorkingSet, 
 type CPUUsage struct {
 	At       time.Time
 	Nanos    uint64 // consumed so far
-	NanoRate uint64 // nanoseconds a second over a recent while; zero when not known
+	NanoRate uint64 // nanoseconds a second over a recent while
+	HasRate  bool   // NanoRate is known
 }
 
 // PidUsage is a reading of process ids.
@@ -57,12 +58,15 @@ type PidUsage struct {
 type DiskUsage struct {
 	At            time.Time
 	Bytes, Inodes uint64
+	// Partial says that it is still being counted for the first time: there is at
+	// least so much.
+	Partial bool
 }
 
 // Add returns both together, as old as the older. One that is not known makes
-// the sum not known.
+// the sum not known, and one that is partial makes it partial.
 func (d DiskUsage) Add(o DiskUsage) DiskUsage {
-	out := DiskUsage{At: d.At, Bytes: d.Bytes + o.Bytes, Inodes: d.Inodes + o.Inodes}
+	out := DiskUsage{At: d.At, Bytes: d.Bytes + o.Bytes, Inodes: d.Inodes + o.Inodes, Partial: d.Partial || o.Partial}
 	if o.At.Before(d.At) {
 		out.At = o.At
 	}
@@ -91,6 +95,9 @@ type PodUsage struct {
 	CPU        CPUUsage
 	Pids       PidUsage
 	Containers []ContainerUsage
+	// MemoryPressure and IOPressure are of the pod's own tasks: known where its
+	// group tells, which takes cgroup v2.
+	MemoryPressure, IOPressure Pressure
 	// Volumes are the node-local volumes that count as ephemeral storage, and
 	// those in memory, by their names in the spec.
 	Volumes map[string]VolumeUsage

@@ -2,27 +2,19 @@ package stats
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/sublet-dev/agent/runtime"
 )
-
-// podDisk is what counting a pod's files came to.
-type podDisk struct {
-	at      time.Time
-	logs    map[string]runtime.DiskUsage // by container
-	volumes map[string]runtime.VolumeUsage
-}
 
 // Run counts the files of the pods that are watched, one after the other, each
 // about every DiskEvery, until ctx is done; of all pods, for some minutes after
 // Count was called.
 func (p *Provider) Run(ctx context.Context) error {
+	defer p.stopCounts()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var round []Pod
@@ -38,26 +30,37 @@ func (p *Provider) Run(ctx context.Context) error {
 			round = p.round()
 			pause = p.cfg.DiskEvery / time.Duration(max(len(round), 1))
 		}
-		if len(round) > 0 {
-			p.count(ctx, &round[0])
+		wait := pause
+		switch {
+		case len(round) == 0:
+			wait = min(pause, emptyPause) // the first pods are not to wait for a whole round
+		case p.countSome(ctx, &round[0], time.Time{}):
 			round = round[1:]
-		} else {
-			pause = min(pause, emptyPause) // the first pods are not to wait for a whole round
+		default: // it takes its turn again after the others
+			round = append(round[1:], round[0])
+			wait = min(pause, 2*countSlice)
 		}
-		timer.Reset(pause)
+		timer.Reset(wait)
 	}
 }
 
 const (
 	emptyPause = 10 * time.Second
+	// countSlice is for how long a pod's files are counted before it is another's
+	// turn: one with very many does not hold up the others.
+	countSlice = 500 * time.Millisecond
+	// countsKept is how many counts that are not done are gone on with. Each holds a
+	// few directories open.
+	countsKept = 16
 	// askedFor is how long all pods' files are counted after somebody wanted to
 	// know: tools that do ask again.
 	askedFor = 5 * time.Minute
 )
 
 // Count counts the files of the pods that were not counted since, those first
-// that were counted longest ago, until ctx is done. What is left then, Run counts.
-// Usage tells what it came to.
+// that were counted longest ago, until ctx is done. What is left then, Run counts,
+// going on where this one left off. Usage tells what it came to, and meanwhile what
+// was counted so far.
 func (p *Provider) Count(ctx context.Context, since time.Time) {
 	now := time.Now()
 	p.mu.Lock()
@@ -81,6 +84,7 @@ func (p *Provider) round() []Pod {
 	all := !p.asked.IsZero() && time.Since(p.asked) <= askedFor
 	p.mu.Unlock()
 	p.groups().kept.sweep() // nothing may be measured for a long time
+	p.dropCounts()
 	switch {
 	case all:
 		return p.cfg.Pods()
@@ -98,56 +102,99 @@ func (p *Provider) counted(uid types.UID) time.Time {
 	return p.disks[uid].at
 }
 
-// refresh counts the files of the pods that were not counted since. Two callers
-// that come at a time do not count the same files twice.
+// refresh counts the files of the pods that were not counted since, those with very
+// many along with the others.
 func (p *Provider) refresh(ctx context.Context, pods []Pod, since time.Time) {
+	for left := slices.Clone(pods); len(left) > 0 && ctx.Err() == nil; {
+		left = slices.DeleteFunc(left, func(pod Pod) bool { return p.countSome(ctx, &pod, since) })
+	}
+}
+
+// countSome goes on counting the files of a pod for a while, and reports whether
+// they are all counted: now, or by another since. One pod is counted at a time,
+// whoever asks. A count that could not begin before ctx was done is not done.
+func (p *Provider) countSome(ctx context.Context, pod *Pod, since time.Time) (done bool) {
 	select {
 	case p.counting <- struct{}{}:
 		defer func() { <-p.counting }()
 	case <-ctx.Done():
-		return
+		return false
 	}
-	for i := range pods {
-		if ctx.Err() != nil {
-			return
-		}
-		if !p.counted(pods[i].Pod.UID).After(since) {
-			p.count(ctx, &pods[i])
-		}
-	}
-}
-
-// count counts the files of one pod.
-func (p *Provider) count(ctx context.Context, pod *Pod) {
-	d := podDisk{at: time.Now(), logs: map[string]runtime.DiskUsage{}, volumes: map[string]runtime.VolumeUsage{}}
-	var errs []error
-	if pod.LogDir != "" {
-		folders, err := logFolders(pod.LogDir)
-		errs = append(errs, err)
-		for name, dir := range folders {
-			u, err := count(ctx, dir)
-			errs = append(errs, err)
-			if err == nil {
-				d.logs[name] = u
-			}
-		}
-	}
-	for name, v := range pod.Volumes {
-		u, err := count(ctx, v.Path)
-		errs = append(errs, err)
-		if err == nil {
-			d.volumes[name] = runtime.VolumeUsage{DiskUsage: u, InMemory: v.InMemory}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		p.cfg.Logger.Warn("files of a pod could not be counted",
-			slog.String("pod", pod.Pod.Name), slog.String("namespace", pod.Pod.Namespace),
-			slog.String("uid", string(pod.Pod.UID)), slog.Any("error", err))
-	}
-	if ctx.Err() != nil {
-		return
+	uid := pod.Pod.UID
+	if !since.IsZero() && p.counted(uid).After(since) {
+		return true
 	}
 	p.mu.Lock()
+	c := p.counts[uid]
+	p.mu.Unlock()
+	if c == nil {
+		c = newPodCount(pod)
+	}
+	slice, cancel := context.WithTimeout(ctx, countSlice)
+	defer cancel()
+	done = c.run(slice)
+	p.keepCount(uid, c, done)
+	if err := c.err(); done && err != nil {
+		p.cfg.Logger.Warn("some files of a pod could not be counted",
+			slog.String("pod", pod.Pod.Name), slog.String("namespace", pod.Pod.Namespace),
+			slog.String("uid", string(uid)), slog.Any("error", err))
+	}
+	return done
+}
+
+// keepCount takes up what a count came to. One that is not done is kept, to be gone
+// on with.
+func (p *Provider) keepCount(uid types.UID, c *podCount, done bool) {
+	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.disks[pod.Pod.UID] = d
+	if done {
+		delete(p.counts, uid)
+		delete(p.partial, uid)
+		p.disks[uid] = c.disk
+		return
+	}
+	p.partial[uid] = c.soFar()
+	if _, there := p.counts[uid]; !there && len(p.counts) >= countsKept {
+		c.close() // it begins anew another time
+		return
+	}
+	p.counts[uid] = c
+}
+
+// dropCounts ends the counts of pods that are gone.
+func (p *Provider) dropCounts() {
+	p.mu.Lock()
+	none := len(p.counts) == 0
+	p.mu.Unlock()
+	if none {
+		return
+	}
+	there := make(map[types.UID]bool)
+	for _, pod := range p.cfg.Pods() {
+		there[pod.Pod.UID] = true
+	}
+	p.closeCounts(func(uid types.UID) bool { return !there[uid] })
+}
+
+// stopCounts ends all counts: nobody goes on with them.
+func (p *Provider) stopCounts() { p.closeCounts(func(types.UID) bool { return true }) }
+
+func (p *Provider) closeCounts(which func(types.UID) bool) {
+	p.counting <- struct{}{} // nobody is at one of them
+	defer func() { <-p.counting }()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, c := range p.counts {
+		if which(uid) {
+			c.close()
+			delete(p.counts, uid)
+		}
+	}
+	maps.DeleteFunc(p.partial, func(uid types.UID, _ podDisk) bool { return which(uid) })
+}
+
+// diskOf is what is known of a pod's files, with what a count that is under way came
+// to so far. p.mu is held.
+func (p *Provider) diskOf(uid types.UID, since time.Time) podDisk {
+	return p.disks[uid].with(p.partial[uid], since)
 }

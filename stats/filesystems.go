@@ -17,6 +17,8 @@ const (
 	// foldersRetry is how soon a runtime that gave no answer is asked again, while
 	// there is an older answer.
 	foldersRetry = time.Minute
+	// folderWait is how long it has to answer, while there is an older answer.
+	folderWait = time.Second
 )
 
 // folders are where images and writable layers are.
@@ -66,6 +68,12 @@ func (p *Provider) imageFolders(ctx context.Context) (folders, error) {
 	if time.Now().Before(known.until) {
 		return known, nil
 	}
+	wait := runtimeWait
+	if !known.until.IsZero() {
+		wait = folderWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	images, containers, err := p.cfg.ImageFS(ctx)
 	switch {
 	case err == nil:

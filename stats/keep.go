@@ -16,6 +16,7 @@ type keeper struct {
 	// under a reader; the kernel makes up the content in memory.
 	mu    sync.RWMutex
 	files map[string]*keptFile
+	most  int
 	round uint64 // sweeps so far
 }
 
@@ -28,12 +29,25 @@ type keptFile struct {
 const (
 	// maxKept bounds open files: four for each of a thousand pods.
 	maxKept = 4096
+	// keptPart is the part of the files that the process may have open: an eighth is
+	// kept at the most.
+	keptPart = 8
 	// whole is the most that one read of a kernel file returns for sure if it
 	// is all there is: a little less than a page.
 	whole = 3584
 )
 
-func newKeeper() *keeper { return &keeper{files: make(map[string]*keptFile)} }
+func newKeeper() *keeper {
+	k := &keeper{files: make(map[string]*keptFile), most: maxKept}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		k.most = mayKeep(uint64(limit.Cur)) //nolint:unconvert // its type differs by system
+	}
+	return k
+}
+
+// mayKeep is how many files are kept open in a process that may have so many open.
+func mayKeep(limit uint64) int { return int(min(limit/keptPart, maxKept)) }
 
 // read reads a kept file into buf. It is not ok when the file is not kept, is
 // gone or does not fit: it is to be read anew then.
@@ -68,7 +82,7 @@ func (k *keeper) keep(name string, f fs.File) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.files[name]
-	if old == nil && len(k.files) >= maxKept {
+	if old == nil && len(k.files) >= k.most {
 		return false
 	}
 	if old != nil {

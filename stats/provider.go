@@ -27,6 +27,9 @@ type Pod struct {
 	Cgroup  string            // below the root of each hierarchy, with a leading slash
 	LogDir  string            // holds one folder a container
 	Volumes map[string]Volume // the local ones, by their name in the spec
+	// Files are files and folders that the node keeps for the pod and that its
+	// containers can write to: the hosts file, those of the termination messages.
+	Files []string
 	// Watch has the files counted all the time, as local storage limits want it.
 	// Those of others are counted when somebody asks.
 	Watch bool
@@ -85,8 +88,10 @@ type Provider struct {
 	counting chan struct{} // holds one token: whoever counts files for a caller has it
 	wanted   chan struct{} // one slot: Run has more to count
 
-	mu      sync.Mutex // guards all below
-	disks   map[types.UID]podDisk
+	mu      sync.Mutex                  // guards all below
+	disks   map[types.UID]podDisk       // counted to the end
+	partial map[types.UID]podDisk       // what counts that are under way came to
+	counts  map[types.UID]*podCount     // those counts; whoever has the token of counting may touch them
 	rates   map[string]runtime.CPUUsage // by group: the sample that rates are taken from
 	folders folders
 	asked   time.Time // when Count was called last
@@ -127,25 +132,23 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{
 		cfg: cfg, proc: newReader(cfg.Proc), counting: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
 		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
-		disks:  make(map[types.UID]podDisk), rates: make(map[string]runtime.CPUUsage),
+		disks:  make(map[types.UID]podDisk), partial: make(map[types.UID]podDisk), counts: make(map[types.UID]*podCount), rates: make(map[string]runtime.CPUUsage),
 	}, nil
 }
 
-// Usage measures the node and its pods. What costs little is always new. Files
-// are counted in this call for the pods whose figures are not newer than since,
-// unless since is zero; others keep what Run counted last. A figure that cannot
-// be had is left out; an error says that nothing at all could be measured.
+// Usage measures the node and its pods. What costs little is always new. Files are
+// not counted in this call: it tells what [Provider.Count] and [Provider.Run] came
+// to, and where that is from before since, or a count that is under way has found
+// more already, what that came to so far. A figure that cannot be had is left out;
+// an error says that nothing at all could be measured.
 func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
-	errs := p.node(ctx, &u)
 	pods := p.cfg.Pods()
-	if !since.IsZero() {
-		p.refresh(ctx, pods, since)
-	}
-	containers := p.containers(ctx, &errs)
+	containers, err := p.containers(ctx)
+	errs := append(p.node(ctx, &u), err) // after what may take long
 	u.Pods = make([]runtime.PodUsage, 0, len(pods))
 	for i := range pods {
-		u.Pods = append(u.Pods, p.pod(&pods[i], containers[pods[i].Pod.UID]))
+		u.Pods = append(u.Pods, p.pod(&u, &pods[i], containers[pods[i].Pod.UID], since))
 	}
 	p.forget(pods)
 	return u, p.sum(&u, errs)
@@ -230,15 +233,20 @@ func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 	}
 }
 
+// runtimeWait is how long the runtime has to answer. One that hangs does not keep
+// the node's own figures from being told.
+const runtimeWait = 5 * time.Second
+
 // containers asks the runtime, and sorts what it says by pod.
-func (p *Provider) containers(ctx context.Context, errs *[]error) map[types.UID][]runtime.ContainerUsage {
+func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.ContainerUsage, error) {
 	if p.cfg.Containers == nil {
-		return nil
+		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, runtimeWait)
+	defer cancel()
 	list, err := p.cfg.Containers.ContainerStats(ctx)
 	if err != nil {
-		*errs = append(*errs, fmt.Errorf("container stats: %w", err))
-		return nil
+		return nil, fmt.Errorf("container stats: %w", err)
 	}
 	now := time.Now()
 	out := make(map[types.UID][]runtime.ContainerUsage)
@@ -250,11 +258,11 @@ func (p *Provider) containers(ctx context.Context, errs *[]error) map[types.UID]
 		}
 		out[c.PodUID] = append(out[c.PodUID], c)
 	}
-	return out
+	return out, nil
 }
 
 // pod puts together what is known of one pod.
-func (p *Provider) pod(pod *Pod, containers []runtime.ContainerUsage) runtime.PodUsage {
+func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.ContainerUsage, since time.Time) runtime.PodUsage {
 	u := runtime.PodUsage{UID: pod.Pod.UID, Namespace: pod.Pod.Namespace, Name: pod.Pod.Name}
 	if pod.Cgroup != "" {
 		g, now := p.groups(), time.Now()
@@ -268,11 +276,12 @@ func (p *Provider) pod(pod *Pod, containers []runtime.ContainerUsage) runtime.Po
 		if n, err := g.pidsOf(pod.Cgroup, now); err == nil {
 			u.Pids = n
 		}
+		p.podPressures(node, &u, pod.Cgroup, now)
 	}
 	p.mu.Lock()
-	disk := p.disks[pod.Pod.UID]
+	disk := p.diskOf(pod.Pod.UID, since)
 	p.mu.Unlock()
-	u.Volumes = disk.volumes
+	u.Volumes, u.Files = disk.volumes, disk.files
 	logged := make(map[string]bool, len(containers))
 	for _, c := range containers {
 		if !c.Running {
@@ -299,6 +308,26 @@ func (p *Provider) pod(pod *Pod, containers []runtime.ContainerUsage) runtime.Po
 	return u
 }
 
+// podPressures reads how long a pod's own tasks wait, where its group tells. While
+// nobody on the node waits, no pod does, and none is asked.
+func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, group string, now time.Time) {
+	g := p.groups()
+	if !g.v2 {
+		return
+	}
+	for name, of := range map[string]struct {
+		node runtime.Pressure
+		into *runtime.Pressure
+	}{"memory": {node.MemoryPressure, &u.MemoryPressure}, "io": {node.IOPressure, &u.IOPressure}} {
+		if of.node.Some.Avg10 == 0 {
+			continue
+		}
+		if own, err := g.pressure(join(group, name+".pressure"), now); err == nil {
+			*of.into = own
+		}
+	}
+}
+
 // rate adds how much processor time was used a second since the sample before.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
@@ -312,9 +341,9 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	case !ok || now.Nanos < before.Nanos:
 		p.rates[group] = now
 	case took < minRate:
-		now.NanoRate = before.NanoRate
+		now.NanoRate, now.HasRate = before.NanoRate, before.HasRate
 	default:
-		now.NanoRate = uint64(float64(now.Nanos-before.Nanos) / took.Seconds())
+		now.NanoRate, now.HasRate = uint64(float64(now.Nanos-before.Nanos)/took.Seconds()), true
 		p.rates[group] = now
 	}
 	return now
@@ -335,6 +364,11 @@ func (p *Provider) forget(pods []Pod) {
 	for uid := range p.disks {
 		if !keep[uid] {
 			delete(p.disks, uid)
+		}
+	}
+	for uid := range p.partial { // their counts go with the next round
+		if !keep[uid] {
+			delete(p.partial, uid)
 		}
 	}
 	for group := range p.rates {

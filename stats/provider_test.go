@@ -130,17 +130,32 @@ func TestRates(t *testing.T) {
 		tree := files(map[string]string{"cpuacct/cpuacct.usage": "0"})
 		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: tree})
 		require.NoError(t, err)
-		look := func(nanos uint64) uint64 {
+		const unknown = -1
+		look := func(nanos uint64) int {
 			tree["cpuacct/cpuacct.usage"] = &fstest.MapFile{Data: fmt.Append(nil, nanos)}
 			u, err := p.Usage(t.Context(), time.Time{})
 			require.NoError(t, err)
-			return u.CPU.NanoRate
+			s := stats.Summarize("n", time.Time{}, &u, nil)
+			if !u.CPU.HasRate {
+				assert.Nil(t, s.Node.CPU.UsageNanoCores)
+				return unknown
+			}
+			assert.Equal(t, u.CPU.NanoRate, *s.Node.CPU.UsageNanoCores, "nothing is a rate too")
+			return int(u.CPU.NanoRate)
 		}
-		assert.Zero(t, look(1000))
-		time.Sleep(2 * time.Second)
-		assert.Equal(t, uint64(500), look(2000))
+		assert.Equal(t, unknown, look(1000))
+		time.Sleep(999 * time.Millisecond)
+		assert.Equal(t, unknown, look(1500), "too soon")
+		time.Sleep(1001 * time.Millisecond)
+		assert.Equal(t, 500, look(2000))
 		time.Sleep(10 * time.Millisecond)
-		assert.Zero(t, look(1), "the group was made again")
+		assert.Equal(t, 500, look(9000), "the rate before")
+		time.Sleep(10*time.Second - 10*time.Millisecond)
+		assert.Equal(t, 700, look(9000))
+		time.Sleep(time.Second)
+		assert.Equal(t, 0, look(9000), "it rests")
+		time.Sleep(10 * time.Millisecond)
+		assert.Equal(t, unknown, look(1), "the group was made again")
 	})
 }
 
@@ -175,7 +190,8 @@ func TestDisk(t *testing.T) {
 	assert.NotZero(t, u.NodeFS.CapacityBytes)
 	assert.NotZero(t, u.NodeFS.Device)
 
-	u, err = p.Usage(t.Context(), time.Now())
+	p.Count(t.Context(), time.Now())
+	u, err = p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
 	v := u.Pods[0].Volumes["v"]
 	assert.GreaterOrEqual(t, v.Bytes, uint64(100_000))
@@ -237,14 +253,14 @@ func TestSummaryHasTheKnownNames(t *testing.T) {
 	p.Status.StartTime = &started
 	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: at, Bytes: n, Inodes: 1} }
 	u := &runtime.NodeUsage{
-		Memory: runtime.MemoryUsage{At: at, Capacity: 10, Usage: 5, WorkingSet: 4}, CPU: runtime.CPUUsage{At: at, Nanos: 8, NanoRate: 2},
+		Memory: runtime.MemoryUsage{At: at, Capacity: 10, Usage: 5, WorkingSet: 4}, CPU: runtime.CPUUsage{At: at, Nanos: 8, NanoRate: 2, HasRate: true},
 		Pids: runtime.PidUsage{At: at, Max: 100, Used: 3}, NodeFS: runtime.FSUsage{At: at, CapacityBytes: 50, AvailableBytes: 20, UsedBytes: 30, Inodes: 9, InodesUsed: 4},
 		ImageFS: runtime.FSUsage{At: at, CapacityBytes: 60}, MemoryPressure: runtime.Pressure{At: at, Some: runtime.Stall{Avg10: 1.5, Total: 7}},
 		Pods: []runtime.PodUsage{{
 			UID: "a", Namespace: "ns", Name: "p", Memory: runtime.MemoryUsage{At: at, WorkingSet: 2}, Pids: runtime.PidUsage{At: at, Used: 2},
 			Containers: []runtime.ContainerUsage{{Name: "c", Writable: disk(10), Logs: disk(5)}},
 			Volumes:    map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), InMemory: true}},
-			Dead:       disk(1),
+			Dead:       disk(1), Files: disk(2), CPU: runtime.CPUUsage{At: at, Nanos: 9},
 		}},
 	}
 	data, err := json.Marshal(stats.Summarize("edge-1", at, u, []*corev1.Pod{p}))
@@ -257,7 +273,7 @@ func TestSummaryHasTheKnownNames(t *testing.T) {
 		"node.rlimit.maxpid": 100.0, "node.rlimit.curproc": 3.0,
 		"pods.0.podRef.uid": "a", "pods.0.startTime": "2026-01-02T03:04:05Z", "pods.0.containers.0.rootfs.usedBytes": 10.0,
 		"pods.0.containers.0.logs.usedBytes": 5.0, "pods.0.volume.1.usedBytes": 100.0, "pods.0.volume.1.name": "v",
-		"pods.0.ephemeral-storage.usedBytes": 116.0, "pods.0.process_stats.process_count": 2.0,
+		"pods.0.ephemeral-storage.usedBytes": 118.0, "pods.0.cpu.usageCoreNanoSeconds": 9.0, "pods.0.cpu.usageNanoCores": nil, "pods.0.process_stats.process_count": 2.0,
 	} {
 		assert.Equal(t, want, at2(got, path), path)
 	}

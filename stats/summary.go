@@ -171,7 +171,7 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	var disk runtime.DiskUsage
 	add := func(d runtime.DiskUsage) {
 		switch {
-		case d.At.IsZero():
+		case d.At.IsZero(), d.Partial:
 		case disk.At.IsZero():
 			disk = d
 		default:
@@ -223,7 +223,7 @@ func cpuStats(c runtime.CPUUsage, p runtime.Pressure) *CPUStats {
 		return nil
 	}
 	s := &CPUStats{Time: metav1.NewTime(c.At), UsageCoreNanoSeconds: &c.Nanos, PSI: psiStats(p)}
-	if c.NanoRate > 0 {
+	if c.HasRate {
 		s.UsageNanoCores = &c.NanoRate
 	}
 	return s
@@ -269,7 +269,7 @@ func fsStats(fs runtime.FSUsage) *FSStats {
 
 // diskStats tells what something takes up of fs.
 func diskStats(d runtime.DiskUsage, fs runtime.FSUsage) *FSStats {
-	if d.At.IsZero() {
+	if d.At.IsZero() || d.Partial {
 		return nil
 	}
 	s := fsStats(fs)

@@ -74,7 +74,7 @@ func TestContainerStats(t *testing.T) {
 			{
 				PodUID: "uid-1", ID: "runs", Name: "main", Running: true,
 				Memory:   runtime.MemoryUsage{At: at(11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
-				CPU:      runtime.CPUUsage{At: at(10), Nanos: 5, NanoRate: 6},
+				CPU:      runtime.CPUUsage{At: at(10), Nanos: 5, NanoRate: 6, HasRate: true},
 				Writable: runtime.DiskUsage{At: at(12), Bytes: 7, Inodes: 2},
 			},
 			{PodUID: "uid-1", ID: "ended", Name: "main", Writable: runtime.DiskUsage{At: at(12), Bytes: 9}},

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -76,11 +77,17 @@ func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, 
 	if t.m.Dir == "" || spec.TerminationMessagePath == "" {
 		return nil, nil
 	}
-	dir := filepath.Join(t.m.Dir, "containers", spec.Name)
+	dir := filepath.Join(t.m.Dir, runtime.MessagesDir, spec.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the folder of the termination message: %w", err)
 	}
 	file := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
+	if attempt > 0 {
+		// Of one that has ended only the end is ever read.
+		if err := keepTail(filepath.Join(dir, strconv.FormatUint(uint64(attempt-1), 10)), messageLimit); err != nil {
+			t.c.cfg.Logger.Debug("a termination message could not be shortened", slog.Any("error", err))
+		}
+	}
 	if attempt >= messagesKept {
 		// A container that restarts for ever leaves no file for each time.
 		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-messagesKept), 10)))

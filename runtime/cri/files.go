@@ -94,6 +94,30 @@ func tail(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, max(info.Size()-limit, 0), limit))
 }
 
+// keepTail cuts all but the end of a file off, if it is there and longer than limit.
+func keepTail(path string, limit int64) error {
+	f, err := regular(os.OpenFile(path, os.O_RDWR|openFlags, 0))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // what counts has been written
+	info, err := f.Stat()
+	if err != nil || info.Size() <= limit {
+		return err
+	}
+	end, err := io.ReadAll(io.NewSectionReader(f, info.Size()-limit, limit))
+	if err == nil {
+		_, err = f.WriteAt(end, 0)
+	}
+	if err == nil {
+		err = f.Truncate(int64(len(end)))
+	}
+	return err
+}
+
 // readAtMost reads the beginning of a file of the node's.
 func readAtMost(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)

@@ -10,12 +10,12 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 const (
 	hostsPath  = "/etc/hosts"
-	hostsFile  = "etc-hosts" // in the pod's folder, as the kubelet names it
-	hostsLimit = 1 << 20     // of the node's own file
+	hostsLimit = 1 << 20 // of the node's own file
 )
 
 // hostsContent is the hosts file of a pod with addresses of its own. A hostname
@@ -76,7 +76,7 @@ func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 		content = nodeHostsContent(t.pod, string(node))
 	}
 	// Written in place: running containers have this very file mounted.
-	file := filepath.Join(t.m.Dir, hostsFile)
+	file := filepath.Join(t.m.Dir, runtime.HostsFile)
 	if err := writeShared(file, []byte(content), 0o644); err != nil {
 		return nil, fmt.Errorf("write the hosts file: %w", err)
 	}

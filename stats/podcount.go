@@ -1,0 +1,154 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// podDisk is what counting a pod's files came to.
+type podDisk struct {
+	at      time.Time                    // of its end, or of the last that was counted
+	logs    map[string]runtime.DiskUsage // by container
+	volumes map[string]runtime.VolumeUsage
+	files   runtime.DiskUsage
+}
+
+// partKind says where a part of a pod's files is told.
+type partKind int
+
+const (
+	partLogs partKind = iota
+	partVolume
+	partFile
+)
+
+// part is something of a pod that is counted by itself.
+type part struct {
+	kind     partKind
+	name     string // of the container or the volume
+	path     string
+	inMemory bool
+}
+
+// podCount counts the files of one pod. It can be left off and gone on with.
+type podCount struct {
+	parts []part // what is left; the first one is being counted
+	walk  *walk  // of the first part; nil: not begun
+	disk  podDisk
+	errs  []error
+}
+
+func newPodCount(pod *Pod) *podCount {
+	c := &podCount{disk: podDisk{logs: map[string]runtime.DiskUsage{}, volumes: map[string]runtime.VolumeUsage{}}}
+	for _, path := range pod.Files {
+		c.parts = append(c.parts, part{kind: partFile, path: path})
+	}
+	if pod.LogDir != "" {
+		folders, err := logFolders(pod.LogDir)
+		if err != nil {
+			c.errs = append(c.errs, err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(folders)) {
+			c.parts = append(c.parts, part{kind: partLogs, name: name, path: folders[name]})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(pod.Volumes)) {
+		v := pod.Volumes[name]
+		c.parts = append(c.parts, part{kind: partVolume, name: name, path: v.Path, inMemory: v.InMemory})
+	}
+	return c
+}
+
+// run goes on until all is counted or ctx is done.
+func (c *podCount) run(ctx context.Context) (done bool) {
+	for len(c.parts) > 0 {
+		if c.walk == nil {
+			c.walk = newWalk(c.parts[0].path)
+		}
+		if !c.walk.run(ctx) {
+			return false
+		}
+		c.take(&c.disk, c.walk.soFar(), time.Now())
+		if c.walk.err != nil {
+			c.errs = append(c.errs, c.walk.err)
+		}
+		c.walk, c.parts = nil, c.parts[1:]
+	}
+	c.disk.at = time.Now()
+	return true
+}
+
+// take adds what the first part came to.
+func (c *podCount) take(d *podDisk, u runtime.DiskUsage, at time.Time) {
+	u.At = at
+	switch p := c.parts[0]; {
+	case p.kind == partLogs:
+		d.logs[p.name] = u
+	case p.kind == partVolume:
+		d.volumes[p.name] = runtime.VolumeUsage{DiskUsage: u, InMemory: p.inMemory}
+	case d.files.At.IsZero():
+		d.files = u
+	default:
+		d.files = d.files.Add(u)
+	}
+}
+
+// soFar is what it came to until now; the part that is being counted is partial.
+func (c *podCount) soFar() podDisk {
+	now := time.Now()
+	d := podDisk{at: now, logs: maps.Clone(c.disk.logs), volumes: maps.Clone(c.disk.volumes), files: c.disk.files}
+	if c.walk != nil {
+		u := c.walk.soFar()
+		u.Partial = true
+		c.take(&d, u, now)
+	}
+	return d
+}
+
+// close gives back what it holds open.
+func (c *podCount) close() {
+	if c.walk != nil {
+		c.walk.close()
+	}
+	c.walk, c.parts = nil, nil
+}
+
+func (c *podCount) err() error { return errors.Join(c.errs...) }
+
+// with returns the figures of d, and in the place of those that are from before
+// since, or that a newer count has outgrown already, what that came to so far.
+func (d podDisk) with(newer podDisk, since time.Time) podDisk {
+	if newer.at.IsZero() {
+		return d
+	}
+	out := podDisk{at: d.at, logs: maps.Clone(newer.logs), volumes: maps.Clone(newer.volumes), files: better(d.files, newer.files, since)}
+	for name, u := range d.logs {
+		out.logs[name] = better(u, newer.logs[name], since)
+	}
+	for name, v := range d.volumes {
+		b := newer.volumes[name]
+		v.DiskUsage = better(v.DiskUsage, b.DiskUsage, since)
+		out.volumes[name] = v
+	}
+	return out
+}
+
+// better is the newer figure if it says more than the one that there is.
+func better(known, newer runtime.DiskUsage, since time.Time) runtime.DiskUsage {
+	switch {
+	case newer.At.IsZero():
+		return known
+	case known.At.IsZero(), known.At.Before(since):
+		return newer
+	case newer.Bytes > known.Bytes || newer.Inodes > known.Inodes:
+		newer.Partial = false // it is at least as good as what was known
+		return newer
+	default:
+		return known
+	}
+}

@@ -1,0 +1,229 @@
+package stats
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// walk adds up what is below a directory, on its own file system: what it takes up
+// rather than how long the files are, and each file once. What goes away meanwhile
+// does not count. It can be left off and gone on with, as a container can make
+// more files than can be counted while somebody waits; what it came to so far is
+// never too much.
+//
+// Containers write what it goes through. It holds on to directories rather than
+// paths, so that no link leads it astray and no depth is too deep; it reads a
+// directory in pieces; and it has no more than a few of them open.
+type walk struct {
+	path  string // for errors only
+	root  fileID
+	dirs  []walkDir // from the root to where it is; empty: done
+	used  runtime.DiskUsage
+	parts float64 // inodes that are counted in parts
+	seen  map[fileID]struct{}
+	err   error // the first fault; what it is about is left out
+}
+
+// fileID tells files apart that have several names.
+type fileID struct{ dev, ino uint64 }
+
+// walkDir is a directory that is gone through.
+type walkDir struct {
+	id   fileID
+	file *os.File // nil: closed, to be opened again on the way back
+	read bool     // to its end
+	rest []byte   // names of directories in it to go into, each ended by a NUL
+}
+
+const (
+	// walkBatch is how many entries are read at a time.
+	walkBatch = 256
+	// walkOpen is how many directories are held open from the root down, besides
+	// the one that is read.
+	walkOpen = 8
+	// walkLinked is of how many files with several names is remembered that they were
+	// counted. Of further ones each name counts for its part.
+	walkLinked = 1 << 16
+)
+
+const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+// newWalk begins at path. What is not there is empty; what is no directory is
+// counted by itself.
+func newWalk(path string) *walk {
+	w := &walk{path: path, seen: make(map[fileID]struct{})}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		w.fault("stat", err)
+		return w
+	}
+	w.root = idOf(&st)
+	w.add(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return w
+	}
+	fd, err := unix.Open(path, openDir, 0)
+	if err != nil {
+		w.fault("open", err)
+		return w
+	}
+	w.enter(fd)
+	return w
+}
+
+// run goes on until all is counted or ctx is done.
+func (w *walk) run(ctx context.Context) (done bool) {
+	for len(w.dirs) > 0 {
+		if ctx.Err() != nil {
+			return false
+		}
+		w.step()
+	}
+	return true
+}
+
+// step reads some entries of the directory where it is, goes into one in it, or
+// back.
+func (w *walk) step() {
+	d := &w.dirs[len(w.dirs)-1]
+	if !d.read {
+		w.readSome(d)
+		return
+	}
+	name, rest, more := bytes.Cut(d.rest, []byte{0})
+	if !more {
+		w.leave()
+		return
+	}
+	d.rest = rest
+	fd, err := unix.Openat(int(d.file.Fd()), string(name), openDir, 0)
+	if err != nil {
+		w.fault("open", err)
+		return
+	}
+	w.enter(fd)
+}
+
+// soFar is what it came to.
+func (w *walk) soFar() runtime.DiskUsage {
+	u := w.used
+	u.Inodes += uint64(w.parts)
+	return u
+}
+
+// close gives back what it holds open. It cannot be gone on with then.
+func (w *walk) close() {
+	for i := range w.dirs {
+		if f := w.dirs[i].file; f != nil {
+			f.Close() //nolint:errcheck,gosec // it was only read
+		}
+	}
+	w.dirs = nil
+}
+
+// enter takes over a directory that was opened, unless it is another's: a mount, or
+// what was put in its place.
+func (w *walk) enter(fd int) {
+	f := os.NewFile(uintptr(fd), w.path)
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	if err != nil || uint64(st.Dev) != w.root.dev { //nolint:unconvert // its type differs by system
+		w.fault("stat", err)
+		f.Close() //nolint:errcheck,gosec // it was not even read
+		return
+	}
+	w.dirs = append(w.dirs, walkDir{id: idOf(&st), file: f})
+	if i := len(w.dirs) - 2; i >= walkOpen {
+		w.dirs[i].file.Close() //nolint:errcheck,gosec // it was only read
+		w.dirs[i].file = nil
+	}
+}
+
+// leave goes back to the directory above.
+func (w *walk) leave() {
+	last := len(w.dirs) - 1
+	f := w.dirs[last].file
+	w.dirs = w.dirs[:last]
+	defer f.Close() //nolint:errcheck // it was only read
+	if last == 0 || w.dirs[last-1].file != nil {
+		return
+	}
+	up := &w.dirs[last-1]
+	fd, err := unix.Openat(int(f.Fd()), "..", openDir, 0)
+	if err == nil {
+		var st unix.Stat_t
+		if err = unix.Fstat(fd, &st); err == nil && idOf(&st) == up.id {
+			up.file = os.NewFile(uintptr(fd), w.path)
+			return
+		}
+		unix.Close(fd) //nolint:errcheck // it was not even read
+	}
+	// Somebody moved it away. The nearest that is held open is gone on with.
+	w.dirs = w.dirs[:walkOpen]
+}
+
+// readSome reads and counts some entries of a directory.
+func (w *walk) readSome(d *walkDir) {
+	entries, err := d.file.ReadDir(walkBatch)
+	for _, e := range entries {
+		var st unix.Stat_t
+		if err := unix.Fstatat(int(d.file.Fd()), e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			w.fault("stat", err)
+			continue
+		}
+		if uint64(st.Dev) != w.root.dev { //nolint:unconvert // its type differs by system
+			continue
+		}
+		w.add(&st)
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			d.rest = append(append(d.rest, e.Name()...), 0)
+		}
+	}
+	if err != nil {
+		d.read = true
+		if !errors.Is(err, io.EOF) {
+			w.fault("read", err)
+		}
+	}
+}
+
+// add counts one entry.
+func (w *walk) add(st *unix.Stat_t) {
+	n := uint64(max(st.Blocks, 0)) * 512
+	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		id := idOf(st)
+		if _, twice := w.seen[id]; twice {
+			return
+		}
+		if len(w.seen) >= walkLinked {
+			w.used.Bytes += n / uint64(st.Nlink) //nolint:unconvert // its type differs by system
+			w.parts += 1 / float64(st.Nlink)
+			return
+		}
+		w.seen[id] = struct{}{}
+	}
+	w.used.Bytes += n
+	w.used.Inodes++
+}
+
+// fault notes an error, but of what went away or is nobody's to look at.
+func (w *walk) fault(what string, err error) {
+	harmless := err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) // another file took its place
+	if w.err == nil && !harmless {
+		w.err = fmt.Errorf("count %s: %s: %w", w.path, what, err)
+	}
+}
+
+func idOf(st *unix.Stat_t) fileID {
+	return fileID{uint64(st.Dev), st.Ino} //nolint:unconvert // its type differs by system
+}

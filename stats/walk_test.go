@@ -1,0 +1,273 @@
+package stats
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// naive counts as plainly as can be.
+func naive(t *testing.T, dir string) (u runtime.DiskUsage) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(path, &st)
+		}
+		if err == nil && !seen[st.Ino] {
+			seen[st.Ino] = true
+			u.Bytes += uint64(st.Blocks) * 512
+			u.Inodes++
+		}
+		return err
+	}))
+	return u
+}
+
+// stepwise goes through a walk step by step, and looks at it in between.
+func stepwise(t *testing.T, w *walk) runtime.DiskUsage {
+	t.Helper()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for len(w.dirs) > 0 {
+		before := w.soFar()
+		require.False(t, w.run(over), "it is left off")
+		require.Equal(t, before, w.soFar())
+		w.step()
+		require.GreaterOrEqual(t, w.soFar().Bytes, before.Bytes)
+		require.GreaterOrEqual(t, w.soFar().Inodes, before.Inodes)
+		open := 0
+		for i := range w.dirs {
+			if w.dirs[i].file != nil {
+				open++
+			}
+		}
+		require.LessOrEqual(t, open, walkOpen+1)
+	}
+	require.True(t, w.run(over))
+	return w.soFar()
+}
+
+// grow makes a random tree of so many files at the most.
+func grow(t *testing.T, rng *rand.Rand, dir string, most *int) {
+	t.Helper()
+	for i := range rng.IntN(12) {
+		if *most--; *most <= 0 {
+			return
+		}
+		name := filepath.Join(dir, fmt.Sprint(i))
+		switch k := rng.IntN(10); {
+		case k < 3 || i == 1:
+			require.NoError(t, os.Mkdir(name, 0o700))
+			grow(t, rng, name, most)
+		case k < 4:
+			require.NoError(t, os.Symlink([]string{"/", "..", "0", "nowhere"}[rng.IntN(4)], name))
+		case k < 5 && i > 0:
+			_ = os.Link(filepath.Join(dir, "0"), name)
+		default:
+			require.NoError(t, os.WriteFile(name, make([]byte, rng.IntN(20000)), 0o600))
+		}
+	}
+}
+
+// A walk comes to what a plain count does, in one go and in pieces.
+func TestWalkOfRandomTrees(t *testing.T) {
+	for seed := range uint64(8) {
+		dir := t.TempDir()
+		most := 200
+		grow(t, rand.New(rand.NewPCG(seed, 1)), dir, &most)
+		want := naive(t, dir)
+		w := newWalk(dir)
+		require.True(t, w.run(t.Context()))
+		assert.Equal(t, want, w.soFar(), "seed %d", seed)
+		assert.Equal(t, want, stepwise(t, newWalk(dir)), "seed %d", seed)
+		assert.NoError(t, w.err)
+	}
+}
+
+// Nothing is too deep: paths longer than the kernel takes count too, with few
+// directories open.
+func TestWalkOfADeepTree(t *testing.T) {
+	dir := t.TempDir()
+	const levels = 700
+	at, err := unix.Open(dir, openDir, 0)
+	require.NoError(t, err)
+	name := strings.Repeat("d", 20)
+	for range levels {
+		require.NoError(t, unix.Mkdirat(at, name, 0o700))
+		require.NoError(t, unix.Mkdirat(at, "beside", 0o700))
+		next, err := unix.Openat(at, name, openDir, 0)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(at))
+		at = next
+	}
+	f, err := unix.Openat(at, "file", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	_, err = unix.Write(f, make([]byte, 100_000))
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(f))
+	require.NoError(t, unix.Close(at))
+
+	for _, u := range []runtime.DiskUsage{allOf(t, dir), stepwise(t, newWalk(dir))} {
+		assert.Equal(t, uint64(2*levels+2), u.Inodes)
+		assert.GreaterOrEqual(t, u.Bytes, uint64(100_000))
+	}
+}
+
+func allOf(t *testing.T, dir string) runtime.DiskUsage {
+	t.Helper()
+	w := newWalk(dir)
+	require.True(t, w.run(t.Context()))
+	require.NoError(t, w.err)
+	return w.soFar()
+}
+
+// Where a directory that is gone through is moved away, it is gone on with nearer to
+// the root, and nothing outside is counted.
+func TestWalkOfATreeThatIsMoved(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "big"), make([]byte, 1<<20), 0o600))
+	at := dir
+	for i := range walkOpen + 5 {
+		require.NoError(t, os.WriteFile(filepath.Join(at, "file"), make([]byte, 4096), 0o600))
+		require.NoError(t, os.Mkdir(filepath.Join(at, "beside"), 0o700))
+		at = filepath.Join(at, fmt.Sprint(i))
+		require.NoError(t, os.Mkdir(at, 0o700))
+	}
+	w := newWalk(dir)
+	for len(w.dirs) < walkOpen+5 {
+		d := &w.dirs[len(w.dirs)-1]
+		for !d.read {
+			w.readSome(d)
+		}
+		// The one that leads on comes first.
+		if len(d.rest) > 0 {
+			lead := fmt.Sprint(len(w.dirs) - 1)
+			d.rest = []byte(lead + "\x00" + strings.ReplaceAll(string(d.rest), lead+"\x00", ""))
+		}
+		w.step()
+	}
+	deep := filepath.Join(dir, "0/1/2/3/4/5/6/7/8/9/10")
+	require.NoError(t, os.Rename(deep, filepath.Join(elsewhere, "moved")))
+	require.True(t, w.run(t.Context()))
+	assert.LessOrEqual(t, w.soFar().Bytes, naive(t, dir).Bytes+naive(t, elsewhere).Bytes-(1<<20))
+	assert.GreaterOrEqual(t, w.soFar().Inodes, uint64(3*walkOpen), "what lies nearer to the root is counted")
+	assert.NoError(t, w.err)
+}
+
+// What is mounted counts for others, and what is no directory by itself.
+func TestWalkStaysOnItsFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, make([]byte, 50_000), 0o600))
+	require.NoError(t, os.Symlink("/", filepath.Join(dir, "link")))
+	assert.Equal(t, uint64(1), allOf(t, file).Inodes)
+	assert.GreaterOrEqual(t, allOf(t, file).Bytes, uint64(50_000))
+	assert.Equal(t, uint64(1), allOf(t, filepath.Join(dir, "link")).Inodes, "a link is not followed")
+	assert.Zero(t, allOf(t, filepath.Join(dir, "none")))
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount a file system")
+	}
+	mount := filepath.Join(dir, "mount")
+	require.NoError(t, os.Mkdir(mount, 0o700))
+	before := allOf(t, dir)
+	require.NoError(t, unix.Mount("tmpfs", mount, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(mount, unix.MNT_DETACH)) })
+	require.NoError(t, os.WriteFile(filepath.Join(mount, "file"), make([]byte, 50_000), 0o600))
+	assert.Equal(t, before.Inodes-1, allOf(t, dir).Inodes, "the mount point is hidden")
+}
+
+// Of very many files with several names, not all are remembered: beyond that each
+// name counts for its part, which comes to the same.
+func TestWalkOfManyLinks(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 10 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), make([]byte, 8192), 0o600))
+		require.NoError(t, os.Link(filepath.Join(dir, fmt.Sprint(i)), filepath.Join(dir, fmt.Sprint(i, "again"))))
+	}
+	want := allOf(t, dir)
+	assert.Equal(t, uint64(11), want.Inodes)
+	w := newWalk(dir)
+	for i := range uint64(walkLinked) {
+		w.seen[fileID{1 << 60, i}] = struct{}{}
+	}
+	require.True(t, w.run(t.Context()))
+	assert.Equal(t, want, w.soFar())
+	assert.Len(t, w.seen, walkLinked)
+}
+
+// A flat directory of very many files costs next to no memory.
+func TestWalkOfAFlatDirectory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 10,000 files")
+	}
+	dir := t.TempDir()
+	for i := range 10_000 {
+		require.NoError(t, os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))))
+	}
+	goruntime.GC()
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	w := newWalk(dir)
+	for i := 0; len(w.dirs) > 0 && i < 30; i++ {
+		w.readSome(&w.dirs[0])
+	}
+	require.Greater(t, w.soFar().Inodes, uint64(7_000))
+	goruntime.GC()
+	goruntime.ReadMemStats(&after)
+	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(512<<10), "of most of them so far")
+	require.True(t, w.run(t.Context()))
+	assert.Equal(t, uint64(10_001), w.soFar().Inodes)
+}
+
+// What cannot be read is left out and told, and the rest counts.
+func TestWalkFaults(t *testing.T) {
+	w := newWalk(t.TempDir())
+	for _, err := range []error{nil, fs.ErrNotExist, fs.ErrPermission, unix.ELOOP, unix.ENOTDIR} {
+		w.fault("read", err)
+	}
+	assert.NoError(t, w.err)
+	w.fault("read", unix.EIO)
+	w.fault("read", unix.EBADF)
+	assert.ErrorIs(t, w.err, unix.EIO, "the first one")
+	assert.ErrorContains(t, w.err, w.path)
+	w.close()
+	assert.True(t, w.run(t.Context()))
+}
+
+// How many files are kept open depends on how many the process may have.
+func TestMayKeep(t *testing.T) {
+	for limit, want := range map[uint64]int{0: 0, 7: 0, 1024: 128, 4096: 512, 32768: 4096, 1 << 20: 4096, 1<<64 - 1: 4096} {
+		assert.Equal(t, want, mayKeep(limit), "of %d", limit)
+	}
+	k := newKeeper()
+	assert.Positive(t, k.most)
+	k.most = 1
+	for i, want := range []bool{true, false, true} {
+		f, err := os.Open("/proc/self/stat")
+		require.NoError(t, err)
+		name := []string{"a", "b", "a"}[i]
+		if assert.Equal(t, want, k.keep(name, f)); !want {
+			require.NoError(t, f.Close())
+		}
+	}
+	k.sweep()
+	time.Sleep(0)
+	k.sweep()
+	k.sweep()
+	assert.Empty(t, k.files)
+}
