@@ -44,6 +44,7 @@ func (a *Agent) makeEviction() (err error) {
 		Node: a.evict.Node, Pods: evictable{a}, Notices: a.evict.Notices,
 		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGrace: a.evict.SoftGrace, MinimumReclaim: a.evict.MinimumReclaim,
 		Transition: a.evict.Transition, MaxPodGrace: a.evict.MaxPodGrace, Poll: a.evict.Poll,
+		EvictCritical: a.evict.EvictCritical, NodeName: a.nodeName,
 		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
 	}
 	if cfg.Node == nil {
@@ -212,6 +213,7 @@ func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
 			v := &pod.Spec.Volumes[i]
 			inMemory[v.Name] = v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
 		}
+		p.Files = a.syncer.WrittenFiles(pod)
 		for name, path := range a.volumes.Local(pod) {
 			p.Volumes[name] = stats.Volume{Path: path, InMemory: inMemory[name]}
 		}

@@ -71,7 +71,7 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 	if threshold, ok := sc.option("evict"); ok {
 		client, err := cri.New(w.direct, cri.Config{Observer: true})
 		require.NoError(t, err)
-		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}}))
+		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}, EvictCritical: true}))
 	}
 	if d, ok := sc.option("blocked-for"); ok {
 		w.opts = append(w.opts, agent.WithSlowAdmitter(blockedUntil(time.Now().Add(w.duration(d[0])))))

@@ -91,7 +91,7 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.Eviction, pods ...*c
 	require.NoError(t, os.MkdirAll(s.disk, 0o755))
 	require.NoError(t, unix.Mount("tmpfs", s.disk, "tmpfs", 0, "size=64m,nr_inodes=4000"))
 	t.Cleanup(func() { assert.NoError(t, unix.Unmount(s.disk, unix.MNT_DETACH)) })
-	e.Transition, e.Poll, e.Bound = transition, time.Hour, n.CgroupParent
+	e.Transition, e.Poll, e.Bound, e.EvictCritical = transition, time.Hour, n.CgroupParent, true
 	var err error
 	s.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),

@@ -1,12 +1,16 @@
 package eviction
 
 import (
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // Conditions returns the node's conditions MemoryPressure, DiskPressure and
@@ -35,8 +39,10 @@ func (m *Manager) tell(now time.Time) {
 	held := m.state.conditions(now)
 	m.mu.Lock()
 	before := m.conditions
-	m.conditions = nodeConditions(before, held, now)
-	changed := !slices.EqualFunc(before, m.conditions, func(a, b corev1.NodeCondition) bool { return a.Status == b.Status })
+	m.conditions = nodeConditions(before, held, m.blocked, now)
+	changed := !slices.EqualFunc(before, m.conditions, func(a, b corev1.NodeCondition) bool {
+		return a.Status == b.Status && a.Message == b.Message
+	})
 	after := slices.Clone(m.conditions)
 	m.mu.Unlock()
 	if !changed {
@@ -48,12 +54,75 @@ func (m *Manager) tell(now time.Time) {
 	}
 }
 
-// nodeConditions returns the conditions at now; transition times of those that
-// did not change are kept.
-func nodeConditions(before []corev1.NodeCondition, held []corev1.NodeConditionType, now time.Time) []corev1.NodeCondition {
+// block notes why nobody goes for a threshold, and says so when that is new.
+func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t met, why string) {
+	if kind := conditionOf(t.Signal); blocked[kind] == "" {
+		blocked[kind] = why
+	}
+	m.warn(t.Threshold, why, "no pod is evicted", "EvictionBlocked",
+		fmt.Sprintf("No pod is evicted for %s: %s", t, why), slog.String("available", t.seen.String()))
+}
+
+// settle takes up why nobody goes, for each condition; with nil, nothing is due.
+func (m *Manager) settle(blocked map[corev1.NodeConditionType]string) {
+	if len(blocked) == 0 {
+		maps.DeleteFunc(m.warned, func(_, why string) bool { return why != tooLarge })
+	}
+	if maps.Equal(m.blocked, blocked) {
+		return
+	}
+	m.blocked = blocked
+	m.tell(time.Now())
+}
+
+// tooLarge is why a threshold is not held to.
+const tooLarge = "it is not less than all that there is"
+
+// warnImpossible says which thresholds are not held to, once.
+func (m *Manager) warnImpossible(seen map[Signal]Observation) {
+	for _, t := range m.state.thresholds {
+		o, ok := seen[t.Signal]
+		switch {
+		case !ok:
+		case t.impossible(o):
+			m.warn(t, tooLarge, "a threshold is not held to", "EvictionThresholdTooLarge",
+				fmt.Sprintf("The threshold %s is not held to: %s", t, tooLarge), slog.Uint64("capacity", o.Capacity))
+		case m.warned[t.String()] == tooLarge:
+			delete(m.warned, t.String())
+		}
+	}
+}
+
+// warn logs something about a threshold and tells it as an event of the node,
+// unless it was the last thing told about it.
+func (m *Manager) warn(t Threshold, why, text, reason, message string, attr slog.Attr) {
+	if m.warned[t.String()] == why {
+		return
+	}
+	m.warned[t.String()] = why
+	m.cfg.Logger.Warn(text, slog.String("threshold", t.String()), slog.String("reason", why), attr)
+	m.nodeEvent(reason, message)
+}
+
+// nodeEvent records an event of the node.
+func (m *Manager) nodeEvent(reason, message string) {
+	if m.cfg.Recorder == nil || m.cfg.NodeName == "" {
+		return
+	}
+	m.cfg.Recorder.Record(podspec.NewNodeEvent(m.cfg.NodeName, corev1.EventTypeWarning, reason, message, time.Now()))
+}
+
+// nodeConditions returns the conditions at now; transition times of those whose
+// status did not change are kept. blocked says why nobody is evicted.
+func nodeConditions(
+	before []corev1.NodeCondition, held []corev1.NodeConditionType, blocked map[corev1.NodeConditionType]string, now time.Time,
+) []corev1.NodeCondition {
 	out := make([]corev1.NodeCondition, 0, 3)
 	for _, t := range conditionTypes() {
 		c := wording(t, slices.Contains(held, t))
+		if why := blocked[t]; why != "" && c.Status == corev1.ConditionTrue {
+			c.Message += ": " + why
+		}
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 		for i := range before {
 			if before[i].Type == t && before[i].Status == c.Status && !before[i].LastTransitionTime.IsZero() {

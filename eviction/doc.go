@@ -11,7 +11,9 @@
 //   - Quiet: while nothing is short it looks at the node alone ([Glancer]), which
 //     costs some microseconds, and measures no pod.
 //   - Fair: pods above their request go first, then by priority, then by how
-//     far above. A critical pod goes only when no other can.
+//     far above. A critical pod never goes, or only when no other can.
+//   - Of use: nobody goes for what somebody else takes, and evictions that do not
+//     help come further and further apart.
 //   - Careful: a figure that is missing, or older than the start of the last
 //     eviction, evicts nobody.
 //   - Explained: each eviction has one event and one log line that say what

@@ -34,7 +34,7 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		if msg, over := overLocalLimit(pod, &u.Pods[i], since); over {
 			found = true
 			e := runtime.Ending{Grace: hardGrace, Reason: Reason, Message: msg, Evicted: true}
-			if err := m.evict(ctx, "", []Candidate{{Pod: pod}}, e); err != nil {
+			if _, err := m.evict(ctx, "", []Candidate{{Pod: pod}}, e); err != nil {
 				failed[pod.UID] = true
 			}
 		}
@@ -42,35 +42,107 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 	return found
 }
 
+// soon is how long to wait at the most while something is waited for.
+const soon = time.Second
+
 // evictOne evicts the pod that should go first for the most urgent threshold for
 // which anybody can go. If there is none it returns how long to wait.
 func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
 	wait = m.cfg.Poll
+	blocked := make(map[corev1.NodeConditionType]string)
+	waits := false // for something on the way, for a disk
 	for _, t := range due {
-		if m.tooEarly(t.Signal, pods, u) {
-			m.early, wait = true, min(wait, time.Second)
+		if m.isOnTheWay(ctx, t, pods, u) {
+			waits, wait = true, min(wait, soon)
 			continue
 		}
-		ranked := Rank(t.Signal, pods, u, m.state.evicted)
-		if len(ranked) == 0 {
-			m.cfg.Logger.Warn("a threshold is crossed and there is no pod to evict",
-				slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
+		if d := m.heldBack(t, u); d > 0 {
+			m.block(blocked, t, noEffect)
+			waits, wait = true, min(wait, soon, d)
 			continue
 		}
-		pod := ranked[0].Pod
-		e := runtime.Ending{
-			Grace: m.grace(t, pod), Reason: Reason, Evicted: true, Message: message(t, pod, u),
+		victims, why := m.victims(t, pods, u)
+		if why != "" {
+			if _, counts := m.count.runs(time.Now()); !counts { // else it is told when all is counted
+				m.block(blocked, t, why)
+			}
+			continue
 		}
-		m.cfg.Logger.Warn("evicting a pod",
-			slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID)),
-			slog.String("threshold", t.String()), slog.String("available", t.seen.String()),
-			slog.Any("ranked", first(ranked, 10)))
-		if err := m.evict(ctx, t.Signal, ranked, e); err != nil {
-			failed[pod.UID] = true
+		m.settle(blocked)
+		if err := m.evictFor(ctx, t, victims, u); err != nil {
+			failed[victims[0].Pod.UID] = true
 		}
 		return 0
 	}
+	m.reclaimed = waits
+	m.settle(blocked)
 	return wait
+}
+
+// isOnTheWay reports whether something is under way that has to come before an
+// eviction for a disk: what nobody needs goes, or what pods take up is found out.
+func (m *Manager) isOnTheWay(ctx context.Context, t met, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
+	f, _ := about(t.Signal)
+	return f.disk && (m.reclaiming(ctx, t) || m.counting(ctx) || m.tooEarly(t.Signal, pods, u))
+}
+
+// victims are the pods that can be evicted for a threshold, the first one first.
+func (m *Manager) victims(t met, pods []*corev1.Pod, u *runtime.NodeUsage) (victims []Candidate, why string) {
+	if len(pods) == 0 {
+		return nil, noPod
+	}
+	coming := usedBy(t.Signal, u, func(uid types.UID) bool { return m.evicting[uid] })
+	return worthwhile(t, Rank(t.Signal, pods, u, m.state.evicted), coming)
+}
+
+// evictFor evicts the first of the victims for a threshold, and has the effect
+// judged by what was measured before.
+func (m *Manager) evictFor(ctx context.Context, t met, victims []Candidate, u *runtime.NodeUsage) error {
+	pod := victims[0].Pod
+	m.cfg.Logger.Warn("evicting a pod",
+		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID)),
+		slog.String("threshold", t.String()), slog.String("available", t.seen.String()),
+		slog.Any("ranked", first(victims, 10)))
+	before := effect{
+		signal: t.Signal, pod: pod.UID, used: victims[0].Usage, left: t.seen.Available,
+		others: usedBy(t.Signal, u, func(uid types.UID) bool { return uid != pod.UID }),
+	}
+	e := runtime.Ending{Grace: m.grace(t, pod), Reason: Reason, Evicted: true, Message: message(t, victims[0], u)}
+	gone, err := m.evict(ctx, t.Signal, victims, e)
+	if err != nil {
+		return err
+	}
+	with := judgedWith(t.Signal)
+	if last := m.effects[with]; last != nil {
+		before.vain = last.vain
+	}
+	if gone { // one that is not gone yet cannot have helped yet
+		before.until = time.Now().Add(before.patience())
+	}
+	m.effects[with] = &before
+	return nil
+}
+
+// heldBack is how long nobody goes for a threshold because the last eviction has
+// not shown an effect yet.
+func (m *Manager) heldBack(t met, u *runtime.NodeUsage) time.Duration {
+	e := m.effects[judgedWith(t.Signal)]
+	if e == nil || e.until.IsZero() {
+		return 0
+	}
+	if f, _ := about(t.Signal); !f.pressure && e.shows(u) {
+		e.until, e.vain = time.Time{}, 0
+		return 0
+	}
+	if d := time.Until(e.until); d > 0 {
+		return d
+	}
+	e.until = time.Time{}
+	e.vain++
+	m.cfg.Logger.Warn("an eviction did not help", slog.String("threshold", t.String()),
+		slog.String("available", t.seen.String()), slog.Int("in a row", e.vain))
+	m.nodeEvent("EvictionDidNotHelp", "An eviction for "+t.String()+" did not help")
+	return 0
 }
 
 // tooEarly reports whether the runtime has yet to say what writable layers take
@@ -81,9 +153,9 @@ func (m *Manager) tooEarly(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage) b
 	return time.Since(m.state.evicted) < m.cfg.ReclaimWait && outdated(s, pods, u, m.state.evicted)
 }
 
-// evict ends the first of ranked and waits for it to be reclaimed. A pod that
+// evict ends the first of ranked and waits for it to be reclaimed: gone. A pod that
 // takes longer is on its way and is not chosen again.
-func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e runtime.Ending) error {
+func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e runtime.Ending) (gone bool, err error) {
 	pod := ranked[0].Pod
 	if m.cfg.Hooks.Evicting != nil {
 		m.cfg.Hooks.Evicting(s, ranked, e)
@@ -97,19 +169,20 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 	m.evicting[pod.UID] = true
 	wait, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
 	defer cancel()
-	err := m.cfg.Pods.Evict(wait, pod, e)
+	err = m.cfg.Pods.Evict(wait, pod, e)
 	if m.cfg.Hooks.Evicted != nil {
 		m.cfg.Hooks.Evicted(s, pod, time.Since(began), err)
 	}
 	if err == nil || wait.Err() != nil {
-		return nil
+		m.state.judgeStallsFrom(time.Now())
+		return err == nil, nil
 	}
 	delete(m.evicting, pod.UID)
 	m.state.evicted, m.state.acted = evicted, acted // nothing has changed
 	m.cfg.Logger.Warn("pod could not be evicted",
 		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace),
 		slog.String("uid", string(pod.UID)), slog.Any("error", err))
-	return err
+	return false, err
 }
 
 // grace is what the pod has to end by itself.
@@ -129,8 +202,7 @@ func (m *Manager) grace(t met, pod *corev1.Pod) time.Duration {
 func first(ranked []Candidate, n int) []string {
 	out := make([]string, 0, n)
 	for _, c := range ranked[:min(n, len(ranked))] {
-		out = append(out, fmt.Sprintf("%s/%s used %d of %d requested, priority %d, critical %t",
-			c.Pod.Namespace, c.Pod.Name, c.Usage, c.Request, c.Priority, c.Critical))
+		out = append(out, fmt.Sprintf("%s/%s %s, priority %d, critical %t", c.Pod.Namespace, c.Pod.Name, c.using(), c.Priority, c.Critical))
 	}
 	return slices.Clip(out)
 }

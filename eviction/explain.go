@@ -17,8 +17,8 @@ const Reason = "Evicted"
 
 // message tells why the pod goes, in the words that users of Kubernetes know:
 // what the node is short of, the threshold and what there is, and which of the
-// pod's containers use more than they request.
-func message(m met, pod *corev1.Pod, u *runtime.NodeUsage) string {
+// pod's containers use more than they request, or how long it waited itself.
+func message(m met, c Candidate, u *runtime.NodeUsage) string {
 	f, _ := about(m.Signal)
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. ", f.resource)
@@ -27,12 +27,16 @@ func message(m met, pod *corev1.Pod, u *runtime.NodeUsage) string {
 	} else {
 		fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", amount(f.resource, m.Value.Of(m.seen.Capacity)), m.seen)
 	}
+	if c.Stalled {
+		fmt.Fprintf(&b, "The pod %s. ", c.using())
+		return b.String()
+	}
 	for i := range u.Pods {
-		if u.Pods[i].UID != pod.UID {
+		if u.Pods[i].UID != c.Pod.UID {
 			continue
 		}
 		for j := range u.Pods[i].Containers {
-			overRequest(&b, m.Signal, f, pod, &u.Pods[i].Containers[j], layoutOf(u))
+			overRequest(&b, m.Signal, f, c.Pod, &u.Pods[i].Containers[j], layoutOf(u))
 		}
 	}
 	return b.String()

@@ -38,7 +38,14 @@ func (m *Manager) glance(ctx context.Context) (wait time.Duration, calm bool) {
 // took takes up a measurement of the node.
 func (m *Manager) took(u *runtime.NodeUsage) (due []met, next time.Time) {
 	now := time.Now()
-	due, next = m.state.look(observe(u), now)
+	seen := observe(u)
+	due, next = m.state.look(seen, now)
+	for with := range m.effects {
+		if !m.state.acts(with) {
+			delete(m.effects, with)
+		}
+	}
+	m.warnImpossible(seen)
 	m.tell(now)
 	m.arm(u)
 	return due, next

@@ -119,9 +119,9 @@ func TestWritableLayersAreMeasuredLate(t *testing.T) {
 			cfg := eviction.Config{Hard: "nodefs.available<600Mi", Reclaim: []eviction.Reclaimer{s}}
 			bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 				s.pause(15 * time.Second)
-				s.add("chatty", "", 0, 0).logs = 40 * mib
+				s.add("chatty", "", 0, 0).logs = 100 * mib
 				s.add("hog", "", 0, 0).layer = 500 * mib
-				s.add("second", "", 0, 0).layer = 450 * mib
+				s.add("second", "", 0, 0).layer = 350 * mib
 				s.pause(5500 * time.Millisecond) // the poll is at 20 s, the layers' at 21
 				assert.Equal(t, 1, s.reclaim)
 				assert.Equal(t, []string{"hog"}, s.victims())

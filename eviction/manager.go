@@ -12,14 +12,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Node measures the node. Figures should be newer than since where they can be
-// had so new; older ones evict nobody. It may be called again while pods are
-// being evicted, but never twice at a time. See also [Glancer].
+// Node measures the node and its pods. It is called from one goroutine, which acts
+// on nothing meanwhile, so that it should not take long: what does, as counting
+// files, is for [Counter]. Figures should be newer than since where they can be had
+// so new; older ones evict nobody. See also [Glancer].
 type Node interface {
 	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
+}
+
+// Counter is a Node that has to count files to know what pods take up of a disk.
+// Count counts those of pods that were not counted since, until ctx is done, while
+// Usage is called besides. Usage tells what it came to and, as long as it lasts,
+// what was counted so far.
+type Counter interface {
+	Count(ctx context.Context, since time.Time)
 }
 
 // Pods are the pods that can be evicted.
@@ -32,7 +42,8 @@ type Pods interface {
 }
 
 // Reclaimer frees disk without touching running pods: dead containers, images
-// that nobody uses.
+// that nobody uses. It is called beside the loop, and its ctx ends after two
+// minutes.
 type Reclaimer interface {
 	Reclaim(ctx context.Context) error
 }
@@ -48,10 +59,17 @@ type Config struct {
 	Pods Pods
 	// Reclaim is tried in order, before any pod is ended for disk or inodes.
 	Reclaim []Reclaimer
+	// NodeName is whose events tell that a threshold is met and nobody can be
+	// evicted for it. Default: there are no such events.
+	NodeName string
 
 	// Hard, Soft, SoftGrace and MinimumReclaim are read by ParseThresholds.
 	// Hard defaults to DefaultHard; None is for none.
 	Hard, Soft, SoftGrace, MinimumReclaim string
+	// EvictCritical has critical pods evicted too, static ones among them, after all
+	// others. Default: they never are, as with the kubelet, and neither for limits of
+	// their own.
+	EvictCritical bool
 	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold.
 	// Zero gives them the second that hard ones give; below zero, their own.
 	MaxPodGrace time.Duration
@@ -85,7 +103,7 @@ type Hooks struct {
 	Evicting func(signal Signal, ranked []Candidate, e runtime.Ending)
 	// Evicted is called when the eviction is over.
 	Evicted func(signal Signal, pod *corev1.Pod, took time.Duration, err error)
-	// Conditions is called when the node's conditions changed.
+	// Conditions is called when the status or the message of a node condition changed.
 	Conditions func([]corev1.NodeCondition)
 }
 
@@ -99,12 +117,21 @@ type Manager struct {
 	// goroutine.
 	evicting map[types.UID]bool
 	// told are the signals of which the kernel tells as things are; measured is
-	// when pods were measured last. All owned by Run's goroutine.
-	told     map[Signal]bool
-	measured time.Time
-	early    bool // the last turn waits for figures, and has had reclaimed
+	// when pods were measured last; reclaimed says that what nobody needs was deleted
+	// since the disk ran short or nobody could be evicted for it; effects are of the
+	// last evictions; warned of what was logged, by threshold. All owned by Run's goroutine.
+	told      map[Signal]bool
+	measured  time.Time
+	reclaimed bool
+	effects   map[string]*effect
+	warned    map[string]string
+	blocked   map[corev1.NodeConditionType]string // why nobody goes
 
-	mu         sync.Mutex // guards conditions
+	// What is done beside the loop. Run waits for it.
+	beside         sync.WaitGroup
+	reclaim, count errand
+
+	mu         sync.Mutex // guards all below
 	conditions []corev1.NodeCondition
 }
 
@@ -142,7 +169,8 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, state: newState(thresholds, cfg.Transition),
 		calls: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
 	}
-	m.told, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, time.Time{})
+	m.told, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
+	m.effects, m.warned = make(map[string]*effect), make(map[string]string)
 	return m, nil
 }
 
@@ -164,6 +192,7 @@ func (m *Manager) Look() {
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer m.beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, n := range m.cfg.Notices {
@@ -225,7 +254,6 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 	if wait, calm := m.glance(ctx); calm {
 		return wait
 	}
-	reclaimed := m.early
 	failed := make(map[types.UID]bool) // evictions that failed in this turn
 	for ctx.Err() == nil {
 		u, err := m.measure(ctx)
@@ -239,14 +267,10 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 			continue
 		}
 		if len(due) == 0 {
+			m.reclaimed = false
+			m.settle(nil)
 			return m.until(next, &u)
 		}
-		if f, _ := about(due[0].Signal); f.disk && !reclaimed && len(m.cfg.Reclaim) > 0 {
-			reclaimed = true
-			m.reclaim(ctx, due[0])
-			continue
-		}
-		m.early = false
 		if wait := m.evictOne(ctx, due, pods, &u, failed); wait > 0 {
 			if !next.IsZero() {
 				wait = min(wait, max(time.Until(next), nearest))
@@ -257,13 +281,9 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 	return m.cfg.Poll
 }
 
-// measure measures all. Files are to be counted as new as the last action or, if
-// it is a disk that is short, as the last look but one.
+// measure measures the node and its pods.
 func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
-	since := m.state.acted
-	if before := time.Now().Add(-m.cfg.Poll); m.state.shortOfDisk() && before.After(since) {
-		since = before
-	}
+	since := m.state.evicted
 	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Node.Usage(ctx, since) })
 	m.measured = time.Now()
 	return u, err
@@ -280,32 +300,20 @@ func (m *Manager) measureBy(ctx context.Context, how func(context.Context) (runt
 	return u, err
 }
 
-// candidates are the active pods that are not on their way out.
+// candidates are the active pods that are not on their way out and may go.
 func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
 	active := m.cfg.Pods.Active()
 	still := make(map[types.UID]bool, len(m.evicting))
 	out := make([]*corev1.Pod, 0, len(active))
 	for _, pod := range active {
-		if m.evicting[pod.UID] {
+		switch {
+		case m.evicting[pod.UID]:
 			still[pod.UID] = true
-			continue
-		}
-		if !failed[pod.UID] && pod.DeletionTimestamp == nil {
+		case failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
+		default:
 			out = append(out, pod)
 		}
 	}
 	m.evicting = still
 	return out
-}
-
-// reclaim has deleted what nobody needs.
-func (m *Manager) reclaim(ctx context.Context, t met) {
-	m.cfg.Logger.Info("reclaiming before pods are evicted",
-		slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
-	m.state.acted = time.Now() // only the node's figures from after it count
-	for _, r := range m.cfg.Reclaim {
-		if err := r.Reclaim(ctx); err != nil {
-			m.cfg.Logger.Warn("reclaiming failed", slog.Any("error", err))
-		}
-	}
 }

@@ -14,8 +14,9 @@ import (
 // Observation is what was measured of one signal.
 type Observation struct {
 	Signal              Signal
-	Available, Capacity uint64  // of signals that tell what is left
-	Percent             float64 // of signals that tell pressure
+	Available, Capacity uint64        // of signals that tell what is left
+	Percent             float64       // of signals that tell pressure: the kernel's average
+	Waited              time.Duration // of those: for how long tasks waited since the machine started; zero: not known
 	At                  time.Time
 }
 
@@ -45,7 +46,9 @@ func observe(u *runtime.NodeUsage) map[Signal]Observation {
 		f, _ := about(s)
 		o := Observation{Signal: s}
 		if f.pressure {
-			o.Percent, o.At = f.stall(u)
+			var stall runtime.Stall
+			stall, o.At = f.stall(u)
+			o.Percent, o.Waited = stall.Avg10, time.Duration(min(stall.Total, 1<<53))*time.Microsecond
 		} else {
 			o.Available, o.Capacity, o.At = f.read(u)
 		}
@@ -63,10 +66,20 @@ func (t Threshold) crossed(o Observation, more bool) bool {
 		return o.Percent > t.Value.Percent
 	}
 	bound := t.Value.Of(o.Capacity)
+	if bound >= o.Capacity {
+		return false
+	}
 	if more {
-		bound += t.MinReclaim.Of(o.Capacity)
+		bound = min(sumOf(bound, t.MinReclaim.Of(o.Capacity)), o.Capacity-1)
 	}
 	return o.Available < bound
+}
+
+// impossible reports whether there is not even as much as the threshold wants to be
+// left. Such a threshold would be met for ever, whoever goes, and is not held to.
+func (t Threshold) impossible(o Observation) bool {
+	f, _ := about(t.Signal)
+	return !f.pressure && t.Value.Of(o.Capacity) >= o.Capacity
 }
 
 // state is what is remembered from look to look. It has no lock: one goroutine
@@ -78,7 +91,9 @@ type state struct {
 	since    map[int]time.Time                      // by threshold: crossed without a break since
 	acting   map[int]bool                           // by threshold: counted once and is not resolved yet
 	breached map[corev1.NodeConditionType]time.Time // by condition: last crossed
+	stalls   map[int]*stallBase                     // by threshold on pressure that was crossed at the last eviction
 	evicted  time.Time                              // start of the last eviction: pods' figures from before do not count
+	gone     time.Time                              // when it was over
 	acted    time.Time                              // start of the last eviction or reclaim: the node's figures from before do not count
 }
 
@@ -86,7 +101,7 @@ func newState(thresholds []Threshold, transition time.Duration) *state {
 	return &state{
 		thresholds: thresholds, transition: transition,
 		since: make(map[int]time.Time), acting: make(map[int]bool),
-		breached: make(map[corev1.NodeConditionType]time.Time),
+		breached: make(map[corev1.NodeConditionType]time.Time), stalls: make(map[int]*stallBase),
 	}
 }
 
@@ -106,6 +121,7 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 			// What is not known calls for nothing, and breaks a grace period.
 			delete(s.since, i)
 			delete(s.acting, i)
+			delete(s.stalls, i)
 			continue
 		}
 		if _, before := s.since[i]; !before {
@@ -119,9 +135,14 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 			continue
 		}
 		s.acting[i] = true
-		if current(o.At, s.acted) {
-			due = append(due, met{t, o})
+		if !current(o.At, s.acted) {
+			continue
 		}
+		if at, again := s.stallsAgain(i, o); !again {
+			next = earlier(next, at)
+			continue
+		}
+		due = append(due, met{t, o})
 	}
 	for _, at := range s.breached {
 		if end := at.Add(s.transition); end.After(now) {
@@ -137,10 +158,37 @@ func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, nex
 	return due, next
 }
 
-// shortOfDisk reports whether a threshold on a disk or its inodes counts.
-func (s *state) shortOfDisk() bool {
+// judgeStallsFrom has pressure judged from gone on, when a pod was evicted.
+func (s *state) judgeStallsFrom(gone time.Time) {
+	s.gone = gone
 	for i, t := range s.thresholds {
-		if f, _ := about(t.Signal); f.disk && s.acting[i] {
+		if f, _ := about(t.Signal); f.pressure {
+			s.stalls[i] = &stallBase{}
+		}
+	}
+}
+
+// stallsAgain reports whether a threshold that is crossed calls for action: one on
+// pressure, only if tasks have waited since the last eviction. If not, it returns
+// when to look again.
+func (s *state) stallsAgain(i int, o Observation) (at time.Time, again bool) {
+	b := s.stalls[i]
+	switch {
+	case b == nil:
+		return time.Time{}, true
+	case o.At.Before(s.gone):
+		return o.At.Add(stallWindow), false
+	case b.at.IsZero():
+		*b = stallBase{at: o.At, percent: o.Percent, total: o.Waited}
+	}
+	again, at = b.again(o, s.thresholds[i].Value.Percent)
+	return at, again
+}
+
+// acts reports whether a threshold that is judged together with others acts.
+func (s *state) acts(with string) bool {
+	for i, t := range s.thresholds {
+		if s.acting[i] && judgedWith(t.Signal) == with {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,6 +19,9 @@ type Candidate struct {
 	Usage, Request uint64
 	Priority       int32
 	Critical       bool // goes only when no other can
+	// Stalled says that Usage is hundredths of a percent of the time in which the
+	// pod's own tasks waited lately.
+	Stalled bool
 }
 
 // Over reports whether the pod uses more than it requests.
@@ -26,7 +30,9 @@ func (c Candidate) Over() bool { return c.Usage > c.Request }
 // Rank returns the pods that could be evicted for a signal, the first one
 // first: no critical one before another; then those above their request; then
 // the lower priority; then the further above the request. Pods of whose usage
-// nothing was measured since then are left out. It is pure.
+// nothing was measured since then are left out. For pressure on memory and disks,
+// usage is how long the pod's own tasks wait; where no pod's is known, it is memory
+// for memory, and for disks there is nobody to choose. It is pure.
 func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) []Candidate {
 	f, ok := about(signal)
 	if !ok {
@@ -36,21 +42,24 @@ func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Ti
 	for i := range u.Pods {
 		usage[u.Pods[i].UID] = &u.Pods[i]
 	}
-	layout := layoutOf(u)
+	layout, stalled := layoutOf(u), ranksByStall(f, u)
 	var out []Candidate
 	for _, pod := range pods {
 		pu := usage[pod.UID]
 		if pu == nil {
 			continue
 		}
-		used, known := usageOf(signal, f, pu, layout, since)
-		if !known {
-			continue
+		c := Candidate{Pod: pod, Priority: podspec.Priority(pod), Critical: podspec.IsCritical(pod), Stalled: stalled}
+		var known bool
+		if stalled {
+			c.Usage, known = stallOf(f, pu, since)
+		} else {
+			c.Usage, known = usageOf(signal, f, pu, layout, since)
+			c.Request = requestOf(f.resource, pod)
 		}
-		out = append(out, Candidate{
-			Pod: pod, Usage: used, Request: requestOf(f.resource, pod),
-			Priority: podspec.Priority(pod), Critical: podspec.IsCritical(pod),
-		})
+		if known {
+			out = append(out, c)
+		}
 	}
 	slices.SortFunc(out, compare)
 	return out
@@ -70,6 +79,36 @@ func compare(a, b Candidate) int {
 // excess is how far the usage is above the request; below, it is negative.
 func (c Candidate) excess() int64 {
 	return int64(min(c.Usage, 1<<62)) - int64(min(c.Request, 1<<62))
+}
+
+// using tells what the pod uses, for people.
+func (c Candidate) using() string {
+	if c.Stalled {
+		return fmt.Sprintf("waited %.2f%% of the time", float64(c.Usage)/100)
+	}
+	return fmt.Sprintf("used %d of %d requested", c.Usage, c.Request)
+}
+
+// ranksByStall reports whether pods are ranked by how long they wait themselves.
+// Whoever waits for a cpu is not the one who takes it from the others.
+func ranksByStall(f facts, u *runtime.NodeUsage) bool {
+	switch {
+	case !f.pressure || f.podStall == nil:
+		return false
+	case f.resource == corev1.ResourceEphemeralStorage:
+		return true
+	}
+	return slices.ContainsFunc(u.Pods, func(p runtime.PodUsage) bool {
+		_, at := f.podStall(&p)
+		return !at.IsZero()
+	})
+}
+
+// stallOf is how long the pod's tasks wait, in hundredths of a percent, and whether
+// anything as new as since is known of it.
+func stallOf(f facts, u *runtime.PodUsage, since time.Time) (uint64, bool) {
+	s, at := f.podStall(u)
+	return uint64(max(s.Avg10, 0) * 100), current(at, since)
 }
 
 // requestOf is what a pod was promised. Inodes and process ids are promised to
@@ -95,7 +134,7 @@ func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) 
 	case resourcePids:
 		return u.Pids.Used, current(u.Pids.At, since)
 	case corev1.ResourceCPU:
-		return u.CPU.NanoRate / 1e6, current(u.CPU.At, since) && u.CPU.NanoRate > 0
+		return u.CPU.NanoRate / 1e6, current(u.CPU.At, since) && u.CPU.HasRate
 	case resourceInodes:
 		d := podDisk(s, u, l, since)
 		return d.Inodes, !d.At.IsZero()

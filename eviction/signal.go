@@ -61,7 +61,9 @@ type facts struct {
 	pressure  bool                     // a percentage, crossed from below
 	disk      bool                     // deleting images and dead containers may help
 	read      func(u *runtime.NodeUsage) (available, capacity uint64, at time.Time)
-	stall     func(u *runtime.NodeUsage) (percent float64, at time.Time)
+	// podStall is the same of one pod; nil where it does not say who is to blame.
+	podStall func(u *runtime.PodUsage) (runtime.Stall, time.Time)
+	stall    func(u *runtime.NodeUsage) (runtime.Stall, time.Time)
 }
 
 // about returns the facts about a signal; ok is false for an unknown one.
@@ -112,26 +114,38 @@ func aboutPressure(s Signal) (facts, bool) {
 	cpu := facts{resource: corev1.ResourceCPU, pressure: true} // there is no node condition for it
 	switch s {
 	case MemoryPSISome:
-		memory.stall = func(u *runtime.NodeUsage) (float64, time.Time) {
-			return u.MemoryPressure.Some.Avg10, u.MemoryPressure.At
+		memory.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+			return u.MemoryPressure.Some, u.MemoryPressure.At
+		}
+		memory.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) {
+			return u.MemoryPressure.Some, u.MemoryPressure.At
 		}
 		return memory, true
 	case MemoryPSIFull:
-		memory.stall = func(u *runtime.NodeUsage) (float64, time.Time) {
-			return u.MemoryPressure.Full.Avg10, u.MemoryPressure.At
+		memory.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+			return u.MemoryPressure.Full, u.MemoryPressure.At
+		}
+		memory.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) {
+			return u.MemoryPressure.Full, u.MemoryPressure.At
 		}
 		return memory, true
 	case IOPSISome:
-		io.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.IOPressure.Some.Avg10, u.IOPressure.At }
+		io.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+			return u.IOPressure.Some, u.IOPressure.At
+		}
+		io.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.IOPressure.Some, u.IOPressure.At }
 		return io, true
 	case IOPSIFull:
-		io.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.IOPressure.Full.Avg10, u.IOPressure.At }
+		io.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+			return u.IOPressure.Full, u.IOPressure.At
+		}
+		io.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.IOPressure.Full, u.IOPressure.At }
 		return io, true
 	case CPUPSISome:
-		cpu.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.CPUPressure.Some.Avg10, u.CPUPressure.At }
+		cpu.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.CPUPressure.Some, u.CPUPressure.At }
 		return cpu, true
 	case CPUPSIFull:
-		cpu.stall = func(u *runtime.NodeUsage) (float64, time.Time) { return u.CPUPressure.Full.Avg10, u.CPUPressure.At }
+		cpu.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.CPUPressure.Full, u.CPUPressure.At }
 		return cpu, true
 	default:
 		return facts{}, false

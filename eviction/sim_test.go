@@ -28,6 +28,7 @@ type sim struct {
 	disk     uint64
 	pids     uint64
 	images   uint64 // disk that a reclaim frees
+	hidden   uint64 // memory that belongs to no pod
 	layers   time.Duration
 
 	pods    map[types.UID]*simPod
@@ -81,7 +82,7 @@ func (s *sim) add(uid types.UID, request string, priority int32, memory uint64) 
 }
 
 func (s *sim) used() (memory, disk, pids uint64) {
-	disk = s.images
+	memory, disk = s.hidden, s.images
 	for _, p := range s.pods {
 		memory += p.memory
 		disk += p.logs + p.volume + p.layer

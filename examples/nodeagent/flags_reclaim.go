@@ -41,6 +41,7 @@ type reclaimFlags struct {
 
 	evictionTransition  time.Duration
 	evictionMaxPodGrace int
+	evictCritical       bool
 	imageHigh, imageLow int
 	imageMinAge         time.Duration
 	imageMaxAge         time.Duration
@@ -63,6 +64,7 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 	fs.Var(&f.evictionMinReclaim, "eviction-minimum-reclaim", "how much more than its threshold to free of what was short: memory.available=50Mi,…")
 	fs.DurationVar(&f.evictionTransition, "eviction-pressure-transition-period", 5*time.Minute, "how long the node tells of pressure after the last")
 	fs.IntVar(&f.evictionMaxPodGrace, "eviction-max-pod-grace-period", 0, "longest grace period, in seconds, of pods evicted for a soft threshold; below zero: their own")
+	fs.BoolVar(&f.evictCritical, "evict-critical-pods", false, "evict critical pods too, after all others: static pods, and those of a system priority")
 	fs.IntVar(&f.imageHigh, "image-gc-high-threshold", 85, "percent of the image disk in use at which unused images are removed; 100: never")
 	fs.IntVar(&f.imageLow, "image-gc-low-threshold", 80, "percent of the image disk in use down to which they are removed")
 	fs.DurationVar(&f.imageMinAge, "minimum-image-ttl-duration", 2*time.Minute, "how long an image stays at the least")
@@ -118,6 +120,7 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 			Hard: cmp.Or(strings.TrimSpace(f.evictionHard.text), eviction.None), Soft: f.evictionSoft.text,
 			SoftGrace: f.evictionSoftGrace.text, MinimumReclaim: f.evictionMinReclaim.text,
 			Transition: f.evictionTransition, MaxPodGrace: time.Duration(f.evictionMaxPodGrace) * time.Second,
+			EvictCritical: f.evictCritical,
 		}),
 		agent.WithImageGC(imagegc.Policy{
 			HighPercent: f.imageHigh, LowPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,

@@ -1,0 +1,172 @@
+package eviction_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// noted records the events of the node.
+type noted struct{ of []string }
+
+func (n *noted) Record(e *corev1.Event) {
+	if e.InvolvedObject.Kind == "Node" {
+		n.of = append(n.of, fmt.Sprintf("%s %s: %s", e.InvolvedObject.Name, e.Reason, e.Message))
+	}
+}
+
+// EV-13: a disk that somebody else has filled ends no pod, and says why.
+func TestDiskFilledBySomebodyElse(t *testing.T) {
+	s, events := newSim(), &noted{}
+	cfg := eviction.Config{Hard: "nodefs.available<10%", Recorder: events, NodeName: "node", EvictCritical: true}
+	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
+		for i := range 6 {
+			s.add(types.UID(fmt.Sprint("p", i)), "", 0, 0).volume = 4096
+		}
+		s.images = 940 * mib // of the 1000
+		s.pause(time.Hour)
+		assert.Empty(t, s.evicted)
+		disk := m.Conditions()[1]
+		assert.Equal(t, corev1.ConditionTrue, disk.Status)
+		assert.Equal(t, "kubelet has disk pressure: the pods that may be evicted use less than what is missing", disk.Message)
+		assert.Equal(t, []string{
+			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: the pods that may be evicted use less than what is missing",
+		}, events.of, "it is told once")
+
+		s.images = 890 * mib
+		s.pause(5 * time.Minute)
+		s.add("big", "", 0, 0).volume = 45 * mib
+		s.pause(time.Minute)
+		assert.Equal(t, []string{"big"}, s.victims(), "the one that helps goes, and no other")
+		s.pause(10 * time.Minute)
+		assert.Equal(t, []string{"big"}, s.victims())
+		assert.Equal(t, "kubelet has no disk pressure", m.Conditions()[1].Message)
+
+		s.images = 990 * mib
+		s.pause(time.Minute)
+		assert.Len(t, events.of, 2, "and told anew when it comes back")
+	})
+}
+
+// EV-13: evictions that do not help come further and further apart, also where what
+// was measured of the pods promised that they would.
+func TestEvictionsThatDoNotHelp(t *testing.T) {
+	s, events := newSim(), &noted{}
+	cfg := eviction.Config{Hard: "memory.available<100Mi", Recorder: events, NodeName: "node"}
+	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
+		s.hidden = 200 * mib
+		for i := range 8 {
+			s.add(types.UID(fmt.Sprint("p", i)), "", 0, 100*mib)
+		}
+		s.onEvict = func(eviction2) { s.hidden += 100 * mib } // somebody else takes what it leaves
+		s.pause(209 * time.Second)
+		require.Len(t, s.evicted, 3)
+		gap := func(i int) time.Duration { return s.evicted[i].at.Sub(s.evicted[i-1].at).Round(time.Second) }
+		assert.Equal(t, []time.Duration{10 * time.Second, 40 * time.Second}, []time.Duration{gap(1), gap(2)})
+		assert.Contains(t, m.Conditions()[0].Message, "the last eviction did not help")
+		s.pause(time.Hour)
+		require.Len(t, s.evicted, 6)
+		assert.Equal(t, 2560*time.Second, gap(5), "four times as long each time")
+		assert.Contains(t, events.of, "node EvictionDidNotHelp: An eviction for memory.available<100Mi did not help")
+
+		// One that helps sets all back.
+		s.onEvict = nil
+		s.hidden = 0
+		clear(s.pods)
+		for i := range 20 {
+			s.add(types.UID(fmt.Sprint("q", i)), "", 0, 49*mib)
+		}
+		s.pause(time.Minute)
+		require.Len(t, s.evicted, 8)
+		assert.Zero(t, gap(7))
+	})
+}
+
+// EV-12: a pod that grows into what an eviction has freed is no reason to wait:
+// what went to other pods was freed.
+func TestFreedMemoryGoesToAnotherPod(t *testing.T) {
+	s := newSim()
+	bubble(t, s, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
+		s.add("a", "", 0, 500*mib)
+		leak := s.add("leak", "", 0, 450*mib)
+		s.onEvict = func(e eviction2) {
+			if e.pod.UID == "a" {
+				leak.memory += 480 * mib
+			}
+		}
+		s.pause(11 * time.Second)
+		require.Equal(t, []string{"a", "leak"}, s.victims())
+		assert.Equal(t, s.evicted[0].at, s.evicted[1].at)
+	})
+}
+
+// EV-5: critical pods do not go, not even for limits of their own, unless it is
+// asked for.
+func TestCriticalPodsAreSpared(t *testing.T) {
+	for _, evictCritical := range []bool{false, true} {
+		s, events := newSim(), &noted{}
+		cfg := eviction.Config{Hard: "memory.available<100Mi", EvictCritical: evictCritical, Recorder: events, NodeName: "node"}
+		bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
+			limited := s.add("limited", "1Mi", 0, 1*mib)
+			limited.pod.Spec.Volumes = bounded("50Mi")
+			limited.volume = 60 * mib
+			s.add("static", "1Mi", 0, 950*mib)
+			for _, p := range s.pods {
+				p.pod.Annotations = map[string]string{podspec.AnnotationSource: "file"}
+			}
+			s.pause(time.Minute)
+			if evictCritical {
+				assert.Equal(t, []string{"limited", "static"}, s.victims())
+				return
+			}
+			assert.Empty(t, s.evicted)
+			assert.Equal(t, "kubelet has insufficient memory available: there is no pod that may be evicted", m.Conditions()[0].Message)
+			assert.Len(t, events.of, 1)
+		})
+	}
+}
+
+// EV-13: a threshold above all that there is would be met for ever, whoever goes.
+func TestThresholdAboveTheCapacity(t *testing.T) {
+	s, events := newSim(), &noted{}
+	cfg := eviction.Config{Hard: "nodefs.available<1Ti,memory.available<200Mi", Recorder: events, NodeName: "node"}
+	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
+		s.add("a", "", 0, 900*mib).volume = 900 * mib
+		s.add("b", "", 0, 10*mib).volume = 10 * mib
+		s.pause(time.Hour)
+		assert.Equal(t, []string{"a"}, s.victims(), "for memory")
+		assert.Equal(t, corev1.ConditionFalse, m.Conditions()[1].Status)
+		too := "node EvictionThresholdTooLarge: The threshold nodefs.available<1Ti is not held to: it is not less than all that there is"
+		assert.Equal(t, []string{too}, events.of)
+		s.disk = 2 << 40
+		s.pods["b"].volume = 3 << 39
+		s.pause(time.Minute)
+		assert.Equal(t, []string{"a", "b"}, s.victims(), "the disk has grown")
+		s.disk = 1 << 40
+		s.pause(time.Minute)
+		assert.Equal(t, []string{too, too}, events.of, "exactly as much is too much too")
+	})
+}
+
+// EV-12: a minimum reclaim beyond all that there is leaves something to run with.
+func TestMinimumReclaimAboveTheCapacity(t *testing.T) {
+	s := newSim()
+	cfg := eviction.Config{Hard: "memory.available<200Mi", MinimumReclaim: "memory.available=1Ti"}
+	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
+		s.add("a", "", 0, 900*mib)
+		s.pause(time.Minute)
+		assert.Equal(t, []string{"a"}, s.victims())
+		s.pause(time.Minute)
+		s.add("b", "", 0, 100*mib)
+		s.pause(time.Minute)
+		assert.Equal(t, []string{"a"}, s.victims(), "it was resolved once nothing was in use")
+	})
+}
