@@ -60,6 +60,7 @@ func TestGenerate_StateAfterState(t *testing.T) {
 		{"a listing without it", view(running("c", 0)), listed(view()), "running"},
 		{"the last end stays while it runs", view(running("c", 1), exited("c", 0, 3)), view(running("c", 1)), "running, last " + failed0},
 		{"and when it ends", view(running("c", 1), exited("c", 0, 3)), view(exited("c", 1, 7)), failed1 + ", last " + failed0},
+		{"the runtime has another exit code of the one before", view(exited("c", 0, 3)), view(running("c", 1), exited("c", 0, 9)), "running, last " + failed0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := container(pod("main:c"), tc.before, tc.now)
@@ -87,6 +88,65 @@ func TestGenerate_LostAndFound(t *testing.T) {
 	require.Equal(t, "waiting CrashLoopBackOff, last ContainerStatusUnknown 137 (containerd://c-0)", show(&waited.ContainerStatuses[0]))
 	found := generateAfter(waited, p, runtime.Report{Seen: view(running("c", 0))})
 	assert.Equal(t, "running", show(&found.ContainerStatuses[0]))
+}
+
+// ST-5: an end that was told while the container waited to be restarted.
+func TestGenerate_StateAfterAWait(t *testing.T) {
+	p := pod("main:c")
+	waited := generate(p, runtime.Report{Seen: view(exited("c", 0, 3)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}})
+	for _, tc := range []struct {
+		name string
+		now  runtime.Container
+		want string
+	}{
+		{"it is there still", exited("c", 0, 3), "Error 3 (containerd://c-0)"},
+		{"the runtime loses track of it", unknown("c", 0), "Error 3 (containerd://c-0)"},
+		{"it runs, whoever started it", running("c", 0), "running, last Error 3 (containerd://c-0)"},
+		{"the next one runs", running("c", 1), "running, last Error 3 (containerd://c-0)"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			st := generateAfter(waited, p, runtime.Report{Seen: view(tc.now)})
+			assert.Equal(t, tc.want, show(&st.ContainerStatuses[0]))
+		})
+	}
+}
+
+// ST-4: a pod that is over waits for nothing.
+func TestGenerate_WaitsOfAPodThatIsOver(t *testing.T) {
+	over := runtime.Report{Ending: &runtime.Ending{Deleted: true}, Finished: true}
+	fails := map[string]runtime.Failure{"i": {Reason: "ErrImagePull"}, "s": {Reason: "CrashLoopBackOff"}}
+
+	over.Seen, over.Failures = view(), fails
+	st := generate(pod("init:i", "main:c"), over)
+	assert.Equal(t, "waiting PodInitializing", show(&st.InitContainerStatuses[0]), "nor for an image")
+	over.Seen = view(exited("c", 0, 0))
+	st = generate(pod("main:c", "debug:d"), over)
+	assert.Equal(t, "waiting ContainerCreating", show(&st.EphemeralContainerStatuses[0]), "a debugger is not missed")
+
+	// It is over by itself: what a sidecar waited for does not come.
+	st = generate(pod("policy=Never", "sidecar:s", "main:c"), runtime.Report{Seen: view(exited("c", 0, 0), exited("s", 0, 1)), Failures: fails})
+	require.Equal(t, corev1.PodSucceeded, st.Phase)
+	assert.Equal(t, "Error 1 (containerd://s-0)", show(&st.InitContainerStatuses[0]))
+
+	// It ends, and one runs still: another that never ran may not be lost yet.
+	st = generate(pod("main:c", "main:d"), runtime.Report{Seen: view(running("c", 0)), Ending: &runtime.Ending{Deleted: true}})
+	assert.Equal(t, "waiting ContainerCreating", show(&st.ContainerStatuses[1]))
+}
+
+// A listing tells no exit codes, so that it cannot tell a restart of all containers
+// from an end.
+func TestGenerate_ListingOfAPodWithARuleForAll(t *testing.T) {
+	ends := func(p *corev1.Pod) corev1.PodStatus {
+		st := generate(p, runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))})
+		st.ContainerStatuses[1].State = st.ContainerStatuses[0].State
+		st.Phase = corev1.PodRunning
+		return st
+	}
+	seen := listed(view(exited("d", 0, 0), exited("c", 0, 0)))
+	ruled := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
+	assert.Equal(t, corev1.PodRunning, generateAfter(ends(ruled), ruled, runtime.Report{Seen: seen}).Phase)
+	plain := pod("policy=Never", "main:c", "main:d")
+	assert.Equal(t, corev1.PodFailed, generateAfter(ends(plain), plain, runtime.Report{Seen: seen}).Phase)
 }
 
 // ST-5: counts do not fall where the runtime has lost them.

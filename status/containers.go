@@ -190,8 +190,8 @@ func (g *generator) lastEnd(
 	told := former.LastTerminationState.Terminated
 	switch {
 	case same:
-	case former.State.Terminated != nil && former.ContainerID == "":
-		// It was inferred, and says nothing about an attempt.
+	case former.ContainerID == "":
+		// It never ran, or its end was inferred and says nothing about an attempt.
 	case former.State.Terminated != nil:
 		told = former.State.Terminated
 	case former.State.Running != nil:
@@ -259,8 +259,8 @@ func (g *generator) passed(cs, former *corev1.ContainerStatus) {
 // overlayFailure tells a container that should run as waiting, with the reason
 // why it does not. Its end becomes its last.
 func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
-	f, ok := g.report.Failures[s.c.Name]
-	if !ok || f.Reason == "" || cs.State.Running != nil || g.final() {
+	f := g.report.Failures[s.c.Name]
+	if f.Reason == "" || cs.State.Running != nil || g.final() {
 		if b := g.report.Blocked; b != nil && cs.State.Waiting != nil {
 			cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonBlocked}
 		}
@@ -376,7 +376,7 @@ func (g *generator) waiting(s slot) corev1.ContainerState {
 
 // containerID is an id as the API writes it.
 func (g *generator) containerID(id string) string {
-	if id == "" || g.env.Runtime == "" {
+	if g.env.Runtime == "" {
 		return id
 	}
 	return g.env.Runtime + "://" + id

@@ -53,7 +53,7 @@ func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env En
 	g.allContainers(&st)
 	g.addresses(&st)
 	g.phase(&st)
-	if terminal(st.Phase) && !g.final() {
+	if terminal(st.Phase) {
 		// That nothing starts again follows from the containers themselves:
 		// what they wait for does not come.
 		g.over = true

@@ -18,7 +18,7 @@ func (g *generator) health(s slot, seen *runtime.Container, cs, former *corev1.C
 	if seen != nil {
 		v = g.report.Probes[seen.ID]
 	}
-	same := cs.ContainerID != "" && cs.ContainerID == former.ContainerID
+	same := cs.ContainerID == former.ContainerID
 	wasStarted := same && former.Started != nil && *former.Started
 	started := running && passed(v.Started, s.c.StartupProbe, wasStarted)
 	cs.Started = &started

@@ -241,19 +241,21 @@ func TestNeverStarted(t *testing.T) {
 		former corev1.PodStatus
 		lost   bool
 	}{
-		"none has run":                {pod("main:c"), nil, corev1.PodStatus{}, true},
-		"the other one has":           {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
-		"init is done":                {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
-		"init was done":               {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
-		"it has a policy of its own":  {pod("main:c/Always"), nil, corev1.PodStatus{}, true},
-		"init was under way":          {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
-		"init was to come":            {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
-		"the last lost a process":     {pod("init:i", "main:c"), []runtime.Container{oomKilled(exited("i", 0, 0))}, corev1.PodStatus{}, false},
-		"the sidecar was starting":    {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 0)}, corev1.PodStatus{}, false},
-		"the sidecar had started":     {pod("sidecar:s", "main:c"), []runtime.Container{exited("s", 0, 143)}, generate(pod("sidecar:s", "main:c"), runtime.Report{Seen: view(running("s", 0))}), true},
-		"the sidecar had not started": {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 143)}, generate(startupProbed(pod("sidecar:s", "main:c")), runtime.Report{Seen: view(running("s", 0))}), false},
-		"the main one had its turn":   {pod("init:i", "main:c"), nil, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "c-0"}}}, true},
-		"only the first was done":     {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
+		"none has run":                    {pod("main:c"), nil, corev1.PodStatus{}, true},
+		"the other one has":               {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init is done":                    {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
+		"init was done":                   {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
+		"the other one has, init is gone": {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143)}, corev1.PodStatus{}, true},
+		"init was made and never ran":     {pod("init:i", "main:c"), []runtime.Container{created("i", 0)}, corev1.PodStatus{}, false},
+		"it has a policy of its own":      {pod("main:c/Always"), nil, corev1.PodStatus{}, true},
+		"init was under way":              {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 143)}, corev1.PodStatus{}, false},
+		"init was to come":                {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
+		"the last lost a process":         {pod("init:i", "main:c"), []runtime.Container{oomKilled(exited("i", 0, 0))}, corev1.PodStatus{}, false},
+		"the sidecar was starting":        {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 0)}, corev1.PodStatus{}, false},
+		"the sidecar had started":         {pod("sidecar:s", "main:c"), []runtime.Container{exited("s", 0, 143)}, generate(pod("sidecar:s", "main:c"), runtime.Report{Seen: view(running("s", 0))}), true},
+		"the sidecar had not started":     {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 143)}, generate(startupProbed(pod("sidecar:s", "main:c")), runtime.Report{Seen: view(running("s", 0))}), false},
+		"the main one had its turn":       {pod("init:i", "main:c"), nil, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "c-0"}}}, true},
+		"only the first was done":         {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := over

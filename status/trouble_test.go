@@ -181,12 +181,16 @@ func heap() uint64 {
 func TestSinkDownUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Bool
-		sink := newListener(func(context.Context) error {
+		sink := newListener(func(ctx context.Context) error {
 			if !back.Load() {
 				return errors.New("unreachable")
 			}
-			time.Sleep(time.Second)
-			return nil
+			select {
+			case <-time.After(time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		})
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 4500 * time.Millisecond})
 		for i := range 40 {

@@ -44,6 +44,7 @@ func TestGenerate_InitContainerThatIsGone(t *testing.T) {
 				assert.Equal(t, "Completed", i.State.Terminated.Reason)
 				assert.Zero(t, i.State.Terminated.ExitCode)
 				assert.True(t, i.Ready)
+				assert.Empty(t, i.ContainerID, "nobody knows which attempt it was")
 				assert.Equal(t, corev1.ConditionTrue, conditionOf(&runs, corev1.PodInitialized).Status)
 				if tc.last == "" {
 					assert.Nil(t, i.LastTerminationState.Terminated)
@@ -133,6 +134,7 @@ func TestGenerate_EndedWhileARestartIsPending(t *testing.T) {
 			st := status.Generate(pod("main:c"), over, corev1.PodStatus{Phase: corev1.PodRunning}, status.Env{}, t0)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, "c-0", st.ContainerStatuses[0].State.Terminated.ContainerID, "what ran is what is told")
+			assert.Equal(t, "c-0", st.ContainerStatuses[0].ContainerID)
 		})
 	}
 }
