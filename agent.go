@@ -58,6 +58,7 @@ type Agent struct {
 	probes   *probe.Manager
 	syncer   *podsync.Syncer
 	workers  *podworkers.Workers
+	pods     *syncloop.Pods
 	loop     *syncloop.Loop
 	reclaim
 }

@@ -178,7 +178,7 @@ func (a *Agent) makeWorkers() (err error) {
 	return err
 }
 
-func (a *Agent) makeLoop() error {
+func (a *Agent) makeLoop() (err error) {
 	fits, err := admission.New(admission.Config{
 		NodeName: a.nodeName, Allocatable: a.node.Allocatable, MaxPods: a.node.MaxPods, Labels: a.node.Labels,
 		AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: kernelRelease(),
@@ -186,15 +186,15 @@ func (a *Agent) makeLoop() error {
 	if err != nil {
 		return err
 	}
-	pods, err := syncloop.NewPods(syncloop.PodsConfig{
-		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive, Expected: a.expected,
+	a.pods, err = syncloop.NewPods(syncloop.PodsConfig{
+		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive, Expected: a.expected, UnderPressure: a.underPressure,
 		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
 	})
 	if err != nil {
 		return err
 	}
 	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Lives: a.workers, Pods: pods, Sources: a.mux, Runtime: a.cache.Pods, Unseen: a.pleg.Unseen,
+		Lives: a.workers, Pods: a.pods, Sources: a.mux, Runtime: a.cache.Pods, Unseen: a.pleg.Unseen,
 		Stores: append(a.stores, syncloop.Store{Name: "statuses", Known: a.statusesKnown, Remove: a.forgetStatus}),
 		Logger: a.logger, Hooks: a.hooks.Housekeeper,
 	})
@@ -202,7 +202,7 @@ func (a *Agent) makeLoop() error {
 		return err
 	}
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.mux.Changes(), Handler: pods, Events: a.pleg, Probes: probed{a.probes}, Keeper: keeper,
+		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: probed{a.probes}, Keeper: keeper,
 		Ready: a.ready.Ready, Recheck: a.ready.Recheck(), Housekeeping: a.timing.Housekeeping,
 		Logger: a.logger, Hooks: a.hooks.Loop,
 	})

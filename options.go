@@ -225,7 +225,8 @@ func WithRecorder(r Recorder) Option {
 
 // WithAdmitter adds a check that every new pod must pass. It is called in the
 // loop: it must be pure and fast. One that asks others belongs in
-// WithSlowAdmitter.
+// WithSlowAdmitter. A static pod that it refuses is asked about again, with back-off
+// and when pods change or end; any other stays Failed.
 func WithAdmitter(a syncloop.Admitter) Option {
 	return func(s *settings) error {
 		if a == nil {

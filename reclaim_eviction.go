@@ -71,6 +71,11 @@ func (a *Agent) makeEviction() (err error) {
 	return nil
 }
 
+// underPressure reports whether the node is short of anything for which it evicts.
+func (a *Agent) underPressure() bool {
+	return a.eviction != nil && slices.ContainsFunc(a.eviction.Conditions(), func(c corev1.NodeCondition) bool { return c.Status == corev1.ConditionTrue })
+}
+
 // Where the kernel's files are.
 const (
 	cgroupMount    = "/sys/fs/cgroup"

@@ -28,9 +28,10 @@ type Eviction struct {
 	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold. Zero
 	// gives them 1 s, below zero their own.
 	MaxPodGrace time.Duration
-	// EvictCritical has critical pods evicted too, after all others: those of
-	// sources other than an API server, and those of a system priority. Default: they
-	// never are, as with the kubelet, and neither for limits of their own.
+	// EvictCritical has critical pods evicted too, after all others: static ones, which
+	// start again with back-off once the pressure has ended, and those of a system
+	// priority. Default: they never are, as with the kubelet, and neither for limits of
+	// their own.
 	EvictCritical bool
 	// Poll is how often the node is looked at when neither the kernel tells of
 	// anything nor a threshold could be crossed sooner. Default: 10 s.

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,5 +292,125 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 				}, agent.WithNode(agent.Node{NoCgroups: true}))
 			})
 		}
+	}
+}
+
+// spiking is a node of 1 GiB that is short of memory while its spike lasts, all of it
+// by one pod.
+type spiking struct {
+	uid   types.UID
+	spike atomic.Bool
+}
+
+func (s *spiking) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
+	now, used := time.Now(), uint64(300<<20)
+	if s.spike.Load() {
+		used = 1000 << 20
+	}
+	m := runtime.MemoryUsage{At: now, Capacity: 1 << 30, Usage: used, WorkingSet: used}
+	return runtime.NodeUsage{Memory: m, Pods: []runtime.PodUsage{{UID: s.uid, Memory: m}}}, nil
+}
+
+// SL-11, EV-8: an evicted static pod is a problem and no fault of the agent's, and starts
+// again when the pressure has ended, under its UID, also after a restart of the agent.
+// One that is not static stays Failed.
+func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		restart bool
+		wrap    func(podsource.Source) podsource.Source
+		again   bool
+	}{
+		"in one process":             {false, func(s podsource.Source) podsource.Source { return s }, true},
+		"in the next process":        {true, func(s podsource.Source) podsource.Source { return s }, true},
+		"not if it is not static":    {false, podsource.NotStatic, false},
+		"nor is it after a restart ": {true, podsource.NotStatic, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(t *testing.T, n *machine) {
+				pod := sized("web", "1Mi", "0s=1Mi")
+				pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+				usage := &spiking{uid: pod.UID}
+				var events atomic.Int32
+				run := func() *process {
+					return n.start(agent.WithRuntime(n.client), agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
+						agent.WithEviction(agent.Eviction{Hard: "memory.available<200Mi", Node: usage, Transition: time.Minute, EvictCritical: true}),
+						agent.WithRecorder(noting(func(e *corev1.Event) {
+							if strings.Contains(e.Message, "next attempt in 10s") {
+								events.Add(1)
+							}
+						})))
+				}
+				a := run()
+				time.Sleep(time.Minute)
+				require.Empty(t, a.PodProblems())
+				usage.spike.Store(true)
+				time.Sleep(30 * time.Second)
+				require.Empty(t, n.running())
+				problems := a.PodProblems()
+				require.Len(t, problems, 1)
+				require.ErrorContains(t, problems[0], "pod default/web: Evicted: The node was low on resource: memory")
+				require.Equal(t, tc.again, !problems[0].NextAttempt.IsZero())
+				require.Equal(t, tc.again, strings.Contains(problems[0].Error(), "next attempt at"))
+				require.WithinDuration(t, time.Now(), problems[0].Since, time.Minute)
+				require.NoError(t, a.Healthy())
+				require.Equal(t, tc.again, events.Load() > 0)
+				if tc.restart {
+					a.stop()
+					a = run()
+				}
+				time.Sleep(10 * time.Minute)
+				require.Empty(t, n.running(), "the pressure lasts")
+				require.Len(t, a.PodProblems(), 1)
+
+				usage.spike.Store(false)
+				time.Sleep(30 * time.Second)
+				require.Empty(t, n.running(), "the condition holds for the transition period")
+				time.Sleep(5 * time.Minute)
+				if tc.again {
+					require.Equal(t, []string{"web"}, n.running())
+					require.Empty(t, a.PodProblems())
+					require.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
+				} else {
+					time.Sleep(24 * time.Hour)
+					require.Empty(t, n.running())
+					require.Len(t, a.PodProblems(), 1)
+				}
+				a.stop()
+			}, agent.WithNode(agent.Node{NoCgroups: true}))
+		})
+	}
+}
+
+// SL-11: a rejection of a static pod ends with its reason, that of another pod does not.
+func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wrap  func(podsource.Source) podsource.Source
+		again bool
+	}{
+		"static":     {func(s podsource.Source) podsource.Source { return s }, true},
+		"not static": {podsource.NotStatic, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(t *testing.T, n *machine) {
+				source := func() agent.Option {
+					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+				}
+				for range 2 { // as long as it is rejected, in whatever process
+					a := n.start(agent.WithRuntime(n.client), source(), agent.WithAdmitter(admitFunc(func(*corev1.Pod) bool { return false })))
+					time.Sleep(time.Hour)
+					problems := a.PodProblems()
+					require.Len(t, problems, 1)
+					require.ErrorContains(t, problems[0], "NotLoved: Pod was rejected: nobody loves it")
+					require.Equal(t, tc.again, !problems[0].NextAttempt.IsZero())
+					require.NoError(t, a.Healthy())
+					a.stop()
+				}
+				a := n.start(agent.WithRuntime(n.client), source())
+				time.Sleep(time.Minute)
+				require.Equal(t, tc.again, len(n.running()) == 1)
+				require.Equal(t, tc.again, len(a.PodProblems()) == 0)
+				a.stop()
+			}, agent.WithNode(agent.Node{NoCgroups: true}))
+		})
 	}
 }

@@ -5,11 +5,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
-
-// rejected is what the API puts before the message of a pod that was not admitted.
-const rejected = "Pod was rejected: "
 
 // refused returns the status of a pod that was not admitted. A pod that is
 // terminal already stays what it is. Of containers that never ran and never will
@@ -17,7 +15,7 @@ const rejected = "Pod was rejected: "
 // why the pod was refused.
 func refused(pod *corev1.Pod, former corev1.PodStatus, reason, message string, env Env, now time.Time) corev1.PodStatus {
 	st := Generate(pod, runtime.Report{
-		Ending:   &runtime.Ending{Reason: reason, Message: rejected + message},
+		Ending:   &runtime.Ending{Reason: reason, Message: podspec.RejectedPrefix + message},
 		Finished: true,
 	}, former, env, now)
 	if noContainers(&former) {

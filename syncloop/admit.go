@@ -66,7 +66,8 @@ func (p *Pods) stillExpected() {
 // takesRoom reports whether one of others still does.
 func (p *Pods) takesRoom(other *corev1.Pod) bool {
 	if p.get(other.UID) != nil {
-		return !p.cfg.Workers.Finished(other.UID)
+		st, ok := p.cfg.Workers.State(other.UID)
+		return !ok || !st.Over
 	}
 	_, ok := p.expected[other.UID]
 	return ok
@@ -101,15 +102,28 @@ func (p *Pods) ask(pod *corev1.Pod) podspec.Verdict {
 	return podspec.Admitted()
 }
 
+// refuse makes a pod Failed. It is told once for each reason, and each time that the
+// next attempt at a static pod was put off.
 func (p *Pods) refuse(pod *corev1.Pod, v podspec.Verdict, now time.Time) {
+	w := p.get(pod.UID)
+	again := w != nil && w.refused
 	p.set(pod.UID, &wanted{pod: pod, refused: true})
-	p.cfg.Statuses.Refuse(pod, v.Reason, v.Message)
-	p.cfg.Logger.Warn("pod refused", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name),
-		slog.String("uid", string(pod.UID)), slog.String("reason", v.Reason), slog.String("message", v.Message))
-	if p.cfg.Recorder != nil {
-		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, v.Message, now))
+	before, told := p.cfg.Statuses.Get(pod.UID)
+	same := told && before.Reason == v.Reason && before.Message == podspec.RejectedPrefix+v.Message
+	if told && podspec.IsRejected(&before) && !same {
+		p.cfg.Statuses.Forget(pod.UID) // what is terminal stays as it was told
 	}
-	if h := p.cfg.Hooks.Refused; h != nil {
+	p.cfg.Statuses.Refuse(pod, v.Reason, v.Message)
+	attrs, message := append(podAttrs(pod), slog.String("reason", v.Reason), slog.String("message", v.Message)), v.Message
+	if wait, ok := p.putOff(pod, false, now); ok {
+		attrs = append(attrs, slog.Duration("in", wait), slog.Time("nextAttempt", now.Add(wait)))
+		message += "; " + nextAttempt(wait)
+	}
+	p.cfg.Logger.Warn("pod refused", attrs...)
+	if p.cfg.Recorder != nil {
+		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, message, now))
+	}
+	if h := p.cfg.Hooks.Refused; h != nil && !(again && same) {
 		h(pod, v.Reason, v.Message)
 	}
 }

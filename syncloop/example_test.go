@@ -24,6 +24,7 @@ func (printing) Change(c podsource.Change) {
 
 func (printing) Wake(uid types.UID, why podworkers.Wake) { fmt.Println("wake", uid, why) }
 func (printing) Again([]types.UID)                       {}
+func (printing) Revisit([]types.UID)                     {}
 
 // A Loop needs no more than changes and a Handler. It ends when its input does.
 func Example() {

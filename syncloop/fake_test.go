@@ -83,8 +83,6 @@ func (f *fakeWorkers) Update(u podworkers.Update) {
 
 func (f *fakeWorkers) Wake(uid types.UID, why podworkers.Wake) { f.note("wake %s %v", uid, why) }
 
-func (f *fakeWorkers) Finished(uid types.UID) bool { return f.states[uid].Over }
-
 func (f *fakeWorkers) ComesBack(uid types.UID) bool {
 	if f.states[uid].Phase == podworkers.Syncing {
 		return false
@@ -120,7 +118,7 @@ func (f fakeStatuses) Get(uid types.UID) (corev1.PodStatus, bool) {
 
 func (f fakeStatuses) Refuse(pod *Pod, reason, message string) corev1.PodStatus {
 	f.note("refuse %s: %s: %s", pod.UID, reason, message)
-	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: message}
+	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: podspec.RejectedPrefix + message}
 	f.told[pod.UID] = st
 	return st
 }

@@ -25,6 +25,9 @@ type Handler interface {
 	// Again takes pods that came back while they ended, and have ended now, or while
 	// what was left of them was removed.
 	Again(uids []types.UID)
+	// Revisit is called when pods have come to their end, and once in a Housekeeping
+	// period with none: what was put off may be possible now.
+	Revisit(ended []types.UID)
 }
 
 // Keeper looks for what is left over. Its methods run beside the loop, one at a

@@ -23,7 +23,12 @@ type fakeHandler struct{ *diary }
 
 func (f fakeHandler) Change(c podsource.Change)             { f.note("change %v %d", c.Op, len(c.Pods)) }
 func (f fakeHandler) Wake(u types.UID, why podworkers.Wake) { f.note("wake %s %v", u, why) }
-func (f fakeHandler) Again(uids []types.UID)                { f.note("again %v", uids) }
+func (f fakeHandler) Revisit(ended []types.UID) {
+	if len(ended) > 0 {
+		f.note("revisit %v", ended)
+	}
+}
+func (f fakeHandler) Again(uids []types.UID) { f.note("again %v", uids) }
 
 type bench struct {
 	*Loop
@@ -395,7 +400,7 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 		time.Sleep(4500 * time.Millisecond)
 		b.Ended("x")
 		synctest.Wait()
-		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
+		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s revisit [x]", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
 
 		synctest.Wait()
 		k.set(3*time.Second, "y")
@@ -405,7 +410,7 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 		b.probes.put("a")
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, []string{"6s housekeep", "6.5s wake a WakeNow", "9s again [y]", "9s tidy [x z]"}, b.log.take())
+		assert.Equal(t, []string{"6s housekeep", "6.5s wake a WakeNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
 		b.cancel()
 		assert.NoError(t, <-b.stopped, "it waits for what it started")
 	})

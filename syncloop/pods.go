@@ -21,7 +21,7 @@ import (
 type Workers interface {
 	Update(u podworkers.Update)
 	Wake(uid types.UID, why podworkers.Wake)
-	Finished(uid types.UID) bool
+	State(uid types.UID) (podworkers.State, bool)
 	// ComesBack reports whether a pod of that UID is ending, or has ended and is not
 	// forgotten. If so it is remembered that the UID is wanted again.
 	ComesBack(uid types.UID) bool
@@ -64,6 +64,11 @@ type PodsConfig struct {
 	// that are Alive take room before they are added. Default: there are none.
 	Expected func() []*corev1.Pod
 
+	// UnderPressure reports, from memory, that the node is short of anything for which it
+	// evicts: static pods that were evicted are not started again meanwhile. Default: it
+	// never is.
+	UnderPressure func() bool
+
 	Recorder Recorder     // default: events are dropped
 	Logger   *slog.Logger // default: discard
 	Hooks    PodsHooks
@@ -89,6 +94,9 @@ func (c *PodsConfig) fill() error {
 	}
 	if c.Expected == nil {
 		c.Expected = func() []*corev1.Pod { return nil }
+	}
+	if c.UnderPressure == nil {
+		c.UnderPressure = func() bool { return false }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -123,9 +131,10 @@ type Pods struct {
 	// waits are pods as they ask to be, of which wanted has what there is room for.
 	waits map[types.UID]*corev1.Pod
 
-	mu     sync.Mutex             // guards what follows
-	wanted map[types.UID]*wanted  // only the loop writes it
-	holds  map[types.UID]struct{} // pods that are not to begin now; see hold
+	mu      sync.Mutex             // guards what follows
+	wanted  map[types.UID]*wanted  // only the loop writes it
+	holds   map[types.UID]struct{} // pods that are not to begin now; see hold
+	retries map[types.UID]*retry   // only the loop writes it
 }
 
 // NewPods returns Pods.
@@ -133,7 +142,7 @@ func NewPods(cfg PodsConfig) (*Pods, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, waits: map[types.UID]*corev1.Pod{}, wanted: map[types.UID]*wanted{}, holds: map[types.UID]struct{}{}}, nil
+	return &Pods{cfg: cfg, removed: map[types.UID]time.Time{}, waits: map[types.UID]*corev1.Pod{}, wanted: map[types.UID]*wanted{}, holds: map[types.UID]struct{}{}, retries: map[types.UID]*retry{}}, nil
 }
 
 // Change takes pods that were added, changed or removed. Mirror pods stand for
@@ -158,6 +167,9 @@ func (p *Pods) Change(c podsource.Change) {
 		}
 	}
 	p.retryResizes(now)
+	if c.Op != podsource.Add && c.Op != podsource.Reconcile {
+		p.retryAllRejected(now) // others may ask for less, or it may itself
+	}
 }
 
 // forgetRemoved drops what was removed so long ago that nobody remembers it.
@@ -241,6 +253,7 @@ func (p *Pods) remove(uid types.UID, now time.Time) {
 	}
 	p.set(uid, nil)
 	delete(p.waits, uid)
+	p.dropRetry(uid)
 	if w.held {
 		return
 	}
@@ -253,7 +266,8 @@ func (p *Pods) remove(uid types.UID, now time.Time) {
 	p.cfg.Workers.Update(podworkers.Update{Pod: w.pod, Kill: &podworkers.Kill{Deleted: true}, At: now})
 }
 
-// change takes a newer version of a pod. One that was refused stays refused.
+// change takes a newer version of a pod. One that was refused stays refused until it
+// is tried again.
 func (p *Pods) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	w := p.get(pod.UID)
 	if w == nil {
@@ -272,6 +286,7 @@ func (p *Pods) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	case w.refused && op == podsource.Delete:
 		// It has ended as Failed. What is left to do is what follows an end.
 		p.set(pod.UID, &wanted{pod: pod})
+		p.dropRetry(pod.UID)
 		u.Pod = p.withFormer(pod)
 	case w.refused:
 		return
@@ -302,10 +317,13 @@ func (p *Pods) add(pod *corev1.Pod, now time.Time) {
 func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
 	u := podworkers.Update{Op: podworkers.Create, Pod: pod, At: now}
 	_, back := p.removed[pod.UID]
-	if back {
+	rejected := !back && p.restoreRetry(pod, now)
+	switch {
+	case back:
 		delete(p.removed, pod.UID)
+		p.others.drop(pod.UID)
 		p.cfg.Statuses.Forget(pod.UID)
-	} else {
+	case !rejected:
 		u.Pod, u.Kill = p.withFormer(pod), p.evicted(pod.UID)
 	}
 	switch {
@@ -315,6 +333,9 @@ func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
 		return
 	case u.Kill != nil:
 	case !back && p.cfg.Alive(pod.UID):
+		if rejected {
+			p.cfg.Statuses.Forget(pod.UID)
+		}
 		if h := p.cfg.Hooks.Adopted; h != nil {
 			h(pod)
 		}
@@ -327,6 +348,9 @@ func (p *Pods) begin(pod *corev1.Pod, now time.Time) {
 		if v := p.admit(pod); !v.OK {
 			p.refuse(pod, v, now)
 			return
+		}
+		if rejected {
+			p.cfg.Statuses.Forget(pod.UID)
 		}
 		if h := p.cfg.Hooks.Admitted; h != nil {
 			h(pod)
@@ -343,9 +367,6 @@ func terminal(st corev1.PodStatus) bool {
 	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
 }
 
-// reasonEvicted is the reason of a pod's end that the kubelet tells after an eviction.
-const reasonEvicted = "Evicted"
-
 // evicted returns the eviction that a former process has told of and not come to
 // the end of. What has been told has to come true: the pod is not started again.
 func (p *Pods) evicted(uid types.UID) *podworkers.Kill {
@@ -353,7 +374,7 @@ func (p *Pods) evicted(uid types.UID) *podworkers.Kill {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
-			return &podworkers.Kill{Reason: reasonEvicted, Message: c.Message, Evicted: true}
+			return &podworkers.Kill{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}
 		}
 	}
 	return nil

@@ -125,10 +125,14 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 		}
 	case <-r.tick.C:
 		began, in = time.Now(), InputHousekeep
+		if r.gate.open {
+			r.cfg.Handler.Revisit(nil)
+		}
 		r.housekeep(ctx, began)
 	case <-soon:
 		began, in, r.stale = time.Now(), InputHousekeep, true
 		ended := r.takeEnded()
+		r.cfg.Handler.Revisit(ended)
 		r.keep(func(k Keeper) kept { return kept{again: k.Tidy(ctx, ended)} })
 	case k := <-r.kept:
 		began, in = time.Now(), InputHousekeep

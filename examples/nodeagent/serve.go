@@ -77,11 +77,15 @@ func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// faults are manifests that cannot be used and pods that cannot be looked at.
+// faults are manifests that cannot be used, pods that the node has rejected or evicted,
+// and pods that cannot be looked at.
 func faults(a *agent.Agent) func() []server.Fault {
 	return func() (all []server.Fault) {
 		for _, f := range a.Faults() {
 			all = append(all, server.Fault{Where: f.Where, Error: f.Err.Error(), Since: f.At})
+		}
+		for _, p := range a.PodProblems() {
+			all = append(all, server.Fault{Where: fmt.Sprintf("pod %s/%s with UID %s", p.Pod.Namespace, p.Pod.Name, p.Pod.UID), Error: p.Error(), Since: p.Since})
 		}
 		hung := a.PodFaults()
 		if len(hung) == 0 {
