@@ -26,6 +26,9 @@ func Default(pod *corev1.Pod) {
 		spec.SecurityContext = &corev1.PodSecurityContext{}
 	}
 	setIfNil(&spec.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
+	if *spec.TerminationGracePeriodSeconds < 0 {
+		*spec.TerminationGracePeriodSeconds = 1 // as an API server's pod strategy does
+	}
 	setIfNil(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 	for i := range spec.Volumes {
 		defaultVolume(&spec.Volumes[i])
@@ -221,10 +224,9 @@ func fillIn(list, from corev1.ResourceList, which func(corev1.ResourceName) bool
 	}
 }
 
-// defaultPodResources completes what the pod says for its containers together,
-// if it says anything: huge page limits and requests from those of the
-// containers, requests from limits, and limits from those of the containers
-// where all of them have one.
+// defaultPodResources completes what the pod says for its containers together, if it says anything, as an API server
+// does since 1.37: huge page limits are those of the containers; requests those of the containers, else the
+// limits; and limits those of the containers if each has one, but no lower than the request.
 func defaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil || len(r.Limits)+len(r.Requests) == 0 {
@@ -233,19 +235,18 @@ func defaultPodResources(pod *corev1.Pod) {
 	roundUp(r.Limits)
 	roundUp(r.Requests)
 	limits, requests := copyOf(r.Limits), copyOf(r.Requests)
-	fillIn(limits, containersTogether(pod, limitsOf), func(name corev1.ResourceName) bool {
-		_, requested := r.Requests[name]
+	containerLimits := containersTogether(pod, limitsOf)
+	fillIn(limits, containerLimits, func(name corev1.ResourceName) bool {
+		_, requested := requests[name]
 		return isHugePages(name) && !requested
 	})
-	if len(limits) > 0 {
-		fillIn(requests, containersTogether(pod, requestsOf), isComputed)
-		fillIn(requests, limits, isPodLevel)
-	}
-	if !anyPodLevel(limits) && anyPodLevel(requests) {
-		fillIn(limits, containersTogether(pod, limitsOf), func(name corev1.ResourceName) bool {
-			return isComputed(name) && !unbounded(pod, name)
-		})
-	}
+	fillIn(requests, containersTogether(pod, requestsOf), isComputed)
+	fillIn(requests, limits, isPodLevel)
+	raiseTo(containerLimits, requests)
+	fillIn(limits, containerLimits, func(name corev1.ResourceName) bool {
+		_, requested := requests[name]
+		return requested && isPodLevel(name) && eachHasLimit(pod, name)
+	})
 	if len(limits) > 0 {
 		r.Limits = limits
 	}
@@ -254,14 +255,17 @@ func defaultPodResources(pod *corev1.Pod) {
 	}
 }
 
-// isComputed reports whether more of a resource may be promised than there is.
-func isComputed(name corev1.ResourceName) bool { return isPodLevel(name) && !isHugePages(name) }
-
-func anyPodLevel(list corev1.ResourceList) bool {
-	for name := range list {
-		if isPodLevel(name) {
-			return true
+// eachHasLimit reports whether all init and regular containers name a limit of that resource, be it 0.
+func eachHasLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if _, ok := containers[i].Resources.Limits[name]; !ok {
+				return false
+			}
 		}
 	}
-	return false
+	return true
 }
+
+// isComputed reports whether more of a resource may be promised than there is.
+func isComputed(name corev1.ResourceName) bool { return isPodLevel(name) && !isHugePages(name) }

@@ -52,11 +52,13 @@ func TestPullPolicy(t *testing.T) {
 // SP-1: what a pod says for all its containers together.
 func TestDefaultPodResources(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, requests, limits string }{
-		"nothing said":               {with("resources: {limits: {cpu: 1}}"), "{}", "{}"},
-		"requests from containers":   {with("resources: {requests: {cpu: 1}}") + "  resources: {limits: {cpu: 3, memory: 1Gi}}\n", "{cpu: 1, memory: 1Gi}", "{cpu: 3, memory: 1Gi}"},
-		"limits from all containers": {with("resources: {limits: {cpu: 1, memory: 1Gi}}") + "  resources: {requests: {cpu: 2}}\n", "{cpu: 2}", "{cpu: 1, memory: 1Gi}"},
-		"one container unbounded":    {"  containers:\n  - {name: a, image: i, resources: {limits: {cpu: 1}}}\n  - {name: b, image: i}\n  resources: {requests: {cpu: 2}}\n", "{cpu: 2}", "{}"},
-		"huge pages":                 {with("resources: {limits: {cpu: 1, hugepages-2Mi: 4Mi}}") + "  resources: {limits: {cpu: 2}}\n", "{cpu: 1, hugepages-2Mi: 4Mi}", "{cpu: 2, hugepages-2Mi: 4Mi}"},
+		"nothing said":                   {with("resources: {limits: {cpu: 1}}"), "{}", "{}"},
+		"requests from containers":       {with("resources: {requests: {cpu: 1}}") + "  resources: {limits: {cpu: 3, memory: 1Gi}}\n", "{cpu: 1, memory: 1Gi}", "{cpu: 3, memory: 1Gi}"},
+		"limits from all containers":     {with("resources: {limits: {cpu: 1, memory: 1Gi}}") + "  resources: {requests: {cpu: 2}}\n", "{cpu: 2, memory: 1Gi}", "{cpu: 2, memory: 1Gi}"},
+		"a request above its limits":     {with("resources: {limits: {cpu: 2m}, requests: {memory: 2Gi}}") + "  resources: {requests: {cpu: 256}}\n", "{cpu: 256, memory: 2Gi}", "{cpu: 256}"},
+		"requests beside one of the pod": {with("resources: {limits: {cpu: 999m, memory: 100M}, requests: {cpu: 1m}}") + "  resources: {requests: {memory: 100M}}\n", "{cpu: 1m, memory: 100M}", "{cpu: 999m, memory: 100M}"},
+		"one container unbounded":        {"  containers:\n  - {name: a, image: i, resources: {limits: {cpu: 1}}}\n  - {name: b, image: i}\n  resources: {requests: {cpu: 2}}\n", "{cpu: 2}", "{}"},
+		"huge pages":                     {with("resources: {limits: {cpu: 1, hugepages-2Mi: 4Mi}}") + "  resources: {limits: {cpu: 2}}\n", "{cpu: 1, hugepages-2Mi: 4Mi}", "{cpu: 2, hugepages-2Mi: 4Mi}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want corev1.ResourceRequirements
@@ -88,4 +90,13 @@ func TestDefaultLeavesTheOriginalOfACopyAlone(t *testing.T) {
 	was := pod.DeepCopy()
 	Default(pod.DeepCopy())
 	assert.Equal(t, was, pod)
+}
+
+// SP-1: what an API server makes of a negative grace period, whoever sends it.
+func TestDefaultNegativeGracePeriod(t *testing.T) {
+	pod := podWith(t, "  containers: [{name: c, image: i}]\n  terminationGracePeriodSeconds: -5\n")
+	assert.Equal(t, int64(1), *pod.Spec.TerminationGracePeriodSeconds)
+	require.NoError(t, Validate(pod))
+	pod.Spec.TerminationGracePeriodSeconds = new(int64(-5))
+	assert.Equal(t, []string{"spec.terminationGracePeriodSeconds"}, faultPaths(t, Validate(pod)), "a pod that nobody defaulted")
 }

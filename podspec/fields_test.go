@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // documented reads FIELDS.md: what becomes of each field, by type and field.
@@ -93,6 +94,72 @@ func TestEveryFieldIsAccountedFor(t *testing.T) {
 			})
 		}
 		assert.Empty(t, doc, "FIELDS.md has fields that %s has not", typ.Name())
+	}
+}
+
+// Types below those above are in the documentation too, so that a field that the API gains far below cannot be forgotten either.
+func TestEveryFieldBelowIsAccountedFor(t *testing.T) {
+	docs := documented(t)
+	// Lists of containers have a common part that is Container once more.
+	seen := map[string]bool{"Volume": true, "EphemeralContainer": true, "EphemeralContainerCommon": true, "VolumeDevice": true}
+	var walk func(reflect.Type, string)
+	walk = func(typ reflect.Type, owner string) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		embedded := owner != ""
+		if typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "core/v1") || !embedded && seen[typ.Name()] {
+			return
+		}
+		if !embedded {
+			seen[typ.Name()], owner = true, typ.Name()
+		}
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if f.Anonymous {
+				walk(f.Type, owner)
+				continue
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			what, ok := docs[owner][name]
+			assert.True(t, ok, "FIELDS.md does not say what becomes of %s.%s", owner, name)
+			if what == "works" || what == "passed" {
+				walk(f.Type, "")
+			}
+		}
+	}
+	walk(reflect.TypeFor[corev1.PodSpec](), "")
+	walk(reflect.TypeFor[corev1.VolumeSource](), "")
+	for name := range docs {
+		assert.True(t, seen[name] || name == "", "FIELDS.md has %s, which no pod has", name)
+	}
+}
+
+func TestUnsupportedBelow(t *testing.T) {
+	for field, spec := range map[string]string{
+		"spec.volumes[0].emptyDir.mode":                                  "{volumes: [{name: v, emptyDir: {mode: 0700}}, {name: w, emptyDir: {mode: 0777}}]}",
+		"spec.volumes[0].secret.defaultUser":                             "{volumes: [{name: v, secret: {secretName: s, defaultUser: 1}}]}",
+		"spec.volumes[0].secret.items[0].user":                           "{volumes: [{name: v, secret: {secretName: s, items: [{key: k, path: p, user: 1}]}}]}",
+		"spec.volumes[0].configMap.defaultUser":                          "{volumes: [{name: v, configMap: {name: s, defaultUser: 1}}]}",
+		"spec.volumes[0].configMap.items[0].user":                        "{volumes: [{name: v, configMap: {name: s, items: [{key: k, path: p, user: 1}]}}]}",
+		"spec.volumes[0].downwardAPI.defaultUser":                        "{volumes: [{name: v, downwardAPI: {defaultUser: 1}}]}",
+		"spec.volumes[0].downwardAPI.items[0].user":                      "{volumes: [{name: v, downwardAPI: {items: [{path: p, user: 1}]}}]}",
+		"spec.volumes[0].projected.defaultUser":                          "{volumes: [{name: v, projected: {defaultUser: 1}}]}",
+		"spec.volumes[0].projected.sources[0].secret.items[0].user":      "{volumes: [{name: v, projected: {sources: [{secret: {name: s, items: [{key: k, path: p, user: 1}]}}]}}]}",
+		"spec.volumes[0].projected.sources[0].configMap.items[0].user":   "{volumes: [{name: v, projected: {sources: [{configMap: {name: s, items: [{key: k, path: p, user: 1}]}}]}}]}",
+		"spec.volumes[0].projected.sources[0].downwardAPI.items[0].user": "{volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: p, user: 1}]}}]}}]}",
+		"spec.containers[0].livenessProbe.grpc.mode":                     "{containers: [{livenessProbe: {grpc: {mode: TLS}}, readinessProbe: {grpc: {mode: Plaintext}}}]}",
+		"spec.containers[0].readinessProbe.httpGet.protocol":             "{containers: [{readinessProbe: {httpGet: {protocol: HTTP2}}, startupProbe: {httpGet: {protocol: HTTP1}}}]}",
+		"spec.containers[0].lifecycle.postStart.httpGet.protocol":        "{containers: [{lifecycle: {postStart: {httpGet: {protocol: HTTP2}}}}]}",
+		"spec.containers[0].lifecycle.preStop.httpGet.protocol":          "{containers: [{lifecycle: {preStop: {httpGet: {protocol: HTTP2}}}}]}",
+		"spec.initContainers[0].volumeMounts[0].bindMountOptions":        "{initContainers: [{volumeMounts: [{bindMountOptions: [noexec]}]}]}",
+	} {
+		pod := new(corev1.Pod)
+		require.NoError(t, yaml.Unmarshal([]byte(spec), &pod.Spec), field)
+		faults := Unsupported(pod)
+		if assert.Len(t, faults, 1, field) {
+			assert.Equal(t, field, faults[0].Field)
+		}
 	}
 }
 

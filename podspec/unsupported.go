@@ -59,19 +59,67 @@ func (v *validator) unsupportedVolume(path *field.Path, vol *corev1.Volume) {
 			v.forbidden(path.Child(source), "needs a volume driver")
 		}
 	}
-	if e := vol.EmptyDir; e != nil && e.Medium != corev1.StorageMediumDefault && e.Medium != corev1.StorageMediumMemory {
-		v.forbidden(path.Child("emptyDir", "medium"), "huge pages cannot be mounted here")
+	if e := vol.EmptyDir; e != nil {
+		if e.Medium != corev1.StorageMediumDefault && e.Medium != corev1.StorageMediumMemory {
+			v.forbidden(path.Child("emptyDir", "medium"), "huge pages cannot be mounted here")
+		}
+		if e.Mode != nil && *e.Mode != emptyDirMode {
+			v.forbidden(path.Child("emptyDir", "mode"), "directories are made with 0777")
+		}
 	}
-	if vol.Projected == nil {
-		return
+	if s := vol.Secret; s != nil {
+		v.fileOwners(path.Child("secret"), s.DefaultUser, s.Items)
 	}
-	for i := range vol.Projected.Sources {
-		for _, source := range setFields(vol.Projected.Sources[i]) {
-			switch source {
-			case "configMap", "secret", "downwardAPI":
-			default:
-				v.forbidden(path.Child("projected", "sources").Index(i).Child(source), needsServer)
-			}
+	if c := vol.ConfigMap; c != nil {
+		v.fileOwners(path.Child("configMap"), c.DefaultUser, c.Items)
+	}
+	if d := vol.DownwardAPI; d != nil {
+		v.fileOwners(path.Child("downwardAPI"), d.DefaultUser, nil)
+		v.downwardOwners(path.Child("downwardAPI", "items"), d.Items)
+	}
+	if vol.Projected != nil {
+		v.fileOwners(path.Child("projected"), vol.Projected.DefaultUser, nil)
+		for i := range vol.Projected.Sources {
+			v.unsupportedProjection(path.Child("projected", "sources").Index(i), &vol.Projected.Sources[i])
+		}
+	}
+}
+
+// emptyDirMode is the mode of the directories of emptyDir volumes.
+const emptyDirMode = 0o777
+
+func (v *validator) unsupportedProjection(path *field.Path, p *corev1.VolumeProjection) {
+	for _, source := range setFields(*p) {
+		switch source {
+		case "configMap":
+			v.fileOwners(path.Child(source), nil, p.ConfigMap.Items)
+		case "secret":
+			v.fileOwners(path.Child(source), nil, p.Secret.Items)
+		case "downwardAPI":
+			v.downwardOwners(path.Child(source, "items"), p.DownwardAPI.Items)
+		default:
+			v.forbidden(path.Child(source), needsServer)
+		}
+	}
+}
+
+const filesAreRoots = "files of a volume belong to root and to the pod's fsGroup here"
+
+func (v *validator) fileOwners(path *field.Path, user *int64, items []corev1.KeyToPath) {
+	if user != nil {
+		v.forbidden(path.Child("defaultUser"), filesAreRoots)
+	}
+	for i := range items {
+		if items[i].User != nil {
+			v.forbidden(path.Child("items").Index(i).Child("user"), filesAreRoots)
+		}
+	}
+}
+
+func (v *validator) downwardOwners(path *field.Path, items []corev1.DownwardAPIVolumeFile) {
+	for i := range items {
+		if items[i].User != nil {
+			v.forbidden(path.Index(i).Child("user"), filesAreRoots)
 		}
 	}
 }
@@ -86,9 +134,45 @@ func (v *validator) unsupportedContainer(path *field.Path, c *corev1.Container) 
 	if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
 		v.forbidden(path.Child("securityContext", "windowsOptions"), "this node runs linux")
 	}
+	for i := range c.VolumeMounts {
+		if len(c.VolumeMounts[i].BindMountOptions) > 0 {
+			v.forbidden(path.Child("volumeMounts").Index(i).Child("bindMountOptions"), "CRI has no field for them")
+		}
+	}
+	v.unsupportedHandlers(path, c)
 	for i := range c.Env {
 		if from := c.Env[i].ValueFrom; from != nil && from.FileKeyRef != nil {
 			v.forbidden(path.Child("env").Index(i).Child("valueFrom", "fileKeyRef"), "variables from files are not read here")
 		}
+	}
+}
+
+// unsupportedHandlers refuses protocols that probes and hooks do not speak.
+func (v *validator) unsupportedHandlers(path *field.Path, c *corev1.Container) {
+	for _, p := range []struct {
+		name  string
+		probe *corev1.Probe
+	}{{"livenessProbe", c.LivenessProbe}, {"readinessProbe", c.ReadinessProbe}, {"startupProbe", c.StartupProbe}} {
+		if p.probe == nil {
+			continue
+		}
+		v.unsupportedHTTP(path.Child(p.name), p.probe.HTTPGet)
+		if g := p.probe.GRPC; g != nil && g.Mode != nil && *g.Mode != corev1.GRPCProbeModePlaintext {
+			v.forbidden(path.Child(p.name, "grpc", "mode"), "gRPC probes are made without TLS")
+		}
+	}
+	if l := c.Lifecycle; l != nil {
+		if l.PostStart != nil {
+			v.unsupportedHTTP(path.Child("lifecycle", "postStart"), l.PostStart.HTTPGet)
+		}
+		if l.PreStop != nil {
+			v.unsupportedHTTP(path.Child("lifecycle", "preStop"), l.PreStop.HTTPGet)
+		}
+	}
+}
+
+func (v *validator) unsupportedHTTP(path *field.Path, get *corev1.HTTPGetAction) {
+	if get != nil && get.Protocol != nil && *get.Protocol != corev1.HTTPProtocolHTTP1 {
+		v.forbidden(path.Child("httpGet", "protocol"), "requests are made with HTTP/1.1")
 	}
 }

@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,14 +140,13 @@ func (v *validator) spec(path *field.Path) {
 	oneOf(v, path.Child("restartPolicy"), spec.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
 	atLeast(v, path.Child("terminationGracePeriodSeconds"), spec.TerminationGracePeriodSeconds, 0)
-	atLeast(v, path.Child("activeDeadlineSeconds"), spec.ActiveDeadlineSeconds, 1)
+	if s := spec.ActiveDeadlineSeconds; s != nil && (*s < 1 || *s > math.MaxInt32) {
+		v.invalid(path.Child("activeDeadlineSeconds"), *s, "must be between 1 and 2147483647")
+	}
 	v.network(path)
 	v.placement(path)
 	v.podSecurity(path)
 	v.podResources(path)
-	for i, s := range spec.ImagePullSecrets {
-		v.need(path.Child("imagePullSecrets").Index(i).Child("name"), s.Name, validation.IsDNS1123Subdomain)
-	}
 	for i, g := range spec.ReadinessGates {
 		v.check(path.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName)
 	}

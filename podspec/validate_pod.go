@@ -49,11 +49,17 @@ func (v *validator) network(path *field.Path) {
 	}
 	for i, alias := range spec.HostAliases {
 		at := path.Child("hostAliases").Index(i)
-		v.errs = append(v.errs, validation.IsValidIPForLegacyField(at.Child("ip"), alias.IP, false, nil)...)
+		v.ip(at.Child("ip"), alias.IP)
 		for j, name := range alias.Hostnames {
 			v.check(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain)
 		}
 	}
+}
+
+// ip checks an address that ends up in a file of the pod. One with leading zeros is octal to some readers, and one that maps
+// IPv4 into IPv6 is another address to others: an API server has refused both since 1.36.
+func (v *validator) ip(path *field.Path, ip string) {
+	v.errs = append(v.errs, validation.IsValidIPForLegacyField(path, ip, true, nil)...)
 }
 
 func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
@@ -61,7 +67,7 @@ func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
 		v.errs = append(v.errs, field.TooMany(path.Child("nameservers"), len(c.Nameservers), maxNameservers))
 	}
 	for i, server := range c.Nameservers {
-		v.errs = append(v.errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), server, false, nil)...)
+		v.ip(path.Child("nameservers").Index(i), server)
 	}
 	if len(c.Searches) > maxSearches {
 		v.errs = append(v.errs, field.TooMany(path.Child("searches"), len(c.Searches), maxSearches))
@@ -74,10 +80,7 @@ func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
 			continue
 		}
 		// Names with underscores exist and resolve, though no host may have one.
-		plain := strings.ReplaceAll(strings.TrimSuffix(search, "."), "_", "a")
-		if validation.IsDNS1123Subdomain(plain) != nil {
-			v.invalid(path.Child("searches").Index(i), search, "must be a domain name")
-		}
+		v.check(path.Child("searches").Index(i), strings.TrimSuffix(search, "."), validation.IsDNS1123SubdomainWithUnderscore)
 	}
 	for i, option := range c.Options {
 		v.need(path.Child("options").Index(i).Child("name"), option.Name, nil)

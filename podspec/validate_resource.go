@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -54,16 +55,32 @@ func (v *validator) quantities(path *field.Path, list corev1.ResourceList) {
 		if !isNative(name) && q.MilliValue()%1000 != 0 {
 			v.invalid(at, q.String(), "must be a whole number")
 		}
+		if isHugePages(name) {
+			v.hugePageAmount(at, name, q)
+		}
 	}
 }
 
 func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
 	v.check(path, string(name), validation.IsQualifiedName)
 	switch {
+	case strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix):
+		v.invalid(path, name, "must not begin with \"requests.\", which is for quotas")
 	case strings.Contains(string(name), "/"), isHugePages(name):
 	case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
 	default:
 		v.invalid(path, name, "is no resource: want cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain")
+	}
+}
+
+// hugePageAmount checks that an amount is made of whole pages of the size that the resource's name says.
+func (v *validator) hugePageAmount(path *field.Path, name corev1.ResourceName, q resource.Quantity) {
+	size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
+	switch {
+	case err != nil || size.Value() <= 0:
+		v.invalid(path, name, "names no page size: want hugepages-<size>, such as hugepages-2Mi")
+	case q.Value()%size.Value() != 0:
+		v.invalid(path, q.String(), "must be a multiple of the page size of "+size.String())
 	}
 }
 
@@ -90,6 +107,9 @@ func (v *validator) resizePolicy(path *field.Path, policies []corev1.ContainerRe
 		oneOf(v, at.Child("resourceName"), p.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
 		oneOf(v, at.Child("restartPolicy"), p.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
 		v.unique(at.Child("resourceName"), string(p.ResourceName), seen)
+		if p.RestartPolicy == corev1.RestartContainer && v.pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
+			v.invalid(at.Child("restartPolicy"), p.RestartPolicy, "must be NotRequired for a pod with restartPolicy Never")
+		}
 	}
 }
 
@@ -100,6 +120,9 @@ func (v *validator) podResources(path *field.Path) {
 		return
 	}
 	v.resources(at, r)
+	if len(r.Claims) > 0 {
+		v.forbidden(at.Child("claims"), "claims are for containers")
+	}
 	for _, list := range []struct {
 		name string
 		list corev1.ResourceList

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"fmt"
 	"math"
 	"strings"
 
@@ -39,6 +40,9 @@ func (v *validator) podSecurity(path *field.Path) {
 	if p := sc.SupplementalGroupsPolicy; p != nil {
 		oneOf(v, at.Child("supplementalGroupsPolicy"), *p, corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
 	}
+	if p := sc.SELinuxChangePolicy; p != nil {
+		oneOf(v, at.Child("seLinuxChangePolicy"), *p, corev1.SELinuxChangePolicyRecursive, corev1.SELinuxChangePolicyMountOption)
+	}
 	v.profiles(at, sc.SeccompProfile, sc.AppArmorProfile)
 	v.sysctls(at.Child("sysctls"), sc.Sysctls)
 }
@@ -56,17 +60,31 @@ func (v *validator) profiles(path *field.Path, seccomp *corev1.SeccompProfile, a
 		at := path.Child("seccompProfile")
 		oneOf(v, at.Child("type"), seccomp.Type, corev1.SeccompProfileTypeUnconfined,
 			corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeLocalhost)
-		v.localProfile(at, seccomp.Type == corev1.SeccompProfileTypeLocalhost, seccomp.LocalhostProfile)
+		v.localProfile(at, seccomp.Type == corev1.SeccompProfileTypeLocalhost, seccomp.LocalhostProfile, isInside)
 	}
 	if apparmor != nil {
 		at := path.Child("appArmorProfile")
 		oneOf(v, at.Child("type"), apparmor.Type, corev1.AppArmorProfileTypeUnconfined,
 			corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeLocalhost)
-		v.localProfile(at, apparmor.Type == corev1.AppArmorProfileTypeLocalhost, apparmor.LocalhostProfile)
+		v.localProfile(at, apparmor.Type == corev1.AppArmorProfileTypeLocalhost, apparmor.LocalhostProfile, isAppArmorProfile)
 	}
 }
 
-func (v *validator) localProfile(path *field.Path, local bool, name *string) {
+// maxAppArmorProfile is the API's bound on the length of a profile's name.
+const maxAppArmorProfile = 4095
+
+// isAppArmorProfile accepts the name of a profile loaded into the kernel, which may look like a path but is none.
+func isAppArmorProfile(name string) []string {
+	switch {
+	case strings.TrimSpace(name) != name:
+		return []string{"must not begin or end with white space"}
+	case len(name) > maxAppArmorProfile:
+		return []string{fmt.Sprintf("must be no longer than %d bytes", maxAppArmorProfile)}
+	}
+	return nil
+}
+
+func (v *validator) localProfile(path *field.Path, local bool, name *string, check func(string) []string) {
 	at := path.Child("localhostProfile")
 	switch {
 	case local && (name == nil || *name == ""):
@@ -74,7 +92,7 @@ func (v *validator) localProfile(path *field.Path, local bool, name *string) {
 	case !local && name != nil:
 		v.forbidden(at, "only for type Localhost")
 	case local:
-		v.check(at, *name, isInside)
+		v.check(at, *name, check)
 	}
 }
 
@@ -98,9 +116,9 @@ func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
 
 // isSysctl accepts what names a file below /proc/sys and nothing else.
 func isSysctl(name string) []string {
-	const fault = "must be parts of lower-case letters, digits, '-' and '_', with '.' or '/' between them"
+	const fault = "must be parts of lower-case letters, digits, '-' and '_' that begin and end with a letter or digit, with '.' or '/' between them"
 	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return r == '.' || r == '/' }) {
-		if strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || part[0] == '-' || part[0] == '_' {
+		if strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || strings.Trim(part, "-_") != part {
 			return []string{fault}
 		}
 	}

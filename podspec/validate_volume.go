@@ -47,24 +47,24 @@ func (v *validator) volume(path *field.Path, vol *corev1.Volume) {
 	if vol.HostPath != nil {
 		v.hostPath(path.Child("hostPath"), vol.HostPath)
 	}
-	seen := make(map[string]bool)
 	if s := vol.Secret; s != nil {
 		at := path.Child("secret")
-		v.need(at.Child("secretName"), s.SecretName, validation.IsDNS1123Subdomain)
+		v.need(at.Child("secretName"), s.SecretName, nil)
 		v.mode(at.Child("defaultMode"), s.DefaultMode)
-		v.items(at.Child("items"), s.Items, seen)
+		v.items(at.Child("items"), s.Items, nil)
 	}
 	if c := vol.ConfigMap; c != nil {
 		at := path.Child("configMap")
-		v.need(at.Child("name"), c.Name, validation.IsDNS1123Subdomain)
+		v.need(at.Child("name"), c.Name, nil)
 		v.mode(at.Child("defaultMode"), c.DefaultMode)
-		v.items(at.Child("items"), c.Items, seen)
+		v.items(at.Child("items"), c.Items, nil)
 	}
 	if d := vol.DownwardAPI; d != nil {
 		v.mode(path.Child("downwardAPI", "defaultMode"), d.DefaultMode)
-		v.downward(path.Child("downwardAPI", "items"), d.Items, seen)
+		v.downward(path.Child("downwardAPI", "items"), d.Items, nil)
 	}
 	if p := vol.Projected; p != nil {
+		seen := make(map[string]bool) // sources of their own must not write over each other's files
 		v.mode(path.Child("projected", "defaultMode"), p.DefaultMode)
 		for i := range p.Sources {
 			v.projection(path.Child("projected", "sources").Index(i), &p.Sources[i], seen)
@@ -100,15 +100,15 @@ func (v *validator) hostPath(at *field.Path, h *corev1.HostPathVolumeSource) {
 }
 
 func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, seen map[string]bool) {
-	if n := len(setFields(*p)); n != 1 {
-		v.exactlyOne(path, n > 0, n > 1)
+	if len(setFields(*p)) > 1 { // none is an empty source, which an API server accepts
+		v.exactlyOne(path, true, true)
 	}
 	if p.Secret != nil {
-		v.need(path.Child("secret", "name"), p.Secret.Name, validation.IsDNS1123Subdomain)
+		v.need(path.Child("secret", "name"), p.Secret.Name, nil)
 		v.items(path.Child("secret", "items"), p.Secret.Items, seen)
 	}
 	if p.ConfigMap != nil {
-		v.need(path.Child("configMap", "name"), p.ConfigMap.Name, validation.IsDNS1123Subdomain)
+		v.need(path.Child("configMap", "name"), p.ConfigMap.Name, nil)
 		v.items(path.Child("configMap", "items"), p.ConfigMap.Items, seen)
 	}
 	if p.DownwardAPI != nil {
@@ -121,7 +121,7 @@ func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, see
 
 func (v *validator) items(path *field.Path, items []corev1.KeyToPath, seen map[string]bool) {
 	for i, item := range items {
-		v.need(path.Index(i).Child("key"), item.Key, validation.IsConfigMapKey)
+		v.need(path.Index(i).Child("key"), item.Key, nil)
 		v.filePath(path.Index(i).Child("path"), item.Path, seen)
 		v.mode(path.Index(i).Child("mode"), item.Mode)
 	}
@@ -148,13 +148,15 @@ func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeF
 }
 
 // filePath checks where in a volume a file goes. Names that begin with two dots
-// are the volume's own.
+// are the volume's own. A nil seen lets a path be named twice: the last one stays.
 func (v *validator) filePath(path *field.Path, p string, seen map[string]bool) {
 	v.need(path, p, isInside)
 	if strings.HasPrefix(p, "..") && isInside(p) == nil {
 		v.invalid(path, p, "must not start with '..'")
 	}
-	v.unique(path, p, seen)
+	if seen != nil {
+		v.unique(path, p, seen)
+	}
 }
 
 func (v *validator) mode(path *field.Path, mode *int32) {

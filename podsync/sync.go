@@ -265,6 +265,9 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 		if s.cfg.Objects == nil {
 			break
 		}
+		if ref.Name == "" { // valid, and found in manifests made of templates
+			continue
+		}
 		o, err := s.cfg.Objects.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: pod.Namespace, Name: ref.Name})
 		if err != nil {
 			s.tell(ctx, pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))

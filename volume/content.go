@@ -216,6 +216,7 @@ func (g *gatherer) projected(sources []corev1.VolumeProjection) {
 			g.object(podspec.Secret, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 		case s.DownwardAPI != nil:
 			g.downward(s.DownwardAPI.Items)
+		case *s == (corev1.VolumeProjection{}): // valid, and nothing
 		default:
 			g.fail("source %d of the projected volume cannot be mounted here", i)
 		}

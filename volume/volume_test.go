@@ -178,7 +178,7 @@ func TestContent(t *testing.T) {
 			map[string]string{"nm": "p 0644", "l/all": "a=\"b\" 0644", "m": "64 0600", "cpu": "3 0644"},
 		},
 		"projected": {
-			"projected: {defaultMode: 0440, sources: [{configMap: {name: c, items: [{key: a, path: cm/a}]}}, {secret: {name: s, items: [{key: user, path: cm/u, mode: 0400}]}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}",
+			"projected: {defaultMode: 0440, sources: [{}, {configMap: {name: c, items: [{key: a, path: cm/a}]}}, {secret: {name: s, items: [{key: user, path: cm/u, mode: 0400}]}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}",
 			map[string]string{"cm/a": "1 0440", "cm/u": "me 0400", "name": "p 0440"},
 		},
 	} {
