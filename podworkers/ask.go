@@ -114,8 +114,16 @@ func (w *Workers) deliver() {
 			safe.Do(w.cfg.Logger, "tell of pod "+string(n.uid), func() { w.tell(n) })
 		}
 		w.mu.Lock()
+		w.told += uint64(len(notices))
+		w.allTold.Broadcast()
 	}
 	w.delivering = false
+}
+
+// note has something told once the lock, which the caller holds, is let go.
+func (w *Workers) note(n notice) {
+	w.notices = append(w.notices, n)
+	w.noted++
 }
 
 func (w *Workers) tell(n *notice) {
@@ -137,7 +145,7 @@ func (w *Workers) apply(effects []effect) {
 	for i := range effects {
 		e := &effects[i]
 		if e.moved && w.cfg.Hooks.Moved != nil {
-			w.notices = append(w.notices, notice{uid: e.uid, moved: e})
+			w.note(notice{uid: e.uid, moved: e})
 		}
 		if cancel := w.active[e.uid]; e.cancel != nil && cancel != nil {
 			cancel(e.cancel)
@@ -149,7 +157,7 @@ func (w *Workers) apply(effects []effect) {
 			w.settle(e.uid)
 		}
 		if (e.done || e.freed) && w.cfg.Finished != nil {
-			w.notices = append(w.notices, notice{uid: e.uid, finished: true})
+			w.note(notice{uid: e.uid, finished: true})
 		}
 		w.launch(e.uid)
 	}
@@ -161,7 +169,7 @@ func (w *Workers) settle(uid types.UID) {
 	if len(owed) == 0 {
 		return
 	}
-	told := func(k *Kill, err error) { w.notices = append(w.notices, notice{uid: uid, kill: k, err: err}) }
+	told := func(k *Kill, err error) { w.note(notice{uid: uid, kill: k, err: err}) }
 	l := w.book.lives[uid]
 	rest := owed[:0:0]
 	for _, k := range owed {

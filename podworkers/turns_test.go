@@ -3,6 +3,7 @@ package podworkers_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,8 +266,14 @@ func TestSourceOfOrphanIsKept(t *testing.T) {
 func TestWorkers_PanicsOfCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
+		var mu sync.Mutex
 		calls := map[string]int{}
-		boom := func(what string) { calls[what]++; panic(what) }
+		boom := func(what string) {
+			mu.Lock()
+			calls[what]++
+			mu.Unlock()
+			panic(what)
+		}
 		w := run(t, f, func(c *podworkers.Config) {
 			c.Due = func(types.UID, time.Time) { boom("due") }
 			c.Inspect = func(types.UID) { boom("inspect") }

@@ -51,6 +51,9 @@ func (w *Workers) next(uid types.UID) (context.Context, Turn, bool) {
 		if t, ok := w.book.start(uid); ok {
 			ctx, cancel := context.WithCancelCause(w.ctx)
 			w.active[uid] = cancel
+			for noted := w.noted; w.told < noted; { // a turn begins when what led to it was told
+				w.allTold.Wait()
+			}
 			return ctx, t, true
 		}
 	}
@@ -134,7 +137,7 @@ func (w *Workers) schedule(uid types.UID) {
 		at = l.due
 	}
 	if !w.alone {
-		w.notices = append(w.notices, notice{uid: uid, due: &at})
+		w.note(notice{uid: uid, due: &at})
 		return
 	}
 	if t := w.timers[uid]; t != nil {

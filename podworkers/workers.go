@@ -89,7 +89,7 @@ type Kill struct {
 // Hooks are called as pods move on. Any may be nil. They must not block.
 type Hooks struct {
 	// Moved is called for each step from one phase to another, in the order of the
-	// steps and once at a time.
+	// steps, once at a time and before the call that follows the step.
 	Moved func(uid types.UID, from, to Phase, why Cause)
 	// Started and Ended frame each call of the Syncer.
 	Started func(Turn)
@@ -181,8 +181,10 @@ type Workers struct {
 	stopped bool
 	wg      sync.WaitGroup
 
-	notices    []notice // to be told, oldest first
-	delivering bool     // somebody is at it
+	notices     []notice // to be told, oldest first
+	delivering  bool     // somebody is at it
+	noted, told uint64   // how many notices there were, and were told of
+	allTold     *sync.Cond
 }
 
 // New returns Workers.
@@ -190,14 +192,16 @@ func New(cfg Config) (*Workers, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Workers{
+	w := &Workers{
 		cfg:     cfg,
 		book:    newBook(policy{resync: cfg.Resync, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
 		active:  map[types.UID]context.CancelCauseFunc{},
 		waiting: map[types.UID][]Kill{},
 		timers:  map[types.UID]*time.Timer{},
 		alone:   cfg.Due == nil,
-	}, nil
+	}
+	w.allTold = sync.NewCond(&w.mu)
+	return w, nil
 }
 
 // Run makes the calls that are due until ctx is done. It then ends the contexts

@@ -3,6 +3,7 @@ package syncloop
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,22 +19,56 @@ import (
 // slowHouse is a house with a store from which some pods are removed slowly.
 type slowHouse struct {
 	*house
+	mu    sync.Mutex                          // guards what follows, and the house's store
 	takes map[types.UID]func(context.Context) // how long, where it takes any time
 	calls map[types.UID]int
 }
 
+func (h *slowHouse) with(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f()
+}
+
+func (h *slowHouse) called(uid types.UID) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls[uid]
+}
+
+func (h *slowHouse) put(uids ...types.UID) {
+	h.with(func() {
+		for _, uid := range uids {
+			h.kept[uid] = nil
+		}
+	})
+}
+
+func (h *slowHouse) has(uid types.UID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.kept[uid]
+	return ok
+}
+
 func newSlowHouse(t *testing.T, slow types.UID, takes func(context.Context)) *slowHouse {
 	h := &slowHouse{house: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
-	remove := h.cfg.Stores[0].Remove
-	h.cfg.Stores[0].Remove = func(ctx context.Context, uid types.UID) error {
-		h.calls[uid]++
-		if takes := h.takes[uid]; takes != nil {
+	store := h.cfg.Stores[0]
+	h.cfg.Stores[0].Known = func() (uids []types.UID, err error) {
+		h.with(func() { uids, err = store.Known() })
+		return uids, err
+	}
+	h.cfg.Stores[0].Remove = func(ctx context.Context, uid types.UID) (err error) {
+		var takes func(context.Context)
+		h.with(func() { h.calls[uid]++; takes = h.takes[uid] })
+		if takes != nil {
 			takes(ctx)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
-		return remove(ctx, uid)
+		h.with(func() { err = store.Remove(ctx, uid) })
+		return err
 	}
 	return h
 }
@@ -50,7 +85,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 		t.Run("begun by "+by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newSlowHouse(t, "hung", untilDone)
-				h.kept["hung"], h.kept["other"] = nil, nil
+				h.put("hung", "other")
 				began := time.Now()
 				if by == "Tidy" {
 					h.w.states["hung"] = over
@@ -61,16 +96,16 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 					assert.Empty(t, again)
 					assert.False(t, settled)
 				}
-				assert.NotContains(t, h.kept, types.UID("other"))
+				assert.False(t, h.has("other"))
 				assert.LessOrEqual(t, time.Since(began), 5*time.Second)
 
 				began = time.Now()
-				h.kept["late"] = nil
+				h.put("late")
 				_, settled := h.Housekeep(t.Context())
 				assert.False(t, settled)
-				assert.NotContains(t, h.kept, types.UID("late"))
+				assert.False(t, h.has("late"))
 				assert.Zero(t, time.Since(began), "nobody waits for a pod that is known to be slow")
-				assert.Equal(t, 1, h.calls["hung"], "one call at a time")
+				assert.Equal(t, 1, h.called("hung"), "one call at a time")
 
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
@@ -78,10 +113,10 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 				_, _ = h.Housekeep(t.Context())
 				assert.Zero(t, time.Since(began), "nor for its next try")
 				synctest.Wait()
-				assert.Equal(t, 2, h.calls["hung"], "its deadline has passed")
+				assert.Equal(t, 2, h.called("hung"), "its deadline has passed")
 
 				time.Sleep(time.Minute)
-				h.takes["hung"] = nil
+				h.with(func() { h.takes["hung"] = nil })
 				time.Sleep(2 * time.Minute)
 				for range 3 {
 					_, _ = h.Housekeep(t.Context())
@@ -101,7 +136,7 @@ func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newSlowHouse(t, "x", takes(time.Minute))
-			h.kept["x"] = nil
+			h.put("x")
 			if lives {
 				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Over: true}
 			}
@@ -135,7 +170,8 @@ func TestHousekeeper_ManyHungCleanups(t *testing.T) {
 		h := newSlowHouse(t, "", nil)
 		var ended []types.UID
 		for _, uid := range []types.UID{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
-			h.takes[uid], h.kept[uid] = untilDone, nil
+			h.put(uid)
+			h.with(func() { h.takes[uid] = untilDone })
 			ended = append(ended, uid)
 		}
 		began := time.Now()
