@@ -42,9 +42,9 @@ func TestGenerator_Panics(t *testing.T) {
 		require.NoError(t, g.Healthy())
 		w.set(runtime.Pod{UID: "u"}, true)
 		time.Sleep(10 * time.Minute)
-		assert.Empty(t, g.pods, "what the store made of it is its own affair")
 		cancel()
 		wg.Wait()
+		assert.Empty(t, g.pods, "what the store made of it is its own affair")
 	})
 }
 

@@ -2,6 +2,7 @@ package podsync_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,11 +41,12 @@ func TestSlowAdmission_Panic(t *testing.T) {
 // asked again when it has come back.
 func TestSlowAdmission_Hung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		release, calls := make(chan struct{}), 0
+		var calls atomic.Int32
+		release := make(chan struct{})
 		n := &node{phase: corev1.PodPending}
 		cfg := config(t, n)
 		cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) {
-			calls++
+			calls.Add(1)
 			<-release
 			return podspec.Admitted(), nil
 		})}
@@ -55,12 +57,12 @@ func TestSlowAdmission_Hung(t *testing.T) {
 			require.NotNil(t, n.told[len(n.told)-1].Blocked)
 			time.Sleep(10 * time.Second)
 		}
-		require.Equal(t, 1, calls)
+		require.EqualValues(t, 1, calls.Load())
 		close(release)
 		synctest.Wait()
 		_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
-		require.Equal(t, 2, calls, "its late answer goes to nobody")
+		require.EqualValues(t, 2, calls.Load(), "its late answer goes to nobody")
 		require.Contains(t, n.trace, "apply")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -306,15 +307,15 @@ func TestProbesGoByTheMonotonicClock(t *testing.T) {
 func TestProbePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
-		bad := true
+		var well atomic.Bool
 		n.run = func(context.Context, string, []string) (string, int, error) {
-			if bad {
+			if !well.Load() {
 				panic("exec")
 			}
 			return "", 0, nil
 		}
-		probed := 0
-		m, err := New(Config{Seen: n, Execer: n, Recorder: panickyRecorder{}, Hooks: Hooks{Probed: func(Probed) { probed++; panic("hook") }}})
+		var probed atomic.Int32
+		m, err := New(Config{Seen: n, Execer: n, Recorder: panickyRecorder{}, Hooks: Hooks{Probed: func(Probed) { probed.Add(1); panic("hook") }}})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -322,9 +323,9 @@ func TestProbePanics(t *testing.T) {
 		n.set("u", "1", runtime.Running)
 		m.Add(podOf("u", nil, every(10, command("x")), nil))
 		time.Sleep(time.Minute)
-		assert.Greater(t, probed, 3, "it goes on being run")
+		assert.Greater(t, probed.Load(), int32(3), "it goes on being run")
 		assert.Equal(t, runtime.Failed, m.Verdicts("u")["1"].Ready)
-		n.with(func() { bad = false })
+		well.Store(true)
 		time.Sleep(time.Minute)
 		assert.Equal(t, runtime.Success, m.Verdicts("u")["1"].Ready)
 		cancel()
