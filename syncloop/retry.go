@@ -67,7 +67,7 @@ func (p *Pods) putOff(pod *corev1.Pod, evicted bool, now time.Time) (wait time.D
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.retries[pod.UID]
-	if r == nil || !r.began.IsZero() && r.at.IsZero() && now.Sub(r.began) >= retryReset {
+	if r == nil || r.at.IsZero() && now.Sub(r.began) >= retryReset {
 		r = &retry{}
 		p.retries[pod.UID] = r
 	}
@@ -98,8 +98,8 @@ func (p *Pods) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod {
 	defer p.mu.Unlock()
 	var pods []*corev1.Pod
 	for uid, r := range p.retries {
-		if w := p.wanted[uid]; w != nil && !w.held && !r.at.IsZero() && r.evicted == evicted && due(r) {
-			pods = append(pods, w.pod)
+		if !r.at.IsZero() && r.evicted == evicted && due(r) {
+			pods = append(pods, p.wanted[uid].pod) // it is wanted: remove drops both
 		}
 	}
 	slices.SortFunc(pods, byCreation)
@@ -133,8 +133,8 @@ func (p *Pods) Revisit(ended []types.UID) {
 // putOffEvicted plans the next attempt at a pod that has ended, if it was evicted.
 func (p *Pods) putOffEvicted(uid types.UID, now time.Time) {
 	w := p.get(uid)
-	st, ok := p.cfg.Workers.State(uid)
-	if w == nil || w.refused || !ok || !st.Over || !st.Ending.Evicted || st.Ending.Deleted {
+	st, _ := p.cfg.Workers.State(uid)
+	if w == nil || !st.Over || !st.Ending.Evicted || st.Ending.Deleted {
 		return
 	}
 	if wait, ok := p.putOff(w.pod, true, now); ok {
@@ -158,7 +158,6 @@ func (p *Pods) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
 		p.cfg.Logger.Info("rejected pod is tried again", podAttrs(pod)...)
 		p.startRetry(pod.UID, now)
 		p.set(pod.UID, &wanted{pod: pod})
-		p.removed[pod.UID] = now // as what it was
 		p.begin(pod, now)
 	case due:
 		p.refuse(pod, v, now)
@@ -197,9 +196,9 @@ func podAttrs(pod *corev1.Pod) []any {
 // restoreRetry looks at what a former process told of a static pod. A rejection is not
 // final: the pod is asked about as if it were new. After an eviction it is put off.
 func (p *Pods) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool) {
-	st, ok := p.cfg.Statuses.Get(pod.UID)
+	st, _ := p.cfg.Statuses.Get(pod.UID)
 	switch {
-	case !ok || !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil:
+	case !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil:
 	case podspec.IsRejected(&st):
 		return true
 	case podspec.IsEvicted(&st):

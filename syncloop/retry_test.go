@@ -1,6 +1,9 @@
 package syncloop
 
 import (
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,7 +75,9 @@ func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
 		assert.Equal(t, "not now; next attempt in 10s", p.events.events[0].Message)
 		assert.Equal(t, []Retry{{"a", time.Now().Add(10 * time.Second)}}, p.Retries())
 
-		assert.Empty(t, p.after(8*time.Second))
+		g.reason = ""
+		assert.Empty(t, p.after(8*time.Second), "it is not its time yet")
+		g.reason = "NoLicence"
 		p.after(time.Hour)
 		var messages []string
 		for _, e := range p.events.events[:8] {
@@ -136,9 +141,12 @@ func TestPods_OnlyStaticPodsAreTriedAgain(t *testing.T) {
 		p.do(podsource.Add, newPod("rejected"))
 		assert.Equal(t, "not now", p.events.events[0].Message)
 		g.reason = ""
-		p.do(podsource.Add, newPod("evicted"), newPod("deleted", static, deleting))
+		p.do(podsource.Add, newPod("evicted"), newPod("deleted", static, deleting), newPod("failed", static), newPod("ends", static))
 		assert.Empty(t, p.ends("evicted", eviction))
 		assert.Empty(t, p.ends("deleted", eviction))
+		assert.Empty(t, p.ends("failed", runtime.Ending{Reason: "DeadlineExceeded"}))
+		p.w.states["ends"] = podworkers.State{Phase: podworkers.Terminated, Ending: eviction}
+		p.Revisit([]types.UID{"ends"})
 		assert.Empty(t, p.ends("unknown", eviction))
 		assert.Empty(t, p.Retries())
 		assert.Empty(t, p.after(time.Hour))
@@ -149,11 +157,13 @@ func TestPods_OnlyStaticPodsAreTriedAgain(t *testing.T) {
 // and what is left of it has gone.
 func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pressure := true
-		p, g := newGuarded(t, func(c *PodsConfig) { c.UnderPressure = func() bool { return pressure } })
+		pressure, asked := true, 0
+		p, g := newGuarded(t, func(c *PodsConfig) { c.UnderPressure = func() bool { asked++; return pressure } })
 		g.reason = ""
 		a := newPod("a", static)
 		p.do(podsource.Add, a)
+		p.after(time.Minute)
+		assert.Zero(t, asked, "nothing waits for it")
 		assert.Empty(t, p.ends("a", eviction))
 		require.Len(t, p.events.events, 1)
 		assert.Equal(t, "BackOff", p.events.events[0].Reason)
@@ -178,8 +188,10 @@ func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 		p.ends("a", eviction)
 		assert.Equal(t, "Back-off restarting evicted pod; next attempt in 10s", p.events.events[len(p.events.events)-1].Message, "it ran long enough")
 
-		g.reason = "NoLicence"
-		assert.Empty(t, p.after(12*time.Second))
+		pressure = true
+		p.after(2 * retryReset)
+		pressure, g.reason = false, "NoLicence" // it did not run meanwhile
+		assert.Empty(t, p.after(2*time.Second))
 		assert.Equal(t, "Back-off restarting evicted pod: NoLicence: not now; next attempt in 20s", p.events.events[len(p.events.events)-1].Message)
 		p.do(podsource.Remove, a)
 		g.reason = ""
@@ -209,6 +221,12 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 		assert.Equal(t, []string{"create api Failed"}, p.do(podsource.Add, newPod("api")))
 		assert.Equal(t, []string{"create gone Failed"}, p.do(podsource.Add, newPod("gone", static)))
 		assert.Len(t, p.Retries(), 3)
+		last := p.events.events[len(p.events.events)-1]
+		assert.Equal(t, "Back-off restarting pod that was evicted before the agent started; next attempt in 10s", last.Message)
+		p.statuses.told["deleted"], p.statuses.told["ended"] = rejected, evicted
+		assert.Equal(t, []string{"create deleted Failed"}, p.do(podsource.Add, newPod("deleted", static, deleting)), "so that its end can be told")
+		assert.Equal(t, []string{"create ended Failed"}, p.do(podsource.Add, newPod("ended", static, deleting)))
+		assert.Len(t, p.Retries(), 3)
 
 		g.reason = ""
 		p.statuses.told["new"] = rejected
@@ -216,5 +234,36 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 		p.w.states["gone"] = podworkers.State{Phase: podworkers.Finished, Over: true}
 		assert.Subset(t, p.after(10*time.Second), []string{"remove gone", "comes back gone"})
 		assert.Equal(t, []string{"forget gone", "create gone "}, p.settles("gone"))
+	})
+}
+
+// SL-3: those that wait begin in the order of their creation.
+func TestPods_RejectedPodsBeginInOrder(t *testing.T) {
+	p, g := newGuarded(t)
+	var want []string
+	last := newPod("last")
+	p.do(podsource.Add, last)
+	for i := range 9 {
+		uid := fmt.Sprint("p", 9-i)
+		p.do(podsource.Add, newPod(uid, static, created(int64(i))))
+		want = append(want, "forget "+uid, "create "+uid+" ")
+	}
+	g.reason = ""
+	assert.Equal(t, want, p.do(podsource.Remove, last)[1:])
+}
+
+// SL-11: the log says of which pod it speaks, and when it is tried next.
+func TestPods_LogSaysWhenPodsAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		p, g := newGuarded(t, func(c *PodsConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		p.do(podsource.Add, newPod("a", static))
+		next := time.Now().Add(10 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
+		assert.Contains(t, log.String(), `msg="pod refused" namespace=ns pod=a uid=a reason=NoLicence message="not now" in=10s nextAttempt=`+next)
+		g.reason = ""
+		p.after(10 * time.Second)
+		assert.Contains(t, log.String(), `msg="rejected pod is tried again" namespace=ns pod=a uid=a`)
+		p.ends("a", eviction)
+		assert.Contains(t, log.String(), `msg="pod is tried again" namespace=ns pod=a uid=a message="Back-off restarting evicted pod" in=20s`)
 	})
 }
