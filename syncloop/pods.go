@@ -383,8 +383,8 @@ func (p *Pods) evicted(uid types.UID) *podworkers.Kill {
 // withFormer gives the pod the status that was told of it before, if that is a
 // terminal one: its source may not know, and it must not run twice.
 func (p *Pods) withFormer(pod *corev1.Pod) *corev1.Pod {
-	st, ok := p.cfg.Statuses.Get(pod.UID)
-	if !ok || !terminal(st) {
+	st, _ := p.cfg.Statuses.Get(pod.UID)
+	if !terminal(st) {
 		return pod
 	}
 	with := *pod

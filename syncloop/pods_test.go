@@ -176,7 +176,10 @@ func TestToldEvictionsComeTrue(t *testing.T) {
 		return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{c}}
 	}
 	same := func(*corev1.PodCondition) {}
-	p := newPods(t, func(c *PodsConfig) { c.Alive = func(uid types.UID) bool { return uid != "dead" } })
+	p := newPods(t, func(c *PodsConfig) {
+		c.Alive = func(uid types.UID) bool { return uid != "dead" }
+		c.Admit = []Admitter{room(1)}
+	})
 	p.statuses.told["alive"], p.statuses.told["dead"] = told(same), told(same)
 	p.statuses.told["over"] = told(same)
 	over := p.statuses.told["over"]
@@ -189,7 +192,12 @@ func TestToldEvictionsComeTrue(t *testing.T) {
 	assert.Equal(t, []string{"create over Failed"}, p.do(podsource.Add, newPod("over")))
 	assert.Equal(t, []string{"create not "}, p.do(podsource.Add, newPod("not")))
 	assert.Equal(t, []string{"create scheduler "}, p.do(podsource.Add, newPod("scheduler")))
+	p.statuses.told["type"] = told(func(c *corev1.PodCondition) { c.Type = corev1.PodReady })
+	assert.Equal(t, []string{"create type "}, p.do(podsource.Add, newPod("type")))
 
+	for _, uid := range []string{"dead", "not", "scheduler", "type"} {
+		p.do(podsource.Remove, newPod(uid))
+	}
 	assert.Equal(t, []string{"remove alive"}, p.do(podsource.Remove, newPod("alive")))
 	p.statuses.told["alive"] = told(same)
 	assert.Equal(t, []string{"forget alive", "create alive "}, p.do(podsource.Add, newPod("alive")))
@@ -219,6 +227,36 @@ func TestPodComesBack(t *testing.T) {
 	p.do(podsource.Remove, a)
 	p.Again([]types.UID{"a"})
 	assert.Empty(t, p.w.take())
+}
+
+// PW-10: a UID that comes back is admitted as a new pod, though something of its former
+// life may be alive yet; a refused one does not begin with those that came back.
+func TestPods_ThatComeBackAreAdmitted(t *testing.T) {
+	p := newPods(t, func(c *PodsConfig) {
+		c.Admit = []Admitter{room(1)}
+		c.Alive = func(uid types.UID) bool { return uid == "a" }
+	})
+	p.do(podsource.Add, newPod("a"))
+	p.do(podsource.Remove, newPod("a"))
+	p.do(podsource.Add, newPod("b"))
+	assert.Equal(t, []string{"forget a", "refuse a: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("a")))
+	p.do(podsource.Remove, newPod("b"))
+	p.Again([]types.UID{"a"})
+	assert.Empty(t, p.w.take(), "it was refused")
+}
+
+// SL-6: a pod that was held while what a former one left was removed is one like all
+// others from then on.
+func TestPods_HeldPodBegins(t *testing.T) {
+	p := newPods(t)
+	require.True(t, p.hold("a"))
+	assert.Empty(t, p.do(podsource.Add, newPod("a")))
+	assert.Empty(t, p.do(podsource.Update, newPod("a")))
+	require.True(t, p.letGo("a"))
+	p.Again([]types.UID{"a"})
+	assert.Equal(t, []string{"create a "}, p.w.take())
+	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, newPod("a")))
+	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a")))
 }
 
 func TestRemovedPodsAreForgottenInTime(t *testing.T) {

@@ -237,6 +237,23 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 	})
 }
 
+// SL-11: an evicted pod does not stand in its own way, and one that is deleted is not
+// tried again.
+func TestPods_RetriesOfOnePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+		p.do(podsource.Add, newPod("a", static))
+		p.ends("a", eviction)
+		assert.Equal(t, []string{"remove a", "comes back a"}, p.after(10*time.Second))
+		assert.Equal(t, []string{"forget a", "create a "}, p.settles("a"))
+
+		p.do(podsource.Add, newPod("b", static))
+		require.Len(t, p.Retries(), 1)
+		assert.Equal(t, []string{"change b Failed"}, p.do(podsource.Delete, newPod("b", static, deleting)))
+		assert.Empty(t, p.Retries())
+	})
+}
+
 // SL-3: those that wait begin in the order of their creation.
 func TestPods_RejectedPodsBeginInOrder(t *testing.T) {
 	p, g := newGuarded(t)
