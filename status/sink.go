@@ -7,7 +7,9 @@ import (
 )
 
 // Sink is where statuses go. A Manager calls it from many goroutines, but for
-// one pod never more than once at a time. pod is the newest pod object that the
+// one pod never more than once at a time. Of different pods nothing is said of the
+// order, also of two that bear one name one after the other: the last status of the
+// former may come after the first of the next, so tell them apart by their UIDs. pod is the newest pod object that the
 // Manager has; both arguments are read-only. An error makes the newest status
 // of the pod be sent again later. The sink must end when ctx does.
 type Sink interface {
