@@ -15,7 +15,12 @@ type health struct {
 	waiting time.Time // since when no listing was answered; zero: the last one was
 	calling time.Time // when the listing under way began; zero: none is
 	listErr error     // of the last listing
+	warned  time.Time // when a failure was logged last; zero: the last listing was answered
 }
+
+// warnAgain is how often a failure that goes on is logged. A runtime that is away is
+// asked each second.
+const warnAgain = time.Minute
 
 func (h *health) begin(now time.Time) { h.waiting = now }
 
@@ -29,10 +34,23 @@ func (h *health) listing(g *Generator, began time.Time) {
 	}
 }
 
-func (h *health) failed(g *Generator, err error) {
+// failed takes note of a listing that failed, and reports whether to log that.
+func (h *health) failed(g *Generator, err error) (warn bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h.calling, h.listErr = time.Time{}, err
+	now := time.Now()
+	if warn = h.warned.IsZero() || now.Sub(h.warned) >= warnAgain; warn {
+		h.warned = now
+	}
+	return warn
+}
+
+// failing reports whether a failure was logged and no listing was answered since.
+func (h *health) failing(g *Generator) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !h.warned.IsZero()
 }
 
 // answered takes note of a listing's answer. The caller holds mu.

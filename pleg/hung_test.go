@@ -1,9 +1,12 @@
 package pleg
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -201,6 +204,24 @@ func TestFailingRuntime(t *testing.T) {
 		b.after(time.Second)
 		require.NoError(t, b.Healthy())
 	})
+}
+
+// A runtime that is away is asked each second, and that it does not answer is logged
+// once a minute, until it does.
+func TestFailingRuntimeIsLoggedNowAndThen(t *testing.T) {
+	w := newWorld()
+	w.listErr = errors.New("connection refused")
+	var log bytes.Buffer
+	inBubble(t, w, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(b *bench) {
+		b.after(150 * time.Second)
+		w.with(func() { w.listErr = nil })
+		b.after(10 * time.Second)
+		w.with(func() { w.listErr = errors.New("again") })
+		b.Relist()
+		b.after(time.Second)
+	})
+	require.Equal(t, 3+1, strings.Count(log.String(), "pods cannot be listed"))
+	require.Equal(t, 1, strings.Count(log.String(), "pods can be listed again"))
 }
 
 // A listing that takes a minute holds up no inspection, and what it says is

@@ -67,14 +67,18 @@ func (g *Generator) listOnce(ctx context.Context, prints []uint64) []uint64 {
 	}
 	var changed []types.UID
 	if err == nil {
+		if g.health.failing(g) {
+			g.cfg.Logger.Info("pods can be listed again")
+		}
 		for i := range pods {
 			prints = append(prints, g.print(&pods[i]))
 		}
 		changed = g.compare(pods, prints, began)
 	} else {
 		err = fmt.Errorf("list pods: %w", err)
-		g.cfg.Logger.Warn("pods cannot be listed", slog.Any("err", err))
-		g.health.failed(g, err)
+		if g.health.failed(g, err) {
+			g.cfg.Logger.Warn("pods cannot be listed", slog.Any("err", err))
+		}
 	}
 	for _, uid := range changed {
 		g.unlessBusy(uid)

@@ -8,8 +8,9 @@
 // next to nothing. Counting files does cost: [Provider.Run] goes through the
 // folders of the pods that are watched one by one, spread over
 // [Config].DiskEvery, so that there is never a storm of them; those of others are
-// counted while somebody wants to know ([Provider.Count]).
+// counted while somebody wants to know ([Provider.Count]). A count that takes long
+// is left off and gone on with, and tells what it came to so far.
 //
-// Files are read through an fs.FS, so that tests bring trees of their own.
+// Kernel files are read through an fs.FS, so that tests bring trees of their own.
 // [Summarize] gives a reading the form of the kubelet's stats/summary.
 package stats
