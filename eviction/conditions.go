@@ -59,7 +59,7 @@ func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t met, why 
 	if kind := conditionOf(t.Signal); blocked[kind] == "" {
 		blocked[kind] = why
 	}
-	m.warn(t.Threshold, why, "no pod is evicted", "EvictionBlocked",
+	m.warn(t.Threshold, why, "EvictionBlocked",
 		fmt.Sprintf("No pod is evicted for %s: %s", t, why), slog.String("available", t.seen.String()))
 }
 
@@ -85,7 +85,7 @@ func (m *Manager) warnImpossible(seen map[Signal]Observation) {
 		switch {
 		case !ok:
 		case t.impossible(o):
-			m.warn(t, tooLarge, "a threshold is not held to", "EvictionThresholdTooLarge",
+			m.warn(t, tooLarge, "EvictionThresholdTooLarge",
 				fmt.Sprintf("The threshold %s is not held to: %s", t, tooLarge), slog.Uint64("capacity", o.Capacity))
 		case m.warned[t.String()] == tooLarge:
 			delete(m.warned, t.String())
@@ -95,12 +95,12 @@ func (m *Manager) warnImpossible(seen map[Signal]Observation) {
 
 // warn logs something about a threshold and tells it as an event of the node,
 // unless it was the last thing told about it.
-func (m *Manager) warn(t Threshold, why, text, reason, message string, attr slog.Attr) {
+func (m *Manager) warn(t Threshold, why, reason, message string, attr slog.Attr) {
 	if m.warned[t.String()] == why {
 		return
 	}
 	m.warned[t.String()] = why
-	m.cfg.Logger.Warn(text, slog.String("threshold", t.String()), slog.String("reason", why), attr)
+	m.cfg.Logger.Warn("no pod is evicted for a threshold", slog.String("threshold", t.String()), slog.String("reason", why), attr)
 	m.nodeEvent(reason, message)
 }
 

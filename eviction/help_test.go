@@ -27,8 +27,14 @@ func TestMissing(t *testing.T) {
 		available uint64
 		want      uint64
 	}{
-		{"", 30, 70}, {"", 99, 1}, {"", 100, 0}, {"", 150, 0},
-		{"nodefs.available=50", 30, 70}, {"nodefs.available=50", 100, 50}, {"nodefs.available=50", 149, 1}, {"nodefs.available=50", 151, 0},
+		{"", 30, 70},
+		{"", 99, 1},
+		{"", 100, 0},
+		{"", 150, 0},
+		{"nodefs.available=50", 30, 70},
+		{"nodefs.available=50", 100, 50},
+		{"nodefs.available=50", 149, 1},
+		{"nodefs.available=50", 151, 0},
 	} {
 		assert.Equal(t, tc.want, metBy(t, "nodefs.available<100", tc.reclaim, tc.available, 1000).missing(), "%+v", tc)
 	}
