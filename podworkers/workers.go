@@ -76,6 +76,7 @@ type Kill struct {
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget
 	Deleted         bool // no source names the pod any more
+	Drained         bool // the node stops: the pod is to be started again by another process
 
 	// Done, if set, is called exactly once, soon and from any goroutine: with nil
 	// when the pod's containers have ended, with ErrStopped if Run ended before, with

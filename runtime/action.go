@@ -79,4 +79,8 @@ type Ending struct {
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget
 	Deleted         bool // no configuration names the pod any more
+	// Drained says that the node stops, and not the pod: it is wanted still, and
+	// those of its containers that restart are started by the next agent. Its phase is
+	// the one that they call for.
+	Drained bool
 }

@@ -100,6 +100,9 @@ func (g *generator) again(name string) bool {
 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {
+	if e := g.report.Ending; e != nil && e.Drained { // what ends is the node, and not the pod
+		return g.over
+	}
 	return g.over || g.report.Finished ||
 		g.report.Ending != nil && g.observed() && !g.report.Seen.Running()
 }

@@ -1,0 +1,83 @@
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// SL-7: a drain ends containers and no pod. Statuses and logs stay, and say what
+// became of the containers; the next agent starts again what restarts.
+func TestDrain_KeepsPods(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pod   *corev1.Pod
+		told  []string
+		again bool
+	}{
+		"restarts always":       {simplePod("web", "output=hello", "output-every=1s"), []string{"Running"}, true},
+		"restarts on failure":   {onFailure(simplePod("web", "output=hello", "output-every=1s")), []string{"Running"}, true},
+		"never restarts":        {once(simplePod("web", "output=hello", "output-every=1s")), []string{"Running", "Failed"}, false},
+		"had succeeded before":  {once(simplePod("web", "output=hello", "output-every=1s", "run-for=1s")), []string{"Running", "Succeeded"}, false},
+		"waits for its restart": {simplePod("web", "output=hello", "output-every=1s", "run-for=25s", "exit-code=1"), []string{"Running"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+				var sink phasesSink
+				src := podsource.NewMemory(tt.pod)
+				drain := agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true})
+				_, stop := n.start(src, agent.WithStatusSink(&sink), drain)
+				time.Sleep(30 * time.Second)
+				stop()
+				assert.Zero(t, n.running())
+				assert.Equal(t, tt.told, sink.all())
+				logs, err := filepath.Glob(filepath.Join(n.root, "logs", "default_web_*", "main", "*.log"))
+				require.NoError(t, err)
+				assert.NotEmpty(t, logs, "they are of use to whoever asks why the node went down")
+				statuses, err := os.ReadDir(filepath.Join(n.root, "statuses"))
+				require.NoError(t, err)
+				assert.Len(t, statuses, 1)
+
+				_, stop = n.start(src)
+				defer stop()
+				time.Sleep(20 * time.Second)
+				assert.Equal(t, tt.again, n.running() == 1)
+			})
+		})
+	}
+}
+
+// SL-7: pods that no source has named yet are drained like those that run by it.
+func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
+	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+		src := podsource.NewMemory(simplePod("web", "output=hello", "output-every=1s"))
+		_, stop := n.start(src)
+		time.Sleep(time.Minute)
+		stop()
+		require.Equal(t, 1, n.running())
+
+		var sink phasesSink
+		_, stop = n.start(offline(nil, nil), agent.WithStatusSink(&sink), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}))
+		time.Sleep(time.Minute)
+		stop()
+		assert.Zero(t, n.running())
+		assert.Equal(t, []string{"Running"}, sink.all())
+
+		_, stop = n.start(src)
+		defer stop()
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, n.running())
+	})
+}
+
+func onFailure(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	return pod
+}
