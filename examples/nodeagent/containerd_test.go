@@ -62,7 +62,7 @@ func TestPodsOnContainerd(t *testing.T) {
 			w.start()
 			w.eventually(long, func() error { return w.toldRunning(left...) })
 			require.NoError(t, w.signal(syscall.SIGTERM))
-			require.NoError(t, w.running())
+			require.NoError(t, w.drained())
 			require.Empty(t, w.podCgroups())
 		})
 	})

@@ -69,7 +69,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "the node's resolver configuration")
 	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
 	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods this node takes at the most")
-	fs.BoolVar(&f.drain, "drain", false, "end all pods when the agent is stopped; by default they run on")
+	fs.BoolVar(&f.drain, "drain", false, "end the containers of all pods when the agent is stopped; by default they run on")
 	fs.DurationVar(&f.fileCheck, "file-check-frequency", 20*time.Second, "how often manifests are read again even without a notice")
 	fs.DurationVar(&f.httpCheck, "http-check-frequency", 20*time.Second, "how often the manifest URL is asked")
 	fs.DurationVar(&f.syncFrequency, "sync-frequency", time.Minute, "how often a pod is looked at even if nothing changed")

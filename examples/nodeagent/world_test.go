@@ -170,6 +170,22 @@ func (w *world) running(names ...string) error {
 	return nil
 }
 
+// drained reports a container that runs.
+func (w *world) drained() error {
+	have, err := w.containers()
+	if err != nil {
+		return err
+	}
+	for name, cs := range have {
+		for _, c := range cs {
+			if c.GetState() == cri.ContainerState_CONTAINER_RUNNING {
+				return fmt.Errorf("container %s of pod %s runs", c.GetMetadata().GetName(), name)
+			}
+		}
+	}
+	return nil
+}
+
 func (w *world) get(path string) (int, []byte, error) {
 	client := http.Client{Timeout: soon}
 	r, err := client.Get("http://" + w.addr + path)
