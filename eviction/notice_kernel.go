@@ -111,23 +111,23 @@ var errGone = errors.New("what was watched is gone")
 // fails; failed says that it is marked as failed as well. Go's own poller does not
 // wait for such marks.
 func poll(ctx context.Context, f *os.File, told func(failed bool) error) error {
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	woken, wake, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("eventfd: %w", err)
+		return err
 	}
 	var wg sync.WaitGroup
-	defer unix.Close(wake) //nolint:errcheck // nothing is lost
+	defer woken.Close() //nolint:errcheck // nothing is lost
 	defer wg.Wait()
 	ended := make(chan struct{})
 	defer close(ended)
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
-			unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) //nolint:errcheck,gosec // it cannot be full
 		case <-ended:
 		}
+		wake.Close() //nolint:errcheck,gosec // its end is what wakes
 	})
-	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}, {Fd: int32(wake), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}, {Fd: int32(woken.Fd()), Events: unix.POLLIN}}
 	for ctx.Err() == nil {
 		_, err := unix.Poll(fds, -1)
 		switch {

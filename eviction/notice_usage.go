@@ -2,7 +2,6 @@ package eviction
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -150,25 +147,6 @@ func listen(event *os.File, crossed func()) {
 		}
 		crossed()
 	}
-}
-
-// register asks the kernel to tell when usage crosses the figure.
-func register(dir string, at uint64) (*os.File, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	event := os.NewFile(uintptr(fd), "memory threshold")
-	usage, err := os.Open(filepath.Join(dir, "memory.usage_in_bytes"))
-	if err != nil {
-		return nil, errors.Join(err, event.Close())
-	}
-	defer usage.Close() //nolint:errcheck // the kernel keeps what it needs
-	line := fmt.Sprintf("%d %d %d", fd, usage.Fd(), at)
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.event_control"), []byte(line), 0); err != nil {
-		return nil, errors.Join(err, event.Close())
-	}
-	return event, nil
 }
 
 func usageOfGroup(dir string) (uint64, error) {

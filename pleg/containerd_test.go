@@ -1,3 +1,5 @@
+//go:build linux
+
 package pleg_test
 
 import (

@@ -1,3 +1,5 @@
+//go:build linux
+
 package podsync_test
 
 import (

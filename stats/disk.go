@@ -23,12 +23,9 @@ func Statfs(path string) (runtime.FSUsage, error) {
 	if err := unix.Stat(path, &node); err != nil {
 		return runtime.FSUsage{}, fmt.Errorf("stat %s: %w", path, err)
 	}
-	size := uint64(max(st.Frsize, 0))
-	if size == 0 {
-		size = uint64(max(st.Bsize, 0))
-	}
+	size := blockSize(&st)
 	return runtime.FSUsage{
-		At: time.Now(), Mountpoint: path, Device: node.Dev,
+		At: time.Now(), Mountpoint: path, Device: deviceOf(&node),
 		CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size,
 		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
 		Inodes:    st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),

@@ -124,7 +124,7 @@ func openInside(root, path string) (int, error) {
 	if strings.HasPrefix(path, "/") {
 		return -1, fmt.Errorf("must be a relative path: %w", ErrUnsafe)
 	}
-	top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	top, err := unix.Open(root, openPath|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
@@ -134,7 +134,7 @@ func openInside(root, path string) (int, error) {
 	if err := unix.Fstat(top, &st); err != nil {
 		return -1, err
 	}
-	w.mode = st.Mode & 0o7777
+	w.mode = modeOf(&st) & 0o7777
 	if err := w.walk(path); err != nil {
 		return -1, err
 	}
@@ -203,7 +203,7 @@ func (w *walker) walk(path string) error {
 
 // open opens a part, or makes it a folder.
 func (w *walker) open(part string) (int, error) {
-	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	const flags = openPath | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(w.at(), part, flags, 0)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err

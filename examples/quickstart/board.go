@@ -41,7 +41,7 @@ type row struct {
 }
 
 func newBoard(out *os.File) *board {
-	_, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS)
+	_, err := unix.IoctlGetTermios(int(out.Fd()), getTermios)
 	return &board{out: out, table: err == nil, start: time.Now(), pods: map[string]*row{}}
 }
 

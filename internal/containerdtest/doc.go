@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package containerdtest starts real containerd daemons for tests: each with a
 // root, state, socket, network, cgroup parent and image registry of its own, all
 // on loopback and in one temporary folder, and leaves nothing behind.

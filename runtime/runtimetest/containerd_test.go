@@ -1,3 +1,5 @@
+//go:build linux
+
 package runtimetest_test
 
 import (

@@ -66,11 +66,6 @@ func parentOrRoot(root, hierarchy, parent string) string {
 	return parent
 }
 
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
-
 // pageSizesIn lists the page sizes that a hugetlb folder has files of.
 func pageSizesIn(dir, suffix string) []string {
 	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*B"+suffix))

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+)
+
+func openV1(string, string) (tree, []string, error) {
+	return nil, nil, fmt.Errorf("cgroups: %w", errors.ErrUnsupported)
+}
+
+func openV2(string, string) (tree, []string, error) {
+	return nil, nil, fmt.Errorf("cgroups: %w", errors.ErrUnsupported)
+}

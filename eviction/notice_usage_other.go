@@ -1,0 +1,14 @@
+//go:build !linux
+
+package eviction
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// register needs cgroup v1.
+func register(string, uint64) (*os.File, error) {
+	return nil, fmt.Errorf("memory threshold: %w", errors.ErrUnsupported)
+}
