@@ -16,9 +16,9 @@ const module = "github.com/sublet-dev/agent"
 // RATIONALE.md. Only the root and the examples know all.
 var arrows = map[string][]string{
 	"podspec":                 {},
-	"runtime":                 {"internal/monotonic", "podspec"},
+	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":             {"internal/safe", "podspec", "runtime"},
-	"runtime/embedded":        {"internal/mkdir", "internal/safe"},
+	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/safe"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},
 	"podsource":               {"internal/atomicfile", "internal/safe", "podspec"},
@@ -46,6 +46,7 @@ var arrows = map[string][]string{
 	"internal/lock":           {},
 	"internal/mkdir":          {},
 	"internal/monotonic":      {},
+	"internal/capability":     {},
 	"internal/owner":          {"internal/atomicfile"},
 	"internal/mounts":         {},
 	"internal/safe":           {},

@@ -24,16 +24,8 @@ type Runtime interface {
 	Pod(ctx context.Context, uid types.UID) (runtime.Pod, error)
 	// Watch calls hint for each pod in which something may have changed, until
 	// the stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported where
-	// there is no such stream.
+	// there is no such stream. For a runtime.TimedWatcher WatchAt is called instead.
 	Watch(ctx context.Context, hint func(types.UID)) error
-}
-
-// Dater is a Runtime whose stream also tells when a change happened, by this
-// machine's clock. WatchAt is then called instead of Watch. A hint that is told
-// late, of a change which an inspection cannot have missed, costs nothing then.
-type Dater interface {
-	// WatchAt is Watch with the time of the change; zero where it is not known.
-	WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error
 }
 
 // Store is where a Generator puts what it saw. Its methods must be quick. Calls for

@@ -78,7 +78,7 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	// Nothing tells that a stream is open but that it does not end.
 	settle := time.AfterFunc(g.cfg.Settle, func() { g.opened(call) })
 	err := safe.Call(g.cfg.Logger, "watch events", func() error {
-		if d, ok := g.cfg.Runtime.(Dater); ok {
+		if d, ok := runtime.Capability[runtime.TimedWatcher](g.cfg.Runtime); ok {
 			return d.WatchAt(ctx, g.hint)
 		}
 		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.hint(uid, time.Time{}) })

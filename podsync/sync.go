@@ -124,7 +124,7 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 // update hands changed labels and annotations to a runtime that keeps them. Apply
 // did so for a pod that the runtime did not have before.
 func (s *Syncer) update(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, out runtime.Outcome, err error) (runtime.Outcome, error) {
-	u, ok := s.cfg.Runtime.(runtime.PodUpdater)
+	u, ok := runtime.Capability[runtime.PodUpdater](s.cfg.Runtime)
 	if !ok {
 		return out, err
 	}

@@ -14,6 +14,20 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// The capabilities of a Client.
+var (
+	_ runtime.ContainerRemover       = (*Client)(nil)
+	_ runtime.LogReopener            = (*Client)(nil)
+	_ runtime.ImageStore             = (*Client)(nil)
+	_ runtime.ImageUser              = (*Client)(nil)
+	_ runtime.ImageFSReporter        = (*Client)(nil)
+	_ runtime.SandboxImageReporter   = (*Client)(nil)
+	_ runtime.ContainerStatsReporter = (*Client)(nil)
+	_ runtime.CgroupDriverReporter   = (*Client)(nil)
+	_ runtime.TimedWatcher           = (*Client)(nil)
+	_ runtime.OwnerSetter            = (*Client)(nil)
+)
+
 // DefaultOwner is the owner of what a Client makes that was told of none.
 const DefaultOwner = "sublet"
 

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // Config is the configuration of a Runtime. The zero value is a simulated
@@ -54,7 +56,7 @@ func (c Config) fill() (Config, error) {
 	if c.Executor == nil {
 		c.Executor = NewSimulated(SimulatedConfig{})
 	}
-	if e, ok := c.Executor.(interface{ Check() error }); ok {
+	if e, ok := capability.Of[Checker](c.Executor); ok {
 		errs = append(errs, e.Check())
 	}
 	if c.Name == "" {

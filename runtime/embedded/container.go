@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // container is one container. Runtime.mu guards what can change.
@@ -357,7 +359,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, req *v1.UpdateCont
 	if exited {
 		return nil, status.Errorf(codes.FailedPrecondition, "update container %s: it has exited", c.ID)
 	}
-	if u, can := proc.(Updater); can {
+	if u, can := capability.Of[Updater](proc); can {
 		if err := u.Update(req.GetLinux()); err != nil {
 			return nil, statusError("update container "+c.ID, err)
 		}

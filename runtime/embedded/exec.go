@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // maxExecOutput bounds each stream of ExecSync, as the CRI demands.
@@ -120,7 +122,7 @@ func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan
 				resize = nil
 				continue
 			}
-			if term, can := proc.(Resizer); can {
+			if term, can := capability.Of[Resizer](proc); can {
 				_ = term.Resize(size.Width, size.Height) // the container may just have ended
 			}
 		}
@@ -163,7 +165,7 @@ func (r *Runtime) DialPort(ctx context.Context, sandboxID string, port int32) (n
 	case !ready:
 		return nil, status.Errorf(codes.FailedPrecondition, "port-forward: sandbox %s is not ready", sandboxID)
 	}
-	d, can := r.cfg.Executor.(Dialer)
+	d, can := capability.Of[Dialer](r.cfg.Executor)
 	if !can {
 		return nil, status.Error(codes.Unimplemented, "port-forward: this executor's pods have no ports")
 	}

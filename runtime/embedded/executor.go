@@ -30,7 +30,9 @@ type Container struct {
 // goroutine, for different containers at the same time; for one container
 // Create, Start and Remove are called in this order, each at most once.
 //
-// An Executor may have more powers, found by assertion: Addresser, Featured, Dialer.
+// An Executor may have capabilities besides: Checker, SandboxPreparer, Addresser,
+// Featured, Dialer, io.Closer. A decorator keeps those of what it decorates by a
+// method Unwrap() any that returns it.
 type Executor interface {
 	// Create checks that the container can be started here and prepares for
 	// it. An error refuses the container; a gRPC status keeps its code.
@@ -47,7 +49,8 @@ type Executor interface {
 // Process is a started container. Its methods may be called from any goroutine,
 // also after it has ended.
 //
-// A Process may have more powers, found by assertion: Updater, Resizer, Dialer.
+// A Process may have capabilities besides: Updater, Resizer, Identified. A decorator
+// keeps those of what it decorates by a method Unwrap() any that returns it.
 type Process interface {
 	// Signal sends sig to the container. SIGKILL must end all of it. Signalling
 	// an ended container is not an error.
@@ -57,6 +60,25 @@ type Process interface {
 	Exec(ctx context.Context, e Exec) (int32, error)
 	// Usage measures the container now.
 	Usage() Usage
+}
+
+// Checker is an Executor whose configuration can be wrong. New returns the error.
+type Checker interface {
+	Check() error
+}
+
+// SandboxPreparer is an Executor that does something for a pod before any of its
+// containers.
+type SandboxPreparer interface {
+	// Sandbox is called once when a sandbox is made. It may take long; ctx ends when
+	// the caller has gone. An error refuses the sandbox; a gRPC status keeps its code.
+	Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
+}
+
+// Identified is a Process that is one of this machine. Its number is told in a
+// verbose container status.
+type Identified interface {
+	PID() int
 }
 
 // Addresser is an Executor that gives pods addresses of its own. Without it the

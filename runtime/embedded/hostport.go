@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // hostPorts hands on connections to the host ports of one pod. A nil hostPorts has
@@ -38,7 +40,7 @@ func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
 
 // openPorts opens the host ports of s, all or none.
 func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error) {
-	d, can := r.cfg.Executor.(Dialer)
+	d, can := capability.Of[Dialer](r.cfg.Executor)
 	ports := servedPorts(s.config)
 	if !r.cfg.HostPorts || !can || len(ports) == 0 {
 		return nil, nil

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // batch is how many items one answer of a streamed list carries.
@@ -133,7 +135,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *v1.ContainerStatusRequ
 	resp := &v1.ContainerStatusResponse{Status: c.status()}
 	if req.GetVerbose() {
 		extra := map[string]any{"config": redact(c.Config), "sandboxID": c.SandboxID}
-		if p, ok := c.proc.(interface{ PID() int }); ok {
+		if p, ok := capability.Of[Identified](c.proc); ok {
 			extra["pid"] = p.PID()
 		}
 		resp.Info = info(extra)
@@ -158,7 +160,7 @@ func (r *Runtime) Version(context.Context, *v1.VersionRequest) (*v1.VersionRespo
 // Status implements the CRI: both required conditions are true until Close.
 func (r *Runtime) Status(_ context.Context, req *v1.StatusRequest) (*v1.StatusResponse, error) {
 	features := &v1.RuntimeHandlerFeatures{}
-	if f, ok := r.cfg.Executor.(Featured); ok {
+	if f, ok := capability.Of[Featured](r.cfg.Executor); ok {
 		features = f.Features()
 	}
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // maxMessage bounds a gRPC message on connections of Dial, as the kubelet does.
@@ -170,7 +173,7 @@ func (r *Runtime) Close() error {
 		r.dial.served.Wait()
 		r.dial.server, r.dial.lis = nil, nil
 	}
-	if c, ok := r.cfg.Executor.(interface{ Close() error }); ok {
+	if c, ok := capability.Of[io.Closer](r.cfg.Executor); ok {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/capability"
 )
 
 // sandbox is one pod sandbox. Runtime.mu guards what can change.
@@ -106,9 +108,7 @@ func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if p, ok := r.cfg.Executor.(interface {
-		Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
-	}); ok {
+	if p, ok := capability.Of[SandboxPreparer](r.cfg.Executor); ok {
 		if err := p.Sandbox(ctx, s.config); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (r *Runtime) address(s *sandbox) error {
 	if hostNetwork(s.config) {
 		return nil
 	}
-	if a, ok := r.cfg.Executor.(Addresser); ok {
+	if a, ok := capability.Of[Addresser](r.cfg.Executor); ok {
 		s.ips = a.Addresses(s.config)
 		return nil
 	}
