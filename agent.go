@@ -27,8 +27,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// Runtime is everything the agent asks of a container runtime: the union of
-// what its parts ask for. *cri.Client is one.
+// Runtime is everything the agent needs of a container runtime: the union of
+// what its parts ask for. *cri.Client is one. What a runtime may do besides is in
+// the documentation of runtime.Capability.
 type Runtime interface {
 	pleg.Runtime
 	podsync.Runtime
@@ -109,6 +110,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := a.leaseImages(ctx, former); err != nil {
 		return err
 	}
+	a.logCapabilities()
 	hangUp, err := a.connect()
 	if err != nil {
 		return err

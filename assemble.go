@@ -75,7 +75,7 @@ func (a *Agent) assemble() error {
 	if a.runtime == nil {
 		a.runtime = new(late)
 	}
-	if err := a.checkAdoption(); err != nil {
+	if err := a.checkCapabilities(); err != nil {
 		return err
 	}
 	a.ready = readiness.New(a.runtime)

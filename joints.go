@@ -23,7 +23,7 @@ import (
 )
 
 // late is a runtime that is connected to when the agent runs. It has all of the
-// client's methods, those included that parts find by assertion: pleg.Dater.
+// client's methods, the capabilities included.
 type late struct {
 	*cri.Client
 	inside atomic.Pointer[embedded.Runtime] // the one that is not connected to
@@ -115,9 +115,7 @@ func (a *Agent) hostIP() string {
 
 // cgroupDriver asks the runtime, if it can be asked at all.
 func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
-	rt, ok := a.runtime.(interface {
-		CgroupDriver(ctx context.Context) (string, error)
-	})
+	rt, ok := runtime.Capability[runtime.CgroupDriverReporter](a.runtime)
 	if !ok {
 		return nil
 	}

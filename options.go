@@ -134,6 +134,10 @@ func WithRootDir(dir string) Option {
 // WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint.
 // Without either, pods run in an embedded, simulated one.
 //
+// What rt can do besides its methods is found by runtime.Capability; an option that
+// asks for something it cannot do is an error of New, and what else is off for want
+// of a capability is logged once by Run.
+//
 // All pods that rt tells of are taken for the agent's own, and those that no source
 // wants are ended. A runtime in which others have pods too must know whose is
 // whose: it is told the agent's id if it is a runtime.OwnerSetter, as *cri.Client is.

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/sublet-dev/agent/internal/owner"
-	"github.com/sublet-dev/agent/runtime"
 )
 
 // WithAdoption has the agent take over pods that bear no owner's id, as those of a
@@ -32,14 +31,6 @@ func WithAdoption(sources ...string) Option {
 		s.adopt = append(s.adopt, sources...)
 		return nil
 	}
-}
-
-// checkAdoption returns an error if the runtime cannot tell pods of others.
-func (a *Agent) checkAdoption() error {
-	if _, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); !ok && len(a.adopt) > 0 {
-		return errors.New("adoption: the runtime does not know owners: it must have the method SetOwner of runtime.OwnerSetter")
-	}
-	return nil
 }
 
 // own finds out who this agent is. The id is made once, and never anew while there

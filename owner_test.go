@@ -279,8 +279,8 @@ func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
 
 func TestWithAdoption_NeedsARuntimeThatKnowsOwners(t *testing.T) {
 	for name, opts := range map[string][]agent.Option{
-		"sources":  {agent.WithAdoption()},
-		"adoption": {agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithAdoption("file")},
+		"sources": {agent.WithAdoption()},
+		"WithAdoption: the runtime is no runtime.OwnerSetter": {agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithAdoption("file")},
 	} {
 		_, err := agent.New(opts...)
 		require.ErrorContains(t, err, name)

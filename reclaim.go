@@ -49,23 +49,6 @@ func (a *Agent) reclaimParts() []run.Part {
 	return parts
 }
 
-// What a runtime may be able to do besides what it must.
-type (
-	remover interface {
-		RemoveContainer(ctx context.Context, id string) error
-		RemoveSandbox(ctx context.Context, id string) error
-	}
-	reopener interface {
-		ReopenLog(ctx context.Context, containerID string) error
-	}
-	sandboxImager interface {
-		SandboxImage(ctx context.Context) (string, error)
-	}
-	imageMeter interface {
-		ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
-	}
-)
-
 // seenPods tells from memory what is in the runtime, so that looking for garbage
 // costs it nothing. What is dead stays dead: a view that is late removes late.
 type seenPods struct{ a *Agent }
@@ -73,13 +56,13 @@ type seenPods struct{ a *Agent }
 func (s seenPods) Pods(context.Context) ([]runtime.Pod, error) { return s.a.cache.Pods(), nil }
 
 func (a *Agent) makeContainerGC() (err error) {
-	rt, ok := a.runtime.(remover)
+	rt, ok := runtime.Capability[runtime.ContainerRemover](a.runtime)
 	if !ok {
 		return nil
 	}
 	a.containers, err = containergc.New(containergc.Config{
 		Containers: struct {
-			remover
+			runtime.ContainerRemover
 			seenPods
 		}{rt, seenPods{a}},
 		Standing: a.standing, Policy: a.keepDead, LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
@@ -89,13 +72,13 @@ func (a *Agent) makeContainerGC() (err error) {
 }
 
 func (a *Agent) makeLogRotation() (err error) {
-	rt, ok := a.runtime.(reopener)
+	rt, ok := runtime.Capability[runtime.LogReopener](a.runtime)
 	if !ok || a.rotation.MaxSize < 0 {
 		return nil
 	}
 	a.logs, err = containergc.NewRotator(containergc.RotatorConfig{
 		Runtime: struct {
-			reopener
+			runtime.LogReopener
 			seenPods
 		}{rt, seenPods{a}},
 		LogsDir: a.node.PodLogsDir, MaxSize: a.rotation.MaxSize, MaxFiles: a.rotation.MaxFiles, Logger: a.logger,

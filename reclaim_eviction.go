@@ -26,10 +26,10 @@ func (a *Agent) makeUsage() (err error) {
 	if a.evict != nil {
 		cfg.Bound = a.evict.Bound
 	}
-	if rt, ok := a.runtime.(stats.Containers); ok {
+	if rt, ok := runtime.Capability[runtime.ContainerStatsReporter](a.runtime); ok {
 		cfg.Containers = rt
 	}
-	if rt, ok := a.runtime.(imageMeter); ok {
+	if rt, ok := runtime.Capability[runtime.ImageFSReporter](a.runtime); ok {
 		cfg.ImageFS = a.imageFolders(rt)
 	}
 	a.usage, err = stats.New(cfg)
@@ -228,7 +228,7 @@ func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
 }
 
 // imageFolders asks the runtime where images and writable layers are.
-func (a *Agent) imageFolders(rt imageMeter) func(context.Context) (images, containers string, err error) {
+func (a *Agent) imageFolders(rt runtime.ImageFSReporter) func(context.Context) (images, containers string, err error) {
 	return func(ctx context.Context) (images, containers string, err error) {
 		im, co, err := rt.ImageFS(ctx)
 		if err != nil {

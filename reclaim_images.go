@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -23,15 +22,14 @@ func (a *Agent) makeImageGC() (err error) {
 	if a.imagePolicy == nil {
 		return nil
 	}
-	rt, ok := a.runtime.(imagegc.Images)
-	if !ok {
-		return errors.New("image collection: the runtime cannot list, measure and remove images")
-	}
+	store, _ := runtime.Capability[runtime.ImageStore](a.runtime)
+	user, _ := runtime.Capability[runtime.ImageUser](a.runtime)
+	fs, _ := runtime.Capability[runtime.ImageFSReporter](a.runtime)
 	cfg := imagegc.Config{
-		Images: rt, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
+		Images: imageStore{store, user, fs}, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
 		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
 	}
-	if rt, ok := a.runtime.(sandboxImager); ok {
+	if rt, ok := runtime.Capability[runtime.SandboxImageReporter](a.runtime); ok {
 		cfg.SandboxImage = rt.SandboxImage
 	}
 	a.images, err = imagegc.New(cfg)

@@ -344,7 +344,7 @@ func TestReclaimOptions(t *testing.T) {
 		},
 		"a runtime that cannot": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
-			[]string{"cannot list, measure and remove images"},
+			[]string{"WithImageGC: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
 		},
 		"pulls of a runtime that is not ours": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.Pulls{AtOnce: 1})},

@@ -1,0 +1,83 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// traced is how tracing or metrics are added to a runtime in Go.
+type traced struct{ agent.Runtime }
+
+func (t traced) Unwrap() any { return t.Runtime }
+
+// What an option asks for and the runtime cannot do is an error of New that names
+// both; a decorator that can be unwrapped has all capabilities of its runtime.
+func TestNew_NamesMissingCapabilities(t *testing.T) {
+	for want, option := range map[string]agent.Option{
+		"WithContainerGC: the runtime is no runtime.ContainerRemover":    agent.WithContainerGC(containergc.Policy{}),
+		"WithLogRotation: the runtime is no runtime.LogReopener":         agent.WithLogRotation(agent.LogRotation{}),
+		"WithImageGC: the runtime is no runtime.ImageUser":               agent.WithImageGC(imagegc.Policy{}),
+		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(agent.Eviction{}),
+		"WithAdoption: the runtime is no runtime.OwnerSetter":            agent.WithAdoption("file"),
+	} {
+		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
+			_, err := agent.New(agent.WithRuntime(rt), agent.WithRootDir("/nowhere"), option)
+			if name == "hidden" {
+				require.ErrorContains(t, err, want)
+			} else {
+				require.NoError(t, err, want)
+			}
+		}
+	}
+	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
+		agent.WithEviction(agent.Eviction{Node: &meter{}}))
+	require.NoError(t, err, "nothing is asked of the runtime")
+}
+
+// A decorated runtime is collected and owned as the one in it; what a runtime lacks
+// is told once.
+func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
+	sharing(t, func(t *testing.T, r *shared) {
+		for name, wrap := range map[string]func(agent.Runtime) agent.Runtime{
+			"decorated": func(rt agent.Runtime) agent.Runtime { return traced{rt} },
+			"hidden":    func(rt agent.Runtime) agent.Runtime { return bare{rt} },
+		} {
+			pod := sized("crash-"+name, "1Mi", "0s=1Mi")
+			pod.Annotations[embedded.ScriptPrefix+"run-for"], pod.Annotations[embedded.ScriptPrefix+"exit-code"] = "2s", "1"
+			client, err := cri.New(r.cc, cri.Config{Owner: name})
+			require.NoError(t, err)
+			var said bytes.Buffer
+			a, err := agent.New(
+				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(agent.Node{NoCgroups: true}),
+				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&said, nil))),
+			)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Hour)
+			require.NoError(t, a.Run(ctx))
+			cancel()
+			seen, err := client.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			if name == "decorated" {
+				assert.LessOrEqual(t, len(seen.Containers), 3)
+				assert.NotContains(t, said.String(), "runtime lacks capabilities")
+			} else {
+				assert.Greater(t, len(seen.Containers), 20, "nobody removes them")
+				assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("runtime lacks capabilities")))
+				assert.Contains(t, said.String(), "ContainerRemover")
+			}
+		}
+	})
+}
