@@ -288,11 +288,13 @@ func TestRestartOfAll(t *testing.T) {
 		{"one asks for it", newView(ready(0), exited("i", 0), running("a"), exited("w", 88), running("debug")), true, []string{"i", "a", "w"}},
 		{
 			"the first is made again", newView(ready(0), exited("a", 137), exited("w", 88), seen("i", 1, runtime.Created, round(1))),
-			false, []string{"i", "a", "w"},
+			false,
+			[]string{"i", "a", "w"},
 		},
 		{
 			"the first runs again", newView(ready(0), exited("a", 137), exited("w", 88), running("i", attempt(1), round(1))),
-			false, []string{"a", "w"},
+			false,
+			[]string{"a", "w"},
 		},
 		{
 			"all run again", newView(ready(0), exited("i", 0, attempt(1), round(1)), running("a", attempt(1), round(1)), running("w", attempt(1), round(1))),
@@ -300,7 +302,8 @@ func TestRestartOfAll(t *testing.T) {
 		},
 		{
 			"and once more", newView(ready(0), exited("i", 0, attempt(1), round(1)), exited("a", 137, attempt(1), round(1)), exited("w", 88, attempt(1), round(1))),
-			true, []string{"i", "a", "w"},
+			true,
+			[]string{"i", "a", "w"},
 		},
 		{"made for the first time", newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created), running("w")), false, nil},
 	} {

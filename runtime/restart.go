@@ -68,6 +68,7 @@ func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) (again bool) {
 		return false
 	case corev1.RestartPolicyOnFailure:
 		return failed
+	case corev1.RestartPolicyAlways:
 	}
 	return true
 }

@@ -281,7 +281,8 @@ func TestGenerate_HealthThatWasTold(t *testing.T) {
 		{"none", healthy, runtime.Report{Seen: view()}, false, false},
 		{
 			"another one, which has started", healthy,
-			runtime.Report{Seen: view(running("c", 1)), Probes: runtime.Verdicts{"c-1": {Started: runtime.Success}}}, true, false,
+			runtime.Report{Seen: view(running("c", 1)), Probes: runtime.Verdicts{"c-1": {Started: runtime.Success}}},
+			true, false,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

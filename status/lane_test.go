@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,18 +78,20 @@ func TestManager_BacksOff(t *testing.T) {
 // A sink that is down is logged once, until it is back; a panic with where it was.
 func TestManager_LogsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var fate error
-		panics := false
+		var fails, panics atomic.Bool
 		sink := newListener(func(context.Context) error {
-			if panics {
+			switch {
+			case panics.Load():
 				panic("a sink's bug")
+			case fails.Load():
+				return errors.New("unreachable")
 			}
-			return fate
+			return nil
 		})
 		log := &messages{keys: map[string]bool{}}
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Logger: slog.New(log)})
 		for life := range 2 {
-			fate = errors.New("unreachable")
+			fails.Store(true)
 			m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", uint32(2*life)))})
 			pause(5 * time.Minute)
 			lines, stack := log.take()
@@ -98,18 +101,18 @@ func TestManager_LogsFailures(t *testing.T) {
 			}
 			assert.Equal(t, "status sink is down, its failures are not logged until it is back", lines[19])
 			assert.False(t, stack)
-			fate = nil
+			fails.Store(false)
 			pause(10 * time.Second)
 			lines, _ = log.take()
 			assert.Empty(t, lines)
 		}
-		panics = true
+		panics.Store(true)
 		m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", 9))})
 		pause(time.Millisecond)
 		lines, stack := log.take()
 		assert.Equal(t, []string{"status could not be told"}, lines)
 		assert.True(t, stack)
-		panics = false
+		panics.Store(false)
 		require.NoError(t, stop())
 	})
 }
@@ -226,10 +229,10 @@ func TestManager_WhatIsKnown(t *testing.T) {
 // deleted; and so it is when it is told the same again.
 func TestManager_LivesAgainBeforeItsDeletionIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := true
+		var back atomic.Bool
 		sink := newTold()
 		sink.fail = func(*corev1.Pod) error {
-			if down {
+			if !back.Load() {
 				return errors.New("unreachable")
 			}
 			return nil
@@ -241,7 +244,7 @@ func TestManager_LivesAgainBeforeItsDeletionIsTold(t *testing.T) {
 		m.Forget(p.UID)
 		m.Observe(p, pending)
 		pause(time.Second)
-		down = false
+		back.Store(true)
 		pause(10 * time.Second)
 		assert.Equal(t, []corev1.PodPhase{corev1.PodPending}, sink.phases[p.UID])
 		assert.Empty(t, sink.deleted)
