@@ -1,0 +1,53 @@
+package syncloop
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// AG-9: a panic in what the loop calls is that call's fault.
+func TestLoop_Panics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKeeper{diary: &diary{}}
+		bad := true
+		b := start(t, func(b *bench, c *Config) {
+			b.says(nil)
+			c.Keeper, c.Ready = k, b.Ready
+			c.Hooks.Turned = func(Input, time.Duration) { panic("hook") }
+			c.Handler = panicky{c.Handler, &bad}
+		})
+		b.probes.put("a")
+		time.Sleep(time.Second)
+		b.does(func() error { panic("runtime") })
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		b.says(nil)
+		time.Sleep(time.Minute)
+		require.NoError(t, b.Healthy())
+		bad = false
+		b.log.take()
+		b.probes.put("a")
+		synctest.Wait()
+		assert.Equal(t, []string{"2m1s wake a WakeNow"}, b.log.take())
+	})
+}
+
+// panicky is a Handler that panics while bad.
+type panicky struct {
+	Handler
+	bad *bool
+}
+
+func (p panicky) Wake(uid types.UID, why podworkers.Wake) {
+	if *p.bad {
+		panic("handler")
+	}
+	p.Handler.Wake(uid, why)
+}
