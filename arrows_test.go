@@ -17,7 +17,7 @@ const module = "github.com/sublet-dev/agent"
 var arrows = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
-	"runtime/cri":             {"internal/safe", "podspec", "runtime"},
+	"runtime/cri":             {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/safe"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},

@@ -22,6 +22,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
+// pulledImagesFile is where the agent remembers who could pull which image.
+const pulledImagesFile = "pulled-images.json"
+
 // late is a runtime that is connected to when the agent runs. It has all of the
 // client's methods, the capabilities included.
 type late struct {
@@ -38,7 +41,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		}
 		return func() error { return nil }, nil
 	}
-	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
+	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
 		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // played containers have nothing to lose
 		if err != nil {
@@ -53,6 +56,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		return closeAll(cc, inside), err
 	}
 	cfg.Node = cri.DetectNode(os.DirFS("/"))
+	cfg.ImageAccess.File = a.path(pulledImagesFile)
 	cc, err := cri.Dial(a.endpoint)
 	if err != nil {
 		return nil, err

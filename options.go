@@ -45,6 +45,7 @@ type settings struct {
 	hooks           Hooks
 	timing          Timing
 	pulls           cri.Pulls
+	imageAccess     cri.ImageAccess
 	evict           *Eviction
 	imagePolicy     *imagegc.Policy
 	imageKeep       []string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,6 +126,21 @@ func WithImagePulls(p cri.Pulls) Option {
 		}
 		s.pulls = p
 		return s.once("image pulls")
+	}
+}
+
+// WithImageVerification sets for which images that are on the node a pod has to have
+// the credentials to pull them, in the runtime that the agent itself connects to.
+// The default is cri.NeverVerifyPreloadedImages: those that this agent pulled, which
+// it remembers in its root directory. The allowlist is for
+// cri.NeverVerifyAllowlistedImages.
+func WithImageVerification(policy cri.ImageVerification, allowlist ...string) Option {
+	return func(s *settings) error {
+		s.imageAccess = cri.ImageAccess{Policy: policy, Allowlist: slices.Clone(allowlist)}
+		if err := s.imageAccess.Check(); err != nil {
+			return fmt.Errorf("image verification: %w", err)
+		}
+		return s.once("image verification")
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 // flags are the command line. Names are the kubelet's where it has the flag.
@@ -23,6 +25,8 @@ type flags struct {
 	listen, logFormat              string
 	cgroupRoot, cgroupDriver       string
 	unsafeSysctls                  string
+	imageVerification              string
+	imageAllowlist                 string
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, maxPods             int
@@ -63,6 +67,9 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as the runtime has it; default: what the runtime says, cgroupfs if it does not tell")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
+	fs.StringVar(&f.imageVerification, "image-pull-credentials-verification-policy", string(cri.NeverVerifyPreloadedImages),
+		"for which images on the node a pod needs the credentials to pull them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
+	fs.StringVar(&f.imageAllowlist, "preloaded-images-verification-allowlist", "", "repositories for NeverVerifyAllowlistedImages, comma-separated, with /* at an end for more")
 	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated, with * at an end for more")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")

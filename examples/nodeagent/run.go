@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
 )
 
@@ -78,6 +79,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
 		agent.WithTiming(agent.Timing{Resync: f.syncFrequency}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
+		agent.WithImageVerification(cri.ImageVerification(f.imageVerification), split(f.imageAllowlist)...),
 		agent.WithNode(agent.Node{
 			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
 			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain, AllowedUnsafeSysctls: split(f.unsafeSysctls),

@@ -77,6 +77,8 @@ type Config struct {
 
 	// Pulls bounds image pulls.
 	Pulls Pulls
+	// ImageAccess says who may use images that are present.
+	ImageAccess ImageAccess
 	// Node is what translations need to know of the machine.
 	Node Node
 
@@ -115,7 +117,7 @@ func (cfg *Config) fill() error {
 	if cfg.Observer && (cfg.Owner != "" || len(cfg.AdoptSources) > 0) {
 		errs = append(errs, errors.New("Observer sees all pods: Owner and AdoptSources must be empty"))
 	}
-	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill())
+	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill(), cfg.ImageAccess.fill())
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -135,6 +137,7 @@ type Client struct {
 	owned  ownedIDs
 	starts *limiter
 	puller *puller
+	access *accessBook
 	hooked hooked
 
 	features atomic.Pointer[features] // nil before the first Health
@@ -162,7 +165,7 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 		starts: newLimiter(cfg.StartsAtOnce, cfg.MaxStartsAtOnce, cfg.StartPatience),
 	}
 	c.claim.Store(&claim{owner: firstOf(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
-	c.puller = newPuller(c)
+	c.puller, c.access = newPuller(c), newAccessBook(c)
 	return c, nil
 }
 

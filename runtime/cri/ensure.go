@@ -81,31 +81,42 @@ func (t *turn) image(ctx context.Context, w wanted) (*v1.Image, error) {
 	return f.image, f.err
 }
 
-// ensure makes an image be there as its pull policy demands.
+// ensure makes an image be there as its pull policy demands, for a pod that may
+// have it.
 func (t *turn) ensure(ctx context.Context, w wanted) (*v1.Image, error) {
 	parsed, err := parseImage(w.ref)
 	if err != nil {
 		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
 		return nil, &reasoned{"InvalidImageName", err}
 	}
-	ref, handler := withTag(w.ref, parsed), runtimeHandler(t.pod)
+	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: runtimeHandler(t.pod)}
+	logins := t.ring.lookup(parsed)
 	looked := uint64(afresh)
 	if w.policy != corev1.PullAlways {
 		looked = t.c.puller.arrivals()
-		im, err := t.c.imageStatus(ctx, ref, handler)
-		switch {
-		case err != nil:
+		im, err := t.c.imageStatus(ctx, key.ref, key.handler)
+		if err != nil {
 			return nil, &reasoned{"ImageInspectError", err}
-		case im != nil:
-			t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
-			return im, nil
-		case w.policy == corev1.PullNever:
+		}
+		if im != nil {
+			may, err := t.c.access.mayUse(ctx, im.GetId(), key, logins)
+			if err != nil {
+				return nil, &reasoned{"ImageInspectError", err}
+			}
+			if may {
+				t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
+				return im, nil
+			}
+			looked = afresh // the registry has to say that the pod may have it
+		}
+		if w.policy == corev1.PullNever {
+			// Nobody learns whether there is one that is not for this pod.
 			err := fmt.Errorf("image %q is not present and its pull policy is Never: %w", w.ref, runtime.ErrNotFound)
 			t.event(corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
 			return nil, &reasoned{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, w, pullKey{ref: ref, handler: handler}, looked, t.ring.lookup(parsed))
+	return t.pull(ctx, w, key, looked, logins)
 }
 
 func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, logins []*v1.AuthConfig) (*v1.Image, error) {

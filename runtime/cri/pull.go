@@ -71,7 +71,7 @@ type puller struct {
 
 // pullKey is what makes two pulls the same: with other logins the answer can be
 // another one.
-type pullKey struct{ ref, logins, handler string }
+type pullKey struct{ ref, repository, logins, handler string }
 
 // landing is what a pull left on the node, whoever's logins it was had with.
 type landing struct{ ref, handler string }
@@ -180,7 +180,7 @@ func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []
 	}
 	now := time.Now()
 	p.forget(now)
-	if a := p.landed[key.landing()]; looked != afresh && a.number > looked {
+	if a := p.landed[key.landing()]; looked != afresh && a.number > looked && p.c.access.knows(a.image, key, logins) {
 		return &flight{image: a.image, landed: true}, nil
 	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
@@ -291,11 +291,11 @@ func (p *puller) fetch(ctx context.Context, before *flight, key pullKey, logins 
 		return "", err
 	}
 	if len(logins) == 0 {
-		return p.c.pullImage(ctx, key, nil, sandbox)
+		return p.c.access.attempt(ctx, key, nil, sandbox)
 	}
 	var errs []error
 	for _, auth := range logins {
-		image, err := p.c.pullImage(ctx, key, auth, sandbox)
+		image, err := p.c.access.attempt(ctx, key, auth, sandbox)
 		if err == nil {
 			return image, nil
 		}
