@@ -139,6 +139,11 @@ func TestPhase_OfStatuses(t *testing.T) {
 		{"the sidecar starts anew", pod("policy=Never", "sidecar:s", "main:c"), of("s", waits, ended), of("c", ended, corev1.ContainerState{}), false, corev1.PodSucceeded},
 		{"the sidecar has not started, the others have", pod("sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), of("c", ran, corev1.ContainerState{}), false, corev1.PodRunning},
 		{"the sidecar has not started, and no other", pod("sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), nil, false, corev1.PodPending},
+		{"the sidecar waits for its image", pod("sidecar:s", "main:c"), of("s", waits, corev1.ContainerState{}), of("c", ran, corev1.ContainerState{}), false, corev1.PodPending},
+		{"the sidecar runs and one of two is done", pod("policy=Never", "sidecar:s", "main:c"), of("s", ran, corev1.ContainerState{}), of("c", waits, ended), false, corev1.PodRunning},
+		{"it waits", pod("main:c"), nil, of("c", waits, corev1.ContainerState{}), false, corev1.PodPending},
+		{"no container is there", pod("policy=Never"), nil, nil, false, corev1.PodPending},
+		{"no container is there, and it is over", pod("policy=Never"), nil, nil, true, corev1.PodFailed},
 		{"init runs again", pod("init:i", "main:c"), of("i", waits, ended), of("c", waits, ended), false, corev1.PodPending},
 		{"nothing is known of init", pod("init:i", "main:c"), nil, of("c", ran, corev1.ContainerState{}), false, corev1.PodPending},
 	} {

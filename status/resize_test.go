@@ -64,3 +64,44 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 		})
 	}
 }
+
+// What a container runs with is told as the runtime says, else as it was told, else
+// as the spec has it.
+func TestGenerate_ResourcesOfAContainer(t *testing.T) {
+	p := pod("main:c")
+	c := &p.Spec.Containers[0]
+	c.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("1")},
+		Claims: []corev1.ResourceClaim{{Name: "claim"}},
+	}
+	sized := func(c runtime.Container, limit string) runtime.Container {
+		c.Resources = &runtime.Resources{CPURequest: new(resource.MustParse("500m")), CPULimit: new(resource.MustParse(limit))}
+		return c
+	}
+	for _, tc := range []struct {
+		name        string
+		before, now runtime.Pod
+		want        string
+	}{
+		{"never seen", view(), view(), "1"},
+		{"told by the runtime", view(), view(sized(running("c", 0), "250m")), "250m"},
+		{"not told again", view(sized(running("c", 0), "250m")), view(running("c", 0)), "250m"},
+		{"ended", view(sized(running("c", 0), "250m")), view(exited("c", 0, 3)), "250m"},
+		{"ended, whatever the runtime says of it", view(sized(running("c", 0), "250m")), view(sized(exited("c", 0, 3), "125m")), "250m"},
+		{"another one", view(sized(running("c", 0), "250m")), view(running("c", 1)), "1"},
+		{"the next one waits", view(sized(exited("c", 0, 3), "250m")), view(created("c", 1)), "1"},
+		{"gone", view(sized(running("c", 0), "250m")), view(), "250m"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := container(p, tc.before, tc.now)
+			assert.Equal(t, tc.want, got.Resources.Limits.Cpu().String())
+			assert.Equal(t, "500m", got.AllocatedResources.Cpu().String())
+			assert.Empty(t, got.Resources.Claims)
+		})
+	}
+	none := container(pod("main:c"), view(), view(running("c", 0)))
+	assert.Nil(t, none.AllocatedResources)
+	c.Resources.Requests = nil
+	gone := generateAfter(generate(p, runtime.Report{Seen: view(running("c", 0))}), pod("main:c"), runtime.Report{Seen: view()})
+	assert.Nil(t, gone.ContainerStatuses[0].AllocatedResources, "as the spec is now")
+}
