@@ -114,8 +114,7 @@ func TestEveryFieldBelowIsAccountedFor(t *testing.T) {
 		if !embedded {
 			seen[typ.Name()], owner = true, typ.Name()
 		}
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
 			if f.Anonymous {
 				walk(f.Type, owner)
 				continue

@@ -123,7 +123,7 @@ func (p *Pods) refuse(pod *corev1.Pod, v podspec.Verdict, now time.Time) {
 	if p.cfg.Recorder != nil {
 		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, message, now))
 	}
-	if h := p.cfg.Hooks.Refused; h != nil && !(again && same) {
+	if h := p.cfg.Hooks.Refused; h != nil && (!again || !same) {
 		h(pod, v.Reason, v.Message)
 	}
 }

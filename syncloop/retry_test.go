@@ -3,6 +3,7 @@ package syncloop
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -208,12 +209,10 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 	failed := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too late"}
 	synctest.Test(t, func(t *testing.T) {
 		p, g := newGuarded(t, func(c *PodsConfig) { c.Alive = func(uid types.UID) bool { return uid == "runs" } })
-		for uid, st := range map[types.UID]corev1.PodStatus{
+		maps.Copy(p.statuses.told, map[types.UID]corev1.PodStatus{
 			"still": rejected, "other": {Phase: corev1.PodFailed, Reason: "Old", Message: "Pod was rejected: then"}, "runs": rejected,
 			"gone": evicted, "late": failed, "api": rejected,
-		} {
-			p.statuses.told[uid] = st
-		}
+		})
 		assert.Equal(t, []string{"refuse still: NoLicence: not now"}, p.do(podsource.Add, newPod("still", static)), "told as it was")
 		assert.Equal(t, []string{"forget other", "refuse other: NoLicence: not now"}, p.do(podsource.Add, newPod("other", static)))
 		assert.Equal(t, []string{"forget runs", "create runs "}, p.do(podsource.Add, newPod("runs", static)))

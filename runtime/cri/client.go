@@ -115,7 +115,7 @@ func (cfg *Config) fill() error {
 		cfg.DialContext = new(net.Dialer).DialContext
 	}
 	if cfg.Observer && (cfg.Owner != "" || len(cfg.AdoptSources) > 0) {
-		errs = append(errs, errors.New("Observer sees all pods: Owner and AdoptSources must be empty"))
+		errs = append(errs, errors.New("an Observer sees all pods: Owner and AdoptSources must be empty"))
 	}
 	errs = append(errs, cfg.Node.fill(), cfg.Pulls.fill(), cfg.ImageAccess.fill())
 	if cfg.Logger == nil {
