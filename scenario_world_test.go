@@ -100,6 +100,14 @@ func newWorldOf(t *testing.T, sc *scenario, x *chance) *world {
 	return w
 }
 
+// source is w.memory, with pods as an API server hands them out if the scenario says so.
+func (w *world) source() podsource.Source {
+	if _, ok := w.sc.option("not-static"); ok {
+		return podsource.NotStatic(w.memory)
+	}
+	return w.memory
+}
+
 // boot starts a runtime in which nothing runs.
 func (w *world) boot() {
 	rt, err := embedded.New(embedded.Config{Images: w.images()})
@@ -199,7 +207,7 @@ func (w *world) start() {
 		agent.WithNodeName("node"), agent.WithRootDir(w.dir), agent.WithRuntime(client),
 		agent.WithTiming(agent.Timing{Jitter: 1e-9}),
 		agent.WithRecorder(recorder{w, l.tap}), agent.WithStatusSink(&sink{w: w, tap: l.tap, heard: map[types.UID]bool{}}),
-		agent.WithSource("memory", w.memory),
+		agent.WithSource("memory", w.source()),
 		agent.WithSource("file", podsource.File(w.files.dir, podsource.FileNotifier(w.files))),
 	}
 	if _, ok := w.sc.option("collect"); !ok && !w.collect { // it goes its own ways, which would be in all traces
