@@ -27,7 +27,7 @@ func TestRoomOnContainerd(t *testing.T) {
 		w := newWorld(t, n)
 		w.extra = []string{
 			"-container-log-max-size", "20Ki", "-container-log-max-files", "3", "-max-container-restart-period", "1s",
-			"-eviction-hard", "none",
+			"-eviction-hard", "none", "-evict-critical-pods",
 		}
 		const still = "trap 'exit 0' TERM; sleep 3600 & wait"
 		w.write("crash.yaml", w.script("crash", "echo again; exit 3", ""))
