@@ -72,21 +72,24 @@ func TestNewTellsAllFaults(t *testing.T) {
 // AG-1: what contradicts itself or another option is refused.
 func TestOptionsThatContradict(t *testing.T) {
 	rt, src := untouched{}, podsource.NewMemory()
-	root := agent.WithRootDir("/var/lib/sublet-test")
+	root, sim := agent.WithRootDir("/var/lib/sublet-test"), agent.WithSimulatedRuntime()
 	for name, c := range map[string]struct {
 		opts []agent.Option
 		want string // empty: fine
 	}{
-		"a name twice, the same":       {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
+		"a name twice, the same":       {[]agent.Option{sim, agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
 		"two names":                    {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
 		"two root folders":             {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
-		"one root folder in two words": {[]agent.Option{root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
+		"one root folder in two words": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
 		"two runtimes":                 {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
 		"a runtime and an endpoint":    {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "a runtime was set too"},
 		"an endpoint and a runtime":    {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
 		"three endpoints":              {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one and perhaps one for images"},
+		"no runtime":                   {nil, "no runtime; give WithRuntimeEndpoint"},
+		"simulated and real":           {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime was set too"},
+		"simulated twice":              {[]agent.Option{sim, sim}, "simulated runtime: set twice"},
 		"a real runtime without root":  {[]agent.Option{agent.WithRuntime(rt)}, "pods of a real runtime outlive the agent"},
-		"two sources of one name":      {[]agent.Option{agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
+		"two sources of one name":      {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(c.opts, agent.WithNode(agent.Node{NoCgroups: true}))...)
@@ -116,14 +119,14 @@ func TestNewTouchesNothing(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// AG-1: Run ends cleanly, once, and a second one says so. AG-2: with no options at
-// all but for what a test may not touch there is an agent that works.
+// AG-1: Run ends cleanly, once, and a second one says so. AG-2: with hardly
+// any options there is an agent that works.
 func TestRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var told []corev1.PodPhase
 		a, err := agent.New(
-			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
 				told = append(told, st.Phase)
 				return nil

@@ -51,6 +51,12 @@ func (s *settings) fill() error {
 		}
 		s.nodeName = name
 	}
+	switch real := s.runtime != nil || s.endpoint != ""; {
+	case !real && !s.simulated:
+		errs = append(errs, ErrNoRuntime)
+	case real && s.simulated:
+		errs = append(errs, errors.New("simulated runtime: another runtime was set too"))
+	}
 	if s.rootDir == "" {
 		if s.runtime != nil || s.endpoint != "" {
 			errs = append(errs, errors.New("root dir: pods of a real runtime outlive the agent, so it needs a folder that does too"))

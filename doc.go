@@ -31,6 +31,6 @@
 //     the agent, unless WithAdoption says so.
 //   - There is no package state: agents in one process do not meet.
 //
-// Without a runtime, pods run simulated inside the process, which needs neither
-// root nor a daemon. With an endpoint of the CRI they are containers.
+// With an endpoint of the CRI pods are containers. With WithSimulatedRuntime they are
+// simulated inside the process, which needs neither root nor a daemon.
 package agent

@@ -19,6 +19,7 @@ import (
 func fromTheReadme(ctx context.Context) error {
 	a, err := agent.New(
 		agent.WithNodeName("edge-1"),
+		agent.WithSimulatedRuntime(), // or WithRuntimeEndpoint("unix:///run/containerd/containerd.sock")
 		agent.WithSource("file", podsource.File("/etc/sublet/manifests")),
 		agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 			fmt.Println(pod.Name, st.Phase)

@@ -14,6 +14,9 @@ import (
 
 // Errors that come out of Run and Healthy, wrapped, for callers that branch on them.
 var (
+	// ErrNoRuntime is wrapped by the error of New when no option says where pods run.
+	ErrNoRuntime = errors.New("no runtime; give WithRuntimeEndpoint for the CRI socket of a real one, " +
+		"WithRuntime for one of your own or an embedded one with host processes, or WithSimulatedRuntime for pods that do not really run")
 	// ErrRan is returned by a second Run.
 	ErrRan = errors.New("an agent runs once")
 	// ErrRootInUse is wrapped by the error of Run while another agent has the root

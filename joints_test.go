@@ -34,7 +34,7 @@ func TestProbesOfSimulatedPodsStayInside(t *testing.T) {
 		}
 		var inside atomic.Bool
 		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", podsource.NewMemory(pod)),
+			agent.WithNodeName("node"), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(pod)),
 			agent.WithRecorder(noting(func(e *corev1.Event) {
 				if e.Reason == "Unhealthy" && strings.Contains(e.Message, "pods have no ports") {
 					inside.Store(true)

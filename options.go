@@ -34,6 +34,7 @@ type settings struct {
 	rootDir         string
 	runtime         Runtime
 	endpoint, image string
+	simulated       bool
 	sources         []podsource.Named
 	sinks           []status.Sink
 	logger          *slog.Logger
@@ -132,8 +133,24 @@ func WithRootDir(dir string) Option {
 	}
 }
 
-// WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint.
-// Without either, pods run in an embedded, simulated one.
+// WithSimulatedRuntime has pods run in a runtime inside the process that only acts
+// as if: no process is started, and containers do what the annotations of their pods
+// say (see embedded.ScriptPrefix). It needs neither root nor a daemon, and is for
+// tests and for trying things out. It excludes WithRuntime and WithRuntimeEndpoint.
+func WithSimulatedRuntime() Option {
+	return func(s *settings) error {
+		s.simulated = true
+		return s.once("simulated runtime")
+	}
+}
+
+// WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint and
+// WithSimulatedRuntime. A client of one's own, cri.New(...), brings its own
+// configuration: its Recorder, Hooks, Node, Pulls and DialContext are not the agent's,
+// and without a Recorder the events Pulling, Pulled, Created, Started and Killing are
+// missing. cri.DetectNode finds what WithRuntimeEndpoint finds of the node by itself.
+// One of the runtimes in package embedded, with processes of the host for instance, is
+// handed over in this way.
 //
 // What rt can do besides its methods is found by runtime.Capability; an option that
 // asks for something it cannot do is an error of New, and what else is off for want
@@ -157,6 +174,8 @@ func WithRuntime(rt Runtime) Option {
 
 // WithRuntimeEndpoint sets the CRI socket of the container runtime, as
 // unix:///path. Images come from the same one unless a second endpoint is given.
+// The agent connects when it runs, and hands its recorder, hooks and logger to its
+// client.
 func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 	return func(s *settings) error {
 		if s.runtime != nil {

@@ -94,7 +94,7 @@ func TestWithHooks_CallsAllInOrder(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		a, err := agent.New(
-			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", lateSource(closed())),
+			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", lateSource(closed())),
 			note("one"), agent.WithHooks(agent.Hooks{}), note("two"), note("three"),
 		)
 		require.NoError(t, err)

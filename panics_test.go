@@ -113,6 +113,7 @@ func TestPanicsOfOthers(t *testing.T) {
 		var sink clumsy
 		var told corev1.PodStatus
 		a, err := agent.New(
+			agent.WithSimulatedRuntime(),
 			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", source),
 			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
 			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSlowAdmitter(new(clumsySlowAdmitter)),

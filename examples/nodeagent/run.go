@@ -101,7 +101,10 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		// What the server said last is at hand when the node starts without it.
 		opts = append(opts, agent.WithSource("http", podsource.Cached(src, filepath.Join(f.rootDir, "sources", "http"))))
 	}
-	if f.runtimeEndpoint != "" {
+	if f.runtimeEndpoint == "" {
+		log.Warn("pods are simulated, no container runs; give -runtime-endpoint for real ones")
+		opts = append(opts, agent.WithSimulatedRuntime())
+	} else {
 		images := []string{}
 		if f.imageEndpoint != "" {
 			images = append(images, f.imageEndpoint)
