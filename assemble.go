@@ -130,7 +130,7 @@ func (a *Agent) makeStatus() (err error) {
 
 func (a *Agent) makeProbes() (err error) {
 	a.probes, err = probe.New(probe.Config{
-		Seen: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{}).Check,
+		Seen: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: a.dial}).Check,
 		Dial: a.dial, HostIP: a.hostIP(), Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
 	})
 	return err

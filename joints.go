@@ -5,10 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
-	"slices"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,7 +26,6 @@ const pulledImagesFile = "pulled-images.json"
 // client's methods, the capabilities included.
 type late struct {
 	*cri.Client
-	inside atomic.Pointer[embedded.Runtime] // the one that is not connected to
 }
 
 // connect makes the connection that New only spoke of. The result ends it.
@@ -41,7 +37,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		}
 		return func() error { return nil }, nil
 	}
-	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, DialContext: a.dial, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
+	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
 		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // played containers have nothing to lose
 		if err != nil {
@@ -51,7 +47,6 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		if err != nil {
 			return nil, err
 		}
-		rt.inside.Store(inside)
 		rt.Client, err = cri.New(cc, cfg)
 		return closeAll(cc, inside), err
 	}
@@ -84,30 +79,13 @@ func closeAll(all ...io.Closer) func() error {
 	}
 }
 
-// dial connects probes and hooks with pods. The addresses of pods that run inside
-// this process mean nothing on the network, or something else.
+// dial connects probes with pods, through the runtime if that knows how: the addresses
+// of pods that run inside this process mean nothing on the network, or something else.
 func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if rt, ok := a.runtime.(*late); ok {
-		if inside := rt.inside.Load(); inside != nil {
-			if sandbox, port, ok := a.sandboxAt(address); ok {
-				return inside.DialPort(ctx, sandbox, port)
-			}
-		}
+	if rt, ok := runtime.Capability[runtime.PodDialer](a.runtime); ok {
+		return rt.DialContext(ctx, network, address)
 	}
 	return (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
-}
-
-func (a *Agent) sandboxAt(address string) (id string, port int32, ok bool) {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return "", 0, false
-	}
-	for _, p := range a.cache.Pods() {
-		if s := p.ReadySandbox(); s != nil && slices.Contains(s.IPs, at.Addr().String()) {
-			return s.ID, int32(at.Port()), true
-		}
-	}
-	return "", 0, false
 }
 
 func (a *Agent) hostIP() string {

@@ -2,8 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
@@ -23,34 +20,6 @@ import (
 type noting func(*corev1.Event)
 
 func (f noting) Record(e *corev1.Event) { f(e) }
-
-// The address of a simulated pod may be somebody else's on the network: its
-// probes stay inside the process.
-func TestProbesOfSimulatedPodsStayInside(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pod := sized("web", "1Mi", "0s=1Mi")
-		pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}},
-		}
-		var inside atomic.Bool
-		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(pod)),
-			agent.WithRecorder(noting(func(e *corev1.Event) {
-				if e.Reason == "Unhealthy" && strings.Contains(e.Message, "pods have no ports") {
-					inside.Store(true)
-				}
-			})),
-		)
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- a.Run(ctx) }()
-		time.Sleep(time.Minute)
-		cancel()
-		require.NoError(t, <-done)
-		require.True(t, inside.Load())
-	})
-}
 
 // hanging never comes back from looking at one pod.
 type hanging struct {

@@ -26,7 +26,7 @@ import (
 // shared is one runtime that several have pods in.
 type shared struct {
 	t    *testing.T
-	cc   *grpc.ClientConn
+	cc   grpc.ClientConnInterface
 	rs   criv1.RuntimeServiceClient
 	logs string
 }

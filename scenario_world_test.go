@@ -46,7 +46,7 @@ type world struct {
 	memory *podsource.Memory
 
 	inside  *embedded.Runtime
-	direct  *grpc.ClientConn // past proxy and tap
+	direct  *embedded.Conn // past proxy and tap
 	proxy   *runtimetest.Proxy
 	rules   []runtimetest.Rule
 	made    time.Time // when proxy was

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,7 +21,7 @@ import (
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
-// CgroupDriverReporter, TimedWatcher, PodUpdater and OwnerSetter.
+// CgroupDriverReporter, TimedWatcher, PodUpdater, PodDialer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps what is dead until
@@ -91,6 +92,13 @@ type TimedWatcher interface {
 	// time of the change by this machine's clock, zero where it is not known, until
 	// the stream breaks or ctx ends.
 	WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error
+}
+
+// PodDialer is the capability of a runtime whose pods may have addresses that are not
+// those of the network. Without it probes connect on the network.
+type PodDialer interface {
+	// DialContext connects to the address of a pod, or on the network to any other.
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // OwnerSetter is the capability of a runtime that others may have pods in too: it

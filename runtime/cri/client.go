@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // Recorder takes the events that a Client tells about pods. It must not block.
@@ -50,7 +51,9 @@ type Config struct {
 	// Observer makes a Client that sees the pods of all owners, and of none. It
 	// changes nothing: calls that would fail with runtime.ErrNotOwner.
 	Observer bool
-	// DialContext connects for httpGet hooks. [a net.Dialer's]
+	// DialContext connects to pods, for httpGet hooks and for whoever asks the Client
+	// to. [the connection's, if it has such a method, as that to an embedded runtime
+	// has; else a net.Dialer's]
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
 	// period does not. [10 min]
@@ -112,7 +115,7 @@ func (cfg *Config) fill() error {
 		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce
 	}
 	if cfg.DialContext == nil {
-		cfg.DialContext = new(net.Dialer).DialContext
+		cfg.DialContext = (&net.Dialer{KeepAlive: -1}).DialContext
 	}
 	if cfg.Observer && (cfg.Owner != "" || len(cfg.AdoptSources) > 0) {
 		errs = append(errs, errors.New("an Observer sees all pods: Owner and AdoptSources must be empty"))
@@ -147,11 +150,20 @@ type Client struct {
 	noSandboxStream, noContainerStream, noImageStream, noStatsStream atomic.Bool
 }
 
+// DialContext connects to the address of a pod, as Config.DialContext does. It is the
+// capability runtime.PodDialer.
+func (c *Client) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return c.cfg.DialContext(ctx, network, address)
+}
+
 // New returns a Client over an open connection, which stays the caller's. It
 // makes no call.
 func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	if cc == nil {
 		return nil, errors.New("cri: no connection")
+	}
+	if dialer, ok := cc.(runtime.PodDialer); ok && cfg.DialContext == nil {
+		cfg.DialContext = dialer.DialContext
 	}
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("cri: %w", err)

@@ -7,8 +7,9 @@
 // Executor decides:
 //
 //   - Simulated plays containers from scripts: run so long, exit with this, use
-//     so much memory, ignore TERM, hang. It uses package time alone, so that
-//     thousands of containers live for hours in a testing/synctest bubble.
+//     so much memory, ignore TERM, hang, answer probes like this. It uses package
+//     time alone, so that thousands of containers live for hours in a
+//     testing/synctest bubble.
 //   - HostProcess runs real processes in their own process groups, with exit
 //     codes, signals, stdin, terminals, exec and logs, on Linux and in part on
 //     macOS. It isolates next to nothing: a container sees the machine as its user

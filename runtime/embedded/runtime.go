@@ -90,16 +90,20 @@ func (r *Runtime) Register(s *grpc.Server) {
 // Dial returns a connection to the runtime that does not leave the process. The
 // caller closes it. In a testing/synctest bubble, New, Dial and Close must all
 // be called inside the bubble.
-func (r *Runtime) Dial() (*grpc.ClientConn, error) {
+func (r *Runtime) Dial() (*Conn, error) {
 	lis, err := r.listen()
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient("passthrough:///embedded",
+	cc, err := grpc.NewClient("passthrough:///embedded",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage), // a big list in one go
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{ClientConn: cc, rt: r}, nil
 }
 
 // listen starts the in-process server when there is none yet.

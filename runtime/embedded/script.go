@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -59,6 +60,16 @@ type Script struct {
 	ExecExitCodes []int32
 	ExecOutput    string
 	ExecDelay     time.Duration
+	// Ports [ports: 80,8080 or none] are where the container listens: probes, hooks
+	// and port-forward reach it there. Without it, it listens at all ports.
+	Ports []int32
+	// ListenAfter [listen-after: 10s] is how long after its start it begins to, and
+	// AnswerDelay [answer-delay: 2s] how long each connection takes.
+	ListenAfter, AnswerDelay time.Duration
+	// HTTPStatus [http-status: 503,503,200] and GRPCStatus [grpc-status:
+	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks, one after
+	// another; the last one repeats. Without them all is well.
+	HTTPStatus, GRPCStatus []int32
 }
 
 // Line is one line of output.
@@ -81,7 +92,7 @@ func (s *Script) check() error {
 		return nil
 	}
 	var errs []error
-	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay} {
+	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay, s.ListenAfter, s.AnswerDelay} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
 		}
@@ -168,9 +179,47 @@ func (s *Script) setFault(key, value string) (err error) {
 	case "exec-delay":
 		s.ExecDelay, err = time.ParseDuration(value)
 	default:
+		return s.setAnswer(key, value)
+	}
+	return err
+}
+
+// setAnswer sets what is heard at its ports.
+func (s *Script) setAnswer(key, value string) (err error) {
+	switch key {
+	case "ports":
+		s.Ports = []int32{}
+		if value != "none" {
+			s.Ports, err = codeList(value)
+		}
+	case "listen-after":
+		s.ListenAfter, err = time.ParseDuration(value)
+	case "answer-delay":
+		s.AnswerDelay, err = time.ParseDuration(value)
+	case "http-status":
+		s.HTTPStatus, err = codeList(value)
+		if bad := slices.IndexFunc(s.HTTPStatus, func(code int32) bool { return code < 100 || code > 599 }); bad >= 0 {
+			err = fmt.Errorf("%d is no HTTP status", s.HTTPStatus[bad])
+		}
+	case "grpc-status":
+		s.GRPCStatus, err = servingList(value)
+	default:
 		return errors.New("no such key")
 	}
 	return err
+}
+
+// servingList reads states of the gRPC health protocol by their names.
+func servingList(value string) ([]int32, error) {
+	var out []int32
+	for name := range strings.SplitSeq(value, ",") {
+		n, ok := grpc_health_v1.HealthCheckResponse_ServingStatus_value[strings.TrimSpace(name)]
+		if !ok {
+			return nil, fmt.Errorf("%q is no serving status", name)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 func lines(text string) []Line {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -39,10 +40,14 @@ type SimulatedConfig struct {
 // It uses package time alone and has no goroutine for a container at rest, but one
 // that reads the input of a container with stdin. The only files it touches are the log of a container that prints, or of each if
 // SimulatedConfig says so, and the mounted file of one that leaves a termination
-// message.
+// message. What connects to its pods meets an end in memory, never a socket: every
+// container that runs answers at all ports, unless its script says otherwise.
 type Simulated struct {
 	script      Script
 	logsAtStart bool
+
+	mu   sync.Mutex                             // guards the rest
+	pods map[*v1.PodSandboxConfig][]*simProcess // that run
 }
 
 // NewSimulated returns an executor that plays containers.
@@ -125,10 +130,11 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 		}
 		o.rest()
 	}
-	p := &simProcess{c: c, script: script, io: sio, exited: exited, start: time.Now()}
+	p := &simProcess{s: s, c: c, script: script, io: sio, exited: exited, start: time.Now()}
 	p.limit = uint64(max(0, c.Config.GetLinux().GetResources().GetMemoryLimitInBytes()))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s.runs(p, true)
 	p.timer = time.AfterFunc(forever, p.tick)
 	p.arm()
 	if sio.Stdin != nil {
@@ -154,6 +160,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // simProcess is a played container. At rest it is a timer.
 type simProcess struct {
+	s      *Simulated
 	c      *Container
 	script Script
 	io     IO
@@ -169,6 +176,8 @@ type simProcess struct {
 	stopAt   time.Duration // when it ends after a stop signal; 0: none came
 	stopCode int32
 	execs    int
+	requests int
+	conns    map[net.Conn]struct{}
 	ended    bool
 }
 
@@ -276,9 +285,15 @@ func printLine(sio IO, l Line) {
 // finish tells the end. It is called once, without mu.
 func (p *simProcess) finish(e Exit) {
 	p.timer.Stop()
+	p.s.runs(p, false)
 	if p.deaf != nil {
 		p.deaf()
 	}
+	p.mu.Lock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+	p.mu.Unlock()
 	if p.script.Message != "" {
 		path := p.c.Config.GetAnnotations()[messagePath]
 		for _, m := range p.c.Config.GetMounts() {

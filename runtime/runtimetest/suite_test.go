@@ -21,7 +21,7 @@ func embeddedRuntime(executor func(testing.TB) embedded.Executor) func(testing.T
 		cc, err := rt.Dial()
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = cc.Close() })
-		return cc
+		return cc.ClientConn
 	}
 }
 

@@ -1,0 +1,87 @@
+package agent_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// Probes of simulated pods are answered by their scripts, and nothing is dialled on the
+// network, whoever made the runtime. In a bubble nothing could be.
+func TestProbesOfSimulatedPods(t *testing.T) {
+	port := intstr.FromInt32(80)
+	probes := map[string]corev1.ProbeHandler{
+		"tcp":   {TCPSocket: &corev1.TCPSocketAction{Port: port}},
+		"http":  {HTTPGet: &corev1.HTTPGetAction{Port: port}},
+		"https": {HTTPGet: &corev1.HTTPGetAction{Port: port, Scheme: corev1.URISchemeHTTPS}},
+		"grpc":  {GRPC: &corev1.GRPCAction{Port: 80}},
+	}
+	scripts := map[string]struct {
+		annotations map[string]string
+		ready       bool
+	}{
+		"well":   {nil, true},
+		"unwell": {map[string]string{embedded.ScriptPrefix + "http-status": "500", embedded.ScriptPrefix + "grpc-status": "NOT_SERVING", embedded.ScriptPrefix + "listen-after": "1h"}, false},
+	}
+	for kind, handler := range probes {
+		for how, script := range scripts {
+			for _, own := range []bool{false, true} {
+				name := kind + " " + how
+				if own {
+					name += " with a client of one's own"
+				}
+				t.Run(name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						pod := &corev1.Pod{
+							ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: script.annotations},
+							Spec: corev1.PodSpec{Containers: []corev1.Container{{
+								Name: "main", Image: "app:1", ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: handler},
+							}}},
+						}
+						assert.Equal(t, script.ready, readyWithin(t, 20*time.Second, own, pod))
+					})
+				})
+			}
+		}
+	}
+}
+
+// readyWithin runs an agent for that long and reports whether the pod is ready then.
+func readyWithin(t *testing.T, d time.Duration, own bool, pod *corev1.Pod) bool {
+	t.Helper()
+	options := []agent.Option{
+		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
+		agent.WithSource("memory", podsource.NewMemory(pod)),
+	}
+	if !own {
+		options = append(options, agent.WithSimulatedRuntime())
+	} else {
+		rt, err := embedded.New(embedded.Config{Grace: -1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, rt.Close()) }()
+		cc, err := rt.Dial()
+		require.NoError(t, err)
+		defer func() { require.NoError(t, cc.Close()) }()
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		options = append(options, agent.WithRuntime(client))
+	}
+	a, err := agent.New(options...)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	require.NoError(t, a.Run(ctx))
+	return a.Pods()[0].Status.ContainerStatuses[0].Ready
+}

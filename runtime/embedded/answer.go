@@ -1,0 +1,228 @@
+package embedded
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// DialPod implements Dialer: a container of the pod that runs and listens at the port
+// answers as its script says, HTTP, HTTPS and the health protocol of gRPC alike.
+func (s *Simulated) DialPod(ctx context.Context, pod *v1.PodSandboxConfig, port int32) (net.Conn, error) {
+	s.mu.Lock()
+	running := slices.Clone(s.pods[pod])
+	s.mu.Unlock()
+	for _, p := range running {
+		if !p.listens(port) {
+			continue
+		}
+		if err := pause(ctx, p.script.AnswerDelay); err != nil {
+			return nil, err
+		}
+		ours, theirs := net.Pipe()
+		if p.accept(ours) {
+			return theirs, nil
+		}
+	}
+	return nil, refused(pod.GetMetadata().GetName() + ":" + strconv.Itoa(int(port)))
+}
+
+// runs notes that a process of a pod runs, or has ended.
+func (s *Simulated) runs(p *simProcess, yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := slices.DeleteFunc(s.pods[p.c.Pod], func(other *simProcess) bool { return other == p })
+	if yes {
+		of = append(of, p)
+	}
+	if len(of) == 0 {
+		delete(s.pods, p.c.Pod)
+		return
+	}
+	if s.pods == nil {
+		s.pods = map[*v1.PodSandboxConfig][]*simProcess{}
+	}
+	s.pods[p.c.Pod] = of
+}
+
+// listens reports whether the container listens at a port by now.
+func (p *simProcess) listens(port int32) bool {
+	if time.Since(p.start) < p.script.ListenAfter {
+		return false
+	}
+	return p.script.Ports == nil || slices.Contains(p.script.Ports, port)
+}
+
+// accept answers on a connection, in a goroutine that ends with the connection, which
+// ends with the container. It reports whether that still runs.
+func (p *simProcess) accept(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return false
+	}
+	if p.conns == nil {
+		p.conns = map[net.Conn]struct{}{}
+	}
+	p.conns[conn] = struct{}{}
+	go func() {
+		defer p.hangUp(conn)
+		p.answer(conn)
+	}()
+	return true
+}
+
+func (p *simProcess) hangUp(conn net.Conn) {
+	p.mu.Lock()
+	delete(p.conns, conn)
+	p.mu.Unlock()
+	_ = conn.Close()
+}
+
+// answer finds out what is spoken.
+func (p *simProcess) answer(conn net.Conn) {
+	const handshake = 0x16 // the first byte of TLS
+	r := bufio.NewReader(conn)
+	first, err := r.Peek(1)
+	if err != nil {
+		return // it only wanted to know whether somebody listens
+	}
+	if first[0] == handshake {
+		cfg, err := certificate()
+		if err != nil {
+			return
+		}
+		p.answer(tls.Server(peeked{conn, r}, cfg))
+		return
+	}
+	if preface, err := r.Peek(3); err == nil && string(preface) == "PRI" { // HTTP/2: gRPC
+		p.health(peeked{conn, r})
+		return
+	}
+	for {
+		req, err := http.ReadRequest(r)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, req.Body)
+		resp := &http.Response{
+			StatusCode: int(nthOr(p.script.HTTPStatus, p.request(), http.StatusOK)), ProtoMajor: 1, ProtoMinor: 1, Request: req,
+			Body: io.NopCloser(bytes.NewReader(nil)), Close: req.Close,
+		}
+		if resp.Write(conn) != nil || req.Close {
+			return
+		}
+	}
+}
+
+// request counts requests.
+func (p *simProcess) request() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests++
+	return p.requests - 1
+}
+
+// nthOr is the n-th of codes, the last one for all that follow, or what is said where
+// there is none.
+func nthOr(codes []int32, n int, or int32) int32 {
+	if len(codes) == 0 {
+		return or
+	}
+	return nth(codes, n)
+}
+
+// peeked is a connection of which something was read ahead.
+type peeked struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (p peeked) Read(b []byte) (int, error) { return p.r.Read(b) }
+
+// health speaks the health protocol of gRPC on one connection.
+func (p *simProcess) health(conn net.Conn) {
+	one := &oneConn{conn: conn, done: make(chan struct{})}
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, healthServer{p: p})
+	_ = server.Serve(one) // ends with the connection
+	server.Stop()
+}
+
+type healthServer struct {
+	grpc_health_v1.UnimplementedHealthServer
+	p *simProcess
+}
+
+// Check implements the health protocol; all services are one.
+func (h healthServer) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	serving := nthOr(h.p.script.GRPCStatus, h.p.request(), int32(grpc_health_v1.HealthCheckResponse_SERVING))
+	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_ServingStatus(serving)}, nil
+}
+
+// oneConn is a listener with one connection, which is closed with it.
+type oneConn struct {
+	conn  net.Conn
+	taken sync.Once
+	over  sync.Once
+	done  chan struct{}
+}
+
+// Accept returns the connection, and then waits until it is closed.
+func (l *oneConn) Accept() (conn net.Conn, err error) {
+	l.taken.Do(func() { conn = closing{l.conn, l} })
+	if conn != nil {
+		return conn, nil
+	}
+	<-l.done
+	return nil, io.EOF
+}
+
+func (l *oneConn) Close() error {
+	l.over.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
+
+// closing tells its listener that it was closed.
+type closing struct {
+	net.Conn
+	lis *oneConn
+}
+
+func (c closing) Close() error {
+	_ = c.lis.Close()
+	return c.Conn.Close()
+}
+
+// certificate makes up who a simulated HTTPS server is. Probes do not ask.
+func certificate() (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"http/1.1"}}, nil
+}

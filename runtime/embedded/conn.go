@@ -1,0 +1,97 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sublet-dev/agent/internal/capability"
+)
+
+// Conn is a connection to a Runtime of the same process. It also reaches the pods: what
+// is given addresses by the runtime may be nowhere on the network, or be somebody else
+// there.
+type Conn struct {
+	*grpc.ClientConn
+	rt *Runtime
+}
+
+// DialContext is Runtime.DialContext. Clients find it by assertion, as runtime/cri
+// does, for probes and hooks.
+func (c *Conn) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return c.rt.DialContext(ctx, network, address)
+}
+
+// DialContext connects to an address. That of a pod is reached through the Executor, if
+// it is a Dialer, and never on the network; nor is any of Config.PodCIDR, where pods
+// have theirs from there. Pods on the node's network are asked at any other address
+// before the network is, as long as the Executor gives pods no addresses itself.
+func (r *Runtime) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("dial pod: %w", err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	ip, ierr := netip.ParseAddr(host)
+	if err == nil && ierr == nil {
+		conn, err := r.dialPods(ctx, ip, int32(number))
+		if conn != nil || err != nil {
+			return conn, err
+		}
+	}
+	return (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
+}
+
+// dialPods connects to who has the address. Neither a connection nor an error means that
+// it is none of a pod's.
+func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.Conn, error) {
+	_, elsewhere := capability.Of[Addresser](r.cfg.Executor) // its addresses are the machine's
+	var last error
+	for _, s := range r.podsAt(ip, !elsewhere) {
+		conn, err := r.DialPort(ctx, s.id, port)
+		if err == nil {
+			return conn, nil
+		}
+		if len(s.ips) > 0 || status.Code(err) != codes.Unimplemented {
+			last = err
+		}
+	}
+	if last == nil && !elsewhere && r.cfg.PodCIDR.Contains(ip) {
+		last = refused(net.JoinHostPort(ip.String(), strconv.Itoa(int(port))))
+	}
+	return nil, last
+}
+
+// podsAt are the ready pods with an address, or without one of their own if nobody has
+// it and the node's may stand for theirs.
+func (r *Runtime) podsAt(ip netip.Addr, node bool) []*sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var at, onNode []*sandbox
+	for _, s := range r.sandboxes {
+		switch {
+		case !s.ready():
+		case slices.Contains(s.ips, ip.String()):
+			at = append(at, s)
+		case len(s.ips) == 0 && node && !r.cfg.PodCIDR.Contains(ip):
+			onNode = append(onNode, s)
+		}
+	}
+	if len(at) > 0 {
+		return at
+	}
+	return onNode
+}
+
+// refused is what a port that nobody listens at gives.
+func refused(address string) error {
+	return fmt.Errorf("dial pod %s: %w", address, syscall.ECONNREFUSED)
+}
