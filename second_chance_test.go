@@ -212,8 +212,12 @@ type licences struct {
 	takes    time.Duration
 }
 
-func (l licences) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
-	time.Sleep(l.takes)
+func (l licences) Admit(ctx context.Context, _ *corev1.Pod) (podspec.Verdict, error) {
+	select {
+	case <-time.After(l.takes):
+	case <-ctx.Done(): // so that nothing is left of it when the bubble ends
+		return podspec.Verdict{}, context.Cause(ctx)
+	}
 	if now := time.Now(); now.Before(l.from) || now.After(l.to) {
 		return podspec.Admitted(), nil
 	}
