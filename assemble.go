@@ -66,6 +66,9 @@ func (s *settings) fill() error {
 	if s.runtime != nil && s.pulls != (cri.Pulls{}) {
 		errs = append(errs, errors.New("image pulls: a runtime that is handed over bounds its own"))
 	}
+	if s.runtime != nil && s.imageAccess.Policy != "" {
+		errs = append(errs, errors.New("image verification: a runtime that is handed over verifies by itself (cri.Config.ImageAccess)"))
+	}
 	if s.node.PodLogsDir == "" {
 		s.node.PodLogsDir = filepath.Join(s.rootDir, logsFolder)
 	}

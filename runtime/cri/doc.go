@@ -41,8 +41,14 @@
 //
 // # Files
 //
-// A Client writes two kinds of file, both below Materials.Dir: the hosts file of
-// the pod, and one file a container for its termination message.
+// A Client writes two kinds of file below Materials.Dir: the hosts file of the pod,
+// and one file a container for its termination message. ImageAccess.File is a third.
+//
+// # Debug pages
+//
+// gRPC's import puts /debug/requests and /debug/events on http.DefaultServeMux, as
+// in every program that has it. Build with the tag grpcnotrace to do without, or
+// serve another mux.
 //
 // # Secrets
 //
