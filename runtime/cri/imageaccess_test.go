@@ -173,10 +173,14 @@ func TestImageAccess_Policies(t *testing.T) {
 		})
 	}
 	for _, bad := range []ImageAccess{
-		{Policy: "Sometimes"}, {Allowlist: []string{"a"}},
-		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{""}}, {Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"*"}},
-		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"reg.example/a*"}}, {Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"a:1"}},
-		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{" a"}}, {Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
+		{Policy: "Sometimes"},
+		{Allowlist: []string{"a"}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{""}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"*"}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"reg.example/a*"}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"a:1"}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{" a"}},
+		{Policy: NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
 	} {
 		assert.Error(t, bad.Check(), "%+v", bad)
 	}
