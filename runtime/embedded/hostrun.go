@@ -204,16 +204,20 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 		// What it left in the background lives on in the container.
 		done <- result{code: j.finish()}
 	})
-	var j *job
+	var (
+		j      *job
+		resize <-chan Size // nil until the command runs
+	)
 	for {
 		select {
 		case r := <-done:
 			return r.code, r.err
 		case j = <-begun:
-		case size, ok := <-e.Resize:
+			resize = e.Resize // a size that was sent before there was a terminal is its first
+		case size, ok := <-resize:
 			if !ok {
-				e.Resize = nil
-			} else if j != nil && j.master != nil {
+				resize = nil
+			} else if j.master != nil {
 				_ = resizeTerminal(j.master, size)
 			}
 		case <-ctx.Done():
