@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -55,6 +56,9 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 	_, _ = out.WriteString(`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [`) // an error stays until Flush
 	separator := "\n"
 	for _, pod := range pods {
+		if !s.cfg.Environment {
+			pod = withoutEnvironment(pod)
+		}
 		b, err := json.Marshal(pod)
 		if err != nil {
 			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "a pod cannot be shown", slog.Any("error", err))
@@ -96,4 +100,35 @@ func (s *Server) gone(r *http.Request, err error) {
 	if err != nil {
 		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "a client went away", slog.Any("error", err))
 	}
+}
+
+// withoutEnvironment returns a pod without the values of environment variables, which is where manifests have passwords.
+// It shares all else with the original, which it leaves as it is.
+func withoutEnvironment(pod *corev1.Pod) *corev1.Pod {
+	shown := *pod
+	shown.Spec.InitContainers = slices.Clone(pod.Spec.InitContainers)
+	shown.Spec.Containers = slices.Clone(pod.Spec.Containers)
+	shown.Spec.EphemeralContainers = slices.Clone(pod.Spec.EphemeralContainers)
+	for _, containers := range [][]corev1.Container{shown.Spec.InitContainers, shown.Spec.Containers} {
+		for i := range containers {
+			containers[i].Env = withoutValues(containers[i].Env)
+		}
+	}
+	for i := range shown.Spec.EphemeralContainers {
+		shown.Spec.EphemeralContainers[i].Env = withoutValues(shown.Spec.EphemeralContainers[i].Env)
+	}
+	// A manifest that went through kubectl apply stands there once more, whole.
+	if _, ok := shown.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+		shown.Annotations = maps.Clone(shown.Annotations)
+		delete(shown.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	return &shown
+}
+
+func withoutValues(env []corev1.EnvVar) []corev1.EnvVar {
+	shown := slices.Clone(env)
+	for i := range shown {
+		shown[i].Value = ""
+	}
+	return shown
 }

@@ -2,7 +2,8 @@
 // and whatever else is handed to it, such as /metrics.
 //
 // It serves on loopback unless it is told otherwise: what it shows is for the
-// node's own operators, and /pods has the pods' specs with all that is in them.
+// node's own operators. /pods has the pods' specs, without the values of
+// environment variables unless these are asked for.
 // On loopback it answers only to who asks for this machine by number or as
 // localhost, so that no web page that a browser here has open can read along
 // under a name of its own. It changes nothing, and what a client may cost is
@@ -54,8 +55,11 @@ type Config struct {
 	Notes    func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
 	Pods     func() []*corev1.Pod    // of /pods, each with its status; default: none
 	Faults   func() []Fault          // of /faults; default: none
-	Handlers map[string]http.Handler // further paths: /metrics, /stats/summary
-	Logger   *slog.Logger            // default: discard
+	Handlers map[string]http.Handler // further paths, such as /metrics and /stats/summary, with every method
+	// Environment has /pods show the values of environment variables. Every local user can connect to a loopback port, and so can every
+	// container on the host's network, so by default they are left out, and the annotation of kubectl apply with them.
+	Environment bool
+	Logger      *slog.Logger // default: discard
 }
 
 // Limits of what a client may cost.
@@ -70,8 +74,9 @@ const (
 
 // Server answers over HTTP.
 type Server struct {
-	cfg Config
-	mux *http.ServeMux
+	cfg           Config
+	mux           *http.ServeMux
+	headerTimeout time.Duration
 }
 
 // New returns a Server. It does no I/O: whether the address is free is seen by
@@ -97,12 +102,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux()}
+	s := &Server{cfg: cfg, mux: http.NewServeMux(), headerTimeout: headerTimeout}
 	s.mux.HandleFunc("GET /healthz", s.healthz)
 	s.mux.HandleFunc("GET /pods", s.pods)
 	s.mux.HandleFunc("GET /faults", s.faults)
 	for path, h := range cfg.Handlers {
-		s.mux.Handle("GET "+path, h)
+		s.mux.Handle(path, h)
 	}
 	return s, nil
 }
@@ -144,7 +149,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	listener = netutil.LimitListener(listener, maxClients)
 	srv := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
+		Handler: handler, ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 	}

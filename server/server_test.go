@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,10 +168,13 @@ func TestNamesOfOthersAreRefused(t *testing.T) {
 }
 
 // serve runs a server until the test ends.
-func serve(t *testing.T, cfg server.Config) (addr string) {
+func serve(t *testing.T, cfg server.Config, change ...func(*server.Server)) (addr string) {
 	t.Helper()
 	s, err := server.New(cfg)
 	require.NoError(t, err)
+	for _, c := range change {
+		c(s)
+	}
 	l, err := net.Listen("tcp", loopback)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -192,7 +196,7 @@ func TestAListenerThatOthersReachIsRefused(t *testing.T) {
 
 // Clients that say nothing cannot keep others out for long.
 func TestSilentClients(t *testing.T) {
-	addr := serve(t, server.Config{Addr: loopback})
+	addr := serve(t, server.Config{Addr: loopback}, func(s *server.Server) { s.SetHeaderTimeout(50 * time.Millisecond) })
 	for range 100 {
 		c, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
@@ -204,6 +208,40 @@ func TestSilentClients(t *testing.T) {
 	require.NoError(t, r.Body.Close())
 	http.DefaultClient.CloseIdleConnections()
 	require.Less(t, time.Since(began), 25*time.Second)
+}
+
+func TestPods_LeavesEnvironmentOut(t *testing.T) {
+	const secret = "hunter2"
+	env := []corev1.EnvVar{{Name: "DB_PASSWORD", Value: secret}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: secret, "note": "kept"}},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "i", Env: env}}, Containers: []corev1.Container{{Name: "c", Env: env}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e", Env: env}}},
+		},
+	}
+	was := pod.DeepCopy()
+	for _, shown := range []bool{false, true} {
+		s, err := server.New(server.Config{Addr: loopback, Environment: shown, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }})
+		require.NoError(t, err)
+		_, body := get(t, s, "/pods")
+		require.Equal(t, shown, strings.Contains(body, secret))
+		require.Equal(t, 3, strings.Count(body, "DB_PASSWORD"))
+		require.Contains(t, body, "kept")
+		require.Equal(t, was, pod, "the caller's pod stays as it is")
+	}
+}
+
+func TestHandlers_SeeEveryMethod(t *testing.T) {
+	s, err := server.New(server.Config{Addr: loopback, Handlers: map[string]http.Handler{
+		"/restart": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Method)) }),
+	}})
+	require.NoError(t, err)
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(method, "/restart", http.NoBody))
+		require.Equal(t, method, w.Body.String())
+	}
 }
 
 func BenchmarkPods(b *testing.B) {

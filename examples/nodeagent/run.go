@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -138,6 +139,14 @@ func (f *flags) ip() (string, error) {
 	return "127.0.0.1", nil
 }
 
+// object names what an event is about: a pod by namespace and name, and others, such as the node, by their kind.
+func object(ref corev1.ObjectReference) slog.Attr {
+	if ref.Kind == "Pod" {
+		return slog.String("pod", ref.Namespace+"/"+ref.Name)
+	}
+	return slog.String(strings.ToLower(ref.Kind), ref.Name)
+}
+
 // recorder logs Kubernetes events.
 type recorder struct{ log *slog.Logger }
 
@@ -147,7 +156,7 @@ func (r recorder) Record(e *corev1.Event) {
 		level = slog.LevelWarn
 	}
 	r.log.LogAttrs(context.Background(), level, "event",
-		slog.String("namespace", e.InvolvedObject.Namespace), slog.String("pod", e.InvolvedObject.Name),
+		object(e.InvolvedObject),
 		slog.String("reason", e.Reason), slog.String("message", e.Message), slog.Int("count", int(e.Count)),
 		slog.Time("since", e.FirstTimestamp.Truncate(time.Second)))
 }
