@@ -30,6 +30,7 @@ type flags struct {
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, maxPods             int
+	oomScoreAdj                    int
 	drain                          bool
 	fileCheck, httpCheck           time.Duration
 	syncFrequency                  time.Duration
@@ -75,6 +76,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
 	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "the node's resolver configuration")
 	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
+	fs.IntVar(&f.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, from -1000 to 1000: what the kernel kills for want of memory is a pod first")
 	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods this node takes at the most")
 	fs.BoolVar(&f.drain, "drain", false, "end the containers of all pods when the agent is stopped; by default they run on")
 	fs.DurationVar(&f.fileCheck, "file-check-frequency", 20*time.Second, "how often manifests are read again even without a notice")
@@ -115,6 +117,7 @@ func (f *flags) check(rest []string) error {
 	for _, l := range split(f.nodeLabels) {
 		fault(!strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
 	}
+	fault(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
 	fault(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
 	fault(f.maxRestartPeriod < time.Second || f.maxRestartPeriod > maxBackOff, "-max-container-restart-period %v: must be from 1s to 5m", f.maxRestartPeriod)
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +40,9 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
+		log.Warn("oom score not adjusted", slog.Any("err", err))
+	}
 	if f.listen == "" {
 		return a.Run(ctx)
 	}
@@ -45,6 +51,20 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 		return err
 	}
 	return together(ctx, a.Run, srv.Run)
+}
+
+// adjustOOMScore has the kernel spare this process for as long as there is a pod to kill. Lowering the score needs CAP_SYS_RESOURCE;
+// where the file is missing there is no such score.
+func adjustOOMScore(file string, score int) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.Itoa(score))
+	return errors.Join(err, f.Close())
 }
 
 // together runs both until ctx is done or one of them ends. The second outlives
