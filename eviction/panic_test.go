@@ -42,10 +42,10 @@ func TestManager_Panics(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- m.Run(ctx) }()
 		time.Sleep(2 * time.Minute)
+		cancel()
+		require.NoError(t, <-done)
 		assert.GreaterOrEqual(t, p.asked, 10)
 		assert.GreaterOrEqual(t, p.watched, 10)
 		assert.NotZero(t, looked)
-		cancel()
-		require.NoError(t, <-done)
 	})
 }

@@ -39,9 +39,9 @@ func TestCollector_Panics(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
 		time.Sleep(time.Hour)
-		assert.Greater(t, p.asked, 10)
-		assert.NotZero(t, collected)
 		cancel()
 		require.NoError(t, <-done)
+		assert.Greater(t, p.asked, 10)
+		assert.NotZero(t, collected)
 	})
 }
