@@ -109,6 +109,7 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.Eviction, pods ...*c
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-ended)
+		n.Purge(t) // the next agent on this node has another root directory, and these pods are not its own
 	})
 	t.Cleanup(func() {
 		s.stop()

@@ -37,13 +37,14 @@ func (u Unsynced) Unwrap() error { return u.Err }
 func (m *Mux) Unsynced() []Unsynced {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.began.IsZero() {
-		return nil
+	since := m.began
+	if since.IsZero() { // Run has yet to begin
+		since = time.Now()
 	}
 	var list []Unsynced
 	for _, d := range m.sources {
 		if err, unsynced := d.unsynced(); unsynced {
-			list = append(list, Unsynced{Source: d.source, Since: m.began, Err: err})
+			list = append(list, Unsynced{Source: d.source, Since: since, Err: err})
 		}
 	}
 	return list

@@ -105,8 +105,14 @@ func wantGone(r *row) error {
 // ended is whether no pod was left behind.
 func (b *board) ended() error {
 	for _, r := range b.rows() {
-		if p := r.status.Phase; !r.gone && p != corev1.PodSucceeded && p != corev1.PodFailed {
-			return fmt.Errorf("%s is %s", r.name, r.phase)
+		if r.gone {
+			continue
+		}
+		// A drain keeps the phase of a pod that the next agent is to start again; what it ends is the containers.
+		for _, c := range slices.Concat(r.status.InitContainerStatuses, r.status.ContainerStatuses) {
+			if c.State.Running != nil {
+				return fmt.Errorf("container %s of %s runs", c.Name, r.name)
+			}
 		}
 	}
 	return nil
