@@ -7,7 +7,7 @@ BENCH ?= Plan
 COUNT ?= 6
 FUZZTIME ?= 30s
 
-GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GOVULNCHECK = go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 BENCHSTAT = go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 APIDIFF = go run golang.org/x/exp/cmd/apidiff@v0.0.0-20261014143641-f0251eb4aa3e
 
