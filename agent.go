@@ -47,20 +47,20 @@ type Recorder interface {
 type Agent struct {
 	settings
 
-	ran      atomic.Bool
+	started  atomic.Bool
 	owner    atomic.Pointer[string]
 	mux      *podsource.Mux
 	cache    podcache.Cache
 	pleg     *pleg.Generator
-	ready    *readiness.Checker
+	ready    *readiness.Tracker
 	statuses *status.Manager
 	told     *status.FileSink
 	probes   *probe.Manager
 	syncer   *podsync.Syncer
 	workers  *podworkers.Workers
-	pods     *syncloop.Pods
+	pods     *syncloop.PodManager
 	loop     *syncloop.Loop
-	reclaim
+	gcState
 }
 
 // New puts an agent together. It checks everything that can be checked and
@@ -85,18 +85,18 @@ func New(opts ...Option) (*Agent, error) {
 // run on unless the shutdown policy is to drain. It makes and locks the root
 // folder first, and takes up what a former agent left there and in the runtime.
 func (a *Agent) Run(ctx context.Context) (err error) {
-	if a.ran.Swap(true) {
-		return ErrRan
+	if a.started.Swap(true) {
+		return ErrAlreadyRun
 	}
 	if err := os.MkdirAll(a.rootDir, 0o700); err != nil {
 		return fmt.Errorf("root folder: %w", err)
 	}
-	release, err := lock.Folder(a.rootDir)
+	release, err := lock.Acquire(a.rootDir)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if a.scratch {
+	if a.ephemeralRoot {
 		defer func() { err = errors.Join(err, os.RemoveAll(a.rootDir)) }()
 	}
 	if err := a.own(); err != nil {
@@ -117,30 +117,30 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, hangUp()) }()
 	return run.Stages(ctx,
-		[]run.Part{{Name: "podsource", Run: a.mux.Run}},
+		[]run.Component{{Name: "podsource", Run: a.mux.Run}},
 		a.reclaimParts(),
-		[]run.Part{{Name: "syncloop", Run: a.loop.Run}},
-		[]run.Part{{Name: "drain", Run: a.drainPods}},
-		[]run.Part{{Name: "podworkers", Run: a.workers.Run}},
-		[]run.Part{{Name: "probe", Run: a.probes.Run}},
-		[]run.Part{{Name: "pleg", Run: a.pleg.Run}},
-		[]run.Part{{Name: "status", Run: a.statuses.Run}},
+		[]run.Component{{Name: "syncloop", Run: a.loop.Run}},
+		[]run.Component{{Name: "drain", Run: a.drainPods}},
+		[]run.Component{{Name: "podworkers", Run: a.workers.Run}},
+		[]run.Component{{Name: "probe", Run: a.probes.Run}},
+		[]run.Component{{Name: "pleg", Run: a.pleg.Run}},
+		[]run.Component{{Name: "status", Run: a.statuses.Run}},
 	)
 }
 
-// Faults returns what is wrong with manifests and sources now.
-func (a *Agent) Faults() []podsource.Fault { return a.mux.Faults() }
+// SourceErrors returns what is wrong with manifests and sources now.
+func (a *Agent) SourceErrors() []podsource.SourceError { return a.mux.Errors() }
 
 // Object finds a ConfigMap or Secret that came with the pods.
 func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
 	return a.mux.Object(ctx, ref)
 }
 
-// ender lets podsync end a pod without knowing who does.
-type ender struct{ a *Agent }
+// podKiller lets podsync end a pod without knowing who does.
+type podKiller struct{ a *Agent }
 
-func (e ender) End(uid types.UID, end runtime.Ending) {
-	e.a.workers.End(uid, podworkers.Kill{Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: end.Evicted})
+func (e podKiller) RequestKill(uid types.UID, end runtime.Termination) {
+	e.a.workers.RequestKill(uid, podworkers.KillOptions{GracePeriod: end.GracePeriod, Reason: end.Reason, Message: end.Message, Evicted: end.Evicted})
 }
 
 func (a *Agent) path(name string) string { return filepath.Join(a.rootDir, name) }

@@ -46,18 +46,18 @@ func TestNewTellsAllFaults(t *testing.T) {
 	_, err := agent.New(
 		agent.WithNodeName(""),
 		agent.WithRootDir("relative"),
-		agent.WithNode(agent.Node{PodLogsDir: "logs", CgroupRoot: "pods", MaxPods: -1}),
+		agent.WithNode(agent.NodeConfig{PodLogsDir: "logs", CgroupRoot: "pods", MaxPods: -1}),
 		agent.WithRuntime(nil),
 		agent.WithSource("", nil),
 		agent.WithStatusSink(nil),
 		agent.WithLogger(nil),
 		agent.WithRecorder(nil),
 		agent.WithAdmitter(nil),
-		agent.WithSlowAdmitter(nil),
+		agent.WithSoftAdmitter(nil),
 		agent.WithBackOff(nil),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{Within: -time.Second}),
-		agent.WithTiming(agent.Timing{Resync: -1}),
-		agent.WithEviction(agent.Eviction{Hard: "memory.available<lots"}),
+		agent.WithShutdownPolicy(agent.ShutdownPolicy{DrainTimeout: -time.Second}),
+		agent.WithTiming(agent.Timing{ResyncPeriod: -1}),
+		agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<lots"}),
 	)
 	require.Error(t, err)
 	for _, want := range []string{
@@ -92,7 +92,7 @@ func TestOptionsThatContradict(t *testing.T) {
 		"two sources of one name":      {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := agent.New(append(c.opts, agent.WithNode(agent.Node{NoCgroups: true}))...)
+			_, err := agent.New(append(c.opts, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))...)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
@@ -110,7 +110,7 @@ func TestNewTouchesNothing(t *testing.T) {
 		_, err := agent.New(
 			agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntime(untouched{}),
 			agent.WithSource("file", podsource.File(filepath.Join(dir, "manifests"))), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
-			agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
 		)
 		require.NoError(t, err)
 	})
@@ -126,7 +126,7 @@ func TestRunOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var told []corev1.PodPhase
 		a, err := agent.New(
-			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
 				told = append(told, st.Phase)
 				return nil
@@ -140,7 +140,7 @@ func TestRunOnce(t *testing.T) {
 		require.NoError(t, a.Healthy())
 		require.Len(t, a.Pods(), 1)
 		assert.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
-		require.ErrorIs(t, a.Run(ctx), agent.ErrRan)
+		require.ErrorIs(t, a.Run(ctx), agent.ErrAlreadyRun)
 		cancel()
 		require.NoError(t, <-done)
 	})
@@ -154,7 +154,7 @@ func TestOptionsAreUsed(t *testing.T) {
 		refuse := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "unloved" })
 		w.opts = []agent.Option{
 			agent.WithAdmitter(refuse),
-			agent.WithBackOff(backOffFunc(func(r runtime.Restart) time.Duration { waits++; return 3 * time.Second })),
+			agent.WithBackOff(backOffFunc(func(r runtime.RestartInfo) time.Duration { waits++; return 3 * time.Second })),
 		}
 		w.start()
 		w.memory.Put(simplePod("unloved"), simplePod("crashes", "run-for=1s", "exit-code=1"))
@@ -176,7 +176,7 @@ func TestSecondAgentOnOneRoot(t *testing.T) {
 		w := newWorld(t, &scenario{})
 		w.start()
 		synctest.Wait()
-		other, err := agent.New(agent.WithRootDir(w.dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.Node{NoCgroups: true}))
+		other, err := agent.New(agent.WithRootDir(w.dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 		require.NoError(t, err)
 		err = other.Run(t.Context())
 		require.ErrorContains(t, err, w.dir)
@@ -301,7 +301,7 @@ func TestRunTellsWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	a, err := agent.New(agent.WithRootDir(filepath.Join(file, "root")), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithRuntime(untouched{}))
+	a, err := agent.New(agent.WithRootDir(filepath.Join(file, "root")), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithRuntime(untouched{}))
 	require.NoError(t, err)
 	require.ErrorContains(t, a.Run(t.Context()), file)
 }
@@ -332,14 +332,14 @@ var _ agent.Runtime = (*cri.Client)(nil)
 type admitFunc func(pod *corev1.Pod) bool
 
 // Admit implements syncloop.Admitter.
-func (f admitFunc) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (f admitFunc) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if f(pod) {
 		return podspec.Admitted()
 	}
-	return podspec.Verdict{Reason: "NotLoved", Message: "nobody loves it"}
+	return podspec.AdmitResult{Reason: "NotLoved", Message: "nobody loves it"}
 }
 
-type backOffFunc func(runtime.Restart) time.Duration
+type backOffFunc func(runtime.RestartInfo) time.Duration
 
 // Delay implements runtime.BackOff.
-func (f backOffFunc) Delay(r runtime.Restart) time.Duration { return f(r) }
+func (f backOffFunc) Delay(r runtime.RestartInfo) time.Duration { return f(r) }

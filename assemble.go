@@ -36,9 +36,9 @@ const listingTimeout = 2 * time.Minute
 
 // Names of the folders in the root folder.
 const (
-	podsFolder     = "pods"
-	logsFolder     = "logs"
-	statusesFolder = "statuses"
+	podsDirName     = "pods"
+	logsDirName     = "logs"
+	statusesDirName = "statuses"
 )
 
 // fill gives what no option has said its default.
@@ -61,16 +61,16 @@ func (s *settings) fill() error {
 		if s.runtime != nil || s.endpoint != "" {
 			errs = append(errs, errors.New("root dir: pods of a real runtime outlive the agent, so it needs a folder that does too"))
 		}
-		s.rootDir, s.scratch = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
+		s.rootDir, s.ephemeralRoot = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
 	}
-	if s.runtime != nil && s.pulls != (cri.Pulls{}) {
+	if s.runtime != nil && s.pulls != (cri.PullLimits{}) {
 		errs = append(errs, errors.New("image pulls: a runtime that is handed over bounds its own"))
 	}
 	if s.runtime != nil && s.imageAccess.Policy != "" {
 		errs = append(errs, errors.New("image verification: a runtime that is handed over verifies by itself (cri.Config.ImageAccess)"))
 	}
 	if s.node.PodLogsDir == "" {
-		s.node.PodLogsDir = filepath.Join(s.rootDir, logsFolder)
+		s.node.PodLogsDir = filepath.Join(s.rootDir, logsDirName)
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -82,7 +82,7 @@ func (s *settings) fill() error {
 // assemble makes the parts. None of them does anything before Run.
 func (a *Agent) assemble() error {
 	if a.runtime == nil {
-		a.runtime = new(late)
+		a.runtime = new(lazyRuntime)
 	}
 	if err := a.checkCapabilities(); err != nil {
 		return err
@@ -108,24 +108,24 @@ func (a *Agent) makeSources() (err error) {
 }
 
 func (a *Agent) makePleg() (err error) {
-	hooks := a.hooks.Pleg
-	hooks.Listed = both4(a.ready.Listed, hooks.Listed)
-	hooks.Inspected = both4(a.ready.Inspected, hooks.Inspected)
-	hooks.Streaming = both2(a.ready.Streaming, hooks.Streaming)
+	hooks := a.hooks.PLEG
+	hooks.Relisted = chain4(a.ready.Relisted, hooks.Relisted)
+	hooks.Inspected = chain4(a.ready.Inspected, hooks.Inspected)
+	hooks.StreamChanged = chain2(a.ready.StreamChanged, hooks.StreamChanged)
 	a.pleg, err = pleg.New(pleg.Config{
-		Runtime: a.runtime, Store: &a.cache, Logger: a.logger, Hooks: hooks,
-		Timeout: listingTimeout,
-		Busy:    func(uid types.UID) bool { return a.workers.Busy(uid) },
+		Runtime: a.runtime, Cache: &a.cache, Logger: a.logger, Hooks: hooks,
+		Timeout:   listingTimeout,
+		IsWorking: func(uid types.UID) bool { return a.workers.IsWorking(uid) },
 	})
 	return err
 }
 
 func (a *Agent) makeStatus() (err error) {
-	if a.told, err = status.NewFileSink(a.path(statusesFolder)); err != nil {
+	if a.told, err = status.NewFileSink(a.path(statusesDirName)); err != nil {
 		return err
 	}
 	a.statuses, err = status.New(status.Config{
-		Sinks: append([]status.Sink{a.told}, a.sinks...), Env: a.env,
+		Sinks: append([]status.Sink{a.told}, a.sinks...), NodeInfo: a.nodeInfo,
 		Logger: a.logger, Hooks: a.hooks.Status,
 	})
 	return err
@@ -133,7 +133,7 @@ func (a *Agent) makeStatus() (err error) {
 
 func (a *Agent) makeProbes() (err error) {
 	a.probes, err = probe.New(probe.Config{
-		Seen: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: a.dial}).Check,
+		PodCache: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: a.dial}).Check,
 		Dial: a.dial, HostIP: a.hostIP(), Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
 	})
 	return err
@@ -146,43 +146,43 @@ func (a *Agent) makeSyncer() error {
 	}
 	a.volumes = volumes
 	cfg := podsync.Config{
-		Runtime: a.runtime, Seen: a.pleg, Statuses: a.statuses, Ender: ender{a}, Volumes: volumes, Probes: a.probes,
-		Objects: a.mux, BackOff: a.backOff, Admit: a.slow, Network: a.ready.Network, Recorder: a.events, Logger: a.logger,
-		PodsDir: a.path(podsFolder), LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
+		Runtime: a.runtime, PodCache: a.pleg, Statuses: a.statuses, PodKiller: podKiller{a}, Volumes: volumes, Probes: a.probes,
+		Objects: a.mux, BackOff: a.backOff, SoftAdmitters: a.softAdmitters, NetworkReady: a.ready.Network, Recorder: a.events, Logger: a.logger,
+		PodsDir: a.path(podsDirName), LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
 		Node: podsync.Node{
 			Name: a.nodeName, IPs: a.node.IPs, Allocatable: a.node.Allocatable,
-			ResolvConf: a.node.ResolvConf, ClusterDNS: a.node.ClusterDNS, Domain: a.node.Domain,
+			ResolvConf: a.node.ResolvConf, ClusterDNS: a.node.ClusterDNS, ClusterDomain: a.node.ClusterDomain,
 		},
 	}
-	if cfg.UserIDs, err = userns.New(userns.Config{PodsDir: a.path(podsFolder), Etc: os.DirFS("/etc")}); err != nil {
+	if cfg.UserNamespaces, err = userns.New(userns.Config{PodsDir: a.path(podsDirName), SubIDFS: os.DirFS("/etc")}); err != nil {
 		return err
 	}
-	if !a.node.NoCgroups {
+	if !a.node.DisableCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{
-			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.ownerID, Ask: a.cgroupDriver(), Logger: a.logger,
+			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.ownerID, RuntimeDriver: a.cgroupDriver(), Logger: a.logger,
 		})
 		if err != nil {
 			return err
 		}
 		cfg.Cgroups, a.groups = cgroups, cgroups
-		a.stores = append(a.stores, syncloop.Store{Name: "cgroups", Known: cgroups.Known, Remove: cgroups.Remove})
+		a.stores = append(a.stores, syncloop.PodStore{Name: "cgroups", PodUIDs: cgroups.PodUIDs, Remove: cgroups.Remove})
 	}
 	if a.syncer, err = podsync.New(cfg); err != nil {
 		return err
 	}
-	a.stores = append(a.stores, syncloop.Store{Name: "pod folders", Known: a.syncer.Leftovers, Remove: a.syncer.Discard})
+	a.stores = append(a.stores, syncloop.PodStore{Name: "pod folders", PodUIDs: a.syncer.ListPodsFromDisk, Remove: a.syncer.CleanupOrphan})
 	return nil
 }
 
 func (a *Agent) makeWorkers() (err error) {
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a.turns(), Seen: a.pleg, Resync: a.timing.Resync, BackOff: a.timing.Retry, Jitter: a.timing.Jitter,
-		Ended:     func(uid types.UID) bool { return !a.alive(uid) },
-		Due:       func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
-		Inspect:   a.pleg.Touch,
-		TurnEnded: a.turnEnded,
-		Finished:  a.finished,
-		Logger:    a.logger, Hooks: a.hooks.Workers,
+		Syncer: a.podSyncer(), Inspector: a.pleg, ResyncPeriod: a.timing.ResyncPeriod, BackOff: a.timing.SyncBackOff, Jitter: a.timing.Jitter,
+		IsStopped:         func(uid types.UID) bool { return !a.isRunning(uid) },
+		OnRequeue:         func(uid types.UID, at time.Time) { a.loop.RequeueAt(uid, at) },
+		RequestInspection: a.pleg.RequestInspection,
+		OnIdle:            a.onIdle,
+		OnFinished:        a.onFinished,
+		Logger:            a.logger, Hooks: a.hooks.PodWorkers,
 	})
 	return err
 }
@@ -195,25 +195,25 @@ func (a *Agent) makeLoop() (err error) {
 	if err != nil {
 		return err
 	}
-	a.pods, err = syncloop.NewPods(syncloop.PodsConfig{
-		Workers: a.workers, Statuses: a.statuses, Admit: append([]syncloop.Admitter{fits}, a.admit...), Alive: a.alive, Expected: a.expected, UnderPressure: a.underPressure,
+	a.pods, err = syncloop.NewPodManager(syncloop.PodManagerConfig{
+		Workers: a.workers, Statuses: a.statuses, Admitters: append([]syncloop.Admitter{fits}, a.admit...), IsRunning: a.isRunning, Expected: a.expected, UnderPressure: a.underPressure,
 		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
 	})
 	if err != nil {
 		return err
 	}
 	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Lives: a.workers, Pods: a.pods, Sources: a.mux, Runtime: a.cache.Pods, Unseen: a.pleg.Unseen,
-		Stores: append(a.stores, syncloop.Store{Name: "statuses", Known: a.statusesKnown, Remove: a.forgetStatus}),
+		Workers: a.workers, PodManager: a.pods, Sources: a.mux, RuntimePods: a.cache.Pods, Uninspected: a.pleg.Uninspected,
+		Stores: append(a.stores, syncloop.PodStore{Name: "statuses", PodUIDs: a.statusesKnown, Remove: a.forgetStatus}),
 		Logger: a.logger, Hooks: a.hooks.Housekeeper,
 	})
 	if err != nil {
 		return err
 	}
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: probed{a.probes}, Keeper: keeper,
-		Ready: a.ready.Ready, Recheck: a.ready.Recheck(), Housekeeping: a.timing.Housekeeping,
-		Logger: a.logger, Hooks: a.hooks.Loop,
+		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: prober{a.probes}, Cleaner: keeper,
+		RuntimeReady: a.ready.Ready, RecheckRuntime: a.ready.Recheck(), HousekeepingPeriod: a.timing.HousekeepingPeriod,
+		Logger: a.logger, Hooks: a.hooks.SyncLoop,
 	})
 	return err
 }

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func serveRuntime(socket string) error {
-	rt, err := embedded.New(embedded.Config{EventBacklog: 1 << 20})
+	rt, err := embedded.New(embedded.Config{EventBufferSize: 1 << 20})
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
 	a, err := agent.New(append(opts,
 		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
-		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
+		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
 	)...)
 	require.NoError(b, err)
 	n.agent = a

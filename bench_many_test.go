@@ -155,7 +155,7 @@ func BenchmarkRelist(b *testing.B) {
 	for _, pods := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
 			l := &listings{next: make(chan struct{}, 1)}
-			n := startNode(b, false, agent.WithHooks(agent.Hooks{Pleg: pleg.Hooks{Listed: l.listed}}))
+			n := startNode(b, false, agent.WithHooks(agent.Hooks{PLEG: pleg.Hooks{Relisted: l.listed}}))
 			defer n.end()
 			n.await(pods, isRunning, func() { n.memory.Put(manyPods(pods)...) })
 			time.Sleep(5 * time.Second) // what follows starts has ended

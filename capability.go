@@ -16,7 +16,7 @@ type imageStore struct {
 	runtime.ImageFSReporter
 }
 
-var _ imagegc.Images = imageStore{}
+var _ imagegc.ImageStore = imageStore{}
 
 // capability is one that a runtime may have.
 type capability struct {
@@ -41,7 +41,7 @@ func (a *Agent) capabilities() []capability {
 		return ""
 	}
 	rotates := a.given["log rotation"] && a.rotation.MaxSize >= 0
-	measures := a.evict != nil && a.evict.Node == nil
+	measures := a.evict != nil && a.evict.UsageProvider == nil
 	collects := a.imagePolicy != nil
 	return []capability{
 		{"ContainerRemover", has[runtime.ContainerRemover](a), "container collection", given("WithContainerGC", a.given["container collection"])},
@@ -52,7 +52,7 @@ func (a *Agent) capabilities() []capability {
 		{"ContainerStatsReporter", has[runtime.ContainerStatsReporter](a), "figures of containers", given("WithEviction", measures)},
 		{"CgroupDriverReporter", has[runtime.CgroupDriverReporter](a), "asking for the cgroup driver", ""},
 		{"SandboxImageReporter", has[runtime.SandboxImageReporter](a), "asking for the image of sandboxes", ""},
-		{"TimedWatcher", has[runtime.TimedWatcher](a), "times of runtime events", ""},
+		{"TimestampedWatcher", has[runtime.TimestampedWatcher](a), "times of runtime events", ""},
 		{"OwnerSetter", has[runtime.OwnerSetter](a), "sharing the runtime with others", given("WithAdoption", len(a.adopt) > 0)},
 	}
 }

@@ -30,7 +30,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		"WithContainerGC: the runtime is no runtime.ContainerRemover":    agent.WithContainerGC(containergc.Policy{}),
 		"WithLogRotation: the runtime is no runtime.LogReopener":         agent.WithLogRotation(agent.LogRotation{}),
 		"WithImageGC: the runtime is no runtime.ImageUser":               agent.WithImageGC(imagegc.Policy{}),
-		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(agent.Eviction{}),
+		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(agent.EvictionConfig{}),
 		"WithAdoption: the runtime is no runtime.OwnerSetter":            agent.WithAdoption("file"),
 	} {
 		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
@@ -43,7 +43,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		}
 	}
 	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
-		agent.WithEviction(agent.Eviction{Node: &meter{}}))
+		agent.WithEviction(agent.EvictionConfig{UsageProvider: &meter{}}))
 	require.NoError(t, err, "nothing is asked of the runtime")
 }
 
@@ -61,7 +61,7 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 			require.NoError(t, err)
 			var said bytes.Buffer
 			a, err := agent.New(
-				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(agent.Node{NoCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&said, nil))),
 			)
 			require.NoError(t, err)

@@ -36,7 +36,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		pod.Spec.InitContainers = []corev1.Container{*first}
 		start(
 			agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&seen),
-			agent.WithContainerGC(containergc.Policy{PerContainer: containergc.KeepNeeded}),
+			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}),
 		)
 		ran, waited := 0, 0
 		for range 300 {
@@ -75,7 +75,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
 		require.NoError(t, pull(t, client, "unused:1"))
 		whole := filepath.Join(t.TempDir(), "images.json")
-		c, err := imagegc.New(imagegc.Config{Images: client, File: whole})
+		c, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: whole})
 		require.NoError(t, err)
 		_, err = c.Collect(t.Context())
 		require.NoError(t, err)
@@ -87,11 +87,11 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 			root := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
-				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.Node{NoCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{MaxAge: time.Hour}),
-				agent.WithHooks(agent.Hooks{Images: imagegc.Hooks{
-					Lost:    func(error) { lost.Add(1) },
-					Removed: func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
+				agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{
+					RecordsLost: func(error) { lost.Add(1) },
+					Removed:     func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
 				}}),
 			)
 			require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 				require.Equal(t, int32(cuts), lost.Load(), "cut at %d", n)
 				choices, err := a.ExplainImages(t.Context(), true)
 				require.NoError(t, err)
-				require.Equal(t, imagegc.Young, choices[0].Reason, "cut at %d", n)
+				require.Equal(t, imagegc.ReasonMinAge, choices[0].Reason, "cut at %d", n)
 			})
 		}
 		require.Zero(t, removed.Load())
@@ -129,7 +129,7 @@ func TestExplain(t *testing.T) {
 
 		a := start(
 			agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithImageGC(imagegc.Policy{}),
-			agent.WithContainerGC(containergc.Policy{PerContainer: containergc.KeepAll}),
+			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepAll}),
 		)
 		_, err = a.ExplainImages(t.Context(), true)
 		require.Error(t, err, "too early")
@@ -137,7 +137,7 @@ func TestExplain(t *testing.T) {
 		choices, err := a.ExplainImages(t.Context(), true)
 		require.NoError(t, err)
 		require.Len(t, choices, 1)
-		require.Equal(t, imagegc.InUse, choices[0].Reason)
+		require.Equal(t, imagegc.ReasonInUse, choices[0].Reason)
 		dead, err := a.ExplainContainers(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, dead)

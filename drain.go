@@ -21,21 +21,21 @@ func (a *Agent) drainPods(ctx context.Context) error {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if a.shutdown.Within > 0 {
+	if a.shutdown.DrainTimeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.shutdown.Within)
+		ctx, cancel = context.WithTimeout(ctx, a.shutdown.DrainTimeout)
 		defer cancel()
 	}
-	err := errors.Join(a.drainNotAdopted(ctx), a.workers.Drain(ctx, podworkers.Kill{Drained: true}))
+	err := errors.Join(a.drainUnadoptedPods(ctx), a.workers.Drain(ctx, podworkers.KillOptions{Drained: true}))
 	if err != nil {
 		return fmt.Errorf("drain pods: %w", err)
 	}
 	return nil
 }
 
-// drainNotAdopted has workers take pods of our sources, to end them, that the loop
+// drainUnadoptedPods has workers take pods of our sources, to end them, that the loop
 // had not come to when it was stopped.
-func (a *Agent) drainNotAdopted(ctx context.Context) error {
+func (a *Agent) drainUnadoptedPods(ctx context.Context) error {
 	pods, err := a.runtime.Pods(ctx)
 	if err != nil {
 		return fmt.Errorf("look for pods that were not adopted yet: %w", err)
@@ -43,12 +43,12 @@ func (a *Agent) drainNotAdopted(ctx context.Context) error {
 	specs := a.specs()
 	for i := range pods {
 		p := &pods[i]
-		ours := func(s podsource.Named) bool { return len(p.Sandboxes) > 0 && p.Sandboxes[0].Source == s.Name }
-		if !slices.ContainsFunc(a.sources, ours) || a.workers.Known(p.UID) {
+		ours := func(s podsource.NamedSource) bool { return len(p.Sandboxes) > 0 && p.Sandboxes[0].Source == s.Name }
+		if !slices.ContainsFunc(a.sources, ours) || a.workers.IsKnown(p.UID) {
 			continue
 		}
 		if pod := specs[p.UID]; pod != nil {
-			a.workers.Update(podworkers.Update{Op: podworkers.Create, Pod: pod, Kill: &podworkers.Kill{Drained: true}})
+			a.workers.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod, Kill: &podworkers.KillOptions{Drained: true}})
 			continue
 		}
 		// Nobody knows what it was: to be started again it must be new.

@@ -22,7 +22,7 @@ func Example() {
 	defer cancel()
 	a, err := agent.New(
 		agent.WithNodeName("edge-1"),
-		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(),
+		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 		agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 			if st.Phase == corev1.PodRunning { // phases before it may be passed over

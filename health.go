@@ -17,11 +17,11 @@ var (
 	// ErrNoRuntime is wrapped by the error of New when no option says where pods run.
 	ErrNoRuntime = errors.New("no runtime; give WithRuntimeEndpoint for the CRI socket of a real one, " +
 		"WithRuntime for one of your own or an embedded one with host processes, or WithSimulatedRuntime for pods that do not really run")
-	// ErrRan is returned by a second Run.
-	ErrRan = errors.New("an agent runs once")
+	// ErrAlreadyRun is returned by a second Run.
+	ErrAlreadyRun = errors.New("an agent runs once")
 	// ErrRootInUse is wrapped by the error of Run while another agent has the root
 	// folder. The error names its process.
-	ErrRootInUse = lock.ErrHeld
+	ErrRootInUse = lock.ErrInUse
 	// ErrOwnerID is wrapped by the error of Run if the root directory has pods, or
 	// had, but the id of their owner cannot be read from it. The error says what to
 	// do.
@@ -32,16 +32,16 @@ var (
 
 	// ErrRuntimeNotReady is wrapped by the error of Healthy while the runtime does
 	// not answer or says that it is not ready.
-	ErrRuntimeNotReady = syncloop.ErrNotReady
+	ErrRuntimeNotReady = syncloop.ErrRuntimeNotReady
 	// ErrNetworkNotReady is wrapped by the error of Healthy while the runtime says
 	// that its network is not ready. Pods on the host's network run.
-	ErrNetworkNotReady = readiness.ErrNetwork
+	ErrNetworkNotReady = readiness.ErrNetworkNotReady
 	// ErrPodsNotListed is wrapped, beside ErrRuntimeNotReady, by the error of Healthy
 	// until the pods in the runtime are known.
-	ErrPodsNotListed = readiness.ErrNotListed
+	ErrPodsNotListed = readiness.ErrPodsNotListed
 	// ErrStalled is wrapped by the error of Healthy when pods are not handed on
 	// any more.
-	ErrStalled = syncloop.ErrStuck
+	ErrStalled = syncloop.ErrStalled
 )
 
 // Healthy returns nil if the agent works, its runtime answers and it is known what

@@ -19,16 +19,16 @@ import (
 // metrics. Each field says when its functions are called and what they may not do.
 type Hooks struct {
 	Sources     podsource.Hooks
-	Loop        syncloop.Hooks
-	Pods        syncloop.PodsHooks
+	SyncLoop    syncloop.Hooks
+	PodManager  syncloop.PodManagerHooks
 	Housekeeper syncloop.HousekeeperHooks
-	Workers     podworkers.Hooks
-	Pleg        pleg.Hooks
+	PodWorkers  podworkers.Hooks
+	PLEG        pleg.Hooks
 	Status      status.Hooks
 	Probe       probe.Hooks
 	Eviction    eviction.Hooks
-	Images      imagegc.Hooks
-	Containers  containergc.Hooks
+	ImageGC     imagegc.Hooks
+	ContainerGC containergc.Hooks
 	CRI         cri.Hooks // calls of the runtime that the agent itself connects to
 }
 

@@ -22,15 +22,15 @@ import (
 // pulledImagesFile is where the agent remembers who could pull which image.
 const pulledImagesFile = "pulled-images.json"
 
-// late is a runtime that is connected to when the agent runs. It has all of the
+// lazyRuntime is a runtime that is connected to when the agent runs. It has all of the
 // client's methods, the capabilities included.
-type late struct {
+type lazyRuntime struct {
 	*cri.Client
 }
 
 // connect makes the connection that New only spoke of. The result ends it.
 func (a *Agent) connect() (hangUp func() error, err error) {
-	rt, ok := a.runtime.(*late)
+	rt, ok := a.runtime.(*lazyRuntime)
 	if !ok {
 		if rt, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); ok {
 			rt.SetOwner(a.ownerID(), a.adopt)
@@ -62,7 +62,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		if err != nil {
 			return nil, errors.Join(err, cc.Close())
 		}
-		cfg.Images = images
+		cfg.ImageConn = images
 		all = append(all, images)
 	}
 	rt.Client, err = cri.New(cc, cfg)
@@ -110,15 +110,15 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	}
 }
 
-// alive tells from memory whether anything of the pod lives in the runtime. What was
+// isRunning tells from memory whether anything of the pod lives in the runtime. What was
 // listed and has not been inspected yet may: a pod that runs is never taken for one
 // that does not because the runtime is slow to tell of it.
-func (a *Agent) alive(uid types.UID) bool {
+func (a *Agent) isRunning(uid types.UID) bool {
 	if a.pleg.IsUnseen(uid) { // before the cache: one that is seen meanwhile is in either
 		return true
 	}
 	p, ok := a.cache.Get(uid)
-	return ok && (p.Running() || p.ReadySandbox() != nil)
+	return ok && (p.CouldHaveRunningContainers() || p.ReadySandbox() != nil)
 }
 
 // expected are the pods that a source wants, and those of a former process of which
@@ -126,7 +126,7 @@ func (a *Agent) alive(uid types.UID) bool {
 func (a *Agent) expected() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range a.statuses.Pods() {
-		if a.mux.Holds(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
+		if a.mux.MayBeDesired(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
 			pods = append(pods, pod)
 		}
 	}
@@ -135,9 +135,9 @@ func (a *Agent) expected() []*corev1.Pod {
 
 // podsHooks has adopted pods go on with the readiness that was told of them, and
 // refused ones give up their images.
-func (a *Agent) podsHooks() syncloop.PodsHooks {
-	hooks := a.hooks.Pods
-	adopted, refused := hooks.Adopted, hooks.Refused
+func (a *Agent) podsHooks() syncloop.PodManagerHooks {
+	hooks := a.hooks.PodManager
+	adopted, refused := hooks.Adopted, hooks.Rejected
 	hooks.Adopted = func(pod *corev1.Pod) {
 		if st, ok := a.statuses.Get(pod.UID); ok {
 			a.probes.Adopt(pod.UID, st)
@@ -146,7 +146,7 @@ func (a *Agent) podsHooks() syncloop.PodsHooks {
 			adopted(pod)
 		}
 	}
-	hooks.Refused = func(pod *corev1.Pod, reason, message string) {
+	hooks.Rejected = func(pod *corev1.Pod, reason, message string) {
 		a.releaseImages(pod.UID)
 		if refused != nil {
 			refused(pod, reason, message)
@@ -155,12 +155,12 @@ func (a *Agent) podsHooks() syncloop.PodsHooks {
 	return hooks
 }
 
-// env is what statuses tell of the node.
-func (a *Agent) env() status.Env {
-	return status.Env{HostIPs: a.node.IPs, Runtime: a.ready.Name()}
+// nodeInfo is what statuses tell of the node.
+func (a *Agent) nodeInfo() status.NodeInfo {
+	return status.NodeInfo{HostIPs: a.node.IPs, RuntimeName: a.ready.Name()}
 }
 
-func (a *Agent) statusesKnown() ([]types.UID, error) { return a.statuses.Known(), nil }
+func (a *Agent) statusesKnown() ([]types.UID, error) { return a.statuses.PodUIDs(), nil }
 
 func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	a.statuses.Forget(uid)
@@ -168,10 +168,10 @@ func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-// probed hands the loop the pods that probe results are of.
-type probed struct{ *probe.Manager }
+// prober hands the loop the pods that probe results are of.
+type prober struct{ *probe.Manager }
 
-func (p probed) Drain() []types.UID {
+func (p prober) Drain() []types.UID {
 	changes := p.Manager.Drain()
 	uids := make([]types.UID, 0, len(changes))
 	for _, c := range changes {
@@ -183,14 +183,14 @@ func (p probed) Drain() []types.UID {
 }
 
 // both calls two hooks, of which the second may be nil.
-func both4[A, B, C, D any](one, two func(A, B, C, D)) func(A, B, C, D) {
+func chain4[A, B, C, D any](one, two func(A, B, C, D)) func(A, B, C, D) {
 	if two == nil {
 		return one
 	}
 	return func(a A, b B, c C, d D) { one(a, b, c, d); two(a, b, c, d) }
 }
 
-func both2[A, B any](one, two func(A, B)) func(A, B) {
+func chain2[A, B any](one, two func(A, B)) func(A, B) {
 	if two == nil {
 		return one
 	}

@@ -62,7 +62,7 @@ func TestProbesOfSimulatedPods(t *testing.T) {
 func readyWithin(t *testing.T, d time.Duration, own bool, pod *corev1.Pod) bool {
 	t.Helper()
 	options := []agent.Option{
-		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
+		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 	}
 	if !own {

@@ -47,7 +47,7 @@ func TestAHungPodIsToldOf(t *testing.T) {
 		require.NoError(t, err)
 		var seen told
 		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}), agent.WithStatusSink(&seen),
+			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithStatusSink(&seen),
 			agent.WithRuntime(hanging{client, "uid-stuck"}),
 			agent.WithSource("api", podsource.NewMemory(sized("stuck", "1Mi", "0s=1Mi"), sized("well", "1Mi", "0s=1Mi"))),
 		)
@@ -56,7 +56,7 @@ func TestAHungPodIsToldOf(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
 		time.Sleep(10 * time.Minute)
-		faults := a.PodFaults()
+		faults := a.InspectionErrors()
 		healthy := a.Healthy()
 		cancel()
 		require.NoError(t, <-done)
@@ -88,11 +88,11 @@ func TestNothingIsCollectedBeforeAllSourcesSpoke(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
 		pod := sized("former", "1Mi", "0s=1Mi")
 		dir := t.TempDir()
-		applied := client.Apply(t.Context(), pod, []runtime.Action{{Verb: runtime.CreateSandbox}, {Verb: runtime.StartContainer, Container: "main"}}, runtime.Materials{Dir: dir, LogDir: dir})
+		applied := client.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.CreateSandbox}, {Type: runtime.StartContainer, Container: "main"}}, runtime.RunOptions{Dir: dir, LogDir: dir})
 		require.Empty(t, applied.Failures)
 		seen, err := client.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		require.NoError(t, client.Kill(t.Context(), pod, seen, runtime.Ending{Grace: time.Second}))
+		require.NoError(t, client.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: time.Second}))
 
 		source := make(lateSource)
 		start(agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithSource("late", source))

@@ -29,40 +29,40 @@ type Option func(*settings) error
 type settings struct {
 	given map[string]bool // options that can be given once
 
-	nodeName        string
-	node            Node
-	rootDir         string
-	runtime         Runtime
-	endpoint, image string
-	simulated       bool
-	sources         []podsource.Named
-	sinks           []status.Sink
-	logger          *slog.Logger
-	recorder        Recorder
-	backOff         runtime.BackOff
-	admit           []syncloop.Admitter
-	slow            []podsync.Admitter
-	shutdown        ShutdownPolicy
-	hooks           Hooks
-	timing          Timing
-	pulls           cri.Pulls
-	imageAccess     cri.ImageAccess
-	evict           *Eviction
-	imagePolicy     *imagegc.Policy
-	imageKeep       []string
-	keepDead        containergc.Policy
-	rotation        LogRotation
-	adopt           []string // sources of pods without an owner
+	nodeName          string
+	node              NodeConfig
+	rootDir           string
+	runtime           Runtime
+	endpoint, image   string
+	simulated         bool
+	sources           []podsource.NamedSource
+	sinks             []status.Sink
+	logger            *slog.Logger
+	recorder          Recorder
+	backOff           runtime.BackOff
+	admit             []syncloop.Admitter
+	softAdmitters     []podsync.SoftAdmitter
+	shutdown          ShutdownPolicy
+	hooks             Hooks
+	timing            Timing
+	pulls             cri.PullLimits
+	imageAccess       cri.ImageAccess
+	evict             *EvictionConfig
+	imagePolicy       *imagegc.Policy
+	imageKeep         []string
+	containerGCPolicy containergc.Policy
+	rotation          LogRotation
+	adopt             []string // sources of pods without an owner
 
 	// Worked out from the options.
-	scratch bool // the root folder lasts as long as Run
-	events  *events.Dedup
-	stores  []syncloop.Store
+	ephemeralRoot bool // the root folder lasts as long as Run
+	events        *events.Dedup
+	stores        []syncloop.PodStore
 }
 
-// Node is what the agent is told about the node it runs on. The zero value of
+// NodeConfig is what the agent is told about the node it runs on. The zero value of
 // each field leaves the matter open.
-type Node struct {
+type NodeConfig struct {
 	IPs         []string            // status.hostIPs, primary first
 	Labels      map[string]string   // what node selectors and affinity are held against
 	Allocatable corev1.ResourceList // what pods may ask for together; empty: no bound
@@ -72,24 +72,24 @@ type Node struct {
 	// CgroupDriver is "cgroupfs" or "systemd", and must be the runtime's own.
 	// Default: what the runtime says of itself or, as containerd 1.x, of its
 	// configuration; cgroupfs for one that does not tell.
-	CgroupDriver string
-	NoCgroups    bool // leave cgroups to the runtime
+	CgroupDriver   string
+	DisableCgroups bool // leave cgroups to the runtime
 	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the
 	// kubelet's safe ones: names, or beginnings of names with * after them.
 	AllowedUnsafeSysctls []string
 
-	ResolvConf string   // default /etc/resolv.conf
-	ClusterDNS []string // servers for dnsPolicy ClusterFirst
-	Domain     string   // cluster domain
+	ResolvConf    string   // default /etc/resolv.conf
+	ClusterDNS    []string // servers for dnsPolicy ClusterFirst
+	ClusterDomain string   // cluster domain
 }
 
 // Timing are intervals that rarely need to be changed. Zero is the default.
 type Timing struct {
-	Resync       time.Duration // between looks at a pod of which nothing is heard; 1 min
-	Housekeeping time.Duration // between looks for what nobody wants any more, while anything happens; 2 s
-	Images       time.Duration // between looks at whether images have to go; 5 min
-	Retry        time.Duration // after a turn of a pod that failed; 10 s
-	Jitter       float64       // by which share of themselves Resync and Retry are lengthened at most; 0.5
+	ResyncPeriod       time.Duration // between looks at a pod of which nothing is heard; 1 min
+	HousekeepingPeriod time.Duration // between looks for what nobody wants any more, while anything happens; 2 s
+	ImageGCPeriod      time.Duration // between looks at whether images have to go; 5 min
+	SyncBackOff        time.Duration // after a turn of a pod that failed; 10 s
+	Jitter             float64       // by which share of themselves Resync and Retry are lengthened at most; 0.5
 }
 
 // WithNodeName sets the node's name, which becomes part of the identity of
@@ -104,7 +104,7 @@ func WithNodeName(name string) Option {
 }
 
 // WithNode sets what pods and checks are told about the node.
-func WithNode(n Node) Option {
+func WithNode(n NodeConfig) Option {
 	return func(s *settings) error {
 		var errs []error
 		for _, dir := range []string{n.PodLogsDir, n.CgroupRoot} {
@@ -209,7 +209,7 @@ func WithSource(name string, src podsource.Source) Option {
 		if name == "" || src == nil {
 			return fmt.Errorf("source %q: needs a name and a source", name)
 		}
-		s.sources = append(s.sources, podsource.Named{Name: name, Source: src})
+		s.sources = append(s.sources, podsource.NamedSource{Name: name, Source: src})
 		return nil
 	}
 }
@@ -261,16 +261,16 @@ func WithAdmitter(a syncloop.Admitter) Option {
 	}
 }
 
-// WithSlowAdmitter adds a check that runs in the pod's own turn with a deadline
+// WithSoftAdmitter adds a check that runs in the pod's own turn with a deadline
 // of 10 s. A pod that it refuses waits, with phase Pending and reason Blocked; one
 // that runs is stopped for it. When it is admitted it starts over, with all its
 // containers, whatever its restart policy.
-func WithSlowAdmitter(a podsync.Admitter) Option {
+func WithSoftAdmitter(a podsync.SoftAdmitter) Option {
 	return func(s *settings) error {
 		if a == nil {
 			return errors.New("slow admitter: nil")
 		}
-		s.slow = append(s.slow, a)
+		s.softAdmitters = append(s.softAdmitters, a)
 		return nil
 	}
 }
@@ -295,16 +295,16 @@ type ShutdownPolicy struct {
 	// agent starts again what restarts by its policy. A pod that never restarts and was
 	// cut short is Failed.
 	Drain bool
-	// Within bounds the drain; 0 is as long as it takes.
-	Within time.Duration
+	// DrainTimeout bounds the drain; 0 is as long as it takes.
+	DrainTimeout time.Duration
 }
 
 // WithShutdownPolicy sets what becomes of pods when Run ends. Default: they run
 // on, and the next agent adopts them.
 func WithShutdownPolicy(p ShutdownPolicy) Option {
 	return func(s *settings) error {
-		if p.Within < 0 {
-			return fmt.Errorf("shutdown policy: Within %v is negative", p.Within)
+		if p.DrainTimeout < 0 {
+			return fmt.Errorf("shutdown policy: Within %v is negative", p.DrainTimeout)
 		}
 		s.shutdown = p
 		return s.once("shutdown policy")
@@ -314,7 +314,7 @@ func WithShutdownPolicy(p ShutdownPolicy) Option {
 // WithTiming sets intervals.
 func WithTiming(t Timing) Option {
 	return func(s *settings) error {
-		if t.Resync < 0 || t.Housekeeping < 0 || t.Images < 0 || t.Retry < 0 || t.Jitter < 0 {
+		if t.ResyncPeriod < 0 || t.HousekeepingPeriod < 0 || t.ImageGCPeriod < 0 || t.SyncBackOff < 0 || t.Jitter < 0 {
 			return fmt.Errorf("timing: a negative figure in %+v", t)
 		}
 		s.timing = t

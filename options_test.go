@@ -25,17 +25,17 @@ import (
 // AG-8: what cannot be added to is not overwritten either.
 func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 	for want, pair := range map[string][2]agent.Option{
-		"node: set twice":                 {agent.WithNode(agent.Node{MaxPods: 3}), agent.WithNode(agent.Node{IPs: []string{"10.0.0.1"}})},
+		"node: set twice":                 {agent.WithNode(agent.NodeConfig{MaxPods: 3}), agent.WithNode(agent.NodeConfig{IPs: []string{"10.0.0.1"}})},
 		"logger: set twice":               {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
 		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
 		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
 		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},
-		"timing: set twice":               {agent.WithTiming(agent.Timing{Resync: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
-		"eviction: set twice":             {agent.WithEviction(agent.Eviction{Hard: "memory.available<100Mi"}), agent.WithEviction(agent.Eviction{})},
-		"image collection: set twice":     {agent.WithImageGC(imagegc.Policy{HighPercent: 90, LowPercent: 80}), agent.WithImageGC(imagegc.Policy{})},
-		"container collection: set twice": {agent.WithContainerGC(containergc.Policy{}), agent.WithContainerGC(containergc.Policy{PerContainer: 2})},
+		"timing: set twice":               {agent.WithTiming(agent.Timing{ResyncPeriod: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
+		"eviction: set twice":             {agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi"}), agent.WithEviction(agent.EvictionConfig{})},
+		"image collection: set twice":     {agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}), agent.WithImageGC(imagegc.Policy{})},
+		"container collection: set twice": {agent.WithContainerGC(containergc.Policy{}), agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: 2})},
 		"log rotation: set twice":         {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotation(agent.LogRotation{MaxFiles: 2})},
-		"image pulls: set twice":          {agent.WithImagePulls(cri.Pulls{AtOnce: 1}), agent.WithImagePulls(cri.Pulls{AtOnce: 2})},
+		"image pulls: set twice":          {agent.WithImagePulls(cri.PullLimits{MaxParallel: 1}), agent.WithImagePulls(cri.PullLimits{MaxParallel: 2})},
 		`image endpoint: set to "unix:///i" and to "unix:///j"`: {
 			agent.WithRuntimeEndpoint("unix:///r", "unix:///i"), agent.WithRuntimeEndpoint("unix:///r", "unix:///j"),
 		},
@@ -87,14 +87,14 @@ func TestWithHooks_CallsAllInOrder(t *testing.T) {
 	var heard []string
 	note := func(who string) agent.Option {
 		var h agent.Hooks
-		h.Sources.Taken = func(string, int, int, time.Duration) { heard = append(heard, who) }
+		h.Sources.SetReceived = func(string, int, int, time.Duration) { heard = append(heard, who) }
 		return agent.WithHooks(h)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		a, err := agent.New(
-			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", lateSource(closed())),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", lateSource(closed())),
 			note("one"), agent.WithHooks(agent.Hooks{}), note("two"), note("three"),
 		)
 		require.NoError(t, err)
@@ -115,14 +115,14 @@ type down struct{ agent.Runtime }
 var errDown = errors.New("nobody is there")
 
 func (down) Pods(context.Context) ([]runtime.Pod, error)    { return nil, errDown }
-func (down) Health(context.Context) (runtime.Health, error) { return runtime.Health{}, errDown }
+func (down) Status(context.Context) (runtime.Status, error) { return runtime.Status{}, errDown }
 func (down) Watch(context.Context, func(types.UID)) error   { return errDown }
 
 // A runtime that is down is told of once, by errors that callers can match.
 func TestHealthy_SaysOnceThatTheRuntimeIsDown(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		a, err := agent.New(agent.WithNode(agent.Node{NoCgroups: true}), agent.WithRuntime(down{}), agent.WithRootDir(dir))
+		a, err := agent.New(agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithRuntime(down{}), agent.WithRootDir(dir))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

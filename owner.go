@@ -38,12 +38,12 @@ func WithAdoption(sources ...string) Option {
 func (a *Agent) own() error {
 	id, err := owner.Load(a.rootDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		kept, readErr := os.ReadDir(a.path(podsFolder))
+		kept, readErr := os.ReadDir(a.path(podsDirName))
 		switch {
 		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
 			return fmt.Errorf("look for pods of a former agent: %w", readErr)
 		case len(kept) > 0 && len(a.adopt) == 0:
-			return owner.Missing(a.rootDir, a.path(podsFolder))
+			return owner.Missing(a.rootDir, a.path(podsDirName))
 		}
 		id, err = owner.Create(a.rootDir)
 	}

@@ -53,7 +53,7 @@ func (r *shared) start(root string, opts ...agent.Option) (a *agent.Agent, stop 
 	require.NoError(r.t, err)
 	a, err = agent.New(append([]agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client),
-		agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: r.logs}),
+		agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: r.logs}),
 	}, opts...)...)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -259,7 +259,7 @@ func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
 
 				client, err := cri.New(r.cc, cri.Config{})
 				require.NoError(t, err)
-				a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client), agent.WithNode(agent.Node{NoCgroups: true}))
+				a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 				require.NoError(t, err)
 				err = a.Run(t.Context())
 				require.ErrorIs(t, err, agent.ErrOwnerID)

@@ -58,7 +58,7 @@ func (s *clumsySource) Watch(ctx context.Context, hand func(podsource.Set)) erro
 
 type clumsyAdmitter struct{}
 
-func (clumsyAdmitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (clumsyAdmitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if pod.Name == "unjudged" {
 		panic("admitter")
 	}
@@ -67,7 +67,7 @@ func (clumsyAdmitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
 
 type clumsySlowAdmitter struct{ clumsy }
 
-func (a *clumsySlowAdmitter) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+func (a *clumsySlowAdmitter) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
 	a.check("slow admitter")
 	return podspec.Admitted(), nil
 }
@@ -114,9 +114,9 @@ func TestPanicsOfOthers(t *testing.T) {
 		var told corev1.PodStatus
 		a, err := agent.New(
 			agent.WithSimulatedRuntime(),
-			agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("memory", source),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", source),
 			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
-			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSlowAdmitter(new(clumsySlowAdmitter)),
+			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSoftAdmitter(new(clumsySlowAdmitter)),
 			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithImageGC(imagegc.Policy{}),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 				sink.check("sink")

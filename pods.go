@@ -42,7 +42,7 @@ func (a *Agent) unadopted(pod *corev1.Pod) *corev1.Pod {
 	}
 	if a.ready.PodsKnown() {
 		seen, _ := a.cache.Get(pod.UID)
-		out.Status = status.Generate(pod, runtime.Report{Seen: seen}, pod.Status, a.env(), time.Now())
+		out.Status = status.Generate(pod, runtime.Report{Observed: seen}, pod.Status, a.nodeInfo(), time.Now())
 	} else {
 		out.Status = *pod.Status.DeepCopy()
 		unobserved(&out.Status, why)

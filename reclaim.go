@@ -17,10 +17,10 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// reclaim is what keeps the node from filling up. A part that the runtime cannot
+// gcState is what keeps the node from filling up. A part that the runtime cannot
 // serve, or that nobody asked for, is nil.
-type reclaim struct {
-	tookUp     atomic.Bool // the runtime is there, and every pod has a lease on its images
+type gcState struct {
+	adopted    atomic.Bool // the runtime is there, and every pod has a lease on its images
 	volumes    *volume.Manager
 	groups     *cgroup.Manager
 	usage      *stats.Provider
@@ -31,29 +31,29 @@ type reclaim struct {
 }
 
 // reclaimParts are the stage that runs it. It ends before the workers do.
-func (a *Agent) reclaimParts() []run.Part {
-	var parts []run.Part
+func (a *Agent) reclaimParts() []run.Component {
+	var parts []run.Component
 	if a.images != nil {
-		parts = append(parts, run.Part{Name: "imagegc", Run: a.afterPods})
+		parts = append(parts, run.Component{Name: "imagegc", Run: a.afterAdoption})
 	}
 	if a.containers != nil {
-		parts = append(parts, run.Part{Name: "containergc", Run: a.containers.Run})
+		parts = append(parts, run.Component{Name: "containergc", Run: a.containers.Run})
 	}
 	if a.logs != nil {
-		parts = append(parts, run.Part{Name: "log rotation", Run: a.logs.Run})
+		parts = append(parts, run.Component{Name: "log rotation", Run: a.logs.Run})
 	}
-	parts = append(parts, run.Part{Name: "stats", Run: a.usage.Run})
+	parts = append(parts, run.Component{Name: "stats", Run: a.usage.Run})
 	if a.eviction != nil {
-		parts = append(parts, run.Part{Name: "eviction", Run: a.eviction.Run})
+		parts = append(parts, run.Component{Name: "eviction", Run: a.eviction.Run})
 	}
 	return parts
 }
 
-// seenPods tells from memory what is in the runtime, so that looking for garbage
+// cachedPods tells from memory what is in the runtime, so that looking for garbage
 // costs it nothing. What is dead stays dead: a view that is late removes late.
-type seenPods struct{ a *Agent }
+type cachedPods struct{ a *Agent }
 
-func (s seenPods) Pods(context.Context) ([]runtime.Pod, error) { return s.a.cache.Pods(), nil }
+func (s cachedPods) Pods(context.Context) ([]runtime.Pod, error) { return s.a.cache.Pods(), nil }
 
 func (a *Agent) makeContainerGC() (err error) {
 	rt, ok := runtime.Capability[runtime.ContainerRemover](a.runtime)
@@ -63,10 +63,10 @@ func (a *Agent) makeContainerGC() (err error) {
 	a.containers, err = containergc.New(containergc.Config{
 		Containers: struct {
 			runtime.ContainerRemover
-			seenPods
-		}{rt, seenPods{a}},
-		Standing: a.standing, Policy: a.keepDead, LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
-		Logger: a.logger, Hooks: a.hooks.Containers,
+			cachedPods
+		}{rt, cachedPods{a}},
+		PodState: a.podState, Policy: a.containerGCPolicy, LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
+		Logger: a.logger, Hooks: a.hooks.ContainerGC,
 	})
 	return err
 }
@@ -79,52 +79,52 @@ func (a *Agent) makeLogRotation() (err error) {
 	a.logs, err = containergc.NewRotator(containergc.RotatorConfig{
 		Runtime: struct {
 			runtime.LogReopener
-			seenPods
-		}{rt, seenPods{a}},
+			cachedPods
+		}{rt, cachedPods{a}},
 		LogsDir: a.node.PodLogsDir, MaxSize: a.rotation.MaxSize, MaxFiles: a.rotation.MaxFiles, Logger: a.logger,
 	})
 	return err
 }
 
-// finished has a pod that came to its end tidied up after.
-func (a *Agent) finished(uid types.UID) {
-	a.loop.Ended(uid)
+// onFinished has a pod that came to its end tidied up after.
+func (a *Agent) onFinished(uid types.UID) {
+	a.loop.PodFinished(uid)
 	a.releaseImages(uid)
 	if a.containers != nil {
-		a.containers.Poke()
+		a.containers.RequestCollection()
 	}
 }
 
-// turnEnded has the containers collected that a pod which keeps ending piles up.
-func (a *Agent) turnEnded(uid types.UID) {
-	a.pleg.Release(uid)
-	if a.containers == nil || a.keepDead.PerContainer == containergc.KeepAll {
+// onIdle has the containers collected that a pod which keeps ending piles up.
+func (a *Agent) onIdle(uid types.UID) {
+	a.pleg.MarkIdle(uid)
+	if a.containers == nil || a.containerGCPolicy.MaxPerPodContainer == containergc.KeepAll {
 		return
 	}
 	p, _ := a.cache.Get(uid)
-	wanted := func(types.UID) containergc.Standing { return containergc.Wanted }
-	if len(containergc.Plan([]runtime.Pod{p}, wanted, a.keepDead, false, time.Now())) > 0 {
-		a.containers.Poke()
+	wanted := func(types.UID) containergc.PodState { return containergc.PodDesired }
+	if len(containergc.Plan([]runtime.Pod{p}, wanted, a.containerGCPolicy, false, time.Now())) > 0 {
+		a.containers.RequestCollection()
 	}
 }
 
-// standing says what may be removed of a pod. What is wanted is asked first: a pod
+// podState says what may be removed of a pod. What is wanted is asked first: a pod
 // that goes is missing there before its life ends.
-func (a *Agent) standing(uid types.UID) containergc.Standing {
+func (a *Agent) podState(uid types.UID) containergc.PodState {
 	_, wanted := a.mux.Pod(uid)
 	st, lives := a.workers.State(uid)
 	switch {
-	case lives && !st.Over, wanted && !lives:
-		return containergc.Wanted
+	case lives && !st.Idle, wanted && !lives:
+		return containergc.PodDesired
 	case wanted:
-		return containergc.Ended
+		return containergc.PodTerminated
 	case lives:
-		return containergc.Gone
-	case !a.workers.MayRemoveContent(uid): // not all sources have spoken
-		return containergc.Wanted
+		return containergc.PodDeleted
+	case !a.workers.ShouldPodContentBeRemoved(uid): // not all sources have spoken
+		return containergc.PodDesired
 	}
-	if p, ok := a.cache.Get(uid); ok && len(p.Sandboxes) > 0 && a.mux.Holds(p.Sandboxes[0].Source, p.Namespace, p.Name) {
-		return containergc.Wanted
+	if p, ok := a.cache.Get(uid); ok && len(p.Sandboxes) > 0 && a.mux.MayBeDesired(p.Sandboxes[0].Source, p.Namespace, p.Name) {
+		return containergc.PodDesired
 	}
-	return containergc.Gone
+	return containergc.PodDeleted
 }

@@ -19,18 +19,18 @@ import (
 )
 
 func (a *Agent) makeUsage() (err error) {
-	cfg := stats.Config{Pods: a.measured, Watched: a.watched, NodeFS: a.rootDir, Logger: a.logger}
+	cfg := stats.Config{Pods: a.measuredPods, TrackedPods: a.watched, NodeFS: a.rootDir, Logger: a.logger}
 	if a.boundsPods() {
-		cfg.FindAllPods = a.groups.AllPods
+		cfg.FindPodsCgroup = a.groups.PodsCgroup
 	}
 	if a.evict != nil {
-		cfg.Bound = a.evict.Bound
+		cfg.NodeCgroup = a.evict.NodeCgroup
 	}
 	if rt, ok := runtime.Capability[runtime.ContainerStatsReporter](a.runtime); ok {
-		cfg.Containers = rt
+		cfg.ContainerStats = rt
 	}
 	if rt, ok := runtime.Capability[runtime.ImageFSReporter](a.runtime); ok {
-		cfg.ImageFS = a.imageFolders(rt)
+		cfg.ImageFS = a.imageDirs(rt)
 	}
 	a.usage, err = stats.New(cfg)
 	return err
@@ -41,28 +41,28 @@ func (a *Agent) makeEviction() (err error) {
 		return nil
 	}
 	cfg := eviction.Config{
-		Node: a.evict.Node, Pods: evictable{a}, Notices: a.evict.Notices,
-		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGrace: a.evict.SoftGrace, MinimumReclaim: a.evict.MinimumReclaim,
-		Transition: a.evict.Transition, MaxPodGrace: a.evict.MaxPodGrace, Poll: a.evict.Poll,
+		Usage: a.evict.UsageProvider, Pods: evictionPods{a}, Notifiers: a.evict.Notifiers,
+		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGracePeriod: a.evict.SoftGracePeriod, MinimumReclaim: a.evict.MinimumReclaim,
+		PressureTransitionPeriod: a.evict.PressureTransitionPeriod, MaxPodGracePeriod: a.evict.MaxPodGracePeriod, MonitoringPeriod: a.evict.MonitoringPeriod,
 		EvictCritical: a.evict.EvictCritical, NodeName: a.nodeName,
 		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
 	}
-	if cfg.Node == nil {
-		cfg.Node = a.usage
+	if cfg.Usage == nil {
+		cfg.Usage = a.usage
 		if a.boundsPods() {
-			cfg.Hard, cfg.MinimumReclaim = ofAllPods(cfg.Hard, cfg.MinimumReclaim)
+			cfg.Hard, cfg.MinimumReclaim = allocatableThresholds(cfg.Hard, cfg.MinimumReclaim)
 		}
 		notices, err := a.kernelNotices()
 		if err != nil {
 			return err
 		}
-		cfg.Notices = append(notices, cfg.Notices...)
+		cfg.Notifiers = append(notices, cfg.Notifiers...)
 	}
 	if a.containers != nil {
-		cfg.Reclaim = append(cfg.Reclaim, a.containers)
+		cfg.Reclaimers = append(cfg.Reclaimers, a.containers)
 	}
 	if a.images != nil {
-		cfg.Reclaim = append(cfg.Reclaim, a.images)
+		cfg.Reclaimers = append(cfg.Reclaimers, a.images)
 	}
 	if a.eviction, err = eviction.New(cfg); err != nil {
 		return err
@@ -85,22 +85,22 @@ const (
 
 // kernelNotices are all that a kernel may have; those that this one does not have
 // end by themselves.
-func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
-	bound := func() string { return filepath.Join("/", a.evict.Bound) }
-	usage, err := eviction.NewUsageNotice(memoryV1, bound, eviction.MemoryAvailable)
+func (a *Agent) kernelNotices() ([]eviction.ThresholdNotifier, error) {
+	bound := func() string { return filepath.Join("/", a.evict.NodeCgroup) }
+	usage, err := eviction.NewMemoryThresholdNotifier(memoryV1, bound, eviction.MemoryAvailable)
 	if err != nil {
 		return nil, err
 	}
-	notices := []eviction.Notice{usage, eviction.PressureNotice{Path: memoryPressure}}
-	if a.evict.Bound != "" {
+	notices := []eviction.ThresholdNotifier{usage, eviction.PSINotifier{Path: memoryPressure}}
+	if a.evict.NodeCgroup != "" {
 		notices = append(notices, eventsOf(bound))
 	}
 	if a.boundsPods() {
-		all, err := eviction.NewUsageNotice(memoryV1, a.groups.AllPods, eviction.AllocatableMemoryAvailable)
+		all, err := eviction.NewMemoryThresholdNotifier(memoryV1, a.groups.PodsCgroup, eviction.AllocatableMemoryAvailable)
 		if err != nil {
 			return nil, err
 		}
-		notices = append(notices, all, eventsOf(a.groups.AllPods))
+		notices = append(notices, all, eventsOf(a.groups.PodsCgroup))
 	}
 	return notices, nil
 }
@@ -109,12 +109,12 @@ func (a *Agent) kernelNotices() ([]eviction.Notice, error) {
 // them.
 func (a *Agent) boundsPods() bool { return a.groups != nil && !a.node.Allocatable.Memory().IsZero() }
 
-// ofAllPods adds to a hard threshold on the node's memory the same one on that of
+// allocatableThresholds adds to a hard threshold on the node's memory the same one on that of
 // all pods, which would be killed at their limit before the node was short. The
 // lists were checked.
-func ofAllPods(hard, reclaim string) (hards, reclaims string) {
+func allocatableThresholds(hard, reclaim string) (hards, reclaims string) {
 	if hard == "" {
-		hard = eviction.DefaultHard
+		hard = eviction.DefaultHardThresholds
 	}
 	list, _ := eviction.ParseThresholds(hard, "", "", reclaim)
 	same := eviction.Threshold{}
@@ -130,32 +130,32 @@ func ofAllPods(hard, reclaim string) (hards, reclaims string) {
 		return hard, reclaim
 	}
 	same.Signal = eviction.AllocatableMemoryAvailable
-	if !same.MinReclaim.Zero() && !strings.Contains(reclaim, string(same.Signal)) {
+	if !same.MinReclaim.IsZero() && !strings.Contains(reclaim, string(same.Signal)) {
 		reclaim += fmt.Sprintf(",%s=%s", same.Signal, same.MinReclaim)
 	}
 	return hard + "," + same.String(), reclaim
 }
 
-// groupEvents tells when a group of cgroup v2 meets its own memory limit, once
+// cgroupEventsNotifier tells when a group of cgroup v2 meets its own memory limit, once
 // the group is there.
-type groupEvents struct{ group func() string }
+type cgroupEventsNotifier struct{ group func() string }
 
-func eventsOf(group func() string) eviction.Notice { return groupEvents{group} }
+func eventsOf(group func() string) eviction.ThresholdNotifier { return cgroupEventsNotifier{group} }
 
-// groupThere is how often is looked for a group that is not there yet.
-const groupThere = 10 * time.Second
+// cgroupPollPeriod is how often is looked for a group that is not there yet.
+const cgroupPollPeriod = 10 * time.Second
 
 // Watch implements eviction.Notice.
-func (g groupEvents) Watch(ctx context.Context, crossed func()) error {
+func (g cgroupEventsNotifier) Watch(ctx context.Context, crossed func()) error {
 	if _, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers")); err != nil {
 		return fmt.Errorf("memory events: %w: there is no cgroup v2: %w", runtime.ErrUnsupported, err)
 	}
-	look := time.NewTicker(groupThere)
+	look := time.NewTicker(cgroupPollPeriod)
 	defer look.Stop()
 	for {
 		path := filepath.Join(cgroupMount, g.group(), "memory.events.local")
 		if _, err := os.Stat(path); err == nil {
-			return eviction.EventsNotice{Path: path}.Watch(ctx, crossed)
+			return eviction.MemoryEventsNotifier{Path: path}.Watch(ctx, crossed)
 		}
 		select {
 		case <-ctx.Done():
@@ -165,10 +165,10 @@ func (g groupEvents) Watch(ctx context.Context, crossed func()) error {
 	}
 }
 
-// evictable are the pods as eviction sees them.
-type evictable struct{ a *Agent }
+// evictionPods are the pods as eviction sees them.
+type evictionPods struct{ a *Agent }
 
-func (e evictable) Active() []*corev1.Pod { return e.a.active() }
+func (e evictionPods) ActivePods() []*corev1.Pod { return e.a.active() }
 
 // active are the pods that may have containers.
 func (a *Agent) active() []*corev1.Pod {
@@ -181,9 +181,9 @@ func (a *Agent) active() []*corev1.Pod {
 	return active
 }
 
-func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Ending) error {
-	err := e.a.workers.Kill(ctx, pod.UID, podworkers.Kill{
-		Grace: end.Grace, Reason: end.Reason, Message: end.Message, Evicted: true, Reclaimed: true,
+func (e evictionPods) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Termination) error {
+	err := e.a.workers.Kill(ctx, pod.UID, podworkers.KillOptions{
+		GracePeriod: end.GracePeriod, Reason: end.Reason, Message: end.Message, Evicted: true, WaitUntilFinished: true,
 	})
 	if errors.Is(err, runtime.ErrNotFound) {
 		return nil // it went by itself
@@ -191,24 +191,24 @@ func (e evictable) Evict(ctx context.Context, pod *corev1.Pod, end runtime.Endin
 	return err
 }
 
-// measured are the active pods and where their things are.
-func (a *Agent) measured() []stats.Pod { return a.places(a.active()) }
+// measuredPods are the active pods and where their things are.
+func (a *Agent) measuredPods() []stats.Pod { return a.podPaths(a.active()) }
 
 // watched are the pods that are held to their local storage limits.
 func (a *Agent) watched() []stats.Pod {
 	if a.eviction == nil {
 		return nil
 	}
-	return a.places(slices.DeleteFunc(a.active(), func(pod *corev1.Pod) bool { return !eviction.HasLocalLimit(pod) }))
+	return a.podPaths(slices.DeleteFunc(a.active(), func(pod *corev1.Pod) bool { return !eviction.HasLocalStorageLimit(pod) }))
 }
 
-// places are where the pods' things are.
-func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
+// podPaths are where the pods' things are.
+func (a *Agent) podPaths(active []*corev1.Pod) []stats.Pod {
 	pods := make([]stats.Pod, 0, len(active))
 	for _, pod := range active {
 		p := stats.Pod{Pod: pod, Volumes: map[string]stats.Volume{}}
 		if a.groups != nil {
-			p.Cgroup = a.groups.Group(pod)
+			p.Cgroup = a.groups.PodCgroup(pod)
 		}
 		if dir, err := a.syncer.LogDir(pod); err == nil {
 			p.LogDir = dir
@@ -219,7 +219,7 @@ func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
 			inMemory[v.Name] = v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
 		}
 		p.Files = a.syncer.WrittenFiles(pod)
-		for name, path := range a.volumes.Local(pod) {
+		for name, path := range a.volumes.LocalVolumePaths(pod) {
 			p.Volumes[name] = stats.Volume{Path: path, InMemory: inMemory[name]}
 		}
 		pods = append(pods, p)
@@ -227,8 +227,8 @@ func (a *Agent) places(active []*corev1.Pod) []stats.Pod {
 	return pods
 }
 
-// imageFolders asks the runtime where images and writable layers are.
-func (a *Agent) imageFolders(rt runtime.ImageFSReporter) func(context.Context) (images, containers string, err error) {
+// imageDirs asks the runtime where images and writable layers are.
+func (a *Agent) imageDirs(rt runtime.ImageFSReporter) func(context.Context) (images, containers string, err error) {
 	return func(ctx context.Context) (images, containers string, err error) {
 		im, co, err := rt.ImageFS(ctx)
 		if err != nil {

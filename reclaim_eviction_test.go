@@ -12,14 +12,14 @@ import (
 // EV-1: what bounds the node's memory bounds that of all pods.
 func TestThresholdOfAllPods(t *testing.T) {
 	for _, tc := range []struct{ hard, reclaim, wantHard, wantReclaim string }{
-		{"", "", eviction.DefaultHard + ",allocatableMemory.available<100Mi", ""},
+		{"", "", eviction.DefaultHardThresholds + ",allocatableMemory.available<100Mi", ""},
 		{"memory.available<5%", "memory.available=1Gi", "memory.available<5%,allocatableMemory.available<5%", "memory.available=1Gi,allocatableMemory.available=1Gi"},
 		{"memory.available<5%,allocatableMemory.available<1Gi", "", "memory.available<5%,allocatableMemory.available<1Gi", ""},
 		{"memory.available<0%", "", "memory.available<0%", ""},
 		{"nodefs.available<5%", "", "nodefs.available<5%", ""},
 		{eviction.None, "", eviction.None, ""},
 	} {
-		hard, reclaim := ofAllPods(tc.hard, tc.reclaim)
+		hard, reclaim := allocatableThresholds(tc.hard, tc.reclaim)
 		assert.Equal(t, tc.wantHard, hard)
 		assert.Equal(t, tc.wantReclaim, reclaim)
 		_, err := eviction.ParseThresholds(hard, "", "", reclaim)

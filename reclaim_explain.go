@@ -8,18 +8,18 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 )
 
-var errNotTakenUp = errors.New("what runs on the node is not taken up yet")
+var errNotAdopted = errors.New("what runs on the node is not taken up yet")
 
 // ExplainImages says what would become of each image now and why, and removes
 // none: first those that would go, in order. all is for eviction's question, which
 // asks for every image that may go; else it is for the room that is wanted now.
 // Without WithImageGC there is nothing to tell.
-func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Choice, error) {
+func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
 	switch {
 	case a.images == nil:
 		return nil, nil
-	case !a.tookUp.Load(): // before, the runtime may not even be connected to
-		return nil, errNotTakenUp
+	case !a.adopted.Load(): // before, the runtime may not even be connected to
+		return nil, errNotAdopted
 	}
 	return a.images.Explain(ctx, all)
 }

@@ -26,8 +26,8 @@ func (a *Agent) makeImageGC() (err error) {
 	user, _ := runtime.Capability[runtime.ImageUser](a.runtime)
 	fs, _ := runtime.Capability[runtime.ImageFSReporter](a.runtime)
 	cfg := imagegc.Config{
-		Images: imageStore{store, user, fs}, Policy: *a.imagePolicy, Keep: a.imageKeep, File: a.path(imagesFile), Period: a.timing.Images,
-		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Images,
+		Images: imageStore{store, user, fs}, Policy: *a.imagePolicy, KeepImages: a.imageKeep, RecordsFile: a.path(imagesFile), Period: a.timing.ImageGCPeriod,
+		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.ImageGC,
 	}
 	if rt, ok := runtime.Capability[runtime.SandboxImageReporter](a.runtime); ok {
 		cfg.SandboxImage = rt.SandboxImage
@@ -45,7 +45,7 @@ func (a *Agent) leaseImages(ctx context.Context, former []*corev1.Pod) error {
 		return nil
 	}
 	for _, pod := range former {
-		if err := a.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
+		if err := a.images.Lease(ctx, pod.UID, imagegc.ImageRefs(pod)); err != nil {
 			return fmt.Errorf("lease the images of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
@@ -63,9 +63,9 @@ func (a *Agent) releaseImages(uid types.UID) {
 // node whose server stays away must not fill up for it.
 const sourcesTimeout = 2 * time.Minute
 
-// afterPods runs the periodic image collection once the pods in the runtime are
+// afterAdoption runs the periodic image collection once the pods in the runtime are
 // known and sources have spoken, or were waited for long enough.
-func (a *Agent) afterPods(ctx context.Context) error {
+func (a *Agent) afterAdoption(ctx context.Context) error {
 	began := time.Now()
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -79,24 +79,24 @@ func (a *Agent) afterPods(ctx context.Context) error {
 	if u := a.mux.Unsynced(); len(u) > 0 {
 		a.logger.Warn("image collection goes on without all sources; images that pods of the last run used are kept", slog.Any("error", u[0]))
 	}
-	a.tookUp.Store(true)
+	a.adopted.Store(true)
 	return a.images.Run(ctx)
 }
 
-// leasing has pods hold their images for as long as they may start containers.
-type leasing struct {
+// leasingSyncer has pods hold their images for as long as they may start containers.
+type leasingSyncer struct {
 	*podsync.Syncer
 	images *imagegc.Collector
 }
 
-func (l leasing) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
-	if err := l.images.Lease(ctx, pod.UID, imagegc.Refs(pod)); err != nil {
-		return runtime.Outcome{}, fmt.Errorf("wait for an image that is being removed: %w", err)
+func (l leasingSyncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
+	if err := l.images.Lease(ctx, pod.UID, imagegc.ImageRefs(pod)); err != nil {
+		return runtime.SyncResult{}, fmt.Errorf("wait for an image that is being removed: %w", err)
 	}
 	return l.Syncer.Sync(ctx, pod, seen)
 }
 
-func (l leasing) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+func (l leasingSyncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
 	err := l.Syncer.Terminate(ctx, pod, seen, e)
 	if err == nil {
 		l.images.Release(pod.UID)
@@ -104,10 +104,10 @@ func (l leasing) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 	return err
 }
 
-// turns is who does the workers' work.
-func (a *Agent) turns() podworkers.Syncer {
+// podSyncer is who does the workers' work.
+func (a *Agent) podSyncer() podworkers.Syncer {
 	if a.images == nil {
 		return a.syncer
 	}
-	return leasing{a.syncer, a.images}
+	return leasingSyncer{a.syncer, a.images}
 }

@@ -17,53 +17,53 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// Eviction says when the node is too short of something to go on, and how pods go
+// EvictionConfig says when the node is too short of something to go on, and how pods go
 // then. The zero value has the kubelet's defaults.
-type Eviction struct {
+type EvictionConfig struct {
 	// Hard, Soft, SoftGrace and MinimumReclaim are written as for the kubelet's
 	// flags: see eviction.ParseThresholds. Hard defaults to eviction.DefaultHard;
 	// eviction.None is for none.
-	Hard, Soft, SoftGrace, MinimumReclaim string
-	// Transition is how long a condition holds after its last breach. Default: 5 min.
-	Transition time.Duration
-	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold. Zero
+	Hard, Soft, SoftGracePeriod, MinimumReclaim string
+	// PressureTransitionPeriod is how long a condition holds after its last breach. Default: 5 min.
+	PressureTransitionPeriod time.Duration
+	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold. Zero
 	// gives them 1 s, below zero their own.
-	MaxPodGrace time.Duration
+	MaxPodGracePeriod time.Duration
 	// EvictCritical has critical pods evicted too, after all others: static ones, which
 	// start again with back-off once the pressure has ended, and those of a system
 	// priority. Default: they never are, as with the kubelet, and neither for limits of
 	// their own.
 	EvictCritical bool
-	// Poll is how often the node is looked at when neither the kernel tells of
+	// MonitoringPeriod is how often the node is looked at when neither the kernel tells of
 	// anything nor a threshold could be crossed sooner. Default: 10 s.
-	Poll time.Duration
-	// Bound is a cgroup, as a path below the hierarchies' roots, whose memory and
+	MonitoringPeriod time.Duration
+	// NodeCgroup is a cgroup, as a path below the hierarchies' roots, whose memory and
 	// process limits are the node's, and below which all pods are: that of the
 	// container or slice that the agent was given. Default: the machine.
-	Bound string
-	// Node measures in the place of the machine that the agent runs on, whose
+	NodeCgroup string
+	// UsageProvider measures in the place of the machine that the agent runs on, whose
 	// kernel's notices are not listened to then.
-	Node    eviction.Node
-	Notices []eviction.Notice // further ones
+	UsageProvider eviction.UsageProvider
+	Notifiers     []eviction.ThresholdNotifier // further ones
 }
 
 // WithEviction has pods ended when the node runs short of memory, disk or process
 // ids, and pods that use more local storage than their limits say. New pods are
 // refused meanwhile. Without it the node is left to look after itself.
-func WithEviction(e Eviction) Option {
+func WithEviction(e EvictionConfig) Option {
 	return func(s *settings) error {
 		hard := e.Hard
 		if hard == "" {
-			hard = eviction.DefaultHard
+			hard = eviction.DefaultHardThresholds
 		}
-		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGrace, e.MinimumReclaim)
-		if err == nil && e.Transition < 0 {
-			err = fmt.Errorf("transition %v is negative", e.Transition)
+		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGracePeriod, e.MinimumReclaim)
+		if err == nil && e.PressureTransitionPeriod < 0 {
+			err = fmt.Errorf("transition %v is negative", e.PressureTransitionPeriod)
 		}
-		if err == nil && e.Poll < 0 {
-			err = fmt.Errorf("poll %v is negative", e.Poll)
+		if err == nil && e.MonitoringPeriod < 0 {
+			err = fmt.Errorf("poll %v is negative", e.MonitoringPeriod)
 		}
-		if err == nil && e.Bound != "" && e.Node != nil {
+		if err == nil && e.NodeCgroup != "" && e.UsageProvider != nil {
 			err = errors.New("bound is for the machine's own figures, and a Node measures in their place")
 		}
 		if err != nil {
@@ -79,7 +79,7 @@ func WithEviction(e Eviction) Option {
 // is. Without it none is removed: a runtime's images may be of use to others.
 func WithImageGC(p imagegc.Policy, keep ...string) Option {
 	return func(s *settings) error {
-		if _, err := imagegc.New(imagegc.Config{Images: new(late), Policy: p}); err != nil {
+		if _, err := imagegc.New(imagegc.Config{Images: new(lazyRuntime), Policy: p}); err != nil {
 			return err
 		}
 		s.imagePolicy, s.imageKeep = &p, keep
@@ -91,10 +91,10 @@ func WithImageGC(p imagegc.Policy, keep ...string) Option {
 // container of each name, as long as its pod is wanted.
 func WithContainerGC(p containergc.Policy) Option {
 	return func(s *settings) error {
-		if p.MinAge < 0 || p.PerNode < 0 || p.PerContainer < containergc.KeepNeeded {
+		if p.MinAge < 0 || p.MaxContainers < 0 || p.MaxPerPodContainer < containergc.KeepUntilReplaced {
 			return fmt.Errorf("container collection: negative MinAge or PerNode, or a PerContainer without a meaning, in %+v", p)
 		}
-		s.keepDead = p
+		s.containerGCPolicy = p
 		return s.once("container collection")
 	}
 }
@@ -119,9 +119,9 @@ func WithLogRotation(r LogRotation) Option {
 
 // WithImagePulls bounds image pulls of the runtime that the agent itself connects
 // to.
-func WithImagePulls(p cri.Pulls) Option {
+func WithImagePulls(p cri.PullLimits) Option {
 	return func(s *settings) error {
-		if p.AtOnce < 0 || p.Burst < 0 {
+		if p.MaxParallel < 0 || p.Burst < 0 {
 			return fmt.Errorf("image pulls: negative AtOnce or Burst in %+v", p)
 		}
 		s.pulls = p
@@ -144,9 +144,9 @@ func WithImageVerification(policy cri.ImageVerification, allowlist ...string) Op
 	}
 }
 
-// PodFaults returns the pods that the runtime does not let the agent look at. They
+// InspectionErrors returns the pods that the runtime does not let the agent look at. They
 // leave the agent healthy: one that hangs keeps no other from running.
-func (a *Agent) PodFaults() []pleg.Fault { return a.pleg.Faults() }
+func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.pleg.InspectionErrors() }
 
 // Conditions returns the node's conditions MemoryPressure, DiskPressure and
 // PIDPressure; none without eviction.
@@ -167,15 +167,15 @@ const (
 // Stats measures the node and its pods now. What logs and volumes take up is at
 // most about a minute old, and left out where it takes too long to count.
 func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
-	if !a.ran.Load() {
+	if !a.started.Load() {
 		return stats.Summary{}, errors.New("stats: the agent does not run")
 	}
 	counting, cancel := context.WithTimeout(ctx, statsWait)
-	a.usage.Count(counting, time.Now().Add(-statsAge))
+	a.usage.RefreshDiskUsage(counting, time.Now().Add(-statsAge))
 	cancel()
 	u, err := a.usage.Usage(ctx, time.Time{})
 	if err != nil {
 		return stats.Summary{}, err
 	}
-	return stats.Summarize(a.nodeName, a.usage.Boot(), &u, a.Pods()), nil
+	return stats.Summarize(a.nodeName, a.usage.BootTime(), &u, a.Pods()), nil
 }

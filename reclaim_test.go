@@ -127,7 +127,7 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 		}()
 		f(t, rt, client, func(opts ...agent.Option) *agent.Agent {
 			a, err := agent.New(append([]agent.Option{
-				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.Node{NoCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 			}, opts...)...)
 			require.NoError(t, err)
 			done := make(chan error, 1)
@@ -149,13 +149,13 @@ func TestEvictionThroughTheWholeAgent(t *testing.T) {
 		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&seen), // static pods are critical
-			agent.WithEviction(agent.Eviction{Hard: "memory.available<100Mi", Node: &meter{client: client}}),
+			agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi", UsageProvider: &meter{client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
 				require.NoError(t, err)
 				for _, p := range left {
-					assert.False(t, p.Name == "greedy" && p.Running(), "it is told as evicted only when it is gone")
+					assert.False(t, p.Name == "greedy" && p.CouldHaveRunningContainers(), "it is told as evicted only when it is gone")
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -211,16 +211,16 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		pods := podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
 			agent.WithSource("memory", pods), agent.WithStatusSink(&seen),
-			agent.WithImageGC(imagegc.Policy{HighPercent: 100, MinAge: -1}),
-			agent.WithEviction(agent.Eviction{Hard: "imagefs.available<15%", Node: node}),
+			agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
+			agent.WithEviction(agent.EvictionConfig{Hard: "imagefs.available<15%", UsageProvider: node}),
 			agent.WithHooks(agent.Hooks{
-				Images: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
+				ImageGC: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 					assert.NoError(t, err)
 					node.mu.Lock()
 					defer node.mu.Unlock()
 					node.disk, node.reclaim = 0.1, node.reclaim+1
 				}},
-				Eviction: eviction.Hooks{Evicting: func(_ eviction.Signal, ranked []eviction.Candidate, _ runtime.Ending) {
+				Eviction: eviction.Hooks{Evicting: func(_ eviction.Signal, ranked []eviction.Candidate, _ runtime.Termination) {
 					evicted = append(evicted, ranked[0].Pod.Name)
 				}},
 			}),
@@ -254,7 +254,7 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 func pull(t *testing.T, client *cri.Client, ref string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "puller", Namespace: "x", UID: "uid-puller"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: ref}}}}
 	podspec.Default(pod)
-	applied := client.Apply(t.Context(), pod, []runtime.Action{{Verb: runtime.CreateSandbox}, {Verb: runtime.StartContainer, Container: "c"}}, runtime.Materials{Dir: t.TempDir(), LogDir: t.TempDir()})
+	applied := client.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.CreateSandbox}, {Type: runtime.StartContainer, Container: "c"}}, runtime.RunOptions{Dir: t.TempDir(), LogDir: t.TempDir()})
 	for _, f := range applied.Failures {
 		return f.Err
 	}
@@ -262,7 +262,7 @@ func pull(t *testing.T, client *cri.Client, ref string) error {
 	if err != nil {
 		return err
 	}
-	if err := client.Kill(t.Context(), pod, seen, runtime.Ending{Grace: time.Second}); err != nil {
+	if err := client.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: time.Second}); err != nil {
 		return err
 	}
 	seen, err = client.Pod(t.Context(), pod.UID)
@@ -301,7 +301,7 @@ func TestLogsAreRotated(t *testing.T) {
 		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
 		a, err := agent.New(
 			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()),
-			agent.WithNode(agent.Node{NoCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
 			agent.WithSource("memory", podsource.NewMemory(pod)),
 		)
 		require.NoError(t, err)
@@ -334,11 +334,11 @@ func TestReclaimOptions(t *testing.T) {
 	}{
 		"all faults at once": {
 			[]agent.Option{
-				agent.WithEviction(agent.Eviction{Hard: "memory.available<1%,nonsense<1", Soft: "nodefs.available<1%"}),
-				agent.WithImageGC(imagegc.Policy{HighPercent: 50, LowPercent: 60}),
+				agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<1%,nonsense<1", Soft: "nodefs.available<1%"}),
+				agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}),
 				agent.WithContainerGC(containergc.Policy{MinAge: -1}),
 				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
-				agent.WithImagePulls(cri.Pulls{AtOnce: -1}),
+				agent.WithImagePulls(cri.PullLimits{MaxParallel: -1}),
 			},
 			[]string{"nonsense", "grace", "low threshold", "container collection", "MaxFiles 1", "AtOnce"},
 		},
@@ -347,10 +347,10 @@ func TestReclaimOptions(t *testing.T) {
 			[]string{"WithImageGC: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
 		},
 		"pulls of a runtime that is not ours": {
-			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.Pulls{AtOnce: 1})},
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.PullLimits{MaxParallel: 1})},
 			[]string{"image pulls"},
 		},
-		"negative transition": {[]agent.Option{agent.WithEviction(agent.Eviction{Transition: -1})}, []string{"transition"}},
+		"negative transition": {[]agent.Option{agent.WithEviction(agent.EvictionConfig{PressureTransitionPeriod: -1})}, []string{"transition"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)

@@ -21,10 +21,10 @@ type chance struct {
 	hits  []int              // calls that each has made go wrong, as far as counted
 }
 
-func kinds() []runtimetest.Kind {
-	return []runtimetest.Kind{
+func kinds() []runtimetest.FaultKind {
+	return []runtimetest.FaultKind{
 		runtimetest.Delay, runtimetest.Hang, runtimetest.Fail, runtimetest.Drop,
-		runtimetest.Cut, runtimetest.Duplicate, runtimetest.Reorder, runtimetest.Lie,
+		runtimetest.BreakStream, runtimetest.Duplicate, runtimetest.Reorder, runtimetest.Corrupt,
 	}
 }
 
@@ -56,7 +56,7 @@ func draw(seed uint64, turn int, length time.Duration) *chance {
 	return x
 }
 
-func drawRule(r *rand.Rand, kind runtimetest.Kind, length time.Duration) runtimetest.Rule {
+func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) runtimetest.Rule {
 	rule := runtimetest.Rule{Fault: kind, RPC: "*", Probability: 0.05 + 0.45*r.Float64()}
 	if r.IntN(2) == 0 {
 		rule.RPC = one(r, slices.Concat(reads(), streams(), []string{
@@ -71,16 +71,16 @@ func drawRule(r *rand.Rand, kind runtimetest.Kind, length time.Duration) runtime
 	}
 	switch kind {
 	case runtimetest.Delay:
-		rule.For = one(r, []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 3 * time.Minute})
+		rule.Delay = one(r, []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 3 * time.Minute})
 	case runtimetest.Fail:
 		rule.Code = one(r, failures)
 	case runtimetest.Drop:
 		rule.Code = one(r, append(failures, codes.OK)) // OK: silence
-	case runtimetest.Cut:
+	case runtimetest.BreakStream:
 		rule.RPC, rule.After, rule.Code = one(r, streams()), r.IntN(4), one(r, failures)
 	case runtimetest.Duplicate, runtimetest.Reorder:
 		rule.RPC = one(r, streams())
-	case runtimetest.Lie:
+	case runtimetest.Corrupt:
 		rule.RPC = one(r, append(append(reads(), streams()...), "*"))
 	}
 	switch r.IntN(3) { // a few calls, or those of some time, or all
@@ -131,7 +131,7 @@ func (x *chance) since(made time.Duration) []runtimetest.Rule {
 	return rules
 }
 
-func (x *chance) strikes(kind runtimetest.Kind, rpc string) bool {
+func (x *chance) strikes(kind runtimetest.FaultKind, rpc string) bool {
 	if x == nil {
 		return false
 	}
@@ -143,7 +143,7 @@ func (x *chance) strikes(kind runtimetest.Kind, rpc string) bool {
 
 // lies reports whether inspections see what is not so.
 func (x *chance) lies() bool {
-	return slices.ContainsFunc(reads(), func(rpc string) bool { return x.strikes(runtimetest.Lie, rpc) })
+	return slices.ContainsFunc(reads(), func(rpc string) bool { return x.strikes(runtimetest.Corrupt, rpc) })
 }
 
 func (x *chance) String() string {

@@ -64,7 +64,7 @@ func TestScenariosUnderFaults(t *testing.T) {
 // tally is how many calls went wrong, by kind.
 type tally struct {
 	mu     sync.Mutex
-	hits   map[runtimetest.Kind]int
+	hits   map[runtimetest.FaultKind]int
 	played int
 }
 
@@ -72,7 +72,7 @@ func (n *tally) add(x *chance) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.hits == nil {
-		n.hits = map[runtimetest.Kind]int{}
+		n.hits = map[runtimetest.FaultKind]int{}
 	}
 	n.played++
 	for i, r := range x.rules {
@@ -134,7 +134,7 @@ func (w *world) calm() {
 	w.calmed = true
 	w.mu.Unlock()
 	w.rules = nil
-	w.chance.count(w.proxy.Hits())
+	w.chance.count(w.proxy.FaultCounts())
 	w.setRules()
 	if w.isDown() {
 		w.up()

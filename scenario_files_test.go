@@ -34,7 +34,7 @@ func (w *world) images() []embedded.Image {
 			case "pull-failures":
 				img.PullFailures, err = strconv.Atoi(value)
 			case "present":
-				img.Present = true
+				img.Preloaded = true
 			default:
 				err = errors.New("no such key")
 			}

@@ -41,8 +41,8 @@ type world struct {
 	things things
 	dir    string // the agent's root folder
 	files  *files
-	opts   []agent.Option // of each agent, besides those that all have
-	node   agent.Node     // what agents are told of it, besides their folders
+	opts   []agent.Option   // of each agent, besides those that all have
+	node   agent.NodeConfig // what agents are told of it, besides their folders
 	memory *podsource.Memory
 
 	inside  *embedded.Runtime
@@ -201,7 +201,7 @@ func (w *world) start() {
 	}))
 	require.NoError(w.t, err)
 	l.tap = newTap(w, l.cc)
-	client, err := cri.New(l.tap, cri.Config{Recorder: events.New(recorder{w, l.tap}), StartsAtOnce: 64, PullTimeout: 3 * time.Minute})
+	client, err := cri.New(l.tap, cri.Config{Recorder: events.New(recorder{w, l.tap}), InitialParallelStarts: 64, PullTimeout: 3 * time.Minute})
 	require.NoError(w.t, err)
 	opts := []agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(w.dir), agent.WithRuntime(client),
@@ -214,7 +214,7 @@ func (w *world) start() {
 		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
 	}
 	node := w.node
-	node.NoCgroups, node.PodLogsDir = true, filepath.Join(w.dir, "logs")
+	node.DisableCgroups, node.PodLogsDir = true, filepath.Join(w.dir, "logs")
 	if n, ok := w.sc.option("max-pods"); ok {
 		node.MaxPods, err = strconv.Atoi(n[0])
 		require.NoError(w.t, err)
@@ -222,7 +222,7 @@ func (w *world) start() {
 	if d, ok := w.sc.option("drain"); ok {
 		within, err := time.ParseDuration(d[0])
 		require.NoError(w.t, err)
-		opts = append(opts, agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, Within: within}))
+		opts = append(opts, agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, DrainTimeout: within}))
 	}
 	l.agent, err = agent.New(append(append(opts, agent.WithNode(node)), w.opts...)...)
 	require.NoError(w.t, err)

@@ -76,7 +76,7 @@ func (n *machine) running() []string {
 	require.NoError(n.t, err)
 	names := []string{}
 	for i := range pods {
-		if pods[i].Running() {
+		if pods[i].CouldHaveRunningContainers() {
 			names = append(names, pods[i].Name)
 		}
 	}
@@ -139,7 +139,7 @@ func TestAgent_AdoptsWhatRunsBeforeItAdmits(t *testing.T) {
 					time.Sleep(time.Minute)
 					assert.Equal(t, []string{"old"}, n.running(), "the next agent leaves it alone too")
 					a.stop()
-				}, agent.WithNode(agent.Node{NoCgroups: true, MaxPods: 1}))
+				}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
 			})
 		}
 	}
@@ -172,7 +172,7 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
 				var seen told
 				pods := podsource.NewMemory()
-				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&seen), agent.WithEviction(agent.Eviction{Node: exhausted{}}))
+				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&seen), agent.WithEviction(agent.EvictionConfig{UsageProvider: exhausted{}}))
 				time.Sleep(30 * time.Second)
 				pods.Put(best)
 				time.Sleep(5 * time.Second)
@@ -203,7 +203,7 @@ func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {
 		assert.Len(t, n.running(), 1)
 		assert.NotContains(t, n.running(), "old")
 		a.stop()
-	}, agent.WithNode(agent.Node{NoCgroups: true, MaxPods: 1}))
+	}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
 }
 
 // licences is a slow check that says no within a time, and takes its time for it.
@@ -212,16 +212,16 @@ type licences struct {
 	takes    time.Duration
 }
 
-func (l licences) Admit(ctx context.Context, _ *corev1.Pod) (podspec.Verdict, error) {
+func (l licences) Admit(ctx context.Context, _ *corev1.Pod) (podspec.AdmitResult, error) {
 	select {
 	case <-time.After(l.takes):
 	case <-ctx.Done(): // so that nothing is left of it when the bubble ends
-		return podspec.Verdict{}, context.Cause(ctx)
+		return podspec.AdmitResult{}, context.Cause(ctx)
 	}
 	if now := time.Now(); now.Before(l.from) || now.After(l.to) {
 		return podspec.Admitted(), nil
 	}
-	return podspec.Refused("NoLicence", "all are in use"), nil
+	return podspec.Rejected("NoLicence", "all are in use"), nil
 }
 
 // history is what was told of one pod: each phase and reason that differs from the
@@ -264,7 +264,7 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 					now := time.Now()
 					run := func() *process {
 						return n.start(agent.WithRuntime(n.client), agent.WithStatusSink(&seen), agent.WithSource("memory", podsource.NewMemory(pod)),
-							agent.WithSlowAdmitter(licences{now.Add(time.Minute), now.Add(10 * time.Minute), time.Second}))
+							agent.WithSoftAdmitter(licences{now.Add(time.Minute), now.Add(10 * time.Minute), time.Second}))
 					}
 					a := run()
 					time.Sleep(50 * time.Second)
@@ -293,7 +293,7 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 					require.NotContains(t, lines, "Failed ")
 					require.Equal(t, []string{"web"}, n.running())
 					a.stop()
-				}, agent.WithNode(agent.Node{NoCgroups: true}))
+				}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 			})
 		}
 	}
@@ -337,7 +337,7 @@ func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
 				var events atomic.Int32
 				run := func() *process {
 					return n.start(agent.WithRuntime(n.client), agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
-						agent.WithEviction(agent.Eviction{Hard: "memory.available<200Mi", Node: usage, Transition: time.Minute, EvictCritical: true}),
+						agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<200Mi", UsageProvider: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
 						agent.WithRecorder(noting(func(e *corev1.Event) {
 							if strings.Contains(e.Message, "next attempt in 10s") {
 								events.Add(1)
@@ -380,7 +380,7 @@ func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
 					require.Len(t, a.PodProblems(), 1)
 				}
 				a.stop()
-			}, agent.WithNode(agent.Node{NoCgroups: true}))
+			}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 		})
 	}
 }
@@ -414,7 +414,7 @@ func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 				require.Equal(t, tc.again, len(n.running()) == 1)
 				require.Equal(t, tc.again, len(a.PodProblems()) == 0)
 				a.stop()
-			}, agent.WithNode(agent.Node{NoCgroups: true}))
+			}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 		})
 	}
 }

@@ -31,8 +31,8 @@ var errRefused = errors.New("connection refused")
 // offline is a remote source whose server does not answer until it is told to.
 func offline(back <-chan struct{}, then podsource.Source) podsource.Source {
 	return sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
-		hand(podsource.Set{Incomplete: true, Faults: []podsource.Fault{{
-			Where: "http://manifests.example", Err: fmt.Errorf("%w: %w", podsource.ErrUnavailable, errRefused),
+		hand(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{{
+			Location: "http://manifests.example", Err: fmt.Errorf("%w: %w", podsource.ErrUnavailable, errRefused),
 		}}})
 		select {
 		case <-ctx.Done():
@@ -82,7 +82,7 @@ func (n *sourcesNode) start(src podsource.Source, opts ...agent.Option) (*agent.
 	n.t.Helper()
 	a, err := agent.New(append([]agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(n.root), agent.WithRuntime(n.client),
-		agent.WithNode(agent.Node{NoCgroups: true}), agent.WithSource("http", src),
+		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("http", src),
 	}, opts...)...)
 	require.NoError(n.t, err)
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -179,7 +179,7 @@ func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 		require.Equal(t, 2, n.running())
 		require.NoError(t, a.Healthy(), "it is known what should run")
 		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
-		require.NotEmpty(t, a.Faults(), "that the server is away is told")
+		require.NotEmpty(t, a.SourceErrors(), "that the server is away is told")
 
 		n.stopContainers()
 		time.Sleep(time.Minute)
@@ -189,7 +189,7 @@ func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 		close(back)
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, 1, n.running())
-		require.Empty(t, a.Faults())
+		require.Empty(t, a.SourceErrors())
 	})
 }
 
@@ -199,11 +199,11 @@ func TestImageGC_GoesOnWhileASourceIsSilent(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		var runs []time.Duration
 		began := time.Now()
-		hooks := agent.Hooks{Images: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
+		hooks := agent.Hooks{ImageGC: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
 		silent := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
 		a, stop := n.start(silent, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{}), agent.WithHooks(hooks))
 		time.Sleep(time.Hour)
-		faults := a.Faults()
+		faults := a.SourceErrors()
 		stop()
 		require.GreaterOrEqual(t, len(runs), 10)
 		require.Greater(t, runs[0], time.Minute, "the source is waited for a while")
@@ -234,13 +234,13 @@ func TestImageGC_KeepsImagesOfTheLastRunUntilSourcesSpeak(t *testing.T) {
 		choices, err := a.ExplainImages(t.Context(), true)
 		require.NoError(t, err)
 		require.Len(t, choices, 1)
-		assert.Equal(t, imagegc.Leased, choices[0].Reason)
+		assert.Equal(t, imagegc.ReasonLeased, choices[0].Reason)
 
 		close(back)
 		time.Sleep(5 * time.Minute)
 		choices, err = a.ExplainImages(t.Context(), true)
 		require.NoError(t, err)
 		require.Len(t, choices, 1)
-		assert.Equal(t, imagegc.Unused, choices[0].Reason)
+		assert.Equal(t, imagegc.ReasonUnused, choices[0].Reason)
 	})
 }

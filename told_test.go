@@ -50,7 +50,7 @@ func TestTold(t *testing.T) {
 func listen(t *testing.T, sc *scenario, script []step) *book {
 	w := newWorld(t, sc)
 	b := newBook(w)
-	node := agent.Node{NoCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs"), IPs: []string{"192.0.2.7", "2001:db8::7"}}
+	node := agent.NodeConfig{DisableCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs"), IPs: []string{"192.0.2.7", "2001:db8::7"}}
 	if n, ok := sc.option("max-pods"); ok {
 		max, err := strconv.Atoi(n[0])
 		require.NoError(t, err)
@@ -71,10 +71,10 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 	if threshold, ok := sc.option("evict"); ok {
 		client, err := cri.New(w.direct, cri.Config{Observer: true})
 		require.NoError(t, err)
-		w.opts = append(w.opts, agent.WithEviction(agent.Eviction{Hard: threshold[0], Node: &meter{client: client}, EvictCritical: true}))
+		w.opts = append(w.opts, agent.WithEviction(agent.EvictionConfig{Hard: threshold[0], UsageProvider: &meter{client: client}, EvictCritical: true}))
 	}
 	if d, ok := sc.option("blocked-for"); ok {
-		w.opts = append(w.opts, agent.WithSlowAdmitter(blockedUntil(time.Now().Add(w.duration(d[0])))))
+		w.opts = append(w.opts, agent.WithSoftAdmitter(blockedUntil(time.Now().Add(w.duration(d[0])))))
 	}
 	w.start()
 	began := time.Now()
@@ -97,9 +97,9 @@ func listen(t *testing.T, sc *scenario, script []step) *book {
 type blockedUntil time.Time
 
 // Admit implements podsync.Admitter.
-func (b blockedUntil) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+func (b blockedUntil) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
 	if time.Now().Before(time.Time(b)) {
-		return podspec.Refused("NoLicence", "no licence is free"), nil
+		return podspec.Rejected("NoLicence", "no licence is free"), nil
 	}
 	return podspec.Admitted(), nil
 }

@@ -17,7 +17,7 @@ import (
 // Reasons of refusals, as the kubelet tells them. A lack of a resource is
 // OutOf and its name: OutOfcpu, OutOfmemory, OutOfpods.
 const (
-	ReasonOutOf        = "OutOf"
+	ReasonOutOfPrefix  = "OutOf"
 	ReasonNodeAffinity = "NodeAffinity"
 	ReasonNodeName     = "NodeName"
 	ReasonNodePorts    = "NodePorts"
@@ -53,19 +53,19 @@ type Config struct {
 	Unsupported func(*corev1.Pod) field.ErrorList
 }
 
-// Admission checks pods against a node. Its methods may be called from any
+// Admitter checks pods against a node. Its methods may be called from any
 // goroutine.
-type Admission struct {
+type Admitter struct {
 	cfg    Config
 	checks []check
-	ledger ledger
+	ledger requestTotals
 }
 
 // check returns whether a pod may run beside the others.
-type check func(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict
+type check func(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult
 
 // New checks the configuration.
-func New(cfg Config) (*Admission, error) {
+func New(cfg Config) (*Admitter, error) {
 	var errs []error
 	if cfg.MaxPods < 0 {
 		errs = append(errs, fmt.Errorf("admission: at most %d pods: must be at least 0", cfg.MaxPods))
@@ -95,9 +95,9 @@ func New(cfg Config) (*Admission, error) {
 	if cfg.Unsupported == nil {
 		cfg.Unsupported = podspec.Unsupported
 	}
-	a := &Admission{cfg: cfg}
+	a := &Admitter{cfg: cfg}
 	// Cheap ones first, and those that no other pod's end can change.
-	a.checks = []check{a.features, a.system, a.sysctls, a.nodeName, a.affinity, a.taints, a.room, a.ports}
+	a.checks = []check{a.features, a.system, a.sysctls, a.nodeName, a.affinity, a.taints, a.checkResources, a.ports}
 	return a, nil
 }
 
@@ -107,9 +107,9 @@ func New(cfg Config) (*Admission, error) {
 // changed, a newer version of it is another object. The time a call takes grows
 // with how many of the others are not those of the call before, and by a
 // nanosecond or so with the number of all.
-func (a *Admission) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	for _, c := range a.checks {
-		if v := c(pod, others); !v.OK {
+		if v := c(pod, others); !v.Admitted {
 			return v
 		}
 	}
@@ -127,7 +127,7 @@ func over(pod *corev1.Pod) bool {
 }
 
 // features names all fields at once.
-func (a *Admission) features(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) features(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	faults := a.cfg.Unsupported(pod)
 	if len(faults) == 0 {
 		return podspec.Admitted()
@@ -136,19 +136,19 @@ func (a *Admission) features(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
 	for _, f := range faults {
 		parts = append(parts, f.Field+" "+f.Detail)
 	}
-	return podspec.Refused(ReasonUnsupported, "Pod asks for what this node cannot do: "+strings.Join(parts, "; "))
+	return podspec.Rejected(ReasonUnsupported, "Pod asks for what this node cannot do: "+strings.Join(parts, "; "))
 }
 
-func (a *Admission) system(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) system(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	want := pod.Spec.OS
 	if want == nil || string(want.Name) == a.cfg.Labels[corev1.LabelOSStable] {
 		return podspec.Admitted()
 	}
-	return podspec.Refused(ReasonOS, fmt.Sprintf("Failed to admit pod as the OS field doesn't match node OS: pod wants %s, node is %s",
+	return podspec.Rejected(ReasonOS, fmt.Sprintf("Failed to admit pod as the OS field doesn't match node OS: pod wants %s, node is %s",
 		want.Name, a.cfg.Labels[corev1.LabelOSStable]))
 }
 
-func (a *Admission) nodeName(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) nodeName(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	want := pod.Spec.NodeName
 	if want == "" || a.cfg.NodeName == "" || want == a.cfg.NodeName {
 		return podspec.Admitted()
@@ -157,6 +157,6 @@ func (a *Admission) nodeName(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
 }
 
 // failed words a refusal the way the kubelet does.
-func failed(predicate, detail string) podspec.Verdict {
-	return podspec.Refused(predicate, "Predicate "+predicate+" failed: "+detail)
+func failed(predicate, detail string) podspec.AdmitResult {
+	return podspec.Rejected(predicate, "Predicate "+predicate+" failed: "+detail)
 }

@@ -40,7 +40,7 @@ func list(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
-func admit(t testing.TB, cfg Config, p *corev1.Pod, others ...*corev1.Pod) podspec.Verdict {
+func admit(t testing.TB, cfg Config, p *corev1.Pod, others ...*corev1.Pod) podspec.AdmitResult {
 	t.Helper()
 	a, err := New(cfg)
 	require.NoError(t, err)
@@ -81,11 +81,11 @@ func TestRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := admit(t, node, tc.pod, tc.others...)
 			assert.Equal(t, tc.reason, v.Reason)
-			assert.Equal(t, tc.reason == "", v.OK)
+			assert.Equal(t, tc.reason == "", v.Admitted)
 			assert.Contains(t, v.Message, tc.says)
 		})
 	}
-	assert.True(t, admit(t, Config{}, requesting(t, "a", "{cpu: 1000}")).OK, "nothing is known of the node")
+	assert.True(t, admit(t, Config{}, requesting(t, "a", "{cpu: 1000}")).Admitted, "nothing is known of the node")
 }
 
 // SL-3: a refusal names all that is short, as data.
@@ -111,7 +111,7 @@ func TestAdmission_InsufficientResources(t *testing.T) {
 	}
 
 	v = admit(t, node, requesting(t, "a", "{cpu: 2, memory: 1Gi}"), requesting(t, "b", "{}"))
-	assert.False(t, v.OK || v.Infeasible(), "all of it, once the other has gone")
+	assert.False(t, v.Admitted || v.Infeasible(), "all of it, once the other has gone")
 	v = admit(t, Config{NodeName: "edge"}, pod(t, "a", "{nodeName: other, containers: [{name: a, image: i}]}"))
 	assert.Equal(t, ReasonNodeName, v.Reason)
 	assert.Empty(t, v.Insufficient)
@@ -142,13 +142,13 @@ func TestPorts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			other := with("b", tc.others)
 			v := admit(t, Config{}, with("a", tc.wants), other)
-			assert.Equal(t, tc.free, v.OK)
+			assert.Equal(t, tc.free, v.Admitted)
 			if !tc.free {
 				assert.Equal(t, ReasonNodePorts, v.Reason)
 				assert.Contains(t, v.Message, "80 is pod p-b_ns's")
 			}
 			other.Status.Phase = corev1.PodSucceeded
-			assert.True(t, admit(t, Config{}, with("a", tc.wants), other).OK, "it has ended")
+			assert.True(t, admit(t, Config{}, with("a", tc.wants), other).Admitted, "it has ended")
 		})
 	}
 }
@@ -162,7 +162,7 @@ func TestAdmission_PortsWithoutProtocol(t *testing.T) {
 	}
 	assert.Equal(t, ReasonNodePorts, admit(t, Config{}, with("a", ""), with("b", corev1.ProtocolTCP)).Reason)
 	assert.Equal(t, ReasonNodePorts, admit(t, Config{}, with("a", corev1.ProtocolTCP), with("b", "")).Reason)
-	assert.True(t, admit(t, Config{}, with("a", ""), with("b", corev1.ProtocolUDP)).OK)
+	assert.True(t, admit(t, Config{}, with("a", ""), with("b", corev1.ProtocolUDP)).Admitted)
 }
 
 func TestNode(t *testing.T) {
@@ -203,7 +203,7 @@ func TestNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := admit(t, node, pod(t, "a", "{containers: [{name: a, image: i}]"+tc.more+"}"))
 			assert.Equal(t, tc.reason, v.Reason, v.Message)
-			assert.Equal(t, tc.reason == "", v.OK)
+			assert.Equal(t, tc.reason == "", v.Admitted)
 		})
 	}
 }
@@ -226,11 +226,11 @@ func TestTaints(t *testing.T) {
 	} {
 		p := pod(t, "a", "{containers: [{name: a, image: i}], tolerations: ["+tolerations+"]}")
 		v := admit(t, node, p)
-		assert.Equal(t, ok, v.OK, tolerations)
+		assert.Equal(t, ok, v.Admitted, tolerations)
 		if !ok {
 			assert.Equal(t, ReasonTaint, v.Reason)
 		}
-		assert.True(t, admit(t, node, static(p)).OK, "static pods stay")
+		assert.True(t, admit(t, node, static(p)).Admitted, "static pods stay")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestUnsupportedFields(t *testing.T) {
 	anything := Config{Unsupported: func(*corev1.Pod) field.ErrorList { return nil }}
 	assert.Equal(t, ReasonOS, admit(t, anything, p).Reason)
 	p.Spec.OS = nil
-	assert.True(t, admit(t, anything, p).OK)
+	assert.True(t, admit(t, anything, p).Admitted)
 }
 
 func TestNewRefusesNonsense(t *testing.T) {
@@ -327,7 +327,7 @@ func TestRoomAgainstAddingUp(t *testing.T) {
 				short = append(short, shortage{name, requested, used[name], capacity})
 			}
 		}
-		want := outOf(short)
+		want := insufficient(short)
 		require.Equal(t, want, a.Admit(p, asked), "step %d", step)
 		refused[want.Reason]++
 	}
@@ -347,7 +347,7 @@ func BenchmarkAdmit(b *testing.B) {
 			p := requesting(b, "new", "{cpu: 1, memory: 1Gi}")
 			b.ReportAllocs()
 			for b.Loop() {
-				if !a.Admit(p, others).OK {
+				if !a.Admit(p, others).Admitted {
 					b.Fatal("refused")
 				}
 			}

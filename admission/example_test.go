@@ -23,7 +23,7 @@ func Example() {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")},
 	}}}
 	verdict := node.Admit(pod, nil)
-	fmt.Println(verdict.OK, verdict.Reason)
+	fmt.Println(verdict.Admitted, verdict.Reason)
 	fmt.Println(verdict.Message)
 	// Output:
 	// false OutOfcpu

@@ -12,10 +12,10 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// ledger knows what the pods of a node request together. From one question to the
+// requestTotals knows what the pods of a node request together. From one question to the
 // next few of them change: it adds and takes away only those, so that a question
 // costs a comparison of pointers for each pod.
-type ledger struct {
+type requestTotals struct {
 	mu     sync.Mutex // guards all below; held by whoever asks
 	others []*corev1.Pod
 	taking map[types.UID][]*corev1.Pod // those of others that count; mostly one a UID
@@ -24,26 +24,26 @@ type ledger struct {
 }
 
 // follow brings the ledger to these pods. l.mu is held.
-func (l *ledger) follow(others []*corev1.Pod) {
+func (l *requestTotals) follow(others []*corev1.Pod) {
 	for i, pod := range others {
 		if i == len(l.others) {
 			l.others = append(l.others, nil)
 		}
 		if former := l.others[i]; former != pod {
-			l.strike(former)
-			l.enter(pod)
+			l.remove(former)
+			l.add(pod)
 			l.others[i] = pod
 		}
 	}
 	for _, former := range l.others[len(others):] {
-		l.strike(former)
+		l.remove(former)
 	}
 	clear(l.others[len(others):])
 	l.others = l.others[:len(others)]
 }
 
-// enter adds what a pod takes.
-func (l *ledger) enter(pod *corev1.Pod) {
+// add adds what a pod takes.
+func (l *requestTotals) add(pod *corev1.Pod) {
 	if over(pod) {
 		return
 	}
@@ -60,8 +60,8 @@ func (l *ledger) enter(pod *corev1.Pod) {
 	}
 }
 
-// strike takes away what enter added. A pod that was never entered is none of its.
-func (l *ledger) strike(pod *corev1.Pod) {
+// remove takes away what enter added. A pod that was never entered is none of its.
+func (l *requestTotals) remove(pod *corev1.Pod) {
 	if pod == nil {
 		return
 	}
@@ -82,10 +82,10 @@ func (l *ledger) strike(pod *corev1.Pod) {
 }
 
 // beside is how many pods count but for the pod itself. l.mu is held.
-func (l *ledger) beside(pod *corev1.Pod) int { return l.pods - len(l.taking[pod.UID]) }
+func (l *requestTotals) beside(pod *corev1.Pod) int { return l.pods - len(l.taking[pod.UID]) }
 
 // used is what the others request of a resource. l.mu is held.
-func (l *ledger) used(pod *corev1.Pod, name corev1.ResourceName) int64 {
+func (l *requestTotals) used(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	sum := new(big.Int)
 	if s := l.sums[name]; s != nil {
 		sum.Set(s)

@@ -13,7 +13,7 @@ import (
 
 // affinity checks spec.nodeSelector and the required part of node affinity.
 // What is only preferred never refuses a pod.
-func (a *Admission) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	for key, want := range pod.Spec.NodeSelector {
 		if have, ok := a.cfg.Labels[key]; !ok || have != want {
 			return failed(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector: "+key+"="+want)
@@ -30,7 +30,7 @@ func (a *Admission) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
 
 // matches reports whether the node is what all of a term's requirements ask
 // for. A term without any matches no node.
-func (a *Admission) matches(term corev1.NodeSelectorTerm) bool {
+func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
 		return false
 	}
@@ -74,7 +74,7 @@ func matches(set labels.Set, r corev1.NodeSelectorRequirement) bool {
 
 // taints checks those that would end the pod at once. Static pods stay, as
 // there is nowhere else for them.
-func (a *Admission) taints(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) taints(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if podspec.IsStatic(pod) {
 		return podspec.Admitted()
 	}

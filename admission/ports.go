@@ -15,7 +15,7 @@ type hostPort struct {
 }
 
 // ports checks that no other pod has one of the pod's host ports.
-func (a *Admission) ports(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) ports(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	wanted := podspec.HostPorts(pod)
 	if len(wanted) == 0 {
 		return podspec.Admitted()

@@ -12,8 +12,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// room checks the number of pods, then each resource that the pod requests.
-func (a *Admission) room(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict {
+// checkResources checks the number of pods, then each resource that the pod requests.
+func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	var requests corev1.ResourceList
 	if a.cfg.Allocatable != nil {
 		requests = podspec.Requests(pod)
@@ -39,7 +39,7 @@ func (a *Admission) room(pod *corev1.Pod, others []*corev1.Pod) podspec.Verdict 
 			short = append(short, shortage{name, requested, used, capacity})
 		}
 	}
-	return outOf(short)
+	return insufficient(short)
 }
 
 // shortage is a resource that there is too little of, as amount counts it.
@@ -48,14 +48,14 @@ type shortage struct {
 	requested, used, capacity int64
 }
 
-// outOf words a lack the way the kubelet does, by the first resource that is short:
+// insufficient words a lack the way the kubelet does, by the first resource that is short:
 // cpu in thousandths.
-func outOf(short []shortage) podspec.Verdict {
+func insufficient(short []shortage) podspec.AdmitResult {
 	if len(short) == 0 {
 		return podspec.Admitted()
 	}
 	first := short[0]
-	v := podspec.Refused(ReasonOutOf+string(first.name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+	v := podspec.Rejected(ReasonOutOfPrefix+string(first.name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 		first.name, first.requested, first.used, first.capacity))
 	for _, s := range short {
 		v.Insufficient = append(v.Insufficient, podspec.InsufficientResource{
@@ -69,7 +69,7 @@ func outOf(short []shortage) podspec.Verdict {
 // node does not name it does not have. A device that it does not name may be
 // one of the cluster's, if a scheduler sent the pod here, and is missing if the
 // pod is static.
-func (a *Admission) checked(pod *corev1.Pod, name corev1.ResourceName) bool {
+func (a *Admitter) checked(pod *corev1.Pod, name corev1.ResourceName) bool {
 	if _, known := a.cfg.Allocatable[name]; known {
 		return true
 	}

@@ -96,7 +96,7 @@ func checkSysctlPatterns(patterns []string) []error {
 }
 
 // isAllowedSysctl reports whether the node's configuration allows what is not safe.
-func (a *Admission) isAllowedSysctl(name string) bool {
+func (a *Admitter) isAllowedSysctl(name string) bool {
 	return slices.ContainsFunc(a.cfg.AllowedUnsafeSysctls, func(pattern string) bool {
 		beginning, star := strings.CutSuffix(podspec.SysctlName(pattern), "*")
 		return name == beginning || star && strings.HasPrefix(name, beginning)
@@ -105,17 +105,17 @@ func (a *Admission) isAllowedSysctl(name string) bool {
 
 // sysctls refuses kernel parameters that are neither safe nor allowed, and those
 // of a namespace that the pod shares with the node.
-func (a *Admission) sysctls(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
+func (a *Admitter) sysctls(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if pod.Spec.SecurityContext == nil {
 		return podspec.Admitted()
 	}
 	for _, s := range pod.Spec.SecurityContext.Sysctls {
 		name := podspec.SysctlName(s.Name)
 		if !isSafeSysctl(name, a.cfg.Kernel) && !a.isAllowedSysctl(name) {
-			return podspec.Refused(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowlisted", name))
+			return podspec.Rejected(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowlisted", name))
 		}
 		if ns := namespaceOf(name); sharesWithNode(pod, ns) {
-			return podspec.Refused(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns))
+			return podspec.Rejected(ReasonSysctl, fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns))
 		}
 	}
 	return podspec.Admitted()

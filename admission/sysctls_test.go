@@ -57,7 +57,7 @@ func TestAdmission_Sysctls(t *testing.T) {
 			p := pod(t, "a", "{"+tc.pod+"containers: [{name: a, image: i}]}")
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: tc.sysctl, Value: "1"}}}
 			v := admit(t, Config{AllowedUnsafeSysctls: tc.allowed, Kernel: tc.kernel}, p)
-			assert.Equal(t, tc.says == "", v.OK, v.Message)
+			assert.Equal(t, tc.says == "", v.Admitted, v.Message)
 			if tc.says != "" {
 				assert.Equal(t, "SysctlForbidden", v.Reason)
 				assert.Contains(t, v.Message, forbidden)

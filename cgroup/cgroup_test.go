@@ -80,7 +80,7 @@ func TestNames(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, tc.told, told)
 		assert.DirExists(t, filepath.Join(root, tc.dir))
-		known, err := m.Known()
+		known, err := m.PodUIDs()
 		require.NoError(t, err)
 		assert.Equal(t, []types.UID{"a-b"}, known)
 	}
@@ -119,7 +119,7 @@ func TestLimitsOnV2(t *testing.T) {
 	const dir = "/kubepods/burstable/podu1"
 	root := madeUpV2(t, dir, "/kubepods/podu2", "/kubepods/besteffort")
 	m, err := cgroup.New(cgroup.Config{
-		Root: root, PidsLimit: 99,
+		Root: root, PodPidsLimit: 99,
 		Allocatable: corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")},
 	})
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestLimitsOnV2(t *testing.T) {
 	assert.Equal(t, "174", read(t, root, "/kubepods/cpu.weight"))
 	assert.Equal(t, "1073741824", read(t, root, "/kubepods/memory.max"))
 	assert.Contains(t, read(t, root, "/kubepods/cgroup.subtree_control"), "+memory")
-	assert.Empty(t, m.Limits())
+	assert.Empty(t, m.Unenforced())
 
 	// A limit that goes away is lifted.
 	p := burstable("u1")
@@ -156,11 +156,11 @@ func TestWithoutCgroups(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, parent)
 	require.NoError(t, m.Remove(t.Context(), "u"))
-	known, err := m.Known()
+	known, err := m.PodUIDs()
 	require.NoError(t, err)
 	assert.Empty(t, known)
-	require.Len(t, m.Limits(), 1)
-	assert.Contains(t, m.Limits()[0], "no limits and no QoS weights for pods: no cgroups")
+	require.Len(t, m.Unenforced(), 1)
+	assert.Contains(t, m.Unenforced()[0], "no limits and no QoS weights for pods: no cgroups")
 }
 
 func TestMissingControllersAreTold(t *testing.T) {
@@ -168,7 +168,7 @@ func TestMissingControllersAreTold(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpu\n"), 0o600))
 	m, err := cgroup.New(cgroup.Config{Root: root})
 	require.NoError(t, err)
-	limits := strings.Join(m.Limits(), "\n")
+	limits := strings.Join(m.Unenforced(), "\n")
 	assert.Contains(t, limits, "memory limits of pods: controller memory")
 	assert.Contains(t, limits, "limits on processes of pods: controller pids")
 	assert.NotContains(t, limits, "cpu weights")
@@ -191,8 +191,8 @@ func TestAsksTheRuntime(t *testing.T) {
 	} {
 		asked := 0
 		m, err := cgroup.New(cgroup.Config{
-			Root: madeUpV2(t, "/kubepods/poda-b", "/kubepods.slice/kubepods-poda_b.slice"),
-			Ask:  func(context.Context) (string, error) { asked++; return tc.says, tc.err },
+			Root:          madeUpV2(t, "/kubepods/poda-b", "/kubepods.slice/kubepods-poda_b.slice"),
+			RuntimeDriver: func(context.Context) (string, error) { asked++; return tc.says, tc.err },
 		})
 		require.NoError(t, err)
 		for range 2 {
@@ -221,7 +221,7 @@ func TestRefusesBadNames(t *testing.T) {
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PidsLimit: -1})
+	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PodPidsLimit: -1})
 	for _, part := range []string{`root "x"`, `parent "../y"`, `driver "z"`, "-1 is negative"} {
 		require.ErrorContains(t, err, part)
 	}
@@ -241,9 +241,9 @@ func TestOnTheKernel(t *testing.T) {
 	if os.Getuid() != 0 || !isV1(root) {
 		t.Skip("needs root and cgroup v1")
 	}
-	m, err := cgroup.New(cgroup.Config{Root: root, Parent: parent, PidsLimit: 50})
+	m, err := cgroup.New(cgroup.Config{Root: root, Parent: parent, PodPidsLimit: 50})
 	require.NoError(t, err)
-	if limits := m.Limits(); len(limits) > 0 {
+	if limits := m.Unenforced(); len(limits) > 0 {
 		t.Skip(limits)
 	}
 	t.Cleanup(func() {
@@ -307,7 +307,7 @@ func TestOnTheKernel(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, dirs)
 	assert.Equal(t, "2", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
-	known, err := m.Known()
+	known, err := m.PodUIDs()
 	require.NoError(t, err)
 	assert.Empty(t, known)
 	require.NoError(t, m.Remove(ctx, "u1"))
@@ -329,7 +329,7 @@ func TestOwners(t *testing.T) {
 		return m
 	}
 	known := func(m *cgroup.Manager) []types.UID {
-		uids, err := m.Known()
+		uids, err := m.PodUIDs()
 		require.NoError(t, err)
 		return uids
 	}

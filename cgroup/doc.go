@@ -9,5 +9,5 @@
 // none. So [Manager.Remove] clears the pod's folder from every hierarchy.
 //
 // Without cgroups that can be written the package does nothing and says so: see
-// [Manager.Limits].
+// [Manager.Unenforced].
 package cgroup

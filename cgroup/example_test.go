@@ -21,8 +21,8 @@ func Example() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1f2e"}}
 	parent, err := groups.Ensure(context.Background(), pod)
 	fmt.Printf("%q %v\n", parent, err)
-	fmt.Println(groups.Group(pod))
-	fmt.Println(groups.Limits()[0])
+	fmt.Println(groups.PodCgroup(pod))
+	fmt.Println(groups.Unenforced()[0])
 	// Output:
 	// "" <nil>
 	// /lab/kubepods/besteffort/pod1f2e

@@ -28,12 +28,12 @@ type Config struct {
 	// Driver names groups and must be the runtime's own. Default: what Ask
 	// says, else Cgroupfs.
 	Driver Driver
-	// Ask asks the runtime for its driver. It is called, with no lock held, for
+	// RuntimeDriver asks the runtime for its driver. It is called, with no lock held, for
 	// the first pods until it has answered once; "" is the answer of a runtime
 	// that cannot tell. Not called when Driver is set.
-	Ask func(ctx context.Context) (string, error)
-	// PidsLimit bounds the processes of each pod. Default: no bound.
-	PidsLimit int64
+	RuntimeDriver func(ctx context.Context) (string, error)
+	// PodPidsLimit bounds the processes of each pod. Default: no bound.
+	PodPidsLimit int64
 	// Allocatable bounds all pods together: cpu by weight, memory. Default:
 	// they share the whole node.
 	Allocatable corev1.ResourceList
@@ -54,8 +54,8 @@ type Manager struct {
 
 	// tiers orders the writes to groups that pods share, so that the weight of
 	// an older set of pods never overwrites a newer one's.
-	tiers sync.Mutex
-	given map[string]limits // guarded by tiers: what each of them was last given
+	tiers      sync.Mutex
+	lastLimits map[string]limits // guarded by tiers: what each of them was last given
 
 	mu   sync.Mutex             // guards all below
 	tree tree                   // nil until it was looked for, or while there is none
@@ -106,11 +106,11 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Driver != "" && cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
 		errs = append(errs, fmt.Errorf("driver %q is neither %s nor %s", cfg.Driver, Cgroupfs, Systemd))
 	}
-	if cfg.PidsLimit < 0 {
-		errs = append(errs, fmt.Errorf("pids limit %d is negative", cfg.PidsLimit))
+	if cfg.PodPidsLimit < 0 {
+		errs = append(errs, fmt.Errorf("pids limit %d is negative", cfg.PodPidsLimit))
 	}
-	if cfg.Driver != "" || cfg.Ask == nil {
-		cfg.Ask = nil
+	if cfg.Driver != "" || cfg.RuntimeDriver == nil {
+		cfg.RuntimeDriver = nil
 		if cfg.Driver == "" {
 			cfg.Driver = Cgroupfs
 		}
@@ -120,14 +120,14 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	return &Manager{
-		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, asked: cfg.Ask == nil,
-		pods: make(map[types.UID]podGroup), given: make(map[string]limits),
+		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, asked: cfg.RuntimeDriver == nil,
+		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits),
 	}, nil
 }
 
-// Limits says in words what cannot be enforced on this node, and why. It is
+// Unenforced says in words what cannot be enforced on this node, and why. It is
 // empty when everything can.
-func (m *Manager) Limits() []string {
+func (m *Manager) Unenforced() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.find()
@@ -196,7 +196,7 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	}
 	now := podGroup{
 		qos: qos, group: group, milli: milliCPU(podspec.Requests(pod)),
-		limits: podLimits(pod, m.cfg.PidsLimit, t.pageSizes()),
+		limits: podLimits(pod, m.cfg.PodPidsLimit, t.pageSizes()),
 	}
 	had := m.put(pod.UID, now)
 	if err := m.setTiers(t); err != nil {
@@ -240,7 +240,7 @@ func (m *Manager) ask(ctx context.Context) error {
 	if asked {
 		return nil
 	}
-	said, err := m.cfg.Ask(ctx)
+	said, err := m.cfg.RuntimeDriver(ctx)
 	driver := Driver(said)
 	switch {
 	case err != nil:
@@ -283,7 +283,7 @@ func (m *Manager) setTiers(t tree) error {
 			l = nodeLimits(m.cfg.Allocatable)
 		}
 		group := m.named().tier(q)
-		if had, ok := m.given[group]; ok && had.equal(l) && exists(t, group) {
+		if had, ok := m.lastLimits[group]; ok && had.equal(l) && exists(t, group) {
 			continue
 		}
 		if !m.mayLimit(t, group) {
@@ -293,7 +293,7 @@ func (m *Manager) setTiers(t tree) error {
 			return fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
 		m.mark(t, group)
-		m.given[group] = l
+		m.lastLimits[group] = l
 	}
 	return nil
 }
@@ -329,9 +329,9 @@ func exists(t tree, group string) bool {
 	return isDir(t.folders(group)[0])
 }
 
-// Known returns the pods whose groups this process made, and those that bear
+// PodUIDs returns the pods whose groups this process made, and those that bear
 // its Owner's mark, as far as they are there.
-func (m *Manager) Known() ([]types.UID, error) {
+func (m *Manager) PodUIDs() ([]types.UID, error) {
 	t := m.opened()
 	if t == nil {
 		return nil, nil
@@ -361,9 +361,9 @@ func (m *Manager) Known() ([]types.UID, error) {
 	return out, errors.Join(errs...)
 }
 
-// Group returns the pod's group as a path below the root of each hierarchy, as
+// PodCgroup returns the pod's group as a path below the root of each hierarchy, as
 // readers of its figures want it. It is "" for a UID that cannot name one.
-func (m *Manager) Group(pod *corev1.Pod) string {
+func (m *Manager) PodCgroup(pod *corev1.Pod) string {
 	group, err := m.named().pod(podspec.QOS(pod), pod.UID)
 	if err != nil {
 		return ""
@@ -371,5 +371,5 @@ func (m *Manager) Group(pod *corev1.Pod) string {
 	return group
 }
 
-// AllPods returns the group of all pods, as Group does.
-func (m *Manager) AllPods() string { return m.named().tier(corev1.PodQOSGuaranteed) }
+// PodsCgroup returns the group of all pods, as Group does.
+func (m *Manager) PodsCgroup() string { return m.named().tier(corev1.PodQOSGuaranteed) }

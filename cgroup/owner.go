@@ -83,7 +83,7 @@ func isEmpty(dir string) (empty bool, err error) {
 	empty = true
 	err = walkDirs(dir, func(at string) error {
 		procs, err := os.ReadFile(filepath.Join(at, "cgroup.procs"))
-		if err != nil && !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err != nil && !isCgroupRemoved(err) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}
 		empty = empty && len(procs) == 0 && !errors.Is(err, unix.EOPNOTSUPP)
@@ -103,7 +103,7 @@ func (m *Manager) mayLimit(t tree, group string) bool {
 	if markOf(t.folders(group)[0]) != "" {
 		return false
 	}
-	_, made := m.given[group]
+	_, made := m.lastLimits[group]
 	return made || os.Geteuid() != 0
 }
 

@@ -38,7 +38,7 @@ func TestManager_LeavesGroupsOfOthersAlone(t *testing.T) {
 	_, err = m.Ensure(t.Context(), burstable("u2"))
 	require.NoError(t, err, "one without a mark is taken over")
 	assert.Equal(t, "77", read(t, tier), "the tier keeps its weight")
-	known, err := m.Known()
+	known, err := m.PodUIDs()
 	require.NoError(t, err)
 	assert.Len(t, known, 1)
 
@@ -46,7 +46,7 @@ func TestManager_LeavesGroupsOfOthersAlone(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "cgroup.procs"), nil, 0o600))
 	_, err = m.Ensure(t.Context(), burstable("u1"))
 	require.NoError(t, err)
-	known, err = m.Known()
+	known, err = m.PodUIDs()
 	require.NoError(t, err)
 	assert.Len(t, known, 2)
 }

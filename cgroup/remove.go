@@ -18,8 +18,8 @@ import (
 
 // How long a removal waits for killed processes to be gone, and between looks.
 const (
-	removePatience = 10 * time.Second
-	removePause    = 10 * time.Millisecond
+	removeTimeout = 10 * time.Second
+	removePause   = 10 * time.Millisecond
 )
 
 // Remove kills what is left in the pod's groups and removes them from every
@@ -37,7 +37,7 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err != nil {
 		return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, removePatience)
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	// The folder with the owner's mark is the first of each group and goes last,
 	// so that a removal cut short is known to the next process.
@@ -107,7 +107,7 @@ func killTree(dir string) error {
 	return walkDirs(dir, func(at string) error {
 		data, err := os.ReadFile(filepath.Join(at, "cgroup.procs"))
 		if err != nil {
-			if gone(err) || errors.Is(err, unix.EOPNOTSUPP) {
+			if isCgroupRemoved(err) || errors.Is(err, unix.EOPNOTSUPP) {
 				return nil
 			}
 			return err
@@ -130,7 +130,7 @@ func killTree(dir string) error {
 func rmdirTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		if gone(err) {
+		if isCgroupRemoved(err) {
 			return nil
 		}
 		return err
@@ -144,7 +144,7 @@ func rmdirTree(dir string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := unix.Rmdir(dir); err != nil && !gone(err) {
+	if err := unix.Rmdir(dir); err != nil && !isCgroupRemoved(err) {
 		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 	}
 	return nil
@@ -157,7 +157,7 @@ func walkDirs(dir string, visit func(string) error) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		if gone(err) {
+		if isCgroupRemoved(err) {
 			return nil
 		}
 		return err
@@ -172,8 +172,8 @@ func walkDirs(dir string, visit func(string) error) error {
 	return nil
 }
 
-// gone reports whether err says that a group went away while we looked.
-func gone(err error) bool {
+// isCgroupRemoved reports whether err says that a group went away while we looked.
+func isCgroupRemoved(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 

@@ -98,14 +98,14 @@ func pageSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
-// mostMilli is far beyond what weights tell apart, and small enough that the
+// maxMilliCPU is far beyond what weights tell apart, and small enough that the
 // requests of all pods of a node can be added up.
-const mostMilli = 1e9
+const maxMilliCPU = 1e9
 
 // milliCPU is what the list has of cpu, up to mostMilli.
 func milliCPU(list corev1.ResourceList) int64 {
 	q := list[corev1.ResourceCPU]
-	return min(q.MilliValue(), mostMilli)
+	return min(q.MilliValue(), maxMilliCPU)
 }
 
 // sharesOf turns thousandths of a cpu into the kernel's shares.
@@ -136,7 +136,7 @@ func weightOf(shares uint64) uint64 {
 func nodeLimits(allocatable corev1.ResourceList) limits {
 	var l limits
 	if cpu, ok := allocatable[corev1.ResourceCPU]; ok {
-		l.shares = sharesOf(min(cpu.MilliValue(), mostMilli))
+		l.shares = sharesOf(min(cpu.MilliValue(), maxMilliCPU))
 	}
 	if memory, ok := allocatable[corev1.ResourceMemory]; ok {
 		l.memory = memory.Value()

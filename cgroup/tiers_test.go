@@ -21,7 +21,7 @@ func TestBurstableWeighsWhatItsPodsRequest(t *testing.T) {
 		uid := types.UID("abcdefgh"[random.IntN(8)])
 		var now podGroup
 		if random.IntN(4) > 0 {
-			now = podGroup{qos: classes[random.IntN(len(classes))], group: "/pod" + string(uid), milli: random.Int64N(mostMilli + 1)}
+			now = podGroup{qos: classes[random.IntN(len(classes))], group: "/pod" + string(uid), milli: random.Int64N(maxMilliCPU + 1)}
 		}
 		require.Equal(t, naive[uid], m.put(uid, now), "step %d", step)
 		naive[uid] = now

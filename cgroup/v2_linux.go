@@ -110,7 +110,7 @@ func (t *v2) set(group string, l limits) error {
 func (t *v2) unbound(group string) error {
 	f, err := os.OpenFile(filepath.Join(t.root, group, "memory.max"), os.O_WRONLY, 0)
 	if err != nil {
-		if gone(err) {
+		if isCgroupRemoved(err) {
 			return nil
 		}
 		return err

@@ -29,7 +29,7 @@ func TestNobodyWaitsForTheBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, stands := crowded(20_000), standings{}
 		var mu sync.Mutex
-		c := collector(t, containergc.Config{Containers: n, Standing: func(uid types.UID) containergc.Standing {
+		c := collector(t, containergc.Config{Containers: n, PodState: func(uid types.UID) containergc.PodState {
 			mu.Lock()
 			defer mu.Unlock()
 			return stands[uid]
@@ -37,7 +37,7 @@ func TestNobodyWaitsForTheBacklog(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx) }()
-		c.Poke()
+		c.RequestCollection()
 		time.Sleep(10 * time.Second)
 		before := n.left()
 		assert.InDelta(t, 20_000-9.5*50, before, 5, "at its pace")
@@ -46,9 +46,9 @@ func TestNobodyWaitsForTheBacklog(t *testing.T) {
 		n.pods["u2"] = &runtime.Pod{UID: "u2", Sandboxes: []runtime.Sandbox{box("s2", 0, runtime.SandboxNotReady)}}
 		n.mu.Unlock()
 		mu.Lock()
-		stands["u2"] = containergc.Gone
+		stands["u2"] = containergc.PodDeleted
 		mu.Unlock()
-		c.Poke()
+		c.RequestCollection()
 		time.Sleep(time.Second)
 		n.mu.Lock()
 		assert.True(t, n.gone["s2"], "a pod that is gone goes within a second")
@@ -58,7 +58,7 @@ func TestNobodyWaitsForTheBacklog(t *testing.T) {
 		before = n.left()
 		looks := n.listed()
 		for range 1000 {
-			c.Poke()
+			c.RequestCollection()
 			time.Sleep(10 * time.Millisecond)
 		}
 		assert.Less(t, n.left(), before-400)
@@ -112,11 +112,11 @@ func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
 		k := &kept{node: crowded(20_000)}
 		k.fail["c1"] = errors.New("boom")
 		var ended []containergc.Result
-		c := collector(t, containergc.Config{Containers: k, Standing: standings{}.of, Hooks: containergc.Hooks{
+		c := collector(t, containergc.Config{Containers: k, PodState: standings{}.of, Hooks: containergc.Hooks{
 			Collected: func(r containergc.Result, _ error) { ended = append(ended, r) },
 		}})
 		go func() { _ = c.Run(t.Context()) }()
-		c.Poke()
+		c.RequestCollection()
 		time.Sleep(25 * time.Second)
 		assert.Equal(t, 1, k.alive(), "the last look alone")
 
@@ -138,7 +138,7 @@ func TestSlowPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(10)
 		began := time.Now()
-		_, err := collector(t, containergc.Config{Containers: n, Standing: standings{}.of, Pace: time.Minute}).Collect(t.Context())
+		_, err := collector(t, containergc.Config{Containers: n, PodState: standings{}.of, RemovalInterval: time.Minute}).Collect(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 1, n.left())
 		assert.Equal(t, 8*time.Minute, time.Since(began), "nine removals")
@@ -214,7 +214,7 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 	root, err := os.OpenRoot(dir)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(owner.Mark(root, "ns_job_u2", "one"), root.Close()))
-	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, Standing: standings{"u2": containergc.Gone}.of}
+	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, PodState: standings{"u2": containergc.PodDeleted}.of}
 
 	former := collector(t, cfg)
 	died = true
@@ -250,13 +250,13 @@ func TestALogThatStays(t *testing.T) {
 	stuck := filepath.Join(dir, "ns_web_u1", "a", "0.log")
 	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a folder that is not empty
 	n := crowded(2)
-	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, Standing: standings{}.of})
+	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, PodState: standings{}.of})
 	_, err := c.Collect(t.Context())
 	require.ErrorContains(t, err, "remove the log of container c0")
 	assert.Equal(t, 1, n.left())
 	boom := errors.New("boom")
 	n = crowded(2)
 	n.fail["c0"] = boom
-	_, err = collector(t, containergc.Config{Containers: n, Standing: standings{}.of}).Collect(t.Context())
+	_, err = collector(t, containergc.Config{Containers: n, PodState: standings{}.of}).Collect(t.Context())
 	require.ErrorIs(t, err, boom)
 }

@@ -8,27 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bell has the kernel tell of silent logs that are written to again, so that
+// logWatch has the kernel tell of silent logs that are written to again, so that
 // they need not be looked at. Each log rings once and is then looked at until it
 // is silent again, so that one that is written to all the time rings no more.
 // The methods of a nil bell do nothing.
 //
 // It is asked, and never waited for: no goroutine hangs on it.
-type bell struct {
+type logWatch struct {
 	fd   int
 	logs map[int32]*logState                 // asleep
 	buf  [256 * unix.SizeofInotifyEvent]byte // a file's events have no names
 }
 
-func newBell() (*bell, error) {
+func newBell() (*logWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch logs by inotify: %w", err)
 	}
-	return &bell{fd: fd, logs: make(map[int32]*logState)}, nil
+	return &logWatch{fd: fd, logs: make(map[int32]*logState)}, nil
 }
 
-func (b *bell) close() {
+func (b *logWatch) close() {
 	if b != nil {
 		_ = unix.Close(b.fd) // the watches go with it
 	}
@@ -36,7 +36,7 @@ func (b *bell) close() {
 
 // watch has a log ring once when it is written to, renamed or removed. It reports
 // whether it will: a user may have so many watches only.
-func (b *bell) watch(path string, l *logState) bool {
+func (b *logWatch) watch(path string, l *logState) bool {
 	if b == nil {
 		return false
 	}
@@ -57,7 +57,7 @@ func (b *bell) watch(path string, l *logState) bool {
 }
 
 // forget ends the watch of a log that is not asleep any more.
-func (b *bell) forget(l *logState) {
+func (b *logWatch) forget(l *logState) {
 	if b == nil || l.watch == 0 {
 		return
 	}
@@ -66,9 +66,9 @@ func (b *bell) forget(l *logState) {
 	l.watch = 0
 }
 
-// heard hands on the logs that have rung. It reports that some that rang were not
+// drainEvents hands on the logs that have rung. It reports that some that rang were not
 // told of.
-func (b *bell) heard(rang func(*logState)) (missed bool) {
+func (b *logWatch) drainEvents(rang func(*logState)) (missed bool) {
 	for b != nil {
 		n, err := unix.Read(b.fd, b.buf[:])
 		if errors.Is(err, unix.EINTR) {

@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// bell needs inotify: elsewhere logs are polled.
-type bell struct{}
+// logWatch needs inotify: elsewhere logs are polled.
+type logWatch struct{}
 
-func newBell() (*bell, error) {
+func newBell() (*logWatch, error) {
 	return nil, fmt.Errorf("watch logs by inotify: %w", errors.ErrUnsupported)
 }
 
-func (*bell) close()                              {}
-func (*bell) watch(string, *logState) bool        { return false }
-func (*bell) forget(*logState)                    {}
-func (*bell) heard(func(*logState)) (missed bool) { return false }
+func (*logWatch) close()                                    {}
+func (*logWatch) watch(string, *logState) bool              { return false }
+func (*logWatch) forget(*logState)                          {}
+func (*logWatch) drainEvents(func(*logState)) (missed bool) { return false }

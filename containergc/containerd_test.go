@@ -55,7 +55,7 @@ func TestRotationOnContainerd(t *testing.T) {
 		require.NoError(t, err)
 		var rotations atomic.Int32
 		r, err := containergc.NewRotator(containergc.RotatorConfig{
-			Runtime: client, LogsDir: logs, MaxSize: maxSize, MaxFiles: maxFiles, Period: time.Second,
+			Runtime: client, LogsDir: logs, MaxSize: maxSize, MaxFiles: maxFiles, MonitorInterval: time.Second,
 			Rotated: func(_ string, _ int64, _ time.Duration, err error) {
 				if err != nil && strings.Contains(err.Error(), "container is not running") {
 					return // it ended between two listings, with a log that is long enough

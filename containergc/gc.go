@@ -27,10 +27,10 @@ type Containers interface {
 // Config describes a Collector. Containers and Standing are required.
 type Config struct {
 	Containers Containers
-	// Standing tells how a pod stands. A pod of which nobody knows is Gone only
+	// PodState tells how a pod stands. A pod of which nobody knows is Gone only
 	// once every source of pods has spoken; until then it is Wanted. It must not
 	// block.
-	Standing func(types.UID) Standing
+	PodState func(types.UID) PodState
 	Policy   Policy
 
 	// LogsDir has a folder for each pod. Default: none, and no logs are removed.
@@ -43,11 +43,11 @@ type Config struct {
 	// marked folders go with the logs. Default: none.
 	LinksDir string
 
-	Period time.Duration // between looks; default 1 min
-	Delay  time.Duration // between Poke and the look that follows; default 500 ms
-	// Pace is the least time between two removals, so that others get their turn
+	Period       time.Duration // between looks; default 1 min
+	RequestDelay time.Duration // between Poke and the look that follows; default 500 ms
+	// RemovalInterval is the least time between two removals, so that others get their turn
 	// with the runtime. It does not count when disk is short. Default: 20 ms.
-	Pace time.Duration
+	RemovalInterval time.Duration
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
@@ -63,49 +63,49 @@ type Hooks struct {
 
 // Result is what a collection came to.
 type Result struct {
-	Containers, Sandboxes, LogFolders, Links int // removed
-	Took                                     time.Duration
+	Containers, Sandboxes, LogDirs, Links int // removed
+	Duration                              time.Duration
 }
 
 // Collector removes dead containers.
 type Collector struct {
-	cfg   Config
-	turn  chan struct{} // whoever has the token may collect
-	poke  chan struct{}
-	short atomic.Int32 // calls of Reclaim that wait for their turn
+	cfg          Config
+	collecting   chan struct{} // whoever has the token may collect
+	collectCh    chan struct{}
+	diskPressure atomic.Int32 // calls of Reclaim that wait for their turn
 }
 
 const (
-	// slice is how long a collection goes on when there is something newer to do.
-	slice = 500 * time.Millisecond
-	// stale is how long it goes on with what it saw. Thousands of removals take
+	// yieldAfter is how long a collection goes on when there is something newer to do.
+	yieldAfter = 500 * time.Millisecond
+	// relistAfter is how long it goes on with what it saw. Thousands of removals take
 	// minutes, and meanwhile pods remove what is theirs: what was seen of them would
 	// be kept for nothing, and the rest would wait for removals of what is gone.
-	stale = 10 * time.Second
+	relistAfter = 10 * time.Second
 )
 
 // New returns a Collector. It touches neither the runtime nor the disk.
 func New(cfg Config) (*Collector, error) {
 	var errs []error
-	if cfg.Containers == nil || cfg.Standing == nil {
+	if cfg.Containers == nil || cfg.PodState == nil {
 		errs = append(errs, errors.New("containergc: nil Containers or Standing"))
 	}
-	if cfg.Policy.PerContainer < KeepNeeded {
-		errs = append(errs, fmt.Errorf("containergc: PerContainer %d means nothing", cfg.Policy.PerContainer))
+	if cfg.Policy.MaxPerPodContainer < KeepUntilReplaced {
+		errs = append(errs, fmt.Errorf("containergc: PerContainer %d means nothing", cfg.Policy.MaxPerPodContainer))
 	}
-	if cfg.Policy.MinAge < 0 || cfg.Policy.PerNode < 0 || cfg.Period < 0 || cfg.Delay < 0 || cfg.Pace < 0 {
+	if cfg.Policy.MinAge < 0 || cfg.Policy.MaxContainers < 0 || cfg.Period < 0 || cfg.RequestDelay < 0 || cfg.RemovalInterval < 0 {
 		errs = append(errs, errors.New("containergc: negative MinAge, PerNode, Period, Delay or Pace"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.Period, cfg.Delay = orElse(cfg.Period, time.Minute), orElse(cfg.Delay, 500*time.Millisecond)
-	cfg.Pace = orElse(cfg.Pace, 20*time.Millisecond)
+	cfg.Period, cfg.RequestDelay = orElse(cfg.Period, time.Minute), orElse(cfg.RequestDelay, 500*time.Millisecond)
+	cfg.RemovalInterval = orElse(cfg.RemovalInterval, 20*time.Millisecond)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
-	return &Collector{cfg: cfg, turn: make(chan struct{}, 1), poke: make(chan struct{}, 1)}, nil
+	return &Collector{cfg: cfg, collecting: make(chan struct{}, 1), collectCh: make(chan struct{}, 1)}, nil
 }
 
 func orElse(d, fallback time.Duration) time.Duration {
@@ -124,9 +124,9 @@ func (c *Collector) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.poke:
+		case <-c.collectCh:
 			// Pods end in crowds: a moment later one look does for all of them.
-			next.Reset(c.cfg.Delay)
+			next.Reset(c.cfg.RequestDelay)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -136,7 +136,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		}
 		for again := true; again; {
 			again = false // unless the collection says so
-			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, again, err = c.collect(ctx, paced); return err })
+			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, again, err = c.collect(ctx, modePaced); return err })
 			if err != nil && ctx.Err() == nil {
 				c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
 			}
@@ -145,10 +145,10 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Poke asks for a look soon: a pod is gone. It never blocks.
-func (c *Collector) Poke() {
+// RequestCollection asks for a look soon: a pod is gone. It never blocks.
+func (c *Collector) RequestCollection() {
 	select {
-	case c.poke <- struct{}{}:
+	case c.collectCh <- struct{}{}:
 	default:
 	}
 }
@@ -157,25 +157,25 @@ func (c *Collector) Poke() {
 type mode uint8
 
 const (
-	whole  mode = iota // at its pace, to the end unless a Reclaim is waiting
-	paced              // as whole, but giving way to a Poke
-	urgent             // without a pause
+	modeFull   mode = iota // at its pace, to the end unless a Reclaim is waiting
+	modePaced              // as whole, but giving way to a Poke
+	modeUrgent             // without a pause
 )
 
 // Collect removes what the policy says, at its pace. It looks again now and then,
 // if that takes long. It ends early when Reclaim is called, which then does the
 // rest.
 func (c *Collector) Collect(ctx context.Context) (Result, error) {
-	result, _, err := c.collect(ctx, whole)
+	result, _, err := c.collect(ctx, modeFull)
 	return result, err
 }
 
 // Reclaim removes all that can be spared, as fast as the runtime can: disk is
 // short. It makes a Collector an eviction.Reclaimer.
 func (c *Collector) Reclaim(ctx context.Context) error {
-	c.short.Add(1)
-	defer c.short.Add(-1)
-	_, _, err := c.collect(ctx, urgent)
+	c.diskPressure.Add(1)
+	defer c.diskPressure.Add(-1)
+	_, _, err := c.collect(ctx, modeUrgent)
 	return err
 }
 
@@ -185,36 +185,36 @@ func (c *Collector) Explain(ctx context.Context) ([]Removal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	return Plan(pods, c.cfg.Standing, c.cfg.Policy, false, time.Now()), nil
+	return Plan(pods, c.cfg.PodState, c.cfg.Policy, false, time.Now()), nil
 }
 
 // collect is one collection. again says that it gave way to a Poke, and has not
 // done all.
 func (c *Collector) collect(ctx context.Context, m mode) (result Result, again bool, err error) {
 	select {
-	case c.turn <- struct{}{}:
+	case c.collecting <- struct{}{}:
 	case <-ctx.Done():
 		return Result{}, false, context.Cause(ctx)
 	}
-	defer func() { <-c.turn }()
+	defer func() { <-c.collecting }()
 	began := time.Now()
-	r := round{mode: m, began: began, tried: make(map[string]bool), result: &result}
-	for r.next = look; r.next == look; {
-		err = errors.Join(err, c.lookOnce(ctx, &r))
+	r := pass{mode: m, began: began, tried: make(map[string]bool), result: &result}
+	for r.next = passRelist; r.next == passRelist; {
+		err = errors.Join(err, c.runPass(ctx, &r))
 	}
-	result.Took = time.Since(began)
-	if n := result.Containers + result.Sandboxes + result.LogFolders + result.Links; n > 0 {
+	result.Duration = time.Since(began)
+	if n := result.Containers + result.Sandboxes + result.LogDirs + result.Links; n > 0 {
 		c.cfg.Logger.Info("containers collected", slog.Int("containers", result.Containers), slog.Int("sandboxes", result.Sandboxes),
-			slog.Int("log_folders", result.LogFolders), slog.Int("links", result.Links), slog.Duration("took", result.Took))
+			slog.Int("log_folders", result.LogDirs), slog.Int("links", result.Links), slog.Duration("took", result.Duration))
 	}
 	if c.cfg.Hooks.Collected != nil {
 		c.cfg.Hooks.Collected(result, err)
 	}
-	return result, r.next == yield, err
+	return result, r.next == passYielded, err
 }
 
-// round is a collection under way, from one look to the next.
-type round struct {
+// pass is a collection under way, from one look to the next.
+type pass struct {
 	mode   mode
 	began  time.Time
 	next   next
@@ -228,52 +228,52 @@ type round struct {
 type next uint8
 
 const (
-	end   next = iota // all is done, or others do the rest
-	look              // what was seen is stale
-	yield             // a Poke came: the rest comes with what is new
+	passDone    next = iota // all is done, or others do the rest
+	passRelist              // what was seen is stale
+	passYielded             // a Poke came: the rest comes with what is new
 )
 
-// lookOnce looks, plans and carries out. What was seen is let go when it returns.
-func (c *Collector) lookOnce(ctx context.Context, r *round) error {
+// runPass looks, plans and carries out. What was seen is let go when it returns.
+func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	pods, err := c.cfg.Containers.Pods(ctx)
 	if err != nil {
-		r.next = end
+		r.next = passDone
 		return fmt.Errorf("list pods: %w", err)
 	}
-	urgently := r.mode == urgent
-	r.next, err = c.carryOut(ctx, Plan(pods, c.cfg.Standing, c.cfg.Policy, urgently, time.Now()), r)
-	if r.next == look {
+	urgently := r.mode == modeUrgent
+	r.next, err = c.carryOut(ctx, Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now()), r)
+	if r.next == passRelist {
 		return err
 	}
 	return errors.Join(err, c.cleanLogs(pods, urgently, r.result))
 }
 
-func (c *Collector) carryOut(ctx context.Context, plan []Removal, r *round) (next, error) {
+func (c *Collector) carryOut(ctx context.Context, plan []Removal, r *pass) (next, error) {
 	var errs []error
 	seen, removals := time.Now(), 0
 	for _, x := range plan {
 		if r.tried[x.id()] {
 			continue
 		}
-		if removals > 0 && time.Since(seen) >= stale {
-			return look, errors.Join(errs...)
+		if removals > 0 && time.Since(seen) >= relistAfter {
+			return passRelist, errors.Join(errs...)
 		}
-		if len(r.tried) > 0 && r.mode != urgent {
-			if err := pause(ctx, c.cfg.Pace); err != nil {
-				return end, errors.Join(append(errs, err)...)
+		if len(r.tried) > 0 && r.mode != modeUrgent {
+			if err := pause(ctx, c.cfg.RemovalInterval); err != nil {
+				return passDone, errors.Join(append(errs, err)...)
 			}
-			if stop, next := c.giveWay(r.mode, r.began); stop {
+			if stop, next := c.shouldYield(r.mode, r.began); stop {
 				return next, errors.Join(errs...)
 			}
 		}
 		if ctx.Err() != nil {
-			return end, errors.Join(append(errs, context.Cause(ctx))...)
+			return passDone, errors.Join(append(errs, context.Cause(ctx))...)
 		}
 		err := c.remove(ctx, x)
 		r.note(x, err)
 		errs, removals = append(errs, err), removals+1
 	}
-	return end, errors.Join(errs...)
+	return passDone, errors.Join(errs...)
 }
 
 func (r *Removal) id() string {
@@ -284,7 +284,7 @@ func (r *Removal) id() string {
 }
 
 // note keeps count.
-func (r *round) note(x Removal, err error) {
+func (r *pass) note(x Removal, err error) {
 	r.tried[x.id()] = true
 	switch {
 	case err != nil && x.Container != nil:
@@ -297,21 +297,21 @@ func (r *round) note(x Removal, err error) {
 	}
 }
 
-// giveWay says whether a collection that began then is to end before its plan
+// shouldYield says whether a collection that began then is to end before its plan
 // does: tens of thousands of removals take minutes, and whoever is short of disk
 // does the rest at once. For a Poke it is made again, with what is new in it.
-func (c *Collector) giveWay(m mode, began time.Time) (stop bool, then next) {
-	if c.short.Load() > 0 {
-		return true, end
+func (c *Collector) shouldYield(m mode, began time.Time) (stop bool, then next) {
+	if c.diskPressure.Load() > 0 {
+		return true, passDone
 	}
-	if m != paced || time.Since(began) < slice {
-		return false, end
+	if m != modePaced || time.Since(began) < yieldAfter {
+		return false, passDone
 	}
 	select {
-	case <-c.poke:
-		return true, yield
+	case <-c.collectCh:
+		return true, passYielded
 	default:
-		return false, end
+		return false, passDone
 	}
 }
 

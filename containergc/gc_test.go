@@ -24,12 +24,12 @@ import (
 
 var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-type standings map[types.UID]containergc.Standing
+type standings map[types.UID]containergc.PodState
 
-func (s standings) of(uid types.UID) containergc.Standing { return s[uid] }
+func (s standings) of(uid types.UID) containergc.PodState { return s[uid] }
 
 // ctr is a container made so many minutes before t0.
-func ctr(id, name, sandbox string, attempt uint32, state runtime.State, minutes int) runtime.Container {
+func ctr(id, name, sandbox string, attempt uint32, state runtime.ContainerState, minutes int) runtime.Container {
 	return runtime.Container{ID: id, Name: name, SandboxID: sandbox, Attempt: attempt, State: state, Created: t0.Add(-time.Duration(minutes) * time.Minute)}
 }
 
@@ -71,17 +71,17 @@ func TestPlan(t *testing.T) {
 		want   []string
 	}{
 		{"one dead a name stays, and the sandbox that holds it", nil, containergc.Policy{}, false, []string{"a0", "b0", "a1", "s0"}},
-		{"two dead a name stay", nil, containergc.Policy{PerContainer: 2}, false, []string{"a0", "b0", "s0"}},
-		{"all stay", nil, containergc.Policy{PerContainer: -1}, false, []string{"b0"}},
+		{"two dead a name stay", nil, containergc.Policy{MaxPerPodContainer: 2}, false, []string{"a0", "b0", "s0"}},
+		{"all stay", nil, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
 		{"young ones stay", nil, containergc.Policy{MinAge: 25 * time.Minute}, false, []string{"a0", "b0", "s0"}},
-		{"at most so many a node: the oldest that can be spared go", nil, containergc.Policy{PerContainer: -1, PerNode: 4}, false, []string{"a0", "b0", "s0"}},
-		{"never those that status needs", nil, containergc.Policy{PerContainer: -1, PerNode: 1}, false, []string{"a0", "b0", "a1", "s0"}},
-		{"all of a pod that is gone", standings{"u2": containergc.Gone}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
-		{"one that ended is still told of", standings{"u2": containergc.Ended}, containergc.Policy{PerContainer: -1}, false, []string{"b0"}},
-		{"unless disk is short, and then age does not count", standings{"u2": containergc.Ended}, containergc.Policy{PerContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "d", "b0"}},
-		{"none stays but what decides", nil, containergc.Policy{PerContainer: containergc.KeepNeeded}, false, []string{"a0", "b0", "a1", "a2", "s0"}},
-		{"what is gone goes first", standings{"u2": containergc.Gone}, containergc.Policy{}, false, []string{"d0", "d", "a0", "b0", "a1", "s0"}},
-		{"what runs of a pod that is gone stays", standings{"u1": containergc.Gone}, containergc.Policy{}, false, []string{"i0", "a0", "b0", "a1", "a2", "b1", "s1", "s0"}},
+		{"at most so many a node: the oldest that can be spared go", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 4}, false, []string{"a0", "b0", "s0"}},
+		{"never those that status needs", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 1}, false, []string{"a0", "b0", "a1", "s0"}},
+		{"all of a pod that is gone", standings{"u2": containergc.PodDeleted}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
+		{"one that ended is still told of", standings{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
+		{"unless disk is short, and then age does not count", standings{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "d", "b0"}},
+		{"none stays but what decides", nil, containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}, false, []string{"a0", "b0", "a1", "a2", "s0"}},
+		{"what is gone goes first", standings{"u2": containergc.PodDeleted}, containergc.Policy{}, false, []string{"d0", "d", "a0", "b0", "a1", "s0"}},
+		{"what runs of a pod that is gone stays", standings{"u1": containergc.PodDeleted}, containergc.Policy{}, false, []string{"i0", "a0", "b0", "a1", "a2", "b1", "s1", "s0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ids(containergc.Plan([]runtime.Pod{pod, dead}, tt.stands.of, tt.policy, tt.short, t0))
@@ -95,7 +95,7 @@ func randomNode(rnd *rand.Rand) ([]runtime.Pod, standings) {
 	var pods []runtime.Pod
 	for i := range rnd.IntN(4) {
 		pod := runtime.Pod{UID: types.UID(fmt.Sprint("u", i)), Namespace: "ns", Name: "p"}
-		stands[pod.UID] = containergc.Standing(rnd.IntN(3))
+		stands[pod.UID] = containergc.PodState(rnd.IntN(3))
 		n := 1 + rnd.IntN(3)
 		for j := range n {
 			s := box(fmt.Sprintf("s%d-%d", i, j), uint32(j), runtime.SandboxState(rnd.IntN(2)))
@@ -104,7 +104,7 @@ func randomNode(rnd *rand.Rand) ([]runtime.Pod, standings) {
 		}
 		for j := range rnd.IntN(8) {
 			name := []string{"a", "b"}[rnd.IntN(2)]
-			pod.Containers = append(pod.Containers, ctr(fmt.Sprintf("c%d-%d", i, j), name, fmt.Sprintf("s%d-%d", i, rnd.IntN(n)), uint32(j), runtime.State(rnd.IntN(4)), rnd.IntN(40)))
+			pod.Containers = append(pod.Containers, ctr(fmt.Sprintf("c%d-%d", i, j), name, fmt.Sprintf("s%d-%d", i, rnd.IntN(n)), uint32(j), runtime.ContainerState(rnd.IntN(4)), rnd.IntN(40)))
 		}
 		pods = append(pods, pod)
 	}
@@ -207,7 +207,7 @@ func collector(t *testing.T, cfg containergc.Config) *containergc.Collector {
 func TestTwentyThousandDeadContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(20_000)
-		c := collector(t, containergc.Config{Containers: n, Standing: standings{}.of})
+		c := collector(t, containergc.Config{Containers: n, PodState: standings{}.of})
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 19_999, result.Containers)
@@ -224,7 +224,7 @@ func TestTwentyThousandDeadContainers(t *testing.T) {
 func TestReclaimIsNotPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(100)
-		c := collector(t, containergc.Config{Containers: n, Standing: standings{"u1": containergc.Ended}.of})
+		c := collector(t, containergc.Config{Containers: n, PodState: standings{"u1": containergc.PodTerminated}.of})
 		began := time.Now()
 		require.NoError(t, c.Reclaim(t.Context()))
 		assert.Zero(t, time.Since(began))
@@ -241,7 +241,7 @@ func TestFailures(t *testing.T) {
 		n.fail["c0"] = boom
 		n.fail["c1"] = runtime.ErrNotFound
 		var told []error
-		c := collector(t, containergc.Config{Containers: n, Standing: standings{"u1": containergc.Gone}.of, Hooks: containergc.Hooks{
+		c := collector(t, containergc.Config{Containers: n, PodState: standings{"u1": containergc.PodDeleted}.of, Hooks: containergc.Hooks{
 			Removed: func(_ containergc.Removal, _ time.Duration, err error) { told = append(told, err) },
 		}})
 		_, err := c.Collect(t.Context())
@@ -265,7 +265,7 @@ func TestPoke(t *testing.T) {
 		n := crowded(5)
 		stands := standings{}
 		var mu sync.Mutex
-		c := collector(t, containergc.Config{Containers: n, Standing: func(uid types.UID) containergc.Standing {
+		c := collector(t, containergc.Config{Containers: n, PodState: func(uid types.UID) containergc.PodState {
 			mu.Lock()
 			defer mu.Unlock()
 			return stands[uid]
@@ -276,10 +276,10 @@ func TestPoke(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 5, n.left())
 		mu.Lock()
-		stands["u1"] = containergc.Gone
+		stands["u1"] = containergc.PodDeleted
 		mu.Unlock()
 		for range 10 {
-			c.Poke()
+			c.RequestCollection()
 		}
 		time.Sleep(time.Second)
 		assert.Zero(t, n.left())
@@ -346,12 +346,12 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 	}}
 	c := collector(t, containergc.Config{
 		Containers: n, LogsDir: dir, LinksDir: links, Owner: func() string { return "one" },
-		Standing: standings{"u9": containergc.Gone, "u8": containergc.Gone, "u4": containergc.Gone}.of,
+		PodState: standings{"u9": containergc.PodDeleted, "u8": containergc.PodDeleted, "u4": containergc.PodDeleted}.of,
 	})
 	result, err := c.Collect(t.Context())
 	require.NoError(t, err)
-	result.Took = 0
-	assert.Equal(t, containergc.Result{Containers: 2, LogFolders: 1, Links: 2}, result)
+	result.Duration = 0
+	assert.Equal(t, containergc.Result{Containers: 2, LogDirs: 1, Links: 2}, result)
 	for path, there := range map[string]bool{
 		gone: false, filepath.Dir(filepath.Dir(gone)): false, dangling: false, stays: true, wanted: true, foreign: true,
 		alive: true, outside: true, fresh: true, good: true, elsewhere: true, logless: false,
@@ -365,7 +365,7 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	n := crowded(3)
-	c := collector(t, containergc.Config{Containers: n, Standing: standings{}.of})
+	c := collector(t, containergc.Config{Containers: n, PodState: standings{}.of})
 	plan, err := c.Explain(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{"c0", "c1"}, ids(plan))
@@ -373,7 +373,7 @@ func TestExplain(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	_, err := containergc.New(containergc.Config{Pace: -1})
+	_, err := containergc.New(containergc.Config{RemovalInterval: -1})
 	for _, want := range []string{"nil Containers", "negative MinAge"} {
 		assert.ErrorContains(t, err, want)
 	}

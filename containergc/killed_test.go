@@ -57,7 +57,7 @@ func overSocket(socket string) http.Client {
 
 func busyRotator(rt LogRuntime, dir string, tell func(error)) (*Rotator, error) {
 	return NewRotator(RotatorConfig{
-		Runtime: rt, LogsDir: dir, MaxSize: 200_000, MaxFiles: 5, Period: 20 * time.Millisecond, Watch: quickest,
+		Runtime: rt, LogsDir: dir, MaxSize: 200_000, MaxFiles: 5, MonitorInterval: 20 * time.Millisecond, SizePollInterval: minPollInterval,
 		Rotated: func(_ string, _ int64, _ time.Duration, err error) { tell(err) },
 	})
 }

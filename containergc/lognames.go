@@ -29,19 +29,19 @@ func stamp(base, name string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// tidying is what is to be done with the rotated logs of one container.
-type tidying struct {
+// cleanupPlan is what is to be done with the rotated logs of one container.
+type cleanupPlan struct {
 	remove   []string
 	broken   []string // left by a compression that did not end, or is under way
 	compress []string
 	last     time.Time // of the newest; zero if there is none
 }
 
-// tidy chooses among the files of a log's folder. keep is how many rotated logs
+// planCleanup chooses among the files of a log's folder. keep is how many rotated logs
 // may stay, the newest. Of these all are compressed but for the newest: readers
 // that follow the log may still be in it, and after a crash the writer too.
-func tidy(base string, names []string, keep int) tidying {
-	var t tidying
+func planCleanup(base string, names []string, keep int) cleanupPlan {
+	var t cleanupPlan
 	var rotated []string // oldest first, without .gz
 	packed, plain := make(map[string]bool), make(map[string]bool)
 	at := make(map[string]time.Time)

@@ -32,16 +32,16 @@ type RotatorConfig struct {
 	MaxSize  int64 // at which a log is rotated; default 10 MiB
 	MaxFiles int   // of one container, the current one included; default 5, at least 2
 
-	// Period is the time between listings of containers, and the longest between two
+	// MonitorInterval is the time between listings of containers, and the longest between two
 	// looks at a log that grows. Default: 10 s.
-	Period time.Duration
-	// Watch is the time after which a log is looked at that was silent, or that the
+	MonitorInterval time.Duration
+	// SizePollInterval is the time after which a log is looked at that was silent, or that the
 	// disk has lost enough room for, and the interval to begin with. One that grows
 	// steadily is looked at each time it has come half the way to MaxSize, but every
 	// 20 ms at most. Default: 500 ms.
-	Watch   time.Duration
-	Timeout time.Duration // of ReopenLog; default 10 s
-	Workers int           // rotations at a time; default 4
+	SizePollInterval time.Duration
+	Timeout          time.Duration // of ReopenLog; default 10 s
+	MaxWorkers       int           // rotations at a time; default 4
 
 	Logger *slog.Logger // default: discard
 	// Rotated is called after each rotation, from several goroutines. May be nil.
@@ -53,22 +53,22 @@ type Rotator struct {
 	cfg RotatorConfig
 
 	// Only Run uses these.
-	logs  map[string]*logState   // by path
-	ids   map[string]*logState   // the same, by container
-	awake map[*logState]struct{} // of these, what may be due within Period
-	bell  *bell                  // wakes the others; nil where the kernel has none
+	logs   map[string]*logState   // by path
+	ids    map[string]*logState   // the same, by container
+	polled map[*logState]struct{} // of these, what may be due within Period
+	bell   *logWatch              // wakes the others; nil where the kernel has none
 
 	listed uint64 // how often containers were listed
 
-	mu     sync.Mutex  // guards what logState says it does
-	untidy chan string // logs to tidy up; when full the next rotation does it
-	wg     sync.WaitGroup
+	mu           sync.Mutex  // guards what logState says it does
+	needsCleanup chan string // logs to tidy up; when full the next rotation does it
+	wg           sync.WaitGroup
 }
 
 // logState is a log that is watched. Run alone uses it, but for what mu guards.
 type logState struct {
 	id, path string
-	pace
+	pollSchedule
 	listed   uint64 // the last listing that it was in
 	missing  bool
 	watch    int32 // what the bell knows it by while it is asleep
@@ -77,11 +77,11 @@ type logState struct {
 }
 
 const (
-	quickest = 20 * time.Millisecond
-	retryMax = time.Minute
-	// rarest is the time between two looks at a log that is silent or not there,
+	minPollInterval = 20 * time.Millisecond
+	retryMax        = time.Minute
+	// maxPollInterval is the time between two looks at a log that is silent or not there,
 	// though the kernel has told of nothing.
-	rarest = 5 * time.Minute
+	maxPollInterval = 5 * time.Minute
 )
 
 // NewRotator returns a Rotator. It touches neither the runtime nor the disk.
@@ -96,25 +96,25 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 	if cfg.MaxFiles == 0 {
 		cfg.MaxFiles = 5
 	}
-	if cfg.Workers == 0 {
-		cfg.Workers = 4
+	if cfg.MaxWorkers == 0 {
+		cfg.MaxWorkers = 4
 	}
-	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.Workers < 0 {
+	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.MaxWorkers < 0 {
 		errs = append(errs, errors.New("containergc: negative MaxSize or Workers, or fewer than 2 MaxFiles"))
 	}
-	if cfg.Period < 0 || cfg.Watch < 0 || cfg.Timeout < 0 {
+	if cfg.MonitorInterval < 0 || cfg.SizePollInterval < 0 || cfg.Timeout < 0 {
 		errs = append(errs, errors.New("containergc: negative Period, Watch or Timeout"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.Period, cfg.Watch = orElse(cfg.Period, 10*time.Second), orElse(cfg.Watch, 500*time.Millisecond)
+	cfg.MonitorInterval, cfg.SizePollInterval = orElse(cfg.MonitorInterval, 10*time.Second), orElse(cfg.SizePollInterval, 500*time.Millisecond)
 	cfg.Timeout = orElse(cfg.Timeout, 10*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Rotator{
-		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), awake: make(map[*logState]struct{}), untidy: make(chan string, 256),
+		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256),
 	}, nil
 }
 
@@ -137,8 +137,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 	defer r.wg.Wait()
 	r.wg.Go(func() { r.tidyUp(ctx, root) })
 
-	slots := make(chan struct{}, r.cfg.Workers)
-	list := time.NewTicker(r.cfg.Period)
+	slots := make(chan struct{}, r.cfg.MaxWorkers)
+	list := time.NewTicker(r.cfg.MonitorInterval)
 	defer list.Stop()
 	look := time.NewTimer(0)
 	defer look.Stop()
@@ -151,7 +151,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 			r.list(ctx)
 			look.Reset(0)
 		case <-look.C:
-			look.Reset(r.look(ctx, root, slots))
+			look.Reset(r.pollLogs(ctx, root, slots))
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (r *Rotator) list(ctx context.Context) {
 		case l.listed != r.listed:
 			r.drop(l)
 		case l.isDue(now):
-			r.awake[l] = struct{}{}
+			r.polled[l] = struct{}{}
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (r *Rotator) found(pod *runtime.Pod, c *runtime.Container) {
 		}
 		r.drop(r.logs[path])
 		l = &logState{id: c.ID, path: path}
-		r.ids[c.ID], r.logs[path], r.awake[l] = l, l, struct{}{}
+		r.ids[c.ID], r.logs[path], r.polled[l] = l, l, struct{}{}
 		r.tidyLater(path)
 	}
 	l.listed = r.listed
@@ -206,35 +206,35 @@ func (r *Rotator) drop(l *logState) {
 		return
 	}
 	r.bell.forget(l)
-	delete(r.awake, l)
+	delete(r.polled, l)
 	delete(r.logs, l.path)
 	delete(r.ids, l.id)
 }
 
 // wake has a log that sleeps looked at now.
 func (r *Rotator) wake(l *logState) {
-	if _, ok := r.awake[l]; !ok {
-		r.awake[l] = struct{}{}
-		l.hurry()
+	if _, ok := r.polled[l]; !ok {
+		r.polled[l] = struct{}{}
+		l.pollNow()
 	}
 }
 
-// look measures the logs that are due, has those rotated that are long enough,
+// pollLogs measures the logs that are due, has those rotated that are long enough,
 // and returns when the next one is due.
-func (r *Rotator) look(ctx context.Context, root logRoot, slots chan struct{}) time.Duration {
-	if r.bell.heard(r.wake) { // it has missed some
+func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{}) time.Duration {
+	if r.bell.drainEvents(r.wake) { // it has missed some
 		for _, l := range r.logs {
 			r.wake(l)
 		}
 	}
 	now := time.Now()
-	next := now.Add(r.cfg.Watch)
-	if len(r.awake) == 0 {
-		return r.cfg.Watch
+	next := now.Add(r.cfg.SizePollInterval)
+	if len(r.polled) == 0 {
+		return r.cfg.SizePollInterval
 	}
-	room := freeRoom(r.cfg.LogsDir)
-	for l := range r.awake {
-		if l.isDue(now) || !l.missing && l.endangered(r.cfg.MaxSize, room) {
+	room := freeBytes(r.cfg.LogsDir)
+	for l := range r.polled {
+		if l.isDue(now) || !l.missing && l.isDiskLow(r.cfg.MaxSize, room) {
 			if !r.isBusy(l) {
 				r.measure(ctx, root, l, slots, now, room)
 			}
@@ -243,7 +243,7 @@ func (r *Rotator) look(ctx context.Context, root logRoot, slots chan struct{}) t
 			next = l.due
 		}
 	}
-	return max(next.Sub(now), quickest)
+	return max(next.Sub(now), minPollInterval)
 }
 
 func (r *Rotator) isBusy(l *logState) bool {
@@ -256,31 +256,31 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	size, err := root.size(l.path)
 	if errors.Is(err, errBeingMade) {
 		l.missing = true
-		if l.retry(now, r.cfg.Watch, rarest); l.wait > r.cfg.Period {
-			delete(r.awake, l) // listing finds that it is due
+		if l.retry(now, r.cfg.SizePollInterval, maxPollInterval); l.wait > r.cfg.MonitorInterval {
+			delete(r.polled, l) // listing finds that it is due
 		}
-		if root.stranded(l.path) {
+		if root.needsReopen(l.path) {
 			r.reopenLater(ctx, l, slots)
 		}
 		return
 	}
 	if l.missing {
-		l.missing, l.pace = false, pace{}
+		l.missing, l.pollSchedule = false, pollSchedule{}
 	}
 	if err != nil {
-		l.retry(now, r.cfg.Watch, r.cfg.Period)
+		l.retry(now, r.cfg.SizePollInterval, r.cfg.MonitorInterval)
 		r.cfg.Logger.Warn("look at a log", slog.String("log", l.path), slog.Any("error", err))
 		return
 	}
-	silent := l.seen(size, now, room, bounds{full: r.cfg.MaxSize, watch: r.cfg.Watch, longest: r.cfg.Period})
+	silent := l.seen(size, now, room, bounds{full: r.cfg.MaxSize, watch: r.cfg.SizePollInterval, longest: r.cfg.MonitorInterval})
 	switch {
 	case size >= r.cfg.MaxSize:
 		r.rotateLater(ctx, root, l, slots)
 	case silent && r.bell.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
 		// Whatever was written before the kernel was asked shows now.
 		if again, err := root.size(l.path); err == nil && again == size {
-			l.due = now.Add(rarest)
-			delete(r.awake, l)
+			l.due = now.Add(maxPollInterval)
+			delete(r.polled, l)
 		}
 	}
 }
@@ -288,18 +288,18 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 // start runs work on a log if there is a free slot. Without one the log comes
 // again soon.
 func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
-	r.awake[l] = struct{}{}
+	r.polled[l] = struct{}{}
 	select {
 	case slots <- struct{}{}:
 	default:
-		l.due = l.at.Add(quickest)
+		l.due = l.at.Add(minPollInterval)
 		return
 	}
 	r.mu.Lock()
 	l.busy = true
 	wait := min(time.Duration(l.failures*l.failures)*time.Second, retryMax)
 	r.mu.Unlock()
-	l.begin(max(wait, quickest))
+	l.begin(max(wait, minPollInterval))
 	r.wg.Go(func() {
 		err := safe.Call(r.cfg.Logger, "rotate log", work)
 		<-slots
@@ -350,7 +350,7 @@ func (r *Rotator) reopen(ctx context.Context, id string) error {
 
 func (r *Rotator) tidyLater(path string) {
 	select {
-	case r.untidy <- path:
+	case r.needsCleanup <- path:
 	default:
 	}
 }
@@ -361,7 +361,7 @@ func (r *Rotator) tidyUp(ctx context.Context, root logRoot) {
 		select {
 		case <-ctx.Done():
 			return
-		case path := <-r.untidy:
+		case path := <-r.needsCleanup:
 			if err := root.tidy(ctx, path); err != nil && ctx.Err() == nil {
 				r.cfg.Logger.Warn("tidy up logs", slog.String("log", path), slog.Any("error", err))
 			}

@@ -296,7 +296,7 @@ func TestClockSetBack(t *testing.T) {
 func TestRotationAfterACrash(t *testing.T) {
 	run := func(t *testing.T, w *writer, until func() bool) {
 		t.Helper()
-		r, err := NewRotator(RotatorConfig{Runtime: w, LogsDir: w.dir, MaxSize: 1000, MaxFiles: 4, Watch: quickest})
+		r, err := NewRotator(RotatorConfig{Runtime: w, LogsDir: w.dir, MaxSize: 1000, MaxFiles: 4, SizePollInterval: minPollInterval})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -410,7 +410,7 @@ func TestTidyKeepsItsRules(t *testing.T) {
 		}
 		foreign := []string{"0.log", "1.log", "0.log.bak", "10.log.20260101-000000", "0.log.gz", "x.tmp"}
 		keep := rnd.IntN(4)
-		got := tidy("0.log", append(foreign, names...), keep)
+		got := planCleanup("0.log", append(foreign, names...), keep)
 		for _, name := range slices.Concat(got.remove, got.compress, got.broken) {
 			require.NotContains(t, foreign, name, "seed %d", seed)
 			require.Contains(t, names, name, "seed %d", seed)
@@ -444,7 +444,7 @@ func TestTidyKeepsItsRules(t *testing.T) {
 }
 
 func TestNewRotator(t *testing.T) {
-	_, err := NewRotator(RotatorConfig{MaxFiles: 1, Watch: -1})
+	_, err := NewRotator(RotatorConfig{MaxFiles: 1, SizePollInterval: -1})
 	for _, want := range []string{"nil Runtime", "fewer than 2 MaxFiles", "negative Period"} {
 		assert.ErrorContains(t, err, want)
 	}

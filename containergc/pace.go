@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pace is how a log grows, and when it is to be looked at again.
-type pace struct {
+// pollSchedule is how a log grows, and when it is to be looked at again.
+type pollSchedule struct {
 	size    int64
 	at, due time.Time     // of the last look and the next
 	wait    time.Duration // between the two
@@ -27,7 +27,7 @@ type bounds struct {
 // the speed that it has: it may speed up. The time to the next look may only
 // double from one to the next, so that one good measurement among bad ones does
 // not put it off for long.
-func (p *pace) seen(size int64, now time.Time, room uint64, b bounds) (silent bool) {
+func (p *pollSchedule) seen(size int64, now time.Time, room uint64, b bounds) (silent bool) {
 	grown, since, first := size-p.size, now.Sub(p.at), p.at.IsZero()
 	longest := min(max(2*p.wait, b.watch), max(b.longest, b.watch))
 	p.wait = longest
@@ -36,7 +36,7 @@ func (p *pace) seen(size int64, now time.Time, room uint64, b bounds) (silent bo
 		p.wait = b.watch
 	case grown > 0:
 		left := time.Duration(float64(since) * float64(b.full-size) / float64(grown) / 2)
-		p.wait = min(max(left, quickest), longest)
+		p.wait = min(max(left, minPollInterval), longest)
 	default:
 		silent = grown == 0
 	}
@@ -45,29 +45,29 @@ func (p *pace) seen(size int64, now time.Time, room uint64, b bounds) (silent bo
 }
 
 // retry has a log looked at again that could not be measured, ever more rarely.
-func (p *pace) retry(now time.Time, first, longest time.Duration) {
+func (p *pollSchedule) retry(now time.Time, first, longest time.Duration) {
 	p.wait = min(max(2*p.wait, first), max(longest, first))
 	p.at, p.due = now, now.Add(p.wait)
 }
 
 // begin has a log that is being rotated looked at after wait. What it is then as
 // long as, it has grown.
-func (p *pace) begin(wait time.Duration) { p.size, p.due = 0, p.at.Add(wait) }
+func (p *pollSchedule) begin(wait time.Duration) { p.size, p.due = 0, p.at.Add(wait) }
 
-// hurry has the log looked at now, and soon again after that.
-func (p *pace) hurry() { p.due, p.wait = time.Time{}, 0 }
+// pollNow has the log looked at now, and soon again after that.
+func (p *pollSchedule) pollNow() { p.due, p.wait = time.Time{}, 0 }
 
-func (p *pace) isDue(now time.Time) bool { return !p.due.After(now) }
+func (p *pollSchedule) isDue(now time.Time) bool { return !p.due.After(now) }
 
-// endangered reports whether the disk has lost so much room since the last look
+// isDiskLow reports whether the disk has lost so much room since the last look
 // that the log may have come half the way to being full.
-func (p *pace) endangered(full int64, room uint64) bool {
+func (p *pollSchedule) isDiskLow(full int64, room uint64) bool {
 	return p.room > room && p.room-room >= uint64(max(full-p.size, 2))/2
 }
 
-// freeRoom is what the file system of dir has left, in bytes; 0 if that cannot be
+// freeBytes is what the file system of dir has left, in bytes; 0 if that cannot be
 // told.
-func freeRoom(dir string) uint64 {
+func freeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0

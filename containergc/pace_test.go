@@ -37,7 +37,7 @@ func TestPace(t *testing.T) {
 		{"cut short by somebody", []int64{1 << 20, 10}, []int{500, 1000}, []bool{false, false}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var p pace
+			var p pollSchedule
 			now := t0
 			for i, size := range tt.sizes {
 				silent := p.seen(size, now, 1, within)
@@ -55,33 +55,33 @@ func TestPace(t *testing.T) {
 func TestPaceKeepsUp(t *testing.T) {
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		var p pace
+		var p pollSchedule
 		now, size, speed := time.Now(), 0.0, 1+rnd.Float64()*1e5 // bytes a second
 		p.seen(0, now, 0, within)
 		for range 400 {
-			for until := p.due; now.Before(until); now = now.Add(quickest / 4) {
+			for until := p.due; now.Before(until); now = now.Add(minPollInterval / 4) {
 				speed = min(max(speed*(1+(rnd.Float64()*2-0.98)*0.005), 1), 1e9)
-				size += speed * (quickest / 4).Seconds()
+				size += speed * (minPollInterval / 4).Seconds()
 			}
 			p.seen(int64(size), now, 0, within)
 			if int64(size) >= within.full {
 				over := size - float64(within.full)
-				require.LessOrEqual(t, over, max(speed*2*quickest.Seconds(), 0.1*float64(within.full)), "seed %d at %.0f B/s", seed, speed)
+				require.LessOrEqual(t, over, max(speed*2*minPollInterval.Seconds(), 0.1*float64(within.full)), "seed %d at %.0f B/s", seed, speed)
 				size = 0
-				p.begin(quickest)
+				p.begin(minPollInterval)
 			}
 		}
 	}
 }
 
 func TestEndangered(t *testing.T) {
-	p := pace{size: 4 << 20, room: 100 << 20}
+	p := pollSchedule{size: 4 << 20, room: 100 << 20}
 	for lost, want := range map[int64]bool{0: false, 3<<20 - 1: false, 3 << 20: true, 50 << 20: true, -50 << 20: false} {
-		assert.Equal(t, want, p.endangered(10<<20, uint64(100<<20-lost)), lost)
+		assert.Equal(t, want, p.isDiskLow(10<<20, uint64(100<<20-lost)), lost)
 	}
-	assert.False(t, (&pace{}).endangered(10<<20, 0), "nothing is known of the disk")
+	assert.False(t, (&pollSchedule{}).isDiskLow(10<<20, 0), "nothing is known of the disk")
 	p.size = 20 << 20
-	assert.True(t, p.endangered(10<<20, 99<<20), "it is too long already")
+	assert.True(t, p.isDiskLow(10<<20, 99<<20), "it is too long already")
 }
 
 // crowd is a runtime of many containers with logs.
@@ -157,7 +157,7 @@ func newLooker(t testing.TB, c *crowd, cfg RotatorConfig) *looker {
 }
 
 func (l *looker) step() time.Duration {
-	wait := l.look(l.t.Context(), l.root, l.slots)
+	wait := l.pollLogs(l.t.Context(), l.root, l.slots)
 	l.wg.Wait()
 	return wait
 }
@@ -165,26 +165,26 @@ func (l *looker) step() time.Duration {
 // settle looks until all logs sleep.
 func (l *looker) settle() {
 	l.t.Helper()
-	require.Eventually(l.t, func() bool { l.step(); return len(l.awake) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(l.t, func() bool { l.step(); return len(l.polled) == 0 }, 10*time.Second, time.Millisecond)
 }
 
 // CG-3: a log that is silent is not looked at, until the kernel tells that it is
 // written to.
 func TestSilentLogsSleep(t *testing.T) {
 	c := newCrowd(t, 100)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, Watch: time.Millisecond})
+	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond})
 	l.settle()
 	looked := l.logs["ns_p7_u/app/0.log"].at
 	for range 10 {
 		assert.Equal(t, time.Millisecond, l.step())
 	}
 	l.list(t.Context())
-	require.Empty(t, l.awake, "listing wakes nobody")
+	require.Empty(t, l.polled, "listing wakes nobody")
 	assert.Equal(t, looked, l.logs["ns_p7_u/app/0.log"].at)
 
 	c.write(t, 7, string(make([]byte, 500)))
 	l.step()
-	require.Len(t, l.awake, 1, "it was heard")
+	require.Len(t, l.polled, 1, "it was heard")
 	assert.EqualValues(t, 506, l.logs["ns_p7_u/app/0.log"].size)
 	l.settle()
 	c.write(t, 7, string(make([]byte, 500)))
@@ -201,7 +201,7 @@ func TestSilentLogsSleep(t *testing.T) {
 	l.list(t.Context())
 	assert.Len(t, l.logs, 3)
 	assert.Len(t, l.bell.logs, 3)
-	for lg := range l.awake {
+	for lg := range l.polled {
 		assert.Contains(t, l.logs, lg.path)
 	}
 }
@@ -209,7 +209,7 @@ func TestSilentLogsSleep(t *testing.T) {
 // A write that comes while a log is being put to sleep is not missed.
 func TestNoWriteIsSlept(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 2000, Watch: time.Millisecond})
+	l := newLooker(t, c, RotatorConfig{MaxSize: 2000, SizePollInterval: time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -234,7 +234,7 @@ func TestNoWriteIsSlept(t *testing.T) {
 // Without the kernel's help silent logs are looked at, ever more rarely.
 func TestSilentLogsWithoutNotice(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, Watch: time.Millisecond, Period: 8 * time.Millisecond})
+	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
 	l.bell.close()
 	l.bell = nil
 	lg := l.logs["ns_p0_u/app/0.log"]
@@ -248,19 +248,19 @@ func TestOneFileByTwoNames(t *testing.T) {
 	c := newCrowd(t, 2)
 	require.NoError(t, os.Remove(c.log(1)))
 	require.NoError(t, os.Link(c.log(0), c.log(1)))
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, Watch: time.Millisecond, Period: 2 * time.Millisecond})
-	require.Eventually(t, func() bool { l.step(); return len(l.awake) == 1 }, 10*time.Second, time.Millisecond)
+	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 2 * time.Millisecond})
+	require.Eventually(t, func() bool { l.step(); return len(l.polled) == 1 }, 10*time.Second, time.Millisecond)
 	for range 5 {
 		l.step()
 		time.Sleep(3 * time.Millisecond)
 	}
-	assert.Len(t, l.awake, 1)
+	assert.Len(t, l.polled, 1)
 }
 
 // A log that is not there is looked for ever more rarely, and found when listing.
 func TestMissingLogs(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, Watch: time.Millisecond, Period: 4 * time.Millisecond})
+	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
 	require.NoError(t, os.Remove(c.log(0)))
 	lg := l.logs["ns_p0_u/app/0.log"]
 	l.settle()
@@ -280,7 +280,7 @@ func TestMissingLogs(t *testing.T) {
 
 // BenchmarkLook is a look at 1,000 silent logs.
 func BenchmarkLook(b *testing.B) {
-	l := newLooker(b, newCrowd(b, 1000), RotatorConfig{Watch: time.Millisecond})
+	l := newLooker(b, newCrowd(b, 1000), RotatorConfig{SizePollInterval: time.Millisecond})
 	l.settle()
 	for b.Loop() {
 		l.step()

@@ -33,7 +33,7 @@ func TestCollector_Panics(t *testing.T) {
 		p := new(panicky)
 		collected := 0
 		c, err := containergc.New(containergc.Config{
-			Containers: p, Standing: func(types.UID) containergc.Standing { return containergc.Wanted },
+			Containers: p, PodState: func(types.UID) containergc.PodState { return containergc.PodDesired },
 			Hooks: containergc.Hooks{Collected: func(containergc.Result, error) { collected++; panic("hook") }},
 		})
 		require.NoError(t, err)

@@ -103,7 +103,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) er
 	for i := range pods {
 		// What was removed just now is in the listing still. What is not removable
 		// will be looked at again.
-		known[pods[i].UID] = pods[i].Running()
+		known[pods[i].UID] = pods[i].CouldHaveRunningContainers()
 	}
 	return c.inLogs(func(root *os.Root) error {
 		entries, err := fs.ReadDir(root.FS(), ".")
@@ -118,7 +118,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) er
 				continue
 			}
 			ours[e.Name()] = true
-			if !known[uid] && c.cfg.Standing(uid) == Gone {
+			if !known[uid] && c.cfg.PodState(uid) == PodDeleted {
 				going, gone[e.Name()] = append(going, e.Name()), true
 			}
 		}
@@ -129,7 +129,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) er
 				errs = append(errs, fmt.Errorf("remove log folder %s: %w", name, err))
 				continue
 			}
-			result.LogFolders++
+			result.LogDirs++
 		}
 		return errors.Join(errs...)
 	})

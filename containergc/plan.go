@@ -15,34 +15,34 @@ type Policy struct {
 	// MinAge is how long ago something must have been made to be removed.
 	// Default: 0. It does not count for pods that are gone.
 	MinAge time.Duration
-	// PerContainer is how many dead containers of one name are kept in a pod, or
+	// MaxPerPodContainer is how many dead containers of one name are kept in a pod, or
 	// KeepAll or KeepNeeded. Default: 1.
-	PerContainer int
-	// PerNode is how many dead containers are kept in all. Those that each pod
+	MaxPerPodContainer int
+	// MaxContainers is how many dead containers are kept in all. Those that each pod
 	// still needs stay though they are more. Default: 0, which is no limit.
-	PerNode int
+	MaxContainers int
 }
 
 // Values of Policy.PerContainer that are no numbers.
 const (
 	KeepAll = -1
-	// KeepNeeded keeps a dead container only while nothing newer of its name runs:
+	// KeepUntilReplaced keeps a dead container only while nothing newer of its name runs:
 	// then its exit code decides what comes next. It is the kubelet's 0.
-	KeepNeeded = -2
+	KeepUntilReplaced = -2
 )
 
-// Standing says what is known of a pod besides what runs of it.
-type Standing uint8
+// PodState says what is known of a pod besides what runs of it.
+type PodState uint8
 
 // The standings.
 const (
-	// Wanted: it runs, or may run, or it is not known whether it should.
-	Wanted Standing = iota
-	// Ended: it is over for good, but its status is still told. What is left of it
+	// PodDesired: it runs, or may run, or it is not known whether it should.
+	PodDesired PodState = iota
+	// PodTerminated: it is over for good, but its status is still told. What is left of it
 	// goes when disk is short.
-	Ended
-	// Gone: nobody wants to know of it any more. All that is left of it goes.
-	Gone
+	PodTerminated
+	// PodDeleted: nobody wants to know of it any more. All that is left of it goes.
+	PodDeleted
 )
 
 // Removal is one thing to remove: a container, or if Container is nil a sandbox.
@@ -60,10 +60,10 @@ type Removal struct {
 //
 // short says that disk is short: then pods that have ended count as gone, and
 // MinAge does not count.
-func Plan(pods []runtime.Pod, standing func(types.UID) Standing, p Policy, short bool, now time.Time) []Removal {
+func Plan(pods []runtime.Pod, standing func(types.UID) PodState, p Policy, short bool, now time.Time) []Removal {
 	var gone, rest []*runtime.Pod
 	for i := range pods {
-		if s := standing(pods[i].UID); s == Gone || s == Ended && short {
+		if s := standing(pods[i].UID); s == PodDeleted || s == PodTerminated && short {
 			gone = append(gone, &pods[i])
 		} else {
 			rest = append(rest, &pods[i])
@@ -79,8 +79,8 @@ func Plan(pods []runtime.Pod, standing func(types.UID) Standing, p Policy, short
 		sure, spare, dead = append(sure, must...), append(spare, may...), dead+len(may)+kept
 	}
 	byAge(spare)
-	if p.PerNode > 0 && dead > p.PerNode {
-		sure = append(sure, spare[:min(len(spare), dead-p.PerNode)]...)
+	if p.MaxContainers > 0 && dead > p.MaxContainers {
+		sure = append(sure, spare[:min(len(spare), dead-p.MaxContainers)]...)
 	}
 	byAge(whole)
 	byAge(sure)
@@ -136,13 +136,13 @@ func tooMany(pod *runtime.Pod, p Policy, short bool, now time.Time) (must, may [
 // tooMany reports whether the nth dead container of a name, the newest being the
 // first, is one too many. runs says that a newer one of the name does.
 func (p Policy) tooMany(n int, runs bool) bool {
-	switch p.PerContainer {
+	switch p.MaxPerPodContainer {
 	case KeepAll:
 		return false
-	case KeepNeeded:
+	case KeepUntilReplaced:
 		return n > 1 || runs
 	}
-	return n > max(p.PerContainer, 1)
+	return n > max(p.MaxPerPodContainer, 1)
 }
 
 // newestFirst returns the pod's containers by attempt: clocks jump, attempts do

@@ -59,7 +59,7 @@ func (r logRoot) names(log string) ([]string, error) {
 // lost. If reopen fails the file gets its name back, unless the writer has made
 // a new one all the same.
 func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
-	past, err := r.setAside(log, now)
+	past, err := r.renameCurrent(log, now)
 	if err != nil {
 		return fmt.Errorf("rotate log %s: %w", log, err)
 	}
@@ -74,19 +74,19 @@ func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
 	return nil
 }
 
-// setAside makes room and renames the log. Room comes first: a full disk must not
+// renameCurrent makes room and renames the log. Room comes first: a full disk must not
 // keep logs from getting shorter.
-func (r logRoot) setAside(log string, now time.Time) (past string, err error) {
+func (r logRoot) renameCurrent(log string, now time.Time) (past string, err error) {
 	r.renames.Lock()
 	defer r.renames.Unlock()
 	names, err := r.names(log)
 	if err != nil {
 		return "", err
 	}
-	if names, err = r.untwin(log, names); err != nil {
+	if names, err = r.removeDuplicateName(log, names); err != nil {
 		return "", err
 	}
-	t := tidy(path.Base(log), names, r.maxFiles-2)
+	t := planCleanup(path.Base(log), names, r.maxFiles-2)
 	if err := r.removeAll(log, t.remove); err != nil {
 		return "", err
 	}
@@ -94,9 +94,9 @@ func (r logRoot) setAside(log string, now time.Time) (past string, err error) {
 	return past, r.Rename(log, past)
 }
 
-// untwin takes away a past name that the log's own file has: a process was killed
+// removeDuplicateName takes away a past name that the log's own file has: a process was killed
 // while it gave a log its name back. It returns the names that are left.
-func (r logRoot) untwin(log string, names []string) ([]string, error) {
+func (r logRoot) removeDuplicateName(log string, names []string) ([]string, error) {
 	current, err := r.Lstat(log)
 	if err != nil {
 		return names, ignoreMissing(err)
@@ -113,17 +113,17 @@ func (r logRoot) untwin(log string, names []string) ([]string, error) {
 	return names, nil
 }
 
-// stranded reports whether the log was renamed and not reopened: the agent was
+// needsReopen reports whether the log was renamed and not reopened: the agent was
 // killed in between, and the writer still writes to the newest rotated one.
-func (r logRoot) stranded(log string) bool {
+func (r logRoot) needsReopen(log string) bool {
 	names, err := r.names(log)
-	return err == nil && !tidy(path.Base(log), names, r.maxFiles-1).last.IsZero()
+	return err == nil && !planCleanup(path.Base(log), names, r.maxFiles-1).last.IsZero()
 }
 
 // tidy removes what is too much and compresses what is old. It may run beside a
 // rotation of the same log.
 func (r logRoot) tidy(ctx context.Context, log string) error {
-	compress, err := r.sortOut(log)
+	compress, err := r.pruneRotated(log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -137,18 +137,18 @@ func (r logRoot) tidy(ctx context.Context, log string) error {
 	return nil
 }
 
-// sortOut removes what is too much or broken, and returns what is to be compressed.
-func (r logRoot) sortOut(log string) (compress []string, err error) {
+// pruneRotated removes what is too much or broken, and returns what is to be compressed.
+func (r logRoot) pruneRotated(log string) (compress []string, err error) {
 	r.renames.Lock()
 	defer r.renames.Unlock()
 	names, err := r.names(log)
 	if err != nil {
 		return nil, err
 	}
-	if names, err = r.untwin(log, names); err != nil {
+	if names, err = r.removeDuplicateName(log, names); err != nil {
 		return nil, err
 	}
-	t := tidy(path.Base(log), names, r.maxFiles-1)
+	t := planCleanup(path.Base(log), names, r.maxFiles-1)
 	return t.compress, errors.Join(r.removeAll(log, t.remove), r.removeAll(log, t.broken))
 }
 
@@ -195,7 +195,7 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(packer, &untilDone{ctx, in}); err != nil {
+	if _, err := io.Copy(packer, &contextReader{ctx, in}); err != nil {
 		return err
 	}
 	if err := packer.Close(); err != nil {
@@ -204,13 +204,13 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 	return out.Sync() // before the original goes
 }
 
-// untilDone is a reader that ends with its context.
-type untilDone struct {
+// contextReader is a reader that ends with its context.
+type contextReader struct {
 	ctx context.Context
 	io.Reader
 }
 
-func (u *untilDone) Read(p []byte) (int, error) {
+func (u *contextReader) Read(p []byte) (int, error) {
 	if u.ctx.Err() != nil {
 		return 0, context.Cause(u.ctx)
 	}

@@ -20,7 +20,7 @@ func TestPlanKeepsItsRules(t *testing.T) {
 		pods, stands := randomNode(rnd)
 		r := rules{
 			t: t, seed: seed, pods: pods, stands: stands, short: rnd.IntN(4) == 0,
-			policy: containergc.Policy{MinAge: time.Duration(rnd.IntN(3)) * 10 * time.Minute, PerContainer: rnd.IntN(6) - 2, PerNode: rnd.IntN(12)},
+			policy: containergc.Policy{MinAge: time.Duration(rnd.IntN(3)) * 10 * time.Minute, MaxPerPodContainer: rnd.IntN(6) - 2, MaxContainers: rnd.IntN(12)},
 		}
 		r.plan = containergc.Plan(pods, stands.of, r.policy, r.short, t0)
 		require.Equal(t, r.plan, containergc.Plan(pods, stands.of, r.policy, r.short, t0), "seed %d", seed)
@@ -59,7 +59,7 @@ type rules struct {
 
 func (r *rules) whole(pod *runtime.Pod) bool {
 	s := r.stands[pod.UID]
-	return s == containergc.Gone || r.short && s == containergc.Ended
+	return s == containergc.PodDeleted || r.short && s == containergc.PodTerminated
 }
 
 func (r *rules) old(made time.Time) bool { return r.short || t0.Sub(made) >= r.policy.MinAge }
@@ -90,12 +90,12 @@ func (r *rules) container(pod *runtime.Pod, c *runtime.Container) {
 	if !goes {
 		r.left++
 	}
-	switch keep := r.policy.PerContainer; {
+	switch keep := r.policy.MaxPerPodContainer; {
 	case !r.old(c.Created):
 		is(false, "it is young")
 	case keep >= 0 && nth > max(keep, 1):
 		is(true, "one too many of its name")
-	case keep == containergc.KeepNeeded && (nth > 1 || runs):
+	case keep == containergc.KeepUntilReplaced && (nth > 1 || runs):
 		is(true, "it decides nothing any more")
 	case nth == 1:
 		is(false, "it is the last of its name")
@@ -124,14 +124,14 @@ func (r *rules) sandbox(pod *runtime.Pod, s *runtime.Sandbox) {
 // node holds the limit of the whole node: no more stay than there may if any can
 // be spared, no more go than it takes, and the oldest do.
 func (r *rules) node() {
-	if r.policy.PerNode == 0 {
+	if r.policy.MaxContainers == 0 {
 		require.Empty(r.t, r.taken, "seed %d: there is no limit", r.seed)
 	}
-	if r.policy.PerNode > 0 && r.left > r.policy.PerNode {
-		require.Empty(r.t, r.spared, "seed %d: %d stay of %d", r.seed, r.left, r.policy.PerNode)
+	if r.policy.MaxContainers > 0 && r.left > r.policy.MaxContainers {
+		require.Empty(r.t, r.spared, "seed %d: %d stay of %d", r.seed, r.left, r.policy.MaxContainers)
 	}
 	if len(r.taken) > 0 {
-		require.GreaterOrEqual(r.t, r.left, r.policy.PerNode, "seed %d: more go than it takes", r.seed)
+		require.GreaterOrEqual(r.t, r.left, r.policy.MaxContainers, "seed %d: more go than it takes", r.seed)
 	}
 	for _, gone := range r.taken {
 		for _, c := range r.spared {

@@ -24,7 +24,7 @@ func TestAYear(t *testing.T) {
 		n := &node{pods: map[types.UID]*runtime.Pod{}}
 		stands := standings{}
 		var mu sync.Mutex
-		c := collector(t, containergc.Config{Containers: n, Period: time.Hour, Policy: containergc.Policy{PerContainer: 3, PerNode: 40}, Standing: func(uid types.UID) containergc.Standing {
+		c := collector(t, containergc.Config{Containers: n, Period: time.Hour, Policy: containergc.Policy{MaxPerPodContainer: 3, MaxContainers: 40}, PodState: func(uid types.UID) containergc.PodState {
 			mu.Lock()
 			defer mu.Unlock()
 			return stands[uid]
@@ -55,9 +55,9 @@ func TestAYear(t *testing.T) {
 			}
 			goes := rnd.IntN(len(live))
 			if rnd.IntN(5) == 0 {
-				stands[live[goes]] = containergc.Gone
+				stands[live[goes]] = containergc.PodDeleted
 				live = slices.Delete(live, goes, goes+1)
-				c.Poke()
+				c.RequestCollection()
 			}
 			newest := map[types.UID]string{}
 			for _, uid := range live {

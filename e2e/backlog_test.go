@@ -119,9 +119,9 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 	source = podsource.NewMemory(pods...)
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithBackOff(wait),
-		agent.WithNode(agent.Node{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
+		agent.WithNode(agent.NodeConfig{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGC(keep),
-		agent.WithHooks(agent.Hooks{Containers: containergc.Hooks{Removed: b.gone}}),
+		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.gone}}),
 	)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -135,7 +135,7 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 
 // pileUp has pods crash until there are so many dead containers.
 func (b *backlog) pileUp(t testing.TB, dead int) {
-	_, stop := b.agent(t, containergc.Policy{PerContainer: containergc.KeepAll},
+	_, stop := b.agent(t, containergc.Policy{MaxPerPodContainer: containergc.KeepAll},
 		runtime.ExponentialBackOff{Base: time.Millisecond, Max: time.Millisecond}, b.crashing())
 	defer stop()
 	client, err := criclient.New(b.node.Dial(t), criclient.Config{Observer: true})

@@ -58,8 +58,8 @@ func needsServer(p *pod) {
 		"spec.volumes[0].projected.sources[0].serviceAccountToken", "spec.volumes[1].nfs", "spec.volumes[2].emptyDir.medium",
 	}
 	p.eventually(func() error {
-		for _, f := range p.agent.Faults() {
-			if !strings.HasSuffix(f.Where, p.file) {
+		for _, f := range p.agent.SourceErrors() {
+			if !strings.HasSuffix(f.Location, p.file) {
 				continue
 			}
 			for _, field := range want {
@@ -67,7 +67,7 @@ func needsServer(p *pod) {
 			}
 			return nil
 		}
-		return fmt.Errorf("faults: %v", p.agent.Faults())
+		return fmt.Errorf("faults: %v", p.agent.SourceErrors())
 	})
 	p.neverWas()
 }

@@ -179,12 +179,12 @@ func hugepages(p *pod) {
 
 func claim(p *pod) {
 	p.eventually(func() error {
-		for _, f := range p.agent.Faults() {
-			if strings.HasSuffix(f.Where, p.file) && strings.Contains(f.Err.Error(), "spec.volumes[0].persistentVolumeClaim") {
+		for _, f := range p.agent.SourceErrors() {
+			if strings.HasSuffix(f.Location, p.file) && strings.Contains(f.Err.Error(), "spec.volumes[0].persistentVolumeClaim") {
 				return nil
 			}
 		}
-		return fmt.Errorf("faults: %v", p.agent.Faults())
+		return fmt.Errorf("faults: %v", p.agent.SourceErrors())
 	})
 	p.neverWas()
 }

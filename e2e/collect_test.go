@@ -98,15 +98,15 @@ func newContest(t *testing.T, n *containerdtest.Node) *contest {
 	c.held = []string{c.images[0], c.images[1], pause}
 	c.disk = n.SmallRoot(t, 64<<20)
 
-	client, err := criclient.New(c, criclient.Config{Recorder: c, Pulls: criclient.Pulls{AtOnce: 4, PerSec: -1}})
+	client, err := criclient.New(c, criclient.Config{Recorder: c, Pulls: criclient.PullLimits{MaxParallel: 4, QPS: -1}})
 	require.NoError(t, err)
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithRecorder(c),
-		agent.WithNode(agent.Node{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
+		agent.WithNode(agent.NodeConfig{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
-		agent.WithTiming(agent.Timing{Images: 50 * time.Millisecond}),
-		agent.WithImageGC(imagegc.Policy{HighPercent: 50, LowPercent: 35, MinAge: -1}, pause),
-		agent.WithHooks(agent.Hooks{Images: imagegc.Hooks{Removed: c.gone, Collected: c.collected}}),
+		agent.WithTiming(agent.Timing{ImageGCPeriod: 50 * time.Millisecond}),
+		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),
+		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.gone, Collected: c.collected}}),
 	)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -252,6 +252,6 @@ func (c *contest) collected(r imagegc.Result, _ error) {
 	c.most = max(c.most, 100-s.Bavail*100/s.Blocks)
 	if len(r.Removed) > 0 {
 		c.collections++
-		c.freed += r.Freed
+		c.freed += r.BytesFreed
 	}
 }

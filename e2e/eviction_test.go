@@ -84,7 +84,7 @@ func (l *logLines) with(part string) (out []string) {
 
 // newShort starts an agent on the node with thresholds and three pods: one that is
 // calm, one that uses a little, and greedy.
-func newShort(t *testing.T, n *containerdtest.Node, e agent.Eviction, pods ...*corev1.Pod) *short {
+func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *short {
 	t.Helper()
 	s := &short{
 		t: t, node: n, disk: filepath.Join(n.Shared, "small"), pods: podsource.NewMemory(pods...),
@@ -93,14 +93,14 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.Eviction, pods ...*c
 	require.NoError(t, os.MkdirAll(s.disk, 0o755))
 	require.NoError(t, unix.Mount("tmpfs", s.disk, "tmpfs", 0, "size=64m,nr_inodes=4000"))
 	t.Cleanup(func() { assert.NoError(t, unix.Unmount(s.disk, unix.MNT_DETACH)) })
-	e.Transition, e.Poll, e.Bound, e.EvictCritical = transition, time.Hour, n.CgroupParent, true
+	e.PressureTransitionPeriod, e.MonitoringPeriod, e.NodeCgroup, e.EvictCritical = transition, time.Hour, n.CgroupParent, true
 	var err error
 	s.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),
-		agent.WithNode(agent.Node{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
+		agent.WithNode(agent.NodeConfig{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
 		agent.WithRootDir(filepath.Join(s.disk, "agent")), agent.WithSource("memory", s.pods), agent.WithStatusSink(s),
 		agent.WithEviction(e), agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),
-		agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicting: s.evicting, Evicted: s.evicted, Conditions: s.conditions}}),
+		agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicting: s.evicting, Evicted: s.evicted, ConditionsChanged: s.conditions}}),
 	)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -127,7 +127,7 @@ func (s *short) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus)
 	return nil
 }
 
-func (s *short) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ runtime.Ending) {
+func (s *short) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ runtime.Termination) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[ranked[0].Pod.Name], s.signals, s.ranked = time.Now(), append(s.signals, signal), nil
@@ -277,7 +277,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 			}
 		}
 		t.Run("memory", func(t *testing.T) {
-			s := newShort(t, n, agent.Eviction{Hard: "memory.available<150Mi"}, calm()...)
+			s := newShort(t, n, agent.EvictionConfig{Hard: "memory.available<150Mi"}, calm()...)
 			s.greedyGoes("while :; do head -c 1000000 /dev/zero >> /memory/x; usleep 5000; done", "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
 				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
@@ -285,7 +285,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 			s.stop()
 		})
 		t.Run("disk, inodes and processes", func(t *testing.T) {
-			s := newShort(t, n, agent.Eviction{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
+			s := newShort(t, n, agent.EvictionConfig{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
 			s.greedyGoes("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > /scratch/$i; usleep 5000; done", "16Mi",
 				eviction.NodeFSAvailable, corev1.NodeDiskPressure,
 				`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \S+\. $`,

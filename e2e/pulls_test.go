@@ -105,7 +105,7 @@ func TestPullsOverlap(t *testing.T) {
 		m := newMeeting(n.Dial(t), pulled+1, "PullImage", "RunPodSandbox")
 		r := newRig(m, filepath.Join(n.Shared, "overlap"), n.Busybox, n.CgroupParent)
 		r.tap.eventful = true
-		r.cri = criclient.Config{Pulls: criclient.Pulls{AtOnce: pulled}}
+		r.cri = criclient.Config{Pulls: criclient.PullLimits{MaxParallel: pulled}}
 		l := r.start(t)
 		l.up(t, r.pulledPod(images(t, n, 1000)))
 		l.down(t, 1)

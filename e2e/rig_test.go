@@ -33,7 +33,7 @@ type rig struct {
 	cc    grpc.ClientConnInterface
 	root  string // folder of the agents and of what is made beside them
 	image string
-	node  agent.Node
+	node  agent.NodeConfig
 	tap   tap
 	cri   criclient.Config // of the agents' clients
 }
@@ -42,7 +42,7 @@ type rig struct {
 func newRig(cc grpc.ClientConnInterface, root, image, cgroups string) *rig {
 	return &rig{
 		cc: cc, root: root, image: image, tap: tap{cc: cc, calls: map[string]int{}},
-		node: agent.Node{CgroupRoot: cgroups, NoCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
+		node: agent.NodeConfig{CgroupRoot: cgroups, DisableCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
 	}
 }
 

@@ -225,18 +225,18 @@ func (x *tenant) start(t *testing.T) {
 	x.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(x.node.Endpoint()), agent.WithNodeName(nodeName), agent.WithSource("memory", x.source),
 		agent.WithRootDir(filepath.Join(x.node.Shared, x.name)),
-		agent.WithNode(agent.Node{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
+		agent.WithNode(agent.NodeConfig{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
 		// Whatever is used by nobody goes, but for what the other has just pulled.
-		agent.WithImageGC(imagegc.Policy{HighPercent: 2, LowPercent: 1, MinAge: 5 * time.Second}),
-		agent.WithTiming(agent.Timing{Images: time.Second}),
+		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
+		agent.WithTiming(agent.Timing{ImageGCPeriod: time.Second}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(x, nil))),
 		agent.WithHooks(agent.Hooks{
-			Pleg: pleg.Hooks{
-				Inspected: func(uid types.UID, _, _ time.Duration, _ error) { x.touched("inspected", uid) },
-				Hinted:    func(uid types.UID) { x.touched("hinted", uid) },
+			PLEG: pleg.Hooks{
+				Inspected:            func(uid types.UID, _, _ time.Duration, _ error) { x.touched("inspected", uid) },
+				RuntimeEventReceived: func(uid types.UID) { x.touched("hinted", uid) },
 			},
-			Housekeeper: syncloop.HousekeeperHooks{Orphan: func(p runtime.Pod) { x.touched("ended", p.UID) }},
+			Housekeeper: syncloop.HousekeeperHooks{OrphanFound: func(p runtime.Pod) { x.touched("ended", p.UID) }},
 		}),
 	)
 	require.NoError(t, err)

@@ -65,8 +65,8 @@ func newWorld(t *testing.T, n *containerdtest.Node) *world {
 		agent.WithRuntimeEndpoint(n.Endpoint()),
 		agent.WithNodeName(nodeName),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")),
-		agent.WithNode(agent.Node{
-			IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: w.logs, Domain: "cluster.example",
+		agent.WithNode(agent.NodeConfig{
+			IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: w.logs, ClusterDomain: "cluster.example",
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi")},
 		}),
 		agent.WithSource("file", podsource.File(w.manifests)),

@@ -12,8 +12,8 @@ import (
 // Admit tells whether a pod may start on the node as it is: a critical pod
 // always, under memory pressure alone all but best-effort ones (unless they
 // tolerate it), under any other pressure none. It does not block.
-func (m *Manager) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
-	held := m.held()
+func (m *Manager) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
+	held := m.activeConditions()
 	if len(held) == 0 || podspec.IsCritical(pod) {
 		return podspec.Admitted()
 	}
@@ -21,7 +21,7 @@ func (m *Manager) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.Verdict {
 	if onlyMemory && (podspec.QOS(pod) != corev1.PodQOSBestEffort || toleratesMemoryPressure(pod)) {
 		return podspec.Admitted()
 	}
-	return podspec.Refused(Reason, fmt.Sprintf("The node had condition: %v. ", held))
+	return podspec.Rejected(Reason, fmt.Sprintf("The node had condition: %v. ", held))
 }
 
 func toleratesMemoryPressure(pod *corev1.Pod) bool {

@@ -50,7 +50,7 @@ func (m *Manager) begin(e *errand, what string, work func()) {
 		e.mu.Lock()
 		e.ended = time.Now()
 		e.mu.Unlock()
-		m.Look()
+		m.RequestMeasurement()
 	})
 }
 
@@ -60,8 +60,8 @@ const reclaimMost = 2 * time.Minute
 
 // reclaiming has deleted what nobody needs, once before pods go for a disk, and
 // reports whether that is under way.
-func (m *Manager) reclaiming(ctx context.Context, t met) bool {
-	if len(m.cfg.Reclaim) == 0 {
+func (m *Manager) reclaiming(ctx context.Context, t metThreshold) bool {
+	if len(m.cfg.Reclaimers) == 0 {
 		return false
 	}
 	if took, runs := m.reclaim.runs(time.Now()); runs {
@@ -72,12 +72,12 @@ func (m *Manager) reclaiming(ctx context.Context, t met) bool {
 	}
 	m.reclaimed = true
 	m.cfg.Logger.Info("reclaiming before pods are evicted",
-		slog.String("threshold", t.String()), slog.String("available", t.seen.String()))
-	m.state.acted = time.Now() // only the node's figures from after it count
+		slog.String("threshold", t.String()), slog.String("available", t.observation.String()))
+	m.state.lastActionAt = time.Now() // only the node's figures from after it count
 	m.begin(&m.reclaim, "reclaim", func() {
 		ctx, cancel := context.WithTimeout(ctx, reclaimMost)
 		defer cancel()
-		for _, r := range m.cfg.Reclaim {
+		for _, r := range m.cfg.Reclaimers {
 			if err := safe.Call(m.cfg.Logger, "reclaim", func() error { return r.Reclaim(ctx) }); err != nil {
 				m.cfg.Logger.Warn("reclaiming failed", slog.Any("error", err))
 			}
@@ -90,21 +90,21 @@ func (m *Manager) reclaiming(ctx context.Context, t met) bool {
 // to be waited for: until it is done, but no longer than for a pod. After that, what
 // was counted so far is what pods are ranked by.
 func (m *Manager) counting(ctx context.Context) bool {
-	node, ok := m.cfg.Node.(Counter)
+	node, ok := m.cfg.Usage.(Counter)
 	if !ok {
 		return false
 	}
-	now, evicted := time.Now(), m.state.evicted
+	now, evicted := time.Now(), m.state.lastEvictionAt
 	began, ended := m.count.times()
 	if _, runs := m.count.runs(now); runs {
-		return now.Sub(latest(began, evicted)) < m.cfg.ReclaimWait
+		return now.Sub(latest(began, evicted)) < m.cfg.PodCleanupTimeout
 	}
 	// A count that took long is good for longer: a disk that stays full does not
 	// have files counted all the time.
-	if !ended.IsZero() && !began.Before(evicted) && now.Sub(ended) < max(m.cfg.Poll, soon, 10*ended.Sub(began)) {
+	if !ended.IsZero() && !began.Before(evicted) && now.Sub(ended) < max(m.cfg.MonitoringPeriod, soon, 10*ended.Sub(began)) {
 		return false
 	}
-	since := latest(evicted, now.Add(-m.cfg.Poll))
+	since := latest(evicted, now.Add(-m.cfg.MonitoringPeriod))
 	m.begin(&m.count, "count files", func() { node.Count(ctx, since) })
 	return true
 }

@@ -73,7 +73,7 @@ func TestMemoryWaitsForNoCount(t *testing.T) {
 		require.Len(t, c.counts, 1)
 		require.Empty(t, c.evicted)
 		c.add("hog", "", 0, 950*mib)
-		m.Look()
+		m.RequestMeasurement()
 		short := time.Now()
 		c.pause(time.Second)
 		require.Equal(t, []string{"hog"}, c.victims())
@@ -170,7 +170,7 @@ func TestReclaimThatHangs(t *testing.T) {
 	for name, deaf := range map[string]bool{"listens": false, "does not": true} {
 		t.Run(name, func(t *testing.T) {
 			s, r, second := newSim(), &slow{takes: time.Hour}, &slow{}
-			cfg := eviction.Config{Hard: "memory.available<100Mi,nodefs.available<10%", Reclaim: []eviction.Reclaimer{r, second}}
+			cfg := eviction.Config{Hard: "memory.available<100Mi,nodefs.available<10%", Reclaimers: []eviction.Reclaimer{r, second}}
 			bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 				if deaf {
 					r.deaf = make(chan struct{})
@@ -179,7 +179,7 @@ func TestReclaimThatHangs(t *testing.T) {
 				s.pause(11 * time.Second)
 				require.Len(t, r.began, 1)
 				s.add("hog", "", 0, 950*mib)
-				m.Look()
+				m.RequestMeasurement()
 				s.pause(time.Second)
 				require.Equal(t, []string{"hog"}, s.victims())
 				s.pause(2 * time.Minute)
@@ -211,7 +211,7 @@ func TestReclaimThatFails(t *testing.T) {
 	var log bytes.Buffer
 	s, w, f := newSim(), &wild{}, failing{}
 	cfg := eviction.Config{
-		Hard: "nodefs.available<10%", Reclaim: []eviction.Reclaimer{f, w}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Hard: "nodefs.available<10%", Reclaimers: []eviction.Reclaimer{f, w}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		s.add("full", "", 0, 1*mib).logs = 950 * mib

@@ -21,8 +21,8 @@ func (m *Manager) Conditions() []corev1.NodeCondition {
 	return slices.Clone(m.conditions)
 }
 
-// held returns the types of the conditions that are true.
-func (m *Manager) held() []corev1.NodeConditionType {
+// activeConditions returns the types of the conditions that are true.
+func (m *Manager) activeConditions() []corev1.NodeConditionType {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []corev1.NodeConditionType
@@ -34,8 +34,8 @@ func (m *Manager) held() []corev1.NodeConditionType {
 	return out
 }
 
-// tell takes up the conditions that hold now and says so if they changed.
-func (m *Manager) tell(now time.Time) {
+// updateConditions takes up the conditions that hold now and says so if they changed.
+func (m *Manager) updateConditions(now time.Time) {
 	held := m.state.conditions(now)
 	m.mu.Lock()
 	before := m.conditions
@@ -49,18 +49,18 @@ func (m *Manager) tell(now time.Time) {
 		return
 	}
 	m.cfg.Logger.Info("conditions of the node changed", slog.Any("held", held))
-	if m.cfg.Hooks.Conditions != nil {
-		m.cfg.Hooks.Conditions(after)
+	if m.cfg.Hooks.ConditionsChanged != nil {
+		m.cfg.Hooks.ConditionsChanged(after)
 	}
 }
 
 // block notes why nobody goes for a threshold, and says so when that is new.
-func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t met, why string) {
+func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t metThreshold, why string) {
 	if kind := conditionOf(t.Signal); blocked[kind] == "" {
 		blocked[kind] = why
 	}
 	m.warn(t.Threshold, why, "EvictionBlocked",
-		fmt.Sprintf("No pod is evicted for %s: %s", t, why), slog.String("available", t.seen.String()))
+		fmt.Sprintf("No pod is evicted for %s: %s", t, why), slog.String("available", t.observation.String()))
 }
 
 // settle takes up why nobody goes, for each condition; with nil, nothing is due.
@@ -72,7 +72,7 @@ func (m *Manager) settle(blocked map[corev1.NodeConditionType]string) {
 		return
 	}
 	m.blocked = blocked
-	m.tell(time.Now())
+	m.updateConditions(time.Now())
 }
 
 // tooLarge is why a threshold is not held to.
@@ -119,7 +119,7 @@ func nodeConditions(
 ) []corev1.NodeCondition {
 	out := make([]corev1.NodeCondition, 0, 3)
 	for _, t := range conditionTypes() {
-		c := wording(t, slices.Contains(held, t))
+		c := conditionFor(t, slices.Contains(held, t))
 		if why := blocked[t]; why != "" && c.Status == corev1.ConditionTrue {
 			c.Message += ": " + why
 		}
@@ -134,8 +134,8 @@ func nodeConditions(
 	return out
 }
 
-// wording gives a condition the reason and message that tools look for.
-func wording(t corev1.NodeConditionType, yes bool) corev1.NodeCondition {
+// conditionFor gives a condition the reason and message that tools look for.
+func conditionFor(t corev1.NodeConditionType, yes bool) corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse}
 	if yes {
 		c.Status = corev1.ConditionTrue

@@ -48,13 +48,13 @@ func (d *diskPods) add(t *testing.T, uids ...types.UID) {
 	}
 }
 
-func (d *diskPods) Active() []*corev1.Pod {
+func (d *diskPods) ActivePods() []*corev1.Pod {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]*corev1.Pod(nil), d.pods...)
 }
 
-func (d *diskPods) Evict(_ context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (d *diskPods) Evict(_ context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pods = without(d.pods, pod.UID)
@@ -93,13 +93,13 @@ func TestRealDisk(t *testing.T) {
 			pods := &diskPods{dir: dir}
 			pods.add(t, "calm", "greedy", "idle")
 			node, err := stats.New(stats.Config{NodeFS: dir, Pods: func() (out []stats.Pod) {
-				for _, p := range pods.Active() {
+				for _, p := range pods.ActivePods() {
 					out = append(out, stats.Pod{Pod: p, Volumes: map[string]stats.Volume{"data": {Path: pods.folder(p.UID)}}})
 				}
 				return out
-			}, DiskEvery: 30 * time.Millisecond})
+			}, DiskUsagePeriod: 30 * time.Millisecond})
 			require.NoError(t, err)
-			m, err := eviction.New(eviction.Config{Node: node, Pods: pods, Hard: tc.hard, Poll: 10 * time.Millisecond})
+			m, err := eviction.New(eviction.Config{Usage: node, Pods: pods, Hard: tc.hard, MonitoringPeriod: 10 * time.Millisecond})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
@@ -109,7 +109,7 @@ func TestRealDisk(t *testing.T) {
 			defer cancel()
 			require.NoError(t, tc.fill(pods.folder("calm"), 0))
 			for n := range 60 {
-				if len(pods.Active()) < 3 {
+				if len(pods.ActivePods()) < 3 {
 					break
 				}
 				if err := tc.fill(pods.folder("greedy"), n); err != nil && !os.IsNotExist(err) {
@@ -117,7 +117,7 @@ func TestRealDisk(t *testing.T) {
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
-			require.Eventually(t, func() bool { return len(pods.Active()) < 3 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(pods.ActivePods()) < 3 }, 5*time.Second, time.Millisecond)
 			time.Sleep(100 * time.Millisecond)
 			pods.mu.Lock()
 			defer pods.mu.Unlock()
@@ -155,19 +155,19 @@ func TestRealPids(t *testing.T) {
 		k.pods = append(k.pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: string(uid), Namespace: "ns"}})
 	}
 	require.NoError(t, os.WriteFile(cgroupRoot+"/pids"+parent+"/pids.max", []byte("50"), 0o600))
-	node, err := stats.New(stats.Config{Bound: parent, Pods: func() (out []stats.Pod) {
-		for _, p := range k.Active() {
+	node, err := stats.New(stats.Config{NodeCgroup: parent, Pods: func() (out []stats.Pod) {
+		for _, p := range k.ActivePods() {
 			out = append(out, stats.Pod{Pod: p, Cgroup: k.group(p.UID)})
 		}
 		return out
 	}})
 	require.NoError(t, err)
-	m, err := eviction.New(eviction.Config{Node: node, Pods: killer{k}, Hard: "pid.available<25", Poll: 10 * time.Millisecond})
+	m, err := eviction.New(eviction.Config{Usage: node, Pods: killer{k}, Hard: "pid.available<25", MonitoringPeriod: 10 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
-	require.Eventually(t, func() bool { return len(k.Active()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(k.ActivePods()) == 1 }, 5*time.Second, time.Millisecond)
 	time.Sleep(100 * time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
@@ -178,7 +178,7 @@ func TestRealPids(t *testing.T) {
 // killer ends a pod's whole process group.
 type killer struct{ *kernelPods }
 
-func (k killer) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (k killer) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	k.mu.Lock()
 	cmd := k.cmds[pod.UID]
 	k.mu.Unlock()

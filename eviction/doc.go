@@ -4,11 +4,11 @@
 //
 // What it promises:
 //
-//   - Prompt: kernel notices ([Notice]) start a look at once; without them it
+//   - Prompt: kernel notices ([ThresholdNotifier]) start a look at once; without them it
 //     looks every [Config].Poll, and sooner where a threshold is near. After an
 //     eviction it waits for the pod to be reclaimed, measures afresh and goes on
 //     at once while it has to.
-//   - Quiet: while nothing is short it looks at the node alone ([Glancer]), which
+//   - Quiet: while nothing is short it looks at the node alone ([NodeUsageProvider]), which
 //     costs some microseconds, and measures no pod.
 //   - Fair: pods above their request go first, then by priority, then by how
 //     far above. A critical pod never goes, or only when no other can.

@@ -25,15 +25,15 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		byUID[pod.UID] = pod
 	}
 	found := false
-	since := m.state.evicted
+	since := m.state.lastEvictionAt
 	for i := range u.Pods {
 		pod := byUID[u.Pods[i].UID]
 		if pod == nil {
 			continue
 		}
-		if msg, over := overLocalLimit(pod, &u.Pods[i], since); over {
+		if msg, over := exceedsLocalStorageLimit(pod, &u.Pods[i], since); over {
 			found = true
-			e := runtime.Ending{Grace: hardGrace, Reason: Reason, Message: msg, Evicted: true}
+			e := runtime.Termination{GracePeriod: hardGrace, Reason: Reason, Message: msg, Evicted: true}
 			if _, err := m.evict(ctx, "", []Candidate{{Pod: pod}}, e); err != nil {
 				failed[pod.UID] = true
 			}
@@ -47,8 +47,8 @@ const soon = time.Second
 
 // evictOne evicts the pod that should go first for the most urgent threshold for
 // which anybody can go. If there is none it returns how long to wait.
-func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
-	wait = m.cfg.Poll
+func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
+	wait = m.cfg.MonitoringPeriod
 	blocked := make(map[corev1.NodeConditionType]string)
 	waits := false // for something on the way, for a disk
 	for _, t := range due {
@@ -81,33 +81,33 @@ func (m *Manager) evictOne(ctx context.Context, due []met, pods []*corev1.Pod, u
 
 // isOnTheWay reports whether something is under way that has to come before an
 // eviction for a disk: what nobody needs goes, or what pods take up is found out.
-func (m *Manager) isOnTheWay(ctx context.Context, t met, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
-	f, _ := about(t.Signal)
+func (m *Manager) isOnTheWay(ctx context.Context, t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
+	f, _ := infoFor(t.Signal)
 	return f.disk && (m.reclaiming(ctx, t) || m.counting(ctx) || m.tooEarly(t.Signal, pods, u))
 }
 
 // victims are the pods that can be evicted for a threshold, the first one first.
-func (m *Manager) victims(t met, pods []*corev1.Pod, u *runtime.NodeUsage) (victims []Candidate, why string) {
+func (m *Manager) victims(t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage) (victims []Candidate, why string) {
 	if len(pods) == 0 {
 		return nil, noPod
 	}
 	coming := usedBy(t.Signal, u, func(uid types.UID) bool { return m.evicting[uid] })
-	return worthwhile(t, Rank(t.Signal, pods, u, m.state.evicted), coming)
+	return worthwhile(t, Rank(t.Signal, pods, u, m.state.lastEvictionAt), coming)
 }
 
 // evictFor evicts the first of the victims for a threshold, and has the effect
 // judged by what was measured before.
-func (m *Manager) evictFor(ctx context.Context, t met, victims []Candidate, u *runtime.NodeUsage) error {
+func (m *Manager) evictFor(ctx context.Context, t metThreshold, victims []Candidate, u *runtime.NodeUsage) error {
 	pod := victims[0].Pod
 	m.cfg.Logger.Warn("evicting a pod",
 		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID)),
-		slog.String("threshold", t.String()), slog.String("available", t.seen.String()),
+		slog.String("threshold", t.String()), slog.String("available", t.observation.String()),
 		slog.Any("ranked", first(victims, 10)))
 	before := effect{
-		signal: t.Signal, pod: pod.UID, used: victims[0].Usage, left: t.seen.Available,
+		signal: t.Signal, pod: pod.UID, used: victims[0].Usage, left: t.observation.Available,
 		others: usedBy(t.Signal, u, func(uid types.UID) bool { return uid != pod.UID }),
 	}
-	e := runtime.Ending{Grace: m.grace(t, pod), Reason: Reason, Evicted: true, Message: message(t, victims[0], u)}
+	e := runtime.Termination{GracePeriod: m.grace(t, pod), Reason: Reason, Evicted: true, Message: message(t, victims[0], u)}
 	gone, err := m.evict(ctx, t.Signal, victims, e)
 	if err != nil {
 		return err
@@ -125,12 +125,12 @@ func (m *Manager) evictFor(ctx context.Context, t met, victims []Candidate, u *r
 
 // heldBack is how long nobody goes for a threshold because the last eviction has
 // not shown an effect yet.
-func (m *Manager) heldBack(t met, u *runtime.NodeUsage) time.Duration {
+func (m *Manager) heldBack(t metThreshold, u *runtime.NodeUsage) time.Duration {
 	e := m.effects[judgedWith(t.Signal)]
 	if e == nil || e.until.IsZero() {
 		return 0
 	}
-	if f, _ := about(t.Signal); !f.pressure && e.shows(u) {
+	if f, _ := infoFor(t.Signal); !f.pressure && e.shows(u) {
 		e.until, e.vain = time.Time{}, 0
 		return 0
 	}
@@ -140,7 +140,7 @@ func (m *Manager) heldBack(t met, u *runtime.NodeUsage) time.Duration {
 	e.until = time.Time{}
 	e.vain++
 	m.cfg.Logger.Warn("an eviction did not help", slog.String("threshold", t.String()),
-		slog.String("available", t.seen.String()), slog.Int("in a row", e.vain))
+		slog.String("available", t.observation.String()), slog.Int("in a row", e.vain))
 	m.nodeEvent("EvictionDidNotHelp", "An eviction for "+t.String()+" did not help")
 	return 0
 }
@@ -150,12 +150,12 @@ func (m *Manager) heldBack(t met, u *runtime.NodeUsage) time.Duration {
 // without them who should go first cannot be known. It is waited for as long as
 // for a pod to be reclaimed.
 func (m *Manager) tooEarly(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
-	return time.Since(m.state.evicted) < m.cfg.ReclaimWait && outdated(s, pods, u, m.state.evicted)
+	return time.Since(m.state.lastEvictionAt) < m.cfg.PodCleanupTimeout && isStale(s, pods, u, m.state.lastEvictionAt)
 }
 
 // evict ends the first of ranked and waits for it to be reclaimed: gone. A pod that
 // takes longer is on its way and is not chosen again.
-func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e runtime.Ending) (gone bool, err error) {
+func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e runtime.Termination) (gone bool, err error) {
 	pod := ranked[0].Pod
 	if m.cfg.Hooks.Evicting != nil {
 		m.cfg.Hooks.Evicting(s, ranked, e)
@@ -164,10 +164,10 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, e.Message, time.Now()))
 	}
 	began := time.Now()
-	evicted, acted := m.state.evicted, m.state.acted
-	m.state.evicted, m.state.acted = began, began
+	evicted, acted := m.state.lastEvictionAt, m.state.lastActionAt
+	m.state.lastEvictionAt, m.state.lastActionAt = began, began
 	m.evicting[pod.UID] = true
-	wait, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
+	wait, cancel := context.WithTimeout(ctx, m.cfg.PodCleanupTimeout)
 	defer cancel()
 	err = m.cfg.Pods.Evict(wait, pod, e)
 	if m.cfg.Hooks.Evicted != nil {
@@ -178,7 +178,7 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 		return err == nil, nil
 	}
 	delete(m.evicting, pod.UID)
-	m.state.evicted, m.state.acted = evicted, acted // nothing has changed
+	m.state.lastEvictionAt, m.state.lastActionAt = evicted, acted // nothing has changed
 	m.cfg.Logger.Warn("pod could not be evicted",
 		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace),
 		slog.String("uid", string(pod.UID)), slog.Any("error", err))
@@ -186,15 +186,15 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 }
 
 // grace is what the pod has to end by itself.
-func (m *Manager) grace(t met, pod *corev1.Pod) time.Duration {
+func (m *Manager) grace(t metThreshold, pod *corev1.Pod) time.Duration {
 	own := podspec.GracePeriod(pod)
 	switch {
-	case t.Hard(), m.cfg.MaxPodGrace == 0:
+	case t.IsHard(), m.cfg.MaxPodGracePeriod == 0:
 		return min(own, hardGrace)
-	case m.cfg.MaxPodGrace < 0:
+	case m.cfg.MaxPodGracePeriod < 0:
 		return own
 	default:
-		return min(own, m.cfg.MaxPodGrace)
+		return min(own, m.cfg.MaxPodGracePeriod)
 	}
 }
 

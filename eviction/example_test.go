@@ -28,7 +28,7 @@ func ExampleRank() {
 		{UID: "greedy", Memory: runtime.MemoryUsage{At: now, WorkingSet: 90 << 20}},
 	}}
 	for _, c := range eviction.Rank(eviction.MemoryAvailable, []*corev1.Pod{calm, greedy}, usage, time.Time{}) {
-		fmt.Println(c.Pod.Name, c.Priority, c.Over())
+		fmt.Println(c.Pod.Name, c.Priority, c.ExceedsRequest())
 	}
 	// Output:
 	// calm 0 true

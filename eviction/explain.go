@@ -18,14 +18,14 @@ const Reason = "Evicted"
 // message tells why the pod goes, in the words that users of Kubernetes know:
 // what the node is short of, the threshold and what there is, and which of the
 // pod's containers use more than they request, or how long it waited itself.
-func message(m met, c Candidate, u *runtime.NodeUsage) string {
-	f, _ := about(m.Signal)
+func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
+	f, _ := infoFor(m.Signal)
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. ", f.resource)
 	if f.pressure {
-		fmt.Fprintf(&b, "Threshold pressure: %s, pressure: %s. ", m.Value, m.seen)
+		fmt.Fprintf(&b, "Threshold pressure: %s, pressure: %s. ", m.Value, m.observation)
 	} else {
-		fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", amount(f.resource, m.Value.Of(m.seen.Capacity)), m.seen)
+		fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", amount(f.resource, m.Value.Of(m.observation.Capacity)), m.observation)
 	}
 	if c.Stalled {
 		fmt.Fprintf(&b, "The pod %s. ", c.using())
@@ -43,7 +43,7 @@ func message(m met, c Candidate, u *runtime.NodeUsage) string {
 }
 
 // overRequest adds a sentence for a container that uses more than it requests.
-func overRequest(b *strings.Builder, s Signal, f facts, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
+func overRequest(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
 	var used uint64
 	switch f.resource {
 	case corev1.ResourceMemory:

@@ -20,7 +20,7 @@ type glancing struct {
 	glances atomic.Int32
 }
 
-func (g *glancing) Glance(ctx context.Context) (runtime.NodeUsage, error) {
+func (g *glancing) NodeUsage(ctx context.Context) (runtime.NodeUsage, error) {
 	g.glances.Add(1)
 	u, err := g.Usage(ctx, time.Time{})
 	g.mu.Lock()
@@ -71,14 +71,16 @@ type toldOf struct{ eviction.Signal }
 
 func (toldOf) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
 
-func (n toldOf) Arm(*runtime.NodeUsage, []eviction.Threshold) eviction.Signal { return n.Signal }
+func (n toldOf) UpdateThresholds(*runtime.NodeUsage, []eviction.Threshold) eviction.Signal {
+	return n.Signal
+}
 
 // EV-10: what the kernel tells of is not looked out for, however near it is.
 func TestWhatTheKernelTellsOf(t *testing.T) {
 	for signal, most := range map[eviction.Signal]int32{eviction.MemoryAvailable: 362, eviction.AllocatableMemoryAvailable: 40000} {
 		g := &glancing{sim: newSim()}
 		g.add("a", "10Mi", 0, 899*mib)
-		cfg := eviction.Config{Hard: "memory.available<100Mi", Notices: []eviction.Notice{toldOf{signal}}}
+		cfg := eviction.Config{Hard: "memory.available<100Mi", Notifiers: []eviction.ThresholdNotifier{toldOf{signal}}}
 		bubbleOver(t, g.sim, g, cfg, func(t *testing.T, _ *eviction.Manager) {
 			g.pause(time.Hour)
 			assert.LessOrEqual(t, g.glances.Load(), most)
@@ -116,7 +118,7 @@ func TestWritableLayersAreMeasuredLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSim()
 			s.layers, s.images = every, 10*mib
-			cfg := eviction.Config{Hard: "nodefs.available<600Mi", Reclaim: []eviction.Reclaimer{s}}
+			cfg := eviction.Config{Hard: "nodefs.available<600Mi", Reclaimers: []eviction.Reclaimer{s}}
 			bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 				s.pause(15 * time.Second)
 				s.add("chatty", "", 0, 0).logs = 100 * mib

@@ -27,12 +27,12 @@ const minShare = 100
 
 // missing is how much more there has to be for the threshold not to be met, or,
 // once that is reached, for the minimum reclaim. It is pure.
-func (m met) missing() uint64 {
-	bound := m.Value.Of(m.seen.Capacity)
-	if m.seen.Available >= bound {
-		bound += m.MinReclaim.Of(m.seen.Capacity)
+func (m metThreshold) missing() uint64 {
+	bound := m.Value.Of(m.observation.Capacity)
+	if m.observation.Available >= bound {
+		bound += m.MinReclaim.Of(m.observation.Capacity)
 	}
-	return bound - min(m.seen.Available, bound)
+	return bound - min(m.observation.Available, bound)
 }
 
 // worthwhile returns the ranked pods with the first whose eviction can help in front,
@@ -40,7 +40,7 @@ func (m met) missing() uint64 {
 // pods on their way out will give back (coming): else somebody else uses it, and
 // all of them would go for nothing. Those that use next to nothing of it come
 // last, and so do those that stall much less than the worst. It is pure.
-func worthwhile(m met, ranked []Candidate, coming uint64) (victims []Candidate, why string) {
+func worthwhile(m metThreshold, ranked []Candidate, coming uint64) (victims []Candidate, why string) {
 	if len(ranked) == 0 {
 		return nil, noFigures
 	}
@@ -50,7 +50,7 @@ func worthwhile(m met, ranked []Candidate, coming uint64) (victims []Candidate, 
 		most = max(most, c.Usage)
 	}
 	least := most / 10
-	if f, _ := about(m.Signal); !f.pressure {
+	if f, _ := infoFor(m.Signal); !f.pressure {
 		missing := m.missing()
 		if sumOf(all, coming) < missing {
 			return nil, tooLittle
@@ -76,7 +76,7 @@ func sumOf(a, b uint64) uint64 {
 // usedBy adds up what the pods use of what the signal is about, as far as it is
 // known, of those that which picks.
 func usedBy(s Signal, u *runtime.NodeUsage, which func(types.UID) bool) (sum uint64) {
-	f, _ := about(s)
+	f, _ := infoFor(s)
 	l := layoutOf(u)
 	for i := range u.Pods {
 		if !which(u.Pods[i].UID) {
@@ -122,7 +122,7 @@ func (e *effect) shows(u *runtime.NodeUsage) bool {
 // judgedWith is what evictions for a threshold are judged together with: those for
 // the same node condition, and for pressure each signal alone.
 func judgedWith(s Signal) string {
-	f, _ := about(s)
+	f, _ := infoFor(s)
 	if f.pressure {
 		return string(s)
 	}
@@ -131,6 +131,6 @@ func judgedWith(s Signal) string {
 
 // conditionOf is the node condition of a signal, "" for none.
 func conditionOf(s Signal) corev1.NodeConditionType {
-	f, _ := about(s)
+	f, _ := infoFor(s)
 	return f.condition
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func metBy(t *testing.T, hard, reclaim string, available, capacity uint64) met {
+func metBy(t *testing.T, hard, reclaim string, available, capacity uint64) metThreshold {
 	t.Helper()
 	list, err := ParseThresholds(hard, "", "", reclaim)
 	assert.NoError(t, err)
-	return met{list[0], Observation{Signal: list[0].Signal, Available: available, Capacity: capacity}}
+	return metThreshold{list[0], Observation{Signal: list[0].Signal, Available: available, Capacity: capacity}}
 }
 
 // EV-13: what is missing: to the threshold first, then to the minimum reclaim.
@@ -45,7 +45,7 @@ func TestWorthwhile(t *testing.T) {
 	short := metBy(t, "nodefs.available<2000", "", 1000, 10000) // of 1000
 	stalls := metBy(t, "memory.psi.full.avg10>20%", "", 0, 0)
 	for name, tc := range map[string]struct {
-		m      met
+		m      metThreshold
 		used   []uint64
 		coming uint64
 		want   []uint64
@@ -131,7 +131,7 @@ func TestPatience(t *testing.T) {
 // EV-13: evictions are judged with those for the same condition; pressure by itself.
 func TestJudgedWith(t *testing.T) {
 	for _, s := range Signals() {
-		f, _ := about(s)
+		f, _ := infoFor(s)
 		want := string(s)
 		if !f.pressure {
 			want = string(f.condition)

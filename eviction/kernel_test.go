@@ -74,7 +74,7 @@ type kernelPods struct {
 	cmds    map[types.UID]*exec.Cmd
 	evicted []types.UID
 	at      time.Time
-	ending  runtime.Ending
+	ending  runtime.Termination
 }
 
 func (k *kernelPods) group(uid types.UID) string { return k.parent + "/pod" + string(uid) }
@@ -104,13 +104,13 @@ func (k *kernelPods) add(uid types.UID, request string, first int, more bool) {
 	})
 }
 
-func (k *kernelPods) Active() []*corev1.Pod {
+func (k *kernelPods) ActivePods() []*corev1.Pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]*corev1.Pod(nil), k.pods...)
 }
 
-func (k *kernelPods) Evict(_ context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (k *kernelPods) Evict(_ context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.at, k.ending = time.Now(), e
@@ -163,19 +163,19 @@ func TestKernelNotice(t *testing.T) {
 	require.NoError(t, os.WriteFile(folder+"/memory.limit_in_bytes", []byte(strconv.Itoa(limit)), 0o600))
 
 	node, err := stats.New(stats.Config{
-		Bound: parent,
+		NodeCgroup: parent,
 		Pods: func() (out []stats.Pod) {
-			for _, p := range k.Active() {
+			for _, p := range k.ActivePods() {
 				out = append(out, stats.Pod{Pod: p, Cgroup: k.group(p.UID)})
 			}
 			return out
 		},
 	})
 	require.NoError(t, err)
-	notice, err := eviction.NewUsageNotice(cgroupRoot+"/memory", func() string { return parent }, eviction.MemoryAvailable)
+	notice, err := eviction.NewMemoryThresholdNotifier(cgroupRoot+"/memory", func() string { return parent }, eviction.MemoryAvailable)
 	require.NoError(t, err)
 	m, err := eviction.New(eviction.Config{
-		Node: node, Pods: k, Hard: "memory.available<200Mi", Poll: time.Hour, Notices: []eviction.Notice{notice},
+		Usage: node, Pods: k, Hard: "memory.available<200Mi", MonitoringPeriod: time.Hour, Notifiers: []eviction.ThresholdNotifier{notice},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -218,7 +218,7 @@ func TestKernelNotice(t *testing.T) {
 	assert.Less(t, k.at.Sub(crossed), 2*time.Second)
 	assert.Regexp(t, `^The node was low on resource: memory\. Threshold quantity: 200Mi, available: \d+[KM]i\. $`, k.ending.Message)
 	assert.True(t, k.ending.Evicted)
-	assert.Equal(t, time.Second, k.ending.Grace)
+	assert.Equal(t, time.Second, k.ending.GracePeriod)
 	conditions := m.Conditions()
 	assert.Equal(t, corev1.ConditionTrue, conditions[0].Status)
 	cancel()
@@ -234,7 +234,7 @@ func TestPressureNotice(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- eviction.PressureNotice{Path: "/proc/pressure/cpu", Stall: time.Millisecond}.Watch(ctx, cancel)
+		done <- eviction.PSINotifier{Path: "/proc/pressure/cpu", Stall: time.Millisecond}.Watch(ctx, cancel)
 	}()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -250,9 +250,9 @@ func TestPressureNotice(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("no notice came")
 	}
-	err := eviction.PressureNotice{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
+	err := eviction.PSINotifier{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
 	require.ErrorIs(t, err, runtime.ErrUnsupported)
-	err = eviction.EventsNotice{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
+	err = eviction.MemoryEventsNotifier{Path: filepath.Join(t.TempDir(), "none")}.Watch(t.Context(), nil)
 	require.ErrorIs(t, err, runtime.ErrUnsupported)
 }
 

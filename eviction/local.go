@@ -11,12 +11,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// overLocalLimit reports whether a pod takes up more local storage than it may,
+// exceedsLocalStorageLimit reports whether a pod takes up more local storage than it may,
 // and says what. Three limits count: an emptyDir's sizeLimit, a container's
 // ephemeral-storage limit for its writable layer and logs, and what the limits of
 // all containers come to for the pod with its volumes and files. Figures not as
 // new as since do not count. It is pure.
-func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
+func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
@@ -29,7 +29,7 @@ func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (mess
 	var total uint64
 	for i := range u.Containers {
 		c := &u.Containers[i]
-		used := fresh(c.Writable, since) + fresh(c.Logs, since)
+		used := fresh(c.Rootfs, since) + fresh(c.Logs, since)
 		total += used
 		spec := specOf(pod, c.Name)
 		if spec == nil {
@@ -40,7 +40,7 @@ func overLocalLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (mess
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
 		}
 	}
-	total += fresh(u.Dead, since) + fresh(u.Files, since)
+	total += fresh(u.ExitedContainers, since) + fresh(u.Files, since)
 	for _, v := range u.Volumes {
 		if !v.InMemory {
 			total += fresh(v.DiskUsage, since)

@@ -47,7 +47,7 @@ func TestOverLocalLimit(t *testing.T) {
 		return map[string]runtime.VolumeUsage{"v": {DiskUsage: d, InMemory: inMemory}}
 	}
 	container := func(writable, logs runtime.DiskUsage) []runtime.ContainerUsage {
-		return []runtime.ContainerUsage{{Name: "a", Writable: writable, Logs: logs}}
+		return []runtime.ContainerUsage{{Name: "a", Rootfs: writable, Logs: logs}}
 	}
 	for name, tc := range map[string]struct {
 		pod  *corev1.Pod
@@ -64,11 +64,11 @@ func TestOverLocalLimit(t *testing.T) {
 		"layer and logs above it":                  {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(41))}, ofContainer},
 		"an old layer":                             {bounded("", "100"), runtime.PodUsage{Containers: container(runtime.DiskUsage{At: old, Bytes: 60}, disk(41))}, ""},
 		"a container without a limit":              {bounded("", "0"), runtime.PodUsage{Containers: container(disk(60), disk(41))}, ""},
-		"a container that the spec does not have":  {bounded("", "100"), runtime.PodUsage{Containers: []runtime.ContainerUsage{{Name: "x", Writable: disk(101)}}}, ofPod},
-		"what is dead counts for the pod":          {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Dead: disk(41)}, ofPod},
+		"a container that the spec does not have":  {bounded("", "100"), runtime.PodUsage{Containers: []runtime.ContainerUsage{{Name: "x", Rootfs: disk(101)}}}, ofPod},
+		"what is dead counts for the pod":          {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), ExitedContainers: disk(41)}, ofPod},
 		"so does what is mounted into containers":  {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Files: disk(41)}, ofPod},
 		"so do volumes":                            {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Volumes: volume(disk(41), false)}, ofPod},
-		"together they are at it":                  {bounded("", "100"), runtime.PodUsage{Dead: disk(50), Volumes: volume(disk(50), false)}, ""},
+		"together they are at it":                  {bounded("", "100"), runtime.PodUsage{ExitedContainers: disk(50), Volumes: volume(disk(50), false)}, ""},
 		"volumes in memory are no storage":         {bounded("", "100"), runtime.PodUsage{Containers: container(disk(60), disk(0)), Volumes: volume(disk(41), true)}, ""},
 		"limits add up":                            {bounded("", "60", "40"), runtime.PodUsage{Volumes: volume(disk(100), false)}, ""},
 		"and bound the pod":                        {bounded("", "60", "40"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
@@ -76,7 +76,7 @@ func TestOverLocalLimit(t *testing.T) {
 		"a limit of nothing beside one bounds too": {bounded("", "100", "0"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
 	} {
 		t.Run(name, func(t *testing.T) {
-			message, over := overLocalLimit(tc.pod, &tc.used, now)
+			message, over := exceedsLocalStorageLimit(tc.pod, &tc.used, now)
 			assert.Equal(t, tc.want, message)
 			assert.Equal(t, tc.want != "", over)
 		})
@@ -97,6 +97,6 @@ func TestHasLocalLimit(t *testing.T) {
 		"a container's of nothing":   {bounded("", "0"), false},
 		"a container without limits": {bounded("", ""), false},
 	} {
-		assert.Equal(t, tc.want, HasLocalLimit(tc.pod), name)
+		assert.Equal(t, tc.want, HasLocalStorageLimit(tc.pod), name)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Node measures the node and its pods. It is called from one goroutine, which acts
+// UsageProvider measures the node and its pods. It is called from one goroutine, which acts
 // on nothing meanwhile, so that it should not take long: what does, as counting
 // files, is for [Counter]. Figures should be newer than since where they can be had
-// so new; older ones evict nobody. See also [Glancer].
-type Node interface {
+// so new; older ones evict nobody. See also [NodeUsageProvider].
+type UsageProvider interface {
 	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
 }
 
@@ -34,11 +34,11 @@ type Counter interface {
 
 // Pods are the pods that can be evicted.
 type Pods interface {
-	// Active returns the pods that are not terminal, read-only.
-	Active() []*corev1.Pod
+	// ActivePods returns the pods that are not terminal, read-only.
+	ActivePods() []*corev1.Pod
 	// Evict ends the pod and returns when its containers are gone and its
 	// resources reclaimed, or with ctx's error if that ends first.
-	Evict(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error
+	Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error
 }
 
 // Reclaimer frees disk without touching running pods: dead containers, images
@@ -55,37 +55,37 @@ type Recorder interface {
 
 // Config describes a Manager. Node and Pods are required.
 type Config struct {
-	Node Node
-	Pods Pods
-	// Reclaim is tried in order, before any pod is ended for disk or inodes.
-	Reclaim []Reclaimer
+	Usage UsageProvider
+	Pods  Pods
+	// Reclaimers is tried in order, before any pod is ended for disk or inodes.
+	Reclaimers []Reclaimer
 	// NodeName is whose events tell that a threshold is met and nobody can be
 	// evicted for it. Default: there are no such events.
 	NodeName string
 
 	// Hard, Soft, SoftGrace and MinimumReclaim are read by ParseThresholds.
 	// Hard defaults to DefaultHard; None is for none.
-	Hard, Soft, SoftGrace, MinimumReclaim string
+	Hard, Soft, SoftGracePeriod, MinimumReclaim string
 	// EvictCritical has critical pods evicted too, static ones among them, after all
 	// others. Default: they never are, as with the kubelet, and neither for limits of
 	// their own.
 	EvictCritical bool
-	// MaxPodGrace bounds the grace period of pods evicted for a soft threshold.
+	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold.
 	// Zero gives them the second that hard ones give; below zero, their own.
-	MaxPodGrace time.Duration
-	// Transition is how long a condition holds after its last breach.
+	MaxPodGracePeriod time.Duration
+	// PressureTransitionPeriod is how long a condition holds after its last breach.
 	// Default: 5 min.
-	Transition time.Duration
+	PressureTransitionPeriod time.Duration
 
-	// Poll is how often to look when nothing calls, and to hold pods to their local
-	// storage limits. A Node that is a [Glancer] is looked at sooner where a
+	// MonitoringPeriod is how often to look when nothing calls, and to hold pods to their local
+	// storage limits. A Node that is a [NodeUsageProvider] is looked at sooner where a
 	// threshold could be crossed meanwhile, but for what a notice tells of.
 	// Default: 10 s.
-	Poll time.Duration
-	// Notices call for a look at once. Default: none.
-	Notices []Notice
-	// ReclaimWait is how long an evicted pod is waited for. Default: 30 s.
-	ReclaimWait time.Duration
+	MonitoringPeriod time.Duration
+	// Notifiers call for a look at once. Default: none.
+	Notifiers []ThresholdNotifier
+	// PodCleanupTimeout is how long an evicted pod is waited for. Default: 30 s.
+	PodCleanupTimeout time.Duration
 
 	Recorder Recorder     // default: no events
 	Logger   *slog.Logger // default: nothing is logged
@@ -95,37 +95,37 @@ type Config struct {
 // Hooks are called from the manager's goroutine and must be fast. Any may be
 // nil.
 type Hooks struct {
-	// Looked is called after each measurement with how long it took.
-	Looked func(took time.Duration, err error)
+	// Measured is called after each measurement with how long it took.
+	Measured func(took time.Duration, err error)
 	// Evicting is called before a pod is evicted, with all that were
 	// candidates, the chosen one first. The local storage limits have the
 	// signal "" and no other candidates.
-	Evicting func(signal Signal, ranked []Candidate, e runtime.Ending)
+	Evicting func(signal Signal, ranked []Candidate, e runtime.Termination)
 	// Evicted is called when the eviction is over.
 	Evicted func(signal Signal, pod *corev1.Pod, took time.Duration, err error)
-	// Conditions is called when the status or the message of a node condition changed.
-	Conditions func([]corev1.NodeCondition)
+	// ConditionsChanged is called when the status or the message of a node condition changed.
+	ConditionsChanged func([]corev1.NodeCondition)
 }
 
 // Manager ends pods under pressure. Admit, Conditions and Look may be called
 // from any goroutine.
 type Manager struct {
-	cfg   Config
-	state *state // owned by Run's goroutine
-	calls chan struct{}
+	cfg       Config
+	state     *thresholdState // owned by Run's goroutine
+	measureCh chan struct{}
 	// evicting are pods that were told to go and are not gone. Owned by Run's
 	// goroutine.
 	evicting map[types.UID]bool
-	// told are the signals of which the kernel tells as things are; measured is
+	// kernelSignals are the signals of which the kernel tells as things are; measured is
 	// when pods were measured last; reclaimed says that what nobody needs was deleted
 	// since the disk ran short or nobody could be evicted for it; effects are of the
 	// last evictions; warned of what was logged, by threshold. All owned by Run's goroutine.
-	told      map[Signal]bool
-	measured  time.Time
-	reclaimed bool
-	effects   map[string]*effect
-	warned    map[string]string
-	blocked   map[corev1.NodeConditionType]string // why nobody goes
+	kernelSignals map[Signal]bool
+	measured      time.Time
+	reclaimed     bool
+	effects       map[string]*effect
+	warned        map[string]string
+	blocked       map[corev1.NodeConditionType]string // why nobody goes
 
 	// What is done beside the loop. Run waits for it.
 	beside         sync.WaitGroup
@@ -138,18 +138,18 @@ type Manager struct {
 // New returns a Manager. It tells all faults of cfg at once and does no I/O.
 func New(cfg Config) (*Manager, error) {
 	var errs []error
-	if cfg.Node == nil {
+	if cfg.Usage == nil {
 		errs = append(errs, errors.New("node is required"))
 	}
 	if cfg.Pods == nil {
 		errs = append(errs, errors.New("pods is required"))
 	}
 	if cfg.Hard == "" {
-		cfg.Hard = DefaultHard
+		cfg.Hard = DefaultHardThresholds
 	}
-	thresholds, err := ParseThresholds(cfg.Hard, cfg.Soft, cfg.SoftGrace, cfg.MinimumReclaim)
+	thresholds, err := ParseThresholds(cfg.Hard, cfg.Soft, cfg.SoftGracePeriod, cfg.MinimumReclaim)
 	errs = append(errs, err)
-	for name, d := range map[string]*time.Duration{"Transition": &cfg.Transition, "Poll": &cfg.Poll, "ReclaimWait": &cfg.ReclaimWait} {
+	for name, d := range map[string]*time.Duration{"Transition": &cfg.PressureTransitionPeriod, "Poll": &cfg.MonitoringPeriod, "ReclaimWait": &cfg.PodCleanupTimeout} {
 		if *d < 0 {
 			errs = append(errs, fmt.Errorf("%s is negative: %v", name, *d))
 		}
@@ -157,19 +157,19 @@ func New(cfg Config) (*Manager, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("eviction: %w", err)
 	}
-	fillDuration(&cfg.Transition, 5*time.Minute)
-	fillDuration(&cfg.Poll, 10*time.Second)
-	fillDuration(&cfg.ReclaimWait, 30*time.Second)
+	fillDuration(&cfg.PressureTransitionPeriod, 5*time.Minute)
+	fillDuration(&cfg.MonitoringPeriod, 10*time.Second)
+	fillDuration(&cfg.PodCleanupTimeout, 30*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	m := &Manager{
-		cfg: cfg, state: newState(thresholds, cfg.Transition),
-		calls: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
+		cfg: cfg, state: newState(thresholds, cfg.PressureTransitionPeriod),
+		measureCh: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
 	}
-	m.told, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
+	m.kernelSignals, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
 	m.effects, m.warned = make(map[string]*effect), make(map[string]string)
 	return m, nil
 }
@@ -180,10 +180,10 @@ func fillDuration(d *time.Duration, def time.Duration) {
 	}
 }
 
-// Look has the manager measure at once. It does not block.
-func (m *Manager) Look() {
+// RequestMeasurement has the manager measure at once. It does not block.
+func (m *Manager) RequestMeasurement() {
 	select {
-	case m.calls <- struct{}{}:
+	case m.measureCh <- struct{}{}:
 	default:
 	}
 }
@@ -195,7 +195,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, n := range m.cfg.Notices {
+	for _, n := range m.cfg.Notifiers {
 		wg.Go(func() { m.watch(ctx, n) })
 	}
 	timer := time.NewTimer(0)
@@ -207,26 +207,26 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-m.calls:
+		case <-m.measureCh:
 		}
-		next := m.cfg.Poll
-		safe.Do(m.cfg.Logger, "look at the node's pressure", func() { next = m.turn(ctx) })
+		next := m.cfg.MonitoringPeriod
+		safe.Do(m.cfg.Logger, "look at the node's pressure", func() { next = m.iterate(ctx) })
 		// A figure that swings around a threshold calls all the time.
-		breath.Reset(breather)
+		breath.Reset(minIterationInterval)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-breath.C:
 		}
-		timer.Reset(max(next-breather, 0))
+		timer.Reset(max(next-minIterationInterval, 0))
 	}
 }
 
-// breather is the least time between two turns.
-const breather = 20 * time.Millisecond
+// minIterationInterval is the least time between two turns.
+const minIterationInterval = 20 * time.Millisecond
 
 // watch keeps one notice going. One that cannot be had is told once.
-func (m *Manager) watch(ctx context.Context, n Notice) {
+func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -235,7 +235,7 @@ func (m *Manager) watch(ctx context.Context, n Notice) {
 			return
 		case <-pause.C:
 		}
-		err := safe.Call(m.cfg.Logger, "watch memory pressure", func() error { return n.Watch(ctx, m.Look) })
+		err := safe.Call(m.cfg.Logger, "watch memory pressure", func() error { return n.Watch(ctx, m.RequestMeasurement) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -244,14 +244,14 @@ func (m *Manager) watch(ctx context.Context, n Notice) {
 			return
 		}
 		m.cfg.Logger.Warn("notice of memory pressure ended", slog.Any("error", err))
-		pause.Reset(m.cfg.Poll)
+		pause.Reset(m.cfg.MonitoringPeriod)
 	}
 }
 
-// turn looks and acts until no threshold calls for more, and returns when to look
+// iterate looks and acts until no threshold calls for more, and returns when to look
 // again.
-func (m *Manager) turn(ctx context.Context) time.Duration {
-	if wait, calm := m.glance(ctx); calm {
+func (m *Manager) iterate(ctx context.Context) time.Duration {
+	if wait, calm := m.checkNode(ctx); calm {
 		return wait
 	}
 	failed := make(map[types.UID]bool) // evictions that failed in this turn
@@ -259,9 +259,9 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 		u, err := m.measure(ctx)
 		if err != nil {
 			m.cfg.Logger.Warn("usage of the node could not be measured", slog.Any("error", err))
-			return m.cfg.Poll
+			return m.cfg.MonitoringPeriod
 		}
-		due, next := m.took(&u)
+		due, next := m.handleUsage(&u)
 		pods := m.candidates(failed)
 		if m.enforceLocal(ctx, &u, pods, failed) {
 			continue
@@ -273,36 +273,36 @@ func (m *Manager) turn(ctx context.Context) time.Duration {
 		}
 		if wait := m.evictOne(ctx, due, pods, &u, failed); wait > 0 {
 			if !next.IsZero() {
-				wait = min(wait, max(time.Until(next), nearest))
+				wait = min(wait, max(time.Until(next), minPollInterval))
 			}
 			return wait
 		}
 	}
-	return m.cfg.Poll
+	return m.cfg.MonitoringPeriod
 }
 
 // measure measures the node and its pods.
 func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
-	since := m.state.evicted
-	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Node.Usage(ctx, since) })
+	since := m.state.lastEvictionAt
+	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Usage.Usage(ctx, since) })
 	m.measured = time.Now()
 	return u, err
 }
 
 func (m *Manager) measureBy(ctx context.Context, how func(context.Context) (runtime.NodeUsage, error)) (runtime.NodeUsage, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.ReclaimWait)
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.PodCleanupTimeout)
 	defer cancel()
 	began := time.Now()
 	u, err := how(ctx)
-	if m.cfg.Hooks.Looked != nil {
-		m.cfg.Hooks.Looked(time.Since(began), err)
+	if m.cfg.Hooks.Measured != nil {
+		m.cfg.Hooks.Measured(time.Since(began), err)
 	}
 	return u, err
 }
 
 // candidates are the active pods that are not on their way out and may go.
 func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
-	active := m.cfg.Pods.Active()
+	active := m.cfg.Pods.ActivePods()
 	still := make(map[types.UID]bool, len(m.evicting))
 	out := make([]*corev1.Pod, 0, len(active))
 	for _, pod := range active {

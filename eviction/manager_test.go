@@ -20,7 +20,7 @@ const mib = 1 << 20
 // a break, and at that very time.
 func TestSoftThreshold(t *testing.T) {
 	s := newSim()
-	cfg := eviction.Config{Hard: "none", Soft: "memory.available<200Mi", SoftGrace: "memory.available=95s", MaxPodGrace: 20 * time.Second}
+	cfg := eviction.Config{Hard: "none", Soft: "memory.available<200Mi", SoftGracePeriod: "memory.available=95s", MaxPodGracePeriod: 20 * time.Second}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		p := s.add("a", "10Mi", 0, 900*mib)
 		s.pause(60 * time.Second)
@@ -35,7 +35,7 @@ func TestSoftThreshold(t *testing.T) {
 			took := s.evicted[0].at.Sub(crossed)
 			assert.GreaterOrEqual(t, took, 95*time.Second)
 			assert.Less(t, took, 106*time.Second, "the grace begins with the look that sees the crossing")
-			assert.Equal(t, 20*time.Second, s.evicted[0].ending.Grace)
+			assert.Equal(t, 20*time.Second, s.evicted[0].ending.GracePeriod)
 		}
 	})
 }
@@ -56,15 +56,15 @@ func TestGrace(t *testing.T) {
 		{true, -1, 300, 300 * time.Second},
 	} {
 		s := newSim()
-		cfg := eviction.Config{Hard: "memory.available<200Mi", MaxPodGrace: tc.most}
+		cfg := eviction.Config{Hard: "memory.available<200Mi", MaxPodGracePeriod: tc.most}
 		if tc.soft {
-			cfg.Hard, cfg.Soft, cfg.SoftGrace = "none", cfg.Hard, "memory.available=1s"
+			cfg.Hard, cfg.Soft, cfg.SoftGracePeriod = "none", cfg.Hard, "memory.available=1s"
 		}
 		s.add("a", "", 0, 900*mib).pod.Spec.TerminationGracePeriodSeconds = &tc.own
 		bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 			s.pause(time.Minute)
 			if assert.Len(t, s.evicted, 1) {
-				assert.Equal(t, tc.want, s.evicted[0].ending.Grace)
+				assert.Equal(t, tc.want, s.evicted[0].ending.GracePeriod)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestReclaimFirst(t *testing.T) {
 	s := newSim()
 	s.images = 950 * mib
 	s.add("a", "", 0, 0).logs = 20 * mib
-	bubble(t, s, eviction.Config{Hard: "nodefs.available<10%", Reclaim: []eviction.Reclaimer{s}}, func(t *testing.T, m *eviction.Manager) {
+	bubble(t, s, eviction.Config{Hard: "nodefs.available<10%", Reclaimers: []eviction.Reclaimer{s}}, func(t *testing.T, m *eviction.Manager) {
 		s.pause(time.Minute)
 		assert.Equal(t, 1, s.reclaim)
 		assert.Empty(t, s.evicted)
@@ -111,7 +111,7 @@ func TestRanking(t *testing.T) {
 		}, []string{"much"}},
 		{"critical last", "memory.available<200Mi", func(s *sim) {
 			static(s.add("static", "1Mi", 0, 720*mib))
-			s.add("system", "1Mi", podspec.SystemCritical, 100*mib)
+			s.add("system", "1Mi", podspec.SystemCriticalPriority, 100*mib)
 			s.add("plain", "50Mi", 100, 40*mib)
 		}, []string{"plain", "static"}},
 		{"without figures never", "memory.available<200Mi", func(s *sim) {
@@ -190,7 +190,7 @@ func TestLocalLimits(t *testing.T) {
 func TestConditionsAndAdmission(t *testing.T) {
 	s := newSim()
 	var told [][]corev1.NodeConditionType
-	cfg := eviction.Config{Hard: "memory.available<200Mi,nodefs.available<10%", Hooks: eviction.Hooks{Conditions: func(list []corev1.NodeCondition) {
+	cfg := eviction.Config{Hard: "memory.available<200Mi,nodefs.available<10%", Hooks: eviction.Hooks{ConditionsChanged: func(list []corev1.NodeCondition) {
 		var held []corev1.NodeConditionType
 		for _, c := range list {
 			if c.Status == corev1.ConditionTrue {
@@ -204,12 +204,12 @@ func TestConditionsAndAdmission(t *testing.T) {
 		}
 	}}}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
-		plain, burstable, critical := s.add("plain", "", 0, 0).pod, s.add("burstable", "1Mi", 0, 0).pod, s.add("critical", "", podspec.SystemCritical, 0).pod
+		plain, burstable, critical := s.add("plain", "", 0, 0).pod, s.add("burstable", "1Mi", 0, 0).pod, s.add("critical", "", podspec.SystemCriticalPriority, 0).pod
 		tolerant := plain.DeepCopy()
 		tolerant.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists}}
 		admitted := func() (out []bool) {
 			for _, p := range []*corev1.Pod{plain, burstable, critical, tolerant} {
-				out = append(out, m.Admit(p, nil).OK)
+				out = append(out, m.Admit(p, nil).Admitted)
 			}
 			return out
 		}
@@ -219,7 +219,7 @@ func TestConditionsAndAdmission(t *testing.T) {
 		s.pause(10 * time.Second)
 		assert.Equal(t, []string{"hog"}, s.victims())
 		assert.Equal(t, []bool{false, true, true, true}, admitted())
-		assert.Equal(t, podspec.Verdict{Reason: "Evicted", Message: "The node had condition: [MemoryPressure]. "}, m.Admit(plain, nil))
+		assert.Equal(t, podspec.AdmitResult{Reason: "Evicted", Message: "The node had condition: [MemoryPressure]. "}, m.Admit(plain, nil))
 		s.pause(4*time.Minute + 40*time.Second)
 		assert.Equal(t, []bool{false, true, true, true}, admitted())
 		s.pause(25 * time.Second)

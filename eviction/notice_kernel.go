@@ -14,12 +14,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PressureNotice tells when tasks have waited for a resource for Stall out of
+// PSINotifier tells when tasks have waited for a resource for Stall out of
 // Window: the kernel's pressure stall trigger. It is the notice for cgroup v2,
 // and for the machine as a whole on any. A process without CAP_SYS_RESOURCE can
 // only have windows of whole multiples of 2 s, and is told up to one late: a
 // shorter window is made longer then, Stall along with it.
-type PressureNotice struct {
+type PSINotifier struct {
 	Path   string        // a pressure file: /proc/pressure/memory, or a group's memory.pressure
 	Full   bool          // all tasks waited; otherwise some did
 	Stall  time.Duration // default: 50 ms
@@ -27,7 +27,7 @@ type PressureNotice struct {
 }
 
 // Watch tells of stalls until ctx is done.
-func (n PressureNotice) Watch(ctx context.Context, crossed func()) error {
+func (n PSINotifier) Watch(ctx context.Context, crossed func()) error {
 	stall, window, kind := n.Stall, n.Window, "some"
 	if stall == 0 {
 		stall = 50 * time.Millisecond
@@ -61,14 +61,14 @@ func (n PressureNotice) Watch(ctx context.Context, crossed func()) error {
 	})
 }
 
-// EventsNotice tells when a group's memory.events file changes: when it was
+// MemoryEventsNotifier tells when a group's memory.events file changes: when it was
 // throttled at memory.high, met memory.max, or had processes killed.
-type EventsNotice struct {
+type MemoryEventsNotifier struct {
 	Path string // a group's memory.events
 }
 
 // Watch tells of changes until ctx is done.
-func (n EventsNotice) Watch(ctx context.Context, crossed func()) error {
+func (n MemoryEventsNotifier) Watch(ctx context.Context, crossed func()) error {
 	f, err := os.Open(n.Path)
 	if err != nil {
 		return unsupported("memory events", err)
@@ -89,7 +89,7 @@ func (n EventsNotice) Watch(ctx context.Context, crossed func()) error {
 	return poll(ctx, f, func(bool) error { crossed(); return read() })
 }
 
-func (n EventsNotice) gone(err error) bool {
+func (n MemoryEventsNotifier) gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist)
 }
 

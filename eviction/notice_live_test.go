@@ -23,7 +23,7 @@ import (
 )
 
 // watching runs a notice until the test ends, and returns what it tells.
-func watching(t *testing.T, n eviction.Notice) <-chan struct{} {
+func watching(t *testing.T, n eviction.ThresholdNotifier) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	told, done := make(chan struct{}, 1), make(chan error, 1)
@@ -77,7 +77,7 @@ func groupV2(t *testing.T, name string) string {
 func TestEventsNotice(t *testing.T) {
 	dir := groupV2(t, "evictionevents")
 	path := filepath.Join(dir, "cgroup.events")
-	told := watching(t, eviction.EventsNotice{Path: path})
+	told := watching(t, eviction.MemoryEventsNotifier{Path: path})
 	time.Sleep(50 * time.Millisecond)
 	for range 3 {
 		cmd := exec.Command("sleep", "60")
@@ -101,7 +101,7 @@ func TestPressureNoticeOfARemovedGroup(t *testing.T) {
 	var told atomic.Int64
 	done := make(chan error, 1)
 	go func() {
-		done <- eviction.PressureNotice{Path: path, Window: 2 * time.Second}.Watch(t.Context(), func() { told.Add(1) })
+		done <- eviction.PSINotifier{Path: path, Window: 2 * time.Second}.Watch(t.Context(), func() { told.Add(1) })
 	}()
 	time.Sleep(50 * time.Millisecond)
 	require.NoError(t, os.Remove(dir))
@@ -142,7 +142,7 @@ func TestMemoryPressureNotice(t *testing.T) {
 	require.NoError(t, unix.Fsync(int(f.Fd())))
 	require.NoError(t, unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)) // else what is read is there, and another's
 
-	quick := eviction.PressureNotice{Stall: time.Millisecond, Window: 500 * time.Millisecond}
+	quick := eviction.PSINotifier{Stall: time.Millisecond, Window: 500 * time.Millisecond}
 	group, machine := quick, quick
 	group.Path, machine.Path = dir+"/memory.pressure", "/proc/pressure/memory"
 	ofGroup, ofMachine := watching(t, group), watching(t, machine)
@@ -168,23 +168,23 @@ func TestUsageNoticeOfAGroupThatComesAndGoes(t *testing.T) {
 	const group, limit, left = "/lab/evictionallpods", 100 * mib, 70 * mib
 	dir := cgroupRoot + "/memory" + group
 	name := ""
-	n, err := eviction.NewUsageNotice(cgroupRoot+"/memory", func() string { return name }, eviction.AllocatableMemoryAvailable)
+	n, err := eviction.NewMemoryThresholdNotifier(cgroupRoot+"/memory", func() string { return name }, eviction.AllocatableMemoryAvailable)
 	require.NoError(t, err)
 	thresholds, err := eviction.ParseThresholds("allocatableMemory.available<70Mi", "", "", "")
 	require.NoError(t, err)
 	told := watching(t, n)
 	within(t, told, 5*time.Second, "it asks for a measurement at first")
-	empty := &runtime.NodeUsage{AllPods: runtime.MemoryUsage{At: time.Now(), Capacity: limit}}
+	empty := &runtime.NodeUsage{PodsMemory: runtime.MemoryUsage{At: time.Now(), Capacity: limit}}
 
-	require.Empty(t, n.Arm(empty, thresholds), "the name is not known")
+	require.Empty(t, n.UpdateThresholds(empty, thresholds), "the name is not known")
 	name = group
-	require.Empty(t, n.Arm(empty, thresholds), "it is not there")
+	require.Empty(t, n.UpdateThresholds(empty, thresholds), "it is not there")
 	for round := range 2 {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		t.Cleanup(func() { _ = os.Remove(dir) })
 		require.NoError(t, os.WriteFile(dir+"/memory.limit_in_bytes", []byte(strconv.Itoa(limit)), 0o600))
-		require.Equal(t, eviction.AllocatableMemoryAvailable, n.Arm(empty, thresholds), "round %d", round)
-		require.Equal(t, eviction.AllocatableMemoryAvailable, n.Arm(empty, thresholds), "it stays armed")
+		require.Equal(t, eviction.AllocatableMemoryAvailable, n.UpdateThresholds(empty, thresholds), "round %d", round)
+		require.Equal(t, eviction.AllocatableMemoryAvailable, n.UpdateThresholds(empty, thresholds), "it stays armed")
 		select {
 		case <-told:
 			t.Fatal("nothing was crossed")
@@ -196,12 +196,12 @@ func TestUsageNoticeOfAGroupThatComesAndGoes(t *testing.T) {
 		t.Cleanup(func() { _ = os.Remove(cgroupRoot + "/pids" + group) })
 		require.NoError(t, cmd.Start())
 		within(t, told, 10*time.Second, "30 MiB were crossed")
-		used := &runtime.NodeUsage{AllPods: runtime.MemoryUsage{At: time.Now(), Capacity: limit, Usage: 50 * mib, WorkingSet: 50 * mib}}
-		require.Empty(t, n.Arm(used, thresholds), "what it tells of now is the way back")
+		used := &runtime.NodeUsage{PodsMemory: runtime.MemoryUsage{At: time.Now(), Capacity: limit, Usage: 50 * mib, WorkingSet: 50 * mib}}
+		require.Empty(t, n.UpdateThresholds(used, thresholds), "what it tells of now is the way back")
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		require.Eventually(t, func() bool { return os.Remove(dir) == nil }, 5*time.Second, 10*time.Millisecond)
-		require.Empty(t, n.Arm(empty, thresholds), "it went")
+		require.Empty(t, n.UpdateThresholds(empty, thresholds), "it went")
 		for len(told) > 0 {
 			<-told
 		}

@@ -13,38 +13,38 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// UsageNotice tells when the memory usage of a cgroup v1 group crosses what a
+// MemoryThresholdNotifier tells when the memory usage of a cgroup v1 group crosses what a
 // threshold comes to: the kernel's memory threshold by eventfd. What usage that
 // is depends on how much of it is page cache, so it is armed anew after each
 // measurement.
-type UsageNotice struct {
+type MemoryThresholdNotifier struct {
 	hierarchy string
 	group     func() string
 	signal    Signal
 
-	mu      sync.Mutex // guards all below
-	crossed func()     // nil while nobody watches
-	armed   uint64
-	event   *os.File    // told by the kernel; nil while not armed
-	folder  os.FileInfo // of the group that event is about
-	broken  chan error
+	mu         sync.Mutex // guards all below
+	crossed    func()     // nil while nobody watches
+	armed      uint64
+	event      *os.File    // told by the kernel; nil while not armed
+	cgroupInfo os.FileInfo // of the group that event is about
+	broken     chan error
 
 	listening sync.WaitGroup // Watch waits for it
 }
 
-// NewUsageNotice returns a notice for a group of v1's memory hierarchy, about the
+// NewMemoryThresholdNotifier returns a notice for a group of v1's memory hierarchy, about the
 // signal MemoryAvailable or AllocatableMemoryAvailable. group is asked again and
 // again for the group's path below the hierarchy: it need not be there yet, "" is
 // for not known, and "/" for the hierarchy itself.
-func NewUsageNotice(hierarchy string, group func() string, signal Signal) (*UsageNotice, error) {
+func NewMemoryThresholdNotifier(hierarchy string, group func() string, signal Signal) (*MemoryThresholdNotifier, error) {
 	if signal != MemoryAvailable && signal != AllocatableMemoryAvailable {
 		return nil, fmt.Errorf("eviction: %s is not about the memory of a group", signal)
 	}
-	return &UsageNotice{hierarchy: hierarchy, group: group, signal: signal, broken: make(chan error, 1)}, nil
+	return &MemoryThresholdNotifier{hierarchy: hierarchy, group: group, signal: signal, broken: make(chan error, 1)}, nil
 }
 
 // Watch tells of crossings until ctx is done.
-func (n *UsageNotice) Watch(ctx context.Context, crossed func()) error {
+func (n *MemoryThresholdNotifier) Watch(ctx context.Context, crossed func()) error {
 	if _, err := os.Stat(filepath.Join(n.hierarchy, "cgroup.event_control")); err != nil {
 		return unsupported("memory threshold", err)
 	}
@@ -53,7 +53,7 @@ func (n *UsageNotice) Watch(ctx context.Context, crossed func()) error {
 	n.mu.Unlock()
 	crossed() // a measurement arms it
 	defer n.listening.Wait()
-	defer n.leave()
+	defer n.stopWatch()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -62,7 +62,7 @@ func (n *UsageNotice) Watch(ctx context.Context, crossed func()) error {
 	}
 }
 
-func (n *UsageNotice) leave() {
+func (n *MemoryThresholdNotifier) stopWatch() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.crossed = nil
@@ -70,19 +70,19 @@ func (n *UsageNotice) leave() {
 }
 
 // disarm takes the kernel's threshold away. n.mu is held.
-func (n *UsageNotice) disarm() {
+func (n *MemoryThresholdNotifier) disarm() {
 	if n.event != nil {
 		n.event.Close() //nolint:errcheck,gosec // closing takes it away
 	}
-	n.event, n.folder, n.armed = nil, nil, 0
+	n.event, n.cgroupInfo, n.armed = nil, nil, 0
 }
 
-// Arm moves the kernel's threshold to where the next one of thresholds will be
+// UpdateThresholds moves the kernel's threshold to where the next one of thresholds will be
 // crossed.
-func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) Signal {
+func (n *MemoryThresholdNotifier) UpdateThresholds(u *runtime.NodeUsage, thresholds []Threshold) Signal {
 	memory := u.Memory
 	if n.signal == AllocatableMemoryAvailable {
-		memory = u.AllPods
+		memory = u.PodsMemory
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +98,7 @@ func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) Signal {
 	// The group may count other things than the measurement does, as that of
 	// all processes does; what counts is how far it is to go.
 	at = before + at - min(memory.Usage, before+at)
-	if n.event == nil || !os.SameFile(folder, n.folder) || !near(at, n.armed) {
+	if n.event == nil || !os.SameFile(folder, n.cgroupInfo) || !near(at, n.armed) {
 		event, err := register(dir, at)
 		if err != nil {
 			select {
@@ -108,7 +108,7 @@ func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) Signal {
 			return ""
 		}
 		n.disarm()
-		n.event, n.folder, n.armed = event, folder, at
+		n.event, n.cgroupInfo, n.armed = event, folder, at
 		tell := n.crossed
 		n.listening.Go(func() { listen(event, tell) })
 		if now, err := usageOfGroup(dir); err == nil && now > at && before <= at {
@@ -122,7 +122,7 @@ func (n *UsageNotice) Arm(u *runtime.NodeUsage, thresholds []Threshold) Signal {
 }
 
 // find returns the group's folder and what it uses.
-func (n *UsageNotice) find() (dir string, folder os.FileInfo, used uint64, err error) {
+func (n *MemoryThresholdNotifier) find() (dir string, folder os.FileInfo, used uint64, err error) {
 	group := n.group()
 	if group == "" {
 		return "", nil, 0, fs.ErrNotExist

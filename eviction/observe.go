@@ -22,7 +22,7 @@ type Observation struct {
 
 // String returns what there is, as messages tell it.
 func (o Observation) String() string {
-	f, _ := about(o.Signal)
+	f, _ := infoFor(o.Signal)
 	if f.pressure {
 		return strconv.FormatFloat(o.Percent, 'f', 2, 64) + "%"
 	}
@@ -43,10 +43,10 @@ func amount(name corev1.ResourceName, n uint64) string {
 func observe(u *runtime.NodeUsage) map[Signal]Observation {
 	out := make(map[Signal]Observation)
 	for _, s := range Signals() {
-		f, _ := about(s)
+		f, _ := infoFor(s)
 		o := Observation{Signal: s}
 		if f.pressure {
-			var stall runtime.Stall
+			var stall runtime.PSIData
 			stall, o.At = f.stall(u)
 			o.Percent, o.Waited = stall.Avg10, time.Duration(min(stall.Total, 1<<53))*time.Microsecond
 		} else {
@@ -59,11 +59,11 @@ func observe(u *runtime.NodeUsage) map[Signal]Observation {
 	return out
 }
 
-// crossed reports whether the observation is on the wrong side of t or, with
+// isMet reports whether the observation is on the wrong side of t or, with
 // more set, not yet as far on the right side as MinReclaim asks.
-func (t Threshold) crossed(o Observation, more bool) bool {
-	if f, _ := about(t.Signal); f.pressure {
-		return o.Percent > t.Value.Percent
+func (t Threshold) isMet(o Observation, more bool) bool {
+	if f, _ := infoFor(t.Signal); f.pressure {
+		return o.Percent > t.Value.Percentage
 	}
 	bound := t.Value.Of(o.Capacity)
 	if bound >= o.Capacity {
@@ -78,91 +78,91 @@ func (t Threshold) crossed(o Observation, more bool) bool {
 // impossible reports whether there is not even as much as the threshold wants to be
 // left. Such a threshold would be met for ever, whoever goes, and is not held to.
 func (t Threshold) impossible(o Observation) bool {
-	f, _ := about(t.Signal)
+	f, _ := infoFor(t.Signal)
 	return !f.pressure && t.Value.Of(o.Capacity) >= o.Capacity
 }
 
-// state is what is remembered from look to look. It has no lock: one goroutine
+// thresholdState is what is remembered from look to look. It has no lock: one goroutine
 // owns it.
-type state struct {
+type thresholdState struct {
 	thresholds []Threshold
 	transition time.Duration
 
-	since    map[int]time.Time                      // by threshold: crossed without a break since
-	acting   map[int]bool                           // by threshold: counted once and is not resolved yet
-	breached map[corev1.NodeConditionType]time.Time // by condition: last crossed
-	stalls   map[int]*stallBase                     // by threshold on pressure that was crossed at the last eviction
-	evicted  time.Time                              // start of the last eviction: pods' figures from before do not count
-	gone     time.Time                              // when it was over
-	acted    time.Time                              // start of the last eviction or reclaim: the node's figures from before do not count
+	metSince       map[int]time.Time                      // by threshold: crossed without a break since
+	active         map[int]bool                           // by threshold: counted once and is not resolved yet
+	lastMet        map[corev1.NodeConditionType]time.Time // by condition: last crossed
+	stalls         map[int]*stallBase                     // by threshold on pressure that was crossed at the last eviction
+	lastEvictionAt time.Time                              // start of the last eviction: pods' figures from before do not count
+	gone           time.Time                              // when it was over
+	lastActionAt   time.Time                              // start of the last eviction or reclaim: the node's figures from before do not count
 }
 
-func newState(thresholds []Threshold, transition time.Duration) *state {
-	return &state{
+func newState(thresholds []Threshold, transition time.Duration) *thresholdState {
+	return &thresholdState{
 		thresholds: thresholds, transition: transition,
-		since: make(map[int]time.Time), acting: make(map[int]bool),
-		breached: make(map[corev1.NodeConditionType]time.Time), stalls: make(map[int]*stallBase),
+		metSince: make(map[int]time.Time), active: make(map[int]bool),
+		lastMet: make(map[corev1.NodeConditionType]time.Time), stalls: make(map[int]*stallBase),
 	}
 }
 
-// met is a threshold that counts, with what it was held against.
-type met struct {
+// metThreshold is a threshold that counts, with what it was held against.
+type metThreshold struct {
 	Threshold
-	seen Observation
+	observation Observation
 }
 
-// look takes up observations and returns the thresholds that call for action,
+// update takes up observations and returns the thresholds that call for action,
 // the most urgent first, and when to look again at the latest for a grace
 // period or a condition that ends; zero: for none.
-func (s *state) look(seen map[Signal]Observation, now time.Time) (due []met, next time.Time) {
+func (s *thresholdState) update(seen map[Signal]Observation, now time.Time) (due []metThreshold, next time.Time) {
 	for i, t := range s.thresholds {
 		o, ok := seen[t.Signal]
-		if !ok || !t.crossed(o, s.acting[i]) {
+		if !ok || !t.isMet(o, s.active[i]) {
 			// What is not known calls for nothing, and breaks a grace period.
-			delete(s.since, i)
-			delete(s.acting, i)
+			delete(s.metSince, i)
+			delete(s.active, i)
 			delete(s.stalls, i)
 			continue
 		}
-		if _, before := s.since[i]; !before {
-			s.since[i] = now
+		if _, before := s.metSince[i]; !before {
+			s.metSince[i] = now
 		}
-		if f, _ := about(t.Signal); f.condition != "" {
-			s.breached[f.condition] = now
+		if f, _ := infoFor(t.Signal); f.condition != "" {
+			s.lastMet[f.condition] = now
 		}
-		if at := s.since[i].Add(t.Grace); at.After(now) {
+		if at := s.metSince[i].Add(t.GracePeriod); at.After(now) {
 			next = earlier(next, at)
 			continue
 		}
-		s.acting[i] = true
-		if !current(o.At, s.acted) {
+		s.active[i] = true
+		if !current(o.At, s.lastActionAt) {
 			continue
 		}
 		if at, again := s.stallsAgain(i, o); !again {
 			next = earlier(next, at)
 			continue
 		}
-		due = append(due, met{t, o})
+		due = append(due, metThreshold{t, o})
 	}
-	for _, at := range s.breached {
+	for _, at := range s.lastMet {
 		if end := at.Add(s.transition); end.After(now) {
 			next = earlier(next, end)
 		}
 	}
-	slices.SortStableFunc(due, func(a, b met) int {
-		if d := urgency(a.Signal) - urgency(b.Signal); d != 0 {
+	slices.SortStableFunc(due, func(a, b metThreshold) int {
+		if d := comparePriority(a.Signal) - comparePriority(b.Signal); d != 0 {
 			return d
 		}
-		return boolOrder(a.Hard(), b.Hard())
+		return boolOrder(a.IsHard(), b.IsHard())
 	})
 	return due, next
 }
 
 // judgeStallsFrom has pressure judged from gone on, when a pod was evicted.
-func (s *state) judgeStallsFrom(gone time.Time) {
+func (s *thresholdState) judgeStallsFrom(gone time.Time) {
 	s.gone = gone
 	for i, t := range s.thresholds {
-		if f, _ := about(t.Signal); f.pressure {
+		if f, _ := infoFor(t.Signal); f.pressure {
 			s.stalls[i] = &stallBase{}
 		}
 	}
@@ -171,7 +171,7 @@ func (s *state) judgeStallsFrom(gone time.Time) {
 // stallsAgain reports whether a threshold that is crossed calls for action: one on
 // pressure, only if tasks have waited since the last eviction. If not, it returns
 // when to look again.
-func (s *state) stallsAgain(i int, o Observation) (at time.Time, again bool) {
+func (s *thresholdState) stallsAgain(i int, o Observation) (at time.Time, again bool) {
 	b := s.stalls[i]
 	switch {
 	case b == nil:
@@ -181,14 +181,14 @@ func (s *state) stallsAgain(i int, o Observation) (at time.Time, again bool) {
 	case b.at.IsZero():
 		*b = stallBase{at: o.At, percent: o.Percent, total: o.Waited}
 	}
-	again, at = b.again(o, s.thresholds[i].Value.Percent)
+	again, at = b.again(o, s.thresholds[i].Value.Percentage)
 	return at, again
 }
 
 // acts reports whether a threshold that is judged together with others acts.
-func (s *state) acts(with string) bool {
+func (s *thresholdState) acts(with string) bool {
 	for i, t := range s.thresholds {
-		if s.acting[i] && judgedWith(t.Signal) == with {
+		if s.active[i] && judgedWith(t.Signal) == with {
 			return true
 		}
 	}
@@ -197,10 +197,10 @@ func (s *state) acts(with string) bool {
 
 // conditions returns the node conditions that hold: those that were breached
 // within the transition period.
-func (s *state) conditions(now time.Time) []corev1.NodeConditionType {
+func (s *thresholdState) conditions(now time.Time) []corev1.NodeConditionType {
 	var out []corev1.NodeConditionType
 	for _, c := range conditionTypes() {
-		if at, ok := s.breached[c]; ok && (now.Sub(at) < s.transition || at.Equal(now)) {
+		if at, ok := s.lastMet[c]; ok && (now.Sub(at) < s.transition || at.Equal(now)) {
 			out = append(out, c)
 		}
 	}
@@ -211,7 +211,7 @@ func conditionTypes() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
 
-func urgency(s Signal) int { return slices.Index(Signals(), s) }
+func comparePriority(s Signal) int { return slices.Index(Signals(), s) }
 
 // boolOrder puts true first.
 func boolOrder(a, b bool) int {

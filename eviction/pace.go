@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// nearest is the shortest pause between two looks that nothing calls for.
-	nearest = 100 * time.Millisecond
-	// averaged is how often the kernel brings its averages of pressure up to date.
-	averaged = 2 * time.Second
+	// minPollInterval is the shortest pause between two looks that nothing calls for.
+	minPollInterval = 100 * time.Millisecond
+	// psiWindow is how often the kernel brings its averages of pressure up to date.
+	psiWindow = 2 * time.Second
 )
 
 // fastest is how much of a resource can be used up in a second: what fast
@@ -28,15 +28,15 @@ func fastest(name corev1.ResourceName) uint64 {
 	}
 }
 
-// pace is how long no threshold can be crossed that is not crossed yet: the time
+// nextPoll is how long no threshold can be crossed that is not crossed yet: the time
 // in which what is left above it can be used up, between nearest and most. What
 // the kernel tells of is left out, and so is what was not measured. It is pure.
-func pace(u *runtime.NodeUsage, thresholds []Threshold, told map[Signal]bool, most time.Duration) time.Duration {
+func nextPoll(u *runtime.NodeUsage, thresholds []Threshold, told map[Signal]bool, most time.Duration) time.Duration {
 	wait := most
 	for _, t := range thresholds {
-		f, _ := about(t.Signal)
+		f, _ := infoFor(t.Signal)
 		if f.pressure {
-			wait = min(wait, averaged)
+			wait = min(wait, psiWindow)
 			continue
 		}
 		available, capacity, at := f.read(u)
@@ -49,5 +49,5 @@ func pace(u *runtime.NodeUsage, thresholds []Threshold, told map[Signal]bool, mo
 			wait = min(wait, time.Duration(seconds*float64(time.Second)))
 		}
 	}
-	return min(max(wait, nearest), most)
+	return min(max(wait, minPollInterval), most)
 }

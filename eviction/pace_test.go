@@ -29,8 +29,8 @@ func TestPace(t *testing.T) {
 		{"nothing to look out for", "none", runtime.NodeUsage{Memory: memory(0)}, nil, most},
 		{"far away", "memory.available<1Gi", runtime.NodeUsage{Memory: memory(0)}, nil, most},
 		{"8 GiB take 2 s", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(90 * gib)}, nil, 2 * time.Second},
-		{"near", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(98*gib - 1)}, nil, nearest},
-		{"at it", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(98 * gib)}, nil, nearest},
+		{"near", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(98*gib - 1)}, nil, minPollInterval},
+		{"at it", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(98 * gib)}, nil, minPollInterval},
 		{"crossed: there is nothing to wait for", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(99 * gib)}, nil, most},
 		{"near, and the kernel tells", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(97 * gib)}, map[Signal]bool{MemoryAvailable: true}, most},
 		{"the kernel tells of another", "memory.available<2Gi", runtime.NodeUsage{Memory: memory(94 * gib)}, map[Signal]bool{AllocatableMemoryAvailable: true}, time.Second},
@@ -39,13 +39,13 @@ func TestPace(t *testing.T) {
 		{"inodes", "imagefs.inodesFree<1000000", runtime.NodeUsage{ImageFS: disk(0, 1_600_000)}, nil, 3 * time.Second},
 		{"processes", "pid.available<1000", runtime.NodeUsage{Pids: runtime.PidUsage{At: now, Max: 32768, Used: 1768}}, nil, 1500 * time.Millisecond},
 		{"the nearest counts", "memory.available<2Gi,nodefs.available<10%", runtime.NodeUsage{Memory: memory(90 * gib), NodeFS: disk(14*gib, 0)}, nil, time.Second},
-		{"pressure is averaged", "memory.psi.some.avg10>20%", runtime.NodeUsage{}, nil, averaged},
+		{"pressure is averaged", "memory.psi.some.avg10>20%", runtime.NodeUsage{}, nil, psiWindow},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			thresholds, err := ParseThresholds(tc.hard, "", "", "")
 			require.NoError(t, err)
-			assert.Equal(t, tc.want, pace(&tc.u, thresholds, tc.told, most))
+			assert.Equal(t, tc.want, nextPoll(&tc.u, thresholds, tc.told, most))
 		})
 	}
-	assert.Equal(t, 10*time.Millisecond, pace(&runtime.NodeUsage{}, nil, nil, 10*time.Millisecond), "never slower than asked")
+	assert.Equal(t, 10*time.Millisecond, nextPoll(&runtime.NodeUsage{}, nil, nil, 10*time.Millisecond), "never slower than asked")
 }

@@ -34,8 +34,8 @@ func TestManager_Panics(t *testing.T) {
 		p := new(panicky)
 		looked := 0
 		m, err := eviction.New(eviction.Config{
-			Hard: "memory.available<200Mi", Node: p, Pods: newSim(), Notices: []eviction.Notice{p},
-			Hooks: eviction.Hooks{Looked: func(time.Duration, error) { looked++; panic("hook") }},
+			Hard: "memory.available<200Mi", Usage: p, Pods: newSim(), Notifiers: []eviction.ThresholdNotifier{p},
+			Hooks: eviction.Hooks{Measured: func(time.Duration, error) { looked++; panic("hook") }},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

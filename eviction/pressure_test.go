@@ -33,7 +33,7 @@ func (p *pressed) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kernel()
-	u.MemoryPressure = runtime.Pressure{At: time.Now(), Full: runtime.Stall{Avg10: p.avg}}
+	u.MemoryPressure = runtime.PSIStats{At: time.Now(), Full: runtime.PSIData{Avg10: p.avg}}
 	if !p.noTotal {
 		u.MemoryPressure.Full.Total = uint64(p.total.Microseconds())
 	}

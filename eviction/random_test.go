@@ -218,11 +218,11 @@ func (r *referee) standing(pod *corev1.Pod) (st standing, ok bool) {
 		st.used = int64(u.Pids.Used)
 	default:
 		c := u.Containers[0]
-		if !c.Writable.At.IsZero() && c.Writable.At.Before(r.evicted) {
-			c.Writable.Bytes = 0 // it was waited for long enough
+		if !c.Rootfs.At.IsZero() && c.Rootfs.At.Before(r.evicted) {
+			c.Rootfs.Bytes = 0 // it was waited for long enough
 			assert.GreaterOrEqual(r.t, time.Since(r.evicted), patience, "%s: the size of a layer is old", pod.UID)
 		}
-		st.used, st.asked = int64(c.Logs.Bytes+c.Writable.Bytes+u.Volumes["v"].Bytes), asked.StorageEphemeral().Value()
+		st.used, st.asked = int64(c.Logs.Bytes+c.Rootfs.Bytes+u.Volumes["v"].Bytes), asked.StorageEphemeral().Value()
 	}
 	return st, true
 }
@@ -315,10 +315,10 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	}
 	cfg := eviction.Config{
 		Hard: "memory.available<6400Mi,nodefs.available<6400Mi,pid.available<10000",
-		Soft: "memory.available<12800Mi", SoftGrace: "memory.available=90s", Reclaim: []eviction.Reclaimer{s}, EvictCritical: true,
+		Soft: "memory.available<12800Mi", SoftGracePeriod: "memory.available=90s", Reclaimers: []eviction.Reclaimer{s}, EvictCritical: true,
 		Hooks: eviction.Hooks{
-			Conditions: r.conditions,
-			Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Ending) {
+			ConditionsChanged: r.conditions,
+			Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Termination) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				r.signal = signal
@@ -330,7 +330,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	}
 	s.onTold, s.onEvict = r.told, r.eviction
 	s.onReclaim = func() { r.acted = time.Now(); counts["reclaims"]++ }
-	var node eviction.Node = s
+	var node eviction.UsageProvider = s
 	if seed%2 == 0 {
 		node = &glancing{sim: s}
 	}
@@ -363,7 +363,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 				}
 			}
 			if rng.IntN(4) == 0 {
-				m.Look()
+				m.RequestMeasurement()
 			}
 			s.pause(time.Duration(rng.IntN(600)) * time.Second)
 			if rng.IntN(4) == 0 {

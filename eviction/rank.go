@@ -24,8 +24,8 @@ type Candidate struct {
 	Stalled bool
 }
 
-// Over reports whether the pod uses more than it requests.
-func (c Candidate) Over() bool { return c.Usage > c.Request }
+// ExceedsRequest reports whether the pod uses more than it requests.
+func (c Candidate) ExceedsRequest() bool { return c.Usage > c.Request }
 
 // Rank returns the pods that could be evicted for a signal, the first one
 // first: no critical one before another; then those above their request; then
@@ -34,7 +34,7 @@ func (c Candidate) Over() bool { return c.Usage > c.Request }
 // usage is how long the pod's own tasks wait; where no pod's is known, it is memory
 // for memory, and for disks there is nobody to choose. It is pure.
 func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) []Candidate {
-	f, ok := about(signal)
+	f, ok := infoFor(signal)
 	if !ok {
 		return nil
 	}
@@ -69,7 +69,7 @@ func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Ti
 func compare(a, b Candidate) int {
 	return cmp.Or(
 		boolOrder(!a.Critical, !b.Critical),
-		boolOrder(a.Over(), b.Over()),
+		boolOrder(a.ExceedsRequest(), b.ExceedsRequest()),
 		cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(b.excess(), a.excess()),
 		cmp.Compare(a.Pod.UID, b.Pod.UID),
@@ -91,7 +91,7 @@ func (c Candidate) using() string {
 
 // ranksByStall reports whether pods are ranked by how long they wait themselves.
 // Whoever waits for a cpu is not the one who takes it from the others.
-func ranksByStall(f facts, u *runtime.NodeUsage) bool {
+func ranksByStall(f signalInfo, u *runtime.NodeUsage) bool {
 	switch {
 	case !f.pressure || f.podStall == nil:
 		return false
@@ -106,7 +106,7 @@ func ranksByStall(f facts, u *runtime.NodeUsage) bool {
 
 // stallOf is how long the pod's tasks wait, in hundredths of a percent, and whether
 // anything as new as since is known of it.
-func stallOf(f facts, u *runtime.PodUsage, since time.Time) (uint64, bool) {
+func stallOf(f signalInfo, u *runtime.PodUsage, since time.Time) (uint64, bool) {
 	s, at := f.podStall(u)
 	return uint64(max(s.Avg10, 0) * 100), current(at, since)
 }
@@ -126,7 +126,7 @@ func requestOf(name corev1.ResourceName, pod *corev1.Pod) uint64 {
 
 // usageOf is how much a pod uses of what the signal is about, and whether
 // anything as new as since is known of it.
-func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) (uint64, bool) {
+func usageOf(s Signal, f signalInfo, u *runtime.PodUsage, l layout, since time.Time) (uint64, bool) {
 	switch f.resource {
 	case corev1.ResourceMemory:
 		m, known := podMemory(u, since)
@@ -134,7 +134,7 @@ func usageOf(s Signal, f facts, u *runtime.PodUsage, l layout, since time.Time) 
 	case resourcePids:
 		return u.Pids.Used, current(u.Pids.At, since)
 	case corev1.ResourceCPU:
-		return u.CPU.NanoRate / 1e6, current(u.CPU.At, since) && u.CPU.HasRate
+		return u.CPU.UsageNanoCores / 1e6, current(u.CPU.At, since) && u.CPU.HasRate
 	case resourceInodes:
 		d := podDisk(s, u, l, since)
 		return d.Inodes, !d.At.IsZero()
@@ -215,7 +215,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 	}
 	for i := range u.Containers {
 		if writable {
-			add(u.Containers[i].Writable)
+			add(u.Containers[i].Rootfs)
 		}
 		if local {
 			add(u.Containers[i].Logs)
@@ -230,15 +230,15 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 		add(u.Files)
 	}
 	if local || writable {
-		add(u.Dead)
+		add(u.ExitedContainers)
 	}
 	return sum
 }
 
-// outdated reports whether a pod has a part on the signal's disk whose size is
+// isStale reports whether a pod has a part on the signal's disk whose size is
 // known only from before since. It is pure.
-func outdated(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) bool {
-	f, _ := about(s)
+func isStale(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) bool {
+	f, _ := infoFor(s)
 	if !f.disk {
 		return false
 	}

@@ -54,29 +54,29 @@ const (
 	resourcePids   corev1.ResourceName = "pids"
 )
 
-// facts are what is fixed about a signal.
-type facts struct {
+// signalInfo are what is fixed about a signal.
+type signalInfo struct {
 	resource  corev1.ResourceName
 	condition corev1.NodeConditionType // "": none
 	pressure  bool                     // a percentage, crossed from below
 	disk      bool                     // deleting images and dead containers may help
 	read      func(u *runtime.NodeUsage) (available, capacity uint64, at time.Time)
 	// podStall is the same of one pod; nil where it does not say who is to blame.
-	podStall func(u *runtime.PodUsage) (runtime.Stall, time.Time)
-	stall    func(u *runtime.NodeUsage) (runtime.Stall, time.Time)
+	podStall func(u *runtime.PodUsage) (runtime.PSIData, time.Time)
+	stall    func(u *runtime.NodeUsage) (runtime.PSIData, time.Time)
 }
 
-// about returns the facts about a signal; ok is false for an unknown one.
-func about(s Signal) (f facts, ok bool) {
-	memory := facts{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure}
-	disk := facts{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, disk: true}
-	inodes := facts{resource: resourceInodes, condition: corev1.NodeDiskPressure, disk: true}
+// infoFor returns the facts about a signal; ok is false for an unknown one.
+func infoFor(s Signal) (f signalInfo, ok bool) {
+	memory := signalInfo{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure}
+	disk := signalInfo{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, disk: true}
+	inodes := signalInfo{resource: resourceInodes, condition: corev1.NodeDiskPressure, disk: true}
 	switch s {
 	case MemoryAvailable:
 		memory.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofMemory(u.Memory) }
 		return memory, true
 	case AllocatableMemoryAvailable:
-		memory.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofMemory(u.AllPods) }
+		memory.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofMemory(u.PodsMemory) }
 		return memory, true
 	case NodeFSAvailable:
 		disk.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofBytes(u.NodeFS) }
@@ -97,7 +97,7 @@ func about(s Signal) (f facts, ok bool) {
 		inodes.read = func(u *runtime.NodeUsage) (uint64, uint64, time.Time) { return ofInodes(u.ContainerFS) }
 		return inodes, true
 	case PIDAvailable:
-		return facts{
+		return signalInfo{
 			resource: resourcePids, condition: corev1.NodePIDPressure,
 			read: func(u *runtime.NodeUsage) (uint64, uint64, time.Time) {
 				return u.Pids.Max - min(u.Pids.Used, u.Pids.Max), u.Pids.Max, u.Pids.At
@@ -108,47 +108,47 @@ func about(s Signal) (f facts, ok bool) {
 	}
 }
 
-func aboutPressure(s Signal) (facts, bool) {
-	memory := facts{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure, pressure: true}
-	io := facts{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, pressure: true}
-	cpu := facts{resource: corev1.ResourceCPU, pressure: true} // there is no node condition for it
+func aboutPressure(s Signal) (signalInfo, bool) {
+	memory := signalInfo{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure, pressure: true}
+	io := signalInfo{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, pressure: true}
+	cpu := signalInfo{resource: corev1.ResourceCPU, pressure: true} // there is no node condition for it
 	switch s {
 	case MemoryPSISome:
-		memory.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+		memory.podStall = func(u *runtime.PodUsage) (runtime.PSIData, time.Time) {
 			return u.MemoryPressure.Some, u.MemoryPressure.At
 		}
-		memory.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) {
+		memory.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) {
 			return u.MemoryPressure.Some, u.MemoryPressure.At
 		}
 		return memory, true
 	case MemoryPSIFull:
-		memory.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+		memory.podStall = func(u *runtime.PodUsage) (runtime.PSIData, time.Time) {
 			return u.MemoryPressure.Full, u.MemoryPressure.At
 		}
-		memory.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) {
+		memory.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) {
 			return u.MemoryPressure.Full, u.MemoryPressure.At
 		}
 		return memory, true
 	case IOPSISome:
-		io.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+		io.podStall = func(u *runtime.PodUsage) (runtime.PSIData, time.Time) {
 			return u.IOPressure.Some, u.IOPressure.At
 		}
-		io.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.IOPressure.Some, u.IOPressure.At }
+		io.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) { return u.IOPressure.Some, u.IOPressure.At }
 		return io, true
 	case IOPSIFull:
-		io.podStall = func(u *runtime.PodUsage) (runtime.Stall, time.Time) {
+		io.podStall = func(u *runtime.PodUsage) (runtime.PSIData, time.Time) {
 			return u.IOPressure.Full, u.IOPressure.At
 		}
-		io.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.IOPressure.Full, u.IOPressure.At }
+		io.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) { return u.IOPressure.Full, u.IOPressure.At }
 		return io, true
 	case CPUPSISome:
-		cpu.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.CPUPressure.Some, u.CPUPressure.At }
+		cpu.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) { return u.CPUPressure.Some, u.CPUPressure.At }
 		return cpu, true
 	case CPUPSIFull:
-		cpu.stall = func(u *runtime.NodeUsage) (runtime.Stall, time.Time) { return u.CPUPressure.Full, u.CPUPressure.At }
+		cpu.stall = func(u *runtime.NodeUsage) (runtime.PSIData, time.Time) { return u.CPUPressure.Full, u.CPUPressure.At }
 		return cpu, true
 	default:
-		return facts{}, false
+		return signalInfo{}, false
 	}
 }
 

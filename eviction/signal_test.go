@@ -16,8 +16,8 @@ func fsUsage(at time.Time, n uint64) runtime.FSUsage {
 	return runtime.FSUsage{At: at, CapacityBytes: 1000 + n, AvailableBytes: n, Inodes: 100 + n, InodesUsed: 100, Device: n}
 }
 
-func stallUsage(at time.Time, n float64) runtime.Pressure {
-	return runtime.Pressure{At: at, Some: runtime.Stall{Avg10: n, Total: uint64(n)}, Full: runtime.Stall{Avg10: n + 0.5, Total: uint64(n) * 10}}
+func stallUsage(at time.Time, n float64) runtime.PSIStats {
+	return runtime.PSIStats{At: at, Some: runtime.PSIData{Avg10: n, Total: uint64(n)}, Full: runtime.PSIData{Avg10: n + 0.5, Total: uint64(n) * 10}}
 }
 
 // EV-1, EV-2: each signal reads its own figure, and one that is not known says
@@ -25,10 +25,10 @@ func stallUsage(at time.Time, n float64) runtime.Pressure {
 func TestObserve(t *testing.T) {
 	at := time.Now()
 	u := &runtime.NodeUsage{
-		Memory:  runtime.MemoryUsage{At: at, Capacity: 50, WorkingSet: 20},
-		AllPods: runtime.MemoryUsage{At: at, Capacity: 40, WorkingSet: 15},
-		Pids:    runtime.PidUsage{At: at, Max: 90, Used: 11},
-		NodeFS:  fsUsage(at, 1), ImageFS: fsUsage(at, 2), ContainerFS: fsUsage(at, 3),
+		Memory:     runtime.MemoryUsage{At: at, Capacity: 50, WorkingSet: 20},
+		PodsMemory: runtime.MemoryUsage{At: at, Capacity: 40, WorkingSet: 15},
+		Pids:       runtime.PidUsage{At: at, Max: 90, Used: 11},
+		NodeFS:     fsUsage(at, 1), ImageFS: fsUsage(at, 2), ContainerFS: fsUsage(at, 3),
 		MemoryPressure: stallUsage(at, 10), IOPressure: stallUsage(at, 20), CPUPressure: stallUsage(at, 30),
 	}
 	left := func(s Signal, available, capacity uint64) Observation {
@@ -52,7 +52,7 @@ func TestObserve(t *testing.T) {
 	assert.Len(t, want, len(Signals()), "all of them")
 	assert.Empty(t, observe(&runtime.NodeUsage{}))
 	assert.Empty(t, observe(&runtime.NodeUsage{
-		Memory: runtime.MemoryUsage{At: at}, AllPods: runtime.MemoryUsage{At: at}, NodeFS: runtime.FSUsage{At: at},
+		Memory: runtime.MemoryUsage{At: at}, PodsMemory: runtime.MemoryUsage{At: at}, NodeFS: runtime.FSUsage{At: at},
 	}), "without a bound nothing is left of it")
 	over := observe(&runtime.NodeUsage{
 		Pids:   runtime.PidUsage{At: at, Max: 5, Used: 9},
@@ -65,7 +65,7 @@ func TestObserve(t *testing.T) {
 // EV-1, EV-8: what is fixed about each signal.
 func TestAbout(t *testing.T) {
 	for _, s := range Signals() {
-		f, ok := about(s)
+		f, ok := infoFor(s)
 		assert.True(t, ok, s)
 		want := map[corev1.ResourceName]corev1.NodeConditionType{
 			corev1.ResourceMemory: corev1.NodeMemoryPressure, corev1.ResourceEphemeralStorage: corev1.NodeDiskPressure,
@@ -76,9 +76,9 @@ func TestAbout(t *testing.T) {
 		assert.Equal(t, f.pressure, f.stall != nil, s)
 		assert.Equal(t, !f.pressure, f.read != nil, s)
 	}
-	_, ok := about("x")
+	_, ok := infoFor("x")
 	assert.False(t, ok)
-	assert.Equal(t, 0, urgency(MemoryAvailable))
+	assert.Equal(t, 0, comparePriority(MemoryAvailable))
 	assert.Empty(t, Rank("x", []*corev1.Pod{{}}, &runtime.NodeUsage{Pods: []runtime.PodUsage{{}}}, time.Time{}))
 }
 
@@ -87,9 +87,9 @@ func TestPodDisk(t *testing.T) {
 	at := time.Now()
 	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: at, Bytes: n, Inodes: n} }
 	pod := &runtime.PodUsage{
-		Containers: []runtime.ContainerUsage{{Writable: disk(1), Logs: disk(10)}},
-		Volumes:    map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1 << 40), InMemory: true}},
-		Dead:       disk(1000), Files: disk(10000),
+		Containers:       []runtime.ContainerUsage{{Rootfs: disk(1), Logs: disk(10)}},
+		Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1 << 40), InMemory: true}},
+		ExitedContainers: disk(1000), Files: disk(10000),
 	}
 	const layer, local, dead = 1, 10 + 100 + 10000, 1000
 	for name, tc := range map[string]struct {
@@ -145,7 +145,7 @@ func TestToleratesMemoryPressure(t *testing.T) {
 func TestHeldConditions(t *testing.T) {
 	now := time.Now()
 	s := newState(nil, time.Minute)
-	s.breached[corev1.NodeDiskPressure] = now
+	s.lastMet[corev1.NodeDiskPressure] = now
 	assert.Equal(t, []corev1.NodeConditionType{corev1.NodeDiskPressure}, s.conditions(now.Add(time.Minute-1)))
 	assert.Empty(t, s.conditions(now.Add(time.Minute)))
 	s.transition = 0
@@ -196,7 +196,7 @@ func TestMessage(t *testing.T) {
 	use := func(name string, n uint64) runtime.ContainerUsage {
 		return runtime.ContainerUsage{
 			Name: name, Memory: runtime.MemoryUsage{At: at, WorkingSet: n << 20},
-			Writable: runtime.DiskUsage{At: at, Bytes: n << 20}, Logs: runtime.DiskUsage{At: at, Bytes: n << 20},
+			Rootfs: runtime.DiskUsage{At: at, Bytes: n << 20}, Logs: runtime.DiskUsage{At: at, Bytes: n << 20},
 		}
 	}
 	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{
@@ -216,7 +216,7 @@ func TestMessage(t *testing.T) {
 		assert.Equal(t, want, message(m, Candidate{Pod: pod}, u))
 	}
 	m := metBy(t, "io.psi.full.avg10>12.5%", "", 0, 0)
-	m.seen.Percent = 45.678
+	m.observation.Percent = 45.678
 	assert.Equal(t, "The node was low on resource: ephemeral-storage. Threshold pressure: 12.5%, pressure: 45.68%. The pod waited 30.00% of the time. ",
 		message(m, Candidate{Pod: pod, Usage: 3000, Stalled: true}, u))
 }

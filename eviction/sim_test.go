@@ -62,7 +62,7 @@ type simPod struct {
 type eviction2 struct {
 	pod    *corev1.Pod
 	at     time.Time
-	ending runtime.Ending
+	ending runtime.Termination
 }
 
 func newSim() *sim {
@@ -130,7 +130,7 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 			Memory: runtime.MemoryUsage{At: at, WorkingSet: p.memory}, Pids: runtime.PidUsage{At: at, Used: p.pids},
 			Containers: []runtime.ContainerUsage{{
 				Name: "main", Running: true, Memory: runtime.MemoryUsage{At: at, WorkingSet: p.memory},
-				Logs: runtime.DiskUsage{At: at, Bytes: p.logs, Inodes: 1}, Writable: layer,
+				Logs: runtime.DiskUsage{At: at, Bytes: p.logs, Inodes: 1}, Rootfs: layer,
 			}},
 			Volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: runtime.DiskUsage{At: at, Bytes: p.volume}}},
 		})
@@ -142,7 +142,7 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	return u, nil
 }
 
-func (s *sim) Active() []*corev1.Pod {
+func (s *sim) ActivePods() []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []*corev1.Pod
@@ -152,7 +152,7 @@ func (s *sim) Active() []*corev1.Pod {
 	return out
 }
 
-func (s *sim) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (s *sim) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.failing[pod.UID]; err != nil {
@@ -200,10 +200,10 @@ func bubble(t *testing.T, s *sim, cfg eviction.Config, test func(t *testing.T, m
 	bubbleOver(t, s, s, cfg, test)
 }
 
-func bubbleOver(t *testing.T, s *sim, node eviction.Node, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
+func bubbleOver(t *testing.T, s *sim, node eviction.UsageProvider, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cfg.Node, cfg.Pods = node, s
+		cfg.Usage, cfg.Pods = node, s
 		m, err := eviction.New(cfg)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,7 @@ import (
 const (
 	// stallWindow is over how long at least it is measured whether tasks still wait
 	// after an eviction: two of the kernel's periods.
-	stallWindow = 2 * averaged
+	stallWindow = 2 * psiWindow
 	// stallMean is what the kernel's average of the last ten seconds decays by.
 	stallMean = 10 * time.Second
 )
@@ -38,7 +38,7 @@ func (b *stallBase) again(o Observation, threshold float64) (due bool, next time
 	if waited := o.Waited - b.total; waited > 0 && waited.Seconds()*100 > threshold*since.Seconds() {
 		return true, time.Time{}
 	}
-	return false, o.At.Add(min(averaged, fades-since))
+	return false, o.At.Add(min(psiWindow, fades-since))
 }
 
 // fade is how long the kernel's average takes from percent to the threshold when no

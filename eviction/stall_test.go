@@ -70,9 +70,9 @@ func TestPressureAfterAnEviction(t *testing.T) {
 	assert.NoError(t, err)
 	s := newState(thresholds, time.Minute)
 	now := time.Now()
-	look := func(after time.Duration, percent float64, waited time.Duration) (due []met, next time.Time) {
+	look := func(after time.Duration, percent float64, waited time.Duration) (due []metThreshold, next time.Time) {
 		at := now.Add(after)
-		return s.look(map[Signal]Observation{MemoryPSISome: {Signal: MemoryPSISome, At: at, Percent: percent, Waited: time.Hour + waited}}, at)
+		return s.update(map[Signal]Observation{MemoryPSISome: {Signal: MemoryPSISome, At: at, Percent: percent, Waited: time.Hour + waited}}, at)
 	}
 	due, _ := look(0, 60, 0)
 	assert.Len(t, due, 1)
@@ -94,12 +94,12 @@ func TestPressureAfterAnEviction(t *testing.T) {
 // known, memory does for memory, and for a disk nobody can be told.
 func TestRankOfPressure(t *testing.T) {
 	now := time.Now()
-	stall := func(some, full float64) runtime.Pressure {
-		return runtime.Pressure{At: now, Some: runtime.Stall{Avg10: some}, Full: runtime.Stall{Avg10: full}}
+	stall := func(some, full float64) runtime.PSIStats {
+		return runtime.PSIStats{At: now, Some: runtime.PSIData{Avg10: some}, Full: runtime.PSIData{Avg10: full}}
 	}
 	used := func(n uint64) runtime.PodUsage {
 		return runtime.PodUsage{
-			Memory: runtime.MemoryUsage{At: now, WorkingSet: n}, CPU: runtime.CPUUsage{At: now, NanoRate: n * 1e6, HasRate: true},
+			Memory: runtime.MemoryUsage{At: now, WorkingSet: n}, CPU: runtime.CPUUsage{At: now, UsageNanoCores: n * 1e6, HasRate: true},
 			Volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: runtime.DiskUsage{At: now, Bytes: n}}},
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// DefaultHard are the hard thresholds of a node that names none.
-const DefaultHard = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
+// DefaultHardThresholds are the hard thresholds of a node that names none.
+const DefaultHardThresholds = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
 // None is written in the place of thresholds to say that there are none.
 const None = "none"
@@ -19,48 +19,48 @@ const None = "none"
 // Threshold is a bound on a signal.
 type Threshold struct {
 	Signal Signal
-	Value  Value
-	// Grace is how long a soft threshold must be crossed without a break
+	Value  ThresholdValue
+	// GracePeriod is how long a soft threshold must be crossed without a break
 	// before it counts. Zero: it is a hard one.
-	Grace time.Duration
+	GracePeriod time.Duration
 	// MinReclaim is how much more must be left than Value says before a
 	// threshold that has been acted on counts as resolved.
-	MinReclaim Value
+	MinReclaim ThresholdValue
 }
 
-// Hard reports whether the threshold acts at once.
-func (t Threshold) Hard() bool { return t.Grace == 0 }
+// IsHard reports whether the threshold acts at once.
+func (t Threshold) IsHard() bool { return t.GracePeriod == 0 }
 
 // String returns the threshold as it is written.
 func (t Threshold) String() string {
-	f, _ := about(t.Signal)
+	f, _ := infoFor(t.Signal)
 	if f.pressure {
 		return string(t.Signal) + ">" + t.Value.String()
 	}
 	return string(t.Signal) + "<" + t.Value.String()
 }
 
-// Value is an amount or a percentage of what there is.
-type Value struct {
-	Quantity resource.Quantity // counts if Percent is zero
-	Percent  float64
+// ThresholdValue is an amount or a percentage of what there is.
+type ThresholdValue struct {
+	Quantity   resource.Quantity // counts if Percent is zero
+	Percentage float64
 }
 
 // Of returns the amount that v comes to where there is that capacity.
-func (v Value) Of(capacity uint64) uint64 {
-	if v.Percent > 0 {
-		return uint64(v.Percent / 100 * float64(capacity))
+func (v ThresholdValue) Of(capacity uint64) uint64 {
+	if v.Percentage > 0 {
+		return uint64(v.Percentage / 100 * float64(capacity))
 	}
 	return uint64(max(v.Quantity.Value(), 0))
 }
 
-// Zero reports whether v is nothing.
-func (v Value) Zero() bool { return v.Percent == 0 && v.Quantity.IsZero() }
+// IsZero reports whether v is nothing.
+func (v ThresholdValue) IsZero() bool { return v.Percentage == 0 && v.Quantity.IsZero() }
 
 // String returns the value as it is written.
-func (v Value) String() string {
-	if v.Percent > 0 {
-		return strconv.FormatFloat(v.Percent, 'f', -1, 64) + "%"
+func (v ThresholdValue) String() string {
+	if v.Percentage > 0 {
+		return strconv.FormatFloat(v.Percentage, 'f', -1, 64) + "%"
 	}
 	return v.Quantity.String()
 }
@@ -85,7 +85,7 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 		if !ok && err1 == nil {
 			errs = append(errs, fmt.Errorf("eviction-soft: %q has no grace period", softs[i]))
 		}
-		softs[i].Grace = grace
+		softs[i].GracePeriod = grace
 	}
 	out := append(hards, softs...)
 	for i := range out {
@@ -96,7 +96,7 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 	}
 	kept := out[:0]
 	for _, t := range out {
-		if f, _ := about(t.Signal); !f.pressure && (t.Value.Percent >= 100 || t.Value.Zero()) {
+		if f, _ := infoFor(t.Signal); !f.pressure && (t.Value.Percentage >= 100 || t.Value.IsZero()) {
 			continue
 		}
 		kept = append(kept, t)
@@ -134,7 +134,7 @@ func parseThreshold(expr string) (Threshold, error) {
 		return Threshold{}, fmt.Errorf("%q: is not written as signal<value", expr)
 	}
 	signal := Signal(strings.TrimSpace(expr[:at]))
-	f, ok := about(signal)
+	f, ok := infoFor(signal)
 	if !ok {
 		return Threshold{}, fmt.Errorf("%q: unknown signal %q", expr, string(signal))
 	}
@@ -150,9 +150,9 @@ func parseThreshold(expr string) (Threshold, error) {
 		return Threshold{}, fmt.Errorf("%q: %w", expr, err)
 	}
 	switch {
-	case f.pressure && value.Percent == 0 && !value.Quantity.IsZero():
+	case f.pressure && value.Percentage == 0 && !value.Quantity.IsZero():
 		return Threshold{}, fmt.Errorf("%q: pressure is a percentage", expr)
-	case f.pressure && (value.Zero() || value.Percent >= 100):
+	case f.pressure && (value.IsZero() || value.Percentage >= 100):
 		return Threshold{}, fmt.Errorf("%q: pressure must be above 0%% and below 100%%", expr)
 	case value.percentOnly():
 		return Threshold{Signal: signal, Value: value}, nil
@@ -164,25 +164,25 @@ func parseThreshold(expr string) (Threshold, error) {
 
 // percentOnly reports whether v was written as a percentage; 0% is one, and
 // has the zero Quantity, whose format is empty.
-func (v Value) percentOnly() bool { return v.Percent > 0 || v.Quantity.Format == "" }
+func (v ThresholdValue) percentOnly() bool { return v.Percentage > 0 || v.Quantity.Format == "" }
 
 // parseValue reads an amount or a percentage.
-func parseValue(s string) (Value, error) {
+func parseValue(s string) (ThresholdValue, error) {
 	if p, ok := strings.CutSuffix(s, "%"); ok {
 		n, err := strconv.ParseFloat(p, 64)
 		if err != nil || n != n {
-			return Value{}, fmt.Errorf("%q is no percentage", s)
+			return ThresholdValue{}, fmt.Errorf("%q is no percentage", s)
 		}
 		if n < 0 || n > 100 {
-			return Value{}, fmt.Errorf("%q is not between 0%% and 100%%", s)
+			return ThresholdValue{}, fmt.Errorf("%q is not between 0%% and 100%%", s)
 		}
-		return Value{Percent: n}, nil
+		return ThresholdValue{Percentage: n}, nil
 	}
 	q, err := resource.ParseQuantity(s)
 	if err != nil {
-		return Value{}, fmt.Errorf("%q is no quantity", s)
+		return ThresholdValue{}, fmt.Errorf("%q is no quantity", s)
 	}
-	return Value{Quantity: q}, nil
+	return ThresholdValue{Quantity: q}, nil
 }
 
 // parsePairs reads signal=value pairs, each signal at most once.
@@ -195,7 +195,7 @@ func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error))
 	for expr := range strings.SplitSeq(list, ",") {
 		name, value, ok := strings.Cut(expr, "=")
 		signal := Signal(strings.TrimSpace(name))
-		_, known := about(signal)
+		_, known := infoFor(signal)
 		_, twice := out[signal]
 		switch {
 		case !ok:
@@ -226,16 +226,16 @@ func parseGrace(_ Signal, s string) (time.Duration, error) {
 	return d, nil
 }
 
-func parseReclaim(signal Signal, s string) (Value, error) {
+func parseReclaim(signal Signal, s string) (ThresholdValue, error) {
 	v, err := parseValue(s)
 	if err != nil {
-		return Value{}, err
+		return ThresholdValue{}, err
 	}
 	if v.Quantity.Sign() < 0 {
-		return Value{}, errors.New("the minimum reclaim must not be negative")
+		return ThresholdValue{}, errors.New("the minimum reclaim must not be negative")
 	}
-	if f, _ := about(signal); f.pressure {
-		return Value{}, errors.New("pressure cannot be reclaimed")
+	if f, _ := infoFor(signal); f.pressure {
+		return ThresholdValue{}, errors.New("pressure cannot be reclaimed")
 	}
 	return v, nil
 }

@@ -31,7 +31,7 @@ func TestParseHard(t *testing.T) {
 		{in: "memory.psi.some.avg10>20%", want: "memory.psi.some.avg10>20%"},
 		{in: "memory.psi.full.avg10>2.5%", want: "memory.psi.full.avg10>2.5%"},
 		{in: "io.psi.full.avg10>40%,cpu.psi.some.avg10>90%", want: "io.psi.full.avg10>40% cpu.psi.some.avg10>90%"},
-		{in: eviction.DefaultHard, want: "memory.available<100Mi nodefs.available<10% nodefs.inodesFree<5% imagefs.available<15% imagefs.inodesFree<5%"},
+		{in: eviction.DefaultHardThresholds, want: "memory.available<100Mi nodefs.available<10% nodefs.inodesFree<5% imagefs.available<15% imagefs.inodesFree<5%"},
 
 		{in: "memory.available", err: `eviction-hard: "memory.available": is not written as signal<value`},
 		{in: "memory.available=100Mi", err: `eviction-hard: "memory.available=100Mi": is not written as signal<value`},
@@ -118,14 +118,14 @@ func TestSoftThresholds(t *testing.T) {
 		"memory.available=1m30s,nodefs.available=0s", "memory.available=10%")
 	require.NoError(t, err)
 	require.Equal(t, "pid.available<3 memory.available<1Gi nodefs.available<1%", join(got))
-	assert.Equal(t, []time.Duration{0, 90 * time.Second, 0}, []time.Duration{got[0].Grace, got[1].Grace, got[2].Grace})
-	assert.Equal(t, []bool{true, false, true}, []bool{got[0].Hard(), got[1].Hard(), got[2].Hard()})
-	assert.Equal(t, []bool{true, false, true}, []bool{got[0].MinReclaim.Zero(), got[1].MinReclaim.Zero(), got[2].MinReclaim.Zero()})
+	assert.Equal(t, []time.Duration{0, 90 * time.Second, 0}, []time.Duration{got[0].GracePeriod, got[1].GracePeriod, got[2].GracePeriod})
+	assert.Equal(t, []bool{true, false, true}, []bool{got[0].IsHard(), got[1].IsHard(), got[2].IsHard()})
+	assert.Equal(t, []bool{true, false, true}, []bool{got[0].MinReclaim.IsZero(), got[1].MinReclaim.IsZero(), got[2].MinReclaim.IsZero()})
 	assert.Equal(t, "10%", got[1].MinReclaim.String())
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := eviction.New(eviction.Config{Hard: "x<1", Poll: -1})
+	_, err := eviction.New(eviction.Config{Hard: "x<1", MonitoringPeriod: -1})
 	for _, part := range []string{"node is required", "pods is required", `unknown signal "x"`, "Poll is negative"} {
 		require.ErrorContains(t, err, part)
 	}
@@ -133,7 +133,7 @@ func TestNewTellsAllFaults(t *testing.T) {
 
 func FuzzParseThresholds(f *testing.F) {
 	f.Add("memory.available<100Mi,nodefs.available<10%", "pid.available<5", "pid.available=1m", "memory.available=1%")
-	f.Add(eviction.DefaultHard, "", "", "")
+	f.Add(eviction.DefaultHardThresholds, "", "", "")
 	f.Add("memory.psi.some.avg10>1e9%", "", "", "")
 	f.Fuzz(func(t *testing.T, hard, soft, grace, reclaim string) {
 		list, err := eviction.ParseThresholds(hard, soft, grace, reclaim)

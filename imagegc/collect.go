@@ -12,61 +12,61 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// naming is how long an image without a name stays for being one that is pulled.
-const naming = time.Minute
+// untaggedGracePeriod is how long an image without a name stays for being one that is pulled.
+const untaggedGracePeriod = time.Minute
 
-// look is one look at the node.
-type look struct {
+// snapshot is one look at the node.
+type snapshot struct {
 	at     time.Time
 	images []runtime.Image
 	fs     runtime.FSUsage
-	state  State
+	state  PlanInput
 }
 
-// look gathers what a plan needs and remembers who is in use. If any part of it
+// takeSnapshot gathers what a plan needs and remembers who is in use. If any part of it
 // is not to be had there is no plan: nothing is removed in the dark.
-func (c *Collector) look(ctx context.Context, all bool) (look, error) {
+func (c *Collector) takeSnapshot(ctx context.Context, all bool) (snapshot, error) {
 	c.load()
 	images, err := c.cfg.Images.Images(ctx)
 	if err != nil {
-		return look{}, fmt.Errorf("list images: %w", err)
+		return snapshot{}, fmt.Errorf("list images: %w", err)
 	}
 	// After the images: what is in use then was there before.
 	used, err := c.used(ctx)
 	if err != nil {
-		return look{}, err
+		return snapshot{}, err
 	}
 	fs, err := c.measure(ctx)
 	if err != nil {
-		return look{}, err
+		return snapshot{}, err
 	}
-	if err := c.keepSandboxImage(ctx); err != nil {
-		return look{}, err
+	if err := c.pinSandboxImage(ctx); err != nil {
+		return snapshot{}, err
 	}
-	l := look{at: time.Now(), images: Merge(images), fs: fs}
+	l := snapshot{at: time.Now(), images: MergeByID(images), fs: fs}
 	c.noteUnnamed(l.images, l.at)
 	ended := c.leases.takeUsed()
 	note(c.known, l.images, func(image runtime.Image) bool {
 		return used.has(image) || ended.has(image) || c.leases.has(image)
 	}, l.at)
-	l.state = State{Known: c.known, All: all, Free: Need(fs, c.cfg.Policy), Held: func(image runtime.Image) Reason {
-		return c.held(image, used, l.at)
+	l.state = PlanInput{Records: c.known, AllUnused: all, BytesToFree: BytesToFree(fs, c.cfg.Policy), KeepReason: func(image runtime.Image) Reason {
+		return c.keepReason(image, used, l.at)
 	}}
 	return l, nil
 }
 
-// held says why an image must stay, or "".
-func (c *Collector) held(image runtime.Image, used nameSet, now time.Time) Reason {
+// keepReason says why an image must stay, or "".
+func (c *Collector) keepReason(image runtime.Image, used nameSet, now time.Time) Reason {
 	since, unnamed := c.unnamed[image.ID]
 	switch {
 	case c.keep.has(image):
-		return Kept
+		return ReasonConfigured
 	case used.has(image):
-		return InUse
+		return ReasonInUse
 	case c.leases.has(image):
-		return Leased
-	case unnamed && now.Sub(since) < naming:
-		return Unnamed
+		return ReasonLeased
+	case unnamed && now.Sub(since) < untaggedGracePeriod:
+		return ReasonUntagged
 	}
 	return ""
 }
@@ -89,9 +89,9 @@ func (c *Collector) noteUnnamed(images []runtime.Image, now time.Time) {
 	}
 }
 
-// keepSandboxImage has what sandboxes are made from kept. No container tells of
+// pinSandboxImage has what sandboxes are made from kept. No container tells of
 // it, and without it no pod starts.
-func (c *Collector) keepSandboxImage(ctx context.Context) error {
+func (c *Collector) pinSandboxImage(ctx context.Context) error {
 	if c.cfg.SandboxImage == nil {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (c *Collector) measure(ctx context.Context) (runtime.FSUsage, error) {
 	if all[0].CapacityBytes > 0 {
 		return all[0], nil
 	}
-	fs, err := c.cfg.Measure(all[0].Mountpoint)
+	fs, err := c.cfg.Statfs(all[0].Mountpoint)
 	if err != nil {
 		return runtime.FSUsage{}, fmt.Errorf("measure the image file system at %s: %w", all[0].Mountpoint, err)
 	}
@@ -139,13 +139,13 @@ func (c *Collector) collect(ctx context.Context, all bool) (result Result, err e
 	if err := c.acquire(ctx); err != nil {
 		return Result{}, err
 	}
-	defer func() { <-c.turn }()
+	defer func() { <-c.collectCh }()
 	began := time.Now()
-	l, err := c.look(ctx, all)
+	l, err := c.takeSnapshot(ctx, all)
 	if err == nil {
 		result, err = c.carryOut(ctx, l)
 	}
-	result.Took = time.Since(began)
+	result.Duration = time.Since(began)
 	c.save()
 	c.report(result, err)
 	return result, err
@@ -153,18 +153,18 @@ func (c *Collector) collect(ctx context.Context, all bool) (result Result, err e
 
 // carryOut removes images one after the other. What the plan holds back for want
 // of need goes too, in order, while the file system says that it takes more.
-func (c *Collector) carryOut(ctx context.Context, l look) (Result, error) {
-	result := Result{Wanted: l.state.Free}
+func (c *Collector) carryOut(ctx context.Context, l snapshot) (Result, error) {
+	result := Result{BytesToFree: l.state.BytesToFree}
 	var errs []error
 	for _, choice := range Plan(l.images, l.state, c.cfg.Policy, l.at) {
-		enough := result.Freed >= result.Wanted
+		enough := result.BytesFreed >= result.BytesToFree
 		switch {
 		case ctx.Err() != nil:
 			return result, errors.Join(append(errs, context.Cause(ctx))...)
-		case choice.Reason == Full && enough, choice.Reason == NoNeed && enough:
+		case choice.Reason == ReasonDiskUsage && enough, choice.Reason == ReasonNotNeeded && enough:
 			continue
-		case choice.Reason == NoNeed:
-			choice.Remove, choice.Reason = true, Full
+		case choice.Reason == ReasonNotNeeded:
+			choice.Remove, choice.Reason = true, ReasonDiskUsage
 		case !choice.Remove:
 			continue
 		}
@@ -177,26 +177,26 @@ func (c *Collector) carryOut(ctx context.Context, l look) (Result, error) {
 		}
 		result.Removed = append(result.Removed, choice)
 		delete(c.known, choice.Image.ID)
-		if freed, err := c.freed(ctx, l.fs, result.Freed); err != nil {
+		if freed, err := c.freed(ctx, l.fs, result.BytesFreed); err != nil {
 			errs = append(errs, err)
 		} else {
-			result.Freed = freed
+			result.BytesFreed = freed
 		}
 	}
-	if result.Freed < result.Wanted && !l.state.All {
-		errs = append(errs, &ShortError{Wanted: result.Wanted, Freed: result.Freed})
+	if result.BytesFreed < result.BytesToFree && !l.state.AllUnused {
+		errs = append(errs, &InsufficientSpaceError{BytesToFree: result.BytesToFree, BytesFreed: result.BytesFreed})
 	}
 	return result, errors.Join(errs...)
 }
 
 // remove removes one image if nobody needs it by now, under whatever names it has
 // got since it was chosen.
-func (c *Collector) remove(ctx context.Context, choice Choice) (gone bool, err error) {
+func (c *Collector) remove(ctx context.Context, choice Decision) (gone bool, err error) {
 	images, err := c.cfg.Images.Images(ctx)
 	if err != nil {
 		return false, fmt.Errorf("list images: %w", err)
 	}
-	images = Merge(images)
+	images = MergeByID(images)
 	i := slices.IndexFunc(images, func(image runtime.Image) bool { return image.ID == choice.Image.ID })
 	if i < 0 {
 		return true, nil // it went by itself
@@ -211,7 +211,7 @@ func (c *Collector) remove(ctx context.Context, choice Choice) (gone bool, err e
 	if err != nil {
 		return false, err
 	}
-	if images[i].Pinned || c.held(images[i], used, time.Now()) != "" {
+	if images[i].Pinned || c.keepReason(images[i], used, time.Now()) != "" {
 		return false, nil
 	}
 	began := time.Now()
@@ -242,7 +242,7 @@ func (c *Collector) freed(ctx context.Context, before runtime.FSUsage, former ui
 		if freed > former || try == tries {
 			return freed, nil
 		}
-		wait := time.NewTimer(c.cfg.Settle / tries)
+		wait := time.NewTimer(c.cfg.DiskSettleTime / tries)
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
@@ -256,9 +256,9 @@ func (c *Collector) freed(ctx context.Context, before runtime.FSUsage, former ui
 func (c *Collector) report(result Result, err error) {
 	if len(result.Removed) > 0 {
 		c.cfg.Logger.Info("images collected", slog.Int("removed", len(result.Removed)),
-			slog.Uint64("wanted", result.Wanted), slog.Uint64("freed", result.Freed), slog.Duration("took", result.Took))
+			slog.Uint64("wanted", result.BytesToFree), slog.Uint64("freed", result.BytesFreed), slog.Duration("took", result.Duration))
 	}
-	var short *ShortError
+	var short *InsufficientSpaceError
 	switch {
 	case errors.As(err, &short):
 		c.event("FreeDiskSpaceFailed", short.Error())
@@ -275,31 +275,31 @@ func (c *Collector) load() {
 	if c.loaded {
 		return
 	}
-	c.loaded, c.known = true, make(map[string]Known)
-	if c.cfg.File == "" {
+	c.loaded, c.known = true, make(map[string]ImageRecord)
+	if c.cfg.RecordsFile == "" {
 		return
 	}
-	known, err := load(c.cfg.File)
+	known, err := load(c.cfg.RecordsFile)
 	now := time.Now()
 	for id, k := range known {
-		known[id] = Known{FirstSeen: monotonic.Past(k.FirstSeen, now), LastUsed: monotonic.Past(k.LastUsed, now)}
+		known[id] = ImageRecord{FirstDetected: monotonic.Past(k.FirstDetected, now), LastUsed: monotonic.Past(k.LastUsed, now)}
 	}
 	c.known = known
-	c.lost(err)
+	c.reportLostRecords(err)
 }
 
 func (c *Collector) save() {
-	if c.loaded && c.cfg.File != "" {
-		c.lost(save(c.cfg.File, c.known))
+	if c.loaded && c.cfg.RecordsFile != "" {
+		c.reportLostRecords(save(c.cfg.RecordsFile, c.known))
 	}
 }
 
-func (c *Collector) lost(err error) {
+func (c *Collector) reportLostRecords(err error) {
 	if err == nil {
 		return
 	}
 	c.cfg.Logger.Warn("ages of images are lost; they count as just seen", slog.Any("error", err))
-	if c.cfg.Hooks.Lost != nil {
-		c.cfg.Hooks.Lost(err)
+	if c.cfg.Hooks.RecordsLost != nil {
+		c.cfg.Hooks.RecordsLost(err)
 	}
 }

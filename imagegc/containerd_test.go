@@ -33,7 +33,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		d := newDisk(t, n)
-		former := collector(t, imagegc.Config{Images: d.client, File: d.ages, Policy: imagegc.Policy{MinAge: -1, HighPercent: 101}})
+		former := collector(t, imagegc.Config{Images: d.client, RecordsFile: d.ages, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: 101}})
 		d.fill(t, former)
 
 		full := 100 - int(d.available(t)*100/d.capacity)
@@ -42,7 +42,7 @@ func TestOnContainerd(t *testing.T) {
 		var removed []string
 		var readings []uint64 // right after each removal
 		cfg := imagegc.Config{
-			Images: d.client, File: d.ages, SandboxImage: d.client.SandboxImage, Policy: imagegc.Policy{MinAge: -1, HighPercent: full - 1, LowPercent: low},
+			Images: d.client, RecordsFile: d.ages, SandboxImage: d.client.SandboxImage, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: full - 1, LowThresholdPercent: low},
 			Hooks: imagegc.Hooks{Removed: func(image runtime.Image, reason imagegc.Reason, _ time.Duration, err error) {
 				assert.NoError(t, err)
 				assert.NotEmpty(t, reason)
@@ -59,7 +59,7 @@ func TestOnContainerd(t *testing.T) {
 		require.NoError(t, err)
 		end := d.available(t)
 		t.Logf("%s: %d %% full, wanted %d, freed %d, now %d %%, removed %d, of which %d by their sizes, in %v",
-			n.Name, full, result.Wanted, result.Freed, 100-end*100/d.capacity, len(removed), planned, result.Took.Round(time.Millisecond))
+			n.Name, full, result.BytesToFree, result.BytesFreed, 100-end*100/d.capacity, len(removed), planned, result.Duration.Round(time.Millisecond))
 		require.Equal(t, d.order[:len(removed)], removed, "the least recently used first, not the first pulled")
 		assert.Greater(t, len(removed), planned, "sizes that share layers promise too much")
 		assert.GreaterOrEqual(t, end, target, "down to the low threshold by the file system's own count")
@@ -67,12 +67,12 @@ func TestOnContainerd(t *testing.T) {
 			assert.Less(t, at, target, "it was enough after %d", i+1)
 		}
 		assert.Less(t, end-target, uint64(7*mb), "not by another image further")
-		assert.InDelta(t, end-before, result.Freed, mb/2)
+		assert.InDelta(t, end-before, result.BytesFreed, mb/2)
 
 		before = d.available(t)
 		result, err = c.DeleteUnused(t.Context())
 		require.NoError(t, err)
-		assert.InDelta(t, d.available(t)-before, result.Freed, mb/2, "DeleteUnused tells what the file system gained")
+		assert.InDelta(t, d.available(t)-before, result.BytesFreed, mb/2, "DeleteUnused tells what the file system gained")
 		assert.Equal(t, d.order, removed, "all others, in the same order")
 		assert.Equal(t, d.stays, d.names(t), "in use, leased, pinned or kept")
 
@@ -164,16 +164,16 @@ func (d *disk) dryRun(t *testing.T, c *imagegc.Collector) (planned int) {
 		if ch.Remove {
 			planned++
 		}
-		if ch.Reason == imagegc.Full || ch.Reason == imagegc.NoNeed {
+		if ch.Reason == imagegc.ReasonDiskUsage || ch.Reason == imagegc.ReasonNotNeeded {
 			order = append(order, name(ch.Image))
 			continue
 		}
 		reasons[ch.Reason]++
 	}
 	assert.Equal(t, d.order, order)
-	want := map[imagegc.Reason]int{imagegc.InUse: 1, imagegc.Leased: 1, imagegc.Pinned: 1}
+	want := map[imagegc.Reason]int{imagegc.ReasonInUse: 1, imagegc.ReasonLeased: 1, imagegc.ReasonPinned: 1}
 	if d.unpins > 0 { // then it is asked which one that is
-		want = map[imagegc.Reason]int{imagegc.InUse: 1, imagegc.Leased: 1, imagegc.Kept: 1}
+		want = map[imagegc.Reason]int{imagegc.ReasonInUse: 1, imagegc.ReasonLeased: 1, imagegc.ReasonConfigured: 1}
 	}
 	assert.Equal(t, want, reasons)
 	return planned

@@ -32,7 +32,7 @@ func TestAnImageWithoutANameMayBeBeingPulled(t *testing.T) {
 		require.NoError(t, err)
 		choices, err := c.Explain(t.Context(), true)
 		require.NoError(t, err)
-		assert.Equal(t, imagegc.Unnamed, choices[0].Reason)
+		assert.Equal(t, imagegc.ReasonUntagged, choices[0].Reason)
 		s.tags[id] = names
 		time.Sleep(time.Hour)
 		_, err = c.DeleteUnused(t.Context())
@@ -104,7 +104,7 @@ func TestCollectionAfterACrash(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newStore(10_000)
 					s.layers["base"] = 100
-					cfg := imagegc.Config{Images: s, File: t.TempDir() + "/ages"}
+					cfg := imagegc.Config{Images: s, RecordsFile: t.TempDir() + "/ages"}
 					var ids []string
 					for i := range 8 {
 						ids = append(ids, s.pull(fmt.Sprint("app", 7-i), 100, "base"))
@@ -113,7 +113,7 @@ func TestCollectionAfterACrash(t *testing.T) {
 						time.Sleep(time.Minute)
 					}
 					time.Sleep(time.Minute)
-					require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(cfg.File), ".ages.123"), []byte("half"), 0o600))
+					require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(cfg.RecordsFile), ".ages.123"), []byte("half"), 0o600))
 					s.capacity = 800 // 900 are in use: three go until there are 640 at most
 					cfg.Images = &deadly{store: s, at: at + 1, after: after}
 					died := true
@@ -130,7 +130,7 @@ func TestCollectionAfterACrash(t *testing.T) {
 					_, err := collector(t, cfg).Collect(t.Context())
 					require.NoError(t, err)
 					assert.Equal(t, ids[:3], s.removed, "the least recently used, each once")
-					left, err := os.ReadDir(filepath.Dir(cfg.File))
+					left, err := os.ReadDir(filepath.Dir(cfg.RecordsFile))
 					require.NoError(t, err)
 					assert.Len(t, left, 1, "and what was half written is gone")
 				})
@@ -146,7 +146,7 @@ func TestAgesCutAtEveryByte(t *testing.T) {
 	var whole []byte
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ages")
-		_, err := collector(t, imagegc.Config{Images: threeImages(), File: path}).Collect(t.Context())
+		_, err := collector(t, imagegc.Config{Images: threeImages(), RecordsFile: path}).Collect(t.Context())
 		require.NoError(t, err)
 		whole, err = os.ReadFile(path)
 		require.NoError(t, err)
@@ -181,8 +181,8 @@ func cutAt(t *testing.T, path string, whole []byte, n int) {
 	}
 	require.NoError(t, os.WriteFile(path, whole[:n], 0o600))
 	told := 0
-	c := collector(t, imagegc.Config{Images: s, File: path, Policy: imagegc.Policy{MaxAge: 3 * time.Hour}, Hooks: imagegc.Hooks{
-		Lost: func(err error) { require.ErrorIs(t, err, imagegc.ErrStore); told++ },
+	c := collector(t, imagegc.Config{Images: s, RecordsFile: path, Policy: imagegc.Policy{MaxAge: 3 * time.Hour}, Hooks: imagegc.Hooks{
+		RecordsLost: func(err error) { require.ErrorIs(t, err, imagegc.ErrImageRecords); told++ },
 	}})
 	_, err := c.Collect(t.Context())
 	require.NoError(t, err)
@@ -204,10 +204,10 @@ func cutAt(t *testing.T, path string, whole []byte, n int) {
 		return all
 	}
 	time.Sleep(2*time.Minute - time.Second)
-	require.Equal(t, want(imagegc.Young), reasons(true), "cut at %d", n)
+	require.Equal(t, want(imagegc.ReasonMinAge), reasons(true), "cut at %d", n)
 	time.Sleep(2 * time.Second)
-	require.Equal(t, want(imagegc.Unused), reasons(true), "cut at %d", n)
-	require.Equal(t, want(imagegc.NoNeed), reasons(false), "cut at %d", n)
+	require.Equal(t, want(imagegc.ReasonUnused), reasons(true), "cut at %d", n)
+	require.Equal(t, want(imagegc.ReasonNotNeeded), reasons(false), "cut at %d", n)
 	time.Sleep(3 * time.Hour)
-	require.Equal(t, want(imagegc.Old), reasons(false), "cut at %d", n)
+	require.Equal(t, want(imagegc.ReasonMaxAge), reasons(false), "cut at %d", n)
 }

@@ -13,19 +13,19 @@ func ExamplePlan() {
 	now := time.Now()
 	images := []runtime.Image{{ID: "web", Bytes: 300}, {ID: "db", Bytes: 200}, {ID: "tool", Bytes: 100}}
 	day := 24 * time.Hour
-	state := imagegc.State{
-		Known: map[string]imagegc.Known{
-			"web":  {FirstSeen: now.Add(-9 * day), LastUsed: now},
-			"db":   {FirstSeen: now.Add(-9 * day), LastUsed: now.Add(-2 * day)},
-			"tool": {FirstSeen: now.Add(-9 * day), LastUsed: now.Add(-5 * day)},
+	state := imagegc.PlanInput{
+		Records: map[string]imagegc.ImageRecord{
+			"web":  {FirstDetected: now.Add(-9 * day), LastUsed: now},
+			"db":   {FirstDetected: now.Add(-9 * day), LastUsed: now.Add(-2 * day)},
+			"tool": {FirstDetected: now.Add(-9 * day), LastUsed: now.Add(-5 * day)},
 		},
-		Held: func(image runtime.Image) imagegc.Reason {
+		KeepReason: func(image runtime.Image) imagegc.Reason {
 			if image.ID == "web" {
-				return imagegc.InUse
+				return imagegc.ReasonInUse
 			}
 			return ""
 		},
-		Free: 100,
+		BytesToFree: 100,
 	}
 	for _, c := range imagegc.Plan(images, state, imagegc.Policy{}, now) {
 		fmt.Println(c.Image.ID, c.Remove, c.Reason)

@@ -14,9 +14,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Images is the image store to keep small, and who uses it. Its calls must end
+// ImageStore is the image store to keep small, and who uses it. Its calls must end
 // when their context does.
-type Images interface {
+type ImageStore interface {
 	Images(ctx context.Context) ([]runtime.Image, error)
 	// RemoveImage removes an image with all its names. One that is not there is no
 	// error, or one that wraps runtime.ErrNotFound.
@@ -37,25 +37,25 @@ type Recorder interface {
 
 // Config describes a Collector. Images is required.
 type Config struct {
-	Images Images
+	Images ImageStore
 	Policy Policy
-	// Keep names images that never go, in any form: that of the sandboxes where
+	// KeepImages names images that never go, in any form: that of the sandboxes where
 	// the runtime does not pin it.
-	Keep []string
+	KeepImages []string
 	// SandboxImage asks the runtime for the image of its sandboxes, which never
 	// goes; "" if it does not tell. Default: it does not.
 	SandboxImage func(context.Context) (string, error)
-	// File is where ages are kept over restarts. Its folder must exist by the time
+	// RecordsFile is where ages are kept over restarts. Its folder must exist by the time
 	// of Run. Default: nowhere, so that ages begin anew with each process.
-	File string
+	RecordsFile string
 	// Period is the time between looks. Default: 5 min.
 	Period time.Duration
-	// Settle is how long the file system may take to show that an image is gone.
+	// DiskSettleTime is how long the file system may take to show that an image is gone.
 	// Default: 1 s.
-	Settle time.Duration
-	// Measure reads the file system at a path, for runtimes that do not tell its
+	DiskSettleTime time.Duration
+	// Statfs reads the file system at a path, for runtimes that do not tell its
 	// size. Default: statfs.
-	Measure func(path string) (runtime.FSUsage, error)
+	Statfs func(path string) (runtime.FSUsage, error)
 
 	NodeName string // that events are about
 	Recorder Recorder
@@ -69,24 +69,24 @@ type Hooks struct {
 	Removed func(image runtime.Image, reason Reason, took time.Duration, err error)
 	// Collected: a collection has ended.
 	Collected func(Result, error)
-	// Lost: ages could not be read or saved; err says what is lost.
-	Lost func(err error)
+	// RecordsLost: ages could not be read or saved; err says what is lost.
+	RecordsLost func(err error)
 }
 
 // Result is what a collection came to.
 type Result struct {
-	Removed []Choice
-	Wanted  uint64 // bytes to be freed; 0 when only ages counted, or all was to go
-	Freed   uint64 // bytes that the file system gained meanwhile
-	Took    time.Duration
+	Removed     []Decision
+	BytesToFree uint64 // bytes to be freed; 0 when only ages counted, or all was to go
+	BytesFreed  uint64 // bytes that the file system gained meanwhile
+	Duration    time.Duration
 }
 
-// ShortError says that there were not enough images to remove.
-type ShortError struct{ Wanted, Freed uint64 }
+// InsufficientSpaceError says that there were not enough images to remove.
+type InsufficientSpaceError struct{ BytesToFree, BytesFreed uint64 }
 
 // Error implements error.
-func (e *ShortError) Error() string {
-	return fmt.Sprintf("image collection freed %d bytes of the %d that were wanted", e.Freed, e.Wanted)
+func (e *InsufficientSpaceError) Error() string {
+	return fmt.Sprintf("image collection freed %d bytes of the %d that were wanted", e.BytesFreed, e.BytesToFree)
 }
 
 // Collector removes images.
@@ -95,11 +95,11 @@ type Collector struct {
 	keep   nameSet
 	leases *leases
 
-	// turn holds one token: whoever has it may collect, and owns what follows.
-	turn    chan struct{}
-	known   map[string]Known     // nil until it was loaded
-	unnamed map[string]time.Time // since when images have no name, by id
-	loaded  bool
+	// collectCh holds one token: whoever has it may collect, and owns what follows.
+	collectCh chan struct{}
+	known     map[string]ImageRecord // nil until it was loaded
+	unnamed   map[string]time.Time   // since when images have no name, by id
+	loaded    bool
 }
 
 // New returns a Collector. It touches neither the runtime nor the disk.
@@ -109,20 +109,20 @@ func New(cfg Config) (*Collector, error) {
 		errs = append(errs, errors.New("imagegc: nil Images"))
 	}
 	p := &cfg.Policy
-	p.HighPercent, p.LowPercent = orElse(p.HighPercent, 85), orElse(p.LowPercent, 80)
-	if p.HighPercent < 0 || p.LowPercent < 0 || p.LowPercent >= p.HighPercent {
-		errs = append(errs, fmt.Errorf("imagegc: low threshold %d %% is not below the high one, %d %%", p.LowPercent, p.HighPercent))
+	p.HighThresholdPercent, p.LowThresholdPercent = orElse(p.HighThresholdPercent, 85), orElse(p.LowThresholdPercent, 80)
+	if p.HighThresholdPercent < 0 || p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
+		errs = append(errs, fmt.Errorf("imagegc: low threshold %d %% is not below the high one, %d %%", p.LowThresholdPercent, p.HighThresholdPercent))
 	}
 	p.MinAge = orElse(p.MinAge, 2*time.Minute)
 	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
 		errs = append(errs, fmt.Errorf("imagegc: maximum age %v is not above the minimum, %v", p.MaxAge, p.MinAge))
 	}
-	cfg.Period, cfg.Settle = orElse(cfg.Period, 5*time.Minute), orElse(cfg.Settle, time.Second)
-	if cfg.Period < 0 || cfg.Settle < 0 {
+	cfg.Period, cfg.DiskSettleTime = orElse(cfg.Period, 5*time.Minute), orElse(cfg.DiskSettleTime, time.Second)
+	if cfg.Period < 0 || cfg.DiskSettleTime < 0 {
 		errs = append(errs, errors.New("imagegc: negative Period or Settle"))
 	}
-	if cfg.Measure == nil {
-		cfg.Measure = statfs
+	if cfg.Statfs == nil {
+		cfg.Statfs = statfs
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -132,8 +132,8 @@ func New(cfg Config) (*Collector, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	c := &Collector{cfg: cfg, keep: make(nameSet), leases: newLeases(), turn: make(chan struct{}, 1)}
-	for _, ref := range cfg.Keep {
+	c := &Collector{cfg: cfg, keep: make(nameSet), leases: newLeases(), collectCh: make(chan struct{}, 1)}
+	for _, ref := range cfg.KeepImages {
 		c.keep.add(ref)
 	}
 	return c, nil
@@ -158,9 +158,9 @@ func (c *Collector) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			c.turn <- struct{}{}
+			c.collectCh <- struct{}{}
 			c.save()
-			<-c.turn
+			<-c.collectCh
 			return nil
 		case <-tick.C:
 		}
@@ -188,12 +188,12 @@ func (c *Collector) Reclaim(ctx context.Context) error {
 
 // Explain says what a collection would do now, and why, without doing it. Which
 // images go for the disk's sake is estimated from their sizes.
-func (c *Collector) Explain(ctx context.Context, all bool) ([]Choice, error) {
+func (c *Collector) Explain(ctx context.Context, all bool) ([]Decision, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-c.turn }()
-	look, err := c.look(ctx, all)
+	defer func() { <-c.collectCh }()
+	look, err := c.takeSnapshot(ctx, all)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (c *Collector) Explain(ctx context.Context, all bool) ([]Choice, error) {
 
 func (c *Collector) acquire(ctx context.Context) error {
 	select {
-	case c.turn <- struct{}{}:
+	case c.collectCh <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

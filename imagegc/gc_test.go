@@ -172,7 +172,7 @@ func TestLeastRecentlyUsedDownToTheLowThreshold(t *testing.T) {
 func TestWhatNeverGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(100)
-		c := collector(t, imagegc.Config{Images: s, Keep: []string{"reg.io/pause:1"}})
+		c := collector(t, imagegc.Config{Images: s, KeepImages: []string{"reg.io/pause:1"}})
 		s.pull("pause", 10)
 		s.pinned[s.pull("pinned", 10)] = true
 		s.pull("used", 10)
@@ -183,7 +183,7 @@ func TestWhatNeverGoes(t *testing.T) {
 		require.NoError(t, c.Lease(t.Context(), "pod", []string{"reg.io/leased:1"}))
 		s.pull("free", 40)
 		_, err := c.Collect(t.Context()) // seen for the first time: too young
-		var short *imagegc.ShortError
+		var short *imagegc.InsufficientSpaceError
 		require.ErrorAs(t, err, &short)
 		assert.Empty(t, s.removed)
 		time.Sleep(3 * time.Minute)
@@ -196,13 +196,13 @@ func TestWhatNeverGoes(t *testing.T) {
 			reasons[ch.Reason]++
 		}
 		assert.Equal(t, map[imagegc.Reason]int{
-			imagegc.Kept: 1, imagegc.Pinned: 1, imagegc.InUse: 2, imagegc.Leased: 1, imagegc.Young: 1, imagegc.Full: 1,
+			imagegc.ReasonConfigured: 1, imagegc.ReasonPinned: 1, imagegc.ReasonInUse: 2, imagegc.ReasonLeased: 1, imagegc.ReasonMinAge: 1, imagegc.ReasonDiskUsage: 1,
 		}, reasons, "a dry run says why")
 		assert.Empty(t, s.removed, "and does nothing")
 
 		result, err := c.DeleteUnused(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, uint64(40), result.Freed)
+		assert.Equal(t, uint64(40), result.BytesFreed)
 		assert.Len(t, s.ids(), 6)
 		assert.Contains(t, s.ids(), young)
 
@@ -231,8 +231,8 @@ func TestFreedIsWhatTheFileSystemSays(t *testing.T) {
 		time.Sleep(time.Minute)
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, uint64(100), result.Wanted)
-		assert.Equal(t, uint64(100), result.Freed, "by their sizes one image would have done")
+		assert.Equal(t, uint64(100), result.BytesToFree)
+		assert.Equal(t, uint64(100), result.BytesFreed, "by their sizes one image would have done")
 		assert.Equal(t, ids[:2], s.removed)
 	})
 }
@@ -253,7 +253,7 @@ func TestFewerGoWhereTheyTakeMoreThanTheirSizes(t *testing.T) {
 		s.capacity = 1000
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, uint64(100), result.Wanted)
+		assert.Equal(t, uint64(100), result.BytesToFree)
 		assert.Len(t, result.Removed, 1)
 	})
 }
@@ -283,7 +283,7 @@ func TestMaximumAge(t *testing.T) {
 func TestAgesSurviveARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1_000_000)
-		cfg := imagegc.Config{Images: s, File: t.TempDir() + "/ages", Policy: imagegc.Policy{MaxAge: 24 * time.Hour}}
+		cfg := imagegc.Config{Images: s, RecordsFile: t.TempDir() + "/ages", Policy: imagegc.Policy{MaxAge: 24 * time.Hour}}
 		old := s.pull("old", 1)
 		_, err := collector(t, cfg).Collect(t.Context())
 		require.NoError(t, err)
@@ -313,9 +313,9 @@ func TestNotEnough(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		s.pull("more", 90)
 		_, err = c.Collect(t.Context())
-		var short *imagegc.ShortError
+		var short *imagegc.InsufficientSpaceError
 		require.ErrorAs(t, err, &short)
-		assert.Equal(t, imagegc.ShortError{Wanted: 190, Freed: 100}, *short)
+		assert.Equal(t, imagegc.InsufficientSpaceError{BytesToFree: 190, BytesFreed: 100}, *short)
 		require.Len(t, rec.events, 2)
 		e := rec.events[1]
 		assert.Equal(t, "FreeDiskSpaceFailed", e.Reason)
@@ -365,7 +365,7 @@ func TestRun(t *testing.T) {
 		s := newStore(1000)
 		ctx, cancel := context.WithCancel(t.Context())
 		rounds := 0
-		c := collector(t, imagegc.Config{Images: s, File: t.TempDir() + "/ages", Hooks: imagegc.Hooks{
+		c := collector(t, imagegc.Config{Images: s, RecordsFile: t.TempDir() + "/ages", Hooks: imagegc.Hooks{
 			Collected: func(imagegc.Result, error) { rounds++ },
 		}})
 		s.pull("a", 900)
@@ -381,7 +381,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighPercent: 50, LowPercent: 60, MaxAge: time.Second}, Period: -1})
+	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60, MaxAge: time.Second}, Period: -1})
 	require.Error(t, err)
 	for _, want := range []string{"nil Images", "low threshold 60 %", "maximum age 1s", "negative Period"} {
 		assert.ErrorContains(t, err, want)
@@ -394,5 +394,5 @@ func TestRefs(t *testing.T) {
 		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "c"}}},
 		Volumes:             []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "d"}}}},
 	}}
-	assert.Equal(t, []string{"a", "b", "c", "d"}, imagegc.Refs(pod))
+	assert.Equal(t, []string{"a", "b", "c", "d"}, imagegc.ImageRefs(pod))
 }

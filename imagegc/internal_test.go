@@ -13,11 +13,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func ages(n int) map[string]Known {
-	known := make(map[string]Known)
+func ages(n int) map[string]ImageRecord {
+	known := make(map[string]ImageRecord)
 	for i := range n {
 		at := time.Date(2026, 1, 1, 0, i, 0, i, time.UTC)
-		known[fmt.Sprintf("sha256:%064x", i)] = Known{FirstSeen: at, LastUsed: at.Add(time.Hour)}
+		known[fmt.Sprintf("sha256:%064x", i)] = ImageRecord{FirstDetected: at, LastUsed: at.Add(time.Hour)}
 	}
 	return known
 }
@@ -39,7 +39,7 @@ func TestStoreCutAtEveryByte(t *testing.T) {
 			require.Len(t, got, 5)
 			continue
 		}
-		require.ErrorIs(t, err, ErrStore, "cut at %d", n)
+		require.ErrorIs(t, err, ErrImageRecords, "cut at %d", n)
 		require.Less(t, len(got), 5)
 		require.NoFileExists(t, path)
 		require.FileExists(t, path+".damaged")
@@ -66,7 +66,7 @@ func TestStoreForeignFiles(t *testing.T) {
 		"empty": "", "json": `{"images":[]}`, "binary": "\x00\xff\x7fELF", "one endless line": string(make([]byte, 1<<20)),
 	} {
 		got, err := decode(bytes.NewReader([]byte(text)))
-		require.ErrorIs(t, err, ErrStore, name)
+		require.ErrorIs(t, err, ErrImageRecords, name)
 		assert.Empty(t, got, name)
 	}
 	path := t.TempDir() + "/none"
@@ -74,13 +74,13 @@ func TestStoreForeignFiles(t *testing.T) {
 	require.NoError(t, err, "none yet is no loss")
 	assert.NotNil(t, got)
 	_, err = load(t.TempDir())
-	require.ErrorIs(t, err, ErrStore, "a folder")
+	require.ErrorIs(t, err, ErrImageRecords, "a folder")
 }
 
 func TestStoreIsBounded(t *testing.T) {
 	known := ages(3)
 	for i := range maxStored {
-		known[fmt.Sprint(i)] = Known{LastUsed: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
+		known[fmt.Sprint(i)] = ImageRecord{LastUsed: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
 	}
 	got, err := decode(bytes.NewReader(encode(known)))
 	require.NoError(t, err)
@@ -102,12 +102,12 @@ func TestSave(t *testing.T) {
 	info, err := os.Stat(dir + "/ages")
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
-	require.ErrorIs(t, save(dir+"/none/ages", nil), ErrStore)
+	require.ErrorIs(t, save(dir+"/none/ages", nil), ErrImageRecords)
 }
 
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(ages(3)))
-	f.Add([]byte(storeHeading))
+	f.Add([]byte(recordsHeader))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		known, err := decode(bytes.NewReader(data))
 		if known == nil {
@@ -138,10 +138,10 @@ func TestNames(t *testing.T) {
 func TestNote(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	later := now.Add(time.Hour)
-	known := map[string]Known{"gone": {}, "old": {now, now}, "used": {now, now}, "future": {later.Add(time.Hour), later.Add(time.Hour)}}
+	known := map[string]ImageRecord{"gone": {}, "old": {now, now}, "used": {now, now}, "future": {later.Add(time.Hour), later.Add(time.Hour)}}
 	note(known, []runtime.Image{{ID: "old"}, {ID: "used"}, {ID: "new"}, {ID: "future"}},
 		func(im runtime.Image) bool { return im.ID == "used" }, later)
-	assert.Equal(t, map[string]Known{
+	assert.Equal(t, map[string]ImageRecord{
 		"old": {now, now}, "used": {now, later}, "new": {later, later}, "future": {later, later},
 	}, known)
 }

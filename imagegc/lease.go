@@ -33,8 +33,8 @@ func newLeases() *leases {
 	}
 }
 
-// hold records what a pod needs and returns what it has to wait for.
-func (l *leases) hold(uid types.UID, refs []string) []chan struct{} {
+// acquire records what a pod needs and returns what it has to wait for.
+func (l *leases) acquire(uid types.UID, refs []string) []chan struct{} {
 	names := make(nameSet, 2*len(refs))
 	for _, ref := range refs {
 		names.add(ref)
@@ -83,7 +83,7 @@ func (l *leases) has(image runtime.Image) bool {
 }
 
 func (l *leases) hasLocked(image runtime.Image) bool {
-	return anyForm(image, func(form string) bool { return l.count[form] > 0 })
+	return matchesAnyName(image, func(form string) bool { return l.count[form] > 0 })
 }
 
 // begin marks an image as being removed. It is false if a pod has a lease on it.
@@ -117,7 +117,7 @@ func (l *leases) takeUsed() nameSet {
 // of them is being removed at this moment it waits until that is over, or ctx
 // is; the lease holds even then. After it, an image that is there stays.
 func (c *Collector) Lease(ctx context.Context, uid types.UID, refs []string) error {
-	for _, done := range c.leases.hold(uid, refs) {
+	for _, done := range c.leases.acquire(uid, refs) {
 		select {
 		case <-done:
 		case <-ctx.Done():
@@ -139,17 +139,17 @@ func (c *Collector) Retain(keep func(types.UID) bool) {
 
 // note updates what is remembered: images that are new, that are used, and that
 // are gone.
-func note(known map[string]Known, images []runtime.Image, used func(runtime.Image) bool, now time.Time) {
+func note(known map[string]ImageRecord, images []runtime.Image, used func(runtime.Image) bool, now time.Time) {
 	here := make(map[string]bool, len(images))
 	for _, image := range images {
 		here[image.ID] = true
 		k, seen := known[image.ID]
 		if !seen {
-			k = Known{FirstSeen: now, LastUsed: now}
+			k = ImageRecord{FirstDetected: now, LastUsed: now}
 		}
 		// A clock that was set back must not make an image young for years.
-		if k.FirstSeen.After(now) {
-			k.FirstSeen = now
+		if k.FirstDetected.After(now) {
+			k.FirstDetected = now
 		}
 		if k.LastUsed.After(now) || used(image) {
 			k.LastUsed = now

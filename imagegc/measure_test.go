@@ -20,7 +20,7 @@ func TestMeasuring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		lag := &lagging{store: s}
-		c := collector(t, imagegc.Config{Images: lag, Measure: func(path string) (runtime.FSUsage, error) {
+		c := collector(t, imagegc.Config{Images: lag, Statfs: func(path string) (runtime.FSUsage, error) {
 			assert.Equal(t, "/images", path)
 			return runtime.FSUsage{CapacityBytes: 1000, AvailableBytes: lag.available()}, nil
 		}})
@@ -34,7 +34,7 @@ func TestMeasuring(t *testing.T) {
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, result.Removed, 1, "it waits for the first before it takes a second")
-		assert.Equal(t, uint64(100), result.Freed)
+		assert.Equal(t, uint64(100), result.BytesFreed)
 
 		lag.none = true
 		_, err = c.Collect(t.Context())

@@ -9,11 +9,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Refs returns the references of all images that a pod needs: those of its
+// ImageRefs returns the references of all images that a pod needs: those of its
 // containers and of its image volumes.
-func Refs(pod *corev1.Pod) []string {
+func ImageRefs(pod *corev1.Pod) []string {
 	var refs []string
-	for c := range runtime.Specs(pod) {
+	for c := range runtime.ContainerSpecs(pod) {
 		refs = append(refs, c.Image)
 	}
 	for i := range pod.Spec.Volumes {
@@ -36,12 +36,12 @@ func (n nameSet) add(ref string) {
 
 // has reports whether any name of the image is in the set.
 func (n nameSet) has(image runtime.Image) bool {
-	return anyForm(image, func(form string) bool { _, ok := n[form]; return ok })
+	return matchesAnyName(image, func(form string) bool { _, ok := n[form]; return ok })
 }
 
-// anyForm reports whether f is true of any form of any name of the image. Digests
+// matchesAnyName reports whether f is true of any form of any name of the image. Digests
 // count whatever the repository: in doubt, two names are of one image.
-func anyForm(image runtime.Image, f func(string) bool) bool {
+func matchesAnyName(image runtime.Image, f func(string) bool) bool {
 	named := func(name string) bool { return slices.ContainsFunc(forms(name), f) }
 	return named(image.ID) || slices.ContainsFunc(image.Tags, named) || slices.ContainsFunc(image.Digests, named)
 }

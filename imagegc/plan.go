@@ -10,10 +10,10 @@ import (
 
 // Policy says which images may go, and when.
 type Policy struct {
-	// HighPercent of the image file system in use is where collection begins,
+	// HighThresholdPercent of the image file system in use is where collection begins,
 	// LowPercent where it ends. Default: 85 and 80. 100 and more for HighPercent
 	// means that the disk is no reason.
-	HighPercent, LowPercent int
+	HighThresholdPercent, LowThresholdPercent int
 	// MinAge is how long an image must have been on the node before it may go.
 	// Default: 2 min. Negative: none.
 	MinAge time.Duration
@@ -22,10 +22,10 @@ type Policy struct {
 	MaxAge time.Duration
 }
 
-// Known is what is remembered of an image.
-type Known struct {
-	FirstSeen time.Time // on this node
-	LastUsed  time.Time // by a container or a lease; FirstSeen if by none yet
+// ImageRecord is what is remembered of an image.
+type ImageRecord struct {
+	FirstDetected time.Time // on this node
+	LastUsed      time.Time // by a container or a lease; FirstSeen if by none yet
 }
 
 // Reason says why an image goes or stays.
@@ -33,40 +33,40 @@ type Reason string
 
 // The reasons to go.
 const (
-	Old    Reason = "unused for longer than the maximum age"
-	Full   Reason = "the disk is full and it is the least recently used"
-	Unused Reason = "it is not in use"
+	ReasonMaxAge    Reason = "unused for longer than the maximum age"
+	ReasonDiskUsage Reason = "the disk is full and it is the least recently used"
+	ReasonUnused    Reason = "it is not in use"
 )
 
 // The reasons to stay.
 const (
-	Pinned  Reason = "it is pinned"
-	Kept    Reason = "the configuration keeps it"
-	InUse   Reason = "a container was made from it"
-	Leased  Reason = "a pod needs it"
-	Young   Reason = "it is younger than the minimum age"
-	NoNeed  Reason = "there is room enough"
-	Unknown Reason = "it was not seen before"
-	Unnamed Reason = "it has no name yet: it may be being pulled"
+	ReasonPinned      Reason = "it is pinned"
+	ReasonConfigured  Reason = "the configuration keeps it"
+	ReasonInUse       Reason = "a container was made from it"
+	ReasonLeased      Reason = "a pod needs it"
+	ReasonMinAge      Reason = "it is younger than the minimum age"
+	ReasonNotNeeded   Reason = "there is room enough"
+	ReasonNotDetected Reason = "it was not seen before"
+	ReasonUntagged    Reason = "it has no name yet: it may be being pulled"
 )
 
-// Choice is what is to become of one image.
-type Choice struct {
+// Decision is what is to become of one image.
+type Decision struct {
 	Image  runtime.Image
-	Known  Known
+	Record ImageRecord
 	Remove bool
 	Reason Reason
 }
 
-// State is what a plan looks at besides the images.
-type State struct {
-	Known map[string]Known // by image id
-	// Held returns why an image must stay, or "".
-	Held func(runtime.Image) Reason
-	// Free is how many bytes must be freed; 0 for none.
-	Free uint64
-	// All asks for every image that may go, whatever Free says.
-	All bool
+// PlanInput is what a plan looks at besides the images.
+type PlanInput struct {
+	Records map[string]ImageRecord // by image id
+	// KeepReason returns why an image must stay, or "".
+	KeepReason func(runtime.Image) Reason
+	// BytesToFree is how many bytes must be freed; 0 for none.
+	BytesToFree uint64
+	// AllUnused asks for every image that may go, whatever Free says.
+	AllUnused bool
 }
 
 // Plan chooses what becomes of each image: first those to remove, in the order
@@ -76,20 +76,20 @@ type State struct {
 // least recently used first, as their sizes make up what must be freed. As sizes
 // count shared layers again and again, the file system may want more: then those
 // kept for NoNeed are next, in the order given.
-func Plan(images []runtime.Image, s State, p Policy, now time.Time) []Choice {
-	choices := make([]Choice, 0, len(images))
-	for _, image := range Merge(images) {
+func Plan(images []runtime.Image, s PlanInput, p Policy, now time.Time) []Decision {
+	choices := make([]Decision, 0, len(images))
+	for _, image := range MergeByID(images) {
 		choices = append(choices, choose(image, s, p, now))
 	}
-	slices.SortStableFunc(choices, byTurn)
+	slices.SortStableFunc(choices, compareLastUsed)
 	freed := uint64(0)
 	for i := range choices {
 		c := &choices[i]
 		switch {
-		case c.Reason == NoNeed && s.All:
-			c.Remove, c.Reason = true, Unused
-		case c.Reason == NoNeed && freed < s.Free:
-			c.Remove, c.Reason = true, Full
+		case c.Reason == ReasonNotNeeded && s.AllUnused:
+			c.Remove, c.Reason = true, ReasonUnused
+		case c.Reason == ReasonNotNeeded && freed < s.BytesToFree:
+			c.Remove, c.Reason = true, ReasonDiskUsage
 		}
 		if c.Remove {
 			freed += c.Image.Bytes
@@ -100,50 +100,50 @@ func Plan(images []runtime.Image, s State, p Policy, now time.Time) []Choice {
 
 // choose judges one image by itself. NoNeed marks those that may go if there is
 // need.
-func choose(image runtime.Image, s State, p Policy, now time.Time) Choice {
-	known, seen := s.Known[image.ID]
-	c := Choice{Image: image, Known: known, Reason: NoNeed}
+func choose(image runtime.Image, s PlanInput, p Policy, now time.Time) Decision {
+	known, seen := s.Records[image.ID]
+	c := Decision{Image: image, Record: known, Reason: ReasonNotNeeded}
 	held := Reason("")
-	if s.Held != nil {
-		held = s.Held(image)
+	if s.KeepReason != nil {
+		held = s.KeepReason(image)
 	}
 	switch {
 	case image.Pinned:
-		c.Reason = Pinned
+		c.Reason = ReasonPinned
 	case held != "":
 		c.Reason = held
 	case !seen:
-		c.Reason = Unknown
-	case now.Sub(known.FirstSeen) < p.MinAge:
-		c.Reason = Young
+		c.Reason = ReasonNotDetected
+	case now.Sub(known.FirstDetected) < p.MinAge:
+		c.Reason = ReasonMinAge
 	case p.MaxAge > 0 && now.Sub(known.LastUsed) > p.MaxAge:
-		c.Remove, c.Reason = true, Old
+		c.Remove, c.Reason = true, ReasonMaxAge
 	}
 	return c
 }
 
-// byTurn orders choices: over their age, then free to go, then held; within
+// compareLastUsed orders choices: over their age, then free to go, then held; within
 // these the least recently used first, of those the longest known, and to make
 // it one order, by id.
-func byTurn(a, b Choice) int {
-	rank := func(c Choice) int {
+func compareLastUsed(a, b Decision) int {
+	rank := func(c Decision) int {
 		switch {
 		case c.Remove:
 			return 0
-		case c.Reason == NoNeed:
+		case c.Reason == ReasonNotNeeded:
 			return 1
 		}
 		return 2
 	}
 	return cmp.Or(cmp.Compare(rank(a), rank(b)),
-		a.Known.LastUsed.Compare(b.Known.LastUsed),
-		a.Known.FirstSeen.Compare(b.Known.FirstSeen),
+		a.Record.LastUsed.Compare(b.Record.LastUsed),
+		a.Record.FirstDetected.Compare(b.Record.FirstDetected),
 		cmp.Compare(a.Image.ID, b.Image.ID))
 }
 
-// Merge makes one image of those that share an id: runtimes list one for each
+// MergeByID makes one image of those that share an id: runtimes list one for each
 // name. Its size counts once.
-func Merge(images []runtime.Image) []runtime.Image {
+func MergeByID(images []runtime.Image) []runtime.Image {
 	at := make(map[string]int, len(images))
 	out := make([]runtime.Image, 0, len(images))
 	for _, image := range images {
@@ -162,15 +162,15 @@ func Merge(images []runtime.Image) []runtime.Image {
 	return out
 }
 
-// Need returns how many bytes must be freed to get from a reading down to the
+// BytesToFree returns how many bytes must be freed to get from a reading down to the
 // low threshold, once it is at the high one: none below that, nor for a file
 // system of unknown size.
-func Need(fs runtime.FSUsage, p Policy) uint64 {
+func BytesToFree(fs runtime.FSUsage, p Policy) uint64 {
 	// As floats: a capacity times a hundred does not fit for huge disks.
 	share := func(percent int) float64 { return float64(fs.CapacityBytes) * float64(percent) / 100 }
-	if fs.CapacityBytes == 0 || p.HighPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighPercent) {
+	if fs.CapacityBytes == 0 || p.HighThresholdPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighThresholdPercent) {
 		return 0
 	}
-	want := uint64(share(max(100-p.LowPercent, 0)))
+	want := uint64(share(max(100-p.LowThresholdPercent, 0)))
 	return want - min(fs.AvailableBytes, want)
 }

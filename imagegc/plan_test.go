@@ -24,10 +24,10 @@ func TestPlanKeepsItsRules(t *testing.T) {
 			p.MaxAge = 10 * time.Hour
 		}
 		held := map[string]bool{}
-		s := imagegc.State{Known: map[string]imagegc.Known{}, Free: rnd.Uint64N(300), All: rnd.IntN(4) == 0}
-		s.Held = func(im runtime.Image) imagegc.Reason {
+		s := imagegc.PlanInput{Records: map[string]imagegc.ImageRecord{}, BytesToFree: rnd.Uint64N(300), AllUnused: rnd.IntN(4) == 0}
+		s.KeepReason = func(im runtime.Image) imagegc.Reason {
 			if held[im.ID] {
-				return imagegc.InUse
+				return imagegc.ReasonInUse
 			}
 			return ""
 		}
@@ -38,7 +38,7 @@ func TestPlanKeepsItsRules(t *testing.T) {
 			held[im.ID] = rnd.IntN(5) == 0
 			if rnd.IntN(10) > 0 {
 				first := t0.Add(-time.Duration(rnd.IntN(20)) * time.Hour)
-				s.Known[im.ID] = imagegc.Known{FirstSeen: first, LastUsed: first.Add(time.Duration(rnd.IntN(20)) * time.Hour)}
+				s.Records[im.ID] = imagegc.ImageRecord{FirstDetected: first, LastUsed: first.Add(time.Duration(rnd.IntN(20)) * time.Hour)}
 			}
 		}
 		plan := imagegc.Plan(images, s, p, t0)
@@ -47,9 +47,9 @@ func TestPlanKeepsItsRules(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, seed uint64, plan []imagegc.Choice, images []runtime.Image, s imagegc.State, p imagegc.Policy) {
+func check(t *testing.T, seed uint64, plan []imagegc.Decision, images []runtime.Image, s imagegc.PlanInput, p imagegc.Policy) {
 	t.Helper()
-	at := func(c imagegc.Choice) string { return fmt.Sprint("seed ", seed, " image ", c.Image.ID) }
+	at := func(c imagegc.Decision) string { return fmt.Sprint("seed ", seed, " image ", c.Image.ID) }
 	pinned, ids := map[string]bool{}, map[string]bool{}
 	for _, im := range images {
 		pinned[im.ID] = pinned[im.ID] || im.Pinned
@@ -57,23 +57,23 @@ func check(t *testing.T, seed uint64, plan []imagegc.Choice, images []runtime.Im
 	}
 	require.Len(t, plan, len(ids), "each image once")
 	freed := uint64(0)
-	var last imagegc.Choice
+	var last imagegc.Decision
 	for i, c := range plan {
-		known, seen := s.Known[c.Image.ID]
-		mayGo := !pinned[c.Image.ID] && s.Held(c.Image) == "" && seen && t0.Sub(known.FirstSeen) >= p.MinAge
+		known, seen := s.Records[c.Image.ID]
+		mayGo := !pinned[c.Image.ID] && s.KeepReason(c.Image) == "" && seen && t0.Sub(known.FirstDetected) >= p.MinAge
 		old := p.MaxAge > 0 && t0.Sub(known.LastUsed) > p.MaxAge
 		switch {
 		case !mayGo:
 			require.False(t, c.Remove, at(c))
-		case old, s.All:
+		case old, s.AllUnused:
 			require.True(t, c.Remove, at(c))
 		default:
-			require.Equal(t, freed < s.Free, c.Remove, at(c))
+			require.Equal(t, freed < s.BytesToFree, c.Remove, at(c))
 		}
 		if c.Remove {
 			require.True(t, i == 0 || last.Remove, "%s: those to remove come first", at(c))
 			if i > 0 && last.Reason == c.Reason {
-				require.False(t, c.Known.LastUsed.Before(last.Known.LastUsed), "%s: the least recently used first", at(c))
+				require.False(t, c.Record.LastUsed.Before(last.Record.LastUsed), "%s: the least recently used first", at(c))
 			}
 			freed += c.Image.Bytes
 		}
@@ -83,23 +83,23 @@ func check(t *testing.T, seed uint64, plan []imagegc.Choice, images []runtime.Im
 }
 
 func TestNeed(t *testing.T) {
-	p := imagegc.Policy{HighPercent: 85, LowPercent: 80}
+	p := imagegc.Policy{HighThresholdPercent: 85, LowThresholdPercent: 80}
 	fs := func(capacity, available uint64) runtime.FSUsage {
 		return runtime.FSUsage{CapacityBytes: capacity, AvailableBytes: available}
 	}
-	assert.Zero(t, imagegc.Need(fs(1000, 151), p), "84.9 %")
-	assert.Equal(t, uint64(50), imagegc.Need(fs(1000, 150), p), "at the threshold")
-	assert.Equal(t, uint64(200), imagegc.Need(fs(1000, 0), p))
-	assert.Zero(t, imagegc.Need(fs(0, 0), p), "an unknown size")
+	assert.Zero(t, imagegc.BytesToFree(fs(1000, 151), p), "84.9 %")
+	assert.Equal(t, uint64(50), imagegc.BytesToFree(fs(1000, 150), p), "at the threshold")
+	assert.Equal(t, uint64(200), imagegc.BytesToFree(fs(1000, 0), p))
+	assert.Zero(t, imagegc.BytesToFree(fs(0, 0), p), "an unknown size")
 	for _, high := range []int{100, 101} {
-		assert.Zero(t, imagegc.Need(fs(1000, 0), imagegc.Policy{HighPercent: high, LowPercent: 80}), "switched off")
+		assert.Zero(t, imagegc.BytesToFree(fs(1000, 0), imagegc.Policy{HighThresholdPercent: high, LowThresholdPercent: 80}), "switched off")
 	}
-	assert.Equal(t, uint64(1844674407370955264), imagegc.Need(fs(1<<63, 0), p), "no overflow")
+	assert.Equal(t, uint64(1844674407370955264), imagegc.BytesToFree(fs(1<<63, 0), p), "no overflow")
 }
 
 // IG-5
 func TestMerge(t *testing.T) {
-	got := imagegc.Merge([]runtime.Image{
+	got := imagegc.MergeByID([]runtime.Image{
 		{ID: "a", Tags: []string{"x:1"}, Bytes: 5}, {ID: "b", Bytes: 1}, {ID: "a", Tags: []string{"x:2"}, Bytes: 5, Pinned: true},
 	})
 	assert.Equal(t, []runtime.Image{{ID: "a", Tags: []string{"x:1", "x:2"}, Bytes: 5, Pinned: true}, {ID: "b", Bytes: 1}}, got)
@@ -107,10 +107,10 @@ func TestMerge(t *testing.T) {
 
 func BenchmarkPlan(b *testing.B) {
 	var images []runtime.Image
-	s := imagegc.State{Known: map[string]imagegc.Known{}, Free: 1 << 20}
+	s := imagegc.PlanInput{Records: map[string]imagegc.ImageRecord{}, BytesToFree: 1 << 20}
 	for i := range 500 {
 		images = append(images, runtime.Image{ID: fmt.Sprint(i), Bytes: 1000})
-		s.Known[fmt.Sprint(i)] = imagegc.Known{FirstSeen: t0.Add(-time.Hour), LastUsed: t0.Add(-time.Duration(i) * time.Second)}
+		s.Records[fmt.Sprint(i)] = imagegc.ImageRecord{FirstDetected: t0.Add(-time.Hour), LastUsed: t0.Add(-time.Duration(i) * time.Second)}
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -61,7 +61,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 func TestStartsAgainstCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
-		c := collector(t, imagegc.Config{Images: s, Settle: time.Millisecond, Policy: imagegc.Policy{MinAge: time.Millisecond, HighPercent: 2, LowPercent: 1}})
+		c := collector(t, imagegc.Config{Images: s, DiskSettleTime: time.Millisecond, Policy: imagegc.Policy{MinAge: time.Millisecond, HighThresholdPercent: 2, LowThresholdPercent: 1}})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {

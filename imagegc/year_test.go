@@ -32,12 +32,12 @@ func TestAYear(t *testing.T) {
 			require.Greater(t, unused, time.Minute)
 		}
 		cfg := imagegc.Config{
-			Images: s, File: t.TempDir() + "/ages", Period: 12 * time.Hour,
+			Images: s, RecordsFile: t.TempDir() + "/ages", Period: 12 * time.Hour,
 			Policy: imagegc.Policy{MaxAge: 60 * 24 * time.Hour},
 		}
 		removals, lost := 0, 0
 		cfg.Hooks.Removed = func(runtime.Image, imagegc.Reason, time.Duration, error) { removals++ }
-		cfg.Hooks.Lost = func(error) { lost++ }
+		cfg.Hooks.RecordsLost = func(error) { lost++ }
 		var current [5]string
 		for month := range 12 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func TestAYear(t *testing.T) {
 			cancel()
 			require.NoError(t, <-ended)
 			if month%4 == 3 {
-				damage(t, cfg.File)
+				damage(t, cfg.RecordsFile)
 			}
 		}
 		require.Greater(t, removals, 900)

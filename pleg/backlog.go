@@ -39,7 +39,7 @@ func (b *backlog) add(old, now runtime.Pod, events []Event) {
 	}
 	p.events = diff(p.base, now)
 	if len(p.events) == 0 { // it is as it was, and yet things happened
-		p.events = []Event{{Kind: PodSync, UID: now.UID}}
+		p.events = []Event{{Type: PodSync, UID: now.UID}}
 	}
 }
 

@@ -48,10 +48,10 @@ func (s *still) Watch(ctx context.Context, _ func(types.UID)) error {
 
 // settled returns a Generator that has listed and inspected all of s once.
 func settled(b *testing.B, s *still) *Generator {
-	g, err := New(Config{Runtime: s, Store: new(podcache.Cache)})
+	g, err := New(Config{Runtime: s, Cache: new(podcache.Cache)})
 	require.NoError(b, err)
 	require.NoError(b, g.start(b.Context()))
-	g.openUp()
+	g.allowInspections()
 	g.listOnce(b.Context(), nil)
 	g.wg.Wait()
 	g.Drain()
@@ -74,7 +74,7 @@ func BenchmarkList(b *testing.B) {
 					for i := range n * percent / 100 {
 						p := &s.pods[(i*97+round)%n]
 						p.Containers = []runtime.Container{p.Containers[0], p.Containers[1]}
-						p.Containers[1].State = runtime.Running + runtime.State(round%2)
+						p.Containers[1].State = runtime.Running + runtime.ContainerState(round%2)
 					}
 					prints = g.listOnce(b.Context(), prints[:0])
 					g.wg.Wait()
@@ -99,7 +99,7 @@ func BenchmarkOneChange(b *testing.B) {
 				p := &s.pods[i%n]
 				p.Containers = []runtime.Container{p.Containers[0], p.Containers[1]}
 				p.Containers[1].State = runtime.Exited - p.Containers[1].State + runtime.Running
-				_, l, _ := g.ask(p.UID, g.pods[p.UID].seen)
+				_, l, _ := g.requestNewerThan(p.UID, g.pods[p.UID].observedAt)
 				<-l.done
 				g.Drain()
 			}

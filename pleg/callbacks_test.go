@@ -24,19 +24,19 @@ func TestGenerator_Panics(t *testing.T) {
 		w.set(pod("u", runtime.Running), false)
 		bad := &panicky{world: w}
 		g, err := New(Config{
-			Runtime: bad, Store: bad, Busy: func(types.UID) bool { panic("busy") },
-			Hooks: Hooks{Listed: func(time.Duration, int, int, error) { panic("hook") }},
+			Runtime: bad, Cache: bad, IsWorking: func(types.UID) bool { panic("busy") },
+			Hooks: Hooks{Relisted: func(time.Duration, int, int, error) { panic("hook") }},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { assert.NoError(t, g.Run(ctx)) })
 		time.Sleep(time.Minute)
-		_, err = g.NewerThan(ctx, "u", time.Now())
+		_, err = g.GetNewerThan(ctx, "u", time.Now())
 		require.ErrorContains(t, err, "panic: runtime")
 		bad.well.Store(true)
 		time.Sleep(time.Minute)
-		p, err := g.NewerThan(ctx, "u", time.Now())
+		p, err := g.GetNewerThan(ctx, "u", time.Now())
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
 		require.NoError(t, g.Healthy())
@@ -84,12 +84,12 @@ func TestStoreMayCallTheGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		s := &asking{cache: new(podcache.Cache)}
-		g, err := New(Config{Runtime: w, Store: s})
+		g, err := New(Config{Runtime: w, Cache: s})
 		require.NoError(t, err)
 		s.deleted = func(uid types.UID) {
-			_ = g.Faults()
+			_ = g.InspectionErrors()
 			w.set(pod(uid, runtime.Running), false)
-			g.Touch(uid)
+			g.RequestInspection(uid)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -98,7 +98,7 @@ func TestStoreMayCallTheGenerator(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.set(runtime.Pod{UID: "u"}, true)
 		time.Sleep(time.Second)
-		g.Relist()
+		g.RequestRelist()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, s.deletions)

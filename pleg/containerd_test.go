@@ -87,9 +87,9 @@ func TestContainerd(t *testing.T) {
 		var busy, streaming atomic.Bool
 		var cache podcache.Cache
 		g, err := pleg.New(pleg.Config{
-			Runtime: client, Store: &cache,
-			Busy:  func(types.UID) bool { return busy.Load() },
-			Hooks: pleg.Hooks{Streaming: func(open bool, _ error) { streaming.Store(open) }},
+			Runtime: client, Cache: &cache,
+			IsWorking: func(types.UID) bool { return busy.Load() },
+			Hooks:     pleg.Hooks{StreamChanged: func(open bool, _ error) { streaming.Store(open) }},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -102,23 +102,23 @@ func TestContainerd(t *testing.T) {
 		pod := shop(n.Busybox)
 		logs := filepath.Join(t.TempDir(), "logs")
 		require.NoError(t, os.MkdirAll(filepath.Join(logs, "till"), 0o755))
-		m := runtime.Materials{Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, NodeName: "node"}
+		m := runtime.RunOptions{Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, NodeName: "node"}
 
 		busy.Store(true)
 		count.take()
-		seen, err := g.NewerThan(ctx, pod.UID, time.Time{})
+		seen, err := g.GetNewerThan(ctx, pod.UID, time.Time{})
 		require.NoError(t, err)
-		plan := runtime.Plan(pod, runtime.View{Pod: seen}, time.Now())
+		plan := runtime.Plan(pod, runtime.PlanInput{Pod: seen}, time.Now())
 		require.Empty(t, client.Apply(ctx, pod, plan, m).Failures)
 		ended := time.Now()
-		g.Touch(pod.UID)
+		g.RequestInspection(pod.UID)
 		busy.Store(false)
-		g.Release(pod.UID)
-		seen, err = g.NewerThan(ctx, pod.UID, ended)
+		g.MarkIdle(pod.UID)
+		seen, err = g.GetNewerThan(ctx, pod.UID, ended)
 		require.NoError(t, err)
 		defer func() {
 			ctx := context.WithoutCancel(ctx)
-			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Ending{Grace: time.Second}))
+			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
 			if seen, err := client.Pod(ctx, pod.UID); assert.NoError(t, err) {
 				assert.NoError(t, client.Remove(ctx, seen))
 			}
@@ -132,7 +132,7 @@ func TestContainerd(t *testing.T) {
 		}
 		t.Logf("stream %v: %v", streaming.Load(), by)
 		assert.LessOrEqual(t, total-lists, 8, "%v", by)
-		require.True(t, seen.Running())
+		require.True(t, seen.CouldHaveRunningContainers())
 		g.Drain()
 
 		count.take()
@@ -152,10 +152,10 @@ func TestContainerd(t *testing.T) {
 		require.Eventually(t, func() bool { return !streaming.Load() }, 5*time.Second, 10*time.Millisecond)
 		n.StartDaemon(t)
 		require.Eventually(t, func() bool { return streaming.Load() == stream }, 20*time.Second, 10*time.Millisecond)
-		_, err = g.NewerThan(ctx, pod.UID, time.Now())
+		_, err = g.GetNewerThan(ctx, pod.UID, time.Now())
 		require.NoError(t, err)
 		for _, e := range g.Drain() { // it could not be inspected for a while
-			assert.Equal(t, pleg.PodSync, e.Kind, "%v", e)
+			assert.Equal(t, pleg.PodSync, e.Type, "%v", e)
 		}
 		require.NoError(t, g.Healthy())
 
@@ -170,7 +170,7 @@ func TestContainerd(t *testing.T) {
 		t.Logf("stream %v: told %v after the signal", streaming.Load(), time.Since(went))
 		events := g.Drain()
 		require.NotEmpty(t, events)
-		assert.Equal(t, pleg.ContainerDied, events[0].Kind)
+		assert.Equal(t, pleg.ContainerDied, events[0].Type)
 		assert.True(t, events[0].HasExitCode)
 		assert.EqualValues(t, 3, events[0].ExitCode)
 	})

@@ -16,61 +16,61 @@ func diff(old, now runtime.Pod) []Event {
 	if d.uid == "" {
 		d.uid = old.UID
 	}
-	was, is := things(old), things(now)
+	was, is := observedItems(old), observedItems(now)
 	before, after := index(was), index(is)
 	for _, t := range was {
 		if _, ok := after.find(t.id); !ok {
-			d.gone(t)
+			d.containerRemoved(t)
 		}
 	}
 	for _, t := range is {
 		if o, ok := before.find(t.id); t.state == runtime.Exited && (!ok || o.state != t.state) {
-			d.tell(ContainerDied, t)
+			d.emit(ContainerDied, t)
 		}
 	}
-	d.missed(old, now)
+	d.containerMissed(old, now)
 	for _, t := range is {
 		o, ok := before.find(t.id)
 		switch {
 		case t.state == runtime.Exited:
 		case !ok || o.state != t.state:
-			d.tell(kindOf(t.state), t)
+			d.emit(kindOf(t.state), t)
 		case !sameResources(o.resources, t.resources):
-			d.tell(ContainerChanged, t)
+			d.emit(ContainerChanged, t)
 		}
 	}
 	if len(d.events) == 0 && !slices.Equal(addresses(old), addresses(now)) {
-		d.events = append(d.events, Event{Kind: PodSync, UID: d.uid})
+		d.events = append(d.events, Event{Type: PodSync, UID: d.uid})
 	}
 	return d.events
 }
 
-// thing is what a container and a sandbox have in common.
-type thing struct {
+// observedItem is what a container and a sandbox have in common.
+type observedItem struct {
 	id, name  string
 	attempt   uint32
-	state     runtime.State
+	state     runtime.ContainerState
 	exitCode  int32
 	resources *runtime.Resources
 }
 
-// things returns the sandboxes and containers of p, each oldest first. A ready
+// observedItems returns the sandboxes and containers of p, each oldest first. A ready
 // sandbox runs and one that is not has exited.
-func things(p runtime.Pod) []thing {
+func observedItems(p runtime.Pod) []observedItem {
 	if len(p.Sandboxes)+len(p.Containers) == 0 {
 		return nil
 	}
-	ts := make([]thing, 0, len(p.Sandboxes)+len(p.Containers))
+	ts := make([]observedItem, 0, len(p.Sandboxes)+len(p.Containers))
 	for _, s := range slices.Backward(p.Sandboxes) {
 		state := runtime.Exited
 		if s.State == runtime.SandboxReady {
 			state = runtime.Running
 		}
-		ts = append(ts, thing{id: s.ID, attempt: s.Attempt, state: state})
+		ts = append(ts, observedItem{id: s.ID, attempt: s.Attempt, state: state})
 	}
 	for i := range slices.Backward(p.Containers) {
 		c := &p.Containers[i]
-		ts = append(ts, thing{c.ID, c.Name, c.Attempt, c.State, c.ExitCode, c.Resources})
+		ts = append(ts, observedItem{c.ID, c.Name, c.Attempt, c.State, c.ExitCode, c.Resources})
 	}
 	return ts
 }
@@ -78,11 +78,11 @@ func things(p runtime.Pod) []thing {
 // finder looks things up by id. Few are searched through, which is faster than a
 // map; a pod that crashed for days may have thousands.
 type finder struct {
-	few  []thing
+	few  []observedItem
 	many map[string]int
 }
 
-func index(ts []thing) finder {
+func index(ts []observedItem) finder {
 	f := finder{few: ts}
 	if len(ts) > 16 {
 		f.many = make(map[string]int, len(ts))
@@ -93,11 +93,11 @@ func index(ts []thing) finder {
 	return f
 }
 
-func (f finder) find(id string) (thing, bool) {
+func (f finder) find(id string) (observedItem, bool) {
 	if f.many != nil {
 		i, ok := f.many[id]
 		if !ok {
-			return thing{}, false
+			return observedItem{}, false
 		}
 		return f.few[i], true
 	}
@@ -106,7 +106,7 @@ func (f finder) find(id string) (thing, bool) {
 			return f.few[i], true
 		}
 	}
-	return thing{}, false
+	return observedItem{}, false
 }
 
 type differ struct {
@@ -114,26 +114,26 @@ type differ struct {
 	events []Event
 }
 
-func (d *differ) tell(k Kind, t thing) {
-	e := Event{Kind: k, UID: d.uid, ID: t.id, Name: t.name, Attempt: t.attempt, State: t.state}
+func (d *differ) emit(k EventType, t observedItem) {
+	e := Event{Type: k, UID: d.uid, ID: t.id, Name: t.name, Attempt: t.attempt, State: t.state}
 	if k == ContainerDied && t.name != "" && t.state == runtime.Exited {
 		e.ExitCode, e.HasExitCode = t.exitCode, true
 	}
 	d.events = append(d.events, e)
 }
 
-// gone tells that t is no more, and that it died if it was not seen dead.
-func (d *differ) gone(t thing) {
+// containerRemoved tells that t is no more, and that it died if it was not seen dead.
+func (d *differ) containerRemoved(t observedItem) {
 	if t.state != runtime.Exited {
 		t.state = runtime.Unknown
-		d.tell(ContainerDied, t)
+		d.emit(ContainerDied, t)
 	}
-	d.tell(ContainerRemoved, t)
+	d.emit(ContainerRemoved, t)
 }
 
-// missed tells of attempts that came and went between the views: the attempts
+// containerMissed tells of attempts that came and went between the views: the attempts
 // of a container go up by one, so a gap above the last one seen is one.
-func (d *differ) missed(old, now runtime.Pod) {
+func (d *differ) containerMissed(old, now runtime.Pod) {
 	for i := range slices.Backward(now.Containers) {
 		c := &now.Containers[i]
 		seen := false
@@ -146,7 +146,7 @@ func (d *differ) missed(old, now runtime.Pod) {
 			}
 		}
 		if seen && !has(now.Containers, c.Name, c.Attempt-1) {
-			d.tell(ContainerRemoved, thing{name: c.Name, attempt: c.Attempt - 1})
+			d.emit(ContainerRemoved, observedItem{name: c.Name, attempt: c.Attempt - 1})
 		}
 	}
 }
@@ -157,7 +157,7 @@ func has(cs []runtime.Container, name string, attempt uint32) bool {
 	})
 }
 
-func kindOf(s runtime.State) Kind {
+func kindOf(s runtime.ContainerState) EventType {
 	if s == runtime.Running {
 		return ContainerStarted
 	}

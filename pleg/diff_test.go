@@ -18,7 +18,7 @@ func TestDiff(t *testing.T) {
 		q := resource.MustParse(cpu)
 		return &runtime.Resources{CPULimit: &q}
 	}
-	c := func(id, name string, attempt uint32, s runtime.State) runtime.Container {
+	c := func(id, name string, attempt uint32, s runtime.ContainerState) runtime.Container {
 		return runtime.Container{ID: id, Name: name, Attempt: attempt, State: s}
 	}
 	sb := func(id string, s runtime.SandboxState, ips ...string) []runtime.Sandbox {
@@ -148,14 +148,14 @@ func randomPod(rnd *rand.Rand, most int) runtime.Pod {
 	for _, i := range rnd.Perm(most)[:rnd.IntN(most)] {
 		p.Containers = append(p.Containers, runtime.Container{
 			ID: fmt.Sprint(i), Name: fmt.Sprint("c", i%3), Attempt: uint32(i / 3),
-			State: runtime.State(rnd.IntN(4)), ExitCode: int32(rnd.IntN(3)),
+			State: runtime.ContainerState(rnd.IntN(4)), ExitCode: int32(rnd.IntN(3)),
 		})
 	}
 	return p
 }
 
 // fold is what a reader knows who is told of events and never sees a view.
-type fold map[string]runtime.State
+type fold map[string]runtime.ContainerState
 
 // know returns what is to be known of a view.
 func know(p runtime.Pod) fold {
@@ -179,7 +179,7 @@ func (f fold) apply(t require.TestingT, e Event) {
 		return
 	}
 	was, known := f[e.ID]
-	switch e.Kind {
+	switch e.Type {
 	case ContainerStarted:
 		require.False(t, known && was == runtime.Running, "started twice: %v", e)
 		require.Equal(t, runtime.Running, e.State)
@@ -189,7 +189,7 @@ func (f fold) apply(t require.TestingT, e Event) {
 			e.State = runtime.Exited
 		}
 	case ContainerChanged:
-		require.Contains(t, []runtime.State{runtime.Created, runtime.Unknown}, e.State)
+		require.Contains(t, []runtime.ContainerState{runtime.Created, runtime.Unknown}, e.State)
 		require.False(t, known && was == e.State, "changed twice: %v", e)
 	case ContainerRemoved:
 		require.True(t, known, "removed what is not known: %v", e)
@@ -234,19 +234,19 @@ func FuzzDiff(f *testing.F) {
 
 // Two views have one print when a listing cannot tell them apart.
 func TestPrint(t *testing.T) {
-	g, err := New(Config{Runtime: newWorld(), Store: nothing{}})
+	g, err := New(Config{Runtime: newWorld(), Cache: nothing{}})
 	require.NoError(t, err)
-	assert.Zero(t, g.print(&runtime.Pod{UID: "u"}))
+	assert.Zero(t, g.fingerprint(&runtime.Pod{UID: "u"}))
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
 		a, b := randomPod(rnd, 4), randomPod(rnd, 4)
-		assert.Equal(t, assert.ObjectsAreEqual(know(a), know(b)), g.print(&a) == g.print(&b), "%v %v", a, b)
+		assert.Equal(t, assert.ObjectsAreEqual(know(a), know(b)), g.fingerprint(&a) == g.fingerprint(&b), "%v %v", a, b)
 		rnd.Shuffle(len(a.Containers), func(i, j int) {
 			a.Containers[i], a.Containers[j] = a.Containers[j], a.Containers[i]
 		})
 		c := a
 		c.Name = "not told in listings"
-		assert.Equal(t, g.print(&a), g.print(&c))
+		assert.Equal(t, g.fingerprint(&a), g.fingerprint(&c))
 	}
 }
 

@@ -10,15 +10,15 @@ import (
 
 //go:generate go tool stringer -type=Kind -output=kind_string.go
 
-// Kind says what happened to a pod.
-type Kind uint8
+// EventType says what happened to a pod.
+type EventType uint8
 
 // The kinds of event. Sandboxes are told of like containers: a ready one runs,
 // one that is not ready has died.
 const (
 	// PodSync: the pod must be looked at, though no container changed its state:
 	// its addresses changed, or it can be inspected again after it could not.
-	PodSync Kind = iota
+	PodSync EventType = iota
 	// ContainerStarted: it runs, and did not when last seen.
 	ContainerStarted
 	// ContainerDied: it has ended, or is gone without having been seen ended.
@@ -32,7 +32,7 @@ const (
 
 // Event is one transition of one pod.
 type Event struct {
-	Kind Kind
+	Type EventType
 	UID  types.UID
 	// ID of the container or sandbox. It is empty for a PodSync and for the
 	// ContainerRemoved of what was never seen.
@@ -41,7 +41,7 @@ type Event struct {
 	Name    string
 	Attempt uint32
 	// State it is in now; a ready sandbox is Running. Not for ContainerRemoved.
-	State runtime.State
+	State runtime.ContainerState
 	// ExitCode of the ContainerDied of a container that the runtime still has:
 	// HasExitCode tells.
 	ExitCode    int32
@@ -50,7 +50,7 @@ type Event struct {
 
 // String returns the event in one line.
 func (e Event) String() string {
-	s := fmt.Sprintf("%s pod=%s", e.Kind, e.UID)
+	s := fmt.Sprintf("%s pod=%s", e.Type, e.UID)
 	switch {
 	case e.Name != "":
 		s += fmt.Sprintf(" container=%s/%d", e.Name, e.Attempt)

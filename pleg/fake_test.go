@@ -164,7 +164,7 @@ func (w *world) total() (lists, looks, watches int) {
 }
 
 // pod makes a pod with one sandbox and containers in the given states.
-func pod(uid types.UID, states ...runtime.State) runtime.Pod {
+func pod(uid types.UID, states ...runtime.ContainerState) runtime.Pod {
 	p := runtime.Pod{UID: uid, Sandboxes: []runtime.Sandbox{{ID: "s-" + string(uid), State: runtime.SandboxReady}}}
 	for i, s := range states {
 		name := string(rune('a' + i))
@@ -186,7 +186,7 @@ func inBubble(t *testing.T, w *world, cfg Config, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cache := new(podcache.Cache)
-		cfg.Runtime, cfg.Store = w, cache
+		cfg.Runtime, cfg.Cache = w, cache
 		g, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -209,10 +209,10 @@ func (b *bench) after(d time.Duration) {
 }
 
 // kinds returns the kinds of what is drained.
-func (b *bench) kinds() []Kind {
-	var ks []Kind
+func (b *bench) kinds() []EventType {
+	var ks []EventType
 	for _, e := range b.Drain() {
-		ks = append(ks, e.Kind)
+		ks = append(ks, e.Type)
 	}
 	return ks
 }

@@ -72,7 +72,7 @@ func (g *Generator) Healthy() error {
 	now := time.Now()
 	silent := now.Sub(h.waiting)
 	switch {
-	case silent < g.cfg.Silence:
+	case silent < g.cfg.RelistThreshold:
 		return nil
 	case h.listErr != nil:
 		return fmt.Errorf("runtime has not answered for %s: %w", silent.Round(time.Second), h.listErr)
@@ -82,9 +82,9 @@ func (g *Generator) Healthy() error {
 	}
 }
 
-// Unseen returns the pods that are in the runtime by its listings and that no
+// Uninspected returns the pods that are in the runtime by its listings and that no
 // inspection has shown yet.
-func (g *Generator) Unseen() []types.UID {
+func (g *Generator) Uninspected() []types.UID {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var unseen []types.UID
@@ -104,17 +104,17 @@ func (g *Generator) IsUnseen(uid types.UID) bool {
 	return r != nil && r.unseen()
 }
 
-func (r *record) unseen() bool { return r.round > 0 && r.seen.IsZero() }
+func (r *podRecord) unseen() bool { return r.relistSeq > 0 && r.observedAt.IsZero() }
 
-// Fault is a pod that cannot be inspected.
-type Fault struct {
+// InspectionError is a pod that cannot be inspected.
+type InspectionError struct {
 	UID   types.UID
 	Since time.Time // when the first inspection began that failed or hangs
 	Err   error     // of the last one that ended; nil: the first one hangs
 }
 
 // Error tells what is wrong with the pod's inspection.
-func (f Fault) Error() string {
+func (f InspectionError) Error() string {
 	if f.Err != nil {
 		return f.Err.Error()
 	}
@@ -122,18 +122,18 @@ func (f Fault) Error() string {
 }
 
 // Unwrap returns Err.
-func (f Fault) Unwrap() error { return f.Err }
+func (f InspectionError) Unwrap() error { return f.Err }
 
-// Faults returns the pods whose inspection hangs or failed, by UID.
-func (g *Generator) Faults() []Fault {
+// InspectionErrors returns the pods whose inspection hangs or failed, by UID.
+func (g *Generator) InspectionErrors() []InspectionError {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var faults []Fault
+	var faults []InspectionError
 	for _, r := range g.pods {
 		if !r.since.IsZero() {
-			faults = append(faults, Fault{r.uid, r.since, r.fault})
+			faults = append(faults, InspectionError{r.uid, r.since, r.err})
 		}
 	}
-	slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	slices.SortFunc(faults, func(a, b InspectionError) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return faults
 }

@@ -37,7 +37,7 @@ func step(rnd *rand.Rand, p runtime.Pod, serial *int) runtime.Pod {
 		case 0, 1:
 			c := runtime.Container{
 				ID: fmt.Sprint("c", *serial), Name: fmt.Sprint("n", rnd.IntN(3)),
-				Attempt: uint32(*serial), State: runtime.State(1 + rnd.IntN(3)),
+				Attempt: uint32(*serial), State: runtime.ContainerState(1 + rnd.IntN(3)),
 			}
 			next.Containers = append([]runtime.Container{c}, next.Containers...)
 		case 2, 3, 4:
@@ -79,9 +79,9 @@ func TestHistories(t *testing.T) {
 		if seed%3 == 0 {
 			w.watchErr = runtime.ErrUnsupported
 		}
-		cfg := Config{Parallel: 1 + int(seed%4)}
+		cfg := Config{MaxParallel: 1 + int(seed%4)}
 		if seed%2 == 0 {
-			cfg.Busy = func(uid types.UID) bool { return time.Now().Second()%2 == int(uid[0])%2 }
+			cfg.IsWorking = func(uid types.UID) bool { return time.Now().Second()%2 == int(uid[0])%2 }
 		}
 		inBubble(t, w, cfg, func(b *bench) {
 			known := map[types.UID]fold{}
@@ -106,9 +106,9 @@ func TestHistories(t *testing.T) {
 				case 0:
 					w.with(func() { w.tell(other); w.tell(other) })
 				case 1:
-					b.Touch(other)
+					b.RequestInspection(other)
 				case 2:
-					b.Release(other)
+					b.MarkIdle(other)
 				case 3:
 					w.with(func() {
 						for ch := range w.streams {
@@ -120,7 +120,7 @@ func TestHistories(t *testing.T) {
 					w.with(func() { w.listTakes = time.Duration(rnd.IntN(4)) * time.Second })
 				case 5:
 					at := time.Now().Add(-time.Duration(rnd.IntN(3)) * time.Second)
-					if p, err := b.NewerThan(b.t.Context(), other, at); err == nil {
+					if p, err := b.GetNewerThan(b.t.Context(), other, at); err == nil {
 						assert.False(t, p.ObservedAt.Before(at), "seed %d", seed)
 					}
 				case 6:
@@ -142,7 +142,7 @@ func TestHistories(t *testing.T) {
 				}
 				require.Equal(t, know(seen), known[uid], "seed %d: what was told of %s is not what was seen", seed, uid)
 			}
-			assert.Empty(t, b.Faults(), "seed %d", seed)
+			assert.Empty(t, b.InspectionErrors(), "seed %d", seed)
 			require.NoError(t, b.Healthy(), "seed %d", seed)
 		})
 	}
@@ -182,6 +182,6 @@ func TestBacklogThatCollapsesToNothing(t *testing.T) {
 	old, now := pod("u", runtime.Running), pod("u", runtime.Running)
 	many := make([]Event, maxPending+1)
 	b.add(old, now, many)
-	assert.Equal(t, []Event{{Kind: PodSync, UID: "u"}}, b.drain())
+	assert.Equal(t, []Event{{Type: PodSync, UID: "u"}}, b.drain())
 	assert.Empty(t, b.drain())
 }

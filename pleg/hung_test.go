@@ -24,11 +24,11 @@ func TestParallel(t *testing.T) {
 	for i := range 100 {
 		w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running), false)
 	}
-	inBubble(t, w, Config{Parallel: 7}, func(b *bench) {
+	inBubble(t, w, Config{MaxParallel: 7}, func(b *bench) {
 		b.after(1400 * time.Millisecond)
-		assert.Len(t, b.cache.UIDs(), 98)
+		assert.Len(t, b.cache.PodUIDs(), 98)
 		for i := range 100 {
-			b.Touch(types.UID(fmt.Sprint(i % 3)))
+			b.RequestInspection(types.UID(fmt.Sprint(i % 3)))
 		}
 		b.after(time.Minute)
 		w.with(func() { assert.Equal(t, 7, w.max) })
@@ -37,7 +37,7 @@ func TestParallel(t *testing.T) {
 
 // changeAll makes every pod but the hung ones change, and returns how long it
 // took until the last one was told of.
-func changeAll(b *bench, n int, s runtime.State) time.Duration {
+func changeAll(b *bench, n int, s runtime.ContainerState) time.Duration {
 	began := time.Now()
 	for i := range n {
 		b.w.set(pod(types.UID(fmt.Sprint(i)), s), true)
@@ -87,11 +87,11 @@ func TestHungPodsDelayNobody(t *testing.T) {
 				assert.LessOrEqual(t, first.Seconds(), alone.Seconds()*1.2+float64(turns))
 
 				b.after(20 * time.Minute)
-				assert.Len(t, b.Faults(), hung)
+				assert.Len(t, b.InspectionErrors(), hung)
 				require.NoError(t, b.Healthy())
 				for i := range 100 { // whatever inspections of hung pods begin meanwhile
 					b.after(777 * time.Millisecond)
-					s := runtime.Running + runtime.State(i%2)
+					s := runtime.Running + runtime.ContainerState(i%2)
 					assert.LessOrEqual(t, changeAll(b, n, s), alone*12/10)
 				}
 				assert.Empty(t, b.Drain())
@@ -114,13 +114,13 @@ func TestGenerator_Unseen(t *testing.T) {
 	w.set(pod("slow", runtime.Running), false)
 	w.set(pod("quick", runtime.Running), false)
 	inBubble(t, w, Config{}, func(b *bench) {
-		assert.Empty(t, b.Unseen(), "nothing was listed yet")
+		assert.Empty(t, b.Uninspected(), "nothing was listed yet")
 		b.after(10 * time.Millisecond)
-		assert.ElementsMatch(t, []types.UID{"slow", "quick"}, b.Unseen())
+		assert.ElementsMatch(t, []types.UID{"slow", "quick"}, b.Uninspected())
 		assert.True(t, b.IsUnseen("quick"))
 		assert.False(t, b.IsUnseen("stranger"))
 		b.after(5 * time.Minute)
-		assert.Equal(t, []types.UID{"slow"}, b.Unseen(), "its inspection has failed")
+		assert.Equal(t, []types.UID{"slow"}, b.Uninspected(), "its inspection has failed")
 		assert.True(t, b.IsUnseen("slow"))
 		assert.False(t, b.IsUnseen("quick"))
 		w.with(func() { hangs = false })
@@ -142,15 +142,15 @@ func TestHungPodIsItsOwnFault(t *testing.T) {
 	w.set(pod("well", runtime.Running), false)
 	inBubble(t, w, Config{}, func(b *bench) {
 		b.after(2 * time.Second)
-		require.Len(t, b.Faults(), 1)
-		assert.Equal(t, types.UID("hung"), b.Faults()[0].UID)
-		require.ErrorContains(t, b.Faults()[0], "inspect pod hung: no answer yet")
+		require.Len(t, b.InspectionErrors(), 1)
+		assert.Equal(t, types.UID("hung"), b.InspectionErrors()[0].UID)
+		require.ErrorContains(t, b.InspectionErrors()[0], "inspect pod hung: no answer yet")
 		b.after(10 * time.Minute)
 		require.NoError(t, b.Healthy())
-		require.ErrorIs(t, b.Faults()[0], context.DeadlineExceeded)
+		require.ErrorIs(t, b.InspectionErrors()[0], context.DeadlineExceeded)
 		w.with(func() { w.takes = nil })
 		b.after(2 * time.Minute)
-		assert.Empty(t, b.Faults())
+		assert.Empty(t, b.InspectionErrors())
 		assert.Len(t, b.kinds(), 4)
 	})
 }
@@ -166,7 +166,7 @@ func TestHungRuntime(t *testing.T) {
 			w.listTakes = hang
 			w.takes = func(types.UID) time.Duration { return hang }
 		})
-		b.Touch("u")
+		b.RequestInspection("u")
 		b.after(2 * time.Minute)
 		require.NoError(t, b.Healthy())
 		b.after(2 * time.Minute)
@@ -217,7 +217,7 @@ func TestFailingRuntimeIsLoggedNowAndThen(t *testing.T) {
 		w.with(func() { w.listErr = nil })
 		b.after(10 * time.Second)
 		w.with(func() { w.listErr = errors.New("again") })
-		b.Relist()
+		b.RequestRelist()
 		b.after(time.Second)
 	})
 	require.Equal(t, 3+1, strings.Count(log.String(), "pods cannot be listed"))
@@ -233,12 +233,12 @@ func TestSlowListing(t *testing.T) {
 		b.after(10 * time.Second)
 		b.Drain()
 		w.with(func() { w.listTakes = time.Minute })
-		b.Relist()
+		b.RequestRelist()
 		b.after(time.Second)
 		w.set(pod("u", runtime.Exited), true)
 		w.set(pod("v", runtime.Running), true)
 		b.after(0)
-		assert.ElementsMatch(t, []Kind{ContainerDied, ContainerStarted, ContainerStarted}, b.kinds())
+		assert.ElementsMatch(t, []EventType{ContainerDied, ContainerStarted, ContainerStarted}, b.kinds())
 		b.after(5 * time.Minute)
 		assert.Empty(t, b.kinds())
 		p, _ := b.cache.Get("u")
@@ -258,7 +258,7 @@ func TestListingThatContradictsInspections(t *testing.T) {
 	w.listed = func([]runtime.Pod) []runtime.Pod { return []runtime.Pod{pod("u", runtime.Running)} }
 	inBubble(t, w, Config{}, func(b *bench) {
 		b.after(time.Second)
-		b.Touch("v")
+		b.RequestInspection("v")
 		b.after(time.Hour)
 		assert.Less(t, w.looked("u"), 75)
 		assert.Less(t, w.looked("v"), 75)
@@ -266,6 +266,6 @@ func TestListingThatContradictsInspections(t *testing.T) {
 		w.set(pod("u", runtime.Exited), false)
 		b.Drain()
 		b.after(time.Second)
-		assert.Equal(t, []Kind{ContainerDied}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied}, b.kinds())
 	})
 }

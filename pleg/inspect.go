@@ -12,80 +12,80 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// record is what a Generator keeps of one pod.
-type record struct {
-	uid   types.UID
-	view  runtime.Pod // of the last good inspection; empty for an absent pod
-	seen  time.Time   // view holds all that happened before; zero: there is none
-	touch time.Time   // of the newest Touch that view is the answer to
-	print uint64      // of view
-	round uint64      // of the last listing with the pod in it
-	stray stray       // a listing that contradicts the inspections
+// podRecord is what a Generator keeps of one pod.
+type podRecord struct {
+	uid         types.UID
+	observed    runtime.Pod  // of the last good inspection; empty for an absent pod
+	observedAt  time.Time    // view holds all that happened before; zero: there is none
+	requestedAt time.Time    // of the newest Touch that view is the answer to
+	fingerprint uint64       // of view
+	relistSeq   uint64       // of the last listing with the pod in it
+	flapping    flapDetector // a listing that contradicts the inspections
 
-	cur  *look  // the inspection under way
-	next *look  // the one to follow, asked for after cur began
-	last uint64 // sequence number of the newest inspection that began
+	current *inspection // the inspection under way
+	next    *inspection // the one to follow, asked for after cur began
+	last    uint64      // sequence number of the newest inspection that began
 
 	began time.Time // when it did
 
-	held   uint64 // sequence number of the newest hint held back; 0: none
-	hold   *time.Timer
-	hinted bool   // the event stream told of it since the last inspection began
-	listed uint64 // print of the listing that differs from view; 0: none does
+	deferredSeq   uint64 // sequence number of the newest hint held back; 0: none
+	deferTimer    *time.Timer
+	eventReceived bool   // the event stream told of it since the last inspection began
+	listed        uint64 // print of the listing that differs from view; 0: none does
 
-	fails int // inspections that failed in a row
-	fault error
-	since time.Time // when the first of them, or a stuck one, began
-	stuck bool      // the last inspection took longer than it may
-	retry *time.Timer
+	failures int // inspections that failed in a row
+	err      error
+	since    time.Time // when the first of them, or a stuck one, began
+	stuck    bool      // the last inspection took longer than it may
+	retry    *time.Timer
 }
 
-func (r *record) stopTimers() {
-	for _, t := range []*time.Timer{r.hold, r.retry} {
+func (r *podRecord) stopTimers() {
+	for _, t := range []*time.Timer{r.deferTimer, r.retry} {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	r.hold, r.retry = nil, nil
+	r.deferTimer, r.retry = nil, nil
 }
 
 // idle reports that nothing is known or wanted of the pod beyond its view.
-func (r *record) idle() bool {
-	return r.cur == nil && r.next == nil && r.held == 0 && r.fails == 0
+func (r *podRecord) idle() bool {
+	return r.current == nil && r.next == nil && r.deferredSeq == 0 && r.failures == 0
 }
 
 func empty(p *runtime.Pod) bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
 
-// look is one inspection, shared by all who can use its result.
-type look struct {
-	r      *record
-	asked  time.Time
-	after  time.Time // the newest time that an asker wants it to be newer than
-	touch  time.Time // of the newest Touch that asked for it
-	urgent bool      // someone waits for it
-	hinted bool      // the event stream asked for it
-	listed uint64    // print of the listing that asked for it; 0: none did
+// inspection is one inspection, shared by all who can use its result.
+type inspection struct {
+	r           *podRecord
+	requestedAt time.Time
+	newerThan   time.Time // the newest time that an asker wants it to be newer than
+	touch       time.Time // of the newest Touch that asked for it
+	urgent      bool      // someone waits for it
+	hinted      bool      // the event stream asked for it
+	listed      uint64    // print of the listing that asked for it; 0: none did
 
-	seq   uint64 // 0: it has not begun
-	began time.Time
-	freed bool // its slot was given back early
-	lane  *lane
+	seq          uint64 // 0: it has not begun
+	began        time.Time
+	slotReleased bool // its slot was given back early
+	lane         *inspectQueue
 
 	done chan struct{} // closed once pod and err are set
 	pod  runtime.Pod
 	err  error
 }
 
-// lane is a queue of inspections and the slots that they need.
-type lane struct {
+// inspectQueue is a queue of inspections and the slots that they need.
+type inspectQueue struct {
 	free           int
-	urgent, normal []*look
+	urgent, normal []*inspection
 }
 
 // pop takes the next inspection that has not begun, or nil. An inspection may
 // stand in both queues.
-func (l *lane) pop() *look {
-	for _, q := range []*[]*look{&l.urgent, &l.normal} {
+func (l *inspectQueue) pop() *inspection {
+	for _, q := range []*[]*inspection{&l.urgent, &l.normal} {
 		for len(*q) > 0 {
 			first := (*q)[0]
 			(*q)[0] = nil
@@ -100,20 +100,20 @@ func (l *lane) pop() *look {
 
 // record returns the record of a pod, made anew where there is none. A pod that
 // was in no listing was absent then. The caller holds mu.
-func (g *Generator) record(uid types.UID) *record {
+func (g *Generator) record(uid types.UID) *podRecord {
 	r := g.pods[uid]
 	if r == nil {
-		r = &record{uid: uid, view: runtime.Pod{UID: uid, ObservedAt: g.health.listed}, seen: g.health.listed}
+		r = &podRecord{uid: uid, observed: runtime.Pod{UID: uid, ObservedAt: g.health.listed}, observedAt: g.health.listed}
 		g.pods[uid] = r
 	}
 	return r
 }
 
-// want asks for an inspection of r that has not begun yet. The caller holds mu.
-func (g *Generator) want(r *record, after time.Time, urgent bool) *look {
+// requestInspection asks for an inspection of r that has not begun yet. The caller holds mu.
+func (g *Generator) requestInspection(r *podRecord, after time.Time, urgent bool) *inspection {
 	l := r.next
 	if l == nil {
-		l = &look{r: r, asked: time.Now(), done: make(chan struct{})}
+		l = &inspection{r: r, requestedAt: time.Now(), done: make(chan struct{})}
 		r.next = l
 		l.urgent = urgent
 		g.enqueue(l)
@@ -121,21 +121,21 @@ func (g *Generator) want(r *record, after time.Time, urgent bool) *look {
 		l.urgent = true
 		g.enqueue(l)
 	}
-	if after.After(l.after) {
-		l.after = after
+	if after.After(l.newerThan) {
+		l.newerThan = after
 	}
 	g.dispatch()
 	return l
 }
 
 // enqueue puts l in line, unless the pod's present inspection must end first.
-func (g *Generator) enqueue(l *look) {
-	if l.r.cur != nil {
+func (g *Generator) enqueue(l *inspection) {
+	if l.r.current != nil {
 		return
 	}
-	l.lane = &g.healthy
+	l.lane = &g.queue
 	if l.r.stuck {
-		l.lane = &g.suspect
+		l.lane = &g.slowQueue
 	}
 	if l.urgent {
 		l.lane.urgent = append(l.lane.urgent, l)
@@ -149,7 +149,7 @@ func (g *Generator) dispatch() {
 	if g.ctx == nil || !g.open || g.stopped {
 		return
 	}
-	for _, lane := range []*lane{&g.healthy, &g.suspect} {
+	for _, lane := range []*inspectQueue{&g.queue, &g.slowQueue} {
 		for lane.free > 0 {
 			l := lane.pop()
 			if l == nil {
@@ -165,17 +165,17 @@ func (g *Generator) dispatch() {
 }
 
 // begin makes l the inspection of r that is under way.
-func (r *record) begin(l *look) {
-	r.cur, r.next, r.last, r.began = l, nil, l.seq, l.began
-	l.hinted, r.hinted = r.hinted, false
+func (r *podRecord) begin(l *inspection) {
+	r.current, r.next, r.last, r.began = l, nil, l.seq, l.began
+	l.hinted, r.eventReceived = r.eventReceived, false
 	l.listed, r.listed = r.listed, 0
 }
 
 // inspect looks at one pod and makes the result known.
-func (g *Generator) inspect(l *look) {
+func (g *Generator) inspect(l *inspection) {
 	uid := l.r.uid
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
-	stuck := time.AfterFunc(g.cfg.Stuck, func() { g.getStuck(l) })
+	stuck := time.AfterFunc(g.cfg.SlowInspectionThreshold, func() { g.markSlow(l) })
 	var pod runtime.Pod
 	err := safe.Call(g.cfg.Logger, "inspect pod", func() (err error) { pod, err = g.cfg.Runtime.Pod(ctx, uid); return err })
 	stuck.Stop()
@@ -186,7 +186,7 @@ func (g *Generator) inspect(l *look) {
 	case err == nil:
 		pod.UID, pod.ObservedAt = uid, l.began
 		if pod.Name == "" { // a pod that is gone keeps its name for those who tell of it
-			pod.Namespace, pod.Name = l.r.view.Namespace, l.r.view.Name
+			pod.Namespace, pod.Name = l.r.observed.Namespace, l.r.observed.Name
 		}
 		l.pod = pod
 		g.store(uid, pod, nil, l.began)
@@ -200,25 +200,25 @@ func (g *Generator) inspect(l *look) {
 	g.finish(l)
 	close(l.done)
 	if h := g.cfg.Hooks.Inspected; h != nil {
-		h(uid, l.began.Sub(l.asked), took, err)
+		h(uid, l.began.Sub(l.requestedAt), took, err)
 	}
 }
 
 func (g *Generator) store(uid types.UID, pod runtime.Pod, err error, at time.Time) {
-	safe.Do(g.cfg.Logger, "store pod", func() { g.cfg.Store.Set(uid, pod, err, at) })
+	safe.Do(g.cfg.Logger, "store pod", func() { g.cfg.Cache.Set(uid, pod, err, at) })
 }
 
 // finish takes the result of l into account and goes on to what waits for it.
-func (g *Generator) finish(l *look) {
+func (g *Generator) finish(l *inspection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := l.r
-	r.cur = nil
-	if !l.freed {
+	r.current = nil
+	if !l.slotReleased {
 		l.lane.free++
 		r.stuck = false
 	}
-	l.freed = true // whatever stuck timer still runs comes too late
+	l.slotReleased = true // whatever stuck timer still runs comes too late
 	if l.err == nil {
 		g.succeed(r, l)
 	} else if !g.stopped {
@@ -230,21 +230,21 @@ func (g *Generator) finish(l *look) {
 	g.dispatch()
 }
 
-func (g *Generator) succeed(r *record, l *look) {
-	events := diff(r.view, l.pod)
+func (g *Generator) succeed(r *podRecord, l *inspection) {
+	events := diff(r.observed, l.pod)
 	switch {
 	case len(events) > 0:
-	case r.fails > 0:
-		events = []Event{{Kind: PodSync, UID: r.uid}}
-	case l.hinted && empty(&r.view) && empty(&l.pod):
+	case r.failures > 0:
+		events = []Event{{Type: PodSync, UID: r.uid}}
+	case l.hinted && empty(&r.observed) && empty(&l.pod):
 		// Something of this pod came and went since the last look.
-		events = []Event{{Kind: ContainerRemoved, UID: r.uid}}
+		events = []Event{{Type: ContainerRemoved, UID: r.uid}}
 	}
-	g.publish(r.view, l.pod, events)
-	former := r.print
-	r.view, r.seen, r.touch, r.print = l.pod, l.began, l.touch, g.print(&l.pod)
-	r.stray.judge(l.listed, former, r.print, time.Now())
-	r.fails, r.fault, r.since = 0, nil, time.Time{}
+	g.publish(r.observed, l.pod, events)
+	former := r.fingerprint
+	r.observed, r.observedAt, r.requestedAt, r.fingerprint = l.pod, l.began, l.touch, g.fingerprint(&l.pod)
+	r.flapping.observe(l.listed, former, r.fingerprint, time.Now())
+	r.failures, r.err, r.since = 0, nil, time.Time{}
 	if r.retry != nil {
 		r.retry.Stop()
 		r.retry = nil
@@ -252,39 +252,39 @@ func (g *Generator) succeed(r *record, l *look) {
 }
 
 // fail has r looked at again, sooner at first and later more rarely.
-func (g *Generator) fail(r *record, l *look) {
+func (g *Generator) fail(r *podRecord, l *inspection) {
 	if r.since.IsZero() {
 		r.since = l.began
 	}
-	r.fault = l.err
-	wait := g.cfg.Period / 2 << min(r.fails, 5)
-	r.fails++
+	r.err = l.err
+	wait := g.cfg.RelistPeriod / 2 << min(r.failures, 5)
+	r.failures++
 	if r.retry != nil {
 		r.retry.Stop()
 	}
 	r.retry = time.AfterFunc(wait, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if !g.stopped && r.fails > 0 {
-			g.want(r, time.Time{}, false)
+		if !g.stopped && r.failures > 0 {
+			g.requestInspection(r, time.Time{}, false)
 		}
 	})
 }
 
-// getStuck lets others use the slot of an inspection that takes too long, and has
+// markSlow lets others use the slot of an inspection that takes too long, and has
 // the pod wait among its like from now on. The whole runtime may hang as well:
 // a listing finds out.
-func (g *Generator) getStuck(l *look) {
+func (g *Generator) markSlow(l *inspection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if l.freed || g.stopped {
+	if l.slotReleased || g.stopped {
 		return
 	}
-	l.freed, l.r.stuck = true, true
+	l.slotReleased, l.r.stuck = true, true
 	if l.r.since.IsZero() {
 		l.r.since = l.began
 	}
 	l.lane.free++
 	g.dispatch()
-	g.Relist()
+	g.RequestRelist()
 }

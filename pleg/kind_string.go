@@ -19,7 +19,7 @@ const _Kind_name = "PodSyncContainerStartedContainerDiedContainerRemovedContaine
 
 var _Kind_index = [...]uint8{0, 7, 23, 36, 52, 68}
 
-func (i Kind) String() string {
+func (i EventType) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Kind_index)-1 {
 		return "Kind(" + strconv.FormatInt(int64(i), 10) + ")"

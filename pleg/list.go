@@ -17,7 +17,7 @@ import (
 func (g *Generator) list(ctx context.Context) {
 	// Inspections wait for the first listing, which tells of most pods that they
 	// are absent. One that hangs must not hold them up.
-	gate := time.AfterFunc(g.cfg.Stuck, g.openUp)
+	gate := time.AfterFunc(g.cfg.SlowInspectionThreshold, g.allowInspections)
 	defer gate.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -27,15 +27,15 @@ func (g *Generator) list(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-next.C:
-		case <-g.again:
+		case <-g.relistCh:
 		}
 		prints = g.listOnce(ctx, prints[:0])
-		g.openUp()
+		g.allowInspections()
 		next.Reset(g.untilNext())
 	}
 }
 
-func (g *Generator) openUp() {
+func (g *Generator) allowInspections() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open = true
@@ -47,7 +47,7 @@ func (g *Generator) untilNext() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stream.open || g.health.listErr != nil {
-		return g.cfg.Period
+		return g.cfg.RelistPeriod
 	}
 	return g.stream.backstop
 }
@@ -71,7 +71,7 @@ func (g *Generator) listOnce(ctx context.Context, prints []uint64) []uint64 {
 			g.cfg.Logger.Info("pods can be listed again")
 		}
 		for i := range pods {
-			prints = append(prints, g.print(&pods[i]))
+			prints = append(prints, g.fingerprint(&pods[i]))
 		}
 		changed = g.compare(pods, prints, began)
 	} else {
@@ -81,9 +81,9 @@ func (g *Generator) listOnce(ctx context.Context, prints []uint64) []uint64 {
 		}
 	}
 	for _, uid := range changed {
-		g.unlessBusy(uid)
+		g.enqueueUnlessWorking(uid)
 	}
-	if h := g.cfg.Hooks.Listed; h != nil {
+	if h := g.cfg.Hooks.Relisted; h != nil {
 		h(time.Since(began), len(pods), len(changed), err)
 	}
 	return prints
@@ -94,19 +94,19 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 	g.mu.Lock()
 	missed := 0
 	now := time.Now()
-	g.round++
+	g.relistSeq++
 	g.health.answered(began)
 	var changed []types.UID
-	var gone []*record
-	mark := func(r *record, says uint64) {
-		if r.stray.known(says, now) {
+	var gone []*podRecord
+	mark := func(r *podRecord, says uint64) {
+		if r.flapping.known(says, now) {
 			return
 		}
 		if g.stream.open && r.idle() {
 			missed++
 		}
 		r.listed = says
-		g.hold(r)
+		g.deferInspection(r)
 		changed = append(changed, r.uid)
 	}
 	for i := range pods {
@@ -117,31 +117,31 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 		if r == nil {
 			// It was not absent in this listing, whatever absence the ones before tell.
 			r = g.record(pods[i].UID)
-			r.seen = time.Time{}
+			r.observedAt = time.Time{}
 		}
-		r.round = g.round
-		if r.print != prints[i] {
+		r.relistSeq = g.relistSeq
+		if r.fingerprint != prints[i] {
 			mark(r, prints[i])
 		}
 	}
 	for _, r := range g.pods {
-		if r.round == g.round {
+		if r.relistSeq == g.relistSeq {
 			continue
 		}
 		switch {
-		case !empty(&r.view):
-			mark(r, unlisted)
-		case r.idle() && r.seen.Before(began):
-			r.cur = &look{r: r} // none is to begin whose result would be deleted as well
+		case !empty(&r.observed):
+			mark(r, unlistedFingerprint)
+		case r.idle() && r.observedAt.Before(began):
+			r.current = &inspection{r: r} // none is to begin whose result would be deleted as well
 			gone = append(gone, r)
-		case r.seen.IsZero():
-			g.absent(r, began)
+		case r.observedAt.IsZero():
+			g.markAbsent(r, began)
 		}
 	}
-	missed = g.stream.trust(missed, &g.cfg)
+	missed = g.stream.markOpen(missed, &g.cfg)
 	g.mu.Unlock()
 	g.delete(gone)
-	if h := g.cfg.Hooks.Missed; h != nil && missed > 0 {
+	if h := g.cfg.Hooks.RuntimeEventsMissed; h != nil && missed > 0 {
 		h(missed)
 	}
 	return changed
@@ -149,14 +149,14 @@ func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time
 
 // delete forgets pods that are gone from the runtime. One that was asked for
 // meanwhile is kept, and inspected now.
-func (g *Generator) delete(gone []*record) {
+func (g *Generator) delete(gone []*podRecord) {
 	for _, r := range gone {
-		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Store.Delete(r.uid) })
+		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Cache.Delete(r.uid) })
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range gone {
-		r.cur = nil
+		r.current = nil
 		if r.idle() {
 			delete(g.pods, r.uid)
 		} else if r.next != nil {
@@ -168,39 +168,39 @@ func (g *Generator) delete(gone []*record) {
 	}
 }
 
-// absent answers those who wait for a pod that the first listing does not have:
+// markAbsent answers those who wait for a pod that the first listing does not have:
 // there is nothing to inspect unless something happened since it began.
-func (g *Generator) absent(r *record, began time.Time) {
+func (g *Generator) markAbsent(r *podRecord, began time.Time) {
 	l := r.next
-	if l == nil || r.cur != nil || r.hinted || r.fails > 0 || !l.after.Before(began) {
+	if l == nil || r.current != nil || r.eventReceived || r.failures > 0 || !l.newerThan.Before(began) {
 		return
 	}
-	r.view.ObservedAt, r.seen, r.next = began, began, nil
-	l.pod = r.view
+	r.observed.ObservedAt, r.observedAt, r.next = began, began, nil
+	l.pod = r.observed
 	close(l.done)
 }
 
-// unlisted stands for the print of a pod that a listing lacks.
-const unlisted = 1
+// unlistedFingerprint stands for the print of a pod that a listing lacks.
+const unlistedFingerprint = 1
 
-// print returns a number that is the same for two views of a pod in which the
+// fingerprint returns a number that is the same for two views of a pod in which the
 // same sandboxes and containers are in the same states, in any order. It is 0 for
 // a pod that has none.
-func (g *Generator) print(p *runtime.Pod) uint64 {
+func (g *Generator) fingerprint(p *runtime.Pod) uint64 {
 	var sum uint64
 	for i := range p.Sandboxes {
 		s := &p.Sandboxes[i]
-		sum += mix(maphash.String(g.seed, s.ID) + uint64(s.State))
+		sum += mix64(maphash.String(g.seed, s.ID) + uint64(s.State))
 	}
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		sum += mix(maphash.String(g.seed, c.ID) + uint64(c.State) + 16)
+		sum += mix64(maphash.String(g.seed, c.ID) + uint64(c.State) + 16)
 	}
 	return sum
 }
 
-// mix scatters the bits of x, so that sums of mixed numbers do not collide.
-func mix(x uint64) uint64 {
+// mix64 scatters the bits of x, so that sums of mixed numbers do not collide.
+func mix64(x uint64) uint64 {
 	x ^= x >> 32
 	x *= 0xd6e8feb86659fd93
 	x ^= x >> 32
@@ -208,24 +208,24 @@ func mix(x uint64) uint64 {
 	return x ^ x>>32
 }
 
-// stray is a listing that differs from what the inspection which it caused has
+// flapDetector is a listing that differs from what the inspection which it caused has
 // found, though that found nothing new: the runtime contradicts itself. Such a
 // listing causes an inspection more and more rarely, up to once a minute.
-type stray struct {
+type flapDetector struct {
 	print uint64
 	wait  time.Duration
 	until time.Time
 }
 
 // known reports that a listing need not be looked into.
-func (s *stray) known(says uint64, now time.Time) bool {
+func (s *flapDetector) known(says uint64, now time.Time) bool {
 	return says == s.print && now.Before(s.until)
 }
 
-// judge takes in what an inspection found that was caused by a listing, if any.
-func (s *stray) judge(listed, former, found uint64, now time.Time) {
+// observe takes in what an inspection found that was caused by a listing, if any.
+func (s *flapDetector) observe(listed, former, found uint64, now time.Time) {
 	if found != former || listed == found {
-		*s = stray{}
+		*s = flapDetector{}
 	}
 	if listed == 0 || listed == found || found != former {
 		return

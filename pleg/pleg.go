@@ -24,13 +24,13 @@ type Runtime interface {
 	Pod(ctx context.Context, uid types.UID) (runtime.Pod, error)
 	// Watch calls hint for each pod in which something may have changed, until
 	// the stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported where
-	// there is no such stream. For a runtime.TimedWatcher WatchAt is called instead.
+	// there is no such stream. For a runtime.TimestampedWatcher WatchTimestamped is called instead.
 	Watch(ctx context.Context, hint func(types.UID)) error
 }
 
-// Store is where a Generator puts what it saw. Its methods must be quick. Calls for
+// Cache is where a Generator puts what it saw. Its methods must be quick. Calls for
 // one pod never overlap.
-type Store interface {
+type Cache interface {
 	// Set stores the result of an inspection that began at a time.
 	Set(uid types.UID, p runtime.Pod, err error, at time.Time)
 	// Delete forgets a pod that is gone from the runtime.
@@ -43,23 +43,23 @@ var ErrStopped = errors.New("pleg has stopped")
 // Config describes a Generator. Runtime and Store are required.
 type Config struct {
 	Runtime Runtime
-	Store   Store
+	Cache   Cache
 
-	// Busy reports that a worker is in the middle of a turn for that pod and
+	// IsWorking reports that a worker is in the middle of a turn for that pod and
 	// will ask for a newer view itself when the turn ends. What hints and
 	// listings tell of such a pod is held back until Release, for Hold at most.
 	// Nil: no pod is ever busy. It must not block.
-	Busy func(uid types.UID) bool
+	IsWorking func(uid types.UID) bool
 
-	Period   time.Duration // between listings without an event stream; default 1 s
-	Backstop time.Duration // between listings with an event stream; default 5 min
-	Hold     time.Duration // longest time that a busy pod is left alone; default 1 s
-	Parallel int           // inspections at a time; default 10
-	Timeout  time.Duration // of a listing or an inspection; default 1 min
-	Stuck    time.Duration // inspections that take longer give their slot back; default 1 s
-	Silence  time.Duration // without an answer makes unhealthy; default 3 min
-	Settle   time.Duration // a stream that held so long is taken to be open; default 1 s
-	Reprobe  time.Duration // between tries to open an unsupported stream; default 10 min
+	RelistPeriod            time.Duration // between listings without an event stream; default 1 s
+	EventedRelistPeriod     time.Duration // between listings with an event stream; default 5 min
+	MaxDeferral             time.Duration // longest time that a busy pod is left alone; default 1 s
+	MaxParallel             int           // inspections at a time; default 10
+	Timeout                 time.Duration // of a listing or an inspection; default 1 min
+	SlowInspectionThreshold time.Duration // inspections that take longer give their slot back; default 1 s
+	RelistThreshold         time.Duration // without an answer makes unhealthy; default 3 min
+	StreamOpenAfter         time.Duration // a stream that held so long is taken to be open; default 1 s
+	StreamRetryPeriod       time.Duration // between tries to open an unsupported stream; default 10 min
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
@@ -68,17 +68,17 @@ type Config struct {
 // Hooks are called as the Generator works, from its own goroutines. Any may be
 // nil. They must not block.
 type Hooks struct {
-	// Listed: all pods were listed, and that many of them must be inspected.
-	Listed func(took time.Duration, pods, changed int, err error)
+	// Relisted: all pods were listed, and that many of them must be inspected.
+	Relisted func(took time.Duration, pods, changed int, err error)
 	// Inspected: one pod was looked at. It waited for a slot before that.
 	Inspected func(uid types.UID, waited, took time.Duration, err error)
-	// Streaming: the event stream was opened, or broke with err.
-	Streaming func(open bool, err error)
-	// Hinted: the event stream told of a pod.
-	Hinted func(uid types.UID)
-	// Missed: a listing found that many pods changed of which the open event
+	// StreamChanged: the event stream was opened, or broke with err.
+	StreamChanged func(open bool, err error)
+	// RuntimeEventReceived: the event stream told of a pod.
+	RuntimeEventReceived func(uid types.UID)
+	// RuntimeEventsMissed: a listing found that many pods changed of which the open event
 	// stream had not told.
-	Missed func(pods int)
+	RuntimeEventsMissed func(pods int)
 }
 
 func (c *Config) fill() error {
@@ -86,28 +86,28 @@ func (c *Config) fill() error {
 	if c.Runtime == nil {
 		errs = append(errs, errors.New("pleg: nil Runtime"))
 	}
-	if c.Store == nil {
+	if c.Cache == nil {
 		errs = append(errs, errors.New("pleg: nil Store"))
 	}
-	if c.Parallel < 0 {
+	if c.MaxParallel < 0 {
 		errs = append(errs, errors.New("pleg: negative Parallel"))
 	}
-	if c.Parallel == 0 {
-		c.Parallel = 10
+	if c.MaxParallel == 0 {
+		c.MaxParallel = 10
 	}
 	for _, d := range []struct {
 		name  string
 		value *time.Duration
 		unset time.Duration
 	}{
-		{"Period", &c.Period, time.Second},
-		{"Backstop", &c.Backstop, 5 * time.Minute},
-		{"Hold", &c.Hold, time.Second},
+		{"Period", &c.RelistPeriod, time.Second},
+		{"Backstop", &c.EventedRelistPeriod, 5 * time.Minute},
+		{"Hold", &c.MaxDeferral, time.Second},
 		{"Timeout", &c.Timeout, time.Minute},
-		{"Stuck", &c.Stuck, time.Second},
-		{"Silence", &c.Silence, 3 * time.Minute},
-		{"Settle", &c.Settle, time.Second},
-		{"Reprobe", &c.Reprobe, 10 * time.Minute},
+		{"Stuck", &c.SlowInspectionThreshold, time.Second},
+		{"Silence", &c.RelistThreshold, 3 * time.Minute},
+		{"Settle", &c.StreamOpenAfter, time.Second},
+		{"Reprobe", &c.StreamRetryPeriod, 10 * time.Minute},
 	} {
 		if *d.value < 0 {
 			errs = append(errs, errors.New("pleg: negative "+d.name))
@@ -125,25 +125,25 @@ func (c *Config) fill() error {
 
 // Generator lists and inspects pods, and tells what changed.
 type Generator struct {
-	cfg    Config
-	seed   maphash.Seed
-	notify chan struct{} // one slot: the backlog is not empty
-	again  chan struct{} // one slot: list at once
+	cfg      Config
+	seed     maphash.Seed
+	notify   chan struct{} // one slot: the backlog is not empty
+	relistCh chan struct{} // one slot: list at once
 
 	// mu guards what follows. It is held over memory only.
-	mu      sync.Mutex
-	ctx     context.Context // of Run; inspections outlive the calls that ask for them
-	open    bool            // inspections may begin: a first listing was tried
-	stopped bool
-	wg      sync.WaitGroup // of inspections; nothing is added once stopped
-	pods    map[types.UID]*record
-	seq     uint64 // counts hints and beginnings of inspections
-	round   uint64 // counts listings
-	healthy lane
-	suspect lane // pods that got stuck when last inspected
-	backlog backlog
-	health  health
-	stream  stream
+	mu        sync.Mutex
+	ctx       context.Context // of Run; inspections outlive the calls that ask for them
+	open      bool            // inspections may begin: a first listing was tried
+	stopped   bool
+	wg        sync.WaitGroup // of inspections; nothing is added once stopped
+	pods      map[types.UID]*podRecord
+	seq       uint64 // counts hints and beginnings of inspections
+	relistSeq uint64 // counts listings
+	queue     inspectQueue
+	slowQueue inspectQueue // pods that got stuck when last inspected
+	backlog   backlog
+	health    health
+	stream    stream
 }
 
 // New returns a Generator. It does no I/O.
@@ -152,13 +152,13 @@ func New(cfg Config) (*Generator, error) {
 		return nil, err
 	}
 	return &Generator{
-		cfg:     cfg,
-		seed:    maphash.MakeSeed(),
-		notify:  make(chan struct{}, 1),
-		again:   make(chan struct{}, 1),
-		pods:    map[types.UID]*record{},
-		healthy: lane{free: cfg.Parallel},
-		suspect: lane{free: cfg.Parallel},
+		cfg:       cfg,
+		seed:      maphash.MakeSeed(),
+		notify:    make(chan struct{}, 1),
+		relistCh:  make(chan struct{}, 1),
+		pods:      map[types.UID]*podRecord{},
+		queue:     inspectQueue{free: cfg.MaxParallel},
+		slowQueue: inspectQueue{free: cfg.MaxParallel},
 	}, nil
 }
 

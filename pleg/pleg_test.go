@@ -26,7 +26,7 @@ func (nothing) Set(types.UID, runtime.Pod, error, time.Time) {}
 func (nothing) Delete(types.UID)                             {}
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := New(Config{Period: -1, Parallel: -1})
+	_, err := New(Config{RelistPeriod: -1, MaxParallel: -1})
 	require.Error(t, err)
 	for _, part := range []string{"Runtime", "Store", "Period", "Parallel"} {
 		assert.ErrorContains(t, err, part)
@@ -40,35 +40,35 @@ func TestWhatCausesAnInspection(t *testing.T) {
 		b.after(10 * time.Second) // the stream is open
 		b.w.set(pod("hinted", runtime.Running), true)
 		b.after(0)
-		assert.Equal(t, []Kind{ContainerStarted, ContainerStarted}, b.kinds())
+		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, b.kinds())
 
 		b.w.set(pod("touched", runtime.Running), false)
-		b.Touch("touched")
+		b.RequestInspection("touched")
 		b.after(0)
-		assert.Equal(t, []Kind{ContainerStarted, ContainerStarted}, b.kinds())
+		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, b.kinds())
 
 		b.w.set(pod("asked", runtime.Exited), false)
-		p, err := b.NewerThan(b.t.Context(), "asked", time.Now())
+		p, err := b.GetNewerThan(b.t.Context(), "asked", time.Now())
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
-		assert.Equal(t, []Kind{ContainerDied, ContainerStarted}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied, ContainerStarted}, b.kinds())
 
 		b.w.set(pod("listed", runtime.Created), false)
 		b.after(0)
 		assert.Empty(t, b.kinds())
-		b.Relist()
+		b.RequestRelist()
 		b.after(0)
-		assert.Equal(t, []Kind{ContainerStarted, ContainerChanged}, b.kinds())
-		assert.Len(t, b.cache.UIDs(), 4)
+		assert.Equal(t, []EventType{ContainerStarted, ContainerChanged}, b.kinds())
+		assert.Len(t, b.cache.PodUIDs(), 4)
 
 		b.w.set(runtime.Pod{UID: "listed"}, false)
-		b.Relist()
+		b.RequestRelist()
 		b.after(0)
-		assert.Equal(t, []Kind{ContainerDied, ContainerRemoved, ContainerDied, ContainerRemoved}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied, ContainerRemoved, ContainerDied, ContainerRemoved}, b.kinds())
 		b.after(time.Second)
-		b.Relist()
+		b.RequestRelist()
 		b.after(0)
-		assert.Len(t, b.cache.UIDs(), 3, "a pod that is gone is forgotten")
+		assert.Len(t, b.cache.PodUIDs(), 3, "a pod that is gone is forgotten")
 		assert.Len(t, b.pods, 3)
 	})
 }
@@ -116,7 +116,7 @@ func TestListingInspectsWhatChanged(t *testing.T) {
 		b.after(5 * time.Second)
 		_, after, _ := w.total()
 		assert.Equal(t, before+1, after)
-		assert.Equal(t, []Kind{ContainerDied}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied}, b.kinds())
 	})
 }
 
@@ -129,7 +129,7 @@ func TestKnownToBeAbsent(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				p, err := b.NewerThan(b.t.Context(), "new", time.Time{})
+				p, err := b.GetNewerThan(b.t.Context(), "new", time.Time{})
 				assert.NoError(t, err)
 				assert.Equal(t, types.UID("new"), p.UID)
 				assert.False(t, p.ObservedAt.IsZero())
@@ -138,12 +138,12 @@ func TestKnownToBeAbsent(t *testing.T) {
 		wg.Wait()
 		b.after(time.Second)
 		before := time.Now().Add(-time.Minute)
-		_, err := b.NewerThan(b.t.Context(), "other", before)
+		_, err := b.GetNewerThan(b.t.Context(), "other", before)
 		require.NoError(t, err)
 		_, looks, _ := w.total()
 		assert.Zero(t, looks)
 
-		_, err = b.NewerThan(b.t.Context(), "other", time.Now())
+		_, err = b.GetNewerThan(b.t.Context(), "other", time.Now())
 		require.NoError(t, err)
 		assert.Equal(t, 1, w.looked("other"), "what happened since no listing tells")
 	})
@@ -158,16 +158,16 @@ func TestListedIsNotAbsent(t *testing.T) {
 		for _, uid := range []types.UID{"u", "later"} {
 			b.after(10 * time.Second)
 			w.set(pod(uid, runtime.Running), false)
-			b.Relist()
+			b.RequestRelist()
 			b.after(100 * time.Millisecond)
-			p, err := b.NewerThan(b.t.Context(), uid, time.Time{})
+			p, err := b.GetNewerThan(b.t.Context(), uid, time.Time{})
 			require.NoError(t, err)
 			assert.Len(t, p.Containers, 1)
 		}
 	})
 	inBubble(t, w, Config{}, func(b *bench) {
 		b.after(100 * time.Millisecond)
-		p, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
 	})
@@ -180,7 +180,7 @@ func TestFirstListingHangs(t *testing.T) {
 	w.set(pod("u", runtime.Running), false)
 	inBubble(t, w, Config{}, func(b *bench) {
 		began := time.Now()
-		p, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
 		assert.LessOrEqual(t, time.Since(began), time.Second)
@@ -192,13 +192,13 @@ func TestNewerThan(t *testing.T) {
 	w := newWorld()
 	w.takes = func(types.UID) time.Duration { return time.Second }
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{Stuck: time.Minute}, func(b *bench) {
+	inBubble(t, w, Config{SlowInspectionThreshold: time.Minute}, func(b *bench) {
 		b.after(10 * time.Second)
 		first := w.looked("u")
 		step := func(name string, f func()) { t.Log(name); f() }
 
 		step("the view at hand is new enough", func() {
-			_, err := b.NewerThan(b.t.Context(), "u", time.Now().Add(-time.Hour))
+			_, err := b.GetNewerThan(b.t.Context(), "u", time.Now().Add(-time.Hour))
 			require.NoError(t, err)
 			assert.Equal(t, first, w.looked("u"))
 		})
@@ -208,7 +208,7 @@ func TestNewerThan(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			for range 20 {
 				wg.Go(func() {
-					p, err := b.NewerThan(b.t.Context(), "u", at)
+					p, err := b.GetNewerThan(b.t.Context(), "u", at)
 					assert.NoError(t, err)
 					assert.True(t, p.ObservedAt.After(at))
 				})
@@ -218,10 +218,10 @@ func TestNewerThan(t *testing.T) {
 		})
 		step("one that asks for newer than an inspection under way gets the next", func() {
 			before := w.looked("u")
-			b.Touch("u")
+			b.RequestInspection("u")
 			b.after(100 * time.Millisecond)
 			w.set(pod("u", runtime.Exited), false)
-			p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+			p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 			require.NoError(t, err)
 			assert.Equal(t, runtime.Exited, p.Containers[0].State)
 			assert.Equal(t, before+2, w.looked("u"))
@@ -230,12 +230,12 @@ func TestNewerThan(t *testing.T) {
 			why := errors.New("turn cancelled")
 			ctx, cancel := context.WithCancelCause(b.t.Context())
 			time.AfterFunc(100*time.Millisecond, func() { cancel(why) })
-			_, err := b.NewerThan(ctx, "u", time.Now())
+			_, err := b.GetNewerThan(ctx, "u", time.Now())
 			require.ErrorIs(t, err, why)
 		})
 		step("a time to come is waited for", func() {
 			at := time.Now().Add(time.Minute)
-			p, err := b.NewerThan(b.t.Context(), "u", at)
+			p, err := b.GetNewerThan(b.t.Context(), "u", at)
 			require.NoError(t, err)
 			assert.False(t, p.ObservedAt.Before(at))
 		})
@@ -247,7 +247,7 @@ func TestStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.takes = func(types.UID) time.Duration { return hang }
-		g, err := New(Config{Runtime: w, Store: nothing{}, Parallel: 1, Stuck: hang, Timeout: hang})
+		g, err := New(Config{Runtime: w, Cache: nothing{}, MaxParallel: 1, SlowInspectionThreshold: hang, Timeout: hang})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -255,18 +255,18 @@ func TestStopped(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, uid := range []types.UID{"under way", "under way", "queued"} {
 			wg.Go(func() {
-				_, err := g.NewerThan(t.Context(), uid, time.Now())
+				_, err := g.GetNewerThan(t.Context(), uid, time.Now())
 				assert.ErrorIs(t, err, ErrStopped)
 			})
 		}
 		synctest.Wait()
 		cancel()
 		wg.Wait()
-		_, err = g.NewerThan(t.Context(), "u", time.Time{})
+		_, err = g.GetNewerThan(t.Context(), "u", time.Time{})
 		require.ErrorIs(t, err, ErrStopped)
-		g.Touch("u")
-		g.Release("u")
-		g.hint("u", time.Time{})
+		g.RequestInspection("u")
+		g.MarkIdle("u")
+		g.handleRuntimeEvent("u", time.Time{})
 		require.Error(t, g.Run(t.Context()), "a second Run")
 	})
 }
@@ -281,7 +281,7 @@ func TestFailedInspectionIsRepeated(t *testing.T) {
 		b.after(5 * time.Second)
 		b.Drain()
 		w.with(func() { w.fails = func(types.UID) error { return boom } })
-		_, err := b.NewerThan(b.t.Context(), "u", time.Now())
+		_, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 		require.ErrorIs(t, err, boom)
 		before := w.looked("u")
 		b.after(time.Minute)
@@ -290,16 +290,16 @@ func TestFailedInspectionIsRepeated(t *testing.T) {
 		require.True(t, ok)
 		require.ErrorIs(t, e.Err, boom)
 		assert.Len(t, e.Pod.Containers, 1)
-		require.Len(t, b.Faults(), 1)
-		require.ErrorIs(t, b.Faults()[0], boom)
+		require.Len(t, b.InspectionErrors(), 1)
+		require.ErrorIs(t, b.InspectionErrors()[0], boom)
 		require.NoError(t, b.Healthy())
 
 		w.with(func() { w.fails = nil })
 		b.after(time.Minute)
 		e, _ = b.cache.Entry("u")
 		require.NoError(t, e.Err)
-		assert.Equal(t, []Kind{PodSync}, b.kinds())
-		assert.Empty(t, b.Faults())
+		assert.Equal(t, []EventType{PodSync}, b.kinds())
+		assert.Empty(t, b.InspectionErrors())
 		settled := w.looked("u")
 		b.after(4 * time.Minute)
 		assert.Equal(t, settled, w.looked("u"))
@@ -310,7 +310,7 @@ func Example() {
 	w := newWorld()
 	w.set(pod("uid-1", runtime.Running), false)
 	var cache podcache.Cache
-	g, err := New(Config{Runtime: w, Store: &cache})
+	g, err := New(Config{Runtime: w, Cache: &cache})
 	if err != nil {
 		fmt.Println(err)
 		return

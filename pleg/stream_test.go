@@ -21,7 +21,7 @@ import (
 func TestBrokenStream(t *testing.T) {
 	w := newWorld()
 	var states []bool
-	cfg := Config{Hooks: Hooks{Streaming: func(open bool, _ error) { states = append(states, open) }}}
+	cfg := Config{Hooks: Hooks{StreamChanged: func(open bool, _ error) { states = append(states, open) }}}
 	inBubble(t, w, cfg, func(b *bench) {
 		b.after(time.Minute)
 		before, _, _ := w.total()
@@ -61,7 +61,7 @@ func TestBrokenStream(t *testing.T) {
 func TestStreamThatSwallowsEvents(t *testing.T) {
 	w := newWorld()
 	missed := 0
-	inBubble(t, w, Config{Hooks: Hooks{Missed: func(n int) { missed += n }}}, func(b *bench) {
+	inBubble(t, w, Config{Hooks: Hooks{RuntimeEventsMissed: func(n int) { missed += n }}}, func(b *bench) {
 		b.after(time.Minute)
 		b.w.set(pod("u", runtime.Running), false)
 		b.after(5 * time.Minute)
@@ -69,7 +69,7 @@ func TestStreamThatSwallowsEvents(t *testing.T) {
 		assert.Equal(t, 1, missed)
 		b.w.set(pod("u", runtime.Exited), false)
 		b.after(5 * time.Second)
-		assert.Equal(t, []Kind{ContainerDied}, b.kinds(), "the next lie is found sooner")
+		assert.Equal(t, []EventType{ContainerDied}, b.kinds(), "the next lie is found sooner")
 		b.after(20 * time.Minute)
 		before, _, _ := w.total()
 		b.after(10 * time.Minute)
@@ -87,7 +87,7 @@ func TestHintOfWhatIsGoneAlready(t *testing.T) {
 		b.after(0)
 		events := b.Drain()
 		require.Len(t, events, 1)
-		assert.Equal(t, Event{Kind: ContainerRemoved, UID: "u"}, events[0])
+		assert.Equal(t, Event{Type: ContainerRemoved, UID: "u"}, events[0])
 	})
 }
 
@@ -109,7 +109,7 @@ func TestStreamThatLies(t *testing.T) {
 				return append(pods, runtime.Pod{Containers: []runtime.Container{{ID: "stray"}}})
 			}
 		})
-		b.Relist()
+		b.RequestRelist()
 		b.after(time.Second)
 		assert.Zero(t, w.looked(""))
 	})
@@ -126,9 +126,9 @@ func TestStartCostsOneInspection(t *testing.T) {
 			w := newWorld()
 			w.watchErr = tt.watch
 			busy := true
-			inBubble(t, w, Config{Busy: func(types.UID) bool { return busy }}, func(b *bench) {
+			inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *bench) {
 				b.after(10 * time.Second)
-				_, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+				_, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 				require.NoError(t, err)
 				b.w.set(pod("u"), true) // sandbox
 				b.after(400 * time.Millisecond)
@@ -138,14 +138,14 @@ func TestStartCostsOneInspection(t *testing.T) {
 				b.after(time.Millisecond)
 				assert.Zero(t, w.looked("u"))
 
-				p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+				p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 				require.NoError(t, err)
-				assert.True(t, p.Running())
+				assert.True(t, p.CouldHaveRunningContainers())
 				busy = false
-				b.Release("u")
+				b.MarkIdle("u")
 				b.after(10 * time.Second)
 				assert.Equal(t, 1, w.looked("u"))
-				assert.Equal(t, []Kind{ContainerStarted, ContainerStarted}, b.kinds())
+				assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, b.kinds())
 			})
 		})
 	}
@@ -157,14 +157,14 @@ func TestAllInOneInstant(t *testing.T) {
 	w := newWorld()
 	inBubble(t, w, Config{}, func(b *bench) {
 		b.after(10 * time.Second)
-		for i, s := range []runtime.State{runtime.Created, runtime.Running, runtime.Exited} {
+		for i, s := range []runtime.ContainerState{runtime.Created, runtime.Running, runtime.Exited} {
 			w.set(pod("u", s), false)
-			b.Touch("u")
+			b.RequestInspection("u")
 			if i == 1 {
 				b.after(0) // the inspection has ended, else it has not
 			}
 			for range 2 {
-				p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+				p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 				require.NoError(t, err)
 				assert.Equal(t, s, p.Containers[0].State)
 				assert.Equal(t, i+1, w.looked("u"))
@@ -173,10 +173,10 @@ func TestAllInOneInstant(t *testing.T) {
 		// An inspection that began in this instant, for another reason, may have
 		// missed what came after.
 		w.with(func() { w.takes = func(types.UID) time.Duration { return time.Millisecond } })
-		b.hint("u", time.Time{})
+		b.handleRuntimeEvent("u", time.Time{})
 		b.after(0)
 		w.set(pod("u", runtime.Unknown), false)
-		p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+		p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 		require.NoError(t, err)
 		assert.Equal(t, runtime.Unknown, p.Containers[0].State)
 		w.with(func() { w.takes = nil })
@@ -186,13 +186,13 @@ func TestAllInOneInstant(t *testing.T) {
 		before := time.Now()
 		b.after(time.Second)
 		for i := range 3 {
-			w.set(pod("u", runtime.State(1+i)), false)
-			p, err := b.NewerThan(b.t.Context(), "u", time.Now())
+			w.set(pod("u", runtime.ContainerState(1+i)), false)
+			p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 			require.NoError(t, err)
-			assert.Equal(t, runtime.State(1+i), p.Containers[0].State)
+			assert.Equal(t, runtime.ContainerState(1+i), p.Containers[0].State)
 		}
 		assert.Equal(t, first+3, w.looked("u"))
-		_, err = b.NewerThan(b.t.Context(), "u", before)
+		_, err = b.GetNewerThan(b.t.Context(), "u", before)
 		require.NoError(t, err)
 		assert.Equal(t, first+3, w.looked("u"))
 	})
@@ -203,7 +203,7 @@ func TestAllInOneInstant(t *testing.T) {
 func TestHold(t *testing.T) {
 	w := newWorld()
 	busy := true
-	inBubble(t, w, Config{Busy: func(types.UID) bool { return busy }}, func(b *bench) {
+	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *bench) {
 		b.after(10 * time.Second)
 		w.set(pod("u", runtime.Created), true)
 		b.after(999 * time.Millisecond)
@@ -215,7 +215,7 @@ func TestHold(t *testing.T) {
 		b.after(0)
 		assert.Equal(t, 1, w.looked("u"))
 		busy = false
-		b.Release("u")
+		b.MarkIdle("u")
 		b.after(0)
 		assert.Equal(t, 2, w.looked("u"))
 	})
@@ -224,7 +224,7 @@ func TestHold(t *testing.T) {
 // dated is a world whose stream tells when things happened, and is late.
 type dated struct{ *world }
 
-func (d dated) WatchAt(ctx context.Context, hint func(types.UID, time.Time)) error {
+func (d dated) WatchTimestamped(ctx context.Context, hint func(types.UID, time.Time)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	return d.Watch(ctx, func(uid types.UID) {
@@ -242,7 +242,7 @@ func (d dated) WatchAt(ctx context.Context, hint func(types.UID, time.Time)) err
 func TestLateHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		g, err := New(Config{Runtime: dated{w}, Store: nothing{}})
+		g, err := New(Config{Runtime: dated{w}, Cache: nothing{}})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -250,12 +250,12 @@ func TestLateHints(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.set(pod("u", runtime.Running), true)
 		time.Sleep(time.Millisecond)
-		_, err = g.NewerThan(ctx, "u", time.Now())
+		_, err = g.GetNewerThan(ctx, "u", time.Now())
 		require.NoError(t, err)
 		time.Sleep(30 * time.Second)
 		assert.Equal(t, 1, w.looked("u"))
 
-		_, err = g.NewerThan(ctx, "u", time.Now())
+		_, err = g.GetNewerThan(ctx, "u", time.Now())
 		require.NoError(t, err)
 		time.Sleep(time.Millisecond)
 		w.set(pod("u", runtime.Exited), true)
@@ -263,7 +263,7 @@ func TestLateHints(t *testing.T) {
 		assert.Equal(t, 3, w.looked("u"))
 
 		// The clock was set back: what comes now looks old, and is not.
-		g.hint("u", time.Now().Add(-time.Hour))
+		g.handleRuntimeEvent("u", time.Now().Add(-time.Hour))
 		time.Sleep(time.Second)
 		assert.Equal(t, 4, w.looked("u"))
 		cancel()
@@ -292,8 +292,8 @@ func TestCovers(t *testing.T) {
 		{"after it, and the clock was set forward in between", clocktest.BeforeSetBack(t, began, -time.Hour), ago(time.Millisecond), false},
 		{"the clock was set forward on the event's way", began, ago(time.Hour), false},
 	} {
-		r := &record{began: tt.began}
-		assert.Equal(t, tt.want, r.covers(tt.at, now, time.Second), tt.name)
+		r := &podRecord{began: tt.began}
+		assert.Equal(t, tt.want, r.isCoveredBy(tt.at, now, time.Second), tt.name)
 	}
 }
 
@@ -304,14 +304,14 @@ func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
 	inBubble(t, w, Config{}, func(b *bench) {
 		b.after(10 * time.Second)
 		w.with(func() { w.listTakes = time.Second })
-		b.Relist()
+		b.RequestRelist()
 		b.after(500 * time.Millisecond)
 		asked := time.Now()
 		b.after(100 * time.Millisecond)
-		_, err := b.NewerThan(b.t.Context(), "u", time.Now())
+		_, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
 		require.NoError(t, err)
 		b.after(time.Second)
-		_, err = b.NewerThan(b.t.Context(), "u", asked)
+		_, err = b.GetNewerThan(b.t.Context(), "u", asked)
 		require.NoError(t, err)
 		assert.Equal(t, 1, w.looked("u"))
 	})
@@ -322,11 +322,11 @@ func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
 func TestHintDuringTheFirstListing(t *testing.T) {
 	w := newWorld()
 	w.listTakes = 500 * time.Millisecond
-	inBubble(t, w, Config{Busy: func(types.UID) bool { return true }}, func(b *bench) {
+	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return true }}, func(b *bench) {
 		b.after(100 * time.Millisecond)
 		w.set(pod("u", runtime.Running), true) // the listing was made before
 		w.with(func() { w.listed = func([]runtime.Pod) []runtime.Pod { return nil } })
-		p, err := b.NewerThan(b.t.Context(), "u", time.Time{})
+		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
 	})

@@ -28,10 +28,10 @@ type stream struct {
 	backstop time.Duration // between listings while it is open
 }
 
-// trust sets how long to go without a listing: long, unless the last one found
+// markOpen sets how long to go without a listing: long, unless the last one found
 // what the stream had not told of. Trust comes back by doubling. It returns how
 // many changes the stream is to blame for: none before it was open.
-func (s *stream) trust(missed int, cfg *Config) int {
+func (s *stream) markOpen(missed int, cfg *Config) int {
 	switch {
 	case !s.open:
 		return 0
@@ -39,9 +39,9 @@ func (s *stream) trust(missed int, cfg *Config) int {
 		s.fresh = false
 		return 0
 	case missed > 0:
-		s.backstop = cfg.Period
+		s.backstop = cfg.RelistPeriod
 	default:
-		s.backstop = min(2*s.backstop, cfg.Backstop)
+		s.backstop = min(2*s.backstop, cfg.EventedRelistPeriod)
 	}
 	return missed
 }
@@ -60,7 +60,7 @@ func (g *Generator) watch(ctx context.Context) {
 		}
 		pause := wait/2 + rand.N(wait/2)
 		if errors.Is(err, runtime.ErrUnsupported) {
-			pause = g.cfg.Reprobe
+			pause = g.cfg.StreamRetryPeriod
 		}
 		g.cfg.Logger.Debug("event stream is not open", slog.Any("err", err), slog.Duration("retry", pause))
 		wait = min(2*wait, lastReopen)
@@ -76,12 +76,12 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	call := g.stream.calls
 	g.mu.Unlock()
 	// Nothing tells that a stream is open but that it does not end.
-	settle := time.AfterFunc(g.cfg.Settle, func() { g.opened(call) })
+	settle := time.AfterFunc(g.cfg.StreamOpenAfter, func() { g.opened(call) })
 	err := safe.Call(g.cfg.Logger, "watch events", func() error {
-		if d, ok := runtime.Capability[runtime.TimedWatcher](g.cfg.Runtime); ok {
-			return d.WatchAt(ctx, g.hint)
+		if d, ok := runtime.Capability[runtime.TimestampedWatcher](g.cfg.Runtime); ok {
+			return d.WatchTimestamped(ctx, g.handleRuntimeEvent)
 		}
-		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.hint(uid, time.Time{}) })
+		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.handleRuntimeEvent(uid, time.Time{}) })
 	})
 	settle.Stop()
 	g.mu.Lock()
@@ -89,8 +89,8 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	g.stream.calling, g.stream.open = false, false
 	g.mu.Unlock()
 	if was {
-		g.Relist()
-		if h := g.cfg.Hooks.Streaming; h != nil {
+		g.RequestRelist()
+		if h := g.cfg.Hooks.StreamChanged; h != nil {
 			h(false, err)
 		}
 	}
@@ -106,10 +106,10 @@ func (g *Generator) opened(call uint64) {
 		return
 	}
 	g.stream.open, g.stream.fresh = true, true
-	g.stream.backstop = g.cfg.Backstop
+	g.stream.backstop = g.cfg.EventedRelistPeriod
 	g.mu.Unlock()
-	g.Relist()
-	if h := g.cfg.Hooks.Streaming; h != nil {
+	g.RequestRelist()
+	if h := g.cfg.Hooks.StreamChanged; h != nil {
 		h(true, nil)
 	}
 }

@@ -26,8 +26,8 @@ type Entry struct {
 	Pod runtime.Pod
 	// Err is why the last inspection failed. Pod is older than At then.
 	Err error
-	// At is when the last inspection began.
-	At time.Time
+	// InspectedAt is when the last inspection began.
+	InspectedAt time.Time
 }
 
 // Cache is written by a pleg and read by everybody else. The zero value is
@@ -42,8 +42,8 @@ type Cache struct {
 }
 
 type waiter struct {
-	at  time.Time
-	got chan Entry // one slot: it is sent to once at most
+	at       time.Time
+	resultCh chan Entry // one slot: it is sent to once at most
 }
 
 // Set stores what an inspection that began at a time found. With an error the
@@ -60,32 +60,32 @@ func (c *Cache) Set(uid types.UID, p runtime.Pod, err error, at time.Time) {
 			c.entries = map[types.UID]*Entry{}
 		}
 		c.entries[uid] = e
-	case at.Before(e.At):
+	case at.Before(e.InspectedAt):
 		return
 	}
 	if err == nil {
 		e.Pod = p
 	}
-	e.Err, e.At = err, at
-	c.wake(uid, *e)
+	e.Err, e.InspectedAt = err, at
+	c.notifyWaiters(uid, *e)
 }
 
-// wake hands e to those who wait for such a view. The caller holds mu.
-func (c *Cache) wake(uid types.UID, e Entry) {
+// notifyWaiters hands e to those who wait for such a view. The caller holds mu.
+func (c *Cache) notifyWaiters(uid types.UID, e Entry) {
 	waiting := c.waiters[uid]
 	if len(waiting) == 0 {
 		return
 	}
-	c.keep(uid, slices.DeleteFunc(waiting, func(w *waiter) bool {
-		if !e.At.After(w.at) {
+	c.addWaiter(uid, slices.DeleteFunc(waiting, func(w *waiter) bool {
+		if !e.InspectedAt.After(w.at) {
 			return false
 		}
-		w.got <- e
+		w.resultCh <- e
 		return true
 	}))
 }
 
-func (c *Cache) keep(uid types.UID, waiting []*waiter) {
+func (c *Cache) addWaiter(uid types.UID, waiting []*waiter) {
 	if len(waiting) == 0 {
 		delete(c.waiters, uid)
 		return
@@ -119,8 +119,8 @@ func (c *Cache) Entry(uid types.UID) (Entry, bool) {
 	return *e, true
 }
 
-// UIDs returns the pods that are known, in no order.
-func (c *Cache) UIDs() []types.UID {
+// PodUIDs returns the pods that are known, in no order.
+func (c *Cache) PodUIDs() []types.UID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	uids := make([]types.UID, 0, len(c.entries))
@@ -141,18 +141,18 @@ func (c *Cache) Pods() []runtime.Pod {
 	return pods
 }
 
-// NewerThan waits until the pod was looked at by an inspection that began after
+// GetNewerThan waits until the pod was looked at by an inspection that began after
 // at, and returns its result: the view, or the last good view with the error of
 // that inspection. It returns the zero Pod and the cause when ctx ends first. It
 // starts no goroutine and asks for no inspection; the reader that wants one at
 // once asks the pleg.
-func (c *Cache) NewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
+func (c *Cache) GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
 	c.mu.Lock()
-	if e := c.entries[uid]; e != nil && e.At.After(at) {
+	if e := c.entries[uid]; e != nil && e.InspectedAt.After(at) {
 		defer c.mu.Unlock()
 		return e.Pod, e.Err
 	}
-	w := &waiter{at: at, got: make(chan Entry, 1)}
+	w := &waiter{at: at, resultCh: make(chan Entry, 1)}
 	if c.waiters == nil {
 		c.waiters = map[types.UID][]*waiter{}
 	}
@@ -160,16 +160,16 @@ func (c *Cache) NewerThan(ctx context.Context, uid types.UID, at time.Time) (run
 	c.mu.Unlock()
 
 	select {
-	case e := <-w.got:
+	case e := <-w.resultCh:
 		return e.Pod, e.Err
 	case <-ctx.Done():
-		c.leave(uid, w)
+		c.removeWaiter(uid, w)
 		return runtime.Pod{}, fmt.Errorf("wait for a newer view of pod %s: %w", uid, context.Cause(ctx))
 	}
 }
 
-func (c *Cache) leave(uid types.UID, w *waiter) {
+func (c *Cache) removeWaiter(uid types.UID, w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keep(uid, slices.DeleteFunc(c.waiters[uid], func(o *waiter) bool { return o == w }))
+	c.addWaiter(uid, slices.DeleteFunc(c.waiters[uid], func(o *waiter) bool { return o == w }))
 }

@@ -61,7 +61,7 @@ func TestNewerThan(t *testing.T) {
 				tt.set(&c)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				got, err := c.NewerThan(ctx, "u", tt.at)
+				got, err := c.GetNewerThan(ctx, "u", tt.at)
 				if tt.want == "" {
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 					assert.Empty(t, c.waiters)
@@ -82,7 +82,7 @@ func TestWaiterGetsTheViewThatWokeIt(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 3 {
 			wg.Go(func() {
-				p, err := c.NewerThan(t.Context(), "u", t0.Add(time.Duration(i)*time.Second))
+				p, err := c.GetNewerThan(t.Context(), "u", t0.Add(time.Duration(i)*time.Second))
 				assert.NoError(t, err)
 				assert.Equal(t, fmt.Sprint(i), p.Name)
 			})
@@ -103,7 +103,7 @@ func TestWaitEndsWithItsOwnCause(t *testing.T) {
 	why := errors.New("turn cancelled")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	p, err := c.NewerThan(ctx, "u", time.Time{})
+	p, err := c.GetNewerThan(ctx, "u", time.Time{})
 	require.ErrorIs(t, err, why)
 	assert.Zero(t, p)
 	assert.Empty(t, c.waiters)
@@ -127,7 +127,7 @@ func TestHistories(t *testing.T) {
 					c.Delete(uid)
 				case 1:
 					wg.Go(func() {
-						p, err := c.NewerThan(ctx, uid, at)
+						p, err := c.GetNewerThan(ctx, uid, at)
 						if err != nil {
 							assert.ErrorIs(t, err, context.Canceled, "seed %d", seed)
 							return
@@ -142,14 +142,14 @@ func TestHistories(t *testing.T) {
 					c.Set(uid, runtime.Pod{UID: uid, ObservedAt: at}, nil, at)
 				}
 				synctest.Wait()
-				for _, uid := range c.UIDs() {
+				for _, uid := range c.PodUIDs() {
 					p, ok := c.Get(uid)
 					assert.True(t, ok)
 					assert.Equal(t, newest[uid], p.ObservedAt, "seed %d", seed)
 				}
 				for uid, waiting := range c.waiters {
 					for _, w := range waiting {
-						assert.False(t, c.entries[uid] != nil && c.entries[uid].At.After(w.at), "seed %d: %s waits for what is there", seed, uid)
+						assert.False(t, c.entries[uid] != nil && c.entries[uid].InspectedAt.After(w.at), "seed %d: %s waits for what is there", seed, uid)
 					}
 				}
 				time.Sleep(time.Duration(rnd.IntN(5)) * time.Second)
@@ -163,10 +163,10 @@ func TestHistories(t *testing.T) {
 
 func TestPodsAndUIDs(t *testing.T) {
 	var c Cache
-	assert.Empty(t, c.UIDs())
+	assert.Empty(t, c.PodUIDs())
 	c.Set("a", runtime.Pod{UID: "a"}, nil, time.Unix(1, 0))
 	c.Set("b", runtime.Pod{}, errors.New("boom"), time.Unix(1, 0))
-	assert.ElementsMatch(t, []types.UID{"a", "b"}, c.UIDs())
+	assert.ElementsMatch(t, []types.UID{"a", "b"}, c.PodUIDs())
 	assert.ElementsMatch(t, []runtime.Pod{{UID: "a"}, {UID: "b"}}, c.Pods())
 	_, ok := c.Get("c")
 	assert.False(t, ok)
@@ -175,7 +175,7 @@ func TestPodsAndUIDs(t *testing.T) {
 func ExampleCache() {
 	var c Cache
 	go c.Set("uid-1", runtime.Pod{UID: "uid-1", Name: "web"}, nil, time.Now())
-	p, err := c.NewerThan(context.Background(), "uid-1", time.Time{})
+	p, err := c.GetNewerThan(context.Background(), "uid-1", time.Time{})
 	fmt.Println(p.Name, err)
 	// Output: web <nil>
 }
@@ -192,7 +192,7 @@ func BenchmarkSet(b *testing.B) {
 			for i := range uids {
 				uids[i] = types.UID(fmt.Sprint(i))
 				c.Set(uids[i], runtime.Pod{UID: uids[i]}, nil, time.Unix(1, 0))
-				wg.Go(func() { _, _ = c.NewerThan(ctx, uids[i], time.Now().Add(time.Hour)) })
+				wg.Go(func() { _, _ = c.GetNewerThan(ctx, uids[i], time.Now().Add(time.Hour)) })
 			}
 			b.ReportAllocs()
 			i := 0

@@ -13,36 +13,36 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Ready reports whether all that a source wants is known: it has told it, and
+// HasSynced reports whether all that a source wants is known: it has told it, and
 // nothing of it was beyond reading. As long as it is not, no pod found running
 // that bears the source's name may be taken for unwanted; Holds says so pod by
 // pod. A source that this Mux does not have, since it was taken out of the
 // configuration, wants nothing: it is ready when all sources are that this Mux has.
 // Only pods of one's own may be asked about here.
-func (m *Mux) Ready(source string) bool {
+func (m *Mux) HasSynced(source string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.of(source) {
-		if !d.spoken || !d.complete || len(d.held) > 0 {
+		if !d.received || !d.complete || len(d.reservedNames) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// Holds reports whether a pod found running, which bears the source's name and
+// MayBeDesired reports whether a pod found running, which bears the source's name and
 // is not among Pods, must be left alone: it may be wanted by what could not be
 // read yet. A pod whose full name is wanted with another UID is not held: the
 // wanted one takes its place.
-func (m *Mux) Holds(source, namespace, name string) bool {
+func (m *Mux) MayBeDesired(source, namespace, name string) bool {
 	full := podspec.FullName(podNamed(namespace, name))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.of(source) {
 		switch {
-		case !d.spoken, d.held[full]:
+		case !d.received, d.reservedNames[full]:
 			return true
-		case !d.complete && m.want.byFull[full] == nil:
+		case !d.complete && m.merged.byFull[full] == nil:
 			return true
 		}
 	}
@@ -56,7 +56,7 @@ func podNamed(namespace, name string) *corev1.Pod {
 }
 
 // of returns the sources of that name, or all if there is none.
-func (m *Mux) of(source string) []*desired {
+func (m *Mux) of(source string) []*sourceState {
 	for i, d := range m.sources {
 		if d.source == source {
 			return m.sources[i : i+1]
@@ -69,7 +69,7 @@ func (m *Mux) of(source string) []*desired {
 // pods are shared and read-only, the slice is the caller's.
 func (m *Mux) Pods() []*corev1.Pod {
 	m.mu.Lock()
-	want := m.want.pods
+	want := m.merged.pods
 	m.mu.Unlock()
 	pods := make([]*corev1.Pod, len(want))
 	for i, p := range want {
@@ -82,23 +82,23 @@ func (m *Mux) Pods() []*corev1.Pod {
 func (m *Mux) Pod(uid types.UID) (*corev1.Pod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.want.byUID[uid]; p != nil {
+	if p := m.merged.byUID[uid]; p != nil {
 		return p.pod, true
 	}
 	return nil, false
 }
 
-// Faults returns all that is wrong now with what is wanted, sorted by where. The
+// Errors returns all that is wrong now with what is wanted, sorted by where. The
 // slice is the caller's.
-func (m *Mux) Faults() []Fault {
+func (m *Mux) Errors() []SourceError {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	faults := make([]Fault, 0, len(m.alarms))
-	for _, f := range m.alarms {
+	faults := make([]SourceError, 0, len(m.reported))
+	for _, f := range m.reported {
 		faults = append(faults, f)
 	}
-	slices.SortFunc(faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Where, b.Where), a.At.Compare(b.At), cmp.Compare(a.Err.Error(), b.Err.Error()))
+	slices.SortFunc(faults, func(a, b SourceError) int {
+		return cmp.Or(cmp.Compare(a.Location, b.Location), a.Since.Compare(b.Since), cmp.Compare(a.Err.Error(), b.Err.Error()))
 	})
 	return faults
 }
@@ -109,14 +109,14 @@ func (m *Mux) Faults() []Fault {
 func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o, ok := m.want.objects[ref]; ok {
+	if o, ok := m.merged.objects[ref]; ok {
 		return o, nil
 	}
 	what := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
 	for _, d := range m.sources {
-		if !d.spoken || !d.complete {
+		if !d.received || !d.complete {
 			return podspec.Object{}, fmt.Errorf("find %s: not all that source %s has could be read yet", what, d.source)
 		}
 	}
-	return podspec.Object{}, fmt.Errorf("find %s: %w", what, podspec.ErrNoObject)
+	return podspec.Object{}, fmt.Errorf("find %s: %w", what, podspec.ErrObjectNotFound)
 }

@@ -27,13 +27,13 @@ func BenchmarkOneOfTenThousand(b *testing.B) {
 	for _, copied := range []bool{false, true} {
 		b.Run(map[bool]string{false: "same pointers", true: "new pointers"}[copied], func(b *testing.B) {
 			b.ReportAllocs()
-			m, err := New(Config{NodeName: "n", Sources: []Named{{Name: "a", Source: NewMemory()}}})
+			m, err := New(Config{NodeName: "n", Sources: []NamedSource{{Name: "a", Source: NewMemory()}}})
 			if err != nil {
 				b.Fatal(err)
 			}
 			ctx := context.Background()
 			s := many(10_000)
-			m.take(ctx, 0, s)
+			m.receive(ctx, 0, s)
 			drain(m)
 			for n := 0; b.Loop(); n++ {
 				next := Set{Pods: append([]Manifest(nil), s.Pods...)}
@@ -47,7 +47,7 @@ func BenchmarkOneOfTenThousand(b *testing.B) {
 				changed := next.Pods[5000].Pod.DeepCopy()
 				changed.Spec.Containers[0].Image = fmt.Sprint("i", n)
 				next.Pods[5000].Pod = changed
-				m.take(ctx, 0, next)
+				m.receive(ctx, 0, next)
 				s = next
 				if got := drain(m); got != 1 {
 					b.Fatalf("%d changes", got)
@@ -60,11 +60,11 @@ func BenchmarkOneOfTenThousand(b *testing.B) {
 // drain takes what Run would have delivered.
 func drain(m *Mux) (n int) {
 	for {
-		s, ok := m.told.next(&m.want)
+		s, ok := m.delivered.next(&m.merged)
 		if !ok {
 			return n
 		}
-		m.told.add(s)
+		m.delivered.add(s)
 		n++
 	}
 }

@@ -65,11 +65,11 @@ type cachedWatch struct {
 	hand  func(Set)
 	dirty chan struct{} // one slot: heard is to be saved
 
-	turn   sync.Mutex // held while a Set is handed over; guards what follows
-	before *Set       // what src said before this Watch, as long as it has not spoken in it
-	latest Set        // what src said last
-	fault  *Fault     // of the file
-	saved  string     // checksum of what the file holds
+	turn   sync.Mutex   // held while a Set is handed over; guards what follows
+	before *Set         // what src said before this Watch, as long as it has not spoken in it
+	latest Set          // what src said last
+	fault  *SourceError // of the file
+	saved  string       // checksum of what the file holds
 }
 
 // begin hands over what was said before. A source that is watched once more in
@@ -90,7 +90,7 @@ func (w *cachedWatch) begin() {
 	}
 	w.latest.Incomplete = true
 	if err != nil {
-		w.fault = &Fault{Where: string(w.file), Err: fmt.Errorf("%w: restore what it said last: %w", ErrUnavailable, err)}
+		w.fault = &SourceError{Location: string(w.file), Err: fmt.Errorf("%w: restore what it said last: %w", ErrUnavailable, err)}
 	}
 	if w.before != nil || w.fault != nil {
 		w.handOver()
@@ -123,14 +123,14 @@ func (w *cachedWatch) handOver() {
 		s = completed(s, *w.before)
 	}
 	if w.fault != nil {
-		s.Faults = append(append([]Fault(nil), s.Faults...), *w.fault)
+		s.Errors = append(append([]SourceError(nil), s.Errors...), *w.fault)
 	}
 	w.hand(s)
 }
 
 // completed is an incomplete Set with all of the one before it that it does not name.
 func completed(s, before Set) Set {
-	out := Set{Faults: s.Faults, Incomplete: true, Cached: true}
+	out := Set{Errors: s.Errors, Incomplete: true, Cached: true}
 	out.Pods, out.Objects = append(out.Pods, s.Pods...), append(out.Objects, s.Objects...)
 	pods, objects := map[[3]string]bool{}, map[podspec.Ref]bool{}
 	for _, m := range s.Pods {
@@ -190,7 +190,7 @@ func (w *cachedWatch) saveEnded(sum string, err error, ending bool) {
 	was := w.fault
 	w.fault, w.saved = nil, sum
 	if err != nil {
-		w.fault = &Fault{Where: string(w.file), Err: fmt.Errorf("keep what the source says: %w", err)}
+		w.fault = &SourceError{Location: string(w.file), Err: fmt.Errorf("keep what the source says: %w", err)}
 	}
 	if ending || was == nil && err == nil || was != nil && err != nil && was.Err.Error() == w.fault.Err.Error() {
 		return

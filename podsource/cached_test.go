@@ -48,18 +48,18 @@ func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
 		o, err := r.mux.Object(t.Context(), secretRef)
 		require.NoError(t, err)
 		assert.Equal(t, "hunter2", string(o.Data["password"]))
-		assert.False(t, r.mux.Ready("a"), "it may want more")
-		assert.True(t, r.mux.Holds("a", "default", "z-n1"), "a pod that runs and that the cache does not name")
+		assert.False(t, r.mux.HasSynced("a"), "it may want more")
+		assert.True(t, r.mux.MayBeDesired("a", "default", "z-n1"), "a pod that runs and that the cache does not name")
 		assert.Empty(t, r.mux.Unsynced(), "it is known what it wants")
 		assert.Contains(t, r.faults(), "the server answers 503")
 
 		s.says(200, manifest("y", "1"))
 		time.Sleep(20 * time.Second)
 		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.told(), "dropped while we were away")
-		assert.True(t, r.mux.Ready("a"))
+		assert.True(t, r.mux.HasSynced("a"))
 		assert.Empty(t, r.faults())
 		_, err = r.mux.Object(t.Context(), secretRef)
-		require.ErrorIs(t, err, podspec.ErrNoObject)
+		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
 		r.stop()
 
 		s.says(503, "")
@@ -235,7 +235,7 @@ func FuzzCachedFile(f *testing.F) {
 		src := podsource.Cached(watchFunc(func(context.Context, func(podsource.Set)) error { cancel(); return nil }), dir)
 		require.NoError(t, src.Watch(ctx, func(s podsource.Set) { handed = append(handed, s) }))
 		require.Len(t, handed, 1)
-		if len(handed[0].Faults) > 0 {
+		if len(handed[0].Errors) > 0 {
 			require.NoFileExists(t, path)
 			require.FileExists(t, path+".damaged")
 		}

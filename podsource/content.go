@@ -37,8 +37,8 @@ func sound(objects []podspec.Object, err error) []podspec.Object {
 	lists := false
 	for _, fault := range each(err) {
 		if d, ok := errors.AsType[*podspec.DocumentError](fault); ok {
-			faulty[d.What] = true
-			kind, _, _ := strings.Cut(d.What, " ")
+			faulty[d.Object] = true
+			kind, _, _ := strings.Cut(d.Object, " ")
 			lists = lists || strings.HasSuffix(kind, "List")
 		}
 	}
@@ -60,7 +60,7 @@ func each(err error) []error {
 func keep(last, now content) content {
 	pods := make(map[[2]string]bool, len(now.pods))
 	for _, p := range now.pods {
-		pods[written(p)] = true
+		pods[nameInManifest(p)] = true
 	}
 	objects := make(map[podspec.Ref]bool, len(now.objects))
 	for i := range now.objects {
@@ -68,7 +68,7 @@ func keep(last, now content) content {
 	}
 	out := content{pods: slices.Clip(now.pods), objects: slices.Clip(now.objects)}
 	for _, p := range last.pods {
-		if !pods[written(p)] {
+		if !pods[nameInManifest(p)] {
 			out.pods = append(out.pods, p)
 			out.kept = append(out.kept, p)
 		}
@@ -95,9 +95,9 @@ func (c content) only() *corev1.Pod {
 	return nil
 }
 
-// written is a pod's name as it stands in a manifest, where no namespace means
+// nameInManifest is a pod's name as it stands in a manifest, where no namespace means
 // the default one.
-func written(p *corev1.Pod) [2]string {
+func nameInManifest(p *corev1.Pod) [2]string {
 	if p.Namespace == "" {
 		return [2]string{corev1.NamespaceDefault, p.Name}
 	}

@@ -13,23 +13,23 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// desired is what one source wants, made fit to be handed out. It is read-only
+// sourceState is what one source wants, made fit to be handed out. It is read-only
 // once made; nothing in this file does I/O.
-type desired struct {
+type sourceState struct {
 	source   string
 	static   bool // its pods are
-	spoken   bool
+	received bool
 	complete bool // all that it wants is known, but for names in held
 	cached   bool // it has not spoken: this is what it said to a former process
 
-	entries []*entry   // valid pods in the source's order, those kept on at the end
-	told    []Manifest // what the source handed over; of that
-	made    []*entry   // came these, of each manifest the one in its place
-	bad     map[*corev1.Pod]*entry
-	objects []podspec.Object
-	faults  []Fault         // the source's own and those of invalid pods
-	held    map[string]bool // full names of pods that were never valid here
-	settled bool            // complete and without held names once; see hold
+	entries       []*entry   // valid pods in the source's order, those kept on at the end
+	manifests     []Manifest // what the source handed over; of that
+	byManifest    []*entry   // came these, of each manifest the one in its place
+	bad           map[*corev1.Pod]*entry
+	objects       []podspec.Object
+	errors        []SourceError   // the source's own and those of invalid pods
+	reservedNames map[string]bool // full names of pods that were never valid here
+	synced        bool            // complete and without held names once; see hold
 }
 
 // entry is one manifest, worked out.
@@ -43,54 +43,54 @@ type entry struct {
 	err    error // the pod is invalid
 }
 
-// take works out what a source wants that wanted d before.
-func (d *desired) take(s Set, nodeName string, now time.Time) *desired {
-	next := &desired{
-		source: d.source, static: d.static, spoken: true, complete: d.complete || !s.Incomplete,
-		cached: s.Cached, objects: s.Objects, bad: map[*corev1.Pod]*entry{}, held: map[string]bool{},
-		told: s.Pods, made: make([]*entry, len(s.Pods)),
+// update works out what a source wants that wanted d before.
+func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState {
+	next := &sourceState{
+		source: d.source, static: d.static, received: true, complete: d.complete || !s.Incomplete,
+		cached: s.Cached, objects: s.Objects, bad: map[*corev1.Pod]*entry{}, reservedNames: map[string]bool{},
+		manifests: s.Pods, byManifest: make([]*entry, len(s.Pods)),
 	}
 	head, tail := d.unchanged(s.Pods)
-	copy(next.made, d.made[:head])
-	copy(next.made[len(next.made)-tail:], d.made[len(d.made)-tail:])
+	copy(next.byManifest, d.byManifest[:head])
+	copy(next.byManifest[len(next.byManifest)-tail:], d.byManifest[len(d.byManifest)-tail:])
 	former := index(d, head, tail)
 	for i := head; i < len(s.Pods)-tail; i++ {
 		m := s.Pods[i]
 		e := former.raw[m.Pod]
 		if e == nil || e.origin != m.Origin {
-			e = former.alike(m)
+			e = former.findEqual(m)
 		}
 		if e == nil {
-			e = former.adopt(work(m, d.source, nodeName), d, now)
+			e = former.reuse(prepare(m, d.source, nodeName), d, now)
 		}
-		next.made[i] = e
+		next.byManifest[i] = e
 		if e.err != nil {
 			next.bad[m.Pod] = e
 		}
 	}
-	next.entries = next.made
+	next.entries = next.byManifest
 	if len(next.bad) > 0 {
-		next.entries = slices.DeleteFunc(slices.Clone(next.made), func(e *entry) bool { return e.err != nil })
+		next.entries = slices.DeleteFunc(slices.Clone(next.byManifest), func(e *entry) bool { return e.err != nil })
 	}
-	next.keep(d)
-	next.hold(d)
-	next.blame(d, s, now)
+	next.retainLastGood(d)
+	next.reserveInvalid(d)
+	next.collectErrors(d, s, now)
 	return next
 }
 
 // unchanged returns how many manifests at the beginning and at the end are those
 // that were there before, so that a change of a few among many costs little. As
 // long as anything was invalid, all are looked at.
-func (d *desired) unchanged(pods []Manifest) (head, tail int) {
-	if len(d.bad) > 0 || len(d.entries) != len(d.made) {
+func (d *sourceState) unchanged(pods []Manifest) (head, tail int) {
+	if len(d.bad) > 0 || len(d.entries) != len(d.byManifest) {
 		return 0, 0
 	}
-	return common(d.told, pods)
+	return commonEnds(d.manifests, pods)
 }
 
-// common returns how many elements two slices have in common at their beginnings
+// commonEnds returns how many elements two slices have in common at their beginnings
 // and, of the rest, at their ends.
-func common[T comparable](a, b []T) (head, tail int) {
+func commonEnds[T comparable](a, b []T) (head, tail int) {
 	n := min(len(a), len(b))
 	for head < n && a[head] == b[head] {
 		head++
@@ -101,27 +101,27 @@ func common[T comparable](a, b []T) (head, tail int) {
 	return head, tail
 }
 
-// hold notes the names of invalid pods that have no version to keep: one may run
+// reserveInvalid notes the names of invalid pods that have no version to keep: one may run
 // here from before this process. Once all that the source wants was known, every
 // pod of it that ran and was not wanted had its end coming, and nothing needs to
 // be held any more.
-func (d *desired) hold(former *desired) {
+func (d *sourceState) reserveInvalid(former *sourceState) {
 	wanted := make(map[string]bool)
-	if len(d.bad) > 0 && !former.settled {
+	if len(d.bad) > 0 && !former.synced {
 		for _, e := range d.entries {
 			wanted[e.full] = true
 		}
 		for _, e := range d.bad {
 			if e.pod != nil && !wanted[e.full] {
-				d.held[e.full] = true
+				d.reservedNames[e.full] = true
 			}
 		}
 	}
-	d.settled = former.settled || d.complete && len(d.held) == 0
+	d.synced = former.synced || d.complete && len(d.reservedNames) == 0
 }
 
-// formers finds entries again.
-type formers struct {
+// previousEntries finds entries again.
+type previousEntries struct {
 	entries []*entry // those valid
 	raw     map[*corev1.Pod]*entry
 	// Made when the first pod is not found by its pointer.
@@ -131,8 +131,8 @@ type formers struct {
 
 // index finds the entries of d but for those of its manifests at the beginning and
 // at the end that did not change.
-func index(d *desired, head, tail int) formers {
-	f := formers{entries: d.entries[head : len(d.entries)-tail]}
+func index(d *sourceState, head, tail int) previousEntries {
+	f := previousEntries{entries: d.entries[head : len(d.entries)-tail]}
 	f.raw = make(map[*corev1.Pod]*entry, len(f.entries))
 	for _, e := range f.entries {
 		f.raw[e.raw] = e
@@ -141,7 +141,7 @@ func index(d *desired, head, tail int) formers {
 	return f
 }
 
-func (f *formers) fill() {
+func (f *previousEntries) fill() {
 	if f.uid != nil {
 		return
 	}
@@ -152,13 +152,13 @@ func (f *formers) fill() {
 }
 
 func named(origin string, pod *corev1.Pod) [3]string {
-	name := written(pod)
+	name := nameInManifest(pod)
 	return [3]string{origin, name[0], name[1]}
 }
 
-// alike finds the entry of a pod that says the same behind another pointer. To
+// findEqual finds the entry of a pod that says the same behind another pointer. To
 // compare is several times faster than to work it out again.
-func (f *formers) alike(m Manifest) *entry {
+func (f *previousEntries) findEqual(m Manifest) *entry {
 	f.fill()
 	if m.Pod == nil {
 		return nil
@@ -172,22 +172,22 @@ func (f *formers) alike(m Manifest) *entry {
 	return &same
 }
 
-// adopt gives a valid entry what stays the same of the pod from before: when it
+// reuse gives a valid entry what stays the same of the pod from before: when it
 // was first seen and, if nothing else is new, the pod itself.
-func (f *formers) adopt(e *entry, d *desired, now time.Time) *entry {
+func (f *previousEntries) reuse(e *entry, d *sourceState, now time.Time) *entry {
 	if e.err != nil {
 		return e
 	}
 	f.fill()
 	was := f.uid[e.pod.UID]
 	if was != nil {
-		seen := was.pod.Annotations[podspec.AnnotationSeen]
+		seen := was.pod.Annotations[podspec.AnnotationFirstSeen]
 		if e.pod.Annotations == nil {
 			e.pod.Annotations = map[string]string{}
 		}
-		e.pod.Annotations[podspec.AnnotationSeen] = seen
+		e.pod.Annotations[podspec.AnnotationFirstSeen] = seen
 	}
-	podspec.MarkSeen(e.pod, d.source, now)
+	podspec.AnnotateSource(e.pod, d.source, now)
 	podspec.MarkStatic(e.pod, d.static)
 	if was != nil && equal(was.pod, e.pod) {
 		e.pod = was.pod
@@ -195,8 +195,8 @@ func (f *formers) adopt(e *entry, d *desired, now time.Time) *entry {
 	return e
 }
 
-// work gives a pod its identity and defaults, and finds all that is wrong.
-func work(m Manifest, source, nodeName string) *entry {
+// prepare gives a pod its identity and defaults, and finds all that is wrong.
+func prepare(m Manifest, source, nodeName string) *entry {
 	e := &entry{raw: m.Pod, origin: m.Origin, source: source}
 	if m.Pod == nil {
 		e.err = errors.New("nil pod")
@@ -206,10 +206,10 @@ func work(m Manifest, source, nodeName string) *entry {
 	var errs []error
 	if m.Origin != "" {
 		// What only an API server or this agent may say of a pod.
-		for _, key := range []string{podspec.AnnotationMirror, podspec.AnnotationSeen} {
+		for _, key := range []string{podspec.AnnotationMirror, podspec.AnnotationFirstSeen} {
 			delete(pod.Annotations, key)
 		}
-		podspec.Identify(pod, nodeName, source, m.Origin)
+		podspec.AssignStaticIdentity(pod, nodeName, source, m.Origin)
 	} else if pod.Namespace == "" {
 		pod.Namespace = corev1.NamespaceDefault
 	}
@@ -233,11 +233,11 @@ func work(m Manifest, source, nodeName string) *entry {
 	return e
 }
 
-// keep takes over the valid pods of the former state that may still be wanted,
+// retainLastGood takes over the valid pods of the former state that may still be wanted,
 // if only their manifest were valid again: for an origin with an invalid pod, all
 // that its valid pods do not replace; for a pod with an identity of its own, the
 // one of that identity.
-func (d *desired) keep(former *desired) {
+func (d *sourceState) retainLastGood(former *sourceState) {
 	if len(d.bad) == 0 {
 		return
 	}
@@ -262,9 +262,9 @@ func (d *desired) keep(former *desired) {
 	}
 }
 
-// blame lists what is wrong.
-func (d *desired) blame(former *desired, s Set, now time.Time) {
-	if len(d.bad) == 0 && len(s.Faults) == 0 {
+// collectErrors lists what is wrong.
+func (d *sourceState) collectErrors(former *sourceState, s Set, now time.Time) {
+	if len(d.bad) == 0 && len(s.Errors) == 0 {
 		return
 	}
 	byRaw, byFull, byOrigin := map[*corev1.Pod]*corev1.Pod{}, map[string]*corev1.Pod{}, map[string][]*corev1.Pod{}
@@ -278,33 +278,33 @@ func (d *desired) blame(former *desired, s Set, now time.Time) {
 			byOrigin[e.origin] = append(byOrigin[e.origin], e.pod)
 		}
 	}
-	for _, f := range s.Faults {
-		f.Pod = byRaw[f.Pod] // the source knows it without its identity
-		if f.At.IsZero() {
-			f.At = now
+	for _, f := range s.Errors {
+		f.RetainedPod = byRaw[f.RetainedPod] // the source knows it without its identity
+		if f.Since.IsZero() {
+			f.Since = now
 		}
-		d.faults = append(d.faults, f)
+		d.errors = append(d.errors, f)
 	}
 	for _, m := range s.Pods {
 		e := d.bad[m.Pod]
 		if e == nil {
 			continue
 		}
-		f := Fault{Where: e.origin, Err: e.err, At: now}
-		if f.Where == "" {
-			f.Where = d.source
+		f := SourceError{Location: e.origin, Err: e.err, Since: now}
+		if f.Location == "" {
+			f.Location = d.source
 		}
 		if e.pod != nil {
 			f.Err = fmt.Errorf("pod %s/%s is invalid: %w", m.Pod.Namespace, m.Pod.Name, e.err)
 			if m.Pod.Namespace == "" {
 				f.Err = fmt.Errorf("pod %s is invalid: %w", m.Pod.Name, e.err)
 			}
-			f.Pod = byFull[e.full]
+			f.RetainedPod = byFull[e.full]
 		}
-		if kept := byOrigin[e.origin]; f.Pod == nil && e.origin != "" && len(kept) == 1 {
-			f.Pod = kept[0]
+		if kept := byOrigin[e.origin]; f.RetainedPod == nil && e.origin != "" && len(kept) == 1 {
+			f.RetainedPod = kept[0]
 		}
-		d.faults = append(d.faults, f)
+		d.errors = append(d.errors, f)
 	}
-	sameSince(d.faults, former.faults)
+	sameSince(d.errors, former.errors)
 }

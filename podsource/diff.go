@@ -12,20 +12,20 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// ledger is what the reader of changes was told.
-type ledger struct {
+// delivered is what the reader of changes was told.
+type delivered struct {
 	pods    map[types.UID]*entry
 	objects map[podspec.Ref]podspec.Object
 
 	// A change of a few pods among many is found by looking at a few: at those in
 	// which what is wanted differs from what was when all of it was told, and at
 	// what was told since.
-	level []*entry // what was wanted then
-	since []*entry
+	base    []*entry // what was wanted then
+	changed []*entry
 }
 
-// step is a change, and what will have been told with it.
-type step struct {
+// pendingChange is a change, and what will have been told with it.
+type pendingChange struct {
 	Change
 	entries []*entry
 	objects map[podspec.Ref]podspec.Object // Refresh only
@@ -34,14 +34,14 @@ type step struct {
 // next returns the first change on the way to what is wanted, and false if there
 // is none. What was wanted before in the same words is not told again, but taken
 // note of.
-func (l *ledger) next(want *union) (step, bool) {
-	head, tail := common(l.level, want.pods)
-	if s, ok := l.removed(want, l.level[head:len(l.level)-tail]); ok {
+func (l *delivered) next(want *mergedSet) (pendingChange, bool) {
+	head, tail := commonEnds(l.base, want.pods)
+	if s, ok := l.removed(want, l.base[head:len(l.base)-tail]); ok {
 		return s, true
 	}
 	// By Op; the first source of each that has something. Deletions come before
 	// additions: they free what an addition may need.
-	var found [Refresh]step
+	var found [Refresh]pendingChange
 	for _, p := range l.open(want, want.pods[head:len(want.pods)-tail]) {
 		told := l.pods[p.pod.UID]
 		if told != nil && told.pod == p.pod && told.source == p.source {
@@ -68,14 +68,14 @@ func (l *ledger) next(want *union) (step, bool) {
 			return s.fill(), true
 		}
 	}
-	l.level, l.since = want.pods, nil
+	l.base, l.changed = want.pods, nil
 	return l.refreshed(want)
 }
 
 // open returns the pods that may have to be told of: those that are wanted in other
 // places or words than when all was told, and what became of those told since.
-func (l *ledger) open(want *union, differ []*entry) []*entry {
-	if len(l.since) == 0 {
+func (l *delivered) open(want *mergedSet, differ []*entry) []*entry {
+	if len(l.changed) == 0 {
 		return differ
 	}
 	in := make(map[*entry]bool, len(differ))
@@ -83,7 +83,7 @@ func (l *ledger) open(want *union, differ []*entry) []*entry {
 		in[p] = true
 	}
 	pods := slices.Clip(differ)
-	for _, told := range l.since {
+	for _, told := range l.changed {
 		if p := want.byUID[told.pod.UID]; p != nil && !in[p] {
 			in[p] = true
 			pods = append(pods, p)
@@ -92,7 +92,7 @@ func (l *ledger) open(want *union, differ []*entry) []*entry {
 	return pods
 }
 
-func (s *step) fill() step {
+func (s *pendingChange) fill() pendingChange {
 	s.Pods = make([]*corev1.Pod, len(s.entries))
 	for i, p := range s.entries {
 		s.Pods[i] = p.pod
@@ -102,9 +102,9 @@ func (s *step) fill() step {
 
 // removed finds the pods that are not wanted any more, among those that were when all
 // was told, and do not stand where they stood, and those told since.
-func (l *ledger) removed(want *union, differ []*entry) (step, bool) {
-	s := step{Change: Change{Op: Remove}}
-	for _, p := range slices.Concat(differ, l.since) {
+func (l *delivered) removed(want *mergedSet, differ []*entry) (pendingChange, bool) {
+	s := pendingChange{Change: Change{Op: Remove}}
+	for _, p := range slices.Concat(differ, l.changed) {
 		uid := p.pod.UID
 		if p = l.pods[uid]; p == nil || want.byUID[uid] != nil {
 			continue
@@ -123,7 +123,7 @@ func (l *ledger) removed(want *union, differ []*entry) (step, bool) {
 
 // refreshed finds the pods that use what changed. It comes last, when all wanted
 // pods have been told.
-func (l *ledger) refreshed(want *union) (step, bool) {
+func (l *delivered) refreshed(want *mergedSet) (pendingChange, bool) {
 	changed := map[podspec.Ref]bool{}
 	for ref, o := range want.objects {
 		if was, ok := l.objects[ref]; !ok || was.Version != o.Version || was.Type != o.Type {
@@ -136,9 +136,9 @@ func (l *ledger) refreshed(want *union) (step, bool) {
 		}
 	}
 	if len(changed) == 0 {
-		return step{}, false
+		return pendingChange{}, false
 	}
-	s := step{Change: Change{Op: Refresh}, objects: want.objects}
+	s := pendingChange{Change: Change{Op: Refresh}, objects: want.objects}
 	for _, p := range want.pods {
 		if !uses(p, changed) {
 			continue
@@ -150,7 +150,7 @@ func (l *ledger) refreshed(want *union) (step, bool) {
 	}
 	if len(s.entries) == 0 {
 		l.objects = want.objects
-		return step{}, false
+		return pendingChange{}, false
 	}
 	return s.fill(), true
 }
@@ -165,7 +165,7 @@ func uses(p *entry, changed map[podspec.Ref]bool) bool {
 }
 
 // add notes that a step was told.
-func (l *ledger) add(s step) {
+func (l *delivered) add(s pendingChange) {
 	if s.Op == Refresh {
 		l.objects = s.objects
 		return
@@ -177,9 +177,9 @@ func (l *ledger) add(s step) {
 			l.pods[p.pod.UID] = p
 		}
 	}
-	l.since = append(l.since, s.entries...)
-	if len(l.since) > 2*len(l.pods)+64 { // what is wanted changes faster than it is told
-		l.level, l.since = nil, slices.Collect(maps.Values(l.pods))
+	l.changed = append(l.changed, s.entries...)
+	if len(l.changed) > 2*len(l.pods)+64 { // what is wanted changes faster than it is told
+		l.base, l.changed = nil, slices.Collect(maps.Values(l.pods))
 	}
 }
 
@@ -188,7 +188,7 @@ func (l *ledger) add(s step) {
 func difference(was, is *entry) (Op, bool) {
 	a, b := was.pod, is.pod
 	switch {
-	case asks(a, b) && was.source == is.source:
+	case hasSameDesiredState(a, b) && was.source == is.source:
 		return Reconcile, !equality.Semantic.DeepEqual(&a.Status, &b.Status)
 	case b.DeletionTimestamp != nil && !sameDeletion(a, b):
 		return Delete, true
@@ -196,10 +196,10 @@ func difference(was, is *entry) (Op, bool) {
 	return Update, true
 }
 
-// asks reports whether two versions of a pod ask for the same.
-func asks(a, b *corev1.Pod) bool {
+// hasSameDesiredState reports whether two versions of a pod ask for the same.
+func hasSameDesiredState(a, b *corev1.Pod) bool {
 	return sameDeletion(a, b) &&
-		equality.Semantic.DeepEqual(a.Labels, b.Labels) && sameNotes(a.Annotations, b.Annotations) &&
+		equality.Semantic.DeepEqual(a.Labels, b.Labels) && hasSameMetadata(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
@@ -208,14 +208,14 @@ func sameDeletion(a, b *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
 }
 
-// sameNotes compares annotations but for when the pod was first seen.
-func sameNotes(a, b map[string]string) bool {
-	if a[podspec.AnnotationSeen] == b[podspec.AnnotationSeen] {
+// hasSameMetadata compares annotations but for when the pod was first seen.
+func hasSameMetadata(a, b map[string]string) bool {
+	if a[podspec.AnnotationFirstSeen] == b[podspec.AnnotationFirstSeen] {
 		return maps.Equal(a, b)
 	}
 	a, b = maps.Clone(a), maps.Clone(b)
-	delete(a, podspec.AnnotationSeen)
-	delete(b, podspec.AnnotationSeen)
+	delete(a, podspec.AnnotationFirstSeen)
+	delete(b, podspec.AnnotationFirstSeen)
 	return maps.Equal(a, b)
 }
 

@@ -23,7 +23,7 @@ spec:
 	}
 	mux, err := podsource.New(podsource.Config{
 		NodeName: "edge-1",
-		Sources: []podsource.Named{
+		Sources: []podsource.NamedSource{
 			{Name: "file", Source: podsource.File("manifests", podsource.FileFS(manifests))},
 		},
 	})
@@ -37,7 +37,7 @@ spec:
 
 	change := <-mux.Changes()
 	fmt.Println(change.Op, change.Source, change.Pods[0].Name, change.Pods[0].Spec.RestartPolicy)
-	for _, fault := range mux.Faults() {
+	for _, fault := range mux.Errors() {
 		fmt.Println(fault)
 	}
 	cancel()

@@ -112,7 +112,7 @@ func (f *file) Watch(ctx context.Context, hand func(Set)) error {
 	defer wg.Wait()
 	hints := make(chan struct{}, 1)
 	if f.notifier != nil {
-		wg.Go(func() { f.listen(ctx, hints) })
+		wg.Go(func() { f.watchNotifier(ctx, hints) })
 	}
 	s := newScan(f)
 	scan := func(everything bool) (again bool) {
@@ -157,8 +157,8 @@ func (f *file) Watch(ctx context.Context, hand func(Set)) error {
 	}
 }
 
-// listen hands on what the notifier tells, and begins anew when it breaks.
-func (f *file) listen(ctx context.Context, hints chan<- struct{}) {
+// watchNotifier hands on what the notifier tells, and begins anew when it breaks.
+func (f *file) watchNotifier(ctx context.Context, hints chan<- struct{}) {
 	hint := func() {
 		select {
 		case hints <- struct{}{}:

@@ -56,7 +56,7 @@ func TestFilesThatAreRead(t *testing.T) {
 		})
 		assert.Equal(t, []string{"ADD a a-n1=1 b-n1=1 c-n1=1 d-n1=1"}, s.told())
 		assert.Empty(t, s.faults())
-		assert.True(t, s.mux.Ready("a"))
+		assert.True(t, s.mux.HasSynced("a"))
 	})
 }
 
@@ -117,18 +117,18 @@ spec:
 				s.dir.write("x.yaml", tc.data)
 				assert.Empty(t, s.after())
 				assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, sorted(s.wanted()))
-				faults := s.mux.Faults()
+				faults := s.mux.Errors()
 				require.Len(t, faults, 1)
-				assert.Equal(t, "m/x.yaml", faults[0].Where)
-				require.NotNil(t, faults[0].Pod)
-				assert.Equal(t, "x-n1", faults[0].Pod.Name)
+				assert.Equal(t, "m/x.yaml", faults[0].Location)
+				require.NotNil(t, faults[0].RetainedPod)
+				assert.Equal(t, "x-n1", faults[0].RetainedPod.Name)
 				for _, want := range tc.want {
 					assert.ErrorContains(t, faults[0], want)
 				}
 				require.Len(t, s.events, 1)
 				assert.Equal(t, "x-n1", s.events[0].InvolvedObject.Name)
 				assert.LessOrEqual(t, len(s.events[0].Message), 1024)
-				assert.True(t, s.mux.Ready("a"))
+				assert.True(t, s.mux.HasSynced("a"))
 
 				s.dir.write("y.yaml", manifest("y", "2"))
 				assert.Equal(t, []string{"REMOVE a y-n1=1", "ADD a y-n1=2"}, s.after(), "others are untouched")
@@ -164,7 +164,7 @@ func TestOneDocumentOfManyTurnsBad(t *testing.T) {
 		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: [\n", manifest("z", "1")))
 		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
 		assert.Contains(t, s.faults(), "document 2")
-		assert.Equal(t, "y-n1", s.mux.Faults()[0].Pod.Name)
+		assert.Equal(t, "y-n1", s.mux.Errors()[0].RetainedPod.Name)
 
 		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: ["))
 		assert.Empty(t, s.after(), "z may have been in what is broken")
@@ -182,25 +182,25 @@ func TestAManifestThatIsBadFromTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": "kind: [", "y.yaml": manifest("y", "1")})
 		assert.Equal(t, []string{"ADD a y-n1=1"}, s.told())
-		assert.False(t, s.mux.Ready("a"))
-		assert.True(t, s.mux.Holds("a", "default", "x-n1"))
-		assert.False(t, s.mux.Holds("a", "default", "y-n1"), "an older version of y is not what x describes")
+		assert.False(t, s.mux.HasSynced("a"))
+		assert.True(t, s.mux.MayBeDesired("a", "default", "x-n1"))
+		assert.False(t, s.mux.MayBeDesired("a", "default", "y-n1"), "an older version of y is not what x describes")
 		assert.Equal(t, "Node", s.events[0].InvolvedObject.Kind)
 
 		s.dir.write("x.yaml", manifest("x", ""))
 		assert.Empty(t, s.after())
-		assert.True(t, s.mux.Holds("a", "default", "x-n1"), "now its name is known")
-		assert.False(t, s.mux.Holds("a", "default", "stray-n1"))
-		assert.False(t, s.mux.Ready("a"))
+		assert.True(t, s.mux.MayBeDesired("a", "default", "x-n1"), "now its name is known")
+		assert.False(t, s.mux.MayBeDesired("a", "default", "stray-n1"))
+		assert.False(t, s.mux.HasSynced("a"))
 
 		s.dir.write("x.yaml", manifest("x", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
-		assert.True(t, s.mux.Ready("a"))
-		assert.False(t, s.mux.Holds("a", "default", "x-n1"))
+		assert.True(t, s.mux.HasSynced("a"))
+		assert.False(t, s.mux.MayBeDesired("a", "default", "x-n1"))
 
 		s.dir.write("new.yaml", "kind: [")
 		s.after()
-		assert.True(t, s.mux.Ready("a"), "what was never good since then never ran")
+		assert.True(t, s.mux.HasSynced("a"), "what was never good since then never ran")
 	})
 }
 
@@ -212,8 +212,8 @@ func TestTheFolderIsBad(t *testing.T) {
 		s := scene{start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
 		assert.Empty(t, s.told())
 		assert.Contains(t, s.faults(), "m: no such manifest folder or file; make it")
-		assert.False(t, s.mux.Ready("a"))
-		assert.True(t, s.mux.Holds("a", "default", "x-n1"))
+		assert.False(t, s.mux.HasSynced("a"))
+		assert.True(t, s.mux.MayBeDesired("a", "default", "x-n1"))
 
 		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })
 		s.after()
@@ -223,7 +223,7 @@ func TestTheFolderIsBad(t *testing.T) {
 		dir.write("x.yaml", manifest("x", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
 		assert.Empty(t, s.faults())
-		assert.True(t, s.mux.Ready("a"))
+		assert.True(t, s.mux.HasSynced("a"))
 
 		dir.fail("m", fs.ErrPermission)
 		assert.Empty(t, s.after())
@@ -372,7 +372,7 @@ spec:`, 1)})
 		assert.NotEqual(t, "mine", string(got.UID))
 		assert.False(t, podspec.IsMirror(got))
 		assert.Equal(t, "a", got.Annotations[podspec.AnnotationSource])
-		assert.NotEqual(t, "never", got.Annotations[podspec.AnnotationSeen])
+		assert.NotEqual(t, "never", got.Annotations[podspec.AnnotationFirstSeen])
 	})
 }
 
@@ -422,10 +422,10 @@ func TestAFileThatIsNeverLeftAlone(t *testing.T) {
 		dir := &movingFS{files: folder(map[string]string{"x.yaml": manifest("x", "1")})}
 		r := start(t, podsource.File("m", podsource.FileFS(dir)))
 		assert.Empty(t, r.told())
-		assert.False(t, r.mux.Ready("a"))
+		assert.False(t, r.mux.HasSynced("a"))
 		time.Sleep(100 * time.Millisecond)
 		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
-		assert.True(t, r.mux.Ready("a"))
+		assert.True(t, r.mux.HasSynced("a"))
 		reads := dir.opened
 		time.Sleep(19 * time.Second)
 		assert.Equal(t, reads, dir.opened, "no more until the rescan")
@@ -440,7 +440,7 @@ func TestFileOptions(t *testing.T) {
 		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(broken), podsource.FileRescan(time.Minute),
 			podsource.FileMaxBytes(len(manifest("x", "1"))), podsource.FileLogger(slog.New(slog.NewTextHandler(&logged, nil)))))
 		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
-		assert.ErrorIs(t, r.mux.Faults()[0], podspec.ErrTooLarge)
+		assert.ErrorIs(t, r.mux.Errors()[0], podspec.ErrTooLarge)
 		dir.remove("x.yaml")
 		time.Sleep(59 * time.Second)
 		assert.Empty(t, r.told())

@@ -21,22 +21,22 @@ func TestChangesOfFewAgainstAll(t *testing.T) {
 	followed := 0
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 11))
-		m, err := New(Config{NodeName: "n", Sources: []Named{{Name: "a", Source: NewMemory()}, {Name: "b", Source: NewMemory()}}})
+		m, err := New(Config{NodeName: "n", Sources: []NamedSource{{Name: "a", Source: NewMemory()}, {Name: "b", Source: NewMemory()}}})
 		require.NoError(t, err)
 		sets := [2][]Manifest{}
 		for range 80 {
 			i := random.IntN(2)
 			sets[i] = edited(random, sets[i], i)
-			before := m.want
+			before := m.merged
 			owners := maps.Clone(before.owner)
-			m.take(t.Context(), i, Set{Pods: sets[i]})
-			want := unite(m.sources, owners)
-			require.Equal(t, names(want.pods), names(m.want.pods), "seed %d", seed)
-			require.Equal(t, want.byUID, m.want.byUID)
-			require.Equal(t, want.byFull, m.want.byFull)
-			require.Equal(t, want.owner, m.want.owner)
-			require.Len(t, m.want.faults, len(want.faults))
-			require.Equal(t, want.plain, m.want.plain)
+			m.receive(t.Context(), i, Set{Pods: sets[i]})
+			want := merge(m.sources, owners)
+			require.Equal(t, names(want.pods), names(m.merged.pods), "seed %d", seed)
+			require.Equal(t, want.byUID, m.merged.byUID)
+			require.Equal(t, want.byFull, m.merged.byFull)
+			require.Equal(t, want.owner, m.merged.owner)
+			require.Len(t, m.merged.faults, len(want.faults))
+			require.Equal(t, want.plain, m.merged.plain)
 			if want.plain && before.plain {
 				followed++
 			}
@@ -46,7 +46,7 @@ func TestChangesOfFewAgainstAll(t *testing.T) {
 		}
 		for tell(t, m) {
 		}
-		require.Len(t, m.told.pods, len(m.want.pods))
+		require.Len(t, m.delivered.pods, len(m.merged.pods))
 	}
 	require.Greater(t, followed, 500, "most changes are of the kind that is followed")
 }
@@ -60,13 +60,13 @@ func tell(t *testing.T, m *Mux) bool {
 		}
 		pending[op][source] = append(pending[op][source], uid)
 	}
-	for uid, p := range m.told.pods {
-		if m.want.byUID[uid] == nil {
+	for uid, p := range m.delivered.pods {
+		if m.merged.byUID[uid] == nil {
 			note(Remove, p.source, uid)
 		}
 	}
-	for _, p := range m.want.pods {
-		was := m.told.pods[p.pod.UID]
+	for _, p := range m.merged.pods {
+		was := m.delivered.pods[p.pod.UID]
 		if was == nil {
 			note(Add, p.source, p.pod.UID)
 		} else if was.pod != p.pod || was.source != p.source {
@@ -75,7 +75,7 @@ func tell(t *testing.T, m *Mux) bool {
 			}
 		}
 	}
-	s, ok := m.told.next(&m.want)
+	s, ok := m.delivered.next(&m.merged)
 	for _, op := range []Op{Remove, Delete, Add, Update, Reconcile} {
 		if len(pending[op]) == 0 {
 			continue
@@ -87,7 +87,7 @@ func tell(t *testing.T, m *Mux) bool {
 			told = append(told, p.UID)
 		}
 		require.ElementsMatch(t, pending[op][s.Source], told)
-		m.told.add(s)
+		m.delivered.add(s)
 		return true
 	}
 	require.False(t, ok, "nothing is due")
@@ -150,10 +150,10 @@ func numbered(random *rand.Rand, i int) *corev1.Pod {
 // grows is a copy of pointers.
 func TestOneChangeTakesTheSameAmongMany(t *testing.T) {
 	cost := func(pods int) float64 {
-		m, err := New(Config{NodeName: "n", Sources: []Named{{Name: "a", Source: NewMemory()}}})
+		m, err := New(Config{NodeName: "n", Sources: []NamedSource{{Name: "a", Source: NewMemory()}}})
 		require.NoError(t, err)
 		s := many(pods)
-		m.take(t.Context(), 0, s)
+		m.receive(t.Context(), 0, s)
 		drain(m)
 		n := 0
 		return testing.AllocsPerRun(20, func() {
@@ -162,7 +162,7 @@ func TestOneChangeTakesTheSameAmongMany(t *testing.T) {
 			p := next.Pods[pods/2].Pod.DeepCopy()
 			p.Spec.Containers[0].Image = fmt.Sprint("i", n)
 			next.Pods[pods/2].Pod = p
-			m.take(t.Context(), 0, next)
+			m.receive(t.Context(), 0, next)
 			if drain(m) != 1 {
 				t.Error("it is not told")
 			}

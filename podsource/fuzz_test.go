@@ -25,19 +25,19 @@ func FuzzParse(f *testing.F) {
 		now, err := parse(after, opt, last)
 		names := map[[2]string]int{}
 		for _, p := range now.pods {
-			names[written(p)]++
+			names[nameInManifest(p)]++
 		}
 		if err == nil && len(now.kept) > 0 {
 			t.Errorf("a good version keeps %d pods", len(now.kept))
 		}
 		for _, p := range last.pods {
-			if err != nil && names[written(p)] == 0 {
-				t.Errorf("pod %v is lost", written(p))
+			if err != nil && names[nameInManifest(p)] == 0 {
+				t.Errorf("pod %v is lost", nameInManifest(p))
 			}
 		}
 		for _, p := range now.kept {
-			if n := names[written(p)]; n != 1 && len(last.pods) == 1 {
-				t.Errorf("pod %v is there %d times", written(p), n)
+			if n := names[nameInManifest(p)]; n != 1 && len(last.pods) == 1 {
+				t.Errorf("pod %v is there %d times", nameInManifest(p), n)
 			}
 		}
 		objects := map[podspec.Ref]bool{}

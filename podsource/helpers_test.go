@@ -117,14 +117,14 @@ func (r *rig) Record(e *corev1.Event) {
 // start runs a Mux over the sources, named a, b, ... in their order.
 func start(t *testing.T, sources ...podsource.Source) *rig {
 	t.Helper()
-	var named []podsource.Named
+	var named []podsource.NamedSource
 	for i, s := range sources {
-		named = append(named, podsource.Named{Name: string(rune('a' + i)), Source: s})
+		named = append(named, podsource.NamedSource{Name: string(rune('a' + i)), Source: s})
 	}
 	return startNamed(t, named...)
 }
 
-func startNamed(t *testing.T, named ...podsource.Named) *rig {
+func startNamed(t *testing.T, named ...podsource.NamedSource) *rig {
 	t.Helper()
 	r := &rig{t: t, latest: map[types.UID]*corev1.Pod{}}
 	mux, err := podsource.New(podsource.Config{NodeName: "n1", Sources: named, Recorder: r})
@@ -183,7 +183,7 @@ func (r *rig) told() []string {
 func (r *rig) faults() string {
 	synctest.Wait()
 	var b strings.Builder
-	for _, f := range r.mux.Faults() {
+	for _, f := range r.mux.Errors() {
 		b.WriteString(f.Error() + "\n")
 	}
 	return b.String()

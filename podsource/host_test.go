@@ -158,8 +158,8 @@ func TestSymlinkSwaps(t *testing.T) {
 	// A link to nowhere is a fault of its file, not its end.
 	d.do(os.Remove(d.path("elsewhere/y")))
 	d.comes("x=3", "y=2")
-	require.Len(t, d.last.Faults, 1)
-	assert.Equal(t, d.path("current/m/y.yaml"), d.last.Faults[0].Where)
+	require.Len(t, d.last.Errors, 1)
+	assert.Equal(t, d.path("current/m/y.yaml"), d.last.Errors[0].Location)
 	d.do(os.Remove(d.path("one/m/y.yaml")))
 	d.comes("x=3")
 
@@ -183,10 +183,10 @@ func TestEndlessFiles(t *testing.T) {
 	d.write("m/x.yaml", manifest("x", "1"))
 	d.comes("x=1")
 	var faults strings.Builder
-	for len(d.last.Faults) < 4 {
+	for len(d.last.Errors) < 4 {
 		d.last = <-d.sets
 	}
-	for _, f := range d.last.Faults {
+	for _, f := range d.last.Errors {
 		fmt.Fprintln(&faults, f)
 	}
 	for _, want := range []string{

@@ -23,15 +23,15 @@ type HTTPConfig struct {
 	URL string
 
 	Header   http.Header   // sent with each request
-	Interval time.Duration // between requests; default 20 s
+	Period   time.Duration // between requests; default 20 s
 	Timeout  time.Duration // of one request with its answer; default 10 s
 	MaxBytes int           // of one answer, unpacked; default 10 MiB
 	TLS      *tls.Config   // default: that of package tls
 	Lenient  bool          // pass over unknown and repeated fields
 
-	// OtherHosts lets the server redirect to other hosts. Header is not sent to
+	// AllowOtherHosts lets the server redirect to other hosts. Header is not sent to
 	// them where it may hold credentials. From https to http is always refused.
-	OtherHosts bool
+	AllowOtherHosts bool
 
 	// Transport replaces the source's own, which uses no more than one
 	// connection. TLS must be nil then.
@@ -68,7 +68,7 @@ func (c *HTTPConfig) fill() (*url.URL, error) {
 	case u.Host == "":
 		errs = append(errs, errors.New("podsource: URL of manifests: no host"))
 	}
-	for name, v := range map[string]int64{"Interval": int64(c.Interval), "Timeout": int64(c.Timeout), "MaxBytes": int64(c.MaxBytes)} {
+	for name, v := range map[string]int64{"Interval": int64(c.Period), "Timeout": int64(c.Timeout), "MaxBytes": int64(c.MaxBytes)} {
 		if v < 0 {
 			errs = append(errs, fmt.Errorf("podsource: %s of manifests' URL is negative", name))
 		}
@@ -76,8 +76,8 @@ func (c *HTTPConfig) fill() (*url.URL, error) {
 	if c.Transport != nil && c.TLS != nil {
 		errs = append(errs, errors.New("podsource: both TLS and Transport are given for manifests' URL"))
 	}
-	if c.Interval == 0 {
-		c.Interval = DefaultInterval
+	if c.Period == 0 {
+		c.Period = DefaultInterval
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
@@ -105,7 +105,7 @@ func (s *server) client() *http.Client {
 			ForceAttemptHTTP2:      true,
 			MaxConnsPerHost:        1,
 			MaxIdleConns:           1,
-			IdleConnTimeout:        2 * s.cfg.Interval,
+			IdleConnTimeout:        2 * s.cfg.Period,
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
@@ -120,7 +120,7 @@ func (s *server) redirect(next *http.Request, via []*http.Request) error {
 		return errors.New("redirected more than 10 times")
 	case first.Scheme == "https" && next.URL.Scheme != "https":
 		return errors.New("redirected from https to " + next.URL.Scheme)
-	case !s.cfg.OtherHosts && !strings.EqualFold(first.Host, next.URL.Host):
+	case !s.cfg.AllowOtherHosts && !strings.EqualFold(first.Host, next.URL.Host):
 		return fmt.Errorf("redirected to another host, %s; name it in the URL or allow other hosts", next.URL.Host)
 	case !strings.EqualFold(first.Host, next.URL.Host):
 		// Package net/http leaves out only the headers that it knows to be secret.

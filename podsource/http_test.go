@@ -74,12 +74,12 @@ func TestServerFailsAndRecovers(t *testing.T) {
 		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
 		step := func() []string { time.Sleep(20 * time.Second); return r.told() }
 		assert.Empty(t, r.told())
-		assert.False(t, r.mux.Ready("a"), "it has told nothing yet")
+		assert.False(t, r.mux.HasSynced("a"), "it has told nothing yet")
 		assert.Contains(t, r.faults(), "http://manifests.example/pods: source is unavailable: ask for manifests: the server answers 500")
 
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, step())
-		assert.True(t, r.mux.Ready("a"))
+		assert.True(t, r.mux.HasSynced("a"))
 		assert.Empty(t, r.faults())
 		assert.EqualValues(t, 2, s.asked.Load())
 
@@ -148,7 +148,7 @@ func TestServerIsAskedForChanges(t *testing.T) {
 					fmt.Fprint(w, manifest("x", v))
 				}
 				s.serves(good)
-				r := start(t, ask(t, podsource.HTTPConfig{Transport: s, Header: http.Header{"X-Node": {"me"}}, Interval: time.Minute}))
+				r := start(t, ask(t, podsource.HTTPConfig{Transport: s, Header: http.Header{"X-Node": {"me"}}, Period: time.Minute}))
 				r.told()
 				time.Sleep(10 * time.Minute)
 				assert.Empty(t, r.told())
@@ -206,7 +206,7 @@ func TestServerRedirects(t *testing.T) {
 					fmt.Fprint(w, manifest("x", "1"))
 				})
 				r := start(t, ask(t, podsource.HTTPConfig{
-					URL: tc.from, Transport: s, OtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}},
+					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}},
 				}))
 				if told := r.told(); tc.refused == "" {
 					assert.Equal(t, []string{"ADD a x-n1=1"}, told)
@@ -231,7 +231,7 @@ func TestHTTPConfigIsChecked(t *testing.T) {
 		assert.NotContains(t, err.Error(), "hunter2")
 	}
 	_, err := podsource.HTTP(podsource.HTTPConfig{
-		URL: "http://h/", Interval: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &site{},
+		URL: "http://h/", Period: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &site{},
 	})
 	for _, want := range []string{"Interval", "Timeout", "MaxBytes", "both TLS and Transport"} {
 		assert.ErrorContains(t, err, want)
@@ -263,12 +263,12 @@ func TestServerOverTLS(t *testing.T) {
 	roots.AddCert(srv.Certificate())
 	set := watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL, TLS: &tls.Config{RootCAs: roots}}))
 	assert.Len(t, set.Pods, 1)
-	assert.Empty(t, set.Faults)
+	assert.Empty(t, set.Errors)
 	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL}))
 	assert.Empty(t, set.Pods)
 	assert.True(t, set.Incomplete)
-	require.Len(t, set.Faults, 1)
-	assert.ErrorContains(t, set.Faults[0], "certificate")
+	require.Len(t, set.Errors, 1)
+	assert.ErrorContains(t, set.Errors[0], "certificate")
 }
 
 // An answer packed small does not unpack into all of the memory, and one that
@@ -290,14 +290,14 @@ func TestServerSendsTooMuchOrTooLittle(t *testing.T) {
 	}))
 	defer srv.Close()
 	set := watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/bomb"}))
-	assert.ErrorContains(t, set.Faults[0], "more than the 10485760 bytes")
+	assert.ErrorContains(t, set.Errors[0], "more than the 10485760 bytes")
 	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/cut"}))
-	assert.ErrorContains(t, set.Faults[0], "unexpected EOF")
+	assert.ErrorContains(t, set.Errors[0], "unexpected EOF")
 	assert.Empty(t, set.Pods)
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: "http://" + l.Addr().String()}))
-	assert.ErrorContains(t, set.Faults[0], "connection refused")
+	assert.ErrorContains(t, set.Errors[0], "connection refused")
 }

@@ -58,7 +58,7 @@ func (m *Memory) Put(pods ...*corev1.Pod) {
 func (m *Memory) Delete(namespace, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := written(podNamed(namespace, name))
+	key := nameInManifest(podNamed(namespace, name))
 	pod := m.named[key]
 	if pod == nil {
 		return false
@@ -104,7 +104,7 @@ func (m *Memory) with(pods []Manifest, put []*corev1.Pod, former map[[2]string]*
 	replaced := make(map[*corev1.Pod]*corev1.Pod)
 	for _, pod := range put {
 		pod = pod.DeepCopy()
-		key := written(pod)
+		key := nameInManifest(pod)
 		if was := former[key]; pod.UID == "" && was != nil {
 			pod.UID = was.UID
 		} else if pod.UID == "" {

@@ -79,11 +79,11 @@ func TestHooksAndLog(t *testing.T) {
 		var logged bytes.Buffer
 		mux, err := podsource.New(podsource.Config{
 			NodeName: "n1", Logger: slog.New(slog.NewTextHandler(&logged, nil)),
-			Sources: []podsource.Named{{Name: "file", Source: podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))}},
+			Sources: []podsource.NamedSource{{Name: "file", Source: podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))}},
 			Hooks: podsource.Hooks{
-				Taken:   func(source string, pods, faults int, _ time.Duration) { note("taken %s %d %d", source, pods, faults) },
-				Told:    func(op podsource.Op, source string, pods int) { note("told %s %s %d", op, source, pods) },
-				Faulted: func(source string, f podsource.Fault) { note("faulted %s %s", source, f.Where) },
+				SetReceived:     func(source string, pods, faults int, _ time.Duration) { note("taken %s %d %d", source, pods, faults) },
+				ChangeDelivered: func(op podsource.Op, source string, pods int) { note("told %s %s %d", op, source, pods) },
+				SourceFailed:    func(source string, f podsource.SourceError) { note("faulted %s %s", source, f.Location) },
 			},
 		})
 		require.NoError(t, err)
@@ -98,11 +98,11 @@ func TestHooksAndLog(t *testing.T) {
 			dir.write("s.yaml", bad)
 			k.knock()
 			time.Sleep(time.Second)
-			require.Len(t, mux.Faults(), 1, bad)
+			require.Len(t, mux.Errors(), 1, bad)
 			o, err := mux.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"})
 			require.NoError(t, err)
 			assert.Equal(t, "hunter2", string(o.Data["password"]), "the last good one")
-			assert.NotContains(t, strings.ReplaceAll(mux.Faults()[0].Error(), `unknown field "hunter2"`, ""), "hunter2")
+			assert.NotContains(t, strings.ReplaceAll(mux.Errors()[0].Error(), `unknown field "hunter2"`, ""), "hunter2")
 		}
 		dir.write("s.yaml", secret)
 		k.knock()
@@ -119,7 +119,7 @@ func TestHooksAndLog(t *testing.T) {
 // Questions may be asked from anywhere at any time; the race detector watches.
 func TestQuestionsWhileThingsChange(t *testing.T) {
 	source := podsource.NewMemory()
-	mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.Named{{Name: "a", Source: source}}})
+	mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.NamedSource{{Name: "a", Source: source}}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -141,9 +141,9 @@ func TestQuestionsWhileThingsChange(t *testing.T) {
 			assert.NotEmpty(t, p.Spec.Containers[0].Image)
 			mux.Pod(p.UID)
 		}
-		mux.Faults()
-		mux.Ready("a")
-		mux.Holds("a", "default", "p1")
+		mux.Errors()
+		mux.HasSynced("a")
+		mux.MayBeDesired("a", "default", "p1")
 		_, _ = mux.Object(ctx, podspec.Ref{Kind: podspec.Secret})
 	})
 	r := &reader{t: t, pods: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}}

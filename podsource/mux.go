@@ -33,7 +33,7 @@ type Config struct {
 	// NodeName is the name of this node, a DNS subdomain. Required.
 	NodeName string
 	// Sources are united. Their names differ.
-	Sources []Named
+	Sources []NamedSource
 
 	Recorder Recorder     // told of faults; default: nobody
 	Logger   *slog.Logger // default: discard
@@ -43,12 +43,12 @@ type Config struct {
 // Hooks are called as the Mux works, from its goroutines; they must be fast. Any
 // may be nil.
 type Hooks struct {
-	// Taken: a source has told what it wants, which took so long to take in.
-	Taken func(source string, pods, faults int, took time.Duration)
-	// Told: a change was handed to the reader of Changes.
-	Told func(op Op, source string, pods int)
-	// Faulted: something new is wrong with what a source wants.
-	Faulted func(source string, fault Fault)
+	// SetReceived: a source has told what it wants, which took so long to take in.
+	SetReceived func(source string, pods, faults int, took time.Duration)
+	// ChangeDelivered: a change was handed to the reader of Changes.
+	ChangeDelivered func(op Op, source string, pods int)
+	// SourceFailed: something new is wrong with what a source wants.
+	SourceFailed func(source string, fault SourceError)
 }
 
 func (c *Config) fill() error {
@@ -87,28 +87,28 @@ type Mux struct {
 	dirty   chan struct{} // one slot: what is wanted may differ from what was told
 	ran     atomic.Bool
 
-	mu      sync.Mutex // guards what follows; held over memory only
-	began   time.Time  // when Run was called
-	sources []*desired // in the order of cfg.Sources
-	want    union
-	told    ledger
-	alarms  map[string]Fault // the faults that were reported and still stand
+	mu        sync.Mutex     // guards what follows; held over memory only
+	began     time.Time      // when Run was called
+	sources   []*sourceState // in the order of cfg.Sources
+	merged    mergedSet
+	delivered delivered
+	reported  map[string]SourceError // the faults that were reported and still stand
 }
 
 // New returns a Mux. Nothing is read before Run.
 func New(cfg Config) (*Mux, error) {
-	cfg.Sources = append([]Named(nil), cfg.Sources...)
+	cfg.Sources = append([]NamedSource(nil), cfg.Sources...)
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
 	m := &Mux{
 		cfg: cfg, changes: make(chan Change), dirty: make(chan struct{}, 1),
-		sources: make([]*desired, len(cfg.Sources)),
-		told:    ledger{pods: map[types.UID]*entry{}},
-		alarms:  map[string]Fault{},
+		sources:   make([]*sourceState, len(cfg.Sources)),
+		delivered: delivered{pods: map[types.UID]*entry{}},
+		reported:  map[string]SourceError{},
 	}
 	for i, s := range cfg.Sources {
-		m.sources[i] = &desired{source: s.Name, static: isStatic(s.Source)}
+		m.sources[i] = &sourceState{source: s.Name, static: isStatic(s.Source)}
 	}
 	return m, nil
 }
@@ -144,7 +144,7 @@ func (m *Mux) watch(ctx context.Context, i int) {
 		err := safe.Call(m.cfg.Logger, "watch source "+named.Name, func() error {
 			return named.Source.Watch(ctx, func(s Set) {
 				wait = firstRetry
-				m.take(ctx, i, s)
+				m.receive(ctx, i, s)
 			})
 		})
 		if ctx.Err() != nil {
@@ -153,7 +153,7 @@ func (m *Mux) watch(ctx context.Context, i int) {
 		if err == nil {
 			err = errors.New("ended")
 		}
-		m.broke(ctx, i, fmt.Errorf("%w: watch the source: %w", ErrUnavailable, err))
+		m.handleSourceFailure(ctx, i, fmt.Errorf("%w: watch the source: %w", ErrUnavailable, err))
 		retry := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -165,37 +165,37 @@ func (m *Mux) watch(ctx context.Context, i int) {
 	}
 }
 
-// take gives source i what it wants now.
-func (m *Mux) take(ctx context.Context, i int, s Set) {
+// receive gives source i what it wants now.
+func (m *Mux) receive(ctx context.Context, i int, s Set) {
 	began := time.Now()
 	// Only this goroutine changes m.sources[i], so that it may be read here.
-	next := m.sources[i].take(s, m.cfg.NodeName, began)
-	m.install(ctx, i, next)
-	if h := m.cfg.Hooks.Taken; h != nil {
-		h(next.source, len(next.entries), len(next.faults), time.Since(began))
+	next := m.sources[i].update(s, m.cfg.NodeName, began)
+	m.publish(ctx, i, next)
+	if h := m.cfg.Hooks.SetReceived; h != nil {
+		h(next.source, len(next.entries), len(next.errors), time.Since(began))
 	}
 }
 
-// broke notes that source i cannot be watched. What it wanted stays.
-func (m *Mux) broke(ctx context.Context, i int, err error) {
+// handleSourceFailure notes that source i cannot be watched. What it wanted stays.
+func (m *Mux) handleSourceFailure(ctx context.Context, i int, err error) {
 	next := *m.sources[i]
-	next.faults = []Fault{{Where: next.source, Err: err, At: time.Now()}}
-	for _, f := range m.sources[i].faults {
-		if f.Where != next.source {
-			next.faults = append(next.faults, f)
+	next.errors = []SourceError{{Location: next.source, Err: err, Since: time.Now()}}
+	for _, f := range m.sources[i].errors {
+		if f.Location != next.source {
+			next.errors = append(next.errors, f)
 		}
 	}
-	m.install(ctx, i, &next)
+	m.publish(ctx, i, &next)
 }
 
-func (m *Mux) install(ctx context.Context, i int, next *desired) {
+func (m *Mux) publish(ctx context.Context, i int, next *sourceState) {
 	m.mu.Lock()
 	was := m.sources[i]
 	m.sources[i] = next
-	if !m.want.follow(m.sources, was, next) {
-		m.want = unite(m.sources, m.want.owner)
+	if !m.merged.follow(m.sources, was, next) {
+		m.merged = merge(m.sources, m.merged.owner)
 	}
-	news, mended := m.alarm()
+	news, mended := m.updateErrors()
 	m.mu.Unlock()
 
 	select {
@@ -212,7 +212,7 @@ func (m *Mux) deliver(ctx context.Context) {
 	defer silent.Stop()
 	for {
 		m.mu.Lock()
-		step, ok := m.told.next(&m.want)
+		step, ok := m.delivered.next(&m.merged)
 		m.mu.Unlock()
 		out := m.changes
 		if !ok {
@@ -224,14 +224,14 @@ func (m *Mux) deliver(ctx context.Context) {
 		case <-m.dirty: // look again: the step may be out of date
 		case <-silent.C:
 			m.mu.Lock()
-			news, mended := m.alarm()
+			news, mended := m.updateErrors()
 			m.mu.Unlock()
 			m.report(ctx, news, mended)
 		case out <- step.Change:
 			m.mu.Lock()
-			m.told.add(step)
+			m.delivered.add(step)
 			m.mu.Unlock()
-			if h := m.cfg.Hooks.Told; h != nil {
+			if h := m.cfg.Hooks.ChangeDelivered; h != nil {
 				h(step.Op, step.Source, len(step.Pods))
 			}
 		}

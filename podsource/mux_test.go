@@ -76,14 +76,14 @@ func TestPodsAreWorkedOut(t *testing.T) {
 		assert.Equal(t, corev1.RestartPolicyAlways, got.Spec.RestartPolicy)
 		assert.Equal(t, "default", got.Namespace)
 		assert.Equal(t, "a", got.Annotations[podspec.AnnotationSource])
-		first := got.Annotations[podspec.AnnotationSeen]
+		first := got.Annotations[podspec.AnnotationFirstSeen]
 		assert.NotEmpty(t, first)
 
 		time.Sleep(time.Hour)
 		source.Put(pod("x", "2"))
 		r.told()
 		got, _ = r.mux.Pod("uid-x")
-		assert.Equal(t, first, got.Annotations[podspec.AnnotationSeen], "when it was first seen stays")
+		assert.Equal(t, first, got.Annotations[podspec.AnnotationFirstSeen], "when it was first seen stays")
 		_, ok = r.mux.Pod("uid-unknown")
 		assert.False(t, ok)
 	})
@@ -97,7 +97,7 @@ func TestAnEditedManifestIsANewPod(t *testing.T) {
 		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
 		before := r.mux.Pods()[0]
 		assert.Equal(t, "default", before.Namespace)
-		for _, key := range []string{podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationSeen} {
+		for _, key := range []string{podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationFirstSeen} {
 			assert.NotEmpty(t, before.Annotations[key], key)
 		}
 
@@ -161,7 +161,7 @@ func TestTwoPodsOfOneUID(t *testing.T) {
 func TestASlowReaderMissesNothingAndOwesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		source := podsource.NewMemory(pod("x", "1"), pod("gone", "1"))
-		mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.Named{{Name: "m", Source: source}}})
+		mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.NamedSource{{Name: "m", Source: source}}})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -211,31 +211,31 @@ func TestSourcesAreReadyOneByOne(t *testing.T) {
 			}
 		}))
 		assert.Equal(t, []string{"ADD a x=1"}, r.told(), "one silent source holds up no other")
-		assert.True(t, r.mux.Ready("a"))
-		assert.False(t, r.mux.Ready("b"))
-		assert.False(t, r.mux.Ready("former"), "what no source bears is judged when all have spoken")
-		assert.False(t, r.mux.Holds("a", "default", "stray"))
-		assert.True(t, r.mux.Holds("b", "default", "stray"))
-		assert.True(t, r.mux.Holds("former", "default", "stray"))
+		assert.True(t, r.mux.HasSynced("a"))
+		assert.False(t, r.mux.HasSynced("b"))
+		assert.False(t, r.mux.HasSynced("former"), "what no source bears is judged when all have spoken")
+		assert.False(t, r.mux.MayBeDesired("a", "default", "stray"))
+		assert.True(t, r.mux.MayBeDesired("b", "default", "stray"))
+		assert.True(t, r.mux.MayBeDesired("former", "default", "stray"))
 		_, err := r.mux.Object(t.Context(), podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"})
 		require.Error(t, err)
-		assert.NotErrorIs(t, err, podspec.ErrNoObject, "b may have it")
+		assert.NotErrorIs(t, err, podspec.ErrObjectNotFound, "b may have it")
 
 		later <- podsource.Set{Incomplete: true}
 		synctest.Wait()
-		assert.False(t, r.mux.Ready("b"))
-		assert.True(t, r.mux.Holds("b", "default", "stray"))
-		assert.False(t, r.mux.Holds("b", "default", "x"), "another takes its place")
+		assert.False(t, r.mux.HasSynced("b"))
+		assert.True(t, r.mux.MayBeDesired("b", "default", "stray"))
+		assert.False(t, r.mux.MayBeDesired("b", "default", "x"), "another takes its place")
 
 		later <- podsource.Set{}
 		synctest.Wait()
-		assert.True(t, r.mux.Ready("b"))
-		assert.True(t, r.mux.Ready("former"))
-		assert.False(t, r.mux.Holds("b", "default", "stray"))
+		assert.True(t, r.mux.HasSynced("b"))
+		assert.True(t, r.mux.HasSynced("former"))
+		assert.False(t, r.mux.MayBeDesired("b", "default", "stray"))
 
 		later <- podsource.Set{Incomplete: true}
 		synctest.Wait()
-		assert.True(t, r.mux.Ready("b"), "whatever it wants since was told or never ran")
+		assert.True(t, r.mux.HasSynced("b"), "whatever it wants since was told or never ran")
 	})
 }
 
@@ -303,7 +303,7 @@ func TestPodsOfAChangedObjectAreRefreshed(t *testing.T) {
 		source.SetObjects()
 		assert.Equal(t, []string{"REFRESH a user=1"}, r.told())
 		_, err = r.mux.Object(t.Context(), ref)
-		assert.ErrorIs(t, err, podspec.ErrNoObject)
+		assert.ErrorIs(t, err, podspec.ErrObjectNotFound)
 	})
 }
 
@@ -316,7 +316,7 @@ func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
 		source.Put(pod("x", ""), pod("y", "2"))
 		assert.Equal(t, []string{"UPDATE a y=2"}, r.told())
 		assert.Contains(t, r.faults(), "spec.containers[0].image")
-		assert.Equal(t, "x", r.mux.Faults()[0].Pod.Name)
+		assert.Equal(t, "x", r.mux.Errors()[0].RetainedPod.Name)
 		require.Len(t, r.events, 1)
 		assert.Equal(t, podsource.ReasonInvalid, r.events[0].Reason)
 		assert.Equal(t, "Pod", r.events[0].InvolvedObject.Kind)
@@ -324,7 +324,7 @@ func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
 		time.Sleep(time.Hour)
 		source.Put(pod("y", "3"))
 		r.told()
-		assert.Equal(t, time.Hour, time.Since(r.mux.Faults()[0].At), "since when it has been so")
+		assert.Equal(t, time.Hour, time.Since(r.mux.Errors()[0].Since), "since when it has been so")
 		assert.Len(t, r.events, 1, "told once")
 
 		source.Put(pod("x", "2"))
@@ -343,14 +343,14 @@ func TestAnInvalidPodHoldsItsName(t *testing.T) {
 		source := podsource.NewMemory(pod("x", ""))
 		r := start(t, source)
 		assert.Empty(t, r.told())
-		assert.True(t, r.mux.Holds("a", "default", "x"))
-		assert.False(t, r.mux.Holds("a", "default", "y"))
-		assert.False(t, r.mux.Ready("a"))
+		assert.True(t, r.mux.MayBeDesired("a", "default", "x"))
+		assert.False(t, r.mux.MayBeDesired("a", "default", "y"))
+		assert.False(t, r.mux.HasSynced("a"))
 		assert.Equal(t, "Node", r.events[0].InvolvedObject.Kind)
 		source.Put(pod("x", "1"))
 		r.told()
-		assert.False(t, r.mux.Holds("a", "default", "x"))
-		assert.True(t, r.mux.Ready("a"))
+		assert.False(t, r.mux.MayBeDesired("a", "default", "x"))
+		assert.True(t, r.mux.HasSynced("a"))
 	})
 }
 
@@ -358,7 +358,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 	_, err := podsource.New(podsource.Config{})
 	assert.ErrorContains(t, err, "NodeName")
 	m := podsource.NewMemory()
-	_, err = podsource.New(podsource.Config{NodeName: "no_de", Sources: []podsource.Named{{Name: "a", Source: m}, {Source: m}, {Name: "a"}}})
+	_, err = podsource.New(podsource.Config{NodeName: "no_de", Sources: []podsource.NamedSource{{Name: "a", Source: m}, {Source: m}, {Name: "a"}}})
 	for _, want := range []string{`NodeName "no_de"`, "source 1 has no name", `two sources named "a"`, `source "a" is nil`} {
 		assert.ErrorContains(t, err, want)
 	}

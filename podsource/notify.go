@@ -10,9 +10,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAgain is how often the watches are checked: the kernel does not tell that
+// rewatchPeriod is how often the watches are checked: the kernel does not tell that
 // something was mounted over a folder.
-const lookAgain = 20 * time.Second
+const rewatchPeriod = 20 * time.Second
 
 // kernelNotifier is the Notifier on what the kernel tells of the host's files.
 type kernelNotifier struct{}
@@ -27,7 +27,7 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 	}
 	defer w.Close() //nolint:errcheck // it is not used any more
 	k := kernelWatch{w: w, path: path, inode: map[string]fs.FileInfo{}}
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(rewatchPeriod)
 	defer tick.Stop()
 	if _, err := k.follow(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 type kernelWatch struct {
 	w     *fsnotify.Watcher
 	path  string
-	want  places
+	want  watchedDirs
 	inode map[string]fs.FileInfo // of each folder watched, when it was
 }
 

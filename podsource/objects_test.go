@@ -39,7 +39,7 @@ func TestMux_TakesEqualObjectsOfOneSourceForOne(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				r := start(t, setSource{Objects: tt.objects})
 				time.Sleep(time.Second)
-				assert.Len(t, r.mux.Faults(), tt.faults)
+				assert.Len(t, r.mux.Errors(), tt.faults)
 				o, err := r.mux.Object(t.Context(), tt.objects[0].Ref)
 				require.NoError(t, err)
 				assert.Equal(t, "a", string(o.Data["key"]), "the first counts")

@@ -13,26 +13,26 @@ const (
 	maxLinks = 1000 // files in the folder that are links
 )
 
-// places are folders in which a change may matter.
-type places map[string]*place
+// watchedDirs are folders in which a change may matter.
+type watchedDirs map[string]*watchedDir
 
-// place tells which names in a folder matter.
-type place struct {
+// watchedDir tells which names in a folder matter.
+type watchedDir struct {
 	names     map[string]bool
 	manifests bool // those of manifests too
 }
 
-func (p places) at(dir string) *place {
+func (p watchedDirs) at(dir string) *watchedDir {
 	if p[dir] == nil {
-		p[dir] = &place{names: map[string]bool{}}
+		p[dir] = &watchedDir{names: map[string]bool{}}
 	}
 	return p[dir]
 }
 
-func (p places) note(dir, name string) { p.at(dir).names[name] = true }
+func (p watchedDirs) note(dir, name string) { p.at(dir).names[name] = true }
 
 // matter reports whether a change of what has that path may.
-func (p places) matter(path string) bool {
+func (p watchedDirs) matter(path string) bool {
 	if _, ok := p[path]; ok {
 		return true
 	}
@@ -42,8 +42,8 @@ func (p places) matter(path string) bool {
 
 // find returns where a change may alter what is found at path or, where it is a
 // folder, in the manifests there.
-func find(path string) places {
-	p := places{}
+func find(path string) watchedDirs {
+	p := watchedDirs{}
 	dir, ok := p.walk(path)
 	if !ok {
 		return p
@@ -72,7 +72,7 @@ func find(path string) places {
 // walk goes to path as the kernel would and notes each link it meets, the end of
 // the way, and the first name that is not there. It returns the place without
 // links, and false if there is none.
-func (p places) walk(path string) (string, bool) {
+func (p watchedDirs) walk(path string) (string, bool) {
 	at, rest, hops := "/", split(path), 0
 	for len(rest) > 0 {
 		name := rest[0]

@@ -130,9 +130,9 @@ func TestMuxAgainstNaive(t *testing.T) {
 
 func randomHistory(t *testing.T, random *rand.Rand) {
 	var hands [3]func(podsource.Set)
-	var named []podsource.Named
+	var named []podsource.NamedSource
 	for i := range hands {
-		named = append(named, podsource.Named{Name: string(rune('a' + i)), Source: sourceFunc(
+		named = append(named, podsource.NamedSource{Name: string(rune('a' + i)), Source: sourceFunc(
 			func(ctx context.Context, hand func(podsource.Set)) error {
 				hands[i] = hand
 				<-ctx.Done()

@@ -15,37 +15,37 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// patience is how many times a file that changes while it is being read is read
+// maxRereads is how many times a file that changes while it is being read is read
 // again before it is taken as it is.
-const patience = 3
+const maxRereads = 3
 
-// racy is how fresh a file's times may be for a later change to go unnoticed in
+// mtimeGranularity is how fresh a file's times may be for a later change to go unnoticed in
 // them: some file systems count in steps of two seconds.
-const racy = 2 * time.Second
+const mtimeGranularity = 2 * time.Second
 
 // scan is what one Watch of a file source knows. One goroutine owns it.
 type scan struct {
-	file     *file
-	files    map[string]*manifest // by name in the folder
-	fault    *Fault               // of the folder itself
-	single   bool                 // the path was a file when it was last seen
-	complete bool                 // everything there could be read at one time
-	spoken   bool
-	changed  bool
-	again    bool // something is still being written
-	owner    map[podspec.Ref]string
-	doubles  []Fault
+	file       *file
+	files      map[string]*manifest // by name in the folder
+	fault      *SourceError         // of the folder itself
+	single     bool                 // the path was a file when it was last seen
+	complete   bool                 // everything there could be read at one time
+	received   bool
+	changed    bool
+	rescanSoon bool // something is still being written
+	owner      map[podspec.Ref]string
+	duplicates []SourceError
 }
 
 // manifest is what is known of one file.
 type manifest struct {
 	content
-	info   fs.FileInfo // when it was read, nil before
-	readAt time.Time
-	sum    [sha256.Size]byte // of what was read; zero after an error
-	tries  int               // it changed under the reader so often in a row
-	whole  bool              // it could be read as a whole once
-	fault  *Fault            // nil: it is well
+	info     fs.FileInfo // when it was read, nil before
+	readAt   time.Time
+	sum      [sha256.Size]byte // of what was read; zero after an error
+	tries    int               // it changed under the reader so often in a row
+	complete bool              // it could be read as a whole once
+	fault    *SourceError      // nil: it is well
 }
 
 func newScan(f *file) *scan {
@@ -56,26 +56,26 @@ func newScan(f *file) *scan {
 // returns whether there is something new to hand over, and whether it should be
 // run again soon.
 func (s *scan) run(everything bool, now time.Time) (changed, again bool) {
-	s.changed, s.again = false, false
+	s.changed, s.rescanSoon = false, false
 	names, single, err := s.list()
 	switch {
 	case err == nil:
 		s.clear(&s.fault)
 		s.single = single
-		s.visit(names, everything, now)
+		s.scanEntry(names, everything, now)
 	case s.single && errors.Is(err, fs.ErrNotExist) && s.parentExists():
 		// One file was asked for and is gone from its folder.
 		s.note(&s.fault, s.file.path, err, now)
-		s.visit(nil, everything, now)
+		s.scanEntry(nil, everything, now)
 	default:
 		s.note(&s.fault, s.file.path, err, now)
 	}
-	s.changed = s.changed || !s.spoken
-	s.spoken = true
-	if s.fault == nil && !slices.ContainsFunc(slices.Collect(maps.Values(s.files)), func(m *manifest) bool { return !m.whole }) {
+	s.changed = s.changed || !s.received
+	s.received = true
+	if s.fault == nil && !slices.ContainsFunc(slices.Collect(maps.Values(s.files)), func(m *manifest) bool { return !m.complete }) {
 		s.complete = true
 	}
-	return s.changed, s.again
+	return s.changed, s.rescanSoon
 }
 
 // list returns the names of the manifests in the folder, or the path's own
@@ -129,11 +129,11 @@ func (s *scan) where(name string) string {
 	return path.Join(s.file.path, name)
 }
 
-// visit looks at the files of these names, which are all there are.
-func (s *scan) visit(names []string, everything bool, now time.Time) {
+// scanEntry looks at the files of these names, which are all there are.
+func (s *scan) scanEntry(names []string, everything bool, now time.Time) {
 	there := make(map[string]bool, len(names))
 	for _, name := range names {
-		if s.look(name, everything, now) {
+		if s.readFile(name, everything, now) {
 			there[name] = true
 		}
 	}
@@ -148,9 +148,9 @@ func (s *scan) visit(names []string, everything bool, now time.Time) {
 	}
 }
 
-// look brings what is known of one file up to date. It returns false if there is
+// readFile brings what is known of one file up to date. It returns false if there is
 // no such file.
-func (s *scan) look(name string, everything bool, now time.Time) bool {
+func (s *scan) readFile(name string, everything bool, now time.Time) bool {
 	where := s.where(name)
 	info, err := fs.Stat(s.file.fsys, where)
 	if err == nil && info.IsDir() {
@@ -158,7 +158,7 @@ func (s *scan) look(name string, everything bool, now time.Time) bool {
 	}
 	m := s.files[name]
 	if err == nil && m != nil && !everything && m.info != nil && same(m.info, info) &&
-		m.readAt.Sub(info.ModTime()) > racy {
+		m.readAt.Sub(info.ModTime()) > mtimeGranularity {
 		return true
 	}
 	var data []byte
@@ -180,18 +180,18 @@ func (s *scan) look(name string, everything bool, now time.Time) bool {
 		s.note(&m.fault, where, bare(err), now)
 		return true
 	}
-	if m.tries < patience && (after.Size() != int64(len(data)) || !after.ModTime().Equal(info.ModTime())) {
+	if m.tries < maxRereads && (after.Size() != int64(len(data)) || !after.ModTime().Equal(info.ModTime())) {
 		m.tries++
-		s.again = true
+		s.rescanSoon = true
 		return true
 	}
 	m.tries, m.info = 0, after
-	s.take(m, where, data, now)
+	s.accept(m, where, data, now)
 	return true
 }
 
-// take gives a file its new content.
-func (s *scan) take(m *manifest, where string, data []byte, now time.Time) {
+// accept gives a file its new content.
+func (s *scan) accept(m *manifest, where string, data []byte, now time.Time) {
 	sum := sha256.Sum256(data)
 	if sum == m.sum {
 		return
@@ -205,7 +205,7 @@ func (s *scan) take(m *manifest, where string, data []byte, now time.Time) {
 		s.note(&m.fault, where, err, now)
 		return
 	}
-	m.whole = true
+	m.complete = true
 	s.clear(&m.fault)
 }
 
@@ -222,15 +222,15 @@ func (s *scan) dangles(name string) bool {
 }
 
 // note notes a fault, or that it still stands.
-func (s *scan) note(at **Fault, where string, err error, now time.Time) {
+func (s *scan) note(at **SourceError, where string, err error, now time.Time) {
 	if *at != nil && (*at).Err.Error() == err.Error() {
 		return
 	}
-	*at = &Fault{Where: where, Err: err, At: now}
+	*at = &SourceError{Location: where, Err: err, Since: now}
 	s.changed = true
 }
 
-func (s *scan) clear(at **Fault) {
+func (s *scan) clear(at **SourceError) {
 	if *at != nil {
 		*at = nil
 		s.changed = true

@@ -25,14 +25,14 @@ func (s *scan) set() Set {
 		}
 		if m.fault != nil {
 			fault := *m.fault
-			fault.Pod = m.only()
-			out.Faults = append(out.Faults, fault)
+			fault.RetainedPod = m.only()
+			out.Errors = append(out.Errors, fault)
 		}
 	}
 	if s.fault != nil {
-		out.Faults = append(out.Faults, *s.fault)
+		out.Errors = append(out.Errors, *s.fault)
 	}
-	out.Faults = append(out.Faults, s.doubles...)
+	out.Errors = append(out.Errors, s.duplicates...)
 	out.Incomplete = !s.complete
 	return out
 }
@@ -40,8 +40,8 @@ func (s *scan) set() Set {
 // shareObjects finds for each object the one file that it is taken from: the
 // first that had it keeps it.
 func (s *scan) shareObjects(now time.Time) {
-	former := s.doubles
-	s.doubles = nil
+	former := s.duplicates
+	s.duplicates = nil
 	has := make(map[podspec.Ref][]string)
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		for _, o := range s.files[name].objects {
@@ -62,20 +62,20 @@ func (s *scan) shareObjects(now time.Time) {
 			if s.owner[o.Ref] == name && !again {
 				continue
 			}
-			s.doubles = append(s.doubles, Fault{Where: s.where(name), At: now, Err: fmt.Errorf(
+			s.duplicates = append(s.duplicates, SourceError{Location: s.where(name), Since: now, Err: fmt.Errorf(
 				"%s %s/%s is in %s too, which stays; rename or remove one",
 				o.Kind, o.Namespace, o.Name, s.where(s.owner[o.Ref]))})
 		}
 	}
-	sameSince(s.doubles, former)
+	sameSince(s.duplicates, former)
 }
 
 // sameSince gives faults that stood before the time at which they began.
-func sameSince(now, former []Fault) {
+func sameSince(now, former []SourceError) {
 	for i := range now {
 		for j := range former {
 			if now[i].Error() == former[j].Error() {
-				now[i].At = former[j].At
+				now[i].Since = former[j].Since
 			}
 		}
 	}

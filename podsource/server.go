@@ -23,7 +23,7 @@ type answers struct {
 	content
 	etag, modified string // of the answer that content was made from
 	whole          bool   // one could be read as a whole
-	fault          *Fault
+	fault          *SourceError
 }
 
 // Watch fulfils Source.
@@ -32,7 +32,7 @@ func (s *server) Watch(ctx context.Context, hand func(Set)) error {
 	if s.cfg.Transport == nil {
 		defer client.CloseIdleConnections()
 	}
-	tick := time.NewTicker(s.cfg.Interval)
+	tick := time.NewTicker(s.cfg.Period)
 	defer tick.Stop()
 	var a answers
 	for first := true; ; first = false {
@@ -58,8 +58,8 @@ func (a *answers) set(where string) Set {
 	}
 	if a.fault != nil {
 		fault := *a.fault
-		fault.Pod = a.only()
-		out.Faults = []Fault{fault}
+		fault.RetainedPod = a.only()
+		out.Errors = []SourceError{fault}
 	}
 	return out
 }
@@ -84,7 +84,7 @@ func (s *server) ask(ctx context.Context, client *http.Client, a *answers) (chan
 			next = &answers{content: a.all(), etag: a.etag, modified: a.modified}
 		}
 		next.whole = a.whole
-		next.fault = &Fault{Where: s.where, Err: err, At: time.Now()}
+		next.fault = &SourceError{Location: s.where, Err: err, Since: time.Now()}
 	case next == nil: // as before
 		if a.fault == nil {
 			return false

@@ -27,7 +27,7 @@ type Source interface {
 type Set struct {
 	Pods    []Manifest
 	Objects []podspec.Object
-	Faults  []Fault
+	Errors  []SourceError
 
 	// Incomplete says that the source may want pods that it cannot name: a
 	// manifest could not be read and was never read before. As long as it is
@@ -51,24 +51,24 @@ type Manifest struct {
 	Origin string
 }
 
-// Named is a Source under the name that its pods bear in the annotation
+// NamedSource is a Source under the name that its pods bear in the annotation
 // kubernetes.io/config.source.
-type Named struct {
+type NamedSource struct {
 	Name   string
 	Source Source
 }
 
-// Fault is something wrong with what is wanted. It stands until it is mended.
-type Fault struct {
-	Where string    // the file or address, or the name of the source
-	Err   error     // all that is wrong there; quotes no values
-	At    time.Time // since when it has been so
-	Pod   *corev1.Pod
+// SourceError is something wrong with what is wanted. It stands until it is mended.
+type SourceError struct {
+	Location    string    // the file or address, or the name of the source
+	Err         error     // all that is wrong there; quotes no values
+	Since       time.Time // since when it has been so
+	RetainedPod *corev1.Pod
 	// Pod, if not nil, is the pod that runs on in its last good version.
 }
 
 // Error says where and what.
-func (f Fault) Error() string { return fmt.Sprintf("%s: %v", f.Where, f.Err) }
+func (f SourceError) Error() string { return fmt.Sprintf("%s: %v", f.Location, f.Err) }
 
 // Unwrap returns Err.
-func (f Fault) Unwrap() error { return f.Err }
+func (f SourceError) Unwrap() error { return f.Err }

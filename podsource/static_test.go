@@ -39,7 +39,7 @@ func TestMux_StaticIsWhatTheSourceSays(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				mine := pod("x", "1")
 				mine.Annotations = map[string]string{podspec.AnnotationStatic: "maybe"}
-				r := startNamed(t, podsource.Named{Name: tc.named, Source: tc.source(podsource.NewMemory(mine))})
+				r := startNamed(t, podsource.NamedSource{Name: tc.named, Source: tc.source(podsource.NewMemory(mine))})
 				r.told()
 				got, ok := r.mux.Pod("uid-x")
 				require.True(t, ok)

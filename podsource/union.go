@@ -12,42 +12,42 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// union is what all sources want together: one pod a full name and a UID. Its
+// mergedSet is what all sources want together: one pod a full name and a UID. Its
 // slices and objects are read-only once made, its other maps belong to its owner.
-type union struct {
+type mergedSet struct {
 	pods    []*entry // in the order of sources and of what they hand over
 	byUID   map[types.UID]*entry
 	byFull  map[string]*entry
 	objects map[podspec.Ref]podspec.Object
-	owner   map[string]claim // of full names
-	faults  []refusal
+	owner   map[string]nameClaim // of full names
+	faults  []rejectedPod
 	plain   bool // no pod stands back for another
 }
 
-// claim is what a full name belongs to. It outlives edits of the pod, whose UID
+// nameClaim is what a full name belongs to. It outlives edits of the pod, whose UID
 // changes with them.
-type claim struct {
+type nameClaim struct {
 	source, origin string
 	nth            int // of the pods of that name in the origin
 }
 
-// refusal is a fault of a pod or object that has to stand back for another.
-type refusal struct {
+// rejectedPod is a fault of a pod or object that has to stand back for another.
+type rejectedPod struct {
 	source string
 	pod    *corev1.Pod // the refused one
-	Fault
+	SourceError
 }
 
-// unite puts together what sources want. Who had a full name before keeps it for
+// merge puts together what sources want. Who had a full name before keeps it for
 // as long as it claims it; then it goes to the first that does.
-func unite(sources []*desired, before map[string]claim) union {
+func merge(sources []*sourceState, before map[string]nameClaim) mergedSet {
 	n := 0
 	for _, d := range sources {
 		n += len(d.entries)
 	}
-	u := union{
+	u := mergedSet{
 		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
-		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]claim, n),
+		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]nameClaim, n),
 	}
 	contested := u.assign(sources, before)
 	u.place(sources, contested)
@@ -60,11 +60,11 @@ func unite(sources []*desired, before map[string]claim) union {
 // of which wanted was before. It reports false, and has changed nothing, where that
 // cannot be done by looking at what came and went alone: where a pod stands back for
 // another, or would.
-func (u *union) follow(sources []*desired, was, is *desired) bool {
+func (u *mergedSet) follow(sources []*sourceState, was, is *sourceState) bool {
 	if !u.plain {
 		return false
 	}
-	head, tail := common(was.entries, is.entries)
+	head, tail := commonEnds(was.entries, is.entries)
 	went, came := was.entries[head:len(was.entries)-tail], is.entries[head:len(is.entries)-tail]
 	if !u.fits(went, came) {
 		return false
@@ -76,7 +76,7 @@ func (u *union) follow(sources []*desired, was, is *desired) bool {
 	}
 	for _, e := range came {
 		u.byUID[e.pod.UID], u.byFull[e.full] = e, e
-		u.owner[e.full] = claim{source: e.source, origin: e.origin}
+		u.owner[e.full] = nameClaim{source: e.source, origin: e.origin}
 	}
 	u.pods = is.entries
 	if len(sources) > 1 {
@@ -92,7 +92,7 @@ func (u *union) follow(sources []*desired, was, is *desired) bool {
 
 // fits reports whether no pod of those that came has the UID or the full name of
 // another, when some went.
-func (u *union) fits(went, came []*entry) bool {
+func (u *mergedSet) fits(went, came []*entry) bool {
 	gone := make(map[*entry]bool, len(went))
 	for _, e := range went {
 		gone[e] = true
@@ -109,14 +109,14 @@ func (u *union) fits(went, came []*entry) bool {
 }
 
 // assign decides who owns each full name, and returns those that several claim.
-func (u *union) assign(sources []*desired, before map[string]claim) map[string]bool {
+func (u *mergedSet) assign(sources []*sourceState, before map[string]nameClaim) map[string]bool {
 	contested := map[string]bool{}
 	for _, d := range sources {
 		for _, e := range d.entries {
 			if _, taken := u.owner[e.full]; taken {
 				contested[e.full] = true
 			} else {
-				u.owner[e.full] = claim{source: d.source, origin: e.origin}
+				u.owner[e.full] = nameClaim{source: d.source, origin: e.origin}
 			}
 		}
 	}
@@ -140,14 +140,14 @@ func (u *union) assign(sources []*desired, before map[string]claim) map[string]b
 // counter numbers the pods of one full name in one origin.
 type counter map[[2]string]int
 
-func (c counter) claim(d *desired, e *entry) claim {
+func (c counter) claim(d *sourceState, e *entry) nameClaim {
 	key := [2]string{e.origin, e.full}
 	n := c[key]
 	c[key] = n + 1
-	return claim{source: d.source, origin: e.origin, nth: n}
+	return nameClaim{source: d.source, origin: e.origin, nth: n}
 }
 
-func (u *union) place(sources []*desired, contested map[string]bool) {
+func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
 	var refused []*entry
 	for _, d := range sources {
 		nth := counter{}
@@ -165,13 +165,13 @@ func (u *union) place(sources []*desired, contested map[string]bool) {
 	}
 }
 
-func (u *union) refuse(p *entry) {
+func (u *mergedSet) refuse(p *entry) {
 	same, first := "full name "+p.full, u.byFull[p.full]
 	if first == nil {
 		same, first = "UID "+string(p.pod.UID), u.byUID[p.pod.UID]
 	}
-	u.faults = append(u.faults, refusal{source: p.source, pod: p.pod, Fault: Fault{
-		Where: p.where(), At: time.Time{},
+	u.faults = append(u.faults, rejectedPod{source: p.source, pod: p.pod, SourceError: SourceError{
+		Location: p.where(), Since: time.Time{},
 		Err: fmt.Errorf("pod %s/%s is refused: pod %s/%s of %s has the %s already and stays; rename or remove one",
 			p.pod.Namespace, p.pod.Name, first.pod.Namespace, first.pod.Name, first.where(), same),
 	}})
@@ -186,7 +186,7 @@ func (e *entry) where() string {
 
 // gather finds the objects. A source that finds them by the pods that use them may
 // name one more than once; only two that differ are a fault.
-func (u *union) gather(sources []*desired) {
+func (u *mergedSet) gather(sources []*sourceState) {
 	from := map[podspec.Ref]string{}
 	for _, d := range sources {
 		for _, o := range d.objects {
@@ -198,8 +198,8 @@ func (u *union) gather(sources []*desired) {
 			if first == d.source && sameObject(u.objects[o.Ref], o) {
 				continue
 			}
-			u.faults = append(u.faults, refusal{source: d.source, Fault: Fault{
-				Where: "source " + d.source,
+			u.faults = append(u.faults, rejectedPod{source: d.source, SourceError: SourceError{
+				Location: "source " + d.source,
 				Err: fmt.Errorf("%s %s/%s is of source %s already, which stays; rename or remove one",
 					o.Kind, o.Namespace, o.Name, first),
 			}})

@@ -52,30 +52,30 @@ func (m *Mux) Unsynced() []Unsynced {
 
 // unsynced reports whether the source has yet to speak, and what keeps it. A
 // source that has told of nothing but manifests that it cannot read has spoken.
-func (d *desired) unsynced() (err error, unsynced bool) { //nolint:revive // err belongs to unsynced, and is no failure
+func (d *sourceState) unsynced() (err error, unsynced bool) { //nolint:revive // err belongs to unsynced, and is no failure
 	switch {
-	case !d.spoken && len(d.faults) == 0:
+	case !d.received && len(d.errors) == 0:
 		return nil, true
-	case d.complete, d.cached, len(d.made) > 0:
+	case d.complete, d.cached, len(d.byManifest) > 0:
 		return nil, false
 	}
-	for _, f := range d.faults {
+	for _, f := range d.errors {
 		if errors.Is(f.Err, ErrUnavailable) {
 			return f.Err, true
 		}
 	}
-	return nil, len(d.faults) == 0
+	return nil, len(d.errors) == 0
 }
 
 // silent is the fault of a source that has not spoken for long, and of which
 // nothing else tells that.
-func (d *desired) silent(began, now time.Time) (Fault, bool) {
-	if d.spoken && !d.cached && (d.complete || len(d.made) > 0) || len(d.faults) > 0 || began.IsZero() || now.Sub(began) < silentAfter {
-		return Fault{}, false
+func (d *sourceState) silent(began, now time.Time) (SourceError, bool) {
+	if d.received && !d.cached && (d.complete || len(d.byManifest) > 0) || len(d.errors) > 0 || began.IsZero() || now.Sub(began) < silentAfter {
+		return SourceError{}, false
 	}
 	text := "it has not said yet what should run; what runs of it is left alone until it does"
 	if d.cached {
 		text = "it has not said yet what should run; what it said last is held to until it does"
 	}
-	return Fault{Where: "source " + d.source, Err: fmt.Errorf("%w: %s", ErrUnavailable, text), At: began}, true
+	return SourceError{Location: "source " + d.source, Err: fmt.Errorf("%w: %s", ErrUnavailable, text), Since: began}, true
 }

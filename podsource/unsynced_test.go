@@ -26,8 +26,8 @@ func saying(sets ...podsource.Set) watchFunc {
 
 // SR-10: which sources are waited for is told, with what keeps them.
 func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
-	down := podsource.Fault{Where: "http://x", Err: errors.Join(podsource.ErrUnavailable, errors.New("connection refused"))}
-	invalid := podsource.Fault{Where: "x.yaml", Err: errors.New("no manifest")}
+	down := podsource.SourceError{Location: "http://x", Err: errors.Join(podsource.ErrUnavailable, errors.New("connection refused"))}
+	invalid := podsource.SourceError{Location: "x.yaml", Err: errors.New("no manifest")}
 	pods := []podsource.Manifest{{Pod: pod("x", "1")}}
 	for name, tt := range map[string]struct {
 		src  podsource.Source
@@ -35,15 +35,15 @@ func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
 	}{
 		"silent":                        {saying(), "waiting for source a (since 2000-01-01 00:00:00)"},
 		"breaks":                        {&breaking{}, "last error: source is unavailable: watch the source: the connection broke)"},
-		"unavailable":                   {saying(podsource.Set{Incomplete: true, Faults: []podsource.Fault{down}}), "connection refused)"},
+		"unavailable":                   {saying(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{down}}), "connection refused)"},
 		"incomplete without a reason":   {saying(podsource.Set{Incomplete: true}), "waiting for source a"},
 		"wants nothing":                 {saying(podsource.Set{}), ""},
 		"wants a pod":                   {saying(podsource.Set{Pods: pods}), ""},
-		"one manifest cannot be read":   {saying(podsource.Set{Incomplete: true, Faults: []podsource.Fault{invalid}}), ""},
-		"unavailable after it spoke":    {saying(podsource.Set{}, podsource.Set{Faults: []podsource.Fault{down}}), ""},
+		"one manifest cannot be read":   {saying(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{invalid}}), ""},
+		"unavailable after it spoke":    {saying(podsource.Set{}, podsource.Set{Errors: []podsource.SourceError{down}}), ""},
 		"known from its cache":          {saying(podsource.Set{Incomplete: true, Cached: true, Pods: pods}), ""},
-		"known to want nothing then":    {saying(podsource.Set{Incomplete: true, Cached: true, Faults: []podsource.Fault{down}}), ""},
-		"a part is known, more may be":  {saying(podsource.Set{Incomplete: true, Pods: pods, Faults: []podsource.Fault{down}}), ""},
+		"known to want nothing then":    {saying(podsource.Set{Incomplete: true, Cached: true, Errors: []podsource.SourceError{down}}), ""},
+		"a part is known, more may be":  {saying(podsource.Set{Incomplete: true, Pods: pods, Errors: []podsource.SourceError{down}}), ""},
 		"broke after it spoke":          {&breaking{sets: []podsource.Set{{Pods: pods}}}, ""},
 		"broke after a cache was found": {&breaking{sets: []podsource.Set{{Pods: pods, Incomplete: true, Cached: true}}}, ""},
 	} {

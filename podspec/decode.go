@@ -57,7 +57,7 @@ func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
 	}
 	split(data, d.document)
 	if d.documents == 0 && d.errs == nil {
-		return nil, nil, ErrEmpty
+		return nil, nil, ErrNoDocument
 	}
 	if more := d.faults - len(d.errs); more > 0 {
 		d.errs = append(d.errs, fmt.Errorf("and %d more documents", more))
@@ -85,15 +85,15 @@ func checkText(data []byte, most int) error {
 type DocumentError struct {
 	Number int    // of the document in the input, from 1
 	Line   int    // where the document begins, from 1
-	What   string // kind and name, as far as they could be read; may be empty
+	Object string // kind and name, as far as they could be read; may be empty
 	Err    error
 }
 
 // Error names the document, then what is wrong with it.
 func (e *DocumentError) Error() string {
 	what := ""
-	if e.What != "" {
-		what = ", " + e.What
+	if e.Object != "" {
+		what = ", " + e.Object
 	}
 	return fmt.Sprintf("document %d (line %d%s): %v", e.Number, e.Line, what, e.Err)
 }
@@ -128,7 +128,7 @@ func (d *decoder) document(raw []byte, line int, isJSON bool, err error) bool {
 		return true
 	}
 	if d.faults++; d.faults <= maxFaults {
-		d.errs = append(d.errs, &DocumentError{Number: d.documents, Line: line, What: what, Err: err})
+		d.errs = append(d.errs, &DocumentError{Number: d.documents, Line: line, Object: what, Err: err})
 	}
 	return true
 }

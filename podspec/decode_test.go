@@ -166,7 +166,7 @@ func TestDecodeLenientPassesOverWhatItDoesNotKnow(t *testing.T) {
 func TestDecodeNothing(t *testing.T) {
 	for _, in := range []string{"", "\n \n", "# only words\n", "---\n---\n", "\xef\xbb\xbf", "...\n"} {
 		_, _, err := Decode([]byte(in), DecodeOptions{})
-		assert.ErrorIs(t, err, ErrEmpty, "%q", in)
+		assert.ErrorIs(t, err, ErrNoDocument, "%q", in)
 	}
 }
 

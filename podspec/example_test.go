@@ -24,7 +24,7 @@ spec:
 		return
 	}
 	pod := pods[0]
-	podspec.Identify(pod, "edge-1", "file", "/etc/sublet/manifests/web.yaml")
+	podspec.AssignStaticIdentity(pod, "edge-1", "file", "/etc/sublet/manifests/web.yaml")
 	podspec.Default(pod)
 	fmt.Println(podspec.FullName(pod), podspec.QOS(pod), podspec.Validate(pod))
 

@@ -10,8 +10,8 @@ import (
 // Priorities that a pod has by the names of the two priority classes that are
 // always there. A node without an API server knows no others.
 const (
-	SystemCritical     int32 = 2_000_000_000
-	systemNodeCritical int32 = SystemCritical + 1000
+	SystemCriticalPriority int32 = 2_000_000_000
+	systemNodeCritical     int32 = SystemCriticalPriority + 1000
 )
 
 // DefaultGracePeriod is what a pod that names none has to end by itself.
@@ -42,7 +42,7 @@ func IsMirror(pod *corev1.Pod) bool {
 // IsCritical reports whether the pod is admitted under pressure and evicted
 // last: static and mirror pods, and those of a system priority.
 func IsCritical(pod *corev1.Pod) bool {
-	return IsStatic(pod) || IsMirror(pod) || Priority(pod) >= SystemCritical
+	return IsStatic(pod) || IsMirror(pod) || Priority(pod) >= SystemCriticalPriority
 }
 
 // Priority returns the pod's priority, which is that of its class where only
@@ -54,7 +54,7 @@ func Priority(pod *corev1.Pod) int32 {
 	case pod.Spec.PriorityClassName == "system-node-critical":
 		return systemNodeCritical
 	case pod.Spec.PriorityClassName == "system-cluster-critical":
-		return SystemCritical
+		return SystemCriticalPriority
 	}
 	return 0
 }

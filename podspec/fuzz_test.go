@@ -49,7 +49,7 @@ func checkDecoded(t *testing.T, pod *corev1.Pod) {
 		t.Fatalf("written again:\n%s\nwas\n%s", twice, written)
 	}
 	for _, p := range []*corev1.Pod{pod, again[0]} {
-		Identify(p, "n", "file", "/f")
+		AssignStaticIdentity(p, "n", "file", "/f")
 		Default(p)
 	}
 	if pod.UID != again[0].UID {

@@ -17,10 +17,10 @@ import (
 
 // Annotations in which a pod's identity is kept. The keys are the kubelet's.
 const (
-	AnnotationSource = "kubernetes.io/config.source"
-	AnnotationHash   = "kubernetes.io/config.hash"
-	AnnotationSeen   = "kubernetes.io/config.seen"
-	AnnotationMirror = "kubernetes.io/config.mirror"
+	AnnotationSource    = "kubernetes.io/config.source"
+	AnnotationHash      = "kubernetes.io/config.hash"
+	AnnotationFirstSeen = "kubernetes.io/config.seen"
+	AnnotationMirror    = "kubernetes.io/config.mirror"
 )
 
 // AnnotationStatic says whether a pod is static, "true" or "false", where the name of
@@ -30,7 +30,7 @@ const AnnotationStatic = "sublet.dev/static"
 // SourceAPI is the source of pods that an API server hands out.
 const SourceAPI = "api"
 
-// Identify gives a pod from a manifest the identity that it keeps for as long
+// AssignStaticIdentity gives a pod from a manifest the identity that it keeps for as long
 // as its content stays the same: a name that ends in -<nodeName>, a namespace,
 // a UID made from node, origin and content, and the annotations for source and
 // hash. A UID that the manifest brings is not kept, since changed content has
@@ -39,7 +39,7 @@ const SourceAPI = "api"
 //
 // Call it with what Decode returned, before Default: the hash is then one of
 // what the manifest says, whatever is defaulted by later versions.
-func Identify(pod *corev1.Pod, nodeName, source, origin string) {
+func AssignStaticIdentity(pod *corev1.Pod, nodeName, source, origin string) {
 	hash := sha256.New()
 	for _, part := range []string{nodeName, source, origin, contentHash(pod)} {
 		hash.Write([]byte(part))
@@ -58,12 +58,12 @@ func Identify(pod *corev1.Pod, nodeName, source, origin string) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 }
 
-// MarkSeen notes on the pod, of whatever source, where it came from and when it
+// AnnotateSource notes on the pod, of whatever source, where it came from and when it
 // was first seen. A former note of when is kept.
-func MarkSeen(pod *corev1.Pod, source string, at time.Time) {
+func AnnotateSource(pod *corev1.Pod, source string, at time.Time) {
 	notes := map[string]string{AnnotationSource: source}
-	if pod.Annotations[AnnotationSeen] == "" {
-		notes[AnnotationSeen] = at.UTC().Format(time.RFC3339Nano)
+	if pod.Annotations[AnnotationFirstSeen] == "" {
+		notes[AnnotationFirstSeen] = at.UTC().Format(time.RFC3339Nano)
 	}
 	annotate(pod, notes)
 }
@@ -111,7 +111,7 @@ func contentHash(pod *corev1.Pod) string {
 		Name: pod.Name, Namespace: pod.Namespace, Labels: pod.Labels,
 		Annotations: maps.Clone(pod.Annotations), Finalizers: pod.Finalizers,
 	}
-	for _, own := range []string{AnnotationSource, AnnotationHash, AnnotationSeen, AnnotationStatic} {
+	for _, own := range []string{AnnotationSource, AnnotationHash, AnnotationFirstSeen, AnnotationStatic} {
 		delete(written.Annotations, own)
 	}
 	sum := sha256.Sum256(canonical(written))

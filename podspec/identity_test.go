@@ -20,7 +20,7 @@ func decodeOne(t *testing.T, manifest string) *corev1.Pod {
 // SR-3
 func TestIdentify(t *testing.T) {
 	pod := decodeOne(t, web)
-	Identify(pod, "Edge-1", "file", "/etc/m/web.yaml")
+	AssignStaticIdentity(pod, "Edge-1", "file", "/etc/m/web.yaml")
 	assert.Equal(t, "web-edge-1", pod.Name)
 	assert.Equal(t, "default", pod.Namespace)
 	assert.Equal(t, "Edge-1", pod.Spec.NodeName)
@@ -29,10 +29,10 @@ func TestIdentify(t *testing.T) {
 	assert.Equal(t, map[string]string{AnnotationSource: "file", AnnotationHash: string(pod.UID)}, pod.Annotations)
 	assert.True(t, IsStatic(pod))
 	assert.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, pod.Spec.Tolerations)
-	MarkSeen(pod, "file", time.Unix(1, 0))
-	first := pod.Annotations[AnnotationSeen]
-	MarkSeen(pod, "file", time.Unix(2, 0))
-	assert.Equal(t, first, pod.Annotations[AnnotationSeen])
+	AnnotateSource(pod, "file", time.Unix(1, 0))
+	first := pod.Annotations[AnnotationFirstSeen]
+	AnnotateSource(pod, "file", time.Unix(2, 0))
+	assert.Equal(t, first, pod.Annotations[AnnotationFirstSeen])
 	assert.Equal(t, "1970-01-01T00:00:01Z", first)
 }
 
@@ -51,9 +51,9 @@ func TestMarkStatic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := decodeOne(t, web)
-			Identify(pod, "node", tc.source, "/web.yaml")
+			AssignStaticIdentity(pod, "node", tc.source, "/web.yaml")
 			uid := pod.UID
-			MarkSeen(pod, tc.source, time.Unix(1, 0))
+			AnnotateSource(pod, tc.source, time.Unix(1, 0))
 			shared := pod.Annotations
 			for range 2 { // the second time changes nothing
 				MarkStatic(pod, tc.static)
@@ -64,7 +64,7 @@ func TestMarkStatic(t *testing.T) {
 
 			again := decodeOne(t, web)
 			MarkStatic(again, !tc.static)
-			Identify(again, "node", tc.source, "/web.yaml")
+			AssignStaticIdentity(again, "node", tc.source, "/web.yaml")
 			assert.Equal(t, uid, again.UID)
 		})
 	}
@@ -79,7 +79,7 @@ func TestIdentityIsStable(t *testing.T) {
 		if change != nil {
 			change(pod)
 		}
-		Identify(pod, node, source, origin)
+		AssignStaticIdentity(pod, node, source, origin)
 		return string(pod.UID)
 	}
 	base := uid(nil, "n", "file", "/f")
@@ -88,7 +88,7 @@ func TestIdentityIsStable(t *testing.T) {
 	yes := true
 	for name, same := range map[string]func(*corev1.Pod){
 		"status":        func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning },
-		"seen":          func(p *corev1.Pod) { p.Annotations = map[string]string{AnnotationSeen: "now"} },
+		"seen":          func(p *corev1.Pod) { p.Annotations = map[string]string{AnnotationFirstSeen: "now"} },
 		"its own UID":   func(p *corev1.Pod) { p.UID = "abc" },
 		"empty fields":  func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{}; p.Labels = map[string]string{} },
 		"version":       func(p *corev1.Pod) { p.ResourceVersion = "1" },
@@ -117,6 +117,6 @@ func TestIdentifyLeavesSharedMapsAlone(t *testing.T) {
 	pod := decodeOne(t, web)
 	pod.Annotations = map[string]string{"a": "b"}
 	was := pod.Annotations
-	Identify(pod, "n", "file", "/f")
+	AssignStaticIdentity(pod, "n", "file", "/f")
 	assert.Equal(t, map[string]string{"a": "b"}, was)
 }

@@ -239,7 +239,7 @@ func TestGoodManifests(t *testing.T) {
 			pods, _, err := Decode(data, DecodeOptions{})
 			require.NoError(t, err)
 			require.Len(t, pods, 1)
-			Identify(pods[0], "node-1", "file", file)
+			AssignStaticIdentity(pods[0], "node-1", "file", file)
 			Default(pods[0])
 			assert.NoError(t, Validate(pods[0]))
 			assert.Empty(t, Unsupported(pods[0]))

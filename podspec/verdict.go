@@ -5,10 +5,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Verdict is the answer to whether a pod may run here. A refusal has a Reason
+// AdmitResult is the answer to whether a pod may run here. A refusal has a Reason
 // in one CamelCase word and a Message for people; both go into the pod's status.
-type Verdict struct {
-	OK              bool
+type AdmitResult struct {
+	Admitted        bool
 	Reason, Message string
 	// Insufficient are the resources that the node has too little of, in no order. It
 	// is empty for a refusal for any other reason.
@@ -30,7 +30,7 @@ func (r InsufficientResource) ExceedsCapacity() bool { return r.Requested.Cmp(r.
 // Infeasible reports whether a refusal holds whatever other pods do: the pod requests
 // more of a resource than the node has. Of a refusal for another reason that is not
 // known.
-func (v Verdict) Infeasible() bool {
+func (v AdmitResult) Infeasible() bool {
 	for _, r := range v.Insufficient {
 		if r.ExceedsCapacity() {
 			return true
@@ -40,7 +40,9 @@ func (v Verdict) Infeasible() bool {
 }
 
 // Admitted returns the verdict that lets a pod run.
-func Admitted() Verdict { return Verdict{OK: true} }
+func Admitted() AdmitResult { return AdmitResult{Admitted: true} }
 
-// Refused returns the verdict that keeps a pod from running.
-func Refused(reason, message string) Verdict { return Verdict{Reason: reason, Message: message} }
+// Rejected returns the verdict that keeps a pod from running.
+func Rejected(reason, message string) AdmitResult {
+	return AdmitResult{Reason: reason, Message: message}
+}

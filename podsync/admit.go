@@ -21,19 +21,19 @@ const lateAnswer = time.Second
 // ask asks the slow check i about a pod, and bounds one that does not heed its
 // context: its goroutine lives on until the check returns, and its answer goes to
 // nobody. Until then it is not asked about this pod again. A panic is an error.
-func (s *Syncer) ask(ctx context.Context, i int, pod *corev1.Pod, st *podState) (podspec.Verdict, error) {
+func (s *Syncer) ask(ctx context.Context, i int, pod *corev1.Pod, st *podState) (podspec.AdmitResult, error) {
 	if err := st.answered(ctx, i); err != nil {
-		return podspec.Verdict{}, err
+		return podspec.AdmitResult{}, err
 	}
 	var (
-		v    podspec.Verdict
+		v    podspec.AdmitResult
 		err  error
 		done = make(chan struct{})
 	)
 	go func() {
 		defer close(done)
 		err = safe.Call(s.cfg.Logger, "admit pod "+podspec.FullName(pod), func() (err error) {
-			v, err = s.cfg.Admit[i].Admit(ctx, pod)
+			v, err = s.cfg.SoftAdmitters[i].Admit(ctx, pod)
 			return err
 		})
 	}()
@@ -45,7 +45,7 @@ func (s *Syncer) ask(ctx context.Context, i int, pod *corev1.Pod, st *podState) 
 			st.asked = map[int]chan struct{}{}
 		}
 		st.asked[i] = done
-		return podspec.Verdict{}, context.Cause(ctx)
+		return podspec.AdmitResult{}, context.Cause(ctx)
 	}
 }
 

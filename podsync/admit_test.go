@@ -24,11 +24,11 @@ func TestSlowAdmission_Panic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := &node{phase: corev1.PodPending}
 			cfg := config(t, n)
-			cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) { panic("check") })}
+			cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) { panic("check") })}
 			_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), seen)
 			require.NoError(t, err)
 			require.NotContains(t, n.trace, "kill")
-			if seen.Running() {
+			if seen.CouldHaveRunningContainers() {
 				require.Contains(t, n.trace, "apply")
 			} else {
 				require.Contains(t, n.told[len(n.told)-1].Blocked.Message, "panic: check")
@@ -45,7 +45,7 @@ func TestSlowAdmission_Hung(t *testing.T) {
 		release := make(chan struct{})
 		n := &node{phase: corev1.PodPending}
 		cfg := config(t, n)
-		cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) {
+		cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) {
 			calls.Add(1)
 			<-release
 			return podspec.Admitted(), nil

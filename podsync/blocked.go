@@ -21,19 +21,19 @@ import (
 // blocked asks the slow checks. Silence holds back a pod that does not run yet
 // and leaves one that runs alone.
 func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState) *runtime.Failure {
-	if len(s.cfg.Admit) == 0 {
+	if len(s.cfg.SoftAdmitters) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AdmitTimeout)
 	defer cancel()
-	for i := range s.cfg.Admit {
+	for i := range s.cfg.SoftAdmitters {
 		v, err := s.ask(ctx, i, pod, st)
 		switch {
-		case err != nil && seen.Running():
+		case err != nil && seen.CouldHaveRunningContainers():
 			continue
 		case err != nil:
 			return &runtime.Failure{Reason: reasonBlocked, Message: fmt.Sprintf("admission check: %v", err), Err: err}
-		case !v.OK:
+		case !v.Admitted:
 			return &runtime.Failure{Reason: reasonBlocked, Message: v.Reason + ": " + v.Message}
 		}
 	}
@@ -51,27 +51,27 @@ func (s *Syncer) waitedBefore(uid types.UID) *runtime.Failure {
 
 // block ends a turn of a pod that is refused: what runs is stopped, and in a later
 // turn what that left is removed.
-func (s *Syncer) block(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.Outcome, error) {
+func (s *Syncer) block(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.SyncResult, error) {
 	if was := report.Blocked; was == nil || was.Message != st.blocked.Message {
 		report.Blocked = st.blocked
 		s.cfg.Statuses.Observe(pod, report)
 	}
-	s.tell(ctx, pod, st, reasonBlocked, errors.New(st.blocked.Message))
-	out := runtime.Outcome{Due: time.Now().Add(blockedRetry)}
+	s.emitOnce(ctx, pod, st, reasonBlocked, errors.New(st.blocked.Message))
+	out := runtime.SyncResult{RequeueAt: time.Now().Add(blockedRetry)}
 	switch {
-	case seen.Running() || seen.ReadySandbox() != nil:
-		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Ending{Grace: podspec.GracePeriod(pod)})
+	case seen.CouldHaveRunningContainers() || seen.ReadySandbox() != nil:
+		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: podspec.GracePeriod(pod)})
 	case hasRemains(seen):
 		return out, s.startOver(ctx, seen, st)
 	}
-	out.Quiet = true
+	out.Unchanged = true
 	return out, nil
 }
 
 // unblock goes on with a pod that was refused until now. It reports whether what it
 // left had to be removed first, so that the turn is over.
 func (s *Syncer) unblock(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report *runtime.Report) (over bool, err error) {
-	if !seen.Running() && hasRemains(seen) {
+	if !seen.CouldHaveRunningContainers() && hasRemains(seen) {
 		return true, s.startOver(ctx, seen, st)
 	}
 	st.blocked, report.Blocked = nil, nil

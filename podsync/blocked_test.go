@@ -17,23 +17,23 @@ import (
 // licence is a slow check that a test turns on and off.
 type licence struct{ free bool }
 
-func (l *licence) Admit(context.Context, *corev1.Pod) (podspec.Verdict, error) {
+func (l *licence) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
 	if l.free {
 		return podspec.Admitted(), nil
 	}
-	return podspec.Refused("NoLicence", "all are in use"), nil
+	return podspec.Rejected("NoLicence", "all are in use"), nil
 }
 
 // blockable is a Syncer with a slow check, in a bubble.
-func blockable(t *testing.T, f func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) (steps []string, out runtime.Outcome))) {
+func blockable(t *testing.T, f func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) (steps []string, out runtime.SyncResult))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n, l := &node{phase: corev1.PodPending}, new(licence)
 		cfg := config(t, n)
-		cfg.Admit = []podsync.Admitter{l}
+		cfg.SoftAdmitters = []podsync.SoftAdmitter{l}
 		s := newSyncer(t, cfg)
 		p := pod()
-		f(t, n, l, func(seen runtime.Pod) ([]string, runtime.Outcome) {
+		f(t, n, l, func(seen runtime.Pod) ([]string, runtime.SyncResult) {
 			n.trace, n.told = nil, nil
 			out, err := s.Sync(t.Context(), p, seen)
 			require.NoError(t, err)
@@ -59,7 +59,7 @@ func ended(attempt uint32) runtime.Pod {
 // PS-1, SL-3: a pod that is refused is told as Blocked in every report, once as an
 // event, and costs nothing more.
 func TestSyncer_BlockedIsKept(t *testing.T) {
-	blockable(t, func(t *testing.T, n *node, _ *licence, sync func(runtime.Pod) ([]string, runtime.Outcome)) {
+	blockable(t, func(t *testing.T, n *node, _ *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 		steps, _ := sync(runtime.Pod{})
 		require.Equal(t, []string{"status", "status"}, steps)
 		require.Equal(t, "NoLicence: all are in use", n.told[1].Blocked.Message)
@@ -67,8 +67,8 @@ func TestSyncer_BlockedIsKept(t *testing.T) {
 			steps, out := sync(runtime.Pod{})
 			require.Equal(t, []string{"status"}, steps)
 			require.NotNil(t, n.told[0].Blocked)
-			require.Equal(t, time.Now().Add(10*time.Second), out.Due)
-			require.True(t, out.Quiet)
+			require.Equal(t, time.Now().Add(10*time.Second), out.RequeueAt)
+			require.True(t, out.Unchanged)
 		}
 		require.Len(t, n.events, 1)
 	})
@@ -77,7 +77,7 @@ func TestSyncer_BlockedIsKept(t *testing.T) {
 // PS-1: a pod that is refused while it runs is stopped; what that leaves is removed,
 // and it starts over when it is admitted.
 func TestSyncer_BlockedPodStartsOver(t *testing.T) {
-	blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.Outcome)) {
+	blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 		steps, _ := sync(runs(2))
 		require.Equal(t, []string{"status", "status", "kill"}, steps)
 		steps, _ = sync(runtime.Pod{Sandboxes: runs(2).Sandboxes})
@@ -93,7 +93,7 @@ func TestSyncer_BlockedPodStartsOver(t *testing.T) {
 		require.NotNil(t, n.told[0].Blocked)
 		require.Nil(t, n.told[1].Blocked, "that it is admitted is told before its images are pulled")
 		start := n.plan[len(n.plan)-1]
-		require.Equal(t, runtime.StartContainer, start.Verb)
+		require.Equal(t, runtime.StartContainer, start.Type)
 		require.EqualValues(t, 3, start.Attempt, "a former attempt has that number, and its log")
 
 		sync(runs(3))
@@ -107,18 +107,18 @@ func TestSyncer_BlockedPodStartsOver(t *testing.T) {
 func TestSyncer_AdmittedInBetween(t *testing.T) {
 	for name, seen := range map[string]runtime.Pod{"it runs on": runs(0), "it has been stopped": ended(0)} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.Outcome)) {
+			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 				sync(runs(0))
 				l.free = true
 				steps, out := sync(seen)
-				if seen.Running() {
+				if seen.CouldHaveRunningContainers() {
 					require.NotContains(t, steps, "remove containers")
 					require.Nil(t, n.told[len(n.told)-1].Blocked)
 					return
 				}
 				require.Equal(t, []string{"status", "remove containers"}, steps)
 				require.NotNil(t, n.told[0].Blocked, "or its end would count")
-				require.False(t, out.Due.After(time.Now()))
+				require.False(t, out.RequeueAt.After(time.Now()))
 				steps, _ = sync(runtime.Pod{})
 				require.Contains(t, steps, "apply")
 			})
@@ -138,7 +138,7 @@ func TestSyncer_BlockedByAFormerProcess(t *testing.T) {
 		"nothing is known":   {corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.Outcome)) {
+			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 				n.before, l.free = tc.told, true
 				steps, _ := sync(ended(0))
 				if !tc.waited {

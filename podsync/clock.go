@@ -56,9 +56,9 @@ func (st *podState) withEnds(seen runtime.Pod, now time.Time) runtime.Pod {
 	return seen
 }
 
-// pastDeadline tells whether spec.activeDeadlineSeconds is over, and when it
+// isPastActiveDeadline tells whether spec.activeDeadlineSeconds is over, and when it
 // will be. Zero: the pod has none, or has not started.
-func pastDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (due time.Time, late bool) {
+func isPastActiveDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (due time.Time, late bool) {
 	if pod.Spec.ActiveDeadlineSeconds == nil || start.IsZero() {
 		return time.Time{}, false
 	}

@@ -31,7 +31,7 @@ func TestPastDeadline_AfterClockWasSet(t *testing.T) {
 			}{{10 * time.Minute, false}, {30*time.Minute - time.Second, false}, {30 * time.Minute, true}, {31 * time.Minute, true}} {
 				at := clocktest.BeforeSetBack(t, now.Add(tt.after), -step)
 				active := st.activeSince(&start, at)
-				due, late := pastDeadline(pod, &active, at)
+				due, late := isPastActiveDeadline(pod, &active, at)
 				assert.Equal(t, tt.late, late, "after %v", tt.after)
 				assert.Equal(t, 30*time.Minute-tt.after, due.Sub(at))
 			}
@@ -41,7 +41,7 @@ func TestPastDeadline_AfterClockWasSet(t *testing.T) {
 		now := time.Now()
 		start := metav1.NewTime(now.Add(3 * time.Hour).Round(0))
 		active := new(podState).activeSince(&start, now)
-		due, _ := pastDeadline(pod, &active, now)
+		due, _ := isPastActiveDeadline(pod, &active, now)
 		assert.Equal(t, 30*time.Minute, due.Sub(now), "never longer than the deadline itself")
 	})
 	t.Run("another start", func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestPastDeadline_AfterClockWasSet(t *testing.T) {
 	})
 	t.Run("none", func(t *testing.T) {
 		active := new(podState).activeSince(nil, time.Now())
-		due, late := pastDeadline(pod, &active, time.Now())
+		due, late := isPastActiveDeadline(pod, &active, time.Now())
 		assert.True(t, due.IsZero())
 		assert.False(t, late)
 	})
@@ -64,7 +64,7 @@ func TestPastDeadline_LongerThanADuration(t *testing.T) {
 	start := metav1.Now()
 	for _, limit := range []int64{math.MaxInt32, 9223372036, 9223372037, 9999999999, math.MaxInt64} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: &limit}}
-		due, late := pastDeadline(pod, &start, time.Now())
+		due, late := isPastActiveDeadline(pod, &start, time.Now())
 		assert.False(t, late, "%d s: due %v", limit, due)
 	}
 }
@@ -94,14 +94,14 @@ func TestBackOff_AfterClockWasSet(t *testing.T) {
 				Containers: []runtime.Container{dead},
 			}
 			st := new(podState)
-			verb := func(after time.Duration) runtime.Verb {
+			verb := func(after time.Duration) runtime.ActionType {
 				at := clocktest.BeforeSetBack(t, now.Add(after), -tt.step)
-				plan := runtime.Plan(pod, runtime.View{Pod: st.withEnds(seen, at)}, at)
+				plan := runtime.Plan(pod, runtime.PlanInput{Pod: st.withEnds(seen, at)}, at)
 				require.Len(t, plan, 1)
-				if plan[0].Verb == runtime.Wait {
+				if plan[0].Type == runtime.Wait {
 					assert.LessOrEqual(t, plan[0].Until.Sub(at), 5*time.Minute-after, "no longer than the back-off")
 				}
-				return plan[0].Verb
+				return plan[0].Type
 			}
 			if tt.ended < -5*time.Minute {
 				assert.Equal(t, runtime.StartContainer, verb(0))

@@ -32,24 +32,24 @@ func TestATurnThatIsCutShortIsNoFault(t *testing.T) {
 			p := pod()
 			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}}
 			cfg.Objects = cutObjects{n}
-			cfg.Admit = []podsync.Admitter{admitter(func(context.Context) (podspec.Verdict, error) {
-				return podspec.Verdict{OK: true}, n.step("admit")
+			cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) {
+				return podspec.AdmitResult{Admitted: true}, n.step("admit")
 			})}
 			s := newSyncer(t, cfg)
 			do := func() error {
 				switch step {
 				case "kill":
-					return s.Terminate(ctx, p, runtime.Pod{}, runtime.Ending{})
+					return s.Terminate(ctx, p, runtime.Pod{}, runtime.Termination{})
 				case "release":
 					n.fail["unmount"], n.fail["release"] = cut, nil
 					cancel()
-					return s.Finish(ctx, p, runtime.Ending{})
+					return s.Finish(ctx, p, runtime.Termination{})
 				}
 				_, err := s.Sync(ctx, p, runtime.Pod{})
 				return err
 			}
 			if step == "apply" {
-				n.applied = runtime.Applied{Failures: map[string]runtime.Failure{"main": {Reason: "CreateContainerError", Message: cut.Error(), Err: cut}}}
+				n.applied = runtime.ApplyResult{Failures: map[string]runtime.Failure{"main": {Reason: "CreateContainerError", Message: cut.Error(), Err: cut}}}
 			}
 			if err := do(); step != "object" {
 				require.ErrorIs(t, err, context.Canceled)

@@ -20,9 +20,9 @@ import (
 // that the pod was stopped, and an inspection found that it was not.
 var ErrStillRunning = errors.New("containers still run")
 
-// toucher is a Seen that can be told that a pod has changed. It asks for a look
+// inspectionRequester is a Seen that can be told that a pod has changed. It asks for a look
 // that begins after the call, however coarse the clock.
-type toucher interface{ Touch(uid types.UID) }
+type inspectionRequester interface{ Touch(uid types.UID) }
 
 // Terminate ends the pod's containers within e.Grace and records how they ended.
 // It blocks until they have ended or ctx is done; a shorter grace is asked for by
@@ -30,37 +30,37 @@ type toucher interface{ Touch(uid types.UID) }
 //
 // A pod without containers in its spec is an orphan, known from the runtime
 // alone: nobody waits for its status, so all that is left of it is removed.
-func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
 	orphan := len(pod.Spec.Containers) == 0
 	st := s.state(pod.UID)
 	defer st.begin()()
 	if !orphan {
-		s.cfg.Statuses.Observe(pod, runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID), Ending: &e})
+		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: seen, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &e})
 	}
 	if s.cfg.Probes != nil {
-		s.cfg.Probes.StopForTermination(pod.UID)
+		s.cfg.Probes.StopLivenessAndStartup(pod.UID)
 	}
 	if err := s.cfg.Runtime.Kill(ctx, pod, seen, e); err != nil {
-		s.tell(ctx, pod, st, "FailedKillPod", err)
+		s.emitOnce(ctx, pod, st, "FailedKillPod", err)
 		return fmt.Errorf("kill pod: %w", err)
 	}
-	if t, ok := s.cfg.Seen.(toucher); ok {
+	if t, ok := s.cfg.PodCache.(inspectionRequester); ok {
 		t.Touch(pod.UID) // a look that began in this same instant may have missed the end
 	}
-	final, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Now())
+	final, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Now())
 	if err != nil {
 		return fmt.Errorf("look at the killed pod: %w", err)
 	}
-	if final.Running() {
+	if final.CouldHaveRunningContainers() {
 		return fmt.Errorf("kill pod: %w: %s", ErrStillRunning, runningNames(final))
 	}
 	st.final = &final
 	if orphan {
-		return s.clear(ctx, pod, final)
+		return s.removeAll(ctx, pod, final)
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Seen: final, Failures: st.failures, Probes: s.verdicts(pod.UID), Ending: &e})
+	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &e})
 	if s.cfg.Probes != nil {
-		s.cfg.Probes.Remove(pod.UID)
+		s.cfg.Probes.RemovePod(pod.UID)
 	}
 	return nil
 }
@@ -68,29 +68,29 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 // Finish gives back what the pod held: volumes, cgroup and folder, and for a pod
 // that is deleted its dead containers, sandboxes and logs too. The last status
 // goes out when all of it is done.
-func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	st := s.state(pod.UID)
 	defer st.begin()()
 	if st.final == nil { // a new process took up the pod here
-		seen, err := s.cfg.Seen.NewerThan(ctx, pod.UID, time.Time{})
+		seen, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Time{})
 		if err != nil {
 			return fmt.Errorf("look at the ended pod: %w", err)
 		}
 		st.final = &seen
 	}
 	if err := s.release(ctx, pod, *st.final, e.Deleted); err != nil {
-		s.tell(ctx, pod, st, "FailedCleanup", err)
+		s.emitOnce(ctx, pod, st, "FailedCleanup", err)
 		return err
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Seen: *st.final, Ending: &e, Finished: true})
+	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: *st.final, Termination: &e, Finished: true})
 	s.forget(pod.UID)
 	return nil
 }
 
-// clear removes all that an orphan left.
-func (s *Syncer) clear(ctx context.Context, pod *corev1.Pod, final runtime.Pod) error {
+// removeAll removes all that an orphan left.
+func (s *Syncer) removeAll(ctx context.Context, pod *corev1.Pod, final runtime.Pod) error {
 	if s.cfg.Probes != nil {
-		s.cfg.Probes.Remove(pod.UID)
+		s.cfg.Probes.RemovePod(pod.UID)
 	}
 	if err := s.release(ctx, pod, final, true); err != nil {
 		return err
@@ -109,15 +109,15 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 			errs = append(errs, fmt.Errorf("remove containers: %w", err))
 		}
 	}
-	errs = append(errs, s.giveBack(ctx, pod.UID))
+	errs = append(errs, s.releaseResources(ctx, pod.UID))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.removeFolders(ctx, pod, final, deleted)
+	return s.removeDirs(ctx, pod, final, deleted)
 }
 
-// giveBack takes away what is known by the pod's UID alone.
-func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
+// releaseResources takes away what is known by the pod's UID alone.
+func (s *Syncer) releaseResources(ctx context.Context, uid types.UID) error {
 	var errs []error
 	if s.cfg.Volumes != nil {
 		if err := s.cfg.Volumes.Unmount(ctx, uid); err != nil {
@@ -132,7 +132,7 @@ func (s *Syncer) giveBack(ctx context.Context, uid types.UID) error {
 	return errors.Join(errs...)
 }
 
-func (s *Syncer) removeFolders(ctx context.Context, pod *corev1.Pod, final runtime.Pod, logsToo bool) error {
+func (s *Syncer) removeDirs(ctx context.Context, pod *corev1.Pod, final runtime.Pod, logsToo bool) error {
 	if err := s.removeDir(ctx, pod.UID); err != nil {
 		return err
 	}
@@ -162,8 +162,8 @@ func (s *Syncer) removeDir(ctx context.Context, uid types.UID) error {
 	if err := mounts.Remove(ctx, filepath.Dir(dir), filepath.Base(dir)); err != nil {
 		return fmt.Errorf("remove pod folder: %w", err)
 	}
-	if s.cfg.UserIDs != nil {
-		s.cfg.UserIDs.Release(uid)
+	if s.cfg.UserNamespaces != nil {
+		s.cfg.UserNamespaces.Release(uid)
 	}
 	return nil
 }
@@ -178,8 +178,8 @@ func runningNames(p runtime.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// Leftovers returns the UIDs of the pods that have a folder. It reads the disk.
-func (s *Syncer) Leftovers() ([]types.UID, error) {
+// ListPodsFromDisk returns the UIDs of the pods that have a folder. It reads the disk.
+func (s *Syncer) ListPodsFromDisk() ([]types.UID, error) {
 	entries, err := os.ReadDir(s.cfg.PodsDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -196,13 +196,13 @@ func (s *Syncer) Leftovers() ([]types.UID, error) {
 	return uids, nil
 }
 
-// Discard gives back what a former process left of a pod of which nothing is
+// CleanupOrphan gives back what a former process left of a pod of which nothing is
 // known any more but its UID: volumes, cgroup and folder.
-func (s *Syncer) Discard(ctx context.Context, uid types.UID) error {
+func (s *Syncer) CleanupOrphan(ctx context.Context, uid types.UID) error {
 	if _, err := podDir(s.cfg.PodsDir, uid); err != nil {
 		return err
 	}
-	if err := s.giveBack(ctx, uid); err != nil {
+	if err := s.releaseResources(ctx, uid); err != nil {
 		return err
 	}
 	if err := s.removeDir(ctx, uid); err != nil {

@@ -19,21 +19,21 @@ import (
 // paper is a runtime that only writes down what it is asked to do.
 type paper struct{}
 
-func (paper) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.Materials) runtime.Applied {
+func (paper) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.RunOptions) runtime.ApplyResult {
 	for _, a := range plan {
-		fmt.Println(pod.Name, a.Verb, fmt.Sprintf("%q", a.Container))
+		fmt.Println(pod.Name, a.Type, fmt.Sprintf("%q", a.Container))
 	}
-	return runtime.Applied{Changed: true}
+	return runtime.ApplyResult{Changed: true}
 }
 
-func (paper) Kill(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
-	fmt.Println(pod.Name, "Kill", e.Grace)
+func (paper) Kill(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+	fmt.Println(pod.Name, "Kill", e.GracePeriod)
 	return nil
 }
 
 func (paper) Remove(context.Context, runtime.Pod) error { return nil }
 
-func (paper) NewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+func (paper) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return runtime.Pod{}, nil
 }
 
@@ -51,7 +51,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	s, err := podsync.New(podsync.Config{
-		Runtime: paper{}, Seen: paper{}, Statuses: paper{},
+		Runtime: paper{}, PodCache: paper{}, Statuses: paper{},
 		PodsDir: filepath.Join(dir, "pods"), LogsDir: filepath.Join(dir, "logs"),
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func Example() {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx"}}},
 	}
 	podspec.Default(pod)
-	ctx, end := context.Background(), runtime.Ending{Grace: podspec.GracePeriod(pod), Deleted: true}
+	ctx, end := context.Background(), runtime.Termination{GracePeriod: podspec.GracePeriod(pod), Deleted: true}
 	_, err = s.Sync(ctx, pod, runtime.Pod{})
 	fmt.Println(err, s.Terminate(ctx, pod, runtime.Pod{}, end), s.Finish(ctx, pod, end))
 	// Output:

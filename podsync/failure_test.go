@@ -25,8 +25,8 @@ func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
 		n := &node{phase: corev1.PodRunning}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, seen)
 		require.NoError(t, err)
-		require.True(t, out.Quiet)
-		require.Equal(t, 8*time.Second, time.Until(out.Due))
+		require.True(t, out.Unchanged)
+		require.Equal(t, 8*time.Second, time.Until(out.RequeueAt))
 		require.NotContains(t, n.trace, "apply")
 	})
 }
@@ -34,12 +34,12 @@ func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
 // PS-2: what waits for its back-off inside the runtime is no failure of the turn.
 func TestABackOffOfTheRuntimeIsNoErrorOfTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{phase: corev1.PodPending, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+		n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 			"main": {Reason: "ImagePullBackOff", Until: time.Now().Add(time.Minute), Err: fmt.Errorf("pull: %w", runtime.ErrBackOff)},
 		}}}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
-		require.Equal(t, time.Minute, time.Until(out.Due))
+		require.Equal(t, time.Minute, time.Until(out.RequeueAt))
 	})
 }
 
@@ -49,7 +49,7 @@ func TestAFailureIsReportedWhenItsMessageChanges(t *testing.T) {
 	s := newSyncer(t, config(t, n))
 	reported := func(message string) (reports int) {
 		before := len(n.told)
-		n.applied = runtime.Applied{Failures: map[string]runtime.Failure{"main": {Reason: "ErrImagePull", Message: message, Until: time.Now().Add(time.Hour)}}}
+		n.applied = runtime.ApplyResult{Failures: map[string]runtime.Failure{"main": {Reason: "ErrImagePull", Message: message, Until: time.Now().Add(time.Hour)}}}
 		_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
 		return len(n.told) - before

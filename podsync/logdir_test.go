@@ -49,8 +49,8 @@ func TestSyncer_LogDirectoriesOfOthersStay(t *testing.T) {
 			_, err = s.Sync(t.Context(), pod(), tt.seen)
 			require.NoError(t, err)
 			assert.Equal(t, tt.marked, owner.MarkOf(root, name))
-			require.NoError(t, s.Terminate(t.Context(), pod(), tt.seen, runtime.Ending{Deleted: true}))
-			require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+			require.NoError(t, s.Terminate(t.Context(), pod(), tt.seen, runtime.Termination{Deleted: true}))
+			require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
 			if tt.goes {
 				assert.NoDirExists(t, dir)
 			} else {

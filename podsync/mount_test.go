@@ -28,9 +28,9 @@ func TestFinishSparesMounts(t *testing.T) {
 	require.NoError(t, os.MkdirAll(at, 0o700))
 	require.NoError(t, unix.Mount(outside, at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}), "csi/mount")
+	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}), "csi/mount")
 	require.FileExists(t, outside+"/precious")
 	require.NoError(t, unix.Unmount(at, 0))
-	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }

@@ -102,8 +102,8 @@ func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
 	case policy == corev1.DNSNone:
 	case cluster:
 		d.Servers = slices.Clone(node.ClusterDNS)
-		if node.Domain != "" {
-			d.Searches = []string{pod.Namespace + ".svc." + node.Domain, "svc." + node.Domain, node.Domain}
+		if node.ClusterDomain != "" {
+			d.Searches = []string{pod.Namespace + ".svc." + node.ClusterDomain, "svc." + node.ClusterDomain, node.ClusterDomain}
 		}
 		d.Options = []string{"ndots:5"}
 	case pod.Spec.DNSConfig == nil:

@@ -21,7 +21,7 @@ func TestResolver(t *testing.T) {
 		Nameservers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"},
 		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0"}},
 	}
-	cluster := Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}, Domain: "cluster.local"}
+	cluster := Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local"}
 	for _, tt := range []struct {
 		name string
 		spec corev1.PodSpec

@@ -20,17 +20,17 @@ import (
 // have the capability runtime.PodUpdater.
 type Runtime interface {
 	// Apply carries out plan in order. It keeps on where one container fails.
-	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied
+	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult
 	// Kill ends every container of seen within e.Grace, then its sandboxes. It
 	// returns nil only when nothing of them runs.
-	Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error
+	Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error
 	// Remove removes the dead containers and stopped sandboxes of seen.
 	Remove(ctx context.Context, seen runtime.Pod) error
 }
 
-// Seen inspects a pod: it returns a view that was observed after at.
-type Seen interface {
-	NewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
+// Inspector inspects a pod: it returns a view that was observed after at.
+type Inspector interface {
+	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
 }
 
 // Statuses works out a pod's status from a report, records and sends it. It does
@@ -56,8 +56,8 @@ type Cgroups interface {
 	Remove(ctx context.Context, uid types.UID) error
 }
 
-// UserIDs sets aside the ids of pods' user namespaces.
-type UserIDs interface {
+// UserNamespaces sets aside the ids of pods' user namespaces.
+type UserNamespaces interface {
 	// Ensure returns the ids of a pod, whose folder exists; the same ones until
 	// they are given back.
 	Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error)
@@ -67,25 +67,25 @@ type UserIDs interface {
 
 // Probes runs the probes of a pod's containers.
 type Probes interface {
-	Add(pod *corev1.Pod)
-	StopForTermination(uid types.UID)
-	Remove(uid types.UID)
-	Verdicts(uid types.UID) runtime.Verdicts
+	AddPod(pod *corev1.Pod)
+	StopLivenessAndStartup(uid types.UID)
+	RemovePod(uid types.UID)
+	Results(uid types.UID) runtime.PodProbeResults
 }
 
-// Admitter is a slow check, run in the pod's own turn with a deadline: it may
+// SoftAdmitter is a slow check, run in the pod's own turn with a deadline: it may
 // ask others. A pod that it refuses, or about which it says nothing in time, is
 // kept from running and asked about again; a pod that runs is stopped only by a
 // refusal, never by silence. One that is refused waits: it is Pending with reason
 // Blocked whatever ran of it, and starts over, with all its containers, when it is
 // admitted.
-type Admitter interface {
-	Admit(ctx context.Context, pod *corev1.Pod) (podspec.Verdict, error)
+type SoftAdmitter interface {
+	Admit(ctx context.Context, pod *corev1.Pod) (podspec.AdmitResult, error)
 }
 
-// Ender asks for the end of a pod. It does not block.
-type Ender interface {
-	End(uid types.UID, e runtime.Ending)
+// PodKiller asks for the end of a pod. It does not block.
+type PodKiller interface {
+	RequestKill(uid types.UID, e runtime.Termination)
 }
 
 // Recorder takes Kubernetes events. It does not block.
@@ -95,9 +95,9 @@ type Recorder interface {
 
 // Config describes a Syncer.
 type Config struct {
-	Runtime  Runtime  // required
-	Seen     Seen     // required
-	Statuses Statuses // required
+	Runtime  Runtime   // required
+	PodCache Inspector // required
+	Statuses Statuses  // required
 
 	PodsDir string // absolute; a folder a pod is made in it, 0700. Required
 	LogsDir string // absolute; container logs by pod. Required
@@ -108,30 +108,30 @@ type Config struct {
 	// run. Default: no marks, LogsDir is this Syncer's alone.
 	Owner func() string
 
-	Ender    Ender           // ends pods past their active deadline; default: they run on
-	Volumes  Volumes         // default: none; a pod with volumes is an error
-	Cgroups  Cgroups         // default: the runtime chooses
-	UserIDs  UserIDs         // default: none; the runtime refuses a pod with hostUsers false
-	Probes   Probes          // default: every probe counts as passed
-	Objects  podspec.Objects // default: there are none
-	BackOff  runtime.BackOff // default: runtime's
-	Admit    []Admitter      // slow checks, all must agree; default: none
-	Network  func() error    // nil error: the network is ready; default: always
-	Recorder Recorder        // default: events are dropped
-	Logger   *slog.Logger    // default: discard
-	Node     Node
+	PodKiller      PodKiller       // ends pods past their active deadline; default: they run on
+	Volumes        Volumes         // default: none; a pod with volumes is an error
+	Cgroups        Cgroups         // default: the runtime chooses
+	UserNamespaces UserNamespaces  // default: none; the runtime refuses a pod with hostUsers false
+	Probes         Probes          // default: every probe counts as passed
+	Objects        podspec.Objects // default: there are none
+	BackOff        runtime.BackOff // default: runtime's
+	SoftAdmitters  []SoftAdmitter  // slow checks, all must agree; default: none
+	NetworkReady   func() error    // nil error: the network is ready; default: always
+	Recorder       Recorder        // default: events are dropped
+	Logger         *slog.Logger    // default: discard
+	Node           Node
 
 	AdmitTimeout time.Duration // for all of Admit together; default 10 s
 }
 
 // Node is what pods are told about the node they run on.
 type Node struct {
-	Name        string
-	IPs         []string            // primary first
-	Allocatable corev1.ResourceList // what resourceFieldRef means without a limit
-	ResolvConf  string              // default /etc/resolv.conf
-	ClusterDNS  []string            // servers for dnsPolicy ClusterFirst; default: as Default
-	Domain      string              // cluster domain; default none
+	Name          string
+	IPs           []string            // primary first
+	Allocatable   corev1.ResourceList // what resourceFieldRef means without a limit
+	ResolvConf    string              // default /etc/resolv.conf
+	ClusterDNS    []string            // servers for dnsPolicy ClusterFirst; default: as Default
+	ClusterDomain string              // cluster domain; default none
 }
 
 const (
@@ -147,7 +147,7 @@ func (c *Config) fill() error {
 		}
 	}
 	require(c.Runtime != nil, "nil Runtime")
-	require(c.Seen != nil, "nil Seen")
+	require(c.PodCache != nil, "nil Seen")
 	require(c.Statuses != nil, "nil Statuses")
 	require(filepath.IsAbs(c.PodsDir), "PodsDir is not an absolute path")
 	require(filepath.IsAbs(c.LogsDir), "LogsDir is not an absolute path")
@@ -175,20 +175,20 @@ type Syncer struct {
 
 // podState is what one turn leaves to the next. Only the pod's own turn uses it.
 type podState struct {
-	synced   bool                       // it had a turn in this process
-	blocked  *runtime.Failure           // why it waits to be admitted; nil: it does not
-	attempts map[string]uint32          // of containers that were removed while it waited
-	failures map[string]runtime.Failure // of the last Apply
-	told     map[string]string          // faults of the turn before by reason: each was an event
-	telling  map[string]string          // faults of this turn
-	restarts map[string]uint32          // attempts of containers as last told
-	handed   *corev1.Pod                // whose labels and annotations the runtime has; nil if that is not known
-	final    *runtime.Pod               // last view, taken after the containers ended
-	asked    map[int]chan struct{}      // slow checks that did not answer in time; closed when they have
-	lookedAt time.Time                  // when its folders were there
-	start    time.Time                  // of the pod by its status, which active is
-	active   time.Time                  // by the monotonic clock
-	ends     map[string]time.Time       // of its dead containers by id, by the monotonic clock
+	synced         bool                       // it had a turn in this process
+	blocked        *runtime.Failure           // why it waits to be admitted; nil: it does not
+	attempts       map[string]uint32          // of containers that were removed while it waited
+	failures       map[string]runtime.Failure // of the last Apply
+	previousErrors map[string]string          // faults of the turn before by reason: each was an event
+	currentErrors  map[string]string          // faults of this turn
+	restarts       map[string]uint32          // attempts of containers as last told
+	handed         *corev1.Pod                // whose labels and annotations the runtime has; nil if that is not known
+	final          *runtime.Pod               // last view, taken after the containers ended
+	asked          map[int]chan struct{}      // slow checks that did not answer in time; closed when they have
+	dirsCheckedAt  time.Time                  // when its folders were there
+	start          time.Time                  // of the pod by its status, which active is
+	active         time.Time                  // by the monotonic clock
+	ends           map[string]time.Time       // of its dead containers by id, by the monotonic clock
 
 	inRuntime bool // the last turn saw a sandbox
 }
@@ -220,20 +220,20 @@ func (s *Syncer) forget(uid types.UID) {
 
 // begin starts a turn of telling faults; its result ends it.
 func (st *podState) begin() (end func()) {
-	st.telling = map[string]string{}
-	return func() { st.told = st.telling }
+	st.currentErrors = map[string]string{}
+	return func() { st.previousErrors = st.currentErrors }
 }
 
-// tell reports a fault as an event, once as long as every turn meets it. What
+// emitOnce reports a fault as an event, once as long as every turn meets it. What
 // follows from the end of ctx is none: the agent cut the turn short itself, to end
 // the pod for one.
-func (s *Syncer) tell(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) {
+func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	text := err.Error()
-	st.telling[reason] = text
-	if st.told[reason] != text {
+	st.currentErrors[reason] = text
+	if st.previousErrors[reason] != text {
 		s.event(pod, corev1.EventTypeWarning, reason, text)
 	}
 }
@@ -244,9 +244,9 @@ func (s *Syncer) event(pod *corev1.Pod, kind, reason, message string) {
 	}
 }
 
-func (s *Syncer) verdicts(uid types.UID) runtime.Verdicts {
+func (s *Syncer) probeResults(uid types.UID) runtime.PodProbeResults {
 	if s.cfg.Probes == nil {
 		return nil
 	}
-	return s.cfg.Probes.Verdicts(uid)
+	return s.cfg.Probes.Results(uid)
 }

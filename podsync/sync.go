@@ -21,7 +21,7 @@ const (
 	reasonDeadline   = "DeadlineExceeded"
 	reasonNetwork    = "NetworkNotReady"
 	reasonCgroup     = "FailedCreatePodContainer"
-	reasonFolder     = "FailedCreatePodDirectory"
+	reasonDirectory  = "FailedCreatePodDirectory"
 	reasonUsers      = "FailedUserNamespace"
 	reasonVolume     = "FailedMount"
 	reasonUpdate     = "FailedSync"
@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	blockedRetry = 10 * time.Second
-	closeLook    = 10 * time.Minute // between looks for folders of which nothing is needed
+	blockedRetry     = 10 * time.Second
+	revalidatePeriod = 10 * time.Minute // between looks for folders of which nothing is needed
 )
 
 // ErrNetworkNotReady is why a pod with a network of its own does not start yet.
@@ -40,32 +40,32 @@ var ErrNetworkNotReady = errors.New("network is not ready")
 // place what the containers need and carries out the plan. It blocks for as long
 // as the runtime takes, image pulls included, and ends early with ctx. An error
 // means that the turn broke off; back-offs are no error but the outcome's Due.
-func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
 	st := s.state(pod.UID)
 	defer st.begin()()
 	if !st.synced {
 		st.synced, st.blocked = true, s.waitedBefore(pod.UID)
 	}
 	st.inRuntime = len(seen.Sandboxes) > 0
-	report := runtime.Report{Seen: seen, Failures: st.failures, Probes: s.verdicts(pod.UID), Blocked: st.blocked}
+	report := runtime.Report{Observed: seen, Failures: st.failures, Probes: s.probeResults(pod.UID), Blocked: st.blocked}
 	told := s.cfg.Statuses.Observe(pod, report)
 	if told.Phase == corev1.PodSucceeded || told.Phase == corev1.PodFailed {
-		return runtime.Outcome{Terminal: true}, nil
+		return runtime.SyncResult{Terminal: true}, nil
 	}
 	st.restarts = st.knownAttempts(told)
 	now := time.Now()
 	active := st.activeSince(told.StartTime, now)
-	deadline, late := pastDeadline(pod, &active, now)
-	if late && s.cfg.Ender != nil {
-		s.cfg.Ender.End(pod.UID, runtime.Ending{
-			Grace: podspec.GracePeriod(pod), Reason: reasonDeadline,
+	deadline, late := isPastActiveDeadline(pod, &active, now)
+	if late && s.cfg.PodKiller != nil {
+		s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
+			GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline,
 			Message: "Pod was active on the node longer than the specified deadline",
 		})
-		return runtime.Outcome{}, nil
+		return runtime.SyncResult{}, nil
 	}
 	out, err := s.admitted(ctx, pod, seen, st, report)
 	if !late {
-		out.Due = earlier(out.Due, deadline)
+		out.RequeueAt = earlier(out.RequeueAt, deadline)
 	}
 	return out, err
 }
@@ -83,10 +83,10 @@ func restarts(told corev1.PodStatus) map[string]uint32 {
 }
 
 // admitted is the rest of a sync, behind the slow checks.
-func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.Outcome, error) {
+func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.SyncResult, error) {
 	blocked := s.blocked(ctx, pod, seen, st)
 	if ctx.Err() != nil {
-		return runtime.Outcome{}, context.Cause(ctx)
+		return runtime.SyncResult{}, context.Cause(ctx)
 	}
 	if blocked != nil {
 		st.blocked = blocked
@@ -94,28 +94,28 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 	}
 	if st.blocked != nil {
 		if over, err := s.unblock(ctx, pod, seen, st, &report); over || err != nil {
-			return runtime.Outcome{Due: time.Now()}, err
+			return runtime.SyncResult{RequeueAt: time.Now()}, err
 		}
 	}
 	now := time.Now()
-	view := runtime.View{Pod: st.withEnds(seen, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
+	view := runtime.PlanInput{Pod: st.withEnds(seen, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
 	plan := runtime.Plan(pod, view, now)
 	if hasWork(plan) {
-		st.lookedAt = time.Time{} // what is made now needs its folders
+		st.dirsCheckedAt = time.Time{} // what is made now needs its folders
 	}
 	m, reason, err := s.prepare(ctx, pod, st)
 	if err != nil && ctx.Err() != nil {
-		return runtime.Outcome{}, err // it says nothing of the pod
+		return runtime.SyncResult{}, err // it says nothing of the pod
 	}
 	if err != nil {
 		st.failures = map[string]runtime.Failure{"": {Reason: reason, Message: err.Error(), Err: err}}
 		report.Failures = st.failures
 		s.cfg.Statuses.Observe(pod, report)
-		s.tell(ctx, pod, st, reason, err)
-		return runtime.Outcome{}, err
+		s.emitOnce(ctx, pod, st, reason, err)
+		return runtime.SyncResult{}, err
 	}
 	if s.cfg.Probes != nil {
-		s.cfg.Probes.Add(pod)
+		s.cfg.Probes.AddPod(pod)
 	}
 	out, err := s.apply(ctx, pod, plan, m, st, report)
 	return s.update(ctx, pod, seen, st, out, err)
@@ -123,16 +123,16 @@ func (s *Syncer) admitted(ctx context.Context, pod *corev1.Pod, seen runtime.Pod
 
 // update hands changed labels and annotations to a runtime that keeps them. Apply
 // did so for a pod that the runtime did not have before.
-func (s *Syncer) update(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, out runtime.Outcome, err error) (runtime.Outcome, error) {
+func (s *Syncer) update(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, out runtime.SyncResult, err error) (runtime.SyncResult, error) {
 	u, ok := runtime.Capability[runtime.PodUpdater](s.cfg.Runtime)
 	if !ok {
 		return out, err
 	}
 	if len(seen.Sandboxes)+len(seen.Containers) > 0 && !sameMetadata(st.handed, pod) {
-		out.Quiet = false
+		out.Unchanged = false
 		if failed := u.UpdatePod(ctx, pod); failed != nil {
 			failed = fmt.Errorf("update pod: %w", failed)
-			s.tell(ctx, pod, st, reasonUpdate, failed)
+			s.emitOnce(ctx, pod, st, reasonUpdate, failed)
 			return out, errors.Join(err, failed)
 		}
 	}
@@ -145,29 +145,29 @@ func sameMetadata(handed, pod *corev1.Pod) bool {
 }
 
 func hasWork(plan []runtime.Action) bool {
-	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Verb != runtime.Wait })
+	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Type != runtime.Wait })
 }
 
-func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials, st *podState, report runtime.Report) (runtime.Outcome, error) {
-	var out runtime.Outcome
+func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions, st *podState, report runtime.Report) (runtime.SyncResult, error) {
+	var out runtime.SyncResult
 	failures := map[string]runtime.Failure{}
 	var work []runtime.Action
 	for _, a := range plan {
-		if a.Verb != runtime.Wait {
+		if a.Type != runtime.Wait {
 			work = append(work, a)
 			continue
 		}
-		out.Due = earlier(out.Due, a.Until)
+		out.RequeueAt = earlier(out.RequeueAt, a.Until)
 		failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
 	}
 	var errs []error
-	out.Quiet = true
+	out.Unchanged = true
 	if len(work) > 0 {
 		applied := s.cfg.Runtime.Apply(ctx, pod, work, m)
-		out.Quiet = !applied.Changed
+		out.Unchanged = !applied.Changed
 		for name, f := range applied.Failures {
 			failures[name] = f
-			out.Due = earlier(out.Due, f.Until)
+			out.RequeueAt = earlier(out.RequeueAt, f.Until)
 			if f.Err != nil && !errors.Is(f.Err, runtime.ErrBackOff) {
 				errs = append(errs, failureError(name, f))
 			}
@@ -205,24 +205,24 @@ func sameFailures(a, b map[string]runtime.Failure) bool {
 
 // prepare puts in place what the pod's containers stand on. The reason names
 // the step that failed.
-func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m runtime.Materials, reason string, err error) {
-	if s.cfg.Network != nil && !pod.Spec.HostNetwork {
-		if err := s.cfg.Network(); err != nil {
+func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (m runtime.RunOptions, reason string, err error) {
+	if s.cfg.NetworkReady != nil && !pod.Spec.HostNetwork {
+		if err := s.cfg.NetworkReady(); err != nil {
 			return m, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
 		}
 	}
-	m = runtime.Materials{
+	m = runtime.RunOptions{
 		NodeName: s.cfg.Node.Name, HostIPs: s.cfg.Node.IPs, Allocatable: s.cfg.Node.Allocatable, Objects: s.cfg.Objects,
 	}
-	m.Hostname, m.Domain = hostname(pod, s.cfg.Node.Domain)
+	m.Hostname, m.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
 	if m.DNS, err = resolver(pod, s.cfg.Node); err != nil {
-		return m, reasonFolder, err
+		return m, reasonDirectory, err
 	}
-	if m.Dir, m.LogDir, err = s.folders(pod, st); err != nil {
-		return m, reasonFolder, err
+	if m.Dir, m.LogDir, err = s.makeDirs(pod, st); err != nil {
+		return m, reasonDirectory, err
 	}
-	if s.cfg.UserIDs != nil && !podspec.UsesHostUsers(pod) {
-		if m.UserIDs, m.GroupIDs, err = s.cfg.UserIDs.Ensure(pod.UID); err != nil {
+	if s.cfg.UserNamespaces != nil && !podspec.UsesHostUsers(pod) {
+		if m.UIDMappings, m.GIDMappings, err = s.cfg.UserNamespaces.Ensure(pod.UID); err != nil {
 			return m, reasonUsers, fmt.Errorf("ids for hostUsers false: %w", err)
 		}
 	}
@@ -270,7 +270,7 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 		}
 		o, err := s.cfg.Objects.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: pod.Namespace, Name: ref.Name})
 		if err != nil {
-			s.tell(ctx, pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))
+			s.emitOnce(ctx, pod, st, reasonPullSecret, fmt.Errorf("pull secret %s/%s: %w", pod.Namespace, ref.Name, err))
 			continue
 		}
 		found = append(found, o)
@@ -278,17 +278,17 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 	return found
 }
 
-// folders makes the pod's own folder and its log folder. It looks for them when
+// makeDirs makes the pod's own folder and its log folder. It looks for them when
 // something is to be made, and else once in a while: turns in which nothing
 // happens are most of all.
-func (s *Syncer) folders(pod *corev1.Pod, st *podState) (dir, logs string, err error) {
+func (s *Syncer) makeDirs(pod *corev1.Pod, st *podState) (dir, logs string, err error) {
 	if dir, err = podDir(s.cfg.PodsDir, pod.UID); err != nil {
 		return "", "", err
 	}
 	if logs, err = logDir(s.cfg.LogsDir, pod); err != nil {
 		return "", "", err
 	}
-	if time.Since(st.lookedAt) < closeLook {
+	if time.Since(st.dirsCheckedAt) < revalidatePeriod {
 		return dir, logs, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -297,6 +297,6 @@ func (s *Syncer) folders(pod *corev1.Pod, st *podState) (dir, logs string, err e
 	if err := s.makeLogs(logs, st.inRuntime); err != nil {
 		return "", "", fmt.Errorf("log folder: %w", err)
 	}
-	st.lookedAt = time.Now()
+	st.dirsCheckedAt = time.Now()
 	return dir, logs, nil
 }

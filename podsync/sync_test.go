@@ -28,7 +28,7 @@ type node struct {
 	mu       sync.Mutex
 	trace    []string
 	seen     runtime.Pod
-	applied  runtime.Applied
+	applied  runtime.ApplyResult
 	fail     map[string]error // by step
 	enter    func(string)     // called at each step; may be nil
 	told     []runtime.Report
@@ -38,8 +38,8 @@ type node struct {
 	counts   []corev1.ContainerStatus
 	plan     []runtime.Action
 	events   []*corev1.Event
-	ended    []runtime.Ending
-	material runtime.Materials
+	ended    []runtime.Termination
+	material runtime.RunOptions
 }
 
 func (n *node) step(s string) error {
@@ -52,18 +52,18 @@ func (n *node) step(s string) error {
 	return n.fail[s]
 }
 
-func (n *node) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
+func (n *node) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	_ = n.step("apply")
 	n.plan = plan
 	n.material = m
 	return n.applied
 }
 
-func (n *node) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Ending) error {
+func (n *node) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error {
 	return n.step("kill")
 }
 func (n *node) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
-func (n *node) NewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+func (n *node) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return n.seen, n.step("inspect")
 }
 
@@ -82,15 +82,15 @@ func (n *node) Unmount(context.Context, types.UID) error { return n.step("unmoun
 func (n *node) SubPath(_ context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error) {
 	return filepath.Join(v.HostPath, string(uid), container, subPath), nil
 }
-func (n *node) Add(*corev1.Pod)                     { _ = n.step("probes") }
-func (n *node) StopForTermination(types.UID)        { _ = n.step("stop probes") }
-func (n *node) Verdicts(types.UID) runtime.Verdicts { return nil }
-func (n *node) Record(e *corev1.Event)              { n.events = append(n.events, e) }
-func (n *node) End(_ types.UID, e runtime.Ending)   { n.ended = append(n.ended, e) }
+func (n *node) AddPod(*corev1.Pod)                             { _ = n.step("probes") }
+func (n *node) StopLivenessAndStartup(types.UID)               { _ = n.step("stop probes") }
+func (n *node) Results(types.UID) runtime.PodProbeResults      { return nil }
+func (n *node) Record(e *corev1.Event)                         { n.events = append(n.events, e) }
+func (n *node) RequestKill(_ types.UID, e runtime.Termination) { n.ended = append(n.ended, e) }
 
 type probes struct{ *node }
 
-func (p probes) Remove(types.UID) { _ = p.step("remove probes") }
+func (p probes) RemovePod(types.UID) { _ = p.step("remove probes") }
 
 type cgroups struct{ *node }
 
@@ -112,7 +112,7 @@ func (o objects) Object(_ context.Context, r podspec.Ref) (podspec.Object, error
 	if found, ok := o[r]; ok {
 		return found, nil
 	}
-	return podspec.Object{}, podspec.ErrNoObject
+	return podspec.Object{}, podspec.ErrObjectNotFound
 }
 
 func pod() *corev1.Pod {
@@ -127,7 +127,7 @@ func pod() *corev1.Pod {
 func config(t *testing.T, n *node) podsync.Config {
 	dir := t.TempDir()
 	return podsync.Config{
-		Runtime: n, Seen: n, Statuses: n, Volumes: n, Cgroups: cgroups{n}, Probes: probes{n}, Recorder: n, Ender: n,
+		Runtime: n, PodCache: n, Statuses: n, Volumes: n, Cgroups: cgroups{n}, Probes: probes{n}, Recorder: n, PodKiller: n,
 		PodsDir: filepath.Join(dir, "pods"), LogsDir: filepath.Join(dir, "logs"),
 	}
 }
@@ -140,10 +140,10 @@ func newSyncer(t *testing.T, cfg podsync.Config) *podsync.Syncer {
 
 // PW-14: a turn that changed something in the runtime is followed by a look.
 func TestSyncThatChangedTheRuntimeIsNotQuiet(t *testing.T) {
-	n := &node{phase: corev1.PodPending, applied: runtime.Applied{Changed: true}}
+	n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Changed: true}}
 	out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
-	require.False(t, out.Quiet)
+	require.False(t, out.Unchanged)
 }
 
 // PS-1
@@ -152,7 +152,7 @@ func TestSyncTakesItsStepsInOrder(t *testing.T) {
 	cfg := config(t, n)
 	out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
-	require.Equal(t, runtime.Outcome{Quiet: true}, out, "the runtime says that nothing was changed")
+	require.Equal(t, runtime.SyncResult{Unchanged: true}, out, "the runtime says that nothing was changed")
 	require.Equal(t, []string{"status", "cgroup", "mount", "probes", "apply"}, n.trace)
 	require.Equal(t, "/kubepods/podx", n.material.CgroupParent)
 	require.Equal(t, "web", n.material.Hostname)
@@ -215,7 +215,7 @@ func TestAFaultBreaksTheTurnAndIsToldOnce(t *testing.T) {
 func TestNetworkIsWaitedForUnlessTheHosts(t *testing.T) {
 	n := &node{phase: corev1.PodPending}
 	cfg := config(t, n)
-	cfg.Network = func() error { return errors.New("no CNI config") }
+	cfg.NetworkReady = func() error { return errors.New("no CNI config") }
 	s := newSyncer(t, cfg)
 	_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
 	require.ErrorIs(t, err, podsync.ErrNetworkNotReady)
@@ -231,20 +231,20 @@ func TestNetworkIsWaitedForUnlessTheHosts(t *testing.T) {
 func TestOnlyBackOffsLeftIsASuccessThatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, later := time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
-		n := &node{phase: corev1.PodRunning, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+		n := &node{phase: corev1.PodRunning, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 			"a": {Reason: "ImagePullBackOff", Until: later},
 			"b": {Reason: "CrashLoopBackOff", Until: soon},
 		}}}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
-		require.Equal(t, soon, out.Due)
+		require.Equal(t, soon, out.RequeueAt)
 		require.Equal(t, "CrashLoopBackOff", n.told[len(n.told)-1].Failures["b"].Reason, "the status says so at once")
 	})
 }
 
 func TestAFailedContainerIsAnErrorOfTheTurn(t *testing.T) {
 	boom := errors.New("no such command")
-	n := &node{phase: corev1.PodPending, applied: runtime.Applied{Failures: map[string]runtime.Failure{
+	n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 		"main": {Reason: "RunContainerError", Message: "no such command", Err: boom},
 	}}}
 	_, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
@@ -274,28 +274,30 @@ func TestActiveDeadline(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds = &limit
 		out, err := s.Sync(t.Context(), p, runtime.Pod{})
 		require.NoError(t, err)
-		require.Equal(t, start.Add(time.Minute), out.Due, "the deadline wakes the pod")
+		require.Equal(t, start.Add(time.Minute), out.RequeueAt, "the deadline wakes the pod")
 		require.Empty(t, n.ended)
 		time.Sleep(time.Minute)
 		_, err = s.Sync(t.Context(), p, runtime.Pod{})
 		require.NoError(t, err)
 		require.Len(t, n.ended, 1)
 		require.Equal(t, "DeadlineExceeded", n.ended[0].Reason)
-		require.Equal(t, 30*time.Second, n.ended[0].Grace)
+		require.Equal(t, 30*time.Second, n.ended[0].GracePeriod)
 	})
 }
 
-type admitter func(context.Context) (podspec.Verdict, error)
+type admitter func(context.Context) (podspec.AdmitResult, error)
 
-func (a admitter) Admit(ctx context.Context, _ *corev1.Pod) (podspec.Verdict, error) { return a(ctx) }
+func (a admitter) Admit(ctx context.Context, _ *corev1.Pod) (podspec.AdmitResult, error) {
+	return a(ctx)
+}
 
 // PS-1, SL-3
 func TestSlowAdmission(t *testing.T) {
 	running := runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}
-	refuse := admitter(func(context.Context) (podspec.Verdict, error) { return podspec.Refused("Quota", "used up"), nil })
-	hang := admitter(func(ctx context.Context) (podspec.Verdict, error) {
+	refuse := admitter(func(context.Context) (podspec.AdmitResult, error) { return podspec.Rejected("Quota", "used up"), nil })
+	hang := admitter(func(ctx context.Context) (podspec.AdmitResult, error) {
 		<-ctx.Done()
-		return podspec.Verdict{}, ctx.Err()
+		return podspec.AdmitResult{}, ctx.Err()
 	})
 	for _, tt := range []struct {
 		name    string
@@ -313,7 +315,7 @@ func TestSlowAdmission(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &node{phase: corev1.PodPending}
 				cfg := config(t, n)
-				cfg.Admit = []podsync.Admitter{tt.admit}
+				cfg.SoftAdmitters = []podsync.SoftAdmitter{tt.admit}
 				began := time.Now()
 				out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), tt.seen)
 				require.NoError(t, err)
@@ -322,7 +324,7 @@ func TestSlowAdmission(t *testing.T) {
 				require.Equal(t, tt.killed, slices.Contains(n.trace, "kill"))
 				if tt.blocked {
 					require.Equal(t, "Blocked", n.told[len(n.told)-1].Blocked.Reason)
-					require.False(t, out.Due.IsZero(), "it is asked about again")
+					require.False(t, out.RequeueAt.IsZero(), "it is asked about again")
 				}
 			})
 		})
@@ -333,16 +335,16 @@ func TestSlowAdmission(t *testing.T) {
 func TestTerminateRecordsTheEndBeforeAnythingGoes(t *testing.T) {
 	n := &node{phase: corev1.PodRunning, seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143}}}}
 	s := newSyncer(t, config(t, n))
-	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Grace: time.Second, Deleted: true}))
+	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second, Deleted: true}))
 	require.Equal(t, []string{"status", "stop probes", "kill", "inspect", "status", "remove probes"}, n.trace)
-	require.EqualValues(t, 143, n.told[1].Seen.Containers[0].ExitCode)
-	require.NotNil(t, n.told[0].Ending)
+	require.EqualValues(t, 143, n.told[1].Observed.Containers[0].ExitCode)
+	require.NotNil(t, n.told[0].Termination)
 }
 
 // PW-8: the runtime said that it stopped, and it did not.
 func TestTerminateDoesNotBelieveTheRuntime(t *testing.T) {
 	n := &node{seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}}
-	err := newSyncer(t, config(t, n)).Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Grace: time.Second})
+	err := newSyncer(t, config(t, n)).Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second})
 	require.ErrorIs(t, err, podsync.ErrStillRunning)
 	require.ErrorContains(t, err, "main")
 	require.NotContains(t, n.trace, "remove probes")
@@ -355,9 +357,9 @@ func TestFinishGivesEverythingBack(t *testing.T) {
 	s := newSyncer(t, cfg)
 	_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
-	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Ending{Deleted: true}))
+	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{Deleted: true}))
 	n.trace = nil
-	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
 	require.Equal(t, []string{"remove containers", "unmount", "remove cgroup", "status"}, n.trace)
 	require.True(t, n.told[len(n.told)-1].Finished)
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
@@ -369,7 +371,7 @@ func TestFinishKeepsWhatAFinishedJobLeft(t *testing.T) {
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_web_uid-1"), 0o755))
-	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{}))
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{}))
 	require.NotContains(t, n.trace, "remove containers", "its containers are there to look at")
 	require.DirExists(t, filepath.Join(cfg.LogsDir, "default_web_uid-1"))
 }
@@ -380,12 +382,12 @@ func TestFinishGoesOnAndIsCalledAgain(t *testing.T) {
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-1", "volumes"), 0o700))
-	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}), "busy")
+	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}), "busy")
 	require.Contains(t, n.trace, "remove cgroup", "one stuck step keeps no other")
 	require.NotContains(t, n.trace, "status")
 	require.DirExists(t, filepath.Join(cfg.PodsDir, "uid-1"), "nothing is deleted under a mount")
 	n.fail = nil
-	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Ending{Deleted: true}))
+	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }
 
@@ -396,7 +398,7 @@ func TestAnOrphanLeavesNothing(t *testing.T) {
 	s := newSyncer(t, cfg)
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default", UID: "uid-9"}}
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_old_uid-9", "main"), 0o755))
-	require.NoError(t, s.Terminate(t.Context(), orphan, runtime.Pod{UID: "uid-9"}, runtime.Ending{Grace: time.Second}))
+	require.NoError(t, s.Terminate(t.Context(), orphan, runtime.Pod{UID: "uid-9"}, runtime.Termination{GracePeriod: time.Second}))
 	require.Equal(t, []string{"stop probes", "kill", "inspect", "remove probes", "remove containers", "unmount", "remove cgroup"}, n.trace)
 	require.NoDirExists(t, filepath.Join(cfg.LogsDir, "default_old_uid-9"))
 }

@@ -37,7 +37,7 @@ func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
 		Sandboxes:  []runtime.Sandbox{{ID: "s0", State: runtime.SandboxReady}},
 		Containers: []runtime.Container{{ID: "c0", Name: "main", SandboxID: "s0", State: runtime.Running}},
 	}
-	sync := func(s *podsync.Syncer, seen runtime.Pod, label, note string) (runtime.Outcome, error) {
+	sync := func(s *podsync.Syncer, seen runtime.Pod, label, note string) (runtime.SyncResult, error) {
 		p := pod()
 		p.Labels, p.Annotations = map[string]string{"app": label}, map[string]string{"note": note}
 		return s.Sync(t.Context(), p, seen)
@@ -49,12 +49,12 @@ func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
 	out, err := sync(s, runs, "a", "")
 	require.NoError(t, err)
 	assert.Empty(t, rt.labels)
-	assert.True(t, out.Quiet)
+	assert.True(t, out.Unchanged)
 
 	out, err = sync(s, runs, "b", "")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"b"}, rt.labels)
-	assert.False(t, out.Quiet)
+	assert.False(t, out.Unchanged)
 	_, err = sync(s, runs, "b", "!")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"b", "b!"}, rt.labels)

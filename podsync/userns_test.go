@@ -25,19 +25,19 @@ func withUserNamespace() *corev1.Pod {
 func TestIDsOfAUserNamespace(t *testing.T) {
 	n := &node{phase: corev1.PodPending}
 	cfg := config(t, n)
-	cfg.UserIDs = userIDs{n}
+	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)
 	_, err := s.Sync(t.Context(), withUserNamespace(), runtime.Pod{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"status", "ids of uid-1", "cgroup", "mount", "probes", "apply"}, n.trace)
-	require.Equal(t, []runtime.IDMapping{{Host: 65536, Length: 1000}}, n.material.UserIDs)
-	require.Equal(t, []runtime.IDMapping{{Host: 131072, Length: 1000}}, n.material.GroupIDs)
+	require.Equal(t, []runtime.IDMapping{{Host: 65536, Length: 1000}}, n.material.UIDMappings)
+	require.Equal(t, []runtime.IDMapping{{Host: 131072, Length: 1000}}, n.material.GIDMappings)
 
 	n.fail = map[string]error{"unmount": errors.New("busy")}
-	require.Error(t, s.Finish(t.Context(), withUserNamespace(), runtime.Ending{}))
+	require.Error(t, s.Finish(t.Context(), withUserNamespace(), runtime.Termination{}))
 	require.NotContains(t, n.trace, "release ids of uid-1")
 	n.fail = nil
-	require.NoError(t, s.Finish(t.Context(), withUserNamespace(), runtime.Ending{}))
+	require.NoError(t, s.Finish(t.Context(), withUserNamespace(), runtime.Termination{}))
 	require.Contains(t, n.trace, "release ids of uid-1")
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }
@@ -45,17 +45,17 @@ func TestIDsOfAUserNamespace(t *testing.T) {
 func TestAPodOfTheNodesUsersNeedsNoIDs(t *testing.T) {
 	n := &node{phase: corev1.PodPending}
 	cfg := config(t, n)
-	cfg.UserIDs = userIDs{n}
+	cfg.UserNamespaces = userIDs{n}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
 	require.False(t, slices.Contains(n.trace, "ids of uid-1"))
-	require.Empty(t, n.material.UserIDs)
+	require.Empty(t, n.material.UIDMappings)
 }
 
 func TestAPodWithoutIDsWaits(t *testing.T) {
 	n := &node{phase: corev1.PodPending, fail: map[string]error{"ids of uid-1": errors.New("used up")}}
 	cfg := config(t, n)
-	cfg.UserIDs = userIDs{n}
+	cfg.UserNamespaces = userIDs{n}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), withUserNamespace(), runtime.Pod{})
 	require.ErrorContains(t, err, "hostUsers")
 	require.ErrorContains(t, err, "used up")
@@ -67,10 +67,10 @@ func TestAPodWithoutIDsWaits(t *testing.T) {
 func TestDiscardGivesIDsBack(t *testing.T) {
 	n := &node{}
 	cfg := config(t, n)
-	cfg.UserIDs = userIDs{n}
+	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-7"), 0o700))
-	require.NoError(t, s.Discard(t.Context(), "uid-7"))
+	require.NoError(t, s.CleanupOrphan(t.Context(), "uid-7"))
 	require.Equal(t, []string{"unmount", "remove cgroup", "release ids of uid-7"}, n.trace)
-	require.ErrorIs(t, s.Discard(t.Context(), ".."), podsync.ErrUnsafeName)
+	require.ErrorIs(t, s.CleanupOrphan(t.Context(), ".."), podsync.ErrUnsafeName)
 }

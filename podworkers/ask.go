@@ -18,27 +18,27 @@ import (
 func (w *Workers) Update(u Update) {
 	uid := u.uid()
 	if uid == "" {
-		w.refuse(u.Kill, fmt.Errorf("update without a pod: %w", runtime.ErrInvalid))
+		w.failKill(u.Kill, fmt.Errorf("update without a pod: %w", runtime.ErrInvalid))
 		return
 	}
-	gone := u.Pod != nil && terminal(u.Pod) && w.cfg.Ended != nil && w.cfg.Ended(uid)
-	w.do(uid, u.Kill, func() []effect { return w.book.update(u, gone, time.Now()) })
+	gone := u.Pod != nil && terminal(u.Pod) && w.cfg.IsStopped != nil && w.cfg.IsStopped(uid)
+	w.handleUpdate(uid, u.Kill, func() []effect { return w.book.update(u, gone, time.Now()) })
 }
 
-// End ends a pod that is known. It does not block; k.Done tells when it is done.
-func (w *Workers) End(uid types.UID, k Kill) {
-	w.do(uid, &k, func() []effect {
-		l := w.book.lives[uid]
+// RequestKill ends a pod that is known. It does not block; k.Done tells when it is done.
+func (w *Workers) RequestKill(uid types.UID, k KillOptions) {
+	w.handleUpdate(uid, &k, func() []effect {
+		l := w.book.pods[uid]
 		if l == nil {
 			return nil
 		}
-		return w.book.spread(l.kill(k, time.Now()))
+		return w.book.startNextStaticPod(l.kill(k, time.Now()))
 	})
 }
 
 // Kill ends a pod that is known and waits for what k.Done waits for, or for the
 // end of ctx. The pod ends nonetheless.
-func (w *Workers) Kill(ctx context.Context, uid types.UID, k Kill) error {
+func (w *Workers) Kill(ctx context.Context, uid types.UID, k KillOptions) error {
 	told := make(chan error, 1)
 	done := k.Done
 	k.Done = func(err error) {
@@ -47,7 +47,7 @@ func (w *Workers) Kill(ctx context.Context, uid types.UID, k Kill) error {
 		}
 		told <- err
 	}
-	w.End(uid, k)
+	w.RequestKill(uid, k)
 	select {
 	case err := <-told:
 		return err
@@ -56,18 +56,18 @@ func (w *Workers) Kill(ctx context.Context, uid types.UID, k Kill) error {
 	}
 }
 
-// Wake asks for another look at a pod, which it gives if the pod is known and not
+// Requeue asks for another look at a pod, which it gives if the pod is known and not
 // finished. It does not block.
-func (w *Workers) Wake(uid types.UID, why Wake) {
-	w.do(uid, nil, func() []effect { return w.book.nudge(uid, why, time.Now()) })
+func (w *Workers) Requeue(uid types.UID, why RequeueReason) {
+	w.handleUpdate(uid, nil, func() []effect { return w.book.requeue(uid, why, time.Now()) })
 }
 
-// do applies a change to the book and lets the world know.
-func (w *Workers) do(uid types.UID, k *Kill, change func() []effect) {
+// handleUpdate applies a change to the book and lets the world know.
+func (w *Workers) handleUpdate(uid types.UID, k *KillOptions, change func() []effect) {
 	w.mu.Lock()
 	if w.stopped {
 		w.mu.Unlock()
-		w.refuse(k, ErrStopped)
+		w.failKill(k, ErrStopped)
 		return
 	}
 	if k != nil && k.Done != nil {
@@ -79,18 +79,18 @@ func (w *Workers) do(uid types.UID, k *Kill, change func() []effect) {
 	w.deliver()
 }
 
-func (w *Workers) refuse(k *Kill, err error) {
+func (w *Workers) failKill(k *KillOptions, err error) {
 	if k != nil && k.Done != nil {
 		safe.Do(w.cfg.Logger, "tell of a kill", func() { k.Done(err) })
 	}
 }
 
-// notice is what is to be told once the lock is let go: one of these.
-type notice struct {
+// callback is what is to be told once the lock is let go: one of these.
+type callback struct {
 	uid      types.UID
 	moved    *effect
 	due      *time.Time
-	kill     *Kill
+	kill     *KillOptions
 	err      error // for kill
 	finished bool
 }
@@ -111,7 +111,7 @@ func (w *Workers) deliver() {
 		w.mu.Unlock()
 		for i := range notices {
 			n := &notices[i]
-			safe.Do(w.cfg.Logger, "tell of pod "+string(n.uid), func() { w.tell(n) })
+			safe.Do(w.cfg.Logger, "tell of pod "+string(n.uid), func() { w.runCallbacks(n) })
 		}
 		w.mu.Lock()
 		w.told += uint64(len(notices))
@@ -121,21 +121,21 @@ func (w *Workers) deliver() {
 }
 
 // note has something told once the lock, which the caller holds, is let go.
-func (w *Workers) note(n notice) {
+func (w *Workers) note(n callback) {
 	w.notices = append(w.notices, n)
 	w.noted++
 }
 
-func (w *Workers) tell(n *notice) {
+func (w *Workers) runCallbacks(n *callback) {
 	switch {
 	case n.moved != nil:
-		w.cfg.Hooks.Moved(n.uid, n.moved.from, n.moved.to, n.moved.why)
+		w.cfg.Hooks.PhaseChanged(n.uid, n.moved.from, n.moved.to, n.moved.cause)
 	case n.due != nil:
-		w.cfg.Due(n.uid, *n.due)
+		w.cfg.OnRequeue(n.uid, *n.due)
 	case n.kill != nil:
 		n.kill.Done(n.err)
 	case n.finished:
-		w.cfg.Finished(n.uid)
+		w.cfg.OnFinished(n.uid)
 	}
 }
 
@@ -144,8 +144,8 @@ func (w *Workers) tell(n *notice) {
 func (w *Workers) apply(effects []effect) {
 	for i := range effects {
 		e := &effects[i]
-		if e.moved && w.cfg.Hooks.Moved != nil {
-			w.note(notice{uid: e.uid, moved: e})
+		if e.moved && w.cfg.Hooks.PhaseChanged != nil {
+			w.note(callback{uid: e.uid, moved: e})
 		}
 		if cancel := w.active[e.uid]; e.cancel != nil && cancel != nil {
 			cancel(e.cancel)
@@ -156,8 +156,8 @@ func (w *Workers) apply(effects []effect) {
 		if e.killed || e.done {
 			w.settle(e.uid)
 		}
-		if (e.done || e.freed) && w.cfg.Finished != nil {
-			w.note(notice{uid: e.uid, finished: true})
+		if (e.done || e.deletedAfterFinish) && w.cfg.OnFinished != nil {
+			w.note(callback{uid: e.uid, finished: true})
 		}
 		w.launch(e.uid)
 	}
@@ -169,16 +169,16 @@ func (w *Workers) settle(uid types.UID) {
 	if len(owed) == 0 {
 		return
 	}
-	told := func(k *Kill, err error) { w.note(notice{uid: uid, kill: k, err: err}) }
-	l := w.book.lives[uid]
+	told := func(k *KillOptions, err error) { w.note(callback{uid: uid, kill: k, err: err}) }
+	l := w.book.pods[uid]
 	rest := owed[:0:0]
 	for _, k := range owed {
 		switch {
-		case l == nil && w.book.buried(uid):
+		case l == nil && w.book.hasTombstone(uid):
 			told(&k, nil)
 		case l == nil:
 			told(&k, fmt.Errorf("end pod %s: %w", uid, runtime.ErrNotFound))
-		case l.phase == Finished && (!l.ending.Deleted || l.released), l.phase > Terminating && !k.Reclaimed:
+		case l.phase == Finished && (!l.termination.Deleted || l.resourcesReleased), l.phase > Terminating && !k.WaitUntilFinished:
 			told(&k, nil)
 		default:
 			rest = append(rest, k)

@@ -17,30 +17,30 @@ import (
 )
 
 func create(p *corev1.Pod) podworkers.Update {
-	return podworkers.Update{Op: podworkers.Create, Pod: p}
+	return podworkers.Update{Type: podworkers.PodCreate, Pod: p}
 }
 
 // slow makes syncs of a pod last until they are cancelled, or for a while.
-func slow(d time.Duration) func(context.Context, string, types.UID) (runtime.Outcome, error) {
-	return func(ctx context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+func slow(d time.Duration) func(context.Context, string, types.UID) (runtime.SyncResult, error) {
+	return func(ctx context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 		if call != "sync" {
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			return runtime.Outcome{Quiet: true}, nil
+			return runtime.SyncResult{Unchanged: true}, nil
 		case <-ctx.Done():
-			return runtime.Outcome{}, context.Cause(ctx)
+			return runtime.SyncResult{}, context.Cause(ctx)
 		}
 	}
 }
 
 // What begins the end of a pod, and what the Syncer is told of it.
 func TestEndings(t *testing.T) {
-	kill := func(k podworkers.Kill) func(*podworkers.Workers) {
-		return func(w *podworkers.Workers) { w.End("a", k) }
+	kill := func(k podworkers.KillOptions) func(*podworkers.Workers) {
+		return func(w *podworkers.Workers) { w.RequestKill("a", k) }
 	}
 	update := func(change ...func(*corev1.Pod)) func(*podworkers.Workers) {
 		return func(w *podworkers.Workers) { w.Update(podworkers.Update{Pod: pod("a", change...)}) }
@@ -52,26 +52,26 @@ func TestEndings(t *testing.T) {
 		want  string
 		cause podworkers.Cause
 	}{
-		{"deletion timestamp", 30, []func(*podworkers.Workers){update(deleted(20))}, "grace=20s", podworkers.Deletion}, // PW-4
+		{"deletion timestamp", 30, []func(*podworkers.Workers){update(deleted(20))}, "grace=20s", podworkers.Deleted}, // PW-4
 		{"succeeded", 30, []func(*podworkers.Workers){update(phase(corev1.PodSucceeded))}, "grace=30s", podworkers.Completed},
 		{"failed", 30, []func(*podworkers.Workers){update(phase(corev1.PodFailed))}, "grace=30s", podworkers.Completed},
-		{"killed", 30, []func(*podworkers.Workers){kill(podworkers.Kill{})}, "grace=30s", podworkers.Killed},
-		{"evicted", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Evicted: true, Reason: "Evicted", Grace: time.Second})}, "grace=1s Evicted evicted", podworkers.Evicted},
-		{"removed", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Deleted: true})}, "grace=30s deleted", podworkers.Removed},
+		{"killed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=30s", podworkers.Killed},
+		{"evicted", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Evicted: true, Reason: "Evicted", GracePeriod: time.Second})}, "grace=1s Evicted evicted", podworkers.Evicted},
+		{"removed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Deleted: true})}, "grace=30s deleted", podworkers.Removed},
 
-		{"own grace of zero is one second", 0, []func(*podworkers.Workers){kill(podworkers.Kill{})}, "grace=1s", podworkers.Killed}, // PW-5
-		{"deletion's grace of zero too", 30, []func(*podworkers.Workers){update(deleted(0))}, "grace=1s", podworkers.Deletion},
-		{"the API server may have given more", 30, []func(*podworkers.Workers){update(deleted(90))}, "grace=1m30s", podworkers.Deletion},
-		{"a kill cannot lengthen", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Grace: time.Minute})}, "grace=30s", podworkers.Killed},
-		{"a kill's grace is in whole seconds", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Grace: 2900 * time.Millisecond})}, "grace=2s", podworkers.Killed},
-		{"and one at least", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Grace: time.Millisecond})}, "grace=1s", podworkers.Killed},
-		{"a negative one says nothing", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Grace: -time.Second})}, "grace=30s", podworkers.Killed},
-		{"force is zero", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Force: true, Grace: time.Minute})}, "grace=0s", podworkers.Killed},
-		{"force with a grace of zero", 0, []func(*podworkers.Workers){kill(podworkers.Kill{Force: true})}, "grace=0s", podworkers.Killed},
-		{"shrinks", 30, []func(*podworkers.Workers){kill(podworkers.Kill{Grace: 20 * time.Second}), update(deleted(10)), kill(podworkers.Kill{Grace: 15 * time.Second})}, "grace=10s", podworkers.Killed},
+		{"own grace of zero is one second", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=1s", podworkers.Killed}, // PW-5
+		{"deletion's grace of zero too", 30, []func(*podworkers.Workers){update(deleted(0))}, "grace=1s", podworkers.Deleted},
+		{"the API server may have given more", 30, []func(*podworkers.Workers){update(deleted(90))}, "grace=1m30s", podworkers.Deleted},
+		{"a kill cannot lengthen", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Minute})}, "grace=30s", podworkers.Killed},
+		{"a kill's grace is in whole seconds", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 2900 * time.Millisecond})}, "grace=2s", podworkers.Killed},
+		{"and one at least", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Millisecond})}, "grace=1s", podworkers.Killed},
+		{"a negative one says nothing", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: -time.Second})}, "grace=30s", podworkers.Killed},
+		{"force is zero", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true, GracePeriod: time.Minute})}, "grace=0s", podworkers.Killed},
+		{"force with a grace of zero", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true})}, "grace=0s", podworkers.Killed},
+		{"shrinks", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 20 * time.Second}), update(deleted(10)), kill(podworkers.KillOptions{GracePeriod: 15 * time.Second})}, "grace=10s", podworkers.Killed},
 		{"the first reason stays", 30, []func(*podworkers.Workers){
-			kill(podworkers.Kill{Deleted: true}), kill(podworkers.Kill{Reason: "Preempting"}),
-			kill(podworkers.Kill{Reason: "Evicted", Evicted: true}),
+			kill(podworkers.KillOptions{Deleted: true}), kill(podworkers.KillOptions{Reason: "Preempting"}),
+			kill(podworkers.KillOptions{Reason: "Evicted", Evicted: true}),
 		}, "grace=30s Preempting evicted deleted", podworkers.Removed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -79,11 +79,11 @@ func TestEndings(t *testing.T) {
 				f := &fake{}
 				// Everything is asked for while a sync is under way that does not heed its
 				// context, so that the first termination sees all of it.
-				f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+				f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 					if call == "sync" {
 						time.Sleep(time.Second)
 					}
-					return runtime.Outcome{}, nil
+					return runtime.SyncResult{}, nil
 				}
 				w := run(t, f)
 				w.Update(create(pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &tt.spec })))
@@ -104,20 +104,20 @@ func TestEndings(t *testing.T) {
 // PW-4: all containers done for good, as the Syncer tells.
 func TestCompletedPodEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: func(context.Context, string, types.UID) (runtime.Outcome, error) {
-			return runtime.Outcome{Terminal: true}, nil
+		f := &fake{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) {
+			return runtime.SyncResult{Terminal: true}, nil
 		}}
 		w := run(t, f)
 		w.Update(create(pod("a")))
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
-		assert.True(t, w.Finished("a"))
+		assert.True(t, w.IsFinished("a"))
 
 		// What it left may go when it is deleted, by one more Finish.
-		w.End("a", podworkers.Kill{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish a grace=30s deleted"}, f.take())
-		w.End("a", podworkers.Kill{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		synctest.Wait()
 		assert.Empty(t, f.take())
 	})
@@ -127,11 +127,11 @@ func TestCompletedPodEndsByItself(t *testing.T) {
 // done, has one more Finish, which can tell whoever set it that the pod has ended.
 func TestWorkers_FinishOnceMoreForADeletionTimestamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f := &fake{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call == "finish" {
 				time.Sleep(time.Second)
 			}
-			return runtime.Outcome{Terminal: true}, nil
+			return runtime.SyncResult{Terminal: true}, nil
 		}}
 		w := run(t, f)
 		w.Update(create(pod("a")))
@@ -142,13 +142,13 @@ func TestWorkers_FinishOnceMoreForADeletionTimestamp(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		f.take()
-		for _, op := range []podworkers.Op{podworkers.Reconcile, podworkers.Change, podworkers.Reconcile} {
-			w.Update(podworkers.Update{Op: op, Pod: pod("a", deleted(5))})
-			w.Update(podworkers.Update{Op: op, Pod: pod("b", deleted(5))})
+		for _, op := range []podworkers.UpdateType{podworkers.PodReconcile, podworkers.PodUpdate, podworkers.PodReconcile} {
+			w.Update(podworkers.Update{Type: op, Pod: pod("a", deleted(5))})
+			w.Update(podworkers.Update{Type: op, Pod: pod("b", deleted(5))})
 			time.Sleep(time.Minute)
 		}
 		assert.Equal(t, []string{"1m0.5s finish a grace=30s"}, f.take(), "b's was told by its second one")
-		assert.True(t, w.Finished("a"))
+		assert.True(t, w.IsFinished("a"))
 	})
 }
 
@@ -158,30 +158,30 @@ func TestCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		var causes []error
-		f.do = func(ctx context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(ctx context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call == "finish" {
-				return runtime.Outcome{}, nil
+				return runtime.SyncResult{}, nil
 			}
 			err := untilCancelled(ctx)
 			causes = append(causes, err)
-			return runtime.Outcome{}, err
+			return runtime.SyncResult{}, err
 		}
 		w := run(t, f)
 		w.Update(create(pod("a")))
-		for _, k := range []podworkers.Kill{
-			{}, {Grace: 20 * time.Second}, {Grace: 25 * time.Second}, {Grace: time.Second}, {Force: true}, {Force: true}, {},
+		for _, k := range []podworkers.KillOptions{
+			{}, {GracePeriod: 20 * time.Second}, {GracePeriod: 25 * time.Second}, {GracePeriod: time.Second}, {Force: true}, {Force: true}, {},
 		} {
 			synctest.Wait()
-			w.End("a", k)
+			w.RequestKill("a", k)
 		}
 		synctest.Wait()
 		assert.Equal(t, []string{
 			"0s sync a", "0s terminate a grace=30s", "0s terminate a grace=20s", "0s terminate a grace=1s", "0s terminate a grace=0s",
 		}, f.take())
 		for i, err := range causes {
-			want := podworkers.ErrShorterGrace
+			want := podworkers.ErrGracePeriodShortened
 			if i == 0 {
-				want = podworkers.ErrEnding
+				want = podworkers.ErrTerminating
 			}
 			assert.ErrorIs(t, err, want, i)
 		}
@@ -195,7 +195,7 @@ func TestUpdatesMerge(t *testing.T) {
 		f := &fake{do: slow(time.Second)}
 		var asked []time.Duration
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Hooks.Started = func(turn podworkers.Turn) { asked = append(asked, turn.Asked.Sub(f.began)) }
+			c.Hooks.SyncStarted = func(turn podworkers.SyncCall) { asked = append(asked, turn.RequestedAt.Sub(f.began)) }
 		})
 		w.Update(create(pod("a", version("1"))))
 		synctest.Wait()
@@ -205,7 +205,7 @@ func TestUpdatesMerge(t *testing.T) {
 			if i == 1 {
 				at = f.began.Add(50 * time.Millisecond)
 			}
-			w.Update(podworkers.Update{Pod: pod("a", version(v)), At: at})
+			w.Update(podworkers.Update{Pod: pod("a", version(v)), StartTime: at})
 		}
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, []string{"0s sync a v1", "1s sync a v4"}, f.take())
@@ -217,16 +217,16 @@ func TestUpdatesMerge(t *testing.T) {
 func TestPodsDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		f.do = func(ctx context.Context, _ string, uid types.UID) (runtime.Outcome, error) {
+		f.do = func(ctx context.Context, _ string, uid types.UID) (runtime.SyncResult, error) {
 			if uid == "hung" {
-				return runtime.Outcome{}, untilCancelled(ctx)
+				return runtime.SyncResult{}, untilCancelled(ctx)
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
 		w.Update(create(pod("hung")))
 		w.Update(create(pod("a")))
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Reclaimed: true}))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
 		assert.Zero(t, time.Since(f.began))
 	})
 }
@@ -235,34 +235,34 @@ func TestPodsDoNotWaitForEachOther(t *testing.T) {
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			time.Sleep(map[string]time.Duration{"terminate": 2 * time.Second, "finish": 3 * time.Second}[call])
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
 		w.Update(create(pod("a")))
 		synctest.Wait()
 		var mu sync.Mutex
 		told := map[string][]time.Duration{}
-		wait := func(name string, uid types.UID, k podworkers.Kill, want error) {
+		wait := func(name string, uid types.UID, k podworkers.KillOptions, want error) {
 			k.Done = func(err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				assert.ErrorIs(t, err, want, name)
 				told[name] = append(told[name], time.Since(f.began))
 			}
-			w.End(uid, k)
+			w.RequestKill(uid, k)
 		}
-		wait("first", "a", podworkers.Kill{}, nil)
-		wait("second", "a", podworkers.Kill{}, nil)
-		wait("reclaimed", "a", podworkers.Kill{Reclaimed: true}, nil)
-		wait("unknown", "b", podworkers.Kill{}, runtime.ErrNotFound)
+		wait("first", "a", podworkers.KillOptions{}, nil)
+		wait("second", "a", podworkers.KillOptions{}, nil)
+		wait("reclaimed", "a", podworkers.KillOptions{WaitUntilFinished: true}, nil)
+		wait("unknown", "b", podworkers.KillOptions{}, runtime.ErrNotFound)
 		time.Sleep(4 * time.Second)
-		wait("terminated", "a", podworkers.Kill{}, nil)
+		wait("terminated", "a", podworkers.KillOptions{}, nil)
 		time.Sleep(4 * time.Second)
-		wait("finished", "a", podworkers.Kill{Reclaimed: true}, nil)
-		w.SyncKnown(nil, true)
-		wait("forgotten", "a", podworkers.Kill{}, nil)
+		wait("finished", "a", podworkers.KillOptions{WaitUntilFinished: true}, nil)
+		w.SyncKnownPods(nil, true)
+		wait("forgotten", "a", podworkers.KillOptions{}, nil)
 		synctest.Wait()
 		assert.Equal(t, map[string][]time.Duration{
 			"first": {2 * time.Second}, "second": {2 * time.Second}, "reclaimed": {5 * time.Second}, "unknown": {0},
@@ -272,7 +272,7 @@ func TestWaiters(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		w.Update(create(pod("c")))
-		assert.ErrorIs(t, w.Kill(ctx, "c", podworkers.Kill{}), context.DeadlineExceeded)
+		assert.ErrorIs(t, w.Kill(ctx, "c", podworkers.KillOptions{}), context.DeadlineExceeded)
 	})
 }
 
@@ -280,10 +280,10 @@ func TestWaiters(t *testing.T) {
 func TestStopTellsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.Outcome, error) {
-			return runtime.Outcome{}, untilCancelled(ctx)
+		f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
+			return runtime.SyncResult{}, untilCancelled(ctx)
 		}
-		w, err := podworkers.New(podworkers.Config{Syncer: f, Seen: f})
+		w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f})
 		require.NoError(t, err)
 		f.began = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -293,13 +293,13 @@ func TestStopTellsWaiters(t *testing.T) {
 		w.Update(create(pod("syncing")))
 		synctest.Wait()
 		var told []error
-		w.End("ending", podworkers.Kill{Done: func(err error) { told = append(told, err) }})
+		w.RequestKill("ending", podworkers.KillOptions{Done: func(err error) { told = append(told, err) }})
 		synctest.Wait()
 		cancel()
 		require.NoError(t, <-stopped)
 		assert.Equal(t, []error{podworkers.ErrStopped}, told)
 		f.take()
-		assert.ErrorIs(t, w.Kill(t.Context(), "syncing", podworkers.Kill{}), podworkers.ErrStopped)
+		assert.ErrorIs(t, w.Kill(t.Context(), "syncing", podworkers.KillOptions{}), podworkers.ErrStopped)
 		w.Update(create(pod("late")))
 		time.Sleep(time.Hour)
 		assert.Empty(t, f.take(), "nothing is called after Run")

@@ -15,18 +15,18 @@ import (
 // its error then names the pods that have not. Run must go on meanwhile. From its
 // call on the Workers keep time themselves, as whoever heeded Config.Due may be
 // gone. Pods that are created during it are not ended.
-func (w *Workers) Drain(ctx context.Context, k Kill) error {
-	left := w.takeOver()
+func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
+	left := w.startTimers()
 	type answer struct {
 		uid types.UID
 		err error
 	}
 	answers := make(chan answer, len(left))
-	k.Reclaimed = true
+	k.WaitUntilFinished = true
 	for _, uid := range left {
 		one := k
 		one.Done = func(err error) { answers <- answer{uid, err} }
-		w.End(uid, one)
+		w.RequestKill(uid, one)
 	}
 	var errs []error
 	for len(left) > 0 {
@@ -46,14 +46,14 @@ func (w *Workers) Drain(ctx context.Context, k Kill) error {
 	return errors.Join(errs...)
 }
 
-// takeOver returns the pods that live, and keeps time from here on.
-func (w *Workers) takeOver() []types.UID {
+// startTimers returns the pods that live, and keeps time from here on.
+func (w *Workers) startTimers() []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.alone = true
+	w.ownTimers = true
 	var uids []types.UID
-	for uid, l := range w.book.lives {
-		if !l.over() {
+	for uid, l := range w.book.pods {
+		if !l.isIdle() {
 			uids = append(uids, uid)
 		}
 	}

@@ -16,33 +16,33 @@ import (
 // printer is a Syncer that says what it would do.
 type printer struct{}
 
-func (printer) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.Outcome, error) {
+func (printer) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
 	fmt.Println("sync", pod.Name)
-	return runtime.Outcome{Quiet: true}, nil
+	return runtime.SyncResult{Unchanged: true}, nil
 }
 
-func (printer) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
-	fmt.Println("terminate", pod.Name, "within", e.Grace)
+func (printer) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+	fmt.Println("terminate", pod.Name, "within", e.GracePeriod)
 	return nil
 }
 
-func (printer) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+func (printer) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	fmt.Println("finish", pod.Name)
 	return nil
 }
 
-// NewerThan makes it a Seen as well: nothing is ever there.
-func (printer) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+// GetNewerThan makes it a Seen as well: nothing is ever there.
+func (printer) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
 func Example() {
 	turns := make(chan podworkers.Phase, 3)
 	w, err := podworkers.New(podworkers.Config{
-		Syncer: printer{}, Seen: printer{},
+		Syncer: printer{}, Inspector: printer{},
 		Hooks: podworkers.Hooks{
-			Moved: func(_ types.UID, from, to podworkers.Phase, why podworkers.Cause) { fmt.Println(from, "->", to, why) },
-			Ended: func(t podworkers.Turn, _ time.Duration, _ runtime.Outcome, _ error) { turns <- t.Phase },
+			PhaseChanged: func(_ types.UID, from, to podworkers.Phase, why podworkers.Cause) { fmt.Println(from, "->", to, why) },
+			SyncEnded:    func(t podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) { turns <- t.Phase },
 		},
 	})
 	if err != nil {
@@ -54,9 +54,9 @@ func Example() {
 	go func() { done <- w.Run(ctx) }()
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1", Namespace: "default", Name: "web"}}
-	w.Update(podworkers.Update{Op: podworkers.Create, Pod: pod})
+	w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod})
 	<-turns
-	err = w.Kill(ctx, "1", podworkers.Kill{Grace: 5 * time.Second, Reclaimed: true})
+	err = w.Kill(ctx, "1", podworkers.KillOptions{GracePeriod: 5 * time.Second, WaitUntilFinished: true})
 	fmt.Println("killed:", err)
 	cancel()
 	<-done

@@ -40,12 +40,12 @@ func orphanGrace(seen runtime.Pod) time.Duration {
 }
 
 // shorter returns the grace that is left when a Kill joins in.
-func (k Kill) shorter(grace time.Duration) time.Duration {
+func (k KillOptions) shorter(grace time.Duration) time.Duration {
 	switch {
 	case k.Force:
 		return 0
-	case k.Grace > 0:
-		return min(grace, atLeast(k.Grace))
+	case k.GracePeriod > 0:
+		return min(grace, atLeast(k.GracePeriod))
 	}
 	return grace
 }

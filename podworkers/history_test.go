@@ -25,9 +25,9 @@ var (
 // subject is what a history is run on: the book alone, or workers that run.
 type subject interface {
 	update(u Update, gone bool)
-	end(uid types.UID, k Kill)
-	wake(uid types.UID, why Wake)
-	finish(uid types.UID, out runtime.Outcome, err error) // the call under way
+	end(uid types.UID, k KillOptions)
+	wake(uid types.UID, why RequeueReason)
+	finish(uid types.UID, out runtime.SyncResult, err error) // the call under way
 	advance(d time.Duration)
 	sync(wanted map[types.UID]struct{}, full bool) []types.UID
 	now() time.Time
@@ -38,7 +38,7 @@ type subject interface {
 }
 
 type begun struct {
-	turn Turn
+	turn SyncCall
 	at   time.Time
 }
 
@@ -46,11 +46,11 @@ var errPanic = errors.New("panic, please")
 
 // bookSubject runs the pure half: no goroutine, no clock.
 type bookSubject struct {
-	b      *book
+	b      *tracker
 	clock  time.Time
 	starts []begun
 	cancel map[types.UID]bool
-	turns  map[types.UID]Turn
+	turns  map[types.UID]SyncCall
 }
 
 func newBookSubject() *bookSubject {
@@ -61,7 +61,7 @@ func newBookSubject() *bookSubject {
 
 func (s *bookSubject) restart() {
 	s.b = newBook(policy{resync: time.Minute, backOff: 10 * time.Second, jitter: func(d time.Duration) time.Duration { return d }})
-	s.cancel, s.turns, s.starts = map[types.UID]bool{}, map[types.UID]Turn{}, nil
+	s.cancel, s.turns, s.starts = map[types.UID]bool{}, map[types.UID]SyncCall{}, nil
 }
 
 func (s *bookSubject) pump(effects []effect) {
@@ -70,7 +70,7 @@ func (s *bookSubject) pump(effects []effect) {
 			s.cancel[e.uid] = true
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(s.b.lives)) {
+	for _, uid := range slices.Sorted(maps.Keys(s.b.pods)) {
 		if t, ok := s.b.start(uid); ok {
 			s.starts, s.turns[uid] = append(s.starts, begun{t, s.clock}), t
 			delete(s.cancel, uid)
@@ -80,24 +80,24 @@ func (s *bookSubject) pump(effects []effect) {
 
 func (s *bookSubject) update(u Update, gone bool) { s.pump(s.b.update(u, gone, s.clock)) }
 
-func (s *bookSubject) end(uid types.UID, k Kill) {
-	if l := s.b.lives[uid]; l != nil {
-		s.pump(s.b.spread(l.kill(k, s.clock)))
+func (s *bookSubject) end(uid types.UID, k KillOptions) {
+	if l := s.b.pods[uid]; l != nil {
+		s.pump(s.b.startNextStaticPod(l.kill(k, s.clock)))
 	}
 }
 
-func (s *bookSubject) wake(uid types.UID, why Wake) { s.pump(s.b.nudge(uid, why, s.clock)) }
+func (s *bookSubject) wake(uid types.UID, why RequeueReason) { s.pump(s.b.requeue(uid, why, s.clock)) }
 
-func (s *bookSubject) finish(uid types.UID, out runtime.Outcome, err error) {
+func (s *bookSubject) finish(uid types.UID, out runtime.SyncResult, err error) {
 	s.pump(s.b.end(s.turns[uid], out, err, s.clock))
 }
 
 func (s *bookSubject) advance(d time.Duration) {
 	until := s.clock.Add(d)
 	for {
-		var first *life
-		for _, uid := range slices.Sorted(maps.Keys(s.b.lives)) {
-			if l := s.b.lives[uid]; !l.due.IsZero() && !l.due.After(until) && (first == nil || l.due.Before(first.due)) {
+		var first *podState
+		for _, uid := range slices.Sorted(maps.Keys(s.b.pods)) {
+			if l := s.b.pods[uid]; !l.requeueAt.IsZero() && !l.requeueAt.After(until) && (first == nil || l.requeueAt.Before(first.requeueAt)) {
 				first = l
 			}
 		}
@@ -105,8 +105,8 @@ func (s *bookSubject) advance(d time.Duration) {
 			s.clock = until
 			return
 		}
-		s.clock = first.due
-		s.pump(s.b.nudge(first.uid, WakeDue, s.clock))
+		s.clock = first.requeueAt
+		s.pump(s.b.requeue(first.uid, RequeueDue, s.clock))
 	}
 }
 
@@ -117,7 +117,7 @@ func (s *bookSubject) sync(wanted map[types.UID]struct{}, full bool) []types.UID
 func (s *bookSubject) now() time.Time { return s.clock }
 
 func (s *bookSubject) state(uid types.UID) (State, bool) {
-	if l := s.b.lives[uid]; l != nil {
+	if l := s.b.pods[uid]; l != nil {
 		return l.state(), true
 	}
 	return State{}, false
@@ -149,7 +149,7 @@ type call struct {
 }
 
 type result struct {
-	out runtime.Outcome
+	out runtime.SyncResult
 	err error
 }
 
@@ -167,8 +167,8 @@ func (s *realSubject) restart() {
 	s.calls, s.starts = map[types.UID]call{}, nil
 	var err error
 	s.Workers, err = New(Config{
-		Syncer: s, Seen: s, Jitter: 1e-12, Ended: func(types.UID) bool { return s.gone },
-		Hooks: Hooks{Started: func(t Turn) {
+		Syncer: s, Inspector: s, Jitter: 1e-12, IsStopped: func(types.UID) bool { return s.gone },
+		Hooks: Hooks{SyncStarted: func(t SyncCall) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.starts = append(s.starts, begun{t, time.Now()})
@@ -186,7 +186,7 @@ func (s *realSubject) restart() {
 	synctest.Wait()
 }
 
-func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.Outcome, error) {
+func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.SyncResult, error) {
 	c := call{ctx, make(chan result)}
 	s.mu.Lock()
 	if _, ok := s.calls[uid]; ok {
@@ -210,21 +210,21 @@ func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.Outcome,
 	return r.out, r.err
 }
 
-func (s *realSubject) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.Outcome, error) {
+func (s *realSubject) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
 	return s.call(ctx, pod.UID)
 }
 
-func (s *realSubject) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Ending) error {
+func (s *realSubject) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Termination) error {
 	_, err := s.call(ctx, pod.UID)
 	return err
 }
 
-func (s *realSubject) Finish(ctx context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+func (s *realSubject) Finish(ctx context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	_, err := s.call(ctx, pod.UID)
 	return err
 }
 
-func (s *realSubject) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+func (s *realSubject) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	return runtime.Pod{UID: uid}, nil
 }
 
@@ -234,17 +234,17 @@ func (s *realSubject) update(u Update, gone bool) {
 	synctest.Wait()
 }
 
-func (s *realSubject) end(uid types.UID, k Kill) {
-	s.End(uid, k)
+func (s *realSubject) end(uid types.UID, k KillOptions) {
+	s.RequestKill(uid, k)
 	synctest.Wait()
 }
 
-func (s *realSubject) wake(uid types.UID, why Wake) {
-	s.Wake(uid, why)
+func (s *realSubject) wake(uid types.UID, why RequeueReason) {
+	s.Requeue(uid, why)
 	synctest.Wait()
 }
 
-func (s *realSubject) finish(uid types.UID, out runtime.Outcome, err error) {
+func (s *realSubject) finish(uid types.UID, out runtime.SyncResult, err error) {
 	s.mu.Lock()
 	c := s.calls[uid]
 	s.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *realSubject) advance(d time.Duration) {
 }
 
 func (s *realSubject) sync(wanted map[types.UID]struct{}, full bool) []types.UID {
-	return s.SyncKnown(wanted, full)
+	return s.SyncKnownPods(wanted, full)
 }
 
 func (s *realSubject) now() time.Time                    { return time.Now() }

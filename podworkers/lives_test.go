@@ -29,22 +29,22 @@ func TestStaticPodsTakeTurns(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, f.take(), 1+4, "the first static one, and the pods of an API server")
 		st, _ := w.State("u3")
-		assert.True(t, st.Queued)
+		assert.True(t, st.WaitingToStart)
 
-		assert.NoError(t, w.Kill(t.Context(), "u2", podworkers.Kill{Deleted: true, Reclaimed: true}))
-		assert.True(t, w.Finished("u2"))
+		assert.NoError(t, w.Kill(t.Context(), "u2", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		assert.True(t, w.IsFinished("u2"))
 		assert.False(t, w.CouldHaveRunningContainers("u2"))
 		assert.Empty(t, f.take())
 
-		assert.NoError(t, w.Kill(t.Context(), "u1", podworkers.Kill{Deleted: true, Reclaimed: true}))
+		assert.NoError(t, w.Kill(t.Context(), "u1", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
 		synctest.Wait()
 		assert.Equal(t, []string{
 			"0s terminate web grace=30s deleted", "0s finish web grace=30s deleted", "0s sync web",
 		}, f.take())
 		st, _ = w.State("u3")
-		assert.False(t, st.Queued)
+		assert.False(t, st.WaitingToStart)
 		st, _ = w.State("u4")
-		assert.True(t, st.Queued)
+		assert.True(t, st.WaitingToStart)
 	})
 }
 
@@ -52,9 +52,9 @@ func TestStaticPodsTakeTurns(t *testing.T) {
 func TestStaticPodWaitsForOrphanOfItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{
@@ -73,19 +73,19 @@ func TestUIDComesBack(t *testing.T) {
 		w := run(t, f)
 		w.Update(create(pod("a", version("1"))))
 		synctest.Wait()
-		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		all := map[types.UID]struct{}{"a": {}}
-		w.End("a", podworkers.Kill{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		w.Update(create(pod("a", version("2"))))
-		assert.Empty(t, w.SyncKnown(all, true), "not before it has finished")
+		assert.Empty(t, w.SyncKnownPods(all, true), "not before it has finished")
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"0s sync a v1", "0s terminate a grace=30s deleted", "1s finish a grace=30s deleted"}, f.take())
-		assert.Equal(t, []types.UID{"a"}, w.SyncKnown(all, true))
-		assert.Empty(t, w.SyncKnown(all, true), "once")
-		assert.False(t, w.Known("a"))
+		assert.Equal(t, []types.UID{"a"}, w.SyncKnownPods(all, true))
+		assert.Empty(t, w.SyncKnownPods(all, true), "once")
+		assert.False(t, w.IsKnown("a"))
 
 		f.since = nil
 		w.Update(create(pod("a", version("2"))))
@@ -94,13 +94,13 @@ func TestUIDComesBack(t *testing.T) {
 		assert.Greater(t, f.since["a"][0].Sub(f.began), time.Minute, "what is left of its former life is no view of it") // PW-14
 
 		// Removed again before it could come back, it does not.
-		w.End("a", podworkers.Kill{Deleted: true})
-		assert.True(t, w.ComesBack("a"))
-		w.End("a", podworkers.Kill{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		assert.True(t, w.RequestRecreation("a"))
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		time.Sleep(time.Minute)
-		assert.Empty(t, w.SyncKnown(all, true))
-		assert.False(t, w.Settle("a", false))
-		assert.False(t, w.Known("a"))
+		assert.Empty(t, w.SyncKnownPods(all, true))
+		assert.False(t, w.ForgetFinished("a", false))
+		assert.False(t, w.IsKnown("a"))
 	})
 }
 
@@ -109,14 +109,14 @@ func TestUIDThatCameBackIsNotForgottenByAnOldSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := run(t, &fake{})
 		for _, settle := range []func() bool{
-			func() bool { return len(w.SyncKnown(map[types.UID]struct{}{}, true)) == 1 },
-			func() bool { return w.Settle("a", false) },
+			func() bool { return len(w.SyncKnownPods(map[types.UID]struct{}{}, true)) == 1 },
+			func() bool { return w.ForgetFinished("a", false) },
 		} {
 			w.Update(create(pod("a")))
-			require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
-			require.True(t, w.ComesBack("a"))
+			require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+			require.True(t, w.RequestRecreation("a"))
 			assert.True(t, settle())
-			assert.False(t, w.Known("a"))
+			assert.False(t, w.IsKnown("a"))
 		}
 	})
 }
@@ -126,12 +126,12 @@ func TestOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		fails := 1
-		f.do = func(context.Context, string, types.UID) (runtime.Outcome, error) {
+		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			fails--
 			if fails >= 0 {
-				return runtime.Outcome{}, errors.New("no luck")
+				return runtime.SyncResult{}, errors.New("no luck")
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
 		seen := runtime.Pod{UID: "o", Namespace: "ns", Name: "left", Containers: []runtime.Container{{GracePeriod: 5 * time.Second}}}
@@ -143,17 +143,17 @@ func TestOrphans(t *testing.T) {
 		assert.True(t, st.Orphan)
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"0s terminate left grace=5s deleted", "10s terminate left grace=5s deleted"}, f.take())
-		assert.False(t, w.Known("o"))
+		assert.False(t, w.IsKnown("o"))
 
 		w.Update(podworkers.Update{Orphan: &seen})
 		synctest.Wait()
 		assert.Empty(t, f.take(), "seen before it ended")
 		seen.ObservedAt = time.Now()
-		w.Update(podworkers.Update{Orphan: &seen, Kill: &podworkers.Kill{Grace: time.Second}})
+		w.Update(podworkers.Update{Orphan: &seen, Kill: &podworkers.KillOptions{GracePeriod: time.Second}})
 		w.Update(create(pod("o")))
 		synctest.Wait()
 		assert.Equal(t, []string{"1m0s terminate left grace=1s deleted"}, f.take())
-		assert.Equal(t, []types.UID{"o"}, w.SyncKnown(map[types.UID]struct{}{"o": {}}, true), "it was configured meanwhile") // PW-10
+		assert.Equal(t, []types.UID{"o"}, w.SyncKnownPods(map[types.UID]struct{}{"o": {}}, true), "it was configured meanwhile") // PW-10
 
 		w.Update(create(pod("known")))
 		synctest.Wait()
@@ -171,14 +171,14 @@ func TestTerminalAtFirstSight(t *testing.T) {
 		ended := map[types.UID]bool{"a": true, "c": true}
 		finished := map[types.UID]int{}
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Ended = func(uid types.UID) bool { return ended[uid] }
-			c.Finished = func(uid types.UID) { finished[uid]++ }
+			c.IsStopped = func(uid types.UID) bool { return ended[uid] }
+			c.OnFinished = func(uid types.UID) { finished[uid]++ }
 		})
 		w.Update(create(pod("a", phase(corev1.PodSucceeded))))
 		synctest.Wait()
-		assert.True(t, w.Finished("a"))
+		assert.True(t, w.IsFinished("a"))
 		assert.Empty(t, f.take())
-		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{}))
+		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{}))
 		assert.Empty(t, f.take())
 
 		w.Update(create(pod("b", phase(corev1.PodFailed)))) // something of it is alive
@@ -198,15 +198,15 @@ func TestKillOfAForgottenPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := run(t, &fake{})
 		w.Update(create(pod("a")))
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
-		w.SyncKnown(nil, true)
-		require.False(t, w.Known("a"))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		w.SyncKnownPods(nil, true)
+		require.False(t, w.IsKnown("a"))
 		time.Sleep(10 * time.Minute)
-		w.SyncKnown(nil, true)
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{}))
+		w.SyncKnownPods(nil, true)
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{}))
 		time.Sleep(time.Minute)
-		w.SyncKnown(nil, true)
-		require.ErrorIs(t, w.Kill(t.Context(), "a", podworkers.Kill{}), runtime.ErrNotFound)
+		w.SyncKnownPods(nil, true)
+		require.ErrorIs(t, w.Kill(t.Context(), "a", podworkers.KillOptions{}), runtime.ErrNotFound)
 	})
 }
 
@@ -215,11 +215,11 @@ func TestQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		block := make(chan struct{})
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call != "sync" {
 				<-block
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
 		type answers struct{ known, finished, running, ending, remove, busy bool }
@@ -227,20 +227,20 @@ func TestQuestions(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			assert.Equal(t, want, answers{
-				w.Known("a"), w.Finished("a"), w.CouldHaveRunningContainers("a"),
-				w.ShouldContainersBeTerminating("a"), w.MayRemoveContent("a"), w.Busy("a"),
+				w.IsKnown("a"), w.IsFinished("a"), w.CouldHaveRunningContainers("a"),
+				w.ShouldPodContainersBeTerminating("a"), w.ShouldPodContentBeRemoved("a"), w.IsWorking("a"),
 			}, when)
 		}
 		check("unknown, before the first full sync", answers{running: true})
-		w.SyncKnown(nil, false)
+		w.SyncKnownPods(nil, false)
 		check("unknown, after one that was not full", answers{running: true})
-		w.SyncKnown(nil, true)
+		w.SyncKnownPods(nil, true)
 		check("unknown", answers{ending: true, remove: true})
-		w.SyncKnown(nil, false)
+		w.SyncKnownPods(nil, false)
 		check("full once is full", answers{ending: true, remove: true})
 		w.Update(create(pod("a")))
 		check("syncing", answers{known: true, running: true})
-		w.End("a", podworkers.Kill{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		check("terminating", answers{known: true, running: true, ending: true, busy: true})
 		block <- struct{}{}
 		check("terminated", answers{known: true, ending: true, remove: true, busy: true})
@@ -253,11 +253,11 @@ func TestQuestions(t *testing.T) {
 func TestContentOfCompletedPodStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := run(t, &fake{})
-		for uid, k := range map[string]podworkers.Kill{"killed": {}, "evicted": {Evicted: true}} {
+		for uid, k := range map[string]podworkers.KillOptions{"killed": {}, "evicted": {Evicted: true}} {
 			w.Update(create(pod(uid)))
 			require.NoError(t, w.Kill(t.Context(), types.UID(uid), k))
 		}
-		assert.False(t, w.MayRemoveContent("killed"))
-		assert.True(t, w.MayRemoveContent("evicted"))
+		assert.False(t, w.ShouldPodContentBeRemoved("killed"))
+		assert.True(t, w.ShouldPodContentBeRemoved("evicted"))
 	})
 }

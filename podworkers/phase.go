@@ -18,26 +18,26 @@ type Cause uint8
 
 // The causes.
 const (
-	NotEnding Cause = iota // it has not
-	Deletion               // it has a deletion timestamp
-	Completed              // its phase is Succeeded or Failed, or its containers are all done
-	Killed                 // asked for by a Kill
-	Evicted                // asked for by a Kill that evicts
-	Removed                // no source names it any more
-	Orphaned               // found in the runtime only
+	NotTerminating Cause = iota // it has not
+	Deleted                     // it has a deletion timestamp
+	Completed                   // its phase is Succeeded or Failed, or its containers are all done
+	Killed                      // asked for by a Kill
+	Evicted                     // asked for by a Kill that evicts
+	Removed                     // no source names it any more
+	Orphaned                    // found in the runtime only
 )
 
-// Wake is why a pod should be looked at again.
-type Wake uint8
+// RequeueReason is why a pod should be looked at again.
+type RequeueReason uint8
 
 // The reasons to look again.
 const (
-	// WakeEvent: something changed in the runtime. A pod whose calls fail again
+	// RequeueEvent: something changed in the runtime. A pod whose calls fail again
 	// and again is held back for up to a second, so that the changes that a failing
 	// call makes do not keep it going at full speed.
-	WakeEvent Wake = iota
-	// WakeDue: the time that Config.Due told has come. Ignored if it has not.
-	WakeDue
-	// WakeNow: somebody wants it, a probe that failed for example.
-	WakeNow
+	RequeueEvent RequeueReason = iota
+	// RequeueDue: the time that Config.Due told has come. Ignored if it has not.
+	RequeueDue
+	// RequeueNow: somebody wants it, a probe that failed for example.
+	RequeueNow
 )

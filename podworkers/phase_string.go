@@ -29,8 +29,8 @@ func _() {
 	// An "invalid array index" compiler error signifies that the constant values have changed.
 	// Re-run the stringer command to generate them again.
 	var x [1]struct{}
-	_ = x[NotEnding-0]
-	_ = x[Deletion-1]
+	_ = x[NotTerminating-0]
+	_ = x[Deleted-1]
 	_ = x[Completed-2]
 	_ = x[Killed-3]
 	_ = x[Evicted-4]
@@ -53,16 +53,16 @@ func _() {
 	// An "invalid array index" compiler error signifies that the constant values have changed.
 	// Re-run the stringer command to generate them again.
 	var x [1]struct{}
-	_ = x[WakeEvent-0]
-	_ = x[WakeDue-1]
-	_ = x[WakeNow-2]
+	_ = x[RequeueEvent-0]
+	_ = x[RequeueDue-1]
+	_ = x[RequeueNow-2]
 }
 
 const _Wake_name = "WakeEventWakeDueWakeNow"
 
 var _Wake_index = [...]uint8{0, 9, 16, 23}
 
-func (i Wake) String() string {
+func (i RequeueReason) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Wake_index)-1 {
 		return "Wake(" + strconv.FormatInt(int64(i), 10) + ")"

@@ -10,63 +10,63 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func (w *Workers) ask(uid types.UID, known func(*life) bool, unknown func(synced bool) bool) bool {
+func (w *Workers) ask(uid types.UID, known func(*podState) bool, unknown func(synced bool) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l := w.book.lives[uid]; l != nil {
+	if l := w.book.pods[uid]; l != nil {
 		return known(l)
 	}
 	return unknown(w.book.synced)
 }
 
-func never(bool) bool         { return false }
-func unless(synced bool) bool { return !synced }
-func once(synced bool) bool   { return synced }
+func alwaysFalse(bool) bool        { return false }
+func ifNotSynced(synced bool) bool { return !synced }
+func ifSynced(synced bool) bool    { return synced }
 
-// Known reports whether the pod has a life here, be it over.
-func (w *Workers) Known(uid types.UID) bool {
-	return w.ask(uid, func(*life) bool { return true }, never)
+// IsKnown reports whether the pod has a life here, be it over.
+func (w *Workers) IsKnown(uid types.UID) bool {
+	return w.ask(uid, func(*podState) bool { return true }, alwaysFalse)
 }
 
-// Finished reports whether the pod is known and nothing is left to do for it.
-func (w *Workers) Finished(uid types.UID) bool {
-	return w.ask(uid, (*life).over, never)
+// IsFinished reports whether the pod is known and nothing is left to do for it.
+func (w *Workers) IsFinished(uid types.UID) bool {
+	return w.ask(uid, (*podState).isIdle, alwaysFalse)
 }
 
 // CouldHaveRunningContainers reports whether a container of the pod may run. Of
 // pods that are not known, that is so until SyncKnown was called with a full set.
 func (w *Workers) CouldHaveRunningContainers(uid types.UID) bool {
-	return w.ask(uid, func(l *life) bool { return l.phase < Terminated }, unless)
+	return w.ask(uid, func(l *podState) bool { return l.phase < Terminated }, ifNotSynced)
 }
 
-// ShouldContainersBeTerminating reports whether the pod's containers have to go:
+// ShouldPodContainersBeTerminating reports whether the pod's containers have to go:
 // its end was asked for, or nobody knows it and SyncKnown was called with a full set.
-func (w *Workers) ShouldContainersBeTerminating(uid types.UID) bool {
-	return w.ask(uid, func(l *life) bool { return l.phase > Syncing }, once)
+func (w *Workers) ShouldPodContainersBeTerminating(uid types.UID) bool {
+	return w.ask(uid, func(l *podState) bool { return l.phase > Syncing }, ifSynced)
 }
 
-// MayRemoveContent reports whether what the pod left, dead containers and logs,
+// ShouldPodContentBeRemoved reports whether what the pod left, dead containers and logs,
 // may be removed: it was evicted or deleted and its containers have ended, or
 // nobody knows it and SyncKnown was called with a full set.
-func (w *Workers) MayRemoveContent(uid types.UID) bool {
-	return w.ask(uid, func(l *life) bool {
-		return l.phase > Terminating && (l.ending.Deleted || l.ending.Evicted)
-	}, once)
+func (w *Workers) ShouldPodContentBeRemoved(uid types.UID) bool {
+	return w.ask(uid, func(l *podState) bool {
+		return l.phase > Terminating && (l.termination.Deleted || l.termination.Evicted)
+	}, ifSynced)
 }
 
-// Busy reports whether a call for the pod is under way, after which the pod will
+// IsWorking reports whether a call for the pod is under way, after which the pod will
 // be looked at anyway.
-func (w *Workers) Busy(uid types.UID) bool {
-	return w.ask(uid, func(l *life) bool { return l.busy }, never)
+func (w *Workers) IsWorking(uid types.UID) bool {
+	return w.ask(uid, func(l *podState) bool { return l.working }, alwaysFalse)
 }
 
-// over reports whether nothing is left to do for a pod.
-func (l *life) over() bool {
-	return l.phase == Finished && !l.busy && l.want == noTurn && l.due.IsZero()
+// isIdle reports whether nothing is left to do for a pod.
+func (l *podState) isIdle() bool {
+	return l.phase == Finished && !l.working && l.urgency == notRequested && l.requeueAt.IsZero()
 }
 
-func (b *book) buried(uid types.UID) bool {
-	_, ok := b.graves[uid]
+func (b *tracker) hasTombstone(uid types.UID) bool {
+	_, ok := b.tombstones[uid]
 	return ok
 }
 
@@ -76,20 +76,20 @@ type State struct {
 	Namespace, Name string
 	Phase           Phase
 	Cause           Cause
-	Ending          runtime.Ending // of no meaning in Syncing
-	Orphan          bool           // known from the runtime only
-	Queued          bool           // a static pod that waits for another one's end
-	Busy            bool           // a call is under way
-	Over            bool           // it has finished and nothing is left to do
-	Failures        int            // of calls, in a row
-	Due             time.Time      // of the next call; zero: none is planned
+	Termination     runtime.Termination // of no meaning in Syncing
+	Orphan          bool                // known from the runtime only
+	WaitingToStart  bool                // a static pod that waits for another one's end
+	Working         bool                // a call is under way
+	Idle            bool                // it has finished and nothing is left to do
+	Failures        int                 // of calls, in a row
+	RequeueAt       time.Time           // of the next call; zero: none is planned
 }
 
 // Snapshot returns where every known pod stands, in the order of their UIDs.
 func (w *Workers) Snapshot() []State {
 	w.mu.Lock()
-	states := make([]State, 0, len(w.book.lives))
-	for _, l := range w.book.lives {
+	states := make([]State, 0, len(w.book.pods))
+	for _, l := range w.book.pods {
 		states = append(states, l.state())
 	}
 	w.mu.Unlock()
@@ -101,50 +101,50 @@ func (w *Workers) Snapshot() []State {
 func (w *Workers) State(uid types.UID) (State, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.lives[uid]
+	l := w.book.pods[uid]
 	if l == nil {
 		return State{}, false
 	}
 	return l.state(), true
 }
 
-func (l *life) state() State {
+func (l *podState) state() State {
 	return State{
 		UID: l.uid, Namespace: l.pod.Namespace, Name: l.pod.Name, Phase: l.phase, Cause: l.cause,
-		Ending: l.ending, Orphan: l.orphan, Queued: l.queued, Busy: l.busy, Over: l.over(),
-		Failures: l.fails, Due: l.due,
+		Termination: l.termination, Orphan: l.orphan, WaitingToStart: l.queued, Working: l.working, Idle: l.isIdle(),
+		Failures: l.failures, RequeueAt: l.requeueAt,
 	}
 }
 
-// SyncKnown takes the set of pods that the node should know. Finished pods that are
+// SyncKnownPods takes the set of pods that the node should know. Finished pods that are
 // not in it are forgotten. Those that came back while they ended are forgotten too
 // and returned, for the caller to create them anew, be they in the set, which may be
 // older than their return, or not. Full says that nothing is
 // missing in the set, which from then on settles what is thought of pods that are
 // not known.
-func (w *Workers) SyncKnown(wanted map[types.UID]struct{}, full bool) (again []types.UID) {
+func (w *Workers) SyncKnownPods(wanted map[types.UID]struct{}, full bool) (again []types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.book.sync(wanted, full, time.Now())
 }
 
-// Settle does for one pod what SyncKnown does for all.
-func (w *Workers) Settle(uid types.UID, wanted bool) (again bool) {
+// ForgetFinished does for one pod what SyncKnown does for all.
+func (w *Workers) ForgetFinished(uid types.UID, wanted bool) (again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.lives[uid]
-	return l != nil && w.book.settle(l, wanted, time.Now())
+	l := w.book.pods[uid]
+	return l != nil && w.book.forgetFinished(l, wanted, time.Now())
 }
 
-// ComesBack reports whether a pod is known whose end was asked for. It then
+// RequestRecreation reports whether a pod is known whose end was asked for. It then
 // remembers, as for an Update with Create, that the pod is wanted again.
-func (w *Workers) ComesBack(uid types.UID) bool {
+func (w *Workers) RequestRecreation(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.lives[uid]
+	l := w.book.pods[uid]
 	if l == nil || l.phase == Syncing {
 		return false
 	}
-	l.restart = true
+	l.recreate = true
 	return true
 }

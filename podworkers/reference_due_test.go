@@ -96,7 +96,7 @@ func (s *story) released(before int) bool {
 	done := false
 	for _, e := range s.log[:before] {
 		if ended(Terminated)(e) {
-			done = e.turn.Ending.Deleted
+			done = e.turn.Termination.Deleted
 		}
 	}
 	return done
@@ -192,7 +192,7 @@ func (h *history) due(s *story) (at time.Time, wanted bool) {
 	}
 	if e.err == nil {
 		at = e.at.Add(time.Minute)
-		if d := e.out.Due; !d.IsZero() && d.Before(at) {
+		if d := e.out.RequeueAt; !d.IsZero() && d.Before(at) {
 			at = later(d, e.at.Add(10*time.Millisecond))
 		}
 	} else {
@@ -200,7 +200,7 @@ func (h *history) due(s *story) (at time.Time, wanted bool) {
 		if errors.Is(e.err, runtime.ErrNotReady) {
 			at = e.at.Add(time.Second)
 		}
-		if d := e.out.Due; !d.IsZero() && d.Before(at) {
+		if d := e.out.RequeueAt; !d.IsZero() && d.Before(at) {
 			at = later(d, later(hold, e.at.Add(10*time.Millisecond)))
 		}
 	}
@@ -236,7 +236,7 @@ func (s *story) cancelled() bool {
 	case Syncing:
 		return s.asked() > b
 	case Terminating:
-		return s.grace(len(s.log)) < t.Ending.Grace
+		return s.grace(len(s.log)) < t.Termination.GracePeriod
 	}
 	return false
 }
@@ -259,20 +259,20 @@ func (h *history) restart(s *story) bool {
 }
 
 // checkBegin reports what is wrong with the turn that begins at the end of the log.
-func (h *history) checkBegin(s *story, t Turn, now time.Time) error {
+func (h *history) checkBegin(s *story, t SyncCall, now time.Time) error {
 	n := len(s.log)
 	at, wanted := h.due(s)
 	ready := s.log[n-1].at
 	if at.After(ready) {
 		ready = at
 	}
-	wantEnding := runtime.Ending{}
-	got := t.Ending
+	wantEnding := runtime.Termination{}
+	got := t.Termination
 	if t.Phase != Syncing {
 		wantEnding = s.ending(n)
 		got.Message = ""
 	} else {
-		got = runtime.Ending{}
+		got = runtime.Termination{}
 	}
 	phase := h.phase(s)
 	switch {
@@ -288,8 +288,8 @@ func (h *history) checkBegin(s *story, t Turn, now time.Time) error {
 		return fmt.Errorf("PW-3: pod %q, want %q", t.Pod.Labels["v"], s.pod(n).version)
 	case got != wantEnding:
 		return fmt.Errorf("PW-5: ending %+v, want %+v", got, wantEnding)
-	case !t.Since.Equal(s.since(n)):
-		return fmt.Errorf("PW-14: view since %v, want %v", t.Since, s.since(n))
+	case !t.NewerThan.Equal(s.since(n)):
+		return fmt.Errorf("PW-14: view since %v, want %v", t.NewerThan, s.since(n))
 	case !wanted:
 		return errors.New("nobody wants a turn")
 	case at.After(now):

@@ -17,9 +17,9 @@ type entry struct {
 	at   time.Time
 	kind string // create change reconcile orphan kill event now begin end
 	pod  podFacts
-	kill Kill
-	turn Turn // of begin and end
-	out  runtime.Outcome
+	kill KillOptions
+	turn SyncCall // of begin and end
+	out  runtime.SyncResult
 	err  error
 	seq  int // among all pods
 }
@@ -190,8 +190,8 @@ func (s *story) grace(before int) time.Duration {
 		case i < a || done >= 0 && i > done:
 		case e.kind == "kill" && e.kill.Force:
 			grace = 0
-		case e.kind == "kill" && e.kill.Grace > 0:
-			grace = min(grace, max(e.kill.Grace, time.Second))
+		case e.kind == "kill" && e.kill.GracePeriod > 0:
+			grace = min(grace, max(e.kill.GracePeriod, time.Second))
 		case !s.orphan && (e.kind == "change" || e.kind == "reconcile") && e.pod.deletion >= 0:
 			grace = min(grace, e.pod.grace())
 		}
@@ -200,8 +200,8 @@ func (s *story) grace(before int) time.Duration {
 }
 
 // ending is what a call that begins at that entry is told.
-func (s *story) ending(before int) runtime.Ending {
-	e := runtime.Ending{Grace: s.grace(before), Deleted: s.orphan}
+func (s *story) ending(before int) runtime.Termination {
+	e := runtime.Termination{GracePeriod: s.grace(before), Deleted: s.orphan}
 	done := s.first(ended(Terminating))
 	for i, x := range s.log[:before] {
 		if x.kind != "kill" {
@@ -226,7 +226,7 @@ func (s *story) since(before int) time.Time {
 		since = since.Add(time.Nanosecond)
 	}
 	for _, e := range s.log[:before] {
-		if e.kind == "end" && (e.err != nil || e.turn.Phase != Syncing || !e.out.Quiet) {
+		if e.kind == "end" && (e.err != nil || e.turn.Phase != Syncing || !e.out.Unchanged) {
 			since = e.at
 		}
 	}

@@ -19,12 +19,12 @@ func TestDueTimesOfAnotherClock(t *testing.T) {
 	p := policy{resync: time.Minute, backOff: time.Minute, jitter: func(d time.Duration) time.Duration { return d }}
 	for _, err := range []error{nil, errors.New("no luck")} {
 		now := time.Now()
-		l := &life{uid: "a", pod: new(corev1.Pod)}
+		l := &podState{uid: "a", pod: new(corev1.Pod)}
 		turn := l.start()
-		l.end(turn, runtime.Outcome{Due: now.Add(10 * time.Second).Round(0)}, err, p, now)
-		l.nudge(WakeDue, clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
-		assert.Equal(t, noTurn, l.want, "the clock was set forward")
-		l.nudge(WakeDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
-		assert.Equal(t, atOnce, l.want, "the clock was set back")
+		l.end(turn, runtime.SyncResult{RequeueAt: now.Add(10 * time.Second).Round(0)}, err, p, now)
+		l.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
+		assert.Equal(t, notRequested, l.urgency, "the clock was set forward")
+		l.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
+		assert.Equal(t, immediate, l.urgency, "the clock was set back")
 	}
 }

@@ -45,37 +45,37 @@ func (j *jumpy) call(uid types.UID) error {
 	return nil
 }
 
-func (j *jumpy) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.Outcome, error) {
-	return runtime.Outcome{Terminal: rand.IntN(20) == 0}, j.call(pod.UID)
+func (j *jumpy) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
+	return runtime.SyncResult{Terminal: rand.IntN(20) == 0}, j.call(pod.UID)
 }
 
-func (j *jumpy) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Ending) error {
+func (j *jumpy) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Termination) error {
 	return j.call(pod.UID)
 }
 
-func (j *jumpy) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+func (j *jumpy) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	return j.call(pod.UID)
 }
 
-func (j *jumpy) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+func (j *jumpy) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
 // PW-2, PW-7, PW-16: everything at once, from many goroutines, outside a bubble.
 func TestStress(t *testing.T) {
 	j := &jumpy{}
-	w, err := podworkers.New(podworkers.Config{Syncer: j, Seen: j, BackOff: time.Millisecond, Resync: 5 * time.Millisecond})
+	w, err := podworkers.New(podworkers.Config{Syncer: j, Inspector: j, BackOff: time.Millisecond, ResyncPeriod: 5 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, w.Run(ctx)) })
 
 	var asked, told atomic.Int64
-	kill := func() podworkers.Kill {
+	kill := func() podworkers.KillOptions {
 		asked.Add(1)
 		var once atomic.Int32
-		return podworkers.Kill{
-			Deleted: rand.IntN(2) == 0, Reclaimed: rand.IntN(2) == 0, Grace: time.Duration(rand.IntN(30)) * time.Second,
+		return podworkers.KillOptions{
+			Deleted: rand.IntN(2) == 0, WaitUntilFinished: rand.IntN(2) == 0, GracePeriod: time.Duration(rand.IntN(30)) * time.Second,
 			Done: func(error) {
 				assert.EqualValues(t, 1, once.Add(1))
 				told.Add(1)
@@ -94,16 +94,16 @@ func TestStress(t *testing.T) {
 				case 0, 1, 2:
 					w.Update(create(p))
 				case 3:
-					w.End(p.UID, kill())
+					w.RequestKill(p.UID, kill())
 				case 4:
-					w.Wake(p.UID, podworkers.WakeEvent)
+					w.Requeue(p.UID, podworkers.RequeueEvent)
 				case 5:
-					w.SyncKnown(map[types.UID]struct{}{p.UID: {}}, true)
+					w.SyncKnownPods(map[types.UID]struct{}{p.UID: {}}, true)
 				case 6:
 					w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, ObservedAt: time.Now()}})
 				case 7:
 					w.Snapshot()
-					w.Settle(p.UID, rand.IntN(2) == 0)
+					w.ForgetFinished(p.UID, rand.IntN(2) == 0)
 				}
 			}
 		})
@@ -111,9 +111,9 @@ func TestStress(t *testing.T) {
 	hands.Wait()
 	drain, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	require.NoError(t, w.Drain(drain, podworkers.Kill{Deleted: true}))
+	require.NoError(t, w.Drain(drain, podworkers.KillOptions{Deleted: true}))
 	for _, st := range w.Snapshot() {
-		assert.True(t, st.Over, st)
+		assert.True(t, st.Idle, st)
 	}
 	cancel()
 	running.Wait()

@@ -94,8 +94,8 @@ func (x *teller) podFor(uid types.UID) (*corev1.Pod, podFacts) {
 }
 
 func (x *teller) update(uid types.UID) {
-	op := []Op{Create, Create, Change, Reconcile}[x.rnd.IntN(4)]
-	kind := map[Op]string{Create: "create", Change: "change", Reconcile: "reconcile"}[op]
+	op := []UpdateType{PodCreate, PodCreate, PodUpdate, PodReconcile}[x.rnd.IntN(4)]
+	kind := map[UpdateType]string{PodCreate: "create", PodUpdate: "change", PodReconcile: "reconcile"}[op]
 	pod, facts := x.podFor(uid)
 	gone := x.rnd.IntN(2) == 0
 	x.say("%s %s %+v gone=%v", kind, uid, facts, gone)
@@ -103,7 +103,7 @@ func (x *teller) update(uid types.UID) {
 	s := x.story(uid)
 	s.hollow = s.hollow || fresh && gone && facts.terminal
 	s.add(x.h, entry{at: x.sub.now(), kind: kind, pod: facts})
-	x.sub.update(Update{Op: op, Pod: pod}, gone)
+	x.sub.update(Update{Type: op, Pod: pod}, gone)
 }
 
 func (x *teller) orphan(uid types.UID) {
@@ -124,16 +124,16 @@ func (x *teller) orphan(uid types.UID) {
 }
 
 func (x *teller) kill(uid types.UID) {
-	k := Kill{Deleted: x.rnd.IntN(2) == 0, Evicted: x.rnd.IntN(6) == 0, Force: x.rnd.IntN(8) == 0, Reclaimed: x.rnd.IntN(2) == 0}
+	k := KillOptions{Deleted: x.rnd.IntN(2) == 0, Evicted: x.rnd.IntN(6) == 0, Force: x.rnd.IntN(8) == 0, WaitUntilFinished: x.rnd.IntN(2) == 0}
 	if x.rnd.IntN(2) == 0 {
-		k.Grace = time.Duration(x.rnd.IntN(40)) * time.Second
+		k.GracePeriod = time.Duration(x.rnd.IntN(40)) * time.Second
 	}
 	if x.rnd.IntN(3) == 0 {
 		k.Reason = fmt.Sprintf("R%d", x.rnd.IntN(100))
 	}
 	x.say("kill %s %+v", uid, k)
 	_, buried := x.graves[uid]
-	w := &waiting{s: x.live[uid], buried: buried, reclaimed: k.Reclaimed}
+	w := &waiting{s: x.live[uid], buried: buried, reclaimed: k.WaitUntilFinished}
 	x.waits = append(x.waits, w)
 	if w.s != nil {
 		w.s.add(x.h, entry{at: x.sub.now(), kind: "kill", kill: k})
@@ -143,9 +143,9 @@ func (x *teller) kill(uid types.UID) {
 }
 
 func (x *teller) wake(uid types.UID) {
-	why, kind := WakeEvent, "event"
+	why, kind := RequeueEvent, "event"
 	if x.rnd.IntN(4) == 0 {
-		why, kind = WakeNow, "now"
+		why, kind = RequeueNow, "now"
 	}
 	x.say("wake %s %s", uid, kind)
 	if s := x.live[uid]; s != nil {
@@ -157,7 +157,7 @@ func (x *teller) wake(uid types.UID) {
 // finish ends the call that is under way for a pod.
 func (x *teller) finish(s *story) {
 	t := s.log[s.last("begin", len(s.log))].turn
-	var out runtime.Outcome
+	var out runtime.SyncResult
 	var err error
 	switch x.rnd.IntN(9) {
 	case 0:
@@ -167,14 +167,14 @@ func (x *teller) finish(s *story) {
 	case 2:
 		err = errPanic
 	case 3, 4:
-		out.Quiet = true
+		out.Unchanged = true
 	case 5:
 		out.Terminal = true
 	}
 	if t.Phase != Syncing {
-		out = runtime.Outcome{}
+		out = runtime.SyncResult{}
 	} else if x.rnd.IntN(3) == 0 && !errors.Is(err, errPanic) {
-		out.Due = x.sub.now().Add(time.Duration(x.rnd.IntN(90)-5) * time.Second)
+		out.RequeueAt = x.sub.now().Add(time.Duration(x.rnd.IntN(90)-5) * time.Second)
 	}
 	x.say("end of %v %s: %+v %v", t.Phase, s.uid, out, err)
 	s.add(x.h, entry{at: x.sub.now(), kind: "end", turn: t, out: out, err: err})
@@ -313,7 +313,7 @@ func (x *teller) checkState(uid types.UID) {
 	}
 	phase := x.h.phase(s)
 	want := facts{phase, phase == Syncing && x.h.queuedAt(s, x.h.seq), s.running(), x.over(s), s.orphan}
-	if got := (facts{st.Phase, st.Queued, st.Busy, st.Over, st.Orphan}); got != want {
+	if got := (facts{st.Phase, st.WaitingToStart, st.Working, st.Idle, st.Orphan}); got != want {
 		x.fail("%s: is %+v, want %+v", uid, got, want)
 	}
 	if s.running() {
@@ -328,7 +328,7 @@ func (x *teller) checkState(uid types.UID) {
 // checkAnswers checks PW-13.
 func (x *teller) checkAnswers(w *realSubject, uid types.UID, s *story) {
 	x.t.Helper()
-	got := [...]bool{w.Finished(uid), w.CouldHaveRunningContainers(uid), w.ShouldContainersBeTerminating(uid), w.MayRemoveContent(uid)}
+	got := [...]bool{w.IsFinished(uid), w.CouldHaveRunningContainers(uid), w.ShouldPodContainersBeTerminating(uid), w.ShouldPodContentBeRemoved(uid)}
 	want := [...]bool{false, !x.synced, x.synced, x.synced}
 	if s != nil {
 		phase, e := x.h.phase(s), s.ending(len(s.log))

@@ -23,29 +23,29 @@ import (
 func TestFreshness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		outcomes := []runtime.Outcome{{}, {Quiet: true}, {Quiet: true}, {Quiet: true}, {Quiet: true}}
+		outcomes := []runtime.SyncResult{{}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}}
 		errs := []error{nil, nil, nil, errors.New("no luck"), nil}
 		i := 0
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
 			if call == "sync" {
 				i++
 				return outcomes[i-1], errs[i-1]
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		var asked []string
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Inspect = func(types.UID) { asked = append(asked, "inspect") }
-			c.TurnEnded = func(types.UID) { asked = append(asked, "ended") }
+			c.RequestInspection = func(types.UID) { asked = append(asked, "inspect") }
+			c.OnIdle = func(types.UID) { asked = append(asked, "ended") }
 		})
 		w.Update(create(pod("a")))
 		for range 4 {
 			time.Sleep(1500 * time.Millisecond)
-			w.Wake("a", podworkers.WakeNow)
+			w.Requeue("a", podworkers.RequeueNow)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		w.End("a", podworkers.Kill{})
+		w.RequestKill("a", podworkers.KillOptions{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		var since []string
@@ -68,26 +68,28 @@ func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		left := 2
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if left--; left >= 0 {
 				panic("boom in " + call)
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		var values []any
 		var errs []error
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Hooks.Panicked = func(_ podworkers.Turn, v any) { values = append(values, v) }
-			c.Hooks.Ended = func(_ podworkers.Turn, _ time.Duration, _ runtime.Outcome, err error) { errs = append(errs, err) }
+			c.Hooks.SyncPanicked = func(_ podworkers.SyncCall, v any) { values = append(values, v) }
+			c.Hooks.SyncEnded = func(_ podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, err error) {
+				errs = append(errs, err)
+			}
 		})
 		w.Update(create(pod("a")))
 		time.Sleep(5 * time.Second)
-		w.End("a", podworkers.Kill{})
+		w.RequestKill("a", podworkers.KillOptions{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "5s terminate a grace=30s", "15s terminate a grace=30s", "15s finish a grace=30s"}, f.take())
 		assert.Equal(t, []any{"boom in sync", "boom in terminate"}, values)
-		assert.ErrorIs(t, errs[0], podworkers.ErrPanic)
+		assert.ErrorIs(t, errs[0], podworkers.ErrSyncerPanicked)
 		assert.ErrorContains(t, errs[0], "boom in sync")
 	})
 }
@@ -96,35 +98,35 @@ func TestPanic(t *testing.T) {
 func TestDueTimes(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		out  runtime.Outcome
+		out  runtime.SyncResult
 		err  error
 		want time.Duration
 	}{
-		{"resync", runtime.Outcome{}, nil, time.Minute},
-		{"before it, as told", runtime.Outcome{Due: time.Unix(946684805, 0)}, nil, 5 * time.Second},
-		{"not after it", runtime.Outcome{Due: time.Unix(946684800+3600, 0)}, nil, time.Minute},
-		{"never without a pause", runtime.Outcome{Due: time.Unix(1, 0)}, nil, 10 * time.Millisecond},
-		{"back-off", runtime.Outcome{}, errors.New("no luck"), 10 * time.Second},
-		{"sooner than that, as told", runtime.Outcome{Due: time.Unix(946684805, 0)}, errors.New("no luck"), 5 * time.Second},
-		{"what soon passes", runtime.Outcome{}, runtime.ErrNotReady, time.Second},
+		{"resync", runtime.SyncResult{}, nil, time.Minute},
+		{"before it, as told", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, nil, 5 * time.Second},
+		{"not after it", runtime.SyncResult{RequeueAt: time.Unix(946684800+3600, 0)}, nil, time.Minute},
+		{"never without a pause", runtime.SyncResult{RequeueAt: time.Unix(1, 0)}, nil, 10 * time.Millisecond},
+		{"back-off", runtime.SyncResult{}, errors.New("no luck"), 10 * time.Second},
+		{"sooner than that, as told", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, errors.New("no luck"), 5 * time.Second},
+		{"what soon passes", runtime.SyncResult{}, runtime.ErrNotReady, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{do: func(context.Context, string, types.UID) (runtime.Outcome, error) { return tt.out, tt.err }}
+				f := &fake{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) { return tt.out, tt.err }}
 				var dues []time.Time
 				w := run(t, f, func(c *podworkers.Config) {
-					c.Due = func(_ types.UID, at time.Time) { dues = append(dues, at) }
+					c.OnRequeue = func(_ types.UID, at time.Time) { dues = append(dues, at) }
 				})
 				w.Update(create(pod("a")))
 				synctest.Wait()
 				require.Len(t, dues, 1)
 				assert.InDelta(t, tt.want, dues[0].Sub(f.began), float64(time.Microsecond))
 				f.take()
-				w.Wake("a", podworkers.WakeDue)
+				w.Requeue("a", podworkers.RequeueDue)
 				synctest.Wait()
 				assert.Empty(t, f.take(), "too early")
 				time.Sleep(dues[0].Sub(f.began))
-				w.Wake("a", podworkers.WakeDue)
+				w.Requeue("a", podworkers.RequeueDue)
 				synctest.Wait()
 				assert.Len(t, f.take(), 1)
 			})
@@ -138,7 +140,7 @@ func TestJitterLengthens(t *testing.T) {
 		seen := map[time.Duration]bool{}
 		w := run(t, f, func(c *podworkers.Config) {
 			c.Jitter = 0.5
-			c.Due = func(_ types.UID, at time.Time) {
+			c.OnRequeue = func(_ types.UID, at time.Time) {
 				d := time.Until(at)
 				assert.GreaterOrEqual(t, d, time.Minute)
 				assert.LessOrEqual(t, d, 90*time.Second)
@@ -159,11 +161,11 @@ func TestEventsAfterFailuresAreHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		var w *podworkers.Workers
-		f.do = func(_ context.Context, _ string, uid types.UID) (runtime.Outcome, error) {
-			return runtime.Outcome{}, errors.New("no luck")
+		f.do = func(_ context.Context, _ string, uid types.UID) (runtime.SyncResult, error) {
+			return runtime.SyncResult{}, errors.New("no luck")
 		}
 		w = run(t, f, func(c *podworkers.Config) {
-			c.Inspect = func(uid types.UID) { w.Wake(uid, podworkers.WakeEvent) }
+			c.RequestInspection = func(uid types.UID) { w.Requeue(uid, podworkers.RequeueEvent) }
 		})
 		w.Update(create(pod("a")))
 		time.Sleep(3 * time.Second)
@@ -171,7 +173,7 @@ func TestEventsAfterFailuresAreHeldBack(t *testing.T) {
 			"0s sync a", "0s sync a", "100ms sync a", "300ms sync a", "700ms sync a", "1.5s sync a", "2.5s sync a",
 		}, f.take(), "the first change after a failure counts at once")
 
-		w.Update(podworkers.Update{Op: podworkers.Reconcile, Pod: pod("a")})
+		w.Update(podworkers.Update{Type: podworkers.PodReconcile, Pod: pod("a")})
 		synctest.Wait()
 		assert.Empty(t, f.take(), "a status that was told is such a change")
 		w.Update(podworkers.Update{Pod: pod("a", version("2"))})
@@ -185,38 +187,38 @@ func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		tries := map[types.UID]int{}
-		f.do = func(ctx context.Context, call string, uid types.UID) (runtime.Outcome, error) {
+		f.do = func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error) {
 			switch {
 			case call == "terminate" && uid == "stuck":
-				return runtime.Outcome{}, untilCancelled(ctx)
+				return runtime.SyncResult{}, untilCancelled(ctx)
 			case call == "terminate" && uid == "flaky":
 				if tries[uid]++; tries[uid] < 3 {
-					return runtime.Outcome{}, errors.New("no luck")
+					return runtime.SyncResult{}, errors.New("no luck")
 				}
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Due = func(types.UID, time.Time) {} // the loop has ended before
+			c.OnRequeue = func(types.UID, time.Time) {} // the loop has ended before
 		})
-		require.NoError(t, w.Drain(t.Context(), podworkers.Kill{}), "nothing to do")
+		require.NoError(t, w.Drain(t.Context(), podworkers.KillOptions{}), "nothing to do")
 		for _, uid := range []string{"a", "flaky", "stuck", "done"} {
 			w.Update(create(pod(uid)))
 		}
-		require.NoError(t, w.Kill(t.Context(), "done", podworkers.Kill{Reclaimed: true}))
+		require.NoError(t, w.Kill(t.Context(), "done", podworkers.KillOptions{WaitUntilFinished: true}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		err := w.Drain(ctx, podworkers.Kill{Grace: 5 * time.Second, Reason: "Terminated"})
+		err := w.Drain(ctx, podworkers.KillOptions{GracePeriod: 5 * time.Second, Reason: "Terminated"})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "stuck")
 		assert.NotContains(t, err.Error(), "flaky")
-		assert.True(t, w.Finished("a"))
-		assert.True(t, w.Finished("flaky"))
+		assert.True(t, w.IsFinished("a"))
+		assert.True(t, w.IsFinished("flaky"))
 	})
 }
 
 func TestConfigFaultsAreToldTogether(t *testing.T) {
-	_, err := podworkers.New(podworkers.Config{Resync: -1, BackOff: -1, Jitter: -1})
+	_, err := podworkers.New(podworkers.Config{ResyncPeriod: -1, BackOff: -1, Jitter: -1})
 	for _, what := range []string{"nil Syncer", "nil Seen", "negative Resync", "negative BackOff", "negative Jitter"} {
 		assert.ErrorContains(t, err, what)
 	}
@@ -226,7 +228,7 @@ func TestConfigFaultsAreToldTogether(t *testing.T) {
 func TestUpdateBeforeRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{began: time.Now()}
-		w, err := podworkers.New(podworkers.Config{Syncer: f, Seen: f})
+		w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f})
 		require.NoError(t, err)
 		w.Update(create(pod("a")))
 		synctest.Wait()
@@ -244,7 +246,7 @@ func TestSourceOfOrphanIsKept(t *testing.T) {
 		var got *corev1.Pod
 		f := &fake{}
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Hooks.Started = func(turn podworkers.Turn) { got = turn.Pod }
+			c.Hooks.SyncStarted = func(turn podworkers.SyncCall) { got = turn.Pod }
 		})
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o", Sandboxes: []runtime.Sandbox{{}, {Source: "file"}}}})
 		synctest.Wait()
@@ -275,21 +277,21 @@ func TestWorkers_PanicsOfCallbacks(t *testing.T) {
 			panic(what)
 		}
 		w := run(t, f, func(c *podworkers.Config) {
-			c.Due = func(types.UID, time.Time) { boom("due") }
-			c.Inspect = func(types.UID) { boom("inspect") }
-			c.TurnEnded = func(types.UID) { boom("turn ended") }
-			c.Finished = func(types.UID) { boom("finished") }
+			c.OnRequeue = func(types.UID, time.Time) { boom("due") }
+			c.RequestInspection = func(types.UID) { boom("inspect") }
+			c.OnIdle = func(types.UID) { boom("turn ended") }
+			c.OnFinished = func(types.UID) { boom("finished") }
 			c.Hooks = podworkers.Hooks{
-				Moved:   func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { boom("moved") },
-				Started: func(podworkers.Turn) { boom("started") },
-				Ended:   func(podworkers.Turn, time.Duration, runtime.Outcome, error) { boom("ended") },
+				PhaseChanged: func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { boom("moved") },
+				SyncStarted:  func(podworkers.SyncCall) { boom("started") },
+				SyncEnded:    func(podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { boom("ended") },
 			}
 		})
 		w.Update(create(pod("a")))
 		synctest.Wait()
-		w.End("a", podworkers.Kill{Done: func(error) { boom("done") }})
-		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Reclaimed: true}))
-		w.End("unknown", podworkers.Kill{Done: func(error) { boom("done") }})
+		w.RequestKill("a", podworkers.KillOptions{Done: func(error) { boom("done") }})
+		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
+		w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { boom("done") }})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
 		for _, what := range []string{"due", "inspect", "turn ended", "finished", "moved", "started", "ended", "done"} {
@@ -307,28 +309,28 @@ func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 		var w *podworkers.Workers
 		var told []string
 		w = run(t, f, func(c *podworkers.Config) {
-			c.Due = func(uid types.UID, at time.Time) {
+			c.OnRequeue = func(uid types.UID, at time.Time) {
 				st, _ := w.State(uid)
-				if st.Due.Equal(at) && !at.IsZero() {
+				if st.RequeueAt.Equal(at) && !at.IsZero() {
 					told = append(told, "due")
 				}
 			}
-			c.Hooks.Moved = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
+			c.Hooks.PhaseChanged = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
 				told = append(told, to.String())
 				if to == podworkers.Terminating {
-					w.End(uid, podworkers.Kill{Deleted: true, Done: func(error) { told = append(told, "killed") }})
+					w.RequestKill(uid, podworkers.KillOptions{Deleted: true, Done: func(error) { told = append(told, "killed") }})
 				}
 			}
-			c.Finished = func(uid types.UID) {
+			c.OnFinished = func(uid types.UID) {
 				told = append(told, "finished")
-				w.Settle(uid, false)
+				w.ForgetFinished(uid, false)
 			}
 		})
 		w.Update(create(pod("a")))
 		synctest.Wait()
-		w.End("a", podworkers.Kill{})
+		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
 		assert.Equal(t, []string{"due", "Terminating", "Terminated", "killed", "Finished", "finished"}, told)
-		assert.False(t, w.Known("a"))
+		assert.False(t, w.IsKnown("a"))
 	})
 }

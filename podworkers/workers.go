@@ -19,42 +19,42 @@ import (
 // does not holds up its pod, and Run when it ends.
 type Syncer interface {
 	// Sync brings the pod a step towards its spec.
-	Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error)
+	Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error)
 	// Terminate ends the pod's containers. Success means that none runs. Of an
 	// orphan, pod has a UID, namespace, name and source only, and nothing of it may
 	// be left: no other call follows.
-	Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error
+	Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error
 	// Finish gives back what the pod held. It is called once more if the pod gets a
 	// deletion timestamp, or is named by no source any more, only after it has finished.
-	Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error
+	Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error
 }
 
-// Seen tells what the runtime has of a pod, by an observation that began after a
+// Inspector tells what the runtime has of a pod, by an observation that began after a
 // time. The zero time asks for whatever is known, and a pod of which nothing is
 // known because there is nothing is no error.
-type Seen interface {
-	NewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
+type Inspector interface {
+	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
 }
 
-// Op says what an Update is about.
-type Op uint8
+// UpdateType says what an Update is about.
+type UpdateType uint8
 
 // The kinds of update.
 const (
-	Change    Op = iota // the pod is new or was changed
-	Create              // the same, or the UID comes back: see Workers.SyncKnown
-	Reconcile           // what it depends on was changed: its status, an object that it uses
+	PodUpdate    UpdateType = iota // the pod is new or was changed
+	PodCreate                      // the same, or the UID comes back: see Workers.SyncKnown
+	PodReconcile                   // what it depends on was changed: its status, an object that it uses
 )
 
 // Update is a request about one pod. Either Pod or Orphan is set.
 type Update struct {
-	Op  Op
-	Pod *corev1.Pod // as it should be; read-only from here on
+	Type UpdateType
+	Pod  *corev1.Pod // as it should be; read-only from here on
 	// Orphan is a pod that is in the runtime and in no configuration. It is ended.
 	// One that is known here is left alone.
-	Orphan *runtime.Pod
-	Kill   *Kill     // ends the pod as well
-	At     time.Time // when the need arose; zero: now
+	Orphan    *runtime.Pod
+	Kill      *KillOptions // ends the pod as well
+	StartTime time.Time    // when the need arose; zero: now
 }
 
 func (u Update) uid() types.UID {
@@ -67,10 +67,10 @@ func (u Update) uid() types.UID {
 	return ""
 }
 
-// Kill is a request to end a pod.
-type Kill struct {
-	Grace time.Duration // the pod's own if zero or longer than that; else at least 1 s
-	Force bool          // no grace at all
+// KillOptions is a request to end a pod.
+type KillOptions struct {
+	GracePeriod time.Duration // the pod's own if zero or longer than that; else at least 1 s
+	Force       bool          // no grace at all
 	// Reason, if set, makes the pod Failed with it and Message. The first one that
 	// is told stays.
 	Reason, Message string
@@ -83,51 +83,51 @@ type Kill struct {
 	// an error that wraps runtime.ErrNotFound if the pod is not known. It must not
 	// block.
 	Done func(error)
-	// Reclaimed makes Done wait until the pod has finished.
-	Reclaimed bool
+	// WaitUntilFinished makes Done wait until the pod has finished.
+	WaitUntilFinished bool
 }
 
 // Hooks are called as pods move on. Any may be nil. They must not block.
 type Hooks struct {
-	// Moved is called for each step from one phase to another, in the order of the
+	// PhaseChanged is called for each step from one phase to another, in the order of the
 	// steps, once at a time and before the call that follows the step.
-	Moved func(uid types.UID, from, to Phase, why Cause)
-	// Started and Ended frame each call of the Syncer.
-	Started func(Turn)
-	Ended   func(t Turn, took time.Duration, out runtime.Outcome, err error)
-	// Panicked is called when the Syncer panicked.
-	Panicked func(t Turn, value any)
+	PhaseChanged func(uid types.UID, from, to Phase, why Cause)
+	// SyncStarted and Ended frame each call of the Syncer.
+	SyncStarted func(SyncCall)
+	SyncEnded   func(t SyncCall, took time.Duration, out runtime.SyncResult, err error)
+	// SyncPanicked is called when the Syncer panicked.
+	SyncPanicked func(t SyncCall, value any)
 }
 
 // Config describes Workers.
 type Config struct {
-	Syncer Syncer // required
-	Seen   Seen   // required
+	Syncer    Syncer    // required
+	Inspector Inspector // required
 
-	Resync  time.Duration // between turns of a pod that nothing happens to; default 1 min
-	BackOff time.Duration // after a turn that failed; default 10 s
-	Jitter  float64       // by which share of themselves both are lengthened at most; default 0.5
+	ResyncPeriod time.Duration // between turns of a pod that nothing happens to; default 1 min
+	BackOff      time.Duration // after a turn that failed; default 10 s
+	Jitter       float64       // by which share of themselves both are lengthened at most; default 0.5
 
-	// Ended reports, from memory, that nothing of the pod is alive in the runtime:
+	// IsStopped reports, from memory, that nothing of the pod is alive in the runtime:
 	// no container and no sandbox. A pod that is Succeeded or Failed when it is first
 	// heard of is then taken for finished, and nobody is troubled. Default: never.
-	Ended func(types.UID) bool
+	IsStopped func(types.UID) bool
 
-	// Due is told when a pod wants Wake(uid, WakeDue); zero calls it off. It is
+	// OnRequeue is told when a pod wants Wake(uid, WakeDue); zero calls it off. It is
 	// called once at a time, so that what it is told last counts. It must not block.
 	// Default: a timer for each pod.
-	Due func(uid types.UID, at time.Time)
+	OnRequeue func(uid types.UID, at time.Time)
 
-	// Inspect asks for a look at a pod whose last turn may have changed the runtime,
+	// RequestInspection asks for a look at a pod whose last turn may have changed the runtime,
 	// or failed. If anything did change, the answer is a Wake(uid, WakeEvent).
 	// TurnEnded, called right after it, says that the pod is not Busy any more.
 	// Neither is called between turns that follow one another. Neither may block.
-	Inspect   func(types.UID)
-	TurnEnded func(types.UID)
+	RequestInspection func(types.UID)
+	OnIdle            func(types.UID)
 
-	// Finished is told when a pod has come to its end, and once more when it was
+	// OnFinished is told when a pod has come to its end, and once more when it was
 	// deleted only later and has given back the rest. It must not block.
-	Finished func(types.UID)
+	OnFinished func(types.UID)
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
@@ -147,12 +147,12 @@ func (c *Config) fill() error {
 		}
 	}
 	require(c.Syncer != nil, "nil Syncer")
-	require(c.Seen != nil, "nil Seen")
-	require(c.Resync >= 0, "negative Resync")
+	require(c.Inspector != nil, "nil Seen")
+	require(c.ResyncPeriod >= 0, "negative Resync")
 	require(c.BackOff >= 0, "negative BackOff")
 	require(c.Jitter >= 0, "negative Jitter")
-	if c.Resync == 0 {
-		c.Resync = defaultResync
+	if c.ResyncPeriod == 0 {
+		c.ResyncPeriod = defaultResync
 	}
 	if c.BackOff == 0 {
 		c.BackOff = defaultBackOff
@@ -172,19 +172,19 @@ func (c *Config) fill() error {
 type Workers struct {
 	cfg Config
 
-	mu      sync.Mutex // guards what follows; held over memory only
-	book    *book
-	active  map[types.UID]context.CancelCauseFunc // pods with a goroutine; nil between turns
-	waiting map[types.UID][]Kill                  // those of Kills whose Done is owed
-	timers  map[types.UID]*time.Timer             // where there is no Config.Due
-	alone   bool                                  // timers are used whatever Config says
-	ctx     context.Context                       // of Run, while it runs
-	stopped bool
-	wg      sync.WaitGroup
+	mu        sync.Mutex // guards what follows; held over memory only
+	book      *tracker
+	active    map[types.UID]context.CancelCauseFunc // pods with a goroutine; nil between turns
+	waiting   map[types.UID][]KillOptions           // those of Kills whose Done is owed
+	timers    map[types.UID]*time.Timer             // where there is no Config.Due
+	ownTimers bool                                  // timers are used whatever Config says
+	ctx       context.Context                       // of Run, while it runs
+	stopped   bool
+	wg        sync.WaitGroup
 
-	notices     []notice // to be told, oldest first
-	delivering  bool     // somebody is at it
-	noted, told uint64   // how many notices there were, and were told of
+	notices     []callback // to be told, oldest first
+	delivering  bool       // somebody is at it
+	noted, told uint64     // how many notices there were, and were told of
 	allTold     *sync.Cond
 }
 
@@ -194,12 +194,12 @@ func New(cfg Config) (*Workers, error) {
 		return nil, err
 	}
 	w := &Workers{
-		cfg:     cfg,
-		book:    newBook(policy{resync: cfg.Resync, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
-		active:  map[types.UID]context.CancelCauseFunc{},
-		waiting: map[types.UID][]Kill{},
-		timers:  map[types.UID]*time.Timer{},
-		alone:   cfg.Due == nil,
+		cfg:       cfg,
+		book:      newBook(policy{resync: cfg.ResyncPeriod, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
+		active:    map[types.UID]context.CancelCauseFunc{},
+		waiting:   map[types.UID][]KillOptions{},
+		timers:    map[types.UID]*time.Timer{},
+		ownTimers: cfg.OnRequeue == nil,
 	}
 	w.allTold = sync.NewCond(&w.mu)
 	return w, nil
@@ -212,7 +212,7 @@ func (w *Workers) Run(ctx context.Context) error {
 	turns, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	w.mu.Lock()
 	w.ctx = turns
-	for uid := range w.book.lives {
+	for uid := range w.book.pods {
 		w.launch(uid)
 	}
 	w.mu.Unlock()
@@ -230,11 +230,11 @@ func (w *Workers) Run(ctx context.Context) error {
 
 	w.mu.Lock()
 	owed := w.waiting
-	w.waiting = map[types.UID][]Kill{}
+	w.waiting = map[types.UID][]KillOptions{}
 	w.mu.Unlock()
 	for _, kills := range owed {
 		for _, k := range kills {
-			w.refuse(&k, ErrStopped)
+			w.failKill(&k, ErrStopped)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ type fake struct {
 	mu    sync.Mutex
 	began time.Time
 	calls []string
-	do    func(ctx context.Context, call string, uid types.UID) (runtime.Outcome, error)
+	do    func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error)
 	since map[types.UID][]time.Time
 }
 
@@ -45,14 +45,14 @@ func (f *fake) take() []string {
 	return calls
 }
 
-func (f *fake) call(ctx context.Context, what string, uid types.UID) (runtime.Outcome, error) {
+func (f *fake) call(ctx context.Context, what string, uid types.UID) (runtime.SyncResult, error) {
 	if f.do == nil {
-		return runtime.Outcome{}, nil
+		return runtime.SyncResult{}, nil
 	}
 	return f.do(ctx, strings.Fields(what)[0], uid)
 }
 
-func (f *fake) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.Outcome, error) {
+func (f *fake) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
 	what := "sync " + pod.Name
 	if v := pod.Labels["v"]; v != "" {
 		what += " v" + v
@@ -61,22 +61,22 @@ func (f *fake) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtim
 	return f.call(ctx, what, pod.UID)
 }
 
-func (f *fake) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
+func (f *fake) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
 	what := "terminate " + pod.Name
 	f.note("%s %s", what, ending(e))
 	_, err := f.call(ctx, what, pod.UID)
 	return err
 }
 
-func (f *fake) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Ending) error {
+func (f *fake) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	what := "finish " + pod.Name
 	f.note("%s %s", what, ending(e))
 	_, err := f.call(ctx, what, pod.UID)
 	return err
 }
 
-func ending(e runtime.Ending) string {
-	s := fmt.Sprintf("grace=%v", e.Grace)
+func ending(e runtime.Termination) string {
+	s := fmt.Sprintf("grace=%v", e.GracePeriod)
 	if e.Reason != "" {
 		s += " " + e.Reason
 	}
@@ -89,7 +89,7 @@ func ending(e runtime.Ending) string {
 	return s
 }
 
-func (f *fake) NewerThan(_ context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
+func (f *fake) GetNewerThan(_ context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.since == nil {
@@ -103,7 +103,7 @@ func (f *fake) NewerThan(_ context.Context, uid types.UID, at time.Time) (runtim
 func run(t *testing.T, f *fake, change ...func(*podworkers.Config)) *podworkers.Workers {
 	t.Helper()
 	f.began = time.Now()
-	cfg := podworkers.Config{Syncer: f, Seen: f, Jitter: 1e-12}
+	cfg := podworkers.Config{Syncer: f, Inspector: f, Jitter: 1e-12}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -159,21 +159,21 @@ func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		w := run(t, f)
-		w.Update(podworkers.Update{Op: podworkers.Create, Pod: pod("a")})
+		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod("a")})
 		synctest.Wait()
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Deleted: true, Reclaimed: true}))
-		assert.True(t, w.Finished("a"))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		assert.True(t, w.IsFinished("a"))
 		assert.Equal(t, []string{
 			"0s sync a",
 			"0s terminate a grace=30s deleted",
 			"0s finish a grace=30s deleted",
 		}, f.take())
 		w.Update(podworkers.Update{Pod: pod("a")})
-		w.Wake("a", podworkers.WakeNow)
+		w.Requeue("a", podworkers.RequeueNow)
 		time.Sleep(time.Hour)
 		assert.Empty(t, f.take(), "what has finished stays finished")
-		assert.Empty(t, w.SyncKnown(nil, true))
-		assert.False(t, w.Known("a"))
+		assert.Empty(t, w.SyncKnownPods(nil, true))
+		assert.False(t, w.IsKnown("a"))
 	})
 }
 
@@ -182,17 +182,17 @@ func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		left := map[string]int{"sync": 1, "terminate": 2, "finish": 1}
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.Outcome, error) {
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			left[call]--
 			if left[call] >= 0 {
-				return runtime.Outcome{}, errors.New("no luck")
+				return runtime.SyncResult{}, errors.New("no luck")
 			}
-			return runtime.Outcome{}, nil
+			return runtime.SyncResult{}, nil
 		}
 		w := run(t, f)
-		w.Update(podworkers.Update{Op: podworkers.Create, Pod: pod("a")})
+		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod("a")})
 		time.Sleep(15 * time.Second)
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.Kill{Reclaimed: true}))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
 		assert.Equal(t, []string{
 			"0s sync a", "10s sync a",
 			"15s terminate a grace=30s", "25s terminate a grace=30s", "35s terminate a grace=30s",

@@ -10,19 +10,19 @@ import (
 // change of each of its probes, pods in the order in which they came.
 type backlog struct {
 	order []types.UID
-	pods  map[types.UID][]Change
+	pods  map[types.UID][]ResultChange
 }
 
-func (b *backlog) add(c Change) {
+func (b *backlog) add(c ResultChange) {
 	if b.pods == nil {
-		b.pods = map[types.UID][]Change{}
+		b.pods = map[types.UID][]ResultChange{}
 	}
 	kept, ok := b.pods[c.UID]
 	if !ok {
 		b.order = append(b.order, c.UID)
 	}
-	kept = slices.DeleteFunc(kept, func(o Change) bool {
-		return o.Container == c.Container && o.Kind == c.Kind
+	kept = slices.DeleteFunc(kept, func(o ResultChange) bool {
+		return o.Container == c.Container && o.Type == c.Type
 	})
 	b.pods[c.UID] = append(kept, c)
 }
@@ -34,8 +34,8 @@ func (b *backlog) forget(uid types.UID) {
 	}
 }
 
-func (b *backlog) drain() []Change {
-	var all []Change
+func (b *backlog) drain() []ResultChange {
+	var all []ResultChange
 	for _, uid := range b.order {
 		all = append(all, b.pods[uid]...)
 	}

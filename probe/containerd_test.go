@@ -66,7 +66,7 @@ func TestContainerd(t *testing.T) {
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
 		var cache podcache.Cache
-		m, err := probe.New(probe.Config{Seen: &cache, Execer: client})
+		m, err := probe.New(probe.Config{PodCache: &cache, Execer: client})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -77,8 +77,8 @@ func TestContainerd(t *testing.T) {
 		pod := served(n.Busybox)
 		logs := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(logs, "web"), 0o755))
-		plan := runtime.Plan(pod, runtime.View{}, time.Now())
-		done := client.Apply(ctx, pod, plan, runtime.Materials{
+		plan := runtime.Plan(pod, runtime.PlanInput{}, time.Now())
+		done := client.Apply(ctx, pod, plan, runtime.RunOptions{
 			Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, Hostname: "served",
 		})
 		require.Empty(t, done.Failures)
@@ -91,36 +91,36 @@ func TestContainerd(t *testing.T) {
 		seen := look()
 		defer func() {
 			ctx := context.WithoutCancel(ctx)
-			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Ending{Grace: time.Second}))
+			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
 			assert.NoError(t, client.Remove(ctx, look()))
 		}()
 		id := seen.Containers[0].ID
-		m.Add(pod)
-		assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, m.Verdicts(pod.UID)[id])
+		m.AddPod(pod)
+		assert.Equal(t, runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, m.Results(pod.UID)[id])
 
-		assert.Equal(t, map[probe.Kind]runtime.Result{
-			probe.Startup: runtime.Success, probe.Readiness: runtime.Success,
+		assert.Equal(t, map[probe.ProbeType]runtime.ProbeResult{
+			probe.Startup: runtime.ProbeSuccess, probe.Readiness: runtime.ProbeSuccess,
 		}, gather(t, m, 2))
 		_, code, err := client.Exec(ctx, id, []string{"rm", "/www/healthz"}, time.Second, 100)
 		require.NoError(t, err)
 		require.Zero(t, code)
-		assert.Equal(t, map[probe.Kind]runtime.Result{
-			probe.Liveness: runtime.Failed, probe.Readiness: runtime.Failed,
+		assert.Equal(t, map[probe.ProbeType]runtime.ProbeResult{
+			probe.Liveness: runtime.ProbeFailure, probe.Readiness: runtime.ProbeFailure,
 		}, gather(t, m, 2))
-		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Failed}, m.Verdicts(pod.UID)[id])
+		assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeFailure}, m.Results(pod.UID)[id])
 	})
 }
 
 // gather waits until n probes have told of a change.
-func gather(t *testing.T, m *probe.Manager, n int) map[probe.Kind]runtime.Result {
+func gather(t *testing.T, m *probe.Manager, n int) map[probe.ProbeType]runtime.ProbeResult {
 	t.Helper()
-	got := map[probe.Kind]runtime.Result{}
+	got := map[probe.ProbeType]runtime.ProbeResult{}
 	for len(got) < n {
 		select {
 		case <-m.Notify():
 			for _, c := range m.Drain() {
-				t.Logf("%v: %v %s", c.Kind, c.Result, c.Message)
-				got[c.Kind] = c.Result
+				t.Logf("%v: %v %s", c.Type, c.Result, c.Message)
+				got[c.Type] = c.Result
 			}
 		case <-time.After(20 * time.Second):
 			t.Fatalf("only %v was told", got)

@@ -92,7 +92,7 @@ func (n *node) exit(code int) {
 }
 
 // set lets container "a" of the pod be seen with that id and state, started now.
-func (n *node) set(uid types.UID, id string, s runtime.State) {
+func (n *node) set(uid types.UID, id string, s runtime.ContainerState) {
 	n.with(func() {
 		p := n.pods[uid]
 		p.UID = uid
@@ -145,7 +145,7 @@ func inBubble(t *testing.T, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
-		m, err := New(Config{Seen: n, Execer: n, Dial: n.dial, Recorder: n})
+		m, err := New(Config{PodCache: n, Execer: n, Dial: n.dial, Recorder: n})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,8 +171,8 @@ func (b *bench) after(d time.Duration) {
 func (b *bench) changes() []string {
 	var cs []string
 	for _, c := range b.Drain() {
-		result := map[runtime.Result]string{runtime.Success: "passed", runtime.Failed: "failed"}[c.Result]
-		cs = append(cs, fmt.Sprint(c.Kind, " ", c.ContainerID, " ", result))
+		result := map[runtime.ProbeResult]string{runtime.ProbeSuccess: "passed", runtime.ProbeFailure: "failed"}[c.Result]
+		cs = append(cs, fmt.Sprint(c.Type, " ", c.ContainerID, " ", result))
 	}
 	return cs
 }

@@ -22,23 +22,23 @@ const (
 	limitWords = 1 << 10
 )
 
-// finding is what one run of a probe came to.
-type finding struct {
-	result  runtime.Result // Unproven: it could not be run, which says nothing
-	message string         // of a success: a warning
+// probeOutcome is what one run of a probe came to.
+type probeOutcome struct {
+	result  runtime.ProbeResult // Unproven: it could not be run, which says nothing
+	message string              // of a success: a warning
 }
 
-func succeeded() finding { return finding{result: runtime.Success} }
+func succeeded() probeOutcome { return probeOutcome{result: runtime.ProbeSuccess} }
 
-func failed(format string, args ...any) finding {
-	return finding{runtime.Failed, fmt.Sprintf(format, args...)}
+func failed(format string, args ...any) probeOutcome {
+	return probeOutcome{runtime.ProbeFailure, fmt.Sprintf(format, args...)}
 }
 
-func impossible(err error) finding { return finding{runtime.Unproven, err.Error()} }
+func unknown(err error) probeOutcome { return probeOutcome{runtime.ProbeUnknown, err.Error()} }
 
 // target is what a run needs to know. It is a copy: nothing in it changes.
 type target struct {
-	kind      Kind
+	kind      ProbeType
 	pod       *corev1.Pod
 	container *corev1.Container
 	spec      *corev1.Probe
@@ -64,7 +64,7 @@ func (m *Manager) target(b *probe, view *runtime.Pod, c *runtime.Container) targ
 }
 
 // handle runs a probe. It ends when ctx does.
-func (m *Manager) handle(ctx context.Context, t target) finding {
+func (m *Manager) handle(ctx context.Context, t target) probeOutcome {
 	h := &t.spec.ProbeHandler
 	switch {
 	case h.Exec != nil:
@@ -76,21 +76,21 @@ func (m *Manager) handle(ctx context.Context, t target) finding {
 	case h.GRPC != nil:
 		return m.ask(ctx, t, h.GRPC)
 	default:
-		return impossible(errors.New("it has no handler"))
+		return unknown(errors.New("it has no handler"))
 	}
 }
 
-func (m *Manager) exec(ctx context.Context, t target, command []string) finding {
+func (m *Manager) exec(ctx context.Context, t target, command []string) probeOutcome {
 	if m.cfg.Execer == nil {
-		return impossible(fmt.Errorf("exec: %w", runtime.ErrUnsupported))
+		return unknown(fmt.Errorf("exec: %w", runtime.ErrUnsupported))
 	}
 	limitOf := timeout(t.spec)
 	out, code, err := m.cfg.Execer.Exec(ctx, t.id, expand(command, t.container.Env), limitOf, limit)
 	switch {
-	case errors.Is(err, runtime.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, runtime.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return failed("the command did not end within %s", limitOf)
 	case err != nil:
-		return impossible(err)
+		return unknown(err)
 	case code != 0:
 		out = out[:min(len(out), limitWords)]
 		return failed("exit code %d: %s", code, strings.TrimSpace(strings.ToValidUTF8(string(out), "")))
@@ -119,10 +119,10 @@ func expand(command []string, env []corev1.EnvVar) []string {
 	return expanded
 }
 
-func (m *Manager) connect(ctx context.Context, t target, a *corev1.TCPSocketAction) finding {
+func (m *Manager) connect(ctx context.Context, t target, a *corev1.TCPSocketAction) probeOutcome {
 	address, err := t.address(a.Host, a.Port)
 	if err != nil {
-		return impossible(err)
+		return unknown(err)
 	}
 	conn, err := m.cfg.Dial(ctx, "tcp", address)
 	if err != nil {
@@ -132,13 +132,13 @@ func (m *Manager) connect(ctx context.Context, t target, a *corev1.TCPSocketActi
 	return succeeded()
 }
 
-func (m *Manager) ask(ctx context.Context, t target, a *corev1.GRPCAction) finding {
+func (m *Manager) ask(ctx context.Context, t target, a *corev1.GRPCAction) probeOutcome {
 	if m.cfg.GRPC == nil {
-		return impossible(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))
+		return unknown(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))
 	}
 	address, err := t.address("", intstr.FromInt32(a.Port))
 	if err != nil {
-		return impossible(err)
+		return unknown(err)
 	}
 	service := ""
 	if a.Service != nil {

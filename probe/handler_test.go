@@ -22,10 +22,10 @@ import (
 )
 
 // once runs a probe once in a bubble, against the node's ports.
-func once(t *testing.T, n *node, h corev1.ProbeHandler, change func(*target)) (f finding, took time.Duration) {
+func once(t *testing.T, n *node, h corev1.ProbeHandler, change func(*target)) (f probeOutcome, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m, err := New(Config{Seen: n, Execer: n, Dial: n.dial})
+		m, err := New(Config{PodCache: n, Execer: n, Dial: n.dial})
 		require.NoError(t, err)
 		spec := podOf("u", nil, &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 2}, nil)
 		c := &spec.Spec.Containers[0]
@@ -66,19 +66,19 @@ func get(path string) corev1.ProbeHandler {
 func TestHTTPAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		answer  string
-		want    runtime.Result
+		want    runtime.ProbeResult
 		message string
 	}{
-		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", runtime.Success, ""},
-		{"HTTP/1.1 204 No Content\r\n\r\n", runtime.Success, ""},
-		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.Success, "status 302 leads to another host, which is not asked"},
-		{"HTTP/1.1 399 Odd\r\nContent-Length: 0\r\n\r\n", runtime.Success, ""},
-		{"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n", runtime.Failed, "status 400"},
-		{"HTTP/1.1 503 Down\r\nContent-Length: 6\r\n\r\nsecret", runtime.Failed, "status 503"},
-		{"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nbroken off", runtime.Failed, "unexpected EOF"},
-		{"this is not HTTP\r\n\r\n", runtime.Failed, "malformed HTTP"},
-		{"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", limit), runtime.Success, ""},
-		{"", runtime.Failed, "EOF"},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", runtime.ProbeSuccess, ""},
+		{"HTTP/1.1 204 No Content\r\n\r\n", runtime.ProbeSuccess, ""},
+		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, "status 302 leads to another host, which is not asked"},
+		{"HTTP/1.1 399 Odd\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, ""},
+		{"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n", runtime.ProbeFailure, "status 400"},
+		{"HTTP/1.1 503 Down\r\nContent-Length: 6\r\n\r\nsecret", runtime.ProbeFailure, "status 503"},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nbroken off", runtime.ProbeFailure, "unexpected EOF"},
+		{"this is not HTTP\r\n\r\n", runtime.ProbeFailure, "malformed HTTP"},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", limit), runtime.ProbeSuccess, ""},
+		{"", runtime.ProbeFailure, "EOF"},
 	} {
 		name, _, _ := strings.Cut(tt.answer, "\r")
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestHTTPEndlessBody(t *testing.T) {
 		}
 	}
 	f, took := once(t, n, get("/"), nil)
-	assert.Equal(t, runtime.Success, f.result, f.message)
+	assert.Equal(t, runtime.ProbeSuccess, f.result, f.message)
 	assert.Less(t, read, 2*limit)
 	assert.Zero(t, took)
 }
@@ -214,7 +214,7 @@ func TestHTTPRequest(t *testing.T) {
 				io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 			}
 			f, _ := once(t, n, corev1.ProbeHandler{HTTPGet: &tt.action}, nil)
-			require.Equal(t, runtime.Success, f.result, f.message)
+			require.Equal(t, runtime.ProbeSuccess, f.result, f.message)
 			tt.check(t, req)
 		})
 	}
@@ -254,17 +254,17 @@ func TestHandlers(t *testing.T) {
 		name   string
 		h      corev1.ProbeHandler
 		change func(*target)
-		want   finding
+		want   probeOutcome
 	}{
 		{"tcp", tcp("web"), nil, succeeded()},
 		{"tcp refused", tcp("81"), nil, failed("dial 10.0.0.1:81: connection refused")},
 		{"tcp on another host", corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Host: "10.0.0.2", Port: intstr.FromInt32(80)}}, nil, failed("dial 10.0.0.2:80: connection refused")},
-		{"unknown port", tcp("nowhere"), nil, impossible(errors.New("container a has no port nowhere"))},
-		{"port out of range", tcp("70000"), nil, impossible(errors.New("container a has no port 70000"))},
-		{"no address", tcp("80"), func(tg *target) { tg.ip = "" }, impossible(errors.New("the pod has no address"))},
+		{"unknown port", tcp("nowhere"), nil, unknown(errors.New("container a has no port nowhere"))},
+		{"port out of range", tcp("70000"), nil, unknown(errors.New("container a has no port 70000"))},
+		{"no address", tcp("80"), func(tg *target) { tg.ip = "" }, unknown(errors.New("the pod has no address"))},
 		{"exec", corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"$(B)", "$(SECRET)", "$$(A)"}}}, nil, succeeded()},
-		{"grpc without a client", corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}, nil, impossible(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))},
-		{"nothing", corev1.ProbeHandler{}, nil, impossible(errors.New("it has no handler"))},
+		{"grpc without a client", corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}, nil, unknown(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))},
+		{"nothing", corev1.ProbeHandler{}, nil, unknown(errors.New("it has no handler"))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode()
@@ -286,14 +286,14 @@ func TestExec(t *testing.T) {
 		out  string
 		code int
 		err  error
-		want finding
+		want probeOutcome
 	}{
 		{"well", "all well", 0, nil, succeeded()},
 		{"exit code", "broken\n", 2, nil, failed("exit code 2: broken")},
 		{"odd bytes", "a\xffb", 2, nil, failed("exit code 2: ab")},
 		{"more than anybody reads", strings.Repeat("x", 2*limit), 2, nil, failed("exit code 2: %s", strings.Repeat("x", limitWords))},
-		{"too slow", "", 0, fmt.Errorf("ExecSync: %w", runtime.ErrDeadline), failed("the command did not end within 2s")},
-		{"no such container", "", 0, runtime.ErrNotFound, impossible(runtime.ErrNotFound)},
+		{"too slow", "", 0, fmt.Errorf("ExecSync: %w", runtime.ErrDeadlineExceeded), failed("the command did not end within 2s")},
+		{"no such container", "", 0, runtime.ErrNotFound, unknown(runtime.ErrNotFound)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode()
@@ -302,10 +302,10 @@ func TestExec(t *testing.T) {
 			assert.Equal(t, tt.want, f)
 		})
 	}
-	m, err := New(Config{Seen: newNode()})
+	m, err := New(Config{PodCache: newNode()})
 	require.NoError(t, err)
 	f := m.handle(t.Context(), target{spec: &corev1.Probe{ProbeHandler: h}})
-	assert.Equal(t, runtime.Unproven, f.result, "nobody to run it")
+	assert.Equal(t, runtime.ProbeUnknown, f.result, "nobody to run it")
 }
 
 // PB-1: grpc probes ask the pod for the service, through what they were given.
@@ -313,7 +313,7 @@ func TestGRPC(t *testing.T) {
 	n := newNode()
 	var asked []string
 	answer := error(nil)
-	m, err := New(Config{Seen: n, GRPC: func(_ context.Context, address, service string) error {
+	m, err := New(Config{PodCache: n, GRPC: func(_ context.Context, address, service string) error {
 		asked = append(asked, address+" "+service)
 		return answer
 	}})
@@ -330,7 +330,7 @@ func TestGRPC(t *testing.T) {
 
 // Pods of the host's network are probed at the node's address.
 func TestTargetAddress(t *testing.T) {
-	m, err := New(Config{Seen: newNode(), HostIP: "192.0.2.1"})
+	m, err := New(Config{PodCache: newNode(), HostIP: "192.0.2.1"})
 	require.NoError(t, err)
 	c := &runtime.Container{ID: "1", SandboxID: "new"}
 	view := &runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "old", IPs: []string{"10.0.0.9"}}, {ID: "new", IPs: []string{"10.0.0.1", "fd00::1"}}}}
@@ -346,7 +346,7 @@ func TestTargetAddress(t *testing.T) {
 // PB-5: a certificate that nobody vouches for is as good as any.
 func TestHTTPS(t *testing.T) {
 	srv := newTLSServer(t)
-	m, err := New(Config{Seen: newNode()})
+	m, err := New(Config{PodCache: newNode()})
 	require.NoError(t, err)
 	host, port, err := net.SplitHostPort(srv)
 	require.NoError(t, err)
@@ -364,7 +364,7 @@ func TestWarning(t *testing.T) {
 		h := get("/")
 		h.HTTPGet.Port = intstr.FromInt32(80)
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", nil, every(10, h), nil))
+		b.AddPod(podOf("u", nil, every(10, h), nil))
 		b.after(2 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
 		require.Len(t, b.n.events(), 1)

@@ -48,10 +48,10 @@ func stayOnHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) finding {
+func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) probeOutcome {
 	req, err := m.request(ctx, t, a)
 	if err != nil {
-		return impossible(err)
+		return unknown(err)
 	}
 	res, err := m.http.Do(req)
 	if err != nil {
@@ -69,7 +69,7 @@ func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) fi
 	case res.StatusCode < 200 || res.StatusCode >= 400:
 		return failed("status %d", res.StatusCode)
 	case res.StatusCode >= 300 && res.Header.Get("Location") != "":
-		return finding{runtime.Success, fmt.Sprintf("status %d leads to another host, which is not asked", res.StatusCode)}
+		return probeOutcome{runtime.ProbeSuccess, fmt.Sprintf("status %d leads to another host, which is not asked", res.StatusCode)}
 	default:
 		return succeeded()
 	}

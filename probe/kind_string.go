@@ -18,7 +18,7 @@ const _Kind_name = "StartupReadinessLivenessnumKinds"
 
 var _Kind_index = [...]uint8{0, 7, 16, 24, 32}
 
-func (i Kind) String() string {
+func (i ProbeType) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Kind_index)-1 {
 		return "Kind(" + strconv.FormatInt(int64(i), 10) + ")"

@@ -25,20 +25,20 @@ func TestStopForTermination(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		spec := podOf("u", nil, every(10, command("ready")), every(10, command("live")))
 		b.n.set("u", "1", runtime.Running)
-		b.Add(spec)
+		b.AddPod(spec)
 		b.after(5 * time.Second)
 		b.changes()
-		b.StopForTermination("u")
-		b.Add(spec)
+		b.StopLivenessAndStartup("u")
+		b.AddPod(spec)
 		b.n.exit(1)
 		b.after(time.Minute)
 		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
-		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live)
-		b.Remove("u")
+		assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Liveness)
+		b.RemovePod("u")
 		before := b.n.ran()
 		b.after(time.Minute)
 		assert.Equal(t, before, b.n.ran())
-		assert.Nil(t, b.Verdicts("u"))
+		assert.Nil(t, b.Results("u"))
 	})
 }
 
@@ -46,8 +46,8 @@ func TestStopForTermination(t *testing.T) {
 func TestStopForTerminationFirst(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.set("u", "1", runtime.Running)
-		b.StopForTermination("u")
-		b.Add(podOf("u", nil, every(10, command("ready")), every(10, command("live"))))
+		b.StopLivenessAndStartup("u")
+		b.AddPod(podOf("u", nil, every(10, command("ready")), every(10, command("live"))))
 		b.after(time.Minute)
 		require.NotZero(t, b.n.ran())
 		for _, r := range b.n.runs() {
@@ -61,10 +61,10 @@ func TestStopForTerminationWhileStarting(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.exit(1)
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", every(10, command("x")), nil, nil))
+		b.AddPod(podOf("u", every(10, command("x")), nil, nil))
 		b.after(5 * time.Second)
-		b.StopForTermination("u")
-		assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+		b.StopLivenessAndStartup("u")
+		assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeUnknown, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, b.Results("u")["1"])
 	})
 }
 
@@ -81,16 +81,16 @@ func TestRunThatIsCalledOff(t *testing.T) {
 		p.FailureThreshold, p.TimeoutSeconds = 1, 5
 		for _, uid := range []types.UID{"u", "v"} {
 			b.n.set(uid, "1", runtime.Running)
-			b.Add(podOf(uid, nil, nil, p))
+			b.AddPod(podOf(uid, nil, nil, p))
 		}
 		b.after(2 * time.Second)
-		b.StopForTermination("u")
-		b.Retain([]types.UID{"u"})
+		b.StopLivenessAndStartup("u")
+		b.CleanupPods([]types.UID{"u"})
 		b.after(time.Minute)
 		assert.Empty(t, b.changes())
 		assert.Empty(t, b.n.events())
 		b.n.with(func() { assert.Zero(t, b.n.now) })
-		assert.Nil(t, b.Verdicts("v"))
+		assert.Nil(t, b.Results("v"))
 	})
 }
 
@@ -112,18 +112,18 @@ func TestAdopt(t *testing.T) {
 				b.after(time.Hour)
 				if first == "adopt" {
 					b.Adopt("u", former(true, true))
-					assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready, "even before it is added")
-					b.Add(podOf("u", all, all, all))
+					assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Readiness, "even before it is added")
+					b.AddPod(podOf("u", all, all, all))
 				} else {
-					b.Add(podOf("u", all, all, all))
+					b.AddPod(podOf("u", all, all, all))
 					b.Adopt("u", former(true, true))
 				}
-				well := runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}
-				assert.Equal(t, well, b.Verdicts("u")["1"])
+				well := runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
+				assert.Equal(t, well, b.Results("u")["1"])
 				b.after(time.Minute)
 				assert.Empty(t, b.changes(), "nothing changed")
 				b.n.set("u", "2", runtime.Running)
-				assert.Equal(t, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
+				assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeUnknown, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, b.Results("u")["2"])
 				b.n.set("u", "1", runtime.Running)
 				b.n.exit(1)
 				b.after(time.Minute)
@@ -135,16 +135,16 @@ func TestAdopt(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
 			b.Adopt("u", former(false, false))
-			assert.Equal(t, runtime.Verdict{Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["1"])
+			assert.Equal(t, runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, b.Results("u")["1"])
 		})
 	})
 	t.Run("a probe has spoken since", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
-			b.Add(podOf("u", nil, all, nil))
+			b.AddPod(podOf("u", nil, all, nil))
 			b.after(5 * time.Second)
 			b.Adopt("u", former(false, true))
-			assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready)
+			assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Readiness)
 		})
 	})
 	t.Run("by a runtime that tells no name", func(t *testing.T) {
@@ -153,8 +153,8 @@ func TestAdopt(t *testing.T) {
 			st := former(true, true)
 			st.ContainerStatuses[0].ContainerID = "1"
 			b.Adopt("u", st)
-			b.Add(podOf("u", nil, all, nil))
-			assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Ready)
+			b.AddPod(podOf("u", nil, all, nil))
+			assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Readiness)
 		})
 	})
 	t.Run("a container that had ended", func(t *testing.T) {
@@ -163,15 +163,15 @@ func TestAdopt(t *testing.T) {
 			st := former(true, true)
 			st.ContainerStatuses[0].State = corev1.ContainerState{}
 			b.Adopt("u", st)
-			assert.Empty(t, b.Verdicts("u"))
+			assert.Empty(t, b.Results("u"))
 		})
 	})
 	t.Run("another container", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "2", runtime.Running)
 			b.Adopt("u", former(true, true))
-			b.Add(podOf("u", nil, all, nil))
-			assert.Equal(t, runtime.Failed, b.Verdicts("u")["2"].Ready)
+			b.AddPod(podOf("u", nil, all, nil))
+			assert.Equal(t, runtime.ProbeFailure, b.Results("u")["2"].Readiness)
 		})
 	})
 }
@@ -188,15 +188,15 @@ func sorted(s []string) []string {
 
 // naive returns what is to be told of a container whose probe had these results,
 // by looking at all of them each time.
-func naive(k Kind, p *corev1.Probe, results []runtime.Result) []runtime.Result {
-	var told []runtime.Result
+func naive(k ProbeType, p *corev1.Probe, results []runtime.ProbeResult) []runtime.ProbeResult {
+	var told []runtime.ProbeResult
 	now := initial(k)
 	for i := range results {
 		run, want := int32(0), p.SuccessThreshold
 		for j := i; j >= 0 && results[j] == results[i]; j-- {
 			run++
 		}
-		if results[i] == runtime.Failed {
+		if results[i] == runtime.ProbeFailure {
 			want = p.FailureThreshold
 		}
 		if run < want || results[i] == now {
@@ -204,7 +204,7 @@ func naive(k Kind, p *corev1.Probe, results []runtime.Result) []runtime.Result {
 		}
 		now = results[i]
 		told = append(told, now)
-		if k == Startup || k == Liveness && now == runtime.Failed {
+		if k == Startup || k == Liveness && now == runtime.ProbeFailure {
 			break
 		}
 	}
@@ -215,10 +215,10 @@ func naive(k Kind, p *corev1.Probe, results []runtime.Result) []runtime.Result {
 // what is told is what follows from each container's results by themselves.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(150) {
-		kind := Kind(seed % 3)
+		kind := ProbeType(seed % 3)
 		inBubble(t, func(b *bench) {
 			rnd := rand.New(rand.NewPCG(seed, 5)) // guarded by b.n.mu
-			results := map[string][]runtime.Result{}
+			results := map[string][]runtime.ProbeResult{}
 			bias := 3
 			b.n.with(func() {
 				b.n.run = func(ctx context.Context, id string, _ []string) (string, int, error) {
@@ -227,7 +227,7 @@ func TestHistories(t *testing.T) {
 					defer b.n.mu.Unlock()
 					switch {
 					case roll < bias:
-						results[id] = append(results[id], runtime.Failed)
+						results[id] = append(results[id], runtime.ProbeFailure)
 						return "", 1, nil
 					case roll == 8:
 						return "", 0, errors.New("cannot be run")
@@ -235,10 +235,10 @@ func TestHistories(t *testing.T) {
 						b.n.mu.Unlock()
 						<-ctx.Done()
 						b.n.mu.Lock()
-						results[id] = append(results[id], runtime.Failed)
+						results[id] = append(results[id], runtime.ProbeFailure)
 						return "", 0, ctx.Err()
 					}
-					results[id] = append(results[id], runtime.Success)
+					results[id] = append(results[id], runtime.ProbeSuccess)
 					return "", 0, nil
 				}
 			})
@@ -251,10 +251,10 @@ func TestHistories(t *testing.T) {
 			specs := [3]*corev1.Probe{}
 			specs[kind] = p
 			spec := podOf("u", specs[Startup], specs[Readiness], specs[Liveness])
-			told := map[string][]runtime.Result{}
+			told := map[string][]runtime.ProbeResult{}
 			drain := func() {
 				for _, c := range b.Drain() {
-					require.Equal(t, kind, c.Kind)
+					require.Equal(t, kind, c.Type)
 					told[c.ContainerID] = append(told[c.ContainerID], c.Result)
 				}
 			}
@@ -263,7 +263,7 @@ func TestHistories(t *testing.T) {
 				b.n.with(func() { bias = rnd.IntN(9) })
 				for range 20 {
 					if i%2 == 0 { // else the Manager has to find out by itself
-						b.Add(spec)
+						b.AddPod(spec)
 					}
 					b.after(777 * time.Millisecond)
 					drain()
@@ -315,19 +315,19 @@ func TestProbePanics(t *testing.T) {
 			return "", 0, nil
 		}
 		var probed atomic.Int32
-		m, err := New(Config{Seen: n, Execer: n, Recorder: panickyRecorder{}, Hooks: Hooks{Probed: func(Probed) { probed.Add(1); panic("hook") }}})
+		m, err := New(Config{PodCache: n, Execer: n, Recorder: panickyRecorder{}, Hooks: Hooks{Probed: func(ProbeRun) { probed.Add(1); panic("hook") }}})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- m.Run(ctx) }()
 		n.set("u", "1", runtime.Running)
-		m.Add(podOf("u", nil, every(10, command("x")), nil))
+		m.AddPod(podOf("u", nil, every(10, command("x")), nil))
 		time.Sleep(time.Minute)
 		assert.Greater(t, probed.Load(), int32(3), "it goes on being run")
-		assert.Equal(t, runtime.Failed, m.Verdicts("u")["1"].Ready)
+		assert.Equal(t, runtime.ProbeFailure, m.Results("u")["1"].Readiness)
 		well.Store(true)
 		time.Sleep(time.Minute)
-		assert.Equal(t, runtime.Success, m.Verdicts("u")["1"].Ready)
+		assert.Equal(t, runtime.ProbeSuccess, m.Results("u")["1"].Readiness)
 		cancel()
 		require.NoError(t, <-done)
 	})

@@ -73,13 +73,13 @@ func BenchmarkThousandPods(b *testing.B) {
 		var late []time.Duration
 		begun := map[int64]int{} // in each tenth of a second
 		var failures atomic.Int32
-		m, err := New(Config{Seen: n, Hooks: Hooks{Probed: func(p Probed) {
-			if p.Result != runtime.Success {
+		m, err := New(Config{PodCache: n, Hooks: Hooks{Probed: func(p ProbeRun) {
+			if p.Result != runtime.ProbeSuccess {
 				failures.Add(1)
 			}
 			mu.Lock()
-			late = append(late, p.Began.Sub(p.Scheduled))
-			begun[p.Began.UnixMilli()/100]++
+			late = append(late, p.StartedAt.Sub(p.ScheduledAt))
+			begun[p.StartedAt.UnixMilli()/100]++
 			mu.Unlock()
 		}}})
 		require.NoError(b, err)
@@ -90,7 +90,7 @@ func BenchmarkThousandPods(b *testing.B) {
 		for i := range pods {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
 			n.set(uid, fmt.Sprint(i), runtime.Running)
-			m.Add(podOf(uid, nil, every(1, h), nil))
+			m.AddPod(podOf(uid, nil, every(1, h), nil))
 		}
 		used := cpu(b)
 		var wg sync.WaitGroup

@@ -15,17 +15,17 @@ import (
 
 // pod is what a Manager keeps of one pod.
 type pod struct {
-	uid    types.UID
-	spec   *corev1.Pod // nil until it is added
-	probes map[key]*probe
-	ending bool // only readiness is probed
-	former map[string]runtime.Verdict
+	uid         types.UID
+	spec        *corev1.Pod // nil until it is added
+	probes      map[key]*probe
+	terminating bool // only readiness is probed
+	previous    map[string]runtime.ProbeResults
 }
 
 // key names a probe within its pod.
 type key struct {
 	name string // of the container
-	kind Kind
+	kind ProbeType
 }
 
 // probe is one probe of one container of a pod.
@@ -37,9 +37,9 @@ type probe struct {
 	share     float64 // where in a period it fires
 
 	id      string // of the container it is about; "" before the first
-	result  runtime.Result
-	tally   tally
-	over    bool      // nothing more is to be found out about this container
+	result  runtime.ProbeResult
+	tally   thresholdCounter
+	done    bool      // nothing more is to be found out about this container
 	due     time.Time // when to run next
 	timer   *time.Timer
 	cancel  context.CancelFunc // of the run under way
@@ -57,10 +57,10 @@ func (b *probe) stop() {
 	}
 }
 
-// Add probes the containers of a pod from now on. It is to be called again when
+// AddPod probes the containers of a pod from now on. It is to be called again when
 // the pod was changed and whenever it has been looked at: containers that began
 // meanwhile are probed at once instead of up to a period later.
-func (m *Manager) Add(spec *corev1.Pod) {
+func (m *Manager) AddPod(spec *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(spec.UID)
@@ -75,9 +75,9 @@ func (m *Manager) Add(spec *corev1.Pod) {
 	if len(wanted) == 0 {
 		return
 	}
-	view, now := m.view(p), time.Now()
+	view, now := m.updatePod(p), time.Now()
 	for k, c := range wanted {
-		m.look(p.want(k, c), &view, now)
+		m.reconcilePod(p.want(k, c), &view, now)
 	}
 }
 
@@ -103,7 +103,7 @@ func probesOf(spec *corev1.Pod) map[key]*corev1.Container {
 	return wanted
 }
 
-func specOf(c *corev1.Container, k Kind) *corev1.Probe {
+func specOf(c *corev1.Container, k ProbeType) *corev1.Probe {
 	switch k {
 	case Startup:
 		return c.StartupProbe
@@ -118,13 +118,13 @@ func specOf(c *corev1.Container, k Kind) *corev1.Probe {
 func (p *pod) want(k key, c *corev1.Container) *probe {
 	b := p.probes[k]
 	if b == nil {
-		b = &probe{key: k, pod: p, share: share(p.uid, k.name, k.kind), result: initial(k.kind)}
-		b.stopped = p.ending && k.kind != Readiness
+		b = &probe{key: k, pod: p, share: phaseOffset(p.uid, k.name, k.kind), result: initial(k.kind)}
+		b.stopped = p.terminating && k.kind != Readiness
 		p.probes[k] = b
 	}
 	spec := specOf(c, k.kind)
 	if b.spec != nil && b.spec != spec && !reflect.DeepEqual(b.spec, spec) {
-		b.tally = tally{} // it was counted by other thresholds
+		b.tally = thresholdCounter{} // it was counted by other thresholds
 	}
 	b.container, b.spec = c, spec
 	return b
@@ -139,19 +139,19 @@ func (m *Manager) pod(uid types.UID) *pod {
 	return p
 }
 
-func (m *Manager) view(p *pod) runtime.Pod {
+func (m *Manager) updatePod(p *pod) runtime.Pod {
 	var view runtime.Pod
-	safe.Do(m.cfg.Logger, "look up pod", func() { view, _ = m.cfg.Seen.Get(p.uid) })
+	safe.Do(m.cfg.Logger, "look up pod", func() { view, _ = m.cfg.PodCache.Get(p.uid) })
 	return view
 }
 
-// StopForTermination ends the liveness and startup probes of a pod that is ending,
+// StopLivenessAndStartup ends the liveness and startup probes of a pod that is ending,
 // for good; their last results stay. Its readiness goes on being probed.
-func (m *Manager) StopForTermination(uid types.UID) {
+func (m *Manager) StopLivenessAndStartup(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(uid)
-	p.ending = true
+	p.terminating = true
 	for _, b := range p.probes {
 		if b.kind != Readiness {
 			b.stop()
@@ -159,8 +159,8 @@ func (m *Manager) StopForTermination(uid types.UID) {
 	}
 }
 
-// Remove ends all probes of a pod and forgets their results.
-func (m *Manager) Remove(uid types.UID) {
+// RemovePod ends all probes of a pod and forgets their results.
+func (m *Manager) RemovePod(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.remove(uid)
@@ -178,8 +178,8 @@ func (m *Manager) remove(uid types.UID) {
 	m.backlog.forget(uid)
 }
 
-// Retain removes all pods but these.
-func (m *Manager) Retain(uids []types.UID) {
+// CleanupPods removes all pods but these.
+func (m *Manager) CleanupPods(uids []types.UID) {
 	keep := make(map[types.UID]bool, len(uids))
 	for _, uid := range uids {
 		keep[uid] = true

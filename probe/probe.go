@@ -19,21 +19,21 @@ import (
 
 //go:generate go tool stringer -type=Kind -output=kind_string.go
 
-// Kind says what a probe is about.
-type Kind uint8
+// ProbeType says what a probe is about.
+type ProbeType uint8
 
 // The kinds of probe.
 const (
-	Startup Kind = iota
+	Startup ProbeType = iota
 	Readiness
 	Liveness
 
 	numKinds
 )
 
-// Seen tells what is known of a pod in the runtime. It must be quick, and is called
+// PodCache tells what is known of a pod in the runtime. It must be quick, and is called
 // under a lock: it must not call the Manager.
-type Seen interface {
+type PodCache interface {
 	Get(uid types.UID) (runtime.Pod, bool)
 }
 
@@ -51,8 +51,8 @@ type Recorder interface {
 
 // Config describes a Manager. Seen is required.
 type Config struct {
-	Seen   Seen
-	Execer Execer // default: exec probes say nothing
+	PodCache PodCache
+	Execer   Execer // default: exec probes say nothing
 
 	// Dial makes the connections of httpGet and tcpSocket probes; default: a
 	// net.Dialer's.
@@ -73,37 +73,37 @@ type Config struct {
 // Hooks are called as probes run, from their own goroutines. Any may be nil. They
 // must not block.
 type Hooks struct {
-	Probed func(Probed)
+	Probed func(ProbeRun)
 }
 
-// Probed is one run of a probe.
-type Probed struct {
-	Pod       *corev1.Pod
-	Container string
-	Kind      Kind
-	Result    runtime.Result // Unproven: the probe could not be run
-	Scheduled time.Time      // when it was to run
-	Began     time.Time
-	Took      time.Duration
+// ProbeRun is one run of a probe.
+type ProbeRun struct {
+	Pod         *corev1.Pod
+	Container   string
+	Type        ProbeType
+	Result      runtime.ProbeResult // Unproven: the probe could not be run
+	ScheduledAt time.Time           // when it was to run
+	StartedAt   time.Time
+	Duration    time.Duration
 }
 
-// Change is a result that differs from the one before. Drain keeps the newest of
+// ResultChange is a result that differs from the one before. Drain keeps the newest of
 // each probe.
-type Change struct {
+type ResultChange struct {
 	UID         types.UID
 	Container   string
 	ContainerID string
-	Kind        Kind
-	Result      runtime.Result
+	Type        ProbeType
+	Result      runtime.ProbeResult
 	Message     string // why it failed
-	// Grace is how long the container has to end, by the probe that failed; nil
+	// GracePeriod is how long the container has to end, by the probe that failed; nil
 	// where the probe leaves that to the pod.
-	Grace *time.Duration
+	GracePeriod *time.Duration
 }
 
 func (c *Config) fill() error {
 	var errs []error
-	if c.Seen == nil {
+	if c.PodCache == nil {
 		errs = append(errs, errors.New("probe: nil Seen"))
 	}
 	if c.HostIP == "" {
@@ -169,9 +169,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.ctx = ctx
 	now := time.Now()
 	for _, p := range m.pods {
-		view := m.view(p)
+		view := m.updatePod(p)
 		for _, b := range p.probes {
-			m.look(b, &view, now)
+			m.reconcilePod(b, &view, now)
 		}
 	}
 	m.mu.Unlock()
@@ -196,7 +196,7 @@ func (m *Manager) Notify() <-chan struct{} { return m.notify }
 
 // Drain returns the results that changed since it was called last, in order for
 // each probe but only the newest of each.
-func (m *Manager) Drain() []Change {
+func (m *Manager) Drain() []ResultChange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {

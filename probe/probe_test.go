@@ -35,12 +35,12 @@ func TestBeforeTheFirstResult(t *testing.T) {
 	for _, tt := range []struct {
 		name                         string
 		startup, readiness, liveness *corev1.Probe
-		want                         runtime.Verdict
+		want                         runtime.ProbeResults
 	}{
-		{"no probes", nil, nil, nil, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}},
-		{"readiness", nil, all, nil, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Success}},
-		{"liveness", nil, nil, all, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}},
-		{"startup", all, nil, nil, runtime.Verdict{Started: runtime.Unproven, Ready: runtime.Failed, Live: runtime.Success}},
+		{"no probes", nil, nil, nil, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}},
+		{"readiness", nil, all, nil, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}},
+		{"liveness", nil, nil, all, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}},
+		{"startup", all, nil, nil, runtime.ProbeResults{Startup: runtime.ProbeUnknown, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
@@ -50,13 +50,13 @@ func TestBeforeTheFirstResult(t *testing.T) {
 						return "", 0, ctx.Err()
 					}
 				})
-				b.Add(podOf("u", tt.startup, tt.readiness, tt.liveness))
-				assert.Empty(t, b.Verdicts("u"), "nothing runs")
+				b.AddPod(podOf("u", tt.startup, tt.readiness, tt.liveness))
+				assert.Empty(t, b.Results("u"), "nothing runs")
 				b.n.set("u", "1", runtime.Running)
-				assert.Equal(t, runtime.Verdicts{"1": tt.want}, b.Verdicts("u"))
+				assert.Equal(t, runtime.PodProbeResults{"1": tt.want}, b.Results("u"))
 				b.n.set("u", "1", runtime.Exited)
-				assert.Empty(t, b.Verdicts("u"))
-				assert.Nil(t, b.Verdicts("unknown"))
+				assert.Empty(t, b.Results("u"))
+				assert.Nil(t, b.Results("unknown"))
 				assert.Empty(t, b.changes())
 			})
 		})
@@ -69,7 +69,7 @@ func TestThresholds(t *testing.T) {
 		p := every(10, command("x"))
 		p.SuccessThreshold = 2
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", nil, p, nil))
+		b.AddPod(podOf("u", nil, p, nil))
 		b.after(2 * time.Second)
 		assert.Equal(t, 1, b.n.ran())
 		assert.Empty(t, b.changes(), "one success is not two")
@@ -88,7 +88,7 @@ func TestThresholds(t *testing.T) {
 		assert.Empty(t, b.changes(), "they have to be in a row")
 		b.after(10 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 failed"}, b.changes())
-		assert.Equal(t, runtime.Failed, b.Verdicts("u")["1"].Ready)
+		assert.Equal(t, runtime.ProbeFailure, b.Results("u")["1"].Readiness)
 	})
 }
 
@@ -107,7 +107,7 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 		startup.FailureThreshold = 100
 		startup.TerminationGracePeriodSeconds = new(int64(5))
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", startup, every(60, command("ready")), every(60, command("live"))))
+		b.AddPod(podOf("u", startup, every(60, command("ready")), every(60, command("live"))))
 		b.after(39 * time.Second)
 		for _, e := range b.n.runs() {
 			assert.Equal(t, []string{"startup"}, e.cmd)
@@ -115,9 +115,9 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 		b.after(3 * time.Second)
 		told := b.Drain()
 		require.Len(t, told, 2)
-		assert.Equal(t, Change{UID: "u", Container: "a", ContainerID: "1", Kind: Startup, Result: runtime.Success}, told[0])
-		assert.Equal(t, Change{UID: "u", Container: "a", ContainerID: "1", Kind: Readiness, Result: runtime.Success}, told[1])
-		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}, b.Verdicts("u")["1"])
+		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Startup, Result: runtime.ProbeSuccess}, told[0])
+		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Readiness, Result: runtime.ProbeSuccess}, told[1])
+		assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}, b.Results("u")["1"])
 		assert.Equal(t, 7, b.n.ran(), "five for startup, one for each of the others")
 		b.after(10 * time.Minute)
 		startups := 0
@@ -139,7 +139,7 @@ func TestRestartedContainerStartsAgain(t *testing.T) {
 			b.n.exit(0)
 			b.n.set("u", id, runtime.Running)
 			before := b.n.ran()
-			b.Add(spec)
+			b.AddPod(spec)
 			b.after(25 * time.Second)
 			runs := b.n.runs()[before:]
 			require.Greater(t, len(runs), 3)
@@ -157,18 +157,18 @@ func TestChangedProbe(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.exit(1)
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", nil, nil, every(10, command("x"))))
+		b.AddPod(podOf("u", nil, nil, every(10, command("x"))))
 		b.after(12 * time.Second)
 		p := every(10, command("x"))
 		p.FailureThreshold = 2
-		b.Add(podOf("u", nil, nil, p))
-		b.Add(podOf("u", nil, nil, p.DeepCopy()))
+		b.AddPod(podOf("u", nil, nil, p))
+		b.AddPod(podOf("u", nil, nil, p.DeepCopy()))
 		b.after(10 * time.Second)
 		assert.Empty(t, b.changes(), "the failures before were counted otherwise")
 		b.after(10 * time.Second)
 		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
-		b.Add(podOf("u", nil, nil, nil))
-		assert.Equal(t, runtime.Success, b.Verdicts("u")["1"].Live, "there is no such probe any more")
+		b.AddPod(podOf("u", nil, nil, nil))
+		assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Liveness, "there is no such probe any more")
 	})
 }
 
@@ -179,13 +179,13 @@ func TestInitContainers(t *testing.T) {
 		b.n.set("u", "1", runtime.Running)
 		spec := podOf("u", nil, nil, every(10, command("x")))
 		spec.Spec.InitContainers, spec.Spec.Containers = spec.Spec.Containers, nil
-		b.Add(spec)
+		b.AddPod(spec)
 		b.after(time.Minute)
 		assert.Zero(t, b.n.ran())
 		always := corev1.ContainerRestartPolicyAlways
 		spec = spec.DeepCopy()
 		spec.Spec.InitContainers[0].RestartPolicy = &always
-		b.Add(spec)
+		b.AddPod(spec)
 		b.after(time.Minute)
 		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
 		assert.Equal(t, "spec.initContainers{a}", b.n.events()[0].InvolvedObject.FieldPath)
@@ -201,7 +201,7 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 		live.TerminationGracePeriodSeconds = new(int64(7))
 		spec := podOf("u", nil, every(10, command("ready")), live)
 		b.n.set("u", "1", runtime.Running)
-		b.Add(spec)
+		b.AddPod(spec)
 		b.after(2 * time.Second)
 		assert.Equal(t, []string{"Readiness 1 passed"}, b.changes())
 
@@ -217,19 +217,19 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 		changes := b.Drain()
 		require.Len(t, changes, 1)
 		grace := 7 * time.Second
-		assert.Equal(t, Change{
-			UID: "u", Container: "a", ContainerID: "1", Kind: Liveness, Result: runtime.Failed,
-			Message: "exit code 3: it hangs", Grace: &grace,
+		assert.Equal(t, ResultChange{
+			UID: "u", Container: "a", ContainerID: "1", Type: Liveness, Result: runtime.ProbeFailure,
+			Message: "exit code 3: it hangs", GracePeriod: &grace,
 		}, changes[0])
-		assert.Equal(t, runtime.Failed, b.Verdicts("u")["1"].Live)
+		assert.Equal(t, runtime.ProbeFailure, b.Results("u")["1"].Liveness)
 		b.after(5 * time.Minute)
 		assert.Empty(t, b.changes())
 
 		b.n.exit(0)
 		b.n.set("u", "2", runtime.Running)
-		assert.Equal(t, runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed, Live: runtime.Success}, b.Verdicts("u")["2"])
+		assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, b.Results("u")["2"])
 		before := b.n.ran()
-		b.Add(spec)
+		b.AddPod(spec)
 		b.after(time.Second)
 		assert.Equal(t, before+2, b.n.ran(), "probed when it is seen, not a period later")
 		assert.Equal(t, []string{"Readiness 2 passed"}, b.changes())
@@ -239,7 +239,7 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 // PB-1: a container that nobody tells of is found within a period.
 func TestContainerIsFoundWithoutBeingTold(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		b.Add(podOf("u", nil, every(10, command("x")), nil))
+		b.AddPod(podOf("u", nil, every(10, command("x")), nil))
 		b.after(time.Hour)
 		assert.Zero(t, b.n.ran())
 		b.n.set("u", "1", runtime.Running)
@@ -255,7 +255,7 @@ func TestInitialDelay(t *testing.T) {
 		p.InitialDelaySeconds = 30
 		b.n.set("u", "1", runtime.Running)
 		b.after(5 * time.Second)
-		b.Add(podOf("u", nil, p, nil))
+		b.AddPod(podOf("u", nil, p, nil))
 		b.after(25*time.Second - 1)
 		assert.Zero(t, b.n.ran())
 		b.after(time.Second + 1)
@@ -276,7 +276,7 @@ func TestHungHandler(t *testing.T) {
 		p := every(2, command("x"))
 		p.TimeoutSeconds = 5
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", nil, nil, p))
+		b.AddPod(podOf("u", nil, nil, p))
 		b.after(20 * time.Second)
 		assert.Equal(t, []string{"Liveness 1 failed"}, b.changes())
 		runs := b.n.runs()
@@ -297,7 +297,7 @@ func TestProbeThatCannotBeRun(t *testing.T) {
 			}
 		})
 		b.n.set("u", "1", runtime.Running)
-		b.Add(podOf("u", nil, nil, every(1, command("x"))))
+		b.AddPod(podOf("u", nil, nil, every(1, command("x"))))
 		b.after(time.Minute)
 		assert.Empty(t, b.changes())
 		require.NotEmpty(t, b.n.events())
@@ -316,7 +316,7 @@ func TestSpreadAndBeat(t *testing.T) {
 		b.after(time.Hour) // the agent was away
 		for i := range n {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
-			b.Add(podOf(uid, nil, nil, every(10, command("x"))))
+			b.AddPod(podOf(uid, nil, nil, every(10, command("x"))))
 		}
 		began := time.Now()
 		b.after(time.Minute)
@@ -383,8 +383,8 @@ func TestSleepingReader(t *testing.T) {
 		p.FailureThreshold = 1
 		b.n.set("u", "1", runtime.Running)
 		b.n.set("v", "2", runtime.Running)
-		b.Add(podOf("u", nil, p, nil))
-		b.Add(podOf("v", nil, p, nil))
+		b.AddPod(podOf("u", nil, p, nil))
+		b.AddPod(podOf("v", nil, p, nil))
 		for i := range 50 {
 			b.n.exit(i % 2)
 			b.after(time.Second)
@@ -392,7 +392,7 @@ func TestSleepingReader(t *testing.T) {
 		assert.ElementsMatch(t, []string{"Readiness 1 failed", "Readiness 2 failed"}, b.changes())
 		b.n.exit(0)
 		b.after(time.Second)
-		b.Remove("u")
+		b.RemovePod("u")
 		assert.Equal(t, []string{"Readiness 2 passed"}, b.changes(), "nothing is told of a pod that is gone")
 	})
 }
@@ -400,15 +400,15 @@ func TestSleepingReader(t *testing.T) {
 // Probes wait for Run, and are quiet after it.
 func TestOutsideOfRun(t *testing.T) {
 	n := newNode()
-	m, err := New(Config{Seen: n, Execer: n})
+	m, err := New(Config{PodCache: n, Execer: n})
 	require.NoError(t, err)
 	n.set("u", "1", runtime.Running)
-	m.Add(podOf("u", nil, every(1, command("x")), nil))
+	m.AddPod(podOf("u", nil, every(1, command("x")), nil))
 	assert.Nil(t, m.pods["u"].probes[key{"a", Readiness}].timer)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, m.Run(ctx))
-	m.Add(podOf("u", nil, every(1, command("x")), nil))
+	m.AddPod(podOf("u", nil, every(1, command("x")), nil))
 	require.Error(t, m.Run(t.Context()), "a second Run")
 	assert.Zero(t, n.ran())
 }
@@ -416,7 +416,7 @@ func TestOutsideOfRun(t *testing.T) {
 func Example() {
 	var cache podcache.Cache
 	n := newNode() // stands in for a runtime that runs commands in containers
-	m, err := New(Config{Seen: &cache, Execer: n})
+	m, err := New(Config{PodCache: &cache, Execer: n})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -428,10 +428,10 @@ func Example() {
 	cache.Set("uid-1", runtime.Pod{UID: "uid-1", Containers: []runtime.Container{
 		{ID: "c1", Name: "a", State: runtime.Running},
 	}}, nil, time.Now())
-	m.Add(podOf("uid-1", nil, every(1, command("/bin/ready")), nil))
+	m.AddPod(podOf("uid-1", nil, every(1, command("/bin/ready")), nil))
 	<-m.Notify()
 	for _, c := range m.Drain() {
-		fmt.Println(c.UID, c.Container, c.Kind, c.Result == runtime.Success)
+		fmt.Println(c.UID, c.Container, c.Type, c.Result == runtime.ProbeSuccess)
 	}
 	cancel()
 	fmt.Println(<-done)

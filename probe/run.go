@@ -12,9 +12,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// look sets the probe's timer by what is seen of its container. The caller holds
+// reconcilePod sets the probe's timer by what is seen of its container. The caller holds
 // mu.
-func (m *Manager) look(b *probe, view *runtime.Pod, now time.Time) {
+func (m *Manager) reconcilePod(b *probe, view *runtime.Pod, now time.Time) {
 	if m.ctx == nil || b.stopped || b.cancel != nil {
 		return
 	}
@@ -23,7 +23,7 @@ func (m *Manager) look(b *probe, view *runtime.Pod, now time.Time) {
 		if c.ID != b.id {
 			b.begin(c, now)
 		}
-		if b.wanted() {
+		if b.shouldRun() {
 			wait = max(b.due.Sub(now), 0)
 		}
 	}
@@ -36,7 +36,7 @@ func (m *Manager) look(b *probe, view *runtime.Pod, now time.Time) {
 
 // running returns the container to probe: the newest of that name, if it runs.
 func running(view *runtime.Pod, name string) *runtime.Container {
-	if c := view.Latest(name); c != nil && c.State == runtime.Running {
+	if c := view.LatestContainer(name); c != nil && c.State == runtime.Running {
 		return c
 	}
 	return nil
@@ -45,18 +45,18 @@ func running(view *runtime.Pod, name string) *runtime.Container {
 // begin starts the probe anew for another container.
 func (b *probe) begin(c *runtime.Container, now time.Time) {
 	b.id = c.ID
-	b.tally, b.over = tally{}, false
+	b.tally, b.done = thresholdCounter{}, false
 	b.adopt()
 	b.due = first(b.spec, c.Started, now, b.share)
 }
 
-// wanted reports whether there is something to find out about the container now.
-func (b *probe) wanted() bool {
-	if b.over || b.kind == Startup {
-		return !b.over
+// shouldRun reports whether there is something to find out about the container now.
+func (b *probe) shouldRun() bool {
+	if b.done || b.kind == Startup {
+		return !b.done
 	}
 	s := b.pod.probes[key{b.name, Startup}]
-	return s == nil || s.id == b.id && s.result == runtime.Success
+	return s == nil || s.id == b.id && s.result == runtime.ProbeSuccess
 }
 
 // fire runs the probe if it is due.
@@ -66,10 +66,10 @@ func (m *Manager) fire(b *probe) {
 		m.mu.Unlock()
 		return
 	}
-	view, now := m.view(b.pod), time.Now()
+	view, now := m.updatePod(b.pod), time.Now()
 	c := running(&view, b.name)
-	if c == nil || c.ID != b.id || !b.wanted() || now.Before(b.due) {
-		m.look(b, &view, now)
+	if c == nil || c.ID != b.id || !b.shouldRun() || now.Before(b.due) {
+		m.reconcilePod(b, &view, now)
 		m.mu.Unlock()
 		return
 	}
@@ -81,14 +81,14 @@ func (m *Manager) fire(b *probe) {
 	due := b.due
 	m.mu.Unlock()
 
-	found := impossible(safe.ErrPanic)
+	found := unknown(safe.ErrPanic)
 	safe.Do(m.cfg.Logger, "probe container "+t.container.Name, func() { found = m.handle(ctx, t) })
 	cancel()
 	m.ended(b, &t, due, now, found)
 }
 
 // ended takes in what a run has found.
-func (m *Manager) ended(b *probe, t *target, due, began time.Time, found finding) {
+func (m *Manager) ended(b *probe, t *target, due, began time.Time, found probeOutcome) {
 	m.mu.Lock()
 	now := time.Now()
 	b.cancel = nil
@@ -96,8 +96,8 @@ func (m *Manager) ended(b *probe, t *target, due, began time.Time, found finding
 	if !stale {
 		m.record(b, found, now)
 		b.due = following(due, now, period(b.spec))
-		view := m.view(b.pod)
-		m.look(b, &view, now)
+		view := m.updatePod(b.pod)
+		m.reconcilePod(b, &view, now)
 	}
 	m.mu.Unlock()
 	if stale {
@@ -105,38 +105,38 @@ func (m *Manager) ended(b *probe, t *target, due, began time.Time, found finding
 	}
 	m.event(t, found)
 	if h := m.cfg.Hooks.Probed; h != nil {
-		h(Probed{t.pod, t.container.Name, t.kind, found.result, due, began, now.Sub(began)})
+		h(ProbeRun{t.pod, t.container.Name, t.kind, found.result, due, began, now.Sub(began)})
 	}
 }
 
 // record counts a finding and tells what changes by it. The caller holds mu.
-func (m *Manager) record(b *probe, found finding, now time.Time) {
-	if found.result == runtime.Unproven || !b.tally.add(found.result, b.spec) || found.result == b.result {
+func (m *Manager) record(b *probe, found probeOutcome, now time.Time) {
+	if found.result == runtime.ProbeUnknown || !b.tally.add(found.result, b.spec) || found.result == b.result {
 		return
 	}
 	b.result = found.result
 	// A container that has failed is to be killed; one that has started has.
-	b.over = b.kind == Startup || b.kind == Liveness && found.result == runtime.Failed
-	m.tell(b, found)
-	if b.kind != Startup || found.result != runtime.Success {
+	b.done = b.kind == Startup || b.kind == Liveness && found.result == runtime.ProbeFailure
+	m.publish(b, found)
+	if b.kind != Startup || found.result != runtime.ProbeSuccess {
 		return
 	}
-	view := m.view(b.pod)
-	for _, k := range []Kind{Readiness, Liveness} {
+	view := m.updatePod(b.pod)
+	for _, k := range []ProbeType{Readiness, Liveness} {
 		if o := b.pod.probes[key{b.name, k}]; o != nil {
-			m.look(o, &view, now)
+			m.reconcilePod(o, &view, now)
 		}
 	}
 }
 
-func (m *Manager) tell(b *probe, found finding) {
-	c := Change{
-		UID: b.pod.uid, Container: b.name, ContainerID: b.id, Kind: b.kind,
+func (m *Manager) publish(b *probe, found probeOutcome) {
+	c := ResultChange{
+		UID: b.pod.uid, Container: b.name, ContainerID: b.id, Type: b.kind,
 		Result: found.result, Message: found.message,
 	}
-	if s := b.spec.TerminationGracePeriodSeconds; s != nil && found.result == runtime.Failed {
+	if s := b.spec.TerminationGracePeriodSeconds; s != nil && found.result == runtime.ProbeFailure {
 		grace := podspec.Seconds(*s)
-		c.Grace = &grace
+		c.GracePeriod = &grace
 	}
 	m.backlog.add(c)
 	select {
@@ -146,15 +146,15 @@ func (m *Manager) tell(b *probe, found finding) {
 }
 
 // event tells people of a probe that did not simply succeed.
-func (m *Manager) event(t *target, found finding) {
-	if m.cfg.Recorder == nil || found.result == runtime.Success && found.message == "" {
+func (m *Manager) event(t *target, found probeOutcome) {
+	if m.cfg.Recorder == nil || found.result == runtime.ProbeSuccess && found.message == "" {
 		return
 	}
 	reason, what := "Unhealthy", "failed"
 	switch found.result {
-	case runtime.Success:
+	case runtime.ProbeSuccess:
 		reason, what = "ProbeWarning", "warns"
-	case runtime.Unproven:
+	case runtime.ProbeUnknown:
 		what = "could not be run"
 	default:
 	}

@@ -13,30 +13,30 @@ import (
 
 // initial is a probe's result before it has spoken: a container is taken to be
 // alive and not to be ready, and whether it has started is open.
-func initial(k Kind) runtime.Result {
+func initial(k ProbeType) runtime.ProbeResult {
 	switch k {
 	case Liveness:
-		return runtime.Success
+		return runtime.ProbeSuccess
 	case Readiness:
-		return runtime.Failed
+		return runtime.ProbeFailure
 	default:
-		return runtime.Unproven
+		return runtime.ProbeUnknown
 	}
 }
 
-// tally counts equal results in a row.
-type tally struct {
-	last runtime.Result
+// thresholdCounter counts equal results in a row.
+type thresholdCounter struct {
+	last runtime.ProbeResult
 	run  int32
 }
 
 // add counts r, and reports whether there are enough of it to count.
-func (t *tally) add(r runtime.Result, spec *corev1.Probe) bool {
+func (t *thresholdCounter) add(r runtime.ProbeResult, spec *corev1.Probe) bool {
 	if r != t.last {
-		*t = tally{last: r}
+		*t = thresholdCounter{last: r}
 	}
 	need := orDefault(spec.SuccessThreshold, 1)
-	if r == runtime.Failed {
+	if r == runtime.ProbeFailure {
 		need = orDefault(spec.FailureThreshold, 3)
 	}
 	t.run = min(t.run+1, need) // it must not overflow in a year
@@ -91,9 +91,9 @@ func following(due, now time.Time, every time.Duration) time.Time {
 	return next
 }
 
-// share returns a number from 0 to 1 that is the same for one probe of one pod
+// phaseOffset returns a number from 0 to 1 that is the same for one probe of one pod
 // whenever it is asked for, and differs between probes.
-func share(uid types.UID, container string, k Kind) float64 {
+func phaseOffset(uid types.UID, container string, k ProbeType) float64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid)) // a hash never fails
 	_, _ = h.Write([]byte{0, byte(k)})

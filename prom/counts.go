@@ -26,10 +26,10 @@ func RegisterPods(reg prometheus.Registerer, pods func() []*corev1.Pod) error {
 	}})
 }
 
-// RegisterRuntime registers how many pods run, for those who have no statuses:
+// RegisterRuntimePods registers how many pods run, for those who have no statuses:
 // pods is what was last seen of the runtime, such as podcache's Pods. It cannot
 // stand beside RegisterPods on one Registerer.
-func RegisterRuntime(reg prometheus.Registerer, pods func() []runtime.Pod) error {
+func RegisterRuntimePods(reg prometheus.Registerer, pods func() []runtime.Pod) error {
 	if pods == nil {
 		return errors.New("prom: nil pods")
 	}

@@ -17,8 +17,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	hooks := metrics.Pleg() // goes into pleg.Config
-	hooks.Listed(20*time.Millisecond, 5, 1, nil)
+	hooks := metrics.PLEG() // goes into pleg.Config
+	hooks.Relisted(20*time.Millisecond, 5, 1, nil)
 
 	families, err := registry.Gather()
 	if err != nil {

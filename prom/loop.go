@@ -35,32 +35,32 @@ func (l *loopMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{l.turns, l.ready, l.admitted, l.refused, l.orphans, l.leftovers}
 }
 
-// Loop returns the hooks of a syncloop.Loop.
-func (m *Metrics) Loop() syncloop.Hooks {
+// SyncLoop returns the hooks of a syncloop.Loop.
+func (m *Metrics) SyncLoop() syncloop.Hooks {
 	return syncloop.Hooks{
-		Turned: func(in syncloop.Input, took time.Duration) {
+		IterationEnded: func(in syncloop.Input, took time.Duration) {
 			m.loop.turns.WithLabelValues(string(in)).Observe(took.Seconds())
 		},
-		RuntimeReady: func(err error) { m.loop.ready.Set(truth(err == nil)) },
+		RuntimeReadyChanged: func(err error) { m.loop.ready.Set(truth(err == nil)) },
 	}
 }
 
 // Housekeeper returns the hooks of a syncloop.Housekeeper.
 func (m *Metrics) Housekeeper() syncloop.HousekeeperHooks {
 	return syncloop.HousekeeperHooks{
-		Orphan: func(runtime.Pod) { m.loop.orphans.Inc() },
-		Dropped: func(store string, _ types.UID, err error) {
+		OrphanFound: func(runtime.Pod) { m.loop.orphans.Inc() },
+		StoreCleaned: func(store string, _ types.UID, err error) {
 			m.loop.leftovers.WithLabelValues(store, result(err)).Inc()
 		},
 	}
 }
 
-// Pods returns the hooks of syncloop.Pods.
-func (m *Metrics) Pods() syncloop.PodsHooks {
+// PodManager returns the hooks of syncloop.Pods.
+func (m *Metrics) PodManager() syncloop.PodManagerHooks {
 	l := &m.loop
-	return syncloop.PodsHooks{
+	return syncloop.PodManagerHooks{
 		Admitted: func(*corev1.Pod) { l.admitted.WithLabelValues("new").Inc() },
 		Adopted:  func(*corev1.Pod) { l.admitted.WithLabelValues("adopted").Inc() },
-		Refused:  func(_ *corev1.Pod, reason, _ string) { l.refused.WithLabelValues(reason).Inc() },
+		Rejected: func(_ *corev1.Pod, reason, _ string) { l.refused.WithLabelValues(reason).Inc() },
 	}
 }

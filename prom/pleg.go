@@ -39,13 +39,13 @@ func (p *plegMetrics) all() []prometheus.Collector {
 	}
 }
 
-// Pleg returns the hooks of a pleg.Generator.
-func (m *Metrics) Pleg() pleg.Hooks {
+// PLEG returns the hooks of a pleg.Generator.
+func (m *Metrics) PLEG() pleg.Hooks {
 	p := &m.pleg
 	var mu sync.Mutex
 	var last time.Time // when the listing before began
 	return pleg.Hooks{
-		Listed: func(took time.Duration, _, _ int, err error) {
+		Relisted: func(took time.Duration, _, _ int, err error) {
 			now := time.Now()
 			began := now.Add(-took)
 			p.relist.Observe(took.Seconds())
@@ -62,7 +62,7 @@ func (m *Metrics) Pleg() pleg.Hooks {
 			p.waited.Observe(waited.Seconds())
 			p.looked("inspect", time.Now(), err)
 		},
-		Streaming: func(open bool, _ error) {
+		StreamChanged: func(open bool, _ error) {
 			p.open.Set(truth(open))
 			if open {
 				p.opened.Inc()
@@ -70,8 +70,8 @@ func (m *Metrics) Pleg() pleg.Hooks {
 				p.broken.Inc()
 			}
 		},
-		Hinted: func(types.UID) { p.hints.Inc() },
-		Missed: func(pods int) { p.missed.Add(float64(pods)) },
+		RuntimeEventReceived: func(types.UID) { p.hints.Inc() },
+		RuntimeEventsMissed:  func(pods int) { p.missed.Add(float64(pods)) },
 	}
 }
 

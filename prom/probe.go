@@ -54,8 +54,8 @@ func (m *Metrics) Probe() probe.Hooks {
 	return probe.Hooks{Probed: m.probe.probed}
 }
 
-func (p *probeMetrics) probed(r probe.Probed) {
-	kind := kindOf(r.Kind)
+func (p *probeMetrics) probed(r probe.ProbeRun) {
+	kind := kindOf(r.Type)
 	p.mu.Lock()
 	defer p.mu.Unlock() // so that series are not made anew while they are dropped
 	pod := p.pods[r.Pod.UID]
@@ -66,9 +66,9 @@ func (p *probeMetrics) probed(r probe.Probed) {
 	pod.last = time.Now()
 	pod.probes[probed{kind, r.Container}] = struct{}{}
 	p.probes.WithLabelValues(kind, resultOf(r.Result), r.Container, pod.name, pod.namespace, string(r.Pod.UID)).Inc()
-	p.duration.WithLabelValues(kind, r.Container, pod.name, pod.namespace).Observe(r.Took.Seconds())
-	if !r.Scheduled.IsZero() {
-		p.late.Observe(max(0, r.Began.Sub(r.Scheduled)).Seconds())
+	p.duration.WithLabelValues(kind, r.Container, pod.name, pod.namespace).Observe(r.Duration.Seconds())
+	if !r.ScheduledAt.IsZero() {
+		p.late.Observe(max(0, r.StartedAt.Sub(r.ScheduledAt)).Seconds())
 	}
 }
 
@@ -86,7 +86,7 @@ func (p *probeMetrics) drop(uid types.UID) {
 	}
 	delete(p.pods, uid)
 	for s := range pod.probes {
-		for _, r := range []runtime.Result{runtime.Success, runtime.Failed, runtime.Unproven} {
+		for _, r := range []runtime.ProbeResult{runtime.ProbeSuccess, runtime.ProbeFailure, runtime.ProbeUnknown} {
 			p.probes.DeleteLabelValues(s.kind, resultOf(r), s.container, pod.name, pod.namespace, string(uid))
 		}
 		if !p.shared(pod, s) {
@@ -120,7 +120,7 @@ func (p *probeMetrics) sweep() {
 	}
 }
 
-func kindOf(k probe.Kind) string {
+func kindOf(k probe.ProbeType) string {
 	switch k {
 	case probe.Liveness:
 		return "Liveness"
@@ -131,11 +131,11 @@ func kindOf(k probe.Kind) string {
 	}
 }
 
-func resultOf(r runtime.Result) string {
+func resultOf(r runtime.ProbeResult) string {
 	switch r {
-	case runtime.Success:
+	case runtime.ProbeSuccess:
 		return "successful"
-	case runtime.Failed:
+	case runtime.ProbeFailure:
 		return "failed"
 	default:
 		return "unknown"

@@ -55,57 +55,57 @@ func phase(p corev1.PodPhase) corev1.PodStatus { return corev1.PodStatus{Phase: 
 func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	t.Helper()
 	p := pod("web")
-	podspec.MarkSeen(p, "file", time.Now())
-	pl := m.Pleg()
+	podspec.AnnotateSource(p, "file", time.Now())
+	pl := m.PLEG()
 	for range 2 {
-		pl.Listed(time.Millisecond, 1, 1, nil)
+		pl.Relisted(time.Millisecond, 1, 1, nil)
 	}
-	pl.Listed(time.Second, 0, 0, errors.New("x"))
+	pl.Relisted(time.Second, 0, 0, errors.New("x"))
 	pl.Inspected(p.UID, 0, time.Millisecond, errors.New("x"))
-	pl.Streaming(true, nil)
-	pl.Streaming(false, errors.New("x"))
-	pl.Hinted(p.UID)
-	pl.Missed(2)
-	w := m.Workers()
-	turn := podworkers.Turn{Pod: p, UID: p.UID, Asked: time.Now()}
-	w.Started(turn)
-	w.Ended(turn, time.Second, runtime.Outcome{}, errors.New("x"))
-	w.Panicked(turn, "x")
-	w.Moved(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
+	pl.StreamChanged(true, nil)
+	pl.StreamChanged(false, errors.New("x"))
+	pl.RuntimeEventReceived(p.UID)
+	pl.RuntimeEventsMissed(2)
+	w := m.PodWorkers()
+	turn := podworkers.SyncCall{Pod: p, UID: p.UID, RequestedAt: time.Now()}
+	w.SyncStarted(turn)
+	w.SyncEnded(turn, time.Second, runtime.SyncResult{}, errors.New("x"))
+	w.SyncPanicked(turn, "x")
+	w.PhaseChanged(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
 	st := m.Status()
 	st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
 	st.Sent(p, time.Second, time.Second, nil)
 	st.Sent(p, time.Second, time.Second, errors.New("x"))
-	m.Probe().Probed(probe.Probed{Pod: p, Container: "c", Kind: probe.Liveness, Result: runtime.Success, Scheduled: time.Now(), Began: time.Now(), Took: time.Second})
+	m.Probe().Probed(probe.ProbeRun{Pod: p, Container: "c", Type: probe.Liveness, Result: runtime.ProbeSuccess, ScheduledAt: time.Now(), StartedAt: time.Now(), Duration: time.Second})
 	s := m.Sources()
-	s.Taken("file", 3, 1, time.Millisecond)
-	s.Told(podsource.Add, "file", 3)
-	s.Faulted("file", podsource.Fault{})
-	l := m.Loop()
-	l.Turned(syncloop.InputChange, time.Millisecond)
-	l.RuntimeReady(nil)
-	ph := m.Pods()
+	s.SetReceived("file", 3, 1, time.Millisecond)
+	s.ChangeDelivered(podsource.Add, "file", 3)
+	s.SourceFailed("file", podsource.SourceError{})
+	l := m.SyncLoop()
+	l.IterationEnded(syncloop.InputChange, time.Millisecond)
+	l.RuntimeReadyChanged(nil)
+	ph := m.PodManager()
 	ph.Admitted(p)
 	ph.Adopted(p)
-	ph.Refused(p, "OutOfcpu", "")
+	ph.Rejected(p, "OutOfcpu", "")
 	hk := m.Housekeeper()
-	hk.Orphan(runtime.Pod{})
-	hk.Dropped("cgroups", p.UID, errors.New("x"))
-	gc := m.Containers()
+	hk.OrphanFound(runtime.Pod{})
+	hk.StoreCleaned("cgroups", p.UID, errors.New("x"))
+	gc := m.ContainerGC()
 	gc.Removed(containergc.Removal{}, time.Second, nil)
 	gc.Removed(containergc.Removal{Container: &runtime.Container{}}, time.Second, errors.New("x"))
-	gc.Collected(containergc.Result{Took: time.Second}, nil)
+	gc.Collected(containergc.Result{Duration: time.Second}, nil)
 	m.RuntimeCall("RunPodSandbox", time.Second, errors.New("x"))
 	e := m.Eviction()
-	e.Looked(time.Millisecond, nil)
-	e.Evicting("memory.available", nil, runtime.Ending{})
+	e.Measured(time.Millisecond, nil)
+	e.Evicting("memory.available", nil, runtime.Termination{})
 	e.Evicted("memory.available", p, time.Second, nil)
-	e.Conditions([]corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}})
-	i := m.Images()
-	i.Removed(runtime.Image{}, imagegc.Full, time.Second, nil)
-	i.Removed(runtime.Image{}, imagegc.Old, time.Second, nil)
-	i.Removed(runtime.Image{}, imagegc.Old, time.Second, errors.New("x"))
-	i.Collected(imagegc.Result{Freed: 7, Took: time.Second}, nil)
+	e.ConditionsChanged([]corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}})
+	i := m.ImageGC()
+	i.Removed(runtime.Image{}, imagegc.ReasonDiskUsage, time.Second, nil)
+	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, nil)
+	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, errors.New("x"))
+	i.Collected(imagegc.Result{BytesFreed: 7, Duration: time.Second}, nil)
 	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{p} }))
 }
 
@@ -241,7 +241,7 @@ func TestScrapeIsParsed(t *testing.T) {
 func TestTwoRegistriesDoNotMeet(t *testing.T) {
 	one, regOne := fresh(t)
 	_, regTwo := fresh(t)
-	one.Pleg().Hinted("x")
+	one.PLEG().RuntimeEventReceived("x")
 	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
 	assert.Equal(t, []string{"sublet_pleg_hints_total 0"}, series(t, regTwo, "sublet_pleg_hints_total"))
 
@@ -249,7 +249,7 @@ func TestTwoRegistriesDoNotMeet(t *testing.T) {
 	require.Error(t, err, "one registry cannot tell two agents apart")
 	two, err := prom.New(prometheus.WrapRegistererWith(prometheus.Labels{"agent": "two"}, prometheus.NewRegistry()))
 	require.NoError(t, err)
-	two.Pleg().Hinted("x")
+	two.PLEG().RuntimeEventReceived("x")
 	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
 }
 
@@ -258,10 +258,10 @@ func TestBadArguments(t *testing.T) {
 	require.Error(t, err)
 	reg := prometheus.NewRegistry()
 	require.Error(t, prom.RegisterPods(reg, nil))
-	require.Error(t, prom.RegisterRuntime(reg, nil))
+	require.Error(t, prom.RegisterRuntimePods(reg, nil))
 	require.Error(t, prom.RegisterPods(nil, func() []*corev1.Pod { return nil }))
 	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return nil }))
-	require.Error(t, prom.RegisterRuntime(reg, func() []runtime.Pod { return nil }), "both count the same")
+	require.Error(t, prom.RegisterRuntimePods(reg, func() []runtime.Pod { return nil }), "both count the same")
 }
 
 // Series of a pod go with it, but those that its successor of the same name has
@@ -269,26 +269,26 @@ func TestBadArguments(t *testing.T) {
 func TestSeriesOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, reg := fresh(t)
-		hit := func(uid types.UID, kind probe.Kind, r runtime.Result) {
+		hit := func(uid types.UID, kind probe.ProbeType, r runtime.ProbeResult) {
 			p := pod("web")
 			p.UID = uid
-			m.Probe().Probed(probe.Probed{Pod: p, Container: "c", Kind: kind, Result: r})
+			m.Probe().Probed(probe.ProbeRun{Pod: p, Container: "c", Type: kind, Result: r})
 		}
-		hit("old", probe.Liveness, runtime.Success)
-		hit("old", probe.Liveness, runtime.Failed)
-		hit("old", probe.Readiness, runtime.Unproven)
-		hit("new", probe.Liveness, runtime.Success)
+		hit("old", probe.Liveness, runtime.ProbeSuccess)
+		hit("old", probe.Liveness, runtime.ProbeFailure)
+		hit("old", probe.Readiness, runtime.ProbeUnknown)
+		hit("new", probe.Liveness, runtime.ProbeSuccess)
 		require.Len(t, series(t, reg, "prober_probe_total"), 4)
 		assert.EqualValues(t, 4, samples(t, reg, "prober_probe_duration_seconds"))
 
-		m.Workers().Moved("old", podworkers.Terminated, podworkers.Finished, podworkers.Removed)
+		m.PodWorkers().PhaseChanged("old", podworkers.Terminated, podworkers.Finished, podworkers.Removed)
 		assert.Equal(t,
 			[]string{`prober_probe_total{container="c",namespace="default",pod="web",pod_uid="new",probe_type="Liveness",result="successful"} 1`},
 			series(t, reg, "prober_probe_total"))
 		assert.EqualValues(t, 3, samples(t, reg, "prober_probe_duration_seconds"))
 
 		time.Sleep(30 * time.Minute)
-		hit("new", probe.Liveness, runtime.Success)
+		hit("new", probe.Liveness, runtime.ProbeSuccess)
 		time.Sleep(45 * time.Minute)
 		assert.Len(t, series(t, reg, "prober_probe_total"), 1)
 		time.Sleep(16 * time.Minute)
@@ -301,7 +301,7 @@ func TestPodStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, reg := fresh(t)
 		p := pod("web")
-		podspec.MarkSeen(p, "file", time.Now())
+		podspec.AnnotateSource(p, "file", time.Now())
 		time.Sleep(7 * time.Second)
 		st := m.Status()
 		st.Changed(p, corev1.PodStatus{}, phase(corev1.PodPending))
@@ -329,7 +329,7 @@ func TestCountsOfPods(t *testing.T) {
 	assert.Contains(t, series(t, reg, "kubelet_running_containers"), `kubelet_running_containers{container_state="exited"} 2`)
 
 	reg = prometheus.NewPedanticRegistry()
-	require.NoError(t, prom.RegisterRuntime(reg, func() []runtime.Pod {
+	require.NoError(t, prom.RegisterRuntimePods(reg, func() []runtime.Pod {
 		return []runtime.Pod{{
 			Sandboxes:  []runtime.Sandbox{{State: runtime.SandboxReady}},
 			Containers: []runtime.Container{{State: runtime.Created}, {State: runtime.Running}, {State: runtime.Exited}, {State: runtime.Unknown}, {State: runtime.Running}},

@@ -36,8 +36,8 @@ func (e *evictionMetrics) all() []prometheus.Collector {
 func (m *Metrics) Eviction() eviction.Hooks {
 	e := &m.eviction
 	return eviction.Hooks{
-		Looked: func(took time.Duration, err error) { e.looks.WithLabelValues(result(err)).Observe(took.Seconds()) },
-		Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Ending) {
+		Measured: func(took time.Duration, err error) { e.looks.WithLabelValues(result(err)).Observe(took.Seconds()) },
+		Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Termination) {
 			e.evictions.WithLabelValues(string(signal)).Inc()
 		},
 		Evicted: func(_ eviction.Signal, _ *corev1.Pod, took time.Duration, err error) {
@@ -45,7 +45,7 @@ func (m *Metrics) Eviction() eviction.Hooks {
 				e.took.Observe(took.Seconds())
 			}
 		},
-		Conditions: func(all []corev1.NodeCondition) {
+		ConditionsChanged: func(all []corev1.NodeCondition) {
 			for i := range all {
 				e.conditions.WithLabelValues(string(all[i].Type)).Set(truth(all[i].Status == corev1.ConditionTrue))
 			}
@@ -89,8 +89,8 @@ func (g *garbageMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{g.removed, g.took}
 }
 
-// Containers returns the hooks of a containergc.Collector.
-func (m *Metrics) Containers() containergc.Hooks {
+// ContainerGC returns the hooks of a containergc.Collector.
+func (m *Metrics) ContainerGC() containergc.Hooks {
 	g := &m.garbage
 	return containergc.Hooks{
 		Removed: func(r containergc.Removal, _ time.Duration, err error) {
@@ -100,12 +100,12 @@ func (m *Metrics) Containers() containergc.Hooks {
 			}
 			g.removed.WithLabelValues(kind, result(err)).Inc()
 		},
-		Collected: func(r containergc.Result, _ error) { g.took.Observe(r.Took.Seconds()) },
+		Collected: func(r containergc.Result, _ error) { g.took.Observe(r.Duration.Seconds()) },
 	}
 }
 
-// Images returns the hooks of an imagegc.Collector.
-func (m *Metrics) Images() imagegc.Hooks {
+// ImageGC returns the hooks of an imagegc.Collector.
+func (m *Metrics) ImageGC() imagegc.Hooks {
 	i := &m.images
 	return imagegc.Hooks{
 		Removed: func(_ runtime.Image, why imagegc.Reason, _ time.Duration, err error) {
@@ -114,14 +114,14 @@ func (m *Metrics) Images() imagegc.Hooks {
 				return
 			}
 			reason := "space"
-			if why == imagegc.Old {
+			if why == imagegc.ReasonMaxAge {
 				reason = "age"
 			}
 			i.removed.WithLabelValues(reason).Inc()
 		},
 		Collected: func(r imagegc.Result, _ error) {
-			i.freed.Add(float64(r.Freed))
-			i.took.Observe(r.Took.Seconds())
+			i.freed.Add(float64(r.BytesFreed))
+			i.took.Observe(r.Duration.Seconds())
 		},
 	}
 }

@@ -33,15 +33,15 @@ func (s *sourceMetrics) all() []prometheus.Collector {
 func (m *Metrics) Sources() podsource.Hooks {
 	s := &m.sources
 	return podsource.Hooks{
-		Taken: func(source string, pods, faults int, took time.Duration) {
+		SetReceived: func(source string, pods, faults int, took time.Duration) {
 			s.pods.WithLabelValues(source).Set(float64(pods))
 			s.faults.WithLabelValues(source).Set(float64(faults))
 			s.last.WithLabelValues(source).Set(float64(time.Now().UnixMilli()) / 1000)
 			s.taking.WithLabelValues(source).Observe(took.Seconds())
 		},
-		Told: func(op podsource.Op, source string, pods int) {
+		ChangeDelivered: func(op podsource.Op, source string, pods int) {
 			s.changes.WithLabelValues(source, op.String()).Add(float64(pods))
 		},
-		Faulted: func(source string, _ podsource.Fault) { s.faulted.WithLabelValues(source).Inc() },
+		SourceFailed: func(source string, _ podsource.SourceError) { s.faulted.WithLabelValues(source).Inc() },
 	}
 }

@@ -42,7 +42,7 @@ func (m *Metrics) Status() status.Hooks {
 			if now.Phase != corev1.PodRunning || former.Phase != corev1.PodPending {
 				return
 			}
-			if seen, err := time.Parse(time.RFC3339Nano, pod.Annotations[podspec.AnnotationSeen]); err == nil {
+			if seen, err := time.Parse(time.RFC3339Nano, pod.Annotations[podspec.AnnotationFirstSeen]); err == nil {
 				s.start.Observe(max(0, time.Since(seen)).Seconds())
 			}
 		},

@@ -32,11 +32,11 @@ func (w *workerMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{w.duration, w.waited, w.failures, w.running, w.ends, w.panics}
 }
 
-// Workers returns the hooks of podworkers.Workers.
-func (m *Metrics) Workers() podworkers.Hooks {
+// PodWorkers returns the hooks of podworkers.Workers.
+func (m *Metrics) PodWorkers() podworkers.Hooks {
 	w := &m.workers
 	return podworkers.Hooks{
-		Moved: func(uid types.UID, _, to podworkers.Phase, why podworkers.Cause) {
+		PhaseChanged: func(uid types.UID, _, to podworkers.Phase, why podworkers.Cause) {
 			switch to {
 			case podworkers.Terminating:
 				w.ends.WithLabelValues(cause(why)).Inc()
@@ -45,14 +45,14 @@ func (m *Metrics) Workers() podworkers.Hooks {
 			default:
 			}
 		},
-		Started: func(t podworkers.Turn) {
+		SyncStarted: func(t podworkers.SyncCall) {
 			op := operation(t.Phase)
 			w.running.WithLabelValues(op).Inc()
-			if !t.Asked.IsZero() {
-				w.waited.WithLabelValues(op).Observe(max(0, time.Since(t.Asked)).Seconds())
+			if !t.RequestedAt.IsZero() {
+				w.waited.WithLabelValues(op).Observe(max(0, time.Since(t.RequestedAt)).Seconds())
 			}
 		},
-		Ended: func(t podworkers.Turn, took time.Duration, _ runtime.Outcome, err error) {
+		SyncEnded: func(t podworkers.SyncCall, took time.Duration, _ runtime.SyncResult, err error) {
 			op := operation(t.Phase)
 			w.running.WithLabelValues(op).Dec()
 			w.duration.WithLabelValues(op).Observe(took.Seconds())
@@ -60,7 +60,7 @@ func (m *Metrics) Workers() podworkers.Hooks {
 				w.failures.WithLabelValues(op).Inc()
 			}
 		},
-		Panicked: func(podworkers.Turn, any) { w.panics.Inc() },
+		SyncPanicked: func(podworkers.SyncCall, any) { w.panics.Inc() },
 	}
 }
 
@@ -78,7 +78,7 @@ func operation(p podworkers.Phase) string {
 
 func cause(c podworkers.Cause) string {
 	switch c {
-	case podworkers.Deletion:
+	case podworkers.Deleted:
 		return "deletion"
 	case podworkers.Completed:
 		return "completed"

@@ -2,14 +2,14 @@ package runtime
 
 import "time"
 
-// Verb says what an Action does.
-type Verb uint8
+// ActionType says what an Action does.
+type ActionType uint8
 
 // The verbs.
 const (
 	// Wait: a back-off runs until Action.Until, or with no Until the container
 	// waits for another one. Nothing is to be done.
-	Wait Verb = iota
+	Wait ActionType = iota
 	// KillContainer ends container ID within its grace period.
 	KillContainer
 	// RemoveContainer removes dead container ID.
@@ -27,16 +27,16 @@ const (
 
 // Action is one step of a plan. Which fields count depends on the Verb.
 type Action struct {
-	Verb      Verb
-	Container string // name in the pod spec
-	Kind      Kind
-	ID        string // of the container or sandbox acted on
-	Attempt   uint32
-	Step      int // BackOffStep of the container to start
-	// Round of the container to start. It grows each time that a restart rule
+	Type          ActionType
+	Container     string // name in the pod spec
+	ContainerType ContainerType
+	ID            string // of the container or sandbox acted on
+	Attempt       uint32
+	BackOffStep   int // BackOffStep of the container to start
+	// RestartGeneration of the container to start. It grows each time that a restart rule
 	// makes all containers start anew; the container keeps it (AnnotationRound).
-	Round uint32
-	Grace time.Duration // KillContainer: how long it may take, preStop included
+	RestartGeneration uint32
+	GracePeriod       time.Duration // KillContainer: how long it may take, preStop included
 	// Stage orders KillContainer actions that follow each other, as Stop.Stage
 	// does: those of one stage begin together, once those of the former one have
 	// ended. All their graces begin with the first stage.
@@ -55,26 +55,26 @@ type Failure struct {
 	Err             error     // nil for a back-off
 }
 
-// Applied is what carrying out a plan came to.
-type Applied struct {
+// ApplyResult is what carrying out a plan came to.
+type ApplyResult struct {
 	// Failures by container name; "" is the sandbox. Empty: all was done.
 	Failures map[string]Failure
 	// Changed says whether any call was made that may have changed the runtime.
 	Changed bool
 }
 
-// Outcome is what one sync of a pod came to.
-type Outcome struct {
-	Terminal bool      // every container is done for good
-	Due      time.Time // when to sync again at the latest; zero: at the resync interval
-	// Quiet: no call was made that may have changed the runtime, so that what was
+// SyncResult is what one sync of a pod came to.
+type SyncResult struct {
+	Terminal  bool      // every container is done for good
+	RequeueAt time.Time // when to sync again at the latest; zero: at the resync interval
+	// Unchanged: no call was made that may have changed the runtime, so that what was
 	// seen before the sync still holds and nobody has to look again.
-	Quiet bool
+	Unchanged bool
 }
 
-// Ending says how and why a pod ends.
-type Ending struct {
-	Grace time.Duration // whole seconds; 0 only when forced
+// Termination says how and why a pod ends.
+type Termination struct {
+	GracePeriod time.Duration // whole seconds; 0 only when forced
 	// Reason, if set, makes the pod's phase Failed with it and Message.
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget

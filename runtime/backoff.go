@@ -10,24 +10,24 @@ import (
 // again. It is called while planning: it must be fast and must not block, and
 // the same Restart must give the same answer.
 type BackOff interface {
-	Delay(Restart) time.Duration
+	Delay(RestartInfo) time.Duration
 }
 
-// Resetter is what a BackOff may be besides: it says which runs were so good
+// BackOffResetter is what a BackOff may be besides: it says which runs were so good
 // that the count of restarts in a row starts anew after them. Without it that
 // is a run of ten minutes.
-type Resetter interface {
-	Resets(Restart) bool
+type BackOffResetter interface {
+	ShouldReset(RestartInfo) bool
 }
 
-// Restart is a restart that a BackOff is asked about.
-type Restart struct {
-	Pod       *corev1.Pod
-	Container *corev1.Container
-	ExitCode  int32
-	Step      int           // restarts in a row so far; 0 for the first
-	Attempt   uint32        // restarts in all so far
-	Ran       time.Duration // how long the run that ended lasted; 0 if that is not known
+// RestartInfo is a restart that a BackOff is asked about.
+type RestartInfo struct {
+	Pod         *corev1.Pod
+	Container   *corev1.Container
+	ExitCode    int32
+	BackOffStep int           // restarts in a row so far; 0 for the first
+	Attempt     uint32        // restarts in all so far
+	RunDuration time.Duration // how long the run that ended lasted; 0 if that is not known
 }
 
 // The kubelet's figures.
@@ -51,18 +51,18 @@ type ExponentialBackOff struct {
 }
 
 var (
-	_ BackOff  = ExponentialBackOff{}
-	_ Resetter = ExponentialBackOff{}
+	_ BackOff         = ExponentialBackOff{}
+	_ BackOffResetter = ExponentialBackOff{}
 )
 
 // Delay implements BackOff.
-func (b ExponentialBackOff) Delay(r Restart) time.Duration {
-	if r.Step <= 0 {
+func (b ExponentialBackOff) Delay(r RestartInfo) time.Duration {
+	if r.BackOffStep <= 0 {
 		return 0
 	}
 	limit := max(orElse(b.Max, DefaultBackOffMax), time.Second)
 	delay := min(orElse(b.Base, DefaultBackOffBase), limit)
-	for range r.Step - 1 {
+	for range r.BackOffStep - 1 {
 		if delay > limit/2 {
 			return limit
 		}
@@ -71,9 +71,9 @@ func (b ExponentialBackOff) Delay(r Restart) time.Duration {
 	return delay
 }
 
-// Resets implements Resetter.
-func (b ExponentialBackOff) Resets(r Restart) bool {
-	return r.Ran >= orElse(b.Reset, DefaultBackOffReset)
+// ShouldReset implements Resetter.
+func (b ExponentialBackOff) ShouldReset(r RestartInfo) bool {
+	return r.RunDuration >= orElse(b.Reset, DefaultBackOffReset)
 }
 
 func orElse(d, fallback time.Duration) time.Duration {

@@ -21,7 +21,7 @@ import (
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
-// CgroupDriverReporter, TimedWatcher, PodUpdater, PodDialer and OwnerSetter.
+// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps what is dead until
@@ -85,13 +85,13 @@ type CgroupDriverReporter interface {
 	CgroupDriver(ctx context.Context) (string, error)
 }
 
-// TimedWatcher is the capability of a runtime whose event stream tells when a
+// TimestampedWatcher is the capability of a runtime whose event stream tells when a
 // change happened. Without it a change that is told late is inspected once more.
-type TimedWatcher interface {
-	// WatchAt calls hint for each pod in which something may have changed, with the
+type TimestampedWatcher interface {
+	// WatchTimestamped calls hint for each pod in which something may have changed, with the
 	// time of the change by this machine's clock, zero where it is not known, until
 	// the stream breaks or ctx ends.
-	WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error
+	WatchTimestamped(ctx context.Context, hint func(uid types.UID, at time.Time)) error
 }
 
 // PodDialer is the capability of a runtime whose pods may have addresses that are not

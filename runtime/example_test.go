@@ -23,20 +23,20 @@ func ExamplePlan() {
 	}
 	tell := func(plan []runtime.Action) {
 		for _, a := range plan {
-			fmt.Println(strings.TrimSpace(a.Verb.String() + " " + a.Container))
+			fmt.Println(strings.TrimSpace(a.Type.String() + " " + a.Container))
 		}
 		fmt.Println("--")
 	}
 	now := time.Now()
 
-	tell(runtime.Plan(pod, runtime.View{}, now))
+	tell(runtime.Plan(pod, runtime.PlanInput{}, now))
 
 	seen := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady}}}
 	seen.Containers = []runtime.Container{{ID: "m", Name: "migrate", SandboxID: "s", State: runtime.Running}}
-	tell(runtime.Plan(pod, runtime.View{Pod: seen}, now))
+	tell(runtime.Plan(pod, runtime.PlanInput{Pod: seen}, now))
 
 	seen.Containers[0].State = runtime.Exited
-	tell(runtime.Plan(pod, runtime.View{Pod: seen}, now))
+	tell(runtime.Plan(pod, runtime.PlanInput{Pod: seen}, now))
 	// Output:
 	// CreateSandbox
 	// StartContainer migrate

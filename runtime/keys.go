@@ -30,7 +30,7 @@ const (
 
 // Annotations of our own: what the kubelet keeps in memory and loses with it.
 const (
-	AnnotationKind        = "sublet.dev/container.kind"         // Kind, as its String
-	AnnotationBackOffStep = "sublet.dev/container.backoff-step" // Action.Step; none is 0
-	AnnotationRound       = "sublet.dev/container.round"        // Action.Round; none is 0
+	AnnotationContainerType     = "sublet.dev/container.kind"         // Kind, as its String
+	AnnotationBackOffStep       = "sublet.dev/container.backoff-step" // Action.Step; none is 0
+	AnnotationRestartGeneration = "sublet.dev/container.round"        // Action.Round; none is 0
 )

@@ -8,11 +8,11 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Specs yields every container of the pod's spec with its kind: init containers
+// ContainerSpecs yields every container of the pod's spec with its kind: init containers
 // and sidecars in their order, then regular ones, then ephemeral ones. Those of
 // ephemeral containers share their memory with the pod: they are read-only.
-func Specs(pod *corev1.Pod) iter.Seq2[*corev1.Container, Kind] {
-	return func(yield func(*corev1.Container, Kind) bool) {
+func ContainerSpecs(pod *corev1.Pod) iter.Seq2[*corev1.Container, ContainerType] {
+	return func(yield func(*corev1.Container, ContainerType) bool) {
 		for i := range pod.Spec.InitContainers {
 			c := &pod.Spec.InitContainers[i]
 			if !yield(c, initKind(c)) {
@@ -32,21 +32,21 @@ func Specs(pod *corev1.Pod) iter.Seq2[*corev1.Container, Kind] {
 	}
 }
 
-// Spec returns the container of that name in the pod's spec, or nil.
-func Spec(pod *corev1.Pod, name string) *corev1.Container {
+// ContainerSpec returns the container of that name in the pod's spec, or nil.
+func ContainerSpec(pod *corev1.Pod, name string) *corev1.Container {
 	c, _ := find(pod, name)
 	return c
 }
 
-// KindOf tells which list of the pod's spec the container of that name stands
+// ContainerTypeOf tells which list of the pod's spec the container of that name stands
 // in. It is false for a name that is in none.
-func KindOf(pod *corev1.Pod, name string) (Kind, bool) {
+func ContainerTypeOf(pod *corev1.Pod, name string) (ContainerType, bool) {
 	c, kind := find(pod, name)
 	return kind, c != nil
 }
 
-func find(pod *corev1.Pod, name string) (*corev1.Container, Kind) {
-	for c, kind := range Specs(pod) {
+func find(pod *corev1.Pod, name string) (*corev1.Container, ContainerType) {
+	for c, kind := range ContainerSpecs(pod) {
 		if c.Name == name {
 			return c, kind
 		}
@@ -54,7 +54,7 @@ func find(pod *corev1.Pod, name string) (*corev1.Container, Kind) {
 	return nil, Regular
 }
 
-func initKind(c *corev1.Container) Kind {
+func initKind(c *corev1.Container) ContainerType {
 	if podspec.IsSidecar(c) {
 		return Sidecar
 	}

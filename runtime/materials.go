@@ -15,21 +15,21 @@ const (
 	MessagesDir = "containers" // a folder for each container, a file for each of its attempts: the termination messages
 )
 
-// Materials is what the node gives a pod besides the pod's own spec. It is
+// RunOptions is what the node gives a pod besides the pod's own spec. It is
 // read-only for the runtime.
-type Materials struct {
-	Dir          string   // the pod's own folder; 0700, exists
-	LogDir       string   // where the runtime puts the pod's container logs
-	CgroupParent string   // "" leaves it to the runtime
-	NodeName     string   // spec.nodeName
-	HostIPs      []string // status.hostIPs, primary first
-	Hostname     string   // "" for host network
-	Domain       string   // "" where the pod has none
-	DNS          DNS
-	Volumes      map[string]Volume   // by the volume's name in the spec
-	Allocatable  corev1.ResourceList // what resourceFieldRef means without a limit
-	Objects      podspec.Objects     // ConfigMaps and Secrets; nil: there are none
-	PullSecrets  []podspec.Object    // of the pod's imagePullSecrets
+type RunOptions struct {
+	Dir           string   // the pod's own folder; 0700, exists
+	LogDir        string   // where the runtime puts the pod's container logs
+	CgroupParent  string   // "" leaves it to the runtime
+	NodeName      string   // spec.nodeName
+	HostIPs       []string // status.hostIPs, primary first
+	Hostname      string   // "" for host network
+	ClusterDomain string   // "" where the pod has none
+	DNS           DNS
+	Volumes       map[string]Volume   // by the volume's name in the spec
+	Allocatable   corev1.ResourceList // what resourceFieldRef means without a limit
+	Objects       podspec.Objects     // ConfigMaps and Secrets; nil: there are none
+	PullSecrets   []podspec.Object    // of the pod's imagePullSecrets
 
 	// SubPath returns where the subPath of a container's mount (the index in
 	// its volumeMounts, any expression already expanded) is on the node: made
@@ -37,9 +37,9 @@ type Materials struct {
 	// nil: a mount with a subPath is refused.
 	SubPath func(ctx context.Context, container string, index int, mount corev1.VolumeMount) (string, error)
 
-	// UserIDs and GroupIDs map the ids of the pod's user namespace to those of
+	// UIDMappings and GroupIDs map the ids of the pod's user namespace to those of
 	// the node; they count for pods with hostUsers false only.
-	UserIDs, GroupIDs []IDMapping
+	UIDMappings, GIDMappings []IDMapping
 }
 
 // IDMapping maps Length ids from Container on to those from Host on.
@@ -61,39 +61,39 @@ type Volume struct {
 
 // Report is what there is to tell about a pod: the input of a status.
 type Report struct {
-	Seen     Pod
-	Failures map[string]Failure // of the last turn, by container name; "" is the pod
-	Probes   Verdicts           // by container id
-	Ending   *Ending            // set once termination was asked for
-	Finished bool               // containers gone and resources reclaimed
-	Blocked  *Failure           // soft admission: the phase is Pending, and what has ended starts over
+	Observed    Pod
+	Failures    map[string]Failure // of the last turn, by container name; "" is the pod
+	Probes      PodProbeResults    // by container id
+	Termination *Termination       // set once termination was asked for
+	Finished    bool               // containers gone and resources reclaimed
+	Blocked     *Failure           // soft admission: the phase is Pending, and what has ended starts over
 }
 
 // Health of a container as probes tell.
 type (
-	// Verdict is what the probes of one container have found.
-	Verdict struct {
-		Started Result // startup probe; Success where there is none and it runs
-		Ready   Result // readiness probe; Success where there is none and it has started
-		Live    Result // liveness probe; Success where there is none
+	// ProbeResults is what the probes of one container have found.
+	ProbeResults struct {
+		Startup   ProbeResult // startup probe; Success where there is none and it runs
+		Readiness ProbeResult // readiness probe; Success where there is none and it has started
+		Liveness  ProbeResult // liveness probe; Success where there is none
 	}
-	// Verdicts are by container id.
-	Verdicts map[string]Verdict
-	// Result is the result of one probe.
-	Result uint8
+	// PodProbeResults are by container id.
+	PodProbeResults map[string]ProbeResults
+	// ProbeResult is the result of one probe.
+	ProbeResult uint8
 )
 
 // The results. Unproven is the zero value: no probe has spoken yet.
 const (
-	Unproven Result = iota
-	Success
-	Failed
+	ProbeUnknown ProbeResult = iota
+	ProbeSuccess
+	ProbeFailure
 )
 
-// View is everything a plan looks at besides the pod.
-type View struct {
+// PlanInput is everything a plan looks at besides the pod.
+type PlanInput struct {
 	Pod
-	Probes  Verdicts
+	Probes  PodProbeResults
 	BackOff BackOff // nil: DefaultBackOff
 
 	// Restarts is the highest attempt of each container that is known to have

@@ -50,7 +50,7 @@ type Container struct {
 	ID, Name  string
 	SandboxID string
 	Attempt   uint32 // restart count; 0 for the first start
-	State     State
+	State     ContainerState
 	Created   time.Time
 	Image     string // as the pod names it
 	ImageID   string // as the runtime resolved it
@@ -66,14 +66,14 @@ type Container struct {
 	LogPath           string
 
 	// What the agent that made it left in labels and annotations.
-	Kind        Kind
-	Hash        string // of the container spec it was made from
-	BackOffStep int    // how many restarts in a row it stands at; see BackOff
-	Round       uint32 // how often all containers had been restarted; see Action
-	GracePeriod time.Duration
-	PreStop     *corev1.LifecycleHandler
-	Labels      map[string]string
-	Annotations map[string]string
+	Type              ContainerType
+	Hash              string // of the container spec it was made from
+	BackOffStep       int    // how many restarts in a row it stands at; see BackOff
+	RestartGeneration uint32 // how often all containers had been restarted; see Action
+	GracePeriod       time.Duration
+	PreStop           *corev1.LifecycleHandler
+	Labels            map[string]string
+	Annotations       map[string]string
 }
 
 // Resources are the resources a container runs with. What is nil is not bounded
@@ -106,19 +106,19 @@ type FSUsage struct {
 // Condition is one condition of the runtime itself, as its Status call tells.
 type Condition struct {
 	Type            string // RuntimeReady, NetworkReady, ...
-	OK              bool
+	Status          bool
 	Reason, Message string
 }
 
-// Health is what a runtime says of itself.
-type Health struct {
+// Status is what a runtime says of itself.
+type Status struct {
 	Name, Version              string
 	RuntimeReady, NetworkReady bool
 	Conditions                 []Condition
 }
 
-// Latest returns the newest container of that name, or nil.
-func (p *Pod) Latest(name string) *Container {
+// LatestContainer returns the newest container of that name, or nil.
+func (p *Pod) LatestContainer(name string) *Container {
 	for i := range p.Containers {
 		if p.Containers[i].Name == name {
 			return &p.Containers[i]
@@ -127,9 +127,9 @@ func (p *Pod) Latest(name string) *Container {
 	return nil
 }
 
-// Running reports whether any container runs or may run: unknown ones may be
+// CouldHaveRunningContainers reports whether any container runs or may run: unknown ones may be
 // alive. One that was created only does not.
-func (p *Pod) Running() bool {
+func (p *Pod) CouldHaveRunningContainers() bool {
 	for i := range p.Containers {
 		if p.Containers[i].State == Running || p.Containers[i].State == Unknown {
 			return true

@@ -10,26 +10,26 @@ import (
 )
 
 func TestPod_Running(t *testing.T) {
-	for state, want := range map[runtime.State]bool{
+	for state, want := range map[runtime.ContainerState]bool{
 		runtime.Running: true, runtime.Unknown: true, runtime.Created: false, runtime.Exited: false,
 	} {
 		v := newView(ready(0), exited("b", 0), seen("a", 0, state))
-		assert.Equal(t, want, v.Running(), "%v", state)
+		assert.Equal(t, want, v.CouldHaveRunningContainers(), "%v", state)
 	}
 	none := newView(ready(0))
-	assert.False(t, none.Running())
+	assert.False(t, none.CouldHaveRunningContainers())
 }
 
 func TestPod_Latest(t *testing.T) {
 	v := newView(ready(0), exited("a", 1), running("b"), running("a", attempt(1)))
-	assert.Equal(t, "a#1", v.Latest("a").ID)
-	assert.Nil(t, v.Latest("c"))
+	assert.Equal(t, "a#1", v.LatestContainer("a").ID)
+	assert.Nil(t, v.LatestContainer("c"))
 }
 
 func TestPod_ReadySandbox(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		seen runtime.View
+		seen runtime.PlanInput
 		want string
 	}{
 		{"none", newView(), ""},

@@ -34,25 +34,25 @@ import (
 //
 // A pod that is Done is ended, sandbox and all. A pod that is being deleted gets
 // no plan: its end is PlanTermination's.
-func Plan(pod *corev1.Pod, seen View, now time.Time) []Action {
+func Plan(pod *corev1.Pod, seen PlanInput, now time.Time) []Action {
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
 	p := &planner{
-		scope: newScope(pod, &seen.Pod, seen.Probes),
-		view:  &seen, now: now, grace: atLeastMinGrace(podspec.GracePeriod(pod)),
+		podScope: newScope(pod, &seen.Pod, seen.Probes),
+		view:     &seen, now: now, grace: atLeastMinGrace(podspec.GracePeriod(pod)),
 	}
 	if p.view.BackOff == nil {
 		p.view.BackOff = DefaultBackOff()
 	}
 	if done, _ := p.done(); done {
-		p.end(ReasonPodDone, false)
+		p.end(ReasonPodTerminal, false)
 		return p.actions()
 	}
 	if p.unusable != "" {
-		p.renew()
+		p.replaceSandbox()
 	} else {
-		p.endStrays()
+		p.killStale()
 	}
 	if p.initContainers() {
 		for i := range pod.Spec.Containers {
@@ -68,9 +68,9 @@ func Plan(pod *corev1.Pod, seen View, now time.Time) []Action {
 
 // planner gathers a plan. Its lists are put together in the order of the plan.
 type planner struct {
-	*scope
+	*podScope
 
-	view  *View
+	view  *PlanInput
 	now   time.Time
 	grace time.Duration
 
@@ -108,7 +108,7 @@ func (p *planner) end(reason string, again bool) {
 	for i := range p.seen.Sandboxes {
 		s := &p.seen.Sandboxes[i]
 		if s.State == SandboxReady || held[s.ID] || again && s == p.sandbox {
-			p.sandboxes = append(p.sandboxes, Action{Verb: KillSandbox, ID: s.ID, Attempt: s.Attempt, Reason: reason})
+			p.sandboxes = append(p.sandboxes, Action{Type: KillSandbox, ID: s.ID, Attempt: s.Attempt, Reason: reason})
 		}
 	}
 }
@@ -116,28 +116,28 @@ func (p *planner) end(reason string, again bool) {
 // stage has sidecars end after what they serve, in the reverse order of their start.
 func (p *planner) stage() {
 	for i := range p.kills {
-		if a := &p.kills[i]; a.Kind == Sidecar {
+		if a := &p.kills[i]; a.ContainerType == Sidecar {
 			a.Stage = 1 + sidecarRank(p.pod, p.seen, a.Container)
 		}
 	}
 	slices.SortStableFunc(p.kills, func(a, b Action) int { return cmp.Compare(a.Stage, b.Stage) })
-	closeRanks(p.kills, func(a *Action) *int { return &a.Stage })
+	compactStages(p.kills, func(a *Action) *int { return &a.Stage })
 }
 
-// renew plans a new sandbox in place of all that there are.
-func (p *planner) renew() {
+// replaceSandbox plans a new sandbox in place of all that there are.
+func (p *planner) replaceSandbox() {
 	attempt := uint32(0)
 	if p.sandbox != nil {
 		attempt = after(p.sandbox.Attempt)
 	}
 	p.end(p.unusable, true)
-	p.sandboxes = append(p.sandboxes, Action{Verb: CreateSandbox, Attempt: attempt, Reason: p.unusable})
+	p.sandboxes = append(p.sandboxes, Action{Type: CreateSandbox, Attempt: attempt, Reason: p.unusable})
 	p.sandbox = nil // nothing is in the new one yet
 }
 
-// endStrays plans the end of what runs and should not: in an older sandbox, of
+// killStale plans the end of what runs and should not: in an older sandbox, of
 // an older round, twice, or under a name that the spec does not have.
-func (p *planner) endStrays() {
+func (p *planner) killStale() {
 	for i := range p.seen.Containers {
 		c := &p.seen.Containers[i]
 		if !alive(c) {
@@ -145,13 +145,13 @@ func (p *planner) endStrays() {
 		}
 		_, kind := find(p.pod, c.Name)
 		switch {
-		case Spec(p.pod, c.Name) == nil:
+		case ContainerSpec(p.pod, c.Name) == nil:
 			p.kill(c, ReasonNotInSpec, "the pod has no container of this name", p.grace)
 		case !p.inSandbox(c):
 			p.kill(c, ReasonStale, "it belongs to an older sandbox", p.grace)
 		case c != p.last(c.Name):
 			p.kill(c, ReasonStale, "a newer container of this name exists", p.grace)
-		case c.Round < p.round && kind != Ephemeral:
+		case c.RestartGeneration < p.round && kind != Ephemeral:
 			p.kill(c, ReasonRestartAll, "a restart rule restarts all containers", p.grace)
 		}
 	}
@@ -160,18 +160,18 @@ func (p *planner) endStrays() {
 func alive(c *Container) bool { return c.State == Running || c.State == Unknown }
 
 func (p *planner) kill(c *Container, reason, message string, grace time.Duration) {
-	kind, ok := KindOf(p.pod, c.Name)
+	kind, ok := ContainerTypeOf(p.pod, c.Name)
 	if !ok {
-		kind = c.Kind
+		kind = c.Type
 	}
 	p.kills = append(p.kills, Action{
-		Verb: KillContainer, Container: c.Name, Kind: kind, ID: c.ID, Attempt: c.Attempt,
-		Grace: grace, Reason: reason, Message: message,
+		Type: KillContainer, Container: c.Name, ContainerType: kind, ID: c.ID, Attempt: c.Attempt,
+		GracePeriod: grace, Reason: reason, Message: message,
 	})
 }
 
 // start plans the start of a container with the next free attempt.
-func (p *planner) start(c *corev1.Container, kind Kind, step int, reason string) {
+func (p *planner) start(c *corev1.Container, kind ContainerType, step int, reason string) {
 	attempt, known := uint32(0), false
 	if least, ok := p.view.Restarts[c.Name]; ok {
 		attempt, known = least, true
@@ -185,9 +185,9 @@ func (p *planner) start(c *corev1.Container, kind Kind, step int, reason string)
 	p.startAs(c, kind, attempt, step, reason)
 }
 
-func (p *planner) startAs(c *corev1.Container, kind Kind, attempt uint32, step int, reason string) {
+func (p *planner) startAs(c *corev1.Container, kind ContainerType, attempt uint32, step int, reason string) {
 	p.starts = append(p.starts, Action{
-		Verb: StartContainer, Container: c.Name, Kind: kind, Attempt: attempt, Step: step, Round: p.round, Reason: reason,
+		Type: StartContainer, Container: c.Name, ContainerType: kind, Attempt: attempt, BackOffStep: step, RestartGeneration: p.round, Reason: reason,
 	})
 }
 
@@ -198,19 +198,19 @@ func after(attempt uint32) uint32 {
 	return attempt + 1
 }
 
-// startAgain plans the start of a container that is not here: for the first
+// restart plans the start of a container that is not here: for the first
 // time, or after last, once its back-off has ended.
-func (p *planner) startAgain(c *corev1.Container, kind Kind, last *Container) {
+func (p *planner) restart(c *corev1.Container, kind ContainerType, last *Container) {
 	switch {
 	case last == nil:
 		p.start(c, kind, 0, "")
-	case last.State == Created && p.here(last):
+	case last.State == Created && p.isCurrent(last):
 		// Nobody has seen it run: it gives its number to the one that takes its place.
 		p.changes = append(p.changes, Action{
-			Verb: RemoveContainer, Container: c.Name, Kind: kind, ID: last.ID, Attempt: last.Attempt, Reason: ReasonNotStarted,
+			Type: RemoveContainer, Container: c.Name, ContainerType: kind, ID: last.ID, Attempt: last.Attempt, Reason: ReasonNotStarted,
 		})
 		p.startAs(c, kind, last.Attempt, last.BackOffStep, ReasonNotStarted)
-	case last.Round < p.round && !p.triggers(c, last):
+	case last.RestartGeneration < p.round && !p.triggers(c, last):
 		p.start(c, kind, 0, ReasonRestartAll)
 	case last.State != Exited:
 		p.start(c, kind, last.BackOffStep, p.unusable) // it ends with its sandbox, not by itself
@@ -225,7 +225,7 @@ func (p *planner) startAgain(c *corev1.Container, kind Kind, last *Container) {
 
 // backOff plans the start of a container that ended by itself, or the wait for
 // it.
-func (p *planner) backOff(c *corev1.Container, kind Kind, last *Container) {
+func (p *planner) backOff(c *corev1.Container, kind ContainerType, last *Container) {
 	step, delay := p.delay(c, last)
 	ended := last.Finished
 	if ended.IsZero() {
@@ -236,7 +236,7 @@ func (p *planner) backOff(c *corev1.Container, kind Kind, last *Container) {
 	ahead := ended.After(p.now.Add(time.Minute))
 	if until := monotonic.Past(ended, p.now).Add(delay); p.now.Before(until) && !ahead {
 		p.waits = append(p.waits, Action{
-			Verb: Wait, Container: c.Name, Kind: kind, ID: last.ID, Attempt: last.Attempt, Step: step,
+			Type: Wait, Container: c.Name, ContainerType: kind, ID: last.ID, Attempt: last.Attempt, BackOffStep: step,
 			Until: until, Reason: ReasonCrashLoop,
 			Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s(%s)", delay, c.Name, podspec.FullName(p.pod), p.pod.UID),
 		})
@@ -248,20 +248,20 @@ func (p *planner) backOff(c *corev1.Container, kind Kind, last *Container) {
 // delay asks the BackOff how long to wait after last, and returns the step that
 // last stood at: 0 if it ran so long that the count starts anew.
 func (p *planner) delay(c *corev1.Container, last *Container) (step int, delay time.Duration) {
-	r := Restart{Pod: p.pod, Container: c, ExitCode: last.ExitCode, Step: max(last.BackOffStep, 0), Attempt: last.Attempt}
+	r := RestartInfo{Pod: p.pod, Container: c, ExitCode: last.ExitCode, BackOffStep: max(last.BackOffStep, 0), Attempt: last.Attempt}
 	ended := last.Finished
 	if alive(last) {
 		ended = p.now
 	}
 	if !last.Started.IsZero() && ended.After(last.Started) {
-		r.Ran = ended.Sub(last.Started)
+		r.RunDuration = ended.Sub(last.Started)
 	}
-	good := r.Ran >= DefaultBackOffReset
-	if b, ok := p.view.BackOff.(Resetter); ok {
-		good = b.Resets(r)
+	good := r.RunDuration >= DefaultBackOffReset
+	if b, ok := p.view.BackOff.(BackOffResetter); ok {
+		good = b.ShouldReset(r)
 	}
 	if good {
-		r.Step = 0
+		r.BackOffStep = 0
 	}
-	return r.Step, max(p.view.BackOff.Delay(r), 0)
+	return r.BackOffStep, max(p.view.BackOff.Delay(r), 0)
 }

@@ -21,12 +21,12 @@ func (p *planner) ephemerals() {
 		}
 		if target := spec.TargetContainerName; target != "" && !p.runs(target) {
 			p.waits = append(p.waits, Action{
-				Verb: Wait, Container: c.Name, Kind: Ephemeral, Reason: ReasonNoTarget,
+				Type: Wait, Container: c.Name, ContainerType: Ephemeral, Reason: ReasonTargetNotRunning,
 				Message: fmt.Sprintf("waits for container %q, whose processes it is to see, to run", target),
 			})
 			continue
 		}
-		p.startAgain(c, Ephemeral, last)
+		p.restart(c, Ephemeral, last)
 	}
 }
 
@@ -61,7 +61,7 @@ func (p *planner) initContainers() bool {
 				return false
 			}
 		case current == nil:
-			p.startAgain(c, kind, p.last(c.Name))
+			p.restart(c, kind, p.last(c.Name))
 			return false
 		case kind == Sidecar:
 			// One that has started lets the next one start, though it be replaced.
@@ -69,7 +69,7 @@ func (p *planner) initContainers() bool {
 			if !p.started(c, current) {
 				return false
 			}
-		case !p.spent(c, kind, current):
+		case !p.isDone(c, kind, current):
 			p.keep(c, kind)
 			return false
 		}
@@ -80,16 +80,16 @@ func (p *planner) initContainers() bool {
 // started reports whether a container runs and has started: its startup probe
 // has passed, or it has none. A probe that has not spoken yet has not passed.
 func (p *planner) started(c *corev1.Container, current *Container) bool {
-	return current.State == Running && (c.StartupProbe == nil || p.probes[current.ID].Started == Success)
+	return current.State == Running && (c.StartupProbe == nil || p.probes[current.ID].Startup == ProbeSuccess)
 }
 
 // keep plans what a container needs that is to run, or to have run.
-func (p *planner) keep(c *corev1.Container, kind Kind) {
+func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 	last := p.last(c.Name)
 	switch {
-	case p.spent(c, kind, last):
-	case last == nil || !p.here(last) || !alive(last):
-		p.startAgain(c, kind, last)
+	case p.isDone(c, kind, last):
+	case last == nil || !p.isCurrent(last) || !alive(last):
+		p.restart(c, kind, last)
 	case last.State == Unknown:
 		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
 	case changed(c, last) && kind != Init: // one that is under way is let finish its work
@@ -107,7 +107,7 @@ func (p *planner) keep(c *corev1.Container, kind Kind) {
 // replace plans the end of a container that failed while it runs, and the start
 // of the next if that is to come and need not wait. If rules look at exit codes
 // the next plan decides, which sees the code.
-func (p *planner) replace(c *corev1.Container, kind Kind, last *Container, reason, message string, grace time.Duration) {
+func (p *planner) replace(c *corev1.Container, kind ContainerType, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
 	if last.State == Running {
 		if !onFailure(p.pod, c, true) || len(c.RestartPolicyRules) > 0 {

@@ -13,7 +13,7 @@ import (
 
 // garbage makes a view that no runtime would show: ids that match nothing,
 // states and times at odds, names the pod does not have. bytes decide.
-func garbage(data []byte) runtime.View {
+func garbage(data []byte) runtime.PlanInput {
 	next := func(n int) int {
 		if len(data) == 0 {
 			return 0
@@ -40,16 +40,16 @@ func garbage(data []byte) runtime.View {
 		}
 		c := runtime.Container{
 			ID: fmt.Sprint("c", i), Name: names[next(len(names))], SandboxID: []string{"", "s0", "s1", "s2"}[next(4)],
-			Attempt: uint32(next(4)) * 0x55555555, State: runtime.State(next(5)), ExitCode: []int32{0, 1, 42, 88, -1}[next(5)],
-			Created: at(), Started: at(), Finished: at(), BackOffStep: next(40) - 5, Round: uint32(next(2)) * 0xffffffff,
-			Kind: runtime.Kind(next(5)), Hash: []string{"", "s1-0", "abc"}[next(3)],
+			Attempt: uint32(next(4)) * 0x55555555, State: runtime.ContainerState(next(5)), ExitCode: []int32{0, 1, 42, 88, -1}[next(5)],
+			Created: at(), Started: at(), Finished: at(), BackOffStep: next(40) - 5, RestartGeneration: uint32(next(2)) * 0xffffffff,
+			Type: runtime.ContainerType(next(5)), Hash: []string{"", "s1-0", "abc"}[next(3)],
 		}
 		if next(3) == 0 {
 			q := resource.MustParse([]string{"0", "1", "-1", "9E"}[next(4)])
 			c.Resources = &runtime.Resources{CPULimit: &q, MemoryLimit: &q}
 		}
 		v.Containers = append(v.Containers, c)
-		v.Probes[c.ID] = runtime.Verdict{Started: runtime.Result(next(4)), Live: runtime.Result(next(4))}
+		v.Probes[c.ID] = runtime.ProbeResults{Startup: runtime.ProbeResult(next(4)), Liveness: runtime.ProbeResult(next(4))}
 	}
 	if next(2) == 0 {
 		v.Restarts = map[string]uint32{"r0": uint32(next(2)) * 0xffffffff, "zz": 1}
@@ -84,28 +84,28 @@ func FuzzPlan(f *testing.F) {
 		}
 		started := map[string]bool{}
 		for _, a := range plan {
-			switch a.Verb {
+			switch a.Type {
 			case runtime.StartContainer:
-				if runtime.Spec(pod, a.Container) == nil || started[a.Container] || a.ID != "" {
+				if runtime.ContainerSpec(pod, a.Container) == nil || started[a.Container] || a.ID != "" {
 					t.Fatalf("bad start of %q: %s", a.Container, show(plan))
 				}
 				started[a.Container] = true
 			case runtime.CreateSandbox:
 			default:
-				if !ids[a.ID] && a.Reason != runtime.ReasonNoTarget {
+				if !ids[a.ID] && a.Reason != runtime.ReasonTargetNotRunning {
 					t.Fatalf("action on unknown %q: %s", a.ID, show(plan))
 				}
 			}
-			if a.Verb == runtime.Wait && a.Reason != runtime.ReasonNoTarget && !a.Until.After(t0) {
+			if a.Type == runtime.Wait && a.Reason != runtime.ReasonTargetNotRunning && !a.Until.After(t0) {
 				t.Fatalf("wait that is over: %s", show(plan))
 			}
 		}
-		for _, s := range runtime.PlanTermination(pod, view.Pod, runtime.Ending{Grace: time.Duration(seed)}, t0) {
-			if !ids[s.ID] || s.Left(t0) < 0 {
+		for _, s := range runtime.PlanTermination(pod, view.Pod, runtime.Termination{GracePeriod: time.Duration(seed)}, t0) {
+			if !ids[s.ID] || s.RemainingGracePeriod(t0) < 0 {
 				t.Fatalf("bad stop %+v", s)
 			}
 		}
-		if done, phase := runtime.Done(pod, view.Pod); done != (phase != "") {
+		if done, phase := runtime.IsTerminal(pod, view.Pod); done != (phase != "") {
 			t.Fatal(done, phase)
 		}
 	})
@@ -114,12 +114,12 @@ func FuzzPlan(f *testing.F) {
 func BenchmarkPlan(b *testing.B) {
 	pod := newPod(always, sidecarC("s", startupProbe), initC("i"), regular("a", limits("1", "1Gi")), regular("b"))
 	of := func(name string) func(*runtime.Container) {
-		return hash(runtime.HashContainer(runtime.Spec(pod, name)))
+		return hash(runtime.HashContainer(runtime.ContainerSpec(pod, name)))
 	}
 	atRest := newView(ready(0), running("s", of("s")), exited("i", 0), running("a", of("a"), has("1", "1", "1Gi")), running("b", of("b")))
 	for _, bb := range []struct {
 		name string
-		view runtime.View
+		view runtime.PlanInput
 	}{
 		{"fresh", newView()},
 		{"at rest", atRest},

@@ -81,7 +81,7 @@ func TestInitContainers(t *testing.T) {
 func TestSidecars(t *testing.T) {
 	pod := newPod(always, sidecarC("s"), initC("i"), sidecarC("z"), regular("a"))
 	probed1 := newPod(always, sidecarC("s", startupProbe), sidecarC("z"), regular("a"))
-	started := func(id string) put { return probed(id, runtime.Verdict{Started: runtime.Success}) }
+	started := func(id string) put { return probed(id, runtime.ProbeResults{Startup: runtime.ProbeSuccess}) }
 	testPlans(t, []planCase{
 		{"first in order", pod, newView(), "create 0; start s#0"},
 		{"the next when it runs", pod, newView(ready(0), running("s")), "start i#0"},
@@ -105,7 +105,7 @@ func TestSidecars(t *testing.T) {
 		},
 		{
 			"startup probe failed", probed1,
-			newView(ready(0), running("s"), probed("s#0", runtime.Verdict{Started: runtime.Failed})), "kill s#0; start s#1 step 1",
+			newView(ready(0), running("s"), probed("s#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), "kill s#0; start s#1 step 1",
 		},
 		{"ended while an init container runs", pod, newView(ready(0), exited("s", 0), running("i")), "start s#1 step 1"},
 		{"restarts whatever the policy", newPod(never, sidecarC("s"), regular("a")), newView(ready(0), exited("s", 0), running("a")), "start s#1 step 1"},
@@ -170,7 +170,7 @@ func TestEphemeralContainersWithATarget(t *testing.T) {
 		{"of a pod that is done", newPod(never, regular("a"), debugC("debug", "a")), newView(ready(0), exited("a", 0)), "stop s0"},
 	})
 	for _, a := range runtime.Plan(pod, newView(ready(0), running("i")), t0) {
-		assert.Equal(t, runtime.ReasonNoTarget, a.Reason)
+		assert.Equal(t, runtime.ReasonTargetNotRunning, a.Reason)
 		assert.Contains(t, a.Message, `"a"`)
 	}
 }

@@ -112,11 +112,11 @@ func livenessProbe(grace int64) tweak {
 }
 
 // put is one thing seen.
-type put func(*runtime.View)
+type put func(*runtime.PlanInput)
 
 // newView is an inspection of what is put in it; later puts are newer.
-func newView(puts ...put) runtime.View {
-	v := runtime.View{Pod: runtime.Pod{UID: "u1", Namespace: "ns", Name: "web", ObservedAt: t0}, Probes: runtime.Verdicts{}}
+func newView(puts ...put) runtime.PlanInput {
+	v := runtime.PlanInput{Pod: runtime.Pod{UID: "u1", Namespace: "ns", Name: "web", ObservedAt: t0}, Probes: runtime.PodProbeResults{}}
 	for _, p := range puts {
 		p(&v)
 	}
@@ -125,7 +125,7 @@ func newView(puts ...put) runtime.View {
 
 // sandbox puts a sandbox sN of attempt N.
 func sandbox(n uint32, state runtime.SandboxState, tweaks ...func(*runtime.Sandbox)) put {
-	return func(v *runtime.View) {
+	return func(v *runtime.PlanInput) {
 		s := runtime.Sandbox{ID: fmt.Sprintf("s%d", n), Attempt: n, State: state, IPs: []string{"10.0.0.1"}}
 		for _, t := range tweaks {
 			t(&s)
@@ -139,8 +139,8 @@ func gone(n uint32) put  { return sandbox(n, runtime.SandboxNotReady) }
 
 // seen puts a container "name#attempt" into the newest sandbox so far. It began
 // an hour before now and, if it ended, did so after a second.
-func seen(name string, attempt uint32, state runtime.State, tweaks ...func(*runtime.Container)) put {
-	return func(v *runtime.View) {
+func seen(name string, attempt uint32, state runtime.ContainerState, tweaks ...func(*runtime.Container)) put {
+	return func(v *runtime.PlanInput) {
 		c := runtime.Container{
 			ID: fmt.Sprintf("%s#%d", name, attempt), Name: name, Attempt: attempt, State: state,
 			Created: t0.Add(-time.Hour + time.Duration(len(v.Containers))*time.Second),
@@ -169,8 +169,10 @@ func exited(name string, code int32, tweaks ...func(*runtime.Container)) put {
 	return seen(name, 0, runtime.Exited, append([]func(*runtime.Container){func(c *runtime.Container) { c.ExitCode = code }}, tweaks...)...)
 }
 
-func step(n int) func(*runtime.Container)     { return func(c *runtime.Container) { c.BackOffStep = n } }
-func round(n uint32) func(*runtime.Container) { return func(c *runtime.Container) { c.Round = n } }
+func step(n int) func(*runtime.Container) { return func(c *runtime.Container) { c.BackOffStep = n } }
+func round(n uint32) func(*runtime.Container) {
+	return func(c *runtime.Container) { c.RestartGeneration = n }
+}
 func attempt(n uint32) func(*runtime.Container) {
 	return func(c *runtime.Container) { c.Attempt, c.ID = n, fmt.Sprintf("%s#%d", c.Name, n) }
 }
@@ -188,16 +190,16 @@ func ranFor(d time.Duration) func(*runtime.Container) {
 	return func(c *runtime.Container) { c.Started = c.Finished.Add(-d); c.Created = c.Started }
 }
 
-func probed(id string, v runtime.Verdict) put {
-	return func(view *runtime.View) { view.Probes[id] = v }
+func probed(id string, v runtime.ProbeResults) put {
+	return func(view *runtime.PlanInput) { view.Probes[id] = v }
 }
 
 func unwell(id string) put {
-	return probed(id, runtime.Verdict{Started: runtime.Success, Live: runtime.Failed})
+	return probed(id, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure})
 }
 
 func restarts(name string, n uint32) put {
-	return func(v *runtime.View) {
+	return func(v *runtime.PlanInput) {
 		if v.Restarts == nil {
 			v.Restarts = make(map[string]uint32)
 		}
@@ -209,7 +211,7 @@ func restarts(name string, n uint32) put {
 func show(plan []runtime.Action) string {
 	var out []string
 	for _, a := range plan {
-		switch a.Verb {
+		switch a.Type {
 		case runtime.Wait:
 			if a.Until.IsZero() {
 				out = append(out, fmt.Sprintf("wait %s", a.Container))
@@ -230,11 +232,11 @@ func show(plan []runtime.Action) string {
 			out = append(out, fmt.Sprintf("create %d", a.Attempt))
 		case runtime.StartContainer:
 			text := fmt.Sprintf("start %s#%d", a.Container, a.Attempt)
-			if a.Step > 0 {
-				text += fmt.Sprintf(" step %d", a.Step)
+			if a.BackOffStep > 0 {
+				text += fmt.Sprintf(" step %d", a.BackOffStep)
 			}
-			if a.Round > 0 {
-				text += fmt.Sprintf(" round %d", a.Round)
+			if a.RestartGeneration > 0 {
+				text += fmt.Sprintf(" round %d", a.RestartGeneration)
 			}
 			out = append(out, text)
 		case runtime.UpdateResources:
@@ -259,5 +261,5 @@ func (s *sim) targetRuns(name string) {
 
 // pressing is a plan without what waits for a container that may never run again.
 func pressing(plan []runtime.Action) []runtime.Action {
-	return slices.DeleteFunc(slices.Clone(plan), func(a runtime.Action) bool { return a.Reason == runtime.ReasonNoTarget })
+	return slices.DeleteFunc(slices.Clone(plan), func(a runtime.Action) bool { return a.Reason == runtime.ReasonTargetNotRunning })
 }

@@ -18,7 +18,7 @@ const (
 
 // resize plans the change of a running container's resources to the spec's: in
 // place, or by a restart where its resize policy asks for one.
-func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) {
+func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Container) {
 	cpu, memory := resized(p.pod, c, kind, have.Resources)
 	switch {
 	case !cpu && !memory:
@@ -27,22 +27,22 @@ func (p *planner) resize(c *corev1.Container, kind Kind, have *Container) {
 		p.start(c, kind, have.BackOffStep, ReasonResized)
 	default:
 		p.changes = append(p.changes, Action{
-			Verb: UpdateResources, Container: c.Name, Kind: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized,
+			Type: UpdateResources, Container: c.Name, ContainerType: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized,
 		})
 	}
 }
 
-// Resizing reports whether a running container has other resources than its spec
+// NeedsResize reports whether a running container has other resources than its spec
 // asks for, a limit more or one less included: whether Plan would change them. What
 // the runtime does not tell is taken as right. It is pure.
-func Resizing(pod *corev1.Pod, c *corev1.Container, kind Kind, have *Resources) bool {
+func NeedsResize(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) bool {
 	cpu, memory := resized(pod, c, kind, have)
 	return cpu || memory
 }
 
 // resized tells which resources of a running container differ from its spec's.
 // Init containers and ephemeral ones keep what they have.
-func resized(pod *corev1.Pod, c *corev1.Container, kind Kind, have *Resources) (cpu, memory bool) {
+func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) (cpu, memory bool) {
 	if have == nil || kind == Init || kind == Ephemeral {
 		return false, false
 	}
@@ -83,13 +83,13 @@ func limitOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) res
 
 // limits are a limit that is wanted and the one there is; 0 is none.
 type limits struct {
-	want, have int64
-	told       bool // what there is was told
+	desired, actual int64
+	known           bool // what there is was told
 }
 
 func bound(want int64, have *resource.Quantity, value func(*resource.Quantity) int64, told bool) limits {
 	if have == nil {
-		return limits{want: max(want, 0), told: told}
+		return limits{desired: max(want, 0), known: told}
 	}
 	return limits{max(want, 0), max(value(have), 0), true}
 }
@@ -97,12 +97,12 @@ func bound(want int64, have *resource.Quantity, value func(*resource.Quantity) i
 // differ reports whether the limit is to be changed, set or taken away.
 func (l limits) differ(least, slack int64) bool {
 	switch {
-	case !l.told:
+	case !l.known:
 		return false
-	case l.want == 0 || l.have == 0:
-		return l.want != l.have
+	case l.desired == 0 || l.actual == 0:
+		return l.desired != l.actual
 	}
-	return apart(max(l.want, least), max(l.have, least), slack)
+	return apart(max(l.desired, least), max(l.actual, least), slack)
 }
 
 func bytes(q *resource.Quantity) int64 {

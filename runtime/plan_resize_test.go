@@ -70,7 +70,7 @@ func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 func TestResize(t *testing.T) {
 	pod := newPod(always, regular("a", limits("500m", "64Mi")))
 	byRestart := newPod(always, regular("a", limits("500m", "64Mi"), restartOn("memory")))
-	view := func(tweaks ...func(*runtime.Container)) runtime.View {
+	view := func(tweaks ...func(*runtime.Container)) runtime.PlanInput {
 		return newView(ready(0), running("a", tweaks...))
 	}
 	testPlans(t, []planCase{
@@ -146,13 +146,13 @@ func TestResizing(t *testing.T) {
 		has("500m", cpu, memory)(&made)
 		return made.Resources
 	}
-	assert.False(t, runtime.Resizing(pod, c, runtime.Regular, nil))
-	assert.False(t, runtime.Resizing(pod, c, runtime.Regular, resources("500m", "64Mi")))
-	assert.True(t, runtime.Resizing(pod, c, runtime.Regular, resources("400m", "64Mi")))
-	assert.True(t, runtime.Resizing(pod, c, runtime.Regular, resources("500m", "32Mi")))
-	assert.True(t, runtime.Resizing(pod, c, runtime.Sidecar, resources("400m", "64Mi")))
-	assert.False(t, runtime.Resizing(pod, c, runtime.Init, resources("400m", "64Mi")))
-	assert.False(t, runtime.Resizing(pod, c, runtime.Ephemeral, resources("400m", "64Mi")))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Regular, nil))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Regular, resources("500m", "64Mi")))
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, resources("400m", "64Mi")))
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, resources("500m", "32Mi")))
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Sidecar, resources("400m", "64Mi")))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Init, resources("400m", "64Mi")))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Ephemeral, resources("400m", "64Mi")))
 }
 
 func TestHashContainer(t *testing.T) {

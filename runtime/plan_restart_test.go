@@ -17,7 +17,7 @@ func TestRestartPolicies(t *testing.T) {
 	one := func(p corev1.RestartPolicy, tweaks ...tweak) *corev1.Pod {
 		return newPod(p, regular("a", tweaks...), regular("b"))
 	}
-	after := func(code int32, more ...put) runtime.View {
+	after := func(code int32, more ...put) runtime.PlanInput {
 		return newView(append([]put{ready(0), exited("a", code), running("b")}, more...)...)
 	}
 	const restarted = "start a#1 step 1"
@@ -55,7 +55,7 @@ func TestRestartPolicies(t *testing.T) {
 
 // RT-4
 func TestUnhealthy(t *testing.T) {
-	view := func(more ...put) runtime.View {
+	view := func(more ...put) runtime.PlanInput {
 		return newView(append([]put{ready(0), running("a"), running("b"), unwell("a#0")}, more...)...)
 	}
 	one := func(p corev1.RestartPolicy, tweaks ...tweak) *corev1.Pod {
@@ -65,8 +65,8 @@ func TestUnhealthy(t *testing.T) {
 		{"always", one(always), view(), "kill a#0; start a#1 step 1"},
 		{"on failure", one(onFailure), view(), "kill a#0; start a#1 step 1"},
 		{"never", one(never), view(), "kill a#0"},
-		{"startup", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Failed})), "kill a#0; start a#1 step 1"},
-		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Success, Ready: runtime.Failed})), ""},
+		{"startup", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), "kill a#0; start a#1 step 1"},
+		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure})), ""},
 		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = t0.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
 		{"after a long run its back-off starts anew", one(always), newView(ready(0), running("a", step(3)), running("b"), unwell("a#0")), "kill a#0; start a#1 step 1"},
 		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
@@ -80,25 +80,25 @@ func TestUnhealthy(t *testing.T) {
 	t.Run("grace of the probe", func(t *testing.T) {
 		plan := runtime.Plan(one(always, livenessProbe(7)), view(), t0)
 		require.NotEmpty(t, plan)
-		assert.Equal(t, 7*time.Second, plan[0].Grace)
+		assert.Equal(t, 7*time.Second, plan[0].GracePeriod)
 		assert.Equal(t, runtime.ReasonUnhealthy, plan[0].Reason)
 		plan = runtime.Plan(one(always, livenessProbe(0)), view(), t0)
-		assert.Equal(t, 30*time.Second, plan[0].Grace, "without one, the pod's")
+		assert.Equal(t, 30*time.Second, plan[0].GracePeriod, "without one, the pod's")
 
 		both := one(always, livenessProbe(7), startupProbe, func(c *corev1.Container) { c.StartupProbe.TerminationGracePeriodSeconds = new(int64(9)) })
-		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.Verdict{Started: runtime.Failed})), t0)
-		assert.Equal(t, 9*time.Second, plan[0].Grace)
+		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), t0)
+		assert.Equal(t, 9*time.Second, plan[0].GracePeriod)
 	})
 }
 
 // RT-8
 func TestBackOffOfPlans(t *testing.T) {
 	pod := newPod(always, regular("a"))
-	view := func(puts ...put) runtime.View { return newView(append([]put{ready(0)}, puts...)...) }
+	view := func(puts ...put) runtime.PlanInput { return newView(append([]put{ready(0)}, puts...)...) }
 	short := view(exited("a", 1, attempt(4), step(4), ended(500*time.Millisecond)))
 	short.BackOff = runtime.ExponentialBackOff{Max: time.Second}
 	byCode := view(exited("a", 75, ended(time.Second)))
-	byCode.BackOff = delays(func(r runtime.Restart) time.Duration { return time.Duration(r.ExitCode) * time.Second })
+	byCode.BackOff = delays(func(r runtime.RestartInfo) time.Duration { return time.Duration(r.ExitCode) * time.Second })
 	testPlans(t, []planCase{
 		{"the first restart is at once", pod, view(exited("a", 1, ended(0))), "start a#1 step 1"},
 		{"so it is when the clock of the end is ahead", pod, view(exited("a", 1, ended(-30*time.Second))), "start a#1 step 1"},
@@ -137,31 +137,31 @@ func TestBackOff_HearsOfTheRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ran := time.Duration(-1)
 			v := newView(ready(0), tt.seen, unwell("a#0"))
-			v.BackOff = delays(func(r runtime.Restart) time.Duration { ran = r.Ran; return 0 })
+			v.BackOff = delays(func(r runtime.RestartInfo) time.Duration { ran = r.RunDuration; return 0 })
 			runtime.Plan(newPod(always, regular("a")), v, t0)
 			assert.Equal(t, tt.want, ran)
 		})
 	}
 }
 
-type delays func(runtime.Restart) time.Duration
+type delays func(runtime.RestartInfo) time.Duration
 
-func (d delays) Delay(r runtime.Restart) time.Duration { return d(r) }
+func (d delays) Delay(r runtime.RestartInfo) time.Duration { return d(r) }
 
 // RT-8
 // oneHour waits an hour whatever happened; good says which runs reset the count.
 type oneHour struct{}
 
-func (oneHour) Delay(r runtime.Restart) time.Duration {
-	return time.Duration(min(r.Step, 1)) * time.Hour
+func (oneHour) Delay(r runtime.RestartInfo) time.Duration {
+	return time.Duration(min(r.BackOffStep, 1)) * time.Hour
 }
 
 type resetting struct {
 	oneHour
-	good func(runtime.Restart) bool
+	good func(runtime.RestartInfo) bool
 }
 
-func (r resetting) Resets(run runtime.Restart) bool { return r.good(run) }
+func (r resetting) ShouldReset(run runtime.RestartInfo) bool { return r.good(run) }
 
 // RT-8: the count starts anew after the runs that the back-off calls good, or
 // after ten minutes.
@@ -174,9 +174,9 @@ func TestResetOfTheBackOff(t *testing.T) {
 	}{
 		"ten minutes":             {oneHour{}, 10 * time.Minute, "start a#1 step 1"},
 		"less":                    {oneHour{}, 10*time.Minute - time.Second, "wait a 59m59s"},
-		"never":                   {resetting{good: func(runtime.Restart) bool { return false }}, time.Hour, "wait a 59m59s"},
-		"always":                  {resetting{good: func(runtime.Restart) bool { return true }}, time.Second, "start a#1 step 1"},
-		"by what it is told":      {resetting{good: func(r runtime.Restart) bool { return r.ExitCode == 3 && r.Ran == time.Second }}, time.Second, "start a#1 step 1"},
+		"never":                   {resetting{good: func(runtime.RestartInfo) bool { return false }}, time.Hour, "wait a 59m59s"},
+		"always":                  {resetting{good: func(runtime.RestartInfo) bool { return true }}, time.Second, "start a#1 step 1"},
+		"by what it is told":      {resetting{good: func(r runtime.RestartInfo) bool { return r.ExitCode == 3 && r.RunDuration == time.Second }}, time.Second, "start a#1 step 1"},
 		"the default's own bound": {runtime.ExponentialBackOff{Reset: time.Minute}, time.Minute, "start a#1 step 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,14 +190,14 @@ func TestResetOfTheBackOff(t *testing.T) {
 func TestExponentialBackOff(t *testing.T) {
 	var got []time.Duration
 	for step := range 8 {
-		got = append(got, runtime.DefaultBackOff().Delay(runtime.Restart{Step: step})/time.Second)
+		got = append(got, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: step})/time.Second)
 	}
 	assert.Equal(t, []time.Duration{0, 10, 20, 40, 80, 160, 300, 300}, got)
 	b := runtime.ExponentialBackOff{Base: time.Minute, Max: time.Millisecond}
-	assert.Equal(t, time.Second, b.Delay(runtime.Restart{Step: 1}), "never under a second")
-	assert.Equal(t, 5*time.Minute, runtime.DefaultBackOff().Delay(runtime.Restart{Step: 1 << 40}))
-	assert.Zero(t, runtime.DefaultBackOff().Delay(runtime.Restart{Step: -1}))
-	assert.True(t, runtime.ExponentialBackOff{Reset: time.Minute}.Resets(runtime.Restart{Ran: time.Minute}))
+	assert.Equal(t, time.Second, b.Delay(runtime.RestartInfo{BackOffStep: 1}), "never under a second")
+	assert.Equal(t, 5*time.Minute, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: 1 << 40}))
+	assert.Zero(t, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: -1}))
+	assert.True(t, runtime.ExponentialBackOff{Reset: time.Minute}.ShouldReset(runtime.RestartInfo{RunDuration: time.Minute}))
 }
 
 // RT-4
@@ -278,7 +278,7 @@ func TestRestartOfAll(t *testing.T) {
 	names := []string{"i", "a", "w", "debug"}
 	for _, tt := range []struct {
 		name     string
-		seen     runtime.View
+		seen     runtime.PlanInput
 		underWay bool
 		pending  []string
 	}{
@@ -308,12 +308,12 @@ func TestRestartOfAll(t *testing.T) {
 		{"made for the first time", newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created), running("w")), false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := runtime.RestartOfAll(pod, &tt.seen.Pod)
-			assert.True(t, all.Possible)
-			assert.Equal(t, tt.underWay, all.UnderWay)
+			all := runtime.RestartAllStatusOf(pod, &tt.seen.Pod)
+			assert.True(t, all.Configured)
+			assert.Equal(t, tt.underWay, all.InProgress)
 			var pending []string
 			for _, name := range names {
-				if all.Pending(name) {
+				if all.IsPending(name) {
 					pending = append(pending, name)
 				}
 			}
@@ -327,7 +327,7 @@ func TestRestartOfAll(t *testing.T) {
 		}),
 	} {
 		v := newView(ready(0), running("a"), exited("w", 88))
-		assert.Zero(t, runtime.RestartOfAll(p, &v.Pod), "no container has such a rule")
+		assert.Zero(t, runtime.RestartAllStatusOf(p, &v.Pod), "no container has such a rule")
 	}
 }
 
@@ -335,7 +335,7 @@ func TestDone(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		pod   *corev1.Pod
-		seen  runtime.View
+		seen  runtime.PlanInput
 		phase corev1.PodPhase
 	}{
 		{"nothing yet", newPod(never, regular("a")), newView(), ""},
@@ -351,7 +351,7 @@ func TestDone(t *testing.T) {
 		{"stand-in", &corev1.Pod{}, newView(ready(0), exited("a", 0)), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			done, phase := runtime.Done(tt.pod, tt.seen.Pod)
+			done, phase := runtime.IsTerminal(tt.pod, tt.seen.Pod)
 			assert.Equal(t, tt.phase, phase)
 			assert.Equal(t, tt.phase != "", done)
 		})

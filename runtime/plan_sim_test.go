@@ -20,7 +20,7 @@ type sim struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	pod  *corev1.Pod
-	view runtime.View
+	view runtime.PlanInput
 	now  time.Time
 	ids  int
 
@@ -55,8 +55,8 @@ func (s *sim) container(id string) *runtime.Container {
 
 func (s *sim) end(c *runtime.Container, code int32) {
 	c.State, c.ExitCode, c.Finished = runtime.Exited, code, s.now
-	if code == 0 && c.Kind == runtime.Init {
-		s.passed[key(c.SandboxID, c.Round, c.Name)] = true
+	if code == 0 && c.Type == runtime.Init {
+		s.passed[key(c.SandboxID, c.RestartGeneration, c.Name)] = true
 	}
 }
 
@@ -79,10 +79,10 @@ func (s *sim) do(plan []runtime.Action, n int) {
 }
 
 func (s *sim) one(a runtime.Action) {
-	switch a.Verb {
+	switch a.Type {
 	case runtime.KillContainer:
 		c := s.container(a.ID)
-		require.GreaterOrEqual(s.t, a.Grace, time.Second)
+		require.GreaterOrEqual(s.t, a.GracePeriod, time.Second)
 		require.NotEqual(s.t, runtime.Exited, c.State, "what has ended is not killed")
 		s.end(c, 137)
 	case runtime.RemoveContainer:
@@ -103,7 +103,7 @@ func (s *sim) one(a runtime.Action) {
 	case runtime.UpdateResources:
 		s.container(a.ID)
 	case runtime.Wait:
-		if a.Reason != runtime.ReasonNoTarget {
+		if a.Reason != runtime.ReasonTargetNotRunning {
 			require.True(s.t, a.Until.After(s.now), "a wait that is over is no wait")
 		}
 	}
@@ -123,13 +123,13 @@ func (s *sim) stopSandbox(id string) {
 }
 
 // start makes a container and checks every rule about starts.
-func (s *sim) start(a runtime.Action, state runtime.State) {
+func (s *sim) start(a runtime.Action, state runtime.ContainerState) {
 	require.NotEmpty(s.t, s.view.Sandboxes)
 	sb := s.view.Sandboxes[0]
 	require.Equal(s.t, runtime.SandboxReady, sb.State, "a start needs a sandbox")
 	for _, c := range s.view.Containers {
 		if c.Name == a.Container {
-			require.NotContains(s.t, []runtime.State{runtime.Running, runtime.Unknown}, c.State, "%s runs twice", a.Container)
+			require.NotContains(s.t, []runtime.ContainerState{runtime.Running, runtime.Unknown}, c.State, "%s runs twice", a.Container)
 			require.NotEqual(s.t, c.Attempt, a.Attempt, "the name of %s is taken", a.Container)
 		}
 	}
@@ -140,7 +140,7 @@ func (s *sim) start(a runtime.Action, state runtime.State) {
 	if state == runtime.Created {
 		s.highest[a.Container]-- // it did not run: its number is free
 	}
-	if a.Kind == runtime.Ephemeral {
+	if a.ContainerType == runtime.Ephemeral {
 		s.targetRuns(a.Container)
 	} else {
 		// RT-5, RT-6: what comes before in the order must be done.
@@ -149,24 +149,24 @@ func (s *sim) start(a runtime.Action, state runtime.State) {
 			if c.Name == a.Container {
 				break
 			}
-			require.True(s.t, s.passed[key(sb.ID, a.Round, c.Name)], "%s started before %s", a.Container, c.Name)
+			require.True(s.t, s.passed[key(sb.ID, a.RestartGeneration, c.Name)], "%s started before %s", a.Container, c.Name)
 		}
 	}
-	spec := runtime.Spec(s.pod, a.Container)
+	spec := runtime.ContainerSpec(s.pod, a.Container)
 	require.NotNil(s.t, spec)
-	kind, _ := runtime.KindOf(s.pod, a.Container)
-	require.Equal(s.t, kind, a.Kind)
+	kind, _ := runtime.ContainerTypeOf(s.pod, a.Container)
+	require.Equal(s.t, kind, a.ContainerType)
 	c := runtime.Container{
-		ID: s.id(a.Container), Name: a.Container, Kind: a.Kind, SandboxID: sb.ID, Attempt: a.Attempt, State: state,
-		Created: s.now, BackOffStep: a.Step, Round: a.Round, Hash: runtime.HashContainer(spec),
+		ID: s.id(a.Container), Name: a.Container, Type: a.ContainerType, SandboxID: sb.ID, Attempt: a.Attempt, State: state,
+		Created: s.now, BackOffStep: a.BackOffStep, RestartGeneration: a.RestartGeneration, Hash: runtime.HashContainer(spec),
 	}
 	if state == runtime.Running {
 		c.Started = s.now
-		v := runtime.Verdict{Started: runtime.Success, Live: runtime.Success}
+		v := runtime.ProbeResults{Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
 		if spec.StartupProbe != nil {
-			v.Started = runtime.Unproven
-		} else if a.Kind == runtime.Sidecar {
-			s.passed[key(sb.ID, a.Round, a.Container)] = true
+			v.Startup = runtime.ProbeUnknown
+		} else if a.ContainerType == runtime.Sidecar {
+			s.passed[key(sb.ID, a.RestartGeneration, a.Container)] = true
 		}
 		s.view.Probes[c.ID] = v
 	}
@@ -176,14 +176,14 @@ func (s *sim) start(a runtime.Action, state runtime.State) {
 // prove lets the startup probe of a running container pass.
 func (s *sim) prove(c *runtime.Container) {
 	v := s.view.Probes[c.ID]
-	v.Started = runtime.Success
+	v.Startup = runtime.ProbeSuccess
 	s.view.Probes[c.ID] = v
-	if c.Kind == runtime.Sidecar {
-		s.passed[key(c.SandboxID, c.Round, c.Name)] = true
+	if c.Type == runtime.Sidecar {
+		s.passed[key(c.SandboxID, c.RestartGeneration, c.Name)] = true
 	}
 }
 
-func (s *sim) anyOf(states ...runtime.State) *runtime.Container {
+func (s *sim) anyOf(states ...runtime.ContainerState) *runtime.Container {
 	var found []*runtime.Container
 	for i := range s.view.Containers {
 		if slices.Contains(states, s.view.Containers[i].State) {
@@ -211,7 +211,7 @@ func (s *sim) mishap() {
 	case 3:
 		if c := s.anyOf(runtime.Running); c != nil {
 			v := s.view.Probes[c.ID]
-			v.Live = runtime.Failed
+			v.Liveness = runtime.ProbeFailure
 			s.view.Probes[c.ID] = v
 		}
 	case 4:
@@ -234,7 +234,7 @@ func (s *sim) mishap() {
 			s.do(plan, s.rnd.IntN(len(plan)))
 		}
 	case 8: // a crash between create and start
-		if plan := s.plan(); len(plan) > 0 && plan[len(plan)-1].Verb == runtime.StartContainer {
+		if plan := s.plan(); len(plan) > 0 && plan[len(plan)-1].Type == runtime.StartContainer {
 			s.do(plan, len(plan)-1)
 			s.start(plan[len(plan)-1], runtime.Created)
 		}
@@ -250,21 +250,21 @@ func (s *sim) settle() int {
 		s.do(plan, len(plan))
 		// Carried out, a plan is not planned again.
 		for _, a := range s.plan() {
-			switch a.Verb {
+			switch a.Type {
 			case runtime.CreateSandbox:
 				s.t.Fatalf("a second sandbox after %s", show(plan))
 			case runtime.KillContainer:
-				if a.Reason == runtime.ReasonPodDone {
+				if a.Reason == runtime.ReasonPodTerminal {
 					continue // the plan killed the last one that had work
 				}
 				require.False(s.t, slices.ContainsFunc(plan, func(b runtime.Action) bool {
-					return b.Verb == runtime.StartContainer && b.Container == a.Container
+					return b.Type == runtime.StartContainer && b.Container == a.Container
 				}), "%s is killed right after its start", a.Container)
 			}
 		}
 		idle := len(pressing(plan)) == 0
 		for _, a := range plan {
-			if a.Verb == runtime.Wait && a.Until.After(s.now) {
+			if a.Type == runtime.Wait && a.Until.After(s.now) {
 				s.now = a.Until
 			}
 		}
@@ -273,11 +273,11 @@ func (s *sim) settle() int {
 			if c.State != runtime.Running {
 				continue
 			}
-			if s.view.Probes[c.ID].Started != runtime.Success {
+			if s.view.Probes[c.ID].Startup != runtime.ProbeSuccess {
 				s.prove(c)
 				idle = false
 			}
-			if c.Kind == runtime.Init {
+			if c.Type == runtime.Init {
 				s.end(c, 0)
 				idle = false
 			}
@@ -290,13 +290,13 @@ func (s *sim) settle() int {
 
 // atGoal checks that a pod at rest is what its spec asks for.
 func (s *sim) atGoal() {
-	done, phase := runtime.Done(s.pod, s.view.Pod)
+	done, phase := runtime.IsTerminal(s.pod, s.view.Pod)
 	if done {
 		require.NotEmpty(s.t, phase)
 		require.Nil(s.t, s.anyOf(runtime.Running, runtime.Unknown), "nothing of a pod that is done runs")
 		return
 	}
-	for c, kind := range runtime.Specs(s.pod) {
+	for c, kind := range runtime.ContainerSpecs(s.pod) {
 		var live []runtime.Container
 		for _, x := range s.view.Containers {
 			if x.Name == c.Name && (x.State == runtime.Running || x.State == runtime.Unknown) {

@@ -14,7 +14,7 @@ import (
 type planCase struct {
 	name string
 	pod  *corev1.Pod
-	seen runtime.View
+	seen runtime.PlanInput
 	want string // as show writes it
 }
 
@@ -49,7 +49,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			"what was a sidecar ends like one", newPod(always, regular("a")),
-			newView(gone(0), running("a"), running("x", func(c *runtime.Container) { c.Kind = runtime.Sidecar })),
+			newView(gone(0), running("a"), running("x", func(c *runtime.Container) { c.Type = runtime.Sidecar })),
 			"kill a#0; kill x#0 stage 1; stop s0; create 1; start a#1",
 		},
 		{
@@ -76,12 +76,12 @@ func TestSandbox(t *testing.T) {
 		{
 			"a listing tells of no address", two,
 			newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs = nil }), running("a"), running("b"),
-				func(v *runtime.View) { v.ObservedAt = time.Time{} }),
+				func(v *runtime.PlanInput) { v.ObservedAt = time.Time{} }),
 			"",
 		},
 		{
 			"a listing tells of no network mode", newPod(always, regular("a"), hostNetwork),
-			newView(ready(0), running("a"), func(v *runtime.View) { v.ObservedAt = time.Time{} }), "",
+			newView(ready(0), running("a"), func(v *runtime.PlanInput) { v.ObservedAt = time.Time{} }), "",
 		},
 		{
 			"host network has no address", newPod(always, regular("a"), hostNetwork),
@@ -143,21 +143,21 @@ func TestSandbox(t *testing.T) {
 // What is planned for a container that the spec does not have is of the kind that it
 // carries.
 func TestPlan_KindOfAStray(t *testing.T) {
-	v := newView(ready(0), running("a"), running("x", func(c *runtime.Container) { c.Kind = runtime.Sidecar }))
+	v := newView(ready(0), running("a"), running("x", func(c *runtime.Container) { c.Type = runtime.Sidecar }))
 	plan := runtime.Plan(newPod(always, regular("a")), v, t0)
 	require.Equal(t, "kill x#0", show(plan))
-	assert.Equal(t, runtime.Sidecar, plan[0].Kind)
+	assert.Equal(t, runtime.Sidecar, plan[0].ContainerType)
 }
 
 // RT-3
 func TestSandboxReason(t *testing.T) {
 	pod := newPod(always, regular("a"))
-	for want, v := range map[string]runtime.View{
-		"":                          newView(ready(0)),
-		runtime.ReasonSandboxLost:   newView(gone(0)),
-		runtime.ReasonManySandboxes: newView(ready(0), ready(1)),
-		runtime.ReasonNoAddress:     newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs = nil })),
-		runtime.ReasonNetworkMode:   newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.HostNetwork = true })),
+	for want, v := range map[string]runtime.PlanInput{
+		"":                               newView(ready(0)),
+		runtime.ReasonSandboxLost:        newView(gone(0)),
+		runtime.ReasonMultipleSandboxes:  newView(ready(0), ready(1)),
+		runtime.ReasonNoPodIP:            newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs = nil })),
+		runtime.ReasonNetworkModeChanged: newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.HostNetwork = true })),
 	} {
 		assert.Equal(t, want, runtime.SandboxReason(pod, &v.Pod))
 	}
@@ -167,7 +167,7 @@ func TestInitialized(t *testing.T) {
 	pod := newPod(always, initC("i"), regular("a", rule(allAgain, in, 42)))
 	for _, tt := range []struct {
 		name string
-		seen runtime.View
+		seen runtime.PlanInput
 		want bool
 	}{
 		{"nothing yet", newView(ready(0)), false},
@@ -183,7 +183,7 @@ func TestInitialized(t *testing.T) {
 
 // Done tells Failed of what was lost with its sandbox, whatever its exit code will be.
 func TestDone_RunsInALostSandbox(t *testing.T) {
-	done, phase := runtime.Done(newPod(never, regular("a")), newView(gone(0), running("a")).Pod)
+	done, phase := runtime.IsTerminal(newPod(never, regular("a")), newView(gone(0), running("a")).Pod)
 	assert.True(t, done)
 	assert.Equal(t, corev1.PodFailed, phase)
 }

@@ -10,7 +10,7 @@ import (
 // The first rule that fits decides; without one the container's own policy does,
 // and without that the pod's. It is not asked of ephemeral containers, and what a
 // rule to restart all containers asks for is a new round.
-func startsAgain(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Container) bool {
+func startsAgain(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Container) bool {
 	done := succeeded(kind, last)
 	switch {
 	case kind == Init && done:
@@ -24,7 +24,7 @@ func startsAgain(pod *corev1.Pod, c *corev1.Container, kind Kind, last *Containe
 // succeeded reports whether a container that exited did its work. An init container
 // of which a process was killed for lack of memory did not, whatever it exited with:
 // a shell goes on without its child, and its last command gives the exit code.
-func succeeded(kind Kind, last *Container) bool {
+func succeeded(kind ContainerType, last *Container) bool {
 	return last.ExitCode == 0 && (kind != Init || last.Reason != ReasonOOMKilled)
 }
 

@@ -2,13 +2,13 @@ package runtime
 
 //go:generate go tool stringer -type=State,SandboxState,Kind,Verb,Result -output=state_string.go
 
-// State is the life stage of a container.
-type State uint8
+// ContainerState is the life stage of a container.
+type ContainerState uint8
 
 // The states, in the order a container goes through them. Unknown is told by a
 // runtime that lost track of the container; a plan treats it as a failure.
 const (
-	Unknown State = iota
+	Unknown ContainerState = iota
 	Created
 	Running
 	Exited
@@ -23,13 +23,13 @@ const (
 	SandboxReady
 )
 
-// Kind tells which list of the pod spec a container stands in.
-type Kind uint8
+// ContainerType tells which list of the pod spec a container stands in.
+type ContainerType uint8
 
 // The kinds of container. A Sidecar is an init container whose restartPolicy is
 // Always (KEP-753).
 const (
-	Regular Kind = iota
+	Regular ContainerType = iota
 	Init
 	Sidecar
 	Ephemeral

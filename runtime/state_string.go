@@ -18,7 +18,7 @@ const _State_name = "UnknownCreatedRunningExited"
 
 var _State_index = [...]uint8{0, 7, 14, 21, 27}
 
-func (i State) String() string {
+func (i ContainerState) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_State_index)-1 {
 		return "State(" + strconv.FormatInt(int64(i), 10) + ")"
@@ -58,7 +58,7 @@ const _Kind_name = "RegularInitSidecarEphemeral"
 
 var _Kind_index = [...]uint8{0, 7, 11, 18, 27}
 
-func (i Kind) String() string {
+func (i ContainerType) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Kind_index)-1 {
 		return "Kind(" + strconv.FormatInt(int64(i), 10) + ")"
@@ -82,7 +82,7 @@ const _Verb_name = "WaitKillContainerRemoveContainerKillSandboxCreateSandboxStar
 
 var _Verb_index = [...]uint8{0, 4, 17, 32, 43, 56, 70, 85}
 
-func (i Verb) String() string {
+func (i ActionType) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Verb_index)-1 {
 		return "Verb(" + strconv.FormatInt(int64(i), 10) + ")"
@@ -93,16 +93,16 @@ func _() {
 	// An "invalid array index" compiler error signifies that the constant values have changed.
 	// Re-run the stringer command to generate them again.
 	var x [1]struct{}
-	_ = x[Unproven-0]
-	_ = x[Success-1]
-	_ = x[Failed-2]
+	_ = x[ProbeUnknown-0]
+	_ = x[ProbeSuccess-1]
+	_ = x[ProbeFailure-2]
 }
 
 const _Result_name = "UnprovenSuccessFailed"
 
 var _Result_index = [...]uint8{0, 8, 15, 21}
 
-func (i Result) String() string {
+func (i ProbeResult) String() string {
 	idx := int(i) - 0
 	if i < 0 || idx >= len(_Result_index)-1 {
 		return "Result(" + strconv.FormatInt(int64(i), 10) + ")"

@@ -10,5 +10,5 @@ import (
 )
 
 func TestResult_PrintsItsName(t *testing.T) {
-	assert.Equal(t, "{Success Unproven Failed}", fmt.Sprint(runtime.Verdict{Started: runtime.Success, Live: runtime.Failed}))
+	assert.Equal(t, "{Success Unproven Failed}", fmt.Sprint(runtime.ProbeResults{Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure}))
 }

@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MinGrace is the least time that a container gets to end unless it is forced.
-const MinGrace = time.Second
+// MinGracePeriod is the least time that a container gets to end unless it is forced.
+const MinGracePeriod = time.Second
 
-// Stop says how one container ends. Stops of one Stage begin together; a stage
+// ContainerStop says how one container ends. Stops of one Stage begin together; a stage
 // begins when every container of the former one has ended.
-type Stop struct {
-	Container string // its name
-	Kind      Kind
-	ID        string
-	Stage     int
+type ContainerStop struct {
+	Container     string // its name
+	ContainerType ContainerType
+	ID            string
+	Stage         int
 	// Deadline is when the container is killed if it still runs. The preStop hook
 	// runs inside the time until then. All stages share it: a sidecar gets what
 	// the regular containers leave, though never less than MinGrace; see Left.
@@ -26,13 +26,13 @@ type Stop struct {
 	Forced   bool                     // no hook and no grace at all
 }
 
-// Left returns how long the container may take if its end begins at that time:
+// RemainingGracePeriod returns how long the container may take if its end begins at that time:
 // hook, stop signal and all.
-func (s Stop) Left(at time.Time) time.Duration {
+func (s ContainerStop) RemainingGracePeriod(at time.Time) time.Duration {
 	if s.Forced {
 		return 0
 	}
-	return max(s.Deadline.Sub(at), MinGrace)
+	return max(s.Deadline.Sub(at), MinGracePeriod)
 }
 
 // PlanTermination returns how the containers of a pod end: the regular ones (and
@@ -44,38 +44,38 @@ func (s Stop) Left(at time.Time) time.Duration {
 // pod may be a stand-in for a pod of which only the runtime knows. Then kinds and
 // hooks are those that the containers carry, and the newest sidecar ends first.
 // Sandboxes are stopped after all of it.
-func PlanTermination(pod *corev1.Pod, seen Pod, e Ending, now time.Time) []Stop {
-	forced := e.Grace == 0
-	deadline := now.Add(atLeastMinGrace(e.Grace))
+func PlanTermination(pod *corev1.Pod, seen Pod, e Termination, now time.Time) []ContainerStop {
+	forced := e.GracePeriod == 0
+	deadline := now.Add(atLeastMinGrace(e.GracePeriod))
 	if forced {
 		deadline = now
 	}
-	var stops []Stop
+	var stops []ContainerStop
 	for i := range seen.Containers {
 		c := &seen.Containers[i]
 		if c.State == Exited {
 			continue
 		}
-		s := Stop{Container: c.Name, Kind: c.Kind, ID: c.ID, Deadline: deadline, Forced: forced}
+		s := ContainerStop{Container: c.Name, ContainerType: c.Type, ID: c.ID, Deadline: deadline, Forced: forced}
 		spec, kind := find(pod, c.Name)
 		if spec != nil {
-			s.Kind = kind
+			s.ContainerType = kind
 		}
 		if c.State == Running && !forced {
 			s.PreStop = preStop(spec, c)
 		}
-		if s.Kind == Sidecar {
+		if s.ContainerType == Sidecar {
 			s.Stage = 1 + sidecarRank(pod, &seen, c.Name)
 		}
 		stops = append(stops, s)
 	}
-	slices.SortStableFunc(stops, func(a, b Stop) int { return cmp.Compare(a.Stage, b.Stage) })
-	closeRanks(stops, func(s *Stop) *int { return &s.Stage })
+	slices.SortStableFunc(stops, func(a, b ContainerStop) int { return cmp.Compare(a.Stage, b.Stage) })
+	compactStages(stops, func(s *ContainerStop) *int { return &s.Stage })
 	return stops
 }
 
-// closeRanks numbers the stages of a sorted list without gaps.
-func closeRanks[T any](list []T, stageOf func(*T) *int) {
+// compactStages numbers the stages of a sorted list without gaps.
+func compactStages[T any](list []T, stageOf func(*T) *int) {
 	stage, former := -1, -1
 	for i := range list {
 		own := stageOf(&list[i])
@@ -122,4 +122,4 @@ func sidecarRank(pod *corev1.Pod, seen *Pod, name string) int {
 	return n
 }
 
-func atLeastMinGrace(grace time.Duration) time.Duration { return max(grace, MinGrace) }
+func atLeastMinGrace(grace time.Duration) time.Duration { return max(grace, MinGracePeriod) }

@@ -18,7 +18,7 @@ func hook(seconds int64) tweak {
 	}
 }
 
-func stages(stops []runtime.Stop) []string {
+func stages(stops []runtime.ContainerStop) []string {
 	var out []string
 	for _, s := range stops {
 		out = append(out, fmt.Sprintf("%d %s", s.Stage, s.ID))
@@ -30,7 +30,7 @@ func stages(stops []runtime.Stop) []string {
 func TestPlanTermination(t *testing.T) {
 	pod := newPod(always, sidecarC("s"), initC("i"), sidecarC("z"), regular("a", hook(5)), regular("b"), ephemeralC("debug"))
 	all := newView(ready(0), running("s"), exited("i", 0), running("z"), running("a"), running("b"), running("debug"))
-	grace := runtime.Ending{Grace: 20 * time.Second}
+	grace := runtime.Termination{GracePeriod: 20 * time.Second}
 
 	t.Run("regular ones at once, then sidecars in reverse order", func(t *testing.T) {
 		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
@@ -44,14 +44,14 @@ func TestPlanTermination(t *testing.T) {
 	t.Run("a sidecar gets what is left, and at least the minimum", func(t *testing.T) {
 		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
 		last := stops[len(stops)-1]
-		assert.Equal(t, 15*time.Second, last.Left(t0.Add(5*time.Second)))
-		assert.Equal(t, runtime.MinGrace, last.Left(t0.Add(time.Minute)))
+		assert.Equal(t, 15*time.Second, last.RemainingGracePeriod(t0.Add(5*time.Second)))
+		assert.Equal(t, runtime.MinGracePeriod, last.RemainingGracePeriod(t0.Add(time.Minute)))
 	})
 	t.Run("at least a second", func(t *testing.T) {
-		stops := runtime.PlanTermination(pod, all.Pod, runtime.Ending{Grace: time.Millisecond}, t0)
-		assert.Equal(t, time.Second, stops[0].Left(t0))
-		stops = runtime.PlanTermination(pod, all.Pod, runtime.Ending{Grace: -5}, t0)
-		assert.Equal(t, time.Second, stops[0].Left(t0))
+		stops := runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: time.Millisecond}, t0)
+		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(t0))
+		stops = runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: -5}, t0)
+		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(t0))
 	})
 	t.Run("a hook is the spec's as it is now", func(t *testing.T) {
 		former := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 60}}
@@ -61,10 +61,10 @@ func TestPlanTermination(t *testing.T) {
 		}
 	})
 	t.Run("forced: no hook and no time", func(t *testing.T) {
-		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Ending{}, t0) {
+		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Termination{}, t0) {
 			assert.True(t, s.Forced)
 			assert.Nil(t, s.PreStop)
-			assert.Zero(t, s.Left(t0))
+			assert.Zero(t, s.RemainingGracePeriod(t0))
 			assert.Equal(t, t0, s.Deadline)
 		}
 	})
@@ -81,14 +81,14 @@ func TestPlanTermination(t *testing.T) {
 		assert.Equal(t, []string{"0 a#0", "1 s#1"}, stages(runtime.PlanTermination(pod, v.Pod, grace, t0)))
 	})
 	t.Run("sidecars of an orphan end in the reverse order of their first start", func(t *testing.T) {
-		sidecar := func(c *runtime.Container) { c.Kind = runtime.Sidecar }
+		sidecar := func(c *runtime.Container) { c.Type = runtime.Sidecar }
 		v := newView(ready(0), exited("s", 1, sidecar), running("a"), running("z", sidecar), running("s", attempt(1), sidecar))
 		assert.Equal(t, []string{"0 a#0", "1 z#0", "2 s#1"}, stages(runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)))
 	})
 	t.Run("an orphan ends by what its containers carry", func(t *testing.T) {
 		carried := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 2}}
-		kind := func(k runtime.Kind) func(*runtime.Container) {
-			return func(c *runtime.Container) { c.Kind, c.PreStop = k, carried }
+		kind := func(k runtime.ContainerType) func(*runtime.Container) {
+			return func(c *runtime.Container) { c.Type, c.PreStop = k, carried }
 		}
 		v := newView(ready(0), running("s", kind(runtime.Sidecar)), running("z", kind(runtime.Sidecar)), running("a", kind(runtime.Regular)))
 		stops := runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)
@@ -103,19 +103,19 @@ func TestPlanTermination(t *testing.T) {
 func TestKinds(t *testing.T) {
 	pod := newPod(always, sidecarC("s"), initC("i"), regular("a"), ephemeralC("e"), ephemeralC("f"))
 	var got []string
-	for c, kind := range runtime.Specs(pod) {
+	for c, kind := range runtime.ContainerSpecs(pod) {
 		got = append(got, c.Name+" "+kind.String())
-		again, ok := runtime.KindOf(pod, c.Name)
+		again, ok := runtime.ContainerTypeOf(pod, c.Name)
 		assert.True(t, ok)
 		assert.Equal(t, kind, again)
-		assert.Same(t, c, runtime.Spec(pod, c.Name))
+		assert.Same(t, c, runtime.ContainerSpec(pod, c.Name))
 	}
 	assert.Equal(t, []string{"s Sidecar", "i Init", "a Regular", "e Ephemeral", "f Ephemeral"}, got)
-	_, ok := runtime.KindOf(pod, "x")
+	_, ok := runtime.ContainerTypeOf(pod, "x")
 	assert.False(t, ok)
-	assert.Nil(t, runtime.Spec(pod, "x"))
+	assert.Nil(t, runtime.ContainerSpec(pod, "x"))
 	for range 5 { // each list may be left early
-		for c := range runtime.Specs(pod) {
+		for c := range runtime.ContainerSpecs(pod) {
 			if c.Name == got[0][:1] {
 				got = got[1:]
 				break

@@ -11,16 +11,16 @@ import (
 // known. It is read-only once handed over.
 type NodeUsage struct {
 	Memory MemoryUsage // of the node, or of the group that bounds it
-	// AllPods is the memory of the group of all pods, with its limit as capacity.
-	AllPods MemoryUsage
-	CPU     CPUUsage
-	Pids    PidUsage
+	// PodsMemory is the memory of the group of all pods, with its limit as capacity.
+	PodsMemory MemoryUsage
+	CPU        CPUUsage
+	Pids       PidUsage
 
 	NodeFS      FSUsage // where pods' folders, logs and local volumes are
 	ImageFS     FSUsage // where images are
 	ContainerFS FSUsage // where containers' writable layers are
 
-	MemoryPressure, IOPressure, CPUPressure Pressure
+	MemoryPressure, IOPressure, CPUPressure PSIStats
 
 	Pods []PodUsage
 }
@@ -42,10 +42,10 @@ func (m MemoryUsage) Available() uint64 { return m.Capacity - min(m.WorkingSet, 
 
 // CPUUsage is a reading of processor time.
 type CPUUsage struct {
-	At       time.Time
-	Nanos    uint64 // consumed so far
-	NanoRate uint64 // nanoseconds a second over a recent while
-	HasRate  bool   // NanoRate is known
+	At                   time.Time
+	UsageCoreNanoSeconds uint64 // consumed so far
+	UsageNanoCores       uint64 // nanoseconds a second over a recent while
+	HasRate              bool   // NanoRate is known
 }
 
 // PidUsage is a reading of process ids.
@@ -73,15 +73,15 @@ func (d DiskUsage) Add(o DiskUsage) DiskUsage {
 	return out
 }
 
-// Pressure is a reading of the kernel's pressure stall information: the share
+// PSIStats is a reading of the kernel's pressure stall information: the share
 // of time, in percent, in which some or all tasks waited for a resource.
-type Pressure struct {
+type PSIStats struct {
 	At         time.Time
-	Some, Full Stall
+	Some, Full PSIData
 }
 
-// Stall is one line of pressure stall information.
-type Stall struct {
+// PSIData is one line of pressure stall information.
+type PSIData struct {
 	Avg10, Avg60, Avg300 float64 // percent
 	Total                uint64  // µs
 }
@@ -97,12 +97,12 @@ type PodUsage struct {
 	Containers []ContainerUsage
 	// MemoryPressure and IOPressure are of the pod's own tasks: known where its
 	// group tells, which takes cgroup v2.
-	MemoryPressure, IOPressure Pressure
+	MemoryPressure, IOPressure PSIStats
 	// Volumes are the node-local volumes that count as ephemeral storage, and
 	// those in memory, by their names in the spec.
 	Volumes map[string]VolumeUsage
-	// Dead is the disk use of the pod's containers that ended.
-	Dead DiskUsage
+	// ExitedContainers is the disk use of the pod's containers that ended.
+	ExitedContainers DiskUsage
 	// Files are what the node itself keeps for the pod and its containers can write
 	// to: the hosts file and the termination messages.
 	Files DiskUsage
@@ -121,8 +121,8 @@ type ContainerUsage struct {
 	Name    string
 	Running bool
 
-	Memory   MemoryUsage
-	CPU      CPUUsage
-	Writable DiskUsage // its writable layer
-	Logs     DiskUsage
+	Memory MemoryUsage
+	CPU    CPUUsage
+	Rootfs DiskUsage // its writable layer
+	Logs   DiskUsage
 }

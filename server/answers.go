@@ -20,15 +20,15 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var text strings.Builder
 	well := true
 	for _, c := range s.cfg.Checks {
-		if err := c.Well(); err != nil {
+		if err := c.Check(); err != nil {
 			well = false
 			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
 		} else if r.URL.Query().Has("verbose") {
 			fmt.Fprintf(&text, "[+] %s\n", c.Name)
 		}
 	}
-	if s.cfg.Notes != nil && r.URL.Query().Has("verbose") {
-		for _, note := range s.cfg.Notes() {
+	if s.cfg.Warnings != nil && r.URL.Query().Has("verbose") {
+		for _, note := range s.cfg.Warnings() {
 			fmt.Fprintf(&text, "[ ] %s\n", note)
 		}
 	}
@@ -73,9 +73,9 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) faults(w http.ResponseWriter, r *http.Request) {
-	faults := []Fault{}
-	if s.cfg.Faults != nil {
-		faults = append(faults, s.cfg.Faults()...)
+	faults := []Problem{}
+	if s.cfg.Problems != nil {
+		faults = append(faults, s.cfg.Problems()...)
 	}
 	s.json(w, r, faults)
 }

@@ -30,31 +30,31 @@ import (
 // this machine could reach.
 var ErrNotLoopback = errors.New("not a loopback address")
 
-// Check is one thing that has to be well for the node to be healthy.
-type Check struct {
+// HealthCheck is one thing that has to be well for the node to be healthy.
+type HealthCheck struct {
 	Name string
-	// Well returns what is wrong, or nil. It must answer from memory.
-	Well func() error
+	// Check returns what is wrong, or nil. It must answer from memory.
+	Check func() error
 }
 
-// Fault is something wrong that harms nobody else.
-type Fault struct {
-	Where string    `json:"where"`
-	Error string    `json:"error"`
-	Since time.Time `json:"since"`
+// Problem is something wrong that harms nobody else.
+type Problem struct {
+	Location string    `json:"where"`
+	Error    string    `json:"error"`
+	Since    time.Time `json:"since"`
 }
 
 // Config describes a Server.
 type Config struct {
 	Addr string // host:port. Required
-	// Anywhere allows an Addr that other machines can reach. Whoever can reach it
+	// AllowNonLoopback allows an Addr that other machines can reach. Whoever can reach it
 	// can read every pod's spec.
-	Anywhere bool
+	AllowNonLoopback bool
 
-	Checks   []Check                 // of /healthz; default: always well
-	Notes    func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
+	Checks   []HealthCheck           // of /healthz; default: always well
+	Warnings func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
 	Pods     func() []*corev1.Pod    // of /pods, each with its status; default: none
-	Faults   func() []Fault          // of /faults; default: none
+	Problems func() []Problem        // of /faults; default: none
 	Handlers map[string]http.Handler // further paths, such as /metrics and /stats/summary, with every method
 	// Environment has /pods show the values of environment variables. Every local user can connect to a loopback port, and so can every
 	// container on the host's network, so by default they are left out, and the annotation of kubectl apply with them.
@@ -83,11 +83,11 @@ type Server struct {
 // Run.
 func New(cfg Config) (*Server, error) {
 	var errs []error
-	if err := checkAddr(cfg.Addr); err != nil && (!cfg.Anywhere || !errors.Is(err, ErrNotLoopback)) {
+	if err := checkAddr(cfg.Addr); err != nil && (!cfg.AllowNonLoopback || !errors.Is(err, ErrNotLoopback)) {
 		errs = append(errs, fmt.Errorf("server: address %q: %w", cfg.Addr, err))
 	}
 	for _, c := range cfg.Checks {
-		if c.Name == "" || c.Well == nil {
+		if c.Name == "" || c.Check == nil {
 			errs = append(errs, fmt.Errorf("server: check %q is not complete", c.Name))
 		}
 	}
@@ -141,7 +141,7 @@ func (s *Server) Run(ctx context.Context) error {
 // Serve is Run on a listener, which it closes.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var handler http.Handler = s
-	if !s.cfg.Anywhere {
+	if !s.cfg.AllowNonLoopback {
 		if err := checkListener(listener.Addr()); err != nil {
 			return errors.Join(err, listener.Close())
 		}

@@ -34,10 +34,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestHealthz(t *testing.T) {
 	var wrong error
-	s, err := server.New(server.Config{Addr: loopback, Checks: []server.Check{
-		{Name: "loop", Well: func() error { return nil }},
-		{Name: "runtime", Well: func() error { return wrong }},
-	}, Notes: func() []string { return []string{"DiskPressure True"} }})
+	s, err := server.New(server.Config{Addr: loopback, Checks: []server.HealthCheck{
+		{Name: "loop", Check: func() error { return nil }},
+		{Name: "runtime", Check: func() error { return wrong }},
+	}, Warnings: func() []string { return []string{"DiskPressure True"} }})
 	require.NoError(t, err)
 	code, body := get(t, s, "/healthz")
 	require.Equal(t, http.StatusOK, code)
@@ -62,8 +62,8 @@ func TestPodsAndFaults(t *testing.T) {
 				{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}},
 			}
 		},
-		Faults: func() []server.Fault {
-			return []server.Fault{{Where: "a.yaml", Error: "no containers", Since: time.Unix(0, 0)}}
+		Problems: func() []server.Problem {
+			return []server.Problem{{Location: "a.yaml", Error: "no containers", Since: time.Unix(0, 0)}}
 		},
 		Handlers: map[string]http.Handler{"/metrics": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1") })},
 	})
@@ -101,15 +101,15 @@ func TestAddresses(t *testing.T) {
 	} {
 		_, err := server.New(server.Config{Addr: addr})
 		require.ErrorIs(t, err, want, addr)
-		_, err = server.New(server.Config{Addr: addr, Anywhere: true})
+		_, err = server.New(server.Config{Addr: addr, AllowNonLoopback: true})
 		require.NoError(t, err, addr)
 	}
-	_, err := server.New(server.Config{Addr: "10255", Anywhere: true})
+	_, err := server.New(server.Config{Addr: "10255", AllowNonLoopback: true})
 	require.ErrorContains(t, err, "host:port")
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := server.New(server.Config{Addr: "x", Checks: []server.Check{{Name: "a"}}, Handlers: map[string]http.Handler{"/pods": http.NotFoundHandler()}})
+	_, err := server.New(server.Config{Addr: "x", Checks: []server.HealthCheck{{Name: "a"}}, Handlers: map[string]http.Handler{"/pods": http.NotFoundHandler()}})
 	for _, want := range []string{"host:port", `check "a"`, `handler "/pods"`} {
 		require.ErrorContains(t, err, want)
 	}

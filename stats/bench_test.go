@@ -75,7 +75,7 @@ func BenchmarkGlance(b *testing.B) {
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := p.Glance(b.Context()); err != nil {
+		if _, err := p.NodeUsage(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -26,7 +26,7 @@ func TestBoot(t *testing.T) {
 	} {
 		p, err := stats.New(stats.Config{Proc: files(map[string]string{"stat": tc.stat}), Cgroups: files(nil)})
 		require.NoError(t, err)
-		assert.Equal(t, tc.want, p.Boot(), name)
+		assert.Equal(t, tc.want, p.BootTime(), name)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(time.Hour + time.Second)
 		mu.Lock()
-		pods = []stats.Pod{{Pod: pod("u"), Watch: true, Volumes: map[string]stats.Volume{"v": {Path: dir}}}}
+		pods = []stats.Pod{{Pod: pod("u"), TrackDiskUsage: true, Volumes: map[string]stats.Volume{"v": {Path: dir}}}}
 		mu.Unlock()
 		time.Sleep(10 * time.Second)
 		u, err := p.Usage(ctx, time.Time{})
@@ -62,17 +62,17 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 // The name of the group of all pods may be known only after the runtime was asked.
 func TestGroupOfAllPodsIsFoundLater(t *testing.T) {
 	name := ""
-	p, err := stats.New(stats.Config{FindAllPods: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{
+	p, err := stats.New(stats.Config{FindPodsCgroup: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{
 		"memory/kubepods.slice/memory.usage_in_bytes": "1000\n", "memory/kubepods.slice/memory.limit_in_bytes": "4096\n",
 		"memory/kubepods.slice/memory.stat": "total_inactive_file 200\n",
 	})})
 	require.NoError(t, err)
 	u, err := p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
-	assert.True(t, u.AllPods.At.IsZero())
+	assert.True(t, u.PodsMemory.At.IsZero())
 	name = "/kubepods.slice"
 	u, err = p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
-	assert.Equal(t, uint64(4096), u.AllPods.Capacity)
-	assert.Equal(t, uint64(800), u.AllPods.WorkingSet)
+	assert.Equal(t, uint64(4096), u.PodsMemory.Capacity)
+	assert.Equal(t, uint64(800), u.PodsMemory.WorkingSet)
 }

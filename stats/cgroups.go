@@ -99,14 +99,14 @@ func (g *groups) cpuOf(group string, now time.Time) (runtime.CPUUsage, error) {
 	c := runtime.CPUUsage{At: now}
 	if !g.v2 {
 		var err error
-		if c.Nanos, err = g.number(join(g.cpuacct, group, "cpuacct.usage")); err != nil {
+		if c.UsageCoreNanoSeconds, err = g.number(join(g.cpuacct, group, "cpuacct.usage")); err != nil {
 			return runtime.CPUUsage{}, err
 		}
 		return c, nil
 	}
 	err := g.table(join(group, "cpu.stat"), func(key []byte, n uint64) {
 		if string(key) == "usage_usec" {
-			c.Nanos = n * 1000
+			c.UsageCoreNanoSeconds = n * 1000
 		}
 	})
 	if err != nil {

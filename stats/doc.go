@@ -4,11 +4,11 @@
 // layers from the container runtime, logs and local volumes by counting files.
 //
 // Every figure has the time at which it was taken. What costs little is read
-// anew for each [Provider.Usage], and [Provider.Glance] reads only what costs
+// anew for each [Provider.Usage], and [Provider.NodeUsage] reads only what costs
 // next to nothing. Counting files does cost: [Provider.Run] goes through the
 // folders of the pods that are watched one by one, spread over
 // [Config].DiskEvery, so that there is never a storm of them; those of others are
-// counted while somebody wants to know ([Provider.Count]). A count that takes long
+// counted while somebody wants to know ([Provider.RefreshDiskUsage]). A count that takes long
 // is left off and gone on with, and tells what it came to so far.
 //
 // Kernel files are read through an fs.FS, so that tests bring trees of their own.

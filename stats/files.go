@@ -18,7 +18,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var round []Pod
-	pause := p.cfg.DiskEvery
+	pause := p.cfg.DiskUsagePeriod
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,7 +28,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		}
 		if len(round) == 0 {
 			round = p.round()
-			pause = p.cfg.DiskEvery / time.Duration(max(len(round), 1))
+			pause = p.cfg.DiskUsagePeriod / time.Duration(max(len(round), 1))
 		}
 		wait := pause
 		switch {
@@ -52,19 +52,19 @@ const (
 	// countsKept is how many counts that are not done are gone on with. Each holds a
 	// few directories open.
 	countsKept = 16
-	// askedFor is how long all pods' files are counted after somebody wanted to
+	// onDemandDuration is how long all pods' files are counted after somebody wanted to
 	// know: tools that do ask again.
-	askedFor = 5 * time.Minute
+	onDemandDuration = 5 * time.Minute
 )
 
-// Count counts the files of the pods that were not counted since, those first
+// RefreshDiskUsage counts the files of the pods that were not counted since, those first
 // that were counted longest ago, until ctx is done. What is left then, Run counts,
 // going on where this one left off. Usage tells what it came to, and meanwhile what
 // was counted so far.
-func (p *Provider) Count(ctx context.Context, since time.Time) {
+func (p *Provider) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	now := time.Now()
 	p.mu.Lock()
-	idle := now.Sub(p.asked) > askedFor
+	idle := now.Sub(p.asked) > onDemandDuration
 	p.asked = now
 	p.mu.Unlock()
 	pods := slices.Clone(p.cfg.Pods())
@@ -81,17 +81,17 @@ func (p *Provider) Count(ctx context.Context, since time.Time) {
 // round are the pods whose files Run is to count now.
 func (p *Provider) round() []Pod {
 	p.mu.Lock()
-	all := !p.asked.IsZero() && time.Since(p.asked) <= askedFor
+	all := !p.asked.IsZero() && time.Since(p.asked) <= onDemandDuration
 	p.mu.Unlock()
 	p.groups().kept.sweep() // nothing may be measured for a long time
 	p.dropCounts()
 	switch {
 	case all:
 		return p.cfg.Pods()
-	case p.cfg.Watched != nil:
-		return p.cfg.Watched()
+	case p.cfg.TrackedPods != nil:
+		return p.cfg.TrackedPods()
 	default:
-		return slices.DeleteFunc(slices.Clone(p.cfg.Pods()), func(pod Pod) bool { return !pod.Watch })
+		return slices.DeleteFunc(slices.Clone(p.cfg.Pods()), func(pod Pod) bool { return !pod.TrackDiskUsage })
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// foldersKept is how long the runtime's word on where its images are is
+	// imageDirsTTL is how long the runtime's word on where its images are is
 	// taken: they move when it is set up anew.
-	foldersKept = 10 * time.Minute
+	imageDirsTTL = 10 * time.Minute
 	// foldersRetry is how soon a runtime that gave no answer is asked again, while
 	// there is an older answer.
 	foldersRetry = time.Minute
@@ -21,8 +21,8 @@ const (
 	folderWait = time.Second
 )
 
-// folders are where images and writable layers are.
-type folders struct {
+// imageDirs are where images and writable layers are.
+type imageDirs struct {
 	images, containers string
 	until              time.Time // zero: not known
 }
@@ -54,14 +54,14 @@ func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error 
 		stat(at.containers, &u.ContainerFS)
 	}
 	if at.images != "" && (u.ImageFS.At.IsZero() || u.ContainerFS.At.IsZero()) {
-		p.keepFolders(folders{}) // it is not there any more
+		p.keepFolders(imageDirs{}) // it is not there any more
 	}
 	return errors.Join(errs...)
 }
 
 // imageFolders asks the runtime where its images are, and once it has said so
 // only from time to time. A runtime that hangs does not make the node blind.
-func (p *Provider) imageFolders(ctx context.Context) (folders, error) {
+func (p *Provider) imageFolders(ctx context.Context) (imageDirs, error) {
 	p.mu.Lock()
 	known := p.folders
 	p.mu.Unlock()
@@ -77,7 +77,7 @@ func (p *Provider) imageFolders(ctx context.Context) (folders, error) {
 	images, containers, err := p.cfg.ImageFS(ctx)
 	switch {
 	case err == nil:
-		known = folders{images, containers, time.Now().Add(foldersKept)}
+		known = imageDirs{images, containers, time.Now().Add(imageDirsTTL)}
 	case known.until.IsZero():
 		return known, fmt.Errorf("find image file system: %w", err)
 	default:
@@ -88,7 +88,7 @@ func (p *Provider) imageFolders(ctx context.Context) (folders, error) {
 	return known, nil
 }
 
-func (p *Provider) keepFolders(f folders) {
+func (p *Provider) keepFolders(f imageDirs) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.folders = f

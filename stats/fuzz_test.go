@@ -31,7 +31,7 @@ func FuzzUsage(f *testing.F) {
 					Proc: fstest.MapFS{
 						"meminfo": file(meminfo), "pressure/memory": file(psi), "loadavg": file(loadavg), "sys/kernel/pid_max": file(number),
 					},
-					Cgroups: groups, Bound: bound, Pods: func() []stats.Pod { return []stats.Pod{{Pod: pod("a"), Cgroup: "/g"}} },
+					Cgroups: groups, NodeCgroup: bound, Pods: func() []stats.Pod { return []stats.Pod{{Pod: pod("a"), Cgroup: "/g"}} },
 				})
 				if err != nil {
 					t.Fatal(err)

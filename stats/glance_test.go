@@ -31,7 +31,7 @@ func TestGlance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, hangs, gone := 0, error(nil), false
 		p, err := stats.New(stats.Config{
-			Proc: proc(), Cgroups: files(nil), NodeFS: "/node", Containers: silent{t},
+			Proc: proc(), Cgroups: files(nil), NodeFS: "/node", ContainerStats: silent{t},
 			Pods: func() []stats.Pod { t.Error("a glance looked at pods"); return nil },
 			ImageFS: func(context.Context) (string, string, error) {
 				asked++
@@ -46,7 +46,7 @@ func TestGlance(t *testing.T) {
 		})
 		require.NoError(t, err)
 		glance := func() runtime.NodeUsage {
-			u, err := p.Glance(t.Context())
+			u, err := p.NodeUsage(t.Context())
 			require.NoError(t, err)
 			return u
 		}
@@ -94,7 +94,7 @@ func TestFilesAreCountedForWhoAsks(t *testing.T) {
 		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: files(nil), NodeFS: dir, Pods: func() (out []stats.Pod) {
 			for _, name := range []string{"watched", "other"} {
 				out = append(out, stats.Pod{
-					Pod: pod(types.UID(name)), Watch: name == "watched",
+					Pod: pod(types.UID(name)), TrackDiskUsage: name == "watched",
 					Volumes: map[string]stats.Volume{"v": {Path: filepath.Join(dir, name)}},
 				})
 			}
@@ -116,9 +116,9 @@ func TestFilesAreCountedForWhoAsks(t *testing.T) {
 		assert.LessOrEqual(t, age(0), time.Minute)
 		assert.Equal(t, time.Duration(-1), age(1), "nobody wants to know")
 
-		p.Count(t.Context(), time.Now().Add(-time.Minute))
+		p.RefreshDiskUsage(t.Context(), time.Now().Add(-time.Minute))
 		assert.Zero(t, age(1))
-		p.Count(t.Context(), time.Now().Add(-time.Minute))
+		p.RefreshDiskUsage(t.Context(), time.Now().Add(-time.Minute))
 		for range 5 {
 			time.Sleep(time.Minute)
 			assert.InDelta(t, 0, age(1).Seconds(), 61, "it is counted on")
@@ -129,7 +129,7 @@ func TestFilesAreCountedForWhoAsks(t *testing.T) {
 
 		late, over := context.WithCancel(t.Context())
 		over()
-		p.Count(late, time.Now())
+		p.RefreshDiskUsage(late, time.Now())
 		time.Sleep(time.Minute + time.Second)
 		assert.LessOrEqual(t, age(1), time.Minute, "what the caller did not wait for is counted after")
 		cancel()

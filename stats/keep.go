@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeper holds kernel files open between readings: to open and close one costs
+// fdCache holds kernel files open between readings: to open and close one costs
 // more than to read it. It keeps real files only.
-type keeper struct {
+type fdCache struct {
 	// mu is held for reading while a file is read, so that none is closed
 	// under a reader; the kernel makes up the content in memory.
 	mu    sync.RWMutex
-	files map[string]*keptFile
+	files map[string]*cachedFile
 	most  int
 	round uint64 // sweeps so far
 }
 
-type keptFile struct {
+type cachedFile struct {
 	file *os.File // keeps fd open
 	fd   int
 	used atomic.Uint64 // round in which it was read last
@@ -32,13 +32,13 @@ const (
 	// keptPart is the part of the files that the process may have open: an eighth is
 	// kept at the most.
 	keptPart = 8
-	// whole is the most that one read of a kernel file returns for sure if it
+	// maxSingleRead is the most that one read of a kernel file returns for sure if it
 	// is all there is: a little less than a page.
-	whole = 3584
+	maxSingleRead = 3584
 )
 
-func newKeeper() *keeper {
-	k := &keeper{files: make(map[string]*keptFile), most: maxKept}
+func newKeeper() *fdCache {
+	k := &fdCache{files: make(map[string]*cachedFile), most: maxKept}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		k.most = mayKeep(uint64(limit.Cur)) //nolint:unconvert // its type differs by system
@@ -51,7 +51,7 @@ func mayKeep(limit uint64) int { return int(min(limit/keptPart, maxKept)) }
 
 // read reads a kept file into buf. It is not ok when the file is not kept, is
 // gone or does not fit: it is to be read anew then.
-func (k *keeper) read(name string, buf []byte) (n int, ok bool) {
+func (k *fdCache) read(name string, buf []byte) (n int, ok bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	f := k.files[name]
@@ -65,7 +65,7 @@ func (k *keeper) read(name string, buf []byte) (n int, ok bool) {
 			return 0, false
 		}
 		n += m
-		if m == 0 || n < whole {
+		if m == 0 || n < maxSingleRead {
 			f.used.Store(k.round + 1)
 			return n, true
 		}
@@ -74,7 +74,7 @@ func (k *keeper) read(name string, buf []byte) (n int, ok bool) {
 }
 
 // keep takes a file over and reports whether it did.
-func (k *keeper) keep(name string, f fs.File) bool {
+func (k *fdCache) keep(name string, f fs.File) bool {
 	file, ok := f.(*os.File)
 	if !ok {
 		return false
@@ -88,14 +88,14 @@ func (k *keeper) keep(name string, f fs.File) bool {
 	if old != nil {
 		old.file.Close() //nolint:errcheck,gosec // it was only read
 	}
-	kept := &keptFile{file: file, fd: int(file.Fd())}
+	kept := &cachedFile{file: file, fd: int(file.Fd())}
 	kept.used.Store(k.round + 1)
 	k.files[name] = kept
 	return true
 }
 
 // sweep closes the files that nobody has read since the sweep before the last.
-func (k *keeper) sweep() {
+func (k *fdCache) sweep() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, f := range k.files {

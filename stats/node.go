@@ -37,8 +37,8 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	return m, nil
 }
 
-// Boot returns when the machine started; the zero time if that is not told.
-func (p *Provider) Boot() time.Time {
+// BootTime returns when the machine started; the zero time if that is not told.
+func (p *Provider) BootTime() time.Time {
 	var boot time.Time
 	_ = p.proc.table("stat", func(key []byte, n uint64) {
 		if string(key) == "btime" && n < 1<<40 {
@@ -77,8 +77,8 @@ func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {
 }
 
 // pressure reads a file of pressure stall information.
-func (r *reader) pressure(name string, now time.Time) (runtime.Pressure, error) {
-	p := runtime.Pressure{At: now}
+func (r *reader) pressure(name string, now time.Time) (runtime.PSIStats, error) {
+	p := runtime.PSIStats{At: now}
 	err := r.read(name, func(data []byte) error {
 		for line := range bytes.Lines(data) {
 			fields := strings.Fields(string(line))
@@ -99,14 +99,14 @@ func (r *reader) pressure(name string, now time.Time) (runtime.Pressure, error) 
 		return nil
 	})
 	if err != nil {
-		return runtime.Pressure{}, err
+		return runtime.PSIStats{}, err
 	}
 	return p, nil
 }
 
 // parseStall reads avg10=0.12 avg60=… avg300=… total=….
-func parseStall(fields []string) (runtime.Stall, error) {
-	var s runtime.Stall
+func parseStall(fields []string) (runtime.PSIData, error) {
+	var s runtime.PSIData
 	for _, f := range fields {
 		key, value, _ := strings.Cut(f, "=")
 		var err error
@@ -121,7 +121,7 @@ func parseStall(fields []string) (runtime.Stall, error) {
 			s.Total, err = strconv.ParseUint(value, 10, 64)
 		}
 		if err != nil {
-			return runtime.Stall{}, fmt.Errorf("%q: %w", f, err)
+			return runtime.PSIData{}, fmt.Errorf("%q: %w", f, err)
 		}
 	}
 	return s, nil

@@ -189,15 +189,15 @@ func TestNothingIsCountedTwice(t *testing.T) {
 	p := newTestProvider(t, Config{Pods: func() []Pod { return []Pod{pod} }})
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.Count(over, time.Now())
+	p.RefreshDiskUsage(over, time.Now())
 	assert.True(t, p.counted("a").IsZero())
 	began := time.Now()
-	p.Count(t.Context(), began)
+	p.RefreshDiskUsage(t.Context(), began)
 	first := p.counted("a")
 	assert.True(t, first.After(began))
-	p.Count(t.Context(), began)
+	p.RefreshDiskUsage(t.Context(), began)
 	assert.Equal(t, first, p.counted("a"))
-	p.Count(t.Context(), first)
+	p.RefreshDiskUsage(t.Context(), first)
 	assert.True(t, p.counted("a").After(first))
 }
 
@@ -247,7 +247,7 @@ func TestRuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang bool
 		p := newTestProvider(t, Config{
-			Containers: hangs{}, NodeFS: "/",
+			ContainerStats: hangs{}, NodeFS: "/",
 			Statfs: func(path string) (runtime.FSUsage, error) {
 				return runtime.FSUsage{At: time.Now(), Mountpoint: path}, nil
 			},
@@ -266,15 +266,15 @@ func TestRuntimeThatHangs(t *testing.T) {
 		assert.Equal(t, time.Now(), u.Memory.At)
 
 		hang = true
-		time.Sleep(foldersKept)
+		time.Sleep(imageDirsTTL)
 		began = time.Now()
-		u, err = p.Glance(t.Context())
+		u, err = p.NodeUsage(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, folderWait, time.Since(began))
 		assert.Equal(t, "/images", u.ImageFS.Mountpoint)
-		p.keepFolders(folders{})
+		p.keepFolders(imageDirs{})
 		began = time.Now()
-		_, err = p.Glance(t.Context())
+		_, err = p.NodeUsage(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, runtimeWait, time.Since(began))
 	})

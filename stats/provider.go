@@ -30,9 +30,9 @@ type Pod struct {
 	// Files are files and folders that the node keeps for the pod and that its
 	// containers can write to: the hosts file, those of the termination messages.
 	Files []string
-	// Watch has the files counted all the time, as local storage limits want it.
+	// TrackDiskUsage has the files counted all the time, as local storage limits want it.
 	// Those of others are counted when somebody asks.
-	Watch bool
+	TrackDiskUsage bool
 }
 
 // Volume is a local volume.
@@ -52,18 +52,18 @@ type Containers interface {
 type Config struct {
 	Proc    fs.FS // default: /proc
 	Cgroups fs.FS // default: /sys/fs/cgroup
-	// Bound is a group that bounds the node's memory and processes in the
+	// NodeCgroup is a group that bounds the node's memory and processes in the
 	// place of the machine. Default: the machine.
-	Bound string
-	// AllPods is the group of all pods. Default: none.
-	AllPods string
-	// FindAllPods says it in the place of AllPods, where its name is not known
+	NodeCgroup string
+	// PodsCgroup is the group of all pods. Default: none.
+	PodsCgroup string
+	// FindPodsCgroup says it in the place of AllPods, where its name is not known
 	// from the start. "" is for none.
-	FindAllPods func() string
+	FindPodsCgroup func() string
 
-	Pods       func() []Pod // the pods to measure; must not block
-	Watched    func() []Pod // those of them that are watched; default: found among all
-	Containers Containers
+	Pods           func() []Pod // the pods to measure; must not block
+	TrackedPods    func() []Pod // those of them that are watched; default: found among all
+	ContainerStats Containers
 
 	// NodeFS is a folder on the file system of the pods' folders.
 	NodeFS string
@@ -74,9 +74,9 @@ type Config struct {
 	// Statfs reads a file system. Default: Statfs.
 	Statfs func(path string) (runtime.FSUsage, error)
 
-	// DiskEvery is how often Run counts a watched pod's files. Default: 1 min.
-	DiskEvery time.Duration
-	Logger    *slog.Logger // default: nothing is logged
+	// DiskUsagePeriod is how often Run counts a watched pod's files. Default: 1 min.
+	DiskUsagePeriod time.Duration
+	Logger          *slog.Logger // default: nothing is logged
 }
 
 // Provider measures. Its methods may be called from any goroutine.
@@ -93,20 +93,20 @@ type Provider struct {
 	partial map[types.UID]podDisk       // what counts that are under way came to
 	counts  map[types.UID]*podCount     // those counts; whoever has the token of counting may touch them
 	rates   map[string]runtime.CPUUsage // by group: the sample that rates are taken from
-	folders folders
+	folders imageDirs
 	asked   time.Time // when Count was called last
 }
 
 // New returns a Provider. It tells all faults of cfg at once and does no I/O.
 func New(cfg Config) (*Provider, error) {
 	var errs []error
-	for name, group := range map[string]string{"Bound": cfg.Bound, "AllPods": cfg.AllPods} {
+	for name, group := range map[string]string{"Bound": cfg.NodeCgroup, "AllPods": cfg.PodsCgroup} {
 		if group != "" && (group[0] != '/' || path.Clean(group) != group) {
 			errs = append(errs, fmt.Errorf("%s %q is not a clean absolute path", name, group))
 		}
 	}
-	if cfg.DiskEvery < 0 {
-		errs = append(errs, fmt.Errorf("DiskEvery is negative: %v", cfg.DiskEvery))
+	if cfg.DiskUsagePeriod < 0 {
+		errs = append(errs, fmt.Errorf("DiskEvery is negative: %v", cfg.DiskUsagePeriod))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("stats: %w", err)
@@ -123,8 +123,8 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Statfs == nil {
 		cfg.Statfs = Statfs
 	}
-	if cfg.DiskEvery == 0 {
-		cfg.DiskEvery = time.Minute
+	if cfg.DiskUsagePeriod == 0 {
+		cfg.DiskUsagePeriod = time.Minute
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -137,7 +137,7 @@ func New(cfg Config) (*Provider, error) {
 }
 
 // Usage measures the node and its pods. What costs little is always new. Files are
-// not counted in this call: it tells what [Provider.Count] and [Provider.Run] came
+// not counted in this call: it tells what [Provider.RefreshDiskUsage] and [Provider.Run] came
 // to, and where that is from before since, or a count that is under way has found
 // more already, what that came to so far. A figure that cannot be had is left out;
 // an error says that nothing at all could be measured.
@@ -154,9 +154,9 @@ func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsag
 	return u, p.sum(&u, errs)
 }
 
-// Glance measures the node alone and leaves its pods out. It costs some
+// NodeUsage measures the node alone and leaves its pods out. It costs some
 // microseconds and asks the runtime next to never, so that it can be done often.
-func (p *Provider) Glance(ctx context.Context) (runtime.NodeUsage, error) {
+func (p *Provider) NodeUsage(ctx context.Context) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
 	errs := p.node(ctx, &u)
 	return u, p.sum(&u, errs)
@@ -180,15 +180,15 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	var err error
-	if p.cfg.Bound == "" {
+	if p.cfg.NodeCgroup == "" {
 		u.Memory, err = machineMemory(p.proc, now)
 		note(err)
 		u.Pids, err = machinePids(p.proc, now)
 		note(err)
 	} else {
-		u.Memory, err = g.boundOf(p.cfg.Bound, now)
+		u.Memory, err = g.boundOf(p.cfg.NodeCgroup, now)
 		note(err)
-		u.Pids, err = g.boundPidsOf(p.cfg.Bound, now)
+		u.Pids, err = g.boundPidsOf(p.cfg.NodeCgroup, now)
 		note(err)
 		if u.Pids.Max == 0 {
 			u.Pids, err = machinePids(p.proc, now)
@@ -196,33 +196,33 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 		}
 	}
 	if all := p.allPods(); all != "" {
-		u.AllPods, err = g.boundOf(all, now)
+		u.PodsMemory, err = g.boundOf(all, now)
 		note(err)
 	}
-	u.CPU, err = g.cpuOf(p.cfg.Bound, now)
+	u.CPU, err = g.cpuOf(p.cfg.NodeCgroup, now)
 	note(err)
-	u.CPU = p.rate(p.cfg.Bound, u.CPU)
+	u.CPU = p.rate(p.cfg.NodeCgroup, u.CPU)
 	p.pressures(u, now)
 	note(p.fileSystems(ctx, u))
 	return errs
 }
 
 func (p *Provider) allPods() string {
-	if p.cfg.FindAllPods != nil {
-		return p.cfg.FindAllPods()
+	if p.cfg.FindPodsCgroup != nil {
+		return p.cfg.FindPodsCgroup()
 	}
-	return p.cfg.AllPods
+	return p.cfg.PodsCgroup
 }
 
 // pressures reads the bound group's pressure where it has its own. A kernel
 // without pressure stall information is no fault.
 func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 	g := p.groups()
-	for name, into := range map[string]*runtime.Pressure{
+	for name, into := range map[string]*runtime.PSIStats{
 		"memory": &u.MemoryPressure, "io": &u.IOPressure, "cpu": &u.CPUPressure,
 	} {
-		if p.cfg.Bound != "" && g.v2 {
-			if own, err := g.pressure(join(p.cfg.Bound, name+".pressure"), now); err == nil {
+		if p.cfg.NodeCgroup != "" && g.v2 {
+			if own, err := g.pressure(join(p.cfg.NodeCgroup, name+".pressure"), now); err == nil {
 				*into = own
 				continue
 			}
@@ -239,12 +239,12 @@ const runtimeWait = 5 * time.Second
 
 // containers asks the runtime, and sorts what it says by pod.
 func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.ContainerUsage, error) {
-	if p.cfg.Containers == nil {
+	if p.cfg.ContainerStats == nil {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, runtimeWait)
 	defer cancel()
-	list, err := p.cfg.Containers.ContainerStats(ctx)
+	list, err := p.cfg.ContainerStats.ContainerStats(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("container stats: %w", err)
 	}
@@ -253,7 +253,7 @@ func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.Cont
 	for _, c := range list {
 		// The runtime's times are by the wall clock. How old a figure is must not
 		// depend on what becomes of that.
-		for _, at := range []*time.Time{&c.CPU.At, &c.Memory.At, &c.Writable.At, &c.Logs.At} {
+		for _, at := range []*time.Time{&c.CPU.At, &c.Memory.At, &c.Rootfs.At, &c.Logs.At} {
 			*at = monotonic.Past(*at, now)
 		}
 		out[c.PodUID] = append(out[c.PodUID], c)
@@ -286,11 +286,11 @@ func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.C
 	for _, c := range containers {
 		if !c.Running {
 			switch {
-			case c.Writable.At.IsZero():
-			case u.Dead.At.IsZero():
-				u.Dead = c.Writable
+			case c.Rootfs.At.IsZero():
+			case u.ExitedContainers.At.IsZero():
+				u.ExitedContainers = c.Rootfs
 			default:
-				u.Dead = u.Dead.Add(c.Writable)
+				u.ExitedContainers = u.ExitedContainers.Add(c.Rootfs)
 			}
 			continue
 		}
@@ -316,8 +316,8 @@ func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, gr
 		return
 	}
 	for name, of := range map[string]struct {
-		node runtime.Pressure
-		into *runtime.Pressure
+		node runtime.PSIStats
+		into *runtime.PSIStats
 	}{"memory": {node.MemoryPressure, &u.MemoryPressure}, "io": {node.IOPressure, &u.IOPressure}} {
 		if of.node.Some.Avg10 == 0 {
 			continue
@@ -338,12 +338,12 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	before, ok := p.rates[group]
 	took := now.At.Sub(before.At)
 	switch {
-	case !ok || now.Nanos < before.Nanos:
+	case !ok || now.UsageCoreNanoSeconds < before.UsageCoreNanoSeconds:
 		p.rates[group] = now
 	case took < minRate:
-		now.NanoRate, now.HasRate = before.NanoRate, before.HasRate
+		now.UsageNanoCores, now.HasRate = before.UsageNanoCores, before.HasRate
 	default:
-		now.NanoRate, now.HasRate = uint64(float64(now.Nanos-before.Nanos)/took.Seconds()), true
+		now.UsageNanoCores, now.HasRate = uint64(float64(now.UsageCoreNanoSeconds-before.UsageCoreNanoSeconds)/took.Seconds()), true
 		p.rates[group] = now
 	}
 	return now
@@ -355,7 +355,7 @@ const minRate = time.Second
 // forget drops what is kept of pods that are gone.
 func (p *Provider) forget(pods []Pod) {
 	keep := make(map[types.UID]bool, len(pods))
-	groups := map[string]bool{p.cfg.Bound: true}
+	groups := map[string]bool{p.cfg.NodeCgroup: true}
 	for i := range pods {
 		keep[pods[i].Pod.UID], groups[pods[i].Cgroup] = true, true
 	}

@@ -58,7 +58,7 @@ func TestMachine(t *testing.T) {
 	assert.Equal(t, uint64(500<<10), u.Memory.Available())
 	assert.Equal(t, uint64(1000), u.Pids.Max)
 	assert.Equal(t, uint64(173), u.Pids.Used)
-	assert.Equal(t, runtime.Stall{Avg10: 1.5, Avg60: 2, Avg300: 0.1, Total: 12345}, u.MemoryPressure.Some)
+	assert.Equal(t, runtime.PSIData{Avg10: 1.5, Avg60: 2, Avg300: 0.1, Total: 12345}, u.MemoryPressure.Some)
 	assert.InDelta(t, 0.5, u.MemoryPressure.Full.Avg10, 0)
 	assert.True(t, u.IOPressure.At.IsZero(), "not there, so not known")
 }
@@ -97,7 +97,7 @@ func TestGroups(t *testing.T) {
 	for name, tree := range map[string]fstest.MapFS{"v1": v1, "v2": v2} {
 		t.Run(name, func(t *testing.T) {
 			p, err := stats.New(stats.Config{
-				Proc: proc(), Cgroups: tree, Bound: "/node",
+				Proc: proc(), Cgroups: tree, NodeCgroup: "/node",
 				Pods: func() []stats.Pod {
 					return []stats.Pod{{Pod: pod("a"), Cgroup: "/node/kubepods/p"}, {Pod: pod("b"), Cgroup: "/node/none"}}
 				},
@@ -110,7 +110,7 @@ func TestGroups(t *testing.T) {
 			assert.Equal(t, runtime.MemoryUsage{Capacity: 4096, Usage: 1000, WorkingSet: 800, RSS: 700, PageFaults: 7, MajorFaults: 3}, m)
 			assert.Equal(t, uint64(100), u.Pids.Max)
 			assert.Equal(t, uint64(12), u.Pids.Used)
-			assert.Equal(t, uint64(5000), u.CPU.Nanos)
+			assert.Equal(t, uint64(5000), u.CPU.UsageCoreNanoSeconds)
 			if name == "v2" {
 				assert.InDelta(t, 9.0, u.MemoryPressure.Some.Avg10, 0)
 			}
@@ -140,8 +140,8 @@ func TestRates(t *testing.T) {
 				assert.Nil(t, s.Node.CPU.UsageNanoCores)
 				return unknown
 			}
-			assert.Equal(t, u.CPU.NanoRate, *s.Node.CPU.UsageNanoCores, "nothing is a rate too")
-			return int(u.CPU.NanoRate)
+			assert.Equal(t, u.CPU.UsageNanoCores, *s.Node.CPU.UsageNanoCores, "nothing is a rate too")
+			return int(u.CPU.UsageNanoCores)
 		}
 		assert.Equal(t, unknown, look(1000))
 		time.Sleep(999 * time.Millisecond)
@@ -176,21 +176,21 @@ func TestDisk(t *testing.T) {
 	p, err := stats.New(stats.Config{
 		Proc: proc(), Cgroups: files(nil), NodeFS: dir,
 		Pods: func() []stats.Pod {
-			return []stats.Pod{{Pod: pod("a"), Watch: true, LogDir: logs, Volumes: map[string]stats.Volume{
+			return []stats.Pod{{Pod: pod("a"), TrackDiskUsage: true, LogDir: logs, Volumes: map[string]stats.Volume{
 				"v": {Path: vol}, "none": {Path: filepath.Join(dir, "none")},
 			}}}
 		},
-		Containers: containers{{PodUID: "a", Name: "c", Running: true}, {PodUID: "a", Name: "c", Writable: runtime.DiskUsage{At: time.Now(), Bytes: 7, Inodes: 1}}},
+		ContainerStats: containers{{PodUID: "a", Name: "c", Running: true}, {PodUID: "a", Name: "c", Rootfs: runtime.DiskUsage{At: time.Now(), Bytes: 7, Inodes: 1}}},
 	})
 	require.NoError(t, err)
 	u, err := p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
 	assert.Empty(t, u.Pods[0].Volumes, "nobody has counted yet")
-	assert.Equal(t, uint64(7), u.Pods[0].Dead.Bytes)
+	assert.Equal(t, uint64(7), u.Pods[0].ExitedContainers.Bytes)
 	assert.NotZero(t, u.NodeFS.CapacityBytes)
 	assert.NotZero(t, u.NodeFS.Device)
 
-	p.Count(t.Context(), time.Now())
+	p.RefreshDiskUsage(t.Context(), time.Now())
 	u, err = p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
 	v := u.Pods[0].Volumes["v"]
@@ -228,7 +228,7 @@ func TestWhatCannotBeHad(t *testing.T) {
 	u, err := p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
 	assert.True(t, u.NodeFS.At.IsZero())
-	_, err = stats.New(stats.Config{Bound: "x", AllPods: "/a/../b", DiskEvery: -1})
+	_, err = stats.New(stats.Config{NodeCgroup: "x", PodsCgroup: "/a/../b", DiskUsagePeriod: -1})
 	for _, part := range []string{`Bound "x"`, `AllPods "/a/../b"`, "DiskEvery is negative"} {
 		require.ErrorContains(t, err, part)
 	}
@@ -253,14 +253,14 @@ func TestSummaryHasTheKnownNames(t *testing.T) {
 	p.Status.StartTime = &started
 	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: at, Bytes: n, Inodes: 1} }
 	u := &runtime.NodeUsage{
-		Memory: runtime.MemoryUsage{At: at, Capacity: 10, Usage: 5, WorkingSet: 4}, CPU: runtime.CPUUsage{At: at, Nanos: 8, NanoRate: 2, HasRate: true},
+		Memory: runtime.MemoryUsage{At: at, Capacity: 10, Usage: 5, WorkingSet: 4}, CPU: runtime.CPUUsage{At: at, UsageCoreNanoSeconds: 8, UsageNanoCores: 2, HasRate: true},
 		Pids: runtime.PidUsage{At: at, Max: 100, Used: 3}, NodeFS: runtime.FSUsage{At: at, CapacityBytes: 50, AvailableBytes: 20, UsedBytes: 30, Inodes: 9, InodesUsed: 4},
-		ImageFS: runtime.FSUsage{At: at, CapacityBytes: 60}, MemoryPressure: runtime.Pressure{At: at, Some: runtime.Stall{Avg10: 1.5, Total: 7}},
+		ImageFS: runtime.FSUsage{At: at, CapacityBytes: 60}, MemoryPressure: runtime.PSIStats{At: at, Some: runtime.PSIData{Avg10: 1.5, Total: 7}},
 		Pods: []runtime.PodUsage{{
 			UID: "a", Namespace: "ns", Name: "p", Memory: runtime.MemoryUsage{At: at, WorkingSet: 2}, Pids: runtime.PidUsage{At: at, Used: 2},
-			Containers: []runtime.ContainerUsage{{Name: "c", Writable: disk(10), Logs: disk(5)}},
-			Volumes:    map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), InMemory: true}},
-			Dead:       disk(1), Files: disk(2), CPU: runtime.CPUUsage{At: at, Nanos: 9},
+			Containers:       []runtime.ContainerUsage{{Name: "c", Rootfs: disk(10), Logs: disk(5)}},
+			Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), InMemory: true}},
+			ExitedContainers: disk(1), Files: disk(2), CPU: runtime.CPUUsage{At: at, UsageCoreNanoSeconds: 9},
 		}},
 	}
 	data, err := json.Marshal(stats.Summarize("edge-1", at, u, []*corev1.Pod{p}))
@@ -318,9 +318,9 @@ func TestTimesOfContainerFigures(t *testing.T) {
 	p, err := stats.New(stats.Config{
 		Proc: proc(), Cgroups: files(nil), NodeFS: "/", Statfs: noFS,
 		Pods: func() []stats.Pod { return []stats.Pod{{Pod: pod("u")}} },
-		Containers: containers{
-			{PodUID: "u", Name: "ahead", Running: true, Writable: measured},
-			{PodUID: "u", Name: "old", Running: true, Writable: old},
+		ContainerStats: containers{
+			{PodUID: "u", Name: "ahead", Running: true, Rootfs: measured},
+			{PodUID: "u", Name: "old", Running: true, Rootfs: old},
 			{PodUID: "u", Name: "unknown", Running: true},
 		},
 	})
@@ -329,9 +329,9 @@ func TestTimesOfContainerFigures(t *testing.T) {
 	require.NoError(t, err)
 	age := func(i int) time.Duration {
 		// By the monotonic clock: the wall clock is set back by hours after this.
-		return clocktest.BeforeSetBack(t, time.Now(), -3*time.Hour).Sub(u.Pods[0].Containers[i].Writable.At)
+		return clocktest.BeforeSetBack(t, time.Now(), -3*time.Hour).Sub(u.Pods[0].Containers[i].Rootfs.At)
 	}
 	assert.InDelta(t, 0, age(0), float64(time.Minute), "not of the future")
 	assert.InDelta(t, time.Minute, age(1), float64(30*time.Second))
-	assert.True(t, u.Pods[0].Containers[2].Writable.At.IsZero(), "not known")
+	assert.True(t, u.Pods[0].Containers[2].Rootfs.At.IsZero(), "not known")
 }

@@ -19,7 +19,7 @@ const maxFile = 64 << 10
 type reader struct {
 	fsys fs.FS
 	bufs sync.Pool // of *[]byte
-	kept *keeper
+	kept *fdCache
 }
 
 func newReader(fsys fs.FS) *reader {

@@ -160,7 +160,7 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	s := PodStats{
 		PodRef:     PodReference{Name: u.Name, Namespace: u.Namespace, UID: string(u.UID)},
 		Containers: make([]ContainerStats, 0, len(u.Containers)),
-		CPU:        cpuStats(u.CPU, runtime.Pressure{}), Memory: memoryStats(u.Memory, runtime.Pressure{}),
+		CPU:        cpuStats(u.CPU, runtime.PSIStats{}), Memory: memoryStats(u.Memory, runtime.PSIStats{}),
 	}
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
@@ -180,12 +180,12 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	}
 	for i := range u.Containers {
 		c := &u.Containers[i]
-		add(c.Writable)
+		add(c.Rootfs)
 		add(c.Logs)
 		s.Containers = append(s.Containers, ContainerStats{
 			Name: c.Name, StartTime: startOf(pod, c.Name),
-			CPU: cpuStats(c.CPU, runtime.Pressure{}), Memory: memoryStats(c.Memory, runtime.Pressure{}),
-			Rootfs: diskStats(c.Writable, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS),
+			CPU: cpuStats(c.CPU, runtime.PSIStats{}), Memory: memoryStats(c.Memory, runtime.PSIStats{}),
+			Rootfs: diskStats(c.Rootfs, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS),
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Volumes)) {
@@ -197,7 +197,7 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 			s.VolumeStats = append(s.VolumeStats, VolumeStats{FSStats: *fs, Name: name})
 		}
 	}
-	add(u.Dead)
+	add(u.ExitedContainers)
 	add(u.Files)
 	s.EphemeralStorage = diskStats(disk, node.NodeFS)
 	return s
@@ -218,18 +218,18 @@ func startOf(pod *corev1.Pod, name string) metav1.Time {
 	return metav1.Time{}
 }
 
-func cpuStats(c runtime.CPUUsage, p runtime.Pressure) *CPUStats {
+func cpuStats(c runtime.CPUUsage, p runtime.PSIStats) *CPUStats {
 	if c.At.IsZero() {
 		return nil
 	}
-	s := &CPUStats{Time: metav1.NewTime(c.At), UsageCoreNanoSeconds: &c.Nanos, PSI: psiStats(p)}
+	s := &CPUStats{Time: metav1.NewTime(c.At), UsageCoreNanoSeconds: &c.UsageCoreNanoSeconds, PSI: psiStats(p)}
 	if c.HasRate {
-		s.UsageNanoCores = &c.NanoRate
+		s.UsageNanoCores = &c.UsageNanoCores
 	}
 	return s
 }
 
-func memoryStats(m runtime.MemoryUsage, p runtime.Pressure) *MemoryStats {
+func memoryStats(m runtime.MemoryUsage, p runtime.PSIStats) *MemoryStats {
 	if m.At.IsZero() {
 		return nil
 	}
@@ -244,14 +244,14 @@ func memoryStats(m runtime.MemoryUsage, p runtime.Pressure) *MemoryStats {
 	return s
 }
 
-func psiStats(p runtime.Pressure) *PSIStats {
+func psiStats(p runtime.PSIStats) *PSIStats {
 	if p.At.IsZero() {
 		return nil
 	}
 	return &PSIStats{Full: dataOf(p.Full), Some: dataOf(p.Some)}
 }
 
-func dataOf(s runtime.Stall) PSIData {
+func dataOf(s runtime.PSIData) PSIData {
 	return PSIData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 }
 

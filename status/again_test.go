@@ -21,7 +21,7 @@ import (
 // waits has the manager see a pod that waits for a reason. Nothing else of its
 // status changes with it, so that it can be what it was before.
 func waits(m *status.Manager, p *corev1.Pod, reason string) {
-	m.Observe(p, runtime.Report{Seen: view(), Failures: map[string]runtime.Failure{"c": {Reason: reason}}})
+	m.Observe(p, runtime.Report{Observed: view(), Failures: map[string]runtime.Failure{"c": {Reason: reason}}})
 }
 
 // holder is a sink that notes what it holds, and how it came to it.
@@ -167,7 +167,7 @@ func TestNothingToldAgain(t *testing.T) {
 						slow.expectAgain()
 						m.Resend(p.UID)
 					case 1:
-						m.Observe(p, runtime.Report{Seen: view(), Finished: true})
+						m.Observe(p, runtime.Report{Observed: view(), Finished: true})
 						m.Forget(p.UID)
 						if rnd.IntN(2) == 0 {
 							pause(time.Duration(rnd.IntN(2000)) * time.Millisecond)

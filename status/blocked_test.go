@@ -22,7 +22,7 @@ func TestGenerate_Blocked(t *testing.T) {
 			var told corev1.PodStatus
 			next := func(b *runtime.Failure, seen ...runtime.Container) corev1.PodStatus {
 				now = now.Add(time.Minute)
-				told = status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now, Containers: seen}, Blocked: b}, told, status.Env{}, now)
+				told = status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: seen}, Blocked: b}, told, status.NodeInfo{}, now)
 				return told
 			}
 			done := exited("i", 0, 0)
@@ -59,8 +59,8 @@ func TestGenerate_Blocked(t *testing.T) {
 // ST-5: a pod that was over before it was asked about stays so.
 func TestGenerate_BlockedAfterItsEnd(t *testing.T) {
 	p, now := pod("policy=Never", "main:c"), time.Unix(1000, 0)
-	over := status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now, Containers: []runtime.Container{exited("c", 0, 0)}}}, corev1.PodStatus{}, status.Env{}, now)
+	over := status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: []runtime.Container{exited("c", 0, 0)}}}, corev1.PodStatus{}, status.NodeInfo{}, now)
 	require.Equal(t, corev1.PodSucceeded, over.Phase)
-	st := status.Generate(p, runtime.Report{Seen: runtime.Pod{ObservedAt: now}, Blocked: &runtime.Failure{Message: "no"}}, over, status.Env{}, now)
+	st := status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now}, Blocked: &runtime.Failure{Message: "no"}}, over, status.NodeInfo{}, now)
 	assert.Equal(t, corev1.PodSucceeded, st.Phase)
 }

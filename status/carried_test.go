@@ -15,7 +15,7 @@ import (
 // container is the status of container c after what was seen before and what is
 // seen now.
 func container(p *corev1.Pod, before, now runtime.Pod) corev1.ContainerStatus {
-	st := generateAfter(generate(p, runtime.Report{Seen: before}), p, runtime.Report{Seen: now})
+	st := generateAfter(generate(p, runtime.Report{Observed: before}), p, runtime.Report{Observed: now})
 	return st.ContainerStatuses[0]
 }
 
@@ -73,27 +73,27 @@ func TestGenerate_StateAfterState(t *testing.T) {
 // after all.
 func TestGenerate_LostAndFound(t *testing.T) {
 	p := pod("main:c")
-	lost := generateAfter(generate(p, runtime.Report{Seen: view(running("c", 0))}), p, runtime.Report{Seen: view(unknown("c", 0))})
+	lost := generateAfter(generate(p, runtime.Report{Observed: view(running("c", 0))}), p, runtime.Report{Observed: view(unknown("c", 0))})
 	for want, c := range map[string]runtime.Container{
 		"Error 3 (containerd://c-0)": exited("c", 0, 3), "running": running("c", 0),
 		"ContainerStatusUnknown 137 (containerd://c-0)": unknown("c", 0),
 	} {
-		st := generateAfter(lost, p, runtime.Report{Seen: view(c)})
+		st := generateAfter(lost, p, runtime.Report{Observed: view(c)})
 		assert.Equal(t, want, show(&st.ContainerStatuses[0]))
 	}
 	// While it was lost it waited to be restarted; then it turned up.
 	waited := generateAfter(lost, p, runtime.Report{
-		Seen: view(unknown("c", 0)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}},
+		Observed: view(unknown("c", 0)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}},
 	})
 	require.Equal(t, "waiting CrashLoopBackOff, last ContainerStatusUnknown 137 (containerd://c-0)", show(&waited.ContainerStatuses[0]))
-	found := generateAfter(waited, p, runtime.Report{Seen: view(running("c", 0))})
+	found := generateAfter(waited, p, runtime.Report{Observed: view(running("c", 0))})
 	assert.Equal(t, "running", show(&found.ContainerStatuses[0]))
 }
 
 // ST-5: an end that was told while the container waited to be restarted.
 func TestGenerate_StateAfterAWait(t *testing.T) {
 	p := pod("main:c")
-	waited := generate(p, runtime.Report{Seen: view(exited("c", 0, 3)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}})
+	waited := generate(p, runtime.Report{Observed: view(exited("c", 0, 3)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}})
 	for _, tc := range []struct {
 		name string
 		now  runtime.Container
@@ -105,7 +105,7 @@ func TestGenerate_StateAfterAWait(t *testing.T) {
 		{"the next one runs", running("c", 1), "running, last Error 3 (containerd://c-0)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := generateAfter(waited, p, runtime.Report{Seen: view(tc.now)})
+			st := generateAfter(waited, p, runtime.Report{Observed: view(tc.now)})
 			assert.Equal(t, tc.want, show(&st.ContainerStatuses[0]))
 		})
 	}
@@ -113,23 +113,23 @@ func TestGenerate_StateAfterAWait(t *testing.T) {
 
 // ST-4: a pod that is over waits for nothing.
 func TestGenerate_WaitsOfAPodThatIsOver(t *testing.T) {
-	over := runtime.Report{Ending: &runtime.Ending{Deleted: true}, Finished: true}
+	over := runtime.Report{Termination: &runtime.Termination{Deleted: true}, Finished: true}
 	fails := map[string]runtime.Failure{"i": {Reason: "ErrImagePull"}, "s": {Reason: "CrashLoopBackOff"}}
 
-	over.Seen, over.Failures = view(), fails
+	over.Observed, over.Failures = view(), fails
 	st := generate(pod("init:i", "main:c"), over)
 	assert.Equal(t, "waiting PodInitializing", show(&st.InitContainerStatuses[0]), "nor for an image")
-	over.Seen = view(exited("c", 0, 0))
+	over.Observed = view(exited("c", 0, 0))
 	st = generate(pod("main:c", "debug:d"), over)
 	assert.Equal(t, "waiting ContainerCreating", show(&st.EphemeralContainerStatuses[0]), "a debugger is not missed")
 
 	// It is over by itself: what a sidecar waited for does not come.
-	st = generate(pod("policy=Never", "sidecar:s", "main:c"), runtime.Report{Seen: view(exited("c", 0, 0), exited("s", 0, 1)), Failures: fails})
+	st = generate(pod("policy=Never", "sidecar:s", "main:c"), runtime.Report{Observed: view(exited("c", 0, 0), exited("s", 0, 1)), Failures: fails})
 	require.Equal(t, corev1.PodSucceeded, st.Phase)
 	assert.Equal(t, "Error 1 (containerd://s-0)", show(&st.InitContainerStatuses[0]))
 
 	// It ends, and one runs still: another that never ran may not be lost yet.
-	st = generate(pod("main:c", "main:d"), runtime.Report{Seen: view(running("c", 0)), Ending: &runtime.Ending{Deleted: true}})
+	st = generate(pod("main:c", "main:d"), runtime.Report{Observed: view(running("c", 0)), Termination: &runtime.Termination{Deleted: true}})
 	assert.Equal(t, "waiting ContainerCreating", show(&st.ContainerStatuses[1]))
 }
 
@@ -137,16 +137,16 @@ func TestGenerate_WaitsOfAPodThatIsOver(t *testing.T) {
 // from an end.
 func TestGenerate_ListingOfAPodWithARuleForAll(t *testing.T) {
 	ends := func(p *corev1.Pod) corev1.PodStatus {
-		st := generate(p, runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))})
+		st := generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))})
 		st.ContainerStatuses[1].State = st.ContainerStatuses[0].State
 		st.Phase = corev1.PodRunning
 		return st
 	}
 	seen := listed(view(exited("d", 0, 0), exited("c", 0, 0)))
 	ruled := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
-	assert.Equal(t, corev1.PodRunning, generateAfter(ends(ruled), ruled, runtime.Report{Seen: seen}).Phase)
+	assert.Equal(t, corev1.PodRunning, generateAfter(ends(ruled), ruled, runtime.Report{Observed: seen}).Phase)
 	plain := pod("policy=Never", "main:c", "main:d")
-	assert.Equal(t, corev1.PodFailed, generateAfter(ends(plain), plain, runtime.Report{Seen: seen}).Phase)
+	assert.Equal(t, corev1.PodFailed, generateAfter(ends(plain), plain, runtime.Report{Observed: seen}).Phase)
 }
 
 // ST-5: counts do not fall where the runtime has lost them.
@@ -204,7 +204,7 @@ func TestGenerate_Image(t *testing.T) {
 	// A status of another's making may lack the image.
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}
 	bare := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: ended}}}
-	assert.Equal(t, "img-c", generateAfter(bare, p, runtime.Report{Seen: view()}).ContainerStatuses[0].Image)
+	assert.Equal(t, "img-c", generateAfter(bare, p, runtime.Report{Observed: view()}).ContainerStatuses[0].Image)
 
 	// A listing does not know what an image was resolved to.
 	unresolved := listed(view(running("c", 0)))
@@ -239,7 +239,7 @@ func TestGenerate_Failures(t *testing.T) {
 		{"a debugger waits for nobody's init", pod("init:x", "main:y", "debug:d"), view(running("x", 0)), nil, "waiting ContainerCreating"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := generate(tc.pod, runtime.Report{Seen: tc.seen, Failures: tc.fail})
+			st := generate(tc.pod, runtime.Report{Observed: tc.seen, Failures: tc.fail})
 			first := st.ContainerStatuses
 			if len(st.EphemeralContainerStatuses) > 0 {
 				first = st.EphemeralContainerStatuses
@@ -249,14 +249,14 @@ func TestGenerate_Failures(t *testing.T) {
 			assert.Equal(t, tc.want, show(&first[0]))
 		})
 	}
-	over := generate(pod("main:c"), runtime.Report{Seen: view(exited("c", 0, 3)), Failures: crash, Ending: &runtime.Ending{Deleted: true}})
+	over := generate(pod("main:c"), runtime.Report{Observed: view(exited("c", 0, 3)), Failures: crash, Termination: &runtime.Termination{Deleted: true}})
 	assert.Equal(t, "Error 3 (containerd://c-0)", show(&over.ContainerStatuses[0]), "nothing is waited for any more")
 }
 
 // A container of a pod that is held back waits for that, unless it has an end.
 func TestGenerate_BlockedContainers(t *testing.T) {
 	blocked := &runtime.Failure{Reason: "AppArmor", Message: "profile is not loaded"}
-	st := generate(pod("main:c", "main:d", "main:e"), runtime.Report{Seen: view(exited("d", 0, 3), running("e", 0)), Blocked: blocked})
+	st := generate(pod("main:c", "main:d", "main:e"), runtime.Report{Observed: view(exited("d", 0, 3), running("e", 0)), Blocked: blocked})
 	var got []string
 	for i := range st.ContainerStatuses {
 		got = append(got, show(&st.ContainerStatuses[i]))
@@ -268,8 +268,8 @@ func TestGenerate_BlockedContainers(t *testing.T) {
 func TestGenerate_HealthThatWasTold(t *testing.T) {
 	p := pod("main:c")
 	p.Spec.Containers[0].ReadinessProbe, p.Spec.Containers[0].StartupProbe = &corev1.Probe{}, &corev1.Probe{}
-	healthy := runtime.Report{Seen: view(running("c", 0)), Probes: runtime.Verdicts{"c-0": {Started: runtime.Success, Ready: runtime.Success}}}
-	starting := runtime.Report{Seen: view(running("c", 0))}
+	healthy := runtime.Report{Observed: view(running("c", 0)), Probes: runtime.PodProbeResults{"c-0": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess}}}
+	starting := runtime.Report{Observed: view(running("c", 0))}
 	for _, tc := range []struct {
 		name           string
 		before, now    runtime.Report
@@ -277,11 +277,11 @@ func TestGenerate_HealthThatWasTold(t *testing.T) {
 	}{
 		{"the same one", healthy, starting, true, true},
 		{"the same one, which was starting", starting, starting, false, false},
-		{"another one", healthy, runtime.Report{Seen: view(running("c", 1))}, false, false},
-		{"none", healthy, runtime.Report{Seen: view()}, false, false},
+		{"another one", healthy, runtime.Report{Observed: view(running("c", 1))}, false, false},
+		{"none", healthy, runtime.Report{Observed: view()}, false, false},
 		{
 			"another one, which has started", healthy,
-			runtime.Report{Seen: view(running("c", 1)), Probes: runtime.Verdicts{"c-1": {Started: runtime.Success}}},
+			runtime.Report{Observed: view(running("c", 1)), Probes: runtime.PodProbeResults{"c-1": {Startup: runtime.ProbeSuccess}}},
 			true, false,
 		},
 	} {
@@ -299,14 +299,14 @@ func TestGenerate_HealthThatWasTold(t *testing.T) {
 // Where the node has no addresses of its own, those that were told hold.
 func TestGenerate_HostIPs(t *testing.T) {
 	p := pod("main:c")
-	former := generate(p, runtime.Report{Seen: view()})
-	st := status.Generate(p, runtime.Report{Seen: view()}, former, status.Env{}, t0)
+	former := generate(p, runtime.Report{Observed: view()})
+	st := status.Generate(p, runtime.Report{Observed: view()}, former, status.NodeInfo{}, t0)
 	assert.Equal(t, former.HostIPs, st.HostIPs)
 	assert.Equal(t, "192.0.2.1", st.HostIP)
 
 	onHost := view()
 	onHost.Sandboxes[0].HostNetwork, onHost.Sandboxes[0].IPs = true, []string{"10.9.9.9"}
-	assert.Equal(t, "192.0.2.1", generate(p, runtime.Report{Seen: onHost}).PodIP, "the sandbox is made like that, though the spec changed")
+	assert.Equal(t, "192.0.2.1", generate(p, runtime.Report{Observed: onHost}).PodIP, "the sandbox is made like that, though the spec changed")
 }
 
 // A time that is not known is left out.

@@ -33,7 +33,7 @@ func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 		g.initialized(st),
 		g.ready(containersReady),
 		containersReady,
-		truth(corev1.PodScheduled, true),
+		conditionStatus(corev1.PodScheduled, true),
 	}
 	if c, ok := g.restartOfAll(st); ok {
 		out = append(out, c)
@@ -68,7 +68,7 @@ func owned(t corev1.PodConditionType) bool {
 func (g *generator) date(c *corev1.PodCondition) {
 	c.ObservedGeneration = g.pod.Generation
 	c.LastTransitionTime = g.now
-	for _, list := range [][]corev1.PodCondition{g.former.Conditions, g.pod.Status.Conditions} {
+	for _, list := range [][]corev1.PodCondition{g.previous.Conditions, g.pod.Status.Conditions} {
 		if old := condition(list, c.Type); old != nil {
 			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 				c.LastTransitionTime = old.LastTransitionTime
@@ -87,7 +87,7 @@ func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.Po
 	return nil
 }
 
-func truth(t corev1.PodConditionType, yes bool) corev1.PodCondition {
+func conditionStatus(t corev1.PodConditionType, yes bool) corev1.PodCondition {
 	c := corev1.PodCondition{Type: t, Status: corev1.ConditionFalse}
 	if yes {
 		c.Status = corev1.ConditionTrue
@@ -95,8 +95,8 @@ func truth(t corev1.PodConditionType, yes bool) corev1.PodCondition {
 	return c
 }
 
-func because(t corev1.PodConditionType, yes bool, reason, message string) corev1.PodCondition {
-	c := truth(t, yes)
+func withReason(t corev1.PodConditionType, yes bool, reason, message string) corev1.PodCondition {
+	c := conditionStatus(t, yes)
 	c.Reason, c.Message = reason, message
 	return c
 }
@@ -105,29 +105,29 @@ func because(t corev1.PodConditionType, yes bool, reason, message string) corev1
 // judges it.
 func (g *generator) readyToStart() corev1.PodCondition {
 	const t = corev1.PodReadyToStartContainers
-	reason := runtime.SandboxReason(g.pod, &g.report.Seen)
+	reason := runtime.SandboxReason(g.pod, &g.report.Observed)
 	switch {
 	case reason != "":
-		return because(t, false, reasonSandboxNotReady, g.sandboxMessage(reason))
+		return withReason(t, false, reasonSandboxNotReady, g.sandboxMessage(reason))
 	case g.observed():
-		return truth(t, true)
+		return conditionStatus(t, true)
 	}
-	if old := condition(g.former.Conditions, t); old != nil {
+	if old := condition(g.previous.Conditions, t); old != nil {
 		return *old // a listing tells of neither network nor addresses
 	}
-	return because(t, false, reasonSandboxNotReady, "the pod sandbox has not been inspected yet")
+	return withReason(t, false, reasonSandboxNotReady, "the pod sandbox has not been inspected yet")
 }
 
 // sandboxMessage says why the sandbox cannot be used in the API's words.
 func (g *generator) sandboxMessage(reason string) string {
 	switch {
-	case len(g.report.Seen.Sandboxes) == 0:
+	case len(g.report.Observed.Sandboxes) == 0:
 		return "no pod sandbox exists"
-	case reason == runtime.ReasonManySandboxes:
+	case reason == runtime.ReasonMultipleSandboxes:
 		return "multiple pod sandboxes are ready and need to be reconciled"
-	case reason == runtime.ReasonNetworkMode:
+	case reason == runtime.ReasonNetworkModeChanged:
 		return "network namespace mode changed and sandbox needs to be recreated"
-	case reason == runtime.ReasonNoAddress:
+	case reason == runtime.ReasonNoPodIP:
 		return "pod sandbox has no IP address"
 	default:
 		return "pod sandbox is not ready"
@@ -149,11 +149,11 @@ func (g *generator) initialized(st *corev1.PodStatus) corev1.PodCondition {
 	}
 	switch {
 	case st.Phase == corev1.PodSucceeded:
-		return because(t, true, reasonPodCompleted, "")
+		return withReason(t, true, reasonPodCompleted, "")
 	case len(incomplete) == 0, anyRegularStarted(st):
-		return truth(t, true)
+		return conditionStatus(t, true)
 	default:
-		return because(t, false, reasonNotInitialized, fmt.Sprintf("containers with incomplete status: %s", incomplete))
+		return withReason(t, false, reasonNotInitialized, fmt.Sprintf("containers with incomplete status: %s", incomplete))
 	}
 }
 
@@ -173,15 +173,15 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	}
 	switch {
 	case st.Phase == corev1.PodSucceeded:
-		return because(t, false, reasonPodCompleted, "")
+		return withReason(t, false, reasonPodCompleted, "")
 	case st.Phase == corev1.PodFailed:
-		return because(t, false, reasonPodFailed, "")
+		return withReason(t, false, reasonPodFailed, "")
 	case len(st.ContainerStatuses) == 0:
-		return because(t, false, reasonNoStatuses, "")
+		return withReason(t, false, reasonNoStatuses, "")
 	case len(unready) > 0:
-		return because(t, false, reasonNotReady, fmt.Sprintf("containers with unready status: %s", unready))
+		return withReason(t, false, reasonNotReady, fmt.Sprintf("containers with unready status: %s", unready))
 	default:
-		return truth(t, true)
+		return conditionStatus(t, true)
 	}
 }
 
@@ -189,7 +189,7 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 	const t = corev1.PodReady
 	if containers.Status != corev1.ConditionTrue {
-		return because(t, false, containers.Reason, containers.Message)
+		return withReason(t, false, containers.Reason, containers.Message)
 	}
 	var closed []string
 	for _, gate := range g.pod.Spec.ReadinessGates {
@@ -202,19 +202,19 @@ func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 		}
 	}
 	if len(closed) > 0 {
-		return because(t, false, reasonGatesNotReady, strings.Join(closed, ", "))
+		return withReason(t, false, reasonGatesNotReady, strings.Join(closed, ", "))
 	}
-	return truth(t, true)
+	return conditionStatus(t, true)
 }
 
 // disruption tells that the node ends the pod. Once told, by us or by another,
 // it stays.
 func (g *generator) disruption() (corev1.PodCondition, bool) {
 	const t = corev1.DisruptionTarget
-	if e := g.report.Ending; e != nil && e.Evicted {
-		return because(t, true, reasonByKubelet, e.Message), true
+	if e := g.report.Termination; e != nil && e.Evicted {
+		return withReason(t, true, reasonByKubelet, e.Message), true
 	}
-	for _, list := range [][]corev1.PodCondition{g.former.Conditions, g.pod.Status.Conditions} {
+	for _, list := range [][]corev1.PodCondition{g.previous.Conditions, g.pod.Status.Conditions} {
 		if old := condition(list, t); old != nil {
 			return *old, true
 		}
@@ -228,20 +228,20 @@ func (g *generator) disruption() (corev1.PodCondition, bool) {
 func (g *generator) restartOfAll(st *corev1.PodStatus) (corev1.PodCondition, bool) {
 	const t = corev1.AllContainersRestarting
 	switch {
-	case !g.all.Possible:
+	case !g.all.Configured:
 		return corev1.PodCondition{}, false
 	case st.Phase == corev1.PodSucceeded:
-		return because(t, false, reasonPodCompleted, ""), true
+		return withReason(t, false, reasonPodCompleted, ""), true
 	case st.Phase == corev1.PodFailed:
-		return because(t, false, reasonPodFailed, ""), true
+		return withReason(t, false, reasonPodFailed, ""), true
 	case !g.observed():
-		if old := condition(g.former.Conditions, t); old != nil {
+		if old := condition(g.previous.Conditions, t); old != nil {
 			return *old, true
 		}
-	case g.all.UnderWay && g.report.Ending == nil:
-		return because(t, true, reasonRestartOfAll, messageRestartOfAll), true
+	case g.all.InProgress && g.report.Termination == nil:
+		return withReason(t, true, reasonRestartOfAll, messageRestartOfAll), true
 	}
-	return truth(t, false), true
+	return conditionStatus(t, false), true
 }
 
 // resize tells of changes of resources that are under way or that wait.
@@ -251,23 +251,23 @@ func (g *generator) resize() []corev1.PodCondition {
 	}
 	var out []corev1.PodCondition
 	if c := condition(g.pod.Status.Conditions, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
-		out = append(out, because(corev1.PodResizePending, true, c.Reason, c.Message)) // whoever allots resources says so
+		out = append(out, withReason(corev1.PodResizePending, true, c.Reason, c.Message)) // whoever allots resources says so
 	} else if f := g.report.Failures[""]; f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible {
-		out = append(out, because(corev1.PodResizePending, true, f.Reason, f.Message))
+		out = append(out, withReason(corev1.PodResizePending, true, f.Reason, f.Message))
 	}
 	if !g.observed() {
-		if old := condition(g.former.Conditions, corev1.PodResizeInProgress); old != nil {
+		if old := condition(g.previous.Conditions, corev1.PodResizeInProgress); old != nil {
 			out = append(out, *old)
 		}
 		return out
 	}
 	for _, slots := range [][]slot{specsOf(g.pod, true), specsOf(g.pod, false)} {
 		for _, s := range slots {
-			newest, _ := attempts(&g.report.Seen, s.c.Name)
-			if newest == nil || newest.State != runtime.Running || !runtime.Resizing(g.pod, s.c, s.kind, newest.Resources) {
+			newest, _ := attempts(&g.report.Observed, s.c.Name)
+			if newest == nil || newest.State != runtime.Running || !runtime.NeedsResize(g.pod, s.c, s.kind, newest.Resources) {
 				continue
 			}
-			c := truth(corev1.PodResizeInProgress, true)
+			c := conditionStatus(corev1.PodResizeInProgress, true)
 			if f := g.report.Failures[s.c.Name]; f.Err != nil {
 				c.Reason, c.Message = corev1.PodReasonError, f.Message
 			}

@@ -39,7 +39,7 @@ func TestGenerate_TransitionTimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := pod("main:c")
 			p.Status.Conditions = tc.api
-			st := status.Generate(p, runtime.Report{Seen: view()}, corev1.PodStatus{Conditions: tc.told}, status.Env{}, t0)
+			st := status.Generate(p, runtime.Report{Observed: view()}, corev1.PodStatus{Conditions: tc.told}, status.NodeInfo{}, t0)
 			assert.Equal(t, tc.want, conditionOf(&st, corev1.PodScheduled).LastTransitionTime)
 		})
 	}
@@ -50,11 +50,11 @@ func TestGenerate_TransitionTimes(t *testing.T) {
 func TestGenerate_SidecarsAndReadiness(t *testing.T) {
 	p := pod("sidecar:s", "init:i", "main:c")
 	p.Spec.InitContainers[0].ReadinessProbe = &corev1.Probe{}
-	r := runtime.Report{Seen: view(running("c", 0), exited("i", 0, 0), running("s", 0))}
-	for result, want := range map[runtime.Result]corev1.ConditionStatus{
-		runtime.Success: corev1.ConditionTrue, runtime.Failed: corev1.ConditionFalse, runtime.Unproven: corev1.ConditionFalse,
+	r := runtime.Report{Observed: view(running("c", 0), exited("i", 0, 0), running("s", 0))}
+	for result, want := range map[runtime.ProbeResult]corev1.ConditionStatus{
+		runtime.ProbeSuccess: corev1.ConditionTrue, runtime.ProbeFailure: corev1.ConditionFalse, runtime.ProbeUnknown: corev1.ConditionFalse,
 	} {
-		r.Probes = runtime.Verdicts{"s-0": {Started: runtime.Success, Ready: result}}
+		r.Probes = runtime.PodProbeResults{"s-0": {Startup: runtime.ProbeSuccess, Readiness: result}}
 		st := generate(p, r)
 		c := conditionOf(&st, corev1.ContainersReady)
 		assert.Equal(t, want, c.Status, "%v", result)
@@ -68,10 +68,10 @@ func TestGenerate_SidecarsAndReadiness(t *testing.T) {
 // A restart of all that an end overtakes is not told as one under way.
 func TestGenerate_RestartOfAllOfAPodThatEnds(t *testing.T) {
 	p := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
-	r := runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))}
+	r := runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}
 	st := generate(p, r)
 	require.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
-	r.Ending = &runtime.Ending{Deleted: true}
+	r.Termination = &runtime.Termination{Deleted: true}
 	st = generate(p, r)
 	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }
@@ -81,7 +81,7 @@ func TestGenerate_ResizePending(t *testing.T) {
 	for status, want := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: true, corev1.ConditionFalse: false} {
 		p := pod("main:c")
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: status, Reason: "Deferred", Message: "no room"}}
-		st := generate(p, runtime.Report{Seen: view(running("c", 0))})
+		st := generate(p, runtime.Report{Observed: view(running("c", 0))})
 		c := conditionOf(&st, corev1.PodResizePending)
 		require.Equal(t, want, c != nil)
 		if want {
@@ -91,36 +91,36 @@ func TestGenerate_ResizePending(t *testing.T) {
 	}
 	for reason, want := range map[string]bool{corev1.PodReasonDeferred: true, corev1.PodReasonInfeasible: true, "FailedMount": false} {
 		st := generate(pod("main:c"), runtime.Report{
-			Seen: view(running("c", 0)), Failures: map[string]runtime.Failure{"": {Reason: reason, Message: "why"}},
+			Observed: view(running("c", 0)), Failures: map[string]runtime.Failure{"": {Reason: reason, Message: "why"}},
 		})
 		c := conditionOf(&st, corev1.PodResizePending)
 		assert.Equal(t, want, c != nil, reason)
 	}
 	over := pod("policy=Never", "main:c")
 	over.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred"}}
-	st := generate(over, runtime.Report{Seen: view(exited("c", 0, 0))})
+	st := generate(over, runtime.Report{Observed: view(exited("c", 0, 0))})
 	assert.Nil(t, conditionOf(&st, corev1.PodResizePending), "nothing of a pod that is over changes")
 }
 
 // ST-3: that the node ends the pod is told, and stays.
 func TestGenerate_Disruption(t *testing.T) {
 	p := pod("main:c")
-	evicted := &runtime.Ending{Reason: "Evicted", Message: "low on memory", Evicted: true}
-	st := generate(p, runtime.Report{Seen: view(running("c", 0)), Ending: evicted})
+	evicted := &runtime.Termination{Reason: "Evicted", Message: "low on memory", Evicted: true}
+	st := generate(p, runtime.Report{Observed: view(running("c", 0)), Termination: evicted})
 	c := conditionOf(&st, corev1.DisruptionTarget)
 	require.NotNil(t, c)
 	assert.Equal(t, corev1.ConditionTrue, c.Status)
 	assert.Equal(t, "TerminationByKubelet", c.Reason)
 	assert.Equal(t, "low on memory", c.Message)
 
-	st = generateAfter(st, p, runtime.Report{Seen: view(exited("c", 0, 143)), Ending: &runtime.Ending{Deleted: true}})
+	st = generateAfter(st, p, runtime.Report{Observed: view(exited("c", 0, 143)), Termination: &runtime.Termination{Deleted: true}})
 	require.NotNil(t, conditionOf(&st, corev1.DisruptionTarget))
 	assert.Equal(t, "low on memory", conditionOf(&st, corev1.DisruptionTarget).Message)
 
-	st = generate(p, runtime.Report{Seen: view(running("c", 0)), Ending: &runtime.Ending{Deleted: true}})
+	st = generate(p, runtime.Report{Observed: view(running("c", 0)), Termination: &runtime.Termination{Deleted: true}})
 	assert.Nil(t, conditionOf(&st, corev1.DisruptionTarget))
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
-	st = generate(p, runtime.Report{Seen: view(running("c", 0))})
+	st = generate(p, runtime.Report{Observed: view(running("c", 0))})
 	assert.Equal(t, "PreemptionByScheduler", conditionOf(&st, corev1.DisruptionTarget).Reason, "another's is kept")
 }
 
@@ -152,7 +152,7 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 		{"not there", view(side), nil, false, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := generate(p, runtime.Report{Seen: tc.seen, Failures: tc.fail})
+			st := generate(p, runtime.Report{Observed: tc.seen, Failures: tc.fail})
 			c := conditionOf(&st, corev1.PodResizeInProgress)
 			require.Equal(t, tc.want, c != nil)
 			if !tc.want {
@@ -160,7 +160,7 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 			}
 			assert.Equal(t, tc.message, c.Message)
 			assert.Equal(t, tc.message != "", c.Reason == corev1.PodReasonError)
-			st = generateAfter(st, p, runtime.Report{Seen: listed(tc.seen)})
+			st = generateAfter(st, p, runtime.Report{Observed: listed(tc.seen)})
 			assert.NotNil(t, conditionOf(&st, corev1.PodResizeInProgress), "a listing does not tell otherwise")
 		})
 	}
@@ -168,19 +168,19 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 
 // ST-3: what else decides conditions.
 func TestGenerate_ConditionsOfOddPods(t *testing.T) {
-	st := generate(pod("init:i"), runtime.Report{Seen: view()})
+	st := generate(pod("init:i"), runtime.Report{Observed: view()})
 	assert.Equal(t, "UnknownContainerStatuses", conditionOf(&st, corev1.ContainersReady).Reason)
 
 	p := pod("sidecar:s", "main:c")
 	p.Spec.InitContainers[0].ReadinessProbe = &corev1.Probe{}
-	st = generate(p, runtime.Report{Seen: view(running("s", 0))})
+	st = generate(p, runtime.Report{Observed: view(running("s", 0))})
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.PodInitialized).Status, "a sidecar has to start, not to be ready")
 
 	done := restartsAll(pod("policy=Never", "main:c"), "c")
-	st = generate(done, runtime.Report{Seen: view(exited("c", 0, 0))})
+	st = generate(done, runtime.Report{Observed: view(exited("c", 0, 0))})
 	c := conditionOf(&st, corev1.AllContainersRestarting)
 	assert.Equal(t, corev1.ConditionFalse, c.Status)
 	assert.Equal(t, "PodCompleted", c.Reason)
-	st = generate(done, runtime.Report{Seen: listed(view(running("c", 0)))})
+	st = generate(done, runtime.Report{Observed: listed(view(running("c", 0)))})
 	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }

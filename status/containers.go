@@ -27,7 +27,7 @@ const (
 
 // slot is one container of the pod spec.
 type slot struct {
-	kind runtime.Kind
+	kind runtime.ContainerType
 	c    *corev1.Container
 }
 
@@ -79,11 +79,11 @@ func byName(list []corev1.ContainerStatus) []corev1.ContainerStatus {
 func (g *generator) formerOf(s slot) *corev1.ContainerStatus {
 	switch s.kind {
 	case runtime.Ephemeral:
-		return find(g.former.EphemeralContainerStatuses, s.c.Name)
+		return find(g.previous.EphemeralContainerStatuses, s.c.Name)
 	case runtime.Init, runtime.Sidecar:
-		return find(g.former.InitContainerStatuses, s.c.Name)
+		return find(g.previous.InitContainerStatuses, s.c.Name)
 	default:
-		return find(g.former.ContainerStatuses, s.c.Name)
+		return find(g.previous.ContainerStatuses, s.c.Name)
 	}
 }
 
@@ -92,12 +92,12 @@ func (g *generator) container(s slot) corev1.ContainerStatus {
 	if former == nil {
 		former = &corev1.ContainerStatus{}
 	}
-	newest, previous := attempts(&g.report.Seen, s.c.Name)
+	newest, previous := attempts(&g.report.Observed, s.c.Name)
 	var cs corev1.ContainerStatus
 	if newest != nil {
-		cs = g.fromSeen(s, newest, previous, former)
+		cs = g.fromObserved(s, newest, previous, former)
 	} else {
-		cs = g.fromFormer(s, former)
+		cs = g.fromPrevious(s, former)
 	}
 	cs.Name = s.c.Name
 	cs.RestartCount = max(cs.RestartCount, former.RestartCount)
@@ -125,8 +125,8 @@ func attempts(seen *runtime.Pod, name string) (newest, previous *runtime.Contain
 	return newest, nil
 }
 
-// fromSeen tells a container that the runtime has.
-func (g *generator) fromSeen(s slot, c, previous *runtime.Container, former *corev1.ContainerStatus) corev1.ContainerStatus {
+// fromObserved tells a container that the runtime has.
+func (g *generator) fromObserved(s slot, c, previous *runtime.Container, former *corev1.ContainerStatus) corev1.ContainerStatus {
 	id := g.containerID(c.ID)
 	same := former.ContainerID == id
 	cs := corev1.ContainerStatus{
@@ -171,7 +171,7 @@ func (g *generator) keepKnownEnd(cs, former *corev1.ContainerStatus) {
 			// It never ended, as far as was told. One that ran and that the
 			// runtime has lost track of has ended now.
 			if former.State.Running != nil && cs.State.Waiting != nil {
-				cs.State = lost(cs.ContainerID, former.State.Running)
+				cs.State = lostContainer(cs.ContainerID, former.State.Running)
 			}
 			return
 		}
@@ -195,7 +195,7 @@ func (g *generator) lastEnd(
 	case former.State.Terminated != nil:
 		told = former.State.Terminated
 	case former.State.Running != nil:
-		told = lost(former.ContainerID, former.State.Running).Terminated
+		told = lostContainer(former.ContainerID, former.State.Running).Terminated
 	}
 	if told != nil && told.ContainerID == cs.ContainerID && (cs.State.Running == nil || lostEnd(told)) {
 		told = nil // it is this one's own, told while it waited to be restarted or was lost
@@ -214,8 +214,8 @@ func (g *generator) lastEnd(
 	}
 }
 
-// fromFormer tells a container that the runtime does not have.
-func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
+// fromPrevious tells a container that the runtime does not have.
+func (g *generator) fromPrevious(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
 	cs := *former
 	switch {
 	case g.report.Blocked != nil && g.observed():
@@ -225,7 +225,7 @@ func (g *generator) fromFormer(s slot, former *corev1.ContainerStatus) corev1.Co
 		g.passed(&cs, former)
 	case former.State.Terminated != nil:
 	case former.State.Running != nil && g.observed():
-		cs.State = lost(former.ContainerID, former.State.Running)
+		cs.State = lostContainer(former.ContainerID, former.State.Running)
 	case former.State.Running != nil:
 	default:
 		cs.State = g.waiting(s)
@@ -267,7 +267,7 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 		return
 	}
 	if end := cs.State.Terminated; end != nil {
-		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end) && !g.again(s.c.Name) {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end) && !g.restartsWithAll(s.c.Name) {
 			return
 		}
 		cs.LastTerminationState = cs.State
@@ -285,7 +285,7 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 		return
 	case last == nil:
 		if s.kind == runtime.Regular && g.wasInitialized() {
-			cs.State = lost(cs.ContainerID, &corev1.ContainerStateRunning{})
+			cs.State = lostContainer(cs.ContainerID, &corev1.ContainerStateRunning{})
 		}
 		return
 	}
@@ -305,20 +305,20 @@ func (g *generator) wasInitialized() bool {
 	}
 	for i := range g.pod.Spec.Containers {
 		name := g.pod.Spec.Containers[i].Name
-		former := find(g.former.ContainerStatuses, name)
-		if g.report.Seen.Latest(name) != nil || former != nil && former.ContainerID != "" {
+		former := find(g.previous.ContainerStatuses, name)
+		if g.report.Observed.LatestContainer(name) != nil || former != nil && former.ContainerID != "" {
 			return true
 		}
 	}
 	last := &g.pod.Spec.InitContainers[n-1]
 	if podspec.IsSidecar(last) {
 		// It is done when it has started, which its end says nothing about.
-		return isStarted(g.former.InitContainerStatuses, last.Name)
+		return isStarted(g.previous.InitContainerStatuses, last.Name)
 	}
-	if c := g.report.Seen.Latest(last.Name); c != nil {
+	if c := g.report.Observed.LatestContainer(last.Name); c != nil {
 		return c.State == runtime.Exited && initSucceeded(g.terminated(c))
 	}
-	return isReady(g.former.InitContainerStatuses, last.Name)
+	return isReady(g.previous.InitContainerStatuses, last.Name)
 }
 
 // state tells the state of one attempt as seen.
@@ -376,14 +376,14 @@ func (g *generator) waiting(s slot) corev1.ContainerState {
 
 // containerID is an id as the API writes it.
 func (g *generator) containerID(id string) string {
-	if g.env.Runtime == "" {
+	if g.env.RuntimeName == "" {
 		return id
 	}
-	return g.env.Runtime + "://" + id
+	return g.env.RuntimeName + "://" + id
 }
 
-// lost is the state of a container that ran and whose end nobody saw.
-func lost(id string, ran *corev1.ContainerStateRunning) corev1.ContainerState {
+// lostContainer is the state of a container that ran and whose end nobody saw.
+func lostContainer(id string, ran *corev1.ContainerStateRunning) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		ExitCode:    exitCodeUnknown,
 		Reason:      reasonUnknown,

@@ -33,8 +33,8 @@ func Example() {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "1"},
 		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main"}}},
 	}
-	look := func(state runtime.State) {
-		m.Observe(pod, runtime.Report{Seen: runtime.Pod{
+	look := func(state runtime.ContainerState) {
+		m.Observe(pod, runtime.Report{Observed: runtime.Pod{
 			UID: "1", ObservedAt: time.Now(), Containers: []runtime.Container{{ID: "c1", Name: "main", State: state}},
 		}})
 		fmt.Print(<-told)
@@ -54,10 +54,10 @@ func Example() {
 func ExampleGenerate() {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}}
 	report := runtime.Report{
-		Seen:     runtime.Pod{ObservedAt: time.Now()},
+		Observed: runtime.Pod{ObservedAt: time.Now()},
 		Failures: map[string]runtime.Failure{"main": {Reason: "ErrImagePull", Message: "no such image"}},
 	}
-	st := status.Generate(pod, report, corev1.PodStatus{}, status.Env{}, time.Now())
+	st := status.Generate(pod, report, corev1.PodStatus{}, status.NodeInfo{}, time.Now())
 	fmt.Println(st.Phase, st.ContainerStatuses[0].State.Waiting.Reason)
 	// Output: Pending ErrImagePull
 }

@@ -21,8 +21,8 @@ func generate(p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 }
 
 func generateAfter(former corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
-	return status.Generate(p, r, former, status.Env{
-		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, Runtime: "containerd", RecursiveReadOnly: true,
+	return status.Generate(p, r, former, status.NodeInfo{
+		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd", HasRecursiveReadOnlyMounts: true,
 	}, t0)
 }
 
@@ -46,7 +46,7 @@ func TestFields(t *testing.T) {
 	qty := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	// What the kernel's units make of 100m, and a memory limit not yet changed.
 	ctr.Resources = &runtime.Resources{CPURequest: qty("99m"), CPULimit: qty("1"), MemoryLimit: qty("256Mi")}
-	st := generate(p, runtime.Report{Seen: view(ctr)})
+	st := generate(p, runtime.Report{Observed: view(ctr)})
 
 	assert.Equal(t, int64(3), st.ObservedGeneration)
 	assert.Equal(t, "192.0.2.1", st.HostIP)
@@ -75,7 +75,7 @@ func TestFields(t *testing.T) {
 	assert.Equal(t, corev1.ConditionTrue, resizing.Status)
 
 	ctr.Resources.MemoryLimit = qty("128Mi")
-	st = generate(p, runtime.Report{Seen: view(ctr)})
+	st = generate(p, runtime.Report{Observed: view(ctr)})
 	assert.Nil(t, conditionOf(&st, corev1.PodResizeInProgress))
 	assert.Equal(t, c.Resources, *st.ContainerStatuses[0].Resources)
 	assert.Equal(t, "128Mi", p.Spec.Containers[0].Resources.Limits.Memory().String(), "the pod is untouched")
@@ -97,13 +97,13 @@ func TestAddresses(t *testing.T) {
 	p.Spec.HostNetwork = true
 	v := view(running("c", 0))
 	v.Sandboxes[0].IPs, v.Sandboxes[0].HostNetwork = nil, true
-	st := generate(p, runtime.Report{Seen: v})
+	st := generate(p, runtime.Report{Observed: v})
 	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, st.PodIPs)
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.PodReadyToStartContainers).Status)
 
 	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
 	v.Sandboxes = nil
-	st = status.Generate(pod("main:c"), runtime.Report{Seen: v}, former, status.Env{}, t0)
+	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, former, status.NodeInfo{}, t0)
 	assert.Equal(t, "10.1.1.1", st.PodIP)
 }
 
@@ -113,9 +113,9 @@ func TestAddresses_OfAListing(t *testing.T) {
 	v := listed(view(running("c", 0)))
 	v.Sandboxes[0].IPs = nil
 	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
-	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Seen: v}, former, status.Env{}, t0).PodIPs)
+	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Observed: v}, former, status.NodeInfo{}, t0).PodIPs)
 	p.Spec.HostNetwork = true
-	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, generate(p, runtime.Report{Seen: v}).PodIPs)
+	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, generate(p, runtime.Report{Observed: v}).PodIPs)
 }
 
 // A pod has started when it was first told of, by us or by an agent before us, or
@@ -126,13 +126,13 @@ func TestGenerate_StartTime(t *testing.T) {
 	assert.Equal(t, t0, generate(p, runtime.Report{}).StartTime.Time)
 	p.Status.StartTime = &api
 	assert.Equal(t, api, *generate(p, runtime.Report{}).StartTime)
-	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.Env{}, t0).StartTime)
+	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.NodeInfo{}, t0).StartTime)
 }
 
 // ST-5: of the end before the present attempt the later known one is told.
 func TestGenerate_LastState(t *testing.T) {
 	p := pod("main:c")
-	former := generate(p, runtime.Report{Seen: view(exited("c", 1, 7), exited("c", 0, 3))})
+	former := generate(p, runtime.Report{Observed: view(exited("c", 1, 7), exited("c", 0, 3))})
 	for name, tc := range map[string]struct {
 		seen []runtime.Container
 		want string
@@ -143,7 +143,7 @@ func TestGenerate_LastState(t *testing.T) {
 		"the runtime has none":                 {[]runtime.Container{running("c", 2)}, "containerd://c-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := generateAfter(former, p, runtime.Report{Seen: view(tc.seen...)})
+			st := generateAfter(former, p, runtime.Report{Observed: view(tc.seen...)})
 			assert.Equal(t, tc.want, st.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID)
 		})
 	}
@@ -154,7 +154,7 @@ func TestReadinessGates(t *testing.T) {
 	p := pod("main:c")
 	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "lb"}, {ConditionType: "dns"}}
 	p.Status.Conditions = []corev1.PodCondition{{Type: "lb", Status: corev1.ConditionFalse}}
-	r := runtime.Report{Seen: view(running("c", 0))}
+	r := runtime.Report{Observed: view(running("c", 0))}
 	st := generate(p, r)
 	ready := conditionOf(&st, corev1.PodReady)
 	assert.Equal(t, corev1.ConditionFalse, ready.Status)
@@ -164,7 +164,7 @@ func TestReadinessGates(t *testing.T) {
 	assert.NotNil(t, conditionOf(&st, "lb"))
 
 	p.Status.Conditions = []corev1.PodCondition{{Type: "lb", Status: corev1.ConditionTrue}, {Type: "dns", Status: corev1.ConditionTrue}}
-	st = status.Generate(p, r, st, status.Env{}, t0.Add(time.Hour))
+	st = status.Generate(p, r, st, status.NodeInfo{}, t0.Add(time.Hour))
 	ready = conditionOf(&st, corev1.PodReady)
 	assert.Equal(t, corev1.ConditionTrue, ready.Status)
 	assert.Equal(t, metav1.NewTime(t0.Add(time.Hour)), ready.LastTransitionTime)
@@ -174,19 +174,19 @@ func TestReadinessGates(t *testing.T) {
 
 // A listing says nothing about what it does not list.
 func TestNotInspected(t *testing.T) {
-	former := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
-	st := status.Generate(pod("main:c"), runtime.Report{}, former, status.Env{}, t0)
+	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
+	st := status.Generate(pod("main:c"), runtime.Report{}, former, status.NodeInfo{}, t0)
 	assert.Equal(t, former.ContainerStatuses[0].State, st.ContainerStatuses[0].State)
 	assert.Equal(t, corev1.PodRunning, st.Phase)
 }
 
 func BenchmarkGenerate(b *testing.B) {
 	p := pod("init:i", "sidecar:s", "main:c", "main:d")
-	r := runtime.Report{Seen: view(running("d", 0), running("c", 1), exited("c", 0, 1), running("s", 0), exited("i", 0, 0))}
+	r := runtime.Report{Observed: view(running("d", 0), running("c", 1), exited("c", 0, 1), running("s", 0), exited("i", 0, 0))}
 	former := generate(p, r)
 	b.ReportAllocs()
 	for b.Loop() {
-		former = status.Generate(p, r, former, status.Env{Runtime: "containerd"}, t0)
+		former = status.Generate(p, r, former, status.NodeInfo{RuntimeName: "containerd"}, t0)
 	}
 }
 
@@ -198,9 +198,9 @@ func BenchmarkObserve(b *testing.B) {
 	}
 	p := pod("main:c")
 	for i := range 500 {
-		m.Observe(withUID(p, types.UID(strconv.Itoa(i))), runtime.Report{Seen: view(running("c", 0))})
+		m.Observe(withUID(p, types.UID(strconv.Itoa(i))), runtime.Report{Observed: view(running("c", 0))})
 	}
-	reports := []runtime.Report{{Seen: view(running("c", 1))}, {Seen: view(exited("c", 1, 1))}}
+	reports := []runtime.Report{{Observed: view(running("c", 1))}, {Observed: view(exited("c", 1, 1))}}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		m.Observe(p, reports[i%2])
@@ -213,7 +213,7 @@ func BenchmarkFileSink(b *testing.B) {
 		b.Fatal(err)
 	}
 	p := pod("main:c")
-	st := generate(p, runtime.Report{Seen: view(running("c", 0))})
+	st := generate(p, runtime.Report{Observed: view(running("c", 0))})
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		st.ContainerStatuses[0].RestartCount = int32(i)

@@ -31,7 +31,7 @@ const (
 // The pods' specs are in the files too and may hold secrets, so that the folder
 // is made with mode 0700 and the files with 0600.
 type FileSink struct {
-	folder folder
+	folder sinkDir
 	seed   maphash.Seed
 
 	mu      sync.Mutex           // guards written
@@ -49,7 +49,7 @@ func NewFileSink(dir string) (*FileSink, error) {
 	if dir == "" {
 		return nil, errors.New("status: a file sink needs a folder")
 	}
-	return &FileSink{folder: folder{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
+	return &FileSink{folder: sinkDir{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
 }
 
 // SetStatus writes the pod's file, unless it holds the same already.
@@ -93,7 +93,7 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	s.mu.Lock()
 	delete(s.written, pod.UID)
 	s.mu.Unlock()
-	err = s.folder.do(false, func(f *opened) error {
+	err = s.folder.do(false, func(f *openDir) error {
 		for _, n := range []string{name, partial(name)} {
 			if err := f.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -109,7 +109,7 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 
 // write puts data into the file name, whole or not at all.
 func (s *FileSink) write(name string, data []byte) error {
-	return s.folder.do(true, func(folder *opened) error {
+	return s.folder.do(true, func(folder *openDir) error {
 		tmp := partial(name)
 		f, err := folder.create(tmp)
 		if err != nil {
@@ -130,7 +130,7 @@ func (s *FileSink) write(name string, data []byte) error {
 }
 
 // create makes a file, in the place of one that was left half written.
-func (o *opened) create(name string) (*os.File, error) {
+func (o *openDir) create(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := o.OpenFile(name, flags, 0o600)
 	if !errors.Is(err, fs.ErrExist) {

@@ -7,23 +7,23 @@ import (
 	"sync"
 )
 
-// folder is the folder of a FileSink. It is opened once and stays open: each pod
+// sinkDir is the folder of a FileSink. It is opened once and stays open: each pod
 // writes to it many times. One that is taken away is made again.
-type folder struct {
+type sinkDir struct {
 	dir string
 
 	mu   sync.Mutex // guards root
-	root *opened    // nil: not opened yet
+	root *openDir   // nil: not opened yet
 }
 
-// opened is an open folder, and itself as a file that can be synced.
-type opened struct {
+// openDir is an open folder, and itself as a file that can be synced.
+type openDir struct {
 	*os.Root
 	self *os.File
 
-	turn chan struct{} // one slot: who has put something in it syncs
-	mu   sync.Mutex    // guards next
-	next *commit       // the sync that has not begun
+	fsyncCh chan struct{} // one slot: who has put something in it syncs
+	mu      sync.Mutex    // guards next
+	next    *commit       // the sync that has not begun
 }
 
 // commit is one sync, shared by all who ask for it before it begins.
@@ -34,7 +34,7 @@ type commit struct {
 
 // do runs work in the folder, which it opens, and makes if make is set. Work that
 // found that the folder is gone is done again in a new one.
-func (f *folder) do(makeIt bool, work func(*opened) error) error {
+func (f *sinkDir) do(makeIt bool, work func(*openDir) error) error {
 	o, fresh, err := f.open(makeIt)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (f *folder) do(makeIt bool, work func(*opened) error) error {
 }
 
 // open returns the folder, and whether this call has opened it.
-func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
+func (f *sinkDir) open(makeIt bool) (o *openDir, fresh bool, err error) {
 	f.mu.Lock()
 	o = f.root
 	f.mu.Unlock()
@@ -71,7 +71,7 @@ func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
 	if err != nil {
 		return nil, false, errors.Join(err, root.Close())
 	}
-	o = &opened{Root: root, self: self, turn: make(chan struct{}, 1)}
+	o = &openDir{Root: root, self: self, fsyncCh: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.root = o // of two who open it at once the last
@@ -80,7 +80,7 @@ func (f *folder) open(makeIt bool) (o *opened, fresh bool, err error) {
 
 // forget lets go of a folder. Who is at work in it goes on: it is closed when
 // nobody has it any more.
-func (f *folder) forget(o *opened) {
+func (f *sinkDir) forget(o *openDir) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.root == o {
@@ -90,7 +90,7 @@ func (f *folder) forget(o *opened) {
 
 // sync makes what was renamed and removed before it last through a crash. Those
 // who call it while another sync is under way share the one after it.
-func (o *opened) sync() error {
+func (o *openDir) sync() error {
 	o.mu.Lock()
 	if o.next == nil {
 		o.next = &commit{done: make(chan struct{})}
@@ -100,9 +100,9 @@ func (o *opened) sync() error {
 	select {
 	case <-c.done:
 		return c.err
-	case o.turn <- struct{}{}:
+	case o.fsyncCh <- struct{}{}:
 	}
-	defer func() { <-o.turn }()
+	defer func() { <-o.fsyncCh }()
 	o.mu.Lock()
 	mine := o.next == c
 	if mine {

@@ -10,16 +10,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Env is what a status tells about the node besides the pod.
-type Env struct {
+// NodeInfo is what a status tells about the node besides the pod.
+type NodeInfo struct {
 	// HostIPs are the node's addresses, primary first, one for each family.
 	HostIPs []string
-	// Runtime is the runtime's name. Container ids are told as
+	// RuntimeName is the runtime's name. Container ids are told as
 	// "<runtime>://<id>"; bare when it is empty.
-	Runtime string
-	// RecursiveReadOnly says whether the runtime can make mounts read-only
+	RuntimeName string
+	// HasRecursiveReadOnlyMounts says whether the runtime can make mounts read-only
 	// with all that is mounted below them.
-	RecursiveReadOnly bool
+	HasRecursiveReadOnlyMounts bool
 }
 
 // Generate returns the status to tell about pod. It is pure: now is used for
@@ -37,10 +37,10 @@ type Env struct {
 // A report whose Seen.ObservedAt is zero says nothing about containers that it
 // does not list: they stay as they were told. In an inspection, a container
 // that is missing is gone.
-func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env Env, now time.Time) corev1.PodStatus {
-	g := generator{pod: pod, report: &r, former: &former, env: &env, now: stamp(now)}
-	g.all = runtime.RestartOfAll(pod, &r.Seen)
-	g.initDone = g.observed() && runtime.Initialized(pod, &r.Seen)
+func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env NodeInfo, now time.Time) corev1.PodStatus {
+	g := generator{pod: pod, report: &r, previous: &former, env: &env, now: stamp(now)}
+	g.all = runtime.RestartAllStatusOf(pod, &r.Observed)
+	g.initDone = g.observed() && runtime.Initialized(pod, &r.Observed)
 	st := corev1.PodStatus{
 		ObservedGeneration: pod.Generation,
 		QOSClass:           qosClass(pod, &former),
@@ -56,7 +56,7 @@ func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env En
 	if terminal(st.Phase) {
 		// That nothing starts again follows from the containers themselves:
 		// what they wait for does not come.
-		g.over = true
+		g.terminal = true
 		g.allContainers(&st)
 	}
 	g.podResources(&st)
@@ -66,13 +66,13 @@ func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env En
 
 // generator carries the arguments of Generate. All of them are read-only.
 type generator struct {
-	pod    *corev1.Pod
-	report *runtime.Report
-	former *corev1.PodStatus
-	env    *Env
-	now    metav1.Time
-	all    runtime.AllAgain
-	over   bool // the phase came out as terminal
+	pod      *corev1.Pod
+	report   *runtime.Report
+	previous *corev1.PodStatus
+	env      *NodeInfo
+	now      metav1.Time
+	all      runtime.RestartAllStatus
+	terminal bool // the phase came out as terminal
 
 	// initDone says that the pod is past its init containers, whatever is known
 	// of them.
@@ -80,7 +80,7 @@ type generator struct {
 }
 
 func (g *generator) allContainers(st *corev1.PodStatus) {
-	if terminal(g.former.Phase) && noContainers(g.former) {
+	if terminal(g.previous.Phase) && noContainers(g.previous) {
 		return // it was refused: none of them will ever be
 	}
 	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
@@ -90,25 +90,25 @@ func (g *generator) allContainers(st *corev1.PodStatus) {
 
 // observed reports whether the view comes from an inspection, so that what is
 // missing from it is gone.
-func (g *generator) observed() bool { return !g.report.Seen.ObservedAt.IsZero() }
+func (g *generator) observed() bool { return !g.report.Observed.ObservedAt.IsZero() }
 
-// again reports whether a container that ended runs again because all do. A
+// restartsWithAll reports whether a container that ended runs again because all do. A
 // listing cannot tell, and leaves it open.
-func (g *generator) again(name string) bool {
-	return g.all.Pending(name) || g.all.Possible && !g.observed()
+func (g *generator) restartsWithAll(name string) bool {
+	return g.all.IsPending(name) || g.all.Configured && !g.observed()
 }
 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {
-	if e := g.report.Ending; e != nil && e.Drained { // what ends is the node, and not the pod
-		return g.over
+	if e := g.report.Termination; e != nil && e.Drained { // what ends is the node, and not the pod
+		return g.terminal
 	}
-	return g.over || g.report.Finished ||
-		g.report.Ending != nil && g.observed() && !g.report.Seen.Running()
+	return g.terminal || g.report.Finished ||
+		g.report.Termination != nil && g.observed() && !g.report.Observed.CouldHaveRunningContainers()
 }
 
 func (g *generator) startTime() *metav1.Time {
-	for _, t := range []*metav1.Time{g.former.StartTime, g.pod.Status.StartTime} {
+	for _, t := range []*metav1.Time{g.previous.StartTime, g.pod.Status.StartTime} {
 		if t != nil {
 			return t
 		}
@@ -124,15 +124,15 @@ func (g *generator) addresses(st *corev1.PodStatus) {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
 	if len(st.HostIPs) == 0 {
-		st.HostIPs = g.former.HostIPs
+		st.HostIPs = g.previous.HostIPs
 	}
 	if len(st.HostIPs) > 0 {
 		st.HostIP = st.HostIPs[0].IP
 	}
-	sandbox := g.report.Seen.ReadySandbox()
+	sandbox := g.report.Observed.ReadySandbox()
 	switch {
 	case sandbox == nil:
-		st.PodIPs = g.former.PodIPs
+		st.PodIPs = g.previous.PodIPs
 	case sandbox.HostNetwork || g.pod.Spec.HostNetwork:
 		for _, ip := range st.HostIPs {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP(ip))
@@ -142,7 +142,7 @@ func (g *generator) addresses(st *corev1.PodStatus) {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
 		}
 	default:
-		st.PodIPs = g.former.PodIPs
+		st.PodIPs = g.previous.PodIPs
 	}
 	if len(st.PodIPs) > 0 {
 		st.PodIP = st.PodIPs[0].IP

@@ -25,7 +25,7 @@ type moment struct {
 }
 
 func seen(what string, containers ...runtime.Container) moment {
-	return moment{what, runtime.Report{Seen: view(containers...)}}
+	return moment{what, runtime.Report{Observed: view(containers...)}}
 }
 
 func (m moment) failing(name, reason, message string) moment {
@@ -33,13 +33,13 @@ func (m moment) failing(name, reason, message string) moment {
 	return m
 }
 
-func (m moment) probed(ready runtime.Result) moment {
-	m.report.Probes = runtime.Verdicts{"c-0": {Started: runtime.Success, Ready: ready, Live: runtime.Success}}
+func (m moment) probed(ready runtime.ProbeResult) moment {
+	m.report.Probes = runtime.PodProbeResults{"c-0": {Startup: runtime.ProbeSuccess, Readiness: ready, Liveness: runtime.ProbeSuccess}}
 	return m
 }
 
-func (m moment) ending(e runtime.Ending) moment {
-	m.report.Ending = &e
+func (m moment) ending(e runtime.Termination) moment {
+	m.report.Termination = &e
 	return m
 }
 
@@ -54,12 +54,12 @@ func (m moment) blocked(reason, message string) moment {
 }
 
 func (m moment) noSandbox() moment {
-	m.report.Seen.Sandboxes = nil
+	m.report.Observed.Sandboxes = nil
 	return m
 }
 
 func (m moment) deadSandbox() moment {
-	m.report.Seen.Sandboxes = []runtime.Sandbox{{ID: "s0", State: runtime.SandboxNotReady}}
+	m.report.Observed.Sandboxes = []runtime.Sandbox{{ID: "s0", State: runtime.SandboxNotReady}}
 	return m
 }
 
@@ -83,9 +83,9 @@ func stories() map[string]struct {
 		pod     *corev1.Pod
 		moments []moment
 	}
-	evicted := runtime.Ending{Reason: "Evicted", Message: "The node was low on resource: memory. ", Evicted: true, Grace: time.Second}
-	deleted := runtime.Ending{Deleted: true, Grace: 30 * time.Second}
-	unproven, success, failed := runtime.Unproven, runtime.Success, runtime.Failed
+	evicted := runtime.Termination{Reason: "Evicted", Message: "The node was low on resource: memory. ", Evicted: true, GracePeriod: time.Second}
+	deleted := runtime.Termination{Deleted: true, GracePeriod: 30 * time.Second}
+	unproven, success, failed := runtime.ProbeUnknown, runtime.ProbeSuccess, runtime.ProbeFailure
 	return map[string]story{
 		"server": {pod("main:c"), []moment{
 			seen("first look").noSandbox(), seen("sandbox is ready"), seen("created", created("c", 0)), seen("started", running("c", 0)),
@@ -177,7 +177,7 @@ func TestStories(t *testing.T) {
 			var b strings.Builder
 			var former corev1.PodStatus
 			for i, m := range story.moments {
-				st := status.Generate(story.pod, m.report, former, status.Env{}, t0.Add(time.Duration(i)*time.Second))
+				st := status.Generate(story.pod, m.report, former, status.NodeInfo{}, t0.Add(time.Duration(i)*time.Second))
 				write(&b, m.what, &st)
 				former = st
 			}

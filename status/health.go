@@ -14,30 +14,30 @@ func (g *generator) health(s slot, seen *runtime.Container, cs, former *corev1.C
 		return
 	}
 	running := cs.State.Running != nil
-	var v runtime.Verdict
+	var v runtime.ProbeResults
 	if seen != nil {
 		v = g.report.Probes[seen.ID]
 	}
 	same := cs.ContainerID == former.ContainerID
 	wasStarted := same && former.Started != nil && *former.Started
-	started := running && passed(v.Started, s.c.StartupProbe, wasStarted)
+	started := running && passed(v.Startup, s.c.StartupProbe, wasStarted)
 	cs.Started = &started
 	if s.kind == runtime.Init {
 		cs.Ready = cs.State.Terminated != nil && initSucceeded(cs.State.Terminated)
 		return
 	}
-	cs.Ready = started && passed(v.Ready, s.c.ReadinessProbe, same && former.Ready)
+	cs.Ready = started && passed(v.Readiness, s.c.ReadinessProbe, same && former.Ready)
 }
 
 // passed tells a probe's result: what it found, what was told as long as it
 // has not spoken, and success where there is none.
-func passed(found runtime.Result, probe *corev1.Probe, told bool) bool {
+func passed(found runtime.ProbeResult, probe *corev1.Probe, told bool) bool {
 	switch {
 	case probe == nil:
 		return true
-	case found == runtime.Unproven:
+	case found == runtime.ProbeUnknown:
 		return told
 	default:
-		return found == runtime.Success
+		return found == runtime.ProbeSuccess
 	}
 }

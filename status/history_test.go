@@ -28,9 +28,9 @@ type history struct {
 	round    uint32 // how often all containers were restarted
 	lost     bool   // a count was
 	view     runtime.Pod
-	verdicts runtime.Verdicts
+	verdicts runtime.PodProbeResults
 	failures map[string]runtime.Failure
-	ending   *runtime.Ending
+	ending   *runtime.Termination
 	finished bool
 }
 
@@ -59,7 +59,7 @@ func newHistory(rng *rand.Rand) *history {
 		restartsAll(p, fmt.Sprintf("m%d", rng.IntN(len(p.Spec.Containers))))
 	}
 	return &history{
-		rng: rng, pod: p, now: t0, counts: map[string]uint32{}, verdicts: runtime.Verdicts{},
+		rng: rng, pod: p, now: t0, counts: map[string]uint32{}, verdicts: runtime.PodProbeResults{},
 		failures: map[string]runtime.Failure{}, view: runtime.Pod{UID: p.UID},
 	}
 }
@@ -85,8 +85,8 @@ func (h *history) whole() bool {
 		return false
 	}
 	for _, name := range h.names() {
-		last := h.view.Latest(name)
-		if h.counts[name] > 0 && last == nil || last != nil && last.State == runtime.Created && last.Round == 0 {
+		last := h.view.LatestContainer(name)
+		if h.counts[name] > 0 && last == nil || last != nil && last.State == runtime.Created && last.RestartGeneration == 0 {
 			return false
 		}
 	}
@@ -129,30 +129,30 @@ func (h *history) step() runtime.Report {
 	case pick == 11:
 		delete(h.failures, name)
 	case at >= 0:
-		h.verdicts[h.view.Containers[at].ID] = runtime.Verdict{
-			Started: runtime.Result(h.rng.IntN(3)), Ready: runtime.Result(h.rng.IntN(3)), Live: runtime.Success,
+		h.verdicts[h.view.Containers[at].ID] = runtime.ProbeResults{
+			Startup: runtime.ProbeResult(h.rng.IntN(3)), Readiness: runtime.ProbeResult(h.rng.IntN(3)), Liveness: runtime.ProbeSuccess,
 		}
 	}
 	if h.ending == nil && h.rng.IntN(60) == 0 {
-		h.ending = &runtime.Ending{Deleted: true}
+		h.ending = &runtime.Termination{Deleted: true}
 		if h.rng.IntN(2) == 0 {
-			h.ending = &runtime.Ending{Reason: "Evicted", Message: "low", Evicted: true}
+			h.ending = &runtime.Termination{Reason: "Evicted", Message: "low", Evicted: true}
 		}
 	}
-	h.finished = h.finished || h.ending != nil && !h.view.Running() && h.rng.IntN(5) == 0
+	h.finished = h.finished || h.ending != nil && !h.view.CouldHaveRunningContainers() && h.rng.IntN(5) == 0
 	h.view.ObservedAt = h.now
-	return runtime.Report{Seen: h.view, Failures: h.failures, Probes: h.verdicts, Ending: h.ending, Finished: h.finished}
+	return runtime.Report{Observed: h.view, Failures: h.failures, Probes: h.verdicts, Termination: h.ending, Finished: h.finished}
 }
 
 func (h *history) start(name string) {
 	h.next++
 	c := runtime.Container{
 		ID: fmt.Sprint(name, "-", h.next), Name: name, Attempt: h.counts[name], State: runtime.Running,
-		Created: h.now, Started: h.now, Image: "img-" + name, Round: h.round,
+		Created: h.now, Started: h.now, Image: "img-" + name, RestartGeneration: h.round,
 	}
-	if h.rng.IntN(6) == 0 && runtime.RestartOfAll(h.pod, &h.view).UnderWay {
+	if h.rng.IntN(6) == 0 && runtime.RestartAllStatusOf(h.pod, &h.view).InProgress {
 		h.round++
-		c.Round = h.round
+		c.RestartGeneration = h.round
 	}
 	if h.rng.IntN(8) == 0 {
 		c.State = runtime.Created
@@ -176,20 +176,20 @@ func TestRandomHistories(t *testing.T) {
 		exits := map[string]int32{} // told once, by container id
 		for i := range 120 {
 			r := h.step()
-			st := status.Generate(h.pod, r, former, status.Env{HostIPs: []string{"192.0.2.1"}}, h.now)
+			st := status.Generate(h.pod, r, former, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now)
 			at := fmt.Sprintf("seed %d step %d", seed, i)
 			checkPod(t, at, h, &r, &former, &st)
 			for _, list := range lists(&st) {
 				checkContainers(t, at, former, list, exits)
 			}
-			again := status.Generate(h.pod, r, st, status.Env{HostIPs: []string{"192.0.2.1"}}, h.now.Add(time.Hour))
+			again := status.Generate(h.pod, r, st, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now.Add(time.Hour))
 			if !equality.Semantic.DeepEqual(st, again) {
 				t.Fatalf("%s: the same report tells something else\n%v\n%v", at, dump(st), dump(again))
 			}
 			former = st
 			if h.rng.IntN(10) == 0 { // the agent starts again
 				former = roundTrip(t, st)
-				h.verdicts = runtime.Verdicts{}
+				h.verdicts = runtime.PodProbeResults{}
 				require.True(t, equality.Semantic.DeepEqual(st, former), at)
 			}
 		}
@@ -222,9 +222,9 @@ func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st
 		require.Equal(t, former.Phase, st.Phase, at)
 		require.Equal(t, former.Reason, st.Reason, at)
 	} else if ended(st.Phase) {
-		require.False(t, r.Seen.Running(), "%s: %s told while a container runs", at, st.Phase)
-		if r.Ending == nil && !r.Finished && h.whole() {
-			done, _ := runtime.Done(h.pod, r.Seen)
+		require.False(t, r.Observed.CouldHaveRunningContainers(), "%s: %s told while a container runs", at, st.Phase)
+		if r.Termination == nil && !r.Finished && h.whole() {
+			done, _ := runtime.IsTerminal(h.pod, r.Observed)
 			require.True(t, done, "%s: %s is told of a pod that goes on", at, st.Phase)
 		}
 	}

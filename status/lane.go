@@ -14,53 +14,53 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lane is the way to one sink: a queue of the pods that it has to hear of. The
+// sinkQueue is the way to one sink: a queue of the pods that it has to hear of. The
 // queue is guarded by Manager.mu; statuses stay in the manager, so that each is
 // kept once and the newest wins.
-type lane struct {
+type sinkQueue struct {
 	m    *Manager
 	n    int // index among the lanes
 	sink Sink
 	wake chan struct{} // one slot: there may be something to send
 
-	items    map[types.UID]*item // pods that wait or are being sent
-	ready    queue               // by how long they wait; none of them has just failed
-	again    queue               // the same of those that failed when they were sent last
-	delayed  queue               // by when their back-off ends
-	busy     int                 // sends under way
-	retries  int                 // those of them of pods that failed when they were sent last
-	failures int                 // sends in a row that failed, of any pod
-	probe    time.Time           // when the last of those that found the sink down is tried again
+	items    map[types.UID]*queuedPod // pods that wait or are being sent
+	ready    queue                    // by how long they wait; none of them has just failed
+	again    queue                    // the same of those that failed when they were sent last
+	delayed  queue                    // by when their back-off ends
+	busy     int                      // sends under way
+	retries  int                      // those of them of pods that failed when they were sent last
+	failures int                      // sends in a row that failed, of any pod
+	probe    time.Time                // when the last of those that found the sink down is tried again
 	draining bool
 }
 
-func newLane(m *Manager, n int, sink Sink) *lane {
-	return &lane{
+func newLane(m *Manager, n int, sink Sink) *sinkQueue {
+	return &sinkQueue{
 		m: m, n: n, sink: sink,
 		wake:    make(chan struct{}, 1),
-		items:   make(map[types.UID]*item),
+		items:   make(map[types.UID]*queuedPod),
 		ready:   queue{less: waitsLonger},
 		again:   queue{less: waitsLonger},
-		delayed: queue{less: func(a, b *item) bool { return a.due.Before(b.due) }},
+		delayed: queue{less: func(a, b *queuedPod) bool { return a.due.Before(b.due) }},
 	}
 }
 
-func waitsLonger(a, b *item) bool { return a.since.Before(b.since) }
+func waitsLonger(a, b *queuedPod) bool { return a.since.Before(b.since) }
 
 // add has the pod sent. Manager.mu is held.
-func (l *lane) add(uid types.UID) {
+func (l *sinkQueue) add(uid types.UID) {
 	it := l.items[uid]
 	if it == nil {
-		it = &item{uid: uid, since: time.Now()}
+		it = &queuedPod{uid: uid, since: time.Now()}
 		l.items[uid] = it
 		l.ready.push(it)
 	}
 	// A pod that waits already keeps its place; one that is being sent is
 	// looked at when that send is done.
-	l.poke()
+	l.signal()
 }
 
-func (l *lane) poke() {
+func (l *sinkQueue) signal() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -68,7 +68,7 @@ func (l *lane) poke() {
 }
 
 // run sends until ctx ends, and then for at most the flush time what is left.
-func (l *lane) run(ctx context.Context) error {
+func (l *sinkQueue) run(ctx context.Context) error {
 	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
@@ -87,21 +87,21 @@ func (l *lane) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-done:
 			done = nil
-			flush := time.NewTimer(l.m.cfg.Flush)
+			flush := time.NewTimer(l.m.cfg.FlushTimeout)
 			defer flush.Stop()
 			end = flush.C
-			l.hurry()
+			l.retryNow()
 		case <-end:
 			cancel()
-			return l.giveUp(&wg)
+			return l.abandon(&wg)
 		}
 	}
 	wg.Wait()
 	return nil
 }
 
-// giveUp waits a little for sends that were told to end.
-func (l *lane) giveUp(wg *sync.WaitGroup) error {
+// abandon waits a little for sends that were told to end.
+func (l *sinkQueue) abandon(wg *sync.WaitGroup) error {
 	ended := make(chan struct{})
 	go func() { wg.Wait(); close(ended) }()
 	patience := time.NewTimer(time.Second)
@@ -118,8 +118,8 @@ func (l *lane) giveUp(wg *sync.WaitGroup) error {
 	return fmt.Errorf("status: %d statuses could not be told to %T", len(l.items), l.sink)
 }
 
-// hurry makes the lane end: back-offs are cut short once.
-func (l *lane) hurry() {
+// retryNow makes the lane end: back-offs are cut short once.
+func (l *sinkQueue) retryNow() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.draining = true
@@ -127,7 +127,7 @@ func (l *lane) hurry() {
 }
 
 // release ends all back-offs. Manager.mu is held.
-func (l *lane) release() {
+func (l *sinkQueue) release() {
 	for l.delayed.len() > 0 {
 		l.again.push(l.delayed.pop())
 	}
@@ -135,7 +135,7 @@ func (l *lane) release() {
 
 // dispatch starts as many sends as may run. It returns how many pods are left
 // and when the next back-off ends.
-func (l *lane) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
+func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	now := time.Now()
@@ -155,10 +155,10 @@ func (l *lane) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next
 // next takes the pod that is to be sent now, if there is one. While the sink answers
 // nobody, probing it with one pod at a time is enough; a second may be one that has
 // not failed itself, so that pods whose sends hang hold up no other.
-func (l *lane) next() *item {
+func (l *sinkQueue) next() *queuedPod {
 	from := &l.ready
 	switch {
-	case l.failures >= down && !l.draining:
+	case l.failures >= sinkDownThreshold && !l.draining:
 		fresh, retry := l.ready.len() > 0 && l.busy == l.retries, l.again.len() > 0 && l.retries == 0
 		if !fresh && !retry {
 			return nil
@@ -166,36 +166,36 @@ func (l *lane) next() *item {
 		if !fresh {
 			from = &l.again
 		}
-	case l.busy >= l.m.cfg.Parallel || l.ready.len()+l.again.len() == 0:
+	case l.busy >= l.m.cfg.MaxParallel || l.ready.len()+l.again.len() == 0:
 		return nil
 	case l.ready.len() == 0 || l.again.len() > 0 && waitsLonger(l.again.first(), l.ready.first()):
 		from = &l.again
 	}
 	l.busy++
 	it := from.pop()
-	if it.fails > 0 {
+	if it.failures > 0 {
 		l.retries++
 	}
 	return it
 }
 
-// down is how many failures in a row make a sink count as down.
-const down = 20
+// sinkDownThreshold is how many failures in a row make a sink count as down.
+const sinkDownThreshold = 20
 
 // start sends one pod in its own goroutine. Manager.mu is held.
-func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
+func (l *sinkQueue) start(ctx context.Context, wg *sync.WaitGroup, it *queuedPod) {
 	e := l.m.entries[it.uid]
 	if e == nil {
 		l.ended(it)
 		delete(l.items, it.uid)
 		return
 	}
-	job := send{
+	job := delivery{
 		entry: e, pod: e.pod, status: e.status, version: e.version,
-		deletion: e.gone && !e.open, told: e.told[l.n],
+		deletion: e.forgotten && !e.unfinished, lastSent: e.sent[l.n],
 	}
-	if job.told.version < e.anew {
-		job.told.status = nil
+	if job.lastSent.version < e.resendVersion {
+		job.lastSent.status = nil
 	}
 	wg.Go(func() {
 		began := time.Now()
@@ -207,26 +207,26 @@ func (l *lane) start(ctx context.Context, wg *sync.WaitGroup, it *item) {
 	})
 }
 
-// send is one look at a pod: the values that it is sent with.
-type send struct {
+// delivery is one look at a pod: the values that it is sent with.
+type delivery struct {
 	entry    *entry
 	pod      *corev1.Pod
 	status   *corev1.PodStatus
 	version  uint64
-	told     told // by the sink's lane, before and then after
+	lastSent sentStatus // by the sink's lane, before and then after
 	deletion bool
 	called   bool // the sink was, so that it may have heard
 }
 
-// heard reports whether the sink was last told the same: the status changed and
+// isDelivered reports whether the sink was last told the same: the status changed and
 // changed back meanwhile. Of two versions that follow one another it did not.
-func (s *send) heard(version uint64) bool {
-	return s.told.status != nil && s.told.version+1 < version && equality.Semantic.DeepEqual(s.told.status, s.status)
+func (s *delivery) isDelivered(version uint64) bool {
+	return s.lastSent.status != nil && s.lastSent.version+1 < version && equality.Semantic.DeepEqual(s.lastSent.status, s.status)
 }
 
 // send makes the call or, for a pod that is gone, those that are left of two:
 // its last status, then its deletion. A panic is an error.
-func (l *lane) send(ctx context.Context, job *send) (err error) {
+func (l *sinkQueue) send(ctx context.Context, job *delivery) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.m.cfg.Timeout)
 	defer cancel()
 	defer func() {
@@ -238,57 +238,57 @@ func (l *lane) send(ctx context.Context, job *send) (err error) {
 	if job.deletion {
 		last-- // the version before the deletion's is the last status
 	}
-	if job.told.version < last {
-		if err := l.tell(ctx, job, last); err != nil {
+	if job.lastSent.version < last {
+		if err := l.deliver(ctx, job, last); err != nil {
 			return err
 		}
 	}
 	if !job.deletion {
 		return nil
 	}
-	job.told.status = nil
+	job.lastSent.status = nil
 	if deleter, ok := l.sink.(Deleter); ok {
 		job.called = true
 		if err := deleter.DeleteStatus(ctx, job.pod); err != nil {
 			return err
 		}
 	}
-	job.told.version = job.version
+	job.lastSent.version = job.version
 	return nil
 }
 
-// tell sends the status, unless the sink holds the same.
-func (l *lane) tell(ctx context.Context, job *send, version uint64) error {
-	if !job.heard(version) {
-		job.called, job.told.status = true, nil
+// deliver sends the status, unless the sink holds the same.
+func (l *sinkQueue) deliver(ctx context.Context, job *delivery, version uint64) error {
+	if !job.isDelivered(version) {
+		job.called, job.lastSent.status = true, nil
 		if err := l.sink.SetStatus(ctx, job.pod, *job.status); err != nil {
 			return err
 		}
 	}
-	job.told = told{version, job.status}
+	job.lastSent = sentStatus{version, job.status}
 	return nil
 }
 
 // finish notes what a send came to and puts the pod where it belongs now. It
 // returns how many sends to the sink have failed in a row.
-func (l *lane) finish(job *send, it *item, err error) (failures int) {
+func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures int) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	defer l.poke()
+	defer l.signal()
 	l.ended(it)
-	job.entry.told[l.n] = job.told
+	job.entry.sent[l.n] = job.lastSent
 	if err != nil {
 		l.failures++
-		it.fails++
-		it.due = l.retry(it.fails, time.Now())
+		it.failures++
+		it.due = l.retry(it.failures, time.Now())
 		l.delayed.push(it)
 		return l.failures
 	}
-	if l.failures >= down {
+	if l.failures >= sinkDownThreshold {
 		l.release() // it is back: everything that waits may go
 		l.probe = time.Time{}
 	}
-	l.failures, it.fails = 0, 0
+	l.failures, it.failures = 0, 0
 	e := l.m.entries[it.uid]
 	if e != nil && (e != job.entry || e.version != job.version) {
 		it.since = time.Now()
@@ -297,24 +297,24 @@ func (l *lane) finish(job *send, it *item, err error) (failures int) {
 	}
 	delete(l.items, it.uid)
 	if e != nil && job.deletion {
-		l.m.buried(it.uid, e)
+		l.m.deletionDelivered(it.uid, e)
 	}
 	return 0
 }
 
 // ended notes that a send is not under way any more, before what came of it.
 // Manager.mu is held.
-func (l *lane) ended(it *item) {
+func (l *sinkQueue) ended(it *queuedPod) {
 	l.busy--
-	if it.fails > 0 {
+	if it.failures > 0 {
 		l.retries--
 	}
 }
 
 // log tells of a failure. Once the sink counts as down, one line says so for
 // all pods.
-func (l *lane) log(job *send, failures int, err error) {
-	if err == nil || failures > down {
+func (l *sinkQueue) log(job *delivery, failures int, err error) {
+	if err == nil || failures > sinkDownThreshold {
 		return
 	}
 	logger := l.m.cfg.Logger.With(
@@ -323,7 +323,7 @@ func (l *lane) log(job *send, failures int, err error) {
 	if p := new(panicError); errors.As(err, &p) {
 		logger = logger.With(slog.String("stack", string(p.stack)))
 	}
-	if failures == down {
+	if failures == sinkDownThreshold {
 		logger.Warn("status sink is down, its failures are not logged until it is back")
 		return
 	}
@@ -341,8 +341,8 @@ func (p *panicError) Error() string { return fmt.Sprintf("panic in status sink: 
 // retry returns when to try again after a pod's failures. A sink that is down is
 // tried with one pod in MaxBackOff, however many wait; pods that have news and were
 // not tried since go at once. Manager.mu is held.
-func (l *lane) retry(fails int, now time.Time) time.Time {
-	if l.failures < down || l.draining {
+func (l *sinkQueue) retry(fails int, now time.Time) time.Time {
+	if l.failures < sinkDownThreshold || l.draining {
 		return now.Add(l.backOff(fails))
 	}
 	if l.probe.Before(now) {
@@ -353,7 +353,7 @@ func (l *lane) retry(fails int, now time.Time) time.Time {
 }
 
 // backOff doubles with each failure.
-func (l *lane) backOff(fails int) time.Duration {
+func (l *sinkQueue) backOff(fails int) time.Duration {
 	d := l.m.cfg.BackOff
 	for i := 1; i < fails && d < l.m.cfg.MaxBackOff; i++ {
 		d *= 2

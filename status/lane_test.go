@@ -63,8 +63,8 @@ func TestManager_BacksOff(t *testing.T) {
 			tries = append(tries, time.Since(began))
 			return errors.New("unreachable")
 		})
-		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: time.Second})
-		m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, FlushTimeout: time.Second})
+		m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 		pause(20 * time.Second)
 		var want []time.Duration
 		for _, ms := range []int{0, 200, 600, 1400, 3000, 6200, 11200, 16200} {
@@ -92,7 +92,7 @@ func TestManager_LogsFailures(t *testing.T) {
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Logger: slog.New(log)})
 		for life := range 2 {
 			fails.Store(true)
-			m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", uint32(2*life)))})
+			m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", uint32(2*life)))})
 			pause(5 * time.Minute)
 			lines, stack := log.take()
 			require.Len(t, lines, 20)
@@ -107,7 +107,7 @@ func TestManager_LogsFailures(t *testing.T) {
 			assert.Empty(t, lines)
 		}
 		panics.Store(true)
-		m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", 9))})
+		m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", 9))})
 		pause(time.Millisecond)
 		lines, stack := log.take()
 		assert.Equal(t, []string{"status could not be told"}, lines)
@@ -136,10 +136,10 @@ func TestManager_TellsOfSends(t *testing.T) {
 			},
 		}})
 		p := pod("policy=Never", "main:c")
-		m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
-		m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 		pause(100 * time.Millisecond)
-		m.Observe(p, runtime.Report{Seen: view(exited("c", 0, 0)), Finished: true})
+		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Finished: true})
 		pause(5 * time.Second)
 		assert.Equal(t, []sent{{time.Second, 0}, {time.Second, 0}}, got, "what changes while it is sent waits from then on")
 		assert.Equal(t, []string{" to Running", "Running to Succeeded"}, changes)
@@ -170,8 +170,8 @@ func TestManager_EndsWithItsSinks(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				})
-				m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 2 * time.Second})
-				m.Observe(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
+				m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, FlushTimeout: 2 * time.Second})
+				m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 				pause(time.Second)
 				began := time.Now()
 				require.ErrorContains(t, stop(), "1 statuses could not be told")
@@ -197,7 +197,7 @@ func TestManager_WhatIsKnown(t *testing.T) {
 		}
 		a, b := withUID(pod("policy=Never", "main:c"), "a"), withUID(pod("main:c"), "b")
 		m.Restore(nil, &corev1.Pod{}, a)
-		m.Observe(b, runtime.Report{Seen: view(running("c", 4))})
+		m.Observe(b, runtime.Report{Observed: view(running("c", 4))})
 		m.Restore(b)
 		assert.ElementsMatch(t, []types.UID{"a", "b"}, known())
 		st, _ := m.Get("b")
@@ -207,15 +207,15 @@ func TestManager_WhatIsKnown(t *testing.T) {
 		m.Forget("b")
 		m.Forget("c")
 		assert.ElementsMatch(t, []types.UID{"a", "b"}, known(), "it still holds something")
-		assert.Equal(t, []types.UID{"a"}, m.Known())
-		m.Observe(b, runtime.Report{Seen: view(exited("c", 4, 0)), Ending: &runtime.Ending{Deleted: true}, Finished: true})
+		assert.Equal(t, []types.UID{"a"}, m.PodUIDs())
+		m.Observe(b, runtime.Report{Observed: view(exited("c", 4, 0)), Termination: &runtime.Termination{Deleted: true}, Finished: true})
 		assert.Equal(t, []types.UID{"a"}, known())
 		_, ok := m.Get("b")
 		assert.False(t, ok)
 		m.Resend("b")
 
 		// It lives again, under the same UID: it is told of as a new pod.
-		st = m.Observe(b, runtime.Report{Seen: view()})
+		st = m.Observe(b, runtime.Report{Observed: view()})
 		assert.Equal(t, corev1.PodPending, st.Phase)
 		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
 		assert.ElementsMatch(t, []types.UID{"a", "b"}, known())
@@ -239,8 +239,8 @@ func TestManager_LivesAgainBeforeItsDeletionIsTold(t *testing.T) {
 		}
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
-		pending := runtime.Report{Seen: view()}
-		m.Observe(p, runtime.Report{Seen: view(), Finished: true})
+		pending := runtime.Report{Observed: view()}
+		m.Observe(p, runtime.Report{Observed: view(), Finished: true})
 		m.Forget(p.UID)
 		m.Observe(p, pending)
 		pause(time.Second)

@@ -20,21 +20,21 @@ import (
 type Config struct {
 	// Sinks hear every status, each at its own speed. Default: nobody does.
 	Sinks []Sink
-	// Env tells about the node. It is called for each status and must not
+	// NodeInfo tells about the node. It is called for each status and must not
 	// block. Default: nothing is known.
-	Env func() Env
-	// Parallel is how many pods are sent to one sink at once. Default: 10.
-	Parallel int
+	NodeInfo func() NodeInfo
+	// MaxParallel is how many pods are sent to one sink at once. Default: 10.
+	MaxParallel int
 	// Timeout ends the context of one send. Default: 30 s.
 	Timeout time.Duration
 	// BackOff is the wait after a first failed send of a pod; it doubles up to
 	// MaxBackOff. Defaults: 200 ms and 5 s.
 	BackOff, MaxBackOff time.Duration
-	// Flush is how long Run goes on sending what is left after its context
+	// FlushTimeout is how long Run goes on sending what is left after its context
 	// ended. Default: 5 s.
-	Flush  time.Duration
-	Logger *slog.Logger // default: nothing is logged
-	Hooks  Hooks
+	FlushTimeout time.Duration
+	Logger       *slog.Logger // default: nothing is logged
+	Hooks        Hooks
 }
 
 // Hooks are called as things happen, from the goroutine that makes them
@@ -56,22 +56,22 @@ func (c *Config) fill() error {
 		}
 	}
 	for name, d := range map[string]time.Duration{
-		"Timeout": c.Timeout, "BackOff": c.BackOff, "MaxBackOff": c.MaxBackOff, "Flush": c.Flush,
+		"Timeout": c.Timeout, "BackOff": c.BackOff, "MaxBackOff": c.MaxBackOff, "Flush": c.FlushTimeout,
 	} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("%s is negative: %v", name, d))
 		}
 	}
-	if c.Parallel < 0 {
-		errs = append(errs, fmt.Errorf("parallel is negative: %d", c.Parallel))
+	if c.MaxParallel < 0 {
+		errs = append(errs, fmt.Errorf("parallel is negative: %d", c.MaxParallel))
 	}
-	c.Parallel = orDefault(c.Parallel, 10)
+	c.MaxParallel = orDefault(c.MaxParallel, 10)
 	c.Timeout = orDefault(c.Timeout, 30*time.Second)
 	c.BackOff = orDefault(c.BackOff, 200*time.Millisecond)
 	c.MaxBackOff = max(orDefault(c.MaxBackOff, 5*time.Second), c.BackOff)
-	c.Flush = orDefault(c.Flush, 5*time.Second)
-	if c.Env == nil {
-		c.Env = func() Env { return Env{} }
+	c.FlushTimeout = orDefault(c.FlushTimeout, 5*time.Second)
+	if c.NodeInfo == nil {
+		c.NodeInfo = func() NodeInfo { return NodeInfo{} }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -92,7 +92,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 // and none but Run blocks.
 type Manager struct {
 	cfg   Config
-	lanes []*lane
+	lanes []*sinkQueue
 
 	mu      sync.Mutex // guards all below and the lanes' queues
 	entries map[types.UID]*entry
@@ -101,21 +101,21 @@ type Manager struct {
 // entry is what is kept of one pod. It is guarded by Manager.mu; what its
 // fields point to is read-only.
 type entry struct {
-	pod      *corev1.Pod
-	status   *corev1.PodStatus
-	version  uint64   // rises with each change that sinks must hear of
-	anew     uint64   // the version that is told whatever sinks heard before
-	restored bool     // by a former process, not told by this one
-	open     bool     // reports came, and none yet that the pod is finished
-	gone     bool     // it is told as deleted, or will be when it is not open any more
-	named    bool     // gone by its deletion timestamp, and not by Forget
-	deleting int      // lanes that have yet to tell the deletion
-	told     []told   // by lane: what its sink has heard
-	from     *settled // what the status was made from again; nil if that is not known
+	pod           *corev1.Pod
+	status        *corev1.PodStatus
+	version       uint64          // rises with each change that sinks must hear of
+	resendVersion uint64          // the version that is told whatever sinks heard before
+	restored      bool            // by a former process, not told by this one
+	unfinished    bool            // reports came, and none yet that the pod is finished
+	forgotten     bool            // it is told as deleted, or will be when it is not open any more
+	named         bool            // gone by its deletion timestamp, and not by Forget
+	deleting      int             // lanes that have yet to tell the deletion
+	sent          []sentStatus    // by lane: what its sink has heard
+	inputs        *generateInputs // what the status was made from again; nil if that is not known
 }
 
-// told is what a sink has heard of a pod.
-type told struct {
+// sentStatus is what a sink has heard of a pod.
+type sentStatus struct {
 	version uint64
 	status  *corev1.PodStatus // nil when that is not known: a send that failed may have come through
 }
@@ -135,9 +135,9 @@ func New(cfg Config) (*Manager, error) {
 // newEntry returns an entry whose first version, if it is 1, was told by a
 // former process.
 func (m *Manager) newEntry(version uint64) *entry {
-	e := &entry{version: version, restored: version > 0, told: make([]told, len(m.lanes))}
-	for i := range e.told {
-		e.told[i].version = version
+	e := &entry{version: version, restored: version > 0, sent: make([]sentStatus, len(m.lanes))}
+	for i := range e.sent {
+		e.sent[i].version = version
 	}
 	return e
 }
@@ -170,14 +170,14 @@ func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 }
 
 // env asks for what is known about the node.
-func (m *Manager) env() (env Env) {
-	safe.Do(m.cfg.Logger, "ask for the node's environment", func() { env = m.cfg.Env() })
+func (m *Manager) env() (env NodeInfo) {
+	safe.Do(m.cfg.Logger, "ask for the node's environment", func() { env = m.cfg.NodeInfo() })
 	return env
 }
 
-// Refuse makes the pod failed with a reason and a message. It is for pods that
+// Reject makes the pod failed with a reason and a message. It is for pods that
 // were never admitted, so that nothing of them can run.
-func (m *Manager) Refuse(pod *corev1.Pod, reason, message string) corev1.PodStatus {
+func (m *Manager) Reject(pod *corev1.Pod, reason, message string) corev1.PodStatus {
 	env := m.env()
 	return m.change(pod, nil, false, func(former corev1.PodStatus) corev1.PodStatus {
 		return refused(pod, former, reason, message, env, time.Now())
@@ -187,17 +187,17 @@ func (m *Manager) Refuse(pod *corev1.Pod, reason, message string) corev1.PodStat
 // change puts a new status in the place of the former one. It is made and
 // compared without the lock, and again if the former one changed meanwhile. in is
 // what it is made from, if it may be kept.
-func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
+func (m *Manager) change(pod *corev1.Pod, in *generateInputs, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
 	m.mu.Lock()
 	for {
 		e := m.entries[pod.UID]
-		if e != nil && e.gone && e.named && !open && pod.DeletionTimestamp != nil {
+		if e != nil && e.forgotten && e.named && !open && pod.DeletionTimestamp != nil {
 			st := *e.status // it was told as deleted for just that
 			m.mu.Unlock()
 			return st
 		}
 		former, version := pod.Status, uint64(0)
-		if e != nil && (!e.gone || e.open) {
+		if e != nil && (!e.forgotten || e.unfinished) {
 			former, version = *e.status, e.version
 		} else if e != nil {
 			version = e.version // it was forgotten and lives again
@@ -215,9 +215,9 @@ func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(form
 			continue
 		}
 		changed := m.put(now, pod, st, same, open)
-		now.from = nil
+		now.inputs = nil
 		if !changed {
-			now.from = in
+			now.inputs = in
 		}
 		m.mu.Unlock()
 		if changed && m.cfg.Hooks.Changed != nil {
@@ -230,10 +230,10 @@ func (m *Manager) change(pod *corev1.Pod, in *settled, open bool, make func(form
 // put stores a status, queues it if it is news, and reports whether it is. same
 // says that it is the one before. m.mu is held.
 func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open bool) bool {
-	reborn := e.gone && !e.open
+	reborn := e.forgotten && !e.unfinished
 	same = same && !reborn
 	news := !same || e.restored
-	e.pod, e.open = pod, open
+	e.pod, e.unfinished = pod, open
 	if !same {
 		keep := st // on the heap only then
 		e.status = &keep
@@ -244,13 +244,13 @@ func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open
 		m.enqueue(pod.UID)
 	}
 	if reborn {
-		e.gone, e.named, e.deleting, e.anew = false, false, 0, e.version
+		e.forgotten, e.named, e.deleting, e.resendVersion = false, false, 0, e.version
 	}
-	if !e.gone && !e.open && pod.DeletionTimestamp != nil {
-		e.gone, e.named = true, true
+	if !e.forgotten && !e.unfinished && pod.DeletionTimestamp != nil {
+		e.forgotten, e.named = true, true
 	}
-	if e.gone && !e.open {
-		m.bury(e)
+	if e.forgotten && !e.unfinished {
+		m.startDeletion(e)
 	}
 	return news
 }
@@ -268,7 +268,7 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.entries[uid]
-	if !ok || e.gone && !e.open {
+	if !ok || e.forgotten && !e.unfinished {
 		return corev1.PodStatus{}, false
 	}
 	return *e.status, true
@@ -281,7 +281,7 @@ func (m *Manager) Pods() []*corev1.Pod {
 	defer m.mu.Unlock()
 	out := make([]*corev1.Pod, 0, len(m.entries))
 	for _, e := range m.entries {
-		if !e.gone || e.open {
+		if !e.forgotten || e.unfinished {
 			out = append(out, withStatus(e.pod, *e.status))
 		}
 	}
@@ -297,14 +297,14 @@ func (m *Manager) IsRestored(uid types.UID) bool {
 	return ok && e.restored
 }
 
-// Known returns the pods that a status is kept of, those of a former process
+// PodUIDs returns the pods that a status is kept of, those of a former process
 // too, in no order: Forget those that no source names.
-func (m *Manager) Known() []types.UID {
+func (m *Manager) PodUIDs() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make([]types.UID, 0, len(m.entries))
 	for uid, e := range m.entries {
-		if !e.gone || e.named {
+		if !e.forgotten || e.named {
 			out = append(out, uid)
 		}
 	}
@@ -323,9 +323,9 @@ func withStatus(pod *corev1.Pod, st corev1.PodStatus) *corev1.Pod {
 func (m *Manager) Resend(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e, ok := m.entries[uid]; ok && !e.gone {
+	if e, ok := m.entries[uid]; ok && !e.forgotten {
 		e.version++
-		e.anew = e.version
+		e.resendVersion = e.version
 		m.enqueue(uid)
 	}
 }
@@ -347,10 +347,10 @@ func (m *Manager) Forget(uid types.UID) {
 	case e.named: // that it is deleted was told, or is being told
 		e.named = false
 		m.drop(uid, e)
-	case !e.gone:
-		e.gone = true
-		if !e.open {
-			m.bury(e)
+	case !e.forgotten:
+		e.forgotten = true
+		if !e.unfinished {
+			m.startDeletion(e)
 		}
 	}
 }
@@ -363,16 +363,16 @@ func (m *Manager) drop(uid types.UID, e *entry) {
 	}
 }
 
-// bury starts the telling of a deletion. m.mu is held.
-func (m *Manager) bury(e *entry) {
+// startDeletion starts the telling of a deletion. m.mu is held.
+func (m *Manager) startDeletion(e *entry) {
 	e.version++
 	e.deleting = len(m.lanes)
 	m.enqueue(e.pod.UID)
 	m.drop(e.pod.UID, e)
 }
 
-// buried notes that one lane has told the deletion. m.mu is held.
-func (m *Manager) buried(uid types.UID, e *entry) {
+// deletionDelivered notes that one lane has told the deletion. m.mu is held.
+func (m *Manager) deletionDelivered(uid types.UID, e *entry) {
 	e.deleting--
 	m.drop(uid, e)
 }

@@ -93,13 +93,13 @@ func TestMergesAndDedups(t *testing.T) {
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
 		for attempt := range uint32(8) {
-			m.Observe(p, runtime.Report{Seen: view(running("c", attempt))})
-			m.Observe(p, runtime.Report{Seen: view(running("c", attempt))})
+			m.Observe(p, runtime.Report{Observed: view(running("c", attempt))})
+			m.Observe(p, runtime.Report{Observed: view(running("c", attempt))})
 			pause(10 * time.Millisecond)
 		}
 		pause(5 * time.Second)
 		assert.Equal(t, []int32{0, 7}, sink.restart[p.UID])
-		m.Observe(p, runtime.Report{Seen: view(running("c", 7))})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 7))})
 		pause(5 * time.Second)
 		assert.Len(t, sink.restart[p.UID], 2)
 		m.Resend(p.UID)
@@ -126,12 +126,12 @@ func TestSinkDownForAnHour(t *testing.T) {
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		for i := range pods {
 			p := withUID(pod("policy=Never", "main:c"), types.UID(fmt.Sprint(i)))
-			m.Observe(p, runtime.Report{Seen: view()})
-			m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+			m.Observe(p, runtime.Report{Observed: view()})
+			m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 		}
 		pause(time.Hour - 1500*time.Millisecond)
 		for i := range pods {
-			m.Observe(withUID(pod("policy=Never", "main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Seen: view(exited("c", 0, 0))})
+			m.Observe(withUID(pod("policy=Never", "main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Observed: view(exited("c", 0, 0))})
 		}
 		sink.mu.Lock()
 		assert.Empty(t, sink.phases)
@@ -158,13 +158,13 @@ func TestOldestWaitingFirst(t *testing.T) {
 			order = append(order, pod.UID)
 			return nil
 		})
-		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Parallel: 1, BackOff: time.Minute, MaxBackOff: time.Minute})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, MaxParallel: 1, BackOff: time.Minute, MaxBackOff: time.Minute})
 		for _, uid := range []types.UID{"a", "b", "c", "d"} {
-			m.Observe(withUID(pod("main:c"), uid), runtime.Report{Seen: view()})
+			m.Observe(withUID(pod("main:c"), uid), runtime.Report{Observed: view()})
 			pause(time.Second)
 		}
 		up = true
-		m.Observe(withUID(pod("main:c"), "a"), runtime.Report{Seen: view(running("c", 0))}) // still the oldest
+		m.Observe(withUID(pod("main:c"), "a"), runtime.Report{Observed: view(running("c", 0))}) // still the oldest
 		pause(2 * time.Minute)
 		assert.Equal(t, []types.UID{"a", "b", "c", "d"}, order)
 		require.NoError(t, stop())
@@ -188,7 +188,7 @@ func TestSinksAreIndependent(t *testing.T) {
 		})
 		m, stop := start(t, status.Config{Sinks: []status.Sink{hung, late, good}})
 		p := pod("main:c")
-		m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 		synctest.Wait()
 		assert.Equal(t, []corev1.PodPhase{corev1.PodRunning}, good.phases[p.UID])
 		pause(10 * time.Second)
@@ -206,24 +206,24 @@ func TestDeletionWaitsForTheEnd(t *testing.T) {
 		sink := newTold()
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
-		ending := &runtime.Ending{Deleted: true}
-		m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+		ending := &runtime.Termination{Deleted: true}
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 		pause(time.Second)
-		m.Observe(p, runtime.Report{Seen: view(running("c", 0)), Ending: ending})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0)), Termination: ending})
 		m.Forget(p.UID)
 		pause(time.Hour)
 		assert.Empty(t, sink.deleted)
-		m.Observe(p, runtime.Report{Seen: view(exited("c", 0, 0)), Ending: ending})
+		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: ending})
 		pause(time.Hour)
 		assert.Empty(t, sink.deleted)
-		m.Observe(p, runtime.Report{Seen: view(exited("c", 0, 0)), Ending: ending, Finished: true})
+		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: ending, Finished: true})
 		pause(time.Second)
 		assert.Equal(t, []types.UID{p.UID}, sink.deleted)
 		assert.Equal(t, []corev1.PodPhase{corev1.PodRunning, corev1.PodSucceeded}, sink.phases[p.UID])
 		_, known := m.Get(p.UID)
 		assert.False(t, known)
 
-		m.Observe(p, runtime.Report{Seen: view()}) // the same UID lives again
+		m.Observe(p, runtime.Report{Observed: view()}) // the same UID lives again
 		pause(time.Second)
 		assert.Equal(t, corev1.PodPending, sink.phases[p.UID][2])
 		require.NoError(t, stop())
@@ -243,15 +243,15 @@ func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
 				marked.DeletionTimestamp = new(metav1.Now())
 				ended := view(exited("c", 0, 0))
 				if before {
-					m.Observe(p, runtime.Report{Seen: ended, Ending: &runtime.Ending{}, Finished: true})
+					m.Observe(p, runtime.Report{Observed: ended, Termination: &runtime.Termination{}, Finished: true})
 				} else {
-					m.Observe(p, runtime.Report{Seen: view(running("c", 0))})
+					m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 					pause(time.Second)
-					m.Observe(marked, runtime.Report{Seen: ended, Ending: &runtime.Ending{}})
+					m.Observe(marked, runtime.Report{Observed: ended, Termination: &runtime.Termination{}})
 				}
 				pause(time.Hour)
 				assert.Empty(t, sink.deleted, "its resources are not given back, or nobody has deleted it")
-				last := runtime.Report{Seen: ended, Ending: &runtime.Ending{}, Finished: true}
+				last := runtime.Report{Observed: ended, Termination: &runtime.Termination{}, Finished: true}
 				m.Observe(marked, last)
 				pause(time.Second)
 				assert.Equal(t, []types.UID{p.UID}, sink.deleted)
@@ -259,14 +259,14 @@ func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
 				assert.Empty(t, m.Pods())
 
 				m.Observe(marked, last)
-				assert.Equal(t, []types.UID{p.UID}, m.Known(), "until Forget")
+				assert.Equal(t, []types.UID{p.UID}, m.PodUIDs(), "until Forget")
 				m.Forget(p.UID)
 				m.Forget(p.UID)
 				pause(time.Hour)
 				assert.Len(t, sink.deleted, 1, "it is told once")
-				assert.Empty(t, m.Known())
+				assert.Empty(t, m.PodUIDs())
 
-				m.Observe(p, runtime.Report{Seen: view()}) // the same UID lives again
+				m.Observe(p, runtime.Report{Observed: view()}) // the same UID lives again
 				pause(time.Second)
 				assert.Equal(t, corev1.PodPending, sink.phases[p.UID][len(sink.phases[p.UID])-1])
 				require.NoError(t, stop())
@@ -284,7 +284,7 @@ func TestFlush(t *testing.T) {
 		sink.took = 100 * time.Millisecond
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		for i := range 100 {
-			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Seen: view()})
+			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Observed: view()})
 		}
 		require.NoError(t, stop())
 		assert.Len(t, sink.phases, 100)
@@ -292,7 +292,7 @@ func TestFlush(t *testing.T) {
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := status.New(status.Config{Sinks: []status.Sink{nil}, Timeout: -1, Parallel: -2})
+	_, err := status.New(status.Config{Sinks: []status.Sink{nil}, Timeout: -1, MaxParallel: -2})
 	require.ErrorContains(t, err, "sink 0 is nil")
 	require.ErrorContains(t, err, "Timeout is negative")
 	require.ErrorContains(t, err, "parallel is negative")

@@ -9,20 +9,20 @@ import (
 
 // phase fills the phase with its reason and message.
 func (g *generator) phase(st *corev1.PodStatus) {
-	if terminal(g.former.Phase) {
-		st.Phase, st.Reason, st.Message = g.former.Phase, g.former.Reason, g.former.Message
+	if terminal(g.previous.Phase) {
+		st.Phase, st.Reason, st.Message = g.previous.Phase, g.previous.Reason, g.previous.Message
 		return
 	}
 	final := g.final()
 	st.Phase = g.progress(final).phase(g.pod, st)
-	if e := g.report.Ending; e != nil && e.Reason != "" && final {
+	if e := g.report.Termination; e != nil && e.Reason != "" && final {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
-	if terminal(st.Phase) && g.report.Seen.Running() {
+	if terminal(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
 		// An ephemeral container, or one that is on its way down. Until it is
 		// gone the pod runs, unless its turn to run had not come.
 		st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""
-		if anyRegularStarted(st) || g.former.Phase == corev1.PodRunning {
+		if anyRegularStarted(st) || g.previous.Phase == corev1.PodRunning {
 			st.Phase = corev1.PodRunning
 		}
 	}
@@ -55,13 +55,13 @@ type progress struct {
 }
 
 func (g *generator) progress(final bool) progress {
-	return progress{final: final, initDone: g.initDone, again: g.again, created: g.created}
+	return progress{final: final, initDone: g.initDone, again: g.restartsWithAll, created: g.created}
 }
 
 // created reports whether the newest attempt at running a container was created
 // and has not run.
 func (g *generator) created(name string) bool {
-	newest, _ := attempts(&g.report.Seen, name)
+	newest, _ := attempts(&g.report.Observed, name)
 	return newest != nil && newest.State == runtime.Created
 }
 

@@ -98,12 +98,12 @@ func TestPhase(t *testing.T) {
 		{"an unknown container holds the end back", pod("policy=Never", "main:c", "main:d"), list{unknown("d", 0), exited("c", 0, 0)}, nil, corev1.PodPending},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := status.Generate(tc.pod, runtime.Report{Seen: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.Env{}, t0)
+			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.NodeInfo{}, t0)
 			assert.Equal(t, tc.want, st.Phase)
 			// Planning and telling agree on when a pod is over.
-			done, phase := runtime.Done(tc.pod, view(tc.seen...))
+			done, phase := runtime.IsTerminal(tc.pod, view(tc.seen...))
 			seen := view(tc.seen...)
-			if over := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed; over || done && !seen.Running() {
+			if over := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed; over || done && !seen.CouldHaveRunningContainers() {
 				assert.True(t, done)
 				assert.Equal(t, phase, st.Phase)
 			}
@@ -156,9 +156,9 @@ func TestPhase_OfStatuses(t *testing.T) {
 
 // ST-5: a listing cannot tell that nothing runs any more.
 func TestGenerate_EndingThatWasNotInspected(t *testing.T) {
-	former := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
-	r := runtime.Report{Seen: listed(view()), Ending: &runtime.Ending{Deleted: true}}
-	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.Env{}, t0).Phase)
+	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
+	r := runtime.Report{Observed: listed(view()), Termination: &runtime.Termination{Deleted: true}}
+	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.NodeInfo{}, t0).Phase)
 }
 
 func oomKilled(c runtime.Container) runtime.Container {
@@ -192,7 +192,7 @@ func restartsAll(p *corev1.Pod, name string) *corev1.Pod {
 
 // round1 is a container made after a restart of all.
 func round1(c runtime.Container) runtime.Container {
-	c.Round = 1
+	c.RestartGeneration = 1
 	return c
 }
 
@@ -215,7 +215,7 @@ func TestRestartOfAllIsTold(t *testing.T) {
 		{[]runtime.Container{round1(exited("c", 1, 1)), round1(exited("d", 1, 0))}, corev1.ConditionFalse, "PodFailed"},
 	} {
 		now := t0.Add(time.Duration(i) * time.Minute)
-		st := status.Generate(p, runtime.Report{Seen: view(tc.seen...)}, former, status.Env{}, now)
+		st := status.Generate(p, runtime.Report{Observed: view(tc.seen...)}, former, status.NodeInfo{}, now)
 		c := conditionOf(&st, corev1.AllContainersRestarting)
 		require.NotNil(t, c, i)
 		assert.Equal(t, tc.status, c.Status, i)
@@ -225,21 +225,21 @@ func TestRestartOfAllIsTold(t *testing.T) {
 		}
 		former = st
 	}
-	st := generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))})
+	st := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 	assert.Nil(t, conditionOf(&st, corev1.AllContainersRestarting), "no rule, no condition")
 
 	// A listing knows no exit codes, and changes nothing.
-	former = status.Generate(p, runtime.Report{Seen: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.Env{}, t0)
+	former = status.Generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.NodeInfo{}, t0)
 	listed := view(exited("d", 0, 0), exited("c", 0, 0))
 	listed.ObservedAt = time.Time{}
-	st = status.Generate(p, runtime.Report{Seen: listed}, former, status.Env{}, t0)
+	st = status.Generate(p, runtime.Report{Observed: listed}, former, status.NodeInfo{}, t0)
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }
 
 // A container that should have run and of which nothing was ever seen is told as
 // lost when its pod is over, unless its turn had not come.
 func TestNeverStarted(t *testing.T) {
-	over := runtime.Report{Seen: view(), Ending: &runtime.Ending{Deleted: true}, Finished: true}
+	over := runtime.Report{Observed: view(), Termination: &runtime.Termination{Deleted: true}, Finished: true}
 	for name, tc := range map[string]struct {
 		pod    *corev1.Pod
 		seen   []runtime.Container
@@ -249,7 +249,7 @@ func TestNeverStarted(t *testing.T) {
 		"none has run":                    {pod("main:c"), nil, corev1.PodStatus{}, true},
 		"the other one has":               {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
 		"init is done":                    {pod("init:i", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, true},
-		"init was done":                   {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Seen: view(exited("i", 0, 0))}), true},
+		"init was done":                   {pod("init:i", "main:c"), nil, generate(pod("init:i", "main:c"), runtime.Report{Observed: view(exited("i", 0, 0))}), true},
 		"the other one has, init is gone": {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143)}, corev1.PodStatus{}, true},
 		"init was made and never ran":     {pod("init:i", "main:c"), []runtime.Container{created("i", 0)}, corev1.PodStatus{}, false},
 		"it has a policy of its own":      {pod("main:c/Always"), nil, corev1.PodStatus{}, true},
@@ -257,15 +257,15 @@ func TestNeverStarted(t *testing.T) {
 		"init was to come":                {pod("init:i", "main:c"), nil, corev1.PodStatus{}, false},
 		"the last lost a process":         {pod("init:i", "main:c"), []runtime.Container{oomKilled(exited("i", 0, 0))}, corev1.PodStatus{}, false},
 		"the sidecar was starting":        {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 0)}, corev1.PodStatus{}, false},
-		"the sidecar had started":         {pod("sidecar:s", "main:c"), []runtime.Container{exited("s", 0, 143)}, generate(pod("sidecar:s", "main:c"), runtime.Report{Seen: view(running("s", 0))}), true},
-		"the sidecar had not started":     {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 143)}, generate(startupProbed(pod("sidecar:s", "main:c")), runtime.Report{Seen: view(running("s", 0))}), false},
+		"the sidecar had started":         {pod("sidecar:s", "main:c"), []runtime.Container{exited("s", 0, 143)}, generate(pod("sidecar:s", "main:c"), runtime.Report{Observed: view(running("s", 0))}), true},
+		"the sidecar had not started":     {startupProbed(pod("sidecar:s", "main:c")), []runtime.Container{exited("s", 0, 143)}, generate(startupProbed(pod("sidecar:s", "main:c")), runtime.Report{Observed: view(running("s", 0))}), false},
 		"the main one had its turn":       {pod("init:i", "main:c"), nil, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "c-0"}}}, true},
 		"only the first was done":         {pod("init:i", "init:j", "main:c"), []runtime.Container{exited("i", 0, 0)}, corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := over
-			r.Seen = view(tc.seen...)
-			st := status.Generate(tc.pod, r, tc.former, status.Env{}, t0)
+			r.Observed = view(tc.seen...)
+			st := status.Generate(tc.pod, r, tc.former, status.NodeInfo{}, t0)
 			assert.Equal(t, corev1.PodFailed, st.Phase)
 			c := st.ContainerStatuses[0]
 			if !tc.lost {
@@ -284,12 +284,12 @@ func TestNeverStarted(t *testing.T) {
 
 // ST-5: an ending gives the phase only when nothing runs any more.
 func TestPhaseOfAnEnding(t *testing.T) {
-	evicted := &runtime.Ending{Reason: "Evicted", Message: "The node was low on resource: memory.", Evicted: true}
-	deleted := &runtime.Ending{Deleted: true}
+	evicted := &runtime.Termination{Reason: "Evicted", Message: "The node was low on resource: memory.", Evicted: true}
+	deleted := &runtime.Termination{Deleted: true}
 	for _, tc := range []struct {
 		name     string
 		seen     []runtime.Container
-		ending   *runtime.Ending
+		ending   *runtime.Termination
 		finished bool
 		want     corev1.PodPhase
 		reason   string
@@ -304,12 +304,12 @@ func TestPhaseOfAnEnding(t *testing.T) {
 		{"deleted before it started", nil, deleted, true, corev1.PodFailed, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			former := status.Generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))}, corev1.PodStatus{}, status.Env{}, t0)
+			former := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{}, t0)
 			if tc.seen == nil {
 				former = corev1.PodStatus{Phase: corev1.PodPending}
 			}
-			r := runtime.Report{Seen: view(tc.seen...), Ending: tc.ending, Finished: tc.finished}
-			st := status.Generate(pod("main:c"), r, former, status.Env{}, t0)
+			r := runtime.Report{Observed: view(tc.seen...), Termination: tc.ending, Finished: tc.finished}
+			st := status.Generate(pod("main:c"), r, former, status.NodeInfo{}, t0)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, tc.reason, st.Reason)
 		})
@@ -319,7 +319,7 @@ func TestPhaseOfAnEnding(t *testing.T) {
 // ST-5: a terminal phase never goes back, whatever is seen later.
 func TestTerminalPhaseStays(t *testing.T) {
 	former := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}
-	st := status.Generate(pod("main:c"), runtime.Report{Seen: view(running("c", 0))}, former, status.Env{}, t0)
+	st := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, former, status.NodeInfo{}, t0)
 	assert.Equal(t, corev1.PodFailed, st.Phase)
 	assert.Equal(t, "DeadlineExceeded", st.Reason)
 	assert.Equal(t, "too long", st.Message)

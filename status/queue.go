@@ -7,38 +7,38 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// item is a pod on its way to a sink. It is in one queue, or in none while it
+// queuedPod is a pod on its way to a sink. It is in one queue, or in none while it
 // is being sent.
-type item struct {
-	uid   types.UID
-	since time.Time // since when it waits to be told
-	due   time.Time // when its back-off ends
-	fails int       // in a row
+type queuedPod struct {
+	uid      types.UID
+	since    time.Time // since when it waits to be told
+	due      time.Time // when its back-off ends
+	failures int       // in a row
 }
 
 // queue is a heap of items.
 type queue struct {
-	less  func(a, b *item) bool
+	less  func(a, b *queuedPod) bool
 	items items
 }
 
-func (q *queue) len() int     { return len(q.items.list) }
-func (q *queue) first() *item { return q.items.list[0] }
+func (q *queue) len() int          { return len(q.items.list) }
+func (q *queue) first() *queuedPod { return q.items.list[0] }
 
-func (q *queue) push(it *item) {
+func (q *queue) push(it *queuedPod) {
 	q.items.less = q.less
 	heap.Push(&q.items, it)
 }
 
-func (q *queue) pop() *item {
-	it, _ := heap.Pop(&q.items).(*item)
+func (q *queue) pop() *queuedPod {
+	it, _ := heap.Pop(&q.items).(*queuedPod)
 	return it
 }
 
 // items fulfils heap.Interface.
 type items struct {
-	less func(a, b *item) bool
-	list []*item
+	less func(a, b *queuedPod) bool
+	list []*queuedPod
 }
 
 func (h *items) Len() int           { return len(h.list) }
@@ -47,7 +47,7 @@ func (h *items) Swap(i, j int)      { h.list[i], h.list[j] = h.list[j], h.list[i
 
 // Push adds an item; only the heap calls it.
 func (h *items) Push(x any) {
-	if it, ok := x.(*item); ok {
+	if it, ok := x.(*queuedPod); ok {
 		h.list = append(h.list, it)
 	}
 }

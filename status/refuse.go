@@ -13,10 +13,10 @@ import (
 // terminal already stays what it is. Of containers that never ran and never will
 // nothing is told: clients that list pods would show what they wait for instead of
 // why the pod was refused.
-func refused(pod *corev1.Pod, former corev1.PodStatus, reason, message string, env Env, now time.Time) corev1.PodStatus {
+func refused(pod *corev1.Pod, former corev1.PodStatus, reason, message string, env NodeInfo, now time.Time) corev1.PodStatus {
 	st := Generate(pod, runtime.Report{
-		Ending:   &runtime.Ending{Reason: reason, Message: podspec.RejectedPrefix + message},
-		Finished: true,
+		Termination: &runtime.Termination{Reason: reason, Message: podspec.RejectedPrefix + message},
+		Finished:    true,
 	}, former, env, now)
 	if noContainers(&former) {
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil

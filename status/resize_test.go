@@ -53,7 +53,7 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 			}
 			ctr := running("c", 0)
 			ctr.Resources = &tt.has
-			st := generate(p, runtime.Report{Seen: view(ctr)})
+			st := generate(p, runtime.Report{Observed: view(ctr)})
 			assert.Equal(t, tt.resizing, conditionOf(&st, corev1.PodResizeInProgress) != nil)
 			got := st.ContainerStatuses[0].Resources.Limits
 			assert.Len(t, got, len(tt.told))
@@ -102,6 +102,6 @@ func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 	none := container(pod("main:c"), view(), view(running("c", 0)))
 	assert.Nil(t, none.AllocatedResources)
 	c.Resources.Requests = nil
-	gone := generateAfter(generate(p, runtime.Report{Seen: view(running("c", 0))}), pod("main:c"), runtime.Report{Seen: view()})
+	gone := generateAfter(generate(p, runtime.Report{Observed: view(running("c", 0))}), pod("main:c"), runtime.Report{Observed: view()})
 	assert.Nil(t, gone.ContainerStatuses[0].AllocatedResources, "as the spec is now")
 }

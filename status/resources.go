@@ -143,7 +143,7 @@ func (g *generator) volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus
 		}
 		if mode == corev1.RecursiveReadOnlyIfPossible {
 			mode = corev1.RecursiveReadOnlyDisabled
-			if g.env.RecursiveReadOnly {
+			if g.env.HasRecursiveReadOnlyMounts {
 				mode = corev1.RecursiveReadOnlyEnabled
 			}
 		}

@@ -48,7 +48,7 @@ func TestGenerate_ReadyToStartContainers(t *testing.T) {
 			if tc.listed {
 				seen = listed(seen)
 			}
-			st := status.Generate(tc.pod, runtime.Report{Seen: seen}, tc.former, status.Env{}, t0)
+			st := status.Generate(tc.pod, runtime.Report{Observed: seen}, tc.former, status.NodeInfo{}, t0)
 			c := conditionOf(&st, corev1.PodReadyToStartContainers)
 			assert.Equal(t, tc.message, c.Message)
 			if tc.want == corev1.ConditionTrue {
@@ -65,7 +65,7 @@ func TestGenerate_ReadyToStartContainers(t *testing.T) {
 // ST-4: init containers are told in the spec's order, others by name; what is not
 // ready is told in the spec's order.
 func TestGenerate_OrderOfContainers(t *testing.T) {
-	st := generate(pod("init:z", "init:y", "main:b", "main:a", "debug:e", "debug:d"), runtime.Report{Seen: view()})
+	st := generate(pod("init:z", "init:y", "main:b", "main:a", "debug:e", "debug:d"), runtime.Report{Observed: view()})
 	var names []string
 	for _, list := range lists(&st) {
 		for i := range list {

@@ -21,14 +21,14 @@ func TestStatusesThatAreNotMadeAnew(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
-			envs := []status.Env{{Runtime: "sim"}, {Runtime: "sim", HostIPs: []string{"10.0.0.1"}}}
+			envs := []status.NodeInfo{{RuntimeName: "sim"}, {RuntimeName: "sim", HostIPs: []string{"10.0.0.1"}}}
 			env := 0
-			m, err := status.New(status.Config{Env: func() status.Env { return envs[env] }})
+			m, err := status.New(status.Config{NodeInfo: func() status.NodeInfo { return envs[env] }})
 			require.NoError(t, err)
 			pods := []*corev1.Pod{settledPod("app:1"), settledPod("app:1"), settledPod("app:2")}
 			views := []runtime.Pod{settledView(runtime.Running), settledView(runtime.Running), settledView(runtime.Exited), {UID: "u"}}
 			var former corev1.PodStatus
-			pod, view, ready := 0, 0, runtime.Success
+			pod, view, ready := 0, 0, runtime.ProbeSuccess
 			for step := range 60 {
 				switch rnd.IntN(8) {
 				case 0:
@@ -36,13 +36,13 @@ func TestStatusesThatAreNotMadeAnew(t *testing.T) {
 				case 1:
 					view = rnd.IntN(len(views))
 				case 2:
-					ready = []runtime.Result{runtime.Success, runtime.Failed}[rnd.IntN(2)]
+					ready = []runtime.ProbeResult{runtime.ProbeSuccess, runtime.ProbeFailure}[rnd.IntN(2)]
 				case 3:
 					env = rnd.IntN(len(envs))
 				case 4:
 					time.Sleep(time.Second)
 				}
-				r := runtime.Report{Seen: views[view], Probes: runtime.Verdicts{"c": {Started: runtime.Success, Ready: ready, Live: runtime.Success}}}
+				r := runtime.Report{Observed: views[view], Probes: runtime.PodProbeResults{"c": {Startup: runtime.ProbeSuccess, Readiness: ready, Liveness: runtime.ProbeSuccess}}}
 				switch rnd.IntN(12) {
 				case 0:
 					r.Failures = map[string]runtime.Failure{"app": {Reason: "CrashLoopBackOff", Message: "later"}}
@@ -71,7 +71,7 @@ func settledPod(image string) *corev1.Pod {
 	}
 }
 
-func settledView(st runtime.State) runtime.Pod {
+func settledView(st runtime.ContainerState) runtime.Pod {
 	return runtime.Pod{
 		UID: "u", Namespace: "ns", Name: "p", ObservedAt: time.Now(),
 		Sandboxes:  []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.1.0.1"}}},
@@ -83,7 +83,7 @@ func settledView(st runtime.State) runtime.Pod {
 func BenchmarkObserveUnchanged(b *testing.B) {
 	m, err := status.New(status.Config{})
 	require.NoError(b, err)
-	pod, r := settledPod("app:1"), runtime.Report{Seen: settledView(runtime.Running), Probes: runtime.Verdicts{"c": {Started: runtime.Success, Ready: runtime.Success}}}
+	pod, r := settledPod("app:1"), runtime.Report{Observed: settledView(runtime.Running), Probes: runtime.PodProbeResults{"c": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Observe(pod, r)

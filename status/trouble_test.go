@@ -107,7 +107,7 @@ func TestSinksInTrouble(t *testing.T) {
 		var kept uint64
 		for n := range changes {
 			for i := range p {
-				m.Observe(p[i], runtime.Report{Seen: view(running("c", uint32(n)))})
+				m.Observe(p[i], runtime.Report{Observed: view(running("c", uint32(n)))})
 			}
 			synctest.Wait()
 			for i := range p {
@@ -144,7 +144,7 @@ func TestSinksInTrouble(t *testing.T) {
 			}
 		}
 		for i := range p {
-			m.Observe(p[i], runtime.Report{Seen: view(), Ending: &runtime.Ending{Deleted: true}, Finished: true})
+			m.Observe(p[i], runtime.Report{Observed: view(), Termination: &runtime.Termination{Deleted: true}, Finished: true})
 			m.Forget(p[i].UID)
 		}
 		pause(10 * time.Second)
@@ -153,7 +153,7 @@ func TestSinksInTrouble(t *testing.T) {
 			assert.Equal(t, pods, s.gone, name)
 			s.mu.Unlock()
 		}
-		assert.Empty(t, m.Known())
+		assert.Empty(t, m.PodUIDs())
 		require.NoError(t, stop())
 	})
 }
@@ -192,9 +192,9 @@ func TestSinkDownUntilTheEnd(t *testing.T) {
 				return ctx.Err()
 			}
 		})
-		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: 4500 * time.Millisecond})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, FlushTimeout: 4500 * time.Millisecond})
 		for i := range 40 {
-			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Seen: view(running("c", 0))})
+			m.Observe(withUID(pod("main:c"), types.UID(fmt.Sprint(i))), runtime.Report{Observed: view(running("c", 0))})
 		}
 		pause(time.Second)
 		back.Store(true)
@@ -219,14 +219,14 @@ func TestPodsThatASinkRefuses(t *testing.T) {
 		for i := range 40 {
 			refused[types.UID(fmt.Sprint("bad-", i))] = true
 		}
-		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, Flush: time.Second})
+		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, FlushTimeout: time.Second})
 		for uid := range refused {
-			m.Observe(withUID(pod("main:c"), uid), runtime.Report{Seen: view(running("c", 0))})
+			m.Observe(withUID(pod("main:c"), uid), runtime.Report{Observed: view(running("c", 0))})
 		}
 		for n := range uint32(30) {
 			pause(time.Minute)
 			for _, uid := range []types.UID{"good-1", "good-2"} {
-				m.Observe(withUID(pod("main:c"), uid), runtime.Report{Seen: view(running("c", n))})
+				m.Observe(withUID(pod("main:c"), uid), runtime.Report{Observed: view(running("c", n))})
 				synctest.Wait()
 				sink.mu.Lock()
 				require.Len(t, sink.restart[uid], int(n)+1, "%s waits for those that are refused", uid)

@@ -60,10 +60,10 @@ func full() []corev1.PodStatus {
 	before := exited("c", 0, 3)
 	before.Message = "no disk"
 	runs := runtime.Report{
-		Seen:     view(running("e", 0), ran, before, exited("i", 0, 0)),
+		Observed: view(running("e", 0), ran, before, exited("i", 0, 0)),
 		Failures: map[string]runtime.Failure{"d": {Reason: "ErrImagePull", Message: "no such image"}},
 	}
-	evicted := runtime.Report{Seen: view(exited("c", 0, 137)), Ending: &runtime.Ending{Reason: "Evicted", Message: "low", Evicted: true}}
+	evicted := runtime.Report{Observed: view(exited("c", 0, 137)), Termination: &runtime.Termination{Reason: "Evicted", Message: "low", Evicted: true}}
 	return []corev1.PodStatus{generate(p, runs), generate(pod("main:c"), evicted)}
 }
 

@@ -47,7 +47,7 @@ func BenchmarkPods(b *testing.B) {
 				x.change(podsource.Add, one)
 				x.until(func() bool { return x.runs("one") })
 				x.change(podsource.Remove, one)
-				x.until(func() bool { return x.workers.Finished("one") || !x.workers.Known("one") })
+				x.until(func() bool { return x.workers.IsFinished("one") || !x.workers.IsKnown("one") })
 			}
 		})
 		b.Run(fmt.Sprintf("rest/N=%d", n), func(b *testing.B) {
@@ -78,7 +78,7 @@ func BenchmarkHousekeeping(b *testing.B) {
 			x.stop()
 			b.ReportAllocs()
 			for b.Loop() {
-				x.keeper.Housekeep(b.Context())
+				x.keeper.CleanupPods(b.Context())
 			}
 		})
 	}

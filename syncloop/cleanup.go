@@ -34,21 +34,21 @@ type cleanup struct {
 
 // removal is what became of the removal of a pod from one store.
 type removal struct {
-	store *Store
+	store *PodStore
 	err   error
 }
 
 // holdAndCleanUp removes a pod that nobody wants from stores. It reports false where
 // the pod cannot be held, as it is wanted again or held already. Lives says whether
 // it had a life when that was asked last: one that has begun since is left alone.
-func (h *Housekeeper) holdAndCleanUp(ctx context.Context, uid types.UID, lives bool, stores []*Store) (again []types.UID, held bool) {
-	if !h.cfg.Pods.hold(uid) {
+func (h *Housekeeper) holdAndCleanUp(ctx context.Context, uid types.UID, lives bool, stores []*PodStore) (again []types.UID, held bool) {
+	if !h.cfg.PodManager.reserveUID(uid) {
 		return nil, false
 	}
-	if _, now := h.cfg.Lives.State(uid); now == lives {
+	if _, now := h.cfg.Workers.State(uid); now == lives {
 		return h.cleanUp(ctx, uid, stores), true
 	}
-	if h.cfg.Pods.letGo(uid) {
+	if h.cfg.PodManager.unreserveUID(uid) {
 		again = append(again, uid)
 	}
 	return again, true
@@ -56,7 +56,7 @@ func (h *Housekeeper) holdAndCleanUp(ctx context.Context, uid types.UID, lives b
 
 // cleanUp removes a pod, which is held, from stores, and waits for that unless it is
 // known to be slow. It returns the pod if that has ended and it has to be added now.
-func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*Store) (again []types.UID) {
+func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*PodStore) (again []types.UID) {
 	c := &cleanup{uid: uid, done: make(chan struct{})}
 	h.cleanups[uid] = c
 	h.wg.Go(func() {
@@ -66,7 +66,7 @@ func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*Stor
 		}
 	})
 	wait := cleanupWait
-	if _, slow := h.faults[faultKey{"", uid}]; slow {
+	if _, slow := h.lastErrors[faultKey{"", uid}]; slow {
 		wait = 0
 	}
 	timer := time.NewTimer(wait)
@@ -75,12 +75,12 @@ func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*Stor
 	case <-c.done:
 		return h.cleanedUp(c)
 	case <-timer.C:
-		h.note("", uid, errSlow)
+		h.logFailure("", uid, errSlow)
 	}
 	return nil
 }
 
-func (h *Housekeeper) remove(ctx context.Context, store *Store, uid types.UID) error {
+func (h *Housekeeper) remove(ctx context.Context, store *PodStore, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.RemoveTimeout)
 	defer cancel()
 	return safe.Call(h.cfg.Logger, "remove pod from "+store.Name, func() error { return store.Remove(ctx, uid) })
@@ -106,17 +106,17 @@ func (h *Housekeeper) cleanedUp(c *cleanup) (again []types.UID) {
 	ok := true
 	for _, r := range c.removals {
 		ok = r.err == nil && ok
-		h.note(r.store.Name, c.uid, r.err)
-		if f := h.cfg.Hooks.Dropped; f != nil {
+		h.logFailure(r.store.Name, c.uid, r.err)
+		if f := h.cfg.Hooks.StoreCleaned; f != nil {
 			f(r.store.Name, c.uid, r.err)
 		}
 	}
 	if ok {
-		h.note("", c.uid, nil)
+		h.logFailure("", c.uid, nil)
 	}
-	back := h.cfg.Pods.letGo(c.uid)
-	if _, lives := h.cfg.Lives.State(c.uid); lives && (ok || back) {
-		back = h.cfg.Lives.Settle(c.uid, false) || back
+	back := h.cfg.PodManager.unreserveUID(c.uid)
+	if _, lives := h.cfg.Workers.State(c.uid); lives && (ok || back) {
+		back = h.cfg.Workers.ForgetFinished(c.uid, false) || back
 	}
 	if back {
 		again = append(again, c.uid)
@@ -130,8 +130,8 @@ func (h *Housekeeper) Wait() { h.wg.Wait() }
 
 // forgetFaults drops what went wrong with pods of which there is nothing left, and
 // with those that are wanted again.
-func (h *Housekeeper) forgetFaults(s *scene) {
-	if len(h.faults) == 0 {
+func (h *Housekeeper) forgetFaults(s *snapshot) {
+	if len(h.lastErrors) == 0 {
 		return
 	}
 	left := map[faultKey]struct{}{}
@@ -145,11 +145,11 @@ func (h *Housekeeper) forgetFaults(s *scene) {
 			left[faultKey{"", uid}] = struct{}{}
 		}
 	}
-	for key := range h.faults {
+	for key := range h.lastErrors {
 		_, known := left[key]
-		_, wanted := s.wanted[key.uid]
+		_, wanted := s.desired[key.uid]
 		if key.uid != "" && h.cleanups[key.uid] == nil && (wanted || !known && !unread[key.store]) {
-			delete(h.faults, key)
+			delete(h.lastErrors, key)
 		}
 	}
 }

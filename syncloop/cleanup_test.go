@@ -54,8 +54,8 @@ func (h *slowHouse) has(uid types.UID) bool {
 func newSlowHouse(t *testing.T, slow types.UID, takes func(context.Context)) *slowHouse {
 	h := &slowHouse{house: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
 	store := h.cfg.Stores[0]
-	h.cfg.Stores[0].Known = func() (uids []types.UID, err error) {
-		h.with(func() { uids, err = store.Known() })
+	h.cfg.Stores[0].PodUIDs = func() (uids []types.UID, err error) {
+		h.with(func() { uids, err = store.PodUIDs() })
 		return uids, err
 	}
 	h.cfg.Stores[0].Remove = func(ctx context.Context, uid types.UID) (err error) {
@@ -80,7 +80,7 @@ func takes(d time.Duration) func(context.Context) { return func(context.Context)
 // SL-6: a cleanup that hangs holds up its own pod alone, and is tried again when its
 // time is over.
 func TestHousekeeper_HungCleanup(t *testing.T) {
-	over := podworkers.State{Phase: podworkers.Finished, Over: true}
+	over := podworkers.State{Phase: podworkers.Finished, Idle: true}
 	for _, by := range []string{"Housekeep", "Tidy"} {
 		t.Run("begun by "+by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -89,10 +89,10 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 				began := time.Now()
 				if by == "Tidy" {
 					h.w.states["hung"] = over
-					assert.Empty(t, h.Tidy(t.Context(), []types.UID{"hung", "other"}))
+					assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"hung", "other"}))
 					delete(h.w.states, "hung") // housekeeping forgets it
 				} else {
-					again, settled := h.Housekeep(t.Context())
+					again, settled := h.CleanupPods(t.Context())
 					assert.Empty(t, again)
 					assert.False(t, settled)
 				}
@@ -101,7 +101,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 
 				began = time.Now()
 				h.put("late")
-				_, settled := h.Housekeep(t.Context())
+				_, settled := h.CleanupPods(t.Context())
 				assert.False(t, settled)
 				assert.False(t, h.has("late"))
 				assert.Zero(t, time.Since(began), "nobody waits for a pod that is known to be slow")
@@ -110,7 +110,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
 				began = time.Now()
-				_, _ = h.Housekeep(t.Context())
+				_, _ = h.CleanupPods(t.Context())
 				assert.Zero(t, time.Since(began), "nor for its next try")
 				synctest.Wait()
 				assert.Equal(t, 2, h.called("hung"), "its deadline has passed")
@@ -119,11 +119,11 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 				h.with(func() { h.takes["hung"] = nil })
 				time.Sleep(2 * time.Minute)
 				for range 3 {
-					_, _ = h.Housekeep(t.Context())
+					_, _ = h.CleanupPods(t.Context())
 					synctest.Wait()
 				}
 				assert.Empty(t, h.kept)
-				_, settled = h.Housekeep(t.Context())
+				_, settled = h.CleanupPods(t.Context())
 				assert.True(t, settled)
 			})
 		})
@@ -138,27 +138,27 @@ func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
 			h := newSlowHouse(t, "x", takes(time.Minute))
 			h.put("x")
 			if lives {
-				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 			}
-			assert.Empty(t, h.Tidy(t.Context(), []types.UID{"x"}))
+			assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"x"}))
 			h.w.take()
 			h.change(podsource.Add, newPod("x"))
 			for range 10 {
-				again, _ := h.Housekeep(t.Context())
+				again, _ := h.CleanupPods(t.Context())
 				assert.Empty(t, again)
-				assert.Empty(t, h.Tidy(t.Context(), []types.UID{"x"}))
+				assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"x"}))
 				time.Sleep(2 * time.Second)
 			}
 			assert.Empty(t, h.w.take(), "it does not begin beside the removal")
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			again, _ := h.Housekeep(t.Context())
+			again, _ := h.CleanupPods(t.Context())
 			assert.Equal(t, []types.UID{"x"}, again)
 			delete(h.w.states, "x")
 			h.w.take()
-			h.pods.Again(again)
+			h.pods.HandlePodRecreations(again)
 			assert.Equal(t, []string{"create x "}, h.w.take())
-			assert.Empty(t, h.pods.holds)
+			assert.Empty(t, h.pods.reservedUIDs)
 		})
 	}
 }
@@ -175,10 +175,10 @@ func TestHousekeeper_ManyHungCleanups(t *testing.T) {
 			ended = append(ended, uid)
 		}
 		began := time.Now()
-		_, _ = h.Housekeep(ctx)
+		_, _ = h.CleanupPods(ctx)
 		assert.LessOrEqual(t, time.Since(began), 15*time.Second)
 		began = time.Now()
-		_ = h.Tidy(ctx, ended)
+		_ = h.CleanupFinished(ctx, ended)
 		assert.LessOrEqual(t, time.Since(began), 15*time.Second)
 		cancel()
 		h.Wait()
@@ -197,19 +197,19 @@ func TestHousekeeper_ForgetsFaults(t *testing.T) {
 		"it went away by itself":          {func(h *house) { delete(h.kept, "x") }, true},
 		"it is wanted again":              {func(h *house) { h.pods.do(podsource.Add, newPod("x")) }, true},
 		"it is still there":               {func(*house) {}, false},
-		"it cannot be told what is there": {func(h *house) { h.cfg.Stores[0].Known = func() ([]types.UID, error) { return nil, busy } }, false},
+		"it cannot be told what is there": {func(h *house) { h.cfg.Stores[0].PodUIDs = func() ([]types.UID, error) { return nil, busy } }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)
 			h.kept["x"] = busy
-			_, settled := h.Housekeep(t.Context())
+			_, settled := h.CleanupPods(t.Context())
 			require.False(t, settled)
 			tt.then(h)
-			_, _ = h.Housekeep(t.Context())
-			_, settled = h.Housekeep(t.Context())
+			_, _ = h.CleanupPods(t.Context())
+			_, settled = h.CleanupPods(t.Context())
 			assert.Equal(t, tt.settled, settled)
 			if tt.settled {
-				assert.Empty(t, h.faults)
+				assert.Empty(t, h.lastErrors)
 			}
 		})
 	}
@@ -221,15 +221,15 @@ func TestHousekeeper_StoreThatPanics(t *testing.T) {
 	h.kept["x"] = nil
 	sound := h.cfg.Stores[0]
 	h.cfg.Stores[0].Remove = func(context.Context, types.UID) error { panic("remove") }
-	_, settled := h.Housekeep(t.Context())
+	_, settled := h.CleanupPods(t.Context())
 	assert.False(t, settled)
-	assert.Empty(t, h.pods.holds)
-	h.cfg.Stores[0].Known = func() ([]types.UID, error) { panic("known") }
-	_, settled = h.Housekeep(t.Context())
+	assert.Empty(t, h.pods.reservedUIDs)
+	h.cfg.Stores[0].PodUIDs = func() ([]types.UID, error) { panic("known") }
+	_, settled = h.CleanupPods(t.Context())
 	assert.False(t, settled)
 	h.cfg.Stores[0] = sound
 	for range 2 {
-		_, settled = h.Housekeep(t.Context())
+		_, settled = h.CleanupPods(t.Context())
 	}
 	assert.True(t, settled)
 }

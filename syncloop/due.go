@@ -9,33 +9,33 @@ import (
 	"github.com/sublet-dev/agent/internal/monotonic"
 )
 
-// duePod is a pod and when it is due.
-type duePod struct {
+// requeueItem is a pod and when it is due.
+type requeueItem struct {
 	uid types.UID
 	at  time.Time
 	pos int // in the heap
 }
 
-// dueHeap has the pod that is due first on top.
-type dueHeap []*duePod
+// requeueHeap has the pod that is due first on top.
+type requeueHeap []*requeueItem
 
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h requeueHeap) Len() int           { return len(h) }
+func (h requeueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
 
-func (h dueHeap) Swap(i, j int) {
+func (h requeueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].pos, h[j].pos = i, j
 }
 
 // Push is for package heap.
-func (h *dueHeap) Push(x any) {
-	d, _ := x.(*duePod)
+func (h *requeueHeap) Push(x any) {
+	d, _ := x.(*requeueItem)
 	d.pos = len(*h)
 	*h = append(*h, d)
 }
 
 // Pop is for package heap.
-func (h *dueHeap) Pop() any {
+func (h *requeueHeap) Pop() any {
 	old := *h
 	d := old[len(old)-1]
 	old[len(old)-1] = nil
@@ -43,25 +43,25 @@ func (h *dueHeap) Pop() any {
 	return d
 }
 
-// dues keeps one due time a pod, the last one that was set, by the monotonic
+// requeueTimes keeps one due time a pod, the last one that was set, by the monotonic
 // clock: times of different clocks have no order that survives a clock that is
 // set. The zero value is empty.
-type dues struct {
-	heap dueHeap
-	pods map[types.UID]*duePod
+type requeueTimes struct {
+	heap requeueHeap
+	pods map[types.UID]*requeueItem
 }
 
 // set sets when a pod is due; the zero time means never.
-func (d *dues) set(uid types.UID, at time.Time) {
+func (d *requeueTimes) set(uid types.UID, at time.Time) {
 	at = monotonic.At(at, time.Now())
 	p := d.pods[uid]
 	switch {
 	case p == nil && at.IsZero():
 	case p == nil:
 		if d.pods == nil {
-			d.pods = map[types.UID]*duePod{}
+			d.pods = map[types.UID]*requeueItem{}
 		}
-		p = &duePod{uid: uid, at: at}
+		p = &requeueItem{uid: uid, at: at}
 		d.pods[uid] = p
 		heap.Push(&d.heap, p)
 	case at.IsZero():
@@ -74,7 +74,7 @@ func (d *dues) set(uid types.UID, at time.Time) {
 }
 
 // next returns when the first pod is due, or the zero time.
-func (d *dues) next() time.Time {
+func (d *requeueTimes) next() time.Time {
 	if len(d.heap) == 0 {
 		return time.Time{}
 	}
@@ -83,7 +83,7 @@ func (d *dues) next() time.Time {
 
 // overdue returns how many pods have been due since before at. It believes the heap
 // to be in no order: it is for finding out that one is forgotten in it.
-func (d *dues) overdue(at time.Time) int {
+func (d *requeueTimes) overdue(at time.Time) int {
 	late := 0
 	for _, p := range d.heap {
 		if p.at.Before(at) {
@@ -94,7 +94,7 @@ func (d *dues) overdue(at time.Time) int {
 }
 
 // take removes and returns the pods that are due by now, first due first.
-func (d *dues) take(now time.Time) []types.UID {
+func (d *requeueTimes) take(now time.Time) []types.UID {
 	var uids []types.UID
 	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
 		uid := d.heap[0].uid

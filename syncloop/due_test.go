@@ -18,7 +18,7 @@ func TestDuesAgainstList(t *testing.T) {
 	start := time.Now()
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var d dues
+		var d requeueTimes
 		naive := map[types.UID]time.Time{}
 		now := start
 		for range 200 {
@@ -60,7 +60,7 @@ func TestDuesAgainstList(t *testing.T) {
 
 func TestRosterAgainstMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
-	var r roster
+	var r podSet
 	naive := map[types.UID]string{}
 	for i := range 2000 {
 		uid := types.UID(fmt.Sprint(rnd.IntN(30)))
@@ -96,7 +96,7 @@ func TestDues_AfterClockWasSetBack(t *testing.T) {
 	const step = 3 * time.Hour
 	now := time.Now()
 	before := clocktest.BeforeSetBack(t, now, step)
-	var d dues
+	var d requeueTimes
 	d.set("crashed", now.Add(10*time.Second).Round(0))
 	for i := range 50 {
 		d.set(types.UID(fmt.Sprint(i)), before.Add(11*time.Second+time.Duration(i)*time.Second))

@@ -16,15 +16,15 @@ import (
 // printing is a Handler that says what it is handed.
 type printing struct{}
 
-func (printing) Change(c podsource.Change) {
+func (printing) HandlePodChange(c podsource.Change) {
 	for _, pod := range c.Pods {
 		fmt.Println(c.Op, pod.Name)
 	}
 }
 
-func (printing) Wake(uid types.UID, why podworkers.Wake) { fmt.Println("wake", uid, why) }
-func (printing) Again([]types.UID)                       {}
-func (printing) Revisit([]types.UID)                     {}
+func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) { fmt.Println("wake", uid, why) }
+func (printing) HandlePodRecreations([]types.UID)                    {}
+func (printing) Revisit([]types.UID)                                 {}
 
 // A Loop needs no more than changes and a Handler. It ends when its input does.
 func Example() {

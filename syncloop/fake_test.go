@@ -73,7 +73,7 @@ func (f *fakeWorkers) Update(u podworkers.Update) {
 	case u.Kill != nil && u.Kill.Deleted:
 		f.note("remove %s", u.Pod.UID)
 	default:
-		op := map[podworkers.Op]string{podworkers.Create: "create", podworkers.Change: "change", podworkers.Reconcile: "reconcile"}[u.Op]
+		op := map[podworkers.UpdateType]string{podworkers.PodCreate: "create", podworkers.PodUpdate: "change", podworkers.PodReconcile: "reconcile"}[u.Type]
 		f.note("%s %s %s", op, u.Pod.UID, u.Pod.Status.Phase)
 		if k := u.Kill; k != nil {
 			f.note("kill %s: %s %t: %s", u.Pod.UID, k.Reason, k.Evicted, k.Message)
@@ -81,9 +81,11 @@ func (f *fakeWorkers) Update(u podworkers.Update) {
 	}
 }
 
-func (f *fakeWorkers) Wake(uid types.UID, why podworkers.Wake) { f.note("wake %s %v", uid, why) }
+func (f *fakeWorkers) Requeue(uid types.UID, why podworkers.RequeueReason) {
+	f.note("wake %s %v", uid, why)
+}
 
-func (f *fakeWorkers) ComesBack(uid types.UID) bool {
+func (f *fakeWorkers) RequestRecreation(uid types.UID) bool {
 	if f.states[uid].Phase == podworkers.Syncing {
 		return false
 	}
@@ -96,12 +98,12 @@ func (f *fakeWorkers) State(uid types.UID) (podworkers.State, bool) {
 	return st, ok
 }
 
-func (f *fakeWorkers) Settle(uid types.UID, wanted bool) bool {
+func (f *fakeWorkers) ForgetFinished(uid types.UID, wanted bool) bool {
 	f.note("settle %s %v", uid, wanted)
 	return wanted
 }
 
-func (f *fakeWorkers) SyncKnown(_ map[types.UID]struct{}, full bool) []types.UID {
+func (f *fakeWorkers) SyncKnownPods(_ map[types.UID]struct{}, full bool) []types.UID {
 	f.full = full
 	return f.again
 }
@@ -116,7 +118,7 @@ func (f fakeStatuses) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return st, ok
 }
 
-func (f fakeStatuses) Refuse(pod *Pod, reason, message string) corev1.PodStatus {
+func (f fakeStatuses) Reject(pod *Pod, reason, message string) corev1.PodStatus {
 	f.note("refuse %s: %s: %s", pod.UID, reason, message)
 	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: podspec.RejectedPrefix + message}
 	f.told[pod.UID] = st
@@ -131,9 +133,9 @@ func (f fakeStatuses) Forget(uid types.UID) {
 // room admits as many pods as fit.
 type room int
 
-func (r room) Admit(_ *Pod, others []*Pod) podspec.Verdict {
+func (r room) Admit(_ *Pod, others []*Pod) podspec.AdmitResult {
 	if len(others) >= int(r) {
-		return podspec.Refused("OutOfpods", fmt.Sprintf("%d pods are here", len(others)))
+		return podspec.Rejected("OutOfpods", fmt.Sprintf("%d pods are here", len(others)))
 	}
 	return podspec.Admitted()
 }
@@ -179,15 +181,15 @@ type fakeSources struct {
 	pods    []*Pod
 }
 
-func (f *fakeSources) Ready(source string) bool {
+func (f *fakeSources) HasSynced(source string) bool {
 	if source == "" {
 		return len(f.unready) == 0
 	}
 	return !f.unready[source]
 }
 
-func (f *fakeSources) Holds(source, _, _ string) bool { return !f.Ready(source) }
-func (f *fakeSources) Pods() []*Pod                   { return f.pods }
+func (f *fakeSources) MayBeDesired(source, _, _ string) bool { return !f.HasSynced(source) }
+func (f *fakeSources) Pods() []*Pod                          { return f.pods }
 
 func seenPod(uid, source string) runtime.Pod {
 	return runtime.Pod{UID: types.UID(uid), Namespace: "ns", Name: uid, Sandboxes: []runtime.Sandbox{{ID: "s" + uid, Source: source}}}

@@ -9,8 +9,8 @@ import (
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
-// ErrNotReady is wrapped by the error of Healthy while the runtime is not ready.
-var ErrNotReady = errors.New("the runtime is not ready")
+// ErrRuntimeNotReady is wrapped by the error of Healthy while the runtime is not ready.
+var ErrRuntimeNotReady = errors.New("the runtime is not ready")
 
 const (
 	firstBackOff = 100 * time.Millisecond
@@ -23,36 +23,36 @@ type check struct {
 	err error
 }
 
-// gate is whether pods are handed on. It opens with the first good word of the
+// runtimeHealth is whether pods are handed on. It opens with the first good word of the
 // runtime and shuts when there was none for as long as patience lasts.
-type gate struct {
-	open bool
-	good time.Time // the last good word
-	err  error     // the last word, if bad
+type runtimeHealth struct {
+	ready       bool
+	lastReadyAt time.Time // the last good word
+	err         error     // the last word, if bad
 }
 
-// hear takes a word of the runtime.
-func (g *gate) hear(c check) {
+// record takes a word of the runtime.
+func (g *runtimeHealth) record(c check) {
 	g.err = c.err
 	if c.err == nil {
-		g.open, g.good = true, c.at
+		g.ready, g.lastReadyAt = true, c.at
 	}
 }
 
-// judge shuts the gate if patience is over, and reports why it is shut.
-func (g *gate) judge(now time.Time, patience time.Duration) error {
-	if g.open && now.Sub(g.good) > patience {
-		g.open = false
+// evaluate shuts the gate if patience is over, and reports why it is shut.
+func (g *runtimeHealth) evaluate(now time.Time, patience time.Duration) error {
+	if g.ready && now.Sub(g.lastReadyAt) > patience {
+		g.ready = false
 	}
 	switch {
-	case g.open:
+	case g.ready:
 		return nil
 	case g.err != nil:
-		return fmt.Errorf("%w: %w", ErrNotReady, g.err)
-	case g.good.IsZero():
-		return fmt.Errorf("%w: it has not answered yet", ErrNotReady)
+		return fmt.Errorf("%w: %w", ErrRuntimeNotReady, g.err)
+	case g.lastReadyAt.IsZero():
+		return fmt.Errorf("%w: it has not answered yet", ErrRuntimeNotReady)
 	}
-	return fmt.Errorf("%w: no answer since %s", ErrNotReady, g.good.Format(time.TimeOnly))
+	return fmt.Errorf("%w: no answer since %s", ErrRuntimeNotReady, g.lastReadyAt.Format(time.TimeOnly))
 }
 
 // watchRuntime asks the runtime whether it is ready, at the check period while it
@@ -66,7 +66,7 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-l.cfg.Recheck:
+		case <-l.cfg.RecheckRuntime:
 		}
 		c := l.check(ctx)
 		select {
@@ -76,7 +76,7 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 		}
 		if c.err == nil {
 			wait = firstBackOff
-			timer.Reset(l.cfg.CheckPeriod)
+			timer.Reset(l.cfg.RuntimeCheckPeriod)
 			continue
 		}
 		timer.Reset(min(wait, maxBackOff))
@@ -86,8 +86,8 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 }
 
 func (l *Loop) check(ctx context.Context) check {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.CheckPeriod)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.RuntimeCheckPeriod)
 	defer cancel()
-	err := safe.Call(l.cfg.Logger, "ask the runtime whether it is ready", func() error { return l.cfg.Ready(ctx) })
+	err := safe.Call(l.cfg.Logger, "ask the runtime whether it is ready", func() error { return l.cfg.RuntimeReady(ctx) })
 	return check{at: time.Now(), err: err}
 }

@@ -9,44 +9,44 @@ import (
 // be wanted in that moment, its new folder would go as well: so it is held, and
 // begins when the old one is gone.
 
-// hold keeps a pod that nobody wants from beginning, should it be wanted in the
+// reserveUID keeps a pod that nobody wants from beginning, should it be wanted in the
 // next moment, and reports whether it does: it cannot if the pod is wanted already.
-func (p *Pods) hold(uid types.UID) bool {
+func (p *PodManager) reserveUID(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, held := p.holds[uid]; held || p.wanted[uid] != nil {
+	if _, held := p.reservedUIDs[uid]; held || p.desired[uid] != nil {
 		return false
 	}
-	p.holds[uid] = struct{}{}
+	p.reservedUIDs[uid] = struct{}{}
 	return true
 }
 
-// letGo ends hold. It reports whether the pod is wanted now; then it begins with
+// unreserveUID ends hold. It reports whether the pod is wanted now; then it begins with
 // Again, and not before.
-func (p *Pods) letGo(uid types.UID) (wanted bool) {
+func (p *PodManager) unreserveUID(uid types.UID) (wanted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.wanted[uid] != nil {
+	if p.desired[uid] != nil {
 		return true
 	}
-	delete(p.holds, uid)
+	delete(p.reservedUIDs, uid)
 	return false
 }
 
-// release ends what letGo has left and reports whether there was anything.
-func (p *Pods) release(uid types.UID) (held bool) {
+// clearReservation ends what letGo has left and reports whether there was anything.
+func (p *PodManager) clearReservation(uid types.UID) (held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, held = p.holds[uid]
-	delete(p.holds, uid)
+	_, held = p.reservedUIDs[uid]
+	delete(p.reservedUIDs, uid)
 	return held
 }
 
-// take notes that a pod is wanted from now on, and reports whether it is held.
-func (p *Pods) take(pod *corev1.Pod) (held bool) {
+// markDesired notes that a pod is wanted from now on, and reports whether it is held.
+func (p *PodManager) markDesired(pod *corev1.Pod) (held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, held = p.holds[pod.UID]
-	p.wanted[pod.UID] = &wanted{pod: pod, held: held}
+	_, held = p.reservedUIDs[pod.UID]
+	p.desired[pod.UID] = &desiredPod{pod: pod, waitsForCleanup: held}
 	return held
 }

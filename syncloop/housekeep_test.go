@@ -36,11 +36,11 @@ func newHouse(t *testing.T) *house {
 	h.w = h.pods.w
 	var err error
 	h.Housekeeper, err = NewHousekeeper(HousekeeperConfig{
-		Lives: h.w, Pods: h.pods.Pods, Sources: h.sources, Runtime: func() []runtime.Pod { return h.seen },
-		Unseen: func() []types.UID { return h.unseen },
-		Stores: []Store{{
+		Workers: h.w, PodManager: h.pods.PodManager, Sources: h.sources, RuntimePods: func() []runtime.Pod { return h.seen },
+		Uninspected: func() []types.UID { return h.unseen },
+		Stores: []PodStore{{
 			Name: "things",
-			Known: func() (uids []types.UID, err error) {
+			PodUIDs: func() (uids []types.UID, err error) {
 				for uid := range h.kept {
 					uids = append(uids, uid)
 				}
@@ -120,7 +120,7 @@ func TestHousekeeping(t *testing.T) {
 			h := newHouse(t)
 			tt.do(h)
 			h.w.take()
-			again, settled := h.Housekeep(t.Context())
+			again, settled := h.CleanupPods(t.Context())
 			assert.Empty(t, again)
 			assert.Equal(t, tt.want == nil && len(h.sources.unready) == 0, settled)
 			assert.Equal(t, tt.want, h.w.take())
@@ -133,19 +133,19 @@ func TestHousekeeping(t *testing.T) {
 func TestHousekeepingStartsAnew(t *testing.T) {
 	h := newHouse(t)
 	h.w.again = []types.UID{"a"}
-	again, _ := h.Housekeep(t.Context())
+	again, _ := h.CleanupPods(t.Context())
 	assert.Equal(t, []types.UID{"a"}, again)
 }
 
 // SL-6: after an end, what the pod left goes before its life is forgotten.
 func TestTidy(t *testing.T) {
 	h := newHouse(t)
-	over := podworkers.State{Phase: podworkers.Finished, Over: true}
+	over := podworkers.State{Phase: podworkers.Finished, Idle: true}
 	h.w.states["gone"], h.w.states["back"], h.w.states["alive"], h.w.states["stuck"] = over, over, podworkers.State{}, over
 	h.kept["stuck"] = errors.New("busy")
 	h.pods.do(podsource.Add, newPod("back"))
 	h.w.take()
-	again := h.Tidy(t.Context(), []types.UID{"gone", "back", "alive", "orphan", "stuck"})
+	again := h.CleanupFinished(t.Context(), []types.UID{"gone", "back", "alive", "orphan", "stuck"})
 	assert.Equal(t, []types.UID{"back"}, again)
 	assert.Equal(t, []string{
 		"drop gone", "settle gone false", "settle back true",
@@ -159,19 +159,19 @@ func TestHousekeepingIsNotSettledByAFault(t *testing.T) {
 	h := newHouse(t)
 	h.kept["x"] = errors.New("busy")
 	for range 2 {
-		_, settled := h.Housekeep(t.Context())
+		_, settled := h.CleanupPods(t.Context())
 		assert.False(t, settled)
 	}
 	h.kept["x"] = nil
-	_, settled := h.Housekeep(t.Context())
+	_, settled := h.CleanupPods(t.Context())
 	assert.False(t, settled, "there was something to do")
-	_, settled = h.Housekeep(t.Context())
+	_, settled = h.CleanupPods(t.Context())
 	assert.True(t, settled)
 }
 
 // change is what the loop is told by a source.
 func (h *house) change(op podsource.Op, pods ...*Pod) {
-	h.pods.Change(podsource.Change{Op: op, Source: "test", Pods: pods})
+	h.pods.HandlePodChange(podsource.Change{Op: op, Source: "test", Pods: pods})
 }
 
 // SL-6: a pod that is wanted in the very moment in which what an older one of its
@@ -209,23 +209,23 @@ func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
 				h := newHouse(t)
 				h.kept["x"] = nil
 				dropped := 0
-				h.cfg.Hooks.Dropped = func(string, types.UID, error) {
+				h.cfg.Hooks.StoreCleaned = func(string, types.UID, error) {
 					dropped++
 					tt.do(h)
 				}
 				var again []types.UID
 				if by == "Tidy" {
-					again = h.Tidy(t.Context(), []types.UID{"x"})
+					again = h.CleanupFinished(t.Context(), []types.UID{"x"})
 				} else {
-					again, _ = h.Housekeep(t.Context())
+					again, _ = h.CleanupPods(t.Context())
 				}
 				require.Equal(t, 1, dropped)
 				if tt.after != nil {
 					tt.after(h)
 				}
-				h.pods.Again(again)
+				h.pods.HandlePodRecreations(again)
 				assert.Equal(t, append([]string{"drop x"}, tt.want...), h.w.take())
-				assert.Empty(t, h.pods.holds, "nobody is held for ever")
+				assert.Empty(t, h.pods.reservedUIDs, "nobody is held for ever")
 				h.pods.do(podsource.Remove, newPod("x"))
 				assert.Contains(t, h.pods.do(podsource.Add, newPod("x")), "create x ")
 			})
@@ -246,7 +246,7 @@ func TestPlanIsCareful(t *testing.T) {
 			}
 			return s
 		}
-		s := scene{known: set(), held: set(), wanted: set(), full: rnd.IntN(2) == 0}
+		s := snapshot{known: set(), mayBeDesired: set(), desired: set(), allSynced: rnd.IntN(2) == 0}
 		inRuntime := map[types.UID]string{}
 		for uid := range set() {
 			source := []string{"", "file", "api"}[rnd.IntN(3)]
@@ -254,19 +254,19 @@ func TestPlanIsCareful(t *testing.T) {
 			s.runtime = append(s.runtime, seenPod(string(uid), source))
 		}
 		unseen := set()
-		s.unseen = slices.Collect(maps.Keys(unseen))
+		s.uninspected = slices.Collect(maps.Keys(unseen))
 		var kept []types.UID
 		for uid := range set() {
 			kept = append(kept, uid)
 		}
-		s.stores = []stored{{store: 0, uids: kept}}
+		s.stores = []storeUIDs{{store: 0, uids: kept}}
 
 		ended, dropped := map[types.UID]bool{}, map[types.UID]bool{}
 		c := s.plan()
-		for _, p := range c.end {
+		for _, p := range c.orphans {
 			ended[p.UID] = true
 		}
-		for _, d := range c.drop {
+		for _, d := range c.orphanedResources {
 			for _, uid := range d.uids {
 				dropped[uid] = true
 			}
@@ -275,19 +275,19 @@ func TestPlanIsCareful(t *testing.T) {
 		for i := range 6 {
 			uid := types.UID(fmt.Sprint(i))
 			source, there := inRuntime[uid]
-			free := !in(s.wanted, uid) && !in(s.known, uid)
-			require.Equal(t, there && source != "" && free && !in(s.held, uid), ended[uid], "seed %d: end %s", seed, uid)
+			free := !in(s.desired, uid) && !in(s.known, uid)
+			require.Equal(t, there && source != "" && free && !in(s.mayBeDesired, uid), ended[uid], "seed %d: end %s", seed, uid)
 			has := false
 			for _, k := range kept {
 				has = has || k == uid
 			}
-			require.Equal(t, has && s.full && free && !there && !in(unseen, uid), dropped[uid], "seed %d: drop %s", seed, uid)
+			require.Equal(t, has && s.allSynced && free && !there && !in(unseen, uid), dropped[uid], "seed %d: drop %s", seed, uid)
 		}
 	}
 }
 
 func TestHousekeeperConfigFaults(t *testing.T) {
-	_, err := NewHousekeeper(HousekeeperConfig{Stores: []Store{{Name: "x"}}})
+	_, err := NewHousekeeper(HousekeeperConfig{Stores: []PodStore{{Name: "x"}}})
 	for _, what := range []string{"nil Lives", "nil Pods", "nil Sources", "nil Runtime", "store x is not complete"} {
 		assert.ErrorContains(t, err, what)
 	}
@@ -297,14 +297,14 @@ func TestHousekeeperConfigFaults(t *testing.T) {
 func BenchmarkPlanOfLeftovers(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("N=%d", n), func(b *testing.B) {
-			s := &scene{full: true, stores: []stored{{}}}
+			s := &snapshot{allSynced: true, stores: []storeUIDs{{}}}
 			for i := range n {
 				s.stores[0].uids = append(s.stores[0].uids, types.UID(fmt.Sprint("left-", i)))
 				s.runtime = append(s.runtime, seenPod(fmt.Sprint("there-", i), "file"))
 			}
 			for b.Loop() {
-				if c := s.plan(); len(c.drop) != 1 || len(c.drop[0].uids) != n {
-					b.Fatal(c.drop)
+				if c := s.plan(); len(c.orphanedResources) != 1 || len(c.orphanedResources[0].uids) != n {
+					b.Fatal(c.orphanedResources)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/pod")

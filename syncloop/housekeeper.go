@@ -15,33 +15,33 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Lives are the lives of pods, as podworkers keeps them. None of the methods
+// HousekeeperWorkers are the lives of pods, as podworkers keeps them. None of the methods
 // blocks.
-type Lives interface {
+type HousekeeperWorkers interface {
 	Update(u podworkers.Update)
 	State(uid types.UID) (podworkers.State, bool)
-	Settle(uid types.UID, wanted bool) (again bool)
-	SyncKnown(wanted map[types.UID]struct{}, full bool) (again []types.UID)
+	ForgetFinished(uid types.UID, wanted bool) (again bool)
+	SyncKnownPods(wanted map[types.UID]struct{}, full bool) (again []types.UID)
 }
 
 // Sources know what is wanted. None of the methods blocks.
 type Sources interface {
-	// Ready reports whether all that the source wants is known; that of all sources
+	// HasSynced reports whether all that the source wants is known; that of all sources
 	// for one that is not there.
-	Ready(source string) bool
-	// Holds reports whether a pod found running that names the source, and is not
+	HasSynced(source string) bool
+	// MayBeDesired reports whether a pod found running that names the source, and is not
 	// among Pods, may yet turn out to be wanted.
-	Holds(source, namespace, name string) bool
+	MayBeDesired(source, namespace, name string) bool
 	// Pods are the pods that are wanted, also those that the loop has not heard of
 	// yet.
 	Pods() []*corev1.Pod
 }
 
-// Store is a place where something is kept for pods by their UID: folders, volumes,
+// PodStore is a place where something is kept for pods by their UID: folders, volumes,
 // cgroups, statuses, probes.
-type Store struct {
-	Name  string
-	Known func() ([]types.UID, error) // those of which something is there
+type PodStore struct {
+	Name    string
+	PodUIDs func() ([]types.UID, error) // those of which something is there
 	// Remove should end soon after its context. One that takes long holds up its own
 	// pod alone. It is called from many goroutines, but once at a time for a pod.
 	Remove func(ctx context.Context, uid types.UID) error
@@ -49,17 +49,17 @@ type Store struct {
 
 // HousekeeperConfig describes a Housekeeper.
 type HousekeeperConfig struct {
-	Lives Lives // required
-	Pods  *Pods // what the loop has taken in; required
+	Workers    HousekeeperWorkers // required
+	PodManager *PodManager        // what the loop has taken in; required
 
 	Sources Sources // required
-	// Runtime is what was last seen in the runtime, from memory. Required.
-	Runtime func() []runtime.Pod
-	// Unseen are pods that are in the runtime and of which Runtime does not tell
+	// RuntimePods is what was last seen in the runtime, from memory. Required.
+	RuntimePods func() []runtime.Pod
+	// Uninspected are pods that are in the runtime and of which Runtime does not tell
 	// yet: nothing that is kept for them goes. Default: there are none.
-	Unseen func() []types.UID
+	Uninspected func() []types.UID
 
-	Stores        []Store       // default: none
+	Stores        []PodStore    // default: none
 	RemoveTimeout time.Duration // of each removal from a store; default 2 min
 
 	Logger *slog.Logger // default: discard
@@ -68,8 +68,8 @@ type HousekeeperConfig struct {
 
 // HousekeeperHooks are called as things are found that nobody wants. Any may be nil.
 type HousekeeperHooks struct {
-	Orphan  func(pod runtime.Pod)
-	Dropped func(store string, uid types.UID, err error)
+	OrphanFound  func(pod runtime.Pod)
+	StoreCleaned func(store string, uid types.UID, err error)
 }
 
 func (c *HousekeeperConfig) fill() error {
@@ -79,16 +79,16 @@ func (c *HousekeeperConfig) fill() error {
 			errs = append(errs, errors.New("syncloop: "+what))
 		}
 	}
-	require(c.Lives != nil, "nil Lives")
-	require(c.Pods != nil, "nil Pods")
+	require(c.Workers != nil, "nil Lives")
+	require(c.PodManager != nil, "nil Pods")
 	require(c.Sources != nil, "nil Sources")
-	require(c.Runtime != nil, "nil Runtime")
+	require(c.RuntimePods != nil, "nil Runtime")
 	require(c.RemoveTimeout >= 0, "negative RemoveTimeout")
 	for _, s := range c.Stores {
-		require(s.Name != "" && s.Known != nil && s.Remove != nil, "store "+s.Name+" is not complete")
+		require(s.Name != "" && s.PodUIDs != nil && s.Remove != nil, "store "+s.Name+" is not complete")
 	}
-	if c.Unseen == nil {
-		c.Unseen = func() []types.UID { return nil }
+	if c.Uninspected == nil {
+		c.Uninspected = func() []types.UID { return nil }
 	}
 	orDefault(&c.RemoveTimeout, defaultRemoveTimeout)
 	if c.Logger == nil {
@@ -102,10 +102,10 @@ func (c *HousekeeperConfig) fill() error {
 // finished workers and removes what is left in stores. A cleanup that takes long goes
 // on beside the calls of its methods, of which the next take it in; see Wait.
 type Housekeeper struct {
-	cfg      HousekeeperConfig
-	faults   map[faultKey]string // what went wrong last: each is logged once
-	cleanups map[types.UID]*cleanup
-	wg       sync.WaitGroup // of cleanups
+	cfg        HousekeeperConfig
+	lastErrors map[faultKey]string // what went wrong last: each is logged once
+	cleanups   map[types.UID]*cleanup
+	wg         sync.WaitGroup // of cleanups
 }
 
 // faultKey is what something went wrong with: reading a store where uid is empty,
@@ -120,72 +120,72 @@ func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Housekeeper{cfg: cfg, faults: map[faultKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
+	return &Housekeeper{cfg: cfg, lastErrors: map[faultKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
 }
 
-// Housekeep looks once for what nobody wants, and returns the pods that came back
+// CleanupPods looks once for what nobody wants, and returns the pods that came back
 // while they ended, or while what was left of them was removed. Nothing is settled
 // as long as not all is known that is wanted, nor while there was something to do:
 // the next look tells what came of it. Calls must not overlap with each other nor
 // with Tidy.
-func (h *Housekeeper) Housekeep(ctx context.Context) (again []types.UID, settled bool) {
+func (h *Housekeeper) CleanupPods(ctx context.Context) (again []types.UID, settled bool) {
 	again = h.takeCleanedUp()
-	s := h.look()
+	s := h.takeSnapshot()
 	h.forgetFaults(s)
-	again = append(again, h.cfg.Lives.SyncKnown(s.wanted, s.full)...)
+	again = append(again, h.cfg.Workers.SyncKnownPods(s.desired, s.allSynced)...)
 	c := s.plan()
-	again = append(again, h.do(ctx, c)...)
-	return again, s.full && len(s.held)+len(c.end)+len(c.drop)+len(h.faults)+len(h.cleanups) == 0
+	again = append(again, h.execute(ctx, c)...)
+	return again, s.allSynced && len(s.mayBeDesired)+len(c.orphans)+len(c.orphanedResources)+len(h.lastErrors)+len(h.cleanups) == 0
 }
 
-// look gathers what there is to know. The order matters, since pods come and go
+// takeSnapshot gathers what there is to know. The order matters, since pods come and go
 // meanwhile. What is wanted is read last: whatever is seen in a store or in the
 // runtime was wanted before, and then is still wanted now, or has a life, which
 // only this type forgets. Whether all is known is asked before what it is. What is
 // wanted is read first as well, to save asking about each of those pods: one that
 // is not wanted any more a moment later is left to the next time.
-func (h *Housekeeper) look() *scene {
-	s := &scene{known: map[types.UID]struct{}{}, held: map[types.UID]struct{}{}, wanted: h.cfg.Pods.Wanted(nil)}
+func (h *Housekeeper) takeSnapshot() *snapshot {
+	s := &snapshot{known: map[types.UID]struct{}{}, mayBeDesired: map[types.UID]struct{}{}, desired: h.cfg.PodManager.AddDesiredUIDs(nil)}
 	for i, store := range h.cfg.Stores {
 		var uids []types.UID
-		err := safe.Call(h.cfg.Logger, "list pods of "+store.Name, func() (err error) { uids, err = store.Known(); return err })
-		h.note(store.Name, "", err)
-		s.stores = append(s.stores, stored{i, uids, err})
+		err := safe.Call(h.cfg.Logger, "list pods of "+store.Name, func() (err error) { uids, err = store.PodUIDs(); return err })
+		h.logFailure(store.Name, "", err)
+		s.stores = append(s.stores, storeUIDs{i, uids, err})
 		h.known(s, uids...)
 	}
-	s.unseen = h.cfg.Unseen() // before Runtime: one that is seen meanwhile is in either
-	s.runtime = h.cfg.Runtime()
+	s.uninspected = h.cfg.Uninspected() // before Runtime: one that is seen meanwhile is in either
+	s.runtime = h.cfg.RuntimePods()
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if h.known(s, p.UID); !s.claimed(p.UID) && h.cfg.Sources.Holds(sourceOf(p), p.Namespace, p.Name) {
-			s.held[p.UID] = struct{}{}
+		if h.known(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(sourceOf(p), p.Namespace, p.Name) {
+			s.mayBeDesired[p.UID] = struct{}{}
 		}
 	}
-	s.full = h.cfg.Sources.Ready("")
+	s.allSynced = h.cfg.Sources.HasSynced("")
 	for _, pod := range h.cfg.Sources.Pods() {
-		if _, ok := s.wanted[pod.UID]; !ok {
-			s.wanted[pod.UID] = struct{}{}
+		if _, ok := s.desired[pod.UID]; !ok {
+			s.desired[pod.UID] = struct{}{}
 		}
 	}
-	s.wanted = h.cfg.Pods.Wanted(s.wanted)
+	s.desired = h.cfg.PodManager.AddDesiredUIDs(s.desired)
 	return s
 }
 
-func (h *Housekeeper) known(s *scene, uids ...types.UID) {
+func (h *Housekeeper) known(s *snapshot, uids ...types.UID) {
 	for _, uid := range uids {
-		if _, ok := s.wanted[uid]; ok {
+		if _, ok := s.desired[uid]; ok {
 			continue
 		}
-		if _, ok := h.cfg.Lives.State(uid); ok {
+		if _, ok := h.cfg.Workers.State(uid); ok {
 			s.known[uid] = struct{}{}
 		}
 	}
 }
 
-// Tidy looks at pods that have come to their end. What a pod left goes before its
+// CleanupFinished looks at pods that have come to their end. What a pod left goes before its
 // life is forgotten: should its UID come back meanwhile, it waits for that. Calls
 // must not overlap with each other nor with Housekeep.
-func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []types.UID) {
+func (h *Housekeeper) CleanupFinished(ctx context.Context, ended []types.UID) (again []types.UID) {
 	again = h.takeCleanedUp()
 	began := time.Now()
 	for _, uid := range ended {
@@ -198,9 +198,9 @@ func (h *Housekeeper) Tidy(ctx context.Context, ended []types.UID) (again []type
 }
 
 func (h *Housekeeper) tidy(ctx context.Context, uid types.UID) (again []types.UID) {
-	st, lives := h.cfg.Lives.State(uid)
-	wanted := h.cfg.Pods.get(uid) != nil
-	if lives && !st.Over || !lives && wanted || h.cleanups[uid] != nil {
+	st, lives := h.cfg.Workers.State(uid)
+	wanted := h.cfg.PodManager.get(uid) != nil
+	if lives && !st.Idle || !lives && wanted || h.cleanups[uid] != nil {
 		return nil
 	}
 	if !wanted {
@@ -210,32 +210,32 @@ func (h *Housekeeper) tidy(ctx context.Context, uid types.UID) (again []types.UI
 		}
 	}
 	// It is wanted: it begins anew, if that is why it is.
-	if lives && h.cfg.Lives.Settle(uid, true) {
+	if lives && h.cfg.Workers.ForgetFinished(uid, true) {
 		again = append(again, uid)
 	}
 	return again
 }
 
-func (h *Housekeeper) stores() []*Store {
-	all := make([]*Store, len(h.cfg.Stores))
+func (h *Housekeeper) stores() []*PodStore {
+	all := make([]*PodStore, len(h.cfg.Stores))
 	for i := range all {
 		all[i] = &h.cfg.Stores[i]
 	}
 	return all
 }
 
-func (h *Housekeeper) do(ctx context.Context, c chores) (again []types.UID) {
-	for i := range c.end {
-		p := &c.end[i]
+func (h *Housekeeper) execute(ctx context.Context, c cleanupPlan) (again []types.UID) {
+	for i := range c.orphans {
+		p := &c.orphans[i]
 		h.cfg.Logger.Info("ending a pod that no source knows", slog.String("uid", string(p.UID)),
 			slog.String("namespace", p.Namespace), slog.String("pod", p.Name))
-		if f := h.cfg.Hooks.Orphan; f != nil {
+		if f := h.cfg.Hooks.OrphanFound; f != nil {
 			f(*p)
 		}
-		h.cfg.Lives.Update(podworkers.Update{Orphan: p})
+		h.cfg.Workers.Update(podworkers.Update{Orphan: p})
 	}
 	began := time.Now()
-	uids, stores := h.byPod(c.drop)
+	uids, stores := h.byPod(c.orphanedResources)
 	for _, uid := range uids {
 		if ctx.Err() != nil || time.Since(began) > maxPass {
 			break
@@ -247,8 +247,8 @@ func (h *Housekeeper) do(ctx context.Context, c chores) (again []types.UID) {
 }
 
 // byPod returns the pods of which something is to be removed, and from where.
-func (h *Housekeeper) byPod(drop []stored) (uids []types.UID, stores map[types.UID][]*Store) {
-	stores = map[types.UID][]*Store{}
+func (h *Housekeeper) byPod(drop []storeUIDs) (uids []types.UID, stores map[types.UID][]*PodStore) {
+	stores = map[types.UID][]*PodStore{}
 	for _, d := range drop {
 		for _, uid := range d.uids {
 			if stores[uid] == nil {
@@ -260,15 +260,15 @@ func (h *Housekeeper) byPod(drop []stored) (uids []types.UID, stores map[types.U
 	return uids, stores
 }
 
-// note logs a fault when it is new, and forgets it when it is gone.
-func (h *Housekeeper) note(store string, uid types.UID, err error) {
+// logFailure logs a fault when it is new, and forgets it when it is gone.
+func (h *Housekeeper) logFailure(store string, uid types.UID, err error) {
 	key := faultKey{store, uid}
 	if err == nil {
-		delete(h.faults, key)
+		delete(h.lastErrors, key)
 		return
 	}
-	if h.faults[key] != err.Error() {
-		h.faults[key] = err.Error()
+	if h.lastErrors[key] != err.Error() {
+		h.lastErrors[key] = err.Error()
 		h.cfg.Logger.Warn("housekeeping failed", slog.String("store", store), slog.String("uid", string(uid)), slog.Any("error", err))
 	}
 }

@@ -18,28 +18,28 @@ import (
 // Handler does what a turn of the loop is for. Its methods are called from the
 // loop's goroutine and must not block.
 type Handler interface {
-	// Change takes pods that were added, changed or removed.
-	Change(c podsource.Change)
-	// Wake takes a pod that has to be looked at again. It may be unknown.
-	Wake(uid types.UID, why podworkers.Wake)
-	// Again takes pods that came back while they ended, and have ended now, or while
+	// HandlePodChange takes pods that were added, changed or removed.
+	HandlePodChange(c podsource.Change)
+	// HandlePodSync takes a pod that has to be looked at again. It may be unknown.
+	HandlePodSync(uid types.UID, why podworkers.RequeueReason)
+	// HandlePodRecreations takes pods that came back while they ended, and have ended now, or while
 	// what was left of them was removed.
-	Again(uids []types.UID)
+	HandlePodRecreations(uids []types.UID)
 	// Revisit is called when pods have come to their end, and once in a Housekeeping
 	// period with none: what was put off may be possible now.
 	Revisit(ended []types.UID)
 }
 
-// Keeper looks for what is left over. Its methods run beside the loop, one at a
+// Cleaner looks for what is left over. Its methods run beside the loop, one at a
 // time, and may take their time; both return the pods that have to be added anew. A
 // Keeper that goes on with something after they have returned has a method Wait,
 // which Run calls last and which returns when that has ended.
-type Keeper interface {
-	// Housekeep looks at everything. It reports whether all is settled: until
+type Cleaner interface {
+	// CleanupPods looks at everything. It reports whether all is settled: until
 	// something happens there will be nothing to do.
-	Housekeep(ctx context.Context) (again []types.UID, settled bool)
-	// Tidy looks at pods that have come to their end.
-	Tidy(ctx context.Context, ended []types.UID) (again []types.UID)
+	CleanupPods(ctx context.Context) (again []types.UID, settled bool)
+	// CleanupFinished looks at pods that have come to their end.
+	CleanupFinished(ctx context.Context, ended []types.UID) (again []types.UID)
 }
 
 // Events are what happened in the runtime. Notify has a value when Drain has
@@ -62,24 +62,24 @@ type Config struct {
 	Handler Handler                 // required
 	Events  Events                  // default: none
 	Probes  Probes                  // default: none
-	Keeper  Keeper                  // default: nobody looks
+	Cleaner Cleaner                 // default: nobody looks
 
-	// Ready asks the runtime whether pods can be run. It is called beside the loop,
+	// RuntimeReady asks the runtime whether pods can be run. It is called beside the loop,
 	// once at a time and with a deadline. It should answer from memory as long as
 	// anything else proves that the runtime is well, and must not say so before
 	// what runs in it is known. Default: it always can.
-	Ready func(ctx context.Context) error
-	// Recheck has a value when Ready may have something new to say. Default: never;
+	RuntimeReady func(ctx context.Context) error
+	// RecheckRuntime has a value when Ready may have something new to say. Default: never;
 	// it is asked at intervals.
-	Recheck <-chan struct{}
+	RecheckRuntime <-chan struct{}
 
-	// Housekeeping is the time between housekeepings, as long as there is reason for
+	// HousekeepingPeriod is the time between housekeepings, as long as there is reason for
 	// them: something was changed, seen or ended since the last one, or that left
 	// something to do. Default: 2 s.
-	Housekeeping time.Duration
-	AtRest       time.Duration // between housekeepings when there is none; default 1 min
-	CheckPeriod  time.Duration // between calls of Ready, and the deadline of each; default 5 s
-	Patience     time.Duration // how long a runtime counts as ready that does not say so any more; default 30 s
+	HousekeepingPeriod     time.Duration
+	IdleHousekeepingPeriod time.Duration // between housekeepings when there is none; default 1 min
+	RuntimeCheckPeriod     time.Duration // between calls of Ready, and the deadline of each; default 5 s
+	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready that does not say so any more; default 30 s
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
@@ -87,10 +87,10 @@ type Config struct {
 
 // Hooks are called from the loop's goroutine. Any may be nil. They must not block.
 type Hooks struct {
-	// Turned is called after each turn: what it was for and how long it took.
-	Turned func(in Input, took time.Duration)
-	// RuntimeReady is called when the runtime becomes ready (nil) or ceases to be.
-	RuntimeReady func(err error)
+	// IterationEnded is called after each turn: what it was for and how long it took.
+	IterationEnded func(in Input, took time.Duration)
+	// RuntimeReadyChanged is called when the runtime becomes ready (nil) or ceases to be.
+	RuntimeReadyChanged func(err error)
 }
 
 // Input is what a turn of the loop is for.
@@ -98,12 +98,12 @@ type Input string
 
 // The inputs.
 const (
-	InputChange    Input = "change"
-	InputEvent     Input = "event"
-	InputProbe     Input = "probe"
-	InputDue       Input = "due"
-	InputHousekeep Input = "housekeep"
-	InputRuntime   Input = "runtime"
+	InputChange       Input = "change"
+	InputEvent        Input = "event"
+	InputProbe        Input = "probe"
+	InputRequeue      Input = "due"
+	InputHousekeeping Input = "housekeep"
+	InputRuntime      Input = "runtime"
 )
 
 const (
@@ -123,14 +123,14 @@ func (c *Config) fill() error {
 	require(c.Changes != nil, "nil Changes")
 	require(c.Handler != nil, "nil Handler")
 	for name, d := range map[string]*time.Duration{
-		"Housekeeping": &c.Housekeeping, "AtRest": &c.AtRest, "CheckPeriod": &c.CheckPeriod, "Patience": &c.Patience,
+		"Housekeeping": &c.HousekeepingPeriod, "AtRest": &c.IdleHousekeepingPeriod, "CheckPeriod": &c.RuntimeCheckPeriod, "Patience": &c.RuntimeSyncThreshold,
 	} {
 		require(*d >= 0, "negative "+name)
 	}
-	orDefault(&c.Housekeeping, defaultHousekeeping)
-	orDefault(&c.AtRest, defaultAtRest)
-	orDefault(&c.CheckPeriod, defaultCheckPeriod)
-	orDefault(&c.Patience, defaultPatience)
+	orDefault(&c.HousekeepingPeriod, defaultHousekeeping)
+	orDefault(&c.IdleHousekeepingPeriod, defaultAtRest)
+	orDefault(&c.RuntimeCheckPeriod, defaultCheckPeriod)
+	orDefault(&c.RuntimeSyncThreshold, defaultPatience)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -147,17 +147,17 @@ func orDefault(d *time.Duration, def time.Duration) {
 // Loop joins the streams. Due, Ended, Healthy and LastTurn may be called from any
 // goroutine, at any time.
 type Loop struct {
-	cfg  Config
-	soon chan struct{} // one slot: ended has something
-	wake chan struct{} // one slot: the first due time changed
+	cfg        Config
+	finishedCh chan struct{} // one slot: ended has something
+	wake       chan struct{} // one slot: the first due time changed
 
-	mu    sync.Mutex // guards what follows; held over memory only
-	dues  dues
-	ended []types.UID // pods to tidy up after
-	last  time.Time   // of the last turn's end; zero before Run
-	fault error       // the runtime is not ready
-	since time.Time   // when it last became so
-	keeps time.Time   // when the housekeeping under way began; zero: none is
+	mu         sync.Mutex // guards what follows; held over memory only
+	dues       requeueTimes
+	ended      []types.UID // pods to tidy up after
+	last       time.Time   // of the last turn's end; zero before Run
+	runtimeErr error       // the runtime is not ready
+	since      time.Time   // when it last became so
+	keeps      time.Time   // when the housekeeping under way began; zero: none is
 }
 
 // New returns a Loop.
@@ -165,13 +165,13 @@ func New(cfg Config) (*Loop, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Loop{cfg: cfg, soon: make(chan struct{}, 1), wake: make(chan struct{}, 1)}, nil
+	return &Loop{cfg: cfg, finishedCh: make(chan struct{}, 1), wake: make(chan struct{}, 1)}, nil
 }
 
-// Due sets when a pod is to be woken, in the place of what was set before; the
+// RequeueAt sets when a pod is to be woken, in the place of what was set before; the
 // zero time calls it off. A wall clock that is set later changes nothing about it.
 // It does not block.
-func (l *Loop) Due(uid types.UID, at time.Time) {
+func (l *Loop) RequeueAt(uid types.UID, at time.Time) {
 	l.mu.Lock()
 	before := l.dues.next()
 	l.dues.set(uid, at)
@@ -182,16 +182,16 @@ func (l *Loop) Due(uid types.UID, at time.Time) {
 	}
 }
 
-// Ended says that a pod has come to its end, so that it is tidied up after at
+// PodFinished says that a pod has come to its end, so that it is tidied up after at
 // once. It does not block.
-func (l *Loop) Ended(uid types.UID) {
-	if l.cfg.Keeper == nil {
+func (l *Loop) PodFinished(uid types.UID) {
+	if l.cfg.Cleaner == nil {
 		return
 	}
 	l.mu.Lock()
 	l.ended = append(l.ended, uid)
 	l.mu.Unlock()
-	signal(l.soon)
+	signal(l.finishedCh)
 }
 
 func signal(c chan struct{}) {

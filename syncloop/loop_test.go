@@ -21,14 +21,14 @@ import (
 // fakeHandler writes down what it is handed.
 type fakeHandler struct{ *diary }
 
-func (f fakeHandler) Change(c podsource.Change)             { f.note("change %v %d", c.Op, len(c.Pods)) }
-func (f fakeHandler) Wake(u types.UID, why podworkers.Wake) { f.note("wake %s %v", u, why) }
+func (f fakeHandler) HandlePodChange(c podsource.Change)                { f.note("change %v %d", c.Op, len(c.Pods)) }
+func (f fakeHandler) HandlePodSync(u types.UID, why podworkers.RequeueReason) { f.note("wake %s %v", u, why) }
 func (f fakeHandler) Revisit(ended []types.UID) {
 	if len(ended) > 0 {
 		f.note("revisit %v", ended)
 	}
 }
-func (f fakeHandler) Again(uids []types.UID) { f.note("again %v", uids) }
+func (f fakeHandler) HandlePodRecreations(uids []types.UID) { f.note("again %v", uids) }
 
 type bench struct {
 	*Loop
@@ -71,14 +71,14 @@ func start(t *testing.T, change ...func(*bench, *Config)) *bench {
 		recheck: make(chan struct{}, 1), stopped: make(chan error, 1),
 	}
 	b.log.began = time.Now()
-	cfg := Config{Changes: b.changes, Handler: fakeHandler{&b.log}, Events: b.events, Probes: b.probes, Recheck: b.recheck}
+	cfg := Config{Changes: b.changes, Handler: fakeHandler{&b.log}, Events: b.events, Probes: b.probes, RecheckRuntime: b.recheck}
 	for _, c := range change {
 		c(b, &cfg)
 	}
 	var err error
 	b.Loop, err = New(cfg)
 	require.NoError(t, err)
-	require.ErrorIs(t, b.Healthy(), ErrStuck, "it was not started")
+	require.ErrorIs(t, b.Healthy(), ErrStalled, "it was not started")
 	ctx, cancel := context.WithCancel(t.Context())
 	b.cancel = cancel
 	go func() { b.stopped <- b.Run(ctx) }()
@@ -92,25 +92,25 @@ func TestInputs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inputs []Input
 		b := start(t, func(_ *bench, c *Config) {
-			c.Hooks.Turned = func(in Input, _ time.Duration) { inputs = append(inputs, in) }
+			c.Hooks.IterationEnded = func(in Input, _ time.Duration) { inputs = append(inputs, in) }
 		})
 		b.changes <- podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("a")}}
 		synctest.Wait()
 		b.events.put(
-			pleg.Event{Kind: pleg.ContainerDied, UID: "a"}, pleg.Event{Kind: pleg.ContainerStarted, UID: "a"},
-			pleg.Event{Kind: pleg.ContainerRemoved, UID: "b"}, pleg.Event{Kind: pleg.PodSync, UID: "c"},
+			pleg.Event{Type: pleg.ContainerDied, UID: "a"}, pleg.Event{Type: pleg.ContainerStarted, UID: "a"},
+			pleg.Event{Type: pleg.ContainerRemoved, UID: "b"}, pleg.Event{Type: pleg.PodSync, UID: "c"},
 		)
 		synctest.Wait()
 		b.probes.put("a", "b")
 		synctest.Wait()
-		b.Due("a", time.Now())
+		b.RequeueAt("a", time.Now())
 		synctest.Wait()
 		assert.Equal(t, []string{
 			"0s change ADD 1", "0s wake a WakeEvent", "0s wake c WakeEvent", "0s wake a WakeNow", "0s wake b WakeNow", "0s wake a WakeDue",
 		}, b.log.take())
-		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe, InputDue, InputDue}, inputs)
+		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe, InputRequeue, InputRequeue}, inputs)
 		require.NoError(t, b.Healthy())
-		assert.Equal(t, time.Now(), b.LastTurn())
+		assert.Equal(t, time.Now(), b.LastIteration())
 	})
 }
 
@@ -119,13 +119,13 @@ func TestDuePods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		at := func(d time.Duration) time.Time { return b.log.began.Add(d) }
-		b.Due("late", at(90*time.Minute))
-		b.Due("soon", at(1234*time.Millisecond))
-		b.Due("moved", at(time.Second))
-		b.Due("moved", at(5*time.Second))
-		b.Due("off", at(2*time.Second))
-		b.Due("off", time.Time{})
-		b.Due("never", time.Time{})
+		b.RequeueAt("late", at(90*time.Minute))
+		b.RequeueAt("soon", at(1234*time.Millisecond))
+		b.RequeueAt("moved", at(time.Second))
+		b.RequeueAt("moved", at(5*time.Second))
+		b.RequeueAt("off", at(2*time.Second))
+		b.RequeueAt("off", time.Time{})
+		b.RequeueAt("never", time.Time{})
 		time.Sleep(2 * time.Hour)
 		assert.Equal(t, []string{"1.234s wake soon WakeDue", "5s wake moved WakeDue", "1h30m0s wake late WakeDue"}, b.log.take())
 	})
@@ -155,16 +155,16 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 		var ready []error
 		b := start(t, func(b *bench, c *Config) {
 			b.says(down)
-			c.Ready = b.Ready
-			c.Hooks.RuntimeReady = func(err error) { ready = append(ready, err) }
+			c.RuntimeReady = b.Ready
+			c.Hooks.RuntimeReadyChanged = func(err error) { ready = append(ready, err) }
 		})
-		b.events.put(pleg.Event{Kind: pleg.PodSync, UID: "a"})
-		b.Due("a", time.Now())
+		b.events.put(pleg.Event{Type: pleg.PodSync, UID: "a"})
+		b.RequeueAt("a", time.Now())
 		go func() { b.changes <- podsource.Change{Op: podsource.Add} }()
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		assert.Empty(t, b.log.take(), "nothing is handed on")
-		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		require.ErrorIs(t, b.Healthy(), down)
 		assert.Equal(t, []time.Duration{
 			0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond,
@@ -187,7 +187,7 @@ func TestRuntimeGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *bench, c *Config) {
 			b.says(nil)
-			c.Ready = b.Ready
+			c.RuntimeReady = b.Ready
 		})
 		require.NoError(t, b.Healthy())
 		b.says(errors.New("gone"))
@@ -201,7 +201,7 @@ func TestRuntimeGoesAway(t *testing.T) {
 		require.NoError(t, b.Healthy())
 		time.Sleep(3 * time.Second)
 		assert.Empty(t, wake())
-		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		require.ErrorContains(t, b.Healthy(), "gone")
 		b.says(nil)
 		time.Sleep(5 * time.Second)
@@ -216,7 +216,7 @@ func TestRuntimeHangs(t *testing.T) {
 		release := make(chan struct{})
 		b := start(t, func(b *bench, c *Config) {
 			b.says(nil)
-			c.Ready = b.Ready
+			c.RuntimeReady = b.Ready
 		})
 		b.does(func() error { <-release; return nil })
 		time.Sleep(20 * time.Second)
@@ -225,9 +225,9 @@ func TestRuntimeHangs(t *testing.T) {
 		assert.Equal(t, []string{"20s wake a WakeNow"}, b.log.take())
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		require.ErrorContains(t, b.Healthy(), "no answer since")
-		assert.Less(t, time.Since(b.LastTurn()), 3*time.Second)
+		assert.Less(t, time.Since(b.LastIteration()), 3*time.Second)
 		close(release)
 		synctest.Wait()
 		require.NoError(t, b.Healthy())
@@ -239,7 +239,7 @@ func TestStuckLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		b := start(t, func(_ *bench, c *Config) {
-			c.Hooks.Turned = func(in Input, _ time.Duration) {
+			c.Hooks.IterationEnded = func(in Input, _ time.Duration) {
 				if in == InputProbe {
 					<-release
 				}
@@ -251,7 +251,7 @@ func TestStuckLoop(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, b.Healthy())
 		time.Sleep(2 * time.Minute)
-		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		require.ErrorIs(t, b.Healthy(), ErrStalled)
 		close(release)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -263,13 +263,13 @@ func TestStuckLoop(t *testing.T) {
 func TestLoop_HungHousekeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKeeper{diary: &diary{}}
-		b := start(t, func(_ *bench, c *Config) { c.Keeper = k })
+		b := start(t, func(_ *bench, c *Config) { c.Cleaner = k })
 		time.Sleep(time.Minute)
 		k.set(24 * time.Hour)
 		time.Sleep(2 * time.Minute)
 		require.NoError(t, b.Healthy())
 		time.Sleep(2 * time.Minute)
-		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		require.ErrorIs(t, b.Healthy(), ErrStalled)
 		require.ErrorContains(t, b.Healthy(), "housekeeping")
 		k.set(0)
 		time.Sleep(24 * time.Hour)
@@ -281,15 +281,15 @@ func TestLoop_HungHousekeeping(t *testing.T) {
 func TestLoop_ForgottenPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
-		b.Due("first", time.Now().Add(3*time.Hour))
-		b.Due("second", time.Now().Add(4*time.Hour))
+		b.RequeueAt("first", time.Now().Add(3*time.Hour))
+		b.RequeueAt("second", time.Now().Add(4*time.Hour))
 		b.Loop.mu.Lock()
 		b.dues.pods["second"].at = time.Now() // and the heap does not know
 		b.Loop.mu.Unlock()
-		time.Sleep(maxTurnAge)
+		time.Sleep(maxIterationAge)
 		require.NoError(t, b.Healthy())
 		time.Sleep(time.Minute)
-		require.ErrorIs(t, b.Healthy(), ErrStuck)
+		require.ErrorIs(t, b.Healthy(), ErrStalled)
 		require.ErrorContains(t, b.Healthy(), "due for more than 2m0s: 1")
 	})
 }
@@ -297,15 +297,15 @@ func TestLoop_ForgottenPods(t *testing.T) {
 // SL-8: pods that became due while the runtime was away are no fault of the loop.
 func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *Config) { b.says(nil); c.Ready = b.Ready })
+		b := start(t, func(b *bench, c *Config) { b.says(nil); c.RuntimeReady = b.Ready })
 		b.says(errors.New("away"))
 		time.Sleep(time.Minute)
-		b.Due("a", time.Now())
+		b.RequeueAt("a", time.Now())
 		time.Sleep(time.Hour)
-		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		b.says(nil)
 		for b.Healthy() != nil {
-			require.ErrorIs(t, b.Healthy(), ErrNotReady)
+			require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -325,7 +325,7 @@ func (k *fakeKeeper) set(takes time.Duration, again ...types.UID) {
 	k.takes, k.again = takes, again
 }
 
-func (k *fakeKeeper) Housekeep(ctx context.Context) ([]types.UID, bool) {
+func (k *fakeKeeper) CleanupPods(ctx context.Context) ([]types.UID, bool) {
 	k.note("housekeep")
 	again := k.work(ctx)
 	k.mu.Lock()
@@ -333,7 +333,7 @@ func (k *fakeKeeper) Housekeep(ctx context.Context) ([]types.UID, bool) {
 	return again, k.settled
 }
 
-func (k *fakeKeeper) Tidy(ctx context.Context, ended []types.UID) []types.UID {
+func (k *fakeKeeper) CleanupFinished(ctx context.Context, ended []types.UID) []types.UID {
 	k.note("tidy %v", ended)
 	return k.work(ctx)
 }
@@ -356,17 +356,17 @@ func (k *fakeKeeper) work(ctx context.Context) []types.UID {
 func TestHousekeepingBesideTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKeeper{}
-		b := start(t, func(b *bench, c *Config) { c.Keeper, k.diary = k, &b.log })
+		b := start(t, func(b *bench, c *Config) { c.Cleaner, k.diary = k, &b.log })
 		time.Sleep(4500 * time.Millisecond)
-		b.Ended("x")
+		b.PodFinished("x")
 		synctest.Wait()
 		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s revisit [x]", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
 
 		synctest.Wait()
 		k.set(3*time.Second, "y")
 		time.Sleep(2 * time.Second) // the third begins at 6 s
-		b.Ended("x")
-		b.Ended("z")
+		b.PodFinished("x")
+		b.PodFinished("z")
 		b.probes.put("a")
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -381,13 +381,13 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 func TestHousekeepingRestsWhenNothingHappens(t *testing.T) {
 	for name, do := range map[string]func(b *bench){
 		"a change": func(b *bench) { b.changes <- podsource.Change{Op: podsource.Add} },
-		"an event": func(b *bench) { b.events.put(pleg.Event{Kind: pleg.ContainerRemoved, UID: "a"}) },
-		"an end":   func(b *bench) { b.Ended("a") },
+		"an event": func(b *bench) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
+		"an end":   func(b *bench) { b.PodFinished("a") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := &fakeKeeper{settled: true}
-				b := start(t, func(b *bench, c *Config) { c.Keeper, k.diary = k, &b.log })
+				b := start(t, func(b *bench, c *Config) { c.Cleaner, k.diary = k, &b.log })
 				looks := func() (at []string) {
 					synctest.Wait()
 					for _, line := range b.log.take() {
@@ -404,7 +404,7 @@ func TestHousekeepingRestsWhenNothingHappens(t *testing.T) {
 				time.Sleep(60 * time.Second)
 				assert.Equal(t, []string{"2m12s"}, looks(), "one look, and that begins the next minute")
 				b.probes.put("a")
-				b.Due("a", time.Now())
+				b.RequeueAt("a", time.Now())
 				time.Sleep(10 * time.Second)
 				assert.Equal(t, []string{"3m12s"}, looks(), "a probe and a turn are no reason")
 				b.cancel()

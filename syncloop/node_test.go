@@ -105,25 +105,25 @@ func start(tb testing.TB, m *machine, silent ...string) *agent {
 	}
 	var err error
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a, Seen: a, Jitter: 1e-12,
-		Ended:    func(uid types.UID) bool { _, ok := m.get(uid); return !ok },
-		Due:      func(uid types.UID, at time.Time) { a.loop.Due(uid, at) },
-		Inspect:  a.inspect,
-		Finished: func(uid types.UID) { a.loop.Ended(uid) },
+		Syncer: a, Inspector: a, Jitter: 1e-12,
+		IsStopped:         func(uid types.UID) bool { _, ok := m.get(uid); return !ok },
+		OnRequeue:         func(uid types.UID, at time.Time) { a.loop.RequeueAt(uid, at) },
+		RequestInspection: a.inspect,
+		OnFinished:        func(uid types.UID) { a.loop.PodFinished(uid) },
 	})
 	require.NoError(tb, err)
-	pods, err := syncloop.NewPods(syncloop.PodsConfig{
-		Workers: a.workers, Statuses: a, Alive: func(uid types.UID) bool { _, ok := m.get(uid); return ok },
-		Hooks: syncloop.PodsHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
+	pods, err := syncloop.NewPodManager(syncloop.PodManagerConfig{
+		Workers: a.workers, Statuses: a, IsRunning: func(uid types.UID) bool { _, ok := m.get(uid); return ok },
+		Hooks: syncloop.PodManagerHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
 	})
 	require.NoError(tb, err)
 	a.keeper, err = syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Lives: a.workers, Pods: pods, Sources: a, Runtime: a.list,
-		Stores: []syncloop.Store{{Name: "things", Known: a.kept, Remove: a.drop}},
+		Workers: a.workers, PodManager: pods, Sources: a, RuntimePods: a.list,
+		Stores: []syncloop.PodStore{{Name: "things", PodUIDs: a.kept, Remove: a.drop}},
 	})
 	require.NoError(tb, err)
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.changes, Handler: pods, Events: a, Keeper: a.keeper, Ready: a.ready, Recheck: a.recheck,
+		Changes: a.changes, Handler: pods, Events: a, Cleaner: a.keeper, RuntimeReady: a.ready, RecheckRuntime: a.recheck,
 	})
 	require.NoError(tb, err)
 	a.run(tb)
@@ -153,14 +153,14 @@ func (a *agent) ready(context.Context) error {
 
 // The Syncer.
 
-func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
+func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
 	if len(seen.Sandboxes) > 0 {
 		a.note("sync %s: runs", pod.UID)
 		a.mu.Lock()
 		a.seen[pod.UID] = true
 		a.mu.Unlock()
 		a.ring()
-		return runtime.Outcome{Quiet: true}, nil
+		return runtime.SyncResult{Unchanged: true}, nil
 	}
 	a.note("sync %s: start", pod.UID)
 	a.machine.mu.Lock()
@@ -170,13 +170,13 @@ func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runt
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
 		Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, Source: pod.Annotations[podspec.AnnotationSource], GracePeriod: 30 * time.Second}},
 	}
-	return runtime.Outcome{}, nil
+	return runtime.SyncResult{}, nil
 }
 
-func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
-	a.note("terminate %s grace=%v", pod.UID, e.Grace)
+func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+	a.note("terminate %s grace=%v", pod.UID, e.GracePeriod)
 	if a.ends > 0 {
-		timer := time.NewTimer(min(a.ends, e.Grace))
+		timer := time.NewTimer(min(a.ends, e.GracePeriod))
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -194,14 +194,14 @@ func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e
 	return nil
 }
 
-func (a *agent) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+func (a *agent) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	a.note("finish %s", pod.UID)
 	return nil
 }
 
 // What a pleg does.
 
-func (a *agent) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+func (a *agent) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	p, _ := a.get(uid)
 	return p, nil
 }
@@ -218,7 +218,7 @@ func (a *agent) inspect(uid types.UID) {
 	if !is {
 		kind = pleg.ContainerDied
 	}
-	a.events = append(a.events, pleg.Event{Kind: kind, UID: uid})
+	a.events = append(a.events, pleg.Event{Type: kind, UID: uid})
 	select {
 	case a.notify <- struct{}{}:
 	default:
@@ -279,12 +279,12 @@ func (a *agent) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return st, ok
 }
 
-func (a *agent) Refuse(*corev1.Pod, string, string) corev1.PodStatus { return corev1.PodStatus{} }
+func (a *agent) Reject(*corev1.Pod, string, string) corev1.PodStatus { return corev1.PodStatus{} }
 func (a *agent) Forget(uid types.UID)                                { delete(a.told, uid) }
 
 // The sources.
 
-func (a *agent) Ready(source string) bool {
+func (a *agent) HasSynced(source string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if source == "" {
@@ -293,7 +293,7 @@ func (a *agent) Ready(source string) bool {
 	return !a.silent[source]
 }
 
-func (a *agent) Holds(source, _, _ string) bool { return !a.Ready(source) }
+func (a *agent) MayBeDesired(source, _, _ string) bool { return !a.HasSynced(source) }
 
 func (a *agent) Pods() (pods []*corev1.Pod) {
 	a.mu.Lock()

@@ -19,15 +19,15 @@ func TestLoop_Panics(t *testing.T) {
 		bad := true
 		b := start(t, func(b *bench, c *Config) {
 			b.says(nil)
-			c.Keeper, c.Ready = k, b.Ready
-			c.Hooks.Turned = func(Input, time.Duration) { panic("hook") }
+			c.Cleaner, c.RuntimeReady = k, b.Ready
+			c.Hooks.IterationEnded = func(Input, time.Duration) { panic("hook") }
 			c.Handler = panicky{c.Handler, &bad}
 		})
 		b.probes.put("a")
 		time.Sleep(time.Second)
 		b.does(func() error { panic("runtime") })
 		time.Sleep(time.Minute)
-		require.ErrorIs(t, b.Healthy(), ErrNotReady)
+		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		b.says(nil)
 		time.Sleep(time.Minute)
 		require.NoError(t, b.Healthy())
@@ -45,9 +45,9 @@ type panicky struct {
 	bad *bool
 }
 
-func (p panicky) Wake(uid types.UID, why podworkers.Wake) {
+func (p panicky) Requeue(uid types.UID, why podworkers.RequeueReason) {
 	if *p.bad {
 		panic("handler")
 	}
-	p.Handler.Wake(uid, why)
+	p.Handler.HandlePodSync(uid, why)
 }

@@ -15,28 +15,28 @@ import (
 )
 
 type pods struct {
-	*Pods
+	*PodManager
 	w        *fakeWorkers
 	statuses fakeStatuses
 	events   recorder
 }
 
-func newPods(t *testing.T, change ...func(*PodsConfig)) *pods {
+func newPods(t *testing.T, change ...func(*PodManagerConfig)) *pods {
 	t.Helper()
 	p := &pods{w: &fakeWorkers{states: map[types.UID]podworkers.State{}}}
 	p.statuses = fakeStatuses{&p.w.diary, map[types.UID]corev1.PodStatus{}}
-	cfg := PodsConfig{Workers: p.w, Statuses: p.statuses, Recorder: &p.events}
+	cfg := PodManagerConfig{Workers: p.w, Statuses: p.statuses, Recorder: &p.events}
 	for _, c := range change {
 		c(&cfg)
 	}
 	var err error
-	p.Pods, err = NewPods(cfg)
+	p.PodManager, err = NewPodManager(cfg)
 	require.NoError(t, err)
 	return p
 }
 
 func (p *pods) do(op podsource.Op, pods ...*Pod) []string {
-	p.Change(podsource.Change{Op: op, Source: "test", Pods: pods})
+	p.HandlePodChange(podsource.Change{Op: op, Source: "test", Pods: pods})
 	return p.w.take()
 }
 
@@ -54,7 +54,7 @@ func TestEachOpReachesTheWorkers(t *testing.T) {
 	assert.Equal(t, []string{"create b "}, p.do(podsource.Update, newPod("b")), "an update of what is not known")
 	mirror := newPod("m", func(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationMirror: "x"} })
 	assert.Empty(t, p.do(podsource.Add, mirror))
-	p.Wake("a", podworkers.WakeEvent)
+	p.HandlePodSync("a", podworkers.RequeueEvent)
 	assert.Equal(t, []string{"wake a WakeEvent"}, p.w.take())
 }
 
@@ -62,10 +62,10 @@ func TestEachOpReachesTheWorkers(t *testing.T) {
 // once; a refusal is told as a status and as an event.
 func TestAdmission(t *testing.T) {
 	var admitted, refused []types.UID
-	p := newPods(t, func(c *PodsConfig) {
-		c.Admit = []Admitter{room(100), room(2)}
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{room(100), room(2)}
 		c.Hooks.Admitted = func(pod *Pod) { admitted = append(admitted, pod.UID) }
-		c.Hooks.Refused = func(pod *Pod, _, _ string) { refused = append(refused, pod.UID) }
+		c.Hooks.Rejected = func(pod *Pod, _, _ string) { refused = append(refused, pod.UID) }
 	})
 	young, old, middle := newPod("a", created(30)), newPod("b", created(10)), newPod("c", created(20))
 	assert.Equal(t, []string{
@@ -82,7 +82,7 @@ func TestAdmission(t *testing.T) {
 	assert.Empty(t, p.do(podsource.Reconcile, young))
 	assert.Empty(t, p.do(podsource.Add, young))
 	set := map[types.UID]struct{}{}
-	p.Wanted(set)
+	p.AddDesiredUIDs(set)
 	assert.Contains(t, set, types.UID("a"), "refused ones are wanted nonetheless")
 
 	assert.Equal(t, []string{"change a Failed"}, p.do(podsource.Delete, newPod("a", deleting)), "so that its end can be told")
@@ -92,7 +92,7 @@ func TestAdmission(t *testing.T) {
 // SL-3: a refused pod that is removed never had a worker; when it comes back it is
 // a new one.
 func TestRefusedPodComesBack(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
 	p.do(podsource.Add, newPod("a"), newPod("b"))
 	assert.Equal(t, []string{"forget b"}, p.do(podsource.Remove, newPod("b")), "its status goes at once")
 	p.do(podsource.Remove, newPod("a"))
@@ -101,10 +101,10 @@ func TestRefusedPodComesBack(t *testing.T) {
 
 // Pods that have ended take no room, which is made out only when it matters.
 func TestFinishedPodsTakeNoRoom(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
 	p.do(podsource.Add, newPod("a"))
 	assert.Equal(t, []string{"refuse b: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("b")))
-	p.w.states["a"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+	p.w.states["a"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 	assert.Equal(t, []string{"create c "}, p.do(podsource.Add, newPod("c")))
 	assert.Equal(t, []string{"refuse d: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("d")))
 }
@@ -112,9 +112,9 @@ func TestFinishedPodsTakeNoRoom(t *testing.T) {
 // SL-3: what runs already is adopted, whatever room there is.
 func TestAdoption(t *testing.T) {
 	var adopted []types.UID
-	p := newPods(t, func(c *PodsConfig) {
-		c.Admit = []Admitter{room(0)}
-		c.Alive = func(uid types.UID) bool { return uid == "runs" }
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{room(0)}
+		c.IsRunning = func(uid types.UID) bool { return uid == "runs" }
 		c.Hooks.Adopted = func(pod *Pod) { adopted = append(adopted, pod.UID) }
 	})
 	assert.Equal(t, []string{"create runs ", "refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new"), newPod("runs")))
@@ -126,9 +126,9 @@ func TestPods_ExpectedOnesTakeRoom(t *testing.T) {
 	expected := []*Pod{newPod("later"), newPod("dead")}
 	alive := map[types.UID]bool{"later": true}
 	newPods := func() *pods {
-		return newPods(t, func(c *PodsConfig) {
-			c.Admit = []Admitter{room(1)}
-			c.Alive = func(uid types.UID) bool { return alive[uid] }
+		return newPods(t, func(c *PodManagerConfig) {
+			c.Admitters = []Admitter{room(1)}
+			c.IsRunning = func(uid types.UID) bool { return alive[uid] }
 			c.Expected = func() []*Pod { return expected }
 		})
 	}
@@ -136,7 +136,7 @@ func TestPods_ExpectedOnesTakeRoom(t *testing.T) {
 	assert.Equal(t, []string{"refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new")))
 	assert.Equal(t, []string{"create later "}, p.do(podsource.Add, newPod("later")), "and is adopted when it comes")
 	assert.Empty(t, p.expected)
-	p.w.states["later"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+	p.w.states["later"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 	assert.Equal(t, []string{"create next "}, p.do(podsource.Add, newPod("next")))
 
 	p = newPods()
@@ -154,7 +154,7 @@ func TestPods_ExpectedOnesTakeRoom(t *testing.T) {
 // PW-12, AG-4: a pod that has ended is not run again by an agent that starts anew,
 // though its source does not know how it ended.
 func TestFormerStatusCounts(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(0)} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(0)} })
 	p.statuses.told["done"] = corev1.PodStatus{Phase: corev1.PodSucceeded}
 	p.statuses.told["ran"] = corev1.PodStatus{Phase: corev1.PodRunning}
 	done := newPod("done", inPhase(corev1.PodPending))
@@ -176,9 +176,9 @@ func TestToldEvictionsComeTrue(t *testing.T) {
 		return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{c}}
 	}
 	same := func(*corev1.PodCondition) {}
-	p := newPods(t, func(c *PodsConfig) {
-		c.Alive = func(uid types.UID) bool { return uid != "dead" }
-		c.Admit = []Admitter{room(1)}
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.IsRunning = func(uid types.UID) bool { return uid != "dead" }
+		c.Admitters = []Admitter{room(1)}
 	})
 	p.statuses.told["alive"], p.statuses.told["dead"] = told(same), told(same)
 	p.statuses.told["over"] = told(same)
@@ -206,7 +206,7 @@ func TestToldEvictionsComeTrue(t *testing.T) {
 // PW-10: a UID that comes back while it ends begins anew once it has ended, with a
 // clean slate and by admission.
 func TestPodComesBack(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
 	a := newPod("a")
 	p.do(podsource.Add, a)
 	p.do(podsource.Remove, a)
@@ -215,7 +215,7 @@ func TestPodComesBack(t *testing.T) {
 	assert.Equal(t, []string{"comes back a"}, p.do(podsource.Add, a))
 
 	delete(p.w.states, "a")
-	p.Again([]types.UID{"a", "stranger"})
+	p.HandlePodRecreations([]types.UID{"a", "stranger"})
 	assert.Equal(t, []string{"forget a", "create a "}, p.w.take())
 
 	// After it was forgotten it is new too, and what its former life left is void.
@@ -225,23 +225,23 @@ func TestPodComesBack(t *testing.T) {
 
 	// Removed once more before its turn came, it does not begin.
 	p.do(podsource.Remove, a)
-	p.Again([]types.UID{"a"})
+	p.HandlePodRecreations([]types.UID{"a"})
 	assert.Empty(t, p.w.take())
 }
 
 // PW-10: a UID that comes back is admitted as a new pod, though something of its former
 // life may be alive yet; a refused one does not begin with those that came back.
 func TestPods_ThatComeBackAreAdmitted(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) {
-		c.Admit = []Admitter{room(1)}
-		c.Alive = func(uid types.UID) bool { return uid == "a" }
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{room(1)}
+		c.IsRunning = func(uid types.UID) bool { return uid == "a" }
 	})
 	p.do(podsource.Add, newPod("a"))
 	p.do(podsource.Remove, newPod("a"))
 	p.do(podsource.Add, newPod("b"))
 	assert.Equal(t, []string{"forget a", "refuse a: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("a")))
 	p.do(podsource.Remove, newPod("b"))
-	p.Again([]types.UID{"a"})
+	p.HandlePodRecreations([]types.UID{"a"})
 	assert.Empty(t, p.w.take(), "it was refused")
 }
 
@@ -249,11 +249,11 @@ func TestPods_ThatComeBackAreAdmitted(t *testing.T) {
 // others from then on.
 func TestPods_HeldPodBegins(t *testing.T) {
 	p := newPods(t)
-	require.True(t, p.hold("a"))
+	require.True(t, p.reserveUID("a"))
 	assert.Empty(t, p.do(podsource.Add, newPod("a")))
 	assert.Empty(t, p.do(podsource.Update, newPod("a")))
-	require.True(t, p.letGo("a"))
-	p.Again([]types.UID{"a"})
+	require.True(t, p.unreserveUID("a"))
+	p.HandlePodRecreations([]types.UID{"a"})
 	assert.Equal(t, []string{"create a "}, p.w.take())
 	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, newPod("a")))
 	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a")))
@@ -269,7 +269,7 @@ func TestRemovedPodsAreForgottenInTime(t *testing.T) {
 }
 
 func TestPodsConfigFaults(t *testing.T) {
-	_, err := NewPods(PodsConfig{})
+	_, err := NewPodManager(PodManagerConfig{})
 	assert.ErrorContains(t, err, "nil Workers")
 	assert.ErrorContains(t, err, "nil Statuses")
 }

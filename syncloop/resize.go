@@ -12,45 +12,45 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// allot returns the pod as it is to run. Where it asks for more than it has, and an
+// allocate returns the pod as it is to run. Where it asks for more than it has, and an
 // admitter refuses that, it keeps the resources that it has, with a condition that
 // says why; waits is then the pod as it asks to be. Any other change goes through.
-func (p *Pods) allot(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
-	if over(pod) {
+func (p *PodManager) allocate(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
+	if isFinished(pod) {
 		if why := pending(&has.Status); why != nil {
-			return held(pod, has, why.Reason, why.Message), nil
+			return isResizeDeferred(pod, has, why.Reason, why.Message), nil
 		}
 		return pod, nil
 	}
-	if !grows(podspec.Requests(has), podspec.Requests(pod)) {
+	if !needsMoreResources(podspec.Requests(has), podspec.Requests(pod)) {
 		return pod, nil
 	}
 	v := p.admit(pod)
-	if v.OK {
+	if v.Admitted {
 		return pod, nil
 	}
 	reason := corev1.PodReasonDeferred
 	if v.Infeasible() {
 		reason = corev1.PodReasonInfeasible
 	}
-	return held(pod, has, reason, v.Message), pod
+	return isResizeDeferred(pod, has, reason, v.Message), pod
 }
 
-// allotted is what a change of a pod comes to, and keeps what has to wait.
-func (p *Pods) allotted(pod *corev1.Pod, w *wanted, now time.Time) *corev1.Pod {
-	runs, waits := p.allot(pod, w.pod)
+// withAllocation is what a change of a pod comes to, and keeps what has to wait.
+func (p *PodManager) withAllocation(pod *corev1.Pod, w *desiredPod, now time.Time) *corev1.Pod {
+	runs, waits := p.allocate(pod, w.pod)
 	if waits == nil {
-		delete(p.waits, pod.UID)
+		delete(p.pendingResizes, pod.UID)
 		return runs
 	}
-	p.waits[pod.UID] = waits
-	p.tellHeld(w.pod, runs, now)
+	p.pendingResizes[pod.UID] = waits
+	p.reportPendingResize(w.pod, runs, now)
 	return runs
 }
 
-// grows reports whether any of the resources that can be changed is asked for in a
+// needsMoreResources reports whether any of the resources that can be changed is asked for in a
 // greater amount.
-func grows(from, to corev1.ResourceList) bool {
+func needsMoreResources(from, to corev1.ResourceList) bool {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		a, b := from[name], to[name]
 		if b.Cmp(a) > 0 {
@@ -60,8 +60,8 @@ func grows(from, to corev1.ResourceList) bool {
 	return false
 }
 
-// held is pod with the resources of has and a condition that says that it waits.
-func held(pod, has *corev1.Pod, reason, message string) *corev1.Pod {
+// isResizeDeferred is pod with the resources of has and a condition that says that it waits.
+func isResizeDeferred(pod, has *corev1.Pod, reason, message string) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = has.Spec.Resources.DeepCopy()
 	for _, lists := range [][2][]corev1.Container{{out.Spec.InitContainers, has.Spec.InitContainers}, {out.Spec.Containers, has.Spec.Containers}} {
@@ -103,7 +103,7 @@ func withoutPending(pod *corev1.Pod) *corev1.Pod {
 // adopted returns how a pod that runs already is to go on. If a former process held
 // a change of its resources back, it is held back until it can be judged beside all
 // others.
-func (p *Pods) adopted(pod *corev1.Pod) (runs, waits *corev1.Pod) {
+func (p *PodManager) adopted(pod *corev1.Pod) (runs, waits *corev1.Pod) {
 	st, ok := p.cfg.Statuses.Get(pod.UID)
 	if !ok {
 		return pod, nil
@@ -123,11 +123,11 @@ func (p *Pods) adopted(pod *corev1.Pod) (runs, waits *corev1.Pod) {
 			}
 		}
 	}
-	return held(pod, has, why.Reason, why.Message), pod
+	return isResizeDeferred(pod, has, why.Reason, why.Message), pod
 }
 
-// tellHeld records that a change of resources is held back, once for each reason.
-func (p *Pods) tellHeld(before, runs *corev1.Pod, now time.Time) {
+// reportPendingResize records that a change of resources is held back, once for each reason.
+func (p *PodManager) reportPendingResize(before, runs *corev1.Pod, now time.Time) {
 	c := pending(&runs.Status)
 	if c == nil || p.cfg.Recorder == nil {
 		return
@@ -139,18 +139,18 @@ func (p *Pods) tellHeld(before, runs *corev1.Pod, now time.Time) {
 
 // retryResizes asks again for room for what waits for it, in no order but a steady
 // one.
-func (p *Pods) retryResizes(now time.Time) {
-	for _, uid := range slices.Sorted(maps.Keys(p.waits)) {
+func (p *PodManager) retryResizes(now time.Time) {
+	for _, uid := range slices.Sorted(maps.Keys(p.pendingResizes)) {
 		p.retryResize(uid, now)
 	}
 }
 
-func (p *Pods) retryResize(uid types.UID, now time.Time) {
-	asked, w := p.waits[uid], p.get(uid)
+func (p *PodManager) retryResize(uid types.UID, now time.Time) {
+	asked, w := p.pendingResizes[uid], p.get(uid)
 	if asked == nil || w == nil {
 		return
 	}
-	runs, waits := p.allot(asked, w.pod)
+	runs, waits := p.allocate(asked, w.pod)
 	if was, is := pending(&w.pod.Status), pending(&runs.Status); waits != nil && was != nil && was.Reason == is.Reason {
 		return
 	}

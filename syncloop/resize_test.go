@@ -17,7 +17,7 @@ import (
 // cores is a node of so many cpus.
 type cores string
 
-func (c cores) Admit(pod *Pod, others []*Pod) podspec.Verdict {
+func (c cores) Admit(pod *Pod, others []*Pod) podspec.AdmitResult {
 	used := podspec.Requests(pod)[corev1.ResourceCPU]
 	for _, o := range others {
 		if o.UID != pod.UID {
@@ -25,7 +25,7 @@ func (c cores) Admit(pod *Pod, others []*Pod) podspec.Verdict {
 		}
 	}
 	if used.Cmp(resource.MustParse(string(c))) > 0 {
-		v := podspec.Refused("OutOfcpu", "no room for "+used.String())
+		v := podspec.Rejected("OutOfcpu", "no room for "+used.String())
 		v.Insufficient = []podspec.InsufficientResource{{Name: corev1.ResourceCPU, Requested: podspec.Requests(pod)[corev1.ResourceCPU], Capacity: resource.MustParse(string(c))}}
 		return v
 	}
@@ -56,7 +56,7 @@ func (p *pods) has(t *testing.T, uid types.UID) string {
 
 // SL-9: more than there is room for waits, and everything else goes through meanwhile.
 func TestResizesWaitForRoom(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
 	asked := newPod("a", asking("3"))
 	assert.Equal(t, []string{"change a "}, p.do(podsource.Update, asked))
@@ -78,15 +78,15 @@ func TestResizesWaitForRoom(t *testing.T) {
 	assert.Equal(t, "500m", p.has(t, "a"), "less is always to be had")
 	p.do(podsource.Update, newPod("a", asking("2"), image("j")))
 	assert.Equal(t, "2", p.has(t, "a"))
-	assert.Empty(t, p.waits)
+	assert.Empty(t, p.pendingResizes)
 }
 
 // never refuses a pod that asks for more than it may have.
 type never string
 
-func (n never) Admit(pod *Pod, _ []*Pod) podspec.Verdict {
+func (n never) Admit(pod *Pod, _ []*Pod) podspec.AdmitResult {
 	if cpu := podspec.Requests(pod)[corev1.ResourceCPU]; cpu.CmpInt64(1) > 0 {
-		return podspec.Refused(string(n), "not here")
+		return podspec.Rejected(string(n), "not here")
 	}
 	return podspec.Admitted()
 }
@@ -96,7 +96,7 @@ func (n never) Admit(pod *Pod, _ []*Pod) podspec.Verdict {
 func TestResizesAreRefusedForAnyReason(t *testing.T) {
 	for _, reason := range []string{"OutOfcpu", "NotEnoughCPU", "NoLicence"} {
 		t.Run(reason, func(t *testing.T) {
-			p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4"), never(reason)} })
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4"), never(reason)} })
 			p.do(podsource.Add, newPod("a", asking("1")))
 			p.do(podsource.Update, newPod("a", asking("2")))
 			assert.Equal(t, "1 Deferred: not here", p.has(t, "a"))
@@ -113,22 +113,22 @@ func TestResizesAreTriedAgain(t *testing.T) {
 		"another is removed":    func(p *pods) { p.do(podsource.Remove, newPod("b", asking("2"))) },
 		"another asks for less": func(p *pods) { p.do(podsource.Update, newPod("b", asking("1"))) },
 		"another has ended": func(p *pods) {
-			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Over: true}
-			p.Wake("a", podworkers.WakeDue)
+			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
+			p.HandlePodSync("a", podworkers.RequeueDue)
 			assert.Equal(t, []string{"change a ", "wake a WakeDue"}, p.w.take())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 			p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
 			p.do(podsource.Update, newPod("a", asking("3")))
-			p.Wake("a", podworkers.WakeDue)
+			p.HandlePodSync("a", podworkers.RequeueDue)
 			assert.Equal(t, []string{"wake a WakeDue"}, p.w.take(), "nothing is new")
 			p.do(podsource.Add, newPod("z", asking("0")))
 			assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
 			room(p)
 			assert.Equal(t, "3", p.has(t, "a"))
-			assert.Empty(t, p.waits)
+			assert.Empty(t, p.pendingResizes)
 		})
 	}
 }
@@ -136,9 +136,9 @@ func TestResizesAreTriedAgain(t *testing.T) {
 // What a former process held back goes on to wait until all pods are known, and
 // what was told of it to a source is nobody's word.
 func TestResizesOfAFormerProcess(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) {
-		c.Admit = []Admitter{cores("4")}
-		c.Alive = func(types.UID) bool { return true }
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{cores("4")}
+		c.IsRunning = func(types.UID) bool { return true }
 	})
 	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 	told := corev1.PodStatus{
@@ -156,11 +156,11 @@ func TestResizesOfAFormerProcess(t *testing.T) {
 
 // A pod that ends keeps what it has.
 func TestAPodThatEndsIsNotResized(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", asking("1")))
 	p.do(podsource.Update, newPod("a", asking("5")))
 	p.do(podsource.Delete, newPod("a", asking("5"), deleting))
 	assert.Equal(t, "1 Infeasible: no room for 5", p.has(t, "a"))
-	assert.Empty(t, p.waits)
+	assert.Empty(t, p.pendingResizes)
 	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a")))
 }

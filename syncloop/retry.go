@@ -46,7 +46,7 @@ type Retry struct {
 
 // Retries returns the pods that wait to be tried again, in the order of their UIDs. It
 // may be called from any goroutine.
-func (p *Pods) Retries() []Retry {
+func (p *PodManager) Retries() []Retry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var list []Retry
@@ -60,7 +60,7 @@ func (p *Pods) Retries() []Retry {
 
 // putOff plans the next attempt at a static pod. It returns how long that is, and
 // false for a pod that is not tried again.
-func (p *Pods) putOff(pod *corev1.Pod, evicted bool, now time.Time) (wait time.Duration, ok bool) {
+func (p *PodManager) putOff(pod *corev1.Pod, evicted bool, now time.Time) (wait time.Duration, ok bool) {
 	if !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil {
 		return 0, false
 	}
@@ -77,7 +77,7 @@ func (p *Pods) putOff(pod *corev1.Pod, evicted bool, now time.Time) (wait time.D
 }
 
 // startRetry notes that a pod is being tried.
-func (p *Pods) startRetry(uid types.UID, now time.Time) {
+func (p *PodManager) startRetry(uid types.UID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.retries[uid]; r != nil {
@@ -85,7 +85,7 @@ func (p *Pods) startRetry(uid types.UID, now time.Time) {
 	}
 }
 
-func (p *Pods) dropRetry(uid types.UID) {
+func (p *PodManager) dropRetry(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.retries, uid)
@@ -93,13 +93,13 @@ func (p *Pods) dropRetry(uid types.UID) {
 
 // waiting returns the pods that wait to be tried again and are of that kind, those
 // that were created first first.
-func (p *Pods) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod {
+func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var pods []*corev1.Pod
 	for uid, r := range p.retries {
 		if !r.at.IsZero() && r.evicted == evicted && due(r) {
-			pods = append(pods, p.wanted[uid].pod) // it is wanted: remove drops both
+			pods = append(pods, p.desired[uid].pod) // it is wanted: remove drops both
 		}
 	}
 	slices.SortFunc(pods, byCreation)
@@ -109,7 +109,7 @@ func (p *Pods) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod {
 // Revisit tries pods again that were rejected or evicted, if their time has come.
 // ended are pods that have come to their end: those that were evicted are put off, and
 // the others make room.
-func (p *Pods) Revisit(ended []types.UID) {
+func (p *PodManager) Revisit(ended []types.UID) {
 	now := time.Now()
 	for _, uid := range ended {
 		p.putOffEvicted(uid, now)
@@ -131,10 +131,10 @@ func (p *Pods) Revisit(ended []types.UID) {
 }
 
 // putOffEvicted plans the next attempt at a pod that has ended, if it was evicted.
-func (p *Pods) putOffEvicted(uid types.UID, now time.Time) {
+func (p *PodManager) putOffEvicted(uid types.UID, now time.Time) {
 	w := p.get(uid)
 	st, _ := p.cfg.Workers.State(uid)
-	if w == nil || !st.Over || !st.Ending.Evicted || st.Ending.Deleted {
+	if w == nil || !st.Idle || !st.Termination.Evicted || st.Termination.Deleted {
 		return
 	}
 	if wait, ok := p.putOff(w.pod, true, now); ok {
@@ -143,7 +143,7 @@ func (p *Pods) putOffEvicted(uid types.UID, now time.Time) {
 }
 
 // retryAllRejected asks about all pods that were rejected, since there may be room.
-func (p *Pods) retryAllRejected(now time.Time) {
+func (p *PodManager) retryAllRejected(now time.Time) {
 	for _, pod := range p.waiting(false, func(*retry) bool { return true }) {
 		p.retryRejected(pod, now, false)
 	}
@@ -151,23 +151,23 @@ func (p *Pods) retryAllRejected(now time.Time) {
 
 // retryRejected asks about a pod once more. That it is still rejected is told, and
 // lengthens its back-off, when that was due.
-func (p *Pods) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
+func (p *PodManager) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
 	v := p.admit(pod)
 	switch {
-	case v.OK:
+	case v.Admitted:
 		p.cfg.Logger.Info("rejected pod is tried again", podAttrs(pod)...)
 		p.startRetry(pod.UID, now)
-		p.set(pod.UID, &wanted{pod: pod})
+		p.set(pod.UID, &desiredPod{pod: pod})
 		p.begin(pod, now)
 	case due:
-		p.refuse(pod, v, now)
+		p.reject(pod, v, now)
 	}
 }
 
 // retryEvicted has what is left of an evicted pod removed; then it begins anew, by
 // Again and by admission.
-func (p *Pods) retryEvicted(pod *corev1.Pod, now time.Time) {
-	if v := p.admit(pod); !v.OK {
+func (p *PodManager) retryEvicted(pod *corev1.Pod, now time.Time) {
+	if v := p.admit(pod); !v.Admitted {
 		if wait, ok := p.putOff(pod, true, now); ok {
 			p.tellRetry(pod, fmt.Sprintf("Back-off restarting evicted pod: %s: %s", v.Reason, v.Message), wait, now)
 		}
@@ -175,12 +175,12 @@ func (p *Pods) retryEvicted(pod *corev1.Pod, now time.Time) {
 	}
 	p.cfg.Logger.Info("evicted pod is started again", podAttrs(pod)...)
 	p.startRetry(pod.UID, now)
-	p.cfg.Workers.Update(podworkers.Update{Pod: pod, Kill: &podworkers.Kill{Deleted: true}, At: now})
-	p.cfg.Workers.ComesBack(pod.UID)
+	p.cfg.Workers.Update(podworkers.Update{Pod: pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
+	p.cfg.Workers.RequestRecreation(pod.UID)
 }
 
 // tellRetry tells of a pod that is tried again when that will be.
-func (p *Pods) tellRetry(pod *corev1.Pod, why string, wait time.Duration, now time.Time) {
+func (p *PodManager) tellRetry(pod *corev1.Pod, why string, wait time.Duration, now time.Time) {
 	p.cfg.Logger.Info("pod is tried again", append(podAttrs(pod), slog.String("message", why), slog.Duration("in", wait), slog.Time("nextAttempt", now.Add(wait)))...)
 	if p.cfg.Recorder != nil {
 		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonBackOff, fmt.Sprintf("%s; %s", why, nextAttempt(wait)), now))
@@ -195,7 +195,7 @@ func podAttrs(pod *corev1.Pod) []any {
 
 // restoreRetry looks at what a former process told of a static pod. A rejection is not
 // final: the pod is asked about as if it were new. After an eviction it is put off.
-func (p *Pods) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool) {
+func (p *PodManager) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool) {
 	st, _ := p.cfg.Statuses.Get(pod.UID)
 	switch {
 	case !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil:

@@ -25,17 +25,17 @@ func static(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationSource
 // gatekeeper admits nothing while it has a reason.
 type gatekeeper struct{ reason string }
 
-func (g *gatekeeper) Admit(*Pod, []*Pod) podspec.Verdict {
+func (g *gatekeeper) Admit(*Pod, []*Pod) podspec.AdmitResult {
 	if g.reason != "" {
-		return podspec.Refused(g.reason, "not now")
+		return podspec.Rejected(g.reason, "not now")
 	}
 	return podspec.Admitted()
 }
 
-func newGuarded(t *testing.T, change ...func(*PodsConfig)) (*pods, *gatekeeper) {
+func newGuarded(t *testing.T, change ...func(*PodManagerConfig)) (*pods, *gatekeeper) {
 	t.Helper()
 	g := &gatekeeper{reason: "NoLicence"}
-	return newPods(t, append(change, func(c *PodsConfig) { c.Admit = []Admitter{g} })...), g
+	return newPods(t, append(change, func(c *PodManagerConfig) { c.Admitters = []Admitter{g} })...), g
 }
 
 // after lets time pass, with the loop's ticks, and returns what was done in it.
@@ -48,8 +48,8 @@ func (p *pods) after(d time.Duration) []string {
 }
 
 // ends has a pod's life come to its end.
-func (p *pods) ends(uid types.UID, end runtime.Ending) []string {
-	p.w.states[uid] = podworkers.State{UID: uid, Phase: podworkers.Finished, Over: true, Ending: end}
+func (p *pods) ends(uid types.UID, end runtime.Termination) []string {
+	p.w.states[uid] = podworkers.State{UID: uid, Phase: podworkers.Finished, Idle: true, Termination: end}
 	p.statuses.told[uid] = corev1.PodStatus{Phase: corev1.PodFailed, Reason: end.Reason, Message: end.Message}
 	p.Revisit([]types.UID{uid})
 	return p.w.take()
@@ -58,18 +58,18 @@ func (p *pods) ends(uid types.UID, end runtime.Ending) []string {
 // settles does what follows the end of a pod that came back.
 func (p *pods) settles(uid types.UID) []string {
 	delete(p.w.states, uid)
-	p.Again([]types.UID{uid})
+	p.HandlePodRecreations([]types.UID{uid})
 	return p.w.take()
 }
 
-var eviction = runtime.Ending{Reason: podspec.ReasonEvicted, Message: "low on memory", Evicted: true}
+var eviction = runtime.Termination{Reason: podspec.ReasonEvicted, Message: "low on memory", Evicted: true}
 
 // SL-11: a rejected static pod is asked about with back-off, which is told each time,
 // and begins anew when it is admitted.
 func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hooks int
-		p, g := newGuarded(t, func(c *PodsConfig) { c.Hooks.Refused = func(*Pod, string, string) { hooks++ } })
+		p, g := newGuarded(t, func(c *PodManagerConfig) { c.Hooks.Rejected = func(*Pod, string, string) { hooks++ } })
 		a := newPod("a", static)
 		assert.Equal(t, []string{"refuse a: NoLicence: not now"}, p.do(podsource.Add, a))
 		require.Len(t, p.events.events, 1)
@@ -107,17 +107,21 @@ func TestPods_RejectedPodIsTriedWhenThereMayBeRoom(t *testing.T) {
 		change func(p *pods)
 		begins bool
 	}{
-		"another is removed": {func(p *pods) { p.Change(podsource.Change{Op: podsource.Remove, Pods: []*Pod{newPod("a", static)}}) }, true},
-		"another has ended":  {func(p *pods) { p.ends("a", runtime.Ending{}) }, true},
-		"another is added":   {func(p *pods) { p.Change(podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("c")}}) }, false},
-		"another is changed": {func(p *pods) { p.Change(podsource.Change{Op: podsource.Update, Pods: []*Pod{newPod("a", static)}}) }, false},
+		"another is removed": {func(p *pods) {
+			p.HandlePodChange(podsource.Change{Op: podsource.Remove, Pods: []*Pod{newPod("a", static)}})
+		}, true},
+		"another has ended": {func(p *pods) { p.ends("a", runtime.Termination{}) }, true},
+		"another is added":  {func(p *pods) { p.HandlePodChange(podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("c")}}) }, false},
+		"another is changed": {func(p *pods) {
+			p.HandlePodChange(podsource.Change{Op: podsource.Update, Pods: []*Pod{newPod("a", static)}})
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
 			p.do(podsource.Add, newPod("a", static), newPod("b", static))
 			events := len(p.events.events)
 			tc.change(p)
-			assert.Equal(t, tc.begins, !p.get("b").refused)
+			assert.Equal(t, tc.begins, !p.get("b").rejected)
 			if !tc.begins {
 				assert.Equal(t, []Retry{{"b", p.retries["b"].at}}, p.Retries())
 				assert.Equal(t, 1, p.retries["b"].fails)
@@ -129,9 +133,9 @@ func TestPods_RejectedPodIsTriedWhenThereMayBeRoom(t *testing.T) {
 
 // SL-11: a change may be what a rejected pod needed.
 func TestPods_ChangedRejectedPodIsTriedAgain(t *testing.T) {
-	p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{cores("4")} })
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", static, asking("5")))
-	assert.True(t, p.get("a").refused)
+	assert.True(t, p.get("a").rejected)
 	assert.Equal(t, []string{"forget a", "create a "}, p.do(podsource.Update, newPod("a", static, asking("1"))))
 }
 
@@ -145,8 +149,8 @@ func TestPods_OnlyStaticPodsAreTriedAgain(t *testing.T) {
 		p.do(podsource.Add, newPod("evicted"), newPod("deleted", static, deleting), newPod("failed", static), newPod("ends", static))
 		assert.Empty(t, p.ends("evicted", eviction))
 		assert.Empty(t, p.ends("deleted", eviction))
-		assert.Empty(t, p.ends("failed", runtime.Ending{Reason: "DeadlineExceeded"}))
-		p.w.states["ends"] = podworkers.State{Phase: podworkers.Terminated, Ending: eviction}
+		assert.Empty(t, p.ends("failed", runtime.Termination{Reason: "DeadlineExceeded"}))
+		p.w.states["ends"] = podworkers.State{Phase: podworkers.Terminated, Termination: eviction}
 		p.Revisit([]types.UID{"ends"})
 		assert.Empty(t, p.ends("unknown", eviction))
 		assert.Empty(t, p.Retries())
@@ -159,7 +163,7 @@ func TestPods_OnlyStaticPodsAreTriedAgain(t *testing.T) {
 func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pressure, asked := true, 0
-		p, g := newGuarded(t, func(c *PodsConfig) { c.UnderPressure = func() bool { asked++; return pressure } })
+		p, g := newGuarded(t, func(c *PodManagerConfig) { c.UnderPressure = func() bool { asked++; return pressure } })
 		g.reason = ""
 		a := newPod("a", static)
 		p.do(podsource.Add, a)
@@ -173,7 +177,7 @@ func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 		pressure = false
 		assert.Equal(t, []string{"remove a", "comes back a"}, p.after(2*time.Second))
 		assert.Empty(t, p.Retries())
-		assert.Empty(t, p.ends("a", runtime.Ending{Evicted: true, Deleted: true}), "the same end once more, when the rest has gone")
+		assert.Empty(t, p.ends("a", runtime.Termination{Evicted: true, Deleted: true}), "the same end once more, when the rest has gone")
 		assert.Equal(t, []string{"forget a", "create a "}, p.settles("a"))
 
 		// It is evicted again and again.
@@ -208,7 +212,7 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 	evicted := corev1.PodStatus{Phase: corev1.PodFailed, Reason: podspec.ReasonEvicted, Message: "low on memory"}
 	failed := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too late"}
 	synctest.Test(t, func(t *testing.T) {
-		p, g := newGuarded(t, func(c *PodsConfig) { c.Alive = func(uid types.UID) bool { return uid == "runs" } })
+		p, g := newGuarded(t, func(c *PodManagerConfig) { c.IsRunning = func(uid types.UID) bool { return uid == "runs" } })
 		maps.Copy(p.statuses.told, map[types.UID]corev1.PodStatus{
 			"still": rejected, "other": {Phase: corev1.PodFailed, Reason: "Old", Message: "Pod was rejected: then"}, "runs": rejected,
 			"gone": evicted, "late": failed, "api": rejected,
@@ -230,7 +234,7 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 		g.reason = ""
 		p.statuses.told["new"] = rejected
 		assert.Equal(t, []string{"forget new", "create new "}, p.do(podsource.Add, newPod("new", static)), "nothing speaks against it any more")
-		p.w.states["gone"] = podworkers.State{Phase: podworkers.Finished, Over: true}
+		p.w.states["gone"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 		assert.Subset(t, p.after(10*time.Second), []string{"remove gone", "comes back gone"})
 		assert.Equal(t, []string{"forget gone", "create gone "}, p.settles("gone"))
 	})
@@ -240,7 +244,7 @@ func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
 // tried again.
 func TestPods_RetriesOfOnePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPods(t, func(c *PodsConfig) { c.Admit = []Admitter{room(1)} })
+		p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
 		p.do(podsource.Add, newPod("a", static))
 		p.ends("a", eviction)
 		assert.Equal(t, []string{"remove a", "comes back a"}, p.after(10*time.Second))
@@ -272,7 +276,7 @@ func TestPods_RejectedPodsBeginInOrder(t *testing.T) {
 func TestPods_LogSaysWhenPodsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		p, g := newGuarded(t, func(c *PodsConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		p, g := newGuarded(t, func(c *PodManagerConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		p.do(podsource.Add, newPod("a", static))
 		next := time.Now().Add(10 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
 		assert.Contains(t, log.String(), `msg="pod refused" namespace=ns pod=a uid=a reason=NoLicence message="not now" in=10s nextAttempt=`+next)

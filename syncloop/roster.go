@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// roster is a set of pods that can be had as a slice, in no order, and changed in
+// podSet is a set of pods that can be had as a slice, in no order, and changed in
 // constant time. The zero value is empty.
-type roster struct {
+type podSet struct {
 	pods []*corev1.Pod
 	pos  map[types.UID]int
 }
 
 // put adds a pod or takes its newer version.
-func (r *roster) put(pod *corev1.Pod) {
+func (r *podSet) put(pod *corev1.Pod) {
 	if i, ok := r.pos[pod.UID]; ok {
 		r.pods[i] = pod
 		return
@@ -28,7 +28,7 @@ func (r *roster) put(pod *corev1.Pod) {
 }
 
 // drop removes a pod if it is there.
-func (r *roster) drop(uid types.UID) {
+func (r *podSet) drop(uid types.UID) {
 	i, ok := r.pos[uid]
 	if !ok {
 		return
@@ -42,7 +42,7 @@ func (r *roster) drop(uid types.UID) {
 }
 
 // keep removes the pods that are not good any more, and reports whether any was.
-func (r *roster) keep(good func(*corev1.Pod) bool) (removed bool) {
+func (r *podSet) keep(good func(*corev1.Pod) bool) (removed bool) {
 	for _, pod := range slices.Backward(r.pods) { // what drop moves was looked at before
 		if !good(pod) {
 			r.drop(pod.UID)

@@ -16,33 +16,33 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// maxTurnAge is how old the last turn of a healthy loop is at most, how long a pod is
+// maxIterationAge is how old the last turn of a healthy loop is at most, how long a pod is
 // due in one, and how long a housekeeping takes.
-const maxTurnAge = 2 * time.Minute
+const maxIterationAge = 2 * time.Minute
 
-// ErrStuck is wrapped by the error of Healthy when the loop has stopped turning, or
+// ErrStalled is wrapped by the error of Healthy when the loop has stopped turning, or
 // does not do in its turns what they are for.
-var ErrStuck = errors.New("the loop is stuck")
+var ErrStalled = errors.New("the loop is stuck")
 
 // runner is what one Run of a Loop owns. Only the loop's goroutine uses it.
 type runner struct {
 	*Loop
-	gate   gate
-	told   bool // that the gate is open
-	checks chan check
-	kept   chan kept    // what a housekeeping found; it has one slot
-	busy   bool         // a housekeeping is under way
-	stale  bool         // there is reason for another
-	looked time.Time    // when the last one that looked at everything began
-	tick   *time.Ticker // for housekeeping, and a sign of life
-	due    *time.Timer
-	wg     sync.WaitGroup
+	gate            runtimeHealth
+	lastLoggedReady bool // that the gate is open
+	checks          chan check
+	cleanupDone     chan cleanupResult // what a housekeeping found; it has one slot
+	cleaningUp      bool               // a housekeeping is under way
+	cleanupNeeded   bool               // there is reason for another
+	lastCleanupAt   time.Time          // when the last one that looked at everything began
+	tick            *time.Ticker       // for housekeeping, and a sign of life
+	due             *time.Timer
+	wg              sync.WaitGroup
 }
 
-// kept is what a housekeeping came to.
-type kept struct {
-	again   []types.UID
-	settled bool
+// cleanupResult is what a housekeeping came to.
+type cleanupResult struct {
+	recreated []types.UID
+	settled   bool
 }
 
 // Run joins the streams until ctx is done or the configuration input is closed.
@@ -50,35 +50,35 @@ type kept struct {
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
-		Loop: l, checks: make(chan check), kept: make(chan kept, 1), stale: true,
-		tick: time.NewTicker(l.cfg.Housekeeping), due: time.NewTimer(l.cfg.Housekeeping),
+		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true,
+		tick: time.NewTicker(l.cfg.HousekeepingPeriod), due: time.NewTimer(l.cfg.HousekeepingPeriod),
 	}
-	if w, ok := l.cfg.Keeper.(interface{ Wait() }); ok {
+	if w, ok := l.cfg.Cleaner.(interface{ Wait() }); ok {
 		defer w.Wait()
 	}
 	defer r.wg.Wait()
 	defer cancel()
 	defer r.tick.Stop()
 	defer r.due.Stop()
-	if l.cfg.Ready != nil {
+	if l.cfg.RuntimeReady != nil {
 		r.wg.Go(func() { l.watchRuntime(ctx, r.checks) })
 	}
-	r.rest()
+	r.resetTimers()
 	for {
 		began, in, ok := time.Now(), Input(""), true
-		safe.Do(l.cfg.Logger, "turn of the loop", func() { began, in, ok = r.turn(ctx) })
+		safe.Do(l.cfg.Logger, "turn of the loop", func() { began, in, ok = r.iterate(ctx) })
 		if !ok {
 			return nil
 		}
-		r.rest()
-		if h := l.cfg.Hooks.Turned; h != nil {
+		r.resetTimers()
+		if h := l.cfg.Hooks.IterationEnded; h != nil {
 			h(in, time.Since(began))
 		}
 	}
 }
 
-// turn waits for an input and handles it. It reports false when the loop is to end.
-func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) {
+// iterate waits for an input and handles it. It reports false when the loop is to end.
+func (r *runner) iterate(ctx context.Context) (began time.Time, in Input, ok bool) {
 	// While the runtime is not ready, what cannot be handed on is left where it is.
 	var (
 		changes        <-chan podsource.Change
@@ -86,10 +86,10 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 		due            <-chan time.Time
 		soon           <-chan struct{}
 	)
-	if r.gate.open {
+	if r.gate.ready {
 		changes, due = r.cfg.Changes, r.due.C
-		if !r.busy {
-			soon = r.soon
+		if !r.cleaningUp {
+			soon = r.finishedCh
 		}
 		if r.cfg.Events != nil {
 			events = r.cfg.Events.Notify()
@@ -102,47 +102,47 @@ func (r *runner) turn(ctx context.Context) (began time.Time, in Input, ok bool) 
 	case <-ctx.Done():
 		return began, in, false
 	case c, open := <-changes:
-		began, in, r.stale = time.Now(), InputChange, true
+		began, in, r.cleanupNeeded = time.Now(), InputChange, true
 		if !open {
 			r.cfg.Logger.Info("configuration input was closed")
 			return began, in, false
 		}
-		r.cfg.Handler.Change(c)
+		r.cfg.Handler.HandlePodChange(c)
 	case <-events:
-		began, in, r.stale = time.Now(), InputEvent, true
+		began, in, r.cleanupNeeded = time.Now(), InputEvent, true
 		r.events(r.cfg.Events.Drain())
 	case <-probes:
 		began, in = time.Now(), InputProbe
 		for _, uid := range r.cfg.Probes.Drain() {
-			r.cfg.Handler.Wake(uid, podworkers.WakeNow)
+			r.cfg.Handler.HandlePodSync(uid, podworkers.RequeueNow)
 		}
 	case <-r.wake: // setting the timer is all there is to do
-		began, in = time.Now(), InputDue
+		began, in = time.Now(), InputRequeue
 	case <-due:
-		began, in = time.Now(), InputDue
+		began, in = time.Now(), InputRequeue
 		for _, uid := range r.take(began) {
-			r.cfg.Handler.Wake(uid, podworkers.WakeDue)
+			r.cfg.Handler.HandlePodSync(uid, podworkers.RequeueDue)
 		}
 	case <-r.tick.C:
-		began, in = time.Now(), InputHousekeep
-		if r.gate.open {
+		began, in = time.Now(), InputHousekeeping
+		if r.gate.ready {
 			r.cfg.Handler.Revisit(nil)
 		}
 		r.housekeep(ctx, began)
 	case <-soon:
-		began, in, r.stale = time.Now(), InputHousekeep, true
+		began, in, r.cleanupNeeded = time.Now(), InputHousekeeping, true
 		ended := r.takeEnded()
 		r.cfg.Handler.Revisit(ended)
-		r.keep(func(k Keeper) kept { return kept{again: k.Tidy(ctx, ended)} })
-	case k := <-r.kept:
-		began, in = time.Now(), InputHousekeep
-		r.busy = false
+		r.cleanup(func(k Cleaner) cleanupResult { return cleanupResult{recreated: k.CleanupFinished(ctx, ended)} })
+	case k := <-r.cleanupDone:
+		began, in = time.Now(), InputHousekeeping
+		r.cleaningUp = false
 		r.keeping(time.Time{})
-		r.stale = r.stale || !k.settled
-		r.cfg.Handler.Again(k.again)
+		r.cleanupNeeded = r.cleanupNeeded || !k.settled
+		r.cfg.Handler.HandlePodRecreations(k.recreated)
 	case c := <-r.checks:
 		began, in = time.Now(), InputRuntime
-		r.gate.hear(c)
+		r.gate.record(c)
 	}
 	return began, in, true
 }
@@ -153,11 +153,11 @@ func (r *runner) events(events []pleg.Event) {
 	for _, e := range events {
 		// That a dead container was removed is nothing to act on; what makes a live
 		// one go is told as its death. Events come pod by pod.
-		if e.Kind == pleg.ContainerRemoved || e.UID == last {
+		if e.Type == pleg.ContainerRemoved || e.UID == last {
 			continue
 		}
 		last = e.UID
-		r.cfg.Handler.Wake(e.UID, podworkers.WakeEvent)
+		r.cfg.Handler.HandlePodSync(e.UID, podworkers.RequeueEvent)
 	}
 }
 
@@ -177,28 +177,28 @@ func (l *Loop) takeEnded() []types.UID {
 
 // housekeep looks at everything, if there is reason to or it was long ago.
 func (r *runner) housekeep(ctx context.Context, now time.Time) {
-	if !r.stale && now.Sub(r.looked) < r.cfg.AtRest {
+	if !r.cleanupNeeded && now.Sub(r.lastCleanupAt) < r.cfg.IdleHousekeepingPeriod {
 		return
 	}
-	if r.keep(func(k Keeper) kept {
-		again, settled := k.Housekeep(ctx)
-		return kept{again, settled}
+	if r.cleanup(func(k Cleaner) cleanupResult {
+		again, settled := k.CleanupPods(ctx)
+		return cleanupResult{again, settled}
 	}) {
-		r.stale, r.looked = false, now
+		r.cleanupNeeded, r.lastCleanupAt = false, now
 	}
 }
 
-// keep starts a housekeeping beside the loop unless one is under way.
-func (r *runner) keep(work func(Keeper) kept) (started bool) {
-	if r.cfg.Keeper == nil || !r.gate.open || r.busy {
+// cleanup starts a housekeeping beside the loop unless one is under way.
+func (r *runner) cleanup(work func(Cleaner) cleanupResult) (started bool) {
+	if r.cfg.Cleaner == nil || !r.gate.ready || r.cleaningUp {
 		return false
 	}
-	r.busy = true
+	r.cleaningUp = true
 	r.keeping(time.Now())
 	r.wg.Go(func() {
-		var k kept
-		safe.Do(r.cfg.Logger, "housekeeping", func() { k = work(r.cfg.Keeper) })
-		r.kept <- k
+		var k cleanupResult
+		safe.Do(r.cfg.Logger, "housekeeping", func() { k = work(r.cfg.Cleaner) })
+		r.cleanupDone <- k
 	})
 	return true
 }
@@ -210,28 +210,28 @@ func (l *Loop) keeping(since time.Time) {
 	l.keeps = since
 }
 
-// rest ends a turn: it notes how the loop is and sets the timer of the next.
-func (r *runner) rest() {
+// resetTimers ends a turn: it notes how the loop is and sets the timer of the next.
+func (r *runner) resetTimers() {
 	now := time.Now()
 	var fault error
-	if r.cfg.Ready == nil {
-		r.gate.open = true
+	if r.cfg.RuntimeReady == nil {
+		r.gate.ready = true
 	} else {
-		fault = r.gate.judge(now, r.cfg.Patience)
+		fault = r.gate.evaluate(now, r.cfg.RuntimeSyncThreshold)
 	}
-	if r.told != r.gate.open {
-		r.told = r.gate.open
-		r.cfg.Logger.Info("runtime readiness changed", slog.Bool("ready", r.gate.open), slog.Any("error", fault))
-		if h := r.cfg.Hooks.RuntimeReady; h != nil {
+	if r.lastLoggedReady != r.gate.ready {
+		r.lastLoggedReady = r.gate.ready
+		r.cfg.Logger.Info("runtime readiness changed", slog.Bool("ready", r.gate.ready), slog.Any("error", fault))
+		if h := r.cfg.Hooks.RuntimeReadyChanged; h != nil {
 			h(fault)
 		}
 	}
 	r.mu.Lock()
 	next := r.dues.next()
-	if fault == nil && (r.fault != nil || r.since.IsZero()) {
+	if fault == nil && (r.runtimeErr != nil || r.since.IsZero()) {
 		r.since = now
 	}
-	r.last, r.fault = now, fault
+	r.last, r.runtimeErr = now, fault
 	r.mu.Unlock()
 	if next.IsZero() {
 		r.due.Stop()
@@ -251,24 +251,24 @@ func (l *Loop) Healthy() error {
 	age := now.Sub(l.last)
 	switch {
 	case l.last.IsZero():
-		return fmt.Errorf("%w: it was not started", ErrStuck)
-	case age > maxTurnAge:
-		return fmt.Errorf("%w: the last turn ended %s ago", ErrStuck, age.Round(time.Second))
-	case l.fault != nil:
-		return l.fault
+		return fmt.Errorf("%w: it was not started", ErrStalled)
+	case age > maxIterationAge:
+		return fmt.Errorf("%w: the last turn ended %s ago", ErrStalled, age.Round(time.Second))
+	case l.runtimeErr != nil:
+		return l.runtimeErr
 	}
-	if late := l.dues.overdue(now.Add(-maxTurnAge)); late > 0 && now.Sub(l.since) > maxTurnAge {
-		return fmt.Errorf("%w: pods have been due for more than %s: %d", ErrStuck, maxTurnAge, late)
+	if late := l.dues.overdue(now.Add(-maxIterationAge)); late > 0 && now.Sub(l.since) > maxIterationAge {
+		return fmt.Errorf("%w: pods have been due for more than %s: %d", ErrStalled, maxIterationAge, late)
 	}
-	if kept := now.Sub(l.keeps); !l.keeps.IsZero() && kept > maxTurnAge {
-		return fmt.Errorf("%w: a housekeeping began %s ago and has not ended", ErrStuck, kept.Round(time.Second))
+	if kept := now.Sub(l.keeps); !l.keeps.IsZero() && kept > maxIterationAge {
+		return fmt.Errorf("%w: a housekeeping began %s ago and has not ended", ErrStalled, kept.Round(time.Second))
 	}
 	return nil
 }
 
-// LastTurn returns when the last turn of the loop ended; the zero time if there
+// LastIteration returns when the last turn of the loop ended; the zero time if there
 // was none.
-func (l *Loop) LastTurn() time.Time {
+func (l *Loop) LastIteration() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last

@@ -32,7 +32,7 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 			x.change(podsource.Remove, a)
 			synctest.Wait()
-			assert.False(t, x.workers.Known("a"))
+			assert.False(t, x.workers.IsKnown("a"))
 		}, []string{"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a"}},
 
 		{"an idle pod is looked at once a minute", func(t *testing.T, m *machine) { // SL-5
@@ -48,7 +48,7 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 			m.take() // whichever of the calls came about
 			assert.Empty(t, m.pods)
-			assert.False(t, x.workers.Known("a"))
+			assert.False(t, x.workers.IsKnown("a"))
 		}, nil},
 
 		{"an edited static pod ends wholly before the new one starts", func(t *testing.T, m *machine) { // SR-3, PW-9
@@ -124,9 +124,9 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 			x.change(podsource.Remove, a)
 			time.Sleep(5 * time.Second)
-			x.workers.End("a", podworkers.Kill{Grace: 10 * time.Second})
+			x.workers.RequestKill("a", podworkers.KillOptions{GracePeriod: 10 * time.Second})
 			time.Sleep(time.Second)
-			x.workers.End("a", podworkers.Kill{Grace: 2 * time.Second})
+			x.workers.RequestKill("a", podworkers.KillOptions{GracePeriod: 2 * time.Second})
 			time.Sleep(5 * time.Second)
 		}, []string{
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "5s terminate a grace=10s", "6s terminate a grace=2s", "8s finish a", "8s drop a",
@@ -199,7 +199,7 @@ func TestScenarios(t *testing.T) {
 			m.pods["stranger"] = runtime.Pod{UID: "stranger", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: time.Second}}}
 			x.inspect("stranger")
 			time.Sleep(3 * time.Second)
-			assert.False(t, x.workers.Known("stranger"))
+			assert.False(t, x.workers.IsKnown("stranger"))
 			x.speaks("file")
 			time.Sleep(2 * time.Second)
 		}, []string{"4s terminate stranger grace=1s", "4s drop stranger"}},

@@ -41,16 +41,16 @@ func parse(b []byte) (index uint32, err error) {
 		return 0, errors.New("users and groups are not one and the same range")
 	}
 	switch m := f.Users[0]; {
-	case m.Length != Length || m.Container != 0:
-		return 0, fmt.Errorf("the range is not of %d ids from 0 on", Length)
+	case m.Length != IDsPerPod || m.Container != 0:
+		return 0, fmt.Errorf("the range is not of %d ids from 0 on", IDsPerPod)
 	default:
-		return m.Host / Length, fits(m.Host, 1)
+		return m.Host / IDsPerPod, fits(m.Host, 1)
 	}
 }
 
 // write makes a pod's file. It is there whole or not at all.
 func write(podsDir string, uid types.UID, index uint32) error {
-	ids := []mapping{{Host: index * Length, Length: Length}}
+	ids := []mapping{{Host: index * IDsPerPod, Length: IDsPerPod}}
 	b, err := json.Marshal(file{Users: ids, Groups: ids})
 	if err != nil {
 		return err

@@ -18,26 +18,26 @@ const maxSubIDs = 1 << 20
 // granted returns the ids that may be given: those of the node's files, or where
 // they say nothing the configuration's.
 func granted(cfg Config) (first, pods uint32, err error) {
-	if cfg.Etc == nil {
-		return cfg.First, uint32(cfg.Pods), nil
+	if cfg.SubIDFS == nil {
+		return cfg.FirstID, uint32(cfg.MaxPods), nil
 	}
-	users, err := subIDs(cfg.Etc, "subuid")
+	users, err := subIDs(cfg.SubIDFS, "subuid")
 	if err != nil {
 		return 0, 0, err
 	}
-	groups, err := subIDs(cfg.Etc, "subgid")
+	groups, err := subIDs(cfg.SubIDFS, "subgid")
 	switch {
 	case err != nil:
 		return 0, 0, err
 	case users != groups:
 		return 0, 0, fmt.Errorf("/etc/subuid and /etc/subgid grant %s different ids", owner)
 	case users == subRange{}:
-		return cfg.First, uint32(cfg.Pods), nil
+		return cfg.FirstID, uint32(cfg.MaxPods), nil
 	}
-	if err := fits(users.first, int64(users.count/Length)); err != nil {
+	if err := fits(users.first, int64(users.count/IDsPerPod)); err != nil {
 		return 0, 0, fmt.Errorf("/etc/subuid: what it grants %s: %w", owner, err)
 	}
-	return users.first, users.count / Length, nil
+	return users.first, users.count / IDsPerPod, nil
 }
 
 type subRange struct{ first, count uint32 }

@@ -29,7 +29,7 @@ func newNode(t *testing.T, pods int) *node {
 
 // restart is a new process on the same disk.
 func (n *node) restart(pods int) {
-	a, err := New(Config{PodsDir: n.dir, Pods: pods})
+	a, err := New(Config{PodsDir: n.dir, MaxPods: pods})
 	require.NoError(n.t, err)
 	n.Allocator = a
 }
@@ -70,7 +70,7 @@ func TestPodsHaveIDsOfTheirOwn(t *testing.T) {
 	assert.EqualValues(t, 3*65536, n.must("c"), "what was given back rests")
 	assert.Equal(t, a, n.must("d"), "until there is nothing else")
 	_, err := n.ensure("e")
-	require.ErrorIs(t, err, ErrUsedUp)
+	require.ErrorIs(t, err, ErrExhausted)
 	n.Release("never seen")
 	n.remove("b")
 	assert.Equal(t, b, n.must("e"))
@@ -138,7 +138,7 @@ func TestFilesThatCannotBeUnderstood(t *testing.T) {
 			require.NoError(t, os.WriteFile(n.path("b"), []byte(text), 0o600))
 			n.restart(8)
 			_, err := n.ensure("new")
-			require.ErrorIs(t, err, ErrNotClear)
+			require.ErrorIs(t, err, ErrStateUnknown)
 			assert.ErrorContains(t, err, "b", "the culprit is named")
 			assert.Equal(t, mine, n.must("a"))
 			require.NoError(t, os.RemoveAll(filepath.Join(n.dir, "b")))
@@ -189,12 +189,12 @@ func TestSubordinateIDs(t *testing.T) {
 				}
 			}
 			n := newNode(t, 2)
-			a, err := New(Config{PodsDir: n.dir, Etc: etc})
+			a, err := New(Config{PodsDir: n.dir, SubIDFS: etc})
 			require.NoError(t, err)
 			n.Allocator = a
 			first, err := n.ensure("a")
 			if c.wrong != "" {
-				require.ErrorIs(t, err, ErrNotClear)
+				require.ErrorIs(t, err, ErrStateUnknown)
 				require.ErrorContains(t, err, c.wrong)
 				return
 			}
@@ -208,16 +208,16 @@ func TestConfig(t *testing.T) {
 	for _, cfg := range []Config{
 		{},
 		{PodsDir: "pods"},
-		{PodsDir: "/p", First: 1000},
-		{PodsDir: "/p", First: 65537},
-		{PodsDir: "/p", Pods: -1},
-		{PodsDir: "/p", Pods: 65535},
-		{PodsDir: "/p", First: 1 << 31, Pods: 32768},
+		{PodsDir: "/p", FirstID: 1000},
+		{PodsDir: "/p", FirstID: 65537},
+		{PodsDir: "/p", MaxPods: -1},
+		{PodsDir: "/p", MaxPods: 65535},
+		{PodsDir: "/p", FirstID: 1 << 31, MaxPods: 32768},
 	} {
 		_, err := New(cfg)
 		assert.Error(t, err, "%+v", cfg)
 	}
-	for _, cfg := range []Config{{PodsDir: "/p"}, {PodsDir: "/p", Pods: 65534}, {PodsDir: "/p", First: 1 << 31, Pods: 32767}} {
+	for _, cfg := range []Config{{PodsDir: "/p"}, {PodsDir: "/p", MaxPods: 65534}, {PodsDir: "/p", FirstID: 1 << 31, MaxPods: 32767}} {
 		_, err := New(cfg)
 		assert.NoError(t, err, "%+v", cfg)
 	}
@@ -237,7 +237,7 @@ func TestRandomLives(t *testing.T) {
 			case 0, 1, 2:
 				got, err := n.ensure(uid)
 				if err != nil {
-					require.ErrorIs(t, err, ErrUsedUp)
+					require.ErrorIs(t, err, ErrExhausted)
 					require.Len(t, have, pods, "seed %d: none is lost", seed)
 					require.NoError(t, os.RemoveAll(filepath.Join(n.dir, uid)))
 					continue

@@ -54,7 +54,7 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 		return runtime.Volume{}, fmt.Errorf("write its content: %w", err)
 	}
 	if data, err := root.Readlink(dataLink); err == nil {
-		m.known.put(r.pod.UID, r.vol.Name, placed{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
+		m.known.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
 	}
 	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
 }
@@ -74,17 +74,17 @@ func hasSecret(vol *corev1.Volume) bool {
 // contentDir makes the folder, in memory if it is for secrets and memory can be
 // mounted. Anybody in the container may look in; the files have their own modes.
 func (m *Manager) contentDir(r *request, rel string, secret bool) error {
-	around := fs.FileMode(modeWay)
+	around := fs.FileMode(modeTraverse)
 	if secret {
 		around = modeSecret
 	}
-	if err := r.dir.way(filepath.Dir(rel), around); err != nil {
+	if err := r.dir.ensureDir(filepath.Dir(rel), around); err != nil {
 		return err
 	}
-	if err := r.dir.way(rel, 0o755); err != nil {
+	if err := r.dir.ensureDir(rel, 0o755); err != nil {
 		return err
 	}
-	if secret && m.mount.able() {
+	if secret && m.mount.canMount() {
 		if is, err := r.dir.isMountPoint(rel); is || err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional 
 	ref := podspec.Ref{Kind: kind, Namespace: g.r.pod.Namespace, Name: name}
 	o, err := g.lookup(ref)
 	if err != nil {
-		if !may || !errors.Is(err, podspec.ErrNoObject) {
+		if !may || !errors.Is(err, podspec.ErrObjectNotFound) {
 			g.fail("%s %s/%s: %w", kind, ref.Namespace, name, err)
 		}
 		return
@@ -178,7 +178,7 @@ func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional 
 
 func (g *gatherer) lookup(ref podspec.Ref) (podspec.Object, error) {
 	if g.r.objects == nil {
-		return podspec.Object{}, podspec.ErrNoObject
+		return podspec.Object{}, podspec.ErrObjectNotFound
 	}
 	return g.r.objects.Object(g.ctx, ref)
 }

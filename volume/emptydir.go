@@ -24,7 +24,7 @@ func (m *Manager) emptyDir(r *request) (path string, err error) {
 	}
 	rel := filepath.Join(volumesDir, pluginEmptyDir, r.vol.Name)
 	path = filepath.Join(r.dir.path, rel)
-	if err := r.dir.way(filepath.Dir(rel), modeWay); err != nil {
+	if err := r.dir.ensureDir(filepath.Dir(rel), modeTraverse); err != nil {
 		return "", err
 	}
 	switch medium {
@@ -38,7 +38,7 @@ func (m *Manager) emptyDir(r *request) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	m.known.put(r.pod.UID, r.vol.Name, placed{path: path, plugin: pluginEmptyDir, medium: medium, at: time.Now()})
+	m.known.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: pluginEmptyDir, medium: medium, at: time.Now()})
 	return path, nil
 }
 
@@ -69,7 +69,7 @@ func (m *Manager) diskDir(r *request, rel string) error {
 }
 
 func (m *Manager) memoryDir(r *request, rel string) error {
-	if !m.mount.able() {
+	if !m.mount.canMount() {
 		return fmt.Errorf("emptyDir with medium Memory: %w", ErrPrivilege)
 	}
 	if err := r.dir.Mkdir(rel, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

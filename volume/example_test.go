@@ -19,7 +19,7 @@ func (o objects) Object(_ context.Context, ref podspec.Ref) (podspec.Object, err
 	if found, ok := o[ref]; ok {
 		return found, nil
 	}
-	return podspec.Object{}, podspec.ErrNoObject
+	return podspec.Object{}, podspec.ErrObjectNotFound
 }
 
 // A ConfigMap as files, and how a change reaches a running container.
@@ -51,7 +51,7 @@ func Example() {
 		text, _ := os.ReadFile(filepath.Join(mounted["conf"].HostPath, "port"))
 		fmt.Println(string(text))
 	}
-	fmt.Println(volumes.Known(), volumes.Unmount(context.Background(), "1234"), volumes.Known())
+	fmt.Println(volumes.PodUIDs(), volumes.Unmount(context.Background(), "1234"), volumes.PodUIDs())
 	// Output:
 	// 80
 	// 8080

@@ -14,8 +14,8 @@ import (
 // Modes of folders on the way to a volume. Containers get in by bind mounts, so
 // that nobody else needs to pass.
 const (
-	modeWay    = 0o750
-	modeSecret = 0o700 // around secrets that are not in memory
+	modeTraverse = 0o750
+	modeSecret   = 0o700 // around secrets that are not in memory
 )
 
 // podDir is a pod's folder, opened so that no link leads out of it.
@@ -35,7 +35,7 @@ func (d *podDir) close() {
 func (m *Manager) openPod(uid types.UID, create bool) (*podDir, error) {
 	pods := filepath.Join(m.cfg.Root, "pods")
 	if create {
-		if err := os.MkdirAll(pods, modeWay); err != nil {
+		if err := os.MkdirAll(pods, modeTraverse); err != nil {
 			return nil, fmt.Errorf("make the folder of pods: %w", err)
 		}
 	}
@@ -49,7 +49,7 @@ func (m *Manager) openPod(uid types.UID, create bool) (*podDir, error) {
 	}
 	defer func() { _ = all.Close() }() // only looked through
 	if create {
-		if err := all.Mkdir(string(uid), modeWay); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := all.Mkdir(string(uid), modeTraverse); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("make the folder of pod %s: %w", uid, err)
 		}
 	}
@@ -67,9 +67,9 @@ func (m *Manager) openPod(uid types.UID, create bool) (*podDir, error) {
 	return &podDir{Root: root, path: filepath.Join(real, string(uid))}, nil
 }
 
-// way makes the folders down to rel.
-func (d *podDir) way(rel string, mode fs.FileMode) error {
-	if err := d.MkdirAll(filepath.Dir(rel), modeWay); err != nil {
+// ensureDir makes the folders down to rel.
+func (d *podDir) ensureDir(rel string, mode fs.FileMode) error {
+	if err := d.MkdirAll(filepath.Dir(rel), modeTraverse); err != nil {
 		return err
 	}
 	if err := d.Mkdir(rel, mode); err != nil && !errors.Is(err, fs.ErrExist) {

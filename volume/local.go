@@ -6,10 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Local returns where the volumes of the pod are that take up room of the node
+// LocalVolumePaths returns where the volumes of the pod are that take up room of the node
 // and count as the pod's own, by name: emptyDirs and the files of ConfigMaps. It
 // looks at nothing: they may not be there yet, or no more.
-func (m *Manager) Local(pod *corev1.Pod) map[string]string {
+func (m *Manager) LocalVolumePaths(pod *corev1.Pod) map[string]string {
 	if element("uid", string(pod.UID)) != nil {
 		return nil
 	}

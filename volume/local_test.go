@@ -21,10 +21,10 @@ func TestLocalIsWhereVolumesAreMounted(t *testing.T) {
 	pod.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/a"}, {Name: "host", MountPath: "/b"}}}}
 	mounted, err := m.Mount(t.Context(), pod, nil)
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"scratch": mounted["scratch"].HostPath}, m.Local(pod), "the host's own folders are not the pod's")
+	require.Equal(t, map[string]string{"scratch": mounted["scratch"].HostPath}, m.LocalVolumePaths(pod), "the host's own folders are not the pod's")
 
 	pod.Spec.Volumes[0].Name = ".."
-	require.Empty(t, m.Local(pod))
+	require.Empty(t, m.LocalVolumePaths(pod))
 	pod.UID = "../.."
-	require.Empty(t, m.Local(pod))
+	require.Empty(t, m.LocalVolumePaths(pod))
 }

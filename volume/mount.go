@@ -10,8 +10,8 @@ import (
 
 // mounter is what is asked of the kernel.
 type mounter interface {
-	// able reports whether anything can be mounted at all.
-	able() bool
+	// canMount reports whether anything can be mounted at all.
+	canMount() bool
 	// tmpfs mounts memory on the folder path.
 	tmpfs(path string, o memory) error
 	// bind mounts what the descriptor fd refers to on path.
@@ -51,7 +51,7 @@ func mountError(what, path string, err error) error {
 // noMounts stands in where nothing can be mounted.
 type noMounts struct{}
 
-func (noMounts) able() bool                     { return false }
+func (noMounts) canMount() bool                 { return false }
 func (noMounts) tmpfs(p string, _ memory) error { return mountError("mount memory on", p, unix.EPERM) }
 func (noMounts) bind(_ int, p string) error     { return mountError("bind to", p, unix.EPERM) }
 func (noMounts) unmount(p string, _ bool) error { return mountError("unmount", p, unix.EPERM) }

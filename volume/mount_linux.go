@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-type kernel struct{}
+type osMounter struct{}
 
-func (kernel) able() bool { return true }
+func (osMounter) canMount() bool { return true }
 
 // tmpfs keeps the memory out of swap where the kernel can (6.4 and later), so
 // that no secret gets onto a disk.
-func (kernel) tmpfs(path string, o memory) error {
+func (osMounter) tmpfs(path string, o memory) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	err := unix.Mount("tmpfs", path, "tmpfs", flags, o.options(",noswap"))
 	if errors.Is(err, unix.EINVAL) {
@@ -22,13 +22,13 @@ func (kernel) tmpfs(path string, o memory) error {
 	return mountError("mount memory on", path, err)
 }
 
-func (kernel) bind(fd int, path string) error {
+func (osMounter) bind(fd int, path string) error {
 	// The descriptor holds on to what was looked at, whatever is renamed since.
 	err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), path, "", unix.MS_BIND, "")
 	return mountError("bind to", path, err)
 }
 
-func (kernel) unmount(path string, lazy bool) error {
+func (osMounter) unmount(path string, lazy bool) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	if lazy {
 		flags |= unix.MNT_DETACH

@@ -4,8 +4,8 @@ package volume
 
 import "golang.org/x/sys/unix"
 
-// kernel needs Linux's mounts: elsewhere volumes in memory and below subPath are refused.
-type kernel struct{ noMounts }
+// osMounter needs Linux's mounts: elsewhere volumes in memory and below subPath are refused.
+type osMounter struct{ noMounts }
 
 const openPath = unix.O_RDONLY
 

@@ -15,13 +15,13 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// closeLook is the time after which a volume is compared again, file by file, with
+// revalidatePeriod is the time after which a volume is compared again, file by file, with
 // what it should be. In between it is enough that it is there: nobody but root can
 // change it otherwise.
-const closeLook = 10 * time.Minute
+const revalidatePeriod = 10 * time.Minute
 
-// placed is a volume that this process has put in place.
-type placed struct {
+// mountedVolume is a volume that this process has put in place.
+type mountedVolume struct {
 	path   string
 	plugin string
 	medium corev1.StorageMedium // of an emptyDir
@@ -33,39 +33,39 @@ type placed struct {
 	at    time.Time // of the last close look
 }
 
-// memories are the volumes of all pods. The zero value is empty.
-type memories struct {
+// mountCache are the volumes of all pods. The zero value is empty.
+type mountCache struct {
 	mu   sync.Mutex
-	pods map[types.UID]map[string]placed
+	pods map[types.UID]map[string]mountedVolume
 }
 
-func (m *memories) get(uid types.UID, volume string) (placed, bool) {
+func (m *mountCache) get(uid types.UID, volume string) (mountedVolume, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok := m.pods[uid][volume]
-	return p, ok && time.Since(p.at) < closeLook
+	return p, ok && time.Since(p.at) < revalidatePeriod
 }
 
-func (m *memories) put(uid types.UID, volume string, p placed) {
+func (m *mountCache) put(uid types.UID, volume string, p mountedVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pods == nil {
-		m.pods = make(map[types.UID]map[string]placed)
+		m.pods = make(map[types.UID]map[string]mountedVolume)
 	}
 	if m.pods[uid] == nil {
-		m.pods[uid] = make(map[string]placed, 1)
+		m.pods[uid] = make(map[string]mountedVolume, 1)
 	}
 	m.pods[uid][volume] = p
 }
 
-func (m *memories) forget(uid types.UID) {
+func (m *mountCache) forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.pods, uid)
 }
 
 // isFolder reports whether an emptyDir is there as it was made.
-func (p *placed) isFolder(medium corev1.StorageMedium) bool {
+func (p *mountedVolume) isFolder(medium corev1.StorageMedium) bool {
 	if p.plugin != pluginEmptyDir || p.medium != medium {
 		return false
 	}
@@ -78,7 +78,7 @@ func (p *placed) isFolder(medium corev1.StorageMedium) bool {
 }
 
 // holds reports whether the volume is of that plugin and has this content already.
-func (p *placed) holds(plugin string, files payload, gid *int64) bool {
+func (p *mountedVolume) holds(plugin string, files payload, gid *int64) bool {
 	if p.plugin != plugin || (p.gid == nil) != (gid == nil) || gid != nil && *p.gid != *gid {
 		return false
 	}

@@ -33,7 +33,7 @@ func TestWhatIsRememberedStaysTrue(t *testing.T) {
 		assert.Equal(t, map[string]string{"a": "2 0644"}, tree(t, c))
 
 		require.NoError(t, os.WriteFile(c+"/..data/a", []byte("theirs"), 0o644))
-		time.Sleep(closeLook - time.Second)
+		time.Sleep(revalidatePeriod - time.Second)
 		mount(t, m, p, s)
 		assert.Equal(t, map[string]string{"a": "theirs 0644"}, tree(t, c), "it was not looked into")
 		time.Sleep(time.Second)

@@ -43,7 +43,7 @@ func (m *Manager) SubPath(ctx context.Context, uid types.UID, container string, 
 		return "", fmt.Errorf("subPath %q of %s: %w", subPath, volume.HostPath, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // refers only
-	if !m.mount.able() {
+	if !m.mount.canMount() {
 		return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	}
 	path, err := m.bindSubPath(uid, container, volume, subPath, fd)
@@ -61,7 +61,7 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 	defer dir.close()
 	rel := filepath.Join(subPathsDir, short(volume.HostPath), container, short(subPath))
 	path := filepath.Join(dir.path, rel)
-	if err := m.takeOff(path); err != nil {
+	if err := m.unmountSubPath(path); err != nil {
 		return "", err
 	}
 	if err := target(dir, rel, fd); err != nil {
@@ -70,8 +70,8 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 	return path, m.mount.bind(fd, path)
 }
 
-// takeOff undoes a former SubPath. A container that has it keeps its own mount.
-func (m *Manager) takeOff(path string) error {
+// unmountSubPath undoes a former SubPath. A container that has it keeps its own mount.
+func (m *Manager) unmountSubPath(path string) error {
 	if is, known, err := mounts.IsRoot(path); known && !is || err != nil {
 		return err
 	}
@@ -93,14 +93,14 @@ func target(dir *podDir, rel string, fd int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if err := dir.MkdirAll(filepath.Dir(rel), modeWay); err != nil {
+	if err := dir.MkdirAll(filepath.Dir(rel), modeTraverse); err != nil {
 		return err
 	}
 	if err := dir.Remove(rel); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return dir.Mkdir(rel, modeWay)
+		return dir.Mkdir(rel, modeTraverse)
 	}
 	return dir.WriteFile(rel, nil, 0o640)
 }

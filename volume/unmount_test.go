@@ -37,11 +37,11 @@ func TestUnmountLeavesNothingAndFollowsNothing(t *testing.T) {
 
 	again, err := New(m.cfg) // as after a crash
 	require.NoError(t, err)
-	assert.Equal(t, []types.UID{"u"}, again.Known())
+	assert.Equal(t, []types.UID{"u"}, again.PodUIDs())
 	require.NoError(t, again.Unmount(t.Context(), "u"))
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 	assert.FileExists(t, outside+"/precious")
-	assert.Empty(t, again.Known())
+	assert.Empty(t, again.PodUIDs())
 	require.NoError(t, again.Unmount(t.Context(), "u"), "once more")
 	require.NoError(t, again.Unmount(t.Context(), "never-seen"))
 }
@@ -53,7 +53,7 @@ func TestUnmountLeavesWhatOthersKeepInTheFolder(t *testing.T) {
 	require.NoError(t, os.Mkdir(theirs, 0o755))
 	require.NoError(t, m.Unmount(t.Context(), "u"))
 	assert.DirExists(t, theirs)
-	assert.Empty(t, m.Known())
+	assert.Empty(t, m.PodUIDs())
 }
 
 func TestMemory(t *testing.T) {
@@ -148,7 +148,7 @@ func TestSubPathMountsGoWithThePod(t *testing.T) {
 	table, err = mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
 	assert.Empty(t, table)
-	assert.Empty(t, m.Known())
+	assert.Empty(t, m.PodUIDs())
 }
 
 func TestSubPathWithoutAVolume(t *testing.T) {

@@ -50,7 +50,7 @@ type Manager struct {
 	cfg   Config
 	mount mounter
 	locks keyedLocks
-	known memories
+	known mountCache
 }
 
 // New checks the configuration and touches nothing.
@@ -64,7 +64,7 @@ func New(cfg Config) (*Manager, error) {
 	cfg.Root = filepath.Clean(cfg.Root)
 	m := &Manager{cfg: cfg, mount: noMounts{}}
 	if !cfg.Unprivileged && os.Geteuid() == 0 {
-		m.mount = kernel{}
+		m.mount = osMounter{}
 	}
 	return m, nil
 }
@@ -169,9 +169,9 @@ func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error
 	return runtime.Volume{}, errors.New("is of no kind that can be mounted here")
 }
 
-// Known returns the pods whose volumes are on disk, whoever made them. What
+// PodUIDs returns the pods whose volumes are on disk, whoever made them. What
 // cannot be read is logged and left out.
-func (m *Manager) Known() []types.UID {
+func (m *Manager) PodUIDs() []types.UID {
 	pods := filepath.Join(m.cfg.Root, "pods")
 	entries, err := os.ReadDir(pods)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ func (s *store) Object(_ context.Context, ref podspec.Ref) (podspec.Object, erro
 	defer s.mu.Unlock()
 	o, ok := s.all[ref]
 	if s.err != nil || !ok {
-		return o, errors.Join(s.err, podspec.ErrNoObject)
+		return o, errors.Join(s.err, podspec.ErrObjectNotFound)
 	}
 	return o, nil
 }
@@ -63,7 +63,7 @@ func manager(t *testing.T, change func(*Config)) *Manager {
 	m, err := New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		for _, uid := range m.Known() {
+		for _, uid := range m.PodUIDs() {
 			assert.NoError(t, m.Unmount(context.Background(), uid))
 		}
 	})
@@ -77,7 +77,7 @@ func privileged(t *testing.T) *Manager {
 		t.Skip("needs root: run as root to test what is mounted")
 	}
 	dir := t.TempDir()
-	if err := (kernel{}).tmpfs(dir, memory{mode: 0o700}); err != nil {
+	if err := (osMounter{}).tmpfs(dir, memory{mode: 0o700}); err != nil {
 		t.Skip("needs the right to mount: ", err)
 	}
 	require.NoError(t, unix.Unmount(dir, 0))
@@ -210,11 +210,11 @@ func TestMissingObjectsAreAllNamed(t *testing.T) {
 	}
 	assert.NotContains(t, err.Error(), "s3cret")
 	assert.NotContains(t, err.Error(), `"fine"`)
-	assert.ErrorIs(t, err, podspec.ErrNoObject)
+	assert.ErrorIs(t, err, podspec.ErrObjectNotFound)
 	assert.ErrorIs(t, err, ErrPrivilege)
 
 	_, err = m.Mount(t.Context(), pod(t, "u", "  - {name: v, configMap: {name: c}}\n"), nil)
-	assert.ErrorIs(t, err, podspec.ErrNoObject, "without any objects")
+	assert.ErrorIs(t, err, podspec.ErrObjectNotFound, "without any objects")
 
 	// That something could not be found out is no absence.
 	s.err = errors.New("out of reach")
@@ -268,7 +268,7 @@ func TestAPodFolderThatIsALinkIsNotFollowed(t *testing.T) {
 	assert.ErrorIs(t, err, ErrUnsafe)
 	assert.ErrorIs(t, m.Unmount(t.Context(), "u"), ErrUnsafe)
 	assert.DirExists(t, filepath.Join(outside, "volumes"))
-	assert.Empty(t, m.Known())
+	assert.Empty(t, m.PodUIDs())
 }
 
 func TestHostPath(t *testing.T) {
@@ -387,14 +387,14 @@ func TestPodsInParallel(t *testing.T) {
 			for range 3 {
 				_, err := m.Mount(t.Context(), p, s)
 				assert.NoError(t, err)
-				m.Known()
+				m.PodUIDs()
 			}
 		})
 	}
 	wg.Wait()
-	assert.Len(t, m.Known(), 16)
+	assert.Len(t, m.PodUIDs(), 16)
 	assert.Empty(t, m.locks.locks)
-	for _, uid := range m.Known() {
+	for _, uid := range m.PodUIDs() {
 		wg.Go(func() { assert.NoError(t, m.Unmount(t.Context(), uid)) })
 	}
 	wg.Wait()

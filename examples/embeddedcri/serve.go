@@ -114,8 +114,8 @@ func configure(o options) (embedded.Config, error) {
 	default:
 		return cfg, fmt.Errorf("-executor %q: want host or simulated", o.executor)
 	}
-	cfg.Images, cfg.Unknown = critestImages(self), &embedded.Image{Entrypoint: pause(self)}
-	cfg.SameImage, cfg.HostPorts = path.Base, true
+	cfg.Images, cfg.DefaultImage = critestImages(self), &embedded.Image{Entrypoint: pause(self)}
+	cfg.ImageKey, cfg.HostPorts = path.Base, true
 	return cfg, nil
 }
 

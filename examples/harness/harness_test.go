@@ -23,7 +23,7 @@ func TestMyRuntime(t *testing.T) {
 	opts := []runtimetest.Option{
 		// Known deviations of runtimes that we have met; a runtime of your own
 		// has none, or gives its list as runtimetest.Deviations.
-		runtimetest.Known(),
+		runtimetest.KnownRuntimes(),
 	}
 	if image := os.Getenv("CRI_IMAGE"); image != "" {
 		opts = append(opts, runtimetest.Image(image))

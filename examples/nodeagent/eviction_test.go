@@ -31,7 +31,7 @@ func TestEvictionFlags(t *testing.T) {
 		want string // hard; soft; grace; reclaim; maximum grace; transition
 		err  string
 	}{
-		{"defaults", nil, eviction.DefaultHard + ";;;;0;5m0s", ""},
+		{"defaults", nil, eviction.DefaultHardThresholds + ";;;;0;5m0s", ""},
 		{"one replaces the defaults", []string{"--eviction-hard=" + gi}, gi + ";;;;0;5m0s", ""},
 		{"several in one", []string{"-eviction-hard", gi + ",nodefs.available<5%"}, gi + ",nodefs.available<5%;;;;0;5m0s", ""},
 		{"several times", []string{"-eviction-hard", gi, "-eviction-hard", "pid.available<100"}, gi + ",pid.available<100;;;;0;5m0s", ""},
@@ -43,7 +43,7 @@ func TestEvictionFlags(t *testing.T) {
 				"-eviction-soft", gi, "-eviction-soft", "pid.available<5%", "-eviction-soft-grace-period", "memory.available=1m30s,pid.available=2m",
 				"-eviction-minimum-reclaim", "memory.available=0Mi,nodefs.available=500Mi", "-eviction-max-pod-grace-period", "-1",
 				"-eviction-pressure-transition-period", "30s",
-			}, eviction.DefaultHard + ";" + gi + ",pid.available<5%;memory.available=1m30s,pid.available=2m;memory.available=0Mi,nodefs.available=500Mi;-1;30s", "",
+			}, eviction.DefaultHardThresholds + ";" + gi + ",pid.available<5%;memory.available=1m30s,pid.available=2m;memory.available=0Mi,nodefs.available=500Mi;-1;30s", "",
 		},
 		{"unknown signal", []string{"-eviction-hard", "memory.free<1Gi"}, "", `-eviction-hard: "memory.free<1Gi": unknown signal "memory.free"`},
 		{"the wrong way round", []string{"-eviction-hard", "memory.available>1Gi"}, "", "is written with <"},

@@ -57,7 +57,7 @@ type reclaimFlags struct {
 }
 
 func (f *reclaimFlags) define(fs *flag.FlagSet) {
-	f.evictionHard.text = eviction.DefaultHard
+	f.evictionHard.text = eviction.DefaultHardThresholds
 	fs.Var(&f.evictionHard, "eviction-hard", "thresholds at which pods are evicted at once; empty or none: never")
 	fs.Var(&f.evictionSoft, "eviction-soft", "thresholds at which pods are evicted after -eviction-soft-grace-period")
 	fs.Var(&f.evictionSoftGrace, "eviction-soft-grace-period", "how long each soft threshold must be crossed: memory.available=1m30s,…")
@@ -116,20 +116,20 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 		keep = append(keep, f.infraImage)
 	}
 	return []agent.Option{
-		agent.WithEviction(agent.Eviction{
+		agent.WithEviction(agent.EvictionConfig{
 			Hard: cmp.Or(strings.TrimSpace(f.evictionHard.text), eviction.None), Soft: f.evictionSoft.text,
-			SoftGrace: f.evictionSoftGrace.text, MinimumReclaim: f.evictionMinReclaim.text,
-			Transition: f.evictionTransition, MaxPodGrace: time.Duration(f.evictionMaxPodGrace) * time.Second,
+			SoftGracePeriod: f.evictionSoftGrace.text, MinimumReclaim: f.evictionMinReclaim.text,
+			PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
 			EvictCritical: f.evictCritical,
 		}),
 		agent.WithImageGC(imagegc.Policy{
-			HighPercent: f.imageHigh, LowPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
+			HighThresholdPercent: f.imageHigh, LowThresholdPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
 		}, keep...),
 		agent.WithContainerGC(containergc.Policy{
-			MinAge: f.deadMinAge, PerContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepNeeded), PerNode: max(orOff(f.dead, 1), 0),
+			MinAge: f.deadMinAge, MaxPerPodContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepUntilReplaced), MaxContainers: max(orOff(f.dead, 1), 0),
 		}),
 		agent.WithLogRotation(agent.LogRotation{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
-		agent.WithImagePulls(cri.Pulls{AtOnce: f.parallelPulls, PerSec: orOff(f.registryQPS, -1), Burst: f.registryBurst}),
+		agent.WithImagePulls(cri.PullLimits{MaxParallel: f.parallelPulls, QPS: orOff(f.registryQPS, -1), Burst: f.registryBurst}),
 	}, nil
 }
 

@@ -98,7 +98,7 @@ func TestImagesOnContainerd(t *testing.T) {
 		for _, im := range g.Images {
 			switch {
 			case slices.Contains(im.Names, refs[0]):
-				require.Equal(t, string(imagegc.InUse), im.Reason)
+				require.Equal(t, string(imagegc.ReasonInUse), im.Reason)
 			case im.Remove:
 				goes++
 			}
@@ -154,7 +154,7 @@ func TestRoomFlagsOnTheEmbeddedRuntime(t *testing.T) {
 	})
 	require.Len(t, g.Images, 1)
 	require.False(t, g.Images[0].Remove)
-	require.Equal(t, string(imagegc.InUse), g.Images[0].Reason)
+	require.Equal(t, string(imagegc.ReasonInUse), g.Images[0].Reason)
 	require.Empty(t, g.Containers)
 	require.NoError(t, w.signal(syscall.SIGTERM))
 }

@@ -98,12 +98,12 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithLogger(log),
 		agent.WithRecorder(recorder{log}),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
-		agent.WithTiming(agent.Timing{Resync: f.syncFrequency}),
+		agent.WithTiming(agent.Timing{ResyncPeriod: f.syncFrequency}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
 		agent.WithImageVerification(cri.ImageVerification(f.imageVerification), split(f.imageAllowlist)...),
-		agent.WithNode(agent.Node{
+		agent.WithNode(agent.NodeConfig{
 			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
-			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), Domain: f.clusterDomain, AllowedUnsafeSysctls: split(f.unsafeSysctls),
+			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain, AllowedUnsafeSysctls: split(f.unsafeSysctls),
 		}),
 	}
 	room, err := f.reclaim.options()
@@ -115,7 +115,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}
 	if f.manifestURL != "" {
-		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Interval: f.httpCheck})
+		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Period: f.httpCheck})
 		if err != nil {
 			return nil, fmt.Errorf("-manifest-url: %w", err)
 		}

@@ -32,8 +32,8 @@ func metrics() (*prometheus.Registry, agent.Hooks, error) {
 		}
 	}
 	return reg, agent.Hooks{
-		Sources: m.Sources(), Loop: m.Loop(), Pods: m.Pods(), Housekeeper: m.Housekeeper(), Workers: m.Workers(),
-		Pleg: m.Pleg(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), Images: m.Images(), Containers: m.Containers(),
+		Sources: m.Sources(), SyncLoop: m.SyncLoop(), PodManager: m.PodManager(), Housekeeper: m.Housekeeper(), PodWorkers: m.PodWorkers(),
+		PLEG: m.PLEG(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), ImageGC: m.ImageGC(), ContainerGC: m.ContainerGC(),
 		CRI: cri.Hooks{Call: m.RuntimeCall},
 	}, nil
 }
@@ -44,8 +44,8 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 		return nil, err
 	}
 	return server.New(server.Config{
-		Addr: addr, Pods: a.Pods, Faults: faults(a), Logger: log,
-		Checks: []server.Check{{Name: "agent", Well: a.Healthy}}, Notes: notes(a),
+		Addr: addr, Pods: a.Pods, Problems: faults(a), Logger: log,
+		Checks: []server.HealthCheck{{Name: "agent", Check: a.Healthy}}, Warnings: notes(a),
 		Handlers: map[string]http.Handler{
 			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
@@ -79,15 +79,15 @@ func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
 
 // faults are manifests that cannot be used, pods that the node has rejected or evicted,
 // and pods that cannot be looked at.
-func faults(a *agent.Agent) func() []server.Fault {
-	return func() (all []server.Fault) {
-		for _, f := range a.Faults() {
-			all = append(all, server.Fault{Where: f.Where, Error: f.Err.Error(), Since: f.At})
+func faults(a *agent.Agent) func() []server.Problem {
+	return func() (all []server.Problem) {
+		for _, f := range a.SourceErrors() {
+			all = append(all, server.Problem{Location: f.Location, Error: f.Err.Error(), Since: f.Since})
 		}
 		for _, p := range a.PodProblems() {
-			all = append(all, server.Fault{Where: fmt.Sprintf("pod %s/%s with UID %s", p.Pod.Namespace, p.Pod.Name, p.Pod.UID), Error: p.Error(), Since: p.Since})
+			all = append(all, server.Problem{Location: fmt.Sprintf("pod %s/%s with UID %s", p.Pod.Namespace, p.Pod.Name, p.Pod.UID), Error: p.Error(), Since: p.Since})
 		}
-		hung := a.PodFaults()
+		hung := a.InspectionErrors()
 		if len(hung) == 0 {
 			return all
 		}
@@ -100,7 +100,7 @@ func faults(a *agent.Agent) func() []server.Fault {
 			if pod := pods[f.UID]; pod != nil {
 				where = fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, f.UID)
 			}
-			all = append(all, server.Fault{Where: where, Error: f.Error(), Since: f.Since})
+			all = append(all, server.Problem{Location: where, Error: f.Error(), Since: f.Since})
 		}
 		return all
 	}

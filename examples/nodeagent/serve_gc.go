@@ -53,9 +53,9 @@ func explain(ctx context.Context, a *agent.Agent, all bool) (garbage, error) {
 	return g, nil
 }
 
-func imageOf(c imagegc.Choice) imageChoice {
+func imageOf(c imagegc.Decision) imageChoice {
 	return imageChoice{
-		ID: c.Image.ID, Names: c.Image.Tags, Bytes: c.Image.Bytes, FirstSeen: c.Known.FirstSeen, LastUsed: c.Known.LastUsed,
+		ID: c.Image.ID, Names: c.Image.Tags, Bytes: c.Image.Bytes, FirstSeen: c.Record.FirstDetected, LastUsed: c.Record.LastUsed,
 		Remove: c.Remove, Reason: string(c.Reason),
 	}
 }

@@ -32,8 +32,8 @@ type functions struct {
 }
 
 var (
-	_ podworkers.Syncer = (*functions)(nil)
-	_ podworkers.Seen   = (*functions)(nil)
+	_ podworkers.Syncer    = (*functions)(nil)
+	_ podworkers.Inspector = (*functions)(nil)
 )
 
 // call is a function that runs or ran. What is not set at its start is guarded
@@ -63,27 +63,27 @@ func newFunctions(out io.Writer) *functions {
 
 // Sync implements podworkers.Syncer: it calls the pod's function if it does not
 // run, and should.
-func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.Outcome, error) {
-	last := seen.Latest(pod.Spec.Containers[0].Name)
+func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
+	last := seen.LatestContainer(pod.Spec.Containers[0].Name)
 	if last == nil {
-		return runtime.Outcome{}, f.start(ctx, pod, 0)
+		return runtime.SyncResult{}, f.start(ctx, pod, 0)
 	}
 	if last.State == runtime.Running {
-		return runtime.Outcome{Quiet: true}, nil
+		return runtime.SyncResult{Unchanged: true}, nil
 	}
 	policy := pod.Spec.RestartPolicy
 	if policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && last.ExitCode == 0 {
-		return runtime.Outcome{Terminal: true, Quiet: true}, nil
+		return runtime.SyncResult{Terminal: true, Unchanged: true}, nil
 	}
 	if due := last.Finished.Add(pause); time.Now().Before(due) {
-		return runtime.Outcome{Due: due, Quiet: true}, nil
+		return runtime.SyncResult{RequeueAt: due, Unchanged: true}, nil
 	}
-	return runtime.Outcome{}, f.start(ctx, pod, last.Attempt+1)
+	return runtime.SyncResult{}, f.start(ctx, pod, last.Attempt+1)
 }
 
 // Terminate implements podworkers.Syncer: it ends the context of the function
 // and waits, but no longer than the grace period.
-func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Ending) error {
+func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
 	f.mu.Lock()
 	c := f.calls[pod.UID]
 	f.mu.Unlock()
@@ -91,7 +91,7 @@ func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Po
 		return nil
 	}
 	c.stop()
-	late := time.NewTimer(e.Grace)
+	late := time.NewTimer(e.GracePeriod)
 	defer late.Stop()
 	select {
 	case <-c.done:
@@ -99,21 +99,21 @@ func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Po
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-late.C:
-		return fmt.Errorf("pod %s still runs %v after it was told to end", pod.Name, e.Grace) // goroutines cannot be killed
+		return fmt.Errorf("pod %s still runs %v after it was told to end", pod.Name, e.GracePeriod) // goroutines cannot be killed
 	}
 }
 
 // Finish implements podworkers.Syncer: it forgets the pod.
-func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Ending) error {
+func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.calls, pod.UID)
 	return nil
 }
 
-// NewerThan implements podworkers.Seen. It looks at the runtime's own memory,
+// GetNewerThan implements podworkers.Seen. It looks at the runtime's own memory,
 // which is never old.
-func (f *functions) NewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+func (f *functions) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := runtime.Pod{UID: uid, ObservedAt: time.Now()}

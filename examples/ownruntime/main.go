@@ -34,11 +34,11 @@ func main() {
 // a job, and one that fails at first.
 func run(ctx context.Context, out io.Writer) error {
 	rt := newFunctions(out)
-	workers, err := podworkers.New(podworkers.Config{Syncer: rt, Seen: rt, Hooks: podworkers.Hooks{Moved: rt.moved}})
+	workers, err := podworkers.New(podworkers.Config{Syncer: rt, Inspector: rt, Hooks: podworkers.Hooks{PhaseChanged: rt.moved}})
 	if err != nil {
 		return err
 	}
-	rt.ended = func(uid types.UID) { workers.Wake(uid, podworkers.WakeEvent) }
+	rt.ended = func(uid types.UID) { workers.Requeue(uid, podworkers.RequeueEvent) }
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- workers.Run(ctx) }()
@@ -47,7 +47,7 @@ func run(ctx context.Context, out io.Writer) error {
 	workers.Update(podworkers.Update{Pod: pod("job", corev1.RestartPolicyNever)})
 	workers.Update(podworkers.Update{Pod: pod("flaky", corev1.RestartPolicyOnFailure)})
 	<-time.NewTimer(5 * time.Second).C
-	err = workers.Kill(ctx, "server", podworkers.Kill{Deleted: true, Reclaimed: true})
+	err = workers.Kill(ctx, "server", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true})
 	stop()
 	return errors.Join(err, <-done)
 }

@@ -40,7 +40,7 @@ func main() {
 // watch prints events until ctx ends, each with the name of its pod.
 func watch(ctx context.Context, rt pleg.Runtime, out io.Writer) error {
 	var cache podcache.Cache
-	g, err := pleg.New(pleg.Config{Runtime: rt, Store: &cache})
+	g, err := pleg.New(pleg.Config{Runtime: rt, Cache: &cache})
 	if err != nil {
 		return err
 	}

@@ -44,12 +44,12 @@ func TestWatch(t *testing.T) {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:1"}}},
 		}
 		podspec.Default(pod)
-		plan := runtime.Plan(pod, runtime.View{}, time.Now())
-		require.Empty(t, client.Apply(ctx, pod, plan, runtime.Materials{Dir: t.TempDir(), LogDir: t.TempDir()}).Failures)
+		plan := runtime.Plan(pod, runtime.PlanInput{}, time.Now())
+		require.Empty(t, client.Apply(ctx, pod, plan, runtime.RunOptions{Dir: t.TempDir(), LogDir: t.TempDir()}).Failures)
 		time.Sleep(time.Second)
 		seen, err := client.Pod(ctx, pod.UID)
 		require.NoError(t, err)
-		require.NoError(t, client.Kill(ctx, pod, seen, runtime.Ending{Grace: time.Second}))
+		require.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
 		time.Sleep(time.Second)
 		seen, err = client.Pod(ctx, pod.UID)
 		require.NoError(t, err)

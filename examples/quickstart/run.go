@@ -51,7 +51,7 @@ func quickstart(ctx context.Context, out *os.File, span time.Duration) (err erro
 	var faults []string
 	done.Go(func() {
 		<-ctx.Done() // what is wrong is asked while the agent still knows
-		for _, f := range a.Faults() {
+		for _, f := range a.SourceErrors() {
 			faults = append(faults, f.Error())
 		}
 		b.judge()
@@ -80,13 +80,13 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*age
 	}
 	return agent.New(
 		agent.WithNodeName("quickstart"),
-		agent.WithNode(agent.Node{IPs: []string{"127.0.0.1"}, NoCgroups: true}),
+		agent.WithNode(agent.NodeConfig{IPs: []string{"127.0.0.1"}, DisableCgroups: true}),
 		agent.WithRootDir(root),
 		agent.WithRuntime(client),
 		agent.WithSource("file", podsource.File(manifests)),
 		agent.WithStatusSink(b),
 		agent.WithRecorder(b),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, Within: 15 * time.Second}),
+		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, DrainTimeout: 15 * time.Second}),
 	)
 }
 

@@ -16,10 +16,10 @@ type Recorder interface {
 }
 
 const (
-	keep    = 10 * time.Minute // how long an event is remembered
-	most    = 4096             // how many are remembered at the most
-	quiet   = time.Minute      // between two tellings of one event
-	maxText = 1024             // bytes of a message, as the API server allows
+	window      = 10 * time.Minute // how long an event is remembered
+	maxEntries  = 4096             // how many are remembered at the most
+	minInterval = time.Minute      // between two tellings of one event
+	maxText     = 1024             // bytes of a message, as the API server allows
 	// alike is how many events that differ in their messages alone are told before
 	// all others of them are taken together, as client-go does.
 	alike    = 10
@@ -88,7 +88,7 @@ func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
 	if old != nil {
 		return old.again(message, now)
 	}
-	if len(d.seen) >= most {
+	if len(d.seen) >= maxEntries {
 		d.trim(now)
 	}
 	e = e.DeepCopy()
@@ -99,7 +99,7 @@ func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
 
 // recent returns what is remembered of an event of the last ten minutes.
 func (d *Dedup) recent(k key, now time.Time) *known {
-	if old := d.seen[k]; old != nil && now.Sub(old.event.LastTimestamp.Time) < keep {
+	if old := d.seen[k]; old != nil && now.Sub(old.event.LastTimestamp.Time) < window {
 		return old
 	}
 	return nil
@@ -109,7 +109,7 @@ func (d *Dedup) recent(k key, now time.Time) *known {
 // that it is to be taken together with others.
 func (d *Dedup) many(t topic, now time.Time) bool {
 	v := d.topics[t]
-	if v == nil || now.Sub(v.last) >= keep {
+	if v == nil || now.Sub(v.last) >= window {
 		v = &variety{}
 		d.topics[t] = v
 	}
@@ -122,7 +122,7 @@ func (d *Dedup) many(t topic, now time.Time) bool {
 func (k *known) again(message string, now time.Time) *corev1.Event {
 	k.event.Count++
 	k.event.LastTimestamp, k.event.Message = metav1.NewTime(now), message
-	if now.Sub(k.told) < quiet {
+	if now.Sub(k.told) < minInterval {
 		return nil
 	}
 	k.told = now
@@ -143,16 +143,16 @@ func clip(message string) string {
 // event may be told once more than need be.
 func (d *Dedup) trim(now time.Time) {
 	for k, v := range d.seen {
-		if now.Sub(v.event.LastTimestamp.Time) >= keep {
+		if now.Sub(v.event.LastTimestamp.Time) >= window {
 			delete(d.seen, k)
 		}
 	}
 	for t, v := range d.topics {
-		if now.Sub(v.last) >= keep {
+		if now.Sub(v.last) >= window {
 			delete(d.topics, t)
 		}
 	}
-	if len(d.seen) >= most {
+	if len(d.seen) >= maxEntries {
 		clear(d.seen)
 		clear(d.topics)
 	}

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld is wrapped by the error of Folder while another process holds it.
-var ErrHeld = errors.New("in use by another agent")
+// ErrInUse is wrapped by the error of Folder while another process holds it.
+var ErrInUse = errors.New("in use by another agent")
 
 const name = "agent.lock"
 
-// Folder takes the folder dir, which must exist, for this process. It does not
+// Acquire takes the folder dir, which must exist, for this process. It does not
 // block: where another holds it the error wraps ErrHeld and names the process.
 // The kernel gives the lock back when the process ends, however it ends. The
 // caller calls release when done.
-func Folder(dir string) (release func(), err error) {
+func Acquire(dir string) (release func(), err error) {
 	path := filepath.Join(dir, name)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -32,7 +32,7 @@ func Folder(dir string) (release func(), err error) {
 		holder := read(f)
 		_ = f.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("folder %s: %w (%s); stop it or give this one another root folder", dir, ErrHeld, holder)
+			return nil, fmt.Errorf("folder %s: %w (%s); stop it or give this one another root folder", dir, ErrInUse, holder)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

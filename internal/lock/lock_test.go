@@ -17,14 +17,14 @@ import (
 // it as another process does.
 func TestSecondHolderIsRefusedAndToldWho(t *testing.T) {
 	dir := t.TempDir()
-	release, err := lock.Folder(dir)
+	release, err := lock.Acquire(dir)
 	require.NoError(t, err)
-	_, err = lock.Folder(dir)
-	require.ErrorIs(t, err, lock.ErrHeld)
+	_, err = lock.Acquire(dir)
+	require.ErrorIs(t, err, lock.ErrInUse)
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 	require.ErrorContains(t, err, dir)
 	release()
-	again, err := lock.Folder(dir)
+	again, err := lock.Acquire(dir)
 	require.NoError(t, err, "released locks can be taken")
 	again()
 }
@@ -34,27 +34,27 @@ func TestLockIsNotFollowedThroughALink(t *testing.T) {
 	victim := filepath.Join(dir, "victim")
 	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, "agent.lock")))
-	_, err := lock.Folder(dir)
+	_, err := lock.Acquire(dir)
 	require.Error(t, err)
 	b, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(b))
 }
 
-func TestMissingFolder(t *testing.T) {
-	_, err := lock.Folder(filepath.Join(t.TempDir(), "absent"))
+func TestAcquire_MissingDirectory(t *testing.T) {
+	_, err := lock.Acquire(filepath.Join(t.TempDir(), "absent"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func ExampleFolder() {
+func ExampleAcquire() {
 	dir, _ := os.MkdirTemp("", "")
 	defer os.RemoveAll(dir)
-	release, err := lock.Folder(dir)
+	release, err := lock.Acquire(dir)
 	if err != nil {
 		panic(err)
 	}
 	defer release()
-	_, err = lock.Folder(dir)
-	fmt.Println(errors.Is(err, lock.ErrHeld))
+	_, err = lock.Acquire(dir)
+	fmt.Println(errors.Is(err, lock.ErrInUse))
 	// Output: true
 }

@@ -16,24 +16,24 @@ import (
 
 type rt struct {
 	calls  int
-	health runtime.Health
+	health runtime.Status
 	err    error
 }
 
-func (r *rt) Health(context.Context) (runtime.Health, error) { r.calls++; return r.health, r.err }
+func (r *rt) Status(context.Context) (runtime.Status, error) { r.calls++; return r.health, r.err }
 
-func well() *rt { return &rt{health: runtime.Health{RuntimeReady: true, NetworkReady: true}} }
+func well() *rt { return &rt{health: runtime.Status{RuntimeReady: true, NetworkReady: true}} }
 
 // A pod that runs must be known before anything is decided: AG-4.
 func TestNotReadyBeforeWhatRunsIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := readiness.New(well())
-		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrNotListed)
-		c.Listed(0, 3, 2, nil)
-		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrNotListed)
+		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrPodsNotListed)
+		c.Relisted(0, 3, 2, nil)
+		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrPodsNotListed)
 		c.Inspected("a", 0, 0, nil)
 		c.Inspected("a", 0, 0, nil)
-		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrNotListed)
+		require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrPodsNotListed)
 		<-c.Recheck()
 		c.Inspected("b", 0, 0, errors.New("a fault of that pod alone"))
 		<-c.Recheck()
@@ -44,7 +44,7 @@ func TestNotReadyBeforeWhatRunsIsKnown(t *testing.T) {
 func TestAHungPodHoldsUpTheStartForSecondsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := readiness.New(well())
-		c.Listed(0, 1, 1, nil)
+		c.Relisted(0, 1, 1, nil)
 		require.Error(t, c.Ready(t.Context()))
 		time.Sleep(5 * time.Second)
 		require.NoError(t, c.Ready(t.Context()))
@@ -55,7 +55,7 @@ func TestAnIdleNodeIsAskedEveryTwoMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := well()
 		c := readiness.New(r)
-		c.Listed(0, 0, 0, nil)
+		c.Relisted(0, 0, 0, nil)
 		for range 120 { // ten minutes
 			require.NoError(t, c.Ready(t.Context()))
 			time.Sleep(5 * time.Second)
@@ -65,15 +65,15 @@ func TestAnIdleNodeIsAskedEveryTwoMinutes(t *testing.T) {
 }
 
 func TestDoubtAsksAgain(t *testing.T) {
-	for name, doubt := range map[string]func(*readiness.Checker){
-		"a failed listing": func(c *readiness.Checker) { c.Listed(0, 0, 0, errors.New("gone")) },
-		"a broken stream":  func(c *readiness.Checker) { c.Streaming(false, errors.New("gone")) },
+	for name, doubt := range map[string]func(*readiness.Tracker){
+		"a failed listing": func(c *readiness.Tracker) { c.Relisted(0, 0, 0, errors.New("gone")) },
+		"a broken stream":  func(c *readiness.Tracker) { c.StreamChanged(false, errors.New("gone")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := well()
 				c := readiness.New(r)
-				c.Listed(0, 0, 0, nil)
+				c.Relisted(0, 0, 0, nil)
 				require.NoError(t, c.Ready(t.Context()))
 				<-c.Recheck()
 				r.err = errors.New("connection refused")
@@ -91,8 +91,8 @@ func TestDoubtAsksAgain(t *testing.T) {
 func TestConditionsAreToldInTheRuntimesWords(t *testing.T) {
 	r := well()
 	c := readiness.New(r)
-	c.Listed(0, 0, 0, nil)
-	require.ErrorIs(t, c.Network(), readiness.ErrNetwork, "before anything was heard")
+	c.Relisted(0, 0, 0, nil)
+	require.ErrorIs(t, c.Network(), readiness.ErrNetworkNotReady, "before anything was heard")
 	r.health.NetworkReady = false
 	r.health.Conditions = []runtime.Condition{{Type: "NetworkReady", Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"}}
 	require.NoError(t, c.Ready(t.Context()), "pods on the host's network can run")
@@ -101,15 +101,15 @@ func TestConditionsAreToldInTheRuntimesWords(t *testing.T) {
 	require.NoError(t, c.Ready(t.Context()))
 	require.NoError(t, c.Network())
 	r.health.RuntimeReady = false
-	c.Streaming(false, nil)
-	require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrRuntime)
-	c.Streaming(false, runtime.ErrUnsupported)
+	c.StreamChanged(false, nil)
+	require.ErrorIs(t, c.Ready(t.Context()), readiness.ErrRuntimeNotReady)
+	c.StreamChanged(false, runtime.ErrUnsupported)
 }
 
-func ExampleChecker() {
+func ExampleTracker() {
 	c := readiness.New(well())
 	fmt.Println(c.Ready(context.Background()))
-	c.Listed(time.Millisecond, 0, 0, nil)
+	c.Relisted(time.Millisecond, 0, 0, nil)
 	fmt.Println(c.Ready(context.Background()))
 	// Output:
 	// the pods in the runtime are not known yet
@@ -120,12 +120,12 @@ func ExampleChecker() {
 func TestHealthyTellsTheLastAnswer(t *testing.T) {
 	r := well()
 	c := readiness.New(r)
-	require.ErrorIs(t, c.Healthy(), readiness.ErrNetwork, "before anything was heard")
-	c.Listed(0, 0, 0, nil)
+	require.ErrorIs(t, c.Healthy(), readiness.ErrNetworkNotReady, "before anything was heard")
+	c.Relisted(0, 0, 0, nil)
 	require.NoError(t, c.Ready(t.Context()))
 	require.NoError(t, c.Healthy())
 	r.err = errors.New("connection refused")
-	c.Streaming(false, r.err)
+	c.StreamChanged(false, r.err)
 	require.Error(t, c.Ready(t.Context()))
 	require.ErrorIs(t, c.Healthy(), r.err)
 	r.err = nil

@@ -18,16 +18,16 @@ import (
 // container that fails does not keep the next one from being started; a sandbox
 // that fails ends the turn. Apply returns when all it began has come to an end,
 // early if ctx ends.
-func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.Materials) runtime.Applied {
+func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &turn{c: c, pod: pod, m: m, images: make(map[wanted]*fetch)}
+	t := &applyRun{c: c, pod: pod, m: m, images: make(map[neededImage]*fetch)}
 	defer cancel() // fetches that nobody waits for any more
 	t.prefetch(ctx, plan)
-	defer t.letGo(false)
+	defer t.releaseSlot(false)
 	for len(plan) > 0 {
 		n := 1
-		if plan[0].Verb == runtime.KillContainer {
-			for n < len(plan) && plan[n].Verb == runtime.KillContainer {
+		if plan[0].Type == runtime.KillContainer {
+			for n < len(plan) && plan[n].Type == runtime.KillContainer {
 				n++
 			}
 			t.killContainers(ctx, plan[:n])
@@ -38,24 +38,24 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 		plan = plan[n:]
 	}
 	// What throughput is measured by are whole starts that worked.
-	t.letGo(t.made && !t.split && len(t.failures) == 0)
+	t.releaseSlot(t.made && !t.yieldedSlot && len(t.failures) == 0)
 	cancel()
 	t.wg.Wait() // a pull that ends now changes the runtime too
-	return runtime.Applied{Failures: t.failures, Changed: t.changed}
+	return runtime.ApplyResult{Failures: t.failures, Changed: t.changed}
 }
 
-// turn is one Apply.
-type turn struct {
+// applyRun is one Apply.
+type applyRun struct {
 	c   *Client
 	pod *corev1.Pod
-	m   runtime.Materials
+	m   runtime.RunOptions
 
-	wg     sync.WaitGroup // of fetches
-	images map[wanted]*fetch
-	ring   keyring
-	slot   slot
-	ticket uint64
-	split  bool // the slot was given back in the middle
+	wg          sync.WaitGroup // of fetches
+	images      map[neededImage]*fetch
+	ring        keyring
+	slot        slot
+	ticket      uint64
+	yieldedSlot bool // the slot was given back in the middle
 
 	mu       sync.Mutex // guards failures and changed
 	failures map[string]runtime.Failure
@@ -66,7 +66,7 @@ type turn struct {
 	sandboxConfig *v1.PodSandboxConfig
 }
 
-func (t *turn) fail(container string, f runtime.Failure) {
+func (t *applyRun) fail(container string, f runtime.Failure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failures == nil {
@@ -77,25 +77,25 @@ func (t *turn) fail(container string, f runtime.Failure) {
 
 // failed reports whether an action of that container failed. Back-offs are no
 // failures.
-func (t *turn) failed(container string) bool {
+func (t *applyRun) failed(container string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failures[container].Err != nil
 }
 
-func (t *turn) touched() {
+func (t *applyRun) markChanged() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changed = true
 }
 
-// hold makes sure that the turn has a slot of the limiter. Only what keeps the
+// acquireSlot makes sure that the turn has a slot of the limiter. Only what keeps the
 // machine busy is done with one; whatever merely waits gives it back first.
-func (t *turn) hold(ctx context.Context) error {
+func (t *applyRun) acquireSlot(ctx context.Context) error {
 	if t.slot.held() {
 		return nil
 	}
-	t.split = t.split || t.ticket != 0
+	t.yieldedSlot = t.yieldedSlot || t.ticket != 0
 	got, err := t.c.starts.acquire(ctx, t.ticket)
 	if err != nil {
 		return err
@@ -104,34 +104,34 @@ func (t *turn) hold(ctx context.Context) error {
 	return nil
 }
 
-// letGo gives the slot back. started says that the pod's start is complete.
-func (t *turn) letGo(started bool) {
+// releaseSlot gives the slot back. started says that the pod's start is complete.
+func (t *applyRun) releaseSlot(started bool) {
 	t.slot.release(started)
 	t.slot = slot{}
 }
 
 // do carries out one action. An error means that nothing further can be done.
-func (t *turn) do(ctx context.Context, a runtime.Action) error {
-	switch a.Verb {
+func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
+	switch a.Type {
 	case runtime.Wait:
 		if a.Reason == runtime.ReasonCrashLoop {
 			t.event(corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Container)
 		}
 		t.fail(a.Container, runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until})
 	case runtime.RemoveContainer:
-		t.touched()
+		t.markChanged()
 		if err := t.c.removeSettled(ctx, a.ID); err != nil {
 			t.fail(a.Container, runtime.Failure{Reason: "RemoveContainerError", Message: err.Error(), Err: err})
 		}
 	case runtime.KillSandbox:
-		t.touched()
+		t.markChanged()
 		if err := t.c.stopSandbox(ctx, a.ID); err != nil {
-			return &reasoned{"KillPodSandboxError", err}
+			return &reasonError{"KillPodSandboxError", err}
 		}
 	case runtime.CreateSandbox:
 		err := t.createSandbox(ctx, a)
 		if err != nil {
-			t.tellFailure(ctx, "FailedCreatePodSandBox", err)
+			t.emitFailure(ctx, "FailedCreatePodSandBox", err)
 		}
 		return err
 	case runtime.StartContainer:
@@ -150,22 +150,22 @@ func (t *turn) do(ctx context.Context, a runtime.Action) error {
 		}
 	default:
 		t.fail(a.Container, runtime.Failure{
-			Reason: "UnknownAction", Message: a.Verb.String(), Err: fmt.Errorf("%v: %w", a.Verb, runtime.ErrUnsupported),
+			Reason: "UnknownAction", Message: a.Type.String(), Err: fmt.Errorf("%v: %w", a.Type, runtime.ErrUnsupported),
 		})
 	}
 	return nil
 }
 
 // spec returns the container of that name, or nil.
-func (t *turn) spec(name string) *corev1.Container { return runtime.Spec(t.pod, name) }
+func (t *applyRun) spec(name string) *corev1.Container { return runtime.ContainerSpec(t.pod, name) }
 
-// reasoned is an error with the word for it that statuses use.
-type reasoned struct {
+// reasonError is an error with the word for it that statuses use.
+type reasonError struct {
 	reason string
 	error
 }
 
-func (r *reasoned) Unwrap() error { return r.error }
+func (r *reasonError) Unwrap() error { return r.error }
 
 func sandboxFailure(err error) runtime.Failure { return failure("CreatePodSandboxError", err) }
 
@@ -173,7 +173,7 @@ func containerFailure(err error) runtime.Failure { return failure("RunContainerE
 
 func failure(reason string, err error) runtime.Failure {
 	f := runtime.Failure{Reason: reason, Message: err.Error(), Err: err}
-	if r, ok := errors.AsType[*reasoned](err); ok {
+	if r, ok := errors.AsType[*reasonError](err); ok {
 		f.Reason = r.reason
 	}
 	if b, ok := errors.AsType[*backingOff](err); ok {

@@ -40,17 +40,17 @@ func TestLostAnswersAreAdopted(t *testing.T) {
 				}
 				c := f.client(t, Config{})
 				pod := onePod("main")
-				first := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+				first := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 				require.Len(t, first.Failures, 1)
 				for _, failure := range first.Failures {
-					assert.ErrorIs(t, failure.Err, runtime.ErrDeadline)
+					assert.ErrorIs(t, failure.Err, runtime.ErrDeadlineExceeded)
 				}
 				// As if nothing had been seen of it: the worst plan there is.
 				plan := startAll(pod)
 				if lost != "RunPodSandbox" {
 					plan = plan[1:]
 				}
-				require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+				require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 				seen, err := c.Pod(t.Context(), pod.UID)
 				require.NoError(t, err)
 				require.Len(t, seen.Sandboxes, 1)
@@ -77,7 +77,7 @@ func TestANameThatIsHeldByNothingIsWaitedFor(t *testing.T) {
 					return nil
 				})
 				began := time.Now()
-				applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main")), runtime.Materials{})
+				applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main")), runtime.RunOptions{})
 				assert.Equal(t, works, len(applied.Failures) == 0)
 				assert.Less(t, time.Since(began), 4*time.Second)
 			})
@@ -96,7 +96,7 @@ func TestAContainerInItsStartIsRemovedAfterIt(t *testing.T) {
 			}
 			return nil
 		})
-		applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), []runtime.Action{{Verb: runtime.RemoveContainer, Container: "main", ID: "x"}}, runtime.Materials{})
+		applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), []runtime.Action{{Type: runtime.RemoveContainer, Container: "main", ID: "x"}}, runtime.RunOptions{})
 		assert.Empty(t, applied.Failures)
 		assert.Equal(t, 4, tries)
 	})
@@ -108,14 +108,14 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 	seen, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	f.mu.Lock()
 	f.exit(seen.Containers[0].ID, 1)
 	f.mu.Unlock()
 	// The same attempt again, though its container has ended.
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod)[1:], runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod)[1:], runtime.RunOptions{}).Failures)
 	again, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	require.Len(t, again.Containers, 1)
@@ -125,7 +125,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	f.mu.Lock()
 	f.sandboxes[again.Sandboxes[0].ID].State = v1.PodSandboxState_SANDBOX_NOTREADY
 	f.mu.Unlock()
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 	last, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	require.Len(t, last.Sandboxes, 1)
@@ -143,7 +143,7 @@ func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(logs, "main", name), nil, 0o600))
 	}
 	pod := onePod("main")
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{LogDir: logs}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{LogDir: logs}).Failures)
 	seen, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	assert.Equal(t, uint32(5), seen.Containers[0].Attempt)
@@ -161,15 +161,15 @@ func TestAnotherClientKnowsThePodFromTheRuntimeAlone(t *testing.T) {
 	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	pod.Spec.Containers[0].Lifecycle = sleepHook(3)
 	plan := startAll(pod)
-	plan[1].Attempt, plan[1].Step, plan[1].Round = 4, 2, 1
-	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	plan[1].Attempt, plan[1].BackOffStep, plan[1].RestartGeneration = 4, 2, 1
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	seen, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	ct := seen.Containers[0]
 	assert.Equal(t, runtime.HashContainer(&pod.Spec.Containers[0]), ct.Hash)
 	assert.Equal(t, uint32(4), ct.Attempt)
 	assert.Equal(t, 2, ct.BackOffStep)
-	assert.Equal(t, uint32(1), ct.Round)
+	assert.Equal(t, uint32(1), ct.RestartGeneration)
 	assert.Equal(t, 7*time.Second, ct.GracePeriod)
 	assert.Equal(t, int64(3), ct.PreStop.Sleep.Seconds)
 	assert.Equal(t, "file", seen.Sandboxes[0].Source)
@@ -181,8 +181,8 @@ func TestBackOffsAreReportedNotCarriedOut(t *testing.T) {
 	f := newFake()
 	until := time.Now().Add(time.Minute)
 	applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), []runtime.Action{
-		{Verb: runtime.Wait, Container: "main", Reason: "CrashLoopBackOff", Message: "back-off 10s", Until: until},
-	}, runtime.Materials{})
+		{Type: runtime.Wait, Container: "main", Reason: "CrashLoopBackOff", Message: "back-off 10s", Until: until},
+	}, runtime.RunOptions{})
 	assert.Equal(t, map[string]runtime.Failure{"main": {Reason: "CrashLoopBackOff", Message: "back-off 10s", Until: until}}, applied.Failures)
 	assert.False(t, applied.Changed)
 	assert.Empty(t, f.took())
@@ -217,7 +217,7 @@ func TestFailuresAreNamed(t *testing.T) {
 			if tc.edit != nil {
 				tc.edit(pod)
 			}
-			applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+			applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 			require.Len(t, applied.Failures, 1)
 			assert.Equal(t, tc.reason, applied.Failures[tc.container].Reason)
 			assert.Error(t, applied.Failures[tc.container].Err)
@@ -245,7 +245,7 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				began := time.Now()
-				applied := c.Apply(ctx, pod, startAll(pod), runtime.Materials{})
+				applied := c.Apply(ctx, pod, startAll(pod), runtime.RunOptions{})
 				assert.Equal(t, time.Second, time.Since(began))
 				assert.NotEmpty(t, applied.Failures)
 				assert.Zero(t, c.starts.inUse)
@@ -268,20 +268,20 @@ func TestStartsAreBoundedDeletesAreNot(t *testing.T) {
 			}
 			return nil
 		})
-		c := f.client(t, Config{StartsAtOnce: 3, MaxStartsAtOnce: 3})
+		c := f.client(t, Config{InitialParallelStarts: 3, MaxParallelStarts: 3})
 		done := make(chan int, 9)
 		for i := range 9 {
 			pod := onePod("main")
 			pod.UID = types.UID(fmt.Sprint("uid-", i))
 			go func() {
-				assert.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+				assert.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 				done <- i
 			}()
 			synctest.Wait()
 		}
 		seen := runtime.Pod{UID: "other", Sandboxes: []runtime.Sandbox{{ID: "sb-0", State: runtime.SandboxReady}}}
 		began := time.Now()
-		require.NoError(t, c.Kill(t.Context(), onePod(), seen, runtime.Ending{Grace: time.Second}))
+		require.NoError(t, c.Kill(t.Context(), onePod(), seen, runtime.Termination{GracePeriod: time.Second}))
 		assert.Zero(t, time.Since(began))
 		for round := range 3 { // the oldest first
 			got := []int{<-done, <-done, <-done}
@@ -300,8 +300,8 @@ func TestResourcesAreChangedInPlace(t *testing.T) {
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("2")},
 	}
-	plan := []runtime.Action{{Verb: runtime.UpdateResources, Container: "main", ID: seen.Containers[0].ID}}
-	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	plan := []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: seen.Containers[0].ID}}
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	require.Len(t, f.updates, 1)
 	linux := f.updates[0].GetLinux()
 	assert.Equal(t, []int64{512, 200000, 100000, -1}, []int64{linux.GetCpuShares(), linux.GetCpuQuota(), linux.GetCpuPeriod(), linux.GetMemoryLimitInBytes()})
@@ -354,7 +354,7 @@ func TestListsThatAreTooLargeComeInParts(t *testing.T) {
 	require.Len(t, pods, 10)
 	for _, p := range pods {
 		assert.Len(t, p.Containers, 10)
-		assert.True(t, p.Running())
+		assert.True(t, p.CouldHaveRunningContainers())
 	}
 }
 
@@ -423,7 +423,7 @@ func TestNewReportsAllFaultsAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = cc.Close() }()
 	_, err = New(cc, Config{
-		Timeout: -1, StartsAtOnce: -1, Node: Node{SeccompRoot: "x", CPUQuotaPeriod: time.Hour, HugePageSizes: []string{"2Mi"}}, Pulls: Pulls{AtOnce: -1},
+		Timeout: -1, InitialParallelStarts: -1, Node: Node{SeccompRoot: "x", CPUQuotaPeriod: time.Hour, HugePageSizes: []string{"2Mi"}}, Pulls: PullLimits{MaxParallel: -1},
 	})
 	for _, part := range []string{"Timeout", "StartsAtOnce", "path of Node", "CPUQuotaPeriod", "HugePageSizes", "Pulls"} {
 		assert.ErrorContains(t, err, part)

@@ -13,14 +13,14 @@ import (
 func BenchmarkStartAndInspect(b *testing.B) {
 	f := newFake()
 	f.addImage(busybox)
-	c := f.client(b, Config{StartsAtOnce: 64})
+	c := f.client(b, Config{InitialParallelStarts: 64})
 	i := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
 		pod := onePod("main")
 		pod.UID = types.UID(fmt.Sprint("uid-", i))
-		if a := c.Apply(b.Context(), pod, startAll(pod), runtime.Materials{}); len(a.Failures) > 0 {
+		if a := c.Apply(b.Context(), pod, startAll(pod), runtime.RunOptions{}); len(a.Failures) > 0 {
 			b.Fatal(a.Failures)
 		}
 		if _, err := c.Pod(b.Context(), pod.UID); err != nil {
@@ -43,7 +43,7 @@ func BenchmarkPods(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			f := newFake()
 			f.addImage(busybox)
-			c := f.client(b, Config{StartsAtOnce: 64})
+			c := f.client(b, Config{InitialParallelStarts: 64})
 			for i := range n {
 				pod := onePod("main")
 				pod.UID = types.UID(fmt.Sprint("uid-", i))

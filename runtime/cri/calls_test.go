@@ -75,11 +75,11 @@ func TestContainerStats(t *testing.T) {
 		assert.Equal(t, []runtime.ContainerUsage{
 			{
 				PodUID: "uid-1", ID: "runs", Name: "main", Running: true,
-				Memory:   runtime.MemoryUsage{At: at(11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
-				CPU:      runtime.CPUUsage{At: at(10), Nanos: 5, NanoRate: 6, HasRate: true},
-				Writable: runtime.DiskUsage{At: at(12), Bytes: 7, Inodes: 2},
+				Memory: runtime.MemoryUsage{At: at(11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
+				CPU:    runtime.CPUUsage{At: at(10), UsageCoreNanoSeconds: 5, UsageNanoCores: 6, HasRate: true},
+				Rootfs: runtime.DiskUsage{At: at(12), Bytes: 7, Inodes: 2},
 			},
-			{PodUID: "uid-1", ID: "ended", Name: "main", Writable: runtime.DiskUsage{At: at(12), Bytes: 9}},
+			{PodUID: "uid-1", ID: "ended", Name: "main", Rootfs: runtime.DiskUsage{At: at(12), Bytes: 9}},
 		}, got)
 	}
 }
@@ -146,7 +146,7 @@ func TestImageVolumes(t *testing.T) {
 	pod := onePod("main")
 	pod.Spec.Volumes = []corev1.Volume{{Name: "model", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "lab/model:2", PullPolicy: corev1.PullAlways}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "model", MountPath: "/model"}, {Name: "model", MountPath: "/again"}}
-	m := runtime.Materials{Volumes: map[string]runtime.Volume{"model": {Image: "lab/model:2"}}}
+	m := runtime.RunOptions{Volumes: map[string]runtime.Volume{"model": {Image: "lab/model:2"}}}
 	require.Empty(t, f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), m).Failures)
 	require.Len(t, f.pulls, 1)
 	for _, cfg := range f.configs {
@@ -175,26 +175,26 @@ func TestEphemeralTarget(t *testing.T) {
 	}}
 	// Another process carries on: it knows nothing of the sandbox yet.
 	other := f.client(t, Config{})
-	plan := []runtime.Action{{Verb: runtime.StartContainer, Container: "debug", Kind: runtime.Ephemeral}}
-	require.Empty(t, other.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	plan := []runtime.Action{{Type: runtime.StartContainer, Container: "debug", ContainerType: runtime.Ephemeral}}
+	require.Empty(t, other.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	again, err := other.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	debug := f.configs[again.Latest("debug").ID]
+	debug := f.configs[again.LatestContainer("debug").ID]
 	assert.Equal(t, seen.Containers[0].ID, debug.GetLinux().GetSecurityContext().GetNamespaceOptions().GetTargetId())
-	assert.Equal(t, runtime.Ephemeral, again.Latest("debug").Kind)
+	assert.Equal(t, runtime.Ephemeral, again.LatestContainer("debug").Type)
 
 	f.mu.Lock()
 	f.exit(seen.Containers[0].ID, 0)
 	f.mu.Unlock()
 	plan[0].Attempt = 1
-	applied := other.Apply(t.Context(), pod, plan, runtime.Materials{})
+	applied := other.Apply(t.Context(), pod, plan, runtime.RunOptions{})
 	assert.ErrorIs(t, applied.Failures["debug"].Err, runtime.ErrNotReady)
 }
 
 // Without a ready sandbox nothing is started.
 func TestNoStartWithoutASandbox(t *testing.T) {
 	f := newFake()
-	applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main"))[1:], runtime.Materials{})
+	applied := f.client(t, Config{}).Apply(t.Context(), onePod("main"), startAll(onePod("main"))[1:], runtime.RunOptions{})
 	require.ErrorIs(t, applied.Failures[""].Err, runtime.ErrNotReady)
 	assert.Zero(t, f.count("CreateContainer"))
 }

@@ -57,11 +57,11 @@ func overcome(t *testing.T, r *rand.Rand) {
 	pod.Spec.InitContainers = []corev1.Container{{Name: "side", Image: busybox, RestartPolicy: &always}}
 	turn := func() {
 		if seen, err := c.Pod(t.Context(), pod.UID); err == nil {
-			v := runtime.View{Pod: seen, Probes: runtime.Verdicts{}}
+			v := runtime.PlanInput{Pod: seen, Probes: runtime.PodProbeResults{}}
 			for _, ct := range seen.Containers {
-				v.Probes[ct.ID] = runtime.Verdict{Started: runtime.Success, Ready: runtime.Success, Live: runtime.Success}
+				v.Probes[ct.ID] = runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
 			}
-			c.Apply(t.Context(), pod, runtime.Plan(pod, v, time.Now()), runtime.Materials{})
+			c.Apply(t.Context(), pod, runtime.Plan(pod, v, time.Now()), runtime.RunOptions{})
 		}
 		time.Sleep(6 * time.Minute) // longer than any back-off
 	}
@@ -70,7 +70,7 @@ func overcome(t *testing.T, r *rand.Rand) {
 		if err != nil {
 			return err
 		}
-		if err := c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: time.Second}); err != nil {
+		if err := c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: time.Second}); err != nil {
 			return err
 		}
 		if seen, err = c.Pod(t.Context(), pod.UID); err != nil {

@@ -58,28 +58,28 @@ type Config struct {
 	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
 	// period does not. [10 min]
 	HookTimeout time.Duration
-	// Images is the connection for the image service; nil: the same as the
+	// ImageConn is the connection for the image service; nil: the same as the
 	// runtime's.
-	Images grpc.ClientConnInterface
+	ImageConn grpc.ClientConnInterface
 	// Timeout bounds each call that has no better bound of its own. Making and
 	// stopping sandboxes has twice the time. [2 min]
 	Timeout time.Duration
-	// HealthTimeout bounds Version and Status. [15 s]
-	HealthTimeout time.Duration
+	// StatusTimeout bounds Version and Status. [15 s]
+	StatusTimeout time.Duration
 	// PullTimeout bounds one image pull. [30 min]
 	PullTimeout time.Duration
 
-	// StartsAtOnce is how many pods may be in the middle of their start at a
+	// InitialParallelStarts is how many pods may be in the middle of their start at a
 	// time, to begin with; from then on the number follows the throughput, up
 	// to MaxStartsAtOnce. [5 for 2 CPUs, but 4 at least; 16 times StartsAtOnce]
-	StartsAtOnce, MaxStartsAtOnce int
-	// StartPatience is how long a start may hold up others at most; one that takes
+	InitialParallelStarts, MaxParallelStarts int
+	// StartSlotTimeout is how long a start may hold up others at most; one that takes
 	// four times as long as they do, or 2 s before there is any to compare with,
 	// counts as hanging sooner. [10 s]
-	StartPatience time.Duration
+	StartSlotTimeout time.Duration
 
 	// Pulls bounds image pulls.
-	Pulls Pulls
+	Pulls PullLimits
 	// ImageAccess says who may use images that are present.
 	ImageAccess ImageAccess
 	// Node is what translations need to know of the machine.
@@ -101,18 +101,18 @@ func (cfg *Config) fill() error {
 		}
 	}
 	positive("Timeout", &cfg.Timeout, 2*time.Minute)
-	positive("HealthTimeout", &cfg.HealthTimeout, 15*time.Second)
+	positive("HealthTimeout", &cfg.StatusTimeout, 15*time.Second)
 	positive("PullTimeout", &cfg.PullTimeout, 30*time.Minute)
 	positive("HookTimeout", &cfg.HookTimeout, 10*time.Minute)
-	positive("StartPatience", &cfg.StartPatience, 10*time.Second)
-	if cfg.StartsAtOnce < 0 || cfg.MaxStartsAtOnce < 0 {
-		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.StartsAtOnce, cfg.MaxStartsAtOnce))
+	positive("StartPatience", &cfg.StartSlotTimeout, 10*time.Second)
+	if cfg.InitialParallelStarts < 0 || cfg.MaxParallelStarts < 0 {
+		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.InitialParallelStarts, cfg.MaxParallelStarts))
 	}
-	if cfg.StartsAtOnce == 0 {
-		cfg.StartsAtOnce = max(4, 5*goruntime.NumCPU()/2)
+	if cfg.InitialParallelStarts == 0 {
+		cfg.InitialParallelStarts = max(4, 5*goruntime.NumCPU()/2)
 	}
-	if cfg.MaxStartsAtOnce == 0 {
-		cfg.MaxStartsAtOnce = 16 * cfg.StartsAtOnce
+	if cfg.MaxParallelStarts == 0 {
+		cfg.MaxParallelStarts = 16 * cfg.InitialParallelStarts
 	}
 	if cfg.DialContext == nil {
 		cfg.DialContext = (&net.Dialer{KeepAlive: -1}).DialContext
@@ -135,13 +135,13 @@ type Client struct {
 	cfg    Config
 	rs     v1.RuntimeServiceClient
 	is     v1.ImageServiceClient
-	facts  facts
+	facts  statusCache
 	claim  atomic.Pointer[claim] // nil is that of DefaultOwner
 	owned  ownedIDs
 	starts *limiter
 	puller *puller
 	access *accessBook
-	hooked hooked
+	hooked completedPreStops
 
 	features atomic.Pointer[features] // nil before the first Health
 
@@ -168,13 +168,13 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("cri: %w", err)
 	}
-	images := cfg.Images
+	images := cfg.ImageConn
 	if images == nil {
 		images = cc
 	}
 	c := &Client{
 		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
-		starts: newLimiter(cfg.StartsAtOnce, cfg.MaxStartsAtOnce, cfg.StartPatience),
+		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
 	}
 	c.claim.Store(&claim{owner: firstOf(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
 	c.puller, c.access = newPuller(c), newAccessBook(c)

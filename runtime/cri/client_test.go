@@ -33,9 +33,9 @@ func onePod(names ...string) *corev1.Pod {
 
 // startAll is the plan that starts a pod's regular containers from nothing.
 func startAll(pod *corev1.Pod) []runtime.Action {
-	plan := []runtime.Action{{Verb: runtime.CreateSandbox}}
+	plan := []runtime.Action{{Type: runtime.CreateSandbox}}
 	for _, ct := range pod.Spec.Containers {
-		plan = append(plan, runtime.Action{Verb: runtime.StartContainer, Container: ct.Name})
+		plan = append(plan, runtime.Action{Type: runtime.StartContainer, Container: ct.Name})
 	}
 	return plan
 }
@@ -48,7 +48,7 @@ func TestStartAndInspectionTakeEightCalls(t *testing.T) {
 		f.addImage(busybox)
 		c := f.client(t, Config{})
 		pod := onePod("main")
-		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{LogDir: "/logs"})
+		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{LogDir: "/logs"})
 		require.Empty(t, applied.Failures)
 		assert.True(t, applied.Changed)
 
@@ -88,7 +88,7 @@ func TestInspectionSeesAnExit(t *testing.T) {
 	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 	seen, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 
@@ -114,7 +114,7 @@ func TestListing(t *testing.T) {
 		f.addImage(busybox)
 		c := f.client(t, Config{})
 		pod := onePod("a", "b")
-		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 		f.took()
 		for range 2 {
 			pods, err := c.Pods(t.Context())
@@ -142,7 +142,7 @@ func TestEveryCallHasADeadlineThatNamesIt(t *testing.T) {
 		c := f.client(t, Config{})
 		began := time.Now()
 		_, err := c.Pod(t.Context(), "uid-1")
-		require.ErrorIs(t, err, runtime.ErrDeadline)
+		require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 2*time.Minute, time.Since(began))
 		assert.ErrorContains(t, err, "ListPodSandbox: no answer within 2m0s")
@@ -155,12 +155,12 @@ func TestEveryCallHasADeadlineThatNamesIt(t *testing.T) {
 func TestErrorsAreMappedOnceAndKeepTheirCode(t *testing.T) {
 	for code, want := range map[codes.Code]error{
 		codes.NotFound: runtime.ErrNotFound, codes.Unavailable: runtime.ErrUnavailable, codes.Unimplemented: runtime.ErrUnsupported,
-		codes.InvalidArgument: runtime.ErrInvalid, codes.AlreadyExists: runtime.ErrExists, codes.DeadlineExceeded: runtime.ErrDeadline,
+		codes.InvalidArgument: runtime.ErrInvalid, codes.AlreadyExists: runtime.ErrAlreadyExists, codes.DeadlineExceeded: runtime.ErrDeadlineExceeded,
 		codes.PermissionDenied: runtime.ErrUnauthorized,
 	} {
 		f := newFake()
 		f.setBefore(func(context.Context, string, any) error { return status.Error(code, "because") })
-		_, err := f.client(t, Config{}).Health(t.Context())
+		_, err := f.client(t, Config{}).Status(t.Context())
 		require.ErrorIs(t, err, want, code)
 		assert.ErrorContains(t, err, "Version: because")
 		assert.Equal(t, code, status.Code(err))
@@ -187,7 +187,7 @@ func TestWatch(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	h, err := newFake().client(t, Config{}).Health(t.Context())
+	h, err := newFake().client(t, Config{}).Status(t.Context())
 	require.NoError(t, err)
 	assert.True(t, h.RuntimeReady)
 	assert.True(t, h.NetworkReady)

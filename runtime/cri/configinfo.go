@@ -34,7 +34,7 @@ type runtimeHandling struct {
 }
 
 func (c *Client) configInfo(ctx context.Context) (configInfo, error) {
-	resp, err := do(ctx, c, "Status", "", c.cfg.HealthTimeout, c.rs.Status, &v1.StatusRequest{Verbose: true})
+	resp, err := do(ctx, c, "Status", "", c.cfg.StatusTimeout, c.rs.Status, &v1.StatusRequest{Verbose: true})
 	if err != nil {
 		return configInfo{}, err
 	}
@@ -58,7 +58,7 @@ func (c *Client) SandboxImage(ctx context.Context) (string, error) {
 // containerd 1, what its configuration says. A runtime that tells in neither way
 // is runtime.ErrUnsupported.
 func (c *Client) CgroupDriver(ctx context.Context) (string, error) {
-	resp, err := do(ctx, c, "RuntimeConfig", "", c.cfg.HealthTimeout, c.rs.RuntimeConfig, &v1.RuntimeConfigRequest{})
+	resp, err := do(ctx, c, "RuntimeConfig", "", c.cfg.StatusTimeout, c.rs.RuntimeConfig, &v1.RuntimeConfigRequest{})
 	if err != nil && !errors.Is(err, runtime.ErrUnsupported) {
 		return "", err
 	}

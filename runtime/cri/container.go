@@ -14,29 +14,29 @@ import (
 )
 
 // startContainer brings one container from its image to running.
-func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
+func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	spec := t.spec(a.Container)
 	if spec == nil {
 		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
 	}
-	image, err := t.image(ctx, wanted{spec.Image, spec.ImagePullPolicy})
+	image, err := t.image(ctx, neededImage{spec.Image, spec.ImagePullPolicy})
 	if err != nil {
 		return err
 	}
 	config, err := t.containerConfig(ctx, spec, a, image)
-	if _, named := errors.AsType[*reasoned](err); named {
+	if _, named := errors.AsType[*reasonError](err); named {
 		return err // an image volume's
 	} else if err != nil {
-		return &reasoned{"CreateContainerConfigError", err}
+		return &reasonError{"CreateContainerConfigError", err}
 	}
-	if err := t.hold(ctx); err != nil {
+	if err := t.acquireSlot(ctx); err != nil {
 		return err
 	}
-	t.touched()
+	t.markChanged()
 	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
 	if err != nil {
-		t.tellFailure(ctx, "Failed", err)
-		return &reasoned{"CreateContainerError", err}
+		t.emitFailure(ctx, "Failed", err)
+		return &reasonError{"CreateContainerError", err}
 	}
 	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
 	if running {
@@ -44,8 +44,8 @@ func (t *turn) startContainer(ctx context.Context, a runtime.Action) error {
 	}
 	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
 		&v1.StartContainerRequest{ContainerId: id}); err != nil {
-		t.tellFailure(ctx, "Failed", err)
-		return &reasoned{"RunContainerError", err}
+		t.emitFailure(ctx, "Failed", err)
+		return &reasonError{"RunContainerError", err}
 	}
 	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
 	return t.postStart(ctx, spec, id)
@@ -77,40 +77,40 @@ func (c *Client) createContainer(ctx context.Context, sandboxID string, config *
 	}
 }
 
-// holder is the container that holds a name. Without an id it was of no use and
+// nameOwner is the container that holds a name. Without an id it was of no use and
 // has been removed.
-type holder struct {
+type nameOwner struct {
 	found, running bool
 	id             string
 }
 
-func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (holder, error) {
+func (c *Client) adoptContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig) (nameOwner, error) {
 	want := config.GetLabels()
 	all, err := c.listContainers(ctx, map[string]string{
 		runtime.LabelPodUID: want[runtime.LabelPodUID], runtime.LabelContainerName: want[runtime.LabelContainerName],
 	})
 	if err != nil {
-		return holder{}, err
+		return nameOwner{}, err
 	}
 	for _, ct := range all {
 		if ct.GetMetadata().GetAttempt() != config.GetMetadata().GetAttempt() {
 			continue
 		}
 		if !c.claims().container(ct.GetLabels(), func() bool { return ct.GetPodSandboxId() == sandboxID }) {
-			return holder{found: true}, notOwner("the name is taken by container", ct.GetId(), ct.GetLabels())
+			return nameOwner{found: true}, notOwner("the name is taken by container", ct.GetId(), ct.GetLabels())
 		}
 		same := ct.GetPodSandboxId() == sandboxID &&
 			ct.GetAnnotations()[runtime.AnnotationHash] == config.GetAnnotations()[runtime.AnnotationHash]
 		state := ct.GetState()
 		switch {
 		case same && (state == v1.ContainerState_CONTAINER_CREATED || state == v1.ContainerState_CONTAINER_RUNNING):
-			return holder{true, state == v1.ContainerState_CONTAINER_RUNNING, ct.GetId()}, nil
+			return nameOwner{true, state == v1.ContainerState_CONTAINER_RUNNING, ct.GetId()}, nil
 		case state == v1.ContainerState_CONTAINER_RUNNING:
-			return holder{found: true}, fmt.Errorf("container %s of another spec runs under this name: %w", ct.GetId(), runtime.ErrExists)
+			return nameOwner{found: true}, fmt.Errorf("container %s of another spec runs under this name: %w", ct.GetId(), runtime.ErrAlreadyExists)
 		}
-		return holder{found: true}, c.RemoveContainer(ctx, ct.GetId())
+		return nameOwner{found: true}, c.RemoveContainer(ctx, ct.GetId())
 	}
-	return holder{}, nil
+	return nameOwner{}, nil
 }
 
 // stopContainer ends a container: the runtime sends its stop signal, and kills
@@ -124,16 +124,16 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 	return ignoreMissing(err)
 }
 
-// tellFailure tells of a sandbox or container that could not be made or started,
+// emitFailure tells of a sandbox or container that could not be made or started,
 // unless it was the agent that cut the call short.
-func (t *turn) tellFailure(ctx context.Context, reason string, err error) {
+func (t *applyRun) emitFailure(ctx context.Context, reason string, err error) {
 	if ctx.Err() == nil {
 		t.event(corev1.EventTypeWarning, reason, "Error: "+err.Error())
 	}
 }
 
 // event tells about the turn's pod.
-func (t *turn) event(eventType, reason, message string) {
+func (t *applyRun) event(eventType, reason, message string) {
 	t.c.event(t.pod, eventType, reason, message)
 }
 

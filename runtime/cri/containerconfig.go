@@ -16,13 +16,13 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func (t *turn) translator() *translator {
+func (t *applyRun) translator() *translator {
 	return &translator{node: t.c.cfg.Node, features: t.c.features.Load(), pod: t.pod, m: t.m, owner: t.c.owner()}
 }
 
 // containerConfig gathers what a container needs from outside its spec and
 // translates it.
-func (t *turn) containerConfig(ctx context.Context, spec *corev1.Container, a runtime.Action, image *v1.Image) (*v1.ContainerConfig, error) {
+func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, a runtime.Action, image *v1.Image) (*v1.ContainerConfig, error) {
 	// The name becomes part of paths below.
 	if faults := validation.IsDNS1123Label(spec.Name); len(faults) > 0 {
 		return nil, fmt.Errorf("container name %q: %s: %w", spec.Name, strings.Join(faults, "; "), runtime.ErrInvalid)
@@ -50,7 +50,7 @@ func (t *turn) containerConfig(ctx context.Context, spec *corev1.Container, a ru
 }
 
 // ownMounts adds the files that the agent itself gives a container.
-func (t *turn) ownMounts(in *containerInput) error {
+func (t *applyRun) ownMounts(in *containerInput) error {
 	hosts, err := t.hostsMount(in.spec)
 	if err != nil {
 		return err
@@ -68,12 +68,12 @@ func (t *turn) ownMounts(in *containerInput) error {
 	return nil
 }
 
-// messagesKept is of how many attempts of a container the message files are
+// maxMessageFiles is of how many attempts of a container the message files are
 // kept.
-const messagesKept = 10
+const maxMessageFiles = 10
 
 // messageMount makes the file for the termination message and mounts it.
-func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, error) {
+func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, error) {
 	if t.m.Dir == "" || spec.TerminationMessagePath == "" {
 		return nil, nil
 	}
@@ -88,22 +88,22 @@ func (t *turn) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mount, 
 			t.c.cfg.Logger.Debug("a termination message could not be shortened", slog.Any("error", err))
 		}
 	}
-	if attempt >= messagesKept {
+	if attempt >= maxMessageFiles {
 		// A container that restarts for ever leaves no file for each time.
-		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-messagesKept), 10)))
+		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-maxMessageFiles), 10)))
 	}
 	if err := writeShared(file, nil, 0o666); err != nil {
 		return nil, fmt.Errorf("make the file of the termination message: %w", err)
 	}
 	return &v1.Mount{
 		ContainerPath: absolute(spec.TerminationMessagePath), HostPath: file,
-		UidMappings: t.translator().mountIDs(t.m.UserIDs), GidMappings: t.translator().mountIDs(t.m.GroupIDs),
+		UidMappings: t.translator().mountIDs(t.m.UIDMappings), GidMappings: t.translator().mountIDs(t.m.GIDMappings),
 	}, nil
 }
 
 // attempt is the restart count that a container starts with. A runtime that
 // knows of no former one may have lost its state; then the logs tell. RT-13
-func (t *turn) attempt(a runtime.Action) uint32 {
+func (t *applyRun) attempt(a runtime.Action) uint32 {
 	if a.Attempt > 0 || t.m.LogDir == "" {
 		return a.Attempt
 	}
@@ -123,7 +123,7 @@ func (t *turn) attempt(a runtime.Action) uint32 {
 
 // target returns the id of the container whose processes an ephemeral
 // container wants to see, or "".
-func (t *turn) target(ctx context.Context, name string) (string, error) {
+func (t *applyRun) target(ctx context.Context, name string) (string, error) {
 	want := ""
 	for i := range t.pod.Spec.EphemeralContainers {
 		if e := &t.pod.Spec.EphemeralContainers[i]; e.Name == name {
@@ -137,7 +137,7 @@ func (t *turn) target(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if ct := seen.Latest(want); ct != nil && ct.State == runtime.Running {
+	if ct := seen.LatestContainer(want); ct != nil && ct.State == runtime.Running {
 		return ct.ID, nil
 	}
 	return "", fmt.Errorf("targetContainerName %q: no such container runs: %w", want, runtime.ErrNotReady)
@@ -145,7 +145,7 @@ func (t *turn) target(ctx context.Context, name string) (string, error) {
 
 // volumeImages fetches the images of the container's image volumes and returns
 // their ids by the volumes' names.
-func (t *turn) volumeImages(ctx context.Context, spec *corev1.Container) (map[string]string, error) {
+func (t *applyRun) volumeImages(ctx context.Context, spec *corev1.Container) (map[string]string, error) {
 	ids := make(map[string]string)
 	for _, vm := range spec.VolumeMounts {
 		volume, ok := t.m.Volumes[vm.Name]
@@ -155,7 +155,7 @@ func (t *turn) volumeImages(ctx context.Context, spec *corev1.Container) (map[st
 		if err := t.translator().hasImageVolumes(vm.Name); err != nil {
 			return nil, err // before the image is fetched for nothing
 		}
-		image, err := t.image(ctx, wanted{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
+		image, err := t.image(ctx, neededImage{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
 		if err != nil {
 			return nil, fmt.Errorf("volume %q: %w", vm.Name, err)
 		}
@@ -164,7 +164,7 @@ func (t *turn) volumeImages(ctx context.Context, spec *corev1.Container) (map[st
 	return ids, nil
 }
 
-func (t *turn) volumePolicy(name string) corev1.PullPolicy {
+func (t *applyRun) volumePolicy(name string) corev1.PullPolicy {
 	for i := range t.pod.Spec.Volumes {
 		if v := &t.pod.Spec.Volumes[i]; v.Name == name && v.Image != nil && v.Image.PullPolicy != "" {
 			return v.Image.PullPolicy

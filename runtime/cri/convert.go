@@ -55,7 +55,7 @@ func withStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbox {
 	return s
 }
 
-func stateOf(s v1.ContainerState) runtime.State {
+func stateOf(s v1.ContainerState) runtime.ContainerState {
 	switch s {
 	case v1.ContainerState_CONTAINER_CREATED:
 		return runtime.Created
@@ -98,11 +98,11 @@ func firstOf(names ...string) string {
 // written it.
 func fromAnnotations(out *runtime.Container, a map[string]string) {
 	out.Hash = a[runtime.AnnotationHash]
-	out.Kind = kindFrom(a[runtime.AnnotationKind])
+	out.Type = kindFrom(a[runtime.AnnotationContainerType])
 	out.BackOffStep, _ = strconv.Atoi(a[runtime.AnnotationBackOffStep])
 	out.GracePeriod = graceOf(a)
-	if round, err := strconv.ParseUint(a[runtime.AnnotationRound], 10, 32); err == nil {
-		out.Round = uint32(round)
+	if round, err := strconv.ParseUint(a[runtime.AnnotationRestartGeneration], 10, 32); err == nil {
+		out.RestartGeneration = uint32(round)
 	}
 	if count, err := strconv.ParseUint(a[runtime.AnnotationRestartCount], 10, 32); err == nil {
 		out.Attempt = max(out.Attempt, uint32(count))
@@ -115,8 +115,8 @@ func fromAnnotations(out *runtime.Container, a map[string]string) {
 	}
 }
 
-func kindFrom(text string) runtime.Kind {
-	for _, k := range []runtime.Kind{runtime.Init, runtime.Sidecar, runtime.Ephemeral} {
+func kindFrom(text string) runtime.ContainerType {
+	for _, k := range []runtime.ContainerType{runtime.Init, runtime.Sidecar, runtime.Ephemeral} {
 		if text == k.String() {
 			return k
 		}

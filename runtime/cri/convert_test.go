@@ -15,7 +15,7 @@ func TestStartThatWasCutShortIsNoEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		message string
 		reason  string
-		want    runtime.State
+		want    runtime.ContainerState
 	}{
 		"the caller went away":            {"failed to start: context canceled: unknown", "StartError", runtime.Created},
 		"no such command":                 {"exec: no such file or directory", "StartError", runtime.Exited},

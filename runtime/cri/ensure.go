@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// wanted is an image that a turn needs.
-type wanted struct {
+// neededImage is an image that a turn needs.
+type neededImage struct {
 	ref    string
 	policy corev1.PullPolicy
 }
@@ -26,25 +26,25 @@ type fetch struct {
 
 // prefetch begins to fetch the images of all containers that the plan starts,
 // so that they come while the sandbox is made. RT-16
-func (t *turn) prefetch(ctx context.Context, plan []runtime.Action) {
+func (t *applyRun) prefetch(ctx context.Context, plan []runtime.Action) {
 	ring, err := newKeyring(t.m.PullSecrets)
 	if err != nil {
 		t.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", err.Error())
 	}
 	t.ring = ring
 	for _, a := range plan {
-		if spec := t.spec(a.Container); a.Verb == runtime.StartContainer && spec != nil {
-			t.fetch(ctx, wanted{spec.Image, spec.ImagePullPolicy})
+		if spec := t.spec(a.Container); a.Type == runtime.StartContainer && spec != nil {
+			t.fetch(ctx, neededImage{spec.Image, spec.ImagePullPolicy})
 			for _, vm := range spec.VolumeMounts {
 				if volume := t.m.Volumes[vm.Name]; volume.Image != "" && t.translator().hasImageVolumes(vm.Name) == nil {
-					t.fetch(ctx, wanted{volume.Image, t.volumePolicy(vm.Name)})
+					t.fetch(ctx, neededImage{volume.Image, t.volumePolicy(vm.Name)})
 				}
 			}
 		}
 	}
 }
 
-func (t *turn) fetch(ctx context.Context, w wanted) *fetch {
+func (t *applyRun) fetch(ctx context.Context, w neededImage) *fetch {
 	if f := t.images[w]; f != nil {
 		return f
 	}
@@ -59,7 +59,7 @@ func (t *turn) fetch(ctx context.Context, w wanted) *fetch {
 
 // image waits for a wanted image. A turn that has to wait gives its slot away
 // meanwhile.
-func (t *turn) image(ctx context.Context, w wanted) (*v1.Image, error) {
+func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) {
 	f := t.fetch(ctx, w)
 	select {
 	case <-f.done:
@@ -67,14 +67,14 @@ func (t *turn) image(ctx context.Context, w wanted) (*v1.Image, error) {
 	default:
 	}
 	had := t.slot.held()
-	t.letGo(false)
+	t.releaseSlot(false)
 	select {
 	case <-f.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	if had {
-		if err := t.hold(ctx); err != nil {
+		if err := t.acquireSlot(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -83,43 +83,43 @@ func (t *turn) image(ctx context.Context, w wanted) (*v1.Image, error) {
 
 // ensure makes an image be there as its pull policy demands, for a pod that may
 // have it.
-func (t *turn) ensure(ctx context.Context, w wanted) (*v1.Image, error) {
+func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error) {
 	parsed, err := parseImage(w.ref)
 	if err != nil {
 		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
-		return nil, &reasoned{"InvalidImageName", err}
+		return nil, &reasonError{"InvalidImageName", err}
 	}
 	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: runtimeHandler(t.pod)}
 	logins := t.ring.lookup(parsed)
-	looked := uint64(afresh)
+	looked := uint64(ignorePreviousPulls)
 	if w.policy != corev1.PullAlways {
 		looked = t.c.puller.arrivals()
 		im, err := t.c.imageStatus(ctx, key.ref, key.handler)
 		if err != nil {
-			return nil, &reasoned{"ImageInspectError", err}
+			return nil, &reasonError{"ImageInspectError", err}
 		}
 		if im != nil {
 			may, err := t.c.access.mayUse(ctx, im.GetId(), key, logins)
 			if err != nil {
-				return nil, &reasoned{"ImageInspectError", err}
+				return nil, &reasonError{"ImageInspectError", err}
 			}
 			if may {
 				t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
 				return im, nil
 			}
-			looked = afresh // the registry has to say that the pod may have it
+			looked = ignorePreviousPulls // the registry has to say that the pod may have it
 		}
 		if w.policy == corev1.PullNever {
 			// Nobody learns whether there is one that is not for this pod.
 			err := fmt.Errorf("image %q is not present and its pull policy is Never: %w", w.ref, runtime.ErrNotFound)
 			t.event(corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
-			return nil, &reasoned{"ErrImageNeverPull", err}
+			return nil, &reasonError{"ErrImageNeverPull", err}
 		}
 	}
 	return t.pull(ctx, w, key, looked, logins)
 }
 
-func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
+func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, looked uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
 	key.logins = fingerprint(logins)
 	sandbox, err := t.translator().sandbox(0)
 	if err != nil {
@@ -138,23 +138,23 @@ func (t *turn) pull(ctx context.Context, w wanted, key pullKey, looked uint64, l
 	}
 	message := fmt.Sprintf("Container image %q already present on machine", w.ref)
 	if pulled {
-		t.touched()
+		t.markChanged()
 		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, time.Since(began).Round(time.Millisecond))
 	}
 	t.event(corev1.EventTypeNormal, "Pulled", message)
 	// The pull tells the id only; the image's user is asked for.
 	im, err := t.c.imageStatus(ctx, firstOf(id, key.ref), key.handler)
 	if err != nil {
-		return nil, &reasoned{"ImageInspectError", err}
+		return nil, &reasonError{"ImageInspectError", err}
 	}
 	if im == nil {
-		return nil, &reasoned{"ErrImagePull", fmt.Errorf("image %q is gone right after its pull: %w", w.ref, runtime.ErrNotFound)}
+		return nil, &reasonError{"ErrImagePull", fmt.Errorf("image %q is gone right after its pull: %w", w.ref, runtime.ErrNotFound)}
 	}
 	return im, nil
 }
 
 // pullFailed tells of a try that failed, or of a back-off.
-func (t *turn) pullFailed(w wanted, f runtime.Failure) {
+func (t *applyRun) pullFailed(w neededImage, f runtime.Failure) {
 	switch {
 	case f.Err != nil:
 		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))

@@ -159,7 +159,7 @@ func (e *environment) key(ctx context.Context, ref podspec.Ref, key string, opti
 // error if it is optional.
 func (e *environment) object(ctx context.Context, ref podspec.Ref, optional *bool) (podspec.Object, bool, error) {
 	ref.Namespace = e.tr.pod.Namespace
-	err := podspec.ErrNoObject
+	err := podspec.ErrObjectNotFound
 	var object podspec.Object
 	if e.tr.m.Objects != nil {
 		object, err = e.tr.m.Objects.Object(ctx, ref)
@@ -167,7 +167,7 @@ func (e *environment) object(ctx context.Context, ref podspec.Ref, optional *boo
 	switch {
 	case err == nil:
 		return object, true, nil
-	case errors.Is(err, podspec.ErrNoObject) && optional != nil && *optional:
+	case errors.Is(err, podspec.ErrObjectNotFound) && optional != nil && *optional:
 		return podspec.Object{}, false, nil
 	}
 	return podspec.Object{}, false, fmt.Errorf("%s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)

@@ -20,7 +20,7 @@ import (
 type Error struct {
 	RPC     string        // name of the call: RunPodSandbox, ...
 	Subject string        // what it was about, may be empty
-	Waited  time.Duration // the call's own deadline if that ended it, else 0
+	Timeout time.Duration // the call's own deadline if that ended it, else 0
 	status  *status.Status
 	kind    error // sentinel of package runtime, or nil
 	cause   error // of the context, or nil
@@ -33,8 +33,8 @@ func (e *Error) Error() string {
 	if e.Subject != "" {
 		b.WriteString(" " + e.Subject)
 	}
-	if e.Waited > 0 {
-		fmt.Fprintf(&b, ": no answer within %v", e.Waited)
+	if e.Timeout > 0 {
+		fmt.Fprintf(&b, ": no answer within %v", e.Timeout)
 		return b.String()
 	}
 	fmt.Fprintf(&b, ": %s (%v)", e.status.Message(), e.status.Code())
@@ -72,9 +72,9 @@ func kindOf(code codes.Code) error {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return runtime.ErrInvalid
 	case codes.AlreadyExists:
-		return runtime.ErrExists
+		return runtime.ErrAlreadyExists
 	case codes.DeadlineExceeded:
-		return runtime.ErrDeadline
+		return runtime.ErrDeadlineExceeded
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return runtime.ErrUnauthorized
 	default:
@@ -91,10 +91,10 @@ func newError(parent, call context.Context, rpc, subject string, limit time.Dura
 	case parent.Err() != nil:
 		e.cause = parent.Err()
 		if errors.Is(e.cause, context.DeadlineExceeded) {
-			e.kind = runtime.ErrDeadline
+			e.kind = runtime.ErrDeadlineExceeded
 		}
 	case errors.Is(call.Err(), context.DeadlineExceeded):
-		e.cause, e.kind, e.Waited = call.Err(), runtime.ErrDeadline, limit
+		e.cause, e.kind, e.Timeout = call.Err(), runtime.ErrDeadlineExceeded, limit
 	case st.Code() == codes.Canceled:
 		e.cause = context.Canceled
 	}

@@ -42,17 +42,17 @@ func Example() {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox:1"}}},
 	}
 	podspec.Default(pod)
-	plan := runtime.Plan(pod, runtime.View{}, time.Now())
+	plan := runtime.Plan(pod, runtime.PlanInput{}, time.Now())
 	for _, action := range plan {
-		fmt.Printf("%v(%s)\n", action.Verb, action.Container)
+		fmt.Printf("%v(%s)\n", action.Type, action.Container)
 	}
-	if applied := client.Apply(ctx, pod, plan, runtime.Materials{}); len(applied.Failures) > 0 {
+	if applied := client.Apply(ctx, pod, plan, runtime.RunOptions{}); len(applied.Failures) > 0 {
 		fmt.Println(applied.Failures)
 	}
 	seen, err := client.Pod(ctx, pod.UID)
 	fmt.Println(seen.Name, seen.Containers[0].Name, seen.Containers[0].State, err)
 
-	err = client.Kill(ctx, pod, seen, runtime.Ending{Grace: time.Second})
+	err = client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second})
 	fmt.Println("killed:", err)
 	seen, _ = client.Pod(ctx, pod.UID)
 	err = client.Remove(ctx, seen)

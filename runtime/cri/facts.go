@@ -14,9 +14,9 @@ import (
 // They do not change while it lives; the bound is for runtimes that lose them.
 const sandboxFresh = time.Minute
 
-// facts remembers what cannot change any more, so that an inspection costs only
+// statusCache remembers what cannot change any more, so that an inspection costs only
 // the calls whose answers can be new.
-type facts struct {
+type statusCache struct {
 	mu    sync.Mutex // guards the rest
 	pods  map[types.UID]podFacts
 	stamp uint64 // of the latest change that was not seen but made
@@ -36,22 +36,22 @@ type sandboxFact struct {
 	asked time.Time
 }
 
-func (f *facts) of(uid types.UID) podFacts {
+func (f *statusCache) of(uid types.UID) podFacts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pods[uid]
 }
 
 // forget drops all that is known of a pod.
-func (f *facts) forget(uid types.UID) {
+func (f *statusCache) forget(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pods, uid)
 }
 
-// saw remembers what an inspection found. before is what was known when it
+// recordList remembers what an inspection found. before is what was known when it
 // began.
-func (f *facts) saw(p runtime.Pod, before podFacts) {
+func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.pods[p.UID]
@@ -74,7 +74,7 @@ func (f *facts) saw(p runtime.Pod, before podFacts) {
 }
 
 // put replaces what is known. f.mu is held.
-func (f *facts) put(uid types.UID, k podFacts) {
+func (f *statusCache) put(uid types.UID, k podFacts) {
 	if f.pods == nil {
 		f.pods = make(map[types.UID]podFacts)
 	}
@@ -82,7 +82,7 @@ func (f *facts) put(uid types.UID, k podFacts) {
 }
 
 // change replaces what is known after something was changed.
-func (f *facts) change(uid types.UID, by func(podFacts) podFacts) {
+func (f *statusCache) change(uid types.UID, by func(podFacts) podFacts) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := by(f.pods[uid])
@@ -92,7 +92,7 @@ func (f *facts) change(uid types.UID, by func(podFacts) podFacts) {
 }
 
 // addSandbox remembers the status of a sandbox that was just made.
-func (f *facts) addSandbox(uid types.UID, s runtime.Sandbox, now time.Time) {
+func (f *statusCache) addSandbox(uid types.UID, s runtime.Sandbox, now time.Time) {
 	f.change(uid, func(k podFacts) podFacts {
 		k.sandboxes = append([]sandboxFact{{s, now}}, k.sandboxes...)
 		return k
@@ -100,7 +100,7 @@ func (f *facts) addSandbox(uid types.UID, s runtime.Sandbox, now time.Time) {
 }
 
 // forgetContainer makes the next inspection ask for that container's status.
-func (f *facts) forgetContainer(uid types.UID, id string) {
+func (f *statusCache) forgetContainer(uid types.UID, id string) {
 	f.change(uid, func(k podFacts) podFacts {
 		k.containers = without(k.containers, func(c runtime.Container) bool { return c.ID == id })
 		return k
@@ -108,7 +108,7 @@ func (f *facts) forgetContainer(uid types.UID, id string) {
 }
 
 // keep forgets every pod that is not in a full listing.
-func (f *facts) keep(listed map[types.UID]int) {
+func (f *statusCache) keep(listed map[types.UID]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for uid := range f.pods {

@@ -53,7 +53,7 @@ func TestMessageFilesAreBounded(t *testing.T) {
 	for attempt, name := range []string{"0", "1", "2"} {
 		actions := startAll(pod)
 		actions[len(actions)-1].Attempt = uint32(attempt)
-		require.Empty(t, c.Apply(t.Context(), pod, actions, runtime.Materials{Dir: dir}).Failures)
+		require.Empty(t, c.Apply(t.Context(), pod, actions, runtime.RunOptions{Dir: dir}).Failures)
 		require.NoError(t, os.WriteFile(filepath.Join(messages, name), bytes.Repeat([]byte("x"), 100_000), 0o600))
 	}
 	for name, want := range map[string]int64{"0": messageLimit, "1": messageLimit, "2": 100_000} {

@@ -10,23 +10,23 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Health asks the runtime how it is. Only the conditions RuntimeReady and
+// Status asks the runtime how it is. Only the conditions RuntimeReady and
 // NetworkReady decide; others are handed on as they are, since runtimes use
 // them for warnings too.
-func (c *Client) Health(ctx context.Context) (runtime.Health, error) {
-	version, err := do(ctx, c, "Version", "", c.cfg.HealthTimeout, c.rs.Version, &v1.VersionRequest{})
+func (c *Client) Status(ctx context.Context) (runtime.Status, error) {
+	version, err := do(ctx, c, "Version", "", c.cfg.StatusTimeout, c.rs.Version, &v1.VersionRequest{})
 	if err != nil {
-		return runtime.Health{}, err
+		return runtime.Status{}, err
 	}
-	resp, err := do(ctx, c, "Status", "", c.cfg.HealthTimeout, c.rs.Status, &v1.StatusRequest{})
+	resp, err := do(ctx, c, "Status", "", c.cfg.StatusTimeout, c.rs.Status, &v1.StatusRequest{})
 	if err != nil {
-		return runtime.Health{}, err
+		return runtime.Status{}, err
 	}
 	c.features.Store(featuresOf(version, resp))
-	h := runtime.Health{Name: version.GetRuntimeName(), Version: version.GetRuntimeVersion()}
+	h := runtime.Status{Name: version.GetRuntimeName(), Version: version.GetRuntimeVersion()}
 	for _, cond := range resp.GetStatus().GetConditions() {
 		h.Conditions = append(h.Conditions, runtime.Condition{
-			Type: cond.GetType(), OK: cond.GetStatus(), Reason: cond.GetReason(), Message: cond.GetMessage(),
+			Type: cond.GetType(), Status: cond.GetStatus(), Reason: cond.GetReason(), Message: cond.GetMessage(),
 		})
 		switch cond.GetType() {
 		case v1.RuntimeReady:

@@ -152,17 +152,17 @@ func portOf(p intstr.IntOrString, ports []corev1.ContainerPort) (int, error) {
 	return port, nil
 }
 
-// stopTries is how often a container is stopped whose postStart hook failed, while
+// maxStopAttempts is how often a container is stopped whose postStart hook failed, while
 // that fails.
-const stopTries = 5
+const maxStopAttempts = 5
 
 // postStart runs a container's postStart hook. A hook that fails costs the
 // container its life. RT-10
-func (t *turn) postStart(ctx context.Context, spec *corev1.Container, id string) error {
+func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id string) error {
 	if spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
 		return nil
 	}
-	t.letGo(false) // a hook may take its time
+	t.releaseSlot(false) // a hook may take its time
 	within, cancel := context.WithTimeout(ctx, t.c.cfg.HookTimeout)
 	defer cancel()
 	err := t.c.runHook(within, hookTarget{id, firstOf(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
@@ -175,11 +175,11 @@ func (t *turn) postStart(ctx context.Context, spec *corev1.Container, id string)
 	// Nothing tells the next turn that the hook failed: what is not stopped now
 	// would be taken for sound.
 	killed := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
-	for tries := range stopTries - 1 {
+	for tries := range maxStopAttempts - 1 {
 		if killed == nil || !pause(ctx, time.Second<<tries) {
 			break
 		}
 		killed = t.c.stopContainer(ctx, id, graceOfPod(t.pod))
 	}
-	return &reasoned{"PostStartHookError", errors.Join(err, killed)}
+	return &reasonError{"PostStartHookError", errors.Join(err, killed)}
 }

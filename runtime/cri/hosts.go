@@ -61,13 +61,13 @@ func aliases(pod *corev1.Pod) string {
 
 // hostsMount writes the pod's hosts file and returns its mount, or nil where
 // there is none: the container brings its own, or nothing is known to write.
-func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
+func (t *applyRun) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	own := slices.ContainsFunc(spec.VolumeMounts, func(vm corev1.VolumeMount) bool { return filepath.Clean(vm.MountPath) == hostsPath })
 	onNode := podspec.IsHostNetwork(t.pod)
 	if own || t.m.Dir == "" || !onNode && len(t.sandbox.IPs) == 0 {
 		return nil, nil
 	}
-	content := hostsContent(t.pod, t.m.Hostname, t.m.Domain, t.sandbox.IPs)
+	content := hostsContent(t.pod, t.m.Hostname, t.m.ClusterDomain, t.sandbox.IPs)
 	if onNode {
 		node, err := readAtMost(t.c.cfg.Node.HostsFile, hostsLimit)
 		if err != nil {
@@ -82,6 +82,6 @@ func (t *turn) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	}
 	return &v1.Mount{
 		ContainerPath: hostsPath, HostPath: file, Readonly: false,
-		UidMappings: t.translator().mountIDs(t.m.UserIDs), GidMappings: t.translator().mountIDs(t.m.GroupIDs),
+		UidMappings: t.translator().mountIDs(t.m.UIDMappings), GidMappings: t.translator().mountIDs(t.m.GIDMappings),
 	}, nil
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // started applies a pod and returns what its container was made of.
-func started(t *testing.T, cfg Config, pod *corev1.Pod, m runtime.Materials) *v1.ContainerConfig {
+func started(t *testing.T, cfg Config, pod *corev1.Pod, m runtime.RunOptions) *v1.ContainerConfig {
 	f := newFake()
 	f.addImage(busybox)
 	require.Empty(t, f.client(t, cfg).Apply(t.Context(), pod, startAll(pod), m).Failures)
@@ -44,7 +44,7 @@ func mountAt(cfg *v1.ContainerConfig, path string) string {
 func TestHostsFile(t *testing.T) {
 	pod := onePod("main")
 	pod.Spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"db", "db.local"}}}
-	m := runtime.Materials{Dir: t.TempDir(), Hostname: "web", Domain: "shop.local"}
+	m := runtime.RunOptions{Dir: t.TempDir(), Hostname: "web", ClusterDomain: "shop.local"}
 	file := mountAt(started(t, Config{}, pod, m), "/etc/hosts")
 	require.Equal(t, filepath.Join(m.Dir, "etc-hosts"), file)
 	text, err := os.ReadFile(file)
@@ -69,8 +69,8 @@ func TestHostsFile(t *testing.T) {
 }
 
 // hostsTurn is one that writes the hosts file of a pod with the address 10.0.0.1.
-func hostsTurn(m runtime.Materials) *turn {
-	return &turn{c: &Client{}, pod: onePod("main"), m: m, sandbox: runtime.Sandbox{IPs: []string{"10.0.0.1"}}}
+func hostsTurn(m runtime.RunOptions) *applyRun {
+	return &applyRun{c: &Client{}, pod: onePod("main"), m: m, sandbox: runtime.Sandbox{IPs: []string{"10.0.0.1"}}}
 }
 
 // sparse makes a file as long as a file can be that takes no room.
@@ -112,7 +112,7 @@ func TestHostsFile_WrittenByAContainer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tn := hostsTurn(runtime.Materials{Dir: t.TempDir(), Hostname: "web"})
+			tn := hostsTurn(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
 			mount, err := tn.hostsMount(&corev1.Container{})
 			require.NoError(t, err)
 			want, err := os.ReadFile(mount.GetHostPath())
@@ -138,7 +138,7 @@ func TestHostsFile_WrittenByAContainer(t *testing.T) {
 
 // Running containers have the file mounted: a change reaches them.
 func TestHostsFile_ChangesInPlace(t *testing.T) {
-	tn := hostsTurn(runtime.Materials{Dir: t.TempDir(), Hostname: "web"})
+	tn := hostsTurn(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
 	mount, err := tn.hostsMount(&corev1.Container{})
 	require.NoError(t, err)
 	held, err := os.Open(mount.GetHostPath())
@@ -160,7 +160,7 @@ func TestHostsFile_FullyQualifiedHostname(t *testing.T) {
 // The umask takes nothing away from files that any user of a container uses.
 func TestFilesOfContainersUnderAHardUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
-	m := runtime.Materials{Dir: t.TempDir(), Hostname: "web"}
+	m := runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"}
 	pod := onePod("main")
 	pod.Spec.Containers[0].TerminationMessagePath = "/tmp/words"
 	cfg := started(t, Config{}, pod, m)
@@ -175,7 +175,7 @@ func TestFilesOfContainersUnderAHardUmask(t *testing.T) {
 func TestMessageFileIsMounted(t *testing.T) {
 	pod := onePod("main")
 	pod.Spec.Containers[0].TerminationMessagePath = "/tmp/words"
-	m := runtime.Materials{Dir: t.TempDir()}
+	m := runtime.RunOptions{Dir: t.TempDir()}
 	file := mountAt(started(t, Config{}, pod, m), "/tmp/words")
 	info, err := os.Stat(file)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestContainerNamesCannotLeaveTheFolder(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)
 	pod := onePod("../../x")
-	applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.Materials{Dir: t.TempDir(), LogDir: t.TempDir()})
+	applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{Dir: t.TempDir(), LogDir: t.TempDir()})
 	assert.ErrorIs(t, applied.Failures["../../x"].Err, runtime.ErrInvalid)
 	assert.Zero(t, f.count("CreateContainer"))
 }

@@ -45,7 +45,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 		return runtime.Pod{}, err
 	}
 	newestFirst(&p)
-	c.facts.saw(p, known)
+	c.facts.recordList(p, known)
 	return p, nil
 }
 

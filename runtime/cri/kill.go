@@ -20,7 +20,7 @@ import (
 //
 // Kill may be called again with a shorter grace period after the context of a
 // former call has ended; a preStop hook that came to its end is not run again.
-func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Ending) error {
+func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
 	stops := runtime.PlanTermination(pod, seen, e, time.Now())
 	for len(stops) > 0 {
 		n := 1
@@ -44,7 +44,7 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e 
 }
 
 // stopAll ends the containers of one stage, all at once.
-func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.Stop) error {
+func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.ContainerStop) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(stops))
 	for i, s := range stops {
@@ -55,7 +55,7 @@ func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod
 }
 
 // stop runs a container's preStop hook and ends it, both before the deadline.
-func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop, why string) error {
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop, why string) error {
 	c.event(pod, corev1.EventTypeNormal, "Killing", why)
 	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
 		if err := c.preStop(ctx, pod, seen, s); err != nil {
@@ -67,20 +67,20 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s
 		}
 		c.hooked.done(s.ID)
 	}
-	if err := c.stopContainer(ctx, s.ID, s.Left(time.Now())); err != nil {
+	if err := c.stopContainer(ctx, s.ID, s.RemainingGracePeriod(time.Now())); err != nil {
 		return err
 	}
 	c.hooked.forget(s.ID)
 	return nil
 }
 
-func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) error {
-	within, cancel := context.WithTimeout(ctx, s.Left(time.Now()))
+func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop) error {
+	within, cancel := context.WithTimeout(ctx, s.RemainingGracePeriod(time.Now()))
 	defer cancel()
 	return c.runHook(within, c.hookTargetOf(pod, seen, s), s.PreStop)
 }
 
-func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop) hookTarget {
+func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop) hookTarget {
 	to := hookTarget{id: s.ID}
 	for i := range seen.Sandboxes {
 		if sb := &seen.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
@@ -91,7 +91,7 @@ func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.Stop
 	if to.ip == "" && (pod.Status.PodIP != "" || podspec.IsHostNetwork(pod)) {
 		to.ip = firstOf(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
 	}
-	if spec := runtime.Spec(pod, s.Container); spec != nil {
+	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
 		to.ports = spec.Ports
 	} else if ct := byID(seen.Containers, s.ID); ct != nil {
 		to.ports = portsFrom(ct.Annotations)
@@ -109,13 +109,13 @@ func byID(all []runtime.Container, id string) *runtime.Container {
 
 // killContainers carries out actions that end containers: those of one stage at
 // once, the stages one after the other in the time that began with the first.
-func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
+func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action) {
 	known := t.c.facts.of(t.pod.UID)
 	seen := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
 	for i := range known.sandboxes {
 		seen.Sandboxes = append(seen.Sandboxes, known.sandboxes[i].Sandbox)
 	}
-	t.touched()
+	t.markChanged()
 	began := time.Now()
 	for len(actions) > 0 {
 		n := 1
@@ -131,8 +131,8 @@ func (t *turn) killContainers(ctx context.Context, actions []runtime.Action) {
 	}
 }
 
-func (t *turn) killContainer(ctx context.Context, seen *runtime.Pod, a runtime.Action, began time.Time) {
-	s := runtime.Stop{Container: a.Container, Kind: a.Kind, ID: a.ID, Stage: a.Stage, Deadline: began.Add(a.Grace), Forced: a.Grace <= 0}
+func (t *applyRun) killContainer(ctx context.Context, seen *runtime.Pod, a runtime.Action, began time.Time) {
+	s := runtime.ContainerStop{Container: a.Container, ContainerType: a.ContainerType, ID: a.ID, Stage: a.Stage, Deadline: began.Add(a.GracePeriod), Forced: a.GracePeriod <= 0}
 	if spec := t.spec(a.Container); spec != nil {
 		if spec.Lifecycle != nil {
 			s.PreStop = spec.Lifecycle.PreStop
@@ -145,21 +145,21 @@ func (t *turn) killContainer(ctx context.Context, seen *runtime.Pod, a runtime.A
 	}
 }
 
-// hooked remembers which containers' preStop hooks came to their end, until the
+// completedPreStops remembers which containers' preStop hooks came to their end, until the
 // containers have ended too: whoever has to try again does not run them twice.
-type hooked struct {
+type completedPreStops struct {
 	mu  sync.Mutex
 	ids map[string]bool
 }
 
 // begin reports whether the hook is still to be run.
-func (h *hooked) begin(id string) bool {
+func (h *completedPreStops) begin(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.ids[id]
 }
 
-func (h *hooked) done(id string) {
+func (h *completedPreStops) done(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ids == nil {
@@ -168,7 +168,7 @@ func (h *hooked) done(id string) {
 	h.ids[id] = true
 }
 
-func (h *hooked) forget(id string) {
+func (h *completedPreStops) forget(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.ids, id)

@@ -27,11 +27,11 @@ import (
 // running starts all containers of the pod and returns what is seen of it.
 func running(t *testing.T, f *fake, c *Client, pod *corev1.Pod) runtime.Pod {
 	f.addImage(busybox)
-	plan := []runtime.Action{{Verb: runtime.CreateSandbox}}
-	for ct, kind := range runtime.Specs(pod) {
-		plan = append(plan, runtime.Action{Verb: runtime.StartContainer, Container: ct.Name, Kind: kind})
+	plan := []runtime.Action{{Type: runtime.CreateSandbox}}
+	for ct, kind := range runtime.ContainerSpecs(pod) {
+		plan = append(plan, runtime.Action{Type: runtime.StartContainer, Container: ct.Name, ContainerType: kind})
 	}
-	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	seen, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	return seen
@@ -53,18 +53,18 @@ func TestKill(t *testing.T) {
 		seen := running(t, f, c, pod)
 		f.took()
 		began := time.Now()
-		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 30 * time.Second}))
+		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 30 * time.Second}))
 		assert.Equal(t, 30*time.Second, time.Since(began))
-		assert.Equal(t, int64(20), f.stops[seen.Latest("hooked").ID])
-		assert.Equal(t, int64(30), f.stops[seen.Latest("plain").ID])
-		assert.Equal(t, int64(1), f.stops[seen.Latest("slow").ID], "the hook used the grace up")
+		assert.Equal(t, int64(20), f.stops[seen.LatestContainer("hooked").ID])
+		assert.Equal(t, int64(30), f.stops[seen.LatestContainer("plain").ID])
+		assert.Equal(t, int64(1), f.stops[seen.LatestContainer("slow").ID], "the hook used the grace up")
 		assert.Contains(t, rec.text(), "FailedPreStopHook")
 		calls := f.took()
 		assert.Equal(t, "StopPodSandbox", calls[len(calls)-1])
 
 		after, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		assert.False(t, after.Running())
+		assert.False(t, after.CouldHaveRunningContainers())
 		assert.Nil(t, after.ReadySandbox())
 		require.NoError(t, c.Remove(t.Context(), after))
 		gone, err := c.Pod(t.Context(), pod.UID)
@@ -96,7 +96,7 @@ func TestSidecarsEndLast(t *testing.T) {
 		}
 		return nil
 	})
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 5 * time.Second}))
+	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 5 * time.Second}))
 	assert.Equal(t, []string{"main", "second", "first"}, order)
 }
 
@@ -109,13 +109,13 @@ func TestStagesOfAPlan(t *testing.T) {
 		pod := onePod("main", "beside", "last", "leftover")
 		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
 		seen := running(t, f, c, pod)
-		id := func(name string) string { return seen.Latest(name).ID }
+		id := func(name string) string { return seen.LatestContainer(name).ID }
 		kill := func(name string, stage int) runtime.Action {
-			return runtime.Action{Verb: runtime.KillContainer, Container: name, ID: id(name), Stage: stage, Grace: 30 * time.Second}
+			return runtime.Action{Type: runtime.KillContainer, Container: name, ID: id(name), Stage: stage, GracePeriod: 30 * time.Second}
 		}
 		f.took()
 		plan := []runtime.Action{kill("main", 0), kill("beside", 0), kill("last", 1), kill("leftover", 2)}
-		require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.Materials{}).Failures)
+		require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 		assert.Equal(t, int64(30), f.stops[id("beside")], "with the first, whose hook runs meanwhile")
 		assert.Equal(t, int64(20), f.stops[id("main")])
 		assert.Equal(t, int64(20), f.stops[id("last")], "after them, in the time that is left")
@@ -130,7 +130,7 @@ func TestForcedKill(t *testing.T) {
 	pod := onePod("main")
 	pod.Spec.Containers[0].Lifecycle = sleepHook(1000)
 	seen := running(t, f, c, pod)
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{}))
+	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{}))
 	assert.Equal(t, int64(0), f.stops[seen.Containers[0].ID])
 }
 
@@ -154,9 +154,9 @@ func TestAHookRunsOnceHoweverOftenAPodIsKilled(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		require.ErrorIs(t, c.Kill(ctx, pod, seen, runtime.Ending{Grace: 30 * time.Second}), context.DeadlineExceeded)
+		require.ErrorIs(t, c.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: 30 * time.Second}), context.DeadlineExceeded)
 		f.setBefore(nil)
-		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 2 * time.Second}))
+		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 2 * time.Second}))
 		assert.Equal(t, 1, hooks)
 	})
 }
@@ -171,7 +171,7 @@ func TestKillOfAnOrphan(t *testing.T) {
 		seen := running(t, f, c, pod)
 		stand := &corev1.Pod{}
 		stand.UID, stand.Name, stand.Namespace = seen.UID, seen.Name, seen.Namespace
-		require.NoError(t, c.Kill(t.Context(), stand, seen, runtime.Ending{Grace: seen.Containers[0].GracePeriod}))
+		require.NoError(t, c.Kill(t.Context(), stand, seen, runtime.Termination{GracePeriod: seen.Containers[0].GracePeriod}))
 		assert.Equal(t, int64(26), f.stops[seen.Containers[0].ID])
 	})
 }
@@ -198,9 +198,9 @@ func TestNoStartAfterAFailedKill(t *testing.T) {
 	})
 	f.took()
 	applied := c.Apply(t.Context(), pod, []runtime.Action{
-		{Verb: runtime.KillContainer, Container: "main", ID: seen.Containers[0].ID, Grace: time.Second},
-		{Verb: runtime.StartContainer, Container: "main", Attempt: 1},
-	}, runtime.Materials{})
+		{Type: runtime.KillContainer, Container: "main", ID: seen.Containers[0].ID, GracePeriod: time.Second},
+		{Type: runtime.StartContainer, Container: "main", Attempt: 1},
+	}, runtime.RunOptions{})
 	assert.Equal(t, "KillContainerError", applied.Failures["main"].Reason)
 	assert.Zero(t, f.count("CreateContainer"))
 }
@@ -228,7 +228,7 @@ func TestPostStart(t *testing.T) {
 			c := f.client(t, Config{Recorder: rec})
 			pod := onePod("main")
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm", "up"}}}}
-			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 			assert.Equal(t, tc.want, applied.Failures["main"].Reason)
 			seen, err := c.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
@@ -261,7 +261,7 @@ func TestPostStartThatFailsAndCannotBeStoppedAtFirst(t *testing.T) {
 		c := f.client(t, Config{})
 		pod := onePod("main")
 		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
-		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 		assert.Equal(t, "PostStartHookError", applied.Failures["main"].Reason)
 		seen, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
@@ -339,18 +339,18 @@ func TestAHungStopHoldsUpNoOther(t *testing.T) {
 		pod := onePod("a", "b")
 		seen := running(t, f, c, pod)
 		f.setBefore(func(ctx context.Context, rpc string, req any) error {
-			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == seen.Latest("a").ID {
+			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == seen.LatestContainer("a").ID {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
 		})
 		began := time.Now()
-		err := c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 10 * time.Second})
-		require.ErrorIs(t, err, runtime.ErrDeadline)
-		assert.ErrorContains(t, err, "StopContainer "+seen.Latest("a").ID+": no answer within 2m10s")
+		err := c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 10 * time.Second})
+		require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
+		assert.ErrorContains(t, err, "StopContainer "+seen.LatestContainer("a").ID+": no answer within 2m10s")
 		assert.Equal(t, 130*time.Second, time.Since(began))
 		assert.True(t, slices.Contains(f.took(), "StopContainer"))
-		assert.Contains(t, f.stops, seen.Latest("b").ID)
+		assert.Contains(t, f.stops, seen.LatestContainer("b").ID)
 	})
 }

@@ -25,41 +25,41 @@ func TestLabPods(t *testing.T) {
 	yes, group := true, int64(4242)
 	cases := []struct {
 		name string
-		edit func(*corev1.Pod, *runtime.Materials)
+		edit func(*corev1.Pod, *runtime.RunOptions)
 		ask  string
 		want string
 	}{
 		{
-			"host-network", func(p *corev1.Pod, m *runtime.Materials) { p.Spec.HostNetwork, m.Hostname = true, "" },
+			"host-network", func(p *corev1.Pod, m *runtime.RunOptions) { p.Spec.HostNetwork, m.Hostname = true, "" },
 			"hostname; head -1 /etc/hosts", must(os.Hostname()) + "\n# Kubernetes-managed hosts file (host network).",
 		},
 		{
-			"host-pid", func(p *corev1.Pod, _ *runtime.Materials) { p.Spec.HostPID = true },
+			"host-pid", func(p *corev1.Pod, _ *runtime.RunOptions) { p.Spec.HostPID = true },
 			"readlink /proc/self/ns/pid", must(os.Readlink("/proc/self/ns/pid")),
 		},
 		{
-			"shared-processes", func(p *corev1.Pod, _ *runtime.Materials) { p.Spec.ShareProcessNamespace = &yes },
+			"shared-processes", func(p *corev1.Pod, _ *runtime.RunOptions) { p.Spec.ShareProcessNamespace = &yes },
 			"grep -c . /proc/1/cmdline; cat /proc/1/comm", "1\npause",
 		},
-		{"own-processes", func(*corev1.Pod, *runtime.Materials) {}, "cat /proc/1/comm", "sh"},
-		{"sysctl", func(p *corev1.Pod, _ *runtime.Materials) {
+		{"own-processes", func(*corev1.Pod, *runtime.RunOptions) {}, "cat /proc/1/comm", "sh"},
+		{"sysctl", func(p *corev1.Pod, _ *runtime.RunOptions) {
 			p.Spec.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "7"}}
 		}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "7"},
-		{"dns", func(_ *corev1.Pod, m *runtime.Materials) {
+		{"dns", func(_ *corev1.Pod, m *runtime.RunOptions) {
 			m.DNS = runtime.DNS{Servers: []string{"192.0.2.53"}, Searches: []string{"shop.local"}, Options: []string{"ndots:5"}}
 		}, "cat /etc/resolv.conf", "search shop.local\nnameserver 192.0.2.53\noptions ndots:5"},
-		{"fs-group", func(p *corev1.Pod, _ *runtime.Materials) { p.Spec.SecurityContext.FSGroup = &group }, "id -G | tr ' ' '\\n' | grep 4242", "4242"},
-		{"seccomp", func(p *corev1.Pod, _ *runtime.Materials) {
+		{"fs-group", func(p *corev1.Pod, _ *runtime.RunOptions) { p.Spec.SecurityContext.FSGroup = &group }, "id -G | tr ' ' '\\n' | grep 4242", "4242"},
+		{"seccomp", func(p *corev1.Pod, _ *runtime.RunOptions) {
 			p.Spec.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 		}, "grep Seccomp: /proc/self/status | tr -dc 0-9", "2"},
-		{"no-seccomp", func(*corev1.Pod, *runtime.Materials) {}, "grep Seccomp: /proc/self/status | tr -dc 0-9", "0"},
-		{"capability", func(p *corev1.Pod, _ *runtime.Materials) {
+		{"no-seccomp", func(*corev1.Pod, *runtime.RunOptions) {}, "grep Seccomp: /proc/self/status | tr -dc 0-9", "0"},
+		{"capability", func(p *corev1.Pod, _ *runtime.RunOptions) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_BIND_SERVICE"}}}
 		}, "grep CapEff /proc/self/status", "CapEff:\t0000000000000400"},
-		{"oom-score", func(p *corev1.Pod, _ *runtime.Materials) {
+		{"oom-score", func(p *corev1.Pod, _ *runtime.RunOptions) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("1Mi")}
 		}, "cat /proc/self/oom_score_adj", "999"},
-		{"unmasked", func(p *corev1.Pod, _ *runtime.Materials) {
+		{"unmasked", func(p *corev1.Pod, _ *runtime.RunOptions) {
 			unmasked := corev1.UnmaskedProcMount
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: &unmasked}
 		}, "grep -c ' /proc/sys ' /proc/self/mountinfo || true", "0"},
@@ -103,10 +103,10 @@ func TestLabHooks(t *testing.T) {
 
 	// A command that takes too long ends at its time.
 	_, _, err = c.Exec(t.Context(), seen.Containers[0].ID, []string{"sleep", "60"}, time.Second, 10)
-	require.ErrorIs(t, err, runtime.ErrDeadline)
+	require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
 
 	began := time.Now()
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Ending{Grace: 20 * time.Second}))
+	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 20 * time.Second}))
 	assert.Less(t, time.Since(began), 10*time.Second)
 	seen, err = c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestLabResize(t *testing.T) {
 	id := seen.Containers[0].ID
 	for _, want := range [][2]string{{"1", "128Mi"}, {"250m", "32Mi"}} {
 		limits(want[0], want[1])
-		require.Empty(t, c.Apply(t.Context(), pod, []runtime.Action{{Verb: runtime.UpdateResources, Container: "main", ID: id}}, m).Failures)
+		require.Empty(t, c.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: id}}, m).Failures)
 		seen, err = c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		require.Equal(t, id, seen.Containers[0].ID)

@@ -39,7 +39,7 @@ func lab(t *testing.T) (*Client, string) {
 	}
 	c, err := New(mustDial(t), Config{Node: DetectNode(os.DirFS("/"))})
 	require.NoError(t, err)
-	_, err = c.Health(t.Context())
+	_, err = c.Status(t.Context())
 	require.NoError(t, err)
 	return c, firstOf(os.Getenv("SUBLET_TEST_IMAGE"), "127.0.0.1:5000/lab/busybox:1")
 }
@@ -52,7 +52,7 @@ func mustDial(t *testing.T) *grpc.ClientConn {
 }
 
 // labPod is a pod that is purged at the end of the test.
-func labPod(t *testing.T, c *Client, name, image string, command ...string) (*corev1.Pod, runtime.Materials) {
+func labPod(t *testing.T, c *Client, name, image string, command ...string) (*corev1.Pod, runtime.RunOptions) {
 	dir := t.TempDir()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -61,7 +61,7 @@ func labPod(t *testing.T, c *Client, name, image string, command ...string) (*co
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image, Command: command}}},
 	}
 	podspec.Default(pod)
-	m := runtime.Materials{
+	m := runtime.RunOptions{
 		Dir: dir, LogDir: filepath.Join(dir, "logs"), Hostname: name, NodeName: "edge-1", HostIPs: []string{"192.0.2.1"},
 		CgroupParent: "/lab/" + string(pod.UID), Allocatable: corev1.ResourceList{"memory": resource.MustParse("8Gi")},
 	}
@@ -91,7 +91,7 @@ func purge(ctx context.Context, t *testing.T, c *Client, uid types.UID) {
 			return
 		}
 		stand := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
-		assert.NoError(t, c.Kill(ctx, stand, seen, runtime.Ending{}))
+		assert.NoError(t, c.Kill(ctx, stand, seen, runtime.Termination{}))
 		seen, err = c.Pod(ctx, uid)
 		assert.NoError(t, err)
 		assert.NoError(t, c.Remove(ctx, seen))
@@ -168,7 +168,7 @@ func TestLabLastWords(t *testing.T) {
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		seen, err := c.Pod(context.Background(), pod.UID)
 		require.NoError(t, err)
-		main, other := seen.Latest("main"), seen.Latest("other")
+		main, other := seen.LatestContainer("main"), seen.LatestContainer("other")
 		require.Equal(t, runtime.Exited, main.State)
 		require.Equal(t, runtime.Exited, other.State)
 		assert.Equal(t, int32(3), main.ExitCode)
@@ -233,7 +233,7 @@ func each(n, atOnce int, do func(i int)) []time.Duration {
 }
 
 func agentRates(t *testing.T, c *Client, image string, n int) (up, down, ratio float64) {
-	pods, materials := make([]*corev1.Pod, n), make([]runtime.Materials, n)
+	pods, materials := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
 	for i := range n {
 		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("crowd-%d", i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
 	}
@@ -243,7 +243,7 @@ func agentRates(t *testing.T, c *Client, image string, n int) (up, down, ratio f
 	gone := each(n, n, func(i int) {
 		seen, err := c.Pod(t.Context(), pods[i].UID)
 		assert.NoError(t, err)
-		assert.NoError(t, c.Kill(t.Context(), pods[i], seen, runtime.Ending{Grace: 10 * time.Second}))
+		assert.NoError(t, c.Kill(t.Context(), pods[i], seen, runtime.Termination{GracePeriod: 10 * time.Second}))
 		seen, err = c.Pod(t.Context(), pods[i].UID)
 		assert.NoError(t, err)
 		assert.NoError(t, c.Remove(t.Context(), seen))
@@ -253,7 +253,7 @@ func agentRates(t *testing.T, c *Client, image string, n int) (up, down, ratio f
 
 // rawRates starts and removes pods with nothing but the calls that it takes.
 func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down float64) {
-	pods, materials := make([]*corev1.Pod, n), make([]runtime.Materials, n)
+	pods, materials := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
 	for i := range n {
 		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("raw-%d-%d", atOnce, i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
 	}
@@ -326,10 +326,10 @@ func TestLabTurnsThatAreCutOff(t *testing.T) {
 	}
 }
 
-func turnOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m runtime.Materials) {
+func turnOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m runtime.RunOptions) {
 	seen, err := c.Pod(context.Background(), pod.UID)
 	require.NoError(t, err)
-	applied := c.Apply(ctx, pod, runtime.Plan(pod, runtime.View{Pod: seen}, time.Now()), m)
+	applied := c.Apply(ctx, pod, runtime.Plan(pod, runtime.PlanInput{Pod: seen}, time.Now()), m)
 	for name, f := range applied.Failures {
 		t.Logf("%q: %s: %s", name, f.Reason, f.Message)
 	}

@@ -16,10 +16,10 @@ import (
 // A slot that is held for much longer than starts take is lent to the next in
 // the queue, so that calls that hang hold up nobody else.
 type limiter struct {
-	patience time.Duration // the longest that a slot is not lent
+	slotTimeout time.Duration // the longest that a slot is not lent
 
 	mu      sync.Mutex // guards the rest
-	tuner   tuner
+	tuner   concurrencyTuner
 	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
 	inUse   int
 	waiting queue
@@ -27,20 +27,20 @@ type limiter struct {
 }
 
 const (
-	// unknownPatience is for when no start has ended yet: little enough for pods
+	// initialSlotTimeout is for when no start has ended yet: little enough for pods
 	// behind ones that hang, and most starts end within it.
-	unknownPatience = 2 * time.Second
-	// leastPatience keeps machines on which starts take milliseconds from lending
+	initialSlotTimeout = 2 * time.Second
+	// minSlotTimeout keeps machines on which starts take milliseconds from lending
 	// at the first hiccup.
-	leastPatience = time.Second
-	// muchLonger is by how much a start that hangs takes longer than others.
-	muchLonger = 4
-	// forgetting is the part that the last start has in what is typical.
-	forgetting = 4
+	minSlotTimeout = time.Second
+	// slowFactor is by how much a start that hangs takes longer than others.
+	slowFactor = 4
+	// ewmaDivisor is the part that the last start has in what is typical.
+	ewmaDivisor = 4
 )
 
 func newLimiter(initial, most int, patience time.Duration) *limiter {
-	return &limiter{patience: patience, tuner: newTuner(initial, most)}
+	return &limiter{slotTimeout: patience, tuner: newTuner(initial, most)}
 }
 
 // slot is the right to work on one pod's start. The zero slot holds nothing.
@@ -54,7 +54,7 @@ type lease struct {
 	timer *time.Timer
 	began time.Time
 	epoch int  // of the tuner
-	over  bool // given back or lent; guarded by limiter.mu
+	ended bool // given back or lent; guarded by limiter.mu
 }
 
 type waiter struct {
@@ -98,17 +98,17 @@ func (l *limiter) serve() {
 		w, _ := heap.Pop(&l.waiting).(*waiter)
 		l.inUse++
 		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
-		given.timer = time.AfterFunc(l.lendAfter(), func() { l.lend(given) })
+		given.timer = time.AfterFunc(l.slotTimeoutNow(), func() { l.expireSlot(given) })
 		w.ready <- given
 	}
 }
 
-// lendAfter is how long a slot is held before it counts as hanging. l.mu is held.
-func (l *limiter) lendAfter() time.Duration {
+// slotTimeoutNow is how long a slot is held before it counts as hanging. l.mu is held.
+func (l *limiter) slotTimeoutNow() time.Duration {
 	if l.typical == 0 {
-		return min(unknownPatience, l.patience)
+		return min(initialSlotTimeout, l.slotTimeout)
 	}
-	return min(max(muchLonger*l.typical, leastPatience), l.patience)
+	return min(max(slowFactor*l.typical, minSlotTimeout), l.slotTimeout)
 }
 
 // ended takes up how long a start took, one whose slot was lent meanwhile too.
@@ -118,17 +118,17 @@ func (l *limiter) ended(took time.Duration) {
 		l.typical = took
 		return
 	}
-	l.typical += (took - l.typical) / forgetting
+	l.typical += (took - l.typical) / ewmaDivisor
 }
 
-// lend counts a slot that was held for too long as free.
-func (l *limiter) lend(held *lease) {
+// expireSlot counts a slot that was held for too long as free.
+func (l *limiter) expireSlot(held *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if held.over {
+	if held.ended {
 		return
 	}
-	held.over = true
+	held.ended = true
 	l.inUse--
 	l.tuner.pause()
 	l.serve()
@@ -146,10 +146,10 @@ func (s slot) release(started bool) {
 	if started {
 		s.l.ended(took)
 	}
-	if s.lease.over {
+	if s.lease.ended {
 		return
 	}
-	s.lease.over = true
+	s.lease.ended = true
 	s.lease.timer.Stop()
 	if started {
 		s.l.tuner.done(took, s.lease.epoch, len(s.l.waiting) > 0)

@@ -139,7 +139,7 @@ func (m machine) rate(n int, r *rand.Rand) float64 {
 }
 
 // feed tells the tuner of one start on the machine.
-func feed(u *tuner, m machine, r *rand.Rand) {
+func feed(u *concurrencyTuner, m machine, r *rand.Rand) {
 	u.done(time.Duration(float64(u.limit)/m.rate(u.limit, r)*float64(time.Second)), u.epoch, true)
 }
 
@@ -166,7 +166,7 @@ func TestTheLimitFindsTheBestThroughput(t *testing.T) {
 				good++
 			}
 		}
-		assert.GreaterOrEqual(t, float64(good), 0.85*float64(after), "seed %d %+v limit %d home %d", seed, m, u.limit, u.home)
+		assert.GreaterOrEqual(t, float64(good), 0.85*float64(after), "seed %d %+v limit %d home %d", seed, m, u.limit, u.best)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestDoublingEndsWhereItDoesNotHelp(t *testing.T) {
 		most = max(most, u.limit)
 	}
 	assert.Equal(t, 8, most)
-	assert.InDelta(t, 4, u.home, 1)
+	assert.InDelta(t, 4, u.best, 1)
 }
 
 // Equal throughput is had with few at a time: the first pods are up earlier.
@@ -213,8 +213,8 @@ func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 	for range 5000 {
 		feed(&u, m, r)
 	}
-	assert.LessOrEqual(t, u.home, 4)
-	assert.GreaterOrEqual(t, u.home, 3)
+	assert.LessOrEqual(t, u.best, 4)
+	assert.GreaterOrEqual(t, u.best, 3)
 }
 
 // What is not saturated tells nothing.

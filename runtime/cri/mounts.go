@@ -45,7 +45,7 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 	m := &v1.Mount{
 		ContainerPath: absolute(vm.MountPath), HostPath: volume.HostPath, Readonly: vm.ReadOnly || volume.ReadOnly,
 		Propagation: propagation, MountOptions: slices.Clone(vm.BindMountOptions),
-		UidMappings: tr.mountIDs(tr.m.UserIDs), GidMappings: tr.mountIDs(tr.m.GroupIDs),
+		UidMappings: tr.mountIDs(tr.m.UIDMappings), GidMappings: tr.mountIDs(tr.m.GIDMappings),
 	}
 	if volume.Image != "" {
 		if err := tr.hasImageVolumes(vm.Name); err != nil {

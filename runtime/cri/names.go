@@ -14,7 +14,7 @@ import (
 // nameTaken reports whether a create failed because its name is in use.
 // containerd tells so in words only.
 func nameTaken(err error) bool {
-	if errors.Is(err, runtime.ErrExists) {
+	if errors.Is(err, runtime.ErrAlreadyExists) {
 		return true
 	}
 	var e *Error
@@ -40,8 +40,8 @@ type retry struct{ removed, waited int }
 const (
 	// A cancelled call holds its name until the runtime has cleaned up behind
 	// it, most often for less than a second.
-	firstRetry = 50 * time.Millisecond
-	mostWaits  = 6 // 3 s in all
+	firstRetry   = 50 * time.Millisecond
+	maxNameWaits = 6 // 3 s in all
 )
 
 // again reports whether the name is worth another try. If its holder was found,
@@ -53,7 +53,7 @@ func (r *retry) again(ctx context.Context, found bool) bool {
 		return r.removed == 1
 	}
 	r.waited++
-	if r.waited > mostWaits {
+	if r.waited > maxNameWaits {
 		return false
 	}
 	return pause(ctx, firstRetry<<(r.waited-1))

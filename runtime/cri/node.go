@@ -14,8 +14,8 @@ type Swap uint8
 
 // The ways to deal with swap.
 const (
-	// SwapAsRuntime leaves swap to the runtime.
-	SwapAsRuntime Swap = iota
+	// RuntimeDefaultSwap leaves swap to the runtime.
+	RuntimeDefaultSwap Swap = iota
 	// NoSwap keeps every container from swapping.
 	NoSwap
 	// LimitedSwap lets burstable containers use swap in proportion to their

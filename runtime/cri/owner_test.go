@@ -55,7 +55,7 @@ func podOfUID(uid types.UID) *corev1.Pod {
 
 func startPod(t *testing.T, c *Client, pod *corev1.Pod) runtime.Pod {
 	t.Helper()
-	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 	p, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	require.Len(t, p.Containers, 1)
@@ -146,7 +146,7 @@ func TestClient_ChangesNothingOfOthers(t *testing.T) {
 			assert.ErrorIs(t, c.RemoveSandbox(t.Context(), id), runtime.ErrNotOwner, name)
 			assert.ErrorIs(t, c.stopSandbox(t.Context(), id), runtime.ErrNotOwner, name)
 		}
-		assert.ErrorIs(t, c.Kill(t.Context(), podOfUID("uid-2"), theirs, runtime.Ending{}), runtime.ErrNotOwner, name)
+		assert.ErrorIs(t, c.Kill(t.Context(), podOfUID("uid-2"), theirs, runtime.Termination{}), runtime.ErrNotOwner, name)
 	}
 	for _, rpc := range []string{"StopContainer", "RemoveContainer", "ExecSync", "ReopenContainerLog", "StopPodSandbox", "RemovePodSandbox"} {
 		assert.Zero(t, f.count(rpc), rpc)
@@ -184,7 +184,7 @@ func TestClient_LeavesANameToItsOwner(t *testing.T) {
 	f.sandboxes[other.Sandboxes[0].ID].State = v1.PodSandboxState_SANDBOX_NOTREADY
 	f.mu.Unlock()
 	pod := podOfUID("uid-1")
-	got := f.client(t, Config{Owner: "one"}).Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures[""]
+	got := f.client(t, Config{Owner: "one"}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures[""]
 	require.ErrorIs(t, got.Err, runtime.ErrNotOwner)
 	assert.Contains(t, got.Message, other.Sandboxes[0].ID)
 	assert.Contains(t, got.Message, "owner two")
@@ -240,7 +240,7 @@ func TestClient_AdoptedPodIsItsOwn(t *testing.T) {
 	require.NoError(t, c.mayChangeContainer(context.Background(), ct), "before anything was listed")
 	p, err := c.Pod(t.Context(), "uid-web")
 	require.NoError(t, err)
-	require.NoError(t, c.Kill(t.Context(), podOfUID("uid-web"), p, runtime.Ending{}))
+	require.NoError(t, c.Kill(t.Context(), podOfUID("uid-web"), p, runtime.Termination{}))
 	p, err = c.Pod(t.Context(), "uid-web")
 	require.NoError(t, err)
 	require.NoError(t, c.Remove(t.Context(), p))

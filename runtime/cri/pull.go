@@ -18,24 +18,24 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Pulls bounds image pulls. The zero value has the defaults.
-type Pulls struct {
-	AtOnce  int           // how many at a time; 1 is serial [2]
-	PerSec  float64       // begun a second; negative: no limit [5]
-	Burst   int           // begun at once above PerSec [10]
-	BackOff time.Duration // after the first failure, then doubling [10 s]
-	Most    time.Duration // what the back-off grows to [5 min]
+// PullLimits bounds image pulls. The zero value has the defaults.
+type PullLimits struct {
+	MaxParallel int           // how many at a time; 1 is serial [2]
+	QPS         float64       // begun a second; negative: no limit [5]
+	Burst       int           // begun at once above PerSec [10]
+	BackOff     time.Duration // after the first failure, then doubling [10 s]
+	MaxBackOff  time.Duration // what the back-off grows to [5 min]
 }
 
-func (p *Pulls) fill() error {
-	if p.AtOnce < 0 || p.Burst < 0 || p.BackOff < 0 || p.Most < 0 {
+func (p *PullLimits) fill() error {
+	if p.MaxParallel < 0 || p.Burst < 0 || p.BackOff < 0 || p.MaxBackOff < 0 {
 		return fmt.Errorf("a value of Pulls is negative: %+v", *p)
 	}
-	if p.AtOnce == 0 {
-		p.AtOnce = 2
+	if p.MaxParallel == 0 {
+		p.MaxParallel = 2
 	}
-	if p.PerSec == 0 {
-		p.PerSec = 5
+	if p.QPS == 0 {
+		p.QPS = 5
 	}
 	if p.Burst == 0 {
 		p.Burst = 10
@@ -43,11 +43,11 @@ func (p *Pulls) fill() error {
 	if p.BackOff == 0 {
 		p.BackOff = 10 * time.Second
 	}
-	if p.Most == 0 {
-		p.Most = 5 * time.Minute
+	if p.MaxBackOff == 0 {
+		p.MaxBackOff = 5 * time.Minute
 	}
-	if p.Most < p.BackOff {
-		return fmt.Errorf("Pulls.Most %v is less than Pulls.BackOff %v", p.Most, p.BackOff)
+	if p.MaxBackOff < p.BackOff {
+		return fmt.Errorf("Pulls.Most %v is less than Pulls.BackOff %v", p.MaxBackOff, p.BackOff)
 	}
 	return nil
 }
@@ -61,31 +61,31 @@ type puller struct {
 	slots *semaphore.Weighted // first come, first served
 	rate  *rate.Limiter
 
-	mu      sync.Mutex // guards the rest
-	flights map[pullKey]*flight
-	last    map[string]*flight // by reference: who must end before the next begins
-	failed  map[pullKey]*pullFailure
-	landed  map[landing]arrival // pulls that worked, for a while
-	count   uint64              // of them
+	mu       sync.Mutex // guards the rest
+	inFlight map[pullKey]*pull
+	last     map[string]*pull // by reference: who must end before the next begins
+	failed   map[pullKey]*pullFailure
+	landed   map[pullTarget]completedPull // pulls that worked, for a while
+	count    uint64                       // of them
 }
 
 // pullKey is what makes two pulls the same: with other logins the answer can be
 // another one.
 type pullKey struct{ ref, repository, logins, handler string }
 
-// landing is what a pull left on the node, whoever's logins it was had with.
-type landing struct{ ref, handler string }
+// pullTarget is what a pull left on the node, whoever's logins it was had with.
+type pullTarget struct{ ref, handler string }
 
-func (k pullKey) landing() landing { return landing{k.ref, k.handler} }
+func (k pullKey) landing() pullTarget { return pullTarget{k.ref, k.handler} }
 
-// arrival is the last pull of an image that worked.
-type arrival struct {
+// completedPull is the last pull of an image that worked.
+type completedPull struct {
 	number uint64
 	image  string
 	at     time.Time
 }
 
-type flight struct {
+type pull struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
 	waiters int // guarded by puller.mu
@@ -116,20 +116,20 @@ type backingOff struct {
 func (b *backingOff) Unwrap() error { return b.error }
 
 func newPuller(c *Client) *puller {
-	limit := rate.Limit(c.cfg.Pulls.PerSec)
+	limit := rate.Limit(c.cfg.Pulls.QPS)
 	if limit < 0 {
 		limit = rate.Inf
 	}
 	return &puller{
-		c: c, slots: semaphore.NewWeighted(int64(c.cfg.Pulls.AtOnce)), rate: rate.NewLimiter(limit, c.cfg.Pulls.Burst),
-		flights: make(map[pullKey]*flight), last: make(map[string]*flight), failed: make(map[pullKey]*pullFailure),
-		landed: make(map[landing]arrival),
+		c: c, slots: semaphore.NewWeighted(int64(c.cfg.Pulls.MaxParallel)), rate: rate.NewLimiter(limit, c.cfg.Pulls.Burst),
+		inFlight: make(map[pullKey]*pull), last: make(map[string]*pull), failed: make(map[pullKey]*pullFailure),
+		landed: make(map[pullTarget]completedPull),
 	}
 }
 
-// afresh as the number of arrivals known to a pull says that what arrived before
+// ignorePreviousPulls as the number of arrivals known to a pull says that what arrived before
 // is of no use to it.
-const afresh = math.MaxUint64
+const ignorePreviousPulls = math.MaxUint64
 
 // arrivals is how many pulls have worked so far. Whoever looks for an image asks
 // before, and hands it to pull if there was none.
@@ -159,8 +159,8 @@ func (p *puller) pull(ctx context.Context, key pullKey, looked uint64, logins []
 	p.mu.Lock()
 	f.waiters--
 	alone := f.waiters == 0
-	if alone && p.flights[key] == f {
-		delete(p.flights, key)
+	if alone && p.inFlight[key] == f {
+		delete(p.inFlight, key)
 	}
 	p.mu.Unlock()
 	if alone {
@@ -171,27 +171,27 @@ func (p *puller) pull(ctx context.Context, key pullKey, looked uint64, logins []
 }
 
 // join returns the flight of that key, begun now if there is none.
-func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*flight, error) {
+func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*pull, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f := p.flights[key]; f != nil {
+	if f := p.inFlight[key]; f != nil {
 		f.waiters++
 		return f, nil
 	}
 	now := time.Now()
 	p.forget(now)
-	if a := p.landed[key.landing()]; looked != afresh && a.number > looked && p.c.access.knows(a.image, key, logins) {
-		return &flight{image: a.image, landed: true}, nil
+	if a := p.landed[key.landing()]; looked != ignorePreviousPulls && a.number > looked && p.c.access.knows(a.image, key, logins) {
+		return &pull{image: a.image, landed: true}, nil
 	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
 		return nil, was.backOff(key.ref, now)
 	}
 	// The pull outlives the one that asked first if others wait too.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	f := &pull{done: make(chan struct{}), cancel: cancel, waiters: 1}
 	before := p.last[key.ref]
-	p.flights[key], p.last[key.ref] = f, f
-	go p.fly(run, f, before, key, logins, sandbox)
+	p.inFlight[key], p.last[key.ref] = f, f
+	go p.run(run, f, before, key, logins, sandbox)
 	return f, nil
 }
 
@@ -204,18 +204,18 @@ func (p *puller) forget(now time.Time) {
 		}
 	}
 	for key, f := range p.failed {
-		if now.Sub(f.until) > 2*p.c.cfg.Pulls.Most {
+		if now.Sub(f.until) > 2*p.c.cfg.Pulls.MaxBackOff {
 			delete(p.failed, key)
 		}
 	}
 }
 
-func (p *puller) fly(ctx context.Context, f *flight, before *flight, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) {
+func (p *puller) run(ctx context.Context, f *pull, before *pull, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) {
 	defer f.cancel()
 	image, err := p.fetch(ctx, before, key, logins, sandbox)
 	p.mu.Lock()
-	if p.flights[key] == f {
-		delete(p.flights, key)
+	if p.inFlight[key] == f {
+		delete(p.inFlight, key)
 	}
 	if p.last[key.ref] == f {
 		delete(p.last, key.ref)
@@ -224,7 +224,7 @@ func (p *puller) fly(ctx context.Context, f *flight, before *flight, key pullKey
 	case err == nil:
 		delete(p.failed, key)
 		p.count++
-		p.landed[key.landing()] = arrival{p.count, image, time.Now()}
+		p.landed[key.landing()] = completedPull{p.count, image, time.Now()}
 	case ctx.Err() == nil:
 		err = p.failure(key, err)
 	}
@@ -237,22 +237,22 @@ func (p *puller) fly(ctx context.Context, f *flight, before *flight, key pullKey
 func (p *puller) failure(key pullKey, err error) error {
 	wait := p.c.cfg.Pulls.BackOff
 	if was := p.failed[key]; was != nil {
-		wait = min(2*was.wait, p.c.cfg.Pulls.Most)
+		wait = min(2*was.wait, p.c.cfg.Pulls.MaxBackOff)
 	}
 	now := time.Now()
 	f := &pullFailure{err: err, wait: wait, fresh: now.Add(min(wait/2, p.c.cfg.Pulls.BackOff)), until: now.Add(wait)}
 	p.failed[key] = f
-	return &backingOff{until: f.fresh, error: f.told()}
+	return &backingOff{until: f.fresh, error: f.isReported()}
 }
 
-func (f *pullFailure) told() error { return &reasoned{pullReason(f.err), f.err} }
+func (f *pullFailure) isReported() error { return &reasonError{pullReason(f.err), f.err} }
 
 // backOff is what is told of an image that is not tried for.
 func (f *pullFailure) backOff(ref string, now time.Time) error {
 	if now.Before(f.fresh) {
-		return &backingOff{until: f.fresh, waiting: true, error: f.told()}
+		return &backingOff{until: f.fresh, waiting: true, error: f.isReported()}
 	}
-	return &backingOff{until: f.until, waiting: true, error: &reasoned{
+	return &backingOff{until: f.until, waiting: true, error: &reasonError{
 		reasonPullBackOff, fmt.Errorf("back-off pulling image %q: %w", ref, f.err),
 	}}
 }
@@ -275,7 +275,7 @@ func pullReason(err error) string {
 
 // fetch waits for its turn and pulls, with one login after the other until one
 // is good.
-func (p *puller) fetch(ctx context.Context, before *flight, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
+func (p *puller) fetch(ctx context.Context, before *pull, key pullKey, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
 	if before != nil {
 		select {
 		case <-before.done:

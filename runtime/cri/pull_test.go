@@ -46,8 +46,8 @@ func pullsTake(f *fake, d time.Duration, most *int) {
 	})
 }
 
-func ensureTurn(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *turn {
-	t := &turn{c: c, pod: pod, images: make(map[wanted]*fetch)}
+func ensureTurn(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *applyRun {
+	t := &applyRun{c: c, pod: pod, images: make(map[neededImage]*fetch)}
 	t.ring, _ = newKeyring(secrets)
 	return t
 }
@@ -61,7 +61,7 @@ func TestOnePullHoweverManyWait(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				im, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{"lab/big:1", corev1.PullIfNotPresent})
+				im, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{"lab/big:1", corev1.PullIfNotPresent})
 				assert.NoError(t, err)
 				assert.Equal(t, "sha256:lab/big:1", im.GetId())
 			})
@@ -94,13 +94,13 @@ func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
 				slow <- struct{}{}
 				wg.Go(func() {
 					turn := ensureTurn(c, onePod("late"))
-					im, err := turn.ensure(t.Context(), wanted{"lab/big:1", policy})
+					im, err := turn.ensure(t.Context(), neededImage{"lab/big:1", policy})
 					assert.NoError(t, err)
 					assert.Equal(t, "sha256:lab/big:1", im.GetId())
 					assert.Equal(t, policy == corev1.PullAlways, turn.changed)
 				})
 				synctest.Wait()
-				_, err := ensureTurn(c, onePod("early")).ensure(t.Context(), wanted{"lab/big:1", policy})
+				_, err := ensureTurn(c, onePod("early")).ensure(t.Context(), neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				wg.Wait()
 				if policy == corev1.PullAlways {
@@ -110,7 +110,7 @@ func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
 				assert.Len(t, f.pulls, 1)
 				assert.Contains(t, rec.text(), "already present")
 				f.images = map[string]*v1.Image{}
-				_, err = ensureTurn(c, onePod("late")).ensure(t.Context(), wanted{"lab/big:1", policy})
+				_, err = ensureTurn(c, onePod("late")).ensure(t.Context(), neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				assert.Len(t, f.pulls, 2, "one that is gone is fetched again")
 			})
@@ -123,13 +123,13 @@ func TestFewPullsAtOnceInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, most := newFake(), 0
 		pullsTake(f, time.Second, &most)
-		c := f.client(t, Config{Pulls: Pulls{AtOnce: 3}})
+		c := f.client(t, Config{Pulls: PullLimits{MaxParallel: 3}})
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 9 {
 			synctest.Wait() // one after the other asks
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
+				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
 				assert.NoError(t, err)
 			})
 		}
@@ -152,12 +152,12 @@ func TestFewPullsAtOnceInTheirOrder(t *testing.T) {
 func TestPullsAreBegunAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		c := f.client(t, Config{Pulls: Pulls{AtOnce: 100, PerSec: 2, Burst: 4}})
+		c := f.client(t, Config{Pulls: PullLimits{MaxParallel: 100, QPS: 2, Burst: 4}})
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 10 {
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
+				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
 				assert.NoError(t, err)
 			})
 		}
@@ -179,7 +179,7 @@ func TestPullFailuresBackOff(t *testing.T) {
 		c := f.client(t, Config{})
 		for _, seconds := range []int{10, 20, 40, 80, 160, 300, 300} {
 			wait := time.Duration(seconds) * time.Second
-			_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+			_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got := containerFailure(err)
 			assert.Equal(t, "ErrImagePull", got.Reason)
 			assert.ErrorContains(t, got.Err, "manifest unknown")
@@ -187,20 +187,20 @@ func TestPullFailuresBackOff(t *testing.T) {
 			assert.Equal(t, tried.Add(fresh), got.Until)
 			n := f.count("PullImage")
 			for range 2 { // who looks again at once does not hide the failure
-				_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+				_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 				again := containerFailure(err)
 				require.NoError(t, again.Err, "nothing was tried")
 				assert.Equal(t, runtime.Failure{Reason: got.Reason, Message: got.Message, Until: got.Until}, again)
 				time.Sleep(fresh/2 - time.Millisecond)
 			}
 			time.Sleep(time.Until(tried.Add(fresh)))
-			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
 			assert.Equal(t, "ImagePullBackOff", got.Reason)
 			assert.Equal(t, tried.Add(wait), got.Until)
 
 			time.Sleep(time.Until(tried.Add(wait - time.Millisecond)))
-			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullIfNotPresent})
+			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
 			assert.Equal(t, "ImagePullBackOff", got.Reason)
 			assert.NoError(t, got.Err, "a back-off is no error")
@@ -231,7 +231,7 @@ func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, ctx := range []context.Context{first, second} {
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(ctx, wanted{busybox, corev1.PullAlways})
+				_, err := ensureTurn(c, onePod("main")).ensure(ctx, neededImage{busybox, corev1.PullAlways})
 				assert.ErrorIs(t, err, context.Canceled)
 			})
 			synctest.Wait()
@@ -246,7 +246,7 @@ func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
 
 		// Giving up is no failure of the image: the next one pulls at once.
 		pullsTake(f, time.Second, &most)
-		_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), wanted{busybox, corev1.PullAlways})
+		_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 		assert.NoError(t, err)
 	})
 }
@@ -283,7 +283,7 @@ func TestPullPolicies(t *testing.T) {
 				}
 				return nil
 			})
-			im, err := ensureTurn(f.client(t, Config{}), onePod("main")).ensure(t.Context(), wanted{tc.ref, tc.policy})
+			im, err := ensureTurn(f.client(t, Config{}), onePod("main")).ensure(t.Context(), neededImage{tc.ref, tc.policy})
 			assert.Equal(t, tc.pulls, f.count("PullImage"))
 			if tc.reason == "" {
 				require.NoError(t, err)
@@ -339,11 +339,11 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 	var hooked []error
 	c := f.client(t, Config{Recorder: rec, Hooks: Hooks{Call: func(_ string, _ time.Duration, err error) { hooked = append(hooked, err) }}})
 	secret := dockerSecret("s", fmt.Sprintf(`{"auths":{"docker.io":{"username":"ann","password":%q,"identitytoken":%q}}}`, password, token))
-	_, err := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), wanted{busybox, corev1.PullAlways})
+	_, err := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 	require.Error(t, err)
 	assert.ErrorIs(t, err, runtime.ErrUnauthorized)
 	assert.Equal(t, codes.Unauthenticated, status.Code(errors.Unwrap(errors.Unwrap(err))))
-	_, again := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), wanted{busybox, corev1.PullAlways})
+	_, again := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 	told := err.Error() + fmt.Sprintf("%+v", err) + again.Error() + containerFailure(again).Message + rec.text() + fmt.Sprint(hooked) + status.Convert(err).Message()
 	for _, never := range []string{password, token, url.QueryEscape(password), base64.StdEncoding.EncodeToString([]byte("ann:" + password))} {
 		assert.NotContains(t, told, never)
@@ -369,7 +369,7 @@ func TestLoginsAreTriedInTurn(t *testing.T) {
 	secret := dockerSecret("s", `{"auths":{
 		"reg.example/shop/web":{"username":"exact","password":"xxxx"}, "reg.example/shop":{"username":"team","password":"xxxx"},
 		"reg.example":{"username":"all","password":"xxxx"}, "other.example":{"username":"other","password":"xxxx"}}}`)
-	_, err := ensureTurn(f.client(t, Config{}), onePod("main"), secret).ensure(t.Context(), wanted{"reg.example/shop/web:1", corev1.PullAlways})
+	_, err := ensureTurn(f.client(t, Config{}), onePod("main"), secret).ensure(t.Context(), neededImage{"reg.example/shop/web:1", corev1.PullAlways})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"exact", "team"}, tried)
 }
@@ -384,13 +384,13 @@ func TestImagesComeWhileTheSandboxIsMade(t *testing.T) {
 			}
 			return nil
 		})
-		c := f.client(t, Config{Pulls: Pulls{AtOnce: 3}})
+		c := f.client(t, Config{Pulls: PullLimits{MaxParallel: 3}})
 		pod := onePod("a", "b", "c")
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Image = fmt.Sprintf("lab/i%d:1", i)
 		}
 		began := time.Now()
-		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{}).Failures)
+		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
@@ -407,9 +407,9 @@ func TestATurnEndsWithItsPulls(t *testing.T) {
 			return nil
 		})
 		c := f.client(t, Config{})
-		applied := c.Apply(t.Context(), onePod("a"), startAll(onePod("a")), runtime.Materials{})
+		applied := c.Apply(t.Context(), onePod("a"), startAll(onePod("a")), runtime.RunOptions{})
 		require.Contains(t, applied.Failures, "")
-		require.Empty(t, c.puller.flights)
+		require.Empty(t, c.puller.inFlight)
 	}
 }
 
@@ -420,7 +420,7 @@ func TestOneFailingContainerDoesNotKeepOthersFromStarting(t *testing.T) {
 	c := f.client(t, Config{})
 	pod := onePod("a", "b")
 	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = "lab/none:1", corev1.PullNever
-	applied := c.Apply(t.Context(), pod, startAll(pod), runtime.Materials{})
+	applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 	require.Len(t, applied.Failures, 1)
 	assert.Equal(t, "ErrImageNeverPull", applied.Failures["a"].Reason)
 	seen, err := c.Pod(t.Context(), types.UID("uid-1"))

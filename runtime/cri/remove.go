@@ -46,7 +46,7 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 // Remove removes every dead container and every sandbox of a pod as it was
 // seen. It refuses to touch a pod of which something may still run.
 func (c *Client) Remove(ctx context.Context, seen runtime.Pod) error {
-	if seen.Running() {
+	if seen.CouldHaveRunningContainers() {
 		return fmt.Errorf("remove pod %s: a container may be running: %w", seen.UID, runtime.ErrNotReady)
 	}
 	var errs []error

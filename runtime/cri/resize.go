@@ -10,7 +10,7 @@ import (
 )
 
 // updateResources brings a running container's resources to its spec's.
-func (t *turn) updateResources(ctx context.Context, a runtime.Action) error {
+func (t *applyRun) updateResources(ctx context.Context, a runtime.Action) error {
 	spec := t.spec(a.Container)
 	if spec == nil {
 		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
@@ -18,7 +18,7 @@ func (t *turn) updateResources(ctx context.Context, a runtime.Action) error {
 	if err := t.c.mayChangeContainer(ctx, a.ID); err != nil {
 		return fmt.Errorf("update resources: %w", err)
 	}
-	t.touched()
+	t.markChanged()
 	_, err := do(ctx, t.c, "UpdateContainerResources", a.ID, t.c.cfg.Timeout, t.c.rs.UpdateContainerResources,
 		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: update(t.translator().resources(spec))})
 	// Whatever came of it, what is known of the container is no longer so.

@@ -13,15 +13,15 @@ import (
 )
 
 // createSandbox makes the pod's sandbox and learns its addresses.
-func (t *turn) createSandbox(ctx context.Context, a runtime.Action) error {
+func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 	config, err := t.translator().sandbox(a.Attempt)
 	if err != nil {
-		return &reasoned{"ConfigPodSandboxError", err}
+		return &reasonError{"ConfigPodSandboxError", err}
 	}
-	if err := t.hold(ctx); err != nil {
+	if err := t.acquireSlot(ctx); err != nil {
 		return err
 	}
-	t.touched()
+	t.markChanged()
 	handler := runtimeHandler(t.pod)
 	id, err := t.c.runSandbox(ctx, config, handler)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) 
 
 // needSandbox makes sure that the turn knows the sandbox to start containers
 // in: the newest ready one.
-func (t *turn) needSandbox(ctx context.Context) error {
+func (t *applyRun) needSandbox(ctx context.Context) error {
 	if t.sandboxConfig != nil {
 		return nil
 	}
@@ -118,14 +118,14 @@ func (t *turn) needSandbox(ctx context.Context) error {
 	}
 	config, err := t.translator().sandbox(t.sandbox.Attempt)
 	if err != nil {
-		return &reasoned{"ConfigPodSandboxError", err}
+		return &reasonError{"ConfigPodSandboxError", err}
 	}
 	t.sandboxConfig = config
 	return nil
 }
 
 // podIPs are the pod's addresses, the node's for a pod on the host network.
-func (t *turn) podIPs() []string {
+func (t *applyRun) podIPs() []string {
 	if podspec.IsHostNetwork(t.pod) {
 		return t.m.HostIPs
 	}

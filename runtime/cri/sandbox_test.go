@@ -25,7 +25,7 @@ func TestAFailedSandboxIsTold(t *testing.T) {
 		return nil
 	})
 	pod := onePod("a")
-	c.Apply(ctx, pod, startAll(pod), runtime.Materials{})
+	c.Apply(ctx, pod, startAll(pod), runtime.RunOptions{})
 	assert.Contains(t, rec.text(), "FailedCreatePodSandBox")
 	assert.Contains(t, rec.text(), "no such handler")
 
@@ -38,6 +38,6 @@ func TestAFailedSandboxIsTold(t *testing.T) {
 		}
 		return nil
 	})
-	c.Apply(ctx, pod, startAll(pod), runtime.Materials{})
+	c.Apply(ctx, pod, startAll(pod), runtime.RunOptions{})
 	assert.NotContains(t, rec.text(), "FailedCreatePodSandBox")
 }

@@ -53,7 +53,7 @@ func usageOf(uid types.UID, s *v1.ContainerStats) runtime.ContainerUsage {
 			Usage: mem.GetUsageBytes().GetValue(), WorkingSet: mem.GetWorkingSetBytes().GetValue(), RSS: mem.GetRssBytes().GetValue(),
 			PageFaults: mem.GetPageFaults().GetValue(), MajorFaults: mem.GetMajorPageFaults().GetValue(),
 		},
-		CPU: runtime.CPUUsage{Nanos: cpu.GetUsageCoreNanoSeconds().GetValue(), NanoRate: cpu.GetUsageNanoCores().GetValue(), HasRate: cpu.GetUsageNanoCores() != nil},
+		CPU: runtime.CPUUsage{UsageCoreNanoSeconds: cpu.GetUsageCoreNanoSeconds().GetValue(), UsageNanoCores: cpu.GetUsageNanoCores().GetValue(), HasRate: cpu.GetUsageNanoCores() != nil},
 	}
 	if mem.GetWorkingSetBytes() != nil {
 		out.Memory.At = at(mem.GetTimestamp())
@@ -65,7 +65,7 @@ func usageOf(uid types.UID, s *v1.ContainerStats) runtime.ContainerUsage {
 		out.CPU.At = at(cpu.GetTimestamp())
 	}
 	if layer.GetUsedBytes() != nil {
-		out.Writable = runtime.DiskUsage{
+		out.Rootfs = runtime.DiskUsage{
 			At: at(layer.GetTimestamp()), Bytes: layer.GetUsedBytes().GetValue(), Inodes: layer.GetInodesUsed().GetValue(),
 		}
 	}

@@ -16,7 +16,7 @@ type translator struct {
 	node     Node
 	features *features // nil: the runtime has not told yet
 	pod      *corev1.Pod
-	m        runtime.Materials
+	m        runtime.RunOptions
 	owner    string
 }
 

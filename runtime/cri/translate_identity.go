@@ -59,13 +59,13 @@ func containerAnnotations(pod *corev1.Pod, ct *corev1.Container, a runtime.Actio
 		runtime.AnnotationRestartCount:             strconv.FormatUint(uint64(attempt), 10),
 		runtime.AnnotationTerminationMessagePath:   ct.TerminationMessagePath,
 		runtime.AnnotationTerminationMessagePolicy: string(ct.TerminationMessagePolicy),
-		runtime.AnnotationKind:                     a.Kind.String(),
+		runtime.AnnotationContainerType:            a.ContainerType.String(),
 	}
-	if a.Step > 0 {
-		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.Step)
+	if a.BackOffStep > 0 {
+		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.BackOffStep)
 	}
-	if a.Round > 0 {
-		out[runtime.AnnotationRound] = strconv.FormatUint(uint64(a.Round), 10)
+	if a.RestartGeneration > 0 {
+		out[runtime.AnnotationRestartGeneration] = strconv.FormatUint(uint64(a.RestartGeneration), 10)
 	}
 	graceAnnotations(pod, out)
 	if ct.Lifecycle != nil && ct.Lifecycle.PreStop != nil {

@@ -28,11 +28,11 @@ func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
 	if err := tr.hasUserNamespaces(); err != nil {
 		return nil, err
 	}
-	if len(tr.m.UserIDs) == 0 || len(tr.m.GroupIDs) == 0 {
+	if len(tr.m.UIDMappings) == 0 || len(tr.m.GIDMappings) == 0 {
 		return nil, fmt.Errorf("hostUsers false: there are no ids set aside for the pod: %w", runtime.ErrUnsupported)
 	}
 	out.UsernsOptions = &v1.UserNamespace{
-		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.m.UserIDs), Gids: idMappings(tr.m.GroupIDs),
+		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.m.UIDMappings), Gids: idMappings(tr.m.GIDMappings),
 	}
 	return out, nil
 }

@@ -84,7 +84,7 @@ const (
 // best effort first, guaranteed and critical last, burstable by how much of the
 // node's memory it did not ask for.
 func (tr *translator) oomScore(spec *corev1.Container) int64 {
-	if podspec.Priority(tr.pod) >= podspec.SystemCritical+1000 {
+	if podspec.Priority(tr.pod) >= podspec.SystemCriticalPriority+1000 {
 		return oomGuaranteed
 	}
 	switch podspec.QOS(tr.pod) {
@@ -191,7 +191,7 @@ func pageSize(bytes int64) string {
 
 // swap bounds the swap of a container.
 func (tr *translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container) {
-	if tr.node.Swap == SwapAsRuntime {
+	if tr.node.Swap == RuntimeDefaultSwap {
 		return
 	}
 	if !tr.node.CgroupV2 {

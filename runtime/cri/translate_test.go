@@ -38,7 +38,7 @@ type fixture struct {
 		Runtime           string
 		NoImageVolumes    bool
 	}
-	Materials runtime.Materials
+	Materials runtime.RunOptions
 	Objects   []struct {
 		Kind, Name string
 		Data       map[string]string
@@ -64,7 +64,7 @@ func (o objects) Object(_ context.Context, ref podspec.Ref) (podspec.Object, err
 	if got, ok := o[ref]; ok {
 		return got, nil
 	}
-	return podspec.Object{}, podspec.ErrNoObject
+	return podspec.Object{}, podspec.ErrObjectNotFound
 }
 
 func (f *fixture) translator(t *testing.T) *translator {
@@ -126,14 +126,14 @@ func (f *fixture) container(ctx context.Context, tr *translator, ct *corev1.Cont
 	}
 	image := &v1.Image{Id: "sha256:busybox", Username: f.Image.Username, Uid: int64Value(f.Image.UID)}
 	in := containerInput{spec: ct, attempt: f.Attempt, image: image, env: env, mounts: mounts}
-	in.action = runtime.Action{Verb: runtime.StartContainer, Container: ct.Name, Step: f.Step, Kind: kindOfContainer(&f.Pod, ct.Name)}
-	if in.action.Kind == runtime.Ephemeral {
+	in.action = runtime.Action{Type: runtime.StartContainer, Container: ct.Name, BackOffStep: f.Step, ContainerType: kindOfContainer(&f.Pod, ct.Name)}
+	if in.action.ContainerType == runtime.Ephemeral {
 		in.targetID = f.Target
 	}
 	return tr.container(in)
 }
 
-func kindOfContainer(pod *corev1.Pod, name string) runtime.Kind {
+func kindOfContainer(pod *corev1.Pod, name string) runtime.ContainerType {
 	for i := range pod.Spec.InitContainers {
 		if ct := &pod.Spec.InitContainers[i]; ct.Name == name {
 			if podspec.IsSidecar(ct) {

@@ -2,7 +2,7 @@ package cri
 
 import "time"
 
-// tuner finds the number of starts at a time that gives the best throughput, by
+// concurrencyTuner finds the number of starts at a time that gives the best throughput, by
 // trying more and fewer and keeping what is better. It is pure but for what it
 // remembers; every time comes from the caller.
 //
@@ -12,55 +12,55 @@ import "time"
 //
 // Where starts take long, the time is most often spent waiting and not working:
 // then the limit is doubled round by round as long as that helps.
-type tuner struct {
-	limit, most int
+type concurrencyTuner struct {
+	limit, max int
 
 	epoch int           // grows with each change of limit
 	count int           // starts in the window
 	sum   time.Duration // of how long they took
 
-	sprint   bool    // the limit is being doubled
-	home     int     // the best limit so far, around which trials go
-	homeRate float64 // starts a second at home, smoothed; 0: not known yet
-	step     int     // where the next trial goes: +1 or -1
-	rest     int     // windows to stay at home before the next trial
-	patience int     // what rest becomes after a trial that was of no use
+	slowStarting bool    // the limit is being doubled
+	best         int     // the best limit so far, around which trials go
+	bestRate     float64 // starts a second at home, smoothed; 0: not known yet
+	step         int     // where the next trial goes: +1 or -1
+	cooldown     int     // windows to stay at home before the next trial
+	nextCooldown int     // what rest becomes after a trial that was of no use
 }
 
 const (
-	// roundsAWindow times the limit is how many starts a window has.
-	roundsAWindow = 4
-	// leastAWindow keeps windows of small limits from being too short.
-	leastAWindow = 12
-	// worthIt is how much of the proportional gain more at a time must bring:
+	// windowFactor times the limit is how many starts a window has.
+	windowFactor = 4
+	// minWindow keeps windows of small limits from being too short.
+	minWindow = 12
+	// minGain is how much of the proportional gain more at a time must bring:
 	// equal throughput with fewer at once finishes the first pods earlier.
-	worthIt = 0.3
-	// forgiven is how much of the proportional loss fewer at a time may cost.
-	forgiven = 0.1
+	minGain = 0.3
+	// maxLoss is how much of the proportional loss fewer at a time may cost.
+	maxLoss = 0.1
 	// drift is the change of throughput at home from which on old trials no
 	// longer count: the machine has something else to do, or is free again.
 	drift = 0.25
-	// mostRest bounds the windows between two trials.
-	mostRest = 16
-	// memory is the weight of what was known before against a new window.
-	memory = 0.5
+	// maxCooldown bounds the windows between two trials.
+	maxCooldown = 16
+	// rateWeight is the weight of what was known before against a new window.
+	rateWeight = 0.5
 	// slowStart is how long starts take, in seconds, where doubling is tried.
 	slowStart = 0.5
-	// doubleWorth is how much better twice as many at a time must be.
-	doubleWorth = 1.4
+	// minDoublingGain is how much better twice as many at a time must be.
+	minDoublingGain = 1.4
 )
 
-func newTuner(initial, most int) tuner {
+func newTuner(initial, most int) concurrencyTuner {
 	initial = min(max(initial, 1), most)
-	return tuner{limit: initial, home: initial, most: most, step: 1, patience: 1, sprint: true}
+	return concurrencyTuner{limit: initial, best: initial, max: most, step: 1, nextCooldown: 1, slowStarting: true}
 }
 
 // pause begins a new window.
-func (u *tuner) pause() { u.count, u.sum = 0, 0 }
+func (u *concurrencyTuner) pause() { u.count, u.sum = 0, 0 }
 
 // done tells of a finished start: how long it took, in which epoch it was begun,
 // and whether others wait for their turn.
-func (u *tuner) done(took time.Duration, epoch int, waiting bool) {
+func (u *concurrencyTuner) done(took time.Duration, epoch int, waiting bool) {
 	if !waiting || epoch != u.epoch || took <= 0 {
 		return
 	}
@@ -77,81 +77,81 @@ func (u *tuner) done(took time.Duration, epoch int, waiting bool) {
 	}
 }
 
-func (u *tuner) window() int {
-	if u.sprint {
+func (u *concurrencyTuner) window() int {
+	if u.slowStarting {
 		return max(u.limit/2, 2)
 	}
-	return max(u.limit*roundsAWindow, leastAWindow)
+	return max(u.limit*windowFactor, minWindow)
 }
 
 // learn takes the throughput of a window at the present limit and chooses the
 // next limit.
-func (u *tuner) learn(rate float64) {
+func (u *concurrencyTuner) learn(rate float64) {
 	switch {
-	case u.sprint:
+	case u.slowStarting:
 		u.double(rate)
-	case u.limit == u.home:
-		u.atHome(rate)
+	case u.limit == u.best:
+		u.updateBest(rate)
 	case u.better(rate):
 		// Go on in that direction.
-		u.home, u.homeRate, u.patience = u.limit, rate, 1
+		u.best, u.bestRate, u.nextCooldown = u.limit, rate, 1
 		u.limit = u.neighbour()
 	default:
-		u.limit, u.step = u.home, -u.step
-		u.rest, u.patience = u.patience, min(2*u.patience, mostRest)
+		u.limit, u.step = u.best, -u.step
+		u.cooldown, u.nextCooldown = u.nextCooldown, min(2*u.nextCooldown, maxCooldown)
 	}
 }
 
 // double goes on doubling the limit where starts take long, while it helps.
-func (u *tuner) double(rate float64) {
-	if u.limit != u.home && rate < u.homeRate*doubleWorth {
-		u.sprint, u.limit = false, u.home
+func (u *concurrencyTuner) double(rate float64) {
+	if u.limit != u.best && rate < u.bestRate*minDoublingGain {
+		u.slowStarting, u.limit = false, u.best
 		return
 	}
-	u.home, u.homeRate = u.limit, rate
-	if float64(u.limit)/rate < slowStart || u.limit == u.most {
-		u.sprint = false
+	u.best, u.bestRate = u.limit, rate
+	if float64(u.limit)/rate < slowStart || u.limit == u.max {
+		u.slowStarting = false
 		return
 	}
-	u.limit = min(2*u.limit, u.most)
+	u.limit = min(2*u.limit, u.max)
 }
 
 // better reports whether rate makes the limit that is tried a better home.
-func (u *tuner) better(rate float64) bool {
-	change := float64(u.limit-u.home) / float64(u.home)
+func (u *concurrencyTuner) better(rate float64) bool {
+	change := float64(u.limit-u.best) / float64(u.best)
 	if change > 0 {
-		return rate >= u.homeRate*(1+worthIt*change)
+		return rate >= u.bestRate*(1+minGain*change)
 	}
-	return rate >= u.homeRate*(1+forgiven*change)
+	return rate >= u.bestRate*(1+maxLoss*change)
 }
 
-func (u *tuner) atHome(rate float64) {
-	if u.homeRate > 0 {
-		if rate < u.homeRate*(1-drift) || rate > u.homeRate*(1+drift) {
-			u.rest, u.patience = 0, 1
-			u.sprint = rate < u.homeRate
+func (u *concurrencyTuner) updateBest(rate float64) {
+	if u.bestRate > 0 {
+		if rate < u.bestRate*(1-drift) || rate > u.bestRate*(1+drift) {
+			u.cooldown, u.nextCooldown = 0, 1
+			u.slowStarting = rate < u.bestRate
 		}
-		rate = memory*u.homeRate + (1-memory)*rate
+		rate = rateWeight*u.bestRate + (1-rateWeight)*rate
 	}
-	u.homeRate = rate
-	if u.rest > 0 {
-		u.rest--
+	u.bestRate = rate
+	if u.cooldown > 0 {
+		u.cooldown--
 		return
 	}
-	if !u.sprint {
+	if !u.slowStarting {
 		u.limit = u.neighbour()
 	}
 }
 
 // neighbour is the next limit to try beside home, or home at both ends. Trials
 // are further away where one more or fewer would hardly be noticed.
-func (u *tuner) neighbour() int {
-	far := max(1, u.home/8)
+func (u *concurrencyTuner) neighbour() int {
+	far := max(1, u.best/8)
 	for range 2 {
-		if n := u.home + u.step*far; n >= 1 && n <= u.most {
+		if n := u.best + u.step*far; n >= 1 && n <= u.max {
 			return n
 		}
 		u.step = -u.step
 	}
-	return u.home
+	return u.best
 }

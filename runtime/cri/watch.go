@@ -21,13 +21,13 @@ import (
 //
 // The stream has no deadline; it is the one call that may be silent for ever.
 func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
-	return c.WatchAt(ctx, func(uid types.UID, _ time.Time) { hint(uid) })
+	return c.WatchTimestamped(ctx, func(uid types.UID, _ time.Time) { hint(uid) })
 }
 
-// WatchAt is Watch with the time at which the runtime says that it happened, by
+// WatchTimestamped is Watch with the time at which the runtime says that it happened, by
 // this machine's clock. It is zero where the runtime tells none, or one without a
 // fraction of a second: that may be rounded down.
-func (c *Client) WatchAt(ctx context.Context, hint func(uid types.UID, at time.Time)) error {
+func (c *Client) WatchTimestamped(ctx context.Context, hint func(uid types.UID, at time.Time)) error {
 	const rpc = "GetContainerEvents"
 	stream, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
 	for err == nil {

@@ -146,7 +146,7 @@ func nthOr(codes []int32, n int, or int32) int32 {
 	if len(codes) == 0 {
 		return or
 	}
-	return nth(codes, n)
+	return byAttempt(codes, n)
 }
 
 // peeked is a connection of which something was read ahead.

@@ -10,17 +10,17 @@ import (
 // is of. They list by it over and over, a pod at a time.
 const labelPod = "io.kubernetes.pod.uid"
 
-// byPod finds things by the pod that their labels name. Others are not in it.
-type byPod[T comparable] map[string][]T
+// podIndex finds things by the pod that their labels name. Others are not in it.
+type podIndex[T comparable] map[string][]T
 
-func (b byPod[T]) add(labels map[string]string, thing T) {
+func (b podIndex[T]) add(labels map[string]string, thing T) {
 	if pod, ok := labels[labelPod]; ok {
 		b[pod] = append(b[pod], thing)
 	}
 }
 
 // drop takes a thing out, if it is there.
-func (b byPod[T]) drop(labels map[string]string, thing T) {
+func (b podIndex[T]) drop(labels map[string]string, thing T) {
 	pod, ok := labels[labelPod]
 	if !ok {
 		return
@@ -35,7 +35,7 @@ func (b byPod[T]) drop(labels map[string]string, thing T) {
 
 // matching returns all in which things with these labels can be found: the pod's
 // if they name one, else everything there is.
-func (b byPod[T]) matching(labels map[string]string, all map[string]T) iter.Seq[T] {
+func (b podIndex[T]) matching(labels map[string]string, all map[string]T) iter.Seq[T] {
 	if pod, ok := labels[labelPod]; ok {
 		return slices.Values(b[pod])
 	}

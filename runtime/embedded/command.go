@@ -73,7 +73,7 @@ func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 		}
 		s.RunFor += d
 	case name == "echo":
-		line := Line{At: s.RunFor}
+		line := OutputLine{At: s.RunFor}
 		if n := len(args); n > 0 && (args[n-1] == ">&2" || args[n-1] == "1>&2") {
 			line.Stderr, args = true, args[:n-1]
 		}

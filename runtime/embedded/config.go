@@ -20,12 +20,12 @@ type Config struct {
 	// Images are the records of images that are more than a name. References
 	// without a record pull at once and are 1 MiB large.
 	Images []Image
-	// Unknown, if set, is what images without a record are like; its Ref, Aliases
+	// DefaultImage, if set, is what images without a record are like; its Ref, Aliases
 	// and ID do not count.
-	Unknown *Image
-	// SameImage, if set, tells which images without a record are one image under
+	DefaultImage *Image
+	// ImageKey, if set, tells which images without a record are one image under
 	// several names: those for which it returns the same [each is its own].
-	SameImage func(ref string) string
+	ImageKey func(ref string) string
 	// HostPorts has the TCP host ports of pods served on this machine: connections
 	// are handed on to the container's port, if the Executor is a Dialer. [no]
 	HostPorts bool
@@ -39,10 +39,10 @@ type Config struct {
 	// ImageDir is told as the mount point of the image file system [/]. Nothing
 	// is written to it.
 	ImageDir string
-	// EventBacklog is how many events a reader of the event stream may lag
+	// EventBufferSize is how many events a reader of the event stream may lag
 	// behind [4096]. A slower one loses its stream with code ResourceExhausted,
 	// so that it can list anew; events are never dropped in silence.
-	EventBacklog int
+	EventBufferSize int
 	// Grace bounds how long Close lets a container end by itself [30s]. Negative
 	// kills all at once.
 	Grace time.Duration
@@ -71,11 +71,11 @@ func (c Config) fill() (Config, error) {
 	if c.ImageDir == "" {
 		c.ImageDir = "/"
 	}
-	if c.EventBacklog == 0 {
-		c.EventBacklog = 4096
+	if c.EventBufferSize == 0 {
+		c.EventBufferSize = 4096
 	}
-	if c.EventBacklog < 0 {
-		errs = append(errs, fmt.Errorf("field EventBacklog: %d is negative", c.EventBacklog))
+	if c.EventBufferSize < 0 {
+		errs = append(errs, fmt.Errorf("field EventBacklog: %d is negative", c.EventBufferSize))
 	}
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second

@@ -53,7 +53,7 @@ func (r *Runtime) DialContext(ctx context.Context, network, address string) (net
 // dialPods connects to who has the address. Neither a connection nor an error means that
 // it is none of a pod's.
 func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.Conn, error) {
-	_, elsewhere := capability.Of[Addresser](r.cfg.Executor) // its addresses are the machine's
+	_, elsewhere := capability.Of[PodIPAllocator](r.cfg.Executor) // its addresses are the machine's
 	var last error
 	for _, s := range r.podsAt(ip, !elsewhere) {
 		conn, err := r.DialPort(ctx, s.id, port)

@@ -19,9 +19,9 @@ const maxLine = 16 << 10
 // logTime is RFC 3339 with all nine digits, so that lines sort as text.
 const logTime = "2006-01-02T15:04:05.000000000Z07:00"
 
-// console is where a container's output goes: to its log file in CRI format and
+// containerStreams is where a container's output goes: to its log file in CRI format and
 // to whoever is attached; and where its input comes from.
-type console struct {
+type containerStreams struct {
 	path string
 	tty  bool
 
@@ -33,13 +33,13 @@ type console struct {
 	file     *os.File   // nil until something is written
 	err      error      // of the log file; output is never held up by it
 	partial  [2][]byte  // stdout, stderr: what no newline has ended yet
-	attached map[*tap]struct{}
+	attached map[*attachedClient]struct{}
 	closed   bool
 }
 
-// tap is one attached client. A slow one slows the container down, as a slow
+// attachedClient is one attached client. A slow one slows the container down, as a slow
 // terminal does; one that has gone is passed over.
-type tap struct {
+type attachedClient struct {
 	chunks chan chunk
 	end    chan struct{} // closed when the container's output ends
 	gone   chan struct{} // closed by detach
@@ -51,12 +51,12 @@ type chunk struct {
 	data   []byte
 }
 
-func newTap() *tap {
-	return &tap{chunks: make(chan chunk, 16), end: make(chan struct{}), gone: make(chan struct{})}
+func newTap() *attachedClient {
+	return &attachedClient{chunks: make(chan chunk, 16), end: make(chan struct{}), gone: make(chan struct{})}
 }
 
-func newConsole(path string, cfg *v1.ContainerConfig) *console {
-	c := &console{path: path, tty: cfg.GetTty(), isOnce: cfg.GetStdinOnce()}
+func newConsole(path string, cfg *v1.ContainerConfig) *containerStreams {
+	c := &containerStreams{path: path, tty: cfg.GetTty(), isOnce: cfg.GetStdinOnce()}
 	if cfg.GetStdin() {
 		c.stdin, c.input = io.Pipe()
 	}
@@ -64,7 +64,7 @@ func newConsole(path string, cfg *v1.ContainerConfig) *console {
 }
 
 // io is what the executor gets.
-func (c *console) io() IO {
+func (c *containerStreams) io() IO {
 	sio := IO{Stdout: output{c, 0}, Stderr: output{c, 1}, TTY: c.tty}
 	if c.stdin != nil {
 		sio.Stdin = c.stdin
@@ -74,7 +74,7 @@ func (c *console) io() IO {
 
 // output is one of the two output streams of a console.
 type output struct {
-	c      *console
+	c      *containerStreams
 	stream int
 }
 
@@ -105,7 +105,7 @@ func (o output) Write(p []byte) (int, error) {
 func (o output) rest() { o.c.rest() }
 
 // log writes the whole lines of p and keeps the rest. The caller holds mu.
-func (c *console) log(stream int, p []byte) {
+func (c *containerStreams) log(stream int, p []byte) {
 	if c.path == "" {
 		return
 	}
@@ -129,7 +129,7 @@ func (c *console) log(stream int, p []byte) {
 }
 
 // entry puts one log entry into b: what was kept, then text.
-func (c *console) entry(b *bytes.Buffer, stream int, tag byte, text []byte) {
+func (c *containerStreams) entry(b *bytes.Buffer, stream int, tag byte, text []byte) {
 	b.WriteString(time.Now().UTC().Format(logTime))
 	b.WriteString([...]string{" stdout ", " stderr "}[stream])
 	b.WriteByte(tag)
@@ -141,7 +141,7 @@ func (c *console) entry(b *bytes.Buffer, stream int, tag byte, text []byte) {
 }
 
 // flush writes entries to the file. The caller holds mu.
-func (c *console) flush(b []byte) {
+func (c *containerStreams) flush(b []byte) {
 	if len(b) == 0 || c.err != nil {
 		return
 	}
@@ -154,7 +154,7 @@ func (c *console) flush(b []byte) {
 }
 
 // open opens the log file anew. The caller holds mu.
-func (c *console) open() error {
+func (c *containerStreams) open() error {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (c *console) open() error {
 }
 
 // touch makes the log file, so that it is there before the first output.
-func (c *console) touch() error {
+func (c *containerStreams) touch() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.path == "" || c.file != nil {
@@ -180,7 +180,7 @@ func (c *console) touch() error {
 }
 
 // rest closes the file until the next output, for containers that seldom speak.
-func (c *console) rest() {
+func (c *containerStreams) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file != nil {
@@ -190,7 +190,7 @@ func (c *console) rest() {
 }
 
 // reopen goes on in a new file of the same name, after a rotation.
-func (c *console) reopen() error {
+func (c *containerStreams) reopen() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.path == "" || c.closed {
@@ -202,7 +202,7 @@ func (c *console) reopen() error {
 
 // attach shows further output on t until detach or the end of the container,
 // which closes t.end.
-func (c *console) attach(t *tap) {
+func (c *containerStreams) attach(t *attachedClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -210,12 +210,12 @@ func (c *console) attach(t *tap) {
 		return
 	}
 	if c.attached == nil {
-		c.attached = map[*tap]struct{}{}
+		c.attached = map[*attachedClient]struct{}{}
 	}
 	c.attached[t] = struct{}{}
 }
 
-func (c *console) detach(t *tap) {
+func (c *containerStreams) detach(t *attachedClient) {
 	close(t.gone)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +224,7 @@ func (c *console) detach(t *tap) {
 
 // close writes what no newline has ended, closes the file and lets the attached
 // go. It may be called more than once.
-func (c *console) close() {
+func (c *containerStreams) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

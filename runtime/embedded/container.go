@@ -23,7 +23,7 @@ type container struct {
 	started, finished int64
 	exit              *Exit
 	proc              Process
-	console           *console
+	console           *containerStreams
 	resources         *v1.LinuxContainerResources
 	mounts            []*v1.Mount // as they are shown
 
@@ -62,7 +62,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 		r.containers[c.ID] = c
 		r.changed()
 		r.pods.containers.add(c.item.GetLabels(), c)
-		r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
+		r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
 		r.mu.Unlock()
 		return &v1.CreateContainerResponse{ContainerId: c.ID}, nil
 	}
@@ -100,7 +100,7 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 		sandbox:   s,
 		name:      fmt.Sprintf("%s_%s_%d", m.GetName(), s.name, m.GetAttempt()),
 		resources: cfg.GetLinux().GetResources(),
-		mounts:    r.images.shown(cfg.GetMounts()),
+		mounts:    r.images.statusMounts(cfg.GetMounts()),
 		done:      make(chan struct{}),
 	}
 	if err := r.reserve("container", c.name, c.ID); err != nil {
@@ -158,7 +158,7 @@ func (r *Runtime) started(c *container, proc Process) syscall.Signal {
 	c.started = time.Now().UnixNano()
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_RUNNING)
 	r.changed()
-	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if c.exit != nil { // it was faster than we
 		r.finish(c, *c.exit)
 		return 0
@@ -224,7 +224,7 @@ func (r *Runtime) finish(c *container, e Exit) {
 	c.finished = max(c.finished, c.started)
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_EXITED)
 	r.changed()
-	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	c.proc = nil
 	close(c.done)
 }
@@ -328,7 +328,7 @@ func (r *Runtime) removeContainer(ctx context.Context, c *container) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget(c)
-	r.tell(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+	r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
 }
 
@@ -359,7 +359,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, req *v1.UpdateCont
 	if exited {
 		return nil, status.Errorf(codes.FailedPrecondition, "update container %s: it has exited", c.ID)
 	}
-	if u, can := capability.Of[Updater](proc); can {
+	if u, can := capability.Of[ResourceUpdater](proc); can {
 		if err := u.Update(req.GetLinux()); err != nil {
 			return nil, statusError("update container "+c.ID, err)
 		}

@@ -108,9 +108,9 @@ func (rd *reader) poke() {
 	}
 }
 
-// tell makes and sends an event about a sandbox or one of its containers. The
+// emit makes and sends an event about a sandbox or one of its containers. The
 // caller holds mu, which keeps events in the order of what happened.
-func (r *Runtime) tell(s *sandbox, id string, t v1.ContainerEventType) {
+func (r *Runtime) emit(s *sandbox, id string, t v1.ContainerEventType) {
 	if !r.events.wanted() {
 		return
 	}

@@ -18,17 +18,17 @@ import (
 // maxExecOutput bounds each stream of ExecSync, as the CRI demands.
 const maxExecOutput = 16 << 20
 
-// Streams makes the URLs that exec, attach and port-forward clients go to. It
+// StreamingServer makes the URLs that exec, attach and port-forward clients go to. It
 // calls back ExecIn, Attach… of the Runtime it was made for; see package stream.
-type Streams interface {
+type StreamingServer interface {
 	GetExec(*v1.ExecRequest) (*v1.ExecResponse, error)
 	GetAttach(*v1.AttachRequest) (*v1.AttachResponse, error)
 	GetPortForward(*v1.PortForwardRequest) (*v1.PortForwardResponse, error)
 }
 
-// SetStreams makes s serve Exec, Attach and PortForward, which are Unimplemented
+// SetStreamingServer makes s serve Exec, Attach and PortForward, which are Unimplemented
 // without it. It is called before the runtime is used.
-func (r *Runtime) SetStreams(s Streams) {
+func (r *Runtime) SetStreamingServer(s StreamingServer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.streams = s
@@ -80,8 +80,8 @@ func (w *capped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ExecIn runs a command in a running container with streams of the caller's.
-func (r *Runtime) ExecIn(ctx context.Context, id string, e Exec) (int32, error) {
+// ExecStreams runs a command in a running container with streams of the caller's.
+func (r *Runtime) ExecStreams(ctx context.Context, id string, e Exec) (int32, error) {
 	_, proc, err := r.process(id)
 	if err != nil {
 		return 0, err
@@ -89,9 +89,9 @@ func (r *Runtime) ExecIn(ctx context.Context, id string, e Exec) (int32, error) 
 	return proc.Exec(ctx, e)
 }
 
-// AttachTo joins the streams of a running container until it ends, ctx ends, or
+// AttachStreams joins the streams of a running container until it ends, ctx ends, or
 // the client cannot be written to any more. The caller closes sio.Stdin after it.
-func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan Size) error {
+func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <-chan TerminalSize) error {
 	c, proc, err := r.process(id)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (r *Runtime) AttachTo(ctx context.Context, id string, sio IO, resize <-chan
 				resize = nil
 				continue
 			}
-			if term, can := capability.Of[Resizer](proc); can {
+			if term, can := capability.Of[TerminalResizer](proc); can {
 				_ = term.Resize(size.Width, size.Height) // the container may just have ended
 			}
 		}
@@ -140,7 +140,7 @@ func (s IO) show(k chunk) error {
 }
 
 // rest writes what is left after the container's end.
-func (s IO) rest(t *tap) error {
+func (s IO) rest(t *attachedClient) error {
 	for {
 		select {
 		case k := <-t.chunks:
@@ -173,7 +173,7 @@ func (r *Runtime) DialPort(ctx context.Context, sandboxID string, port int32) (n
 }
 
 // streamer returns who serves streams.
-func (r *Runtime) streamer() (Streams, error) {
+func (r *Runtime) streamer() (StreamingServer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.streams == nil {

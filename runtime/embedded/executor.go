@@ -81,27 +81,27 @@ type Identified interface {
 	PID() int
 }
 
-// Addresser is an Executor that gives pods addresses of its own. Without it the
+// PodIPAllocator is an Executor that gives pods addresses of its own. Without it the
 // Runtime hands out addresses of Config.PodCIDR.
-type Addresser interface {
-	// Addresses returns the addresses of a new pod, primary first.
-	Addresses(pod *v1.PodSandboxConfig) []string
+type PodIPAllocator interface {
+	// PodIPs returns the addresses of a new pod, primary first.
+	PodIPs(pod *v1.PodSandboxConfig) []string
 }
 
-// Featured is an Executor that can do some of what clients ask Status for. Without
+// FeatureReporter is an Executor that can do some of what clients ask Status for. Without
 // it all of that is told to be missing.
-type Featured interface {
+type FeatureReporter interface {
 	// Features is what each runtime handler can do. It is called for each answer.
 	Features() *v1.RuntimeHandlerFeatures
 }
 
-// Updater is a Process whose resources can be changed while it runs.
-type Updater interface {
+// ResourceUpdater is a Process whose resources can be changed while it runs.
+type ResourceUpdater interface {
 	Update(r *v1.LinuxContainerResources) error
 }
 
-// Resizer is a Process with a terminal.
-type Resizer interface {
+// TerminalResizer is a Process with a terminal.
+type TerminalResizer interface {
 	Resize(width, height uint16) error
 }
 
@@ -121,11 +121,11 @@ type IO struct {
 type Exec struct {
 	Cmd []string
 	IO
-	Resize <-chan Size // nil: never resized
+	Resize <-chan TerminalSize // nil: never resized
 }
 
-// Size is the size of a terminal.
-type Size struct{ Width, Height uint16 }
+// TerminalSize is the size of a terminal.
+type TerminalSize struct{ Width, Height uint16 }
 
 // Exit is how a container ended.
 type Exit struct {

@@ -60,8 +60,8 @@ func (h *HostProcess) Check() error {
 	return errors.Join(errs...)
 }
 
-// Addresses implements Addresser: host processes are on the loopback.
-func (h *HostProcess) Addresses(*v1.PodSandboxConfig) []string { return []string{"127.0.0.1"} }
+// PodIPs implements Addresser: host processes are on the loopback.
+func (h *HostProcess) PodIPs(*v1.PodSandboxConfig) []string { return []string{"127.0.0.1"} }
 
 // agentFile reports whether m is a file that agents mount into every container.
 // Without a mount namespace these are left out: a host process has the host's.

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain is how long output is waited for after a process has gone while others
+// outputDrainTimeout is how long output is waited for after a process has gone while others
 // still hold its pipe.
-const drain = time.Second
+const outputDrainTimeout = time.Second
 
 // job is a command with the streams that go with it.
 type job struct {
@@ -156,7 +156,7 @@ func (j *job) finish() int32 {
 		j.copies.Wait()
 		close(copied)
 	}()
-	t := time.NewTimer(drain)
+	t := time.NewTimer(outputDrainTimeout)
 	defer t.Stop()
 	select {
 	case <-copied:
@@ -175,7 +175,7 @@ func (j *job) finish() int32 {
 	return int32(state.ExitCode())
 }
 
-func resizeTerminal(f *os.File, s Size) error {
+func resizeTerminal(f *os.File, s TerminalSize) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func isolate(p *hostProcess) (ns *namespace, err error) {
 	if err != nil {
 		return ns, err
 	}
-	b := &binder{sources: map[*v1.Mount]int{}, volumes: map[uint64]bool{}}
+	b := &mounter{sources: map[*v1.Mount]int{}, volumes: map[uint64]bool{}}
 	defer b.drop()
 	return ns, b.build(mounts, p.c.Config.GetLinux().GetSecurityContext().GetReadonlyRootfs())
 }
@@ -113,7 +113,7 @@ func resolvConf(dns *v1.DNSConfig) string {
 	return b.String()
 }
 
-// binder makes bind mounts in a private mount namespace, for the thread that it runs
+// mounter makes bind mounts in a private mount namespace, for the thread that it runs
 // on. The host's files are never changed: where a mount needs a place that is not
 // there, the directory around it is replaced, for this container alone, by one in
 // memory that has the same things in it. Only a volume of the container's own gets the
@@ -122,14 +122,14 @@ func resolvConf(dns *v1.DNSConfig) string {
 // What is mounted is held by descriptor before anything is put over anything, and the
 // thread's root is the container's when places are looked up: links lead where they
 // lead in the container.
-type binder struct {
+type mounter struct {
 	sources map[*v1.Mount]int // descriptors of what is mounted, attached nowhere yet
 	memory  []int             // descriptors of the directories in memory; the first is "/"
 	volumes map[uint64]bool   // the container's own mounts, by number
 }
 
 // drop lets go of what is held. What was mounted stays so.
-func (b *binder) drop() {
+func (b *mounter) drop() {
 	for _, fd := range b.sources {
 		_ = unix.Close(fd)
 	}
@@ -139,7 +139,7 @@ func (b *binder) drop() {
 }
 
 // build makes all mounts of a container.
-func (b *binder) build(mounts []*v1.Mount, readonly bool) error {
+func (b *mounter) build(mounts []*v1.Mount, readonly bool) error {
 	if err := b.keep(mounts); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (b *binder) build(mounts []*v1.Mount, readonly bool) error {
 }
 
 // hold takes the source of m in hand, with the options that it is to be mounted with.
-func (b *binder) hold(m *v1.Mount) error {
+func (b *mounter) hold(m *v1.Mount) error {
 	fd, ok := b.sources[m]
 	if !ok {
 		var err error
@@ -230,7 +230,7 @@ func options(m *v1.Mount) uint64 {
 }
 
 // bind makes one mount.
-func (b *binder) bind(m *v1.Mount) error {
+func (b *mounter) bind(m *v1.Mount) error {
 	source := b.sources[m]
 	var st unix.Stat_t
 	if err := unix.Fstat(source, &st); err != nil {

@@ -18,7 +18,7 @@ func (h *HostProcess) Features() *v1.RuntimeHandlerFeatures {
 // keep takes a copy of each source that is to be joined with the host in both
 // directions, while it still is: the copy stays a peer of the host's mount when the
 // namespace's own mounts part from it.
-func (b *binder) keep(mounts []*v1.Mount) error {
+func (b *mounter) keep(mounts []*v1.Mount) error {
 	for _, m := range mounts {
 		if m.GetPropagation() != v1.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 			continue

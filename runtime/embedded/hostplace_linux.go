@@ -14,7 +14,7 @@ import (
 // reroot puts a directory in memory over "/", with what is in "/" in it, and makes it
 // the root of the thread. With readonly, that is read-only but for what runtimes mount
 // themselves.
-func (b *binder) reroot(readonly bool) error {
+func (b *mounter) reroot(readonly bool) error {
 	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (b *binder) reroot(readonly bool) error {
 
 // place returns a descriptor of where to mount, and makes the place where it is not
 // there.
-func (b *binder) place(at string, dir bool) (int, error) {
+func (b *mounter) place(at string, dir bool) (int, error) {
 	const flags = unix.O_PATH | unix.O_CLOEXEC
 	target, err := unix.Open(at, flags, 0)
 	if !errors.Is(err, unix.ENOENT) {
@@ -60,7 +60,7 @@ func (b *binder) place(at string, dir bool) (int, error) {
 			return target, named(at, err)
 		}
 	}
-	copied, err := b.mimic(fd)
+	copied, err := b.overlayTmpfs(fd)
 	if err != nil {
 		return -1, named(above, err)
 	}
@@ -77,7 +77,7 @@ func named(path string, err error) error {
 }
 
 // own reports whether a directory is the container's: in memory, or a volume.
-func (b *binder) own(fd int) bool {
+func (b *mounter) own(fd int) bool {
 	var st, memory unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false
@@ -149,9 +149,9 @@ func makeEntry(in int, name string, dir bool) (int, error) {
 	return fd, nil
 }
 
-// mimic puts a directory in memory over dir, with the same things in it, and returns
+// overlayTmpfs puts a directory in memory over dir, with the same things in it, and returns
 // a descriptor of it, which drop closes.
-func (b *binder) mimic(dir int) (int, error) {
+func (b *mounter) overlayTmpfs(dir int) (int, error) {
 	over, err := b.tmpfs(dir)
 	if err != nil {
 		return -1, err
@@ -161,7 +161,7 @@ func (b *binder) mimic(dir int) (int, error) {
 
 // tmpfs mounts a directory in memory on dir, with the same owner and mode. The
 // descriptor that it returns is of the one in memory, and b's.
-func (b *binder) tmpfs(dir int) (int, error) {
+func (b *mounter) tmpfs(dir int) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
 		return -1, err

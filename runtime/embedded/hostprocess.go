@@ -108,7 +108,7 @@ func (h *HostProcess) scratch(id string) (string, error) {
 	defer h.mu.Unlock()
 	if h.root == "" {
 		if h.cfg.Root != "" {
-			lock, err := claim(h.cfg.Root)
+			lock, err := acquireRoot(h.cfg.Root)
 			if err != nil {
 				return "", err
 			}

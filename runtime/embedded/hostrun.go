@@ -206,7 +206,7 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 	})
 	var (
 		j      *job
-		resize <-chan Size // nil until the command runs
+		resize <-chan TerminalSize // nil until the command runs
 	)
 	for {
 		select {
@@ -256,7 +256,7 @@ func (p *hostProcess) Resize(width, height uint16) error {
 	if p.master == nil {
 		return nil
 	}
-	return resizeTerminal(p.master, Size{width, height})
+	return resizeTerminal(p.master, TerminalSize{width, height})
 }
 
 // Usage implements Process.

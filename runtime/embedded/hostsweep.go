@@ -14,10 +14,10 @@ import (
 	"github.com/sublet-dev/agent/internal/mkdir"
 )
 
-// claim takes a root directory into use. If no living process uses it, what a killed
+// acquireRoot takes a root directory into use. If no living process uses it, what a killed
 // one has left there is swept first. The result is to be kept open as long as root
 // is used: it tells others that it is.
-func claim(root string) (*os.File, error) {
+func acquireRoot(root string) (*os.File, error) {
 	if err := mkdir.All(filepath.Join(root, "containers"), 0o711); err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func claim(root string) (*os.File, error) {
 	fd := int(lock.Fd())
 	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = sweep(filepath.Join(root, "containers"))
+		err = removeStale(filepath.Join(root, "containers"))
 	} else if errors.Is(err, unix.EWOULDBLOCK) {
 		err = nil // somebody lives there: nothing is left over
 	}
@@ -41,10 +41,10 @@ func claim(root string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep kills what still runs of the containers that have a directory in dir, and
+// removeStale kills what still runs of the containers that have a directory in dir, and
 // removes the directories. A process is told by what only its container's have, so that
 // none is taken for one that has its number now.
-func sweep(dir string) error {
+func removeStale(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err

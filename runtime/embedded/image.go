@@ -41,8 +41,8 @@ type Image struct {
 	StopSignal string // SIGTERM, SIGINT, …
 	// Pinned images tell their keeper that they are not to be collected.
 	Pinned bool
-	// Present images are on the node from the start.
-	Present bool
+	// Preloaded images are on the node from the start.
+	Preloaded bool
 	// PullTime is how long a pull takes.
 	PullTime time.Duration
 	// PullError fails pulls with that text and PullCode [Unknown]: the first
@@ -141,7 +141,7 @@ func newImageStore(images []Image, unknown *Image, same func(string) string) (*i
 				errs = append(errs, fmt.Errorf("image record %d: %s has a record already", n, ref))
 			}
 			st.records[ref.String()] = image
-			if image.Present {
+			if image.Preloaded {
 				st.add(image, ref)
 			}
 		}
@@ -225,8 +225,8 @@ func (st *imageStore) find(name string) (*Image, bool) {
 	return nil, false
 }
 
-// shown are mounts as a status shows them: those of images with the image's ID.
-func (st *imageStore) shown(mounts []*v1.Mount) []*v1.Mount {
+// statusMounts are mounts as a status shows them: those of images with the image's ID.
+func (st *imageStore) statusMounts(mounts []*v1.Mount) []*v1.Mount {
 	var out []*v1.Mount // nil as long as they are the same
 	for i, m := range mounts {
 		image, ok := st.find(m.GetImage().GetImage())

@@ -70,7 +70,7 @@ func (g *rig) pull(t *testing.T, name string) (string, error) {
 func TestImagesAreRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{Images: []Image{
-			{Ref: "here", Present: true, Pinned: true, Size: 7, User: "www-data:users"},
+			{Ref: "here", Preloaded: true, Pinned: true, Size: 7, User: "www-data:users"},
 			{Ref: "tags:1", Aliases: []string{"tags:2"}, User: "1002"},
 			{Ref: "slow", PullTime: time.Minute},
 			{Ref: "bad", PullError: "no such thing", PullCode: codes.NotFound},
@@ -125,7 +125,7 @@ func TestAPulledDigestHasNoTag(t *testing.T) {
 
 func TestBadConfigurationsAreAllTold(t *testing.T) {
 	_, err := New(Config{
-		Handlers: []string{""}, EventBacklog: -1, Executor: NewHostProcess(HostConfig{Root: "relative", Env: []string{"X"}}),
+		Handlers: []string{""}, EventBufferSize: -1, Executor: NewHostProcess(HostConfig{Root: "relative", Env: []string{"X"}}),
 		Images: []Image{{Ref: "A B"}, {Ref: "x"}, {Ref: "x:latest"}, {Ref: "y", Script: &Script{RunFor: -1}}},
 	})
 	for _, want := range []string{"Handlers", "EventBacklog", "Root", "Env", "record 0", "record 2", "record 3"} {

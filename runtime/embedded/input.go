@@ -52,7 +52,7 @@ func shell(ctx context.Context, sio IO) (code int32, err error) {
 		}
 		script, understood := compile([]string{"sh", "-c", lines.Text()})
 		if !understood {
-			printLine(sio, Line{Stderr: true, Text: "sh: this command is not simulated: " + lines.Text()})
+			printLine(sio, OutputLine{Stderr: true, Text: "sh: this command is not simulated: " + lines.Text()})
 			code = 127
 			continue
 		}

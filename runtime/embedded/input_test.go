@@ -17,7 +17,7 @@ import (
 func (g *rig) attached(t *testing.T, id, input string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	require.NoError(t, g.AttachTo(t.Context(), id, IO{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errOut}, nil))
+	require.NoError(t, g.AttachStreams(t.Context(), id, IO{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errOut}, nil))
 	return out.String() + errOut.String()
 }
 
@@ -58,7 +58,7 @@ func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 			_ = w.Close()
 		}()
-		require.NoError(t, g.AttachTo(t.Context(), id, IO{Stdin: in}, nil))
+		require.NoError(t, g.AttachStreams(t.Context(), id, IO{Stdin: in}, nil))
 		assert.Equal(t, 10*time.Second, time.Duration(g.status(t, id).GetFinishedAt()-g.status(t, id).GetStartedAt()))
 	})
 }
@@ -69,7 +69,7 @@ func TestASimulatedShellEndsWhenItIsStopped(t *testing.T) {
 		id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) { c.Stdin = true }, "sh")
 		in, w := io.Pipe()
 		go func() { _, _ = io.WriteString(w, "sleep 1000\n") }()
-		go func() { _ = g.AttachTo(t.Context(), id, IO{Stdin: in}, nil) }()
+		go func() { _ = g.AttachStreams(t.Context(), id, IO{Stdin: in}, nil) }()
 		time.Sleep(time.Second)
 		g.stop(t, id, 5)
 		assert.Equal(t, int32(143), g.status(t, id).GetExitCode())
@@ -81,7 +81,7 @@ func TestSimulatedExecReadsItsInput(t *testing.T) {
 	g := newRig(t, Config{})
 	id := g.start(t, g.run(t, podConfig("p")), nil)
 	var out bytes.Buffer
-	code, err := g.ExecIn(t.Context(), id, Exec{Cmd: []string{"sh"}, IO: IO{Stdin: strings.NewReader("echo hello\nexit 4\n"), Stdout: &out, TTY: true}})
+	code, err := g.ExecStreams(t.Context(), id, Exec{Cmd: []string{"sh"}, IO: IO{Stdin: strings.NewReader("echo hello\nexit 4\n"), Stdout: &out, TTY: true}})
 	require.NoError(t, err)
 	assert.Equal(t, int32(4), code)
 	assert.Equal(t, "hello\r\n", out.String())

@@ -91,7 +91,7 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequ
 	f := req.GetFilter()
 	if onWire(ctx) {
 		all := f.GetId() == "" && f.GetState() == nil && len(f.GetLabelSelector()) == 0
-		return answer(&v1.ListPodSandboxResponse{}, r.encoded(&r.whole.pods, all, func() []byte {
+		return answer(&v1.ListPodSandboxResponse{}, r.encoded(&r.listCache.pods, all, func() []byte {
 			return join(r.listSandboxes(f), (*podItem).bytes)
 		})), nil
 	}
@@ -110,7 +110,7 @@ func (r *Runtime) ListContainers(ctx context.Context, req *v1.ListContainersRequ
 	f := req.GetFilter()
 	if onWire(ctx) {
 		all := f.GetId() == "" && f.GetPodSandboxId() == "" && f.GetState() == nil && len(f.GetLabelSelector()) == 0
-		return answer(&v1.ListContainersResponse{}, r.encoded(&r.whole.containers, all, func() []byte {
+		return answer(&v1.ListContainersResponse{}, r.encoded(&r.listCache.containers, all, func() []byte {
 			return join(r.listContainers(f), (*containerItem).bytes)
 		})), nil
 	}
@@ -160,7 +160,7 @@ func (r *Runtime) Version(context.Context, *v1.VersionRequest) (*v1.VersionRespo
 // Status implements the CRI: both required conditions are true until Close.
 func (r *Runtime) Status(_ context.Context, req *v1.StatusRequest) (*v1.StatusResponse, error) {
 	features := &v1.RuntimeHandlerFeatures{}
-	if f, ok := capability.Of[Featured](r.cfg.Executor); ok {
+	if f, ok := capability.Of[FeatureReporter](r.cfg.Executor); ok {
 		features = f.Features()
 	}
 	r.mu.Lock()

@@ -70,14 +70,14 @@ func validTag(t string) bool {
 		return false
 	}
 	for _, c := range []byte(t) {
-		if !word(c) && c != '.' && c != '-' {
+		if !isWordByte(c) && c != '.' && c != '-' {
 			return false
 		}
 	}
 	return true
 }
 
-func word(c byte) bool {
+func isWordByte(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
@@ -91,7 +91,7 @@ func validHost(h string) bool {
 			return false
 		}
 		for _, c := range []byte(label) {
-			if !word(c) && c != '-' || c == '_' {
+			if !isWordByte(c) && c != '-' || c == '_' {
 				return false
 			}
 		}

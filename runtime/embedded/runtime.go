@@ -43,14 +43,14 @@ type Runtime struct {
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 	pods       struct { // the same, by pod
-		sandboxes  byPod[*sandbox]
-		containers byPod[*container]
+		sandboxes  podIndex[*sandbox]
+		containers podIndex[*container]
 	}
-	whole   wholeLists
-	names   map[string]string // reserved name to the id it is reserved for
-	ips     *pool
-	podCIDR string
-	streams Streams
+	listCache wholeLists
+	names     map[string]string // reserved name to the id it is reserved for
+	ips       *pool
+	podCIDR   string
+	streams   StreamingServer
 
 	// dial guards the in-process server, which the first Dial starts.
 	dial struct {
@@ -64,20 +64,20 @@ type Runtime struct {
 // New returns a Runtime without pods. It does no I/O and starts nothing.
 func New(cfg Config) (*Runtime, error) {
 	cfg, err := cfg.fill()
-	images, ierr := newImageStore(cfg.Images, cfg.Unknown, cfg.SameImage)
+	images, ierr := newImageStore(cfg.Images, cfg.DefaultImage, cfg.ImageKey)
 	if err := errors.Join(err, ierr); err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
 	}
 	r := &Runtime{
 		cfg:        cfg,
 		images:     images,
-		events:     newBroadcaster(cfg.EventBacklog),
+		events:     newBroadcaster(cfg.EventBufferSize),
 		sandboxes:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		names:      map[string]string{},
 		ips:        newPool(cfg.PodCIDR),
 	}
-	r.pods.sandboxes, r.pods.containers = byPod[*sandbox]{}, byPod[*container]{}
+	r.pods.sandboxes, r.pods.containers = podIndex[*sandbox]{}, podIndex[*container]{}
 	return r, nil
 }
 

@@ -84,8 +84,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 	r.sandboxes[s.id] = s
 	r.changed()
 	r.pods.sandboxes.add(s.item.GetLabels(), s)
-	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
-	r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.emit(s, s.id, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	r.emit(s, s.id, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return &v1.RunPodSandboxResponse{PodSandboxId: s.id}, nil
 }
 
@@ -123,8 +123,8 @@ func (r *Runtime) address(s *sandbox) error {
 	if hostNetwork(s.config) {
 		return nil
 	}
-	if a, ok := capability.Of[Addresser](r.cfg.Executor); ok {
-		s.ips = a.Addresses(s.config)
+	if a, ok := capability.Of[PodIPAllocator](r.cfg.Executor); ok {
+		s.ips = a.PodIPs(s.config)
 		return nil
 	}
 	ip, ok := r.ips.take()
@@ -187,7 +187,7 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	}
 	s.ips, s.pooled = nil, false
 	if was {
-		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		r.emit(s, s.id, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandbox
 		r.changed()
 		r.pods.sandboxes.drop(s.item.GetLabels(), s)
 		delete(r.names, s.name)
-		r.tell(s, s.id, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+		r.emit(s, s.id, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
 	}
 	return &v1.RemovePodSandboxResponse{}, nil
 }

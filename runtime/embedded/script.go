@@ -26,7 +26,7 @@ type Script struct {
 	// ExitCodes [exit-code: 1,1,0] are by attempt; the last one repeats.
 	ExitCodes []int32
 	// Output is printed line by line; [output: text] prints text at the start.
-	Output []Line
+	Output []OutputLine
 	// OutputEvery [output-every: 1s] prints Output again and again.
 	OutputEvery time.Duration
 	// Message [termination-message: text] is left as termination message.
@@ -34,7 +34,7 @@ type Script struct {
 	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, going
 	// straight from point to point. Where Memory reaches the container's limit,
 	// it is OOM killed.
-	Memory, Disk []Point
+	Memory, Disk []UsagePoint
 	// MilliCPU [cpu: 250m] is the steady use.
 	MilliCPU uint64
 	// OOMAfter [oom-after: 10s] kills it as the kernel would.
@@ -72,16 +72,16 @@ type Script struct {
 	HTTPStatus, GRPCStatus []int32
 }
 
-// Line is one line of output.
-type Line struct {
+// OutputLine is one line of output.
+type OutputLine struct {
 	At     time.Duration // after the start
 	Stderr bool
 	Text   string // without the newline
 	Open   bool   // no newline follows it
 }
 
-// Point is a use at a time after the start.
-type Point struct {
+// UsagePoint is a use at a time after the start.
+type UsagePoint struct {
 	At    time.Duration
 	Bytes uint64
 }
@@ -97,8 +97,8 @@ func (s *Script) check() error {
 			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
 		}
 	}
-	for _, curve := range [][]Point{s.Memory, s.Disk} {
-		if !slices.IsSortedFunc(curve, func(a, b Point) int { return int(a.At - b.At) }) {
+	for _, curve := range [][]UsagePoint{s.Memory, s.Disk} {
+		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return int(a.At - b.At) }) {
 			errs = append(errs, errors.New("script: points are not in the order of time"))
 		}
 	}
@@ -135,9 +135,9 @@ func (s *Script) set(key, value string) (err error) {
 	case "termination-message":
 		s.Message = value
 	case "memory":
-		s.Memory, err = curve(value)
+		s.Memory, err = parseUsage(value)
 	case "disk":
-		s.Disk, err = curve(value)
+		s.Disk, err = parseUsage(value)
 	case "cpu":
 		s.MilliCPU, err = milli(value)
 	case "oom-after":
@@ -222,10 +222,10 @@ func servingList(value string) ([]int32, error) {
 	return out, nil
 }
 
-func lines(text string) []Line {
-	var out []Line
+func lines(text string) []OutputLine {
+	var out []OutputLine
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
-		out = append(out, Line{Text: line})
+		out = append(out, OutputLine{Text: line})
 	}
 	return out
 }
@@ -242,12 +242,12 @@ func codeList(value string) ([]int32, error) {
 	return out, nil
 }
 
-// curve reads points: 10Mi, or 0s=10Mi,1m=100Mi.
-func curve(value string) ([]Point, error) {
-	var out []Point
+// parseUsage reads points: 10Mi, or 0s=10Mi,1m=100Mi.
+func parseUsage(value string) ([]UsagePoint, error) {
+	var out []UsagePoint
 	for part := range strings.SplitSeq(value, ",") {
 		at, amount, timed := strings.Cut(strings.TrimSpace(part), "=")
-		var p Point
+		var p UsagePoint
 		var err error
 		if !timed {
 			amount = at
@@ -273,7 +273,7 @@ func milli(value string) (uint64, error) {
 }
 
 // at is the use at a time after the start.
-func at(points []Point, t time.Duration) uint64 {
+func at(points []UsagePoint, t time.Duration) uint64 {
 	for i, p := range points {
 		if t >= p.At {
 			continue
@@ -292,7 +292,7 @@ func at(points []Point, t time.Duration) uint64 {
 }
 
 // reaches tells when the use first comes to limit.
-func reaches(points []Point, limit uint64) (time.Duration, bool) {
+func reaches(points []UsagePoint, limit uint64) (time.Duration, bool) {
 	for i, p := range points {
 		if p.Bytes < limit {
 			continue
@@ -307,8 +307,8 @@ func reaches(points []Point, limit uint64) (time.Duration, bool) {
 	return 0, false
 }
 
-// nth is the n-th of codes, the last one for all that follow, 0 for none.
-func nth(codes []int32, n int) int32 {
+// byAttempt is the n-th of codes, the last one for all that follow, 0 for none.
+func byAttempt(codes []int32, n int) int32 {
 	if len(codes) == 0 {
 		return 0
 	}

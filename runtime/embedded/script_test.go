@@ -29,9 +29,9 @@ func TestCompile(t *testing.T) {
 		"exit code":   {cmd: []string{"sh", "-c", "exit 3; echo never"}, want: Script{RunFor: 1, ExitCodes: []int32{3}}},
 		"last status": {cmd: []string{"sh", "-c", "true; false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
 		"output": {cmd: []string{"sh", "-c", `echo "a b" 'c;d'; sleep 1; echo e >&2`}, want: Script{
-			RunFor: time.Second, ExitCodes: []int32{0}, Output: []Line{{Text: "a b c;d"}, {At: time.Second, Stderr: true, Text: "e"}},
+			RunFor: time.Second, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "a b c;d"}, {At: time.Second, Stderr: true, Text: "e"}},
 		}},
-		"no newline":       {cmd: []string{"echo", "-n", "hello"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []Line{{Text: "hello", Open: true}}}},
+		"no newline":       {cmd: []string{"echo", "-n", "hello"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "hello", Open: true}}}},
 		"ignored":          {cmd: []string{"sh", "-c", "trap '' TERM; sleep 5"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, IgnoreTERM: true}},
 		"handled":          {cmd: []string{"sh", "-c", "trap 'exit 7' TERM; sleep 5 & wait"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, TermExitCode: &seven}},
 		"no shell":         {cmd: []string{"sh"}, not: true},
@@ -80,8 +80,8 @@ func TestAnnotationsScriptContainers(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Equal(t, Script{
-		RunFor: 2 * time.Minute, ExitCodes: []int32{1, 2}, Output: []Line{{Text: "a"}, {Text: "b"}},
-		Memory: []Point{{0, 1024}, {10 * time.Second, 3072}}, MilliCPU: 250, TermExitCode: &two,
+		RunFor: 2 * time.Minute, ExitCodes: []int32{1, 2}, Output: []OutputLine{{Text: "a"}, {Text: "b"}},
+		Memory: []UsagePoint{{0, 1024}, {10 * time.Second, 3072}}, MilliCPU: 250, TermExitCode: &two,
 	}, got)
 	assert.Equal(t, uint64(2048), at(got.Memory, 5*time.Second))
 	hit, ok := reaches(got.Memory, 2048)

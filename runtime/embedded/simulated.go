@@ -184,7 +184,7 @@ type simProcess struct {
 // ending is when and how the container ends if nothing else happens. The caller
 // holds mu.
 func (p *simProcess) ending() (time.Duration, Exit) {
-	end, exit := forever, Exit{Code: nth(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
+	end, exit := forever, Exit{Code: byAttempt(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
 	if p.script.RunFor > 0 {
 		end = p.script.RunFor
 	}
@@ -229,7 +229,7 @@ func (p *simProcess) tick() {
 	}
 	now := time.Since(p.start)
 	end, exit := p.ending()
-	var due []Line
+	var due []OutputLine
 	for p.nextLine() <= min(now, end) {
 		due = append(due, p.script.Output[p.line])
 		p.line++
@@ -252,7 +252,7 @@ func (p *simProcess) tick() {
 	}
 }
 
-func (p *simProcess) print(due []Line) {
+func (p *simProcess) print(due []OutputLine) {
 	if len(due) == 0 {
 		return
 	}
@@ -264,7 +264,7 @@ func (p *simProcess) print(due []Line) {
 	}
 }
 
-func printLine(sio IO, l Line) {
+func printLine(sio IO, l OutputLine) {
 	w := sio.Stdout
 	if l.Stderr && !sio.TTY {
 		w = sio.Stderr
@@ -356,9 +356,9 @@ func (p *simProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 			return 0, err
 		}
 		if p.script.ExecOutput != "" {
-			printLine(e.IO, Line{Text: p.script.ExecOutput})
+			printLine(e.IO, OutputLine{Text: p.script.ExecOutput})
 		}
-		return nth(p.script.ExecExitCodes, n), nil
+		return byAttempt(p.script.ExecExitCodes, n), nil
 	}
 	if sig, ok := killsInit(e.Cmd); ok {
 		return 0, p.Signal(sig)

@@ -215,7 +215,7 @@ func TestEventsTellWhatHappenedInOrder(t *testing.T) {
 
 func TestASlowEventReaderIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, Config{EventBacklog: 10})
+		g := newRig(t, Config{EventBufferSize: 10})
 		s, err := g.rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
 		require.NoError(t, err)
 		_, err = s.Header()

@@ -58,7 +58,7 @@ type wholeLists struct {
 
 // changed notes that lists are not what they were. The caller holds mu.
 func (r *Runtime) changed() {
-	r.whole = wholeLists{changes: r.whole.changes + 1}
+	r.listCache = wholeLists{changes: r.listCache.changes + 1}
 }
 
 // encoded returns the elements of a list: those kept for the whole list, if it is
@@ -68,7 +68,7 @@ func (r *Runtime) encoded(kept *[]byte, all bool, list func() []byte) []byte {
 		return list()
 	}
 	r.mu.Lock()
-	b, before := *kept, r.whole.changes
+	b, before := *kept, r.listCache.changes
 	r.mu.Unlock()
 	if b != nil {
 		return b
@@ -76,7 +76,7 @@ func (r *Runtime) encoded(kept *[]byte, all bool, list func() []byte) []byte {
 	b = list()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.whole.changes == before {
+	if r.listCache.changes == before {
 		*kept = b
 	}
 	return b

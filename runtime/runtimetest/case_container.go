@@ -20,7 +20,7 @@ const (
 )
 
 // state wants a container to be in a state, in its status and in the list.
-func (c *C) state(id string, want v1.ContainerState) {
+func (c *CaseT) state(id string, want v1.ContainerState) {
 	same(c, want, c.status(id).GetState(), "state in the status")
 	for _, item := range c.containers(&v1.ContainerFilter{Id: id}) {
 		same(c, want, item.GetState(), "state in the list")
@@ -29,13 +29,13 @@ func (c *C) state(id string, want v1.ContainerState) {
 
 func createCases() []testCase {
 	return []testCase{
-		{"a container that was made does not run yet", "hooks that must come before the start would come too late", 0, func(c *C) {
+		{"a container that was made does not run yet", "hooks that must come before the start would come too late", 0, func(c *CaseT) {
 			id := c.pod("p").create("c", sh(long))
 			c.state(id, created)
 			same(c, 0, c.status(id).GetStartedAt(), "start time")
 			same(c, 0, c.status(id).GetFinishedAt(), "end time")
 		}},
-		{"a container is told with the name it was given", "restart counts would start at nought after each restart of the agent", 0, func(c *C) {
+		{"a container is told with the name it was given", "restart counts would start at nought after each restart of the agent", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", sh(long), again(4))
 			st := c.status(id)
@@ -46,7 +46,7 @@ func createCases() []testCase {
 			same(c, p.id, list[0].GetPodSandboxId(), "pod of the container")
 			same(c, 4, list[0].GetMetadata().GetAttempt(), "attempt in the list")
 		}},
-		{"a container keeps its labels and annotations", "it keeps the spec's hash in an annotation; every container would be restarted", 0, func(c *C) {
+		{"a container keeps its labels and annotations", "it keeps the spec's hash in an annotation; every container would be restarted", 0, func(c *CaseT) {
 			p := c.pod("p")
 			cfg := p.containerConfig("c", sh(long), annotate(map[string]string{"io.kubernetes.container.hash": "abc", "sublet.dev/odd": "{\"a\":1}"}))
 			id, err := p.createConfig(cfg)
@@ -57,7 +57,7 @@ func createCases() []testCase {
 			c.check(maps.Equal(cfg.GetLabels(), item.GetLabels()), "labels in the list: %v", item.GetLabels())
 			c.check(maps.Equal(cfg.GetAnnotations(), item.GetAnnotations()), "annotations in the list: %v", item.GetAnnotations())
 		}},
-		{"one name and attempt is one container", "a retried create would make two containers of one", 0, func(c *C) {
+		{"one name and attempt is one container", "a retried create would make two containers of one", 0, func(c *CaseT) {
 			p := c.pod("p")
 			cfg := p.containerConfig("c", sh(long))
 			_, err := p.createConfig(cfg)
@@ -66,17 +66,17 @@ func createCases() []testCase {
 			c.refused(err, "a second container of the same name and attempt")
 			same(c, 1, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
 		}},
-		{"a removed container's name is free", "a container that failed to start once could never start", 0, func(c *C) {
+		{"a removed container's name is free", "a container that failed to start once could never start", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", sh(long))
 			c.ok(c.remove(id), "remove container")
 			p.create("c", sh(long))
 		}},
-		{"one container name in two pods is two containers", "pods of one template could not run side by side", 0, func(c *C) {
+		{"one container name in two pods is two containers", "pods of one template could not run side by side", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			c.check(a.create("c", sh(long)) != b.create("c", sh(long)), "both have one id")
 		}},
-		{"a create that was refused leaves nothing behind", "a pod with a bad image would never start, even after the image is there", 0, func(c *C) {
+		{"a create that was refused leaves nothing behind", "a pod with a bad image would never start, even after the image is there", 0, func(c *CaseT) {
 			p := c.pod("p")
 			cfg := p.containerConfig("c", sh(long))
 			good := cfg.Image
@@ -88,7 +88,7 @@ func createCases() []testCase {
 			_, err = p.createConfig(cfg)
 			c.ok(err, "create container with the right image")
 		}},
-		{"a container names its image by the image's id", "image garbage collection would remove images in use", 0, func(c *C) {
+		{"a container names its image by the image's id", "image garbage collection would remove images in use", 0, func(c *CaseT) {
 			st := c.status(c.pod("p").create("c", sh(long)))
 			img, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: st.GetImageRef()}})
 			c.ok(err, "image status")
@@ -97,18 +97,18 @@ func createCases() []testCase {
 			c.ok(err, "image status")
 			same(c, want.GetImage().GetId(), img.GetImage().GetId(), "image behind image_ref")
 		}},
-		{"a container carries its image's id", "image ids in pod statuses would differ from those on the node", 0, func(c *C) {
+		{"a container carries its image's id", "image ids in pod statuses would differ from those on the node", 0, func(c *CaseT) {
 			id := c.pod("p").create("c", sh(long))
 			want, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: c.s.image}})
 			c.ok(err, "image status")
 			same(c, want.GetImage().GetId(), c.status(id).GetImageId(), "image_id in the status")
 			same(c, want.GetImage().GetId(), c.containers(&v1.ContainerFilter{Id: id})[0].GetImageId(), "image_id in the list")
 		}},
-		{"a container tells where its log is", "kubectl logs would find nothing", 0, func(c *C) {
+		{"a container tells where its log is", "kubectl logs would find nothing", 0, func(c *CaseT) {
 			p := c.pod("p")
 			same(c, filepath.Join(p.cfg.GetLogDirectory(), "c/0.log"), c.status(p.create("c", sh(long))).GetLogPath(), "log path")
 		}},
-		{"a container tells its mounts", "termination messages are found by the mount; they would be lost", 0, func(c *C) {
+		{"a container tells its mounts", "termination messages are found by the mount; they would be lost", 0, func(c *CaseT) {
 			p := c.pod("p")
 			dir := c.s.logs
 			id := p.create("c", sh(long), func(cfg *v1.ContainerConfig) {
@@ -121,7 +121,7 @@ func createCases() []testCase {
 			}
 			c.Errorf("the mount of %s is not in the status", dir)
 		}},
-		{"a container that was never started can be removed", "a pod that is deleted early would leave it behind", 0, func(c *C) {
+		{"a container that was never started can be removed", "a pod that is deleted early would leave it behind", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", sh(long))
 			c.ok(c.remove(id), "remove created container")
@@ -132,7 +132,7 @@ func createCases() []testCase {
 
 func startCases() []testCase {
 	return []testCase{
-		{"a started container is told as running", "it would start the container again and again", 0, func(c *C) {
+		{"a started container is told as running", "it would start the container again and again", 0, func(c *CaseT) {
 			before := time.Now().Add(-time.Second).UnixNano()
 			id := c.pod("p").start("c", long)
 			c.state(id, running)
@@ -140,18 +140,18 @@ func startCases() []testCase {
 			c.check(before <= at && at <= time.Now().Add(time.Second).UnixNano(), "started at %s, which is not now", time.Unix(0, at))
 			same(c, 0, c.status(id).GetFinishedAt(), "end time of a running container")
 		}},
-		{"a running container cannot be started again", "it could not tell a lost answer from a second process", 0, func(c *C) {
+		{"a running container cannot be started again", "it could not tell a lost answer from a second process", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long)
 			c.refused(c.start(id), "second start")
 			c.state(id, running)
 		}},
-		{"an ended container cannot be started again", "exit codes would be overwritten; a restart is a new container", 0, func(c *C) {
+		{"an ended container cannot be started again", "exit codes would be overwritten; a restart is a new container", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 3")
 			c.exited(id)
 			c.refused(c.start(id), "start of an ended container")
 			same(c, 3, c.status(id).GetExitCode(), "exit code")
 		}},
-		{"the next attempt starts beside the dead one", "containers could not be restarted", 0, func(c *C) {
+		{"the next attempt starts beside the dead one", "containers could not be restarted", 0, func(c *CaseT) {
 			p := c.pod("p")
 			first := p.start("c", "exit 3")
 			c.exited(first)
@@ -160,7 +160,7 @@ func startCases() []testCase {
 			same(c, 3, c.status(first).GetExitCode(), "exit code of the first attempt")
 			same(c, 2, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
 		}},
-		{"a command that is not there fails the start", "a typo would look like a crash of the application", 0, func(c *C) {
+		{"a command that is not there fails the start", "a typo would look like a crash of the application", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", []string{"/no/such/program"}, annotate(map[string]string{"sim.sublet.dev/start-error": "no such program"}))
 			c.refused(c.start(id), "start of a program that is not there")
@@ -168,14 +168,14 @@ func startCases() []testCase {
 			c.ok(c.remove(id), "remove the container")
 			p.start("c", long)
 		}},
-		{"a container starts with arguments", "spec.args would be ignored", 0, func(c *C) {
+		{"a container starts with arguments", "spec.args would be ignored", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", []string{"echo", "one"}, func(cfg *v1.ContainerConfig) { cfg.Args = []string{"two", "three"} })
 			c.ok(c.start(id), "start container")
 			c.exited(id)
 			p.logged("c/0.log", "stdout F one two three")
 		}},
-		{"a container has its environment", "applications would lack their settings", processes, func(c *C) {
+		{"a container has its environment", "applications would lack their settings", processes, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", `echo "$A|$B"`, func(cfg *v1.ContainerConfig) {
 				cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1 2")}, {Key: "B", Value: []byte("x=\"y\"")}}
@@ -183,13 +183,13 @@ func startCases() []testCase {
 			c.exited(id)
 			p.logged("c/0.log", `stdout F 1 2|x="y"`)
 		}},
-		{"a container starts in its working directory", "relative paths of applications would break", processes, func(c *C) {
+		{"a container starts in its working directory", "relative paths of applications would break", processes, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "pwd", func(cfg *v1.ContainerConfig) { cfg.WorkingDir = "/tmp" })
 			c.exited(id)
 			p.logged("c/0.log", "stdout F /tmp")
 		}},
-		{"containers of a pod start side by side", "a pod of several containers would come up one by one", 0, func(c *C) {
+		{"containers of a pod start side by side", "a pod of several containers would come up one by one", 0, func(c *CaseT) {
 			p := c.pod("p")
 			var all []string
 			for _, n := range []string{"a", "b", "d"} {
@@ -199,7 +199,7 @@ func startCases() []testCase {
 				c.state(id, running)
 			}
 		}},
-		{"a container that was not made cannot be started", "it would take a lost container for a running one", 0, func(c *C) {
+		{"a container that was not made cannot be started", "it would take a lost container for a running one", 0, func(c *CaseT) {
 			c.refused(c.start(unknownID), "start of an unknown container", codes.NotFound)
 		}},
 	}
@@ -207,7 +207,7 @@ func startCases() []testCase {
 
 func endCases() []testCase {
 	return []testCase{
-		{"a container that ends well is told as completed", "jobs would never succeed", 0, func(c *C) {
+		{"a container that ends well is told as completed", "jobs would never succeed", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "sleep 0.2; exit 0")
 			st := c.exited(id)
 			same(c, 0, st.GetExitCode(), "exit code")
@@ -216,12 +216,12 @@ func endCases() []testCase {
 			c.check(st.GetFinishedAt() <= time.Now().Add(time.Second).UnixNano(), "finished in the future")
 			c.state(id, exited)
 		}},
-		{"a container that fails is told with its exit code", "restartPolicy OnFailure would not know failure from success", 0, func(c *C) {
+		{"a container that fails is told with its exit code", "restartPolicy OnFailure would not know failure from success", 0, func(c *CaseT) {
 			st := c.exited(c.pod("p").start("c", "exit 42"))
 			same(c, 42, st.GetExitCode(), "exit code")
 			same(c, "Error", st.GetReason(), "reason")
 		}},
-		{"a container that ends at once is told like any other", "a crash loop would be seen as a hang", 0, func(c *C) {
+		{"a container that ends at once is told like any other", "a crash loop would be seen as a hang", 0, func(c *CaseT) {
 			p := c.pod("p")
 			for i := range uint32(5) {
 				st := c.exited(p.start("c", "exit 1", again(i)))
@@ -229,7 +229,7 @@ func endCases() []testCase {
 				c.check(st.GetFinishedAt() >= st.GetStartedAt() && st.GetStartedAt() > 0, "times %d to %d", st.GetStartedAt(), st.GetFinishedAt())
 			}
 		}},
-		{"an end stays as it was told", "a crash would be counted twice, or another exit code shown each time", 0, func(c *C) {
+		{"an end stays as it was told", "a crash would be counted twice, or another exit code shown each time", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 9")
 			was := c.exited(id)
 			c.wait(500 * time.Millisecond)
@@ -238,14 +238,14 @@ func endCases() []testCase {
 			same(c, was.GetFinishedAt(), now.GetFinishedAt(), "end time")
 			same(c, was.GetStartedAt(), now.GetStartedAt(), "start time")
 		}},
-		{"one container's end leaves the pod and the others alone", "a sidecar's crash would take the whole pod down", 0, func(c *C) {
+		{"one container's end leaves the pod and the others alone", "a sidecar's crash would take the whole pod down", 0, func(c *CaseT) {
 			p := c.pod("p")
 			other := p.start("other", long)
 			c.exited(p.start("c", "exit 1"))
 			same(c, ready, p.status().GetState(), "pod")
 			c.state(other, running)
 		}},
-		{"a container that takes too much memory is told as OOMKilled", "nobody would learn why it died; limits would seem to have no effect", processes | limits, func(c *C) {
+		{"a container that takes too much memory is told as OOMKilled", "nobody would learn why it died; limits would seem to have no effect", processes | limits, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "x=$(head -c 64000000 /dev/zero | tr '\\0' x); sleep 1000", func(cfg *v1.ContainerConfig) {
 				cfg.Linux.Resources.MemoryLimitInBytes = 16 << 20
@@ -255,7 +255,7 @@ func endCases() []testCase {
 			same(c, "OOMKilled", st.GetReason(), "reason")
 			same(c, 137, st.GetExitCode(), "exit code")
 		}},
-		{"a dead container can be removed and is gone", "dead containers would fill the node", 0, func(c *C) {
+		{"a dead container can be removed and is gone", "dead containers would fill the node", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
 			c.ok(c.remove(id), "remove container")

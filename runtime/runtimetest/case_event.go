@@ -11,7 +11,7 @@ import (
 
 // listener collects the events of a case's pods.
 type listener struct {
-	c      *C
+	c      *CaseT
 	mu     sync.Mutex // guards the rest
 	events []*v1.ContainerEventResponse
 	err    error
@@ -19,7 +19,7 @@ type listener struct {
 
 // listen subscribes to events, until the case ends. Some runtimes send headers
 // only with the first event, so a probe pod tells when the stream is live.
-func (c *C) listen() *listener {
+func (c *CaseT) listen() *listener {
 	s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
 	c.implemented(err, "GetContainerEvents")
 	l := &listener{c: c}
@@ -102,7 +102,7 @@ const (
 
 func eventCases() []testCase {
 	return []testCase{
-		{"a container's life is told in order", "it would see a container die before it started", 0, func(c *C) {
+		{"a container's life is told in order", "it would see a container die before it started", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			id := p.start("c", "exit 0")
@@ -121,13 +121,13 @@ func eventCases() []testCase {
 				same(c, want[i], kinds[i], "event")
 			}
 		}},
-		{"a crash is told at once", "it would notice a crash only by asking all pods again", 0, func(c *C) {
+		{"a crash is told at once", "it would notice a crash only by asking all pods again", 0, func(c *CaseT) {
 			l := c.listen()
 			id := c.pod("p").start("c", "sleep 0.3; exit 1")
 			l.told(id, evStopped)
 			c.check(time.Since(time.Unix(0, c.status(id).GetFinishedAt())) < 2*time.Second, "the end was told late")
 		}},
-		{"what an event tells can be asked for", "it would look before the change is visible, and not look again", 0, func(c *C) {
+		{"what an event tells can be asked for", "it would look before the change is visible, and not look again", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			id := p.start("c", "sleep 0.2; exit 4")
@@ -136,7 +136,7 @@ func eventCases() []testCase {
 			same(c, exited, st.GetState(), "state right after the event")
 			same(c, 4, st.GetExitCode(), "exit code right after the event")
 		}},
-		{"an event carries its pod", "it could not tell whose event it is", 0, func(c *C) {
+		{"an event carries its pod", "it could not tell whose event it is", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			id := p.start("c", long)
@@ -145,7 +145,7 @@ func eventCases() []testCase {
 			same(c, p.cfg.GetMetadata().GetUid(), e.GetPodSandboxStatus().GetMetadata().GetUid(), "uid")
 			c.check(e.GetCreatedAt() > 0, "the event has no time")
 		}},
-		{"a pod's own life is told", "a sandbox that died would be noticed late", 0, func(c *C) {
+		{"a pod's own life is told", "a sandbox that died would be noticed late", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			l.told(p.id, evStarted)
@@ -154,7 +154,7 @@ func eventCases() []testCase {
 			c.ok(p.remove(), "remove pod")
 			l.told(p.id, evDeleted)
 		}},
-		{"events of many pods are all told", "pods that start together would be lost", 0, func(c *C) {
+		{"events of many pods are all told", "pods that start together would be lost", 0, func(c *CaseT) {
 			l := c.listen()
 			var wg sync.WaitGroup
 			started := make(chan string, 6)
@@ -170,7 +170,7 @@ func eventCases() []testCase {
 			}
 			same(c, 6, n, "containers")
 		}},
-		{"two readers are told the same", "a second tool on the node would steal the kubelet's events", 0, func(c *C) {
+		{"two readers are told the same", "a second tool on the node would steal the kubelet's events", 0, func(c *CaseT) {
 			a, b := c.listen(), &listener{c: c}
 			s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
 			c.ok(err, "second event stream")
@@ -190,7 +190,7 @@ func eventCases() []testCase {
 			a.told(id, evStarted)
 			b.told(id, evStarted)
 		}},
-		{"a reader that does not read holds up nobody", "a hung tool would stop all pods from starting", alone, func(c *C) {
+		{"a reader that does not read holds up nobody", "a hung tool would stop all pods from starting", alone, func(c *CaseT) {
 			ctx, cancel := context.WithTimeout(c.ctx, 30*time.Second)
 			defer cancel() // so that a runtime that is held up can go on
 			_, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})

@@ -16,24 +16,24 @@ import (
 
 func execCases() []testCase {
 	return []testCase{
-		{"a command that succeeds tells so", "exec probes would never pass", 0, func(c *C) {
+		{"a command that succeeds tells so", "exec probes would never pass", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", long), 10, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			same(c, 0, r.GetExitCode(), "exit code")
 		}},
-		{"a command that fails tells its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *C) {
+		{"a command that fails tells its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", long), 10, "sh", "-c", "exit 3")
 			c.ok(err, "exec")
 			same(c, 3, r.GetExitCode(), "exit code")
 		}},
-		{"output and errors of a command are kept apart", "probe messages would be mixed up", 0, func(c *C) {
+		{"output and errors of a command are kept apart", "probe messages would be mixed up", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", long), 10, "sh", "-c", "echo out; echo err >&2")
 			c.ok(err, "exec")
 			same(c, "out\n", string(r.GetStdout()), "stdout")
 			same(c, "err\n", string(r.GetStderr()), "stderr")
 		}},
-		{"a command that takes too long is ended", "hung probes would pile up in the container", 0, func(c *C) {
+		{"a command that takes too long is ended", "hung probes would pile up in the container", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long)
 			var err error
 			took := timed(func() { _, err = c.exec(id, 1, "sleep", "1000") })
@@ -41,11 +41,11 @@ func execCases() []testCase {
 			c.check(took < 10*time.Second, "it took %s to end a command with a timeout of 1s", took)
 			c.state(id, running)
 		}},
-		{"a command past its timeout is told by its code", "a probe's timeout would look like a broken runtime", 0, func(c *C) {
+		{"a command past its timeout is told by its code", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
 			_, err := c.exec(c.pod("p").start("c", long), 1, "sleep", "1000")
 			same(c, codes.DeadlineExceeded, status.Code(err), "code")
 		}},
-		{"commands run side by side", "one slow probe would hold up all others", 0, func(c *C) {
+		{"commands run side by side", "one slow probe would hold up all others", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long)
 			var wg sync.WaitGroup
 			took := timed(func() {
@@ -60,30 +60,30 @@ func execCases() []testCase {
 			})
 			c.check(took < 4500*time.Millisecond, "five sleeps of one second took %s", took)
 		}},
-		{"a command in an ended container is refused", "a probe of a dead container would hang", 0, func(c *C) {
+		{"a command in an ended container is refused", "a probe of a dead container would hang", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
 			_, err := c.exec(id, 5, "echo", "hi")
 			c.refused(err, "exec in an ended container")
 		}},
-		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *C) {
+		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *CaseT) {
 			_, err := c.exec(c.pod("p").create("c", sh(long)), 5, "echo", "hi")
 			c.refused(err, "exec in a created container")
 		}},
-		{"a command in a container that is not there is refused", "it could not tell a lost container from a failed probe", 0, func(c *C) {
+		{"a command in a container that is not there is refused", "it could not tell a lost container from a failed probe", 0, func(c *CaseT) {
 			_, err := c.exec(unknownID, 5, "echo", "hi")
 			c.refused(err, "exec in an unknown container", codes.NotFound)
 		}},
-		{"a command that is not there does not look well", "a mistyped probe would pass", 0, func(c *C) {
+		{"a command that is not there does not look well", "a mistyped probe would pass", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", long), 5, "no-such-program")
 			c.check(err != nil || r.GetExitCode() != 0, "exec of a program that is not there succeeded")
 		}},
-		{"much output is neither lost nor in the way", "logs and dumps fetched by hooks would be cut", processes, func(c *C) {
+		{"much output is neither lost nor in the way", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", long), 30, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
 		}},
-		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *C) {
+		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *CaseT) {
 			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
 			r, err := c.exec(id, 10, "sh", "-c", "echo $A")
 			c.ok(err, "exec")
@@ -134,12 +134,12 @@ func numbers(n int) []string {
 
 func logCases() []testCase {
 	return []testCase{
-		{"output and errors are logged as such", "kubectl logs would show nonsense", 0, func(c *C) {
+		{"output and errors are logged as such", "kubectl logs would show nonsense", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.exited(p.start("c", "echo out; echo err >&2; exit 0"))
 			set(c, []string{"stdout F out", "stderr F err"}, p.lines("c/0.log"), "log")
 		}},
-		{"the log is whole when the end is told", "the last words of a crash would be missing from its message", 0, func(c *C) {
+		{"the log is whole when the end is told", "the last words of a crash would be missing from its message", 0, func(c *CaseT) {
 			p := c.pod("p")
 			for i := range uint32(5) {
 				c.exited(p.start("c", "echo last words; exit 1", again(i)))
@@ -147,14 +147,14 @@ func logCases() []testCase {
 				c.check(slices.Contains(lines, "stdout F last words"), "attempt %d: the log has %q", i, lines)
 			}
 		}},
-		{"each attempt has its own log", "kubectl logs --previous would show the wrong run", 0, func(c *C) {
+		{"each attempt has its own log", "kubectl logs --previous would show the wrong run", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.exited(p.start("c", "echo first"))
 			c.exited(p.start("c", "echo second", again(1)))
 			set(c, []string{"stdout F first"}, p.lines("c/0.log"), "first log")
 			set(c, []string{"stdout F second"}, p.lines("c/1.log"), "second log")
 		}},
-		{"a log can be rotated without losing a line", "log rotation would lose output, or go on in the old file and fill the disk", 0, func(c *C) {
+		{"a log can be rotated without losing a line", "log rotation would lose output, or go on in the old file and fill the disk", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", counting(30))
 			p.logged("c/0.log", "stdout F line-3")
@@ -169,11 +169,11 @@ func logCases() []testCase {
 			c.check(len(next) > 5, "the new log has %d lines", len(next))
 			set(c, numbers(30), slices.Concat(old, next), "both logs")
 		}},
-		{"the log of a container that is not there cannot be reopened", "rotation would wait for nobody", 0, func(c *C) {
+		{"the log of a container that is not there cannot be reopened", "rotation would wait for nobody", 0, func(c *CaseT) {
 			_, err := c.rs.ReopenContainerLog(c.ctx, &v1.ReopenContainerLogRequest{ContainerId: unknownID})
 			c.refused(err, "reopen of an unknown container's log", codes.NotFound)
 		}},
-		{"a refused reopen makes no file", "rotation would count files that nobody writes", 0, func(c *C) {
+		{"a refused reopen makes no file", "rotation would count files that nobody writes", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "echo hi")
 			c.exited(id)
@@ -184,7 +184,7 @@ func logCases() []testCase {
 				c.check(os.IsNotExist(err), "the refused call made a log file")
 			}
 		}},
-		{"a long line is kept in parts", "long lines would be cut or take all memory", processes, func(c *C) {
+		{"a long line is kept in parts", "long lines would be cut or take all memory", processes, func(c *CaseT) {
 			p := c.pod("p")
 			c.exited(p.start("c", "head -c 50000 /dev/zero | tr '\\0' x; echo"))
 			total := 0
@@ -197,7 +197,7 @@ func logCases() []testCase {
 			same(c, 50000, total, "bytes of the line")
 			c.check(len(lines) > 1, "the line was kept in one part")
 		}},
-		{"the log stays until the container is removed", "logs of crashed containers could not be read", 0, func(c *C) {
+		{"the log stays until the container is removed", "logs of crashed containers could not be read", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "echo hi; exit 1")
 			c.exited(id)

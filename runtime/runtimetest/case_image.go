@@ -11,20 +11,20 @@ import (
 )
 
 // image is an image's status; nil when it is not there.
-func (c *C) image(ref string) *v1.Image {
+func (c *CaseT) image(ref string) *v1.Image {
 	r, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: ref}})
 	c.ok(err, "status of image "+ref)
 	return r.GetImage()
 }
 
-func (c *C) pull(ref string) (string, error) {
+func (c *CaseT) pull(ref string) (string, error) {
 	r, err := c.is.PullImage(c.ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref}})
 	return r.GetImageRef(), err
 }
 
 func imageCases() []testCase {
 	return []testCase{
-		{"an image that was pulled is there", "it would pull the image at each start", 0, func(c *C) {
+		{"an image that was pulled is there", "it would pull the image at each start", 0, func(c *CaseT) {
 			img := c.image(c.s.image)
 			if img == nil {
 				c.fatal("image %s has no status", c.s.image)
@@ -36,31 +36,31 @@ func imageCases() []testCase {
 			c.ok(err, "list images")
 			c.check(slices.ContainsFunc(list.GetImages(), func(i *v1.Image) bool { return i.GetId() == img.GetId() }), "it is not in the list")
 		}},
-		{"pulling an image again gives the same image", "containers of one image would differ", 0, func(c *C) {
+		{"pulling an image again gives the same image", "containers of one image would differ", 0, func(c *CaseT) {
 			one, err := c.pull(c.s.image)
 			c.ok(err, "pull image")
 			two, err := c.pull(c.s.image)
 			c.ok(err, "pull image again")
 			same(c, one, two, "image_ref")
 		}},
-		{"a pull gives the image's id", "the image that was pulled could not be found again", 0, func(c *C) {
+		{"a pull gives the image's id", "the image that was pulled could not be found again", 0, func(c *CaseT) {
 			ref, err := c.pull(c.s.image)
 			c.ok(err, "pull image")
 			img := c.image(ref)
 			c.check(img != nil, "no image is known by the pulled image_ref %q", ref)
 			same(c, c.image(c.s.image).GetId(), ref, "image_ref of the pull")
 		}},
-		{"an image is found by each of its names", "an image named in another way would be pulled again", 0, func(c *C) {
+		{"an image is found by each of its names", "an image named in another way would be pulled again", 0, func(c *CaseT) {
 			img := c.image(c.s.image)
 			for _, name := range slices.Concat([]string{img.GetId()}, img.GetRepoTags(), img.GetRepoDigests()) {
 				got := c.image(name)
 				c.check(got != nil && got.GetId() == img.GetId(), "by name %s it is %v", name, got)
 			}
 		}},
-		{"an image that is not there has no status, and no error", "it would take a missing image for a broken runtime", 0, func(c *C) {
+		{"an image that is not there has no status, and no error", "it would take a missing image for a broken runtime", 0, func(c *CaseT) {
 			c.check(c.image("example.invalid/no/such/image:1") == nil, "it has a status")
 		}},
-		{"a list can be asked for one image", "each look at an image would read all", 0, func(c *C) {
+		{"a list can be asked for one image", "each look at an image would read all", 0, func(c *CaseT) {
 			list, err := c.is.ListImages(c.ctx, &v1.ListImagesRequest{Filter: &v1.ImageFilter{Image: &v1.ImageSpec{Image: c.s.image}}})
 			c.ok(err, "list images")
 			same(c, 1, len(list.GetImages()), "images")
@@ -68,15 +68,15 @@ func imageCases() []testCase {
 			c.ok(err, "list images that are not there")
 			same(c, 0, len(list.GetImages()), "images that are not there")
 		}},
-		{"a name that is none is refused", "a typo would be retried for ever", 0, func(c *C) {
+		{"a name that is none is refused", "a typo would be retried for ever", 0, func(c *CaseT) {
 			_, err := c.pull("UPPER CASE !")
 			c.refused(err, "pull of a malformed name")
 		}},
-		{"removing an image that is not there is no error", "garbage collection would fail for ever on what is gone", 0, func(c *C) {
+		{"removing an image that is not there is no error", "garbage collection would fail for ever on what is gone", 0, func(c *CaseT) {
 			_, err := c.is.RemoveImage(c.ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "example.invalid/no/such/image:1"}})
 			c.ok(err, "remove unknown image")
 		}},
-		{"a removed image is gone and can be pulled again", "garbage collection would free nothing", twoImages | alone, func(c *C) {
+		{"a removed image is gone and can be pulled again", "garbage collection would free nothing", twoImages | alone, func(c *CaseT) {
 			img := c.image(c.s.second)
 			_, err := c.is.RemoveImage(c.ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: img.GetId()}})
 			c.ok(err, "remove image")
@@ -85,7 +85,7 @@ func imageCases() []testCase {
 			c.ok(err, "pull image again")
 			same(c, img.GetId(), again, "image_ref")
 		}},
-		{"a running container outlives its image", "removing an image would crash its containers", twoImages | alone, func(c *C) {
+		{"a running container outlives its image", "removing an image would crash its containers", twoImages | alone, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", long, func(cfg *v1.ContainerConfig) {
 				cfg.Image = &v1.ImageSpec{Image: c.s.second, UserSpecifiedImage: c.s.second}
@@ -97,7 +97,7 @@ func imageCases() []testCase {
 			_, err = c.pull(c.s.second)
 			c.ok(err, "pull image again")
 		}},
-		{"the image file system is measured", "disk pressure would go unseen", 0, func(c *C) {
+		{"the image file system is measured", "disk pressure would go unseen", 0, func(c *CaseT) {
 			r, err := c.is.ImageFsInfo(c.ctx, &v1.ImageFsInfoRequest{})
 			c.ok(err, "image file system")
 			c.check(len(r.GetImageFilesystems()) > 0, "there is none")
@@ -106,7 +106,7 @@ func imageCases() []testCase {
 				c.check(strings.HasPrefix(fs.GetFsId().GetMountpoint(), "/"), "mount point %q", fs.GetFsId().GetMountpoint())
 			}
 		}},
-		{"streamed images are the listed images", "a big node could not be read", alone, func(c *C) {
+		{"streamed images are the listed images", "a big node could not be read", alone, func(c *CaseT) {
 			s, err := c.is.StreamImages(c.ctx, &v1.StreamImagesRequest{})
 			var want, got []string
 			drain(c, s, err, "StreamImages", func(r *v1.StreamImagesResponse) {
@@ -126,7 +126,7 @@ func imageCases() []testCase {
 
 func statsCases() []testCase {
 	return []testCase{
-		{"a running container is measured", "eviction could not see who uses the memory", 0, func(c *C) {
+		{"a running container is measured", "eviction could not see who uses the memory", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", long, annotate(map[string]string{"sim.sublet.dev/memory": "1Mi", "sim.sublet.dev/cpu": "10m"}))
 			var st *v1.ContainerStats
@@ -140,7 +140,7 @@ func statsCases() []testCase {
 			same(c, "c", st.GetAttributes().GetMetadata().GetName(), "name")
 			c.check(st.GetCpu().GetTimestamp() > 0 && st.GetMemory().GetTimestamp() > 0, "the measurement has no time")
 		}},
-		{"processor time only grows", "usage would jump below nought", 0, func(c *C) {
+		{"processor time only grows", "usage would jump below nought", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long, annotate(map[string]string{"sim.sublet.dev/cpu": "100m"}))
 			read := func() (uint64, int64) {
 				r, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: id})
@@ -155,7 +155,7 @@ func statsCases() []testCase {
 				used, at = nextUsed, nextAt
 			}
 		}},
-		{"measurements are found by pod and container", "usage would be put down to the wrong pod", 0, func(c *C) {
+		{"measurements are found by pod and container", "usage would be put down to the wrong pod", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			want := []string{a.start("x", long), a.start("y", long)}
 			b.start("x", long)
@@ -170,11 +170,11 @@ func statsCases() []testCase {
 			set(c, want, list(&v1.ContainerStatsFilter{PodSandboxId: a.id}), "by pod")
 			set(c, want[:1], list(&v1.ContainerStatsFilter{Id: want[0]}), "by container")
 		}},
-		{"a container that is not there is not measured", "it would go on with figures of the dead", 0, func(c *C) {
+		{"a container that is not there is not measured", "it would go on with figures of the dead", 0, func(c *CaseT) {
 			_, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: unknownID})
 			c.refused(err, "stats of an unknown container", codes.NotFound)
 		}},
-		{"a pod is measured", "eviction could not compare pods", 0, func(c *C) {
+		{"a pod is measured", "eviction could not compare pods", 0, func(c *CaseT) {
 			p := c.pod("p")
 			p.start("c", long)
 			r, err := c.rs.PodSandboxStats(c.ctx, &v1.PodSandboxStatsRequest{PodSandboxId: p.id})
@@ -185,7 +185,7 @@ func statsCases() []testCase {
 			c.ok(err, "list pod stats")
 			same(c, 1, len(list.GetStats()), "pods in the list")
 		}},
-		{"measuring while pods come and go is no error", "one pod's end would leave the whole node unmeasured", 0, func(c *C) {
+		{"measuring while pods come and go is no error", "one pod's end would leave the whole node unmeasured", 0, func(c *CaseT) {
 			p := c.pod("p")
 			stop := make(chan struct{})
 			churned := make(chan struct{})
@@ -209,7 +209,7 @@ func statsCases() []testCase {
 			close(stop)
 			<-churned
 		}},
-		{"resources can be changed while it runs", "pods could not be resized in place", 0, func(c *C) {
+		{"resources can be changed while it runs", "pods could not be resized in place", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 			_, err := c.rs.UpdateContainerResources(c.ctx, &v1.UpdateContainerResourcesRequest{
 				ContainerId: id, Linux: &v1.LinuxContainerResources{MemoryLimitInBytes: 128 << 20},
@@ -220,11 +220,11 @@ func statsCases() []testCase {
 				same(c, 128<<20, r.GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
 			}
 		}},
-		{"a container tells its resources", "status.containerStatuses.resources would be empty, and each resize repeated for ever", 0, func(c *C) {
+		{"a container tells its resources", "status.containerStatuses.resources would be empty, and each resize repeated for ever", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 			same(c, 64<<20, c.status(id).GetResources().GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
 		}},
-		{"resources of a container that is not there cannot be changed", "a resize would seem to be done", 0, func(c *C) {
+		{"resources of a container that is not there cannot be changed", "a resize would seem to be done", 0, func(c *CaseT) {
 			_, err := c.rs.UpdateContainerResources(c.ctx, &v1.UpdateContainerResourcesRequest{
 				ContainerId: unknownID, Linux: &v1.LinuxContainerResources{MemoryLimitInBytes: 64 << 20},
 			})

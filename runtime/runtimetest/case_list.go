@@ -12,7 +12,7 @@ import (
 )
 
 // drain reads a streamed list to its end.
-func drain[R any](c *C, s grpc.ServerStreamingClient[R], err error, what string, each func(*R)) {
+func drain[R any](c *CaseT, s grpc.ServerStreamingClient[R], err error, what string, each func(*R)) {
 	c.implemented(err, what)
 	for {
 		r, err := s.Recv()
@@ -25,7 +25,7 @@ func drain[R any](c *C, s grpc.ServerStreamingClient[R], err error, what string,
 }
 
 // set wants two lists to hold the same, each once.
-func set(c *C, want, got []string, what string) {
+func set(c *CaseT, want, got []string, what string) {
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
@@ -37,14 +37,14 @@ func inState(s v1.ContainerState) *v1.ContainerStateValue { return &v1.Container
 
 func listCases() []testCase {
 	return []testCase{
-		{"pods are found by id", "each inspection would have to read the whole node", 0, func(c *C) {
+		{"pods are found by id", "each inspection would have to read the whole node", 0, func(c *CaseT) {
 			a := c.pod("a")
 			c.pod("b")
 			list := c.pods(&v1.PodSandboxFilter{Id: a.id})
 			same(c, 1, len(list), "pods")
 			same(c, a.id, list[0].GetId(), "id")
 		}},
-		{"pods are found by state", "dead sandboxes would be taken for living ones", 0, func(c *C) {
+		{"pods are found by state", "dead sandboxes would be taken for living ones", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			c.ok(a.stop(), "stop pod a")
 			for state, want := range map[v1.PodSandboxState]string{ready: b.id, notReady: a.id} {
@@ -55,7 +55,7 @@ func listCases() []testCase {
 				set(c, []string{want}, got, state.String())
 			}
 		}},
-		{"pods are found by labels, all of them", "a pod's sandboxes could not be found by its uid", 0, func(c *C) {
+		{"pods are found by labels, all of them", "a pod's sandboxes could not be found by its uid", 0, func(c *CaseT) {
 			a := c.pod("a")
 			c.pod("b")
 			list := c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{
@@ -64,19 +64,19 @@ func listCases() []testCase {
 			same(c, 1, len(list), "pods")
 			same(c, 0, len(c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id, "none": "x"}})), "pods with a label that none has")
 		}},
-		{"a filter that nothing meets gives an empty list", "nothing found would look like everything found", 0, func(c *C) {
+		{"a filter that nothing meets gives an empty list", "nothing found would look like everything found", 0, func(c *CaseT) {
 			c.pod("a").start("c", long)
 			same(c, 0, len(c.pods(&v1.PodSandboxFilter{Id: unknownID})), "pods")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: unknownID})), "containers")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: unknownID})), "containers of a pod")
 		}},
-		{"containers are found by pod", "it would stop the containers of another pod", 0, func(c *C) {
+		{"containers are found by pod", "it would stop the containers of another pod", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			want := []string{a.start("x", long), a.create("y", sh(long))}
 			b.start("x", long)
 			set(c, want, ids(c.containers(&v1.ContainerFilter{PodSandboxId: a.id})), "containers of pod a")
 		}},
-		{"containers are found by state", "it would take dead containers for running ones", 0, func(c *C) {
+		{"containers are found by state", "it would take dead containers for running ones", 0, func(c *CaseT) {
 			p := c.pod("p")
 			made, runs, dead := p.create("a", sh(long)), p.start("b", long), p.start("d", "exit 0")
 			c.exited(dead)
@@ -84,7 +84,7 @@ func listCases() []testCase {
 				set(c, []string{want}, ids(c.containers(&v1.ContainerFilter{PodSandboxId: p.id, State: inState(state)})), state.String())
 			}
 		}},
-		{"containers are found by labels", "a container could not be found by its name", 0, func(c *C) {
+		{"containers are found by labels", "a container could not be found by its name", 0, func(c *CaseT) {
 			p := c.pod("p")
 			want := p.create("a", sh(long))
 			p.create("b", sh(long))
@@ -93,7 +93,7 @@ func listCases() []testCase {
 			}})
 			set(c, []string{want}, ids(got), "containers")
 		}},
-		{"all parts of a filter count together", "it would act on containers that it did not mean", 0, func(c *C) {
+		{"all parts of a filter count together", "it would act on containers that it did not mean", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			a.start("x", long)
 			id := b.start("x", long)
@@ -101,7 +101,7 @@ func listCases() []testCase {
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id, State: inState(exited)})), "running container as exited")
 			same(c, 1, len(c.containers(&v1.ContainerFilter{Id: id, PodSandboxId: b.id, State: inState(running)})), "the one that is meant")
 		}},
-		{"a list without a filter has all", "pods that are missing from a list are taken for dead", 0, func(c *C) {
+		{"a list without a filter has all", "pods that are missing from a list are taken for dead", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			want := []string{a.create("x", sh(long)), b.start("x", long)}
 			all := ids(c.containers(nil))
@@ -110,7 +110,7 @@ func listCases() []testCase {
 			}
 			same(c, 2, len(c.pods(nil)), "pods")
 		}},
-		{"list and status tell the same", "a pod would flap between two views", 0, func(c *C) {
+		{"list and status tell the same", "a pod would flap between two views", 0, func(c *CaseT) {
 			p := c.pod("p")
 			dead := p.start("a", "exit 2")
 			c.exited(dead)
@@ -123,7 +123,7 @@ func listCases() []testCase {
 				same(c, st.GetMetadata().GetName(), item.GetMetadata().GetName(), "name")
 			}
 		}},
-		{"streamed pods are the listed pods", "a big node could not be read", alone, func(c *C) {
+		{"streamed pods are the listed pods", "a big node could not be read", alone, func(c *CaseT) {
 			c.pod("a")
 			c.pod("b")
 			s, err := c.rs.StreamPodSandboxes(c.ctx, &v1.StreamPodSandboxesRequest{})
@@ -141,7 +141,7 @@ func listCases() []testCase {
 			}
 			set(c, want, got, "streamed pods")
 		}},
-		{"streamed containers are the listed containers", "a big node could not be read", alone, func(c *C) {
+		{"streamed containers are the listed containers", "a big node could not be read", alone, func(c *CaseT) {
 			p := c.pod("a")
 			p.create("x", sh(long))
 			p.create("y", sh(long))
@@ -150,7 +150,7 @@ func listCases() []testCase {
 			drain(c, s, err, "StreamContainers", func(r *v1.StreamContainersResponse) { got = append(got, ids(r.GetContainers())...) })
 			set(c, ids(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), got, "streamed containers")
 		}},
-		{"many pods with long annotations can be listed", "a full node would be unreadable, and all its pods taken for dead", alone, func(c *C) {
+		{"many pods with long annotations can be listed", "a full node would be unreadable, and all its pods taken for dead", alone, func(c *CaseT) {
 			blob := strings.Repeat("x", 8<<10)
 			var want, got []string
 			for i := range c.s.big {

@@ -25,7 +25,7 @@ func (p *pod) gone() {
 
 func sandboxCases() []testCase {
 	return []testCase{
-		{"a pod that was run is ready at once", "it would start containers in a pod that is not there yet", 0, func(c *C) {
+		{"a pod that was run is ready at once", "it would start containers in a pod that is not there yet", 0, func(c *CaseT) {
 			p := c.pod("p")
 			same(c, ready, p.status().GetState(), "state in the status")
 			list := c.pods(&v1.PodSandboxFilter{Id: p.id})
@@ -34,7 +34,7 @@ func sandboxCases() []testCase {
 				same(c, ready, s.GetState(), "state in the list")
 			}
 		}},
-		{"a pod is told with the name it was given", "after a restart it would not know its own pods and kill them as orphans", 0, func(c *C) {
+		{"a pod is told with the name it was given", "after a restart it would not know its own pods and kill them as orphans", 0, func(c *CaseT) {
 			p := c.pod("p", attempt(3))
 			want := p.cfg.GetMetadata()
 			for what, got := range map[string]*v1.PodSandboxMetadata{
@@ -46,7 +46,7 @@ func sandboxCases() []testCase {
 				same(c, want.GetAttempt(), got.GetAttempt(), what+": attempt")
 			}
 		}},
-		{"a pod keeps its labels and annotations", "it finds pods by labels and keeps grace periods in annotations; both would be lost", 0, func(c *C) {
+		{"a pod keeps its labels and annotations", "it finds pods by labels and keeps grace periods in annotations; both would be lost", 0, func(c *CaseT) {
 			p := c.pod("p", func(cfg *v1.PodSandboxConfig) { cfg.Annotations["sublet.dev/odd"] = "a=b,\n\"ü\"" })
 			st, item := p.status(), c.pods(&v1.PodSandboxFilter{Id: p.id})[0]
 			c.check(maps.Equal(p.cfg.Labels, st.GetLabels()), "labels in the status: %v", st.GetLabels())
@@ -54,7 +54,7 @@ func sandboxCases() []testCase {
 			c.check(maps.Equal(p.cfg.Labels, item.GetLabels()), "labels in the list: %v", item.GetLabels())
 			c.check(maps.Equal(p.cfg.Annotations, item.GetAnnotations()), "annotations in the list: %v", item.GetAnnotations())
 		}},
-		{"a pod tells when it was made", "it picks the newest sandbox by that time; the wrong one would be kept", 0, func(c *C) {
+		{"a pod tells when it was made", "it picks the newest sandbox by that time; the wrong one would be kept", 0, func(c *CaseT) {
 			before := time.Now().Add(-time.Second).UnixNano()
 			p := c.pod("p")
 			after := time.Now().Add(time.Second).UnixNano()
@@ -62,62 +62,62 @@ func sandboxCases() []testCase {
 			c.check(before <= at && at <= after, "created at %s, which is not now", time.Unix(0, at))
 			same(c, at, c.pods(&v1.PodSandboxFilter{Id: p.id})[0].GetCreatedAt(), "creation time in list and status")
 		}},
-		{"a stopped pod is not ready", "it would go on using a pod whose network is gone", 0, func(c *C) {
+		{"a stopped pod is not ready", "it would go on using a pod whose network is gone", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			same(c, notReady, p.status().GetState(), "state")
 		}},
-		{"a pod may be stopped again and again", "it stops a pod at least once more than needed; ending pods would hang in errors", 0, func(c *C) {
+		{"a pod may be stopped again and again", "it stops a pod at least once more than needed; ending pods would hang in errors", 0, func(c *CaseT) {
 			p := c.pod("p")
 			for i := range 3 {
 				c.ok(p.stop(), fmt.Sprintf("stop number %d", i+1))
 			}
 		}},
-		{"stopping a pod that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *C) {
+		{"stopping a pod that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *CaseT) {
 			c.ok((&pod{c, unknownID, nil}).stop(), "stop unknown pod")
 		}},
-		{"removing a pod that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *C) {
+		{"removing a pod that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *CaseT) {
 			c.ok((&pod{c, unknownID, nil}).remove(), "remove unknown pod")
 		}},
-		{"a pod may be removed again and again", "garbage collection would fail for ever on what is gone", 0, func(c *C) {
+		{"a pod may be removed again and again", "garbage collection would fail for ever on what is gone", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			c.ok(p.remove(), "remove pod")
 			c.ok(p.remove(), "remove pod again")
 			p.gone()
 		}},
-		{"a removed pod is gone from list and status", "it would see dead pods for ever", 0, func(c *C) {
+		{"a removed pod is gone from list and status", "it would see dead pods for ever", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			c.ok(p.remove(), "remove pod")
 			p.gone()
 		}},
-		{"a ready pod can be removed without a stop", "a pod whose stop was lost could not be cleaned up", 0, func(c *C) {
+		{"a ready pod can be removed without a stop", "a pod whose stop was lost could not be cleaned up", 0, func(c *CaseT) {
 			p := c.pod("p")
 			p.start("c", long)
 			c.ok(p.remove(), "remove ready pod")
 			p.gone()
 			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the removed pod")
 		}},
-		{"one name is one pod", "a retried call would make a second pod beside the first, with everything running twice", 0, func(c *C) {
+		{"one name is one pod", "a retried call would make a second pod beside the first, with everything running twice", 0, func(c *CaseT) {
 			p := c.pod("p")
 			_, err := c.runConfig(p.cfg)
 			c.refused(err, "a second pod of the same name, uid and attempt")
 			same(c, 1, len(c.pods(nil)), "pods")
 		}},
-		{"a stopped pod still holds its name", "two sandboxes of one attempt could not be told apart", 0, func(c *C) {
+		{"a stopped pod still holds its name", "two sandboxes of one attempt could not be told apart", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			_, err := c.runConfig(p.cfg)
 			c.refused(err, "a second pod of the same name, uid and attempt")
 		}},
-		{"a removed pod's name is free", "a pod that failed to start once could never start", 0, func(c *C) {
+		{"a removed pod's name is free", "a pod that failed to start once could never start", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.remove(), "remove pod")
 			_, err := c.runConfig(p.cfg)
 			c.ok(err, "run the pod again under its name")
 		}},
-		{"a new attempt stands beside the dead one", "a pod could not be given a new sandbox after a crash of the old one", 0, func(c *C) {
+		{"a new attempt stands beside the dead one", "a pod could not be given a new sandbox after a crash of the old one", 0, func(c *CaseT) {
 			old := c.pod("p")
 			c.ok(old.stop(), "stop pod")
 			next := c.pod("p", attempt(1))
@@ -126,12 +126,12 @@ func sandboxCases() []testCase {
 			same(c, notReady, old.status().GetState(), "state of the old one")
 			same(c, ready, next.status().GetState(), "state of the new one")
 		}},
-		{"pods of one name and different uids stand side by side", "a static pod that was edited could not be replaced", 0, func(c *C) {
+		{"pods of one name and different uids stand side by side", "a static pod that was edited could not be replaced", 0, func(c *CaseT) {
 			c.pod("p")
 			c.pod("p", func(cfg *v1.PodSandboxConfig) { cfg.Metadata.Uid += "-2" })
 			same(c, 2, len(c.pods(nil)), "pods")
 		}},
-		{"stopping a pod ends its containers", "containers would run on without a pod", 0, func(c *C) {
+		{"stopping a pod ends its containers", "containers would run on without a pod", 0, func(c *CaseT) {
 			p := c.pod("p")
 			a, b := p.start("a", deaf), p.start("b", long)
 			c.ok(p.stop(), "stop pod")
@@ -139,14 +139,14 @@ func sandboxCases() []testCase {
 				same(c, v1.ContainerState_CONTAINER_EXITED, c.status(id).GetState(), "container state")
 			}
 		}},
-		{"stopping a pod leaves its containers to be read", "exit codes would be lost when a pod ends", 0, func(c *C) {
+		{"stopping a pod leaves its containers to be read", "exit codes would be lost when a pod ends", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "exit 6")
 			c.exited(id)
 			c.ok(p.stop(), "stop pod")
 			same(c, 6, c.status(id).GetExitCode(), "exit code after the pod was stopped")
 		}},
-		{"a stopped pod takes no more containers", "a container could start in a pod that is being torn down", 0, func(c *C) {
+		{"a stopped pod takes no more containers", "a container could start in a pod that is being torn down", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			_, err := p.createConfig(p.containerConfig("c", sh(long)))
@@ -155,7 +155,7 @@ func sandboxCases() []testCase {
 				c.refused(c.start(id[0].GetId()), "start of a container in a stopped pod")
 			}
 		}},
-		{"a pod that was stopped is never ready again", "it would send traffic to a pod that it has given up", 0, func(c *C) {
+		{"a pod that was stopped is never ready again", "it would send traffic to a pod that it has given up", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			c.wait(300 * time.Millisecond)
@@ -164,7 +164,7 @@ func sandboxCases() []testCase {
 				same(c, notReady, s.GetState(), "state in the list")
 			}
 		}},
-		{"stopping one pod leaves the others alone", "one pod's end would take its neighbours down", 0, func(c *C) {
+		{"stopping one pod leaves the others alone", "one pod's end would take its neighbours down", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			id := b.start("c", long)
 			c.ok(a.stop(), "stop pod a")
@@ -177,16 +177,16 @@ func sandboxCases() []testCase {
 
 func networkCases() []testCase {
 	return []testCase{
-		{"a pod has an address", "status.podIP would stay empty, and the pod would be made anew for ever", 0, func(c *C) {
+		{"a pod has an address", "status.podIP would stay empty, and the pod would be made anew for ever", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.check(p.status().GetNetwork().GetIp() != "", "the ready pod has no address")
 		}},
-		{"a pod on the host's network is ready", "control plane pods could not start", 0, func(c *C) {
+		{"a pod on the host's network is ready", "control plane pods could not start", 0, func(c *CaseT) {
 			p := c.pod("p", hostNetwork)
 			same(c, ready, p.status().GetState(), "state")
 			same(c, v1.NamespaceMode_NODE, p.status().GetLinux().GetNamespaces().GetOptions().GetNetwork(), "network namespace in the status")
 		}},
-		{"a stopped pod can be asked for its status", "the last status of a pod could not be told", 0, func(c *C) {
+		{"a stopped pod can be asked for its status", "the last status of a pod could not be told", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
 			same(c, p.cfg.GetMetadata().GetUid(), p.status().GetMetadata().GetUid(), "uid")

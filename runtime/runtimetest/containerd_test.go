@@ -23,7 +23,7 @@ func TestContainerd(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		second := n.PushBusybox(t, "second", "1", containerdtest.File{Name: "second", Data: []byte("2"), Mode: 0o644})
 		runtimetest.TestRuntime(t, func(t testing.TB) *grpc.ClientConn { return n.Dial(t) },
-			runtimetest.Known(), runtimetest.Image(n.Busybox), runtimetest.SecondImage(second),
+			runtimetest.KnownRuntimes(), runtimetest.Image(n.Busybox), runtimetest.SecondImage(second),
 			runtimetest.LogRoot(filepath.Join(n.Shared, "logs")),
 			runtimetest.EditPod(func(pod *v1.PodSandboxConfig) {
 				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()
@@ -40,8 +40,8 @@ func TestFloorOfContainerd(t *testing.T) {
 		t.Skip("takes some seconds")
 	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
-		r, err := runtimetest.Floor(t.Context(), n.Dial(t), runtimetest.FloorConfig{
-			Pods: 8, Parallel: 2, Image: n.Busybox,
+		r, err := runtimetest.MeasureBaseline(t.Context(), n.Dial(t), runtimetest.BaselineConfig{
+			Pods: 8, MaxParallel: 2, Image: n.Busybox,
 			EditPod: func(pod *v1.PodSandboxConfig) {
 				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()
 			},

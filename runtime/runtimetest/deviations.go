@@ -52,9 +52,9 @@ func deviations() []deviation {
 	}
 }
 
-// Known takes the deviations of runtimes that we have met, by the name and
+// KnownRuntimes takes the deviations of runtimes that we have met, by the name and
 // version that the runtime tells. It may be used beside Deviations.
-func Known() Option { return func(s *suite) { s.known = true } }
+func KnownRuntimes() Option { return func(s *suite) { s.known = true } }
 
 // recognise adds the known deviations of the runtime at hand.
 func (s *suite) recognise(ctx context.Context) error {

@@ -13,19 +13,19 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Kind is a kind of fault.
-type Kind string
+// FaultKind is a kind of fault.
+type FaultKind string
 
 // The kinds of fault.
 const (
-	Delay     Kind = "delay"     // the call waits for Rule.For, then is made
-	Hang      Kind = "hang"      // the call is not made and never answered
-	Fail      Kind = "fail"      // the call is not made and fails with Rule.Code
-	Drop      Kind = "drop"      // the call is made, its answer lost: Rule.Code, or silence when that is OK
-	Cut       Kind = "cut"       // a stream breaks with Rule.Code after Rule.After messages
-	Duplicate Kind = "duplicate" // each message of a stream comes twice
-	Reorder   Kind = "reorder"   // each second message of a stream comes before the first
-	Lie       Kind = "lie"       // answers are changed by Rule.Change
+	Delay       FaultKind = "delay"     // the call waits for Rule.For, then is made
+	Hang        FaultKind = "hang"      // the call is not made and never answered
+	Fail        FaultKind = "fail"      // the call is not made and fails with Rule.Code
+	Drop        FaultKind = "drop"      // the call is made, its answer lost: Rule.Code, or silence when that is OK
+	BreakStream FaultKind = "cut"       // a stream breaks with Rule.Code after Rule.After messages
+	Duplicate   FaultKind = "duplicate" // each message of a stream comes twice
+	Reorder     FaultKind = "reorder"   // each second message of a stream comes before the first
+	Corrupt     FaultKind = "lie"       // answers are changed by Rule.Change
 )
 
 // Rule says which calls go wrong, and how. What is left out does not restrict.
@@ -37,20 +37,20 @@ type Rule struct {
 	Probability float64       // of going wrong; 0 is always
 	From, Until time.Duration // since the proxy was made; 0 is from the start, and for ever
 
-	Fault Kind
-	For   time.Duration // Delay
+	Fault FaultKind
+	Delay time.Duration // Delay
 	Code  codes.Code    // Fail and Cut: OK means Unavailable
 	After int           // Cut
-	// Change changes an answer for Lie. nil picks a lie by chance: a running
+	// Mutate changes an answer for Lie. nil picks a lie by chance: a running
 	// container is told as exited or unknown, a ready sandbox as not ready, or a
 	// list leaves its last item out.
-	Change func(rpc string, answer proto.Message)
+	Mutate func(rpc string, answer proto.Message)
 }
 
 // check finds what is wrong with a rule.
 func (r Rule) check() error {
 	switch r.Fault {
-	case Delay, Hang, Fail, Drop, Cut, Duplicate, Reorder, Lie:
+	case Delay, Hang, Fail, Drop, BreakStream, Duplicate, Reorder, Corrupt:
 	default:
 		return fmt.Errorf("rule: unknown fault %q", r.Fault)
 	}
@@ -60,7 +60,7 @@ func (r Rule) check() error {
 	if r.Probability < 0 || r.Probability > 1 || r.Probability != r.Probability {
 		return fmt.Errorf("rule: probability %v is not within 0..1", r.Probability)
 	}
-	if r.Skip < 0 || r.Count < 0 || r.After < 0 || r.For < 0 || r.From < 0 || r.Until < 0 {
+	if r.Skip < 0 || r.Count < 0 || r.After < 0 || r.Delay < 0 || r.From < 0 || r.Until < 0 {
 		return fmt.Errorf("rule %s: a negative figure", r)
 	}
 	return nil
@@ -81,7 +81,7 @@ func (r Rule) String() string {
 	add("probability", strconv.FormatFloat(r.Probability, 'g', -1, 64), r.Probability == 0)
 	add("from", r.From.String(), r.From == 0)
 	add("until", r.Until.String(), r.Until == 0)
-	add("for", r.For.String(), r.For == 0)
+	add("for", r.Delay.String(), r.Delay == 0)
 	add("code", r.Code.String(), r.Code == codes.OK)
 	add("after", strconv.Itoa(r.After), r.After == 0)
 	return strings.Join(parts, ",")
@@ -109,7 +109,7 @@ func ParseRule(s string) (Rule, error) {
 func (r *Rule) set(name, value string) (err error) {
 	switch name {
 	case "fault":
-		r.Fault = Kind(value)
+		r.Fault = FaultKind(value)
 	case "rpc":
 		r.RPC = value
 	case "pod":
@@ -127,7 +127,7 @@ func (r *Rule) set(name, value string) (err error) {
 	case "until":
 		r.Until, err = time.ParseDuration(value)
 	case "for":
-		r.For, err = time.ParseDuration(value)
+		r.Delay, err = time.ParseDuration(value)
 	case "code":
 		for c := codes.OK; c <= codes.Unauthenticated; c++ {
 			if c.String() == value {

@@ -17,30 +17,30 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FloorConfig says what Floor measures. The zero value of each field has the
+// BaselineConfig says what Floor measures. The zero value of each field has the
 // default in brackets.
-type FloorConfig struct {
-	Pods     int                        // how many [20]
-	Parallel int                        // how many at a time [1]
-	Image    string                     // with sh and sleep [docker.io/library/busybox:1.36]; pulled if need be
-	LogRoot  string                     // folder for container logs [none are written]
-	EditPod  func(*v1.PodSandboxConfig) // before each pod is made
+type BaselineConfig struct {
+	Pods        int                        // how many [20]
+	MaxParallel int                        // how many at a time [1]
+	Image       string                     // with sh and sleep [docker.io/library/busybox:1.36]; pulled if need be
+	LogRoot     string                     // folder for container logs [none are written]
+	EditPod     func(*v1.PodSandboxConfig) // before each pod is made
 }
 
-// FloorReport is what the raw calls of a pod cost: medians, by call.
-type FloorReport struct {
-	Runtime  string // name and version
-	Pods     int
-	Parallel int
-	Calls    map[string]time.Duration // RunPodSandbox, CreateContainer, StartContainer, ...
-	Up       time.Duration            // from nothing to a running container
-	Down     time.Duration            // from a running container to nothing
-	All      time.Duration            // until the last pod was up
+// BaselineReport is what the raw calls of a pod cost: medians, by call.
+type BaselineReport struct {
+	Runtime       string // name and version
+	Pods          int
+	MaxParallel   int
+	Calls         map[string]time.Duration // RunPodSandbox, CreateContainer, StartContainer, ...
+	StartDuration time.Duration            // from nothing to a running container
+	StopDuration  time.Duration            // from a running container to nothing
+	TotalDuration time.Duration            // until the last pod was up
 }
 
 // floor is one measurement under way.
 type floor struct {
-	FloorConfig
+	BaselineConfig
 	rs  v1.RuntimeServiceClient
 	run string
 
@@ -48,23 +48,23 @@ type floor struct {
 	times map[string][]time.Duration
 }
 
-// Floor measures the raw CRI calls that bring a pod of one container up and
+// MeasureBaseline measures the raw CRI calls that bring a pod of one container up and
 // down. It is the least that any agent can take on this runtime, so that an
 // agent's figures can be put beside it. It removes what it made.
-func Floor(ctx context.Context, cc grpc.ClientConnInterface, cfg FloorConfig) (FloorReport, error) {
+func MeasureBaseline(ctx context.Context, cc grpc.ClientConnInterface, cfg BaselineConfig) (BaselineReport, error) {
 	if cfg.Pods <= 0 {
 		cfg.Pods = 20
 	}
-	if cfg.Parallel <= 0 {
-		cfg.Parallel = 1
+	if cfg.MaxParallel <= 0 {
+		cfg.MaxParallel = 1
 	}
 	if cfg.Image == "" {
 		cfg.Image = "docker.io/library/busybox:1.36"
 	}
-	f := &floor{FloorConfig: cfg, rs: v1.NewRuntimeServiceClient(cc), run: fmt.Sprintf("floor-%08x", rand.Uint32()), times: map[string][]time.Duration{}}
+	f := &floor{BaselineConfig: cfg, rs: v1.NewRuntimeServiceClient(cc), run: fmt.Sprintf("floor-%08x", rand.Uint32()), times: map[string][]time.Duration{}}
 	v, err := f.rs.Version(ctx, &v1.VersionRequest{})
 	if err != nil {
-		return FloorReport{}, fmt.Errorf("measure the floor: version: %w", err)
+		return BaselineReport{}, fmt.Errorf("measure the floor: version: %w", err)
 	}
 	is := v1.NewImageServiceClient(cc)
 	image := &v1.ImageSpec{Image: cfg.Image}
@@ -73,15 +73,15 @@ func Floor(ctx context.Context, cc grpc.ClientConnInterface, cfg FloorConfig) (F
 		_, err = is.PullImage(ctx, &v1.PullImageRequest{Image: image})
 	}
 	if err != nil {
-		return FloorReport{}, fmt.Errorf("measure the floor: image %s: %w", cfg.Image, err)
+		return BaselineReport{}, fmt.Errorf("measure the floor: image %s: %w", cfg.Image, err)
 	}
-	report := FloorReport{
-		Runtime: v.GetRuntimeName() + " " + v.GetRuntimeVersion(), Pods: cfg.Pods, Parallel: cfg.Parallel, Calls: map[string]time.Duration{},
+	report := BaselineReport{
+		Runtime: v.GetRuntimeName() + " " + v.GetRuntimeVersion(), Pods: cfg.Pods, MaxParallel: cfg.MaxParallel, Calls: map[string]time.Duration{},
 	}
 	pods := make([]floorPod, cfg.Pods)
 	begin := time.Now()
 	err = f.each(func(i int) error { return f.up(ctx, i, &pods[i]) })
-	report.All = time.Since(begin)
+	report.TotalDuration = time.Since(begin)
 	if err == nil {
 		err = f.look(ctx, pods)
 	}
@@ -89,7 +89,7 @@ func Floor(ctx context.Context, cc grpc.ClientConnInterface, cfg FloorConfig) (F
 	for call, times := range f.times {
 		report.Calls[call] = median(times)
 	}
-	report.Up, report.Down = report.Calls["up"], report.Calls["down"]
+	report.StartDuration, report.StopDuration = report.Calls["up"], report.Calls["down"]
 	delete(report.Calls, "up")
 	delete(report.Calls, "down")
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *floor) each(do func(int) error) error {
 	errs := make([]error, f.Pods)
 	var wg sync.WaitGroup
 	next := make(chan int)
-	for range f.Parallel {
+	for range f.MaxParallel {
 		wg.Go(func() {
 			for i := range next {
 				errs[i] = do(i)
@@ -221,9 +221,9 @@ func median(times []time.Duration) time.Duration {
 }
 
 // String is the report as a table.
-func (r FloorReport) String() string {
+func (r BaselineReport) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d pods, %d at a time, medians\n", r.Runtime, r.Pods, r.Parallel)
+	fmt.Fprintf(&b, "%s: %d pods, %d at a time, medians\n", r.Runtime, r.Pods, r.MaxParallel)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(name string, d time.Duration) {
 		_, _ = fmt.Fprintf(w, "  %s\t%.2f ms\t\n", name, float64(d)/float64(time.Millisecond))
@@ -234,9 +234,9 @@ func (r FloorReport) String() string {
 	} {
 		row(call, r.Calls[call])
 	}
-	row("pod up", r.Up)
-	row("pod down", r.Down)
-	row("all up", r.All)
+	row("pod up", r.StartDuration)
+	row("pod down", r.StopDuration)
+	row("all up", r.TotalDuration)
 	_ = w.Flush()
 	return b.String()
 }

@@ -21,7 +21,7 @@ func sh(script string) []string { return []string{"sh", "-c", script} }
 
 // pod is a sandbox of a case.
 type pod struct {
-	c   *C
+	c   *CaseT
 	id  string
 	cfg *v1.PodSandboxConfig
 }
@@ -31,10 +31,10 @@ type (
 	containerEdit = func(*v1.ContainerConfig)
 )
 
-func (c *C) logDir(pod string) string { return filepath.Join(c.s.logs, c.ns, pod) }
+func (c *CaseT) logDir(pod string) string { return filepath.Join(c.s.logs, c.ns, pod) }
 
 // podConfig is the configuration of a pod as a kubelet would write it.
-func (c *C) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
+func (c *CaseT) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 	cfg := &v1.PodSandboxConfig{
 		Metadata:     &v1.PodSandboxMetadata{Name: name, Namespace: c.ns, Uid: c.ns + "-" + name},
 		Hostname:     name,
@@ -57,13 +57,13 @@ func (c *C) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 }
 
 // runConfig makes a pod of a configuration.
-func (c *C) runConfig(cfg *v1.PodSandboxConfig) (*pod, error) {
+func (c *CaseT) runConfig(cfg *v1.PodSandboxConfig) (*pod, error) {
 	r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg})
 	return &pod{c, r.GetPodSandboxId(), cfg}, err
 }
 
 // pod makes a pod, or ends the case.
-func (c *C) pod(name string, edits ...podEdit) *pod {
+func (c *CaseT) pod(name string, edits ...podEdit) *pod {
 	p, err := c.runConfig(c.podConfig(name, edits...))
 	c.ok(err, "run pod "+name)
 	return p
@@ -149,30 +149,30 @@ func (p *pod) status() *v1.PodSandboxStatus {
 	return r.GetStatus()
 }
 
-func (c *C) start(id string) error {
+func (c *CaseT) start(id string) error {
 	_, err := c.rs.StartContainer(c.ctx, &v1.StartContainerRequest{ContainerId: id})
 	return err
 }
 
-func (c *C) stop(id string, grace int64) error {
+func (c *CaseT) stop(id string, grace int64) error {
 	_, err := c.rs.StopContainer(c.ctx, &v1.StopContainerRequest{ContainerId: id, Timeout: grace})
 	return err
 }
 
-func (c *C) remove(id string) error {
+func (c *CaseT) remove(id string) error {
 	_, err := c.rs.RemoveContainer(c.ctx, &v1.RemoveContainerRequest{ContainerId: id})
 	return err
 }
 
 // status is a container's status, or the case ends.
-func (c *C) status(id string) *v1.ContainerStatus {
+func (c *CaseT) status(id string) *v1.ContainerStatus {
 	r, err := c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
 	c.ok(err, "status of container")
 	return r.GetStatus()
 }
 
 // exited waits for a container's end.
-func (c *C) exited(id string) *v1.ContainerStatus {
+func (c *CaseT) exited(id string) *v1.ContainerStatus {
 	var st *v1.ContainerStatus
 	c.until(20*time.Second, "the container ends", func() bool {
 		st = c.status(id)
@@ -182,12 +182,12 @@ func (c *C) exited(id string) *v1.ContainerStatus {
 }
 
 // exec runs a command in a container.
-func (c *C) exec(id string, timeout int64, cmd ...string) (*v1.ExecSyncResponse, error) {
+func (c *CaseT) exec(id string, timeout int64, cmd ...string) (*v1.ExecSyncResponse, error) {
 	return c.rs.ExecSync(c.ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: timeout})
 }
 
 // pods lists the case's own pods.
-func (c *C) pods(f *v1.PodSandboxFilter) []*v1.PodSandbox {
+func (c *CaseT) pods(f *v1.PodSandboxFilter) []*v1.PodSandbox {
 	r, err := c.rs.ListPodSandbox(c.ctx, &v1.ListPodSandboxRequest{Filter: f})
 	c.ok(err, "list pods")
 	var own []*v1.PodSandbox
@@ -200,7 +200,7 @@ func (c *C) pods(f *v1.PodSandboxFilter) []*v1.PodSandbox {
 }
 
 // containers lists containers.
-func (c *C) containers(f *v1.ContainerFilter) []*v1.Container {
+func (c *CaseT) containers(f *v1.ContainerFilter) []*v1.Container {
 	r, err := c.rs.ListContainers(c.ctx, &v1.ListContainersRequest{Filter: f})
 	c.ok(err, "list containers")
 	return r.GetContainers()

@@ -87,15 +87,15 @@ func (p *Proxy) SetRules(rules ...Rule) error {
 	return nil
 }
 
-// Calls is how often each RPC was called so far, whatever came of it.
-func (p *Proxy) Calls() map[string]int {
+// CallCounts is how often each RPC was called so far, whatever came of it.
+func (p *Proxy) CallCounts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.calls)
 }
 
-// Hits is how many calls each of the present rules has made go wrong.
-func (p *Proxy) Hits() []int {
+// FaultCounts is how many calls each of the present rules has made go wrong.
+func (p *Proxy) FaultCounts() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	hits := make([]int, len(p.rules))
@@ -229,7 +229,7 @@ type call struct {
 }
 
 // struck returns the first rule of a kind.
-func (c *call) struck(k Kind) *rule {
+func (c *call) struck(k FaultKind) *rule {
 	for _, r := range c.rules {
 		if r.Fault == k {
 			return r
@@ -240,7 +240,7 @@ func (c *call) struck(k Kind) *rule {
 
 func (c *call) serve(ctx context.Context) error {
 	if r := c.struck(Delay); r != nil {
-		if err := pause(ctx, r.For); err != nil {
+		if err := pause(ctx, r.Delay); err != nil {
 			return err
 		}
 	}
@@ -287,11 +287,11 @@ func (c *call) unary(ctx context.Context) error {
 
 // lie changes an answer if a rule says so.
 func (c *call) lie(resp proto.Message) {
-	r := c.struck(Lie)
+	r := c.struck(Corrupt)
 	switch {
 	case r == nil:
-	case r.Change != nil:
-		r.Change(c.rpc, resp)
+	case r.Mutate != nil:
+		r.Mutate(c.rpc, resp)
 	default:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -351,7 +351,7 @@ func (c *call) relay(ctx context.Context, in <-chan received) error {
 	var held proto.Message
 	var late <-chan time.Time
 	for n := 0; ; n++ {
-		if r := c.struck(Cut); r != nil && n >= r.After {
+		if r := c.struck(BreakStream); r != nil && n >= r.After {
 			return status.Errorf(r.code(), "proxy: the stream %s is cut on purpose", c.rpc)
 		}
 		var out []proto.Message

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // behind returns clients of a simulated runtime behind a proxy, and the proxy.
 func behind(t testing.TB, seed uint64, rules ...Rule) (v1.RuntimeServiceClient, *Proxy) {
-	rt, err := embedded.New(embedded.Config{Images: []embedded.Image{{Ref: "i", Present: true}}})
+	rt, err := embedded.New(embedded.Config{Images: []embedded.Image{{Ref: "i", Preloaded: true}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	direct, err := rt.Dial()
@@ -73,7 +73,7 @@ func TestProxyHandsOnWhatNoRuleStrikes(t *testing.T) {
 		assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, st.GetStatus().GetState())
 		_, err = rs.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: "none"})
 		assert.Equal(t, codes.NotFound, status.Code(err), "codes come through")
-		assert.Equal(t, map[string]int{"RunPodSandbox": 1, "CreateContainer": 1, "StartContainer": 1, "ContainerStatus": 2}, p.Calls())
+		assert.Equal(t, map[string]int{"RunPodSandbox": 1, "CreateContainer": 1, "StartContainer": 1, "ContainerStatus": 2}, p.CallCounts())
 	})
 }
 
@@ -91,7 +91,7 @@ func TestProxyFaultsOfCalls(t *testing.T) {
 		takes time.Duration
 		done  bool // the work was done
 	}{
-		"delay":              {Rule{Fault: Delay, For: 3 * time.Second}, codes.OK, 3 * time.Second, true},
+		"delay":              {Rule{Fault: Delay, Delay: 3 * time.Second}, codes.OK, 3 * time.Second, true},
 		"hang":               {Rule{Fault: Hang}, codes.DeadlineExceeded, 10 * time.Second, false},
 		"fail":               {Rule{Fault: Fail, Code: codes.ResourceExhausted}, codes.ResourceExhausted, 0, false},
 		"drop in silence":    {Rule{Fault: Drop}, codes.DeadlineExceeded, 10 * time.Second, true},
@@ -129,7 +129,7 @@ func TestProxyKnowsWhosePodAnIDIs(t *testing.T) {
 		require.NoError(t, err)
 		_, err = rs.StopContainer(t.Context(), &v1.StopContainerRequest{ContainerId: b})
 		assert.Equal(t, codes.Unavailable, status.Code(err))
-		assert.Equal(t, []int{1}, p.Hits())
+		assert.Equal(t, []int{1}, p.FaultCounts())
 	})
 }
 
@@ -183,7 +183,7 @@ func TestProxyFaultsOfStreams(t *testing.T) {
 	})
 	t.Run("cut", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			rs, _ := behind(t, 1, Rule{Fault: Cut, RPC: "GetContainerEvents", After: 1, Count: 1})
+			rs, _ := behind(t, 1, Rule{Fault: BreakStream, RPC: "GetContainerEvents", After: 1, Count: 1})
 			s := must(rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{}))
 			_, err := s.Header()
 			require.NoError(t, err)
@@ -199,11 +199,11 @@ func TestProxyLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs, p := behind(t, 1)
 		id := startIn(t, rs, must(runPod(t.Context(), rs, "p")))
-		require.NoError(t, p.SetRules(Rule{Fault: Lie}))
+		require.NoError(t, p.SetRules(Rule{Fault: Corrupt}))
 		st := must(rs.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: id}))
 		assert.NotEqual(t, v1.ContainerState_CONTAINER_RUNNING, st.GetStatus().GetState())
 		assert.Zero(t, sandboxes(t, rs))
-		require.NoError(t, p.SetRules(Rule{Fault: Lie, Change: func(rpc string, m proto.Message) {
+		require.NoError(t, p.SetRules(Rule{Fault: Corrupt, Mutate: func(rpc string, m proto.Message) {
 			if r, ok := m.(*v1.ContainerStatusResponse); ok {
 				r.Status.ExitCode = 99
 			}

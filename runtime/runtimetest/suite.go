@@ -38,15 +38,15 @@ func SecondImage(ref string) Option { return func(s *suite) { s.second = ref } }
 // cgroup parent or a runtime class.
 func EditPod(edit func(*v1.PodSandboxConfig)) Option { return func(s *suite) { s.edit = edit } }
 
-// Deviations are cases, by name, that this runtime is known to fail, with the
+// KnownFailures are cases, by name, that this runtime is known to fail, with the
 // reason. They run, and are reported as skipped when they fail; one that passes
 // fails, so that the list stays true.
-func Deviations(reasons map[string]string) Option {
+func KnownFailures(reasons map[string]string) Option {
 	return func(s *suite) { s.deviations = reasons }
 }
 
-// Flaky are cases, by name, that this runtime fails at times, with the reason.
-func Flaky(reasons map[string]string) Option { return func(s *suite) { s.flaky = reasons } }
+// KnownFlakes are cases, by name, that this runtime fails at times, with the reason.
+func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.flaky = reasons } }
 
 // Restart is called to restart the runtime, and returns when it serves again.
 // Without it the cases of a restart are left out.
@@ -56,15 +56,15 @@ func Restart(restart func(testing.TB)) Option { return func(s *suite) { s.restar
 // path [the test's temporary folder].
 func LogRoot(dir string) Option { return func(s *suite) { s.logs = dir } }
 
-// BigList is how many pods the cases of big lists make [20].
-func BigList(pods int) Option { return func(s *suite) { s.big = pods } }
+// LargeListSize is how many pods the cases of big lists make [20].
+func LargeListSize(pods int) Option { return func(s *suite) { s.big = pods } }
 
-// NoProcesses leaves out the cases that need real processes: for simulators.
-func NoProcesses() Option { return func(s *suite) { s.simulated = true } }
+// WithoutProcesses leaves out the cases that need real processes: for simulators.
+func WithoutProcesses() Option { return func(s *suite) { s.simulated = true } }
 
-// NoLimits leaves out the cases that need resource limits to be kept: for
+// WithoutResourceLimits leaves out the cases that need resource limits to be kept: for
 // runtimes without cgroups.
-func NoLimits() Option { return func(s *suite) { s.unlimited = true } }
+func WithoutResourceLimits() Option { return func(s *suite) { s.unlimited = true } }
 
 // suite is one run of TestRuntime.
 type suite struct {
@@ -88,7 +88,7 @@ type testCase struct {
 	name    string
 	suffers string // what a kubelet suffers from a runtime that fails this
 	needs   need
-	run     func(*C)
+	run     func(*CaseT)
 }
 
 // need is what a case cannot do without.
@@ -193,7 +193,7 @@ func (s *suite) test(t *testing.T, tc testCase) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
-	c := &C{
+	c := &CaseT{
 		t: t, s: s, ctx: ctx, rs: v1.NewRuntimeServiceClient(s.cc), is: v1.NewImageServiceClient(s.cc),
 		ns: fmt.Sprintf("sublet-test-%s-%08x", s.id, rand.Uint32()),
 	}
@@ -227,8 +227,8 @@ func (s *suite) test(t *testing.T, tc testCase) {
 	}
 }
 
-// C is one case at work. Its methods that fail end the case's goroutine.
-type C struct {
+// CaseT is one case at work. Its methods that fail end the case's goroutine.
+type CaseT struct {
 	t   *testing.T
 	s   *suite
 	ctx context.Context
@@ -242,27 +242,27 @@ type C struct {
 }
 
 // Errorf notes a fault.
-func (c *C) Errorf(format string, args ...any) {
+func (c *CaseT) Errorf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = append(c.faults, fmt.Sprintf(format, args...))
 }
 
 // fatal notes a fault and ends the case.
-func (c *C) fatal(format string, args ...any) {
+func (c *CaseT) fatal(format string, args ...any) {
 	c.Errorf(format, args...)
 	runtime.Goexit()
 }
 
 // ok ends the case if err is not nil.
-func (c *C) ok(err error, what string) {
+func (c *CaseT) ok(err error, what string) {
 	if err != nil {
 		c.fatal("%s: %v", what, err)
 	}
 }
 
 // implemented ends the case, well, if a call is not implemented.
-func (c *C) implemented(err error, what string) {
+func (c *CaseT) implemented(err error, what string) {
 	if status.Code(err) == codes.Unimplemented {
 		c.mu.Lock()
 		c.skip = what + " is not implemented"
@@ -273,7 +273,7 @@ func (c *C) implemented(err error, what string) {
 }
 
 // refused wants an error, with one of the codes if any are given.
-func (c *C) refused(err error, what string, want ...codes.Code) {
+func (c *CaseT) refused(err error, what string, want ...codes.Code) {
 	if err == nil {
 		c.Errorf("%s: was not refused", what)
 		return
@@ -284,21 +284,21 @@ func (c *C) refused(err error, what string, want ...codes.Code) {
 }
 
 // same wants two values to be equal.
-func same[T comparable](c *C, want, got T, what string) {
+func same[T comparable](c *CaseT, want, got T, what string) {
 	if want != got {
 		c.Errorf("%s: is %v, want %v", what, got, want)
 	}
 }
 
 // check wants cond to be true.
-func (c *C) check(cond bool, format string, args ...any) {
+func (c *CaseT) check(cond bool, format string, args ...any) {
 	if !cond {
 		c.Errorf(format, args...)
 	}
 }
 
 // until polls cond, and ends the case if it has not come true in time.
-func (c *C) until(within time.Duration, what string, cond func() bool) {
+func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 	deadline := time.Now().Add(within)
 	for !cond() {
 		if time.Now().After(deadline) {
@@ -311,10 +311,10 @@ func (c *C) until(within time.Duration, what string, cond func() bool) {
 }
 
 // wait lets time pass.
-func (c *C) wait(d time.Duration) { c.ok(pause(c.ctx, d), "wait") }
+func (c *CaseT) wait(d time.Duration) { c.ok(pause(c.ctx, d), "wait") }
 
 // clean removes all pods of the case, whatever state they are in.
-func (c *C) clean(ctx context.Context) {
+func (c *CaseT) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, caseTimeout)
 	defer cancel()
 	list, err := c.rs.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{

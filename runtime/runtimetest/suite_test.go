@@ -28,14 +28,14 @@ func embeddedRuntime(executor func(testing.TB) embedded.Executor) func(testing.T
 func TestSimulatedRuntime(t *testing.T) {
 	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
 		return embedded.NewSimulated(embedded.SimulatedConfig{})
-	}), runtimetest.NoProcesses(), runtimetest.SecondImage("example.com/second:1"), runtimetest.BigList(500))
+	}), runtimetest.WithoutProcesses(), runtimetest.SecondImage("example.com/second:1"), runtimetest.LargeListSize(500))
 }
 
 func TestHostProcessRuntime(t *testing.T) {
 	runtimetest.TestRuntime(t, embeddedRuntime(func(t testing.TB) embedded.Executor {
 		return embedded.NewHostProcess(embedded.HostConfig{Root: t.TempDir(), Unprivileged: true})
-	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.BigList(500),
-		runtimetest.NoLimits())
+	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.LargeListSize(500),
+		runtimetest.WithoutResourceLimits())
 }
 
 func TestHostProcessRuntimeOfRoot(t *testing.T) {
@@ -44,7 +44,7 @@ func TestHostProcessRuntimeOfRoot(t *testing.T) {
 	}
 	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
 		return embedded.NewHostProcess(embedded.HostConfig{})
-	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.NoLimits())
+	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.WithoutResourceLimits())
 }
 
 func TestThereAreEnoughCases(t *testing.T) {

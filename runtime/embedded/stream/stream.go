@@ -45,7 +45,7 @@ func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
 	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	rt.SetStreams(urls{handler})
+	rt.SetStreamingServer(urls{handler})
 	return s, nil
 }
 
@@ -140,11 +140,11 @@ func streams(id string, in io.Reader, out, errOut io.WriteCloser, tty bool) (str
 }
 
 // sizes hands on terminal sizes until the client goes.
-func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan embedded.Size {
+func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan embedded.TerminalSize {
 	if from == nil {
 		return nil
 	}
-	to := make(chan embedded.Size)
+	to := make(chan embedded.TerminalSize)
 	go func() {
 		defer close(to)
 		for {
@@ -156,7 +156,7 @@ func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan e
 					return
 				}
 				select {
-				case to <- embedded.Size{Width: s.Width, Height: s.Height}:
+				case to <- embedded.TerminalSize{Width: s.Width, Height: s.Height}:
 				case <-ctx.Done():
 					return
 				}
@@ -171,7 +171,7 @@ func (b *backend) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	ctx, end := b.begin(ctx)
 	defer end()
 	id, sio := streams(id, in, out, errOut, tty)
-	code, err := b.rt.ExecIn(ctx, id, embedded.Exec{Cmd: cmd, IO: sio, Resize: sizes(ctx, resize)})
+	code, err := b.rt.ExecStreams(ctx, id, embedded.Exec{Cmd: cmd, IO: sio, Resize: sizes(ctx, resize)})
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	ctx, end := b.begin(ctx)
 	defer end()
 	id, sio := streams(id, in, out, errOut, tty)
-	return b.rt.AttachTo(ctx, id, sio, sizes(ctx, resize))
+	return b.rt.AttachStreams(ctx, id, sio, sizes(ctx, resize))
 }
 
 // PortForward implements streaming.Runtime.
