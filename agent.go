@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/lock"
-	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/internal/dirlock"
+	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
@@ -34,7 +34,7 @@ type Runtime interface {
 	pleg.Runtime
 	podsync.Runtime
 	probe.Execer
-	readiness.Runtime
+	runtimestate.Runtime
 }
 
 // Recorder takes Kubernetes events. It must not block.
@@ -52,7 +52,7 @@ type Agent struct {
 	mux      *podsource.Mux
 	cache    podcache.Cache
 	pleg     *pleg.Generator
-	ready    *readiness.Tracker
+	ready    *runtimestate.Tracker
 	statuses *status.Manager
 	told     *status.FileSink
 	probes   *probe.Manager
@@ -91,7 +91,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(a.rootDir, 0o700); err != nil {
 		return fmt.Errorf("root folder: %w", err)
 	}
-	release, err := lock.Acquire(a.rootDir)
+	release, err := dirlock.Acquire(a.rootDir)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func simplePod(name string, annotations ...string) *corev1.Pod {
 }
 
 // AG-1: all faults are told at once.
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := agent.New(
 		agent.WithNodeName(""),
 		agent.WithRootDir("relative"),
@@ -252,7 +252,7 @@ func killAtRandom(t *testing.T, rnd *rand.Rand) {
 }
 
 // keepIDs checks that no pod has another container than the one it had first.
-func keepIDs(t *testing.T, w *world, first map[string]string) {
+func keepIDs(t *testing.T, w *harness, first map[string]string) {
 	for _, c := range w.running() {
 		pod := c.GetLabels()["io.kubernetes.pod.name"]
 		if first[pod] == "" {
@@ -273,7 +273,7 @@ func TestTwoAgents(t *testing.T) {
 		time.Sleep(time.Minute)
 		one.memory.Delete("default", "web")
 		time.Sleep(time.Minute)
-		names := func(w *world) (names []string) {
+		names := func(w *harness) (names []string) {
 			for _, c := range w.running() {
 				names = append(names, c.GetLabels()["io.kubernetes.pod.name"])
 			}

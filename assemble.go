@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/internal/events"
-	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podsync"
@@ -87,7 +87,7 @@ func (a *Agent) assemble() error {
 	if err := a.checkCapabilities(); err != nil {
 		return err
 	}
-	a.ready = readiness.New(a.runtime)
+	a.ready = runtimestate.New(a.runtime)
 	for _, make := range []func() error{
 		a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer,
 		a.makeContainerGC, a.makeLogRotation, a.makeImageGC, a.makeUsage, a.makeEviction,

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sublet-dev/agent/internal/lock"
+	"github.com/sublet-dev/agent/internal/dirlock"
 	"github.com/sublet-dev/agent/internal/owner"
-	"github.com/sublet-dev/agent/internal/readiness"
+	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/syncloop"
 )
@@ -21,7 +21,7 @@ var (
 	ErrAlreadyRun = errors.New("an agent runs once")
 	// ErrRootInUse is wrapped by the error of Run while another agent has the root
 	// folder. The error names its process.
-	ErrRootInUse = lock.ErrInUse
+	ErrRootInUse = dirlock.ErrInUse
 	// ErrOwnerID is wrapped by the error of Run if the root directory has pods, or
 	// had, but the id of their owner cannot be read from it. The error says what to
 	// do.
@@ -35,10 +35,10 @@ var (
 	ErrRuntimeNotReady = syncloop.ErrRuntimeNotReady
 	// ErrNetworkNotReady is wrapped by the error of Healthy while the runtime says
 	// that its network is not ready. Pods on the host's network run.
-	ErrNetworkNotReady = readiness.ErrNetworkNotReady
+	ErrNetworkNotReady = runtimestate.ErrNetworkNotReady
 	// ErrPodsNotListed is wrapped, beside ErrRuntimeNotReady, by the error of Healthy
 	// until the pods in the runtime are known.
-	ErrPodsNotListed = readiness.ErrPodsNotListed
+	ErrPodsNotListed = runtimestate.ErrPodsNotListed
 	// ErrStalled is wrapped by the error of Healthy when pods are not handed on
 	// any more.
 	ErrStalled = syncloop.ErrStalled

@@ -30,11 +30,11 @@ import (
 // -run 'TestScenariosUnderFaults/17_' one of them again.
 func TestScenariosUnderFaults(t *testing.T) {
 	files := scenarioFiles(t)
-	without := make([]func(*testing.T) *outcome, len(files))
+	without := make([]func(*testing.T) *finalState, len(files))
 	for i, path := range files {
 		var once sync.Once
-		var o *outcome
-		without[i] = func(t *testing.T) *outcome {
+		var o *finalState
+		without[i] = func(t *testing.T) *finalState {
 			once.Do(func() { o = playUnder(t, readScenario(t, path), nil, nil) })
 			return o
 		}
@@ -68,7 +68,7 @@ type tally struct {
 	played int
 }
 
-func (n *tally) add(x *chance) {
+func (n *tally) add(x *faultPlan) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.hits == nil {
@@ -93,7 +93,7 @@ func (n *tally) assert(t *testing.T) {
 
 // playUnder plays a scenario with what goes wrong by chance, lets it come to rest
 // and returns what became of it. want is what it should be.
-func playUnder(t *testing.T, sc *scenario, x *chance, want *outcome) (got *outcome) {
+func playUnder(t *testing.T, sc *scenario, x *faultPlan, want *finalState) (got *finalState) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldOf(t, sc, x)
 		w.collect = true
@@ -125,7 +125,7 @@ func playUnder(t *testing.T, sc *scenario, x *chance, want *outcome) (got *outco
 const rest = 8 * time.Minute
 
 // calm has nothing go wrong any more. Faults outlast the script by a minute.
-func (w *world) calm() {
+func (w *harness) calm() {
 	if w.chance != nil {
 		time.Sleep(time.Minute)
 	}
@@ -150,7 +150,7 @@ func (w *world) calm() {
 
 // startsAnother asserts that an agent that has been through all this starts and
 // ends a pod as any other does.
-func (w *world) startsAnother() {
+func (w *harness) startsAnother() {
 	if _, full := w.sc.option("max-pods"); full {
 		return
 	}

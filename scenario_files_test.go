@@ -16,7 +16,7 @@ import (
 )
 
 // images are the lines "image NAME key=value…" of the config.
-func (w *world) images() []embedded.Image {
+func (w *harness) images() []embedded.Image {
 	var all []embedded.Image
 	for _, c := range w.sc.config {
 		if c.args[0] != "image" {

@@ -67,7 +67,7 @@ func play(t *testing.T, sc *scenario) string {
 }
 
 // run does what the scenario says, up to its end.
-func (w *world) run() {
+func (w *harness) run() {
 	if rule, ok := w.sc.option("fault"); ok {
 		w.fault(rule)
 	}
@@ -90,7 +90,7 @@ func (w *world) run() {
 }
 
 // do carries out one command.
-func (w *world) do(s step) {
+func (w *harness) do(s step) {
 	arg := func(i int) string {
 		require.Greater(w.t, len(s.args), i, "%s: too few words", s.line)
 		return s.args[i]
@@ -121,7 +121,7 @@ func (w *world) do(s step) {
 		n, err := strconv.Atoi(arg(2))
 		require.NoError(w.t, err, s.line)
 		w.mu.Lock()
-		w.traps = append(w.traps, &trap{rpc: arg(1), n: n, when: arg(3), do: s.args[4:]})
+		w.traps = append(w.traps, &breakpoint{rpc: arg(1), n: n, when: arg(3), do: s.args[4:]})
 		w.mu.Unlock()
 	case "listing-takes":
 		w.mu.Lock()
@@ -147,7 +147,7 @@ func (w *world) do(s step) {
 	}
 }
 
-func (w *world) runtime(what string) {
+func (w *harness) runtime(what string) {
 	switch what {
 	case "down":
 		w.down()
@@ -161,7 +161,7 @@ func (w *world) runtime(what string) {
 	}
 }
 
-func (w *world) fault(rules []string) {
+func (w *harness) fault(rules []string) {
 	for _, r := range rules {
 		rule, err := runtimetest.ParseRule(r)
 		require.NoError(w.t, err)
@@ -171,7 +171,7 @@ func (w *world) fault(rules []string) {
 }
 
 // mark tells of a deletion as an API server does: the pod stays, with a time.
-func (w *world) mark(name, grace string) {
+func (w *harness) mark(name, grace string) {
 	for _, file := range w.sc.names {
 		if !strings.HasSuffix(file, ".yaml") {
 			continue
@@ -192,7 +192,7 @@ func (w *world) mark(name, grace string) {
 
 // outside does something to a pod behind the agent's back: it kills a container,
 // or stops the sandbox.
-func (w *world) outside(pod, container string) {
+func (w *harness) outside(pod, container string) {
 	ctx := context.Background()
 	for _, c := range w.running() {
 		x := w.thing(c.GetId())

@@ -220,7 +220,7 @@ func TestRefusesBadNames(t *testing.T) {
 	}
 }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PodPidsLimit: -1})
 	for _, part := range []string{`root "x"`, `parent "../y"`, `driver "z"`, "-1 is negative"} {
 		require.ErrorContains(t, err, part)

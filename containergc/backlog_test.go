@@ -25,9 +25,9 @@ import (
 // CG-1, RT-18: removing 20,000 dead containers takes minutes, at a pace that
 // leaves the runtime to others. Nobody waits for the end of it: neither a pod
 // that goes meanwhile, nor eviction, which needs the disk now.
-func TestNobodyWaitsForTheBacklog(t *testing.T) {
+func TestReclaim_PreemptsPacedCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, stands := crowded(20_000), standings{}
+		n, stands := crowded(20_000), podStates{}
 		var mu sync.Mutex
 		c := collector(t, containergc.Config{Containers: n, PodState: func(uid types.UID) containergc.PodState {
 			mu.Lock()
@@ -112,7 +112,7 @@ func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
 		k := &kept{node: crowded(20_000)}
 		k.fail["c1"] = errors.New("boom")
 		var ended []containergc.Result
-		c := collector(t, containergc.Config{Containers: k, PodState: standings{}.of, Hooks: containergc.Hooks{
+		c := collector(t, containergc.Config{Containers: k, PodState: podStates{}.of, Hooks: containergc.Hooks{
 			Collected: func(r containergc.Result, _ error) { ended = append(ended, r) },
 		}})
 		go func() { _ = c.Run(t.Context()) }()
@@ -138,7 +138,7 @@ func TestSlowPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(10)
 		began := time.Now()
-		_, err := collector(t, containergc.Config{Containers: n, PodState: standings{}.of, RemovalInterval: time.Minute}).Collect(t.Context())
+		_, err := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of, RemovalInterval: time.Minute}).Collect(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 1, n.left())
 		assert.Equal(t, 8*time.Minute, time.Since(began), "nine removals")
@@ -146,16 +146,16 @@ func TestSlowPace(t *testing.T) {
 	})
 }
 
-// killed is a runtime whose caller dies during a call: before it had its effect,
+// crashingRuntime is a runtime whose caller dies during a call: before it had its effect,
 // or after. As every goroutine of a process ends where it is, so does the caller.
-type killed struct {
+type crashingRuntime struct {
 	*node
 
 	calls, at int // dies in call number at, if that is not 0
 	after     bool
 }
 
-func (k *killed) die(call func() error) error {
+func (k *crashingRuntime) die(call func() error) error {
 	if k.calls++; k.calls != k.at {
 		return call()
 	}
@@ -166,11 +166,11 @@ func (k *killed) die(call func() error) error {
 	return nil
 }
 
-func (k *killed) RemoveContainer(ctx context.Context, id string) error {
+func (k *crashingRuntime) RemoveContainer(ctx context.Context, id string) error {
 	return k.die(func() error { return k.node.RemoveContainer(ctx, id) })
 }
 
-func (k *killed) RemoveSandbox(ctx context.Context, id string) error {
+func (k *crashingRuntime) RemoveSandbox(ctx context.Context, id string) error {
 	return k.die(func() error { return k.node.RemoveSandbox(ctx, id) })
 }
 
@@ -214,7 +214,7 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 	root, err := os.OpenRoot(dir)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(owner.Mark(root, "ns_job_u2", "one"), root.Close()))
-	cfg := containergc.Config{Containers: &killed{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, PodState: standings{"u2": containergc.PodDeleted}.of}
+	cfg := containergc.Config{Containers: &crashingRuntime{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, PodState: podStates{"u2": containergc.PodDeleted}.of}
 
 	former := collector(t, cfg)
 	died = true
@@ -250,13 +250,13 @@ func TestALogThatStays(t *testing.T) {
 	stuck := filepath.Join(dir, "ns_web_u1", "a", "0.log")
 	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a folder that is not empty
 	n := crowded(2)
-	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, PodState: standings{}.of})
+	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, PodState: podStates{}.of})
 	_, err := c.Collect(t.Context())
 	require.ErrorContains(t, err, "remove the log of container c0")
 	assert.Equal(t, 1, n.left())
 	boom := errors.New("boom")
 	n = crowded(2)
 	n.fail["c0"] = boom
-	_, err = collector(t, containergc.Config{Containers: n, PodState: standings{}.of}).Collect(t.Context())
+	_, err = collector(t, containergc.Config{Containers: n, PodState: podStates{}.of}).Collect(t.Context())
 	require.ErrorIs(t, err, boom)
 }

@@ -22,19 +22,19 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+var testTime = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-type standings map[types.UID]containergc.PodState
+type podStates map[types.UID]containergc.PodState
 
-func (s standings) of(uid types.UID) containergc.PodState { return s[uid] }
+func (s podStates) of(uid types.UID) containergc.PodState { return s[uid] }
 
 // ctr is a container made so many minutes before t0.
 func ctr(id, name, sandbox string, attempt uint32, state runtime.ContainerState, minutes int) runtime.Container {
-	return runtime.Container{ID: id, Name: name, SandboxID: sandbox, Attempt: attempt, State: state, Created: t0.Add(-time.Duration(minutes) * time.Minute)}
+	return runtime.Container{ID: id, Name: name, SandboxID: sandbox, Attempt: attempt, State: state, Created: testTime.Add(-time.Duration(minutes) * time.Minute)}
 }
 
 func box(id string, attempt uint32, state runtime.SandboxState) runtime.Sandbox {
-	return runtime.Sandbox{ID: id, Attempt: attempt, State: state, Created: t0.Add(-time.Hour)}
+	return runtime.Sandbox{ID: id, Attempt: attempt, State: state, Created: testTime.Add(-time.Hour)}
 }
 
 func ids(plan []containergc.Removal) []string {
@@ -65,7 +65,7 @@ func TestPlan(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		stands standings
+		stands podStates
 		policy containergc.Policy
 		short  bool
 		want   []string
@@ -76,22 +76,22 @@ func TestPlan(t *testing.T) {
 		{"young ones stay", nil, containergc.Policy{MinAge: 25 * time.Minute}, false, []string{"a0", "b0", "s0"}},
 		{"at most so many a node: the oldest that can be spared go", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 4}, false, []string{"a0", "b0", "s0"}},
 		{"never those that status needs", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 1}, false, []string{"a0", "b0", "a1", "s0"}},
-		{"all of a pod that is gone", standings{"u2": containergc.PodDeleted}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
-		{"one that ended is still told of", standings{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
-		{"unless disk is short, and then age does not count", standings{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "d", "b0"}},
+		{"all of a pod that is gone", podStates{"u2": containergc.PodDeleted}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
+		{"one that ended is still told of", podStates{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
+		{"unless disk is short, and then age does not count", podStates{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "d", "b0"}},
 		{"none stays but what decides", nil, containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}, false, []string{"a0", "b0", "a1", "a2", "s0"}},
-		{"what is gone goes first", standings{"u2": containergc.PodDeleted}, containergc.Policy{}, false, []string{"d0", "d", "a0", "b0", "a1", "s0"}},
-		{"what runs of a pod that is gone stays", standings{"u1": containergc.PodDeleted}, containergc.Policy{}, false, []string{"i0", "a0", "b0", "a1", "a2", "b1", "s1", "s0"}},
+		{"what is gone goes first", podStates{"u2": containergc.PodDeleted}, containergc.Policy{}, false, []string{"d0", "d", "a0", "b0", "a1", "s0"}},
+		{"what runs of a pod that is gone stays", podStates{"u1": containergc.PodDeleted}, containergc.Policy{}, false, []string{"i0", "a0", "b0", "a1", "a2", "b1", "s1", "s0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := ids(containergc.Plan([]runtime.Pod{pod, dead}, tt.stands.of, tt.policy, tt.short, t0))
+			got := ids(containergc.Plan([]runtime.Pod{pod, dead}, tt.stands.of, tt.policy, tt.short, testTime))
 			assert.Equal(t, tt.want, got)
 		})
 	}
 }
 
-func randomNode(rnd *rand.Rand) ([]runtime.Pod, standings) {
-	stands := standings{}
+func randomNode(rnd *rand.Rand) ([]runtime.Pod, podStates) {
+	stands := podStates{}
 	var pods []runtime.Pod
 	for i := range rnd.IntN(4) {
 		pod := runtime.Pod{UID: types.UID(fmt.Sprint("u", i)), Namespace: "ns", Name: "p"}
@@ -99,7 +99,7 @@ func randomNode(rnd *rand.Rand) ([]runtime.Pod, standings) {
 		n := 1 + rnd.IntN(3)
 		for j := range n {
 			s := box(fmt.Sprintf("s%d-%d", i, j), uint32(j), runtime.SandboxState(rnd.IntN(2)))
-			s.Created = t0.Add(-time.Duration(rnd.IntN(40)) * time.Minute)
+			s.Created = testTime.Add(-time.Duration(rnd.IntN(40)) * time.Minute)
 			pod.Sandboxes = append(pod.Sandboxes, s)
 		}
 		for j := range rnd.IntN(8) {
@@ -190,7 +190,7 @@ func crowded(dead int) *node {
 	p := &runtime.Pod{UID: "u1", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}}
 	for i := range dead {
 		p.Containers = append(p.Containers, runtime.Container{
-			ID: fmt.Sprint("c", i), Name: "a", SandboxID: "s0", Attempt: uint32(i), State: runtime.Exited, Created: t0.Add(time.Duration(i) * time.Millisecond),
+			ID: fmt.Sprint("c", i), Name: "a", SandboxID: "s0", Attempt: uint32(i), State: runtime.Exited, Created: testTime.Add(time.Duration(i) * time.Millisecond),
 		})
 	}
 	return &node{pods: map[types.UID]*runtime.Pod{"u1": p}, fail: map[string]error{}}
@@ -207,7 +207,7 @@ func collector(t *testing.T, cfg containergc.Config) *containergc.Collector {
 func TestTwentyThousandDeadContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(20_000)
-		c := collector(t, containergc.Config{Containers: n, PodState: standings{}.of})
+		c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
 		result, err := c.Collect(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 19_999, result.Containers)
@@ -224,7 +224,7 @@ func TestTwentyThousandDeadContainers(t *testing.T) {
 func TestReclaimIsNotPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(100)
-		c := collector(t, containergc.Config{Containers: n, PodState: standings{"u1": containergc.PodTerminated}.of})
+		c := collector(t, containergc.Config{Containers: n, PodState: podStates{"u1": containergc.PodTerminated}.of})
 		began := time.Now()
 		require.NoError(t, c.Reclaim(t.Context()))
 		assert.Zero(t, time.Since(began))
@@ -241,7 +241,7 @@ func TestFailures(t *testing.T) {
 		n.fail["c0"] = boom
 		n.fail["c1"] = runtime.ErrNotFound
 		var told []error
-		c := collector(t, containergc.Config{Containers: n, PodState: standings{"u1": containergc.PodDeleted}.of, Hooks: containergc.Hooks{
+		c := collector(t, containergc.Config{Containers: n, PodState: podStates{"u1": containergc.PodDeleted}.of, Hooks: containergc.Hooks{
 			Removed: func(_ containergc.Removal, _ time.Duration, err error) { told = append(told, err) },
 		}})
 		_, err := c.Collect(t.Context())
@@ -260,10 +260,10 @@ func TestFailures(t *testing.T) {
 }
 
 // CG-2: soon after a pod is gone, not at the next look.
-func TestPoke(t *testing.T) {
+func TestCollector_RequestCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(5)
-		stands := standings{}
+		stands := podStates{}
 		var mu sync.Mutex
 		c := collector(t, containergc.Config{Containers: n, PodState: func(uid types.UID) containergc.PodState {
 			mu.Lock()
@@ -346,7 +346,7 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 	}}
 	c := collector(t, containergc.Config{
 		Containers: n, LogsDir: dir, LinksDir: links, Owner: func() string { return "one" },
-		PodState: standings{"u9": containergc.PodDeleted, "u8": containergc.PodDeleted, "u4": containergc.PodDeleted}.of,
+		PodState: podStates{"u9": containergc.PodDeleted, "u8": containergc.PodDeleted, "u4": containergc.PodDeleted}.of,
 	})
 	result, err := c.Collect(t.Context())
 	require.NoError(t, err)
@@ -365,7 +365,7 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	n := crowded(3)
-	c := collector(t, containergc.Config{Containers: n, PodState: standings{}.of})
+	c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
 	plan, err := c.Explain(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{"c0", "c1"}, ids(plan))
@@ -384,6 +384,6 @@ func BenchmarkPlan(b *testing.B) {
 	pods, _ := n.Pods(context.Background())
 	b.ReportAllocs()
 	for b.Loop() {
-		containergc.Plan(pods, standings{}.of, containergc.Policy{}, false, t0)
+		containergc.Plan(pods, podStates{}.of, containergc.Policy{}, false, testTime)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// still is long for a goroutine that could go on, and short for a test.
-const still = 50 * time.Millisecond
+// quietPeriod is long for a goroutine that could go on, and short for a test.
+const quietPeriod = 50 * time.Millisecond
 
 // CG-3: while one gives files other names, nobody else looks at them: a rotation
 // would see a log packed and not packed, and one that was removed would come back.
@@ -31,7 +31,7 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 		select {
 		case <-reopened:
 			t.Error("it did not wait")
-		case <-time.After(still):
+		case <-time.After(quietPeriod):
 			assert.FileExists(t, w.path())
 		}
 		root.renames.Unlock()
@@ -53,7 +53,7 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 		})
 		require.Eventually(t, func() bool { return exists(old + unfinished) }, 5*time.Second, time.Millisecond)
 		for range 10 { // it may take its time on the disk
-			time.Sleep(still)
+			time.Sleep(quietPeriod)
 			require.True(t, exists(old) && exists(old+unfinished) && !exists(old+compressed))
 		}
 		require.NoError(t, os.Remove(old)) // as a rotation does that needs the room
@@ -75,7 +75,7 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 		root.renames.Lock()
 		var wg sync.WaitGroup
 		wg.Go(func() { assert.NoError(t, root.tidy(t.Context(), logOf)) })
-		time.Sleep(still)
+		time.Sleep(quietPeriod)
 		_, names := w.read(t)
 		assert.Equal(t, before, names)
 		root.renames.Unlock()

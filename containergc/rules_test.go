@@ -22,8 +22,8 @@ func TestPlanKeepsItsRules(t *testing.T) {
 			t: t, seed: seed, pods: pods, stands: stands, short: rnd.IntN(4) == 0,
 			policy: containergc.Policy{MinAge: time.Duration(rnd.IntN(3)) * 10 * time.Minute, MaxPerPodContainer: rnd.IntN(6) - 2, MaxContainers: rnd.IntN(12)},
 		}
-		r.plan = containergc.Plan(pods, stands.of, r.policy, r.short, t0)
-		require.Equal(t, r.plan, containergc.Plan(pods, stands.of, r.policy, r.short, t0), "seed %d", seed)
+		r.plan = containergc.Plan(pods, stands.of, r.policy, r.short, testTime)
+		require.Equal(t, r.plan, containergc.Plan(pods, stands.of, r.policy, r.short, testTime), "seed %d", seed)
 		r.going = map[string]bool{}
 		for _, id := range ids(r.plan) {
 			require.False(t, r.going[id], "seed %d: %s twice", seed, id)
@@ -47,7 +47,7 @@ type rules struct {
 	t      *testing.T
 	seed   uint64
 	pods   []runtime.Pod
-	stands standings
+	stands podStates
 	policy containergc.Policy
 	short  bool
 	plan   []containergc.Removal
@@ -62,7 +62,7 @@ func (r *rules) whole(pod *runtime.Pod) bool {
 	return s == containergc.PodDeleted || r.short && s == containergc.PodTerminated
 }
 
-func (r *rules) old(made time.Time) bool { return r.short || t0.Sub(made) >= r.policy.MinAge }
+func (r *rules) old(made time.Time) bool { return r.short || testTime.Sub(made) >= r.policy.MinAge }
 
 func (r *rules) container(pod *runtime.Pod, c *runtime.Container) {
 	goes, is := r.going[c.ID], func(want bool, why string) {

@@ -148,7 +148,7 @@ func (b *backlog) pileUp(t testing.TB, dead int) {
 			n += len(pods[i].Containers)
 		}
 		return n >= dead+crashers
-	}, patience, 100*time.Millisecond)
+	}, testTimeout, 100*time.Millisecond)
 }
 
 func (b *backlog) gone(_ containergc.Removal, _ time.Duration, err error) {
@@ -177,7 +177,7 @@ func (b *backlog) start(t testing.TB, pods *podsource.Memory, name string) time.
 	b.mu.Unlock()
 	began := time.Now()
 	pods.Put(b.pod(name, "sleep 1000000 & wait"))
-	late := time.NewTimer(patience)
+	late := time.NewTimer(testTimeout)
 	defer late.Stop()
 	select {
 	case <-ran:

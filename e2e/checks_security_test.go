@@ -226,7 +226,7 @@ func userNamespace(p *pod) {
 	require.EqualValues(p.t, 1000, st.Uid, "on disk the volume is as it would be without the namespace")
 }
 
-func (w *world) hasUserNamespaces() bool {
+func (w *testEnv) hasUserNamespaces() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), rpc)
 	defer cancel()
 	st, err := w.rt.Status(ctx, &cri.StatusRequest{})

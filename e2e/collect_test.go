@@ -66,9 +66,9 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 	})
 }
 
-// contest is an agent that collects images as fast as it can, and pods that want
+// gcRace is an agent that collects images as fast as it can, and pods that want
 // them.
-type contest struct {
+type gcRace struct {
 	cc     grpc.ClientConnInterface
 	disk   string
 	images []string
@@ -84,8 +84,8 @@ type contest struct {
 	wrong       []string
 }
 
-func newContest(t *testing.T, n *containerdtest.Node) *contest {
-	c := &contest{cc: n.Dial(t), pods: podsource.NewMemory(), waits: map[string]chan struct{}{}}
+func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
+	c := &gcRace{cc: n.Dial(t), pods: podsource.NewMemory(), waits: map[string]chan struct{}{}}
 	pause := n.Registry.Addr() + "/test/pause:1"
 	shared := []containerdtest.File{noise("shared", 1<<20)}
 	for i := range 12 {
@@ -127,7 +127,7 @@ func noise(name string, n int) containerdtest.File {
 }
 
 // loners are pods that run from first to last.
-func (c *contest) loners(t *testing.T) {
+func (c *gcRace) loners(t *testing.T) {
 	for i, ref := range c.held[:2] {
 		p := c.pod(fmt.Sprint("loner", i), ref, "sleep 1000000 & wait")
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
@@ -135,7 +135,7 @@ func (c *contest) loners(t *testing.T) {
 	}
 }
 
-func (c *contest) pod(name, image, script string) *corev1.Pod {
+func (c *gcRace) pod(name, image, script string) *corev1.Pod {
 	p := new(corev1.Pod)
 	p.Name, p.Namespace = name, "default"
 	p.Spec.HostNetwork, p.Spec.RestartPolicy = true, corev1.RestartPolicyNever
@@ -148,7 +148,7 @@ func (c *contest) pod(name, image, script string) *corev1.Pod {
 
 // race starts pods, four at a time, each from an image at random, and removes
 // them as soon as they ran.
-func (c *contest) race(t *testing.T, starts int) {
+func (c *gcRace) race(t *testing.T, starts int) {
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -168,13 +168,13 @@ func (c *contest) race(t *testing.T, starts int) {
 }
 
 // start waits until a pod ran.
-func (c *contest) start(t *testing.T, p *corev1.Pod) {
+func (c *gcRace) start(t *testing.T, p *corev1.Pod) {
 	ran := make(chan struct{})
 	c.mu.Lock()
 	c.waits[p.Name] = ran
 	c.mu.Unlock()
 	c.pods.Put(p)
-	late := time.NewTimer(patience)
+	late := time.NewTimer(testTimeout)
 	defer late.Stop()
 	select {
 	case <-ran:
@@ -184,7 +184,7 @@ func (c *contest) start(t *testing.T, p *corev1.Pod) {
 }
 
 // SetStatus implements status.Sink.
-func (c *contest) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
+func (c *gcRace) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch st.Phase {
@@ -204,7 +204,7 @@ func (c *contest) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatu
 
 // Record implements agent.Recorder. What is heard of pods that have been removed,
 // and of the node's room, is not about images.
-func (c *contest) Record(e *corev1.Event) {
+func (c *gcRace) Record(e *corev1.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	other := e.InvolvedObject.Kind == "Node" || e.Reason == "FailedKillPod" || strings.Contains(e.Message, context.Canceled.Error())
@@ -215,7 +215,7 @@ func (c *contest) Record(e *corev1.Event) {
 
 // Invoke implements grpc.ClientConnInterface. A container that could not be made
 // is looked at here too, though the agent would try it again.
-func (c *contest) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
+func (c *gcRace) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
 	err := c.cc.Invoke(ctx, method, req, resp, opts...)
 	if err != nil && ctx.Err() == nil && (strings.HasSuffix(method, "/CreateContainer") || strings.HasSuffix(method, "/StartContainer")) {
 		c.mu.Lock()
@@ -226,11 +226,11 @@ func (c *contest) Invoke(ctx context.Context, method string, req, resp any, opts
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c *contest) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *gcRace) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return c.cc.NewStream(ctx, d, method, opts...)
 }
 
-func (c *contest) gone(image runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
+func (c *gcRace) gone(image runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -240,7 +240,7 @@ func (c *contest) gone(image runtime.Image, _ imagegc.Reason, _ time.Duration, e
 	c.removed = append(c.removed, image.Tags...)
 }
 
-func (c *contest) collected(r imagegc.Result, _ error) {
+func (c *gcRace) collected(r imagegc.Result, _ error) {
 	var s unix.Statfs_t
 	err := unix.Statfs(c.disk, &s)
 	c.mu.Lock()

@@ -28,14 +28,14 @@ import (
 )
 
 const (
-	mib        = 1 << 20
-	transition = time.Second
-	still      = "while :; do sleep 0.1; done"
+	mib         = 1 << 20
+	transition  = time.Second
+	quietPeriod = "while :; do sleep 0.1; done"
 )
 
-// short is a node that can run short: its memory and processes are those of a
+// pressureEnv is a node that can run short: its memory and processes are those of a
 // cgroup, its disk is a small file system.
-type short struct {
+type pressureEnv struct {
 	t      *testing.T
 	node   *containerdtest.Node
 	disk   string
@@ -84,9 +84,9 @@ func (l *logLines) with(part string) (out []string) {
 
 // newShort starts an agent on the node with thresholds and three pods: one that is
 // calm, one that uses a little, and greedy.
-func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *short {
+func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *pressureEnv {
 	t.Helper()
-	s := &short{
+	s := &pressureEnv{
 		t: t, node: n, disk: filepath.Join(n.Shared, "small"), pods: podsource.NewMemory(pods...),
 		told: map[string]corev1.PodStatus{}, asked: map[string]time.Time{}, gone: map[string]time.Time{},
 	}
@@ -120,14 +120,14 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods
 	return s
 }
 
-func (s *short) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
+func (s *pressureEnv) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told[p.Name] = st
 	return nil
 }
 
-func (s *short) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ runtime.Termination) {
+func (s *pressureEnv) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ runtime.Termination) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[ranked[0].Pod.Name], s.signals, s.ranked = time.Now(), append(s.signals, signal), nil
@@ -136,7 +136,7 @@ func (s *short) evicting(signal eviction.Signal, ranked []eviction.Candidate, _ 
 	}
 }
 
-func (s *short) evicted(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
+func (s *pressureEnv) evicted(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if assert.NoError(s.t, err) {
@@ -144,7 +144,7 @@ func (s *short) evicted(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err
 	}
 }
 
-func (s *short) conditions(all []corev1.NodeCondition) {
+func (s *pressureEnv) conditions(all []corev1.NodeCondition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range all {
@@ -156,27 +156,27 @@ func (s *short) conditions(all []corev1.NodeCondition) {
 	}
 }
 
-func (s *short) status(name string) corev1.PodStatus {
+func (s *pressureEnv) status(name string) corev1.PodStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.told[name]
 }
 
-func (s *short) running(names ...string) {
+func (s *pressureEnv) running(names ...string) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
 		return !slices.ContainsFunc(names, func(n string) bool { return s.status(n).Phase != corev1.PodRunning })
-	}, long, 10*time.Millisecond, "%v", names)
+	}, longRunTime, 10*time.Millisecond, "%v", names)
 }
 
 // greedy is put on the node and goes, it alone; the node tells of it for the
 // transition period. left reads from the kernel what is left above the threshold.
-func (s *short) greedyGoes(script, request string, signal eviction.Signal, kind corev1.NodeConditionType, message string, left func() (int64, error)) {
+func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal, kind corev1.NodeConditionType, message string, left func() (int64, error)) {
 	s.t.Helper()
 	s.running("calm", "modest")
 	name := "greedy-" + strings.ToLower(strings.ReplaceAll(string(signal), ".", "-"))
 	crossed := make(chan time.Time, 1)
-	ctx, cancel := context.WithTimeout(s.t.Context(), long)
+	ctx, cancel := context.WithTimeout(s.t.Context(), longRunTime)
 	defer cancel()
 	go func() { // an eye of our own, on the kernel's figure
 		defer close(crossed)
@@ -189,11 +189,11 @@ func (s *short) greedyGoes(script, request string, signal eviction.Signal, kind 
 		}
 	}()
 	s.pods.Put(hungry(name, s.node.Busybox, request, script))
-	require.Eventually(s.t, func() bool { return s.status(name).Phase == corev1.PodFailed }, long, 10*time.Millisecond, name)
+	require.Eventually(s.t, func() bool { return s.status(name).Phase == corev1.PodFailed }, longRunTime, 10*time.Millisecond, name)
 	at, ok := <-crossed
 	require.True(s.t, ok, "the threshold was never crossed")
 	// It holds for the transition period after the last breach, and goes.
-	require.Eventually(s.t, func() bool { return !s.held(kind) }, long, 10*time.Millisecond)
+	require.Eventually(s.t, func() bool { return !s.held(kind) }, longRunTime, 10*time.Millisecond)
 
 	st := s.status(name)
 	require.Equal(s.t, eviction.Reason, st.Reason)
@@ -232,7 +232,7 @@ func (s *short) greedyGoes(script, request string, signal eviction.Signal, kind 
 	require.True(s.t, s.pods.Delete("default", name))
 }
 
-func (s *short) held(kind corev1.NodeConditionType) bool {
+func (s *pressureEnv) held(kind corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(s.agent.Conditions(), func(c corev1.NodeCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue
 	})
@@ -272,8 +272,8 @@ func TestEvictionOnContainerd(t *testing.T) {
 		}
 		calm := func() []*corev1.Pod {
 			return []*corev1.Pod{
-				hungry("calm", n.Busybox, "50Mi", "echo x > /scratch/x; "+still),
-				hungry("modest", n.Busybox, "100Mi", "head -c 20000000 /dev/zero > /memory/x; head -c 4000000 /dev/zero > /scratch/x; "+still),
+				hungry("calm", n.Busybox, "50Mi", "echo x > /scratch/x; "+quietPeriod),
+				hungry("modest", n.Busybox, "100Mi", "head -c 20000000 /dev/zero > /memory/x; head -c 4000000 /dev/zero > /scratch/x; "+quietPeriod),
 			}
 		}
 		t.Run("memory", func(t *testing.T) {

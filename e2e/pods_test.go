@@ -112,7 +112,7 @@ func TestPods(t *testing.T) {
 				require.NotNil(t, check, name)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					check(&pod{world: w, t: t, name: name, file: filepath.Base(f)})
+					check(&pod{testEnv: w, t: t, name: name, file: filepath.Base(f)})
 				})
 			}
 		})
@@ -122,14 +122,14 @@ func TestPods(t *testing.T) {
 
 // empty takes every manifest away and waits until nothing of the pods is left:
 // no containers, mounts, cgroups, folders and logs. PS-4
-func (w *world) empty(t *testing.T) {
+func (w *testEnv) empty(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(w.manifests, "*"))
 	require.NoError(t, err)
 	for _, f := range files {
 		require.NoError(t, os.Remove(f))
 	}
-	p := &pod{world: w, t: t, name: "all"}
+	p := &pod{testEnv: w, t: t, name: "all"}
 	p.eventually(func() error {
 		sandboxes, err := w.rt.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // eachRuntime runs a benchmark on every runtime there is.
-func eachRuntime(b *testing.B, f func(b *testing.B, r *rig)) {
+func eachRuntime(b *testing.B, f func(b *testing.B, r *benchEnv)) {
 	for _, c := range []struct {
 		name     string
 		executor embedded.Executor
@@ -43,7 +43,7 @@ func eachRuntime(b *testing.B, f func(b *testing.B, r *rig)) {
 
 // settled starts an agent and lets it run a pod, so that what follows measures
 // no agent's own start.
-func (r *rig) settled(b *testing.B) *life {
+func (r *benchEnv) settled(b *testing.B) *agentProcess {
 	l := r.start(b)
 	l.up(b, r.pod("warm"))
 	l.down(b, 1)
@@ -51,7 +51,7 @@ func (r *rig) settled(b *testing.B) *life {
 }
 
 // empty requires that nothing is left in the runtime.
-func (r *rig) empty(b *testing.B) {
+func (r *benchEnv) empty(b *testing.B) {
 	rt := cri.NewRuntimeServiceClient(r.cc)
 	boxes, err := rt.ListPodSandbox(b.Context(), &cri.ListPodSandboxRequest{})
 	require.NoError(b, err)
@@ -71,7 +71,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // BenchmarkPodStart starts one pod after another, by turns with the whole agent,
 // from the source to the told status, and with the three raw calls.
 func BenchmarkPodStart(b *testing.B) {
-	eachRuntime(b, func(b *testing.B, r *rig) {
+	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
 		r.settled(b).stop()
 		var raw, ours []time.Duration
@@ -98,7 +98,7 @@ func BenchmarkPodStart(b *testing.B) {
 func BenchmarkThirtyPods(b *testing.B) {
 	const n = 30
 	atOnce := []int{1, 2, 4, 8, 15, 30}
-	eachRuntime(b, func(b *testing.B, r *rig) {
+	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
 		r.settled(b).stop()
 		ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}

@@ -39,7 +39,7 @@ func images(t testing.TB, n *containerdtest.Node, bytes int) (refs [pulled]strin
 }
 
 // pulledPod is a pod with a container of each image.
-func (r *rig) pulledPod(refs [pulled]string) *corev1.Pod {
+func (r *benchEnv) pulledPod(refs [pulled]string) *corev1.Pod {
 	p := r.pod("pulled")
 	main := p.Spec.Containers[0]
 	p.Spec.Containers = nil
@@ -150,7 +150,7 @@ func BenchmarkPullStart(b *testing.B) {
 }
 
 // rawPulls starts such a pod by raw calls, one after the other, and removes it.
-func (r *rig) rawPulls(b *testing.B, refs [pulled]string) time.Duration {
+func (r *benchEnv) rawPulls(b *testing.B, refs [pulled]string) time.Duration {
 	b.Helper()
 	p, is, ctx := r.raw(b, 1)[0], cri.NewImageServiceClient(r.cc), b.Context()
 	var containers [pulled]*cri.CreateContainerRequest

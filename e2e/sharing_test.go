@@ -114,7 +114,7 @@ func newForeign(t *testing.T, n *containerdtest.Node) *foreign {
 	dir := filepath.Join(f.logs, "kube-system_gone_11111111-1111-1111-1111-111111111111", "main")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "0.log"), []byte("a line\n"), 0o600))
-	require.Eventually(t, func() bool { return strings.Contains(strings.Join(f.state(t), "\n"), "ended CONTAINER_EXITED") }, long, tick)
+	require.Eventually(t, func() bool { return strings.Contains(strings.Join(f.state(t), "\n"), "ended CONTAINER_EXITED") }, longRunTime, tick)
 	return f
 }
 
@@ -314,5 +314,5 @@ func (x *tenant) settled(t *testing.T) {
 		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 			return p.Name == x.name+"-stays" && p.Status.Phase == corev1.PodRunning
 		})
-	}, long, tick)
+	}, longRunTime, tick)
 }

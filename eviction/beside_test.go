@@ -19,7 +19,7 @@ import (
 // counted is a sim that knows what pods take up of the disk once files were counted,
 // which takes a while: all is known at the end of it, or half of it half way.
 type counted struct {
-	*sim
+	*nodeSimulator
 	takes  time.Duration
 	partly bool // half of it is told as soon as counting begins
 	counts []time.Time
@@ -45,7 +45,7 @@ func (c *counted) Count(ctx context.Context, since time.Time) {
 }
 
 func (c *counted) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
-	u, err := c.sim.Usage(ctx, since)
+	u, err := c.nodeSimulator.Usage(ctx, since)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range u.Pods {
@@ -64,9 +64,9 @@ func (c *counted) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage
 // EV-4, EV-12: while files are counted, memory is looked at and acted on; the pod
 // that fills the disk goes when the count is done.
 func TestMemoryWaitsForNoCount(t *testing.T) {
-	c := &counted{sim: newSim(), takes: 20 * time.Second}
+	c := &counted{nodeSimulator: newSim(), takes: 20 * time.Second}
 	cfg := eviction.Config{Hard: "memory.available<100Mi,nodefs.available<10%"}
-	bubbleOver(t, c.sim, c, cfg, func(t *testing.T, m *eviction.Manager) {
+	bubbleOver(t, c.nodeSimulator, c, cfg, func(t *testing.T, m *eviction.Manager) {
 		c.add("calm", "", 0, 1*mib).logs = 1 * mib
 		c.add("full", "", 0, 1*mib).logs = 950 * mib
 		c.pause(11 * time.Second)
@@ -90,9 +90,9 @@ func TestMemoryWaitsForNoCount(t *testing.T) {
 // EV-12: while memory alone is short no files are counted, and one victim follows
 // the other at once.
 func TestMemoryEvictionsCountNoFiles(t *testing.T) {
-	c := &counted{sim: newSim(), takes: 20 * time.Second}
+	c := &counted{nodeSimulator: newSim(), takes: 20 * time.Second}
 	cfg := eviction.Config{Hard: "memory.available<800Mi,nodefs.available<10%"}
-	bubbleOver(t, c.sim, c, cfg, func(t *testing.T, _ *eviction.Manager) {
+	bubbleOver(t, c.nodeSimulator, c, cfg, func(t *testing.T, _ *eviction.Manager) {
 		for _, uid := range []types.UID{"a", "b", "c", "d"} {
 			c.add(uid, "", 0, 240*mib).logs = 100 * mib
 		}
@@ -107,8 +107,8 @@ func TestMemoryEvictionsCountNoFiles(t *testing.T) {
 // was counted so far says who goes.
 func TestLongCount(t *testing.T) {
 	for _, partly := range []bool{false, true} {
-		c := &counted{sim: newSim(), takes: time.Hour, partly: partly}
-		bubbleOver(t, c.sim, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
+		c := &counted{nodeSimulator: newSim(), takes: time.Hour, partly: partly}
+		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
 			c.add("calm", "", 0, 1*mib).logs = 100 * mib
 			c.add("full", "", 0, 1*mib).logs = 850 * mib
 			c.pause(45 * time.Second)
@@ -129,8 +129,8 @@ func TestLongCount(t *testing.T) {
 // most.
 func TestCountsOfADiskThatStaysFull(t *testing.T) {
 	for takes, most := range map[time.Duration]int{time.Second: 361, 30 * time.Second: 12} {
-		c := &counted{sim: newSim(), takes: takes}
-		bubbleOver(t, c.sim, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
+		c := &counted{nodeSimulator: newSim(), takes: takes}
+		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
 			c.add("calm", "", 0, 1*mib).logs = 1 * mib
 			c.images = 950 * mib
 			c.pause(time.Hour)

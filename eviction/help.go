@@ -100,12 +100,12 @@ type effect struct {
 	vain   int       // evictions in a row that did not show
 }
 
-// patience is how long an eviction has to show an effect. It is four times as long
+// testTimeout is how long an eviction has to show an effect. It is four times as long
 // after each one that has not shown any, so that pods do not all go, one by one, for
 // what somebody else takes: the seventh in a row is some hours away.
-const patience = 10 * time.Second
+const testTimeout = 10 * time.Second
 
-func (e *effect) patience() time.Duration { return patience << min(2*e.vain, 20) }
+func (e *effect) patience() time.Duration { return testTimeout << min(2*e.vain, 20) }
 
 // shows reports whether at least a tenth of what the evicted pod used came back: to
 // the node, or to the other pods, which use that much more now. It is pure.

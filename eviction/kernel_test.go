@@ -29,14 +29,14 @@ const cgroupRoot = "/sys/fs/cgroup"
 // TestMain lets the test binary be a process that eats memory.
 func TestMain(m *testing.M) {
 	if grow := os.Getenv("EAT_MEMORY"); grow != "" {
-		eat(grow)
+		consumeMemory(grow)
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// eat joins a cgroup, takes some MiB and then 1 MiB each 2 ms, if told to.
-func eat(group string) {
+// consumeMemory joins a cgroup, takes some MiB and then 1 MiB each 2 ms, if told to.
+func consumeMemory(group string) {
 	for _, h := range []string{"memory", "pids"} {
 		if err := os.WriteFile(filepath.Join(cgroupRoot, h, group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 			panic(err)

@@ -93,40 +93,40 @@ func TestRanking(t *testing.T) {
 	static := func(p *simPod) { p.pod.Annotations = map[string]string{podspec.AnnotationSource: "file"} }
 	for _, tc := range []struct {
 		name, hard string
-		pods       func(s *sim)
+		pods       func(s *nodeSimulator)
 		want       []string
 	}{
-		{"above request before priority", "memory.available<200Mi", func(s *sim) {
+		{"above request before priority", "memory.available<200Mi", func(s *nodeSimulator) {
 			s.add("under", "400Mi", 0, 390*mib)
 			s.add("over", "10Mi", 1000, 500*mib)
 		}, []string{"over"}},
-		{"priority before by how much", "memory.available<200Mi", func(s *sim) {
+		{"priority before by how much", "memory.available<200Mi", func(s *nodeSimulator) {
 			s.add("low", "10Mi", 0, 300*mib)
 			s.add("high", "10Mi", 10, 600*mib)
 		}, []string{"low"}},
-		{"by how much", "memory.available<200Mi", func(s *sim) {
+		{"by how much", "memory.available<200Mi", func(s *nodeSimulator) {
 			s.add("some", "290Mi", 0, 300*mib)
 			s.add("much", "10Mi", 0, 290*mib)
 			s.add("rest", "400Mi", 0, 290*mib)
 		}, []string{"much"}},
-		{"critical last", "memory.available<200Mi", func(s *sim) {
+		{"critical last", "memory.available<200Mi", func(s *nodeSimulator) {
 			static(s.add("static", "1Mi", 0, 720*mib))
 			s.add("system", "1Mi", podspec.SystemCriticalPriority, 100*mib)
 			s.add("plain", "50Mi", 100, 40*mib)
 		}, []string{"plain", "static"}},
-		{"without figures never", "memory.available<200Mi", func(s *sim) {
+		{"without figures never", "memory.available<200Mi", func(s *nodeSimulator) {
 			s.add("dark", "1Mi", 0, 700*mib).unknown = true
 			s.add("seen", "1Mi", 0, 200*mib)
 		}, []string{"seen"}},
-		{"pids by count", "pid.available<300", func(s *sim) {
+		{"pids by count", "pid.available<300", func(s *nodeSimulator) {
 			s.add("few", "", 0, 0).pids = 300
 			s.add("many", "", 0, 0).pids = 500
 		}, []string{"many"}},
-		{"pids by priority first", "pid.available<300", func(s *sim) {
+		{"pids by priority first", "pid.available<300", func(s *nodeSimulator) {
 			s.add("few", "", 0, 0).pids = 300
 			s.add("many", "", 10, 0).pids = 500
 		}, []string{"few"}},
-		{"as many as it takes, one after the other", "memory.available<800Mi", func(s *sim) {
+		{"as many as it takes, one after the other", "memory.available<800Mi", func(s *nodeSimulator) {
 			s.add("a", "", 0, 300*mib)
 			s.add("b", "", 0, 290*mib)
 			s.add("c", "", 0, 150*mib)
@@ -260,7 +260,7 @@ func TestNoFiguresNoEviction(t *testing.T) {
 
 // EV-12: the next one goes as soon as the last is reclaimed, and one that
 // takes too long is not waited for and not chosen again.
-func TestNextVictim(t *testing.T) {
+func TestManager_EvictsNextPodAfterCleanup(t *testing.T) {
 	s := newSim()
 	s.takes = 3 * time.Second
 	bubble(t, s, eviction.Config{Hard: "memory.available<800Mi"}, func(t *testing.T, _ *eviction.Manager) {
@@ -284,7 +284,7 @@ func TestNextVictim(t *testing.T) {
 func TestEvictionFails(t *testing.T) {
 	s := newSim()
 	s.failing["stuck"] = errors.New("no")
-	events := &recorder{}
+	events := &fakeRecorder{}
 	bubble(t, s, eviction.Config{Hard: "memory.available<200Mi", Recorder: events}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("stuck", "", 0, 500*mib)
 		s.add("other", "", 0, 400*mib)
@@ -300,9 +300,9 @@ func bounded(limit string) []corev1.Volume {
 	return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
 }
 
-type recorder struct{ of []string }
+type fakeRecorder struct{ of []string }
 
-func (r *recorder) Record(e *corev1.Event) { r.of = append(r.of, e.InvolvedObject.Name) }
+func (r *fakeRecorder) Record(e *corev1.Event) { r.of = append(r.of, e.InvolvedObject.Name) }
 
 // A minimum reclaim keeps a threshold acting until there is that much more.
 func TestMinimumReclaim(t *testing.T) {

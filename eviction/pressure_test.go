@@ -19,7 +19,7 @@ import (
 // the average moves towards the part of the time that tasks waited, by 1-1/e^(1/5).
 // The test says how much of the time they wait.
 type pressed struct {
-	*sim
+	*nodeSimulator
 	stalled  float64 // of the time, up to 1
 	noTotal  bool    // the time waited is not told
 	avg      float64
@@ -29,7 +29,7 @@ type pressed struct {
 }
 
 func (p *pressed) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
-	u, err := p.sim.Usage(ctx, since)
+	u, err := p.nodeSimulator.Usage(ctx, since)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kernel()
@@ -61,13 +61,13 @@ func (p *pressed) kernel() {
 // and no other while the kernel's average is still on its way down.
 func TestPressureThreshold(t *testing.T) {
 	for _, noTotal := range []bool{false, true} {
-		p := &pressed{sim: newSim(), noTotal: noTotal, culprits: map[types.UID]float64{"culprit": 0.9}}
+		p := &pressed{nodeSimulator: newSim(), noTotal: noTotal, culprits: map[types.UID]float64{"culprit": 0.9}}
 		p.takes = time.Second
 		for i := range 8 {
 			p.add(types.UID(fmt.Sprint("idle-", i)), "1Mi", 0, 20*mib)
 		}
 		p.add("culprit", "1Mi", 0, 100*mib)
-		bubbleOver(t, p.sim, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, m *eviction.Manager) {
+		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, m *eviction.Manager) {
 			p.pause(5 * time.Minute)
 			if assert.Equal(t, []string{"culprit"}, p.victims()) {
 				assert.Regexp(t, `^The node was low on resource: memory\. Threshold pressure: 20%, pressure: \d\d\.\d\d%\. `+
@@ -84,12 +84,12 @@ func TestPressureThreshold(t *testing.T) {
 // come further and further apart.
 func TestPressureThatStays(t *testing.T) {
 	for _, noTotal := range []bool{false, true} {
-		p := &pressed{sim: newSim(), noTotal: noTotal, culprits: map[types.UID]float64{"first": 0.4}, stalled: 0.5}
+		p := &pressed{nodeSimulator: newSim(), noTotal: noTotal, culprits: map[types.UID]float64{"first": 0.4}, stalled: 0.5}
 		for i := range 8 {
 			p.add(types.UID(fmt.Sprint("idle-", i)), "1Mi", 0, 20*mib)
 		}
 		p.add("first", "1Mi", 0, 100*mib)
-		bubbleOver(t, p.sim, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, _ *eviction.Manager) {
+		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, _ *eviction.Manager) {
 			p.pause(time.Hour)
 			if !assert.Len(t, p.evicted, 6, "%t", noTotal) {
 				return

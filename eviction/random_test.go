@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	unit      = 64 * mib        // so that nodes are of the size of real ones
-	holds     = 5 * time.Minute // the transition period
-	softGrace = 90 * time.Second
-	patience  = 30 * time.Second // for an evicted pod
+	unit        = 64 * mib        // so that nodes are of the size of real ones
+	holds       = 5 * time.Minute // the transition period
+	softGrace   = 90 * time.Second
+	testTimeout = 30 * time.Second // for an evicted pod
 )
 
-// referee watches a random node, and knows the rules in the plainest form.
-type referee struct {
+// oracle watches a random node, and knows the rules in the plainest form.
+type oracle struct {
 	t       *testing.T
-	s       *sim
+	s       *nodeSimulator
 	reclaim uint64 // minimum reclaim of memory
 
 	signal  eviction.Signal // of the eviction that comes next
@@ -67,7 +67,7 @@ func hardOf(s eviction.Signal) uint64 {
 }
 
 // told takes up a measurement that the manager got.
-func (r *referee) told() {
+func (r *oracle) told() {
 	u, now := &r.s.told, time.Now()
 	free, more := left(eviction.MemoryAvailable, u), uint64(0)
 	if free < 100*unit {
@@ -97,7 +97,7 @@ func (r *referee) told() {
 
 // conditions holds each change against what was told: pressure is told when there
 // is some, and no sooner taken back than the transition period after.
-func (r *referee) conditions(all []corev1.NodeCondition) {
+func (r *oracle) conditions(all []corev1.NodeCondition) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	for _, c := range all {
@@ -118,7 +118,7 @@ func (r *referee) conditions(all []corev1.NodeCondition) {
 }
 
 // eviction holds an eviction against the rules.
-func (r *referee) eviction(e eviction2) {
+func (r *oracle) eviction(e eviction2) {
 	u := &r.s.told
 	assert.False(r.t, r.s.lost, "nothing was told")
 	assert.NotEmpty(r.t, e.ending.Message)
@@ -136,7 +136,7 @@ func (r *referee) eviction(e eviction2) {
 }
 
 // cause: there is a threshold that was crossed, by figures that are new.
-func (r *referee) cause(e eviction2, u *runtime.NodeUsage) {
+func (r *oracle) cause(e eviction2, u *runtime.NodeUsage) {
 	assert.False(r.t, u.Memory.At.Before(r.acted), "the node's figures are from before the last action")
 	hard := left(r.signal, u) < hardOf(r.signal)
 	soft := r.signal == eviction.MemoryAvailable && !r.soft.IsZero() && e.at.Sub(r.soft) >= softGrace
@@ -150,7 +150,7 @@ func (r *referee) cause(e eviction2, u *runtime.NodeUsage) {
 	}
 }
 
-func (r *referee) usageOf(uid types.UID) *runtime.PodUsage {
+func (r *oracle) usageOf(uid types.UID) *runtime.PodUsage {
 	for i := range r.s.told.Pods {
 		if r.s.told.Pods[i].UID == uid {
 			return &r.s.told.Pods[i]
@@ -160,7 +160,7 @@ func (r *referee) usageOf(uid types.UID) *runtime.PodUsage {
 }
 
 // choice: nobody was there that should have gone before.
-func (r *referee) choice(e eviction2) {
+func (r *oracle) choice(e eviction2) {
 	mine, ok := r.standing(e.pod)
 	assert.True(r.t, ok, "%s went on old or missing figures", e.pod.UID)
 	for _, uid := range slices.Sorted(maps.Keys(r.s.pods)) {
@@ -189,7 +189,7 @@ func (r *referee) choice(e eviction2) {
 }
 
 // missing is the most that can be missing of what is short.
-func (r *referee) missing() int64 {
+func (r *oracle) missing() int64 {
 	want := hardOf(r.signal)
 	if r.signal == eviction.MemoryAvailable {
 		want = 200*unit + r.reclaim
@@ -204,7 +204,7 @@ type standing struct {
 }
 
 // standing is how a pod stands in what is short; not ok if nothing new is known.
-func (r *referee) standing(pod *corev1.Pod) (st standing, ok bool) {
+func (r *oracle) standing(pod *corev1.Pod) (st standing, ok bool) {
 	u := r.usageOf(pod.UID)
 	if u == nil || u.Pids.At.Before(r.evicted) {
 		return st, false
@@ -220,7 +220,7 @@ func (r *referee) standing(pod *corev1.Pod) (st standing, ok bool) {
 		c := u.Containers[0]
 		if !c.Rootfs.At.IsZero() && c.Rootfs.At.Before(r.evicted) {
 			c.Rootfs.Bytes = 0 // it was waited for long enough
-			assert.GreaterOrEqual(r.t, time.Since(r.evicted), patience, "%s: the size of a layer is old", pod.UID)
+			assert.GreaterOrEqual(r.t, time.Since(r.evicted), testTimeout, "%s: the size of a layer is old", pod.UID)
 		}
 		st.used, st.asked = int64(c.Logs.Bytes+c.Rootfs.Bytes+u.Volumes["v"].Bytes), asked.StorageEphemeral().Value()
 	}
@@ -228,7 +228,7 @@ func (r *referee) standing(pod *corev1.Pod) (st standing, ok bool) {
 }
 
 // grow has each pod burst, fall back or leak, in whatever it uses.
-func grow(s *sim, rng *rand.Rand) {
+func grow(s *nodeSimulator, rng *rand.Rand) {
 	for _, uid := range slices.Sorted(maps.Keys(s.pods)) {
 		p := s.pods[uid]
 		for _, what := range []*uint64{&p.memory, &p.logs, &p.volume, &p.layer} {
@@ -252,7 +252,7 @@ func grow(s *sim, rng *rand.Rand) {
 }
 
 // newcomer is a random pod.
-func newcomer(s *sim, rng *rand.Rand, uid types.UID) {
+func newcomer(s *nodeSimulator, rng *rand.Rand, uid types.UID) {
 	request := []string{"", "3200Mi", "6400Mi", "12800Mi"}[rng.IntN(4)]
 	p := s.add(uid, request, int32(rng.IntN(3)*100), uint64(rng.IntN(60))*unit)
 	p.pids = uint64(rng.IntN(5000))
@@ -309,7 +309,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	s := newSim()
 	s.capacity, s.disk, s.pids = 1000*unit, 1000*unit, 100_000
 	s.takes, s.layers = time.Duration(rng.IntN(40))*time.Second, []time.Duration{0, 10 * time.Second}[rng.IntN(2)]
-	r := &referee{
+	r := &oracle{
 		t: t, s: s, going: map[types.UID]bool{}, counts: counts,
 		short: map[corev1.NodeConditionType]time.Time{}, since: map[corev1.NodeConditionType]time.Time{},
 	}
@@ -332,7 +332,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	s.onReclaim = func() { r.acted = time.Now(); counts["reclaims"]++ }
 	var node eviction.UsageProvider = s
 	if seed%2 == 0 {
-		node = &glancing{sim: s}
+		node = &fakeUsageProvider{nodeSimulator: s}
 	}
 	bubbleOver(t, s, node, cfg, func(t *testing.T, m *eviction.Manager) {
 		r.t = t
@@ -375,11 +375,11 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 
 // settled: after a long while with good figures nothing is short any more, or
 // nobody is left who could go.
-func (r *referee) settled(m *eviction.Manager) {
+func (r *oracle) settled(m *eviction.Manager) {
 	if r.s.stale || r.s.lag || r.s.lost {
 		return
 	}
-	r.s.pause(time.Duration(len(r.s.pods)) * (2*patience + 20*time.Second))
+	r.s.pause(time.Duration(len(r.s.pods)) * (2*testTimeout + 20*time.Second))
 	u := r.s.told
 	for _, signal := range []eviction.Signal{eviction.MemoryAvailable, eviction.NodeFSAvailable, eviction.PIDAvailable} {
 		if left(signal, &u) >= hardOf(signal) {

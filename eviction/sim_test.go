@@ -20,9 +20,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// sim is a node in fake time with pods that use memory, disk and pids. The test
+// nodeSimulator is a node in fake time with pods that use memory, disk and pids. The test
 // holds the lock but for its pauses.
-type sim struct {
+type nodeSimulator struct {
 	mu       sync.Mutex
 	capacity uint64 // memory
 	disk     uint64
@@ -65,11 +65,11 @@ type eviction2 struct {
 	ending runtime.Termination
 }
 
-func newSim() *sim {
-	return &sim{capacity: 1000 << 20, disk: 1000 << 20, pids: 1000, pods: map[types.UID]*simPod{}, failing: map[types.UID]error{}}
+func newSim() *nodeSimulator {
+	return &nodeSimulator{capacity: 1000 << 20, disk: 1000 << 20, pids: 1000, pods: map[types.UID]*simPod{}, failing: map[types.UID]error{}}
 }
 
-func (s *sim) add(uid types.UID, request string, priority int32, memory uint64) *simPod {
+func (s *nodeSimulator) add(uid types.UID, request string, priority int32, memory uint64) *simPod {
 	p := &simPod{memory: memory, pod: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: string(uid), Namespace: "ns"},
 		Spec:       corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{Name: "main"}}},
@@ -81,7 +81,7 @@ func (s *sim) add(uid types.UID, request string, priority int32, memory uint64) 
 	return p
 }
 
-func (s *sim) used() (memory, disk, pids uint64) {
+func (s *nodeSimulator) used() (memory, disk, pids uint64) {
 	memory, disk = s.hidden, s.images
 	for _, p := range s.pods {
 		memory += p.memory
@@ -91,7 +91,7 @@ func (s *sim) used() (memory, disk, pids uint64) {
 	return memory, disk, pids
 }
 
-func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
+func (s *nodeSimulator) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looks++
@@ -142,7 +142,7 @@ func (s *sim) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	return u, nil
 }
 
-func (s *sim) ActivePods() []*corev1.Pod {
+func (s *nodeSimulator) ActivePods() []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []*corev1.Pod
@@ -152,7 +152,7 @@ func (s *sim) ActivePods() []*corev1.Pod {
 	return out
 }
 
-func (s *sim) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
+func (s *nodeSimulator) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.failing[pod.UID]; err != nil {
@@ -175,7 +175,7 @@ func (s *sim) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination)
 	return ctx.Err()
 }
 
-func (s *sim) Reclaim(context.Context) error {
+func (s *nodeSimulator) Reclaim(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reclaim++
@@ -186,7 +186,7 @@ func (s *sim) Reclaim(context.Context) error {
 	return nil
 }
 
-func (s *sim) victims() []string {
+func (s *nodeSimulator) victims() []string {
 	var out []string
 	for _, e := range s.evicted {
 		out = append(out, string(e.pod.UID))
@@ -195,12 +195,12 @@ func (s *sim) victims() []string {
 }
 
 // bubble runs a manager over the sim and then the test, in fake time.
-func bubble(t *testing.T, s *sim, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
+func bubble(t *testing.T, s *nodeSimulator, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
 	t.Helper()
 	bubbleOver(t, s, s, cfg, test)
 }
 
-func bubbleOver(t *testing.T, s *sim, node eviction.UsageProvider, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
+func bubbleOver(t *testing.T, s *nodeSimulator, node eviction.UsageProvider, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg.Usage, cfg.Pods = node, s
@@ -218,7 +218,7 @@ func bubbleOver(t *testing.T, s *sim, node eviction.UsageProvider, cfg eviction.
 }
 
 // pause lets time pass and everybody come to rest.
-func (s *sim) pause(d time.Duration) {
+func (s *nodeSimulator) pause(d time.Duration) {
 	s.mu.Unlock()
 	time.Sleep(d)
 	synctest.Wait()

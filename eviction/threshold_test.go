@@ -124,7 +124,7 @@ func TestSoftThresholds(t *testing.T) {
 	assert.Equal(t, "10%", got[1].MinReclaim.String())
 }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := eviction.New(eviction.Config{Hard: "x<1", MonitoringPeriod: -1})
 	for _, part := range []string{"node is required", "pods is required", `unknown signal "x"`, "Poll is negative"} {
 		require.ErrorContains(t, err, part)

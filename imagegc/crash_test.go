@@ -74,16 +74,16 @@ func TestAnImageThatGetsALeasedName(t *testing.T) {
 	})
 }
 
-// deadly is a store whose caller dies in a removal: before it had its effect, or
+// crashingRuntime is a store whose caller dies in a removal: before it had its effect, or
 // after. As every goroutine of a process ends where it is, so does the caller.
-type deadly struct {
+type crashingRuntime struct {
 	*store
 
 	calls, at int
 	after     bool
 }
 
-func (d *deadly) RemoveImage(ctx context.Context, id string) error {
+func (d *crashingRuntime) RemoveImage(ctx context.Context, id string) error {
 	if d.calls++; d.calls != d.at {
 		return d.store.RemoveImage(ctx, id)
 	}
@@ -115,7 +115,7 @@ func TestCollectionAfterACrash(t *testing.T) {
 					time.Sleep(time.Minute)
 					require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(cfg.RecordsFile), ".ages.123"), []byte("half"), 0o600))
 					s.capacity = 800 // 900 are in use: three go until there are 640 at most
-					cfg.Images = &deadly{store: s, at: at + 1, after: after}
+					cfg.Images = &crashingRuntime{store: s, at: at + 1, after: after}
 					died := true
 					done := make(chan struct{})
 					go func() {

@@ -133,9 +133,9 @@ func (s *store) ids() []string {
 	return slices.Sorted(maps.Keys(s.images))
 }
 
-type recorder struct{ events []*corev1.Event }
+type fakeRecorder struct{ events []*corev1.Event }
 
-func (r *recorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
+func (r *fakeRecorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
 
 func collector(t *testing.T, cfg imagegc.Config) *imagegc.Collector {
 	t.Helper()
@@ -303,7 +303,7 @@ func TestAgesSurviveARestart(t *testing.T) {
 func TestNotEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
-		rec := &recorder{}
+		rec := &fakeRecorder{}
 		c := collector(t, imagegc.Config{Images: s, Recorder: rec, NodeName: "n1"})
 		s.pull("used", 800)
 		s.run("reg.io/used:1")

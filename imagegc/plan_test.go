@@ -13,7 +13,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-var t0 = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+var testTime = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // IG-1, IG-2, IG-5: random nodes, against the rules one by one.
 func TestPlanKeepsItsRules(t *testing.T) {
@@ -37,12 +37,12 @@ func TestPlanKeepsItsRules(t *testing.T) {
 			images = append(images, im)
 			held[im.ID] = rnd.IntN(5) == 0
 			if rnd.IntN(10) > 0 {
-				first := t0.Add(-time.Duration(rnd.IntN(20)) * time.Hour)
+				first := testTime.Add(-time.Duration(rnd.IntN(20)) * time.Hour)
 				s.Records[im.ID] = imagegc.ImageRecord{FirstDetected: first, LastUsed: first.Add(time.Duration(rnd.IntN(20)) * time.Hour)}
 			}
 		}
-		plan := imagegc.Plan(images, s, p, t0)
-		require.Equal(t, plan, imagegc.Plan(images, s, p, t0))
+		plan := imagegc.Plan(images, s, p, testTime)
+		require.Equal(t, plan, imagegc.Plan(images, s, p, testTime))
 		check(t, seed, plan, images, s, p)
 	}
 }
@@ -60,8 +60,8 @@ func check(t *testing.T, seed uint64, plan []imagegc.Decision, images []runtime.
 	var last imagegc.Decision
 	for i, c := range plan {
 		known, seen := s.Records[c.Image.ID]
-		mayGo := !pinned[c.Image.ID] && s.KeepReason(c.Image) == "" && seen && t0.Sub(known.FirstDetected) >= p.MinAge
-		old := p.MaxAge > 0 && t0.Sub(known.LastUsed) > p.MaxAge
+		mayGo := !pinned[c.Image.ID] && s.KeepReason(c.Image) == "" && seen && testTime.Sub(known.FirstDetected) >= p.MinAge
+		old := p.MaxAge > 0 && testTime.Sub(known.LastUsed) > p.MaxAge
 		switch {
 		case !mayGo:
 			require.False(t, c.Remove, at(c))
@@ -110,10 +110,10 @@ func BenchmarkPlan(b *testing.B) {
 	s := imagegc.PlanInput{Records: map[string]imagegc.ImageRecord{}, BytesToFree: 1 << 20}
 	for i := range 500 {
 		images = append(images, runtime.Image{ID: fmt.Sprint(i), Bytes: 1000})
-		s.Records[fmt.Sprint(i)] = imagegc.ImageRecord{FirstDetected: t0.Add(-time.Hour), LastUsed: t0.Add(-time.Duration(i) * time.Second)}
+		s.Records[fmt.Sprint(i)] = imagegc.ImageRecord{FirstDetected: testTime.Add(-time.Hour), LastUsed: testTime.Add(-time.Duration(i) * time.Second)}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		imagegc.Plan(images, s, imagegc.Policy{}, t0)
+		imagegc.Plan(images, s, imagegc.Policy{}, testTime)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// still is a runtime that answers at once with what it was given.
-type still struct {
+// quietPeriod is a runtime that answers at once with what it was given.
+type quietPeriod struct {
 	pods []runtime.Pod
 	at   map[types.UID]int
 }
 
-func stillOf(n int) *still {
-	s := &still{at: map[types.UID]int{}}
+func stillOf(n int) *quietPeriod {
+	s := &quietPeriod{at: map[types.UID]int{}}
 	for i := range n {
 		uid := types.UID(fmt.Sprintf("7c9f0a52-9d5b-4f0a-b8a1-%012d", i))
 		p := runtime.Pod{UID: uid, Sandboxes: []runtime.Sandbox{{ID: fmt.Sprintf("%064d", i), State: runtime.SandboxReady}}}
@@ -35,19 +35,19 @@ func stillOf(n int) *still {
 	return s
 }
 
-func (s *still) Pods(context.Context) ([]runtime.Pod, error) { return s.pods, nil }
+func (s *quietPeriod) Pods(context.Context) ([]runtime.Pod, error) { return s.pods, nil }
 
-func (s *still) Pod(_ context.Context, uid types.UID) (runtime.Pod, error) {
+func (s *quietPeriod) Pod(_ context.Context, uid types.UID) (runtime.Pod, error) {
 	return s.pods[s.at[uid]], nil
 }
 
-func (s *still) Watch(ctx context.Context, _ func(types.UID)) error {
+func (s *quietPeriod) Watch(ctx context.Context, _ func(types.UID)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 // settled returns a Generator that has listed and inspected all of s once.
-func settled(b *testing.B, s *still) *Generator {
+func settled(b *testing.B, s *quietPeriod) *Generator {
 	g, err := New(Config{Runtime: s, Cache: new(podcache.Cache)})
 	require.NoError(b, err)
 	require.NoError(b, g.start(b.Context()))

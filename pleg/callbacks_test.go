@@ -22,7 +22,7 @@ func TestGenerator_Panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set(pod("u", runtime.Running), false)
-		bad := &panicky{world: w}
+		bad := &panicky{fakeRuntime: w}
 		g, err := New(Config{
 			Runtime: bad, Cache: bad, IsWorking: func(types.UID) bool { panic("busy") },
 			Hooks: Hooks{Relisted: func(time.Duration, int, int, error) { panic("hook") }},
@@ -50,7 +50,7 @@ func TestGenerator_Panics(t *testing.T) {
 
 // panicky is a runtime that panics until it is well, and a store that always does.
 type panicky struct {
-	*world
+	*fakeRuntime
 	well atomic.Bool
 }
 
@@ -62,17 +62,17 @@ func (p *panicky) check() {
 
 func (p *panicky) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	p.check()
-	return p.world.Pods(ctx)
+	return p.fakeRuntime.Pods(ctx)
 }
 
 func (p *panicky) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	p.check()
-	return p.world.Pod(ctx, uid)
+	return p.fakeRuntime.Pod(ctx, uid)
 }
 
 func (p *panicky) Watch(ctx context.Context, hint func(types.UID)) error {
 	p.check()
-	return p.world.Watch(ctx, hint)
+	return p.fakeRuntime.Watch(ctx, hint)
 }
 
 func (p *panicky) Set(types.UID, runtime.Pod, error, time.Time) { panic("store") }

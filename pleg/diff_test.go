@@ -154,12 +154,12 @@ func randomPod(rnd *rand.Rand, most int) runtime.Pod {
 	return p
 }
 
-// fold is what a reader knows who is told of events and never sees a view.
-type fold map[string]runtime.ContainerState
+// eventReplay is what a reader knows who is told of events and never sees a view.
+type eventReplay map[string]runtime.ContainerState
 
 // know returns what is to be known of a view.
-func know(p runtime.Pod) fold {
-	f := fold{}
+func know(p runtime.Pod) eventReplay {
+	f := eventReplay{}
 	for _, s := range p.Sandboxes {
 		f[s.ID] = runtime.Exited
 		if s.State == runtime.SandboxReady {
@@ -174,7 +174,7 @@ func know(p runtime.Pod) fold {
 
 // apply takes an event in. It refuses those that tell nothing new, and those
 // that contradict what is known.
-func (f fold) apply(t require.TestingT, e Event) {
+func (f eventReplay) apply(t require.TestingT, e Event) {
 	if e.ID == "" {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-//go:generate go tool stringer -type=Kind -output=kind_string.go
+//go:generate go tool stringer -type=EventType -output=event_type_string.go
 
 // EventType says what happened to a pod.
 type EventType uint8

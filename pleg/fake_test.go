@@ -16,9 +16,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// world is a runtime in memory. What it answers can be made to take time, fail,
+// fakeRuntime is a runtime in memory. What it answers can be made to take time, fail,
 // hang and contradict itself.
-type world struct {
+type fakeRuntime struct {
 	mu       sync.Mutex
 	pods     map[types.UID]runtime.Pod
 	streams  map[chan types.UID]bool
@@ -35,8 +35,8 @@ type world struct {
 	listed    func([]runtime.Pod) []runtime.Pod
 }
 
-func newWorld() *world {
-	return &world{
+func newWorld() *fakeRuntime {
+	return &fakeRuntime{
 		pods: map[types.UID]runtime.Pod{}, looks: map[types.UID]int{},
 		streams: map[chan types.UID]bool{},
 	}
@@ -52,7 +52,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	return sleepUntil(ctx, time.Now().Add(d))
 }
 
-func (w *world) Pods(ctx context.Context) ([]runtime.Pod, error) {
+func (w *fakeRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	w.mu.Lock()
 	w.lists++
 	pods := slices.Collect(maps.Values(w.pods))
@@ -64,7 +64,7 @@ func (w *world) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	return pods, errors.Join(wait(ctx, takes), err)
 }
 
-func (w *world) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+func (w *fakeRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	w.mu.Lock()
 	w.looks[uid]++
 	w.now++
@@ -90,7 +90,7 @@ func (w *world) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	return p, nil
 }
 
-func (w *world) Watch(ctx context.Context, hint func(types.UID)) error {
+func (w *fakeRuntime) Watch(ctx context.Context, hint func(types.UID)) error {
 	w.mu.Lock()
 	w.watches++
 	err := w.watchErr
@@ -119,7 +119,7 @@ func (w *world) Watch(ctx context.Context, hint func(types.UID)) error {
 }
 
 // set changes a pod, and tells the event stream if asked to.
-func (w *world) set(p runtime.Pod, tell bool) {
+func (w *fakeRuntime) set(p runtime.Pod, tell bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if empty(&p) {
@@ -133,7 +133,7 @@ func (w *world) set(p runtime.Pod, tell bool) {
 }
 
 // tell sends a hint to the open streams. The caller holds mu.
-func (w *world) tell(uid types.UID) {
+func (w *fakeRuntime) tell(uid types.UID) {
 	for ch := range w.streams {
 		select {
 		case ch <- uid:
@@ -142,19 +142,19 @@ func (w *world) tell(uid types.UID) {
 	}
 }
 
-func (w *world) with(f func()) {
+func (w *fakeRuntime) with(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-func (w *world) looked(uid types.UID) int {
+func (w *fakeRuntime) looked(uid types.UID) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.looks[uid]
 }
 
-func (w *world) total() (lists, looks, watches int) {
+func (w *fakeRuntime) total() (lists, looks, watches int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range w.looks {
@@ -173,16 +173,16 @@ func pod(uid types.UID, states ...runtime.ContainerState) runtime.Pod {
 	return p
 }
 
-// bench is a Generator that runs on a world in a bubble.
-type bench struct {
+// testEnv is a Generator that runs on a world in a bubble.
+type testEnv struct {
 	*Generator
-	w     *world
+	w     *fakeRuntime
 	cache *podcache.Cache
 	t     *testing.T
 }
 
 // inBubble runs f beside a Generator's Run, and checks that both end.
-func inBubble(t *testing.T, w *world, cfg Config, f func(*bench)) {
+func inBubble(t *testing.T, w *fakeRuntime, cfg Config, f func(*testEnv)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cache := new(podcache.Cache)
@@ -194,7 +194,7 @@ func inBubble(t *testing.T, w *world, cfg Config, f func(*bench)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- g.Run(ctx) }()
-		f(&bench{g, w, cache, t})
+		f(&testEnv{g, w, cache, t})
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -203,13 +203,13 @@ func inBubble(t *testing.T, w *world, cfg Config, f func(*bench)) {
 }
 
 // after lets d pass and everything settle.
-func (b *bench) after(d time.Duration) {
+func (b *testEnv) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // kinds returns the kinds of what is drained.
-func (b *bench) kinds() []EventType {
+func (b *testEnv) kinds() []EventType {
 	var ks []EventType
 	for _, e := range b.Drain() {
 		ks = append(ks, e.Type)

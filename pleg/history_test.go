@@ -83,12 +83,12 @@ func TestHistories(t *testing.T) {
 		if seed%2 == 0 {
 			cfg.IsWorking = func(uid types.UID) bool { return time.Now().Second()%2 == int(uid[0])%2 }
 		}
-		inBubble(t, w, cfg, func(b *bench) {
-			known := map[types.UID]fold{}
+		inBubble(t, w, cfg, func(b *testEnv) {
+			known := map[types.UID]eventReplay{}
 			read := func() {
 				for _, e := range b.Drain() {
 					if known[e.UID] == nil {
-						known[e.UID] = fold{}
+						known[e.UID] = eventReplay{}
 					}
 					known[e.UID].apply(t, e)
 				}
@@ -138,7 +138,7 @@ func TestHistories(t *testing.T) {
 				seen, _ := b.cache.Get(uid)
 				require.Equal(t, know(w.pods[uid]), know(seen), "seed %d: the view of %s is not the world's", seed, uid)
 				if known[uid] == nil {
-					known[uid] = fold{}
+					known[uid] = eventReplay{}
 				}
 				require.Equal(t, know(seen), known[uid], "seed %d: what was told of %s is not what was seen", seed, uid)
 			}
@@ -152,7 +152,7 @@ func TestHistories(t *testing.T) {
 // what matters when it wakes up.
 func TestSleepingReader(t *testing.T) {
 	w := newWorld()
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(time.Minute)
 		serial := 0
 		p := pod("u", runtime.Running)
@@ -166,7 +166,7 @@ func TestSleepingReader(t *testing.T) {
 		}
 		events := b.Drain()
 		assert.LessOrEqual(t, len(events), maxPending)
-		known := fold{}
+		known := eventReplay{}
 		for _, e := range events {
 			known.apply(t, e)
 		}

@@ -25,7 +25,7 @@ type nothing struct{}
 func (nothing) Set(types.UID, runtime.Pod, error, time.Time) {}
 func (nothing) Delete(types.UID)                             {}
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{RelistPeriod: -1, MaxParallel: -1})
 	require.Error(t, err)
 	for _, part := range []string{"Runtime", "Store", "Period", "Parallel"} {
@@ -36,7 +36,7 @@ func TestNewTellsAllFaults(t *testing.T) {
 // PL-1: a runtime event, a request and a listing each cause an inspection.
 func TestWhatCausesAnInspection(t *testing.T) {
 	w := newWorld()
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(10 * time.Second) // the stream is open
 		b.w.set(pod("hinted", runtime.Running), true)
 		b.after(0)
@@ -89,7 +89,7 @@ func TestIdle(t *testing.T) {
 			for i := range 30 {
 				w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running, runtime.Exited), false)
 			}
-			inBubble(t, w, Config{}, func(b *bench) {
+			inBubble(t, w, Config{}, func(b *testEnv) {
 				b.after(time.Hour - time.Second)
 				lists, looks, watches := b.w.total()
 				assert.GreaterOrEqual(t, lists, tt.fewest)
@@ -108,7 +108,7 @@ func TestListingInspectsWhatChanged(t *testing.T) {
 	for i := range 100 {
 		w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running), false)
 	}
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(5 * time.Second)
 		_, before, _ := w.total()
 		w.set(pod("7", runtime.Exited), false)
@@ -121,10 +121,10 @@ func TestListingInspectsWhatChanged(t *testing.T) {
 }
 
 // A pod that no listing had is absent without a call, however it is asked for.
-func TestKnownToBeAbsent(t *testing.T) {
+func TestGetNewerThan_AbsentPodNeedsNoInspection(t *testing.T) {
 	w := newWorld()
 	w.listTakes = 300 * time.Millisecond
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		// The first listing is under way: it answers for both.
 		var wg sync.WaitGroup
 		for range 2 {
@@ -154,7 +154,7 @@ func TestListedIsNotAbsent(t *testing.T) {
 	w := newWorld()
 	w.takes = func(types.UID) time.Duration { return 500 * time.Millisecond }
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		for _, uid := range []types.UID{"u", "later"} {
 			b.after(10 * time.Second)
 			w.set(pod(uid, runtime.Running), false)
@@ -165,7 +165,7 @@ func TestListedIsNotAbsent(t *testing.T) {
 			assert.Len(t, p.Containers, 1)
 		}
 	})
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(100 * time.Millisecond)
 		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestFirstListingHangs(t *testing.T) {
 	w := newWorld()
 	w.listTakes = hang
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		began := time.Now()
 		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestNewerThan(t *testing.T) {
 	w := newWorld()
 	w.takes = func(types.UID) time.Duration { return time.Second }
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{SlowInspectionThreshold: time.Minute}, func(b *bench) {
+	inBubble(t, w, Config{SlowInspectionThreshold: time.Minute}, func(b *testEnv) {
 		b.after(10 * time.Second)
 		first := w.looked("u")
 		step := func(name string, f func()) { t.Log(name); f() }
@@ -277,7 +277,7 @@ func TestFailedInspectionIsRepeated(t *testing.T) {
 	w := newWorld()
 	boom := errors.New("boom")
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(5 * time.Second)
 		b.Drain()
 		w.with(func() { w.fails = func(types.UID) error { return boom } })

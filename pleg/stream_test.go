@@ -22,7 +22,7 @@ func TestBrokenStream(t *testing.T) {
 	w := newWorld()
 	var states []bool
 	cfg := Config{Hooks: Hooks{StreamChanged: func(open bool, _ error) { states = append(states, open) }}}
-	inBubble(t, w, cfg, func(b *bench) {
+	inBubble(t, w, cfg, func(b *testEnv) {
 		b.after(time.Minute)
 		before, _, _ := w.total()
 		assert.LessOrEqual(t, before, 3, "two at the start and one once the stream is open")
@@ -61,7 +61,7 @@ func TestBrokenStream(t *testing.T) {
 func TestStreamThatSwallowsEvents(t *testing.T) {
 	w := newWorld()
 	missed := 0
-	inBubble(t, w, Config{Hooks: Hooks{RuntimeEventsMissed: func(n int) { missed += n }}}, func(b *bench) {
+	inBubble(t, w, Config{Hooks: Hooks{RuntimeEventsMissed: func(n int) { missed += n }}}, func(b *testEnv) {
 		b.after(time.Minute)
 		b.w.set(pod("u", runtime.Running), false)
 		b.after(5 * time.Minute)
@@ -81,7 +81,7 @@ func TestStreamThatSwallowsEvents(t *testing.T) {
 // PL-9: word of a pod that was never there and is not there either.
 func TestHintOfWhatIsGoneAlready(t *testing.T) {
 	w := newWorld()
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(time.Minute)
 		w.with(func() { w.tell("u") })
 		b.after(0)
@@ -93,10 +93,10 @@ func TestHintOfWhatIsGoneAlready(t *testing.T) {
 
 // PL-1: a stream that repeats itself and speaks of pods that did not change
 // makes for inspections and nothing else.
-func TestStreamThatLies(t *testing.T) {
+func TestGenerator_IgnoresStateInEvents(t *testing.T) {
 	w := newWorld()
 	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(time.Minute)
 		b.Drain()
 		for range 100 {
@@ -126,7 +126,7 @@ func TestStartCostsOneInspection(t *testing.T) {
 			w := newWorld()
 			w.watchErr = tt.watch
 			busy := true
-			inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *bench) {
+			inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *testEnv) {
 				b.after(10 * time.Second)
 				_, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
 				require.NoError(t, err)
@@ -153,9 +153,9 @@ func TestStartCostsOneInspection(t *testing.T) {
 
 // Where no time passes between calls, as in a bubble, views are still as new as
 // was asked for, and no more are taken than needed.
-func TestAllInOneInstant(t *testing.T) {
+func TestGenerator_EqualTimestamps(t *testing.T) {
 	w := newWorld()
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(10 * time.Second)
 		for i, s := range []runtime.ContainerState{runtime.Created, runtime.Running, runtime.Exited} {
 			w.set(pod("u", s), false)
@@ -200,10 +200,10 @@ func TestAllInOneInstant(t *testing.T) {
 
 // A turn that takes long does not keep the pod from being seen, and one that
 // ends without asking does not lose what was held back.
-func TestHold(t *testing.T) {
+func TestGenerator_DefersEventsWhileSyncing(t *testing.T) {
 	w := newWorld()
 	busy := true
-	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *bench) {
+	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return busy }}, func(b *testEnv) {
 		b.after(10 * time.Second)
 		w.set(pod("u", runtime.Created), true)
 		b.after(999 * time.Millisecond)
@@ -222,7 +222,7 @@ func TestHold(t *testing.T) {
 }
 
 // dated is a world whose stream tells when things happened, and is late.
-type dated struct{ *world }
+type dated struct{ *fakeRuntime }
 
 func (d dated) WatchTimestamped(ctx context.Context, hint func(types.UID, time.Time)) error {
 	var wg sync.WaitGroup
@@ -301,7 +301,7 @@ func TestCovers(t *testing.T) {
 // under way, is known to be so: it is not inspected again.
 func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
 	w := newWorld()
-	inBubble(t, w, Config{}, func(b *bench) {
+	inBubble(t, w, Config{}, func(b *testEnv) {
 		b.after(10 * time.Second)
 		w.with(func() { w.listTakes = time.Second })
 		b.RequestRelist()
@@ -322,7 +322,7 @@ func TestAbsenceThatIsNewerThanAListing(t *testing.T) {
 func TestHintDuringTheFirstListing(t *testing.T) {
 	w := newWorld()
 	w.listTakes = 500 * time.Millisecond
-	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return true }}, func(b *bench) {
+	inBubble(t, w, Config{IsWorking: func(types.UID) bool { return true }}, func(b *testEnv) {
 		b.after(100 * time.Millisecond)
 		w.set(pod("u", runtime.Running), true) // the listing was made before
 		w.with(func() { w.listed = func([]runtime.Pod) []runtime.Pod { return nil } })

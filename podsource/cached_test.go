@@ -22,7 +22,7 @@ import (
 const withSecret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n"
 
 // cachedSite runs a Mux over a server, each time as another process would.
-func cachedSite(t *testing.T, dir string, s *site) *rig {
+func cachedSite(t *testing.T, dir string, s *fakeServer) *muxEnv {
 	t.Helper()
 	return start(t, podsource.Cached(ask(t, podsource.HTTPConfig{Transport: s}), dir))
 }
@@ -34,7 +34,7 @@ var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s
 func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sources", "http")
 	bubble(t, func(t *testing.T) {
-		s := &site{}
+		s := &fakeServer{}
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1")+withSecret)
 		r := cachedSite(t, dir, s)
 		require.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.told())
@@ -77,7 +77,7 @@ func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
 func TestCached_HoldsToWhatAnIncompleteSetDoesNotName(t *testing.T) {
 	dir := t.TempDir()
 	bubble(t, func(t *testing.T) {
-		s := &site{}
+		s := &fakeServer{}
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1")+withSecret)
 		cachedSite(t, dir, s).stopAfter(time.Second)
 
@@ -95,7 +95,7 @@ func TestCached_HoldsToWhatAnIncompleteSetDoesNotName(t *testing.T) {
 	})
 }
 
-func (r *rig) stopAfter(d time.Duration) { time.Sleep(d); r.told(); r.stop() }
+func (r *muxEnv) stopAfter(d time.Duration) { time.Sleep(d); r.told(); r.stop() }
 
 // SR-9: a file that cannot be trusted is told of and set aside; the source is
 // waited for as if there were none.
@@ -114,7 +114,7 @@ func TestCached_SetsADamagedFileAside(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "set.json")
 			bubble(t, func(t *testing.T) {
-				s := &site{}
+				s := &fakeServer{}
 				s.says(200, manifest("x", "image:1")+withSecret)
 				cachedSite(t, dir, s).stopAfter(time.Second)
 				whole, err := os.ReadFile(path)

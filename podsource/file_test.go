@@ -18,23 +18,23 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// scene is a folder under a Mux, with a test that knocks after each change.
-type scene struct {
-	*rig
+// fileSourceEnv is a folder under a Mux, with a test that knocks after each change.
+type fileSourceEnv struct {
+	*muxEnv
 	dir *files
-	k   *knocker
+	k   *fakeNotifier
 }
 
-func play(t *testing.T, content map[string]string, opts ...podsource.FileOption) *scene {
+func play(t *testing.T, content map[string]string, opts ...podsource.FileOption) *fileSourceEnv {
 	t.Helper()
-	s := &scene{dir: folder(content), k: newKnocker()}
+	s := &fileSourceEnv{dir: folder(content), k: newKnocker()}
 	opts = append([]podsource.FileOption{podsource.FileFS(s.dir), podsource.FileNotifier(s.k)}, opts...)
-	s.rig = start(t, podsource.File("m", opts...))
+	s.muxEnv = start(t, podsource.File("m", opts...))
 	return s
 }
 
 // after lets a change be taken up and returns what was told.
-func (s *scene) after() []string {
+func (s *fileSourceEnv) after() []string {
 	s.k.knock()
 	time.Sleep(100 * time.Millisecond) // SR-5
 	return s.told()
@@ -64,7 +64,7 @@ func TestFilesThatAreRead(t *testing.T) {
 func TestOneFile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, k := folder(map[string]string{"pods": manifest("x", "1"), "other.yaml": manifest("y", "1")}), newKnocker()
-		s := scene{start(t, podsource.File("m/pods", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
+		s := fileSourceEnv{start(t, podsource.File("m/pods", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
 		dir.write("pods", manifest("x", "2"))
 		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
@@ -78,7 +78,7 @@ func TestOneFile(t *testing.T) {
 }
 
 // SR-4: whatever a manifest turns into, its pods run on until it is well or gone.
-func TestAManifestThatTurnsBad(t *testing.T) {
+func TestFile_KeepsLastGoodVersion(t *testing.T) {
 	five := `apiVersion: v1
 kind: Pod
 metadata: {name: Bad_Name}
@@ -209,7 +209,7 @@ func TestTheFolderIsBad(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dir, k := folder(nil), newKnocker()
 		dir.change(func(m fstest.MapFS) { delete(m, "m") })
-		s := scene{start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
+		s := fileSourceEnv{start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
 		assert.Empty(t, s.told())
 		assert.Contains(t, s.faults(), "m: no such manifest folder or file; make it")
 		assert.False(t, s.mux.HasSynced("a"))

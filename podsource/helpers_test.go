@@ -79,12 +79,12 @@ func (f *files) Open(name string) (fs.File, error) {
 	return f.m.Open(name)
 }
 
-// knocker is a Notifier that a test speaks through.
-type knocker struct{ knocks chan struct{} }
+// fakeNotifier is a Notifier that a test speaks through.
+type fakeNotifier struct{ knocks chan struct{} }
 
-func newKnocker() *knocker { return &knocker{make(chan struct{}, 100)} }
+func newKnocker() *fakeNotifier { return &fakeNotifier{make(chan struct{}, 100)} }
 
-func (k *knocker) Notify(ctx context.Context, _ string, hint func()) error {
+func (k *fakeNotifier) Notify(ctx context.Context, _ string, hint func()) error {
 	for {
 		hint()
 		select {
@@ -95,10 +95,10 @@ func (k *knocker) Notify(ctx context.Context, _ string, hint func()) error {
 	}
 }
 
-func (k *knocker) knock() { k.knocks <- struct{}{} }
+func (k *fakeNotifier) knock() { k.knocks <- struct{}{} }
 
-// rig is a Mux at work in a bubble, and a reader that notes what it is told.
-type rig struct {
+// muxEnv is a Mux at work in a bubble, and a reader that notes what it is told.
+type muxEnv struct {
 	t      *testing.T
 	mux    *podsource.Mux
 	mu     sync.Mutex
@@ -108,14 +108,14 @@ type rig struct {
 	stop   func()
 }
 
-func (r *rig) Record(e *corev1.Event) {
+func (r *muxEnv) Record(e *corev1.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
 }
 
 // start runs a Mux over the sources, named a, b, ... in their order.
-func start(t *testing.T, sources ...podsource.Source) *rig {
+func start(t *testing.T, sources ...podsource.Source) *muxEnv {
 	t.Helper()
 	var named []podsource.NamedSource
 	for i, s := range sources {
@@ -124,9 +124,9 @@ func start(t *testing.T, sources ...podsource.Source) *rig {
 	return startNamed(t, named...)
 }
 
-func startNamed(t *testing.T, named ...podsource.NamedSource) *rig {
+func startNamed(t *testing.T, named ...podsource.NamedSource) *muxEnv {
 	t.Helper()
-	r := &rig{t: t, latest: map[types.UID]*corev1.Pod{}}
+	r := &muxEnv{t: t, latest: map[types.UID]*corev1.Pod{}}
 	mux, err := podsource.New(podsource.Config{NodeName: "n1", Sources: named, Recorder: r})
 	require.NoError(t, err)
 	r.mux = mux
@@ -152,7 +152,7 @@ func startNamed(t *testing.T, named ...podsource.NamedSource) *rig {
 	return r
 }
 
-func (r *rig) take(c podsource.Change) {
+func (r *muxEnv) take(c podsource.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []string
@@ -171,7 +171,7 @@ func (r *rig) take(c podsource.Change) {
 }
 
 // told waits until nothing moves and returns what was told since the last time.
-func (r *rig) told() []string {
+func (r *muxEnv) told() []string {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +180,7 @@ func (r *rig) told() []string {
 	return log
 }
 
-func (r *rig) faults() string {
+func (r *muxEnv) faults() string {
 	synctest.Wait()
 	var b strings.Builder
 	for _, f := range r.mux.Errors() {
@@ -189,7 +189,7 @@ func (r *rig) faults() string {
 	return b.String()
 }
 
-func (r *rig) wanted() []string {
+func (r *muxEnv) wanted() []string {
 	synctest.Wait()
 	var names []string
 	for _, p := range r.mux.Pods() {

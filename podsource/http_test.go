@@ -24,15 +24,15 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// site is a server inside a bubble: an http.Handler behind a RoundTripper.
-type site struct {
+// fakeServer is a server inside a bubble: an http.Handler behind a RoundTripper.
+type fakeServer struct {
 	handler atomic.Value // func(http.ResponseWriter, *http.Request)
 	asked   atomic.Int32
 }
 
-func (s *site) serves(h func(w http.ResponseWriter, r *http.Request)) { s.handler.Store(h) }
+func (s *fakeServer) serves(h func(w http.ResponseWriter, r *http.Request)) { s.handler.Store(h) }
 
-func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.asked.Add(1)
 	if err := r.Context().Err(); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-func (s *site) says(status int, body string) {
+func (s *fakeServer) says(status int, body string) {
 	s.serves(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
@@ -69,7 +69,7 @@ func ask(t *testing.T, cfg podsource.HTTPConfig) podsource.Source {
 // SR-6: asked each interval; what is known stays while the server fails.
 func TestServerFailsAndRecovers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &site{}
+		s := &fakeServer{}
 		s.says(500, "")
 		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
 		step := func() []string { time.Sleep(20 * time.Second); return r.told() }
@@ -125,7 +125,7 @@ func TestServerIsAskedForChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &site{}
+				s := &fakeServer{}
 				var sent atomic.Int32
 				var version atomic.Value
 				version.Store("v1")
@@ -195,7 +195,7 @@ func TestServerRedirects(t *testing.T) {
 	} {
 		t.Run(tc.from+" to "+tc.to, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &site{}
+				s := &fakeServer{}
 				s.serves(func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.String() == tc.from {
 						http.Redirect(w, r, tc.to, http.StatusFound)
@@ -231,7 +231,7 @@ func TestHTTPConfigIsChecked(t *testing.T) {
 		assert.NotContains(t, err.Error(), "hunter2")
 	}
 	_, err := podsource.HTTP(podsource.HTTPConfig{
-		URL: "http://h/", Period: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &site{},
+		URL: "http://h/", Period: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &fakeServer{},
 	})
 	for _, want := range []string{"Interval", "Timeout", "MaxBytes", "both TLS and Transport"} {
 		assert.ErrorContains(t, err, want)

@@ -158,7 +158,7 @@ func TestTwoPodsOfOneUID(t *testing.T) {
 }
 
 // A reader that is busy gets the way to what is wanted when it comes back.
-func TestASlowReaderMissesNothingAndOwesNothing(t *testing.T) {
+func TestMux_CoalescesChangesForSlowReader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		source := podsource.NewMemory(pod("x", "1"), pod("gone", "1"))
 		mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.NamedSource{{Name: "m", Source: source}}})

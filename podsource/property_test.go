@@ -17,8 +17,8 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// naive is a slow and plain reading of what a mux must want.
-type naive struct {
+// referenceMux is a slow and plain reading of what a mux must want.
+type referenceMux struct {
 	sources [3][]naivePod
 	owner   map[string]naivePod // by name; image left out
 }
@@ -31,7 +31,7 @@ type naivePod struct {
 func (p naivePod) place() naivePod { p.image = ""; return p }
 
 // hand gives a source its new pods. An image of "" makes a pod invalid.
-func (n *naive) hand(source int, pods []naivePod) {
+func (n *referenceMux) hand(source int, pods []naivePod) {
 	bad := map[string]bool{}
 	var valid []naivePod
 	for _, p := range pods {
@@ -68,7 +68,7 @@ func (n *naive) hand(source int, pods []naivePod) {
 	n.owner = owner
 }
 
-func (n *naive) want() []string {
+func (n *referenceMux) want() []string {
 	var out []string
 	for _, pods := range n.sources {
 		for _, p := range pods {
@@ -146,7 +146,7 @@ func randomHistory(t *testing.T, random *rand.Rand) {
 	go mux.Run(ctx)
 	synctest.Wait()
 
-	model := &naive{owner: map[string]naivePod{}}
+	model := &referenceMux{owner: map[string]naivePod{}}
 	r := &reader{t: t, pods: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}}
 	for range 60 {
 		source := random.IntN(3)

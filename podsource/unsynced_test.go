@@ -90,7 +90,7 @@ func TestMux_TellsOfASourceThatStaysSilent(t *testing.T) {
 // A server that does not answer is no invalid manifest.
 func TestMux_NamesUnavailableSourcesInEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &site{}
+		s := &fakeServer{}
 		s.says(503, "")
 		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
 		synctest.Wait()

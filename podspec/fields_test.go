@@ -39,7 +39,7 @@ func documented(t *testing.T) map[string]map[string]string {
 
 // No field of the API can be forgotten: the documentation names each, and what
 // it says is refused is refused by that name, and nothing else is.
-func TestEveryFieldIsAccountedFor(t *testing.T) {
+func TestFieldsDoc_CoversEveryField(t *testing.T) {
 	docs := documented(t)
 	for _, tc := range []struct {
 		of     any

@@ -22,7 +22,7 @@ func TestSlowAdmission_Panic(t *testing.T) {
 		"while it runs":  {Containers: []runtime.Container{{Name: "main", State: runtime.Running}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &node{phase: corev1.PodPending}
+			n := &fakeNode{phase: corev1.PodPending}
 			cfg := config(t, n)
 			cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) { panic("check") })}
 			_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), seen)
@@ -43,7 +43,7 @@ func TestSlowAdmission_Hung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		release := make(chan struct{})
-		n := &node{phase: corev1.PodPending}
+		n := &fakeNode{phase: corev1.PodPending}
 		cfg := config(t, n)
 		cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) {
 			calls.Add(1)

@@ -25,10 +25,10 @@ func (l *licence) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, erro
 }
 
 // blockable is a Syncer with a slow check, in a bubble.
-func blockable(t *testing.T, f func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) (steps []string, out runtime.SyncResult))) {
+func blockable(t *testing.T, f func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) (steps []string, out runtime.SyncResult))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n, l := &node{phase: corev1.PodPending}, new(licence)
+		n, l := &fakeNode{phase: corev1.PodPending}, new(licence)
 		cfg := config(t, n)
 		cfg.SoftAdmitters = []podsync.SoftAdmitter{l}
 		s := newSyncer(t, cfg)
@@ -59,7 +59,7 @@ func ended(attempt uint32) runtime.Pod {
 // PS-1, SL-3: a pod that is refused is told as Blocked in every report, once as an
 // event, and costs nothing more.
 func TestSyncer_BlockedIsKept(t *testing.T) {
-	blockable(t, func(t *testing.T, n *node, _ *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+	blockable(t, func(t *testing.T, n *fakeNode, _ *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 		steps, _ := sync(runtime.Pod{})
 		require.Equal(t, []string{"status", "status"}, steps)
 		require.Equal(t, "NoLicence: all are in use", n.told[1].Blocked.Message)
@@ -77,7 +77,7 @@ func TestSyncer_BlockedIsKept(t *testing.T) {
 // PS-1: a pod that is refused while it runs is stopped; what that leaves is removed,
 // and it starts over when it is admitted.
 func TestSyncer_BlockedPodStartsOver(t *testing.T) {
-	blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+	blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 		steps, _ := sync(runs(2))
 		require.Equal(t, []string{"status", "status", "kill"}, steps)
 		steps, _ = sync(runtime.Pod{Sandboxes: runs(2).Sandboxes})
@@ -107,7 +107,7 @@ func TestSyncer_BlockedPodStartsOver(t *testing.T) {
 func TestSyncer_AdmittedInBetween(t *testing.T) {
 	for name, seen := range map[string]runtime.Pod{"it runs on": runs(0), "it has been stopped": ended(0)} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+			blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 				sync(runs(0))
 				l.free = true
 				steps, out := sync(seen)
@@ -138,7 +138,7 @@ func TestSyncer_BlockedByAFormerProcess(t *testing.T) {
 		"nothing is known":   {corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *node, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+			blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 				n.before, l.free = tc.told, true
 				steps, _ := sync(ended(0))
 				if !tc.waited {

@@ -16,32 +16,32 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// paper is a runtime that only writes down what it is asked to do.
-type paper struct{}
+// nopRuntime is a runtime that only writes down what it is asked to do.
+type nopRuntime struct{}
 
-func (paper) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.RunOptions) runtime.ApplyResult {
+func (nopRuntime) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.RunOptions) runtime.ApplyResult {
 	for _, a := range plan {
 		fmt.Println(pod.Name, a.Type, fmt.Sprintf("%q", a.Container))
 	}
 	return runtime.ApplyResult{Changed: true}
 }
 
-func (paper) Kill(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+func (nopRuntime) Kill(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
 	fmt.Println(pod.Name, "Kill", e.GracePeriod)
 	return nil
 }
 
-func (paper) Remove(context.Context, runtime.Pod) error { return nil }
+func (nopRuntime) Remove(context.Context, runtime.Pod) error { return nil }
 
-func (paper) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+func (nopRuntime) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return runtime.Pod{}, nil
 }
 
-func (paper) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus {
+func (nopRuntime) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus {
 	return corev1.PodStatus{Phase: corev1.PodPending}
 }
 
-func (paper) Get(types.UID) (corev1.PodStatus, bool) { return corev1.PodStatus{}, false }
+func (nopRuntime) Get(types.UID) (corev1.PodStatus, bool) { return corev1.PodStatus{}, false }
 
 // A pod goes through the three transactions on a runtime that is not CRI.
 func Example() {
@@ -51,7 +51,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	s, err := podsync.New(podsync.Config{
-		Runtime: paper{}, PodCache: paper{}, Statuses: paper{},
+		Runtime: nopRuntime{}, PodCache: nopRuntime{}, Statuses: nopRuntime{},
 		PodsDir: filepath.Join(dir, "pods"), LogsDir: filepath.Join(dir, "logs"),
 	})
 	if err != nil {

@@ -22,7 +22,7 @@ func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
 			Finished: time.Now().Add(-2 * time.Second), Hash: runtime.HashContainer(&p.Spec.Containers[0]),
 		}
 		seen := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}}, Containers: []runtime.Container{dead}}
-		n := &node{phase: corev1.PodRunning}
+		n := &fakeNode{phase: corev1.PodRunning}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, seen)
 		require.NoError(t, err)
 		require.True(t, out.Unchanged)
@@ -34,7 +34,7 @@ func TestAPlannedBackOffIsWhenTheTurnIsDue(t *testing.T) {
 // PS-2: what waits for its back-off inside the runtime is no failure of the turn.
 func TestABackOffOfTheRuntimeIsNoErrorOfTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
+		n := &fakeNode{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 			"main": {Reason: "ImagePullBackOff", Until: time.Now().Add(time.Minute), Err: fmt.Errorf("pull: %w", runtime.ErrBackOff)},
 		}}}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
@@ -45,7 +45,7 @@ func TestABackOffOfTheRuntimeIsNoErrorOfTheTurn(t *testing.T) {
 
 // PS-1: a failure is reported again when its message is another one, and only then.
 func TestAFailureIsReportedWhenItsMessageChanges(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	s := newSyncer(t, config(t, n))
 	reported := func(message string) (reports int) {
 		before := len(n.told)

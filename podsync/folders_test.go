@@ -16,7 +16,7 @@ import (
 // A turn that makes something has its folders, whoever removed them; one in which
 // there is nothing to do looks for them once in a while.
 func TestFoldersAreThereWhenTheyAreNeeded(t *testing.T) {
-	n := &node{phase: corev1.PodRunning}
+	n := &fakeNode{phase: corev1.PodRunning}
 	cfg := config(t, n)
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newSyncer(t, cfg), pod()

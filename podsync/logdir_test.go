@@ -31,7 +31,7 @@ func TestSyncer_LogDirectoriesOfOthersStay(t *testing.T) {
 		{name: "another agent's, though the pod is in the runtime", there: true, mark: "two", seen: sandbox, marked: "two"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &node{phase: corev1.PodPending, seen: tt.seen}
+			n := &fakeNode{phase: corev1.PodPending, seen: tt.seen}
 			cfg := config(t, n)
 			cfg.Owner = func() string { return "one" }
 			dir := filepath.Join(cfg.LogsDir, "default_web_uid-1")

@@ -19,7 +19,7 @@ func TestFinishSparesMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	n := &node{}
+	n := &fakeNode{}
 	cfg := config(t, n)
 	cfg.PodsDir = filepath.Join(t.TempDir(), "root folder", "pods")
 	s := newSyncer(t, cfg)

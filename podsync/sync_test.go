@@ -22,9 +22,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// node stands in for everything a Syncer uses, and writes down the order in
+// fakeNode stands in for everything a Syncer uses, and writes down the order in
 // which it was used.
-type node struct {
+type fakeNode struct {
 	mu       sync.Mutex
 	trace    []string
 	seen     runtime.Pod
@@ -42,7 +42,7 @@ type node struct {
 	material runtime.RunOptions
 }
 
-func (n *node) step(s string) error {
+func (n *fakeNode) step(s string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.trace = append(n.trace, s)
@@ -52,54 +52,54 @@ func (n *node) step(s string) error {
 	return n.fail[s]
 }
 
-func (n *node) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
+func (n *fakeNode) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	_ = n.step("apply")
 	n.plan = plan
 	n.material = m
 	return n.applied
 }
 
-func (n *node) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error {
+func (n *fakeNode) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error {
 	return n.step("kill")
 }
-func (n *node) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
-func (n *node) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+func (n *fakeNode) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
+func (n *fakeNode) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return n.seen, n.step("inspect")
 }
 
-func (n *node) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
+func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	_ = n.step("status")
 	n.told = append(n.told, r)
 	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts}
 }
 
-func (n *node) Get(types.UID) (corev1.PodStatus, bool) { return n.before, n.before.Phase != "" }
+func (n *fakeNode) Get(types.UID) (corev1.PodStatus, bool) { return n.before, n.before.Phase != "" }
 
-func (n *node) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
+func (n *fakeNode) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
 	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount")
 }
-func (n *node) Unmount(context.Context, types.UID) error { return n.step("unmount") }
-func (n *node) SubPath(_ context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error) {
+func (n *fakeNode) Unmount(context.Context, types.UID) error { return n.step("unmount") }
+func (n *fakeNode) SubPath(_ context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error) {
 	return filepath.Join(v.HostPath, string(uid), container, subPath), nil
 }
-func (n *node) AddPod(*corev1.Pod)                             { _ = n.step("probes") }
-func (n *node) StopLivenessAndStartup(types.UID)               { _ = n.step("stop probes") }
-func (n *node) Results(types.UID) runtime.PodProbeResults      { return nil }
-func (n *node) Record(e *corev1.Event)                         { n.events = append(n.events, e) }
-func (n *node) RequestKill(_ types.UID, e runtime.Termination) { n.ended = append(n.ended, e) }
+func (n *fakeNode) AddPod(*corev1.Pod)                             { _ = n.step("probes") }
+func (n *fakeNode) StopLivenessAndStartup(types.UID)               { _ = n.step("stop probes") }
+func (n *fakeNode) Results(types.UID) runtime.PodProbeResults      { return nil }
+func (n *fakeNode) Record(e *corev1.Event)                         { n.events = append(n.events, e) }
+func (n *fakeNode) RequestKill(_ types.UID, e runtime.Termination) { n.ended = append(n.ended, e) }
 
-type probes struct{ *node }
+type probes struct{ *fakeNode }
 
 func (p probes) RemovePod(types.UID) { _ = p.step("remove probes") }
 
-type cgroups struct{ *node }
+type cgroups struct{ *fakeNode }
 
 func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
 	return "/kubepods/podx", c.step("cgroup")
 }
 func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }
 
-type userIDs struct{ *node }
+type userIDs struct{ *fakeNode }
 
 func (u userIDs) Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error) {
 	return []runtime.IDMapping{{Host: 65536, Length: 1000}}, []runtime.IDMapping{{Host: 131072, Length: 1000}}, u.step("ids of " + string(uid))
@@ -124,7 +124,7 @@ func pod() *corev1.Pod {
 	return p
 }
 
-func config(t *testing.T, n *node) podsync.Config {
+func config(t *testing.T, n *fakeNode) podsync.Config {
 	dir := t.TempDir()
 	return podsync.Config{
 		Runtime: n, PodCache: n, Statuses: n, Volumes: n, Cgroups: cgroups{n}, Probes: probes{n}, Recorder: n, PodKiller: n,
@@ -140,7 +140,7 @@ func newSyncer(t *testing.T, cfg podsync.Config) *podsync.Syncer {
 
 // PW-14: a turn that changed something in the runtime is followed by a look.
 func TestSyncThatChangedTheRuntimeIsNotQuiet(t *testing.T) {
-	n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Changed: true}}
+	n := &fakeNode{phase: corev1.PodPending, applied: runtime.ApplyResult{Changed: true}}
 	out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
 	require.False(t, out.Unchanged)
@@ -148,7 +148,7 @@ func TestSyncThatChangedTheRuntimeIsNotQuiet(t *testing.T) {
 
 // PS-1
 func TestSyncTakesItsStepsInOrder(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	out, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
@@ -168,7 +168,7 @@ func TestSyncTakesItsStepsInOrder(t *testing.T) {
 
 // RT-13: the runtime knows nothing of the pod any more, its status does.
 func TestRestartCountsGoOnWhereTheRuntimeLostItsState(t *testing.T) {
-	n := &node{phase: corev1.PodRunning, counts: []corev1.ContainerStatus{{Name: "main", ContainerID: "rt://1", RestartCount: 4}}}
+	n := &fakeNode{phase: corev1.PodRunning, counts: []corev1.ContainerStatus{{Name: "main", ContainerID: "rt://1", RestartCount: 4}}}
 	_, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 	require.NoError(t, err)
 	require.Len(t, n.plan, 2, "a sandbox and the container")
@@ -186,7 +186,7 @@ func TestAFaultBreaksTheTurnAndIsToldOnce(t *testing.T) {
 		{"mount", "FailedMount"},
 	} {
 		t.Run(tt.step, func(t *testing.T) {
-			n := &node{phase: corev1.PodPending, fail: map[string]error{tt.step: errors.New("boom")}}
+			n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{tt.step: errors.New("boom")}}
 			s := newSyncer(t, config(t, n))
 			for range 3 {
 				_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
@@ -213,7 +213,7 @@ func TestAFaultBreaksTheTurnAndIsToldOnce(t *testing.T) {
 
 // PS-1
 func TestNetworkIsWaitedForUnlessTheHosts(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	cfg.NetworkReady = func() error { return errors.New("no CNI config") }
 	s := newSyncer(t, cfg)
@@ -231,7 +231,7 @@ func TestNetworkIsWaitedForUnlessTheHosts(t *testing.T) {
 func TestOnlyBackOffsLeftIsASuccessThatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, later := time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
-		n := &node{phase: corev1.PodRunning, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
+		n := &fakeNode{phase: corev1.PodRunning, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 			"a": {Reason: "ImagePullBackOff", Until: later},
 			"b": {Reason: "CrashLoopBackOff", Until: soon},
 		}}}
@@ -244,7 +244,7 @@ func TestOnlyBackOffsLeftIsASuccessThatIsDue(t *testing.T) {
 
 func TestAFailedContainerIsAnErrorOfTheTurn(t *testing.T) {
 	boom := errors.New("no such command")
-	n := &node{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
+	n := &fakeNode{phase: corev1.PodPending, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{
 		"main": {Reason: "RunContainerError", Message: "no such command", Err: boom},
 	}}}
 	_, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
@@ -255,7 +255,7 @@ func TestAFailedContainerIsAnErrorOfTheTurn(t *testing.T) {
 // PW-4: a terminal phase is the outcome, and nothing is touched.
 func TestATerminalPhaseEndsTheSync(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		n := &node{phase: phase}
+		n := &fakeNode{phase: phase}
 		out, err := newSyncer(t, config(t, n)).Sync(t.Context(), pod(), runtime.Pod{})
 		require.NoError(t, err)
 		require.True(t, out.Terminal)
@@ -267,7 +267,7 @@ func TestATerminalPhaseEndsTheSync(t *testing.T) {
 func TestActiveDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := metav1.Now()
-		n := &node{phase: corev1.PodRunning, start: &start}
+		n := &fakeNode{phase: corev1.PodRunning, start: &start}
 		s := newSyncer(t, config(t, n))
 		p := pod()
 		limit := int64(60)
@@ -313,7 +313,7 @@ func TestSlowAdmission(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &node{phase: corev1.PodPending}
+				n := &fakeNode{phase: corev1.PodPending}
 				cfg := config(t, n)
 				cfg.SoftAdmitters = []podsync.SoftAdmitter{tt.admit}
 				began := time.Now()
@@ -333,7 +333,7 @@ func TestSlowAdmission(t *testing.T) {
 
 // PS-3
 func TestTerminateRecordsTheEndBeforeAnythingGoes(t *testing.T) {
-	n := &node{phase: corev1.PodRunning, seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143}}}}
+	n := &fakeNode{phase: corev1.PodRunning, seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143}}}}
 	s := newSyncer(t, config(t, n))
 	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second, Deleted: true}))
 	require.Equal(t, []string{"status", "stop probes", "kill", "inspect", "status", "remove probes"}, n.trace)
@@ -343,7 +343,7 @@ func TestTerminateRecordsTheEndBeforeAnythingGoes(t *testing.T) {
 
 // PW-8: the runtime said that it stopped, and it did not.
 func TestTerminateDoesNotBelieveTheRuntime(t *testing.T) {
-	n := &node{seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}}
+	n := &fakeNode{seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}}
 	err := newSyncer(t, config(t, n)).Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second})
 	require.ErrorIs(t, err, podsync.ErrStillRunning)
 	require.ErrorContains(t, err, "main")
@@ -352,7 +352,7 @@ func TestTerminateDoesNotBelieveTheRuntime(t *testing.T) {
 
 // PS-4
 func TestFinishGivesEverythingBack(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	_, err := s.Sync(t.Context(), pod(), runtime.Pod{})
@@ -367,7 +367,7 @@ func TestFinishGivesEverythingBack(t *testing.T) {
 }
 
 func TestFinishKeepsWhatAFinishedJobLeft(t *testing.T) {
-	n := &node{phase: corev1.PodSucceeded}
+	n := &fakeNode{phase: corev1.PodSucceeded}
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_web_uid-1"), 0o755))
@@ -378,7 +378,7 @@ func TestFinishKeepsWhatAFinishedJobLeft(t *testing.T) {
 
 // PW-8
 func TestFinishGoesOnAndIsCalledAgain(t *testing.T) {
-	n := &node{fail: map[string]error{"unmount": errors.New("busy")}}
+	n := &fakeNode{fail: map[string]error{"unmount": errors.New("busy")}}
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-1", "volumes"), 0o700))
@@ -393,7 +393,7 @@ func TestFinishGoesOnAndIsCalledAgain(t *testing.T) {
 
 // PW-11
 func TestAnOrphanLeavesNothing(t *testing.T) {
-	n := &node{}
+	n := &fakeNode{}
 	cfg := config(t, n)
 	s := newSyncer(t, cfg)
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default", UID: "uid-9"}}
@@ -405,7 +405,7 @@ func TestAnOrphanLeavesNothing(t *testing.T) {
 
 func TestNamesThatWouldLeaveTheFolderAreRefused(t *testing.T) {
 	for _, bad := range []string{"..", ".", "", "a/b", "../../etc", strings.Repeat("x", 254)} {
-		n := &node{phase: corev1.PodPending}
+		n := &fakeNode{phase: corev1.PodPending}
 		p := pod()
 		p.UID = types.UID(bad)
 		_, err := newSyncer(t, config(t, n)).Sync(t.Context(), p, runtime.Pod{})
@@ -416,7 +416,7 @@ func TestNamesThatWouldLeaveTheFolderAreRefused(t *testing.T) {
 
 // IM-5: a pull secret that is missing is told and left out.
 func TestPullSecrets(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	have := podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "registry"}
 	cfg.Objects = objects{have: {Ref: have, Data: map[string][]byte{".dockerconfigjson": []byte("hunter2")}}}

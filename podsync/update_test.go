@@ -15,7 +15,7 @@ import (
 
 // labelled is a runtime that keeps the labels of pods.
 type labelled struct {
-	*node
+	*fakeNode
 	labels []string
 }
 
@@ -27,8 +27,8 @@ func (l *labelled) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 // A runtime that keeps labels and annotations of pods hears of it when they change,
 // though there is nothing to plan.
 func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
-	n := &node{phase: corev1.PodRunning}
-	rt := &labelled{node: n}
+	n := &fakeNode{phase: corev1.PodRunning}
+	rt := &labelled{fakeNode: n}
 	cfg := config(t, n)
 	cfg.Runtime = rt
 	s := newSyncer(t, cfg)

@@ -23,7 +23,7 @@ func withUserNamespace() *corev1.Pod {
 // A pod with a user namespace has its ids before anything else of it is made,
 // and keeps them until its folder, in which they are written down, is gone.
 func TestIDsOfAUserNamespace(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)
@@ -43,7 +43,7 @@ func TestIDsOfAUserNamespace(t *testing.T) {
 }
 
 func TestAPodOfTheNodesUsersNeedsNoIDs(t *testing.T) {
-	n := &node{phase: corev1.PodPending}
+	n := &fakeNode{phase: corev1.PodPending}
 	cfg := config(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
@@ -53,7 +53,7 @@ func TestAPodOfTheNodesUsersNeedsNoIDs(t *testing.T) {
 }
 
 func TestAPodWithoutIDsWaits(t *testing.T) {
-	n := &node{phase: corev1.PodPending, fail: map[string]error{"ids of uid-1": errors.New("used up")}}
+	n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{"ids of uid-1": errors.New("used up")}}
 	cfg := config(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), withUserNamespace(), runtime.Pod{})
@@ -65,7 +65,7 @@ func TestAPodWithoutIDsWaits(t *testing.T) {
 
 // What a former process left of a pod is given back with its folder.
 func TestDiscardGivesIDsBack(t *testing.T) {
-	n := &node{}
+	n := &fakeNode{}
 	cfg := config(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)

@@ -38,7 +38,7 @@ func slow(d time.Duration) func(context.Context, string, types.UID) (runtime.Syn
 }
 
 // What begins the end of a pod, and what the Syncer is told of it.
-func TestEndings(t *testing.T) {
+func TestWorkers_TerminationCauses(t *testing.T) {
 	kill := func(k podworkers.KillOptions) func(*podworkers.Workers) {
 		return func(w *podworkers.Workers) { w.RequestKill("a", k) }
 	}

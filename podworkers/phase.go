@@ -1,6 +1,6 @@
 package podworkers
 
-//go:generate go tool stringer -type=Phase,Cause,Wake -output=phase_string.go
+//go:generate go tool stringer -type=Phase,Cause,RequeueReason -output=phase_string.go
 
 // Phase is a stage of a pod's life. A pod only ever moves to a later one.
 type Phase uint8

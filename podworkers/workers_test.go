@@ -155,7 +155,7 @@ func untilCancelled(ctx context.Context) error {
 }
 
 // PW-1, PW-8, PW-14: the way of a pod, with no timer in between.
-func TestLife(t *testing.T) {
+func TestWorkers_PhasesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		w := run(t, f)

@@ -17,8 +17,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// node is what probes look at: views of pods, commands and ports in memory.
-type node struct {
+// fakeNode is what probes look at: views of pods, commands and ports in memory.
+type fakeNode struct {
 	mu    sync.Mutex
 	pods  map[types.UID]runtime.Pod
 	run   func(ctx context.Context, id string, cmd []string) (out string, code int, err error)
@@ -35,18 +35,18 @@ type exec struct {
 	cmd []string
 }
 
-func newNode() *node {
-	return &node{pods: map[types.UID]runtime.Pod{}, ports: map[string]func(net.Conn){}}
+func newNode() *fakeNode {
+	return &fakeNode{pods: map[types.UID]runtime.Pod{}, ports: map[string]func(net.Conn){}}
 }
 
-func (n *node) Get(uid types.UID) (runtime.Pod, bool) {
+func (n *fakeNode) Get(uid types.UID) (runtime.Pod, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p, ok := n.pods[uid]
 	return p, ok
 }
 
-func (n *node) Exec(ctx context.Context, id string, cmd []string, _ time.Duration, _ int) ([]byte, int, error) {
+func (n *fakeNode) Exec(ctx context.Context, id string, cmd []string, _ time.Duration, _ int) ([]byte, int, error) {
 	n.mu.Lock()
 	n.execs = append(n.execs, exec{time.Now(), id, cmd})
 	n.now++
@@ -61,7 +61,7 @@ func (n *node) Exec(ctx context.Context, id string, cmd []string, _ time.Duratio
 	return []byte(out), code, err
 }
 
-func (n *node) dial(ctx context.Context, _, address string) (net.Conn, error) {
+func (n *fakeNode) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	n.mu.Lock()
 	serve := n.ports[address]
 	n.mu.Unlock()
@@ -76,23 +76,23 @@ func (n *node) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	return mine, nil
 }
 
-func (n *node) Record(e *corev1.Event) { n.with(func() { n.told = append(n.told, e) }) }
+func (n *fakeNode) Record(e *corev1.Event) { n.with(func() { n.told = append(n.told, e) }) }
 
-func (n *node) with(f func()) {
+func (n *fakeNode) with(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
 }
 
 // exit makes every command end with code.
-func (n *node) exit(code int) {
+func (n *fakeNode) exit(code int) {
 	n.with(func() {
 		n.run = func(context.Context, string, []string) (string, int, error) { return "out", code, nil }
 	})
 }
 
 // set lets container "a" of the pod be seen with that id and state, started now.
-func (n *node) set(uid types.UID, id string, s runtime.ContainerState) {
+func (n *fakeNode) set(uid types.UID, id string, s runtime.ContainerState) {
 	n.with(func() {
 		p := n.pods[uid]
 		p.UID = uid
@@ -103,21 +103,21 @@ func (n *node) set(uid types.UID, id string, s runtime.ContainerState) {
 }
 
 // runs returns the commands that were run so far.
-func (n *node) runs() []exec {
+func (n *fakeNode) runs() []exec {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.execs)
 }
 
 // events returns what was told to people so far.
-func (n *node) events() []*corev1.Event {
+func (n *fakeNode) events() []*corev1.Event {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.told)
 }
 
 // ran returns how many commands were run so far.
-func (n *node) ran() int { return len(n.runs()) }
+func (n *fakeNode) ran() int { return len(n.runs()) }
 
 func command(word string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}
@@ -136,7 +136,7 @@ func podOf(uid types.UID, startup, readiness, liveness *corev1.Probe) *corev1.Po
 // bench is a Manager that runs in a bubble.
 type bench struct {
 	*Manager
-	n *node
+	n *fakeNode
 	t *testing.T
 }
 

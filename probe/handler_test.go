@@ -22,7 +22,7 @@ import (
 )
 
 // once runs a probe once in a bubble, against the node's ports.
-func once(t *testing.T, n *node, h corev1.ProbeHandler, change func(*target)) (f probeOutcome, took time.Duration) {
+func once(t *testing.T, n *fakeNode, h corev1.ProbeHandler, change func(*target)) (f probeOutcome, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m, err := New(Config{PodCache: n, Execer: n, Dial: n.dial})

@@ -69,7 +69,7 @@ func TestStopForTerminationWhileStarting(t *testing.T) {
 }
 
 // A run that is called off tells nothing, however it ends.
-func TestRunThatIsCalledOff(t *testing.T) {
+func TestManager_CancelledProbeHasNoResult(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
 			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {

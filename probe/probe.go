@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-//go:generate go tool stringer -type=Kind -output=kind_string.go
+//go:generate go tool stringer -type=ProbeType -output=probe_type_string.go
 
 // ProbeType says what a probe is about.
 type ProbeType uint8

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{HostIP: "nowhere"})
 	require.ErrorContains(t, err, "Seen")
 	require.ErrorContains(t, err, "nowhere")

@@ -56,9 +56,9 @@ func TestMemoryUsage_Available(t *testing.T) {
 
 // Two readings together are as old as the older, and not known if one is not.
 func TestDiskUsage_Add(t *testing.T) {
-	a := runtime.DiskUsage{At: t0, Bytes: 5, Inodes: 2}
-	b := runtime.DiskUsage{At: t0.Add(time.Second), Bytes: 7, Inodes: 1}
-	want := runtime.DiskUsage{At: t0, Bytes: 12, Inodes: 3}
+	a := runtime.DiskUsage{At: testTime, Bytes: 5, Inodes: 2}
+	b := runtime.DiskUsage{At: testTime.Add(time.Second), Bytes: 7, Inodes: 1}
+	want := runtime.DiskUsage{At: testTime, Bytes: 12, Inodes: 3}
 	assert.Equal(t, want, a.Add(b))
 	assert.Equal(t, want, b.Add(a))
 	assert.True(t, a.Add(runtime.DiskUsage{}).At.IsZero())

@@ -36,7 +36,7 @@ func garbage(data []byte) runtime.PlanInput {
 	names := []string{"s0", "i0", "i1", "s1", "r0", "r1", "r2", "debug", "", "x"}
 	for i := range next(12) {
 		at := func() time.Time {
-			return []time.Time{{}, t0, t0.Add(-time.Hour), t0.Add(time.Hour), time.Unix(1<<40, 0)}[next(5)]
+			return []time.Time{{}, testTime, testTime.Add(-time.Hour), testTime.Add(time.Hour), time.Unix(1<<40, 0)}[next(5)]
 		}
 		c := runtime.Container{
 			ID: fmt.Sprint("c", i), Name: names[next(len(names))], SandboxID: []string{"", "s0", "s1", "s2"}[next(4)],
@@ -71,8 +71,8 @@ func FuzzPlan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, data []byte) {
 		pod := randomPod(rand.New(rand.NewPCG(seed, 0)))
 		view := garbage(data)
-		plan := runtime.Plan(pod, view, t0)
-		if again := runtime.Plan(pod, view, t0); show(again) != show(plan) {
+		plan := runtime.Plan(pod, view, testTime)
+		if again := runtime.Plan(pod, view, testTime); show(again) != show(plan) {
 			t.Fatalf("%s\n%s", show(plan), show(again))
 		}
 		ids := map[string]bool{}
@@ -96,12 +96,12 @@ func FuzzPlan(f *testing.F) {
 					t.Fatalf("action on unknown %q: %s", a.ID, show(plan))
 				}
 			}
-			if a.Type == runtime.Wait && a.Reason != runtime.ReasonTargetNotRunning && !a.Until.After(t0) {
+			if a.Type == runtime.Wait && a.Reason != runtime.ReasonTargetNotRunning && !a.Until.After(testTime) {
 				t.Fatalf("wait that is over: %s", show(plan))
 			}
 		}
-		for _, s := range runtime.PlanTermination(pod, view.Pod, runtime.Termination{GracePeriod: time.Duration(seed)}, t0) {
-			if !ids[s.ID] || s.RemainingGracePeriod(t0) < 0 {
+		for _, s := range runtime.PlanTermination(pod, view.Pod, runtime.Termination{GracePeriod: time.Duration(seed)}, testTime) {
+			if !ids[s.ID] || s.RemainingGracePeriod(testTime) < 0 {
 				t.Fatalf("bad stop %+v", s)
 			}
 		}
@@ -128,7 +128,7 @@ func BenchmarkPlan(b *testing.B) {
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				runtime.Plan(pod, bb.view, t0)
+				runtime.Plan(pod, bb.view, testTime)
 			}
 		})
 	}

@@ -125,7 +125,7 @@ func TestSidecars(t *testing.T) {
 
 // since lets it have started that long before now.
 func since(d time.Duration) func(*runtime.Container) {
-	return func(c *runtime.Container) { c.Started = t0.Add(-d) }
+	return func(c *runtime.Container) { c.Started = testTime.Add(-d) }
 }
 
 func oomKilled(c *runtime.Container) { c.Reason = runtime.ReasonOOMKilled }
@@ -169,7 +169,7 @@ func TestEphemeralContainersWithATarget(t *testing.T) {
 		{"a target that is done for good", newPod(never, regular("a"), regular("b"), debugC("debug", "a")), newView(ready(0), exited("a", 0), running("b")), "wait debug"},
 		{"of a pod that is done", newPod(never, regular("a"), debugC("debug", "a")), newView(ready(0), exited("a", 0)), "stop s0"},
 	})
-	for _, a := range runtime.Plan(pod, newView(ready(0), running("i")), t0) {
+	for _, a := range runtime.Plan(pod, newView(ready(0), running("i")), testTime) {
 		assert.Equal(t, runtime.ReasonTargetNotRunning, a.Reason)
 		assert.Contains(t, a.Message, `"a"`)
 	}

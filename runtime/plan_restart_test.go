@@ -67,7 +67,7 @@ func TestUnhealthy(t *testing.T) {
 		{"never", one(never), view(), "kill a#0"},
 		{"startup", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), "kill a#0; start a#1 step 1"},
 		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure})), ""},
-		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = t0.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
+		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = testTime.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
 		{"after a long run its back-off starts anew", one(always), newView(ready(0), running("a", step(3)), running("b"), unwell("a#0")), "kill a#0; start a#1 step 1"},
 		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
 		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), view(), "kill a#0"},
@@ -78,15 +78,15 @@ func TestUnhealthy(t *testing.T) {
 		},
 	})
 	t.Run("grace of the probe", func(t *testing.T) {
-		plan := runtime.Plan(one(always, livenessProbe(7)), view(), t0)
+		plan := runtime.Plan(one(always, livenessProbe(7)), view(), testTime)
 		require.NotEmpty(t, plan)
 		assert.Equal(t, 7*time.Second, plan[0].GracePeriod)
 		assert.Equal(t, runtime.ReasonUnhealthy, plan[0].Reason)
-		plan = runtime.Plan(one(always, livenessProbe(0)), view(), t0)
+		plan = runtime.Plan(one(always, livenessProbe(0)), view(), testTime)
 		assert.Equal(t, 30*time.Second, plan[0].GracePeriod, "without one, the pod's")
 
 		both := one(always, livenessProbe(7), startupProbe, func(c *corev1.Container) { c.StartupProbe.TerminationGracePeriodSeconds = new(int64(9)) })
-		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), t0)
+		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), testTime)
 		assert.Equal(t, 9*time.Second, plan[0].GracePeriod)
 	})
 }
@@ -113,12 +113,12 @@ func TestBackOffOfPlans(t *testing.T) {
 		{"a clock set back does not hold it", pod, view(exited("a", 1, attempt(2), step(2), ended(-24*time.Hour))), "start a#3 step 3"},
 		{"a clock set back by less holds it no longer than it would have", pod, view(exited("a", 1, attempt(2), step(2), ended(-30*time.Second))), "wait a 20s"},
 		{"the end is not known: from its making", pod, view(exited("a", 1, attempt(2), step(2), func(c *runtime.Container) {
-			c.Finished, c.Started, c.Created = time.Time{}, time.Time{}, t0.Add(-5*time.Second)
+			c.Finished, c.Started, c.Created = time.Time{}, time.Time{}, testTime.Add(-5*time.Second)
 		})), "wait a 15s"},
 		{"a shorter maximum", pod, short, "wait a 500ms"},
 		{"by exit code", pod, byCode, "wait a 1m14s"},
 	})
-	wait := runtime.Plan(pod, view(exited("a", 1, attempt(1), step(1), ended(0))), t0)[0]
+	wait := runtime.Plan(pod, view(exited("a", 1, attempt(1), step(1), ended(0))), testTime)[0]
 	assert.Equal(t, runtime.ReasonCrashLoop, wait.Reason)
 	assert.Equal(t, "back-off 10s restarting failed container=a pod=web_ns(u1)", wait.Message)
 }
@@ -138,7 +138,7 @@ func TestBackOff_HearsOfTheRun(t *testing.T) {
 			ran := time.Duration(-1)
 			v := newView(ready(0), tt.seen, unwell("a#0"))
 			v.BackOff = delays(func(r runtime.RestartInfo) time.Duration { ran = r.RunDuration; return 0 })
-			runtime.Plan(newPod(always, regular("a")), v, t0)
+			runtime.Plan(newPod(always, regular("a")), v, testTime)
 			assert.Equal(t, tt.want, ran)
 		})
 	}
@@ -182,7 +182,7 @@ func TestResetOfTheBackOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			view := newView(ready(0), exited("a", 3, step(4), ended(time.Second), ranFor(c.ran)))
 			view.BackOff = c.b
-			assert.Equal(t, c.want, show(runtime.Plan(pod, view, t0)))
+			assert.Equal(t, c.want, show(runtime.Plan(pod, view, testTime)))
 		})
 	}
 }

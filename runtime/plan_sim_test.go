@@ -32,7 +32,7 @@ type sim struct {
 
 func newSim(t *testing.T, rnd *rand.Rand, pod *corev1.Pod) *sim {
 	return &sim{
-		t: t, rnd: rnd, pod: pod, now: t0, view: newView(),
+		t: t, rnd: rnd, pod: pod, now: testTime, view: newView(),
 		passed: make(map[string]bool), highest: make(map[string]int),
 	}
 }

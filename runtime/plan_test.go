@@ -22,7 +22,7 @@ func testPlans(t *testing.T, cases []planCase) {
 	t.Helper()
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
-			assert.Equal(t, tt.want, show(runtime.Plan(tt.pod, tt.seen, t0)))
+			assert.Equal(t, tt.want, show(runtime.Plan(tt.pod, tt.seen, testTime)))
 		})
 	}
 }
@@ -144,7 +144,7 @@ func TestSandbox(t *testing.T) {
 // carries.
 func TestPlan_KindOfAStray(t *testing.T) {
 	v := newView(ready(0), running("a"), running("x", func(c *runtime.Container) { c.Type = runtime.Sidecar }))
-	plan := runtime.Plan(newPod(always, regular("a")), v, t0)
+	plan := runtime.Plan(newPod(always, regular("a")), v, testTime)
 	require.Equal(t, "kill x#0", show(plan))
 	assert.Equal(t, runtime.Sidecar, plan[0].ContainerType)
 }

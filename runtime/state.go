@@ -1,6 +1,6 @@
 package runtime
 
-//go:generate go tool stringer -type=State,SandboxState,Kind,Verb,Result -output=state_string.go
+//go:generate go tool stringer -type=ContainerState,SandboxState,ContainerType,ActionType,ProbeResult -output=state_string.go
 
 // ContainerState is the life stage of a container.
 type ContainerState uint8

@@ -33,44 +33,44 @@ func TestPlanTermination(t *testing.T) {
 	grace := runtime.Termination{GracePeriod: 20 * time.Second}
 
 	t.Run("regular ones at once, then sidecars in reverse order", func(t *testing.T) {
-		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
+		stops := runtime.PlanTermination(pod, all.Pod, grace, testTime)
 		assert.Equal(t, []string{"0 debug#0", "0 b#0", "0 a#0", "1 z#0", "2 s#0"}, stages(stops))
 		for _, s := range stops {
-			assert.Equal(t, t0.Add(20*time.Second), s.Deadline)
+			assert.Equal(t, testTime.Add(20*time.Second), s.Deadline)
 			assert.Equal(t, s.ID == "a#0", s.PreStop != nil, s.ID)
 			assert.False(t, s.Forced)
 		}
 	})
 	t.Run("a sidecar gets what is left, and at least the minimum", func(t *testing.T) {
-		stops := runtime.PlanTermination(pod, all.Pod, grace, t0)
+		stops := runtime.PlanTermination(pod, all.Pod, grace, testTime)
 		last := stops[len(stops)-1]
-		assert.Equal(t, 15*time.Second, last.RemainingGracePeriod(t0.Add(5*time.Second)))
-		assert.Equal(t, runtime.MinGracePeriod, last.RemainingGracePeriod(t0.Add(time.Minute)))
+		assert.Equal(t, 15*time.Second, last.RemainingGracePeriod(testTime.Add(5*time.Second)))
+		assert.Equal(t, runtime.MinGracePeriod, last.RemainingGracePeriod(testTime.Add(time.Minute)))
 	})
 	t.Run("at least a second", func(t *testing.T) {
-		stops := runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: time.Millisecond}, t0)
-		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(t0))
-		stops = runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: -5}, t0)
-		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(t0))
+		stops := runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: time.Millisecond}, testTime)
+		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(testTime))
+		stops = runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: -5}, testTime)
+		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(testTime))
 	})
 	t.Run("a hook is the spec's as it is now", func(t *testing.T) {
 		former := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 60}}
 		seen := newView(ready(0), running("b", func(c *runtime.Container) { c.PreStop = former }), running("x", func(c *runtime.Container) { c.PreStop = former }))
-		for _, s := range runtime.PlanTermination(pod, seen.Pod, grace, t0) {
+		for _, s := range runtime.PlanTermination(pod, seen.Pod, grace, testTime) {
 			assert.Equal(t, s.Container == "x", s.PreStop != nil, "only who is not in the spec any more has the one it carries: %s", s.ID)
 		}
 	})
 	t.Run("forced: no hook and no time", func(t *testing.T) {
-		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Termination{}, t0) {
+		for _, s := range runtime.PlanTermination(pod, all.Pod, runtime.Termination{}, testTime) {
 			assert.True(t, s.Forced)
 			assert.Nil(t, s.PreStop)
-			assert.Zero(t, s.RemainingGracePeriod(t0))
-			assert.Equal(t, t0, s.Deadline)
+			assert.Zero(t, s.RemainingGracePeriod(testTime))
+			assert.Equal(t, testTime, s.Deadline)
 		}
 	})
 	t.Run("what has ended is left out, what may run is in", func(t *testing.T) {
 		v := newView(gone(0), exited("a", 0), running("s"), ready(1), seen("a", 1, runtime.Unknown), seen("b", 0, runtime.Created))
-		stops := runtime.PlanTermination(pod, v.Pod, grace, t0)
+		stops := runtime.PlanTermination(pod, v.Pod, grace, testTime)
 		assert.Equal(t, []string{"0 b#0", "0 a#1", "1 s#0"}, stages(stops))
 		for _, s := range stops {
 			assert.Nil(t, s.PreStop, "a hook runs only in what surely runs")
@@ -78,12 +78,12 @@ func TestPlanTermination(t *testing.T) {
 	})
 	t.Run("a sidecar that was made last ends last all the same", func(t *testing.T) {
 		v := newView(ready(0), running("a"), running("s", attempt(1)))
-		assert.Equal(t, []string{"0 a#0", "1 s#1"}, stages(runtime.PlanTermination(pod, v.Pod, grace, t0)))
+		assert.Equal(t, []string{"0 a#0", "1 s#1"}, stages(runtime.PlanTermination(pod, v.Pod, grace, testTime)))
 	})
 	t.Run("sidecars of an orphan end in the reverse order of their first start", func(t *testing.T) {
 		sidecar := func(c *runtime.Container) { c.Type = runtime.Sidecar }
 		v := newView(ready(0), exited("s", 1, sidecar), running("a"), running("z", sidecar), running("s", attempt(1), sidecar))
-		assert.Equal(t, []string{"0 a#0", "1 z#0", "2 s#1"}, stages(runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)))
+		assert.Equal(t, []string{"0 a#0", "1 z#0", "2 s#1"}, stages(runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, testTime)))
 	})
 	t.Run("an orphan ends by what its containers carry", func(t *testing.T) {
 		carried := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 2}}
@@ -91,12 +91,12 @@ func TestPlanTermination(t *testing.T) {
 			return func(c *runtime.Container) { c.Type, c.PreStop = k, carried }
 		}
 		v := newView(ready(0), running("s", kind(runtime.Sidecar)), running("z", kind(runtime.Sidecar)), running("a", kind(runtime.Regular)))
-		stops := runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, t0)
+		stops := runtime.PlanTermination(&corev1.Pod{}, v.Pod, grace, testTime)
 		require.Equal(t, []string{"0 a#0", "1 z#0", "2 s#0"}, stages(stops))
 		assert.Equal(t, carried, stops[0].PreStop)
 	})
 	t.Run("nothing runs", func(t *testing.T) {
-		assert.Empty(t, runtime.PlanTermination(pod, newView(ready(0), exited("a", 0)).Pod, grace, t0))
+		assert.Empty(t, runtime.PlanTermination(pod, newView(ready(0), exited("a", 0)).Pod, grace, testTime))
 	})
 }
 

@@ -108,7 +108,7 @@ func TestAddresses(t *testing.T) {
 	require.ErrorContains(t, err, "host:port")
 }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := server.New(server.Config{Addr: "x", Checks: []server.HealthCheck{{Name: "a"}}, Handlers: map[string]http.Handler{"/pods": http.NotFoundHandler()}})
 	for _, want := range []string{"host:port", `check "a"`, `handler "/pods"`} {
 		require.ErrorContains(t, err, want)

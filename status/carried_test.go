@@ -300,7 +300,7 @@ func TestGenerate_HealthThatWasTold(t *testing.T) {
 func TestGenerate_HostIPs(t *testing.T) {
 	p := pod("main:c")
 	former := generate(p, runtime.Report{Observed: view()})
-	st := status.Generate(p, runtime.Report{Observed: view()}, former, status.NodeInfo{}, t0)
+	st := status.Generate(p, runtime.Report{Observed: view()}, former, status.NodeInfo{}, testTime)
 	assert.Equal(t, former.HostIPs, st.HostIPs)
 	assert.Equal(t, "192.0.2.1", st.HostIP)
 
@@ -315,5 +315,5 @@ func TestGenerate_UnknownTimes(t *testing.T) {
 	c.Started = time.Time{}
 	end := container(pod("main:c"), view(), view(c)).State.Terminated
 	assert.True(t, end.StartedAt.IsZero())
-	assert.Equal(t, t0.Add(30*time.Second), end.FinishedAt.Time)
+	assert.Equal(t, testTime.Add(30*time.Second), end.FinishedAt.Time)
 }

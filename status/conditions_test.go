@@ -18,11 +18,11 @@ import (
 // ST-3: a condition holds since it came to its status: as was told, or as the API
 // has it of a pod that was not told of yet.
 func TestGenerate_TransitionTimes(t *testing.T) {
-	earlier, long := metav1.NewTime(t0.Add(-time.Hour)), metav1.NewTime(t0.Add(-2*time.Hour))
+	earlier, long := metav1.NewTime(testTime.Add(-time.Hour)), metav1.NewTime(testTime.Add(-2*time.Hour))
 	list := func(status corev1.ConditionStatus, since metav1.Time) []corev1.PodCondition {
 		return []corev1.PodCondition{{Type: corev1.PodScheduled, Status: status, LastTransitionTime: since}}
 	}
-	now := metav1.NewTime(t0)
+	now := metav1.NewTime(testTime)
 	for name, tc := range map[string]struct {
 		told, api []corev1.PodCondition
 		want      metav1.Time
@@ -39,7 +39,7 @@ func TestGenerate_TransitionTimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := pod("main:c")
 			p.Status.Conditions = tc.api
-			st := status.Generate(p, runtime.Report{Observed: view()}, corev1.PodStatus{Conditions: tc.told}, status.NodeInfo{}, t0)
+			st := status.Generate(p, runtime.Report{Observed: view()}, corev1.PodStatus{Conditions: tc.told}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, conditionOf(&st, corev1.PodScheduled).LastTransitionTime)
 		})
 	}

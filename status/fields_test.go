@@ -23,7 +23,7 @@ func generate(p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 func generateAfter(former corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	return status.Generate(p, r, former, status.NodeInfo{
 		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd", HasRecursiveReadOnlyMounts: true,
-	}, t0)
+	}, testTime)
 }
 
 // ST-1, ST-4: every field that a running pod has.
@@ -54,7 +54,7 @@ func TestFields(t *testing.T) {
 	assert.Equal(t, "10.0.0.7", st.PodIP)
 	assert.Equal(t, []corev1.PodIP{{IP: "10.0.0.7"}}, st.PodIPs)
 	assert.Equal(t, corev1.PodQOSBurstable, st.QOSClass)
-	assert.Equal(t, t0, st.StartTime.Time)
+	assert.Equal(t, testTime, st.StartTime.Time)
 	cs := st.ContainerStatuses[0]
 	assert.Equal(t, "containerd://c-2", cs.ContainerID)
 	assert.Equal(t, "sha256:c", cs.ImageID)
@@ -103,7 +103,7 @@ func TestAddresses(t *testing.T) {
 
 	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
 	v.Sandboxes = nil
-	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, former, status.NodeInfo{}, t0)
+	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, former, status.NodeInfo{}, testTime)
 	assert.Equal(t, "10.1.1.1", st.PodIP)
 }
 
@@ -113,7 +113,7 @@ func TestAddresses_OfAListing(t *testing.T) {
 	v := listed(view(running("c", 0)))
 	v.Sandboxes[0].IPs = nil
 	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
-	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Observed: v}, former, status.NodeInfo{}, t0).PodIPs)
+	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Observed: v}, former, status.NodeInfo{}, testTime).PodIPs)
 	p.Spec.HostNetwork = true
 	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, generate(p, runtime.Report{Observed: v}).PodIPs)
 }
@@ -121,12 +121,12 @@ func TestAddresses_OfAListing(t *testing.T) {
 // A pod has started when it was first told of, by us or by an agent before us, or
 // else as the API has it.
 func TestGenerate_StartTime(t *testing.T) {
-	told, api := metav1.NewTime(t0.Add(-time.Minute)), metav1.NewTime(t0.Add(-time.Hour))
+	told, api := metav1.NewTime(testTime.Add(-time.Minute)), metav1.NewTime(testTime.Add(-time.Hour))
 	p := pod("main:c")
-	assert.Equal(t, t0, generate(p, runtime.Report{}).StartTime.Time)
+	assert.Equal(t, testTime, generate(p, runtime.Report{}).StartTime.Time)
 	p.Status.StartTime = &api
 	assert.Equal(t, api, *generate(p, runtime.Report{}).StartTime)
-	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.NodeInfo{}, t0).StartTime)
+	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.NodeInfo{}, testTime).StartTime)
 }
 
 // ST-5: of the end before the present attempt the later known one is told.
@@ -164,18 +164,18 @@ func TestReadinessGates(t *testing.T) {
 	assert.NotNil(t, conditionOf(&st, "lb"))
 
 	p.Status.Conditions = []corev1.PodCondition{{Type: "lb", Status: corev1.ConditionTrue}, {Type: "dns", Status: corev1.ConditionTrue}}
-	st = status.Generate(p, r, st, status.NodeInfo{}, t0.Add(time.Hour))
+	st = status.Generate(p, r, st, status.NodeInfo{}, testTime.Add(time.Hour))
 	ready = conditionOf(&st, corev1.PodReady)
 	assert.Equal(t, corev1.ConditionTrue, ready.Status)
-	assert.Equal(t, metav1.NewTime(t0.Add(time.Hour)), ready.LastTransitionTime)
-	assert.Equal(t, metav1.NewTime(t0), conditionOf(&st, corev1.ContainersReady).LastTransitionTime)
+	assert.Equal(t, metav1.NewTime(testTime.Add(time.Hour)), ready.LastTransitionTime)
+	assert.Equal(t, metav1.NewTime(testTime), conditionOf(&st, corev1.ContainersReady).LastTransitionTime)
 	assert.Equal(t, int64(3), ready.ObservedGeneration)
 }
 
 // A listing says nothing about what it does not list.
 func TestNotInspected(t *testing.T) {
 	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
-	st := status.Generate(pod("main:c"), runtime.Report{}, former, status.NodeInfo{}, t0)
+	st := status.Generate(pod("main:c"), runtime.Report{}, former, status.NodeInfo{}, testTime)
 	assert.Equal(t, former.ContainerStatuses[0].State, st.ContainerStatuses[0].State)
 	assert.Equal(t, corev1.PodRunning, st.Phase)
 }
@@ -186,7 +186,7 @@ func BenchmarkGenerate(b *testing.B) {
 	former := generate(p, r)
 	b.ReportAllocs()
 	for b.Loop() {
-		former = status.Generate(p, r, former, status.NodeInfo{RuntimeName: "containerd"}, t0)
+		former = status.Generate(p, r, former, status.NodeInfo{RuntimeName: "containerd"}, testTime)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestFileSinkRoundTrip(t *testing.T) {
 	s, err := status.NewFileSink(dir)
 	require.NoError(t, err)
 	p := pod("init:i", "main:c")
-	st := status.Generate(p, runtime.Report{Observed: view(running("c", 2), exited("c", 1, 3), exited("i", 0, 0))}, corev1.PodStatus{}, status.NodeInfo{RuntimeName: "containerd"}, t0)
+	st := status.Generate(p, runtime.Report{Observed: view(running("c", 2), exited("c", 1, 3), exited("i", 0, 0))}, corev1.PodStatus{}, status.NodeInfo{RuntimeName: "containerd"}, testTime)
 	require.NoError(t, s.SetStatus(t.Context(), p, st))
 
 	info, err := os.Stat(filepath.Join(dir, "ns_p_uid-1.json"))

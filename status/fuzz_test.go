@@ -33,7 +33,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		for _, p := range pods {
 			mine := pod("init:i", "main:c")
-			st := status.Generate(mine, runtime.Report{Observed: view(running("c", 0))}, p.Status, status.NodeInfo{}, t0)
+			st := status.Generate(mine, runtime.Report{Observed: view(running("c", 0))}, p.Status, status.NodeInfo{}, testTime)
 			if terminal := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded; terminal && st.Phase != p.Status.Phase {
 				t.Fatalf("%s became %s", p.Status.Phase, st.Phase)
 			}

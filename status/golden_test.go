@@ -18,47 +18,47 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// moment is one look at a pod in a story.
-type moment struct {
+// goldenStep is one look at a pod in a story.
+type goldenStep struct {
 	what   string
 	report runtime.Report
 }
 
-func seen(what string, containers ...runtime.Container) moment {
-	return moment{what, runtime.Report{Observed: view(containers...)}}
+func seen(what string, containers ...runtime.Container) goldenStep {
+	return goldenStep{what, runtime.Report{Observed: view(containers...)}}
 }
 
-func (m moment) failing(name, reason, message string) moment {
+func (m goldenStep) failing(name, reason, message string) goldenStep {
 	m.report.Failures = map[string]runtime.Failure{name: {Reason: reason, Message: message}}
 	return m
 }
 
-func (m moment) probed(ready runtime.ProbeResult) moment {
+func (m goldenStep) probed(ready runtime.ProbeResult) goldenStep {
 	m.report.Probes = runtime.PodProbeResults{"c-0": {Startup: runtime.ProbeSuccess, Readiness: ready, Liveness: runtime.ProbeSuccess}}
 	return m
 }
 
-func (m moment) ending(e runtime.Termination) moment {
+func (m goldenStep) ending(e runtime.Termination) goldenStep {
 	m.report.Termination = &e
 	return m
 }
 
-func (m moment) finished() moment {
+func (m goldenStep) finished() goldenStep {
 	m.report.Finished = true
 	return m
 }
 
-func (m moment) blocked(reason, message string) moment {
+func (m goldenStep) blocked(reason, message string) goldenStep {
 	m.report.Blocked = &runtime.Failure{Reason: reason, Message: message}
 	return m
 }
 
-func (m moment) noSandbox() moment {
+func (m goldenStep) noSandbox() goldenStep {
 	m.report.Observed.Sandboxes = nil
 	return m
 }
 
-func (m moment) deadSandbox() moment {
+func (m goldenStep) deadSandbox() goldenStep {
 	m.report.Observed.Sandboxes = []runtime.Sandbox{{ID: "s0", State: runtime.SandboxNotReady}}
 	return m
 }
@@ -74,25 +74,25 @@ func probed(p *corev1.Pod, startup, readiness bool) *corev1.Pod {
 	return p
 }
 
-// stories are pods' lives, each told as the sequence of its statuses.
-func stories() map[string]struct {
+// goldenCases are pods' lives, each told as the sequence of its statuses.
+func goldenCases() map[string]struct {
 	pod     *corev1.Pod
-	moments []moment
+	moments []goldenStep
 } {
 	type story = struct {
 		pod     *corev1.Pod
-		moments []moment
+		moments []goldenStep
 	}
 	evicted := runtime.Termination{Reason: "Evicted", Message: "The node was low on resource: memory. ", Evicted: true, GracePeriod: time.Second}
 	deleted := runtime.Termination{Deleted: true, GracePeriod: 30 * time.Second}
 	unproven, success, failed := runtime.ProbeUnknown, runtime.ProbeSuccess, runtime.ProbeFailure
 	return map[string]story{
-		"server": {pod("main:c"), []moment{
+		"server": {pod("main:c"), []goldenStep{
 			seen("first look").noSandbox(), seen("sandbox is ready"), seen("created", created("c", 0)), seen("started", running("c", 0)),
 			seen("told to end", running("c", 0)).ending(deleted), seen("ended", exited("c", 0, 143)).ending(deleted),
 			seen("gone").noSandbox().ending(deleted).finished(),
 		}},
-		"crash-loop": {pod("main:c"), []moment{
+		"crash-loop": {pod("main:c"), []goldenStep{
 			seen("started", running("c", 0)), seen("crashed", exited("c", 0, 1)),
 			seen("waits", exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "back-off 10s"),
 			seen("started again", running("c", 1), exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "left over"),
@@ -100,70 +100,70 @@ func stories() map[string]struct {
 			seen("waits again, the first attempt is collected", exited("c", 1, 2)).failing("c", "CrashLoopBackOff", "back-off 20s"),
 			seen("runs at last", running("c", 2), exited("c", 1, 2)),
 		}},
-		"image-trouble": {pod("main:c", "main:d"), []moment{
+		"image-trouble": {pod("main:c", "main:d"), []goldenStep{
 			seen("pull fails", running("d", 0)).failing("c", "ErrImagePull", "no such image"),
 			seen("pull waits", running("d", 0)).failing("c", "ImagePullBackOff", "Back-off pulling image"),
 			seen("pulled", running("c", 0), running("d", 0)),
 		}},
-		"job": {pod("policy=Never", "main:c", "main:d"), []moment{
+		"job": {pod("policy=Never", "main:c", "main:d"), []goldenStep{
 			seen("both run", running("d", 0), running("c", 0)), seen("one is done", running("d", 0), exited("c", 0, 0)),
 			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)), seen("containers are collected"),
 		}},
-		"failed-job": {pod("policy=Never", "main:c", "main:d"), []moment{
+		"failed-job": {pod("policy=Never", "main:c", "main:d"), []goldenStep{
 			seen("one failed", running("d", 0), exited("c", 0, 3)), seen("the other is done", exited("d", 0, 0), exited("c", 0, 3)),
 		}},
-		"on-failure": {pod("policy=OnFailure", "main:c"), []moment{
+		"on-failure": {pod("policy=OnFailure", "main:c"), []goldenStep{
 			seen("failed", exited("c", 0, 1)), seen("runs again", running("c", 1), exited("c", 0, 1)), seen("done", exited("c", 1, 0), exited("c", 0, 1)),
 		}},
-		"init-chain": {pod("init:i", "init:j", "main:c"), []moment{
+		"init-chain": {pod("init:i", "init:j", "main:c"), []goldenStep{
 			seen("sandbox is ready"), seen("first runs", running("i", 0)), seen("first is done", exited("i", 0, 0)),
 			seen("second fails", exited("j", 0, 1), exited("i", 0, 0)).failing("j", "CrashLoopBackOff", "back-off 10s"),
 			seen("second runs again", running("j", 1), exited("j", 0, 1), exited("i", 0, 0)),
 			seen("second is done", exited("j", 1, 0), exited("i", 0, 0)), seen("runs", running("c", 0), exited("j", 1, 0), exited("i", 0, 0)),
 			seen("init containers are collected", running("c", 0)),
 		}},
-		"init-fails-for-good": {pod("policy=Never", "init:i", "main:c"), []moment{
+		"init-fails-for-good": {pod("policy=Never", "init:i", "main:c"), []goldenStep{
 			seen("runs", running("i", 0)), seen("failed", exited("i", 0, 7)), seen("later", exited("i", 0, 7)).noSandbox(),
 		}},
-		"sidecar": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []moment{
+		"sidecar": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []goldenStep{
 			seen("sidecar runs", running("s", 0)), seen("init runs", running("i", 0), running("s", 0)),
 			seen("all run", running("c", 0), exited("i", 0, 0), running("s", 0)),
 			seen("sidecar crashed", running("c", 0), exited("i", 0, 0), exited("s", 0, 1)),
 			seen("main is done, sidecar runs again", exited("c", 0, 0), running("s", 1), exited("s", 0, 1), exited("i", 0, 0)),
 			seen("sidecar ended", exited("c", 0, 0), exited("s", 1, 0), exited("i", 0, 0)),
 		}},
-		"probed": {probed(pod("main:c"), true, true), []moment{
+		"probed": {probed(pod("main:c"), true, true), []goldenStep{
 			seen("started, no probe has spoken", running("c", 0)), seen("startup passed", running("c", 0)).probed(unproven),
 			seen("ready", running("c", 0)).probed(success), seen("not ready", running("c", 0)).probed(failed),
 			seen("ready again", running("c", 0)).probed(success),
 			seen("a new agent, no probe has spoken", running("c", 0)), seen("restarted", running("c", 1), exited("c", 0, 137)),
 		}},
-		"evicted": {pod("main:c"), []moment{
+		"evicted": {pod("main:c"), []goldenStep{
 			seen("runs", running("c", 0)), seen("told to go", running("c", 0)).ending(evicted), seen("killed", exited("c", 0, 137)).ending(evicted),
 			seen("gone").noSandbox().ending(evicted).finished(),
 		}},
-		"evicted-before-start": {pod("init:i", "main:c"), []moment{
+		"evicted-before-start": {pod("init:i", "main:c"), []goldenStep{
 			seen("sandbox is ready"), seen("told to go").ending(evicted), seen("gone").noSandbox().ending(evicted).finished(),
 		}},
-		"vanished": {pod("main:c"), []moment{
+		"vanished": {pod("main:c"), []goldenStep{
 			seen("runs", running("c", 0)), seen("the runtime lost everything").noSandbox(), seen("runs anew", running("c", 1)),
 		}},
-		"unknown": {pod("main:c"), []moment{
+		"unknown": {pod("main:c"), []goldenStep{
 			seen("runs", running("c", 0)), seen("the runtime lost track", unknown("c", 0)), seen("found again", running("c", 0)),
 			seen("lost track again", unknown("c", 0)), seen("it had ended", exited("c", 0, 5)),
 		}},
-		"blocked": {pod("main:c"), []moment{
+		"blocked": {pod("main:c"), []goldenStep{
 			seen("blocked").noSandbox().blocked("AppArmor", "profile is not loaded"), seen("let in", running("c", 0)),
 		}},
-		"debugged": {pod("policy=Never", "main:c", "debug:d"), []moment{
+		"debugged": {pod("policy=Never", "main:c", "debug:d"), []goldenStep{
 			seen("debugging", running("d", 0), running("c", 0)), seen("main is done, debugging goes on", running("d", 0), exited("c", 0, 0)),
 			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)),
 		}},
-		"new-sandbox": {pod("init:i", "main:c"), []moment{
+		"new-sandbox": {pod("init:i", "main:c"), []goldenStep{
 			seen("runs", running("c", 0), exited("i", 0, 0)), seen("sandbox died", exited("c", 0, 137), exited("i", 0, 0)).deadSandbox(),
 			seen("init runs again", running("i", 1), exited("c", 0, 137), exited("i", 0, 0)), seen("runs again", running("c", 1), exited("i", 1, 0), exited("c", 0, 137)),
 		}},
-		"rules": {withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), []moment{
+		"rules": {withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), []goldenStep{
 			seen("asks to be restarted", exited("c", 0, 42)), seen("runs again", running("c", 1), exited("c", 0, 42)), seen("fails", exited("c", 1, 1), exited("c", 0, 42)),
 		}},
 	}
@@ -172,12 +172,12 @@ func stories() map[string]struct {
 // ST-1..5: the sequences of statuses of pods of every kind. Run with -update to
 // write them anew, and read what changed.
 func TestStories(t *testing.T) {
-	for name, story := range stories() {
+	for name, story := range goldenCases() {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
 			var former corev1.PodStatus
 			for i, m := range story.moments {
-				st := status.Generate(story.pod, m.report, former, status.NodeInfo{}, t0.Add(time.Duration(i)*time.Second))
+				st := status.Generate(story.pod, m.report, former, status.NodeInfo{}, testTime.Add(time.Duration(i)*time.Second))
 				write(&b, m.what, &st)
 				former = st
 			}
@@ -202,7 +202,7 @@ func write(b *strings.Builder, what string, st *corev1.PodStatus) {
 		if c.Type == corev1.PodScheduled || c.Type == corev1.ContainersReady {
 			continue
 		}
-		fmt.Fprintf(b, " %s=%s@%d", c.Type, c.Status, int(c.LastTransitionTime.Sub(t0).Seconds()))
+		fmt.Fprintf(b, " %s=%s@%d", c.Type, c.Status, int(c.LastTransitionTime.Sub(testTime).Seconds()))
 		if c.Reason != "" {
 			fmt.Fprintf(b, "(%s)", c.Reason)
 		}

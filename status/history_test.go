@@ -59,7 +59,7 @@ func newHistory(rng *rand.Rand) *history {
 		restartsAll(p, fmt.Sprintf("m%d", rng.IntN(len(p.Spec.Containers))))
 	}
 	return &history{
-		rng: rng, pod: p, now: t0, counts: map[string]uint32{}, verdicts: runtime.PodProbeResults{},
+		rng: rng, pod: p, now: testTime, counts: map[string]uint32{}, verdicts: runtime.PodProbeResults{},
 		failures: map[string]runtime.Failure{}, view: runtime.Pod{UID: p.UID},
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// told is a sink that keeps what it is told.
-type told struct {
+// fakeSink is a sink that keeps what it is told.
+type fakeSink struct {
 	mu      sync.Mutex
 	phases  map[types.UID][]corev1.PodPhase
 	restart map[types.UID][]int32
@@ -31,11 +31,11 @@ type told struct {
 	took    time.Duration
 }
 
-func newTold() *told {
-	return &told{phases: map[types.UID][]corev1.PodPhase{}, restart: map[types.UID][]int32{}, busy: map[types.UID]bool{}}
+func newFakeSink() *fakeSink {
+	return &fakeSink{phases: map[types.UID][]corev1.PodPhase{}, restart: map[types.UID][]int32{}, busy: map[types.UID]bool{}}
 }
 
-func (s *told) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+func (s *fakeSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 	s.mu.Lock()
 	if s.busy[pod.UID] {
 		panic("two sends for one pod at a time")
@@ -60,7 +60,7 @@ func (s *told) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus
 	return nil
 }
 
-func (s *told) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+func (s *fakeSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deleted = append(s.deleted, pod.UID)
@@ -88,7 +88,7 @@ func start(t *testing.T, cfg status.Config) (*status.Manager, func() error) {
 // merges into one.
 func TestMergesAndDedups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := newTold()
+		sink := newFakeSink()
 		sink.took = time.Second
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
@@ -115,7 +115,7 @@ func TestSinkDownForAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 100
 		began := time.Now()
-		sink := newTold()
+		sink := newFakeSink()
 		sink.took = 10 * time.Millisecond
 		sink.fail = func(*corev1.Pod) error {
 			if time.Since(began) < time.Hour {
@@ -174,7 +174,7 @@ func TestOldestWaitingFirst(t *testing.T) {
 // A sink that hangs, and one that panics, hold up no other and lose nothing.
 func TestSinksAreIndependent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		good, late := newTold(), newTold()
+		good, late := newFakeSink(), newFakeSink()
 		panics := 3
 		late.fail = func(*corev1.Pod) error {
 			if panics--; panics >= 0 {
@@ -203,7 +203,7 @@ func TestSinksAreIndependent(t *testing.T) {
 // finished.
 func TestDeletionWaitsForTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := newTold()
+		sink := newFakeSink()
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
 		ending := &runtime.Termination{Deleted: true}
@@ -236,7 +236,7 @@ func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
 	for name, before := range map[string]bool{"it runs when it is deleted": false, "it had finished before": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				sink := newTold()
+				sink := newFakeSink()
 				m, stop := start(t, status.Config{Sinks: []status.Sink{sink, status.SinkFunc(sink.ignore)}})
 				p := pod("policy=Never", "main:c")
 				marked := p.DeepCopy()
@@ -275,12 +275,12 @@ func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
 	}
 }
 
-func (s *told) ignore(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
+func (s *fakeSink) ignore(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
 
 // What is left when Run ends is told before it returns.
 func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := newTold()
+		sink := newFakeSink()
 		sink.took = 100 * time.Millisecond
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		for i := range 100 {
@@ -291,7 +291,7 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := status.New(status.Config{Sinks: []status.Sink{nil}, Timeout: -1, MaxParallel: -2})
 	require.ErrorContains(t, err, "sink 0 is nil")
 	require.ErrorContains(t, err, "Timeout is negative")

@@ -25,7 +25,7 @@ func TestGenerate_TerminationMessagesShareTheirRoom(t *testing.T) {
 		c.Message = strings.Repeat("€", 1300) + "the reason"
 		ended = append(ended, c)
 	}
-	st := status.Generate(pod(append(words, "policy=Never")...), runtime.Report{Observed: view(ended...)}, corev1.PodStatus{}, status.NodeInfo{}, t0)
+	st := status.Generate(pod(append(words, "policy=Never")...), runtime.Report{Observed: view(ended...)}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 	total := 0
 	for _, cs := range st.ContainerStatuses {
 		require.NotNil(t, cs.State.Terminated)

@@ -98,7 +98,7 @@ func TestPhase(t *testing.T) {
 		{"an unknown container holds the end back", pod("policy=Never", "main:c", "main:d"), list{unknown("d", 0), exited("c", 0, 0)}, nil, corev1.PodPending},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.NodeInfo{}, t0)
+			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			// Planning and telling agree on when a pod is over.
 			done, phase := runtime.IsTerminal(tc.pod, view(tc.seen...))
@@ -158,7 +158,7 @@ func TestPhase_OfStatuses(t *testing.T) {
 func TestGenerate_EndingThatWasNotInspected(t *testing.T) {
 	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 	r := runtime.Report{Observed: listed(view()), Termination: &runtime.Termination{Deleted: true}}
-	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.NodeInfo{}, t0).Phase)
+	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.NodeInfo{}, testTime).Phase)
 }
 
 func oomKilled(c runtime.Container) runtime.Container {
@@ -214,7 +214,7 @@ func TestRestartOfAllIsTold(t *testing.T) {
 		{[]runtime.Container{round1(running("c", 1)), round1(running("d", 1))}, corev1.ConditionFalse, ""},
 		{[]runtime.Container{round1(exited("c", 1, 1)), round1(exited("d", 1, 0))}, corev1.ConditionFalse, "PodFailed"},
 	} {
-		now := t0.Add(time.Duration(i) * time.Minute)
+		now := testTime.Add(time.Duration(i) * time.Minute)
 		st := status.Generate(p, runtime.Report{Observed: view(tc.seen...)}, former, status.NodeInfo{}, now)
 		c := conditionOf(&st, corev1.AllContainersRestarting)
 		require.NotNil(t, c, i)
@@ -229,10 +229,10 @@ func TestRestartOfAllIsTold(t *testing.T) {
 	assert.Nil(t, conditionOf(&st, corev1.AllContainersRestarting), "no rule, no condition")
 
 	// A listing knows no exit codes, and changes nothing.
-	former = status.Generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.NodeInfo{}, t0)
+	former = status.Generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 	listed := view(exited("d", 0, 0), exited("c", 0, 0))
 	listed.ObservedAt = time.Time{}
-	st = status.Generate(p, runtime.Report{Observed: listed}, former, status.NodeInfo{}, t0)
+	st = status.Generate(p, runtime.Report{Observed: listed}, former, status.NodeInfo{}, testTime)
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }
 
@@ -265,7 +265,7 @@ func TestNeverStarted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := over
 			r.Observed = view(tc.seen...)
-			st := status.Generate(tc.pod, r, tc.former, status.NodeInfo{}, t0)
+			st := status.Generate(tc.pod, r, tc.former, status.NodeInfo{}, testTime)
 			assert.Equal(t, corev1.PodFailed, st.Phase)
 			c := st.ContainerStatuses[0]
 			if !tc.lost {
@@ -304,12 +304,12 @@ func TestPhaseOfAnEnding(t *testing.T) {
 		{"deleted before it started", nil, deleted, true, corev1.PodFailed, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			former := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{}, t0)
+			former := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 			if tc.seen == nil {
 				former = corev1.PodStatus{Phase: corev1.PodPending}
 			}
 			r := runtime.Report{Observed: view(tc.seen...), Termination: tc.ending, Finished: tc.finished}
-			st := status.Generate(pod("main:c"), r, former, status.NodeInfo{}, t0)
+			st := status.Generate(pod("main:c"), r, former, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, tc.reason, st.Reason)
 		})
@@ -319,7 +319,7 @@ func TestPhaseOfAnEnding(t *testing.T) {
 // ST-5: a terminal phase never goes back, whatever is seen later.
 func TestTerminalPhaseStays(t *testing.T) {
 	former := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}
-	st := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, former, status.NodeInfo{}, t0)
+	st := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, former, status.NodeInfo{}, testTime)
 	assert.Equal(t, corev1.PodFailed, st.Phase)
 	assert.Equal(t, "DeadlineExceeded", st.Reason)
 	assert.Equal(t, "too long", st.Message)

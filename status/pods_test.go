@@ -11,7 +11,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+var testTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // pod builds a pod from words: "policy=Never", "init:a", "sidecar:b",
 // "main:c", "debug:d"; a word may end in "/Policy" for the container's own.
@@ -62,7 +62,7 @@ func withUID(p *corev1.Pod, uid types.UID) *corev1.Pod {
 // first.
 func view(containers ...runtime.Container) runtime.Pod {
 	return runtime.Pod{
-		UID: "uid-1", Namespace: "ns", Name: "p", ObservedAt: t0,
+		UID: "uid-1", Namespace: "ns", Name: "p", ObservedAt: testTime,
 		Sandboxes:  []runtime.Sandbox{{ID: "s0", State: runtime.SandboxReady, IPs: []string{"10.0.0.7"}}},
 		Containers: containers,
 	}
@@ -96,5 +96,5 @@ func unknown(name string, attempt uint32) runtime.Container {
 func id(name string, attempt uint32) string { return name + "-" + string(rune('0'+attempt)) }
 
 func at(attempt uint32, seconds int) time.Time {
-	return t0.Add(time.Duration(attempt)*time.Minute + time.Duration(seconds)*time.Second)
+	return testTime.Add(time.Duration(attempt)*time.Minute + time.Duration(seconds)*time.Second)
 }

@@ -24,24 +24,24 @@ import (
 func TestRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "statuses")
 	server, job := probed(withUID(pod("main:c"), "server"), true, true), withUID(pod("policy=Never", "main:c"), "job")
-	process := func(t *testing.T, life func(*status.Manager, *told)) {
+	process := func(t *testing.T, life func(*status.Manager, *fakeSink)) {
 		files, err := status.NewFileSink(dir)
 		require.NoError(t, err)
 		former, err := files.Load()
 		require.NoError(t, err)
 		synctest.Test(t, func(t *testing.T) {
-			sink := newTold()
+			sink := newFakeSink()
 			m, stop := start(t, status.Config{Sinks: []status.Sink{files, sink}})
 			m.Restore(former...)
 			life(m, sink)
 			require.NoError(t, stop())
 		})
 	}
-	process(t, func(m *status.Manager, _ *told) {
+	process(t, func(m *status.Manager, _ *fakeSink) {
 		m.Observe(server, runtime.Report{Observed: view(running("c", 0)), Probes: runtime.PodProbeResults{"c-0": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess}}})
 		m.Observe(job, runtime.Report{Observed: view(exited("c", 0, 3))})
 	})
-	process(t, func(m *status.Manager, sink *told) {
+	process(t, func(m *status.Manager, sink *fakeSink) {
 		pause(time.Minute)
 		assert.Empty(t, sink.phases, "nothing was seen yet")
 		assert.ElementsMatch(t, []types.UID{server.UID, job.UID}, m.PodUIDs())
@@ -57,13 +57,13 @@ func TestRestart(t *testing.T) {
 		pause(time.Minute)
 		assert.Len(t, sink.phases, 2, "this process has not told them before")
 	})
-	process(t, func(m *status.Manager, sink *told) {
+	process(t, func(m *status.Manager, sink *fakeSink) {
 		m.Forget(job.UID) // nobody wants it any more
 		pause(time.Minute)
 		assert.Equal(t, []types.UID{job.UID}, sink.deleted)
 		assert.Empty(t, sink.phases, "its status was told")
 	})
-	process(t, func(m *status.Manager, _ *told) {
+	process(t, func(m *status.Manager, _ *fakeSink) {
 		assert.Len(t, m.PodUIDs(), 1)
 		_, known := m.Get(job.UID)
 		assert.False(t, known)
@@ -73,7 +73,7 @@ func TestRestart(t *testing.T) {
 // A pod that was not admitted is failed for good, and can be forgotten at once.
 func TestRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := newTold()
+		sink := newFakeSink()
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("init:i", "main:c")
 		st := m.Reject(p, "OutOfcpu", "Node didn't have enough resource: cpu")
@@ -96,7 +96,7 @@ func TestRefuse(t *testing.T) {
 // A deletion that fails is told again, without the status before it.
 func TestDeletionIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := &stubborn{told: newTold(), fails: 3}
+		sink := &stubborn{fakeSink: newFakeSink(), fails: 3}
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("policy=Never", "main:c")
 		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Finished: true})
@@ -112,7 +112,7 @@ func TestDeletionIsRetried(t *testing.T) {
 
 // stubborn fails the first deletions.
 type stubborn struct {
-	*told
+	*fakeSink
 	fails int
 }
 
@@ -121,5 +121,5 @@ func (s *stubborn) DeleteStatus(ctx context.Context, pod *corev1.Pod) error {
 		s.fails--
 		return errors.New("not now")
 	}
-	return s.told.DeleteStatus(ctx, pod)
+	return s.fakeSink.DeleteStatus(ctx, pod)
 }

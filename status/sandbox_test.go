@@ -48,7 +48,7 @@ func TestGenerate_ReadyToStartContainers(t *testing.T) {
 			if tc.listed {
 				seen = listed(seen)
 			}
-			st := status.Generate(tc.pod, runtime.Report{Observed: seen}, tc.former, status.NodeInfo{}, t0)
+			st := status.Generate(tc.pod, runtime.Report{Observed: seen}, tc.former, status.NodeInfo{}, testTime)
 			c := conditionOf(&st, corev1.PodReadyToStartContainers)
 			assert.Equal(t, tc.message, c.Message)
 			if tc.want == corev1.ConditionTrue {

@@ -37,7 +37,7 @@ func TestGenerate_InitContainerThatIsGone(t *testing.T) {
 			"told as failed once": {told(pod("init:i", "main:c"), exited("i", 0, 1)), "containerd://i-0"},
 		} {
 			t.Run(policy+", "+name, func(t *testing.T) {
-				runs := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, tc.former, status.NodeInfo{}, t0)
+				runs := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, tc.former, status.NodeInfo{}, testTime)
 				assert.Equal(t, corev1.PodRunning, runs.Phase)
 				i := runs.InitContainerStatuses[0]
 				require.NotNil(t, i.State.Terminated)
@@ -51,10 +51,10 @@ func TestGenerate_InitContainerThatIsGone(t *testing.T) {
 				} else {
 					assert.Equal(t, tc.last, i.LastTerminationState.Terminated.ContainerID, "an end that was told is not lost")
 				}
-				assert.Equal(t, runs, status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, runs, status.NodeInfo{}, t0), "told once, it stays")
+				assert.Equal(t, runs, status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, runs, status.NodeInfo{}, testTime), "told once, it stays")
 
 				over := runtime.Report{Observed: view(exited("c", 0, 0)), Termination: &runtime.Termination{Deleted: true}, Finished: true}
-				assert.Equal(t, corev1.PodSucceeded, status.Generate(p, over, runs, status.NodeInfo{}, t0).Phase)
+				assert.Equal(t, corev1.PodSucceeded, status.Generate(p, over, runs, status.NodeInfo{}, testTime).Phase)
 			})
 		}
 	}
@@ -64,7 +64,7 @@ func TestGenerate_InitContainerThatIsGone(t *testing.T) {
 func TestGenerate_InitContainerThatWasInferred(t *testing.T) {
 	p := pod("init:i", "main:c")
 	inferred := generate(p, runtime.Report{Observed: view(running("c", 0))})
-	st := status.Generate(p, runtime.Report{Observed: view(running("c", 0), exited("i", 2, 0))}, inferred, status.NodeInfo{}, t0)
+	st := status.Generate(p, runtime.Report{Observed: view(running("c", 0), exited("i", 2, 0))}, inferred, status.NodeInfo{}, testTime)
 	assert.Equal(t, "i-2", st.InitContainerStatuses[0].State.Terminated.ContainerID)
 	assert.Nil(t, st.InitContainerStatuses[0].LastTerminationState.Terminated)
 	assert.Equal(t, int32(2), st.InitContainerStatuses[0].RestartCount)
@@ -113,7 +113,7 @@ func TestGenerate_PhaseWhileOnlyOthersRun(t *testing.T) {
 		"a sidecar of one that ran in a former life": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []runtime.Container{exited("i", 1, 1), running("s", 1)}, corev1.PodRunning, corev1.PodRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...)}, corev1.PodStatus{Phase: tc.former}, status.NodeInfo{}, t0)
+			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...)}, corev1.PodStatus{Phase: tc.former}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 		})
 	}
@@ -131,7 +131,7 @@ func TestGenerate_EndedWhileARestartIsPending(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			over := runtime.Report{Observed: view(tc.seen...), Termination: &runtime.Termination{Deleted: true}, Finished: true}
-			st := status.Generate(pod("main:c"), over, corev1.PodStatus{Phase: corev1.PodRunning}, status.NodeInfo{}, t0)
+			st := status.Generate(pod("main:c"), over, corev1.PodStatus{Phase: corev1.PodRunning}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, "c-0", st.ContainerStatuses[0].State.Terminated.ContainerID, "what ran is what is told")
 			assert.Equal(t, "c-0", st.ContainerStatuses[0].ContainerID)

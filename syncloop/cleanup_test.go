@@ -18,7 +18,7 @@ import (
 
 // slowHouse is a house with a store from which some pods are removed slowly.
 type slowHouse struct {
-	*house
+	*housekeeperEnv
 	mu    sync.Mutex                          // guards what follows, and the house's store
 	takes map[types.UID]func(context.Context) // how long, where it takes any time
 	calls map[types.UID]int
@@ -52,7 +52,7 @@ func (h *slowHouse) has(uid types.UID) bool {
 }
 
 func newSlowHouse(t *testing.T, slow types.UID, takes func(context.Context)) *slowHouse {
-	h := &slowHouse{house: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
+	h := &slowHouse{housekeeperEnv: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
 	store := h.cfg.Stores[0]
 	h.cfg.Stores[0].PodUIDs = func() (uids []types.UID, err error) {
 		h.with(func() { uids, err = store.PodUIDs() })
@@ -191,13 +191,13 @@ func TestHousekeeper_ManyHungCleanups(t *testing.T) {
 func TestHousekeeper_ForgetsFaults(t *testing.T) {
 	busy := errors.New("device or resource busy")
 	for name, tt := range map[string]struct {
-		then    func(h *house)
+		then    func(h *housekeeperEnv)
 		settled bool
 	}{
-		"it went away by itself":          {func(h *house) { delete(h.kept, "x") }, true},
-		"it is wanted again":              {func(h *house) { h.pods.do(podsource.Add, newPod("x")) }, true},
-		"it is still there":               {func(*house) {}, false},
-		"it cannot be told what is there": {func(h *house) { h.cfg.Stores[0].PodUIDs = func() ([]types.UID, error) { return nil, busy } }, false},
+		"it went away by itself":          {func(h *housekeeperEnv) { delete(h.kept, "x") }, true},
+		"it is wanted again":              {func(h *housekeeperEnv) { h.pods.do(podsource.Add, newPod("x")) }, true},
+		"it is still there":               {func(*housekeeperEnv) {}, false},
+		"it cannot be told what is there": {func(h *housekeeperEnv) { h.cfg.Stores[0].PodUIDs = func() ([]types.UID, error) { return nil, busy } }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)

@@ -22,9 +22,11 @@ func (printing) HandlePodChange(c podsource.Change) {
 	}
 }
 
-func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) { fmt.Println("wake", uid, why) }
-func (printing) HandlePodRecreations([]types.UID)                    {}
-func (printing) Revisit([]types.UID)                                 {}
+func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
+	fmt.Println("wake", uid, why)
+}
+func (printing) HandlePodRecreations([]types.UID) {}
+func (printing) Revisit([]types.UID)              {}
 
 // A Loop needs no more than changes and a Handler. It ends when its input does.
 func Example() {

@@ -33,14 +33,14 @@ func inPhase(ph corev1.PodPhase) func(*Pod) { return func(p *Pod) { p.Status.Pha
 
 func deleting(p *Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
-// diary is what happened, line by line.
-type diary struct {
+// callLog is what happened, line by line.
+type callLog struct {
 	mu    sync.Mutex
 	began time.Time
 	lines []string
 }
 
-func (d *diary) note(format string, args ...any) {
+func (d *callLog) note(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	line := fmt.Sprintf(format, args...)
@@ -50,7 +50,7 @@ func (d *diary) note(format string, args ...any) {
 	d.lines = append(d.lines, line)
 }
 
-func (d *diary) take() []string {
+func (d *callLog) take() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	lines := d.lines
@@ -60,7 +60,7 @@ func (d *diary) take() []string {
 
 // fakeWorkers writes down what it is asked for.
 type fakeWorkers struct {
-	diary
+	callLog
 	states map[types.UID]podworkers.State
 	again  []types.UID
 	full   bool
@@ -109,7 +109,7 @@ func (f *fakeWorkers) SyncKnownPods(_ map[types.UID]struct{}, full bool) []types
 }
 
 type fakeStatuses struct {
-	*diary
+	*callLog
 	told map[types.UID]corev1.PodStatus
 }
 
@@ -140,9 +140,9 @@ func (r room) Admit(_ *Pod, others []*Pod) podspec.AdmitResult {
 	return podspec.Admitted()
 }
 
-type recorder struct{ events []*corev1.Event }
+type fakeRecorder struct{ events []*corev1.Event }
 
-func (r *recorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
+func (r *fakeRecorder) Record(e *corev1.Event) { r.events = append(r.events, e) }
 
 // backlog is Events or Probes.
 type backlog[E any] struct {

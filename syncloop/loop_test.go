@@ -19,10 +19,12 @@ import (
 )
 
 // fakeHandler writes down what it is handed.
-type fakeHandler struct{ *diary }
+type fakeHandler struct{ *callLog }
 
-func (f fakeHandler) HandlePodChange(c podsource.Change)                { f.note("change %v %d", c.Op, len(c.Pods)) }
-func (f fakeHandler) HandlePodSync(u types.UID, why podworkers.RequeueReason) { f.note("wake %s %v", u, why) }
+func (f fakeHandler) HandlePodChange(c podsource.Change) { f.note("change %v %d", c.Op, len(c.Pods)) }
+func (f fakeHandler) HandlePodSync(u types.UID, why podworkers.RequeueReason) {
+	f.note("wake %s %v", u, why)
+}
 func (f fakeHandler) Revisit(ended []types.UID) {
 	if len(ended) > 0 {
 		f.note("revisit %v", ended)
@@ -30,9 +32,9 @@ func (f fakeHandler) Revisit(ended []types.UID) {
 }
 func (f fakeHandler) HandlePodRecreations(uids []types.UID) { f.note("again %v", uids) }
 
-type bench struct {
+type loopEnv struct {
 	*Loop
-	log     diary
+	log     callLog
 	changes chan podsource.Change
 	events  *backlog[pleg.Event]
 	probes  *backlog[types.UID]
@@ -46,16 +48,16 @@ type bench struct {
 }
 
 // says makes the runtime say so from now on.
-func (b *bench) says(err error) { b.does(func() error { return err }) }
+func (b *loopEnv) says(err error) { b.does(func() error { return err }) }
 
-func (b *bench) does(ready func() error) {
+func (b *loopEnv) does(ready func() error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ready = ready
 }
 
 // Ready does not even heed its deadline.
-func (b *bench) Ready(context.Context) error {
+func (b *loopEnv) Ready(context.Context) error {
 	b.mu.Lock()
 	b.asked = append(b.asked, time.Since(b.log.began))
 	ready := b.ready
@@ -64,9 +66,9 @@ func (b *bench) Ready(context.Context) error {
 }
 
 // start runs a Loop in a bubble.
-func start(t *testing.T, change ...func(*bench, *Config)) *bench {
+func start(t *testing.T, change ...func(*loopEnv, *Config)) *loopEnv {
 	t.Helper()
-	b := &bench{
+	b := &loopEnv{
 		changes: make(chan podsource.Change), events: newBacklog[pleg.Event](), probes: newBacklog[types.UID](),
 		recheck: make(chan struct{}, 1), stopped: make(chan error, 1),
 	}
@@ -88,10 +90,10 @@ func start(t *testing.T, change ...func(*bench, *Config)) *bench {
 }
 
 // SL-1: each input reaches the handler.
-func TestInputs(t *testing.T) {
+func TestLoop_HandlesEachInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inputs []Input
-		b := start(t, func(_ *bench, c *Config) {
+		b := start(t, func(_ *loopEnv, c *Config) {
 			c.Hooks.IterationEnded = func(in Input, _ time.Duration) { inputs = append(inputs, in) }
 		})
 		b.changes <- podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("a")}}
@@ -115,7 +117,7 @@ func TestInputs(t *testing.T) {
 }
 
 // SL-5: pods are woken when they are due, and not before.
-func TestDuePods(t *testing.T) {
+func TestLoop_RequeuesPodsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		at := func(d time.Duration) time.Time { return b.log.began.Add(d) }
@@ -133,9 +135,9 @@ func TestDuePods(t *testing.T) {
 
 // SL-7: a closed input and a cancelled context end the loop, and nothing else.
 func TestEndOfLoop(t *testing.T) {
-	for name, end := range map[string]func(*bench){
-		"closed input":      func(b *bench) { close(b.changes) },
-		"cancelled context": func(b *bench) { b.cancel() },
+	for name, end := range map[string]func(*loopEnv){
+		"closed input":      func(b *loopEnv) { close(b.changes) },
+		"cancelled context": func(b *loopEnv) { b.cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +155,7 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
 		var ready []error
-		b := start(t, func(b *bench, c *Config) {
+		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(down)
 			c.RuntimeReady = b.Ready
 			c.Hooks.RuntimeReadyChanged = func(err error) { ready = append(ready, err) }
@@ -185,7 +187,7 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 // for longer is.
 func TestRuntimeGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *Config) {
+		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
 			c.RuntimeReady = b.Ready
 		})
@@ -214,7 +216,7 @@ func TestRuntimeGoesAway(t *testing.T) {
 func TestRuntimeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		b := start(t, func(b *bench, c *Config) {
+		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
 			c.RuntimeReady = b.Ready
 		})
@@ -238,7 +240,7 @@ func TestRuntimeHangs(t *testing.T) {
 func TestStuckLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		b := start(t, func(_ *bench, c *Config) {
+		b := start(t, func(_ *loopEnv, c *Config) {
 			c.Hooks.IterationEnded = func(in Input, _ time.Duration) {
 				if in == InputProbe {
 					<-release
@@ -262,8 +264,8 @@ func TestStuckLoop(t *testing.T) {
 // SL-8, SL-6: a loop whose housekeeping does not end is not healthy.
 func TestLoop_HungHousekeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKeeper{diary: &diary{}}
-		b := start(t, func(_ *bench, c *Config) { c.Cleaner = k })
+		k := &fakeKeeper{callLog: &callLog{}}
+		b := start(t, func(_ *loopEnv, c *Config) { c.Cleaner = k })
 		time.Sleep(time.Minute)
 		k.set(24 * time.Hour)
 		time.Sleep(2 * time.Minute)
@@ -297,7 +299,7 @@ func TestLoop_ForgottenPods(t *testing.T) {
 // SL-8: pods that became due while the runtime was away are no fault of the loop.
 func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *Config) { b.says(nil); c.RuntimeReady = b.Ready })
+		b := start(t, func(b *loopEnv, c *Config) { b.says(nil); c.RuntimeReady = b.Ready })
 		b.says(errors.New("away"))
 		time.Sleep(time.Minute)
 		b.RequeueAt("a", time.Now())
@@ -313,7 +315,7 @@ func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
 
 // fakeKeeper takes its time.
 type fakeKeeper struct {
-	*diary
+	*callLog
 	takes   time.Duration // guarded by the diary's mutex, as are
 	again   []types.UID
 	settled bool
@@ -356,7 +358,7 @@ func (k *fakeKeeper) work(ctx context.Context) []types.UID {
 func TestHousekeepingBesideTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKeeper{}
-		b := start(t, func(b *bench, c *Config) { c.Cleaner, k.diary = k, &b.log })
+		b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
 		time.Sleep(4500 * time.Millisecond)
 		b.PodFinished("x")
 		synctest.Wait()
@@ -379,15 +381,15 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 // SL-6: when all is settled nobody looks, until something happens: every 2 s as long
 // as it does, and then once a minute.
 func TestHousekeepingRestsWhenNothingHappens(t *testing.T) {
-	for name, do := range map[string]func(b *bench){
-		"a change": func(b *bench) { b.changes <- podsource.Change{Op: podsource.Add} },
-		"an event": func(b *bench) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
-		"an end":   func(b *bench) { b.PodFinished("a") },
+	for name, do := range map[string]func(b *loopEnv){
+		"a change": func(b *loopEnv) { b.changes <- podsource.Change{Op: podsource.Add} },
+		"an event": func(b *loopEnv) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
+		"an end":   func(b *loopEnv) { b.PodFinished("a") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := &fakeKeeper{settled: true}
-				b := start(t, func(b *bench, c *Config) { c.Cleaner, k.diary = k, &b.log })
+				b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
 				looks := func() (at []string) {
 					synctest.Wait()
 					for _, line := range b.log.take() {

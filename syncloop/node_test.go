@@ -21,9 +21,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// machine is a node with a runtime that answers at once. It outlives the agents
+// fakeNode is a node with a runtime that answers at once. It outlives the agents
 // that work on it.
-type machine struct {
+type fakeNode struct {
 	mu     sync.Mutex
 	pods   map[types.UID]runtime.Pod
 	things map[types.UID]bool // what a Store keeps
@@ -35,11 +35,11 @@ type machine struct {
 	quiet  bool // take no notes
 }
 
-func newMachine() *machine {
-	return &machine{pods: map[types.UID]runtime.Pod{}, things: map[types.UID]bool{}, began: time.Now()}
+func newMachine() *fakeNode {
+	return &fakeNode{pods: map[types.UID]runtime.Pod{}, things: map[types.UID]bool{}, began: time.Now()}
 }
 
-func (m *machine) note(format string, args ...any) {
+func (m *fakeNode) note(format string, args ...any) {
 	if m.quiet {
 		return
 	}
@@ -48,7 +48,7 @@ func (m *machine) note(format string, args ...any) {
 	m.lines = append(m.lines, fmt.Sprintf("%v ", time.Since(m.began))+fmt.Sprintf(format, args...))
 }
 
-func (m *machine) take() []string {
+func (m *fakeNode) take() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	lines := m.lines
@@ -56,13 +56,13 @@ func (m *machine) take() []string {
 	return lines
 }
 
-func (m *machine) setDown(err error) {
+func (m *fakeNode) setDown(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down = err
 }
 
-func (m *machine) get(uid types.UID) (runtime.Pod, bool) {
+func (m *fakeNode) get(uid types.UID) (runtime.Pod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok := m.pods[uid]
@@ -72,7 +72,7 @@ func (m *machine) get(uid types.UID) (runtime.Pod, bool) {
 
 // agent is a loop with workers and all that lies between, on a machine.
 type agent struct {
-	*machine
+	*fakeNode
 	workers *podworkers.Workers
 	loop    *syncloop.Loop
 	keeper  *syncloop.Housekeeper
@@ -91,10 +91,10 @@ type agent struct {
 	bell    chan struct{}      // rings when one more was seen, or tidied up after
 }
 
-func start(tb testing.TB, m *machine, silent ...string) *agent {
+func start(tb testing.TB, m *fakeNode, silent ...string) *agent {
 	tb.Helper()
 	a := &agent{
-		machine: m, changes: make(chan podsource.Change), known: map[types.UID]bool{}, notify: make(chan struct{}, 1),
+		fakeNode: m, changes: make(chan podsource.Change), known: map[types.UID]bool{}, notify: make(chan struct{}, 1),
 		told: map[types.UID]corev1.PodStatus{}, pods: map[types.UID]*corev1.Pod{}, silent: map[string]bool{}, seen: map[types.UID]bool{}, bell: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 	}
 	for uid := range m.pods {
@@ -146,8 +146,8 @@ func (a *agent) run(tb testing.TB) {
 }
 
 func (a *agent) ready(context.Context) error {
-	a.machine.mu.Lock()
-	defer a.machine.mu.Unlock()
+	a.fakeNode.mu.Lock()
+	defer a.fakeNode.mu.Unlock()
 	return a.down
 }
 
@@ -163,10 +163,10 @@ func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runt
 		return runtime.SyncResult{Unchanged: true}, nil
 	}
 	a.note("sync %s: start", pod.UID)
-	a.machine.mu.Lock()
-	defer a.machine.mu.Unlock()
+	a.fakeNode.mu.Lock()
+	defer a.fakeNode.mu.Unlock()
 	a.things[pod.UID] = true
-	a.machine.pods[pod.UID] = runtime.Pod{
+	a.fakeNode.pods[pod.UID] = runtime.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
 		Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, Source: pod.Annotations[podspec.AnnotationSource], GracePeriod: 30 * time.Second}},
 	}
@@ -184,9 +184,9 @@ func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e
 			return context.Cause(ctx)
 		}
 	}
-	a.machine.mu.Lock()
-	delete(a.machine.pods, pod.UID)
-	a.machine.mu.Unlock()
+	a.fakeNode.mu.Lock()
+	delete(a.fakeNode.pods, pod.UID)
+	a.fakeNode.mu.Unlock()
 	a.mu.Lock()
 	delete(a.seen, pod.UID)
 	a.mu.Unlock()
@@ -236,9 +236,9 @@ func (a *agent) Drain() []pleg.Event {
 }
 
 func (a *agent) list() (pods []runtime.Pod) {
-	a.machine.mu.Lock()
-	defer a.machine.mu.Unlock()
-	for _, p := range a.machine.pods {
+	a.fakeNode.mu.Lock()
+	defer a.fakeNode.mu.Unlock()
+	for _, p := range a.fakeNode.pods {
 		pods = append(pods, p)
 	}
 	return pods
@@ -247,8 +247,8 @@ func (a *agent) list() (pods []runtime.Pod) {
 // The Store.
 
 func (a *agent) kept() (uids []types.UID, err error) {
-	a.machine.mu.Lock()
-	defer a.machine.mu.Unlock()
+	a.fakeNode.mu.Lock()
+	defer a.fakeNode.mu.Unlock()
 	for uid := range a.things {
 		uids = append(uids, uid)
 	}
@@ -258,8 +258,8 @@ func (a *agent) kept() (uids []types.UID, err error) {
 func (a *agent) drop(_ context.Context, uid types.UID) error {
 	a.note("drop %s", uid)
 	time.Sleep(a.drops)
-	a.machine.mu.Lock()
-	defer a.machine.mu.Unlock()
+	a.fakeNode.mu.Lock()
+	defer a.fakeNode.mu.Unlock()
 	delete(a.things, uid)
 	a.ring()
 	return nil

@@ -15,9 +15,9 @@ import (
 // AG-9: a panic in what the loop calls is that call's fault.
 func TestLoop_Panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKeeper{diary: &diary{}}
+		k := &fakeKeeper{callLog: &callLog{}}
 		bad := true
-		b := start(t, func(b *bench, c *Config) {
+		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
 			c.Cleaner, c.RuntimeReady = k, b.Ready
 			c.Hooks.IterationEnded = func(Input, time.Duration) { panic("hook") }

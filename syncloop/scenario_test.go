@@ -23,10 +23,10 @@ func TestScenarios(t *testing.T) {
 	a := pod("a")
 	for _, tt := range []struct {
 		name string
-		do   func(t *testing.T, m *machine)
+		do   func(t *testing.T, m *fakeNode)
 		want []string
 	}{
-		{"a pod comes and goes without a wait", func(t *testing.T, m *machine) { // PW-14, SL-6
+		{"a pod comes and goes without a wait", func(t *testing.T, m *fakeNode) { // PW-14, SL-6
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			synctest.Wait()
@@ -35,13 +35,13 @@ func TestScenarios(t *testing.T) {
 			assert.False(t, x.workers.IsKnown("a"))
 		}, []string{"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a"}},
 
-		{"an idle pod is looked at once a minute", func(t *testing.T, m *machine) { // SL-5
+		{"an idle pod is looked at once a minute", func(t *testing.T, m *fakeNode) { // SL-5
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			time.Sleep(150 * time.Second)
 		}, []string{"0s sync a: start", "0s sync a: runs", "1m0s sync a: runs", "2m0s sync a: runs"}},
 
-		{"a pod is removed before its addition was worked off", func(t *testing.T, m *machine) { // PW-1
+		{"a pod is removed before its addition was worked off", func(t *testing.T, m *fakeNode) { // PW-1
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			x.change(podsource.Remove, a)
@@ -51,7 +51,7 @@ func TestScenarios(t *testing.T) {
 			assert.False(t, x.workers.IsKnown("a"))
 		}, nil},
 
-		{"an edited static pod ends wholly before the new one starts", func(t *testing.T, m *machine) { // SR-3, PW-9
+		{"an edited static pod ends wholly before the new one starts", func(t *testing.T, m *fakeNode) { // SR-3, PW-9
 			m.ends = 7 * time.Second
 			x := start(t, m)
 			x.change(podsource.Add, pod("v1", "web"))
@@ -63,7 +63,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync v1: start", "0s sync v1: runs", "0s terminate v1 grace=30s", "7s finish v1", "7s sync v2: start", "7s drop v1", "7s sync v2: runs",
 		}},
 
-		{"three versions of a static pod in a row", func(t *testing.T, m *machine) { // PW-9
+		{"three versions of a static pod in a row", func(t *testing.T, m *fakeNode) { // PW-9
 			m.ends = 7 * time.Second
 			x := start(t, m)
 			x.change(podsource.Add, pod("v1", "web"))
@@ -79,7 +79,7 @@ func TestScenarios(t *testing.T) {
 			"7s finish v1", "7s sync v3: start", "7s drop v1", "7s sync v3: runs",
 		}},
 
-		{"a manifest is moved away and back while its pod ends", func(t *testing.T, m *machine) { // PW-10
+		{"a manifest is moved away and back while its pod ends", func(t *testing.T, m *fakeNode) { // PW-10
 			m.ends = 7 * time.Second
 			x := start(t, m)
 			x.change(podsource.Add, a)
@@ -91,7 +91,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "7s finish a", "7s sync a: start", "7s sync a: runs",
 		}},
 
-		{"and after it has ended, whatever its status was", func(t *testing.T, m *machine) {
+		{"and after it has ended, whatever its status was", func(t *testing.T, m *fakeNode) {
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			synctest.Wait()
@@ -104,7 +104,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a", "0s sync a: start", "0s sync a: runs",
 		}},
 
-		{"and while what it left is removed", func(t *testing.T, m *machine) {
+		{"and while what it left is removed", func(t *testing.T, m *fakeNode) {
 			m.drops = time.Second
 			x := start(t, m)
 			x.change(podsource.Add, a)
@@ -117,7 +117,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a", "1s sync a: start", "1s sync a: runs",
 		}},
 
-		{"the grace is shortened twice", func(t *testing.T, m *machine) { // PW-5, PW-6
+		{"the grace is shortened twice", func(t *testing.T, m *fakeNode) { // PW-5, PW-6
 			m.ends = time.Hour
 			x := start(t, m)
 			x.change(podsource.Add, a)
@@ -132,7 +132,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "5s terminate a grace=10s", "6s terminate a grace=2s", "8s finish a", "8s drop a",
 		}},
 
-		{"an agent that starts anew adopts what runs", func(t *testing.T, m *machine) { // SL-3, AG-4
+		{"an agent that starts anew adopts what runs", func(t *testing.T, m *fakeNode) { // SL-3, AG-4
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			synctest.Wait()
@@ -142,7 +142,7 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 		}, []string{"0s sync a: start", "0s sync a: runs", "0s adopt a", "0s sync a: runs"}},
 
-		{"and ends what is not wanted any more, source by source", func(t *testing.T, m *machine) { // SR-8, SL-6, PW-11
+		{"and ends what is not wanted any more, source by source", func(t *testing.T, m *fakeNode) { // SR-8, SL-6, PW-11
 			x := start(t, m)
 			x.change(podsource.Add, a, of("api", pod("b")), of("http", pod("c")))
 			synctest.Wait()
@@ -165,7 +165,7 @@ func TestScenarios(t *testing.T) {
 			"1m2s terminate a grace=30s", "1m2s drop a", "1m11s adopt b", "1m11s sync b: runs", "1m22s terminate c grace=30s", "1m22s drop c",
 		}},
 
-		{"a static pod of the name of an orphan waits for its end", func(t *testing.T, m *machine) { // PW-9
+		{"a static pod of the name of an orphan waits for its end", func(t *testing.T, m *fakeNode) { // PW-9
 			m.pods["old"] = runtime.Pod{UID: "old", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{{Source: "file"}}}
 			m.ends = 5 * time.Second
 			x := start(t, m)
@@ -174,7 +174,7 @@ func TestScenarios(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}, []string{"2s terminate old grace=30s", "7s drop old", "7s sync new: start", "7s sync new: runs"}},
 
-		{"the runtime is away for a minute", func(t *testing.T, m *machine) { // SL-2
+		{"the runtime is away for a minute", func(t *testing.T, m *fakeNode) { // SL-2
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			time.Sleep(10 * time.Second)
@@ -194,7 +194,7 @@ func TestScenarios(t *testing.T) {
 			}, lines[:7])
 		}, nil},
 
-		{"an event for a pod that nobody knows is left to housekeeping", func(t *testing.T, m *machine) { // SL-4
+		{"an event for a pod that nobody knows is left to housekeeping", func(t *testing.T, m *fakeNode) { // SL-4
 			x := start(t, m, "file")
 			m.pods["stranger"] = runtime.Pod{UID: "stranger", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: time.Second}}}
 			x.inspect("stranger")
@@ -204,7 +204,7 @@ func TestScenarios(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}, []string{"4s terminate stranger grace=1s", "4s drop stranger"}},
 
-		{"a hung pod holds up nobody", func(t *testing.T, m *machine) { // PW-2
+		{"a hung pod holds up nobody", func(t *testing.T, m *fakeNode) { // PW-2
 			m.ends = time.Hour
 			x := start(t, m)
 			x.change(podsource.Add, a)

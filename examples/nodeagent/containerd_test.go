@@ -48,7 +48,7 @@ func TestPodsOnContainerd(t *testing.T) {
 			before := w.identity()
 			w.signal(syscall.SIGKILL)
 			w.start()
-			w.eventually(long, func() error { return w.toldRunning(left...) })
+			w.eventually(longRunTime, func() error { return w.toldRunning(left...) })
 			w.holds(2*time.Second, func() { require.Equal(t, before, w.identity()) })
 		})
 		t.Run("AG-3 a second agent is refused", w.second)
@@ -62,7 +62,7 @@ func TestPodsOnContainerd(t *testing.T) {
 		t.Run("drain ends them", func(t *testing.T) {
 			w.extra = []string{"-drain"}
 			w.start()
-			w.eventually(long, func() error { return w.toldRunning(left...) })
+			w.eventually(longRunTime, func() error { return w.toldRunning(left...) })
 			require.NoError(t, w.signal(syscall.SIGTERM))
 			require.NoError(t, w.drained())
 			require.Empty(t, w.podCgroups())
@@ -118,7 +118,7 @@ func (w *world) edit(t *testing.T) {
 	old := before["p1-node"][0]
 	w.write("p1.yaml", w.manifest("p1", "2"))
 	var now *cri.Container
-	w.eventually(long, func() error {
+	w.eventually(longRunTime, func() error {
 		have, err := w.containers()
 		if err != nil {
 			return err
@@ -222,7 +222,7 @@ func (w *world) outage(t *testing.T) {
 	})
 	w.holds(time.Until(stopped.Add(20*time.Second)), func() { require.NoError(t, w.cmd.Process.Signal(syscall.Signal(0))) })
 	w.node.StartDaemon(t)
-	w.eventually(long, func() error { return w.running(append(ten()[:9], "new-node")...) })
+	w.eventually(longRunTime, func() error { return w.running(append(ten()[:9], "new-node")...) })
 	w.eventually(soon, func() error {
 		if code, b, err := w.get("/healthz"); err != nil || code != http.StatusOK {
 			return fmt.Errorf("health: %d %s: %w", code, b, err)

@@ -64,7 +64,7 @@ func TestImagesOnContainerd(t *testing.T) {
 			"-minimum-image-ttl-duration", "0s", "-maximum-image-ttl-duration", "24h", "-registry-qps", "0", "-max-parallel-image-pulls", "3",
 		}
 		w.start()
-		w.eventually(long, func() error {
+		w.eventually(longRunTime, func() error {
 			if slices.ContainsFunc(refs, func(ref string) bool { return !slices.Contains(left(), ref) }) {
 				return nil
 			}
@@ -75,7 +75,7 @@ func TestImagesOnContainerd(t *testing.T) {
 		pull()
 		w.start()
 		w.up("web-node")
-		w.eventually(long, func() error {
+		w.eventually(longRunTime, func() error {
 			if now := percent(); now > low {
 				return fmt.Errorf("%d %% of the disk are in use, wanted %d", now, low)
 			}

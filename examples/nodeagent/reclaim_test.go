@@ -50,7 +50,7 @@ func TestRoomOnContainerd(t *testing.T) {
 		require.FileExists(t, filepath.Join(w.root, "images.json"), "ages of images outlive the process")
 		w.extra = append(w.extra, "-drain")
 		w.start()
-		w.eventually(long, func() error { _, err := w.pod("calm-node"); return err })
+		w.eventually(longRunTime, func() error { _, err := w.pod("calm-node"); return err })
 		require.NoError(t, w.signal(syscall.SIGTERM))
 		require.NoError(t, w.drained())
 	})
@@ -94,7 +94,7 @@ func (w *world) pod(name string) (*corev1.Pod, error) {
 }
 
 func (w *world) deadAreCollected(t *testing.T) {
-	w.eventually(long, func() error {
+	w.eventually(longRunTime, func() error {
 		pod, err := w.pod("crash-node")
 		if err != nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount < 6 {
 			return fmt.Errorf("not restarted often enough: %w", err)
@@ -121,7 +121,7 @@ func (w *world) logsAreRotated(t *testing.T) {
 	pattern := filepath.Join(w.logs, "*_loud-node_*", "main", "*")
 	var last string
 	for range 2 { // it goes on after the first rotation
-		w.eventually(long, func() error {
+		w.eventually(longRunTime, func() error {
 			files, err := filepath.Glob(pattern)
 			if err != nil || len(files) < 3 {
 				return fmt.Errorf("files %v: %w", files, err)
@@ -151,7 +151,7 @@ func (w *world) logsAreRotated(t *testing.T) {
 }
 
 func (w *world) hoarderGoes(t *testing.T) {
-	w.eventually(2*long, func() error {
+	w.eventually(2*longRunTime, func() error {
 		pod, err := w.pod("hoard-node")
 		if err != nil || pod.Status.Phase != corev1.PodFailed {
 			return fmt.Errorf("not evicted: %w", err)

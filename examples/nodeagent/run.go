@@ -96,7 +96,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithNodeName(f.nodeName),
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
-		agent.WithRecorder(recorder{log}),
+		agent.WithRecorder(fakeRecorder{log}),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
 		agent.WithTiming(agent.Timing{ResyncPeriod: f.syncFrequency}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
@@ -167,10 +167,10 @@ func object(ref corev1.ObjectReference) slog.Attr {
 	return slog.String(strings.ToLower(ref.Kind), ref.Name)
 }
 
-// recorder logs Kubernetes events.
-type recorder struct{ log *slog.Logger }
+// fakeRecorder logs Kubernetes events.
+type fakeRecorder struct{ log *slog.Logger }
 
-func (r recorder) Record(e *corev1.Event) {
+func (r fakeRecorder) Record(e *corev1.Event) {
 	level := slog.LevelInfo
 	if e.Type == corev1.EventTypeWarning {
 		level = slog.LevelWarn

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	soon = 5 * time.Second  // what must not take long
-	long = 60 * time.Second // what takes as long as containerd and the machine do
-	tick = 50 * time.Millisecond
+	soon        = 5 * time.Second  // what must not take long
+	longRunTime = 60 * time.Second // what takes as long as containerd and the machine do
+	tick        = 50 * time.Millisecond
 )
 
 // world is one node with one agent under test.
@@ -264,7 +264,7 @@ func (w *world) toldRunning(names ...string) error {
 
 func (w *world) up(names ...string) {
 	w.t.Helper()
-	w.eventually(long, func() error { return w.running(names...) })
+	w.eventually(longRunTime, func() error { return w.running(names...) })
 	w.eventually(soon, func() error { return w.toldRunning(names...) })
 }
 

@@ -43,7 +43,7 @@ func Recovered(log *slog.Logger, what string, v any) error {
 // Recorder takes events.
 type Recorder[E any] interface{ Record(event E) }
 
-type recorder[E any] struct {
+type fakeRecorder[E any] struct {
 	Recorder[E]
 	log *slog.Logger
 }
@@ -54,11 +54,11 @@ func Events[E any](log *slog.Logger, r Recorder[E]) Recorder[E] {
 	if r == nil {
 		return nil
 	}
-	return recorder[E]{r, log}
+	return fakeRecorder[E]{r, log}
 }
 
 // Record implements Recorder.
-func (r recorder[E]) Record(event E) {
+func (r fakeRecorder[E]) Record(event E) {
 	Do(r.log, "record event", func() { r.Recorder.Record(event) })
 }
 

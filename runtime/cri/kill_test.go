@@ -45,7 +45,7 @@ func sleepHook(seconds int64) *corev1.Lifecycle {
 // the sandbox.
 func TestKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, rec := newFake(), &recorder{}
+		f, rec := newFake(), &fakeRecorder{}
 		c := f.client(t, Config{Recorder: rec})
 		pod := onePod("hooked", "plain", "slow")
 		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
@@ -219,7 +219,7 @@ func TestPostStart(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			f, rec := newFake(), &recorder{}
+			f, rec := newFake(), &fakeRecorder{}
 			f.addImage(busybox)
 			f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
 				assert.Equal(t, []string{"warm", "up"}, r.GetCmd())

@@ -24,7 +24,7 @@ var (
 	_ runtime.SandboxImageReporter   = (*Client)(nil)
 	_ runtime.ContainerStatsReporter = (*Client)(nil)
 	_ runtime.CgroupDriverReporter   = (*Client)(nil)
-	_ runtime.TimestampedWatcher           = (*Client)(nil)
+	_ runtime.TimestampedWatcher     = (*Client)(nil)
 	_ runtime.OwnerSetter            = (*Client)(nil)
 )
 

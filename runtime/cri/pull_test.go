@@ -77,7 +77,7 @@ func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
 	for _, policy := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways} {
 		t.Run(string(policy), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, rec := newFake(), &recorder{}
+				f, rec := newFake(), &fakeRecorder{}
 				slow := make(chan struct{}, 1)
 				f.after = func(rpc string, _ any) error {
 					select {
@@ -302,18 +302,18 @@ func dockerSecret(name, text string) podspec.Object {
 	}
 }
 
-type recorder struct {
+type fakeRecorder struct {
 	mu     sync.Mutex
 	events []*corev1.Event
 }
 
-func (r *recorder) Record(e *corev1.Event) {
+func (r *fakeRecorder) Record(e *corev1.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
 }
 
-func (r *recorder) text() string {
+func (r *fakeRecorder) text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var b strings.Builder
@@ -335,7 +335,7 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 		}
 		return nil
 	})
-	rec := &recorder{}
+	rec := &fakeRecorder{}
 	var hooked []error
 	c := f.client(t, Config{Recorder: rec, Hooks: Hooks{Call: func(_ string, _ time.Duration, err error) { hooked = append(hooked, err) }}})
 	secret := dockerSecret("s", fmt.Sprintf(`{"auths":{"docker.io":{"username":"ann","password":%q,"identitytoken":%q}}}`, password, token))

@@ -14,7 +14,7 @@ import (
 // A sandbox that cannot be made is told as an event, for no status shows why;
 // one that the agent itself gave up is not.
 func TestAFailedSandboxIsTold(t *testing.T) {
-	f, rec := newFake(), &recorder{}
+	f, rec := newFake(), &fakeRecorder{}
 	f.addImage(busybox)
 	ctx, cancel := context.WithCancel(t.Context())
 	c := f.client(t, Config{Recorder: rec})
@@ -29,7 +29,7 @@ func TestAFailedSandboxIsTold(t *testing.T) {
 	assert.Contains(t, rec.text(), "FailedCreatePodSandBox")
 	assert.Contains(t, rec.text(), "no such handler")
 
-	rec = &recorder{}
+	rec = &fakeRecorder{}
 	c = f.client(t, Config{Recorder: rec})
 	f.setBefore(func(_ context.Context, rpc string, _ any) error {
 		if rpc == "RunPodSandbox" {

@@ -30,14 +30,14 @@ func (c *CaseT) state(id string, want v1.ContainerState) {
 func createCases() []testCase {
 	return []testCase{
 		{"a container that was made does not run yet", "hooks that must come before the start would come too late", 0, func(c *CaseT) {
-			id := c.pod("p").create("c", sh(long))
+			id := c.pod("p").create("c", sh(longRunTime))
 			c.state(id, created)
 			same(c, 0, c.status(id).GetStartedAt(), "start time")
 			same(c, 0, c.status(id).GetFinishedAt(), "end time")
 		}},
 		{"a container is told with the name it was given", "restart counts would start at nought after each restart of the agent", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.create("c", sh(long), again(4))
+			id := p.create("c", sh(longRunTime), again(4))
 			st := c.status(id)
 			same(c, "c", st.GetMetadata().GetName(), "name")
 			same(c, 4, st.GetMetadata().GetAttempt(), "attempt")
@@ -48,7 +48,7 @@ func createCases() []testCase {
 		}},
 		{"a container keeps its labels and annotations", "it keeps the spec's hash in an annotation; every container would be restarted", 0, func(c *CaseT) {
 			p := c.pod("p")
-			cfg := p.containerConfig("c", sh(long), annotate(map[string]string{"io.kubernetes.container.hash": "abc", "sublet.dev/odd": "{\"a\":1}"}))
+			cfg := p.containerConfig("c", sh(longRunTime), annotate(map[string]string{"io.kubernetes.container.hash": "abc", "sublet.dev/odd": "{\"a\":1}"}))
 			id, err := p.createConfig(cfg)
 			c.ok(err, "create container")
 			st, item := c.status(id), c.containers(&v1.ContainerFilter{Id: id})[0]
@@ -59,7 +59,7 @@ func createCases() []testCase {
 		}},
 		{"one name and attempt is one container", "a retried create would make two containers of one", 0, func(c *CaseT) {
 			p := c.pod("p")
-			cfg := p.containerConfig("c", sh(long))
+			cfg := p.containerConfig("c", sh(longRunTime))
 			_, err := p.createConfig(cfg)
 			c.ok(err, "create container")
 			_, err = p.createConfig(cfg)
@@ -68,17 +68,17 @@ func createCases() []testCase {
 		}},
 		{"a removed container's name is free", "a container that failed to start once could never start", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.create("c", sh(long))
+			id := p.create("c", sh(longRunTime))
 			c.ok(c.remove(id), "remove container")
-			p.create("c", sh(long))
+			p.create("c", sh(longRunTime))
 		}},
 		{"one container name in two pods is two containers", "pods of one template could not run side by side", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			c.check(a.create("c", sh(long)) != b.create("c", sh(long)), "both have one id")
+			c.check(a.create("c", sh(longRunTime)) != b.create("c", sh(longRunTime)), "both have one id")
 		}},
 		{"a create that was refused leaves nothing behind", "a pod with a bad image would never start, even after the image is there", 0, func(c *CaseT) {
 			p := c.pod("p")
-			cfg := p.containerConfig("c", sh(long))
+			cfg := p.containerConfig("c", sh(longRunTime))
 			good := cfg.Image
 			cfg.Image = &v1.ImageSpec{Image: "example.invalid/no/such/image:1"}
 			_, err := p.createConfig(cfg)
@@ -89,7 +89,7 @@ func createCases() []testCase {
 			c.ok(err, "create container with the right image")
 		}},
 		{"a container names its image by the image's id", "image garbage collection would remove images in use", 0, func(c *CaseT) {
-			st := c.status(c.pod("p").create("c", sh(long)))
+			st := c.status(c.pod("p").create("c", sh(longRunTime)))
 			img, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: st.GetImageRef()}})
 			c.ok(err, "image status")
 			c.check(img.GetImage() != nil, "no image is known by the container's image_ref %q", st.GetImageRef())
@@ -98,7 +98,7 @@ func createCases() []testCase {
 			same(c, want.GetImage().GetId(), img.GetImage().GetId(), "image behind image_ref")
 		}},
 		{"a container carries its image's id", "image ids in pod statuses would differ from those on the node", 0, func(c *CaseT) {
-			id := c.pod("p").create("c", sh(long))
+			id := c.pod("p").create("c", sh(longRunTime))
 			want, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: c.s.image}})
 			c.ok(err, "image status")
 			same(c, want.GetImage().GetId(), c.status(id).GetImageId(), "image_id in the status")
@@ -106,12 +106,12 @@ func createCases() []testCase {
 		}},
 		{"a container tells where its log is", "kubectl logs would find nothing", 0, func(c *CaseT) {
 			p := c.pod("p")
-			same(c, filepath.Join(p.cfg.GetLogDirectory(), "c/0.log"), c.status(p.create("c", sh(long))).GetLogPath(), "log path")
+			same(c, filepath.Join(p.cfg.GetLogDirectory(), "c/0.log"), c.status(p.create("c", sh(longRunTime))).GetLogPath(), "log path")
 		}},
 		{"a container tells its mounts", "termination messages are found by the mount; they would be lost", 0, func(c *CaseT) {
 			p := c.pod("p")
 			dir := c.s.logs
-			id := p.create("c", sh(long), func(cfg *v1.ContainerConfig) {
+			id := p.create("c", sh(longRunTime), func(cfg *v1.ContainerConfig) {
 				cfg.Mounts = []*v1.Mount{{ContainerPath: dir, HostPath: dir}}
 			})
 			for _, m := range c.status(id).GetMounts() {
@@ -123,7 +123,7 @@ func createCases() []testCase {
 		}},
 		{"a container that was never started can be removed", "a pod that is deleted early would leave it behind", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.create("c", sh(long))
+			id := p.create("c", sh(longRunTime))
 			c.ok(c.remove(id), "remove created container")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id})), "containers of that id")
 		}},
@@ -134,14 +134,14 @@ func startCases() []testCase {
 	return []testCase{
 		{"a started container is told as running", "it would start the container again and again", 0, func(c *CaseT) {
 			before := time.Now().Add(-time.Second).UnixNano()
-			id := c.pod("p").start("c", long)
+			id := c.pod("p").start("c", longRunTime)
 			c.state(id, running)
 			at := c.status(id).GetStartedAt()
 			c.check(before <= at && at <= time.Now().Add(time.Second).UnixNano(), "started at %s, which is not now", time.Unix(0, at))
 			same(c, 0, c.status(id).GetFinishedAt(), "end time of a running container")
 		}},
 		{"a running container cannot be started again", "it could not tell a lost answer from a second process", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long)
+			id := c.pod("p").start("c", longRunTime)
 			c.refused(c.start(id), "second start")
 			c.state(id, running)
 		}},
@@ -155,7 +155,7 @@ func startCases() []testCase {
 			p := c.pod("p")
 			first := p.start("c", "exit 3")
 			c.exited(first)
-			second := p.start("c", long, again(1))
+			second := p.start("c", longRunTime, again(1))
 			c.state(second, running)
 			same(c, 3, c.status(first).GetExitCode(), "exit code of the first attempt")
 			same(c, 2, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
@@ -166,7 +166,7 @@ func startCases() []testCase {
 			c.refused(c.start(id), "start of a program that is not there")
 			c.check(c.status(id).GetState() != running, "the container is told as running")
 			c.ok(c.remove(id), "remove the container")
-			p.start("c", long)
+			p.start("c", longRunTime)
 		}},
 		{"a container starts with arguments", "spec.args would be ignored", 0, func(c *CaseT) {
 			p := c.pod("p")
@@ -193,7 +193,7 @@ func startCases() []testCase {
 			p := c.pod("p")
 			var all []string
 			for _, n := range []string{"a", "b", "d"} {
-				all = append(all, p.start(n, long))
+				all = append(all, p.start(n, longRunTime))
 			}
 			for _, id := range all {
 				c.state(id, running)
@@ -240,7 +240,7 @@ func endCases() []testCase {
 		}},
 		{"one container's end leaves the pod and the others alone", "a sidecar's crash would take the whole pod down", 0, func(c *CaseT) {
 			p := c.pod("p")
-			other := p.start("other", long)
+			other := p.start("other", longRunTime)
 			c.exited(p.start("c", "exit 1"))
 			same(c, ready, p.status().GetState(), "pod")
 			c.state(other, running)

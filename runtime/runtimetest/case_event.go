@@ -46,7 +46,7 @@ func (c *CaseT) listen() *listener {
 		if len(l.of(probe.id)) > 0 {
 			return true
 		}
-		if probe.create("ping", sh(long), again(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
+		if probe.create("ping", sh(longRunTime), again(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
 			return false
 		}
 		return l.any()
@@ -139,7 +139,7 @@ func eventCases() []testCase {
 		{"an event carries its pod", "it could not tell whose event it is", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
-			id := p.start("c", long)
+			id := p.start("c", longRunTime)
 			e := l.told(id, evStarted)
 			same(c, p.id, e.GetPodSandboxStatus().GetId(), "sandbox id")
 			same(c, p.cfg.GetMetadata().GetUid(), e.GetPodSandboxStatus().GetMetadata().GetUid(), "uid")
@@ -159,7 +159,7 @@ func eventCases() []testCase {
 			var wg sync.WaitGroup
 			started := make(chan string, 6)
 			for _, n := range []string{"a", "b", "d", "e", "f", "g"} {
-				wg.Go(func() { started <- c.pod(n).start("c", long) })
+				wg.Go(func() { started <- c.pod(n).start("c", longRunTime) })
 			}
 			wg.Wait()
 			close(started)
@@ -186,7 +186,7 @@ func eventCases() []testCase {
 				}
 			}()
 			c.wait(500 * time.Millisecond)
-			id := c.pod("p").start("c", long)
+			id := c.pod("p").start("c", longRunTime)
 			a.told(id, evStarted)
 			b.told(id, evStarted)
 		}},
@@ -198,7 +198,7 @@ func eventCases() []testCase {
 			took := timed(func() {
 				p := c.pod("p")
 				for i := range uint32(8) {
-					c.ok(c.remove(p.start("c", long, again(i))), "remove container")
+					c.ok(c.remove(p.start("c", longRunTime, again(i))), "remove container")
 				}
 			})
 			c.check(took < 25*time.Second, "eight containers took %s beside a stream that nobody reads", took)

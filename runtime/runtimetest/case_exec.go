@@ -17,24 +17,24 @@ import (
 func execCases() []testCase {
 	return []testCase{
 		{"a command that succeeds tells so", "exec probes would never pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", long), 10, "echo", "hi")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			same(c, 0, r.GetExitCode(), "exit code")
 		}},
 		{"a command that fails tells its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", long), 10, "sh", "-c", "exit 3")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "sh", "-c", "exit 3")
 			c.ok(err, "exec")
 			same(c, 3, r.GetExitCode(), "exit code")
 		}},
 		{"output and errors of a command are kept apart", "probe messages would be mixed up", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", long), 10, "sh", "-c", "echo out; echo err >&2")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "sh", "-c", "echo out; echo err >&2")
 			c.ok(err, "exec")
 			same(c, "out\n", string(r.GetStdout()), "stdout")
 			same(c, "err\n", string(r.GetStderr()), "stderr")
 		}},
 		{"a command that takes too long is ended", "hung probes would pile up in the container", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long)
+			id := c.pod("p").start("c", longRunTime)
 			var err error
 			took := timed(func() { _, err = c.exec(id, 1, "sleep", "1000") })
 			c.refused(err, "a command past its timeout")
@@ -42,11 +42,11 @@ func execCases() []testCase {
 			c.state(id, running)
 		}},
 		{"a command past its timeout is told by its code", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
-			_, err := c.exec(c.pod("p").start("c", long), 1, "sleep", "1000")
+			_, err := c.exec(c.pod("p").start("c", longRunTime), 1, "sleep", "1000")
 			same(c, codes.DeadlineExceeded, status.Code(err), "code")
 		}},
 		{"commands run side by side", "one slow probe would hold up all others", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long)
+			id := c.pod("p").start("c", longRunTime)
 			var wg sync.WaitGroup
 			took := timed(func() {
 				for range 5 {
@@ -67,7 +67,7 @@ func execCases() []testCase {
 			c.refused(err, "exec in an ended container")
 		}},
 		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *CaseT) {
-			_, err := c.exec(c.pod("p").create("c", sh(long)), 5, "echo", "hi")
+			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 5, "echo", "hi")
 			c.refused(err, "exec in a created container")
 		}},
 		{"a command in a container that is not there is refused", "it could not tell a lost container from a failed probe", 0, func(c *CaseT) {
@@ -75,16 +75,16 @@ func execCases() []testCase {
 			c.refused(err, "exec in an unknown container", codes.NotFound)
 		}},
 		{"a command that is not there does not look well", "a mistyped probe would pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", long), 5, "no-such-program")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 5, "no-such-program")
 			c.check(err != nil || r.GetExitCode() != 0, "exec of a program that is not there succeeded")
 		}},
 		{"much output is neither lost nor in the way", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", long), 30, "head", "-c", "1000000", "/dev/zero")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 30, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
 		}},
 		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *CaseT) {
-			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
+			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
 			r, err := c.exec(id, 10, "sh", "-c", "echo $A")
 			c.ok(err, "exec")
 			same(c, "1\n", string(r.GetStdout()), "output")

@@ -87,7 +87,7 @@ func imageCases() []testCase {
 		}},
 		{"a running container outlives its image", "removing an image would crash its containers", twoImages | alone, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.start("c", long, func(cfg *v1.ContainerConfig) {
+			id := p.start("c", longRunTime, func(cfg *v1.ContainerConfig) {
 				cfg.Image = &v1.ImageSpec{Image: c.s.second, UserSpecifiedImage: c.s.second}
 			})
 			_, err := c.is.RemoveImage(c.ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: c.s.second}})
@@ -128,7 +128,7 @@ func statsCases() []testCase {
 	return []testCase{
 		{"a running container is measured", "eviction could not see who uses the memory", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.start("c", long, annotate(map[string]string{"sim.sublet.dev/memory": "1Mi", "sim.sublet.dev/cpu": "10m"}))
+			id := p.start("c", longRunTime, annotate(map[string]string{"sim.sublet.dev/memory": "1Mi", "sim.sublet.dev/cpu": "10m"}))
 			var st *v1.ContainerStats
 			c.until(20*time.Second, "the container is measured", func() bool {
 				r, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: id})
@@ -141,7 +141,7 @@ func statsCases() []testCase {
 			c.check(st.GetCpu().GetTimestamp() > 0 && st.GetMemory().GetTimestamp() > 0, "the measurement has no time")
 		}},
 		{"processor time only grows", "usage would jump below nought", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long, annotate(map[string]string{"sim.sublet.dev/cpu": "100m"}))
+			id := c.pod("p").start("c", longRunTime, annotate(map[string]string{"sim.sublet.dev/cpu": "100m"}))
 			read := func() (uint64, int64) {
 				r, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: id})
 				c.ok(err, "stats")
@@ -157,8 +157,8 @@ func statsCases() []testCase {
 		}},
 		{"measurements are found by pod and container", "usage would be put down to the wrong pod", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			want := []string{a.start("x", long), a.start("y", long)}
-			b.start("x", long)
+			want := []string{a.start("x", longRunTime), a.start("y", longRunTime)}
+			b.start("x", longRunTime)
 			list := func(f *v1.ContainerStatsFilter) (got []string) {
 				r, err := c.rs.ListContainerStats(c.ctx, &v1.ListContainerStatsRequest{Filter: f})
 				c.ok(err, "list stats")
@@ -176,7 +176,7 @@ func statsCases() []testCase {
 		}},
 		{"a pod is measured", "eviction could not compare pods", 0, func(c *CaseT) {
 			p := c.pod("p")
-			p.start("c", long)
+			p.start("c", longRunTime)
 			r, err := c.rs.PodSandboxStats(c.ctx, &v1.PodSandboxStatsRequest{PodSandboxId: p.id})
 			c.implemented(err, "PodSandboxStats")
 			same(c, p.id, r.GetStats().GetAttributes().GetId(), "id")
@@ -197,7 +197,7 @@ func statsCases() []testCase {
 						return
 					default:
 					}
-					_ = c.remove(p.start("c", long, again(i)))
+					_ = c.remove(p.start("c", longRunTime, again(i)))
 				}
 			}()
 			for range 20 {
@@ -210,7 +210,7 @@ func statsCases() []testCase {
 			<-churned
 		}},
 		{"resources can be changed while it runs", "pods could not be resized in place", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
+			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 			_, err := c.rs.UpdateContainerResources(c.ctx, &v1.UpdateContainerResourcesRequest{
 				ContainerId: id, Linux: &v1.LinuxContainerResources{MemoryLimitInBytes: 128 << 20},
 			})
@@ -221,7 +221,7 @@ func statsCases() []testCase {
 			}
 		}},
 		{"a container tells its resources", "status.containerStatuses.resources would be empty, and each resize repeated for ever", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", long, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
+			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 			same(c, 64<<20, c.status(id).GetResources().GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
 		}},
 		{"resources of a container that is not there cannot be changed", "a resize would seem to be done", 0, func(c *CaseT) {

@@ -65,20 +65,20 @@ func listCases() []testCase {
 			same(c, 0, len(c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id, "none": "x"}})), "pods with a label that none has")
 		}},
 		{"a filter that nothing meets gives an empty list", "nothing found would look like everything found", 0, func(c *CaseT) {
-			c.pod("a").start("c", long)
+			c.pod("a").start("c", longRunTime)
 			same(c, 0, len(c.pods(&v1.PodSandboxFilter{Id: unknownID})), "pods")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: unknownID})), "containers")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: unknownID})), "containers of a pod")
 		}},
 		{"containers are found by pod", "it would stop the containers of another pod", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			want := []string{a.start("x", long), a.create("y", sh(long))}
-			b.start("x", long)
+			want := []string{a.start("x", longRunTime), a.create("y", sh(longRunTime))}
+			b.start("x", longRunTime)
 			set(c, want, ids(c.containers(&v1.ContainerFilter{PodSandboxId: a.id})), "containers of pod a")
 		}},
 		{"containers are found by state", "it would take dead containers for running ones", 0, func(c *CaseT) {
 			p := c.pod("p")
-			made, runs, dead := p.create("a", sh(long)), p.start("b", long), p.start("d", "exit 0")
+			made, runs, dead := p.create("a", sh(longRunTime)), p.start("b", longRunTime), p.start("d", "exit 0")
 			c.exited(dead)
 			for state, want := range map[v1.ContainerState]string{created: made, running: runs, exited: dead} {
 				set(c, []string{want}, ids(c.containers(&v1.ContainerFilter{PodSandboxId: p.id, State: inState(state)})), state.String())
@@ -86,8 +86,8 @@ func listCases() []testCase {
 		}},
 		{"containers are found by labels", "a container could not be found by its name", 0, func(c *CaseT) {
 			p := c.pod("p")
-			want := p.create("a", sh(long))
-			p.create("b", sh(long))
+			want := p.create("a", sh(longRunTime))
+			p.create("b", sh(longRunTime))
 			got := c.containers(&v1.ContainerFilter{LabelSelector: map[string]string{
 				"io.kubernetes.pod.uid": p.cfg.GetMetadata().GetUid(), "io.kubernetes.container.name": "a",
 			}})
@@ -95,15 +95,15 @@ func listCases() []testCase {
 		}},
 		{"all parts of a filter count together", "it would act on containers that it did not mean", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			a.start("x", long)
-			id := b.start("x", long)
+			a.start("x", longRunTime)
+			id := b.start("x", longRunTime)
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id, PodSandboxId: a.id})), "containers of b in pod a")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id, State: inState(exited)})), "running container as exited")
 			same(c, 1, len(c.containers(&v1.ContainerFilter{Id: id, PodSandboxId: b.id, State: inState(running)})), "the one that is meant")
 		}},
 		{"a list without a filter has all", "pods that are missing from a list are taken for dead", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			want := []string{a.create("x", sh(long)), b.start("x", long)}
+			want := []string{a.create("x", sh(longRunTime)), b.start("x", longRunTime)}
 			all := ids(c.containers(nil))
 			for _, id := range want {
 				c.check(slices.Contains(all, id), "container %s is missing", id)
@@ -114,7 +114,7 @@ func listCases() []testCase {
 			p := c.pod("p")
 			dead := p.start("a", "exit 2")
 			c.exited(dead)
-			p.start("b", long)
+			p.start("b", longRunTime)
 			for _, item := range c.containers(&v1.ContainerFilter{PodSandboxId: p.id}) {
 				st := c.status(item.GetId())
 				same(c, st.GetState(), item.GetState(), "state")
@@ -143,8 +143,8 @@ func listCases() []testCase {
 		}},
 		{"streamed containers are the listed containers", "a big node could not be read", alone, func(c *CaseT) {
 			p := c.pod("a")
-			p.create("x", sh(long))
-			p.create("y", sh(long))
+			p.create("x", sh(longRunTime))
+			p.create("y", sh(longRunTime))
 			s, err := c.rs.StreamContainers(c.ctx, &v1.StreamContainersRequest{Filter: &v1.ContainerFilter{PodSandboxId: p.id}})
 			var got []string
 			drain(c, s, err, "StreamContainers", func(r *v1.StreamContainersResponse) { got = append(got, ids(r.GetContainers())...) })

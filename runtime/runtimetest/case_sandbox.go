@@ -94,7 +94,7 @@ func sandboxCases() []testCase {
 		}},
 		{"a ready pod can be removed without a stop", "a pod whose stop was lost could not be cleaned up", 0, func(c *CaseT) {
 			p := c.pod("p")
-			p.start("c", long)
+			p.start("c", longRunTime)
 			c.ok(p.remove(), "remove ready pod")
 			p.gone()
 			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the removed pod")
@@ -133,7 +133,7 @@ func sandboxCases() []testCase {
 		}},
 		{"stopping a pod ends its containers", "containers would run on without a pod", 0, func(c *CaseT) {
 			p := c.pod("p")
-			a, b := p.start("a", deaf), p.start("b", long)
+			a, b := p.start("a", deaf), p.start("b", longRunTime)
 			c.ok(p.stop(), "stop pod")
 			for _, id := range []string{a, b} {
 				same(c, v1.ContainerState_CONTAINER_EXITED, c.status(id).GetState(), "container state")
@@ -149,7 +149,7 @@ func sandboxCases() []testCase {
 		{"a stopped pod takes no more containers", "a container could start in a pod that is being torn down", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
-			_, err := p.createConfig(p.containerConfig("c", sh(long)))
+			_, err := p.createConfig(p.containerConfig("c", sh(longRunTime)))
 			if err == nil {
 				id := c.containers(&v1.ContainerFilter{PodSandboxId: p.id})
 				c.refused(c.start(id[0].GetId()), "start of a container in a stopped pod")
@@ -166,7 +166,7 @@ func sandboxCases() []testCase {
 		}},
 		{"stopping one pod leaves the others alone", "one pod's end would take its neighbours down", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
-			id := b.start("c", long)
+			id := b.start("c", longRunTime)
 			c.ok(a.stop(), "stop pod a")
 			c.ok(a.remove(), "remove pod a")
 			same(c, v1.ContainerState_CONTAINER_RUNNING, c.status(id).GetState(), "container of pod b")

@@ -73,7 +73,7 @@ func stopCases() []testCase {
 			same(c, was.GetFinishedAt(), c.status(id).GetFinishedAt(), "end time")
 		}},
 		{"stopping a container that never ran is no error", "a pod deleted while it starts would hang", 0, func(c *CaseT) {
-			id := c.pod("p").create("c", sh(long))
+			id := c.pod("p").create("c", sh(longRunTime))
 			c.ok(c.stop(id, 5), "stop created container")
 		}},
 		{"stopping a container that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *CaseT) {
@@ -131,7 +131,7 @@ func stopCases() []testCase {
 		}},
 		{"removing a container that is not there is no error", "garbage collection would fail for ever on what is gone", 0, func(c *CaseT) {
 			c.ok(c.remove(unknownID), "remove unknown container")
-			id := c.pod("p").create("c", sh(long))
+			id := c.pod("p").create("c", sh(longRunTime))
 			c.ok(c.remove(id), "remove container")
 			c.ok(c.remove(id), "remove container again")
 		}},
@@ -148,7 +148,7 @@ func stopCases() []testCase {
 			secs := 100000 + rand.IntN(1e9) // tells this case's child from any other
 			id := p.up("c", fmt.Sprintf("sleep %d & trap '' TERM", secs))
 			c.ok(c.stop(id, 0), "stop container")
-			next := p.start("next", long)
+			next := p.start("next", longRunTime)
 			r, err := c.exec(next, 10, "sh", "-c", fmt.Sprintf("grep -l '^sleep.%d' /proc/[0-9]*/cmdline 2>/dev/null; true", secs))
 			c.ok(err, "look for the child")
 			c.check(len(r.GetStdout()) == 0, "a child of the stopped container lives on: %s", r.GetStdout())

@@ -13,8 +13,8 @@ const runLabel = "sublet.dev/runtimetest"
 
 // Commands that every executor of ours and every busybox understands.
 const (
-	long = "trap 'exit 0' TERM; sleep 1000 & wait" // ends well at SIGTERM
-	deaf = "trap '' TERM; sleep 1000 & wait"       // ends by SIGKILL alone
+	longRunTime = "trap 'exit 0' TERM; sleep 1000 & wait" // ends well at SIGTERM
+	deaf        = "trap '' TERM; sleep 1000 & wait"       // ends by SIGKILL alone
 )
 
 func sh(script string) []string { return []string{"sh", "-c", script} }

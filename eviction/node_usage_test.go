@@ -1,0 +1,142 @@
+package eviction_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// fakeUsageProvider is a sim that can be looked at without its pods.
+type fakeUsageProvider struct {
+	*nodeSimulator
+	glances atomic.Int32
+}
+
+func (g *fakeUsageProvider) NodeUsage(ctx context.Context) (runtime.NodeUsage, error) {
+	g.glances.Add(1)
+	u, err := g.Usage(ctx, time.Time{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.looks--
+	u.Pods = nil
+	return u, err
+}
+
+// EV-10: while nothing is short the pods are not measured at all, and what is far
+// away is looked at at the poll's pace.
+func TestManager_MeasuresNodeOnlyWhileNothingIsNear(t *testing.T) {
+	g := &fakeUsageProvider{nodeSimulator: newSim()}
+	g.capacity = 1 << 40
+	g.add("a", "10Mi", 0, 900*mib)
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
+		g.pause(time.Hour)
+		assert.Zero(t, g.looks, "nobody had to look at pods")
+		assert.InDelta(t, 360, int(g.glances.Load()), 2)
+	})
+}
+
+// EV-10: what can be crossed soon is looked at soon: a threshold is acted on
+// within a tenth of a second of its crossing, however fast the way there was.
+func TestNearNodeIsLookedAtSoon(t *testing.T) {
+	for _, each := range []uint64{1, 7, 40} { // MiB in 10 ms
+		g := &fakeUsageProvider{nodeSimulator: newSim()}
+		g.capacity = 200 << 30
+		p := g.add("a", "10Mi", 0, 0)
+		bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "memory.available<198Gi"}, func(t *testing.T, _ *eviction.Manager) {
+			g.pause(time.Minute)
+			var crossed time.Time
+			for len(g.evicted) == 0 {
+				p.memory += each * mib / 10
+				if crossed.IsZero() && p.memory > 2<<30 {
+					crossed = time.Now()
+				}
+				g.pause(time.Millisecond)
+			}
+			assert.LessOrEqual(t, g.evicted[0].at.Sub(crossed), 101*time.Millisecond, "%d MiB in 10 ms", each)
+			assert.LessOrEqual(t, g.looks, 3, "pods are measured once a threshold is crossed")
+		})
+	}
+}
+
+// fakeNotifier is a notice by which the kernel tells of memory, for the whole time.
+type fakeNotifier struct{ eviction.Signal }
+
+func (fakeNotifier) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+
+func (n fakeNotifier) UpdateThresholds(*runtime.NodeUsage, []eviction.Threshold) eviction.Signal {
+	return n.Signal
+}
+
+// EV-10: what the kernel tells of is not looked out for, however near it is.
+func TestWhatTheKernelTellsOf(t *testing.T) {
+	for signal, most := range map[eviction.Signal]int32{eviction.MemoryAvailable: 362, eviction.AllocatableMemoryAvailable: 40000} {
+		g := &fakeUsageProvider{nodeSimulator: newSim()}
+		g.add("a", "10Mi", 0, 899*mib)
+		cfg := eviction.Config{Hard: "memory.available<100Mi", Notifiers: []eviction.ThresholdNotifier{fakeNotifier{signal}}}
+		bubbleOver(t, g.nodeSimulator, g, cfg, func(t *testing.T, _ *eviction.Manager) {
+			g.pause(time.Hour)
+			assert.LessOrEqual(t, g.glances.Load(), most)
+			assert.GreaterOrEqual(t, g.glances.Load(), most*8/10)
+			assert.Zero(t, g.looks)
+		})
+	}
+}
+
+// EV-7: pods with limits of their own are measured at the poll's pace, and only
+// while there are such.
+func TestLimitsAreHeldBetweenGlances(t *testing.T) {
+	limit := resource.MustParse("100Mi")
+	g := &fakeUsageProvider{nodeSimulator: newSim()}
+	p := g.add("a", "10Mi", 0, 0)
+	p.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "none"}, func(t *testing.T, _ *eviction.Manager) {
+		g.pause(time.Minute)
+		assert.InDelta(t, 7, g.looks, 1)
+		p.volume = 200 * mib
+		g.pause(11 * time.Second)
+		assert.Equal(t, []string{"a"}, g.victims())
+		before := g.looks
+		g.pause(time.Minute)
+		assert.Equal(t, before, g.looks, "nobody has a limit any more")
+	})
+}
+
+// EV-11: what runs is not changed by a reclaim, so that figures from before it
+// count: the one who filled its writable layer goes, and not one whose logs alone
+// were measured anew. After an eviction nobody goes before all layers were
+// measured again, unless the runtime does not do so at all.
+func TestWritableLayersAreMeasuredLate(t *testing.T) {
+	for name, every := range map[string]time.Duration{"late": 7 * time.Second, "never again": 1000 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim()
+			s.layers, s.images = every, 10*mib
+			cfg := eviction.Config{Hard: "nodefs.available<600Mi", Reclaimers: []eviction.Reclaimer{s}}
+			bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
+				s.pause(15 * time.Second)
+				s.add("chatty", "", 0, 0).logs = 100 * mib
+				s.add("hog", "", 0, 0).layer = 500 * mib
+				s.add("second", "", 0, 0).layer = 350 * mib
+				s.pause(5500 * time.Millisecond) // the poll is at 20 s, the layers' at 21
+				assert.Equal(t, 1, s.reclaim)
+				assert.Equal(t, []string{"hog"}, s.victims())
+				s.pause(10 * time.Second)
+				assert.Equal(t, 1, s.reclaim, "waiting reclaims nothing")
+				if name == "late" {
+					assert.Equal(t, []string{"hog", "second"}, s.victims())
+					return
+				}
+				assert.Equal(t, []string{"hog"}, s.victims(), "it is waited for")
+				s.pause(20 * time.Second)
+				assert.Equal(t, []string{"hog", "chatty"}, s.victims(), "but not for ever")
+			})
+		})
+	}
+}

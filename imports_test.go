@@ -1,0 +1,111 @@
+package agent_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/sublet-dev/agent"
+
+// allowedImports lists, for each package, the packages of this module that it may
+// import. It is the architecture: change it on purpose, and say why in
+// RATIONALE.md. Only the root and the examples know all.
+var allowedImports = map[string][]string{
+	"podspec":                 {},
+	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
+	"runtime/cri":             {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
+	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/safe"},
+	"runtime/embedded/stream": {"runtime/embedded"},
+	"runtime/runtimetest":     {},
+	"podsource":               {"internal/atomicfile", "internal/safe", "podspec"},
+	"podcache":                {"runtime"},
+	"pleg":                    {"internal/monotonic", "internal/safe", "runtime"},
+	"podworkers":              {"internal/monotonic", "internal/safe", "podspec", "runtime"},
+	"podsync":                 {"internal/mkdir", "internal/monotonic", "internal/mounts", "internal/owner", "internal/pathname", "internal/safe", "podspec", "runtime"},
+	"syncloop":                {"internal/monotonic", "internal/safe", "pleg", "podsource", "podspec", "podworkers", "runtime"},
+	"status":                  {"internal/safe", "podspec", "runtime"},
+	"probe":                   {"internal/monotonic", "internal/safe", "podspec", "runtime"},
+	"probe/grpchealth":        {},
+	"admission":               {"podspec"},
+	"userns":                  {"internal/pathname", "runtime"},
+	"volume":                  {"internal/mkdir", "internal/mounts", "internal/pathname", "podspec", "runtime"},
+	"cgroup":                  {"podspec"},
+	"stats":                   {"internal/monotonic", "podspec", "runtime"},
+	"eviction":                {"internal/safe", "podspec", "runtime"},
+	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
+	"containergc":             {"internal/mkdir", "internal/owner", "internal/safe", "runtime"},
+	"server":                  {"podspec"},
+	"e2e":                     {},
+	"internal/atomicfile":     {},
+	"internal/run":            {},
+	"internal/clocktest":      {},
+	"internal/dirlock":           {},
+	"internal/mkdir":          {},
+	"internal/monotonic":      {},
+	"internal/capability":     {},
+	"internal/owner":          {"internal/atomicfile"},
+	"internal/mounts":         {},
+	"internal/safe":           {},
+	"internal/pathname":       {},
+	"internal/events":         {},
+	"internal/mutate":         {},
+	"internal/runtimestate":      {"runtime"},
+}
+
+// adapters may be imported by tests and by whoever uses them, and know what they
+// turn into something else.
+var adapters = []string{"prom", "kube", "internal/containerdtest"}
+
+func TestImports_OnlyAllowed(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		pkg, ok := strings.CutPrefix(f[0], module+"/")
+		if !ok || strings.HasPrefix(pkg, "examples/") || slices.ContainsFunc(adapters, func(e string) bool { return pkg == e || strings.HasPrefix(pkg, e+"/") }) {
+			continue
+		}
+		may, ok := allowedImports[pkg]
+		if !ok {
+			t.Errorf("%s is not in the table of arrows", pkg)
+			continue
+		}
+		for _, imported := range f[1:] {
+			if imported == module {
+				t.Errorf("%s imports the root: no package calls back up", pkg)
+			}
+			if to, ours := strings.CutPrefix(imported, module+"/"); ours && !slices.Contains(may, to) {
+				t.Errorf("%s -> %s is no allowed arrow", pkg, to)
+			}
+		}
+	}
+}
+
+// One file of each package says what the package is for.
+func TestEachPackageHasOnePackageComment(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}}: {{.Doc}}{{end}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		pkg, doc, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if pkg != "" && doc == "" && !strings.Contains(pkg, "/testdata/") {
+			t.Errorf("%s has no package comment", pkg)
+		}
+	}
+}
+
+// RT-1: whoever takes the model or a part does not get gRPC with it, so that a
+// runtime of another kind costs what it does and nothing more.
+func TestModelsAndPartsDoWithoutGRPC(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
+		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc").Output()
+	require.NoError(t, err)
+	for pkg := range strings.Lines(string(out)) {
+		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {
+			t.Errorf("%s comes with a model or a part", strings.TrimSpace(pkg))
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package dirlock_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/dirlock"
+)
+
+// AG-3: flock is held by the open file, so a second open of one process meets
+// it as another process does.
+func TestSecondHolderIsRefusedAndToldWho(t *testing.T) {
+	dir := t.TempDir()
+	release, err := dirlock.Acquire(dir)
+	require.NoError(t, err)
+	_, err = dirlock.Acquire(dir)
+	require.ErrorIs(t, err, dirlock.ErrInUse)
+	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
+	require.ErrorContains(t, err, dir)
+	release()
+	again, err := dirlock.Acquire(dir)
+	require.NoError(t, err, "released locks can be taken")
+	again()
+}
+
+func TestLockIsNotFollowedThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
+	require.NoError(t, os.Symlink(victim, filepath.Join(dir, "agent.lock")))
+	_, err := dirlock.Acquire(dir)
+	require.Error(t, err)
+	b, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(b))
+}
+
+func TestAcquire_MissingDirectory(t *testing.T) {
+	_, err := dirlock.Acquire(filepath.Join(t.TempDir(), "absent"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func ExampleAcquire() {
+	dir, _ := os.MkdirTemp("", "")
+	defer os.RemoveAll(dir)
+	release, err := dirlock.Acquire(dir)
+	if err != nil {
+		panic(err)
+	}
+	defer release()
+	_, err = dirlock.Acquire(dir)
+	fmt.Println(errors.Is(err, dirlock.ErrInUse))
+	// Output: true
+}

@@ -1,0 +1,155 @@
+package agent_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sublet-dev/agent/runtime/runtimetest"
+)
+
+// faultPlan is what goes wrong between an agent and its runtime beside what a scenario
+// says. nil is nothing.
+type faultPlan struct {
+	seed  uint64
+	rules []runtimetest.Rule // their times are since the scenario's start
+	hits  []int              // calls that each has made go wrong, as far as counted
+}
+
+func kinds() []runtimetest.FaultKind {
+	return []runtimetest.FaultKind{
+		runtimetest.Delay, runtimetest.Hang, runtimetest.Fail, runtimetest.Drop,
+		runtimetest.BreakStream, runtimetest.Duplicate, runtimetest.Reorder, runtimetest.Corrupt,
+	}
+}
+
+// reads are the calls that an inspection makes; who is lied to by these cannot know
+// better. Of all others an agent believes nothing but that they call for an
+// inspection.
+func reads() []string {
+	return []string{"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
+}
+
+func streams() []string {
+	return []string{"GetContainerEvents", "StreamPodSandboxes", "StreamContainers", "Stream*"}
+}
+
+// draw draws what goes wrong in a scenario that takes so long. The first rule's kind
+// goes by the seed, so that each kind has its turn with each scenario.
+func draw(seed uint64, turn int, length time.Duration) *faultPlan {
+	r := rand.New(rand.NewPCG(seed, 0xFA17))
+	kinds := kinds()
+	x := &faultPlan{seed: seed}
+	for i := range 1 + r.IntN(3) {
+		kind := kinds[r.IntN(len(kinds))]
+		if i == 0 {
+			kind = kinds[turn%len(kinds)]
+		}
+		x.rules = append(x.rules, drawRule(r, kind, length))
+	}
+	x.hits = make([]int, len(x.rules))
+	return x
+}
+
+func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) runtimetest.Rule {
+	rule := runtimetest.Rule{Fault: kind, RPC: "*", Probability: 0.05 + 0.45*r.Float64()}
+	if r.IntN(2) == 0 {
+		rule.RPC = one(r, slices.Concat(reads(), streams(), []string{
+			"*", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "*PodSandbox*",
+			"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "*Container*",
+			"PullImage", "ImageStatus", "*Image*", "ExecSync", "Status", "Version",
+		}))
+	}
+	failures := []codes.Code{
+		codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.Internal,
+		codes.Canceled, codes.ResourceExhausted, codes.Aborted, codes.FailedPrecondition,
+	}
+	switch kind {
+	case runtimetest.Delay:
+		rule.Delay = one(r, []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 3 * time.Minute})
+	case runtimetest.Fail:
+		rule.Code = one(r, failures)
+	case runtimetest.Drop:
+		rule.Code = one(r, append(failures, codes.OK)) // OK: silence
+	case runtimetest.BreakStream:
+		rule.RPC, rule.After, rule.Code = one(r, streams()), r.IntN(4), one(r, failures)
+	case runtimetest.Duplicate, runtimetest.Reorder:
+		rule.RPC = one(r, streams())
+	case runtimetest.Corrupt:
+		rule.RPC = one(r, append(append(reads(), streams()...), "*"))
+	}
+	switch r.IntN(3) { // a few calls, or those of some time, or all
+	case 0:
+		rule.Skip, rule.Count, rule.Probability = r.IntN(4), 1+r.IntN(5), 0
+	case 1:
+		rule.From = time.Duration(r.Int64N(int64(length)))
+		rule.Until = rule.From + time.Second + time.Duration(r.Int64N(int64(length)))
+	}
+	return rule
+}
+
+func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
+
+func (x *faultPlan) lot() uint64 {
+	if x == nil {
+		return 1
+	}
+	return x.seed
+}
+
+// count takes what a proxy counted, unless rules had ended when it was made.
+func (x *faultPlan) count(hits []int) {
+	if x == nil || len(hits) < len(x.rules) {
+		return
+	}
+	for i := range x.rules {
+		x.hits[i] += hits[i]
+	}
+}
+
+// since are the rules as seen by a proxy that is made so late.
+func (x *faultPlan) since(made time.Duration) []runtimetest.Rule {
+	if x == nil {
+		return nil
+	}
+	var rules []runtimetest.Rule
+	for _, r := range x.rules {
+		if r.Until > 0 && r.Until <= made {
+			continue
+		}
+		r.From = max(0, r.From-made)
+		if r.Until > 0 {
+			r.Until -= made
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+func (x *faultPlan) strikes(kind runtimetest.FaultKind, rpc string) bool {
+	if x == nil {
+		return false
+	}
+	return slices.ContainsFunc(x.rules, func(r runtimetest.Rule) bool {
+		ok, err := path.Match(r.RPC, rpc)
+		return ok && err == nil && (kind == "" || r.Fault == kind)
+	})
+}
+
+// lies reports whether inspections see what is not so.
+func (x *faultPlan) lies() bool {
+	return slices.ContainsFunc(reads(), func(rpc string) bool { return x.strikes(runtimetest.Corrupt, rpc) })
+}
+
+func (x *faultPlan) String() string {
+	all := []string{fmt.Sprintf("seed %d", x.seed)}
+	for _, r := range x.rules {
+		all = append(all, "  "+r.String())
+	}
+	return strings.Join(all, "\n")
+}
