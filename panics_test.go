@@ -149,8 +149,8 @@ func TestPanicsOfOthers(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, name := range []string{
-			"hooks.Sources.Taken", "hooks.Loop.Turned", "hooks.Pods.Admitted", "hooks.Workers.Started", "hooks.Workers.Ended",
-			"hooks.Pleg.Listed", "hooks.Pleg.Inspected", "hooks.Status.Changed", "hooks.Status.Sent", "hooks.CRI.Call", "hooks.Images.Collected",
+			"hooks.Sources.SetReceived", "hooks.SyncLoop.IterationEnded", "hooks.PodManager.Admitted", "hooks.PodWorkers.SyncStarted", "hooks.PodWorkers.SyncEnded",
+			"hooks.PLEG.Relisted", "hooks.PLEG.Inspected", "hooks.Status.Changed", "hooks.Status.Sent", "hooks.CRI.Call", "hooks.ImageGC.Collected",
 		} {
 			assert.True(t, names[name], "%s was not called", name)
 		}

@@ -113,13 +113,13 @@ type Config struct {
 	// heard of is then taken for finished, and nobody is troubled. Default: never.
 	IsStopped func(types.UID) bool
 
-	// OnRequeue is told when a pod wants Wake(uid, WakeDue); zero calls it off. It is
+	// OnRequeue is told when a pod wants Wake(uid, RequeueDue); zero calls it off. It is
 	// called once at a time, so that what it is told last counts. It must not block.
 	// Default: a timer for each pod.
 	OnRequeue func(uid types.UID, at time.Time)
 
 	// RequestInspection asks for a look at a pod whose last turn may have changed the runtime,
-	// or failed. If anything did change, the answer is a Wake(uid, WakeEvent).
+	// or failed. If anything did change, the answer is a Wake(uid, RequeueEvent).
 	// TurnEnded, called right after it, says that the pod is not Busy any more.
 	// Neither is called between turns that follow one another. Neither may block.
 	RequestInspection func(types.UID)

@@ -37,7 +37,7 @@ type RunOptions struct {
 	// nil: a mount with a subPath is refused.
 	SubPath func(ctx context.Context, container string, index int, mount corev1.VolumeMount) (string, error)
 
-	// UIDMappings and GroupIDs map the ids of the pod's user namespace to those of
+	// UIDMappings and GIDMappings map the ids of the pod's user namespace to those of
 	// the node; they count for pods with hostUsers false only.
 	UIDMappings, GIDMappings []IDMapping
 }

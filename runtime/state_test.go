@@ -10,5 +10,5 @@ import (
 )
 
 func TestResult_PrintsItsName(t *testing.T) {
-	assert.Equal(t, "{Success Unproven Failed}", fmt.Sprint(runtime.ProbeResults{Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure}))
+	assert.Equal(t, "{ProbeSuccess ProbeUnknown ProbeFailure}", fmt.Sprint(runtime.ProbeResults{Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure}))
 }

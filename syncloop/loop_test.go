@@ -108,7 +108,7 @@ func TestLoop_HandlesEachInput(t *testing.T) {
 		b.RequeueAt("a", time.Now())
 		synctest.Wait()
 		assert.Equal(t, []string{
-			"0s change ADD 1", "0s wake a WakeEvent", "0s wake c WakeEvent", "0s wake a WakeNow", "0s wake b WakeNow", "0s wake a WakeDue",
+			"0s change ADD 1", "0s wake a RequeueEvent", "0s wake c RequeueEvent", "0s wake a RequeueNow", "0s wake b RequeueNow", "0s wake a RequeueDue",
 		}, b.log.take())
 		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe, InputRequeue, InputRequeue}, inputs)
 		require.NoError(t, b.Healthy())
@@ -129,7 +129,7 @@ func TestLoop_RequeuesPodsOnTime(t *testing.T) {
 		b.RequeueAt("off", time.Time{})
 		b.RequeueAt("never", time.Time{})
 		time.Sleep(2 * time.Hour)
-		assert.Equal(t, []string{"1.234s wake soon WakeDue", "5s wake moved WakeDue", "1h30m0s wake late WakeDue"}, b.log.take())
+		assert.Equal(t, []string{"1.234s wake soon RequeueDue", "5s wake moved RequeueDue", "1h30m0s wake late RequeueDue"}, b.log.take())
 	})
 }
 
@@ -177,7 +177,7 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 		b.says(nil)
 		b.recheck <- struct{}{}
 		synctest.Wait()
-		assert.ElementsMatch(t, []string{"20s change ADD 0", "20s wake a WakeEvent", "20s wake a WakeDue"}, b.log.take(), "nothing was lost, and it goes on at once")
+		assert.ElementsMatch(t, []string{"20s change ADD 0", "20s wake a RequeueEvent", "20s wake a RequeueDue"}, b.log.take(), "nothing was lost, and it goes on at once")
 		require.NoError(t, b.Healthy())
 		assert.Equal(t, []error{nil}, ready)
 	})
@@ -224,7 +224,7 @@ func TestRuntimeHangs(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		b.probes.put("a")
 		synctest.Wait()
-		assert.Equal(t, []string{"20s wake a WakeNow"}, b.log.take())
+		assert.Equal(t, []string{"20s wake a RequeueNow"}, b.log.take())
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
@@ -372,7 +372,7 @@ func TestHousekeepingBesideTheLoop(t *testing.T) {
 		b.probes.put("a")
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, []string{"6s housekeep", "6.5s wake a WakeNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
+		assert.Equal(t, []string{"6s housekeep", "6.5s wake a RequeueNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
 		b.cancel()
 		assert.NoError(t, <-b.stopped, "it waits for what it started")
 	})

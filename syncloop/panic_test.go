@@ -35,7 +35,7 @@ func TestLoop_Panics(t *testing.T) {
 		b.log.take()
 		b.probes.put("a")
 		synctest.Wait()
-		assert.Equal(t, []string{"2m1s wake a WakeNow"}, b.log.take())
+		assert.Equal(t, []string{"2m1s wake a RequeueNow"}, b.log.take())
 	})
 }
 

@@ -55,7 +55,7 @@ func TestEachOpReachesTheWorkers(t *testing.T) {
 	mirror := newPod("m", func(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationMirror: "x"} })
 	assert.Empty(t, p.do(podsource.Add, mirror))
 	p.HandlePodSync("a", podworkers.RequeueEvent)
-	assert.Equal(t, []string{"wake a WakeEvent"}, p.w.take())
+	assert.Equal(t, []string{"wake a RequeueEvent"}, p.w.take())
 }
 
 // SL-3: additions are handled in the order of creation, each admitted or refused

@@ -115,7 +115,7 @@ func TestResizesAreTriedAgain(t *testing.T) {
 		"another has ended": func(p *pods) {
 			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 			p.HandlePodSync("a", podworkers.RequeueDue)
-			assert.Equal(t, []string{"change a ", "wake a WakeDue"}, p.w.take())
+			assert.Equal(t, []string{"change a ", "wake a RequeueDue"}, p.w.take())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestResizesAreTriedAgain(t *testing.T) {
 			p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
 			p.do(podsource.Update, newPod("a", asking("3")))
 			p.HandlePodSync("a", podworkers.RequeueDue)
-			assert.Equal(t, []string{"wake a WakeDue"}, p.w.take(), "nothing is new")
+			assert.Equal(t, []string{"wake a RequeueDue"}, p.w.take(), "nothing is new")
 			p.do(podsource.Add, newPod("z", asking("0")))
 			assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
 			room(p)
