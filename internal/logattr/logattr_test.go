@@ -1,0 +1,28 @@
+package logattr_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+)
+
+func Example() {
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-1"}}
+	logger.Info("pod sync failed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(errors.New("no such image")))
+	logger.Info("pod synced", logattr.PodName("default", "web"), logattr.Err(nil))
+	// Output:
+	// level=INFO msg="pod sync failed" pod=default/web podUID=uid-1 err="no such image"
+	// level=INFO msg="pod synced" pod=default/web
+}
