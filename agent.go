@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/dirlock"
-	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
