@@ -45,7 +45,7 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
 		&v1.StartContainerRequest{ContainerId: id}); err != nil {
 		t.emitFailure(ctx, "Failed", err)
-		return &reasonError{"RunContainerError", err}
+		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
 	}
 	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
 	return t.postStart(ctx, spec, id)

@@ -172,14 +172,28 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 	err = fmt.Errorf("postStart hook: %w", err)
 	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
 	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
-	// Nothing tells the next turn that the hook failed: what is not stopped now
-	// would be taken for sound.
-	killed := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, id))}
+}
+
+// stopWithoutHook stops a container with a postStart hook after a StartContainer whose response was lost: it can be
+// running, and its hook was not run. RT-10
+func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, id string, started error) error {
+	lost := errors.Is(started, runtime.ErrDeadlineExceeded) || errors.Is(started, runtime.ErrUnavailable)
+	if !lost || spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil || ctx.Err() != nil {
+		return nil
+	}
+	return t.stopUnhooked(ctx, id)
+}
+
+// stopUnhooked stops a container whose postStart hook did not succeed. Nothing records that for the next sync, which
+// would keep a running container, so a failed stop is tried again.
+func (t *applyRun) stopUnhooked(ctx context.Context, id string) error {
+	err := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
 	for tries := range maxStopAttempts - 1 {
-		if killed == nil || !pause(ctx, time.Second<<tries) {
+		if err == nil || !pause(ctx, time.Second<<tries) {
 			break
 		}
-		killed = t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+		err = t.c.stopContainer(ctx, id, graceOfPod(t.pod))
 	}
-	return &reasonError{"PostStartHookError", errors.Join(err, killed)}
+	return err
 }

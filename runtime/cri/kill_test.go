@@ -269,6 +269,41 @@ func TestPostStartThatFailsAndCannotBeStoppedAtFirst(t *testing.T) {
 	})
 }
 
+// RT-10: a container whose StartContainer response is lost may run without its hook, so it is stopped.
+func TestPostStart_StartResponseLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hook bool
+		err  error
+		want runtime.ContainerState
+	}{
+		"no response":                     {true, status.Error(codes.DeadlineExceeded, "lost"), runtime.Exited},
+		"the connection breaks":           {true, status.Error(codes.Unavailable, "broken"), runtime.Exited},
+		"no hook":                         {false, status.Error(codes.DeadlineExceeded, "lost"), runtime.Running},
+		"the runtime reports the failure": {true, status.Error(codes.Unknown, "no such file"), runtime.Running},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.addImage(busybox)
+			f.after = func(rpc string, _ any) error {
+				if rpc == "StartContainer" {
+					return tc.err
+				}
+				return nil
+			}
+			c := f.client(t, Config{})
+			pod := onePod("main")
+			if tc.hook {
+				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
+			}
+			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
+			assert.Equal(t, "RunContainerError", applied.Failures["main"].Reason)
+			observed, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, observed.Containers[0].State)
+		})
+	}
+}
+
 // The pod's own headers stand alone where they are the same as those that a hook
 // has by itself, as in a probe.
 func TestHTTPHook_Headers(t *testing.T) {
