@@ -18,7 +18,7 @@ var allowedImports = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":             {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
-	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/safe"},
+	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/mounts", "internal/safe"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},
 	"podsource":               {"internal/atomicfile", "internal/safe", "podspec"},

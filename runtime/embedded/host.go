@@ -41,8 +41,8 @@ type HostConfig struct {
 	Env []string
 	// Unprivileged does without mount namespaces even for root.
 	Unprivileged bool
-	// Logger is told once a pod what of it a machine without mount namespaces does
-	// not give its containers [none].
+	// Logger logs once a pod what of it is not available to its containers on a machine
+	// without mount namespaces, and directories that cannot be removed [none].
 	Logger *slog.Logger
 }
 

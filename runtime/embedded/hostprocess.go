@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/mkdir"
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // HostProcess runs containers as processes of this machine. Each has a session
@@ -108,7 +109,7 @@ func (h *HostProcess) scratch(id string) (string, error) {
 	defer h.mu.Unlock()
 	if h.root == "" {
 		if h.cfg.Root != "" {
-			lock, err := acquireRoot(h.cfg.Root)
+			lock, err := acquireRoot(h.cfg.Root, h.cfg.Logger)
 			if err != nil {
 				return "", err
 			}
@@ -178,7 +179,7 @@ const workDir = "work"
 // Remove implements Executor.
 func (h *HostProcess) Remove(c *Container) {
 	if dir, err := h.scratch(c.ID); err == nil {
-		_ = os.RemoveAll(dir) // nothing depends on it any more
+		removeScratch(filepath.Dir(dir), c.ID, h.cfg.Logger)
 	}
 }
 
@@ -197,7 +198,7 @@ func (h *HostProcess) Close() error {
 	}
 	dir := h.root
 	h.root, h.temp = "", false
-	return os.RemoveAll(dir)
+	return mounts.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir))
 }
 
 // DialPod implements Dialer.

@@ -3,8 +3,10 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,12 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/internal/mkdir"
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// acquireRoot takes a root directory into use. If no living process uses it, what a killed
-// one has left there is swept first. The result is to be kept open as long as root
-// is used: it tells others that it is.
-func acquireRoot(root string) (*os.File, error) {
+// acquireRoot marks a root directory as used. If no other process uses it, the processes
+// and directories of containers that a killed process left there are removed first. The
+// caller keeps the returned file open for as long as it uses root; the lock on it is the
+// mark.
+func acquireRoot(root string, log *slog.Logger) (*os.File, error) {
 	if err := mkdir.All(filepath.Join(root, "containers"), 0o711); err != nil {
 		return nil, err
 	}
@@ -28,23 +32,24 @@ func acquireRoot(root string) (*os.File, error) {
 	fd := int(lock.Fd())
 	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = removeStale(filepath.Join(root, "containers"))
+		err = removeStale(filepath.Join(root, "containers"), log)
 	} else if errors.Is(err, unix.EWOULDBLOCK) {
-		err = nil // somebody lives there: nothing is left over
+		err = nil // in use by another process: nothing in it is stale
 	}
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("take %s into use: %w", root, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("acquire root directory %s: %w", root, err), lock.Close())
 	}
 	return lock, nil
 }
 
-// removeStale kills what still runs of the containers that have a directory in dir, and
-// removes the directories. A process is told by what only its container's have, so that
-// none is taken for one that has its number now.
-func removeStale(dir string) error {
+// removeStale kills the remaining processes of the containers that have a directory in
+// dir, and removes the directories. A process is recognized by the tag of its container,
+// never by its number alone. A directory that cannot be removed stays and is logged: new
+// containers do not need its name.
+func removeStale(dir string, log *slog.Logger) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -63,11 +68,18 @@ func removeStale(dir string) error {
 		return nil
 	}
 	killAll(tags, ids)
-	var errs []error
 	for id := range ids {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, id)))
+		removeScratch(dir, id, log)
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// removeScratch removes the directory of one container, whose content is hostile: it may
+// be deeper than there are descriptors, and have mounts of others in it, which stay.
+func removeScratch(dir, id string, log *slog.Logger) {
+	if err := mounts.Remove(context.Background(), dir, id); err != nil && log != nil {
+		log.Warn("removing container directory failed", slog.String("containerID", id), errAttr(err))
+	}
 }
 
 // isID reports whether a name is an id as newID makes them.

@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"context"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,3 +148,6 @@ func withLogs(t testing.TB, cfg *v1.PodSandboxConfig) (*v1.PodSandboxConfig, str
 	cfg.LogDirectory = t.TempDir()
 	return cfg, filepath.Join(cfg.LogDirectory, "c/0.log")
 }
+
+// textLogger logs to w, for tests that read what was logged after it was written.
+func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
