@@ -37,6 +37,8 @@ func (nopRuntime) GetNewerThan(context.Context, types.UID, time.Time) (runtime.P
 	return runtime.Pod{}, nil
 }
 
+func (nopRuntime) RequestInspection(types.UID) {}
+
 func (nopRuntime) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus {
 	return corev1.PodStatus{Phase: corev1.PodPending}
 }

@@ -28,9 +28,14 @@ type Runtime interface {
 	Remove(ctx context.Context, seen runtime.Pod) error
 }
 
-// Inspector inspects a pod: it returns a view that was observed after at.
+// Inspector inspects a pod.
 type Inspector interface {
+	// GetNewerThan returns the pod as observed by an inspection that began after at.
+	// It blocks until there is one or ctx is done.
 	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
+	// RequestInspection asks for an inspection that begins after the call, however
+	// coarse the clock. It does not block.
+	RequestInspection(uid types.UID)
 }
 
 // Statuses works out a pod's status from a report, records and sends it. It does

@@ -66,6 +66,7 @@ func (n *fakeNode) Remove(context.Context, runtime.Pod) error { return n.step("r
 func (n *fakeNode) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return n.seen, n.step("inspect")
 }
+func (n *fakeNode) RequestInspection(types.UID) { _ = n.step("request inspection") }
 
 func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	_ = n.step("status")
@@ -336,7 +337,8 @@ func TestTerminateRecordsTheEndBeforeAnythingGoes(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodRunning, seen: runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143}}}}
 	s := newSyncer(t, config(t, n))
 	require.NoError(t, s.Terminate(t.Context(), pod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second, Deleted: true}))
-	require.Equal(t, []string{"status", "stop probes", "kill", "inspect", "status", "remove probes"}, n.trace)
+	require.Equal(t, []string{"status", "stop probes", "kill", "request inspection", "inspect", "status", "remove probes"}, n.trace,
+		"an inspection that began at the time of the kill may have missed it, and is not enough")
 	require.EqualValues(t, 143, n.told[1].Observed.Containers[0].ExitCode)
 	require.NotNil(t, n.told[0].Termination)
 }
@@ -399,7 +401,7 @@ func TestAnOrphanLeavesNothing(t *testing.T) {
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default", UID: "uid-9"}}
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.LogsDir, "default_old_uid-9", "main"), 0o755))
 	require.NoError(t, s.Terminate(t.Context(), orphan, runtime.Pod{UID: "uid-9"}, runtime.Termination{GracePeriod: time.Second}))
-	require.Equal(t, []string{"stop probes", "kill", "inspect", "remove probes", "remove containers", "unmount", "remove cgroup"}, n.trace)
+	require.Equal(t, []string{"stop probes", "kill", "request inspection", "inspect", "remove probes", "remove containers", "unmount", "remove cgroup"}, n.trace)
 	require.NoDirExists(t, filepath.Join(cfg.LogsDir, "default_old_uid-9"))
 }
 

@@ -20,10 +20,6 @@ import (
 // that the pod was stopped, and an inspection found that it was not.
 var ErrStillRunning = errors.New("containers still run")
 
-// inspectionRequester is a Seen that can be told that a pod has changed. It asks for a look
-// that begins after the call, however coarse the clock.
-type inspectionRequester interface{ Touch(uid types.UID) }
-
 // Terminate ends the pod's containers within e.Grace and records how they ended.
 // It blocks until they have ended or ctx is done; a shorter grace is asked for by
 // cancelling ctx and calling again. Success means that nothing of the pod runs.
@@ -44,9 +40,8 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Po
 		s.emitOnce(ctx, pod, st, "FailedKillPod", err)
 		return fmt.Errorf("kill pod: %w", err)
 	}
-	if t, ok := s.cfg.PodCache.(inspectionRequester); ok {
-		t.Touch(pod.UID) // a look that began in this same instant may have missed the end
-	}
+	// An inspection that began in this same instant may have missed the stop.
+	s.cfg.PodCache.RequestInspection(pod.UID)
 	final, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Now())
 	if err != nil {
 		return fmt.Errorf("look at the killed pod: %w", err)
