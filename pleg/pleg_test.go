@@ -59,7 +59,7 @@ func TestWhatCausesAnInspection(t *testing.T) {
 		b.RequestRelist()
 		b.after(0)
 		assert.Equal(t, []EventType{ContainerStarted, ContainerChanged}, b.kinds())
-		assert.Len(t, b.cache.PodUIDs(), 4)
+		assert.Len(t, b.cache.Pods(), 4)
 
 		b.w.set(runtime.Pod{UID: "listed"}, false)
 		b.RequestRelist()
@@ -68,7 +68,7 @@ func TestWhatCausesAnInspection(t *testing.T) {
 		b.after(time.Second)
 		b.RequestRelist()
 		b.after(0)
-		assert.Len(t, b.cache.PodUIDs(), 3, "a pod that is gone is forgotten")
+		assert.Len(t, b.cache.Pods(), 3, "a pod that is gone is forgotten")
 		assert.Len(t, b.pods, 3)
 	})
 }

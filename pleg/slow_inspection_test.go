@@ -26,7 +26,7 @@ func TestParallel(t *testing.T) {
 	}
 	inBubble(t, w, Config{MaxParallel: 7}, func(b *testEnv) {
 		b.after(1400 * time.Millisecond)
-		assert.Len(t, b.cache.PodUIDs(), 98)
+		assert.Len(t, b.cache.Pods(), 98)
 		for i := range 100 {
 			b.RequestInspection(types.UID(fmt.Sprint(i % 3)))
 		}

@@ -1,13 +1,11 @@
 package podcache
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -20,179 +18,123 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func view(name string) runtime.Pod { return runtime.Pod{UID: "u", Name: name} }
+func newTestPod(name string) runtime.Pod { return runtime.Pod{UID: "u", Name: name} }
 
-// PL-7: what counts as newer, pod by pod.
-func TestNewerThan(t *testing.T) {
-	t0 := time.Unix(1000, 0)
-	boom := errors.New("boom")
+// PL-6: readers see the last good state together with the error.
+func TestCache_Set(t *testing.T) {
+	testTime := time.Unix(1000, 0)
+	errInspect := errors.New("inspection failed")
 	for _, tt := range []struct {
 		name string
 		set  func(*Cache)
-		at   time.Time
-		want string // name of the view; "" when the wait must not end
-		err  error
+		want Entry
+		ok   bool
 	}{
-		{"nothing known", func(*Cache) {}, time.Time{}, "", nil},
-		{"anything will do", func(c *Cache) { c.Set("u", view("a"), nil, t0) }, time.Time{}, "a", nil},
-		{"observed after", func(c *Cache) { c.Set("u", view("a"), nil, t0) }, t0.Add(-1), "a", nil},
-		{"observed at that very time may have missed it", func(c *Cache) { c.Set("u", view("a"), nil, t0) }, t0, "", nil},
-		{"observed before", func(c *Cache) { c.Set("u", view("a"), nil, t0) }, t0.Add(1), "", nil},
-		{"another pod's freshness does not count", func(c *Cache) {
-			c.Set("u", view("a"), nil, t0)
-			c.Set("v", view("b"), nil, t0.Add(time.Hour))
-		}, t0, "", nil},
-		{"a failed inspection is told beside the last good view", func(c *Cache) {
-			c.Set("u", view("a"), nil, t0)
-			c.Set("u", runtime.Pod{}, boom, t0.Add(time.Second))
-		}, t0, "a", boom},
-		{"an older result never replaces a newer one", func(c *Cache) {
-			c.Set("u", view("new"), nil, t0.Add(time.Second))
-			c.Set("u", view("old"), nil, t0)
-		}, t0, "new", nil},
-		{"a deleted pod is not known", func(c *Cache) {
-			c.Set("u", view("a"), nil, t0)
+		{"an unknown pod has no entry", func(*Cache) {}, Entry{}, false},
+		{"keeps the pod and the time", func(c *Cache) {
+			c.Set("u", newTestPod("a"), nil, testTime)
+		}, Entry{newTestPod("a"), nil, testTime}, true},
+		{"another pod has its own time", func(c *Cache) {
+			c.Set("u", newTestPod("a"), nil, testTime)
+			c.Set("v", newTestPod("b"), nil, testTime.Add(time.Hour))
+		}, Entry{newTestPod("a"), nil, testTime}, true},
+		{"keeps the last good state beside an error", func(c *Cache) {
+			c.Set("u", newTestPod("a"), nil, testTime)
+			c.Set("u", runtime.Pod{}, errInspect, testTime.Add(time.Second))
+		}, Entry{newTestPod("a"), errInspect, testTime.Add(time.Second)}, true},
+		{"has only the UID if the first inspection fails", func(c *Cache) {
+			c.Set("u", newTestPod("ignored"), errInspect, testTime)
+		}, Entry{runtime.Pod{UID: "u"}, errInspect, testTime}, true},
+		{"a success clears the error", func(c *Cache) {
+			c.Set("u", runtime.Pod{}, errInspect, testTime)
+			c.Set("u", newTestPod("a"), nil, testTime.Add(time.Second))
+		}, Entry{newTestPod("a"), nil, testTime.Add(time.Second)}, true},
+		{"an older inspection does not replace a newer one", func(c *Cache) {
+			c.Set("u", newTestPod("new"), nil, testTime.Add(time.Second))
+			c.Set("u", newTestPod("old"), nil, testTime)
+		}, Entry{newTestPod("new"), nil, testTime.Add(time.Second)}, true},
+		{"the later call wins at equal times", func(c *Cache) {
+			c.Set("u", newTestPod("first"), nil, testTime)
+			c.Set("u", newTestPod("second"), nil, testTime)
+		}, Entry{newTestPod("second"), nil, testTime}, true},
+		{"a deleted pod is unknown", func(c *Cache) {
+			c.Set("u", newTestPod("a"), nil, testTime)
 			c.Delete("u")
-		}, time.Time{}, "", nil},
+		}, Entry{}, false},
+		{"a deleted pod can be set with an older time", func(c *Cache) {
+			c.Set("u", newTestPod("new"), nil, testTime.Add(time.Second))
+			c.Delete("u")
+			c.Set("u", newTestPod("old"), nil, testTime)
+		}, Entry{newTestPod("old"), nil, testTime}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var c Cache
-				tt.set(&c)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				got, err := c.GetNewerThan(ctx, "u", tt.at)
-				if tt.want == "" {
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Empty(t, c.waiters)
-					return
-				}
-				require.ErrorIs(t, err, tt.err)
-				assert.Equal(t, tt.want, got.Name)
-			})
-		})
-	}
-}
-
-// PL-7: the view that ends a wait is handed over even if it is gone at once.
-func TestWaiterGetsTheViewThatWokeIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c Cache
-		t0 := time.Now()
-		var wg sync.WaitGroup
-		for i := range 3 {
-			wg.Go(func() {
-				p, err := c.GetNewerThan(t.Context(), "u", t0.Add(time.Duration(i)*time.Second))
-				assert.NoError(t, err)
-				assert.Equal(t, fmt.Sprint(i), p.Name)
-			})
-		}
-		synctest.Wait()
-		for i := range 3 {
-			c.Set("u", view(fmt.Sprint(i)), nil, t0.Add(time.Duration(i)*time.Second+1))
-			c.Delete("u")
-		}
-		wg.Wait()
-		assert.Empty(t, c.waiters)
-		assert.Empty(t, c.entries)
-	})
-}
-
-func TestWaitEndsWithItsOwnCause(t *testing.T) {
-	var c Cache
-	why := errors.New("turn cancelled")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(why)
-	p, err := c.GetNewerThan(ctx, "u", time.Time{})
-	require.ErrorIs(t, err, why)
-	assert.Zero(t, p)
-	assert.Empty(t, c.waiters)
-}
-
-// TestHistories runs random writes and waits against a list of all writes.
-func TestHistories(t *testing.T) {
-	for seed := range uint64(100) {
-		synctest.Test(t, func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 1))
 			var c Cache
-			var wg sync.WaitGroup
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			newest := map[types.UID]time.Time{}
-			for range 50 {
-				uid := types.UID(fmt.Sprint(rnd.IntN(3)))
-				at := time.Now().Add(time.Duration(rnd.IntN(40)-20) * time.Second)
-				switch rnd.IntN(4) {
-				case 0:
-					c.Delete(uid)
-				case 1:
-					wg.Go(func() {
-						p, err := c.GetNewerThan(ctx, uid, at)
-						if err != nil {
-							assert.ErrorIs(t, err, context.Canceled, "seed %d", seed)
-							return
-						}
-						assert.Equal(t, uid, p.UID, "seed %d", seed)
-						assert.True(t, p.ObservedAt.After(at), "seed %d: %v is not after %v", seed, p.ObservedAt, at)
-					})
-				default:
-					if _, known := c.Entry(uid); !known || at.After(newest[uid]) {
-						newest[uid] = at
-					}
-					c.Set(uid, runtime.Pod{UID: uid, ObservedAt: at}, nil, at)
-				}
-				synctest.Wait()
-				for _, uid := range c.PodUIDs() {
-					p, ok := c.Get(uid)
-					assert.True(t, ok)
-					assert.Equal(t, newest[uid], p.ObservedAt, "seed %d", seed)
-				}
-				for uid, waiting := range c.waiters {
-					for _, w := range waiting {
-						assert.False(t, c.entries[uid] != nil && c.entries[uid].InspectedAt.After(w.at), "seed %d: %s waits for what is there", seed, uid)
-					}
-				}
-				time.Sleep(time.Duration(rnd.IntN(5)) * time.Second)
-			}
-			cancel()
-			wg.Wait()
-			assert.Empty(t, c.waiters, "seed %d", seed)
+			tt.set(&c)
+			got, ok := c.Entry("u")
+			assert.Equal(t, tt.ok, ok)
+			assert.Equal(t, tt.want, got)
+			pod, ok := c.Get("u")
+			assert.Equal(t, tt.ok, ok)
+			assert.Equal(t, tt.want.Pod, pod)
 		})
 	}
 }
 
-func TestPodsAndUIDs(t *testing.T) {
+func TestCache_Pods(t *testing.T) {
 	var c Cache
-	assert.Empty(t, c.PodUIDs())
+	assert.Empty(t, c.Pods())
 	c.Set("a", runtime.Pod{UID: "a"}, nil, time.Unix(1, 0))
-	c.Set("b", runtime.Pod{}, errors.New("boom"), time.Unix(1, 0))
-	assert.ElementsMatch(t, []types.UID{"a", "b"}, c.PodUIDs())
+	c.Set("b", runtime.Pod{}, errors.New("inspection failed"), time.Unix(1, 0))
 	assert.ElementsMatch(t, []runtime.Pod{{UID: "a"}, {UID: "b"}}, c.Pods())
-	_, ok := c.Get("c")
-	assert.False(t, ok)
+	c.Delete("a")
+	assert.Equal(t, []runtime.Pod{{UID: "b"}}, c.Pods())
+}
+
+// TestCache_RandomSequences compares concurrent writes with the newest write of
+// each pod.
+func TestCache_RandomSequences(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	var c Cache
+	var wg sync.WaitGroup
+	newest := map[types.UID]time.Time{}
+	for range 1000 {
+		uid := types.UID(fmt.Sprint(rnd.IntN(3)))
+		at := time.Unix(int64(rnd.IntN(1000)), 0)
+		if at.After(newest[uid]) {
+			newest[uid] = at
+		}
+		wg.Go(func() { c.Set(uid, runtime.Pod{UID: uid, ObservedAt: at}, nil, at) })
+		wg.Go(func() {
+			if e, ok := c.Entry(uid); ok {
+				assert.Equal(t, e.InspectedAt, e.Pod.ObservedAt)
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, c.Pods(), len(newest))
+	for _, p := range c.Pods() {
+		assert.Equal(t, newest[p.UID], p.ObservedAt)
+	}
 }
 
 func ExampleCache() {
 	var c Cache
-	go c.Set("uid-1", runtime.Pod{UID: "uid-1", Name: "web"}, nil, time.Now())
-	p, err := c.GetNewerThan(context.Background(), "uid-1", time.Time{})
-	fmt.Println(p.Name, err)
-	// Output: web <nil>
+	inspectedAt := time.Now()
+	c.Set("uid-1", runtime.Pod{UID: "uid-1", Name: "web"}, nil, inspectedAt)
+	c.Set("uid-1", runtime.Pod{}, errors.New("runtime unavailable"), inspectedAt.Add(time.Second))
+	e, ok := c.Entry("uid-1")
+	fmt.Println(e.Pod.Name, e.Err, ok)
+	// Output: web runtime unavailable true
 }
 
-// One write wakes its own pod's waiters and costs the same however many pods
-// there are and wait.
-func BenchmarkSet(b *testing.B) {
+func BenchmarkCache_Set(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
 			var c Cache
-			ctx, cancel := context.WithCancel(b.Context())
-			var wg sync.WaitGroup
 			uids := make([]types.UID, n)
 			for i := range uids {
 				uids[i] = types.UID(fmt.Sprint(i))
 				c.Set(uids[i], runtime.Pod{UID: uids[i]}, nil, time.Unix(1, 0))
-				wg.Go(func() { _, _ = c.GetNewerThan(ctx, uids[i], time.Now().Add(time.Hour)) })
 			}
 			b.ReportAllocs()
 			i := 0
@@ -200,8 +142,6 @@ func BenchmarkSet(b *testing.B) {
 				c.Set(uids[i%n], runtime.Pod{UID: uids[i%n]}, nil, time.Unix(int64(2+i), 0))
 				i++
 			}
-			cancel()
-			wg.Wait()
 		})
 	}
 }
