@@ -114,7 +114,7 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 // listed and has not been inspected yet may: a pod that runs is never taken for one
 // that does not because the runtime is slow to tell of it.
 func (a *Agent) isRunning(uid types.UID) bool {
-	if a.pleg.IsUnseen(uid) { // before the cache: one that is seen meanwhile is in either
+	if a.pleg.IsUninspected(uid) { // before the cache: a pod that is inspected meanwhile is in one of them
 		return true
 	}
 	p, ok := a.cache.Get(uid)

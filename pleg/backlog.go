@@ -6,48 +6,49 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// maxPending is how many events of one pod are kept one by one for a slow reader.
+// maxPending limits the individual events that are kept of one pod for a slow
+// reader.
 const maxPending = 64
 
-// backlog keeps events until they are drained: one entry a pod, pods in the
-// order in which they first had something to tell.
+// backlog holds the events that were not drained yet: one entry per pod, in the
+// order of the first event of each.
 type backlog struct {
-	order []types.UID
+	order []*pending
 	pods  map[types.UID]*pending
 }
 
 type pending struct {
-	base   runtime.Pod // the view before the first of events
+	base   runtime.Pod // state before the first of events
+	latest runtime.Pod // state after the last of events
 	events []Event
 }
 
-// add appends events, which lead from old to now. A pod's list that grows long is
-// cut down to the difference between what the reader knows and what is now.
-func (b *backlog) add(old, now runtime.Pod, events []Event) {
-	p := b.pods[now.UID]
+// add appends events, which lead from previous to latest. A list that grows too
+// long is replaced by the difference between base and latest.
+func (b *backlog) add(previous, latest runtime.Pod, events []Event) {
+	p := b.pods[latest.UID]
 	if p == nil {
 		if b.pods == nil {
 			b.pods = map[types.UID]*pending{}
 		}
-		p = &pending{base: old}
-		b.pods[now.UID] = p
-		b.order = append(b.order, now.UID)
+		p = &pending{base: previous}
+		b.pods[latest.UID] = p
+		b.order = append(b.order, p)
 	}
+	p.latest = latest
 	p.events = append(p.events, events...)
 	if len(p.events) <= maxPending {
 		return
 	}
-	p.events = diff(p.base, now)
-	if len(p.events) == 0 { // it is as it was, and yet things happened
-		p.events = []Event{{Type: PodSync, UID: now.UID}}
+	p.events = difference(p.base, latest)
+	if len(p.events) == 0 { // the pod changed and changed back
+		p.events = []Event{{Type: PodSync, UID: latest.UID}}
 	}
 }
 
-func (b *backlog) drain() []Event {
-	var events []Event
-	for _, uid := range b.order {
-		events = append(events, b.pods[uid].events...)
-	}
+// drain empties the backlog.
+func (b *backlog) drain() []*pending {
+	pods := b.order
 	b.order, b.pods = nil, nil
-	return events
+	return pods
 }

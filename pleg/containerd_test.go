@@ -41,7 +41,7 @@ func (c *calls) unary(ctx context.Context, method string, req, reply any, cc *gr
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// take returns how often each RPC was called since it was called last.
+// take returns the number of calls of each RPC since the previous take.
 func (c *calls) take() (by map[string]int, total int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,15 +52,15 @@ func (c *calls) take() (by map[string]int, total int) {
 	return by, total
 }
 
-// shop is a pod of one container that runs for an hour.
-func shop(image string) *corev1.Pod {
+// newSleepPod returns a pod with one container that runs for an hour.
+func newSleepPod(image string) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", UID: types.UID("pleg-" + time.Now().Format("150405.000000"))},
+		ObjectMeta: metav1.ObjectMeta{Name: "sleep", Namespace: "default", UID: types.UID("pleg-" + time.Now().Format("150405.000000"))},
 		Spec: corev1.PodSpec{
 			HostNetwork:                   true,
 			TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{
-				Name: "till", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Name: "main", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 				Command: []string{"sh", "-c", "trap 'exit 3' TERM; sleep 3600 & wait"},
 			}},
 		},
@@ -69,10 +69,10 @@ func shop(image string) *corev1.Pod {
 	return pod
 }
 
-// On real runtimes: a pod's start takes at most eight calls, one inspection
-// among them; its end is seen at once where there is an event stream, and by the
-// next listing where there is none; an idle node costs what PL-4 says.
-func TestContainerd(t *testing.T) {
+// On containerd: starting a pod takes at most eight calls, including one
+// inspection. Its end is observed at once with an event stream, and by the next
+// relist without one. An idle node costs what PL-4 promises.
+func TestGenerator_OnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts containerd")
 	}
@@ -84,11 +84,11 @@ func TestContainerd(t *testing.T) {
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
 
-		var busy, streaming atomic.Bool
+		var working, streaming atomic.Bool
 		var cache podcache.Cache
 		g, err := pleg.New(pleg.Config{
 			Runtime: client, Cache: &cache,
-			IsWorking: func(types.UID) bool { return busy.Load() },
+			IsWorking: func(types.UID) bool { return working.Load() },
 			Hooks:     pleg.Hooks{StreamChanged: func(open bool, _ error) { streaming.Store(open) }},
 		})
 		require.NoError(t, err)
@@ -97,56 +97,56 @@ func TestContainerd(t *testing.T) {
 		wg.Go(func() { assert.NoError(t, g.Run(ctx)) })
 		defer wg.Wait()
 		defer cancel()
-		time.Sleep(2500 * time.Millisecond) // streams have settled
+		time.Sleep(2500 * time.Millisecond) // until streams count as open
 
-		pod := shop(n.Busybox)
+		pod := newSleepPod(n.Busybox)
 		logs := filepath.Join(t.TempDir(), "logs")
-		require.NoError(t, os.MkdirAll(filepath.Join(logs, "till"), 0o755))
-		m := runtime.RunOptions{Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, NodeName: "node"}
+		require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o755))
+		options := runtime.RunOptions{Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, NodeName: "node"}
 
-		busy.Store(true)
+		working.Store(true)
 		count.take()
-		seen, err := g.GetNewerThan(ctx, pod.UID, time.Time{})
+		observed, err := g.GetNewerThan(ctx, pod.UID, time.Time{})
 		require.NoError(t, err)
-		plan := runtime.Plan(pod, runtime.PlanInput{Pod: seen}, time.Now())
-		require.Empty(t, client.Apply(ctx, pod, plan, m).Failures)
-		ended := time.Now()
+		plan := runtime.Plan(pod, runtime.PlanInput{Pod: observed}, time.Now())
+		require.Empty(t, client.Apply(ctx, pod, plan, options).Failures)
+		appliedAt := time.Now()
 		g.RequestInspection(pod.UID)
-		busy.Store(false)
+		working.Store(false)
 		g.MarkIdle(pod.UID)
-		seen, err = g.GetNewerThan(ctx, pod.UID, ended)
+		observed, err = g.GetNewerThan(ctx, pod.UID, appliedAt)
 		require.NoError(t, err)
 		defer func() {
 			ctx := context.WithoutCancel(ctx)
-			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
-			if seen, err := client.Pod(ctx, pod.UID); assert.NoError(t, err) {
-				assert.NoError(t, client.Remove(ctx, seen))
+			assert.NoError(t, client.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: time.Second}))
+			if observed, err := client.Pod(ctx, pod.UID); assert.NoError(t, err) {
+				assert.NoError(t, client.Remove(ctx, observed))
 			}
 		}()
-		time.Sleep(200 * time.Millisecond) // late hints
+		time.Sleep(200 * time.Millisecond) // late runtime events
 		by, total := count.take()
 		lists := 0
-		if !streaming.Load() { // a listing a second is what PL-4 says
+		if !streaming.Load() { // PL-4: a relist every second
 			lists = by["ListPodSandbox"] - 1 + by["ListContainers"] - 1
-			assert.LessOrEqual(t, lists, 2*int(1+time.Since(ended)/time.Second+1))
+			assert.LessOrEqual(t, lists, 2*int(1+time.Since(appliedAt)/time.Second+1))
 		}
 		t.Logf("stream %v: %v", streaming.Load(), by)
 		assert.LessOrEqual(t, total-lists, 8, "%v", by)
-		require.True(t, seen.CouldHaveRunningContainers())
+		require.True(t, observed.CouldHaveRunningContainers())
 		g.Drain()
 
 		count.take()
-		began := time.Now()
+		startTime := time.Now()
 		time.Sleep(3 * time.Second)
 		_, total = count.take()
 		if streaming.Load() {
 			assert.Zero(t, total, "idle, with an event stream")
 		} else {
-			assert.LessOrEqual(t, total, 2*int(1+time.Since(began)/time.Second), "idle, without")
+			assert.LessOrEqual(t, total, 2*int(1+time.Since(startTime)/time.Second), "idle, without")
 		}
 
-		// PL-4, PL-8: a daemon that is killed and started again. Nothing changed, so
-		// nothing is told; and what changes from then on is told as before.
+		// PL-4, PL-8: the daemon is killed and restarted. No pod changed, so there
+		// are no events but PodSync; later changes are reported as before.
 		stream := streaming.Load()
 		n.StopDaemon(t, syscall.SIGKILL)
 		require.Eventually(t, func() bool { return !streaming.Load() }, 5*time.Second, 10*time.Millisecond)
@@ -154,20 +154,20 @@ func TestContainerd(t *testing.T) {
 		require.Eventually(t, func() bool { return streaming.Load() == stream }, 20*time.Second, 10*time.Millisecond)
 		_, err = g.GetNewerThan(ctx, pod.UID, time.Now())
 		require.NoError(t, err)
-		for _, e := range g.Drain() { // it could not be inspected for a while
+		for _, e := range g.Drain() { // inspections failed meanwhile
 			assert.Equal(t, pleg.PodSync, e.Type, "%v", e)
 		}
 		require.NoError(t, g.Healthy())
 
-		went := time.Now()
-		_, _, err = client.Exec(ctx, seen.Containers[0].ID, []string{"kill", "-TERM", "1"}, time.Second, 100)
+		killedAt := time.Now()
+		_, _, err = client.Exec(ctx, observed.Containers[0].ID, []string{"kill", "-TERM", "1"}, time.Second, 100)
 		require.NoError(t, err)
 		select {
 		case <-g.Notify():
 		case <-time.After(5 * time.Second):
-			t.Fatal("the end of the container was not told")
+			t.Fatal("no event for the exit of the container")
 		}
-		t.Logf("stream %v: told %v after the signal", streaming.Load(), time.Since(went))
+		t.Logf("stream %v: event %v after the signal", streaming.Load(), time.Since(killedAt))
 		events := g.Drain()
 		require.NotEmpty(t, events)
 		assert.Equal(t, pleg.ContainerDied, events[0].Type)

@@ -1,26 +1,26 @@
-// Package pleg is the pod lifecycle event generator: it finds out what changed in
-// the runtime, keeps a store of views up to date, and tells what led from one view
-// of a pod to the next.
+// Package pleg is the pod lifecycle event generator. It inspects pods in the
+// runtime, keeps the pod cache up to date, and emits an event for each difference
+// between two observed states of a pod.
 //
-// What it promises:
-//   - Inspected: only the result of an inspection becomes a view. Runtime events
-//     and listings merely say which pod to inspect, so that no lie, repeat or
-//     reordering of theirs can spoil a view.
-//   - On demand: whoever needs a newer view gets one at once. Requests for one
-//     pod share an inspection as long as it began late enough for all of them.
-//   - Apart: a pod is inspected once at a time, pods in parallel. A pod whose
-//     inspection hangs gives its slot back and delays no other.
-//   - Backstopped: with an event stream everything is listed every few minutes,
-//     without one every second. A stream that broke is opened again for ever.
-//   - Complete: nothing is dropped and nothing waits for the reader. What has not
-//     been read is kept by pod, and its size is bounded by the pod's own.
-//   - Frugal: a listing costs no more than comparing ids and states. A pod that
-//     is in no listing is known to be absent without asking.
+// Guarantees:
+//   - Inspected: only the result of an inspection reaches the cache. Runtime events
+//     and relists only select the pods to inspect, so wrong, repeated or reordered
+//     runtime events cannot corrupt the cache.
+//   - On demand: GetNewerThan inspects a pod at once. Concurrent requests for one
+//     pod share an inspection that began late enough for all of them.
+//   - Isolated: a pod has at most one inspection at a time, and pods are inspected
+//     in parallel. A slow inspection gives its slot back and delays no other pod.
+//   - Backed by relists: with an event stream all pods are listed every few minutes,
+//     without one every second. A broken stream is reopened indefinitely.
+//   - Complete: no event is dropped and nothing waits for the reader. Unread events
+//     are kept per pod, in bounded memory.
+//   - Cheap: a relist compares ids and states. A pod that is missing from a relist
+//     is known to be absent without an inspection.
 //
-// A program that prints what happens:
+// A program that prints all events:
 //
 //	var cache podcache.Cache
-//	g, err := pleg.New(pleg.Config{Runtime: client, Store: &cache})
+//	g, err := pleg.New(pleg.Config{Runtime: client, Cache: &cache})
 //	if err != nil {
 //		return err
 //	}

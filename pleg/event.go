@@ -10,45 +10,48 @@ import (
 
 //go:generate go tool stringer -type=EventType -output=event_type_string.go
 
-// EventType says what happened to a pod.
+// EventType is the kind of change that an Event reports.
 type EventType uint8
 
-// The kinds of event. Sandboxes are told of like containers: a ready one runs,
-// one that is not ready has died.
+// The event types. Sandboxes have the same events as containers: a ready sandbox
+// is running and one that is not ready has died.
 const (
-	// PodSync: the pod must be looked at, though no container changed its state:
-	// its addresses changed, or it can be inspected again after it could not.
+	// PodSync: the pod must be synced although no container changed its state. Its
+	// IP addresses changed, or its inspection succeeded after failures.
 	PodSync EventType = iota
-	// ContainerStarted: it runs, and did not when last seen.
+	// ContainerStarted: the container is running and was not at the previous
+	// inspection.
 	ContainerStarted
-	// ContainerDied: it has ended, or is gone without having been seen ended.
+	// ContainerDied: the container has exited, or was removed before an inspection
+	// found it exited.
 	ContainerDied
-	// ContainerRemoved: it is gone.
+	// ContainerRemoved: the container does not exist any more.
 	ContainerRemoved
-	// ContainerChanged: it is created or in an unknown state, or its resources
-	// were changed in place.
+	// ContainerChanged: the container is created or in an unknown state, or its
+	// resources were changed in place.
 	ContainerChanged
 )
 
-// Event is one transition of one pod.
+// Event is one change of one pod.
 type Event struct {
 	Type EventType
 	UID  types.UID
-	// ID of the container or sandbox. It is empty for a PodSync and for the
-	// ContainerRemoved of what was never seen.
+	// ID of the container or sandbox. It is empty for PodSync and for the
+	// ContainerRemoved of a container that no inspection found.
 	ID string
 	// Name of the container; empty for sandboxes.
 	Name    string
 	Attempt uint32
-	// State it is in now; a ready sandbox is Running. Not for ContainerRemoved.
+	// State after the change; a ready sandbox is Running. Not set for
+	// ContainerRemoved.
 	State runtime.ContainerState
-	// ExitCode of the ContainerDied of a container that the runtime still has:
-	// HasExitCode tells.
+	// ExitCode is valid if HasExitCode is true: for the ContainerDied of a
+	// container that still exists in the runtime.
 	ExitCode    int32
 	HasExitCode bool
 }
 
-// String returns the event in one line.
+// String returns the event as one line of text.
 func (e Event) String() string {
 	s := fmt.Sprintf("%s pod=%s", e.Type, e.UID)
 	switch {

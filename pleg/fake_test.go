@@ -16,91 +16,91 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// fakeRuntime is a runtime in memory. What it answers can be made to take time, fail,
-// hang and contradict itself.
+// fakeRuntime is a runtime in memory. Its answers can be delayed, fail, hang and
+// contradict each other. Its mu guards all fields.
 type fakeRuntime struct {
-	mu       sync.Mutex
-	pods     map[types.UID]runtime.Pod
-	streams  map[chan types.UID]bool
-	lists    int
-	looks    map[types.UID]int
-	watches  int
-	now, max int // inspections under way
+	mu        sync.Mutex
+	pods      map[types.UID]runtime.Pod
+	streams   map[chan types.UID]bool
+	lists     int
+	inspected map[types.UID]int // inspections of each pod
+	watches   int
+	now, max  int // concurrent inspections
 
-	listTakes time.Duration
-	takes     func(types.UID) time.Duration // of an inspection
-	fails     func(types.UID) error
-	listErr   error
-	watchErr  error // nil: the stream stays open
-	listed    func([]runtime.Pod) []runtime.Pod
+	listDelay    time.Duration
+	inspectDelay func(types.UID) time.Duration
+	inspectErr   func(types.UID) error
+	listErr      error
+	watchErr     error // nil: the stream stays open
+	listed       func([]runtime.Pod) []runtime.Pod
 }
 
-func newWorld() *fakeRuntime {
+func newFakeRuntime() *fakeRuntime {
 	return &fakeRuntime{
-		pods: map[types.UID]runtime.Pod{}, looks: map[types.UID]int{},
+		pods: map[types.UID]runtime.Pod{}, inspected: map[types.UID]int{},
 		streams: map[chan types.UID]bool{},
 	}
 }
 
-// hang is longer than any call may take.
+// hang is a delay longer than every timeout.
 const hang = 24 * time.Hour
 
-func wait(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return ctx.Err()
 	}
 	return sleepUntil(ctx, time.Now().Add(d))
 }
 
-func (w *fakeRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
-	w.mu.Lock()
-	w.lists++
-	pods := slices.Collect(maps.Values(w.pods))
-	if w.listed != nil {
-		pods = w.listed(pods)
+func (rt *fakeRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	rt.mu.Lock()
+	rt.lists++
+	pods := slices.Collect(maps.Values(rt.pods))
+	if rt.listed != nil {
+		pods = rt.listed(pods)
 	}
-	takes, err := w.listTakes, w.listErr
-	w.mu.Unlock()
-	return pods, errors.Join(wait(ctx, takes), err)
+	delay, err := rt.listDelay, rt.listErr
+	rt.mu.Unlock()
+	return pods, errors.Join(sleep(ctx, delay), err)
 }
 
-func (w *fakeRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
-	w.mu.Lock()
-	w.looks[uid]++
-	w.now++
-	w.max = max(w.max, w.now)
-	p := w.pods[uid]
-	var takes time.Duration
+func (rt *fakeRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	rt.mu.Lock()
+	rt.inspected[uid]++
+	rt.now++
+	rt.max = max(rt.max, rt.now)
+	p := rt.pods[uid]
+	var delay time.Duration
 	var err error
-	if w.takes != nil {
-		takes = w.takes(uid)
+	if rt.inspectDelay != nil {
+		delay = rt.inspectDelay(uid)
 	}
-	if w.fails != nil {
-		err = w.fails(uid)
+	if rt.inspectErr != nil {
+		err = rt.inspectErr(uid)
 	}
-	w.mu.Unlock()
+	rt.mu.Unlock()
 	defer func() {
-		w.mu.Lock()
-		w.now--
-		w.mu.Unlock()
+		rt.mu.Lock()
+		rt.now--
+		rt.mu.Unlock()
 	}()
-	if err := errors.Join(wait(ctx, takes), err); err != nil {
+	if err := errors.Join(sleep(ctx, delay), err); err != nil {
 		return runtime.Pod{}, err
 	}
 	return p, nil
 }
 
-func (w *fakeRuntime) Watch(ctx context.Context, hint func(types.UID)) error {
-	w.mu.Lock()
-	w.watches++
-	err := w.watchErr
+func (rt *fakeRuntime) Watch(ctx context.Context, onEvent func(types.UID)) error {
+	rt.mu.Lock()
+	rt.watches++
+	err := rt.watchErr
 	ch := make(chan types.UID, 1000)
-	w.streams[ch] = true
-	w.mu.Unlock()
+	rt.streams[ch] = true
+	rt.mu.Unlock()
 	defer func() {
-		w.mu.Lock()
-		delete(w.streams, ch)
-		w.mu.Unlock()
+		rt.mu.Lock()
+		delete(rt.streams, ch)
+		rt.mu.Unlock()
 	}()
 	if err != nil {
 		return err
@@ -113,28 +113,28 @@ func (w *fakeRuntime) Watch(ctx context.Context, hint func(types.UID)) error {
 			if !ok {
 				return errors.New("stream broke")
 			}
-			hint(uid)
+			onEvent(uid)
 		}
 	}
 }
 
-// set changes a pod, and tells the event stream if asked to.
-func (w *fakeRuntime) set(p runtime.Pod, tell bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if empty(&p) {
-		delete(w.pods, p.UID)
+// set changes a pod and optionally emits a runtime event for it.
+func (rt *fakeRuntime) set(p runtime.Pod, emitEvent bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if isEmpty(&p) {
+		delete(rt.pods, p.UID)
 	} else {
-		w.pods[p.UID] = p
+		rt.pods[p.UID] = p
 	}
-	if tell {
-		w.tell(p.UID)
+	if emitEvent {
+		rt.emit(p.UID)
 	}
 }
 
-// tell sends a hint to the open streams. The caller holds mu.
-func (w *fakeRuntime) tell(uid types.UID) {
-	for ch := range w.streams {
+// emit sends a runtime event to the open streams. The caller holds mu.
+func (rt *fakeRuntime) emit(uid types.UID) {
+	for ch := range rt.streams {
 		select {
 		case ch <- uid:
 		default:
@@ -142,29 +142,30 @@ func (w *fakeRuntime) tell(uid types.UID) {
 	}
 }
 
-func (w *fakeRuntime) with(f func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (rt *fakeRuntime) with(f func()) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	f()
 }
 
-func (w *fakeRuntime) looked(uid types.UID) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.looks[uid]
+func (rt *fakeRuntime) inspectionsOf(uid types.UID) int {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.inspected[uid]
 }
 
-func (w *fakeRuntime) total() (lists, looks, watches int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, n := range w.looks {
-		looks += n
+func (rt *fakeRuntime) total() (lists, inspections, watches int) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for _, n := range rt.inspected {
+		inspections += n
 	}
-	return w.lists, looks, w.watches
+	return rt.lists, inspections, rt.watches
 }
 
-// pod makes a pod with one sandbox and containers in the given states.
-func pod(uid types.UID, states ...runtime.ContainerState) runtime.Pod {
+// newTestPod returns a pod with one ready sandbox and containers in the given
+// states.
+func newTestPod(uid types.UID, states ...runtime.ContainerState) runtime.Pod {
 	p := runtime.Pod{UID: uid, Sandboxes: []runtime.Sandbox{{ID: "s-" + string(uid), State: runtime.SandboxReady}}}
 	for i, s := range states {
 		name := string(rune('a' + i))
@@ -173,20 +174,20 @@ func pod(uid types.UID, states ...runtime.ContainerState) runtime.Pod {
 	return p
 }
 
-// testEnv is a Generator that runs on a world in a bubble.
+// testEnv is a Generator that runs on a fake runtime in a bubble.
 type testEnv struct {
 	*Generator
-	w     *fakeRuntime
+	rt    *fakeRuntime
 	cache *podcache.Cache
 	t     *testing.T
 }
 
-// inBubble runs f beside a Generator's Run, and checks that both end.
-func inBubble(t *testing.T, w *fakeRuntime, cfg Config, f func(*testEnv)) {
+// inBubble calls f while a Generator runs and checks that Run ends after it.
+func inBubble(t *testing.T, rt *fakeRuntime, cfg Config, f func(*testEnv)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cache := new(podcache.Cache)
-		cfg.Runtime, cfg.Cache = w, cache
+		cfg.Runtime, cfg.Cache = rt, cache
 		g, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -194,7 +195,7 @@ func inBubble(t *testing.T, w *fakeRuntime, cfg Config, f func(*testEnv)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- g.Run(ctx) }()
-		f(&testEnv{g, w, cache, t})
+		f(&testEnv{g, rt, cache, t})
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -202,17 +203,17 @@ func inBubble(t *testing.T, w *fakeRuntime, cfg Config, f func(*testEnv)) {
 	})
 }
 
-// after lets d pass and everything settle.
-func (b *testEnv) after(d time.Duration) {
+// after lets d pass and waits until all goroutines are blocked.
+func (env *testEnv) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// kinds returns the kinds of what is drained.
-func (b *testEnv) kinds() []EventType {
-	var ks []EventType
-	for _, e := range b.Drain() {
-		ks = append(ks, e.Type)
+// eventTypes drains the events and returns their types.
+func (env *testEnv) eventTypes() []EventType {
+	var eventTypes []EventType
+	for _, e := range env.Drain() {
+		eventTypes = append(eventTypes, e.Type)
 	}
-	return ks
+	return eventTypes
 }

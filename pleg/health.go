@@ -9,131 +9,134 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// health is what is known of the runtime's answers. The Generator's mu guards it.
+// health tracks the relists of the runtime. The Generator's mu guards it.
 type health struct {
-	listed  time.Time // when the newest listing that was answered began
-	waiting time.Time // since when no listing was answered; zero: the last one was
-	calling time.Time // when the listing under way began; zero: none is
-	listErr error     // of the last listing
-	warned  time.Time // when a failure was logged last; zero: the last listing was answered
+	listed         time.Time // start of the newest relist that succeeded
+	unhealthySince time.Time // since when no relist has succeeded; zero: the last one did
+	listingSince   time.Time // start of the relist under way; zero: there is none
+	listErr        error     // of the last relist
+	warnedAt       time.Time // when a failure was last logged; zero: the last relist succeeded
 }
 
-// warnAgain is how often a failure that goes on is logged. A runtime that is away is
-// asked each second.
-const warnAgain = time.Minute
+// warnPeriod is the period at which a persisting failure is logged. A runtime that
+// is unavailable is queried every second.
+const warnPeriod = time.Minute
 
-func (h *health) begin(now time.Time) { h.waiting = now }
+func (h *health) begin(now time.Time) { h.unhealthySince = now }
 
-// listing takes note that a listing begins.
-func (h *health) listing(g *Generator, began time.Time) {
+// relistStarted records the start of a relist.
+func (h *health) relistStarted(g *Generator, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	h.calling = began
-	if h.waiting.IsZero() {
-		h.waiting = began
+	h.listingSince = at
+	if h.unhealthySince.IsZero() {
+		h.unhealthySince = at
 	}
 }
 
-// failed takes note of a listing that failed, and reports whether to log that.
-func (h *health) failed(g *Generator, err error) (warn bool) {
+// relistFailed records a failed relist and reports whether to log it.
+func (h *health) relistFailed(g *Generator, err error) (warn bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	h.calling, h.listErr = time.Time{}, err
+	h.listingSince, h.listErr = time.Time{}, err
 	now := time.Now()
-	if warn = h.warned.IsZero() || now.Sub(h.warned) >= warnAgain; warn {
-		h.warned = now
+	if warn = h.warnedAt.IsZero() || now.Sub(h.warnedAt) >= warnPeriod; warn {
+		h.warnedAt = now
 	}
 	return warn
 }
 
-// failing reports whether a failure was logged and no listing was answered since.
-func (h *health) failing(g *Generator) bool {
+// hasWarned reports whether a failure was logged and no relist has succeeded
+// since.
+func (h *health) hasWarned(g *Generator) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !h.warned.IsZero()
+	return !h.warnedAt.IsZero()
 }
 
-// answered takes note of a listing's answer. The caller holds mu.
-func (h *health) answered(began time.Time) {
-	*h = health{listed: began}
+// relistSucceeded records a successful relist that started at the given time. The
+// caller holds mu.
+func (h *health) relistSucceeded(at time.Time) {
+	*h = health{listed: at}
 }
 
-// Healthy returns an error when the runtime has not listed its pods for the
-// time given by Config.Silence, though asked to. It names the call that hangs or
-// how it failed. Pods that cannot be inspected are no fault of the runtime's as
-// long as it lists them: see Faults.
+// Healthy returns an error if no relist has succeeded for Config.RelistThreshold
+// although one was due. The error contains the failure of the last relist, or how
+// long the one under way has taken. Pods whose inspection fails do not make the
+// Generator unhealthy: see InspectionErrors.
 func (g *Generator) Healthy() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h := &g.health
-	if h.waiting.IsZero() || g.stopped {
+	if h.unhealthySince.IsZero() || g.stopped {
 		return nil
 	}
 	now := time.Now()
-	silent := now.Sub(h.waiting)
+	age := now.Sub(h.unhealthySince)
 	switch {
-	case silent < g.cfg.RelistThreshold:
+	case age < g.cfg.RelistThreshold:
 		return nil
 	case h.listErr != nil:
-		return fmt.Errorf("runtime has not answered for %s: %w", silent.Round(time.Second), h.listErr)
+		return fmt.Errorf("no relist for %s: %w", age.Round(time.Second), h.listErr)
 	default:
-		return fmt.Errorf("runtime has not answered for %s: list pods hangs since %s",
-			silent.Round(time.Second), now.Sub(h.calling).Round(time.Second))
+		return fmt.Errorf("no relist for %s: listing pods has not returned since %s",
+			age.Round(time.Second), now.Sub(h.listingSince).Round(time.Second))
 	}
 }
 
-// Uninspected returns the pods that are in the runtime by its listings and that no
-// inspection has shown yet.
+// Uninspected returns the pods that a relist has found and no inspection has
+// succeeded for yet, in no particular order.
 func (g *Generator) Uninspected() []types.UID {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var unseen []types.UID
+	var uids []types.UID
 	for _, r := range g.pods {
-		if r.unseen() {
-			unseen = append(unseen, r.uid)
+		if r.isUninspected() {
+			uids = append(uids, r.uid)
 		}
 	}
-	return unseen
+	return uids
 }
 
-// IsUnseen reports whether the pod is one of Unseen.
-func (g *Generator) IsUnseen(uid types.UID) bool {
+// IsUninspected reports whether Uninspected contains the pod.
+func (g *Generator) IsUninspected(uid types.UID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := g.pods[uid]
-	return r != nil && r.unseen()
+	return r != nil && r.isUninspected()
 }
 
-func (r *podRecord) unseen() bool { return r.relistSeq > 0 && r.observedAt.IsZero() }
+func (r *podRecord) isUninspected() bool { return r.relistSeq > 0 && r.observedAt.IsZero() }
 
-// InspectionError is a pod that cannot be inspected.
+// InspectionError is a pod whose inspection fails or is slow.
 type InspectionError struct {
 	UID   types.UID
-	Since time.Time // when the first inspection began that failed or hangs
-	Err   error     // of the last one that ended; nil: the first one hangs
+	Since time.Time // start of the first inspection that failed or has not returned
+	Err   error     // of the last failed inspection; nil if none has returned yet
 }
 
-// Error tells what is wrong with the pod's inspection.
-func (f InspectionError) Error() string {
-	if f.Err != nil {
-		return f.Err.Error()
+// Error returns the error of the last failed inspection.
+func (e InspectionError) Error() string {
+	if e.Err != nil {
+		return e.Err.Error()
 	}
-	return fmt.Sprintf("inspect pod %s: no answer yet", f.UID)
+	return fmt.Sprintf("inspect pod %s: no answer yet", e.UID)
 }
 
 // Unwrap returns Err.
-func (f InspectionError) Unwrap() error { return f.Err }
+func (e InspectionError) Unwrap() error { return e.Err }
 
-// InspectionErrors returns the pods whose inspection hangs or failed, by UID.
+// InspectionErrors returns the pods whose inspection fails or is slow, sorted by
+// UID.
 func (g *Generator) InspectionErrors() []InspectionError {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var faults []InspectionError
+	var errs []InspectionError
 	for _, r := range g.pods {
-		if !r.since.IsZero() {
-			faults = append(faults, InspectionError{r.uid, r.since, r.err})
+		if !r.failingSince.IsZero() {
+			errs = append(errs, InspectionError{r.uid, r.failingSince, r.err})
 		}
 	}
-	slices.SortFunc(faults, func(a, b InspectionError) int { return strings.Compare(string(a.UID), string(b.UID)) })
-	return faults
+	slices.SortFunc(errs, func(a, b InspectionError) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return errs
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// seeds is how many random histories to run; PLEG_SEEDS sets another number.
+// seeds is the number of random sequences; PLEG_SEEDS overrides it.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("PLEG_SEEDS"), 10, 64); err == nil {
 		return n
@@ -24,9 +24,9 @@ func seeds() uint64 {
 	return 100
 }
 
-// step changes p as a runtime might between two looks: containers begin, end,
-// go away, are restarted, or the sandbox is replaced.
-func step(rnd *rand.Rand, p runtime.Pod, serial *int) runtime.Pod {
+// mutatePod changes p as a runtime might between two inspections: containers are
+// created, exit, are removed or restarted, or the sandbox is replaced.
+func mutatePod(rnd *rand.Rand, p runtime.Pod, serial *int) runtime.Pod {
 	next := runtime.Pod{UID: p.UID}
 	next.Sandboxes = append(next.Sandboxes, p.Sandboxes...)
 	next.Containers = append(next.Containers, p.Containers...)
@@ -60,33 +60,32 @@ func step(rnd *rand.Rand, p runtime.Pod, serial *int) runtime.Pod {
 	return next
 }
 
-// PL-1, PL-2, PL-3: whatever the event stream swallows, repeats and makes up,
-// however long calls take and however they fail, what a reader was told adds up
-// to the store's views, each transition once; and soon after the world is at
-// rest the views are the world's.
-func TestHistories(t *testing.T) {
+// PL-1, PL-2, PL-3: runtime events are lost, repeated and invented, and calls are
+// slow and fail. The emitted events add up to the cached states, each change
+// exactly once. Soon after the runtime stops changing, the cache equals it.
+func TestGenerator_RandomSequences(t *testing.T) {
 	for seed := range seeds() {
-		w := newWorld()
+		rt := newFakeRuntime()
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		calls := rand.New(rand.NewPCG(seed, 4)) // guarded by w.mu
-		w.takes = func(types.UID) time.Duration { return time.Duration(calls.IntN(2500)) * time.Millisecond }
-		w.fails = func(types.UID) error {
+		calls := rand.New(rand.NewPCG(seed, 4)) // guarded by rt.mu
+		rt.inspectDelay = func(types.UID) time.Duration { return time.Duration(calls.IntN(2500)) * time.Millisecond }
+		rt.inspectErr = func(types.UID) error {
 			if calls.IntN(8) == 0 {
-				return errors.New("fails now and then")
+				return errors.New("inspection failed")
 			}
 			return nil
 		}
 		if seed%3 == 0 {
-			w.watchErr = runtime.ErrUnsupported
+			rt.watchErr = runtime.ErrUnsupported
 		}
 		cfg := Config{MaxParallel: 1 + int(seed%4)}
 		if seed%2 == 0 {
 			cfg.IsWorking = func(uid types.UID) bool { return time.Now().Second()%2 == int(uid[0])%2 }
 		}
-		inBubble(t, w, cfg, func(b *testEnv) {
+		inBubble(t, rt, cfg, func(env *testEnv) {
 			known := map[types.UID]eventReplay{}
 			read := func() {
-				for _, e := range b.Drain() {
+				for _, e := range env.Drain() {
 					if known[e.UID] == nil {
 						known[e.UID] = eventReplay{}
 					}
@@ -96,92 +95,93 @@ func TestHistories(t *testing.T) {
 			serial := 0
 			for range 60 {
 				uid := types.UID(strconv.Itoa(rnd.IntN(5)))
-				w.mu.Lock()
-				p := w.pods[uid]
-				w.mu.Unlock()
+				rt.mu.Lock()
+				p := rt.pods[uid]
+				rt.mu.Unlock()
 				p.UID = uid
-				w.set(step(rnd, p, &serial), rnd.IntN(3) > 0)
+				rt.set(mutatePod(rnd, p, &serial), rnd.IntN(3) > 0)
 				other := types.UID(strconv.Itoa(rnd.IntN(6)))
 				switch rnd.IntN(12) {
 				case 0:
-					w.with(func() { w.tell(other); w.tell(other) })
+					rt.with(func() { rt.emit(other); rt.emit(other) })
 				case 1:
-					b.RequestInspection(other)
+					env.RequestInspection(other)
 				case 2:
-					b.MarkIdle(other)
+					env.MarkIdle(other)
 				case 3:
-					w.with(func() {
-						for ch := range w.streams {
+					rt.with(func() {
+						for ch := range rt.streams {
 							close(ch)
-							delete(w.streams, ch)
+							delete(rt.streams, ch)
 						}
 					})
 				case 4:
-					w.with(func() { w.listTakes = time.Duration(rnd.IntN(4)) * time.Second })
+					rt.with(func() { rt.listDelay = time.Duration(rnd.IntN(4)) * time.Second })
 				case 5:
 					at := time.Now().Add(-time.Duration(rnd.IntN(3)) * time.Second)
-					if p, err := b.GetNewerThan(b.t.Context(), other, at); err == nil {
+					if p, err := env.GetNewerThan(env.t.Context(), other, at); err == nil {
 						assert.False(t, p.ObservedAt.Before(at), "seed %d", seed)
 					}
 				case 6:
 					read()
 				}
-				b.after(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+				env.after(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 			}
-			w.with(func() { w.takes, w.fails, w.listTakes = nil, nil, 0 })
-			b.after(6 * time.Minute)
+			rt.with(func() { rt.inspectDelay, rt.inspectErr, rt.listDelay = nil, nil, 0 })
+			env.after(6 * time.Minute)
 			read()
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			rt.mu.Lock()
+			defer rt.mu.Unlock()
 			for i := range 6 {
 				uid := types.UID(strconv.Itoa(i))
-				seen, _ := b.cache.Get(uid)
-				require.Equal(t, know(w.pods[uid]), know(seen), "seed %d: the view of %s is not the world's", seed, uid)
+				cached, _ := env.cache.Get(uid)
+				require.Equal(t, stateOf(rt.pods[uid]), stateOf(cached), "seed %d: cached state of %s differs from the runtime", seed, uid)
 				if known[uid] == nil {
 					known[uid] = eventReplay{}
 				}
-				require.Equal(t, know(seen), known[uid], "seed %d: what was told of %s is not what was seen", seed, uid)
+				require.Equal(t, stateOf(cached), known[uid], "seed %d: events of %s do not add up to the cached state", seed, uid)
 			}
-			assert.Empty(t, b.InspectionErrors(), "seed %d", seed)
-			require.NoError(t, b.Healthy(), "seed %d", seed)
+			assert.Empty(t, env.InspectionErrors(), "seed %d", seed)
+			require.NoError(t, env.Healthy(), "seed %d", seed)
 		})
 	}
 }
 
-// PL-3: a reader that is asleep costs a bounded amount for a pod, and is told
-// what matters when it wakes up.
-func TestSleepingReader(t *testing.T) {
-	w := newWorld()
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		b.after(time.Minute)
+// PL-3: a reader that does not drain costs bounded memory per pod and gets events
+// that lead to the current state later.
+func TestDrain_BoundsBacklogOfSlowReader(t *testing.T) {
+	rt := newFakeRuntime()
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(time.Minute)
 		serial := 0
-		p := pod("u", runtime.Running)
+		p := newTestPod("u", runtime.Running)
 		for range 1000 {
 			serial++
 			p.Containers = []runtime.Container{{
 				ID: fmt.Sprint(serial), Name: "a", Attempt: uint32(serial), State: runtime.Running,
 			}}
-			w.set(p, true)
-			b.after(0)
+			rt.set(p, true)
+			env.after(0)
 		}
-		events := b.Drain()
+		events := env.Drain()
 		assert.LessOrEqual(t, len(events), maxPending)
 		known := eventReplay{}
 		for _, e := range events {
 			known.apply(t, e)
 		}
-		assert.Equal(t, know(p), known)
-		assert.Empty(t, b.Drain())
+		assert.Equal(t, stateOf(p), known)
+		assert.Empty(t, env.Drain())
 	})
 }
 
-// A pod that is again as the reader knows it, after more than could be kept, is
-// still told of.
-func TestBacklogThatCollapsesToNothing(t *testing.T) {
+// PL-3: a pod that changed back after more events than the backlog keeps still has
+// an event.
+func TestBacklog_EmitsPodSyncForPodThatChangedBack(t *testing.T) {
 	var b backlog
-	old, now := pod("u", runtime.Running), pod("u", runtime.Running)
-	many := make([]Event, maxPending+1)
-	b.add(old, now, many)
-	assert.Equal(t, []Event{{Type: PodSync, UID: "u"}}, b.drain())
+	previous, current := newTestPod("u", runtime.Running), newTestPod("u", runtime.Running)
+	b.add(previous, current, make([]Event, maxPending+1))
+	pods := b.drain()
+	require.Len(t, pods, 1)
+	assert.Equal(t, []Event{{Type: PodSync, UID: "u"}}, pods[0].events)
 	assert.Empty(t, b.drain())
 }

@@ -3,93 +3,94 @@ package pleg
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// podRecord is what a Generator keeps of one pod.
+// podRecord is the Generator's state of one pod.
 type podRecord struct {
 	uid         types.UID
-	observed    runtime.Pod  // of the last good inspection; empty for an absent pod
-	observedAt  time.Time    // view holds all that happened before; zero: there is none
-	requestedAt time.Time    // of the newest Touch that view is the answer to
-	fingerprint uint64       // of view
-	relistSeq   uint64       // of the last listing with the pod in it
-	flapping    flapDetector // a listing that contradicts the inspections
+	observed    runtime.Pod  // result of the last successful inspection; empty for an absent pod
+	observedAt  time.Time    // observed reflects all changes before it; zero: never observed
+	requestedAt time.Time    // of the newest RequestInspection that observed answers
+	fingerprint uint64       // of observed
+	relistSeq   uint64       // of the last relist that contained the pod
+	flapping    flapDetector // relists that contradict the inspections
 
 	current *inspection // the inspection under way
-	next    *inspection // the one to follow, asked for after cur began
-	last    uint64      // sequence number of the newest inspection that began
+	next    *inspection // the one after it
 
-	began time.Time // when it did
+	lastSeq       uint64    // sequence number of the newest inspection that began
+	lastStartTime time.Time // when it began
 
-	deferredSeq   uint64 // sequence number of the newest hint held back; 0: none
-	deferTimer    *time.Timer
-	eventReceived bool   // the event stream told of it since the last inspection began
-	listed        uint64 // print of the listing that differs from view; 0: none does
+	deferredSeq       uint64 // sequence number of the newest deferred change; 0: none
+	deferTimer        *time.Timer
+	eventReceived     bool   // a runtime event arrived since the last inspection began
+	listedFingerprint uint64 // of the relist that differs from observed; 0: none does
 
-	failures int // inspections that failed in a row
-	err      error
-	since    time.Time // when the first of them, or a stuck one, began
-	stuck    bool      // the last inspection took longer than it may
-	retry    *time.Timer
+	failures     int // consecutive failed inspections
+	err          error
+	failingSince time.Time // start of the first of them, or of a slow one
+	slow         bool      // the last inspection exceeded SlowInspectionThreshold
+	retryTimer   *time.Timer
 }
 
 func (r *podRecord) stopTimers() {
-	for _, t := range []*time.Timer{r.deferTimer, r.retry} {
+	for _, t := range []*time.Timer{r.deferTimer, r.retryTimer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	r.deferTimer, r.retry = nil, nil
+	r.deferTimer, r.retryTimer = nil, nil
 }
 
-// idle reports that nothing is known or wanted of the pod beyond its view.
-func (r *podRecord) idle() bool {
+// isIdle reports whether no inspection is under way, requested or deferred.
+func (r *podRecord) isIdle() bool {
 	return r.current == nil && r.next == nil && r.deferredSeq == 0 && r.failures == 0
 }
 
-func empty(p *runtime.Pod) bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
+func isEmpty(p *runtime.Pod) bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
 
-// inspection is one inspection, shared by all who can use its result.
+// inspection is one inspection of a pod, shared by all callers that can use its
+// result.
 type inspection struct {
-	r           *podRecord
-	requestedAt time.Time
-	newerThan   time.Time // the newest time that an asker wants it to be newer than
-	touch       time.Time // of the newest Touch that asked for it
-	urgent      bool      // someone waits for it
-	hinted      bool      // the event stream asked for it
-	listed      uint64    // print of the listing that asked for it; 0: none did
+	r                 *podRecord
+	queuedAt          time.Time
+	newerThan         time.Time // the newest time that a caller needs the result to be newer than
+	requestedAt       time.Time // of the newest RequestInspection
+	urgent            bool      // a caller waits for the result
+	eventReceived     bool      // a runtime event caused it
+	listedFingerprint uint64    // of the relist that caused it; 0: none did
 
 	seq          uint64 // 0: it has not begun
-	began        time.Time
-	slotReleased bool // its slot was given back early
-	lane         *inspectQueue
+	startTime    time.Time
+	slotReleased bool // its slot was given back early, or it has ended
+	queue        *inspectQueue
 
-	done chan struct{} // closed once pod and err are set
+	done chan struct{} // closed when pod and err are set
 	pod  runtime.Pod
 	err  error
 }
 
-// inspectQueue is a queue of inspections and the slots that they need.
+// inspectQueue is a queue of inspections and the slots to run them.
 type inspectQueue struct {
 	free           int
 	urgent, normal []*inspection
 }
 
-// pop takes the next inspection that has not begun, or nil. An inspection may
-// stand in both queues.
-func (l *inspectQueue) pop() *inspection {
-	for _, q := range []*[]*inspection{&l.urgent, &l.normal} {
-		for len(*q) > 0 {
-			first := (*q)[0]
-			(*q)[0] = nil
-			*q = (*q)[1:]
+// pop removes the next inspection that has not begun. It returns nil if there is
+// none. An inspection that became urgent is in both queues.
+func (q *inspectQueue) pop() *inspection {
+	for _, queued := range []*[]*inspection{&q.urgent, &q.normal} {
+		for len(*queued) > 0 {
+			first := (*queued)[0]
+			(*queued)[0] = nil
+			*queued = (*queued)[1:]
 			if first.seq == 0 && first.r.next == first {
 				return first
 			}
@@ -98,8 +99,8 @@ func (l *inspectQueue) pop() *inspection {
 	return nil
 }
 
-// record returns the record of a pod, made anew where there is none. A pod that
-// was in no listing was absent then. The caller holds mu.
+// record returns the record of a pod and creates it if necessary. A pod without a
+// record was absent at the last relist. The caller holds mu.
 func (g *Generator) record(uid types.UID) *podRecord {
 	r := g.pods[uid]
 	if r == nil {
@@ -109,98 +110,100 @@ func (g *Generator) record(uid types.UID) *podRecord {
 	return r
 }
 
-// requestInspection asks for an inspection of r that has not begun yet. The caller holds mu.
-func (g *Generator) requestInspection(r *podRecord, after time.Time, urgent bool) *inspection {
-	l := r.next
-	if l == nil {
-		l = &inspection{r: r, requestedAt: time.Now(), done: make(chan struct{})}
-		r.next = l
-		l.urgent = urgent
-		g.enqueue(l)
-	} else if urgent && !l.urgent {
-		l.urgent = true
-		g.enqueue(l)
+// requestInspection returns the next inspection of r, which has not begun yet, and
+// queues it if necessary. The caller holds mu.
+func (g *Generator) requestInspection(r *podRecord, newerThan time.Time, urgent bool) *inspection {
+	in := r.next
+	if in == nil {
+		in = &inspection{r: r, queuedAt: time.Now(), done: make(chan struct{})}
+		r.next = in
+		in.urgent = urgent
+		g.enqueue(in)
+	} else if urgent && !in.urgent {
+		in.urgent = true
+		g.enqueue(in)
 	}
-	if after.After(l.newerThan) {
-		l.newerThan = after
+	if newerThan.After(in.newerThan) {
+		in.newerThan = newerThan
 	}
 	g.dispatch()
-	return l
+	return in
 }
 
-// enqueue puts l in line, unless the pod's present inspection must end first.
-func (g *Generator) enqueue(l *inspection) {
-	if l.r.current != nil {
+// enqueue adds in to a queue, unless the inspection under way must end first.
+func (g *Generator) enqueue(in *inspection) {
+	if in.r.current != nil {
 		return
 	}
-	l.lane = &g.queue
-	if l.r.stuck {
-		l.lane = &g.slowQueue
+	in.queue = &g.queue
+	if in.r.slow {
+		in.queue = &g.slowQueue
 	}
-	if l.urgent {
-		l.lane.urgent = append(l.lane.urgent, l)
+	if in.urgent {
+		in.queue.urgent = append(in.queue.urgent, in)
 	} else {
-		l.lane.normal = append(l.lane.normal, l)
+		in.queue.normal = append(in.queue.normal, in)
 	}
 }
 
-// dispatch begins as many inspections as there are slots. The caller holds mu.
+// dispatch starts as many inspections as there are free slots. The caller holds
+// mu.
 func (g *Generator) dispatch() {
-	if g.ctx == nil || !g.open || g.stopped {
+	if g.ctx == nil || !g.started || g.stopped {
 		return
 	}
-	for _, lane := range []*inspectQueue{&g.queue, &g.slowQueue} {
-		for lane.free > 0 {
-			l := lane.pop()
-			if l == nil {
+	for _, q := range []*inspectQueue{&g.queue, &g.slowQueue} {
+		for q.free > 0 {
+			in := q.pop()
+			if in == nil {
 				break
 			}
-			lane.free--
+			q.free--
 			g.seq++
-			l.seq, l.began = g.seq, time.Now()
-			l.r.begin(l)
-			g.wg.Go(func() { g.inspect(l) })
+			in.seq, in.startTime = g.seq, time.Now()
+			in.r.begin(in)
+			g.wg.Go(func() { g.inspect(in) })
 		}
 	}
 }
 
-// begin makes l the inspection of r that is under way.
-func (r *podRecord) begin(l *inspection) {
-	r.current, r.next, r.last, r.began = l, nil, l.seq, l.began
-	l.hinted, r.eventReceived = r.eventReceived, false
-	l.listed, r.listed = r.listed, 0
+// begin makes in the current inspection of r.
+func (r *podRecord) begin(in *inspection) {
+	r.current, r.next, r.lastSeq, r.lastStartTime = in, nil, in.seq, in.startTime
+	in.eventReceived, r.eventReceived = r.eventReceived, false
+	in.listedFingerprint, r.listedFingerprint = r.listedFingerprint, 0
 }
 
-// inspect looks at one pod and makes the result known.
-func (g *Generator) inspect(l *inspection) {
-	uid := l.r.uid
+// inspect queries the runtime for one pod and publishes the result.
+func (g *Generator) inspect(in *inspection) {
+	uid := in.r.uid
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
-	stuck := time.AfterFunc(g.cfg.SlowInspectionThreshold, func() { g.markSlow(l) })
+	slowTimer := time.AfterFunc(g.cfg.SlowInspectionThreshold, func() { g.markSlow(in) })
 	var pod runtime.Pod
 	err := safe.Call(g.cfg.Logger, "inspect pod", func() (err error) { pod, err = g.cfg.Runtime.Pod(ctx, uid); return err })
-	stuck.Stop()
+	slowTimer.Stop()
 	cancel()
-	took := time.Since(l.began)
+	duration := time.Since(in.startTime)
 
 	switch {
 	case err == nil:
-		pod.UID, pod.ObservedAt = uid, l.began
-		if pod.Name == "" { // a pod that is gone keeps its name for those who tell of it
-			pod.Namespace, pod.Name = l.r.observed.Namespace, l.r.observed.Name
+		pod.UID, pod.ObservedAt = uid, in.startTime
+		if pod.Name == "" { // events of a removed pod still need its name
+			pod.Namespace, pod.Name = in.r.observed.Namespace, in.r.observed.Name
 		}
-		l.pod = pod
-		g.store(uid, pod, nil, l.began)
+		in.pod = pod
+		g.store(uid, pod, nil, in.startTime)
 	case g.ctx.Err() != nil:
-		l.err = ErrStopped
+		in.err = ErrStopped
 	default:
-		l.err = fmt.Errorf("inspect pod %s: %w", uid, err)
-		g.store(uid, runtime.Pod{}, l.err, l.began)
-		g.cfg.Logger.Warn("pod cannot be inspected", slog.String("uid", string(uid)), slog.Any("err", err))
+		in.err = fmt.Errorf("inspect pod %s: %w", uid, err)
+		g.store(uid, runtime.Pod{}, in.err, in.startTime)
+		g.cfg.Logger.Warn("pod inspection failed", logattr.PodUID(uid), logattr.Err(err))
 	}
-	g.finish(l)
-	close(l.done)
+	g.finish(in)
+	close(in.done)
 	if h := g.cfg.Hooks.Inspected; h != nil {
-		h(uid, l.began.Sub(l.requestedAt), took, err)
+		h(uid, in.startTime.Sub(in.queuedAt), duration, err)
 	}
 }
 
@@ -208,21 +211,21 @@ func (g *Generator) store(uid types.UID, pod runtime.Pod, err error, at time.Tim
 	safe.Do(g.cfg.Logger, "store pod", func() { g.cfg.Cache.Set(uid, pod, err, at) })
 }
 
-// finish takes the result of l into account and goes on to what waits for it.
-func (g *Generator) finish(l *inspection) {
+// finish records the result of in and starts the inspections that waited for it.
+func (g *Generator) finish(in *inspection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := l.r
+	r := in.r
 	r.current = nil
-	if !l.slotReleased {
-		l.lane.free++
-		r.stuck = false
+	if !in.slotReleased {
+		in.queue.free++
+		r.slow = false
 	}
-	l.slotReleased = true // whatever stuck timer still runs comes too late
-	if l.err == nil {
-		g.succeed(r, l)
+	in.slotReleased = true // a slow timer that still runs has no effect
+	if in.err == nil {
+		g.succeed(r, in)
 	} else if !g.stopped {
-		g.fail(r, l)
+		g.fail(r, in)
 	}
 	if r.next != nil {
 		g.enqueue(r.next)
@@ -230,39 +233,39 @@ func (g *Generator) finish(l *inspection) {
 	g.dispatch()
 }
 
-func (g *Generator) succeed(r *podRecord, l *inspection) {
-	events := diff(r.observed, l.pod)
+func (g *Generator) succeed(r *podRecord, in *inspection) {
+	events := difference(r.observed, in.pod)
 	switch {
 	case len(events) > 0:
 	case r.failures > 0:
 		events = []Event{{Type: PodSync, UID: r.uid}}
-	case l.hinted && empty(&r.observed) && empty(&l.pod):
-		// Something of this pod came and went since the last look.
+	case in.eventReceived && isEmpty(&r.observed) && isEmpty(&in.pod):
+		// A container of the pod was created and removed between two inspections.
 		events = []Event{{Type: ContainerRemoved, UID: r.uid}}
 	}
-	g.publish(r.observed, l.pod, events)
-	former := r.fingerprint
-	r.observed, r.observedAt, r.requestedAt, r.fingerprint = l.pod, l.began, l.touch, g.fingerprint(&l.pod)
-	r.flapping.observe(l.listed, former, r.fingerprint, time.Now())
-	r.failures, r.err, r.since = 0, nil, time.Time{}
-	if r.retry != nil {
-		r.retry.Stop()
-		r.retry = nil
+	g.publish(r.observed, in.pod, events)
+	previous := r.fingerprint
+	r.observed, r.observedAt, r.requestedAt, r.fingerprint = in.pod, in.startTime, in.requestedAt, g.fingerprint(&in.pod)
+	r.flapping.observe(in.listedFingerprint, previous, r.fingerprint, time.Now())
+	r.failures, r.err, r.failingSince = 0, nil, time.Time{}
+	if r.retryTimer != nil {
+		r.retryTimer.Stop()
+		r.retryTimer = nil
 	}
 }
 
-// fail has r looked at again, sooner at first and later more rarely.
-func (g *Generator) fail(r *podRecord, l *inspection) {
-	if r.since.IsZero() {
-		r.since = l.began
+// fail schedules another inspection of r, with exponential back-off.
+func (g *Generator) fail(r *podRecord, in *inspection) {
+	if r.failingSince.IsZero() {
+		r.failingSince = in.startTime
 	}
-	r.err = l.err
-	wait := g.cfg.RelistPeriod / 2 << min(r.failures, 5)
+	r.err = in.err
+	backOff := g.cfg.RelistPeriod / 2 << min(r.failures, 5)
 	r.failures++
-	if r.retry != nil {
-		r.retry.Stop()
+	if r.retryTimer != nil {
+		r.retryTimer.Stop()
 	}
-	r.retry = time.AfterFunc(wait, func() {
+	r.retryTimer = time.AfterFunc(backOff, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if !g.stopped && r.failures > 0 {
@@ -271,20 +274,20 @@ func (g *Generator) fail(r *podRecord, l *inspection) {
 	})
 }
 
-// markSlow lets others use the slot of an inspection that takes too long, and has
-// the pod wait among its like from now on. The whole runtime may hang as well:
-// a listing finds out.
-func (g *Generator) markSlow(l *inspection) {
+// markSlow gives back the slot of a slow inspection and moves the pod's next
+// inspections to the slow queue. It requests a relist, which shows whether the
+// whole runtime is slow.
+func (g *Generator) markSlow(in *inspection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if l.slotReleased || g.stopped {
+	if in.slotReleased || g.stopped {
 		return
 	}
-	l.slotReleased, l.r.stuck = true, true
-	if l.r.since.IsZero() {
-		l.r.since = l.began
+	in.slotReleased, in.r.slow = true, true
+	if in.r.failingSince.IsZero() {
+		in.r.failingSince = in.startTime
 	}
-	l.lane.free++
+	in.queue.free++
 	g.dispatch()
 	g.RequestRelist()
 }

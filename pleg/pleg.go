@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"sync"
@@ -14,106 +15,108 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Runtime is what a Generator looks at. Its calls are made from many goroutines
-// and must end when their context does.
+// Runtime is the container runtime that a Generator inspects. Its methods are
+// called concurrently and must return when their context ends.
 type Runtime interface {
-	// Pods lists all pods: ids, names, attempts and states.
+	// Pods lists all pods with ids, names, attempts and states.
 	Pods(ctx context.Context) ([]runtime.Pod, error)
-	// Pod inspects one pod. One that the runtime does not know gives an empty
-	// Pod and no error.
+	// Pod inspects one pod. For a pod that does not exist it returns an empty Pod
+	// and no error.
 	Pod(ctx context.Context, uid types.UID) (runtime.Pod, error)
-	// Watch calls hint for each pod in which something may have changed, until
-	// the stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported where
-	// there is no such stream. For a runtime.TimestampedWatcher WatchTimestamped is called instead.
-	Watch(ctx context.Context, hint func(types.UID)) error
+	// Watch calls onEvent with the UID of each pod that may have changed, until the
+	// stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported if the
+	// runtime has no event stream. If the Runtime implements
+	// runtime.TimestampedWatcher, WatchTimestamped is called instead.
+	Watch(ctx context.Context, onEvent func(types.UID)) error
 }
 
-// Cache is where a Generator puts what it saw. Its methods must be quick. Calls for
+// Cache receives the results of inspections. Its methods must not block. Calls for
 // one pod never overlap.
 type Cache interface {
-	// Set stores the result of an inspection that began at a time.
+	// Set stores the result of an inspection that began at the given time.
 	Set(uid types.UID, p runtime.Pod, err error, at time.Time)
-	// Delete forgets a pod that is gone from the runtime.
+	// Delete removes a pod that does not exist in the runtime any more.
 	Delete(uid types.UID)
 }
 
-// ErrStopped is returned to those who ask a Generator whose Run has ended.
+// ErrStopped is returned by GetNewerThan after Run has ended.
 var ErrStopped = errors.New("pleg has stopped")
 
-// Config describes a Generator. Runtime and Store are required.
+// Config configures a Generator. Runtime and Cache are required.
 type Config struct {
 	Runtime Runtime
 	Cache   Cache
 
-	// IsWorking reports that a worker is in the middle of a turn for that pod and
-	// will ask for a newer view itself when the turn ends. What hints and
-	// listings tell of such a pod is held back until Release, for Hold at most.
-	// Nil: no pod is ever busy. It must not block.
+	// IsWorking reports whether a worker is syncing the pod and will call
+	// GetNewerThan and MarkIdle itself when the sync ends. Runtime events and
+	// relists do not cause an inspection of such a pod until MarkIdle, or for at
+	// most MaxDeferral. It must not block. Default: always false.
 	IsWorking func(uid types.UID) bool
 
-	RelistPeriod            time.Duration // between listings without an event stream; default 1 s
-	EventedRelistPeriod     time.Duration // between listings with an event stream; default 5 min
-	MaxDeferral             time.Duration // longest time that a busy pod is left alone; default 1 s
-	MaxParallel             int           // inspections at a time; default 10
-	Timeout                 time.Duration // of a listing or an inspection; default 1 min
-	SlowInspectionThreshold time.Duration // inspections that take longer give their slot back; default 1 s
-	RelistThreshold         time.Duration // without an answer makes unhealthy; default 3 min
-	StreamOpenAfter         time.Duration // a stream that held so long is taken to be open; default 1 s
-	StreamRetryPeriod       time.Duration // between tries to open an unsupported stream; default 10 min
+	RelistPeriod            time.Duration // without an event stream. Default: 1s
+	EventedRelistPeriod     time.Duration // with an event stream. Default: 5m
+	MaxDeferral             time.Duration // bounds how long a working pod is not inspected. Default: 1s
+	MaxParallel             int           // concurrent inspections. Default: 10
+	Timeout                 time.Duration // of a relist or an inspection. Default: 1m
+	SlowInspectionThreshold time.Duration // slower inspections give their slot back. Default: 1s
+	RelistThreshold         time.Duration // Healthy fails if no relist has succeeded for this long. Default: 3m
+	StreamOpenAfter         time.Duration // a stream that has not failed for this long is open. Default: 1s
+	StreamRetryPeriod       time.Duration // between attempts to open an unsupported stream. Default: 10m
 
-	Logger *slog.Logger // default: discard
+	Logger *slog.Logger // Default: discard
 	Hooks  Hooks
 }
 
-// Hooks are called as the Generator works, from its own goroutines. Any may be
-// nil. They must not block.
+// Hooks are called by the Generator's goroutines. Each may be nil and must not
+// block.
 type Hooks struct {
-	// Relisted: all pods were listed, and that many of them must be inspected.
-	Relisted func(took time.Duration, pods, changed int, err error)
-	// Inspected: one pod was looked at. It waited for a slot before that.
-	Inspected func(uid types.UID, waited, took time.Duration, err error)
-	// StreamChanged: the event stream was opened, or broke with err.
+	// Relisted: all pods were listed, and changed of them need an inspection.
+	Relisted func(duration time.Duration, pods, changed int, err error)
+	// Inspected: one pod was inspected, after waiting for a slot.
+	Inspected func(uid types.UID, waited, duration time.Duration, err error)
+	// StreamChanged: the event stream opened, or broke with err.
 	StreamChanged func(open bool, err error)
-	// RuntimeEventReceived: the event stream told of a pod.
+	// RuntimeEventReceived: the event stream reported a pod.
 	RuntimeEventReceived func(uid types.UID)
-	// RuntimeEventsMissed: a listing found that many pods changed of which the open event
-	// stream had not told.
+	// RuntimeEventsMissed: a relist found changed pods that the open event stream
+	// had not reported.
 	RuntimeEventsMissed func(pods int)
 }
 
-func (c *Config) fill() error {
+// complete checks the configuration and sets the defaults.
+func (c *Config) complete() error {
 	var errs []error
 	if c.Runtime == nil {
-		errs = append(errs, errors.New("pleg: nil Runtime"))
+		errs = append(errs, errors.New("pleg: Config.Runtime: required"))
 	}
 	if c.Cache == nil {
-		errs = append(errs, errors.New("pleg: nil Store"))
+		errs = append(errs, errors.New("pleg: Config.Cache: required"))
 	}
 	if c.MaxParallel < 0 {
-		errs = append(errs, errors.New("pleg: negative Parallel"))
+		errs = append(errs, errors.New("pleg: Config.MaxParallel: must not be negative"))
 	}
 	if c.MaxParallel == 0 {
 		c.MaxParallel = 10
 	}
 	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		unset time.Duration
+		name         string
+		value        *time.Duration
+		defaultValue time.Duration
 	}{
-		{"Period", &c.RelistPeriod, time.Second},
-		{"Backstop", &c.EventedRelistPeriod, 5 * time.Minute},
-		{"Hold", &c.MaxDeferral, time.Second},
+		{"RelistPeriod", &c.RelistPeriod, time.Second},
+		{"EventedRelistPeriod", &c.EventedRelistPeriod, 5 * time.Minute},
+		{"MaxDeferral", &c.MaxDeferral, time.Second},
 		{"Timeout", &c.Timeout, time.Minute},
-		{"Stuck", &c.SlowInspectionThreshold, time.Second},
-		{"Silence", &c.RelistThreshold, 3 * time.Minute},
-		{"Settle", &c.StreamOpenAfter, time.Second},
-		{"Reprobe", &c.StreamRetryPeriod, 10 * time.Minute},
+		{"SlowInspectionThreshold", &c.SlowInspectionThreshold, time.Second},
+		{"RelistThreshold", &c.RelistThreshold, 3 * time.Minute},
+		{"StreamOpenAfter", &c.StreamOpenAfter, time.Second},
+		{"StreamRetryPeriod", &c.StreamRetryPeriod, 10 * time.Minute},
 	} {
 		if *d.value < 0 {
-			errs = append(errs, errors.New("pleg: negative "+d.name))
+			errs = append(errs, fmt.Errorf("pleg: Config.%s: must not be negative", d.name))
 		}
 		if *d.value == 0 {
-			*d.value = d.unset
+			*d.value = d.defaultValue
 		}
 	}
 	if c.Logger == nil {
@@ -123,32 +126,33 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// Generator lists and inspects pods, and tells what changed.
+// Generator lists and inspects pods and emits an event for each change. Its
+// methods may be called concurrently.
 type Generator struct {
 	cfg      Config
 	seed     maphash.Seed
 	notify   chan struct{} // one slot: the backlog is not empty
-	relistCh chan struct{} // one slot: list at once
+	relistCh chan struct{} // one slot: relist at once
 
-	// mu guards what follows. It is held over memory only.
+	// mu guards the fields below. No I/O and no callback runs under it.
 	mu        sync.Mutex
-	ctx       context.Context // of Run; inspections outlive the calls that ask for them
-	open      bool            // inspections may begin: a first listing was tried
+	ctx       context.Context // of Run; inspections outlive the calls that request them
+	started   bool            // inspections may begin: a relist was attempted
 	stopped   bool
 	wg        sync.WaitGroup // of inspections; nothing is added once stopped
 	pods      map[types.UID]*podRecord
-	seq       uint64 // counts hints and beginnings of inspections
-	relistSeq uint64 // counts listings
+	seq       uint64 // counts deferred changes and started inspections
+	relistSeq uint64 // counts relists
 	queue     inspectQueue
-	slowQueue inspectQueue // pods that got stuck when last inspected
+	slowQueue inspectQueue // of pods whose last inspection was slow
 	backlog   backlog
 	health    health
 	stream    stream
 }
 
-// New returns a Generator. It does no I/O.
+// New returns a Generator. It does no I/O and starts no goroutine.
 func New(cfg Config) (*Generator, error) {
-	if err := cfg.fill(); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	return &Generator{
@@ -162,8 +166,8 @@ func New(cfg Config) (*Generator, error) {
 	}, nil
 }
 
-// Run lists, watches and inspects until ctx is done, then waits for the calls
-// under way and returns nil. It can be called once.
+// Run lists, watches and inspects pods until ctx is done. It then waits for the
+// calls under way and returns nil. It must not be called twice.
 func (g *Generator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -172,7 +176,7 @@ func (g *Generator) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { g.watch(ctx) })
-	g.list(ctx)
+	g.relistPeriodically(ctx)
 	wg.Wait()
 	g.stop()
 	return nil
@@ -194,43 +198,12 @@ func (g *Generator) stop() {
 	g.stopped = true
 	for _, r := range g.pods {
 		r.stopTimers()
-		if l := r.next; l != nil {
+		if in := r.next; in != nil {
 			r.next = nil
-			l.err = ErrStopped
-			close(l.done)
+			in.err = ErrStopped
+			close(in.done)
 		}
 	}
 	g.mu.Unlock()
 	g.wg.Wait()
-}
-
-// Notify returns a channel that can be received from when Drain has something to
-// return. It has one reader.
-func (g *Generator) Notify() <-chan struct{} { return g.notify }
-
-// Drain returns all events that were not returned yet, in order for each pod,
-// and never blocks. A view is in the Store before its events are here.
-//
-// What has not been drained is bounded for each pod: a long list is replaced by
-// the difference between the last view told of and the present one.
-func (g *Generator) Drain() []Event {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case <-g.notify: // it would wake the reader for nothing
-	default:
-	}
-	return g.backlog.drain()
-}
-
-// publish adds what led from one view to the next. The caller holds mu.
-func (g *Generator) publish(old, now runtime.Pod, events []Event) {
-	if len(events) == 0 {
-		return
-	}
-	g.backlog.add(old, now, events)
-	select {
-	case g.notify <- struct{}{}:
-	default:
-	}
 }

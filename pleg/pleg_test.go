@@ -20,234 +20,238 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type nothing struct{}
+// discardCache stores nothing.
+type discardCache struct{}
 
-func (nothing) Set(types.UID, runtime.Pod, error, time.Time) {}
-func (nothing) Delete(types.UID)                             {}
+func (discardCache) Set(types.UID, runtime.Pod, error, time.Time) {}
+func (discardCache) Delete(types.UID)                             {}
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{RelistPeriod: -1, MaxParallel: -1})
 	require.Error(t, err)
-	for _, part := range []string{"Runtime", "Store", "Period", "Parallel"} {
-		assert.ErrorContains(t, err, part)
+	for _, text := range []string{
+		"pleg: Config.Runtime: required", "pleg: Config.Cache: required",
+		"pleg: Config.RelistPeriod: must not be negative", "pleg: Config.MaxParallel: must not be negative",
+	} {
+		assert.ErrorContains(t, err, text)
 	}
 }
 
-// PL-1: a runtime event, a request and a listing each cause an inspection.
-func TestWhatCausesAnInspection(t *testing.T) {
-	w := newWorld()
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		b.after(10 * time.Second) // the stream is open
-		b.w.set(pod("hinted", runtime.Running), true)
-		b.after(0)
-		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, b.kinds())
+// PL-1: a runtime event, a request and a relist each cause an inspection.
+func TestGenerator_InspectionCauses(t *testing.T) {
+	rt := newFakeRuntime()
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(10 * time.Second) // the stream is open
+		rt.set(newTestPod("event", runtime.Running), true)
+		env.after(0)
+		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, env.eventTypes())
 
-		b.w.set(pod("touched", runtime.Running), false)
-		b.RequestInspection("touched")
-		b.after(0)
-		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, b.kinds())
+		rt.set(newTestPod("requested", runtime.Running), false)
+		env.RequestInspection("requested")
+		env.after(0)
+		assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, env.eventTypes())
 
-		b.w.set(pod("asked", runtime.Exited), false)
-		p, err := b.GetNewerThan(b.t.Context(), "asked", time.Now())
+		rt.set(newTestPod("get", runtime.Exited), false)
+		p, err := env.GetNewerThan(env.t.Context(), "get", time.Now())
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
-		assert.Equal(t, []EventType{ContainerDied, ContainerStarted}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied, ContainerStarted}, env.eventTypes())
 
-		b.w.set(pod("listed", runtime.Created), false)
-		b.after(0)
-		assert.Empty(t, b.kinds())
-		b.RequestRelist()
-		b.after(0)
-		assert.Equal(t, []EventType{ContainerStarted, ContainerChanged}, b.kinds())
-		assert.Len(t, b.cache.Pods(), 4)
+		rt.set(newTestPod("listed", runtime.Created), false)
+		env.after(0)
+		assert.Empty(t, env.eventTypes())
+		env.RequestRelist()
+		env.after(0)
+		assert.Equal(t, []EventType{ContainerStarted, ContainerChanged}, env.eventTypes())
+		assert.Len(t, env.cache.Pods(), 4)
 
-		b.w.set(runtime.Pod{UID: "listed"}, false)
-		b.RequestRelist()
-		b.after(0)
-		assert.Equal(t, []EventType{ContainerDied, ContainerRemoved, ContainerDied, ContainerRemoved}, b.kinds())
-		b.after(time.Second)
-		b.RequestRelist()
-		b.after(0)
-		assert.Len(t, b.cache.Pods(), 3, "a pod that is gone is forgotten")
-		assert.Len(t, b.pods, 3)
+		rt.set(runtime.Pod{UID: "listed"}, false)
+		env.RequestRelist()
+		env.after(0)
+		assert.Equal(t, []EventType{ContainerDied, ContainerRemoved, ContainerDied, ContainerRemoved}, env.eventTypes())
+		env.after(time.Second)
+		env.RequestRelist()
+		env.after(0)
+		assert.Len(t, env.cache.Pods(), 3, "an absent pod is deleted")
+		assert.Len(t, env.pods, 3)
 	})
 }
 
-// PL-4, PL-5: what an idle node costs.
-func TestIdle(t *testing.T) {
+// PL-4, PL-5: the cost of an idle node.
+func TestGenerator_IdleCost(t *testing.T) {
 	for _, tt := range []struct {
-		name                  string
-		watch                 error
-		fewest, most, watches int
+		name                        string
+		watchErr                    error
+		minLists, maxLists, watches int
 	}{
 		{"with an event stream", nil, 12, 15, 1},
 		{"without one", runtime.ErrUnsupported, 3590, 3601, 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld()
-			w.watchErr = tt.watch
+			rt := newFakeRuntime()
+			rt.watchErr = tt.watchErr
 			for i := range 30 {
-				w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running, runtime.Exited), false)
+				rt.set(newTestPod(types.UID(fmt.Sprint(i)), runtime.Running, runtime.Exited), false)
 			}
-			inBubble(t, w, Config{}, func(b *testEnv) {
-				b.after(time.Hour - time.Second)
-				lists, looks, watches := b.w.total()
-				assert.GreaterOrEqual(t, lists, tt.fewest)
-				assert.LessOrEqual(t, lists, tt.most)
-				assert.Equal(t, 30, looks, "each pod once, at the start")
+			inBubble(t, rt, Config{}, func(env *testEnv) {
+				env.after(time.Hour - time.Second)
+				lists, inspections, watches := env.rt.total()
+				assert.GreaterOrEqual(t, lists, tt.minLists)
+				assert.LessOrEqual(t, lists, tt.maxLists)
+				assert.Equal(t, 30, inspections, "each pod once, at the start")
 				assert.Equal(t, tt.watches, watches)
 			})
 		})
 	}
 }
 
-// PL-5: a pod that changed is inspected, and no other.
-func TestListingInspectsWhatChanged(t *testing.T) {
-	w := newWorld()
-	w.watchErr = runtime.ErrUnsupported
+// PL-5: only a changed pod is inspected.
+func TestGenerator_RelistInspectsChangedPods(t *testing.T) {
+	rt := newFakeRuntime()
+	rt.watchErr = runtime.ErrUnsupported
 	for i := range 100 {
-		w.set(pod(types.UID(fmt.Sprint(i)), runtime.Running), false)
+		rt.set(newTestPod(types.UID(fmt.Sprint(i)), runtime.Running), false)
 	}
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		b.after(5 * time.Second)
-		_, before, _ := w.total()
-		w.set(pod("7", runtime.Exited), false)
-		b.Drain()
-		b.after(5 * time.Second)
-		_, after, _ := w.total()
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(5 * time.Second)
+		_, before, _ := rt.total()
+		rt.set(newTestPod("7", runtime.Exited), false)
+		env.Drain()
+		env.after(5 * time.Second)
+		_, after, _ := rt.total()
 		assert.Equal(t, before+1, after)
-		assert.Equal(t, []EventType{ContainerDied}, b.kinds())
+		assert.Equal(t, []EventType{ContainerDied}, env.eventTypes())
 	})
 }
 
-// A pod that no listing had is absent without a call, however it is asked for.
+// PL-7: a pod that no relist contained is absent without an inspection.
 func TestGetNewerThan_AbsentPodNeedsNoInspection(t *testing.T) {
-	w := newWorld()
-	w.listTakes = 300 * time.Millisecond
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		// The first listing is under way: it answers for both.
+	rt := newFakeRuntime()
+	rt.listDelay = 300 * time.Millisecond
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		// Both calls wait for the first relist.
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				p, err := b.GetNewerThan(b.t.Context(), "new", time.Time{})
+				p, err := env.GetNewerThan(env.t.Context(), "new", time.Time{})
 				assert.NoError(t, err)
 				assert.Equal(t, types.UID("new"), p.UID)
 				assert.False(t, p.ObservedAt.IsZero())
 			})
 		}
 		wg.Wait()
-		b.after(time.Second)
+		env.after(time.Second)
 		before := time.Now().Add(-time.Minute)
-		_, err := b.GetNewerThan(b.t.Context(), "other", before)
+		_, err := env.GetNewerThan(env.t.Context(), "other", before)
 		require.NoError(t, err)
-		_, looks, _ := w.total()
-		assert.Zero(t, looks)
+		_, inspections, _ := rt.total()
+		assert.Zero(t, inspections)
 
-		_, err = b.GetNewerThan(b.t.Context(), "other", time.Now())
+		_, err = env.GetNewerThan(env.t.Context(), "other", time.Now())
 		require.NoError(t, err)
-		assert.Equal(t, 1, w.looked("other"), "what happened since no listing tells")
+		assert.Equal(t, 1, rt.inspectionsOf("other"), "the relist is older")
 	})
 }
 
-// A pod that was listed and has not been inspected yet is not taken to be absent.
-func TestListedIsNotAbsent(t *testing.T) {
-	w := newWorld()
-	w.takes = func(types.UID) time.Duration { return 500 * time.Millisecond }
-	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *testEnv) {
+// PL-7: a pod that was listed and not inspected yet does not count as absent.
+func TestGetNewerThan_WaitsForListedPod(t *testing.T) {
+	rt := newFakeRuntime()
+	rt.inspectDelay = func(types.UID) time.Duration { return 500 * time.Millisecond }
+	rt.set(newTestPod("u", runtime.Running), false)
+	inBubble(t, rt, Config{}, func(env *testEnv) {
 		for _, uid := range []types.UID{"u", "later"} {
-			b.after(10 * time.Second)
-			w.set(pod(uid, runtime.Running), false)
-			b.RequestRelist()
-			b.after(100 * time.Millisecond)
-			p, err := b.GetNewerThan(b.t.Context(), uid, time.Time{})
+			env.after(10 * time.Second)
+			rt.set(newTestPod(uid, runtime.Running), false)
+			env.RequestRelist()
+			env.after(100 * time.Millisecond)
+			p, err := env.GetNewerThan(env.t.Context(), uid, time.Time{})
 			require.NoError(t, err)
 			assert.Len(t, p.Containers, 1)
 		}
 	})
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		b.after(100 * time.Millisecond)
-		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(100 * time.Millisecond)
+		p, err := env.GetNewerThan(env.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
 	})
 }
 
-// A first listing that hangs holds nobody up for long.
-func TestFirstListingHangs(t *testing.T) {
-	w := newWorld()
-	w.listTakes = hang
-	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		began := time.Now()
-		p, err := b.GetNewerThan(b.t.Context(), "u", time.Time{})
+// A first relist that hangs delays inspections only briefly.
+func TestGenerator_FirstRelistHangs(t *testing.T) {
+	rt := newFakeRuntime()
+	rt.listDelay = hang
+	rt.set(newTestPod("u", runtime.Running), false)
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		startTime := time.Now()
+		p, err := env.GetNewerThan(env.t.Context(), "u", time.Time{})
 		require.NoError(t, err)
 		assert.Len(t, p.Containers, 1)
-		assert.LessOrEqual(t, time.Since(began), time.Second)
+		assert.LessOrEqual(t, time.Since(startTime), time.Second)
 	})
 }
 
-// PL-7
-func TestNewerThan(t *testing.T) {
-	w := newWorld()
-	w.takes = func(types.UID) time.Duration { return time.Second }
-	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{SlowInspectionThreshold: time.Minute}, func(b *testEnv) {
-		b.after(10 * time.Second)
-		first := w.looked("u")
+// PL-7: how a state newer than a given time is found.
+func TestGetNewerThan(t *testing.T) {
+	rt := newFakeRuntime()
+	rt.inspectDelay = func(types.UID) time.Duration { return time.Second }
+	rt.set(newTestPod("u", runtime.Running), false)
+	inBubble(t, rt, Config{SlowInspectionThreshold: time.Minute}, func(env *testEnv) {
+		env.after(10 * time.Second)
+		first := rt.inspectionsOf("u")
 		step := func(name string, f func()) { t.Log(name); f() }
 
-		step("the view at hand is new enough", func() {
-			_, err := b.GetNewerThan(b.t.Context(), "u", time.Now().Add(-time.Hour))
+		step("the stored state is new enough", func() {
+			_, err := env.GetNewerThan(env.t.Context(), "u", time.Now().Add(-time.Hour))
 			require.NoError(t, err)
-			assert.Equal(t, first, w.looked("u"))
+			assert.Equal(t, first, rt.inspectionsOf("u"))
 		})
-		step("all who ask in time share one inspection", func() {
+		step("concurrent callers share one inspection", func() {
 			var wg sync.WaitGroup
 			at := time.Now()
 			time.Sleep(time.Millisecond)
 			for range 20 {
 				wg.Go(func() {
-					p, err := b.GetNewerThan(b.t.Context(), "u", at)
+					p, err := env.GetNewerThan(env.t.Context(), "u", at)
 					assert.NoError(t, err)
 					assert.True(t, p.ObservedAt.After(at))
 				})
 			}
 			wg.Wait()
-			assert.Equal(t, first+1, w.looked("u"))
+			assert.Equal(t, first+1, rt.inspectionsOf("u"))
 		})
-		step("one that asks for newer than an inspection under way gets the next", func() {
-			before := w.looked("u")
-			b.RequestInspection("u")
-			b.after(100 * time.Millisecond)
-			w.set(pod("u", runtime.Exited), false)
-			p, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
+		step("a caller that needs a newer state than the inspection under way gets the next one", func() {
+			before := rt.inspectionsOf("u")
+			env.RequestInspection("u")
+			env.after(100 * time.Millisecond)
+			rt.set(newTestPod("u", runtime.Exited), false)
+			p, err := env.GetNewerThan(env.t.Context(), "u", time.Now())
 			require.NoError(t, err)
 			assert.Equal(t, runtime.Exited, p.Containers[0].State)
-			assert.Equal(t, before+2, w.looked("u"))
+			assert.Equal(t, before+2, rt.inspectionsOf("u"))
 		})
-		step("the context's own cause ends a wait", func() {
-			why := errors.New("turn cancelled")
-			ctx, cancel := context.WithCancelCause(b.t.Context())
-			time.AfterFunc(100*time.Millisecond, func() { cancel(why) })
-			_, err := b.GetNewerThan(ctx, "u", time.Now())
-			require.ErrorIs(t, err, why)
+		step("returns the cause of the context's end", func() {
+			cause := errors.New("sync cancelled")
+			ctx, cancel := context.WithCancelCause(env.t.Context())
+			time.AfterFunc(100*time.Millisecond, func() { cancel(cause) })
+			_, err := env.GetNewerThan(ctx, "u", time.Now())
+			require.ErrorIs(t, err, cause)
 		})
-		step("a time to come is waited for", func() {
+		step("waits for a time in the future", func() {
 			at := time.Now().Add(time.Minute)
-			p, err := b.GetNewerThan(b.t.Context(), "u", at)
+			p, err := env.GetNewerThan(env.t.Context(), "u", at)
 			require.NoError(t, err)
 			assert.False(t, p.ObservedAt.Before(at))
 		})
 	})
 }
 
-// PL-7: nobody waits for a Generator that has stopped.
-func TestStopped(t *testing.T) {
+// PL-7: no caller waits for a Generator that has stopped.
+func TestGenerator_Stopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.takes = func(types.UID) time.Duration { return hang }
-		g, err := New(Config{Runtime: w, Cache: nothing{}, MaxParallel: 1, SlowInspectionThreshold: hang, Timeout: hang})
+		rt := newFakeRuntime()
+		rt.inspectDelay = func(types.UID) time.Duration { return hang }
+		g, err := New(Config{Runtime: rt, Cache: discardCache{}, MaxParallel: 1, SlowInspectionThreshold: hang, Timeout: hang})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -267,50 +271,50 @@ func TestStopped(t *testing.T) {
 		g.RequestInspection("u")
 		g.MarkIdle("u")
 		g.handleRuntimeEvent("u", time.Time{})
-		require.Error(t, g.Run(t.Context()), "a second Run")
+		require.Error(t, g.Run(t.Context()), "Run called twice")
 	})
 }
 
-// PL-6: a failed inspection is repeated until it succeeds; meanwhile the store
-// has the error beside the last good view.
-func TestFailedInspectionIsRepeated(t *testing.T) {
-	w := newWorld()
-	boom := errors.New("boom")
-	w.set(pod("u", runtime.Running), false)
-	inBubble(t, w, Config{}, func(b *testEnv) {
-		b.after(5 * time.Second)
-		b.Drain()
-		w.with(func() { w.fails = func(types.UID) error { return boom } })
-		_, err := b.GetNewerThan(b.t.Context(), "u", time.Now())
-		require.ErrorIs(t, err, boom)
-		before := w.looked("u")
-		b.after(time.Minute)
-		assert.Greater(t, w.looked("u"), before+3)
-		e, ok := b.cache.Entry("u")
+// PL-6: a failed inspection is repeated until it succeeds. Meanwhile the cache has
+// the error and the last good state.
+func TestGenerator_RepeatsFailedInspection(t *testing.T) {
+	rt := newFakeRuntime()
+	errInspect := errors.New("inspection failed")
+	rt.set(newTestPod("u", runtime.Running), false)
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(5 * time.Second)
+		env.Drain()
+		rt.with(func() { rt.inspectErr = func(types.UID) error { return errInspect } })
+		_, err := env.GetNewerThan(env.t.Context(), "u", time.Now())
+		require.ErrorIs(t, err, errInspect)
+		before := rt.inspectionsOf("u")
+		env.after(time.Minute)
+		assert.Greater(t, rt.inspectionsOf("u"), before+3)
+		e, ok := env.cache.Entry("u")
 		require.True(t, ok)
-		require.ErrorIs(t, e.Err, boom)
+		require.ErrorIs(t, e.Err, errInspect)
 		assert.Len(t, e.Pod.Containers, 1)
-		require.Len(t, b.InspectionErrors(), 1)
-		require.ErrorIs(t, b.InspectionErrors()[0], boom)
-		require.NoError(t, b.Healthy())
+		require.Len(t, env.InspectionErrors(), 1)
+		require.ErrorIs(t, env.InspectionErrors()[0], errInspect)
+		require.NoError(t, env.Healthy())
 
-		w.with(func() { w.fails = nil })
-		b.after(time.Minute)
-		e, _ = b.cache.Entry("u")
+		rt.with(func() { rt.inspectErr = nil })
+		env.after(time.Minute)
+		e, _ = env.cache.Entry("u")
 		require.NoError(t, e.Err)
-		assert.Equal(t, []EventType{PodSync}, b.kinds())
-		assert.Empty(t, b.InspectionErrors())
-		settled := w.looked("u")
-		b.after(4 * time.Minute)
-		assert.Equal(t, settled, w.looked("u"))
+		assert.Equal(t, []EventType{PodSync}, env.eventTypes())
+		assert.Empty(t, env.InspectionErrors())
+		inspections := rt.inspectionsOf("u")
+		env.after(4 * time.Minute)
+		assert.Equal(t, inspections, rt.inspectionsOf("u"))
 	})
 }
 
 func Example() {
-	w := newWorld()
-	w.set(pod("uid-1", runtime.Running), false)
+	rt := newFakeRuntime()
+	rt.set(newTestPod("uid-1", runtime.Running), false)
 	var cache podcache.Cache
-	g, err := New(Config{Runtime: w, Cache: &cache})
+	g, err := New(Config{Runtime: rt, Cache: &cache})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -4,24 +4,24 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"log/slog"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// list lists all pods now and then until ctx is done.
-func (g *Generator) list(ctx context.Context) {
-	// Inspections wait for the first listing, which tells of most pods that they
-	// are absent. One that hangs must not hold them up.
-	gate := time.AfterFunc(g.cfg.SlowInspectionThreshold, g.allowInspections)
-	defer gate.Stop()
+// relistPeriodically relists until ctx is done.
+func (g *Generator) relistPeriodically(ctx context.Context) {
+	// Inspections wait for the first relist, because it shows for most pods that
+	// they are absent. They do not wait for one that hangs.
+	startTimer := time.AfterFunc(g.cfg.SlowInspectionThreshold, g.allowInspections)
+	defer startTimer.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	var prints []uint64
+	var fingerprints []uint64
 	for {
 		select {
 		case <-ctx.Done():
@@ -29,163 +29,179 @@ func (g *Generator) list(ctx context.Context) {
 		case <-next.C:
 		case <-g.relistCh:
 		}
-		prints = g.listOnce(ctx, prints[:0])
+		fingerprints = g.relist(ctx, fingerprints[:0])
 		g.allowInspections()
-		next.Reset(g.untilNext())
+		next.Reset(g.relistPeriod())
 	}
 }
 
 func (g *Generator) allowInspections() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.open = true
+	g.started = true
 	g.dispatch()
 }
 
-// untilNext returns when to list again, counted from the end of a listing.
-func (g *Generator) untilNext() time.Duration {
+// relistPeriod returns the time from the end of a relist to the next one.
+func (g *Generator) relistPeriod() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stream.open || g.health.listErr != nil {
 		return g.cfg.RelistPeriod
 	}
-	return g.stream.backstop
+	return g.stream.relistPeriod
 }
 
-// listOnce lists all pods and has those inspected that are not as they were last
-// seen. Nothing in the listing becomes part of a view: it may be older than an
-// inspection that ended while it was under way. It returns prints for reuse.
-func (g *Generator) listOnce(ctx context.Context, prints []uint64) []uint64 {
-	began := time.Now()
-	g.health.listing(g, began)
+// relist lists all pods and requests an inspection of those that differ from their
+// observed state. The list itself is never stored, because it may be older than an
+// inspection that ended meanwhile. It returns fingerprints for reuse.
+func (g *Generator) relist(ctx context.Context, fingerprints []uint64) []uint64 {
+	startTime := time.Now()
+	g.health.relistStarted(g, startTime)
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
 	var pods []runtime.Pod
 	err := safe.Call(g.cfg.Logger, "list pods", func() (err error) { pods, err = g.cfg.Runtime.Pods(ctx); return err })
 	cancel()
 	if g.ctx.Err() != nil {
-		return prints
+		return fingerprints
 	}
 	var changed []types.UID
 	if err == nil {
-		if g.health.failing(g) {
-			g.cfg.Logger.Info("pods can be listed again")
+		if g.health.hasWarned(g) {
+			g.cfg.Logger.Info("relist recovered")
 		}
 		for i := range pods {
-			prints = append(prints, g.fingerprint(&pods[i]))
+			fingerprints = append(fingerprints, g.fingerprint(&pods[i]))
 		}
-		changed = g.compare(pods, prints, began)
+		changed = g.compare(pods, fingerprints, startTime)
 	} else {
 		err = fmt.Errorf("list pods: %w", err)
-		if g.health.failed(g, err) {
-			g.cfg.Logger.Warn("pods cannot be listed", slog.Any("err", err))
+		if g.health.relistFailed(g, err) {
+			g.cfg.Logger.Warn("relist failed", logattr.Err(err))
 		}
 	}
 	for _, uid := range changed {
 		g.enqueueUnlessWorking(uid)
 	}
 	if h := g.cfg.Hooks.Relisted; h != nil {
-		h(time.Since(began), len(pods), len(changed), err)
+		h(time.Since(startTime), len(pods), len(changed), err)
 	}
-	return prints
+	return fingerprints
 }
 
-// compare takes a listing in, and returns the pods that it shows to have changed.
-func (g *Generator) compare(pods []runtime.Pod, prints []uint64, began time.Time) []types.UID {
+// compare compares the listed pods with the observed ones and returns those that
+// have changed. It deletes the pods that are in neither.
+func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime time.Time) []types.UID {
 	g.mu.Lock()
-	missed := 0
-	now := time.Now()
+	c := comparison{g: g, now: time.Now()}
 	g.relistSeq++
-	g.health.answered(began)
-	var changed []types.UID
-	var gone []*podRecord
-	mark := func(r *podRecord, says uint64) {
-		if r.flapping.known(says, now) {
-			return
-		}
-		if g.stream.open && r.idle() {
-			missed++
-		}
-		r.listed = says
-		g.deferInspection(r)
-		changed = append(changed, r.uid)
-	}
+	g.health.relistSucceeded(startTime)
 	for i := range pods {
-		if pods[i].UID == "" {
-			continue // nobody's: there is nothing to inspect it by
-		}
-		r := g.pods[pods[i].UID]
-		if r == nil {
-			// It was not absent in this listing, whatever absence the ones before tell.
-			r = g.record(pods[i].UID)
-			r.observedAt = time.Time{}
-		}
-		r.relistSeq = g.relistSeq
-		if r.fingerprint != prints[i] {
-			mark(r, prints[i])
+		if pods[i].UID != "" { // a pod without UID cannot be inspected
+			c.compareListed(pods[i].UID, fingerprints[i])
 		}
 	}
 	for _, r := range g.pods {
-		if r.relistSeq == g.relistSeq {
-			continue
-		}
-		switch {
-		case !empty(&r.observed):
-			mark(r, unlistedFingerprint)
-		case r.idle() && r.observedAt.Before(began):
-			r.current = &inspection{r: r} // none is to begin whose result would be deleted as well
-			gone = append(gone, r)
-		case r.observedAt.IsZero():
-			g.markAbsent(r, began)
+		if r.relistSeq != g.relistSeq {
+			c.compareUnlisted(r, startTime)
 		}
 	}
-	missed = g.stream.markOpen(missed, &g.cfg)
+	missed := g.stream.adjustRelistPeriod(c.missed, &g.cfg)
 	g.mu.Unlock()
-	g.delete(gone)
+	g.delete(c.absent)
 	if h := g.cfg.Hooks.RuntimeEventsMissed; h != nil && missed > 0 {
 		h(missed)
 	}
-	return changed
+	return c.changed
 }
 
-// delete forgets pods that are gone from the runtime. One that was asked for
-// meanwhile is kept, and inspected now.
-func (g *Generator) delete(gone []*podRecord) {
-	for _, r := range gone {
+// comparison collects the result of a relist. The Generator's mu is held while it
+// is used.
+type comparison struct {
+	g       *Generator
+	now     time.Time
+	changed []types.UID
+	absent  []*podRecord // to be deleted
+	missed  int          // changes that were not known before
+}
+
+func (c *comparison) compareListed(uid types.UID, fingerprint uint64) {
+	r := c.g.pods[uid]
+	if r == nil {
+		// The pod exists, so earlier relists do not show that it is absent.
+		r = c.g.record(uid)
+		r.observedAt = time.Time{}
+	}
+	r.relistSeq = c.g.relistSeq
+	if r.fingerprint != fingerprint {
+		c.markChanged(r, fingerprint)
+	}
+}
+
+func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {
+	switch {
+	case !isEmpty(&r.observed):
+		c.markChanged(r, unlistedFingerprint)
+	case r.isIdle() && r.observedAt.Before(startTime):
+		r.current = &inspection{r: r} // no inspection may begin before the cache entry is deleted
+		c.absent = append(c.absent, r)
+	case r.observedAt.IsZero():
+		c.g.markAbsent(r, startTime)
+	}
+}
+
+func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
+	if r.flapping.shouldIgnore(fingerprint, c.now) {
+		return
+	}
+	if c.g.stream.open && r.isIdle() {
+		c.missed++
+	}
+	r.listedFingerprint = fingerprint
+	c.g.deferInspection(r)
+	c.changed = append(c.changed, r.uid)
+}
+
+// delete removes pods that are absent from the runtime. A pod for which an
+// inspection was requested meanwhile is kept and inspected now.
+func (g *Generator) delete(absent []*podRecord) {
+	for _, r := range absent {
 		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Cache.Delete(r.uid) })
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, r := range gone {
+	for _, r := range absent {
 		r.current = nil
-		if r.idle() {
+		if r.isIdle() {
 			delete(g.pods, r.uid)
 		} else if r.next != nil {
 			g.enqueue(r.next)
 		}
 	}
-	if len(gone) > 0 {
+	if len(absent) > 0 {
 		g.dispatch()
 	}
 }
 
-// markAbsent answers those who wait for a pod that the first listing does not have:
-// there is nothing to inspect unless something happened since it began.
-func (g *Generator) markAbsent(r *podRecord, began time.Time) {
-	l := r.next
-	if l == nil || r.current != nil || r.eventReceived || r.failures > 0 || !l.newerThan.Before(began) {
+// markAbsent completes the queued inspection of a pod that the first relist did
+// not contain. The pod need not be inspected unless something happened after that
+// relist began.
+func (g *Generator) markAbsent(r *podRecord, startTime time.Time) {
+	in := r.next
+	if in == nil || r.current != nil || r.eventReceived || r.failures > 0 || !in.newerThan.Before(startTime) {
 		return
 	}
-	r.observed.ObservedAt, r.observedAt, r.next = began, began, nil
-	l.pod = r.observed
-	close(l.done)
+	r.observed.ObservedAt, r.observedAt, r.next = startTime, startTime, nil
+	in.pod = r.observed
+	close(in.done)
 }
 
-// unlistedFingerprint stands for the print of a pod that a listing lacks.
+// unlistedFingerprint is the fingerprint of a pod that a relist does not contain.
 const unlistedFingerprint = 1
 
-// fingerprint returns a number that is the same for two views of a pod in which the
-// same sandboxes and containers are in the same states, in any order. It is 0 for
-// a pod that has none.
+// fingerprint returns a number that is equal for two states of a pod with the same
+// sandboxes and containers in the same states, in any order. It is 0 for a pod
+// without any.
 func (g *Generator) fingerprint(p *runtime.Pod) uint64 {
 	var sum uint64
 	for i := range p.Sandboxes {
@@ -208,28 +224,30 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>32
 }
 
-// flapDetector is a listing that differs from what the inspection which it caused has
-// found, though that found nothing new: the runtime contradicts itself. Such a
-// listing causes an inspection more and more rarely, up to once a minute.
+// flapDetector detects a runtime whose relists contradict its inspections: a relist
+// differs from the observed state, and the inspection that it causes finds no
+// change. Such a relist causes inspections with a back-off of up to a minute.
 type flapDetector struct {
-	print uint64
-	wait  time.Duration
-	until time.Time
+	fingerprint uint64 // of the contradicting relist
+	backOff     time.Duration
+	until       time.Time
 }
 
-// known reports that a listing need not be looked into.
-func (s *flapDetector) known(says uint64, now time.Time) bool {
-	return says == s.print && now.Before(s.until)
+// shouldIgnore reports whether a relist with the given fingerprint need not cause
+// an inspection.
+func (d *flapDetector) shouldIgnore(fingerprint uint64, now time.Time) bool {
+	return fingerprint == d.fingerprint && now.Before(d.until)
 }
 
-// observe takes in what an inspection found that was caused by a listing, if any.
-func (s *flapDetector) observe(listed, former, found uint64, now time.Time) {
-	if found != former || listed == found {
-		*s = flapDetector{}
+// observe records the result of an inspection. The fingerprint listed is that of
+// the relist that caused it, 0 if none did.
+func (d *flapDetector) observe(listed, previous, current uint64, now time.Time) {
+	if current != previous || listed == current {
+		*d = flapDetector{}
 	}
-	if listed == 0 || listed == found || found != former {
+	if listed == 0 || listed == current || current != previous {
 		return
 	}
-	s.wait = min(max(2*s.wait, time.Second), time.Minute)
-	s.print, s.until = listed, now.Add(s.wait)
+	d.backOff = min(max(2*d.backOff, time.Second), time.Minute)
+	d.fingerprint, d.until = listed, now.Add(d.backOff)
 }

@@ -12,35 +12,36 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// GetNewerThan returns a view of the pod that was observed after at: the present one
-// if it is new enough, else that of an inspection which it asks for at once and
-// shares with whoever else waits for one that begins late enough. A pod that was
-// in no listing begun after at is known to be absent, without asking; it gives an
-// empty Pod, as does one that an inspection finds absent.
+// GetNewerThan returns a state of the pod that was observed after the given time.
+// It returns the stored state if that is new enough. Otherwise it waits for an
+// inspection, which it requests at once and shares with concurrent callers. A pod
+// that was absent from a relist begun after the given time is returned as an empty
+// Pod without an inspection, as is a pod that an inspection finds absent.
 //
-// It returns the inspection's error if that fails; the pod is inspected again
-// nonetheless, and a PodSync tells when it succeeds. It returns the cause of
-// ctx's end, and ErrStopped once Run has ended. It starts no goroutine.
+// It returns the error of a failed inspection; the pod is inspected again
+// nonetheless, and a PodSync is emitted when that succeeds. It returns the cause of
+// ctx's end, and ErrStopped after Run has ended. It starts no goroutine.
 //
-// A worker that the Generator takes to be busy asks first and then calls Release,
-// so that one inspection serves both.
+// A worker for which IsWorking is true calls it before MarkIdle, so that one
+// inspection serves both.
 func (g *Generator) GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
 	if err := sleepUntil(ctx, at); err != nil {
-		return runtime.Pod{}, fmt.Errorf("wait for pod %s: %w", uid, err)
+		return runtime.Pod{}, fmt.Errorf("wait for newer state of pod %s: %w", uid, err)
 	}
-	p, l, err := g.requestNewerThan(uid, at)
-	if l == nil {
+	p, in, err := g.requestNewerThan(uid, at)
+	if in == nil {
 		return p, err
 	}
 	select {
-	case <-l.done:
-		return l.pod, l.err
+	case <-in.done:
+		return in.pod, in.err
 	case <-ctx.Done():
-		return runtime.Pod{}, fmt.Errorf("inspect pod %s: %w", uid, context.Cause(ctx))
+		return runtime.Pod{}, fmt.Errorf("wait for newer state of pod %s: %w", uid, context.Cause(ctx))
 	}
 }
 
-// requestNewerThan returns a view that is newer than at, or the inspection that will give one.
+// requestNewerThan returns a state that is newer than at, or else the inspection
+// that will return one.
 func (g *Generator) requestNewerThan(uid types.UID, at time.Time) (runtime.Pod, *inspection, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,8 +56,8 @@ func (g *Generator) requestNewerThan(uid types.UID, at time.Time) (runtime.Pod, 
 	case r.observedAt.After(at):
 		return r.observed, nil, nil
 	}
-	if l := r.joinable(at); l != nil {
-		return runtime.Pod{}, l, nil
+	if in := r.joinable(at); in != nil {
+		return runtime.Pod{}, in, nil
 	}
 	if r.current == nil && r.next == nil && isSameInstant(r.observedAt, r.requestedAt, at) {
 		return r.observed, nil, nil
@@ -64,33 +65,34 @@ func (g *Generator) requestNewerThan(uid types.UID, at time.Time) (runtime.Pod, 
 	return runtime.Pod{}, g.requestInspection(r, at, true), nil
 }
 
-// joinable returns the inspection under way if it tells what happened until at, and
-// nil if another has to begin. One that began in the same instant may have missed
-// what happened in it, unless a Touch came in between. Clocks that are coarse, and
-// those of tests, make that no rare case.
+// joinable returns the inspection under way if it reflects all changes until at,
+// and nil if another one is needed. An inspection that began at the very time at
+// may have missed a change at that time, unless a RequestInspection came in
+// between. Equal times are common with coarse clocks and in tests.
 func (r *podRecord) joinable(at time.Time) *inspection {
 	if r.current == nil {
 		return nil
 	}
-	if r.current.began.After(at) || r.next == nil && isSameInstant(r.current.began, r.current.touch, at) {
+	if r.current.startTime.After(at) || r.next == nil && isSameInstant(r.current.startTime, r.current.requestedAt, at) {
 		return r.current
 	}
 	return nil
 }
 
-// isSameInstant reports that an inspection that began at the very time at was asked
-// for by a Touch at that time.
-func isSameInstant(began, touch, at time.Time) bool {
-	return !touch.IsZero() && began.Equal(at) && touch.Equal(at)
+// isSameInstant reports whether an inspection both began and was requested by
+// RequestInspection at the very time at.
+func isSameInstant(startTime, requestedAt, at time.Time) bool {
+	return !requestedAt.IsZero() && startTime.Equal(at) && requestedAt.Equal(at)
 }
 
-// sleepUntil waits for a time that may be in the future.
+// sleepUntil waits until the given time and returns nil, or the cause if ctx ends
+// first.
 func sleepUntil(ctx context.Context, at time.Time) error {
-	wait := time.Until(at)
-	if wait <= 0 {
+	delay := time.Until(at)
+	if delay <= 0 {
 		return nil
 	}
-	t := time.NewTimer(wait)
+	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -100,19 +102,19 @@ func sleepUntil(ctx context.Context, at time.Time) error {
 	}
 }
 
-// RequestInspection asks for an inspection of the pod that begins after this call. Whoever
-// changed something calls it before Release. It does not block.
+// RequestInspection requests an inspection of the pod that begins after this call.
+// The caller must call it after changing the pod and before MarkIdle. It does not
+// block.
 func (g *Generator) RequestInspection(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stopped {
 		now := time.Now()
-		g.requestInspection(g.record(uid), now, false).touch = now
+		g.requestInspection(g.record(uid), now, false).requestedAt = now
 	}
 }
 
-// RequestRelist asks for a listing of all pods that begins after this call. It does not
-// block.
+// RequestRelist requests a relist that begins after this call. It does not block.
 func (g *Generator) RequestRelist() {
 	select {
 	case g.relistCh <- struct{}{}:
@@ -120,33 +122,35 @@ func (g *Generator) RequestRelist() {
 	}
 }
 
-// MarkIdle says that the pod is no longer busy. What was held back is looked into,
-// unless an inspection has begun since or is about to. It does not block.
+// MarkIdle ends the deferral of the pod: IsWorking is false for it now. The pod is
+// inspected if a deferred change is newer than its last inspection. It does not
+// block.
 func (g *Generator) MarkIdle(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r := g.pods[uid]; r != nil {
-		g.release(r)
+		g.endDeferral(r)
 	}
 }
 
-func (g *Generator) release(r *podRecord) {
+func (g *Generator) endDeferral(r *podRecord) {
 	if r.deferTimer != nil {
 		r.deferTimer.Stop()
 		r.deferTimer = nil
 	}
-	if r.deferredSeq > r.last && !g.stopped {
+	if r.deferredSeq > r.lastSeq && !g.stopped {
 		g.requestInspection(r, time.Now(), false)
 	}
 	r.deferredSeq = 0
 }
 
-// handleRuntimeEvent takes word from the event stream of a change at a time, zero if unknown.
+// handleRuntimeEvent handles an event of the stream for a change at the given
+// time, zero if unknown.
 func (g *Generator) handleRuntimeEvent(uid types.UID, at time.Time) {
 	if h := g.cfg.Hooks.RuntimeEventReceived; h != nil {
 		h(uid)
 	}
-	if uid == "" { // the runtime does not know whose it is
+	if uid == "" { // the runtime does not know which pod changed
 		g.RequestRelist()
 		return
 	}
@@ -166,21 +170,23 @@ func (g *Generator) handleRuntimeEvent(uid types.UID, at time.Time) {
 	g.enqueueUnlessWorking(uid)
 }
 
-// maxDelay is how late an event is told at most by a stream that is to be believed.
-const maxDelay = time.Minute
+// maxEventDelay bounds how late a runtime event may arrive for its time to be
+// trusted.
+const maxEventDelay = time.Minute
 
-// isCoveredBy reports that what happened at a time, and is told now, cannot be missed by
-// the newest inspection. Only a recent one is trusted to, and at counts by how long
-// ago it is: the wall clock that it was taken from may have been set since that
-// inspection, or on the event's way here.
+// isCoveredBy reports whether the newest inspection certainly reflects a change at
+// the given time that is reported now. Only an inspection younger than recent is
+// trusted. Times are compared by their age, because the wall clock may have been
+// set between the change and the inspection or the arrival of the event.
 func (r *podRecord) isCoveredBy(at, now time.Time, recent time.Duration) bool {
 	at = monotonic.Past(at, now)
-	return !at.IsZero() && at.Before(r.began) && now.Sub(at) < maxDelay && now.Sub(r.began) < recent
+	return !at.IsZero() && at.Before(r.lastStartTime) && now.Sub(at) < maxEventDelay && now.Sub(r.lastStartTime) < recent
 }
 
-// deferInspection keeps a change in mind until release. The caller holds mu, and calls
-// unlessBusy after it has let go: held first and asked then, so that a turn that
-// ends in between finds what to release.
+// deferInspection records a change of the pod until MarkIdle. The caller holds mu
+// and calls enqueueUnlessWorking after it has released mu. The change is recorded
+// before IsWorking is called, so that the MarkIdle of a sync that ends in between
+// finds it.
 func (g *Generator) deferInspection(r *podRecord) {
 	g.seq++
 	r.deferredSeq = g.seq
@@ -190,11 +196,11 @@ func (g *Generator) deferInspection(r *podRecord) {
 }
 
 func (g *Generator) enqueueUnlessWorking(uid types.UID) {
-	busy := false
+	working := false
 	if g.cfg.IsWorking != nil {
-		safe.Do(g.cfg.Logger, "ask whether the pod is busy", func() { busy = g.cfg.IsWorking(uid) })
+		safe.Do(g.cfg.Logger, "check whether the pod is working", func() { working = g.cfg.IsWorking(uid) })
 	}
-	if !busy {
+	if !working {
 		g.MarkIdle(uid)
 	}
 }

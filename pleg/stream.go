@@ -9,62 +9,64 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Waits between tries to open a broken stream.
+// Back-off between attempts to reopen a broken stream.
 const (
-	firstReopen = 100 * time.Millisecond
-	lastReopen  = 30 * time.Second
+	minReopenBackOff = 100 * time.Millisecond
+	maxReopenBackOff = 30 * time.Second
 )
 
-// stream is what is known of the event stream. The Generator's mu guards it.
+// stream is the state of the event stream. The Generator's mu guards it.
 type stream struct {
-	calls    uint64 // of Watch
-	calling  bool
-	open     bool
-	fresh    bool          // nothing was listed since it is open
-	backstop time.Duration // between listings while it is open
+	calls        uint64 // number of Watch calls
+	watching     bool   // a Watch call is under way
+	open         bool
+	unlisted     bool          // no relist has succeeded since the stream opened
+	relistPeriod time.Duration // while the stream is open
 }
 
-// markOpen sets how long to go without a listing: long, unless the last one found
-// what the stream had not told of. Trust comes back by doubling. It returns how
-// many changes the stream is to blame for: none before it was open.
-func (s *stream) markOpen(missed int, cfg *Config) int {
+// adjustRelistPeriod sets the relist period of an open stream. A relist that found
+// changes without a runtime event resets it to Config.RelistPeriod, and it doubles
+// with each relist that found none. It returns how many of the missed changes the
+// stream is responsible for: none of those before it was open.
+func (s *stream) adjustRelistPeriod(missed int, cfg *Config) int {
 	switch {
 	case !s.open:
 		return 0
-	case s.fresh:
-		s.fresh = false
+	case s.unlisted:
+		s.unlisted = false
 		return 0
 	case missed > 0:
-		s.backstop = cfg.RelistPeriod
+		s.relistPeriod = cfg.RelistPeriod
 	default:
-		s.backstop = min(2*s.backstop, cfg.EventedRelistPeriod)
+		s.relistPeriod = min(2*s.relistPeriod, cfg.EventedRelistPeriod)
 	}
 	return missed
 }
 
 // watch keeps the event stream open until ctx is done.
 func (g *Generator) watch(ctx context.Context) {
-	wait := firstReopen
+	backOff := minReopenBackOff
 	for ctx.Err() == nil {
-		began := time.Now()
+		startTime := time.Now()
 		err := g.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > lastReopen {
-			wait = firstReopen
+		if time.Since(startTime) > maxReopenBackOff {
+			backOff = minReopenBackOff
 		}
-		pause := wait/2 + rand.N(wait/2)
+		delay := backOff/2 + rand.N(backOff/2)
 		if errors.Is(err, runtime.ErrUnsupported) {
-			pause = g.cfg.StreamRetryPeriod
+			delay = g.cfg.StreamRetryPeriod
 		}
-		g.cfg.Logger.Debug("event stream is not open", slog.Any("err", err), slog.Duration("retry", pause))
-		wait = min(2*wait, lastReopen)
-		sleepUntil(ctx, time.Now().Add(pause)) //nolint:errcheck // the loop looks at ctx
+		g.cfg.Logger.Debug("runtime event stream closed", slog.Duration("retryAfter", delay), logattr.Err(err))
+		backOff = min(2*backOff, maxReopenBackOff)
+		sleepUntil(ctx, time.Now().Add(delay)) //nolint:errcheck // the loop checks ctx
 	}
 }
 
@@ -72,23 +74,24 @@ func (g *Generator) watch(ctx context.Context) {
 func (g *Generator) watchOnce(ctx context.Context) error {
 	g.mu.Lock()
 	g.stream.calls++
-	g.stream.calling = true
+	g.stream.watching = true
 	call := g.stream.calls
 	g.mu.Unlock()
-	// Nothing tells that a stream is open but that it does not end.
-	settle := time.AfterFunc(g.cfg.StreamOpenAfter, func() { g.opened(call) })
-	err := safe.Call(g.cfg.Logger, "watch events", func() error {
-		if d, ok := runtime.Capability[runtime.TimestampedWatcher](g.cfg.Runtime); ok {
-			return d.WatchTimestamped(ctx, g.handleRuntimeEvent)
+	// The runtime does not confirm that a stream is open: the only sign is that
+	// Watch does not return.
+	opened := time.AfterFunc(g.cfg.StreamOpenAfter, func() { g.streamOpened(call) })
+	err := safe.Call(g.cfg.Logger, "watch runtime events", func() error {
+		if w, ok := runtime.Capability[runtime.TimestampedWatcher](g.cfg.Runtime); ok {
+			return w.WatchTimestamped(ctx, g.handleRuntimeEvent)
 		}
 		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.handleRuntimeEvent(uid, time.Time{}) })
 	})
-	settle.Stop()
+	opened.Stop()
 	g.mu.Lock()
-	was := g.stream.open
-	g.stream.calling, g.stream.open = false, false
+	wasOpen := g.stream.open
+	g.stream.watching, g.stream.open = false, false
 	g.mu.Unlock()
-	if was {
+	if wasOpen {
 		g.RequestRelist()
 		if h := g.cfg.Hooks.StreamChanged; h != nil {
 			h(false, err)
@@ -97,16 +100,16 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 	return err
 }
 
-// opened takes note that the stream is open, and has everything listed: what
-// happened before it was open, it has not told.
-func (g *Generator) opened(call uint64) {
+// streamOpened marks the stream of the given Watch call as open and requests a
+// relist, because the stream does not report what happened before.
+func (g *Generator) streamOpened(call uint64) {
 	g.mu.Lock()
-	if !g.stream.calling || g.stream.calls != call {
+	if !g.stream.watching || g.stream.calls != call {
 		g.mu.Unlock()
 		return
 	}
-	g.stream.open, g.stream.fresh = true, true
-	g.stream.backstop = g.cfg.EventedRelistPeriod
+	g.stream.open, g.stream.unlisted = true, true
+	g.stream.relistPeriod = g.cfg.EventedRelistPeriod
 	g.mu.Unlock()
 	g.RequestRelist()
 	if h := g.cfg.Hooks.StreamChanged; h != nil {

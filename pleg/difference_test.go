@@ -13,7 +13,7 @@ import (
 )
 
 // PL-2, PL-9
-func TestDiff(t *testing.T) {
+func TestDifference(t *testing.T) {
 	limits := func(cpu string) *runtime.Resources {
 		q := resource.MustParse(cpu)
 		return &runtime.Resources{CPULimit: &q}
@@ -37,13 +37,13 @@ func TestDiff(t *testing.T) {
 	}{
 		{"nothing", runtime.Pod{}, runtime.Pod{}, nil},
 		{
-			"another address beside a transition, which is reason enough to look",
+			"another address together with a transition needs no PodSync",
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.1"), Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.2"), Containers: []runtime.Container{died}},
 			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
 		},
 		{
-			"first seen running",
+			"first observed running",
 			runtime.Pod{},
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady), Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			[]string{"ContainerStarted pod=u sandbox=0 id=s", "ContainerStarted pod=u container=a/0 id=1"},
@@ -67,37 +67,37 @@ func TestDiff(t *testing.T) {
 			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
 		},
 		{
-			"came and went between two looks, and the runtime still has it",
+			"created and exited between two inspections",
 			runtime.Pod{},
 			runtime.Pod{Containers: []runtime.Container{died}},
 			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137"},
 		},
 		{
-			"gone without having been seen dead",
+			"removed before an inspection found it exited",
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			runtime.Pod{},
 			[]string{"ContainerDied pod=u container=a/0 id=1", "ContainerRemoved pod=u container=a/0 id=1"},
 		},
 		{
-			"removed when dead",
+			"removed after it exited",
 			runtime.Pod{Containers: []runtime.Container{died}},
 			runtime.Pod{},
 			[]string{"ContainerRemoved pod=u container=a/0 id=1"},
 		},
 		{
-			"restarted: the end is told before the beginning",
+			"restarted: died comes before started",
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			runtime.Pod{Containers: []runtime.Container{c("2", "a", 1, runtime.Running), died}},
 			[]string{"ContainerDied pod=u container=a/0 id=1 exit=137", "ContainerStarted pod=u container=a/1 id=2"},
 		},
 		{
-			"an attempt that was seen neither before nor now was removed",
+			"an attempt that no inspection found was removed",
 			runtime.Pod{Containers: []runtime.Container{died}},
 			runtime.Pod{Containers: []runtime.Container{c("3", "a", 2, runtime.Running), died}},
 			[]string{"ContainerRemoved pod=u container=a/1", "ContainerStarted pod=u container=a/2 id=3"},
 		},
 		{
-			"the runtime lost track",
+			"state became unknown",
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Unknown)}},
 			[]string{"ContainerChanged pod=u container=a/0 id=1"},
@@ -109,13 +109,13 @@ func TestDiff(t *testing.T) {
 			[]string{"ContainerChanged pod=u container=a/0 id=1"},
 		},
 		{
-			"the same size in other words",
+			"the same quantity in another format",
 			runtime.Pod{Containers: []runtime.Container{small}},
 			runtime.Pod{Containers: []runtime.Container{alike}},
 			nil,
 		},
 		{
-			"lost its address",
+			"lost its IP address",
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady, "10.0.0.1")},
 			runtime.Pod{Sandboxes: sb("s", runtime.SandboxReady)},
 			[]string{"PodSync pod=u"},
@@ -130,7 +130,7 @@ func TestDiff(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.old.UID, tt.now.UID = "u", "u"
 			var got []string
-			for _, e := range diff(tt.old, tt.now) {
+			for _, e := range difference(tt.old, tt.now) {
 				got = append(got, e.String())
 			}
 			assert.Equal(t, tt.want, got)
@@ -138,14 +138,14 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// randomPod returns any pod at all, made of a few ids so that views overlap.
-func randomPod(rnd *rand.Rand, most int) runtime.Pod {
+// randomPod returns a random pod made of few ids, so that two pods overlap.
+func randomPod(rnd *rand.Rand, maxContainers int) runtime.Pod {
 	p := runtime.Pod{UID: "u"}
 	for _, i := range rnd.Perm(4)[:rnd.IntN(4)] {
 		s := runtime.Sandbox{ID: fmt.Sprint("s", i), Attempt: uint32(i), State: runtime.SandboxState(rnd.IntN(2))}
 		p.Sandboxes = append(p.Sandboxes, s)
 	}
-	for _, i := range rnd.Perm(most)[:rnd.IntN(most)] {
+	for _, i := range rnd.Perm(maxContainers)[:rnd.IntN(maxContainers)] {
 		p.Containers = append(p.Containers, runtime.Container{
 			ID: fmt.Sprint(i), Name: fmt.Sprint("c", i%3), Attempt: uint32(i / 3),
 			State: runtime.ContainerState(rnd.IntN(4)), ExitCode: int32(rnd.IntN(3)),
@@ -154,11 +154,11 @@ func randomPod(rnd *rand.Rand, most int) runtime.Pod {
 	return p
 }
 
-// eventReplay is what a reader knows who is told of events and never sees a view.
+// eventReplay is the state that a reader derives from events alone.
 type eventReplay map[string]runtime.ContainerState
 
-// know returns what is to be known of a view.
-func know(p runtime.Pod) eventReplay {
+// stateOf returns the expected eventReplay of a pod.
+func stateOf(p runtime.Pod) eventReplay {
 	f := eventReplay{}
 	for _, s := range p.Sandboxes {
 		f[s.ID] = runtime.Exited
@@ -172,8 +172,8 @@ func know(p runtime.Pod) eventReplay {
 	return f
 }
 
-// apply takes an event in. It refuses those that tell nothing new, and those
-// that contradict what is known.
+// apply applies an event. It fails for an event that changes nothing or
+// contradicts the state.
 func (f eventReplay) apply(t require.TestingT, e Event) {
 	if e.ID == "" {
 		return
@@ -192,8 +192,8 @@ func (f eventReplay) apply(t require.TestingT, e Event) {
 		require.Contains(t, []runtime.ContainerState{runtime.Created, runtime.Unknown}, e.State)
 		require.False(t, known && was == e.State, "changed twice: %v", e)
 	case ContainerRemoved:
-		require.True(t, known, "removed what is not known: %v", e)
-		require.Equal(t, runtime.Exited, was, "removed alive: %v", e)
+		require.True(t, known, "removed an unknown container: %v", e)
+		require.Equal(t, runtime.Exited, was, "removed while running: %v", e)
 		delete(f, e.ID)
 		return
 	case PodSync:
@@ -202,58 +202,58 @@ func (f eventReplay) apply(t require.TestingT, e Event) {
 	f[e.ID] = e.State
 }
 
-// PL-2: for any two views the events lead from the one to the other, and tell
-// each transition once.
-func TestDiffLeadsFromViewToView(t *testing.T) {
+// PL-2: for any two states the events lead from one to the other, with each
+// transition once.
+func TestDifference_RandomSequences(t *testing.T) {
 	for seed := range uint64(5000) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
-		most := []int{6, 40}[seed%2] // few are searched through, many looked up
-		old, now := randomPod(rnd, most), randomPod(rnd, most)
-		f := know(old)
-		for _, e := range diff(old, now) {
+		maxContainers := []int{6, 40}[seed%2] // short lists are searched, long ones indexed
+		old, now := randomPod(rnd, maxContainers), randomPod(rnd, maxContainers)
+		f := stateOf(old)
+		for _, e := range difference(old, now) {
 			require.Equal(t, old.UID, e.UID)
 			f.apply(t, e)
 		}
-		require.Equal(t, know(now), f, "seed %d", seed)
-		require.Empty(t, diff(now, now), "seed %d", seed)
+		require.Equal(t, stateOf(now), f, "seed %d", seed)
+		require.Empty(t, difference(now, now), "seed %d", seed)
 	}
 }
 
-func FuzzDiff(f *testing.F) {
+func FuzzDifference(f *testing.F) {
 	f.Add(uint64(1), uint64(2), byte(5))
 	f.Fuzz(func(t *testing.T, a, b uint64, most byte) {
 		n := 1 + int(most)
 		old, now := randomPod(rand.New(rand.NewPCG(a, 1)), n), randomPod(rand.New(rand.NewPCG(b, 1)), n)
-		known := know(old)
-		for _, e := range diff(old, now) {
+		known := stateOf(old)
+		for _, e := range difference(old, now) {
 			known.apply(t, e)
 		}
-		require.Equal(t, know(now), known)
+		require.Equal(t, stateOf(now), known)
 	})
 }
 
-// Two views have one print when a listing cannot tell them apart.
-func TestPrint(t *testing.T) {
-	g, err := New(Config{Runtime: newWorld(), Cache: nothing{}})
+// Two states have the same fingerprint if a relist cannot distinguish them.
+func TestGenerator_Fingerprint(t *testing.T) {
+	g, err := New(Config{Runtime: newFakeRuntime(), Cache: discardCache{}})
 	require.NoError(t, err)
 	assert.Zero(t, g.fingerprint(&runtime.Pod{UID: "u"}))
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
 		a, b := randomPod(rnd, 4), randomPod(rnd, 4)
-		assert.Equal(t, assert.ObjectsAreEqual(know(a), know(b)), g.fingerprint(&a) == g.fingerprint(&b), "%v %v", a, b)
+		assert.Equal(t, assert.ObjectsAreEqual(stateOf(a), stateOf(b)), g.fingerprint(&a) == g.fingerprint(&b), "%v %v", a, b)
 		rnd.Shuffle(len(a.Containers), func(i, j int) {
 			a.Containers[i], a.Containers[j] = a.Containers[j], a.Containers[i]
 		})
 		c := a
-		c.Name = "not told in listings"
+		c.Name = "not in relists"
 		assert.Equal(t, g.fingerprint(&a), g.fingerprint(&c))
 	}
 }
 
-// PL-2: each amount that can be changed in place makes an event.
-func TestDiff_Resources(t *testing.T) {
+// PL-2: each resource that can be changed in place has an event.
+func TestDifference_Resources(t *testing.T) {
 	one, two := resource.MustParse("1Gi"), resource.MustParse("2Gi")
-	view := func(r *runtime.Resources) runtime.Pod {
+	withResources := func(r *runtime.Resources) runtime.Pod {
 		return runtime.Pod{UID: "u", Containers: []runtime.Container{{ID: "1", Name: "a", State: runtime.Running, Resources: r}}}
 	}
 	for name, set := range map[string]func(*runtime.Resources, *resource.Quantity){
@@ -265,8 +265,8 @@ func TestDiff_Resources(t *testing.T) {
 		var none, small, large runtime.Resources
 		set(&small, &one)
 		set(&large, &two)
-		assert.Len(t, diff(view(&small), view(&large)), 1, name)
-		assert.Len(t, diff(view(&none), view(&small)), 1, name)
-		assert.Empty(t, diff(view(&small), view(&small)), name)
+		assert.Len(t, difference(withResources(&small), withResources(&large)), 1, name)
+		assert.Len(t, difference(withResources(&none), withResources(&small)), 1, name)
+		assert.Empty(t, difference(withResources(&small), withResources(&small)), name)
 	}
 }
