@@ -31,6 +31,7 @@ func (m *Mux) updateErrors() (news []rejectedPod, mended []SourceError) {
 	now := time.Now()
 	standing := make(map[string]SourceError, len(m.reported))
 	note := func(r rejectedPod) {
+		r.Source = r.source
 		key := r.source + "\x00" + r.Error()
 		if _, twice := standing[key]; twice {
 			return

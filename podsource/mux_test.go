@@ -317,6 +317,7 @@ func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
 		assert.Equal(t, []string{"UPDATE a y=2"}, r.told())
 		assert.Contains(t, r.faults(), "spec.containers[0].image")
 		assert.Equal(t, "x", r.mux.Errors()[0].RetainedPod.Name)
+		assert.Equal(t, "a", r.mux.Errors()[0].Source)
 		require.Len(t, r.events, 1)
 		assert.Equal(t, podsource.ReasonInvalid, r.events[0].Reason)
 		assert.Equal(t, "Pod", r.events[0].InvolvedObject.Kind)

@@ -58,17 +58,18 @@ type NamedSource struct {
 	Source Source
 }
 
-// SourceError is something wrong with what is wanted. It stands until it is mended.
+// SourceError is an unreadable source, or an invalid or duplicate manifest or object.
+// It is reported until it is resolved.
 type SourceError struct {
-	Location    string    // the file or address, or the name of the source
-	Err         error     // all that is wrong there; quotes no values
-	Since       time.Time // since when it has been so
-	RetainedPod *corev1.Pod
-	// Pod, if not nil, is the pod that runs on in its last good version.
+	Source      string      // name of the source; set by the Mux
+	Location    string      // file, URL or name of the source
+	Err         error       // all errors found there; contains no values of the manifest
+	Since       time.Time   // when the error was first found
+	RetainedPod *corev1.Pod // last valid version of the pod, which keeps running; may be nil
 }
 
-// Error says where and what.
-func (f SourceError) Error() string { return fmt.Sprintf("%s: %v", f.Location, f.Err) }
+// Error returns location and error.
+func (e SourceError) Error() string { return fmt.Sprintf("%s: %v", e.Location, e.Err) }
 
 // Unwrap returns Err.
-func (f SourceError) Unwrap() error { return f.Err }
+func (e SourceError) Unwrap() error { return e.Err }

@@ -12,30 +12,31 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// RegisterPods registers how many pods are wanted and how many run, as their
-// statuses tell. pods is called for each scrape, from any goroutine, and answers
-// from memory.
+// RegisterPods registers the numbers of desired pods, running pods and containers,
+// counted from pod statuses. pods is called on each scrape, from any goroutine, and
+// must not block. Agent.Pods can be used.
 func RegisterPods(reg prometheus.Registerer, pods func() []*corev1.Pod) error {
 	if pods == nil {
 		return errors.New("prom: nil pods")
 	}
-	return register(reg, &counts{running: newRunning(), desired: newDesired(), count: func(n *tally) {
+	return register(reg, &counts{running: newRunning(), desired: newDesired(), count: func(n *podCounts) {
 		for _, pod := range pods() {
 			n.status(pod)
 		}
 	}})
 }
 
-// RegisterRuntimePods registers how many pods run, for those who have no statuses:
-// pods is what was last seen of the runtime, such as podcache's Pods. It cannot
-// stand beside RegisterPods on one Registerer.
+// RegisterRuntimePods registers the numbers of running pods and containers, counted
+// from observed state, for programs without a status manager. pods is called on
+// each scrape, from any goroutine, and must not block. It cannot be combined with
+// RegisterPods on one Registerer, because both register the same metrics.
 func RegisterRuntimePods(reg prometheus.Registerer, pods func() []runtime.Pod) error {
 	if pods == nil {
 		return errors.New("prom: nil pods")
 	}
-	return register(reg, &counts{running: newRunning(), count: func(n *tally) {
+	return register(reg, &counts{running: newRunning(), count: func(n *podCounts) {
 		for _, pod := range pods() {
-			n.seen(&pod)
+			n.observed(&pod)
 		}
 	}})
 }
@@ -45,27 +46,27 @@ func register(reg prometheus.Registerer, c *counts) error {
 		return errors.New("prom: nil Registerer")
 	}
 	if err := reg.Register(c); err != nil {
-		return fmt.Errorf("prom: register counts of pods: %w", err)
+		return fmt.Errorf("prom: register pod counts: %w", err)
 	}
 	return nil
 }
 
-// counts counts when it is asked.
+// counts is a collector that counts pods on each scrape.
 type counts struct {
 	running [2]*prometheus.Desc // pods, containers
 	desired *prometheus.Desc    // may be nil
-	count   func(*tally)
+	count   func(*podCounts)
 }
 
 func newRunning() [2]*prometheus.Desc {
 	return [2]*prometheus.Desc{
-		prometheus.NewDesc("kubelet_running_pods", "Pods that run.", nil, nil),
+		prometheus.NewDesc("kubelet_running_pods", "Running pods.", nil, nil),
 		prometheus.NewDesc("kubelet_running_containers", "Containers, by state.", []string{"container_state"}, nil),
 	}
 }
 
 func newDesired() *prometheus.Desc {
-	return prometheus.NewDesc("kubelet_desired_pods", "Pods that should run here.", []string{"static"}, nil)
+	return prometheus.NewDesc("kubelet_desired_pods", "Desired pods.", []string{"static"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -79,7 +80,7 @@ func (c *counts) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *counts) Collect(ch chan<- prometheus.Metric) {
-	n := tally{containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}}
+	n := podCounts{containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}}
 	c.count(&n)
 	set := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -95,14 +96,14 @@ func (c *counts) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-type tally struct {
+type podCounts struct {
 	pods       int
-	desired    [2]int // others, static ones
+	desired    [2]int // not static, static
 	containers map[string]int
 }
 
-// status counts a pod as its status tells.
-func (n *tally) status(pod *corev1.Pod) {
+// status counts a pod by its status.
+func (n *podCounts) status(pod *corev1.Pod) {
 	static := 0
 	if podspec.IsStatic(pod) {
 		static = 1
@@ -127,8 +128,8 @@ func (n *tally) status(pod *corev1.Pod) {
 	}
 }
 
-// seen counts a pod as the runtime has it.
-func (n *tally) seen(pod *runtime.Pod) {
+// observed counts a pod by its state in the runtime.
+func (n *podCounts) observed(pod *runtime.Pod) {
 	for i := range pod.Containers {
 		switch pod.Containers[i].State {
 		case runtime.Created:

@@ -1,29 +1,30 @@
-// Package prom turns the hooks of an agent's parts into Prometheus collectors.
-// It promises:
+// Package prom collects Prometheus metrics from the hooks of an agent's components.
 //
-//   - Metrics go to the Registerer that is given and to no other: two agents in
-//     one process do not meet.
-//   - What means the same as a metric of the kubelet has its name and labels, so
-//     that dashboards and alerts made for one work for the other. The rest begins
-//     with sublet_. docs/metrics.md lists all.
-//   - Series of pods that are gone go too.
+// Guarantees:
 //
-// Each method of Metrics returns the hooks of one part; a part that has none to
-// give leaves its metrics without series:
+//   - Metrics are registered only with the given Registerer, so two agents in one
+//     process do not share metrics.
+//   - A metric that means the same as one of the kubelet has the kubelet's name and
+//     labels, so that dashboards and alerts work for both. All other names begin
+//     with sublet_. docs/metrics.md lists all metrics.
+//   - The series of a pod are dropped when the pod has finished.
+//
+// Each method of Metrics returns the hooks of one component. Metrics whose hooks are
+// not used have no series:
 //
 //	metrics, err := prom.New(registry)
 //	if err != nil {
 //		return err
 //	}
 //	a, err := agent.New(agent.WithHooks(agent.Hooks{
-//		Sources: metrics.Sources(),
-//		Loop:    metrics.Loop(),
-//		Pods:    metrics.Pods(),
-//		Workers: metrics.Workers(),
-//		Pleg:    metrics.Pleg(),
-//		Status:  metrics.Status(),
-//		Probe:   metrics.Probe(),
-//		CRI:     cri.Hooks{Call: metrics.RuntimeCall},
+//		Sources:    metrics.Sources(),
+//		SyncLoop:   metrics.SyncLoop(),
+//		PodManager: metrics.PodManager(),
+//		PodWorkers: metrics.PodWorkers(),
+//		PLEG:       metrics.PLEG(),
+//		Status:     metrics.Status(),
+//		Probe:      metrics.Probe(),
+//		CRI:        cri.Hooks{Call: metrics.RuntimeCall},
 //	}))
 //	if err != nil {
 //		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/sublet-dev/agent/prom"
 )
 
-// The metrics of a generator of pod lifecycle events, on a registry of one's own.
+// The metrics of a generator of pod lifecycle events, on a registry of its own.
 func Example() {
 	registry := prometheus.NewRegistry()
 	metrics, err := prom.New(registry)
@@ -27,8 +27,8 @@ func Example() {
 	}
 	for _, f := range families {
 		if f.GetName() == "kubelet_pleg_relist_duration_seconds" {
-			fmt.Println(f.GetMetric()[0].GetHistogram().GetSampleCount(), "listing")
+			fmt.Println(f.GetMetric()[0].GetHistogram().GetSampleCount(), "relist")
 		}
 	}
-	// Output: 1 listing
+	// Output: 1 relist
 }

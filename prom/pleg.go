@@ -12,30 +12,30 @@ import (
 
 type plegMetrics struct {
 	relist, interval, inspect, waited prometheus.Histogram
-	lastSeen, open                    prometheus.Gauge
+	lastResponse, open                prometheus.Gauge
 	failures                          *prometheus.CounterVec
-	opened, broken, hints, missed     prometheus.Counter
+	opened, broken, events, missed    prometheus.Counter
 }
 
 func newPleg() plegMetrics {
 	return plegMetrics{
-		relist:   histogram("kubelet_pleg_relist_duration_seconds", "How long it took to list all pods of the runtime.", prometheus.DefBuckets),
-		interval: histogram("kubelet_pleg_relist_interval_seconds", "Time from one listing of all pods to the next.", prometheus.DefBuckets),
-		lastSeen: gauge("kubelet_pleg_last_seen_seconds", "When the runtime last answered, in seconds since 1970."),
-		opened:   counter("kubelet_evented_pleg_connection_success_count", "How often the runtime's event stream was opened."),
-		broken:   counter("kubelet_evented_pleg_connection_error_count", "How often the runtime's event stream broke or could not be opened."),
-		open:     gauge("sublet_pleg_stream_open", "1 while the runtime's event stream is open."),
-		inspect:  histogram("sublet_pleg_inspect_duration_seconds", "How long it took to inspect one pod.", quick()),
-		waited:   histogram("sublet_pleg_inspect_wait_seconds", "How long a pod waited for its inspection.", quick()),
-		failures: counters("sublet_pleg_errors_total", "Looks at the runtime that failed, by what was done: list or inspect.", "operation"),
-		hints:    counter("sublet_pleg_hints_total", "Pods that the runtime's event stream told of."),
-		missed:   counter("sublet_pleg_missed_total", "Changed pods that a listing found and the open event stream had not told of."),
+		relist:       histogram("kubelet_pleg_relist_duration_seconds", "Duration of relists.", prometheus.DefBuckets),
+		interval:     histogram("kubelet_pleg_relist_interval_seconds", "Time from one relist to the next.", prometheus.DefBuckets),
+		lastResponse: gauge("kubelet_pleg_last_seen_seconds", "Time of the last successful query of the runtime, in seconds since 1970."),
+		opened:       counter("kubelet_evented_pleg_connection_success_count", "Times the event stream of the runtime was opened."),
+		broken:       counter("kubelet_evented_pleg_connection_error_count", "Times the event stream of the runtime broke or could not be opened."),
+		open:         gauge("sublet_pleg_stream_open", "1 while the event stream of the runtime is open."),
+		inspect:      histogram("sublet_pleg_inspect_duration_seconds", "Duration of pod inspections.", quick()),
+		waited:       histogram("sublet_pleg_inspect_wait_seconds", "Time that a pod waited for its inspection.", quick()),
+		failures:     counters("sublet_pleg_errors_total", "Failed runtime queries, by operation: list or inspect.", "operation"),
+		events:       counter("sublet_pleg_hints_total", "Runtime events received."),
+		missed:       counter("sublet_pleg_missed_total", "Changed pods that a relist found without a runtime event while the event stream was open."),
 	}
 }
 
 func (p *plegMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		p.relist, p.interval, p.lastSeen, p.opened, p.broken, p.open, p.inspect, p.waited, p.failures, p.hints, p.missed,
+		p.relist, p.interval, p.lastResponse, p.opened, p.broken, p.open, p.inspect, p.waited, p.failures, p.events, p.missed,
 	}
 }
 
@@ -43,42 +43,42 @@ func (p *plegMetrics) all() []prometheus.Collector {
 func (m *Metrics) PLEG() pleg.Hooks {
 	p := &m.pleg
 	var mu sync.Mutex
-	var last time.Time // when the listing before began
+	var last time.Time // when the previous relist started
 	return pleg.Hooks{
-		Relisted: func(took time.Duration, _, _ int, err error) {
+		Relisted: func(duration time.Duration, _, _ int, err error) {
 			now := time.Now()
-			began := now.Add(-took)
-			p.relist.Observe(took.Seconds())
+			startTime := now.Add(-duration)
+			p.relist.Observe(duration.Seconds())
 			mu.Lock()
 			if !last.IsZero() {
-				p.interval.Observe(began.Sub(last).Seconds())
+				p.interval.Observe(startTime.Sub(last).Seconds())
 			}
-			last = began
+			last = startTime
 			mu.Unlock()
-			p.looked("list", now, err)
+			p.queried("list", now, err)
 		},
-		Inspected: func(_ types.UID, waited, took time.Duration, err error) {
-			p.inspect.Observe(took.Seconds())
+		Inspected: func(_ types.UID, waited, duration time.Duration, err error) {
+			p.inspect.Observe(duration.Seconds())
 			p.waited.Observe(waited.Seconds())
-			p.looked("inspect", time.Now(), err)
+			p.queried("inspect", time.Now(), err)
 		},
 		StreamChanged: func(open bool, _ error) {
-			p.open.Set(truth(open))
+			p.open.Set(boolValue(open))
 			if open {
 				p.opened.Inc()
 			} else {
 				p.broken.Inc()
 			}
 		},
-		RuntimeEventReceived: func(types.UID) { p.hints.Inc() },
+		RuntimeEventReceived: func(types.UID) { p.events.Inc() },
 		RuntimeEventsMissed:  func(pods int) { p.missed.Add(float64(pods)) },
 	}
 }
 
-func (p *plegMetrics) looked(how string, now time.Time, err error) {
+func (p *plegMetrics) queried(operation string, now time.Time, err error) {
 	if err != nil {
-		p.failures.WithLabelValues(how).Inc()
+		p.failures.WithLabelValues(operation).Inc()
 		return
 	}
-	p.lastSeen.Set(float64(now.UnixMilli()) / 1000)
+	p.lastResponse.Set(float64(now.UnixMilli()) / 1000)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// idle is how long a pod was not probed when its series are dropped, in case
-// nobody told of its end.
-const idle = time.Hour
+// seriesTTL is the time after the last probe of a pod when its series are dropped
+// even if no hook has reported the pod finished.
+const seriesTTL = time.Hour
 
-// probeMetrics has series for each pod, and drops them when the pod is gone.
+// probeMetrics has series for each pod and drops them when the pod has finished.
 type probeMetrics struct {
 	probes   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -25,22 +25,22 @@ type probeMetrics struct {
 	pods map[types.UID]*probedPod
 }
 
-// probedPod is which series there are for a pod.
+// probedPod records which series exist for a pod.
 type probedPod struct {
 	last            time.Time
 	namespace, name string
-	probes          map[probed]struct{}
+	probes          map[probeKey]struct{}
 }
 
-type probed struct{ kind, container string }
+type probeKey struct{ probeType, container string }
 
 func newProbe() *probeMetrics {
 	return &probeMetrics{
-		probes: counters("prober_probe_total", "Probes that were run, by result.",
+		probes: counters("prober_probe_total", "Probes run, by result.",
 			"probe_type", "result", "container", "pod", "namespace", "pod_uid"),
-		duration: histograms("prober_probe_duration_seconds", "How long a probe took.", prometheus.DefBuckets,
+		duration: histograms("prober_probe_duration_seconds", "Duration of probes.", prometheus.DefBuckets,
 			"probe_type", "container", "pod", "namespace"),
-		late: histogram("sublet_probe_delay_seconds", "How much later than it should a probe began.", quick()),
+		late: histogram("sublet_probe_delay_seconds", "Delay between the scheduled and the actual start of a probe.", quick()),
 		pods: map[types.UID]*probedPod{},
 	}
 }
@@ -55,24 +55,24 @@ func (m *Metrics) Probe() probe.Hooks {
 }
 
 func (p *probeMetrics) probed(r probe.ProbeRun) {
-	kind := kindOf(r.Type)
+	probeType := typeOf(r.Type)
 	p.mu.Lock()
-	defer p.mu.Unlock() // so that series are not made anew while they are dropped
+	defer p.mu.Unlock() // so that series are not re-created while they are dropped
 	pod := p.pods[r.Pod.UID]
 	if pod == nil {
-		pod = &probedPod{namespace: r.Pod.Namespace, name: r.Pod.Name, probes: map[probed]struct{}{}}
+		pod = &probedPod{namespace: r.Pod.Namespace, name: r.Pod.Name, probes: map[probeKey]struct{}{}}
 		p.pods[r.Pod.UID] = pod
 	}
 	pod.last = time.Now()
-	pod.probes[probed{kind, r.Container}] = struct{}{}
-	p.probes.WithLabelValues(kind, resultOf(r.Result), r.Container, pod.name, pod.namespace, string(r.Pod.UID)).Inc()
-	p.duration.WithLabelValues(kind, r.Container, pod.name, pod.namespace).Observe(r.Duration.Seconds())
+	pod.probes[probeKey{probeType, r.Container}] = struct{}{}
+	p.probes.WithLabelValues(probeType, resultOf(r.Result), r.Container, pod.name, pod.namespace, string(r.Pod.UID)).Inc()
+	p.duration.WithLabelValues(probeType, r.Container, pod.name, pod.namespace).Observe(r.Duration.Seconds())
 	if !r.ScheduledAt.IsZero() {
 		p.late.Observe(max(0, r.StartedAt.Sub(r.ScheduledAt)).Seconds())
 	}
 }
 
-// forget drops the series of a pod that has ended.
+// forget drops the series of a finished pod.
 func (p *probeMetrics) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,19 +87,19 @@ func (p *probeMetrics) drop(uid types.UID) {
 	delete(p.pods, uid)
 	for s := range pod.probes {
 		for _, r := range []runtime.ProbeResult{runtime.ProbeSuccess, runtime.ProbeFailure, runtime.ProbeUnknown} {
-			p.probes.DeleteLabelValues(s.kind, resultOf(r), s.container, pod.name, pod.namespace, string(uid))
+			p.probes.DeleteLabelValues(s.probeType, resultOf(r), s.container, pod.name, pod.namespace, string(uid))
 		}
 		if !p.shared(pod, s) {
-			p.duration.DeleteLabelValues(s.kind, s.container, pod.name, pod.namespace)
+			p.duration.DeleteLabelValues(s.probeType, s.container, pod.name, pod.namespace)
 		}
 	}
 }
 
-// shared reports whether another pod of that name has the same series: the next
-// one of an edited manifest.
-func (p *probeMetrics) shared(gone *probedPod, s probed) bool {
+// shared reports whether another pod with the same name uses the same series. Such
+// a pod is created when a manifest is edited.
+func (p *probeMetrics) shared(dropped *probedPod, s probeKey) bool {
 	for _, pod := range p.pods {
-		if pod.name != gone.name || pod.namespace != gone.namespace {
+		if pod.name != dropped.name || pod.namespace != dropped.namespace {
 			continue
 		}
 		if _, ok := pod.probes[s]; ok {
@@ -109,19 +109,19 @@ func (p *probeMetrics) shared(gone *probedPod, s probed) bool {
 	return false
 }
 
-// sweep drops what has not been probed for long.
+// sweep drops the series of pods that have not been probed for seriesTTL.
 func (p *probeMetrics) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for uid, pod := range p.pods {
-		if time.Since(pod.last) > idle {
+		if time.Since(pod.last) > seriesTTL {
 			p.drop(uid)
 		}
 	}
 }
 
-func kindOf(k probe.ProbeType) string {
-	switch k {
+func typeOf(t probe.ProbeType) string {
+	switch t {
 	case probe.Liveness:
 		return "Liveness"
 	case probe.Readiness:

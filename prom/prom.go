@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the collectors of one agent. Its hooks may be called from any
+// Metrics contains the collectors of one agent. Its hooks may be called from any
 // goroutine.
 type Metrics struct {
 	pleg     plegMetrics
@@ -22,8 +22,7 @@ type Metrics struct {
 	garbage  garbageMetrics
 }
 
-// New returns Metrics that are registered at reg: all of them, or none with an
-// error.
+// New registers all metrics with reg. On error, none is registered.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if reg == nil {
 		return nil, errors.New("prom: nil Registerer")
@@ -55,19 +54,19 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, part := range []interface{ all() []prometheus.Collector }{
+	for _, group := range []interface{ all() []prometheus.Collector }{
 		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage,
 	} {
-		all = append(all, part.all()...)
+		all = append(all, group.all()...)
 	}
 	return all
 }
 
-// Buckets of histograms, in seconds.
+// buckets are the bounds of a histogram, in seconds.
 type buckets []float64
 
-// quick is for what takes from 100 µs to 26 s, ops for what the kubelet measures
-// in the same steps, starts for pods.
+// quick returns buckets from 100 µs to 26 s, ops those of the kubelet for runtime
+// operations, and starts those of the kubelet for pod starts.
 func quick() buckets { return prometheus.ExponentialBuckets(0.0001, 4, 10) }
 func ops() buckets   { return prometheus.ExponentialBuckets(0.005, 2.5, 14) }
 func starts() buckets {
@@ -98,15 +97,15 @@ func histograms(name, help string, b buckets, labels ...string) *prometheus.Hist
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: b}, labels)
 }
 
-// truth is a gauge's way of telling yes from no.
-func truth(yes bool) float64 {
+// boolValue returns 1 for true and 0 for false.
+func boolValue(yes bool) float64 {
 	if yes {
 		return 1
 	}
 	return 0
 }
 
-// result is the value of a label that tells how something went.
+// result returns the value of the label "result".
 func result(err error) string {
 	if err != nil {
 		return "error"

@@ -33,15 +33,15 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+var update = flag.Bool("update", false, "write the table of docs/metrics.md")
 
-func pod(name string) *corev1.Pod {
+func newPod(name string) *corev1.Pod {
 	p := &corev1.Pod{}
 	p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
 	return p
 }
 
-func fresh(t *testing.T) (*prom.Metrics, *prometheus.Registry) {
+func newMetrics(t *testing.T) (*prom.Metrics, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	m, err := prom.New(reg)
@@ -51,10 +51,10 @@ func fresh(t *testing.T) (*prom.Metrics, *prometheus.Registry) {
 
 func phase(p corev1.PodPhase) corev1.PodStatus { return corev1.PodStatus{Phase: p} }
 
-// everything calls each hook so that each metric has a series.
-func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
+// callAllHooks calls each hook so that each metric has a series.
+func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	t.Helper()
-	p := pod("web")
+	p := newPod("web")
 	podspec.AnnotateSource(p, "file", time.Now())
 	pl := m.PLEG()
 	for range 2 {
@@ -67,10 +67,10 @@ func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	pl.RuntimeEventReceived(p.UID)
 	pl.RuntimeEventsMissed(2)
 	w := m.PodWorkers()
-	turn := podworkers.SyncCall{Pod: p, UID: p.UID, RequestedAt: time.Now()}
-	w.SyncStarted(turn)
-	w.SyncEnded(turn, time.Second, runtime.SyncResult{}, errors.New("x"))
-	w.SyncPanicked(turn, "x")
+	call := podworkers.SyncCall{Pod: p, UID: p.UID, RequestedAt: time.Now()}
+	w.SyncStarted(call)
+	w.SyncEnded(call, time.Second, runtime.SyncResult{}, errors.New("x"))
+	w.SyncPanicked(call, "x")
 	w.PhaseChanged(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
 	st := m.Status()
 	st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
@@ -107,12 +107,13 @@ func everything(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, errors.New("x"))
 	i.Collected(imagegc.Result{BytesFreed: 7, Duration: time.Second}, nil)
 	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{p} }))
+	require.NoError(t, prom.RegisterProblems(reg, prom.Problems{RejectedPods: func() int { return 0 }}))
 }
 
 // AG-5: docs/metrics.md lists every metric as it is scraped.
-func TestTheTableOfMetrics(t *testing.T) {
-	m, reg := fresh(t)
-	everything(t, m, reg)
+func TestMetrics_TableInDocs(t *testing.T) {
+	m, reg := newMetrics(t)
+	callAllHooks(t, m, reg)
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	var rows []string
@@ -125,7 +126,7 @@ func TestTheTableOfMetrics(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |",
 			f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, " "), f.GetHelp()))
 	}
-	table := "| metric | type | labels | what it tells |\n|---|---|---|---|\n" + strings.Join(rows, "\n") + "\n"
+	table := "| metric | type | labels | description |\n|---|---|---|---|\n" + strings.Join(rows, "\n") + "\n"
 
 	const file = "../docs/metrics.md"
 	page, err := os.ReadFile(file)
@@ -140,17 +141,17 @@ func TestTheTableOfMetrics(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o600))
 		return
 	}
-	assert.Equal(t, want, string(page), "go test ./prom -update writes it anew")
+	assert.Equal(t, want, string(page), "update it with go test ./prom -update")
 
 	descs := make(chan *prometheus.Desc, 1000)
 	m.Describe(descs)
-	assert.Len(t, rows, len(descs)+3, "a metric without a series here, or with a hook that no test calls")
+	assert.Len(t, rows, len(descs)+4, "a metric without a series here, or with a hook that no test calls")
 }
 
-// What the kubelet tells under the same names and labels.
-func TestMetricsOfTheKubelet(t *testing.T) {
-	m, reg := fresh(t)
-	everything(t, m, reg)
+// Metrics of the kubelet have its names and labels.
+func TestMetrics_NamesAndLabels(t *testing.T) {
+	m, reg := newMetrics(t)
+	callAllHooks(t, m, reg)
 	for name, want := range map[string]string{
 		"kubelet_runtime_operations_total":        `kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
 		"kubelet_runtime_operations_errors_total": `kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
@@ -216,10 +217,9 @@ func scrape(t *testing.T, reg *prometheus.Registry) string {
 	return w.Body.String()
 }
 
-// What is scraped is well-formed.
-func TestScrapeIsParsed(t *testing.T) {
-	m, reg := fresh(t)
-	everything(t, m, reg)
+func TestMetrics_ScrapeIsWellFormed(t *testing.T) {
+	m, reg := newMetrics(t)
+	callAllHooks(t, m, reg)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(scrape(t, reg)))
 	require.NoError(t, err)
@@ -237,23 +237,23 @@ func TestScrapeIsParsed(t *testing.T) {
 	}
 }
 
-// AG-6: two agents in one process do not meet.
-func TestTwoRegistriesDoNotMeet(t *testing.T) {
-	one, regOne := fresh(t)
-	_, regTwo := fresh(t)
+// AG-6: two agents in one process do not share metrics.
+func TestMetrics_TwoRegistries(t *testing.T) {
+	one, regOne := newMetrics(t)
+	_, regTwo := newMetrics(t)
 	one.PLEG().RuntimeEventReceived("x")
 	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
 	assert.Equal(t, []string{"sublet_pleg_hints_total 0"}, series(t, regTwo, "sublet_pleg_hints_total"))
 
 	_, err := prom.New(regOne)
-	require.Error(t, err, "one registry cannot tell two agents apart")
+	require.Error(t, err, "one registry cannot distinguish two agents")
 	two, err := prom.New(prometheus.WrapRegistererWith(prometheus.Labels{"agent": "two"}, prometheus.NewRegistry()))
 	require.NoError(t, err)
 	two.PLEG().RuntimeEventReceived("x")
 	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
 }
 
-func TestBadArguments(t *testing.T) {
+func TestNew_RejectsInvalidArguments(t *testing.T) {
 	_, err := prom.New(nil)
 	require.Error(t, err)
 	reg := prometheus.NewRegistry()
@@ -264,20 +264,20 @@ func TestBadArguments(t *testing.T) {
 	require.Error(t, prom.RegisterRuntimePods(reg, func() []runtime.Pod { return nil }), "both count the same")
 }
 
-// Series of a pod go with it, but those that its successor of the same name has
-// stay.
-func TestSeriesOfPodsThatAreGone(t *testing.T) {
+// Series of a finished pod are dropped, except those shared with its successor of
+// the same name.
+func TestProbe_DropsSeriesOfFinishedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, reg := fresh(t)
-		hit := func(uid types.UID, kind probe.ProbeType, r runtime.ProbeResult) {
-			p := pod("web")
+		m, reg := newMetrics(t)
+		probed := func(uid types.UID, probeType probe.ProbeType, r runtime.ProbeResult) {
+			p := newPod("web")
 			p.UID = uid
-			m.Probe().Probed(probe.ProbeRun{Pod: p, Container: "c", Type: kind, Result: r})
+			m.Probe().Probed(probe.ProbeRun{Pod: p, Container: "c", Type: probeType, Result: r})
 		}
-		hit("old", probe.Liveness, runtime.ProbeSuccess)
-		hit("old", probe.Liveness, runtime.ProbeFailure)
-		hit("old", probe.Readiness, runtime.ProbeUnknown)
-		hit("new", probe.Liveness, runtime.ProbeSuccess)
+		probed("old", probe.Liveness, runtime.ProbeSuccess)
+		probed("old", probe.Liveness, runtime.ProbeFailure)
+		probed("old", probe.Readiness, runtime.ProbeUnknown)
+		probed("new", probe.Liveness, runtime.ProbeSuccess)
 		require.Len(t, series(t, reg, "prober_probe_total"), 4)
 		assert.EqualValues(t, 4, samples(t, reg, "prober_probe_duration_seconds"))
 
@@ -288,26 +288,26 @@ func TestSeriesOfPodsThatAreGone(t *testing.T) {
 		assert.EqualValues(t, 3, samples(t, reg, "prober_probe_duration_seconds"))
 
 		time.Sleep(30 * time.Minute)
-		hit("new", probe.Liveness, runtime.ProbeSuccess)
+		probed("new", probe.Liveness, runtime.ProbeSuccess)
 		time.Sleep(45 * time.Minute)
 		assert.Len(t, series(t, reg, "prober_probe_total"), 1)
 		time.Sleep(16 * time.Minute)
-		assert.Empty(t, series(t, reg, "prober_probe_total"), "nobody told of its end")
+		assert.Empty(t, series(t, reg, "prober_probe_total"), "no hook reported the pod finished")
 		assert.Zero(t, samples(t, reg, "prober_probe_duration_seconds"))
 	})
 }
 
-func TestPodStart(t *testing.T) {
+func TestStatus_PodStartDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, reg := fresh(t)
-		p := pod("web")
+		m, reg := newMetrics(t)
+		p := newPod("web")
 		podspec.AnnotateSource(p, "file", time.Now())
 		time.Sleep(7 * time.Second)
 		st := m.Status()
 		st.Changed(p, corev1.PodStatus{}, phase(corev1.PodPending))
 		st.Changed(p, phase(corev1.PodPending), phase(corev1.PodPending))
 		st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
-		st.Changed(pod("adopted"), corev1.PodStatus{}, phase(corev1.PodRunning))
+		st.Changed(newPod("adopted"), corev1.PodStatus{}, phase(corev1.PodRunning))
 		st.Changed(p, phase(corev1.PodRunning), phase(corev1.PodSucceeded))
 		assert.EqualValues(t, 1, samples(t, reg, "kubelet_pod_start_duration_seconds"))
 		assert.Contains(t, scrape(t, reg), "kubelet_pod_start_duration_seconds_sum 7\n")
@@ -315,13 +315,13 @@ func TestPodStart(t *testing.T) {
 	})
 }
 
-func TestCountsOfPods(t *testing.T) {
+func TestRegisterPods_Counts(t *testing.T) {
 	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
-	ended := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}
-	a, b := pod("a"), pod("b")
-	a.Status.InitContainerStatuses = []corev1.ContainerStatus{ended}
+	exited := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}
+	a, b := newPod("a"), newPod("b")
+	a.Status.InitContainerStatuses = []corev1.ContainerStatus{exited}
 	a.Status.ContainerStatuses = []corev1.ContainerStatus{running, running, {}}
-	b.Status.ContainerStatuses = []corev1.ContainerStatus{ended}
+	b.Status.ContainerStatuses = []corev1.ContainerStatus{exited}
 	reg := prometheus.NewPedanticRegistry()
 	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{a, b} }))
 	assert.Equal(t, []string{"kubelet_running_pods 1"}, series(t, reg, "kubelet_running_pods"))
@@ -342,8 +342,8 @@ func TestCountsOfPods(t *testing.T) {
 	}, series(t, reg, "kubelet_running_containers"))
 }
 
-func TestNamesOfOperations(t *testing.T) {
-	m, reg := fresh(t)
+func TestRuntimeCall_OperationNames(t *testing.T) {
+	m, reg := newMetrics(t)
 	want := map[string]string{
 		"Version": "version", "Status": "status", "RunPodSandbox": "run_podsandbox", "StopPodSandbox": "stop_podsandbox",
 		"RemovePodSandbox": "remove_podsandbox", "PodSandboxStatus": "podsandbox_status", "ListPodSandbox": "list_podsandbox",

@@ -13,41 +13,43 @@ import (
 )
 
 type evictionMetrics struct {
-	evictions  *prometheus.CounterVec
-	looks      *prometheus.HistogramVec
-	took       prometheus.Histogram
-	conditions *prometheus.GaugeVec
+	evictions    *prometheus.CounterVec
+	measurements *prometheus.HistogramVec
+	duration     prometheus.Histogram
+	conditions   *prometheus.GaugeVec
 }
 
 func newEviction() evictionMetrics {
 	return evictionMetrics{
-		evictions:  counters("kubelet_evictions", "Pods that were evicted, by signal; of local storage limits it is empty.", "eviction_signal"),
-		took:       histogram("sublet_eviction_duration_seconds", "Time from the choice of a pod to when it was gone.", ops()),
-		looks:      histograms("sublet_eviction_look_duration_seconds", "How long one look at the node's resources took, by result.", quick(), "result"),
-		conditions: gauges("sublet_node_condition", "1 while a condition of the node holds.", "condition"),
+		evictions:    counters("kubelet_evictions", "Evicted pods, by eviction signal. The signal is empty for local storage limits.", "eviction_signal"),
+		duration:     histogram("sublet_eviction_duration_seconds", "Time from the selection of a pod for eviction until its containers were terminated.", ops()),
+		measurements: histograms("sublet_eviction_look_duration_seconds", "Duration of measurements of node and pod usage, by result.", quick(), "result"),
+		conditions:   gauges("sublet_node_condition", "1 while a node condition is true.", "condition"),
 	}
 }
 
 func (e *evictionMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{e.evictions, e.took, e.looks, e.conditions}
+	return []prometheus.Collector{e.evictions, e.duration, e.measurements, e.conditions}
 }
 
 // Eviction returns the hooks of an eviction.Manager.
 func (m *Metrics) Eviction() eviction.Hooks {
 	e := &m.eviction
 	return eviction.Hooks{
-		Measured: func(took time.Duration, err error) { e.looks.WithLabelValues(result(err)).Observe(took.Seconds()) },
+		Measured: func(duration time.Duration, err error) {
+			e.measurements.WithLabelValues(result(err)).Observe(duration.Seconds())
+		},
 		Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Termination) {
 			e.evictions.WithLabelValues(string(signal)).Inc()
 		},
-		Evicted: func(_ eviction.Signal, _ *corev1.Pod, took time.Duration, err error) {
+		Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, err error) {
 			if err == nil {
-				e.took.Observe(took.Seconds())
+				e.duration.Observe(duration.Seconds())
 			}
 		},
 		ConditionsChanged: func(all []corev1.NodeCondition) {
 			for i := range all {
-				e.conditions.WithLabelValues(string(all[i].Type)).Set(truth(all[i].Status == corev1.ConditionTrue))
+				e.conditions.WithLabelValues(string(all[i].Type)).Set(boolValue(all[i].Status == corev1.ConditionTrue))
 			}
 		},
 	}
@@ -57,36 +59,36 @@ type imageMetrics struct {
 	removed  *prometheus.CounterVec
 	failures prometheus.Counter
 	freed    prometheus.Counter
-	took     prometheus.Histogram
+	duration prometheus.Histogram
 }
 
 func newImages() imageMetrics {
 	return imageMetrics{
-		removed:  counters("kubelet_image_garbage_collected_total", "Images that were removed, by reason: age or space.", "reason"),
-		failures: counter("sublet_image_gc_errors_total", "Images that could not be removed."),
-		freed:    counter("sublet_image_gc_freed_bytes_total", "Bytes that the image file system gained by collections."),
-		took:     histogram("sublet_image_gc_duration_seconds", "How long one collection took.", ops()),
+		removed:  counters("kubelet_image_garbage_collected_total", "Images removed, by reason: age or space.", "reason"),
+		failures: counter("sublet_image_gc_errors_total", "Images whose removal failed."),
+		freed:    counter("sublet_image_gc_freed_bytes_total", "Bytes freed on the image file system by image garbage collection."),
+		duration: histogram("sublet_image_gc_duration_seconds", "Duration of image garbage collections.", ops()),
 	}
 }
 
 func (i *imageMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{i.removed, i.failures, i.freed, i.took}
+	return []prometheus.Collector{i.removed, i.failures, i.freed, i.duration}
 }
 
 type garbageMetrics struct {
-	removed *prometheus.CounterVec
-	took    prometheus.Histogram
+	removed  *prometheus.CounterVec
+	duration prometheus.Histogram
 }
 
 func newGarbage() garbageMetrics {
 	return garbageMetrics{
-		removed: counters("sublet_container_gc_total", "Dead containers and sandboxes that were to be removed, by kind and result.", "kind", "result"),
-		took:    histogram("sublet_container_gc_duration_seconds", "How long one collection of dead containers took.", ops()),
+		removed:  counters("sublet_container_gc_total", "Removals of exited containers and sandboxes, by kind and result.", "kind", "result"),
+		duration: histogram("sublet_container_gc_duration_seconds", "Duration of container garbage collections.", ops()),
 	}
 }
 
 func (g *garbageMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{g.removed, g.took}
+	return []prometheus.Collector{g.removed, g.duration}
 }
 
 // ContainerGC returns the hooks of a containergc.Collector.
@@ -100,7 +102,7 @@ func (m *Metrics) ContainerGC() containergc.Hooks {
 			}
 			g.removed.WithLabelValues(kind, result(err)).Inc()
 		},
-		Collected: func(r containergc.Result, _ error) { g.took.Observe(r.Duration.Seconds()) },
+		Collected: func(r containergc.Result, _ error) { g.duration.Observe(r.Duration.Seconds()) },
 	}
 }
 
@@ -108,20 +110,20 @@ func (m *Metrics) ContainerGC() containergc.Hooks {
 func (m *Metrics) ImageGC() imagegc.Hooks {
 	i := &m.images
 	return imagegc.Hooks{
-		Removed: func(_ runtime.Image, why imagegc.Reason, _ time.Duration, err error) {
+		Removed: func(_ runtime.Image, r imagegc.Reason, _ time.Duration, err error) {
 			if err != nil {
 				i.failures.Inc()
 				return
 			}
 			reason := "space"
-			if why == imagegc.ReasonMaxAge {
+			if r == imagegc.ReasonMaxAge {
 				reason = "age"
 			}
 			i.removed.WithLabelValues(reason).Inc()
 		},
 		Collected: func(r imagegc.Result, _ error) {
 			i.freed.Add(float64(r.BytesFreed))
-			i.took.Observe(r.Duration.Seconds())
+			i.duration.Observe(r.Duration.Seconds())
 		},
 	}
 }

@@ -15,11 +15,11 @@ type runtimeMetrics struct {
 
 func newRuntime() runtimeMetrics {
 	return runtimeMetrics{
-		calls:         counters("kubelet_runtime_operations_total", "Calls of the runtime.", "operation_type"),
-		failures:      counters("kubelet_runtime_operations_errors_total", "Calls of the runtime that failed.", "operation_type"),
-		duration:      histograms("kubelet_runtime_operations_duration_seconds", "How long a call of the runtime took.", ops(), "operation_type"),
-		podStarts:     counter("kubelet_started_pods_total", "Sandboxes that the runtime was asked for."),
-		podStartFails: counter("kubelet_started_pods_errors_total", "Sandboxes that the runtime could not make."),
+		calls:         counters("kubelet_runtime_operations_total", "Calls to the runtime.", "operation_type"),
+		failures:      counters("kubelet_runtime_operations_errors_total", "Calls to the runtime that failed.", "operation_type"),
+		duration:      histograms("kubelet_runtime_operations_duration_seconds", "Duration of calls to the runtime.", ops(), "operation_type"),
+		podStarts:     counter("kubelet_started_pods_total", "Attempts to create a pod sandbox."),
+		podStartFails: counter("kubelet_started_pods_errors_total", "Failed attempts to create a pod sandbox."),
 	}
 }
 
@@ -27,12 +27,12 @@ func (r *runtimeMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{r.calls, r.failures, r.duration, r.podStarts, r.podStartFails}
 }
 
-// RuntimeCall is the hook for calls of a runtime: the Call of cri.Hooks. rpc is
-// the name of the call in the CRI.
-func (m *Metrics) RuntimeCall(rpc string, took time.Duration, err error) {
+// RuntimeCall is the hook for runtime calls, for cri.Hooks.Call. rpc is the name of
+// the CRI call.
+func (m *Metrics) RuntimeCall(rpc string, duration time.Duration, err error) {
 	r, op := &m.runtime, operationOf(rpc)
 	r.calls.WithLabelValues(op).Inc()
-	r.duration.WithLabelValues(op).Observe(took.Seconds())
+	r.duration.WithLabelValues(op).Observe(duration.Seconds())
 	if err != nil {
 		r.failures.WithLabelValues(op).Inc()
 	}
@@ -44,8 +44,8 @@ func (m *Metrics) RuntimeCall(rpc string, took time.Duration, err error) {
 	}
 }
 
-// operationOf returns what the kubelet calls an operation: the name of the call
-// in snake case, with podsandbox in one word.
+// operationOf returns the name that the kubelet has for an operation: the CRI call
+// in snake case, with podsandbox as one word.
 func operationOf(rpc string) string {
 	if rpc == "UpdateContainerResources" {
 		return "update_container"

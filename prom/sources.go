@@ -9,39 +9,39 @@ import (
 )
 
 type sourceMetrics struct {
-	pods, faults, last *prometheus.GaugeVec
-	taking             *prometheus.HistogramVec
-	changes, faulted   *prometheus.CounterVec
+	pods, errors, updated *prometheus.GaugeVec
+	duration              *prometheus.HistogramVec
+	changes, failures     *prometheus.CounterVec
 }
 
 func newSources() sourceMetrics {
 	return sourceMetrics{
-		pods:    gauges("sublet_source_pods", "Valid pods that a source wants.", "source"),
-		faults:  gauges("sublet_source_faults", "What is wrong now with what a source wants.", "source"),
-		last:    gauges("sublet_source_last_taken_seconds", "When a source last told what it wants, in seconds since 1970.", "source"),
-		taking:  histograms("sublet_source_take_duration_seconds", "How long it took to work out what a source wants.", quick(), "source"),
-		changes: counters("sublet_source_changes_total", "Pods that changes were told of, by kind of change.", "source", "op"),
-		faulted: counters("sublet_source_faults_total", "Faults that came up.", "source"),
+		pods:     gauges("sublet_source_pods", "Valid pods in the last update from a source.", "source"),
+		errors:   gauges("sublet_source_faults", "Errors in the last update from a source: invalid pods and unreadable manifests.", "source"),
+		updated:  gauges("sublet_source_last_taken_seconds", "Time of the last update from a source, in seconds since 1970.", "source"),
+		duration: histograms("sublet_source_take_duration_seconds", "Duration of processing an update from a source.", quick(), "source"),
+		changes:  counters("sublet_source_changes_total", "Pods in delivered configuration changes, by operation.", "source", "op"),
+		failures: counters("sublet_source_faults_total", "Source errors reported.", "source"),
 	}
 }
 
 func (s *sourceMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{s.pods, s.faults, s.last, s.taking, s.changes, s.faulted}
+	return []prometheus.Collector{s.pods, s.errors, s.updated, s.duration, s.changes, s.failures}
 }
 
 // Sources returns the hooks of a podsource.Mux.
 func (m *Metrics) Sources() podsource.Hooks {
 	s := &m.sources
 	return podsource.Hooks{
-		SetReceived: func(source string, pods, faults int, took time.Duration) {
+		SetReceived: func(source string, pods, errors int, duration time.Duration) {
 			s.pods.WithLabelValues(source).Set(float64(pods))
-			s.faults.WithLabelValues(source).Set(float64(faults))
-			s.last.WithLabelValues(source).Set(float64(time.Now().UnixMilli()) / 1000)
-			s.taking.WithLabelValues(source).Observe(took.Seconds())
+			s.errors.WithLabelValues(source).Set(float64(errors))
+			s.updated.WithLabelValues(source).Set(float64(time.Now().UnixMilli()) / 1000)
+			s.duration.WithLabelValues(source).Observe(duration.Seconds())
 		},
 		ChangeDelivered: func(op podsource.Op, source string, pods int) {
 			s.changes.WithLabelValues(source, op.String()).Add(float64(pods))
 		},
-		SourceFailed: func(source string, _ podsource.SourceError) { s.faulted.WithLabelValues(source).Inc() },
+		SourceFailed: func(source string, _ podsource.SourceError) { s.failures.WithLabelValues(source).Inc() },
 	}
 }

@@ -12,34 +12,35 @@ import (
 
 type workerMetrics struct {
 	duration, waited *prometheus.HistogramVec
-	failures, ends   *prometheus.CounterVec
+	failures         *prometheus.CounterVec
+	terminations     *prometheus.CounterVec
 	running          *prometheus.GaugeVec
 	panics           prometheus.Counter
 }
 
 func newWorkers() workerMetrics {
 	return workerMetrics{
-		duration: histograms("kubelet_pod_worker_duration_seconds", "How long one turn of a pod took, by what it was: sync, terminate or finish.", prometheus.DefBuckets, "operation_type"),
-		waited:   histograms("sublet_pod_worker_wait_seconds", "How long the oldest request that a turn served had waited for it.", quick(), "operation_type"),
-		failures: counters("sublet_pod_worker_errors_total", "Turns that failed.", "operation_type"),
-		running:  gauges("sublet_pod_worker_turns", "Turns under way.", "operation_type"),
-		ends:     counters("sublet_pod_ends_total", "Pods whose termination began, by cause.", "cause"),
-		panics:   counter("sublet_pod_worker_panics_total", "Turns that panicked."),
+		duration:     histograms("kubelet_pod_worker_duration_seconds", "Duration of pod syncs, by operation: sync, terminate or finish.", prometheus.DefBuckets, "operation_type"),
+		waited:       histograms("sublet_pod_worker_wait_seconds", "Time that the oldest request served by a pod sync had waited for it.", quick(), "operation_type"),
+		failures:     counters("sublet_pod_worker_errors_total", "Pod syncs that failed.", "operation_type"),
+		running:      gauges("sublet_pod_worker_turns", "Pod syncs in progress.", "operation_type"),
+		terminations: counters("sublet_pod_ends_total", "Pods whose termination began, by cause.", "cause"),
+		panics:       counter("sublet_pod_worker_panics_total", "Pod syncs that panicked."),
 	}
 }
 
 func (w *workerMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{w.duration, w.waited, w.failures, w.running, w.ends, w.panics}
+	return []prometheus.Collector{w.duration, w.waited, w.failures, w.running, w.terminations, w.panics}
 }
 
 // PodWorkers returns the hooks of podworkers.Workers.
 func (m *Metrics) PodWorkers() podworkers.Hooks {
 	w := &m.workers
 	return podworkers.Hooks{
-		PhaseChanged: func(uid types.UID, _, to podworkers.Phase, why podworkers.Cause) {
+		PhaseChanged: func(uid types.UID, _, to podworkers.Phase, c podworkers.Cause) {
 			switch to {
 			case podworkers.Terminating:
-				w.ends.WithLabelValues(cause(why)).Inc()
+				w.terminations.WithLabelValues(cause(c)).Inc()
 			case podworkers.Finished:
 				m.probe.forget(uid)
 			default:
@@ -52,10 +53,10 @@ func (m *Metrics) PodWorkers() podworkers.Hooks {
 				w.waited.WithLabelValues(op).Observe(max(0, time.Since(t.RequestedAt)).Seconds())
 			}
 		},
-		SyncEnded: func(t podworkers.SyncCall, took time.Duration, _ runtime.SyncResult, err error) {
+		SyncEnded: func(t podworkers.SyncCall, duration time.Duration, _ runtime.SyncResult, err error) {
 			op := operation(t.Phase)
 			w.running.WithLabelValues(op).Dec()
-			w.duration.WithLabelValues(op).Observe(took.Seconds())
+			w.duration.WithLabelValues(op).Observe(duration.Seconds())
 			if err != nil {
 				w.failures.WithLabelValues(op).Inc()
 			}
@@ -64,7 +65,7 @@ func (m *Metrics) PodWorkers() podworkers.Hooks {
 	}
 }
 
-// operation is the call of the syncer that belongs to a phase.
+// operation returns the name of the Syncer method that is called in phase p.
 func operation(p podworkers.Phase) string {
 	switch p {
 	case podworkers.Syncing:

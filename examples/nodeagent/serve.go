@@ -43,8 +43,14 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 	if err := prom.RegisterPods(reg, a.Pods); err != nil {
 		return nil, err
 	}
+	if err := prom.RegisterProblems(reg, prom.Problems{
+		SourceErrors: a.SourceErrors, InspectionErrors: a.InspectionErrors,
+		RejectedPods: func() int { return len(a.PodProblems()) },
+	}); err != nil {
+		return nil, err
+	}
 	return server.New(server.Config{
-		Addr: addr, Pods: a.Pods, Problems: faults(a), Logger: log,
+		Addr: addr, Pods: a.Pods, Problems: problems(a), Logger: log,
 		Checks: []server.HealthCheck{{Name: "agent", Check: a.Healthy}}, Warnings: notes(a),
 		Handlers: map[string]http.Handler{
 			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
@@ -77,9 +83,9 @@ func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// faults are manifests that cannot be used, pods that the node has rejected or evicted,
-// and pods that cannot be looked at.
-func faults(a *agent.Agent) func() []server.Problem {
+// problems returns source errors, pods that the node has rejected or evicted, and pods
+// that cannot be inspected.
+func problems(a *agent.Agent) func() []server.Problem {
 	return func() (all []server.Problem) {
 		for _, f := range a.SourceErrors() {
 			all = append(all, server.Problem{Location: f.Location, Error: f.Err.Error(), Since: f.Since})
