@@ -11,54 +11,54 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// errUnanswered is why a slow check was not asked: it has not come back from when
-// it was asked last.
-var errUnanswered = errors.New("the check that was asked before has not answered")
+// errUnanswered is why a SoftAdmitter was not called: its previous call for the pod has
+// not returned.
+var errUnanswered = errors.New("the previous call has not returned")
 
-// lateAnswer is how long a call of a former turn is waited for.
-const lateAnswer = time.Second
+// lateAnswerTimeout is how long the call of a previous sync is waited for.
+const lateAnswerTimeout = time.Second
 
-// ask asks the slow check i about a pod, and bounds one that does not heed its
-// context: its goroutine lives on until the check returns, and its answer goes to
-// nobody. Until then it is not asked about this pod again. A panic is an error.
-func (s *Syncer) ask(ctx context.Context, i int, pod *corev1.Pod, st *podState) (podspec.AdmitResult, error) {
-	if err := st.answered(ctx, i); err != nil {
+// askAdmitter calls SoftAdmitter i for a pod, and bounds one that ignores its context:
+// the goroutine continues until the call returns, and its result is dropped. Until then
+// the admitter is not called for this pod again. A panic is returned as an error.
+func (s *Syncer) askAdmitter(ctx context.Context, i int, pod *corev1.Pod, st *podState) (podspec.AdmitResult, error) {
+	if err := st.awaitAnswer(ctx, i); err != nil {
 		return podspec.AdmitResult{}, err
 	}
 	var (
-		v    podspec.AdmitResult
-		err  error
-		done = make(chan struct{})
+		result podspec.AdmitResult
+		err    error
+		done   = make(chan struct{})
 	)
 	go func() {
 		defer close(done)
 		err = safe.Call(s.cfg.Logger, "admit pod "+podspec.FullName(pod), func() (err error) {
-			v, err = s.cfg.SoftAdmitters[i].Admit(ctx, pod)
+			result, err = s.cfg.SoftAdmitters[i].Admit(ctx, pod)
 			return err
 		})
 	}()
 	select {
 	case <-done:
-		return v, err
+		return result, err
 	case <-ctx.Done():
-		if st.asked == nil {
-			st.asked = map[int]chan struct{}{}
+		if st.unanswered == nil {
+			st.unanswered = map[int]chan struct{}{}
 		}
-		st.asked[i] = done
+		st.unanswered[i] = done
 		return podspec.AdmitResult{}, context.Cause(ctx)
 	}
 }
 
-// answered returns nil if no call of the slow check i is under way, for which it
-// waits a moment, and none is too late.
-func (st *podState) answered(ctx context.Context, i int) error {
-	late := time.NewTimer(lateAnswer)
-	defer late.Stop()
-	if before := st.asked[i]; before != nil {
+// awaitAnswer returns nil if no call of SoftAdmitter i is under way. It waits a moment
+// for one that is.
+func (st *podState) awaitAnswer(ctx context.Context, i int) error {
+	timeout := time.NewTimer(lateAnswerTimeout)
+	defer timeout.Stop()
+	if previous := st.unanswered[i]; previous != nil {
 		select {
-		case <-before:
-			delete(st.asked, i)
-		case <-late.C:
+		case <-previous:
+			delete(st.unanswered, i)
+		case <-timeout.C:
 			return errUnanswered
 		case <-ctx.Done():
 		}

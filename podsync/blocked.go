@@ -4,105 +4,114 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// A pod that a slow check refuses waits, whatever of it has run before: it is
-// stopped, nothing that it left is a result, and it starts over when it is admitted.
-// So its dead containers are removed while it waits: whoever takes it over from there,
-// another process for one, has nothing to mistake for its end.
+// A pod that a SoftAdmitter rejects waits, whatever has run of it before. It is
+// stopped, the results of its containers do not count, and it starts from the beginning
+// when it is admitted. Its exited containers are removed while it waits, so that no
+// other process that adopts the pod mistakes them for the results of the pod.
 
-// blocked asks the slow checks. Silence holds back a pod that does not run yet
-// and leaves one that runs alone.
-func (s *Syncer) blocked(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState) *runtime.Failure {
+// blockedRetry is the time between calls of the SoftAdmitters for a pod that waits.
+const blockedRetry = 10 * time.Second
+
+// runSoftAdmitters returns why the pod must wait, or nil. An admitter that returns an
+// error blocks a pod that does not run yet, and leaves a running one alone.
+func (s *Syncer) runSoftAdmitters(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, st *podState) *runtime.Failure {
 	if len(s.cfg.SoftAdmitters) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AdmitTimeout)
 	defer cancel()
 	for i := range s.cfg.SoftAdmitters {
-		v, err := s.ask(ctx, i, pod, st)
+		result, err := s.askAdmitter(ctx, i, pod, st)
 		switch {
-		case err != nil && seen.CouldHaveRunningContainers():
+		case err != nil && observed.CouldHaveRunningContainers():
 			continue
 		case err != nil:
 			return &runtime.Failure{Reason: reasonBlocked, Message: fmt.Sprintf("admission check: %v", err), Err: err}
-		case !v.Admitted:
-			return &runtime.Failure{Reason: reasonBlocked, Message: v.Reason + ": " + v.Message}
+		case !result.Admitted:
+			return &runtime.Failure{Reason: reasonBlocked, Message: result.Reason + ": " + result.Message}
 		}
 	}
 	return nil
 }
 
-// waitedBefore returns why the pod waits by what a former process told of it.
-func (s *Syncer) waitedBefore(uid types.UID) *runtime.Failure {
-	told, ok := s.cfg.Statuses.Get(uid)
-	if !ok || told.Phase != corev1.PodPending || told.Reason != reasonBlocked {
+// blockedBefore returns why the pod waits according to the status that a previous
+// process has saved.
+func blockedBefore(status corev1.PodStatus) *runtime.Failure {
+	if status.Phase != corev1.PodPending || status.Reason != reasonBlocked {
 		return nil
 	}
-	return &runtime.Failure{Reason: told.Reason, Message: told.Message}
+	return &runtime.Failure{Reason: status.Reason, Message: status.Message}
 }
 
-// block ends a turn of a pod that is refused: what runs is stopped, and in a later
-// turn what that left is removed.
-func (s *Syncer) block(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report runtime.Report) (runtime.SyncResult, error) {
-	if was := report.Blocked; was == nil || was.Message != st.blocked.Message {
+// block ends the sync of a pod that must wait: running containers are stopped, and a
+// later sync removes them.
+func (s *Syncer) block(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, st *podState, report runtime.Report) (runtime.SyncResult, error) {
+	if previous := report.Blocked; previous == nil || previous.Message != st.blocked.Message {
 		report.Blocked = st.blocked
 		s.cfg.Statuses.Observe(pod, report)
 	}
-	s.emitOnce(ctx, pod, st, reasonBlocked, errors.New(st.blocked.Message))
-	out := runtime.SyncResult{RequeueAt: time.Now().Add(blockedRetry)}
-	switch {
-	case seen.CouldHaveRunningContainers() || seen.ReadySandbox() != nil:
-		return out, s.cfg.Runtime.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: podspec.GracePeriod(pod)})
-	case hasRemains(seen):
-		return out, s.startOver(ctx, seen, st)
+	if s.emitOnce(ctx, pod, st, reasonBlocked, errors.New(st.blocked.Message)) {
+		s.cfg.Logger.Info("pod blocked by soft admission", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("message", st.blocked.Message))
 	}
-	out.Unchanged = true
-	return out, nil
+	result := runtime.SyncResult{RequeueAt: time.Now().Add(blockedRetry)}
+	switch {
+	case observed.CouldHaveRunningContainers() || observed.ReadySandbox() != nil:
+		return result, s.cfg.Runtime.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: podspec.GracePeriod(pod)})
+	case hasRemains(observed):
+		return result, s.removeRemains(ctx, observed, st)
+	}
+	result.Unchanged = true
+	return result, nil
 }
 
-// unblock goes on with a pod that was refused until now. It reports whether what it
-// left had to be removed first, so that the turn is over.
-func (s *Syncer) unblock(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, st *podState, report *runtime.Report) (over bool, err error) {
-	if !seen.CouldHaveRunningContainers() && hasRemains(seen) {
-		return true, s.startOver(ctx, seen, st)
+// unblock continues with a pod that has waited until now. It reports whether exited
+// containers had to be removed first, which ends the sync.
+func (s *Syncer) unblock(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, st *podState, report *runtime.Report) (removed bool, err error) {
+	if !observed.CouldHaveRunningContainers() && hasRemains(observed) {
+		return true, s.removeRemains(ctx, observed, st)
 	}
 	st.blocked, report.Blocked = nil, nil
+	s.cfg.Logger.Info("pod unblocked by soft admission", logattr.Pod(pod), logattr.PodUID(pod.UID))
 	s.cfg.Statuses.Observe(pod, *report)
 	return false, nil
 }
 
-func hasRemains(seen runtime.Pod) bool { return len(seen.Sandboxes)+len(seen.Containers) > 0 }
+func hasRemains(observed runtime.Pod) bool {
+	return len(observed.Sandboxes)+len(observed.Containers) > 0
+}
 
-// startOver removes what is dead, and remembers the attempts, so that the next ones
-// have other numbers and logs.
-func (s *Syncer) startOver(ctx context.Context, seen runtime.Pod, st *podState) error {
+// removeRemains removes exited containers and stores their attempts, so that the next
+// ones get other attempts and therefore other logs.
+func (s *Syncer) removeRemains(ctx context.Context, observed runtime.Pod, st *podState) error {
 	if st.attempts == nil {
 		st.attempts = map[string]uint32{}
 	}
-	for i := range seen.Containers {
-		c := &seen.Containers[i]
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		st.attempts[c.Name] = max(st.attempts[c.Name], c.Attempt)
 	}
-	if err := s.cfg.Runtime.Remove(ctx, seen); err != nil {
-		return fmt.Errorf("remove containers of a pod that waits: %w", err)
+	if err := s.cfg.Runtime.Remove(ctx, observed); err != nil {
+		return fmt.Errorf("remove containers of blocked pod: %w", err)
 	}
 	return nil
 }
 
-// knownAttempts are the attempts that were told of each container, and those that
+// knownAttempts returns the attempts of all containers by the status, and of those that
 // were removed since.
-func (st *podState) knownAttempts(told corev1.PodStatus) map[string]uint32 {
-	known := restarts(told)
+func (st *podState) knownAttempts(status corev1.PodStatus) map[string]uint32 {
+	attempts := reportedAttempts(status)
 	for name, attempt := range st.attempts {
-		known[name] = max(known[name], attempt)
+		attempts[name] = max(attempts[name], attempt)
 	}
-	return known
+	return attempts
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// licence is a slow check that a test turns on and off.
+// licence is a SoftAdmitter that admits pods while it is free.
 type licence struct{ free bool }
 
 func (l *licence) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
@@ -24,49 +24,49 @@ func (l *licence) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, erro
 	return podspec.Rejected("NoLicence", "all are in use"), nil
 }
 
-// blockable is a Syncer with a slow check, in a bubble.
-func blockable(t *testing.T, f func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) (steps []string, out runtime.SyncResult))) {
+// testBlocked runs f in a bubble, with a Syncer that has a SoftAdmitter.
+func testBlocked(t *testing.T, f func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) (steps []string, out runtime.SyncResult))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n, l := &fakeNode{phase: corev1.PodPending}, new(licence)
-		cfg := config(t, n)
+		cfg := newConfig(t, n)
 		cfg.SoftAdmitters = []podsync.SoftAdmitter{l}
 		s := newSyncer(t, cfg)
-		p := pod()
-		f(t, n, l, func(seen runtime.Pod) ([]string, runtime.SyncResult) {
-			n.trace, n.told = nil, nil
-			out, err := s.Sync(t.Context(), p, seen)
+		p := newTestPod()
+		f(t, n, l, func(observed runtime.Pod) ([]string, runtime.SyncResult) {
+			n.trace, n.reports = nil, nil
+			out, err := s.Sync(t.Context(), p, observed)
 			require.NoError(t, err)
 			return n.trace, out
 		})
 	})
 }
 
-func runs(attempt uint32) runtime.Pod {
+func runningPod(attempt uint32) runtime.Pod {
 	return runtime.Pod{
 		Sandboxes:  []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}},
 		Containers: []runtime.Container{{Name: "main", State: runtime.Running, Attempt: attempt, SandboxID: "s"}},
 	}
 }
 
-func ended(attempt uint32) runtime.Pod {
+func exitedPod(attempt uint32) runtime.Pod {
 	return runtime.Pod{
 		Sandboxes:  []runtime.Sandbox{{ID: "s"}},
 		Containers: []runtime.Container{{Name: "main", State: runtime.Exited, ExitCode: 143, Attempt: attempt, SandboxID: "s"}},
 	}
 }
 
-// PS-1, SL-3: a pod that is refused is told as Blocked in every report, once as an
-// event, and costs nothing more.
-func TestSyncer_BlockedIsKept(t *testing.T) {
-	blockable(t, func(t *testing.T, n *fakeNode, _ *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+// PS-1, SL-3: a rejected pod is Blocked in every report, emits one event, and needs no
+// further calls.
+func TestSync_BlockedPodWaits(t *testing.T) {
+	testBlocked(t, func(t *testing.T, n *fakeNode, _ *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
 		steps, _ := sync(runtime.Pod{})
 		require.Equal(t, []string{"status", "status"}, steps)
-		require.Equal(t, "NoLicence: all are in use", n.told[1].Blocked.Message)
+		require.Equal(t, "NoLicence: all are in use", n.reports[1].Blocked.Message)
 		for range 3 {
 			steps, out := sync(runtime.Pod{})
 			require.Equal(t, []string{"status"}, steps)
-			require.NotNil(t, n.told[0].Blocked)
+			require.NotNil(t, n.reports[0].Blocked)
 			require.Equal(t, time.Now().Add(10*time.Second), out.RequeueAt)
 			require.True(t, out.Unchanged)
 		}
@@ -74,15 +74,15 @@ func TestSyncer_BlockedIsKept(t *testing.T) {
 	})
 }
 
-// PS-1: a pod that is refused while it runs is stopped; what that leaves is removed,
-// and it starts over when it is admitted.
-func TestSyncer_BlockedPodStartsOver(t *testing.T) {
-	blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
-		steps, _ := sync(runs(2))
+// PS-1: a pod that is rejected while it runs is stopped and its containers are removed.
+// It starts from the beginning when it is admitted.
+func TestSync_BlockedPodStartsFromTheBeginning(t *testing.T) {
+	testBlocked(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+		steps, _ := sync(runningPod(2))
 		require.Equal(t, []string{"status", "status", "kill"}, steps)
-		steps, _ = sync(runtime.Pod{Sandboxes: runs(2).Sandboxes})
-		require.Equal(t, []string{"status", "kill"}, steps, "its sandbox is stopped too")
-		steps, _ = sync(ended(2))
+		steps, _ = sync(runtime.Pod{Sandboxes: runningPod(2).Sandboxes})
+		require.Equal(t, []string{"status", "kill"}, steps, "the sandbox is stopped too")
+		steps, _ = sync(exitedPod(2))
 		require.Equal(t, []string{"status", "remove containers"}, steps)
 		steps, _ = sync(runtime.Pod{})
 		require.Equal(t, []string{"status"}, steps)
@@ -90,34 +90,34 @@ func TestSyncer_BlockedPodStartsOver(t *testing.T) {
 		l.free = true
 		steps, _ = sync(runtime.Pod{})
 		require.Contains(t, steps, "apply")
-		require.NotNil(t, n.told[0].Blocked)
-		require.Nil(t, n.told[1].Blocked, "that it is admitted is told before its images are pulled")
+		require.NotNil(t, n.reports[0].Blocked)
+		require.Nil(t, n.reports[1].Blocked, "reported before the images are pulled")
 		start := n.plan[len(n.plan)-1]
 		require.Equal(t, runtime.StartContainer, start.Type)
-		require.EqualValues(t, 3, start.Attempt, "a former attempt has that number, and its log")
+		require.EqualValues(t, 3, start.Attempt, "a previous attempt has used the number and its log")
 
-		sync(runs(3))
-		require.Len(t, n.told, 1)
-		require.Nil(t, n.told[0].Blocked)
+		sync(runningPod(3))
+		require.Len(t, n.reports, 1)
+		require.Nil(t, n.reports[0].Blocked)
 	})
 }
 
-// PS-1: a pod that is admitted before all of it was stopped runs on; one that was
-// stopped, and not yet cleared away, is cleared away first.
-func TestSyncer_AdmittedInBetween(t *testing.T) {
-	for name, seen := range map[string]runtime.Pod{"it runs on": runs(0), "it has been stopped": ended(0)} {
+// PS-1: a pod that is admitted before it was stopped continues to run. One that was
+// stopped is removed first.
+func TestSync_AdmittedWhileStopping(t *testing.T) {
+	for name, observed := range map[string]runtime.Pod{"still running": runningPod(0), "stopped": exitedPod(0)} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
-				sync(runs(0))
+			testBlocked(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+				sync(runningPod(0))
 				l.free = true
-				steps, out := sync(seen)
-				if seen.CouldHaveRunningContainers() {
+				steps, out := sync(observed)
+				if observed.CouldHaveRunningContainers() {
 					require.NotContains(t, steps, "remove containers")
-					require.Nil(t, n.told[len(n.told)-1].Blocked)
+					require.Nil(t, n.reports[len(n.reports)-1].Blocked)
 					return
 				}
 				require.Equal(t, []string{"status", "remove containers"}, steps)
-				require.NotNil(t, n.told[0].Blocked, "or its end would count")
+				require.NotNil(t, n.reports[0].Blocked, "otherwise its results would count")
 				require.False(t, out.RequeueAt.After(time.Now()))
 				steps, _ = sync(runtime.Pod{})
 				require.Contains(t, steps, "apply")
@@ -126,27 +126,27 @@ func TestSyncer_AdmittedInBetween(t *testing.T) {
 	}
 }
 
-// PS-1, AG-4: a pod that a former process was stopping goes on to wait.
-func TestSyncer_BlockedByAFormerProcess(t *testing.T) {
+// PS-1, AG-4: a pod that a previous process was stopping continues to wait.
+func TestSync_BlockedByPreviousProcess(t *testing.T) {
 	for name, tc := range map[string]struct {
-		told   corev1.PodStatus
+		saved  corev1.PodStatus
 		waited bool
 	}{
-		"it waited":          {corev1.PodStatus{Phase: corev1.PodPending, Reason: "Blocked", Message: "NoLicence: then"}, true},
-		"it ran":             {corev1.PodStatus{Phase: corev1.PodRunning}, false},
-		"it waited for more": {corev1.PodStatus{Phase: corev1.PodPending, Reason: "Other"}, false},
-		"nothing is known":   {corev1.PodStatus{}, false},
+		"it waited":                    {corev1.PodStatus{Phase: corev1.PodPending, Reason: "Blocked", Message: "NoLicence: then"}, true},
+		"it ran":                       {corev1.PodStatus{Phase: corev1.PodRunning}, false},
+		"it waited for something else": {corev1.PodStatus{Phase: corev1.PodPending, Reason: "Other"}, false},
+		"no status":                    {corev1.PodStatus{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			blockable(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
-				n.before, l.free = tc.told, true
-				steps, _ := sync(ended(0))
+			testBlocked(t, func(t *testing.T, n *fakeNode, l *licence, sync func(runtime.Pod) ([]string, runtime.SyncResult)) {
+				n.saved, l.free = tc.saved, true
+				steps, _ := sync(exitedPod(0))
 				if !tc.waited {
-					require.Nil(t, n.told[0].Blocked)
+					require.Nil(t, n.reports[0].Blocked)
 					require.NotContains(t, steps, "remove containers")
 					return
 				}
-				require.Equal(t, "NoLicence: then", n.told[0].Blocked.Message)
+				require.Equal(t, "NoLicence: then", n.reports[0].Blocked.Message)
 				require.Contains(t, steps, "remove containers")
 				require.NotContains(t, steps, "apply")
 			})

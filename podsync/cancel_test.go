@@ -14,14 +14,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PW-6: a turn that the agent cuts short itself is nobody's fault: no event, no
-// status and no admission check says that the context was cancelled.
+// PW-6: a call that the agent cancels itself is not a failure of the pod: no event, no
+// status and no admission message mentions the cancelled context.
 func TestSync_CancellationIsNotReported(t *testing.T) {
 	cut := fmt.Errorf("the call: %w", context.Canceled)
 	for _, step := range []string{"admit", "cgroup", "mount", "apply", "kill", "release", "object"} {
 		t.Run(step, func(t *testing.T) {
 			n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{}}
-			cfg := config(t, n)
+			cfg := newConfig(t, n)
 			ctx, cancel := context.WithCancel(t.Context())
 			n.enter = func(s string) {
 				if s == step {
@@ -29,9 +29,9 @@ func TestSync_CancellationIsNotReported(t *testing.T) {
 				}
 			}
 			n.fail[step] = cut
-			p := pod()
+			p := newTestPod()
 			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}}
-			cfg.Objects = cutObjects{n}
+			cfg.Objects = cancellingObjects{n}
 			cfg.SoftAdmitters = []podsync.SoftAdmitter{admitter(func(context.Context) (podspec.AdmitResult, error) {
 				return podspec.AdmitResult{Admitted: true}, n.step("admit")
 			})}
@@ -55,7 +55,7 @@ func TestSync_CancellationIsNotReported(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 			}
 			assert.Empty(t, n.events)
-			for _, r := range n.told {
+			for _, r := range n.reports {
 				assert.Empty(t, r.Failures)
 				assert.Nil(t, r.Blocked)
 			}
@@ -63,8 +63,8 @@ func TestSync_CancellationIsNotReported(t *testing.T) {
 	}
 }
 
-type cutObjects struct{ *fakeNode }
+type cancellingObjects struct{ *fakeNode }
 
-func (o cutObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
+func (o cancellingObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
 	return podspec.Object{}, o.step("object")
 }

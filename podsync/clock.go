@@ -12,12 +12,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// The runtime's times and those of a status are by the wall clock, which may be set
-// while the pod lives. What is measured from them goes by the monotonic clock from
-// the first time on that this process sees them.
+// The times of the runtime and of statuses are wall clock times, and the wall clock can
+// be set while a pod runs. Periods are therefore measured on the monotonic clock, from
+// the moment at which this process first observes a time.
 
-// activeSince returns when the pod became active, which start says by the wall
-// clock; the zero time if it has not.
+// activeSince returns on the monotonic clock when the pod became active. start is the
+// wall clock time of the status; zero results in the zero time.
 func (st *podState) activeSince(start *metav1.Time, now time.Time) metav1.Time {
 	if start.IsZero() {
 		return metav1.Time{}
@@ -28,19 +28,20 @@ func (st *podState) activeSince(start *metav1.Time, now time.Time) metav1.Time {
 	return metav1.NewTime(st.active)
 }
 
-// withEnds returns what was seen with the ends of its containers, from which
-// back-offs are counted, as they were when they were first seen.
-func (st *podState) withEnds(seen runtime.Pod, now time.Time) runtime.Pod {
+// withEnds returns observed with the ends of its exited containers on the monotonic
+// clock, as computed when they were first observed. Back-offs count from these.
+// observed itself is not changed.
+func (st *podState) withEnds(observed runtime.Pod, now time.Time) runtime.Pod {
 	var ends map[string]time.Time
-	for i := range seen.Containers {
-		c := &seen.Containers[i]
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		if c.State != runtime.Exited {
 			continue
 		}
 		if ends == nil {
 			ends = map[string]time.Time{}
-			seen.Containers = slices.Clone(seen.Containers)
-			c = &seen.Containers[i]
+			observed.Containers = slices.Clone(observed.Containers)
+			c = &observed.Containers[i]
 		}
 		end := &c.Finished
 		if end.IsZero() {
@@ -53,15 +54,23 @@ func (st *podState) withEnds(seen runtime.Pod, now time.Time) runtime.Pod {
 		ends[c.ID], *end = at, at
 	}
 	st.ends = ends
-	return seen
+	return observed
 }
 
-// isPastActiveDeadline tells whether spec.activeDeadlineSeconds is over, and when it
-// will be. Zero: the pod has none, or has not started.
-func isPastActiveDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (due time.Time, late bool) {
+// isPastActiveDeadline reports whether spec.activeDeadlineSeconds has passed, and when
+// it passes; zero: the pod has no deadline or has not started.
+func isPastActiveDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (deadline time.Time, exceeded bool) {
 	if pod.Spec.ActiveDeadlineSeconds == nil || start.IsZero() {
 		return time.Time{}, false
 	}
-	due = start.Add(podspec.Seconds(*pod.Spec.ActiveDeadlineSeconds))
-	return due, !now.Before(due)
+	deadline = start.Add(podspec.Seconds(*pod.Spec.ActiveDeadlineSeconds))
+	return deadline, !now.Before(deadline)
+}
+
+// earlier returns the first of two times; zero means none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

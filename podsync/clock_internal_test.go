@@ -14,9 +14,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PS-5, AG-10: the deadline is measured by the monotonic clock from when the pod was
-// first seen to have started.
-func TestPastDeadline_AfterClockWasSet(t *testing.T) {
+// PS-5, AG-10: the deadline is measured on the monotonic clock from the first time at
+// which the start of the pod was observed.
+func TestActiveDeadline_AfterClockWasSet(t *testing.T) {
 	limit := int64(1800)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: &limit}}
 	for name, step := range map[string]time.Duration{"forward by 3 h": -3 * time.Hour, "back by 3 h": 3 * time.Hour} {
@@ -44,7 +44,7 @@ func TestPastDeadline_AfterClockWasSet(t *testing.T) {
 		due, _ := isPastActiveDeadline(pod, &active, now)
 		assert.Equal(t, 30*time.Minute, due.Sub(now), "never longer than the deadline itself")
 	})
-	t.Run("another start", func(t *testing.T) {
+	t.Run("a different start", func(t *testing.T) {
 		now := time.Now()
 		first, second := metav1.NewTime(now.Add(-time.Hour)), metav1.NewTime(now)
 		st := new(podState)
@@ -60,7 +60,7 @@ func TestPastDeadline_AfterClockWasSet(t *testing.T) {
 	})
 }
 
-func TestPastDeadline_LongerThanADuration(t *testing.T) {
+func TestActiveDeadline_LongerThanDuration(t *testing.T) {
 	start := metav1.Now()
 	for _, limit := range []int64{math.MaxInt32, 9223372036, 9223372037, 9999999999, math.MaxInt64} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{ActiveDeadlineSeconds: &limit}}
@@ -69,18 +69,18 @@ func TestPastDeadline_LongerThanADuration(t *testing.T) {
 	}
 }
 
-// RT-8, AG-10: a back-off takes as long as it takes, whatever becomes of the wall clock
-// meanwhile, and a turn in between does not begin it anew.
+// RT-8, AG-10: setting the wall clock does not change the length of a back-off, and a
+// sync during the back-off does not restart it.
 func TestBackOff_AfterClockWasSet(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	pod := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "a", RestartPolicy: &always}}}}
 	for name, tt := range map[string]struct{ step, ended time.Duration }{
-		"forward by 3 h":                           {-3 * time.Hour, -time.Second},
-		"back by 3 h":                              {3 * time.Hour, -time.Second},
-		"back by 30 s":                             {30 * time.Second, -time.Second},
-		"back by 3 h before the end was seen":      {0, 3 * time.Hour},
-		"back by 30 s before the end was seen":     {0, 30 * time.Second},
-		"forward, and the end was seen long after": {-3 * time.Hour, -time.Hour},
+		"forward by 3 h": {-3 * time.Hour, -time.Second},
+		"back by 3 h":    {3 * time.Hour, -time.Second},
+		"back by 30 s":   {30 * time.Second, -time.Second},
+		"back by 3 h before the end was observed":  {0, 3 * time.Hour},
+		"back by 30 s before the end was observed": {0, 30 * time.Second},
+		"forward, and the end was observed late":   {-3 * time.Hour, -time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
@@ -89,14 +89,14 @@ func TestBackOff_AfterClockWasSet(t *testing.T) {
 				Created: now.Add(tt.ended).Round(0), Started: now.Add(tt.ended).Round(0), Finished: now.Add(tt.ended).Round(0),
 				Hash: runtime.HashContainer(&pod.Spec.Containers[0]),
 			}
-			seen := runtime.Pod{
+			observed := runtime.Pod{
 				Sandboxes:  []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady, IPs: []string{"10.0.0.1"}}},
 				Containers: []runtime.Container{dead},
 			}
 			st := new(podState)
 			verb := func(after time.Duration) runtime.ActionType {
 				at := clocktest.BeforeSetBack(t, now.Add(after), -tt.step)
-				plan := runtime.Plan(pod, runtime.PlanInput{Pod: st.withEnds(seen, at)}, at)
+				plan := runtime.Plan(pod, runtime.PlanInput{Pod: st.withEnds(observed, at)}, at)
 				require.Len(t, plan, 1)
 				if plan[0].Type == runtime.Wait {
 					assert.LessOrEqual(t, plan[0].Until.Sub(at), 5*time.Minute-after, "no longer than the back-off")
@@ -107,15 +107,15 @@ func TestBackOff_AfterClockWasSet(t *testing.T) {
 				assert.Equal(t, runtime.StartContainer, verb(0))
 				return
 			}
-			_ = st.withEnds(seen, now) // the clock is set after this
+			_ = st.withEnds(observed, now) // the clock is set after this
 			for _, after := range []time.Duration{0, time.Minute, 4 * time.Minute, 5*time.Minute - 2*time.Second} {
 				assert.Equal(t, runtime.Wait, verb(after), "after %v", after)
 			}
 			assert.Equal(t, runtime.StartContainer, verb(5*time.Minute))
-			assert.Equal(t, dead.Finished, seen.Containers[0].Finished, "what was seen is read-only")
+			assert.Equal(t, dead.Finished, observed.Containers[0].Finished, "the observed state is read-only")
 		})
 	}
-	t.Run("containers that are gone are forgotten", func(t *testing.T) {
+	t.Run("removed containers are forgotten", func(t *testing.T) {
 		st := new(podState)
 		_ = st.withEnds(runtime.Pod{Containers: []runtime.Container{{ID: "c", State: runtime.Exited, Finished: time.Now()}}}, time.Now())
 		assert.Len(t, st.ends, 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// nopRuntime is a runtime that only writes down what it is asked to do.
+// nopRuntime is a runtime that only prints the calls it gets.
 type nopRuntime struct{}
 
 func (nopRuntime) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.RunOptions) runtime.ApplyResult {

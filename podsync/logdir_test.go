@@ -13,26 +13,26 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// OW-1: a log directory is removed only by who made it, or runs the pod it is of.
-func TestSyncer_LogDirectoriesOfOthersStay(t *testing.T) {
+// OW-1: a log directory is removed only by the agent that made it or runs its pod.
+func TestFinish_KeepsLogDirectoriesOfOtherAgents(t *testing.T) {
 	sandbox := runtime.Pod{UID: "uid-1", Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxNotReady}}}
 	for _, tt := range []struct {
-		name   string
-		there  bool   // before the first sync
-		mark   string // that it bears then
-		seen   runtime.Pod
-		marked string // after the sync
-		goes   bool
+		name     string
+		there    bool   // before the first sync
+		mark     string // that it has then
+		observed runtime.Pod
+		marked   string // after the sync
+		removed  bool
 	}{
-		{name: "made by this agent", marked: "one", goes: true},
-		{name: "another agent's of the same UID", there: true, mark: "two", marked: "two"},
-		{name: "a kubelet's of the same UID", there: true},
-		{name: "its own, cut short before the mark", there: true, seen: sandbox, marked: "one", goes: true},
-		{name: "another agent's, though the pod is in the runtime", there: true, mark: "two", seen: sandbox, marked: "two"},
+		{name: "made by this agent", marked: "one", removed: true},
+		{name: "another agent's, with the same UID", there: true, mark: "two", marked: "two"},
+		{name: "a kubelet's, with the same UID", there: true},
+		{name: "its own, killed before it was marked", there: true, observed: sandbox, marked: "one", removed: true},
+		{name: "another agent's, though the pod is in the runtime", there: true, mark: "two", observed: sandbox, marked: "two"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &fakeNode{phase: corev1.PodPending, seen: tt.seen}
-			cfg := config(t, n)
+			n := &fakeNode{phase: corev1.PodPending, observed: tt.observed}
+			cfg := newConfig(t, n)
 			cfg.Owner = func() string { return "one" }
 			dir := filepath.Join(cfg.LogsDir, "default_web_uid-1")
 			if tt.there {
@@ -46,12 +46,12 @@ func TestSyncer_LogDirectoriesOfOthersStay(t *testing.T) {
 				require.NoError(t, owner.Mark(root, name, tt.mark))
 			}
 			s := newSyncer(t, cfg)
-			_, err = s.Sync(t.Context(), pod(), tt.seen)
+			_, err = s.Sync(t.Context(), newTestPod(), tt.observed)
 			require.NoError(t, err)
 			assert.Equal(t, tt.marked, owner.MarkOf(root, name))
-			require.NoError(t, s.Terminate(t.Context(), pod(), tt.seen, runtime.Termination{Deleted: true}))
-			require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
-			if tt.goes {
+			require.NoError(t, s.Terminate(t.Context(), newTestPod(), tt.observed, runtime.Termination{Deleted: true}))
+			require.NoError(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{Deleted: true}))
+			if tt.removed {
 				assert.NoDirExists(t, dir)
 			} else {
 				assert.DirExists(t, dir)

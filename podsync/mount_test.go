@@ -13,24 +13,24 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// What is mounted in a pod's folder is nobody's to delete, also in a root folder
-// with a blank in its path.
-func TestFinishSparesMounts(t *testing.T) {
+// PS-4: files that are mounted in the directory of a pod are not deleted, also if the
+// path has a blank in it.
+func TestFinish_KeepsMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
 	n := &fakeNode{}
-	cfg := config(t, n)
-	cfg.PodsDir = filepath.Join(t.TempDir(), "root folder", "pods")
+	cfg := newConfig(t, n)
+	cfg.PodsDir = filepath.Join(t.TempDir(), "root dir", "pods")
 	s := newSyncer(t, cfg)
 	outside, at := t.TempDir(), filepath.Join(cfg.PodsDir, "uid-1", "csi", "mount")
 	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o600))
 	require.NoError(t, os.MkdirAll(at, 0o700))
 	require.NoError(t, unix.Mount(outside, at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	require.ErrorContains(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}), "csi/mount")
+	require.ErrorContains(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{Deleted: true}), "csi/mount")
 	require.FileExists(t, outside+"/precious")
 	require.NoError(t, unix.Unmount(at, 0))
-	require.NoError(t, s.Finish(t.Context(), pod(), runtime.Termination{Deleted: true}))
+	require.NoError(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{Deleted: true}))
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }

@@ -16,61 +16,63 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Runtime carries out what was decided. Its errors tell which call failed. It may
-// have the capability runtime.PodUpdater.
+// Runtime executes plans. Its errors name the call that failed. It can have the
+// capability runtime.PodUpdater.
 type Runtime interface {
-	// Apply carries out plan in order. It keeps on where one container fails.
-	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult
-	// Kill ends every container of seen within e.Grace, then its sandboxes. It
-	// returns nil only when nothing of them runs.
-	Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error
-	// Remove removes the dead containers and stopped sandboxes of seen.
-	Remove(ctx context.Context, seen runtime.Pod) error
+	// Apply executes plan in order. The failure of one container does not stop the
+	// others.
+	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, opts runtime.RunOptions) runtime.ApplyResult
+	// Kill stops all containers of observed within the grace period of t, then the
+	// sandboxes. It returns nil only if nothing of them runs.
+	Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, t runtime.Termination) error
+	// Remove removes the exited containers and stopped sandboxes of observed.
+	Remove(ctx context.Context, observed runtime.Pod) error
 }
 
-// Inspector inspects a pod.
+// Inspector inspects pods.
 type Inspector interface {
 	// GetNewerThan returns the pod as observed by an inspection that began after at.
 	// It blocks until there is one or ctx is done.
 	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
-	// RequestInspection asks for an inspection that begins after the call, however
-	// coarse the clock. It does not block.
+	// RequestInspection requests an inspection that begins after the call, however
+	// coarse the clock is. It does not block.
 	RequestInspection(uid types.UID)
 }
 
-// Statuses works out a pod's status from a report, records and sends it. It does
-// not block on whoever the status is sent to.
+// Statuses generates the status of a pod from a report, stores and sends it. Observe
+// does not wait for the receivers of the status.
 type Statuses interface {
 	Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus
-	// Get returns the pod's newest status, also that which a former process told.
+	// Get returns the latest status of a pod, including one that a previous process
+	// has saved.
 	Get(uid types.UID) (corev1.PodStatus, bool)
 }
 
-// Volumes puts a pod's volumes in place and takes them away.
+// Volumes mounts and unmounts the volumes of pods.
 type Volumes interface {
 	Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error)
 	Unmount(ctx context.Context, uid types.UID) error
-	// SubPath returns where a path inside a volume is on the node, made if it was
-	// not there and safe from links that lead out of the volume.
+	// SubPath returns the path on the node of subPath inside a volume. It creates
+	// what is missing, and does not follow links that lead out of the volume.
 	SubPath(ctx context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error)
 }
 
-// Cgroups makes the cgroup that a pod's containers are put below, and removes it.
+// Cgroups creates and removes the parent cgroups of containers, one per pod.
 type Cgroups interface {
 	Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error)
 	Remove(ctx context.Context, uid types.UID) error
 }
 
-// UserNamespaces sets aside the ids of pods' user namespaces.
+// UserNamespaces reserves id ranges for the user namespaces of pods.
 type UserNamespaces interface {
-	// Ensure returns the ids of a pod, whose folder exists; the same ones until
-	// they are given back.
+	// Ensure returns the id mappings of a pod whose directory exists. They stay the
+	// same until Release.
 	Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error)
-	// Release gives them back, once the pod's folder is gone.
+	// Release frees them. It is called after the directory of the pod was removed.
 	Release(uid types.UID)
 }
 
-// Probes runs the probes of a pod's containers.
+// Probes runs the probes of containers.
 type Probes interface {
 	AddPod(pod *corev1.Pod)
 	StopLivenessAndStartup(uid types.UID)
@@ -78,22 +80,21 @@ type Probes interface {
 	Results(uid types.UID) runtime.PodProbeResults
 }
 
-// SoftAdmitter is a slow check, run in the pod's own turn with a deadline: it may
-// ask others. A pod that it refuses, or about which it says nothing in time, is
-// kept from running and asked about again; a pod that runs is stopped only by a
-// refusal, never by silence. One that is refused waits: it is Pending with reason
-// Blocked whatever ran of it, and starts over, with all its containers, when it is
-// admitted.
+// SoftAdmitter is an admission check that may do I/O. It is called during the sync of
+// the pod, with a deadline. A pod that it rejects waits: it is Pending with the reason
+// Blocked, its containers are stopped and removed, and it starts from the beginning
+// after it was admitted. An error or a missed deadline keeps a pod from starting, but
+// does not stop one that runs.
 type SoftAdmitter interface {
 	Admit(ctx context.Context, pod *corev1.Pod) (podspec.AdmitResult, error)
 }
 
-// PodKiller asks for the end of a pod. It does not block.
+// PodKiller requests the termination of a pod. It does not block.
 type PodKiller interface {
-	RequestKill(uid types.UID, e runtime.Termination)
+	RequestKill(uid types.UID, t runtime.Termination)
 }
 
-// Recorder takes Kubernetes events. It does not block.
+// Recorder receives Kubernetes events. It does not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
@@ -104,39 +105,39 @@ type Config struct {
 	PodCache Inspector // required
 	Statuses Statuses  // required
 
-	PodsDir string // absolute; a folder a pod is made in it, 0700. Required
-	LogsDir string // absolute; container logs by pod. Required
+	PodsDir string // absolute; each pod gets a directory in it, mode 0700. Required
+	LogsDir string // absolute; each pod gets a directory for container logs in it. Required
 
-	// Owner returns the id that log directories are marked with when they are made.
-	// One that bears another mark, or none though nothing of the pod is in the
-	// runtime, is somebody else's and stays. It is called while Sync and Finish
-	// run. Default: no marks, LogsDir is this Syncer's alone.
+	// Owner returns the id that new log directories are marked with. A directory with
+	// another mark, or with none although the runtime has nothing of the pod, belongs
+	// to another agent and is not removed. Owner is called during Sync and Finish.
+	// Default: no marks; LogsDir belongs to this Syncer alone.
 	Owner func() string
 
-	PodKiller      PodKiller       // ends pods past their active deadline; default: they run on
+	PodKiller      PodKiller       // terminates pods after their active deadline; default: the deadline is ignored
 	Volumes        Volumes         // default: none; a pod with volumes is an error
 	Cgroups        Cgroups         // default: the runtime chooses
-	UserNamespaces UserNamespaces  // default: none; the runtime refuses a pod with hostUsers false
-	Probes         Probes          // default: every probe counts as passed
+	UserNamespaces UserNamespaces  // default: none; the runtime rejects a pod with hostUsers false
+	Probes         Probes          // default: all probes count as successful
 	Objects        podspec.Objects // default: there are none
-	BackOff        runtime.BackOff // default: runtime's
-	SoftAdmitters  []SoftAdmitter  // slow checks, all must agree; default: none
-	NetworkReady   func() error    // nil error: the network is ready; default: always
+	BackOff        runtime.BackOff // default: runtime.DefaultBackOff
+	SoftAdmitters  []SoftAdmitter  // a pod must be admitted by all; default: none
+	NetworkReady   func() error    // returns nil if pods can get a network; default: always nil
 	Recorder       Recorder        // default: events are dropped
 	Logger         *slog.Logger    // default: discard
 	Node           Node
 
-	AdmitTimeout time.Duration // for all of Admit together; default 10 s
+	AdmitTimeout time.Duration // of all SoftAdmitters of one sync together; default 10 s
 }
 
-// Node is what pods are told about the node they run on.
+// Node has the facts about the node that pods depend on.
 type Node struct {
 	Name          string
 	IPs           []string            // primary first
-	Allocatable   corev1.ResourceList // what resourceFieldRef means without a limit
+	Allocatable   corev1.ResourceList // value of a resourceFieldRef to a limit that is not set
 	ResolvConf    string              // default /etc/resolv.conf
-	ClusterDNS    []string            // servers for dnsPolicy ClusterFirst; default: as Default
-	ClusterDomain string              // cluster domain; default none
+	ClusterDNS    []string            // name servers for dnsPolicy ClusterFirst; default: as for Default
+	ClusterDomain string              // default: none
 }
 
 const (
@@ -146,17 +147,17 @@ const (
 
 func (c *Config) fill() error {
 	var errs []error
-	require := func(ok bool, what string) {
+	require := func(ok bool, problem string) {
 		if !ok {
-			errs = append(errs, errors.New("podsync: "+what))
+			errs = append(errs, errors.New("podsync: Config."+problem))
 		}
 	}
-	require(c.Runtime != nil, "nil Runtime")
-	require(c.PodCache != nil, "nil Seen")
-	require(c.Statuses != nil, "nil Statuses")
-	require(filepath.IsAbs(c.PodsDir), "PodsDir is not an absolute path")
-	require(filepath.IsAbs(c.LogsDir), "LogsDir is not an absolute path")
-	require(c.AdmitTimeout >= 0, "negative AdmitTimeout")
+	require(c.Runtime != nil, "Runtime required")
+	require(c.PodCache != nil, "PodCache required")
+	require(c.Statuses != nil, "Statuses required")
+	require(filepath.IsAbs(c.PodsDir), "PodsDir must be an absolute path")
+	require(filepath.IsAbs(c.LogsDir), "LogsDir must be an absolute path")
+	require(c.AdmitTimeout >= 0, "AdmitTimeout must not be negative")
 	if c.AdmitTimeout == 0 {
 		c.AdmitTimeout = defaultAdmitTimeout
 	}
@@ -170,32 +171,34 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// Syncer carries out the transactions of pods. It is a podworkers.Syncer.
+// Syncer executes the transactions of pods. It is a podworkers.Syncer.
 type Syncer struct {
 	cfg Config
 
-	mu   sync.Mutex // guards pods, held over memory only
+	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState
 }
 
-// podState is what one turn leaves to the next. Only the pod's own turn uses it.
+// podState is carried from one sync of a pod to the next. Only the sync that is under
+// way uses it.
 type podState struct {
-	synced         bool                       // it had a turn in this process
-	blocked        *runtime.Failure           // why it waits to be admitted; nil: it does not
-	attempts       map[string]uint32          // of containers that were removed while it waited
+	synced         bool                       // this process has synced the pod before
+	blocked        *runtime.Failure           // why the pod waits for soft admission; nil: it does not
+	attempts       map[string]uint32          // of containers that were removed while the pod waited
 	failures       map[string]runtime.Failure // of the last Apply
-	previousErrors map[string]string          // faults of the turn before by reason: each was an event
-	currentErrors  map[string]string          // faults of this turn
-	restarts       map[string]uint32          // attempts of containers as last told
-	handed         *corev1.Pod                // whose labels and annotations the runtime has; nil if that is not known
-	final          *runtime.Pod               // last view, taken after the containers ended
-	asked          map[int]chan struct{}      // slow checks that did not answer in time; closed when they have
-	dirsCheckedAt  time.Time                  // when its folders were there
-	start          time.Time                  // of the pod by its status, which active is
-	active         time.Time                  // by the monotonic clock
-	ends           map[string]time.Time       // of its dead containers by id, by the monotonic clock
+	previousErrors map[string]string          // errors of the previous sync by reason; each was emitted
+	currentErrors  map[string]string          // errors of this sync
+	restarts       map[string]uint32          // attempts of containers by the last status
+	updated        *corev1.Pod                // the pod whose labels and annotations the runtime has; nil: unknown
+	final          *runtime.Pod               // the state observed after all containers had stopped
+	unanswered     map[int]chan struct{}      // calls of SoftAdmitters that missed the deadline; closed when they return
+	dirsCheckedAt  time.Time                  // when the directories of the pod existed
+	start          time.Time                  // start time of the status from which active was computed
+	active         time.Time                  // start time on the monotonic clock
+	ends           map[string]time.Time       // ends of exited containers by id, on the monotonic clock
+	logged         loggedState
 
-	inRuntime bool // the last turn saw a sandbox
+	inRuntime bool // the last sync observed a sandbox
 }
 
 // New returns a Syncer. It does no I/O.
@@ -223,30 +226,29 @@ func (s *Syncer) forget(uid types.UID) {
 	delete(s.pods, uid)
 }
 
-// begin starts a turn of telling faults; its result ends it.
-func (st *podState) begin() (end func()) {
+// collectErrors starts the collection of the errors of one call. The result ends it.
+func (st *podState) collectErrors() (end func()) {
 	st.currentErrors = map[string]string{}
 	return func() { st.previousErrors = st.currentErrors }
 }
 
-// emitOnce reports a fault as an event, once as long as every turn meets it. What
-// follows from the end of ctx is none: the agent cut the turn short itself, to end
-// the pod for one.
-func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) {
+// emitOnce emits an error as an event, and reports whether it did: an error that the
+// previous call had too is not emitted again. Errors after the end of ctx do not count,
+// because then the agent itself has cancelled the call, to terminate the pod for
+// example.
+func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) (emitted bool) {
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	text := err.Error()
 	st.currentErrors[reason] = text
-	if st.previousErrors[reason] != text {
-		s.event(pod, corev1.EventTypeWarning, reason, text)
+	if st.previousErrors[reason] == text {
+		return false
 	}
-}
-
-func (s *Syncer) event(pod *corev1.Pod, kind, reason, message string) {
 	if s.cfg.Recorder != nil {
-		s.cfg.Recorder.Record(podspec.NewEvent(pod, kind, reason, message, time.Now()))
+		s.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reason, text, time.Now()))
 	}
+	return true
 }
 
 func (s *Syncer) probeResults(uid types.UID) runtime.PodProbeResults {

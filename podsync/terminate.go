@@ -16,73 +16,76 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ErrStillRunning is why a termination has to be tried again: the runtime said
-// that the pod was stopped, and an inspection found that it was not.
-var ErrStillRunning = errors.New("containers still run")
+// ErrStillRunning is why a termination is retried: the runtime reported that the pod
+// was stopped, but an inspection found running containers.
+var ErrStillRunning = errors.New("containers are still running")
 
-// Terminate ends the pod's containers within e.Grace and records how they ended.
-// It blocks until they have ended or ctx is done; a shorter grace is asked for by
-// cancelling ctx and calling again. Success means that nothing of the pod runs.
+// Terminate stops the containers of the pod within the grace period of t and records
+// their results. It blocks until they have stopped or ctx is done. To shorten the grace
+// period, the caller cancels ctx and calls Terminate again. Success means that nothing
+// of the pod runs.
 //
-// A pod without containers in its spec is an orphan, known from the runtime
-// alone: nobody waits for its status, so all that is left of it is removed.
-func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
+// A pod without containers in its spec is an orphan, known only from the runtime. It
+// has no status, and all its resources are removed.
+func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, t runtime.Termination) error {
 	orphan := len(pod.Spec.Containers) == 0
 	st := s.state(pod.UID)
-	defer st.begin()()
+	defer st.collectErrors()()
+	s.logExits(pod, st, observed)
 	if !orphan {
-		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: seen, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &e})
+		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &t})
 	}
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.StopLivenessAndStartup(pod.UID)
 	}
-	if err := s.cfg.Runtime.Kill(ctx, pod, seen, e); err != nil {
-		s.emitOnce(ctx, pod, st, "FailedKillPod", err)
+	if err := s.cfg.Runtime.Kill(ctx, pod, observed, t); err != nil {
+		s.emitOnce(ctx, pod, st, reasonKill, err)
 		return fmt.Errorf("kill pod: %w", err)
 	}
 	// An inspection that began in this same instant may have missed the stop.
 	s.cfg.PodCache.RequestInspection(pod.UID)
 	final, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Now())
 	if err != nil {
-		return fmt.Errorf("look at the killed pod: %w", err)
+		return fmt.Errorf("inspect terminated pod: %w", err)
 	}
 	if final.CouldHaveRunningContainers() {
 		return fmt.Errorf("kill pod: %w: %s", ErrStillRunning, runningNames(final))
 	}
 	st.final = &final
+	s.logExits(pod, st, final)
 	if orphan {
 		return s.removeAll(ctx, pod, final)
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &e})
+	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &t})
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.RemovePod(pod.UID)
 	}
 	return nil
 }
 
-// Finish gives back what the pod held: volumes, cgroup and folder, and for a pod
-// that is deleted its dead containers, sandboxes and logs too. The last status
-// goes out when all of it is done.
-func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
+// Finish releases the resources of a terminated pod: volumes, cgroup and directory, and
+// if the pod is deleted also its exited containers, sandboxes and logs. The final
+// status is reported after all of that has succeeded.
+func (s *Syncer) Finish(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error {
 	st := s.state(pod.UID)
-	defer st.begin()()
-	if st.final == nil { // a new process took up the pod here
-		seen, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Time{})
+	defer st.collectErrors()()
+	if st.final == nil { // a previous process has terminated the pod
+		observed, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Time{})
 		if err != nil {
-			return fmt.Errorf("look at the ended pod: %w", err)
+			return fmt.Errorf("inspect terminated pod: %w", err)
 		}
-		st.final = &seen
+		st.final = &observed
 	}
-	if err := s.release(ctx, pod, *st.final, e.Deleted); err != nil {
-		s.emitOnce(ctx, pod, st, "FailedCleanup", err)
+	if err := s.release(ctx, pod, *st.final, t.Deleted); err != nil {
+		s.emitOnce(ctx, pod, st, reasonCleanup, err)
 		return err
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: *st.final, Termination: &e, Finished: true})
+	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: *st.final, Termination: &t, Finished: true})
 	s.forget(pod.UID)
 	return nil
 }
 
-// removeAll removes all that an orphan left.
+// removeAll removes the resources of an orphan.
 func (s *Syncer) removeAll(ctx context.Context, pod *corev1.Pod, final runtime.Pod) error {
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.RemovePod(pod.UID)
@@ -94,9 +97,9 @@ func (s *Syncer) removeAll(ctx context.Context, pod *corev1.Pod, final runtime.P
 	return nil
 }
 
-// release takes the steps of giving back. It goes on where one fails, so that
-// one stuck mount does not keep a cgroup, and joins the errors; the pod's folder
-// goes last, and only when nothing is mounted in it.
+// release continues after a failure, so that a mount that is busy does not keep a
+// cgroup, and joins the errors. The directory of the pod is removed last, and only if
+// nothing is mounted in it.
 func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod, deleted bool) error {
 	var errs []error
 	if deleted {
@@ -111,7 +114,7 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 	return s.removeDirs(ctx, pod, final, deleted)
 }
 
-// releaseResources takes away what is known by the pod's UID alone.
+// releaseResources releases what can be found by the UID of the pod alone.
 func (s *Syncer) releaseResources(ctx context.Context, uid types.UID) error {
 	var errs []error
 	if s.cfg.Volumes != nil {
@@ -134,28 +137,25 @@ func (s *Syncer) removeDirs(ctx context.Context, pod *corev1.Pod, final runtime.
 	if !logsToo {
 		return nil
 	}
-	logs, err := logDir(s.cfg.LogsDir, pod)
+	dir, err := logDir(s.cfg.LogsDir, pod)
 	if err != nil {
 		return err
 	}
-	ours, err := s.mayRemoveLogs(logs, final)
-	if err == nil && ours {
-		err = removeLogs(ctx, logs)
-	}
-	if err != nil {
-		return fmt.Errorf("remove log folder: %w", err)
+	if err := s.removeLogDir(ctx, dir, final); err != nil {
+		return fmt.Errorf("remove log directory: %w", err)
 	}
 	return nil
 }
 
-// removeDir removes the pod's own folder, and gives back the ids that stood in it.
+// removeDir removes the directory of the pod, and then frees the id range that is
+// recorded in it.
 func (s *Syncer) removeDir(ctx context.Context, uid types.UID) error {
 	dir, err := podDir(s.cfg.PodsDir, uid)
 	if err != nil {
 		return err
 	}
 	if err := mounts.Remove(ctx, filepath.Dir(dir), filepath.Base(dir)); err != nil {
-		return fmt.Errorf("remove pod folder: %w", err)
+		return fmt.Errorf("remove pod directory: %w", err)
 	}
 	if s.cfg.UserNamespaces != nil {
 		s.cfg.UserNamespaces.Release(uid)
@@ -173,14 +173,15 @@ func runningNames(p runtime.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// ListPodsFromDisk returns the UIDs of the pods that have a folder. It reads the disk.
+// ListPodsFromDisk returns the UIDs of the pods that have a directory. It reads the
+// disk.
 func (s *Syncer) ListPodsFromDisk() ([]types.UID, error) {
 	entries, err := os.ReadDir(s.cfg.PodsDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for pod folders: %w", err)
+		return nil, fmt.Errorf("list pod directories: %w", err)
 	}
 	uids := make([]types.UID, 0, len(entries))
 	for _, e := range entries {
@@ -191,8 +192,8 @@ func (s *Syncer) ListPodsFromDisk() ([]types.UID, error) {
 	return uids, nil
 }
 
-// CleanupOrphan gives back what a former process left of a pod of which nothing is
-// known any more but its UID: volumes, cgroup and folder.
+// CleanupOrphan releases the resources that a previous process has left of a pod of
+// which only the UID is known: volumes, cgroup and directory.
 func (s *Syncer) CleanupOrphan(ctx context.Context, uid types.UID) error {
 	if _, err := podDir(s.cfg.PodsDir, uid); err != nil {
 		return err

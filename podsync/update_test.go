@@ -13,23 +13,23 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// labelled is a runtime that keeps the labels of pods.
-type labelled struct {
+// labelRuntime is a runtime that stores the labels of pods.
+type labelRuntime struct {
 	*fakeNode
 	labels []string
 }
 
-func (l *labelled) UpdatePod(_ context.Context, pod *corev1.Pod) error {
+func (l *labelRuntime) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	l.labels = append(l.labels, pod.Labels["app"]+pod.Annotations["note"])
 	return l.step("update")
 }
 
-// A runtime that keeps labels and annotations of pods hears of it when they change,
-// though there is nothing to plan.
-func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
+// A runtime that stores labels and annotations gets them when they change, even if
+// nothing is planned.
+func TestSync_UpdatesLabelsAndAnnotations(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodRunning}
-	rt := &labelled{fakeNode: n}
-	cfg := config(t, n)
+	rt := &labelRuntime{fakeNode: n}
+	cfg := newConfig(t, n)
 	cfg.Runtime = rt
 	s := newSyncer(t, cfg)
 	runs := runtime.Pod{
@@ -37,15 +37,15 @@ func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
 		Sandboxes:  []runtime.Sandbox{{ID: "s0", State: runtime.SandboxReady}},
 		Containers: []runtime.Container{{ID: "c0", Name: "main", SandboxID: "s0", State: runtime.Running}},
 	}
-	sync := func(s *podsync.Syncer, seen runtime.Pod, label, note string) (runtime.SyncResult, error) {
-		p := pod()
+	sync := func(s *podsync.Syncer, observed runtime.Pod, label, note string) (runtime.SyncResult, error) {
+		p := newTestPod()
 		p.Labels, p.Annotations = map[string]string{"app": label}, map[string]string{"note": note}
-		return s.Sync(t.Context(), p, seen)
+		return s.Sync(t.Context(), p, observed)
 	}
 
 	_, err := sync(s, runtime.Pod{UID: "uid-1"}, "a", "")
 	require.NoError(t, err)
-	assert.Empty(t, rt.labels, "it makes the pod of what Apply has")
+	assert.Empty(t, rt.labels, "Apply has passed them")
 	out, err := sync(s, runs, "a", "")
 	require.NoError(t, err)
 	assert.Empty(t, rt.labels)
@@ -64,7 +64,7 @@ func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
 
 	_, err = sync(newSyncer(t, cfg), runs, "b", "!")
 	require.NoError(t, err)
-	assert.Len(t, rt.labels, 3, "a new agent cannot know")
+	assert.Len(t, rt.labels, 3, "a new process does not know which ones the runtime has")
 
 	n.fail = map[string]error{"update": errors.New("busy")}
 	for range 2 {
@@ -77,4 +77,22 @@ func TestSync_HandsOnLabelsAndAnnotations(t *testing.T) {
 	_, err = sync(s, runs, "c", "!")
 	require.NoError(t, err)
 	assert.Equal(t, "c!", rt.labels[len(rt.labels)-1])
+}
+
+// decoratedRuntime has only the methods that are required of a Runtime.
+type decoratedRuntime struct{ podsync.Runtime }
+
+func (d decoratedRuntime) Unwrap() any { return d.Runtime }
+
+// A decorator of the runtime keeps the capability to update pods.
+func TestSync_UpdatesLabelsThroughDecorator(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodRunning}
+	rt := &labelRuntime{fakeNode: n}
+	cfg := newConfig(t, n)
+	cfg.Runtime = decoratedRuntime{decoratedRuntime{rt}}
+	p := newTestPod()
+	p.Labels = map[string]string{"app": "a"}
+	_, err := newSyncer(t, cfg).Sync(t.Context(), p, runningPod(0))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a"}, rt.labels)
 }

@@ -15,23 +15,23 @@ import (
 )
 
 func withUserNamespace() *corev1.Pod {
-	p, no := pod(), false
+	p, no := newTestPod(), false
 	p.Spec.HostUsers = &no
 	return p
 }
 
-// A pod with a user namespace has its ids before anything else of it is made,
-// and keeps them until its folder, in which they are written down, is gone.
-func TestIDsOfAUserNamespace(t *testing.T) {
+// PS-1, PS-4: ids are allocated before anything else is created, and released after the
+// directory of the pod, which records them, was removed.
+func TestSync_AllocatesUserNamespaceFirst(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodPending}
-	cfg := config(t, n)
+	cfg := newConfig(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)
 	_, err := s.Sync(t.Context(), withUserNamespace(), runtime.Pod{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"status", "ids of uid-1", "cgroup", "mount", "probes", "apply"}, n.trace)
-	require.Equal(t, []runtime.IDMapping{{Host: 65536, Length: 1000}}, n.material.UIDMappings)
-	require.Equal(t, []runtime.IDMapping{{Host: 131072, Length: 1000}}, n.material.GIDMappings)
+	require.Equal(t, []runtime.IDMapping{{Host: 65536, Length: 1000}}, n.opts.UIDMappings)
+	require.Equal(t, []runtime.IDMapping{{Host: 131072, Length: 1000}}, n.opts.GIDMappings)
 
 	n.fail = map[string]error{"unmount": errors.New("busy")}
 	require.Error(t, s.Finish(t.Context(), withUserNamespace(), runtime.Termination{}))
@@ -42,31 +42,31 @@ func TestIDsOfAUserNamespace(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }
 
-func TestAPodOfTheNodesUsersNeedsNoIDs(t *testing.T) {
+func TestSync_HostUsersNeedNoUserNamespace(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodPending}
-	cfg := config(t, n)
+	cfg := newConfig(t, n)
 	cfg.UserNamespaces = userIDs{n}
-	_, err := newSyncer(t, cfg).Sync(t.Context(), pod(), runtime.Pod{})
+	_, err := newSyncer(t, cfg).Sync(t.Context(), newTestPod(), runtime.Pod{})
 	require.NoError(t, err)
 	require.False(t, slices.Contains(n.trace, "ids of uid-1"))
-	require.Empty(t, n.material.UIDMappings)
+	require.Empty(t, n.opts.UIDMappings)
 }
 
-func TestAPodWithoutIDsWaits(t *testing.T) {
+func TestSync_WaitsForUserNamespace(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{"ids of uid-1": errors.New("used up")}}
-	cfg := config(t, n)
+	cfg := newConfig(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), withUserNamespace(), runtime.Pod{})
-	require.ErrorContains(t, err, "hostUsers")
+	require.ErrorContains(t, err, "user namespace")
 	require.ErrorContains(t, err, "used up")
 	require.NotContains(t, n.trace, "apply")
 	require.Equal(t, "FailedUserNamespace", n.events[0].Reason)
 }
 
-// What a former process left of a pod is given back with its folder.
-func TestDiscardGivesIDsBack(t *testing.T) {
+// PS-4: the ids of an orphan are released with its directory.
+func TestCleanupOrphan_ReleasesUserNamespace(t *testing.T) {
 	n := &fakeNode{}
-	cfg := config(t, n)
+	cfg := newConfig(t, n)
 	cfg.UserNamespaces = userIDs{n}
 	s := newSyncer(t, cfg)
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.PodsDir, "uid-7"), 0o700))

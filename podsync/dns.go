@@ -3,19 +3,14 @@ package podsync
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -24,51 +19,8 @@ const (
 	maxResolvConf = 64 << 10
 )
 
-// ErrUnsafeName is wrapped by the error for a pod whose UID, namespace or name
-// cannot be part of a path.
-var ErrUnsafeName = errors.New("not usable in a path")
-
-// podDir is <root>/<uid>.
-func podDir(root string, uid types.UID) (string, error) {
-	if err := pathElement("uid", string(uid)); err != nil {
-		return "", err
-	}
-	return filepath.Join(root, string(uid)), nil
-}
-
-// LogDir returns the folder of the pod's logs: one folder a container in it.
-func (s *Syncer) LogDir(pod *corev1.Pod) (string, error) { return logDir(s.cfg.LogsDir, pod) }
-
-// WrittenFiles returns the files and folders in the pod's own folder that its
-// containers can write to, besides its volumes: the hosts file and those of the
-// termination messages. Not all need to be there.
-func (s *Syncer) WrittenFiles(pod *corev1.Pod) []string {
-	dir, err := podDir(s.cfg.PodsDir, pod.UID)
-	if err != nil {
-		return nil
-	}
-	return []string{filepath.Join(dir, runtime.HostsFile), filepath.Join(dir, runtime.MessagesDir)}
-}
-
-// logDir is <root>/<namespace>_<name>_<uid>, as kubelets lay it out.
-func logDir(root string, pod *corev1.Pod) (string, error) {
-	err := errors.Join(
-		pathElement("namespace", pod.Namespace), pathElement("name", pod.Name), pathElement("uid", string(pod.UID)))
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(root, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID)), nil
-}
-
-func pathElement(what, s string) error {
-	if !pathname.IsElement(s) {
-		return fmt.Errorf("%s %q: %w", what, s, ErrUnsafeName)
-	}
-	return nil
-}
-
-// hostname is what a pod calls itself. A pod on the host's network has the
-// host's name, which is the runtime's to know.
+// hostname returns the host name of a pod and its domain. Both are empty for a pod on
+// the network of the host, for which the runtime sets the name of the host.
 func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string) {
 	if pod.Spec.HostNetwork {
 		return "", ""
@@ -92,8 +44,8 @@ func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string) {
 	return name, domain
 }
 
-// resolver works out a pod's DNS settings. All empty means: as the node's,
-// which the runtime provides by itself.
+// resolver returns the DNS settings of a pod. An empty result means those of the node,
+// which the runtime provides without help.
 func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
 	var d runtime.DNS
 	policy := pod.Spec.DNSPolicy
@@ -107,23 +59,23 @@ func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
 		}
 		d.Options = []string{"ndots:5"}
 	case pod.Spec.DNSConfig == nil:
-		return d, nil
+		return runtime.DNS{}, nil
 	default:
 		f, err := os.Open(node.ResolvConf)
 		if err != nil {
-			return d, fmt.Errorf("resolver of the node: %w", err)
+			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
 		}
-		defer func() { _ = f.Close() }() // only read
+		defer func() { _ = f.Close() }() // it was only read
 		b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
 		if err != nil {
-			return d, fmt.Errorf("resolver of the node: %w", err)
+			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
 		}
 		d = parseResolvConf(b)
 	}
 	return withDNSConfig(d, pod.Spec.DNSConfig), nil
 }
 
-// withDNSConfig adds spec.dnsConfig: its options replace those of their name.
+// withDNSConfig adds spec.dnsConfig. Its options replace options of the same name.
 func withDNSConfig(d runtime.DNS, c *corev1.PodDNSConfig) runtime.DNS {
 	if c == nil {
 		return d
@@ -135,8 +87,8 @@ func withDNSConfig(d runtime.DNS, c *corev1.PodDNSConfig) runtime.DNS {
 		if o.Value != nil && *o.Value != "" {
 			text += ":" + *o.Value
 		}
-		d.Options = slices.DeleteFunc(d.Options, func(have string) bool {
-			name, _, _ := strings.Cut(have, ":")
+		d.Options = slices.DeleteFunc(d.Options, func(existing string) bool {
+			name, _, _ := strings.Cut(existing, ":")
 			return name == o.Name
 		})
 		d.Options = append(d.Options, text)
@@ -171,12 +123,4 @@ func parseResolvConf(b []byte) runtime.DNS {
 		}
 	}
 	return d
-}
-
-// earlier is the first of two times, of which zero is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

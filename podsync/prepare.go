@@ -1,0 +1,123 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// revalidatePeriod is the time between checks of the directories of a pod for which
+// nothing is planned.
+const revalidatePeriod = 10 * time.Minute
+
+// ErrNetworkNotReady is why a pod that needs a network of its own does not start yet.
+var ErrNetworkNotReady = errors.New("network is not ready")
+
+// prepare provides everything that the containers of the pod depend on. The reason
+// names the step that failed.
+func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (opts runtime.RunOptions, reason string, err error) {
+	if s.cfg.NetworkReady != nil && !pod.Spec.HostNetwork {
+		if err := s.cfg.NetworkReady(); err != nil {
+			return opts, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
+		}
+	}
+	opts = runtime.RunOptions{
+		NodeName: s.cfg.Node.Name, HostIPs: s.cfg.Node.IPs, Allocatable: s.cfg.Node.Allocatable, Objects: s.cfg.Objects,
+	}
+	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
+	if opts.DNS, err = resolver(pod, s.cfg.Node); err != nil {
+		return opts, reasonDirectory, err
+	}
+	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
+		return opts, reasonDirectory, err
+	}
+	if s.cfg.UserNamespaces != nil && !podspec.UsesHostUsers(pod) {
+		if opts.UIDMappings, opts.GIDMappings, err = s.cfg.UserNamespaces.Ensure(pod.UID); err != nil {
+			return opts, reasonUsers, fmt.Errorf("allocate user namespace: %w", err)
+		}
+	}
+	if s.cfg.Cgroups != nil {
+		if opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {
+			return opts, reasonCgroup, fmt.Errorf("create cgroup: %w", err)
+		}
+	}
+	if opts.Volumes, err = s.mountVolumes(ctx, pod); err != nil {
+		return opts, reasonVolume, err
+	}
+	if s.cfg.Volumes != nil {
+		opts.SubPath = func(ctx context.Context, container string, _ int, mount corev1.VolumeMount) (string, error) {
+			return s.cfg.Volumes.SubPath(ctx, pod.UID, container, opts.Volumes[mount.Name], mount.SubPath)
+		}
+	}
+	opts.PullSecrets = s.pullSecrets(ctx, pod, st)
+	return opts, "", nil
+}
+
+func (s *Syncer) mountVolumes(ctx context.Context, pod *corev1.Pod) (map[string]runtime.Volume, error) {
+	if s.cfg.Volumes != nil {
+		volumes, err := s.cfg.Volumes.Mount(ctx, pod, s.cfg.Objects)
+		if err != nil {
+			return nil, fmt.Errorf("mount volumes: %w", err)
+		}
+		return volumes, nil
+	}
+	if n := len(pod.Spec.Volumes); n > 0 {
+		return nil, fmt.Errorf("pod has %d volumes but no volume manager is configured", n)
+	}
+	return nil, nil
+}
+
+// pullSecrets returns the objects that spec.imagePullSecrets names. A missing one is
+// left out, as the API requires: whether it is needed shows when the image is pulled.
+func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState) []podspec.Object {
+	var found []podspec.Object
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if s.cfg.Objects == nil {
+			break
+		}
+		if ref.Name == "" { // valid, and common in manifests made from templates
+			continue
+		}
+		o, err := s.cfg.Objects.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: pod.Namespace, Name: ref.Name})
+		if err != nil {
+			err = fmt.Errorf("get pull secret %s/%s: %w", pod.Namespace, ref.Name, err)
+			if s.emitOnce(ctx, pod, st, reasonPullSecret, err) {
+				s.cfg.Logger.Warn("image pull secret unavailable", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+			}
+			continue
+		}
+		found = append(found, o)
+	}
+	return found
+}
+
+// makeDirs creates the directories of the pod for its data and its logs. It checks that
+// they exist if something is going to be made in them, otherwise only every
+// revalidatePeriod, because most syncs change nothing.
+func (s *Syncer) makeDirs(pod *corev1.Pod, st *podState) (dir, logs string, err error) {
+	if dir, err = podDir(s.cfg.PodsDir, pod.UID); err != nil {
+		return "", "", err
+	}
+	if logs, err = logDir(s.cfg.LogsDir, pod); err != nil {
+		return "", "", err
+	}
+	if time.Since(st.dirsCheckedAt) < revalidatePeriod {
+		return dir, logs, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", fmt.Errorf("create pod directory: %w", err)
+	}
+	if err := s.makeLogDir(logs, st.inRuntime); err != nil {
+		return "", "", fmt.Errorf("create log directory: %w", err)
+	}
+	st.dirsCheckedAt = time.Now()
+	return dir, logs, nil
+}
