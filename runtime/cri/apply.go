@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,6 +129,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		if err := t.c.stopSandbox(ctx, a.ID); err != nil {
 			return &reasonError{"KillPodSandboxError", err}
 		}
+		t.log("sandbox stopped", sandboxID(a.ID), slog.String("reason", a.Reason))
 	case runtime.CreateSandbox:
 		err := t.createSandbox(ctx, a)
 		if err != nil {

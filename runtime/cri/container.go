@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,21 +34,27 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	t.markChanged()
+	startTime := time.Now()
 	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
 	if err != nil {
 		t.emitFailure(ctx, "Failed", err)
 		return &reasonError{"CreateContainerError", err}
 	}
 	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
+	t.log("container created", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID),
+		slog.String("image", spec.Image), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))...)
 	if running {
+		t.log("container adopted", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID))...)
 		return nil
 	}
+	startTime = time.Now()
 	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
 		&v1.StartContainerRequest{ContainerId: id}); err != nil {
 		t.emitFailure(ctx, "Failed", err)
 		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
 	}
 	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
+	t.log("container started", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID), since(startTime))...)
 	return t.postStart(ctx, spec, id)
 }
 
@@ -135,6 +142,11 @@ func (t *applyRun) emitFailure(ctx context.Context, reason string, err error) {
 // event tells about the turn's pod.
 func (t *applyRun) event(eventType, reason, message string) {
 	t.c.event(t.pod, eventType, reason, message)
+}
+
+// log logs an event in the lifecycle of the pod.
+func (t *applyRun) log(message string, attrs ...slog.Attr) {
+	t.c.logPod(slog.LevelInfo, t.pod, message, attrs...)
 }
 
 func (c *Client) event(pod *corev1.Pod, eventType, reason, message string) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -85,7 +86,8 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 	if attempt > 0 {
 		// Of one that has ended only the end is ever read.
 		if err := keepTail(filepath.Join(dir, strconv.FormatUint(uint64(attempt-1), 10)), messageLimit); err != nil {
-			t.c.cfg.Logger.Debug("a termination message could not be shortened", slog.Any("error", err))
+			t.c.cfg.Logger.Debug("truncating termination message failed", logattr.Pod(t.pod), logattr.PodUID(t.pod.UID),
+				slog.String("containerName", spec.Name), logattr.Err(err))
 		}
 	}
 	if attempt >= maxMessageFiles {

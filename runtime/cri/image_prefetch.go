@@ -3,11 +3,13 @@ package cri
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -125,38 +127,45 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, looked 
 	if err != nil {
 		sandbox = nil // the sandbox's own failure is told elsewhere
 	}
-	began, pulled := time.Now(), false
+	startTime, pulled := time.Now(), false
 	id, err := t.c.puller.pull(ctx, key, looked, logins, sandbox, func() {
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			t.pullFailed(w, failure("", err))
+			t.pullFailed(w, failure("", err), startTime)
 		}
 		return nil, err
 	}
+	duration := time.Since(startTime)
 	message := fmt.Sprintf("Container image %q already present on machine", w.ref)
 	if pulled {
 		t.markChanged()
-		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, time.Since(began).Round(time.Millisecond))
+		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, duration.Round(time.Millisecond))
 	}
 	t.event(corev1.EventTypeNormal, "Pulled", message)
-	// The pull tells the id only; the image's user is asked for.
+	// The response to a pull has only the id; the user of the image is needed too.
 	im, err := t.c.imageStatus(ctx, firstOf(id, key.ref), key.handler)
 	if err != nil {
 		return nil, &reasonError{"ImageInspectError", err}
 	}
 	if im == nil {
-		return nil, &reasonError{"ErrImagePull", fmt.Errorf("image %q is gone right after its pull: %w", w.ref, runtime.ErrNotFound)}
+		return nil, &reasonError{"ErrImagePull", fmt.Errorf("image %q not found right after its pull: %w", w.ref, runtime.ErrNotFound)}
+	}
+	if pulled {
+		t.log("image pulled", slog.String("image", w.ref), slog.Uint64("bytes", im.GetSize()), slog.Duration("duration", duration))
 	}
 	return im, nil
 }
 
-// pullFailed tells of a try that failed, or of a back-off.
-func (t *applyRun) pullFailed(w neededImage, f runtime.Failure) {
+// pullFailed reports a pull that failed, or a back-off. The log has no record of
+// the back-off: it would repeat the failure at each sync.
+func (t *applyRun) pullFailed(w neededImage, f runtime.Failure, startTime time.Time) {
 	switch {
 	case f.Err != nil:
+		t.c.logPod(slog.LevelWarn, t.pod, "image pull failed", slog.String("image", w.ref),
+			slog.String("reason", f.Reason), since(startTime), logattr.Err(f.Err))
 		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))
 	case f.Reason == reasonPullBackOff:
 		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/atomicfile"
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // accessBook keeps who pulled which image, in memory and on the disk. It is safe
@@ -120,8 +121,7 @@ func (b *accessBook) read() (accessState, error) {
 		}
 		return kept, nil
 	}
-	b.c.cfg.Logger.Error("record of pulled images is damaged: all images are verified from now on; remove it to trust those that are present",
-		slog.String("file", path))
+	b.c.cfg.Logger.Error("image pull records corrupted, verifying all images", slog.String("path", path))
 	state.Lost = true
 	return state, errors.Join(atomicfile.SetAside(path), b.write(&state))
 }
@@ -230,7 +230,7 @@ func (b *accessBook) pulled(ctx context.Context, id string, key pullKey, auth *v
 // process lives, and the next one finds that the pull had begun.
 func (b *accessBook) ended(ctx context.Context, key pullKey) {
 	if err := b.save(context.WithoutCancel(ctx)); err != nil {
-		b.c.cfg.Logger.Warn("pulled image not recorded", slog.String("image", key.ref), slog.Any("err", err))
+		b.c.cfg.Logger.Warn("saving image pull record failed", slog.String("image", key.ref), logattr.Err(err))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e 
 		for n < len(stops) && stops[n].Stage == stops[0].Stage {
 			n++
 		}
-		if err := c.stopAll(ctx, pod, &seen, stops[:n]); err != nil {
+		if err := c.stopAll(ctx, pod, &seen, stops[:n], terminationReason(e)); err != nil {
 			return err
 		}
 		stops = stops[n:]
@@ -36,7 +37,11 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e 
 	errs := make([]error, len(seen.Sandboxes))
 	for i, s := range seen.Sandboxes {
 		if s.State == runtime.SandboxReady {
-			wg.Go(func() { errs[i] = c.stopSandbox(ctx, s.ID) })
+			wg.Go(func() {
+				if errs[i] = c.stopSandbox(ctx, s.ID); errs[i] == nil {
+					c.logPod(slog.LevelInfo, pod, "sandbox stopped", sandboxID(s.ID), slog.String("reason", terminationReason(e)))
+				}
+			})
 		}
 	}
 	wg.Wait()
@@ -44,19 +49,20 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e 
 }
 
 // stopAll ends the containers of one stage, all at once.
-func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.ContainerStop) error {
+func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.ContainerStop, reason string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(stops))
 	for i, s := range stops {
-		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s, "Stopping container "+s.Container) })
+		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s, reason, "Stopping container "+s.Container) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
 // stop runs a container's preStop hook and ends it, both before the deadline.
-func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop, why string) error {
-	c.event(pod, corev1.EventTypeNormal, "Killing", why)
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
+	c.event(pod, corev1.EventTypeNormal, "Killing", message)
+	startTime := time.Now()
 	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
 		if err := c.preStop(ctx, pod, seen, s); err != nil {
 			if ctx.Err() != nil {
@@ -70,6 +76,8 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s
 	if err := c.stopContainer(ctx, s.ID, s.RemainingGracePeriod(time.Now())); err != nil {
 		return err
 	}
+	c.logPod(slog.LevelInfo, pod, "container killed", containerAttrs(s.Container, s.ID, slog.String("reason", reason),
+		slog.Duration("gracePeriod", s.RemainingGracePeriod(startTime)), since(startTime))...)
 	c.hooked.forget(s.ID)
 	return nil
 }
@@ -140,7 +148,7 @@ func (t *applyRun) killContainer(ctx context.Context, seen *runtime.Pod, a runti
 	} else if ct := byID(seen.Containers, a.ID); ct != nil {
 		s.PreStop = ct.PreStop
 	}
-	if err := t.c.stop(ctx, t.pod, seen, s, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
+	if err := t.c.stop(ctx, t.pod, seen, s, a.Reason, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
 		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
 	}
 }

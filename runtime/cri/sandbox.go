@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -22,11 +23,12 @@ func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	t.markChanged()
-	handler := runtimeHandler(t.pod)
+	startTime, handler := time.Now(), runtimeHandler(t.pod)
 	id, err := t.c.runSandbox(ctx, config, handler)
 	if err != nil {
 		return err
 	}
+	t.log("sandbox created", sandboxID(id), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))
 	t.sandboxConfig, t.made = config, true
 	t.sandbox = runtime.Sandbox{
 		ID: id, Attempt: a.Attempt, State: runtime.SandboxReady, Created: time.Now(), Handler: handler,
