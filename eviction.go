@@ -18,6 +18,13 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
+// The manager finds these by assertion, so a method that is renamed on one side only
+// would turn them off.
+var (
+	_ eviction.NodeUsageProvider  = (*stats.Provider)(nil)
+	_ eviction.DiskUsageRefresher = (*stats.Provider)(nil)
+)
+
 func (a *Agent) makeUsage() (err error) {
 	cfg := stats.Config{Pods: a.measuredPods, TrackedPods: a.watched, NodeFS: a.rootDir, Logger: a.logger}
 	if a.boundsPods() {

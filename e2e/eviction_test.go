@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -209,10 +210,9 @@ func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal,
 	require.Equal(s.t, []string{name}, s.ranked[:1], "ranked %v", s.ranked)
 	require.Len(s.t, s.ranked, 3, "all were candidates")
 	require.Len(s.t, s.asked, len(s.signals), "nobody was chosen twice")
-	// The next look would have been an hour away: it was the kernel's notice or, for
-	// what the kernel does not tell of, a look as soon as it could be crossed. How
-	// fast stands in the log: beside other tests, 200 ms would measure them.
-	require.Less(s.t, decided.Sub(at), 20*time.Second)
+	// The next periodic measurement is an hour away: the kernel notified or, where it
+	// cannot, the manager polled as soon as the threshold could be met.
+	require.Less(s.t, decided.Sub(at), longRunTime)
 	var began, ended time.Time
 	for _, c := range s.changes {
 		if c.kind == kind && c.held && began.IsZero() {
@@ -222,13 +222,13 @@ func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal,
 		}
 	}
 	require.GreaterOrEqual(s.t, ended.Sub(began), transition)
-	require.Less(s.t, ended.Sub(gone), transition+10*time.Second)
+	require.Less(s.t, ended.Sub(gone), transition+longRunTime)
 	for _, other := range []string{"calm", "modest"} {
 		require.Equal(s.t, corev1.PodRunning, s.told[other].Phase, other)
 		require.Zero(s.t, s.told[other].ContainerStatuses[0].RestartCount)
 	}
 	s.changes = nil
-	require.Len(s.t, s.logged.with("evicting a pod"), len(s.signals), "one line an eviction")
+	require.Len(s.t, s.logged.with("evicting pod"), len(s.signals), "one line an eviction")
 	require.True(s.t, s.pods.Delete("default", name))
 }
 
@@ -255,6 +255,13 @@ func hungry(name, image, request, script string) *corev1.Pod {
 	return p
 }
 
+// consume returns a script that runs a command a number of times, with a pause in
+// microseconds after each, and then idles. It stays below the limits of the node, so
+// that the pod is evicted and does not fail by itself when the agent is slow.
+func consume(command string, times, pause int) string {
+	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); %s\nusleep %d; done; %s", times, command, pause, quietPeriod)
+}
+
 // EV-5, EV-6, EV-8, EV-10 on a real containerd, through the whole agent, with a
 // cgroup as the node's bound: of three pods the one above its request that grows
 // goes, and no other, as soon as the kernel tells that memory is short; so does
@@ -278,7 +285,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 		}
 		t.Run("memory", func(t *testing.T) {
 			s := newShort(t, n, agent.EvictionConfig{Hard: "memory.available<150Mi"}, calm()...)
-			s.greedyGoes("while :; do head -c 1000000 /dev/zero >> /memory/x; usleep 5000; done", "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
+			s.greedyGoes(consume("head -c 1000000 /dev/zero >> /memory/x", 320, 5000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
 				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
 				func() (int64, error) { return memoryLeft(memory, limit, threshold) })
@@ -286,21 +293,21 @@ func TestEvictionOnContainerd(t *testing.T) {
 		})
 		t.Run("disk, inodes and processes", func(t *testing.T) {
 			s := newShort(t, n, agent.EvictionConfig{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
-			s.greedyGoes("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > /scratch/$i; usleep 5000; done", "16Mi",
+			s.greedyGoes(consume("head -c 500000 /dev/zero > /scratch/$i", 90, 5000), "16Mi",
 				eviction.NodeFSAvailable, corev1.NodeDiskPressure,
 				`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \S+\. $`,
 				func() (int64, error) {
 					st, err := statfs(s.disk)
 					return int64(st.Bavail*uint64(st.Bsize)) - 32*mib, err
 				})
-			s.greedyGoes("cd /scratch; i=0; while :; do i=$((i+1)); touch $i-1 $i-2 $i-3 $i-4 $i-5 $i-6 $i-7 $i-8; usleep 5000; done", "16Mi",
+			s.greedyGoes(consume("cd /scratch; touch $i-1 $i-2 $i-3 $i-4 $i-5 $i-6 $i-7 $i-8", 320, 5000), "16Mi",
 				eviction.NodeFSInodesFree, corev1.NodeDiskPressure,
 				`^The node was low on resource: inodes\. Threshold quantity: 2k, available: \S+\. $`,
 				func() (int64, error) {
 					st, err := statfs(s.disk)
 					return int64(st.Ffree) - 2000, err
 				})
-			s.greedyGoes("while :; do sleep 1000 & usleep 10000; done", "16Mi", eviction.PIDAvailable, corev1.NodePIDPressure,
+			s.greedyGoes(consume("sleep 1000 &", 110, 10000), "16Mi", eviction.PIDAvailable, corev1.NodePIDPressure,
 				`^The node was low on resource: pids\. Threshold quantity: 60, available: \S+\. $`,
 				func() (int64, error) {
 					used, err := number(pids + "/pids.current")

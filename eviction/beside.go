@@ -90,7 +90,7 @@ func (m *Manager) reclaiming(ctx context.Context, t metThreshold) bool {
 // to be waited for: until it is done, but no longer than for a pod. After that, what
 // was counted so far is what pods are ranked by.
 func (m *Manager) counting(ctx context.Context) bool {
-	node, ok := m.cfg.Usage.(Counter)
+	node, ok := m.cfg.Usage.(DiskUsageRefresher)
 	if !ok {
 		return false
 	}
@@ -105,7 +105,7 @@ func (m *Manager) counting(ctx context.Context) bool {
 		return false
 	}
 	since := latest(evicted, now.Add(-m.cfg.MonitoringPeriod))
-	m.begin(&m.count, "count files", func() { node.Count(ctx, since) })
+	m.begin(&m.count, "count files", func() { node.RefreshDiskUsage(ctx, since) })
 	return true
 }
 

@@ -27,7 +27,7 @@ type counted struct {
 	since  []time.Time
 }
 
-func (c *counted) Count(ctx context.Context, since time.Time) {
+func (c *counted) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	c.mu.Lock()
 	c.counts, c.since = append(c.counts, time.Now()), append(c.since, since)
 	c.known = 0

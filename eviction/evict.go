@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -99,9 +100,8 @@ func (m *Manager) victims(t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsa
 // judged by what was measured before.
 func (m *Manager) evictFor(ctx context.Context, t metThreshold, victims []Candidate, u *runtime.NodeUsage) error {
 	pod := victims[0].Pod
-	m.cfg.Logger.Warn("evicting a pod",
-		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID)),
-		slog.String("threshold", t.String()), slog.String("available", t.observation.String()),
+	m.cfg.Logger.Info("evicting pod", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("signal", string(t.Signal)),
+		slog.String("threshold", t.String()), slog.String("observed", t.observation.String()),
 		slog.Any("ranked", first(victims, 10)))
 	before := effect{
 		signal: t.Signal, pod: pod.UID, used: victims[0].Usage, left: t.observation.Available,
@@ -179,9 +179,7 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, e run
 	}
 	delete(m.evicting, pod.UID)
 	m.state.lastEvictionAt, m.state.lastActionAt = evicted, acted // nothing has changed
-	m.cfg.Logger.Warn("pod could not be evicted",
-		slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace),
-		slog.String("uid", string(pod.UID)), slog.Any("error", err))
+	m.cfg.Logger.Warn("pod eviction failed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
 	return false, err
 }
 

@@ -18,18 +18,18 @@ import (
 
 // UsageProvider measures the node and its pods. It is called from one goroutine, which acts
 // on nothing meanwhile, so that it should not take long: what does, as counting
-// files, is for [Counter]. Figures should be newer than since where they can be had
+// files, is for [DiskUsageRefresher]. Figures should be newer than since where they can be had
 // so new; older ones evict nobody. See also [NodeUsageProvider].
 type UsageProvider interface {
 	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
 }
 
-// Counter is a Node that has to count files to know what pods take up of a disk.
-// Count counts those of pods that were not counted since, until ctx is done, while
-// Usage is called besides. Usage tells what it came to and, as long as it lasts,
-// what was counted so far.
-type Counter interface {
-	Count(ctx context.Context, since time.Time)
+// DiskUsageRefresher is an optional interface of a UsageProvider that has to count
+// files to measure the disk usage of pods. RefreshDiskUsage counts the files of the
+// pods that were not counted since then, and returns early when ctx is done. It is
+// called concurrently with Usage, which returns what has been counted so far.
+type DiskUsageRefresher interface {
+	RefreshDiskUsage(ctx context.Context, since time.Time)
 }
 
 // Pods are the pods that can be evicted.

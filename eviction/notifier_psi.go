@@ -54,7 +54,7 @@ func (n PSINotifier) Watch(ctx context.Context, crossed func()) error {
 	}
 	return poll(ctx, f, func(failed bool) error {
 		if failed { // of a group that is gone the kernel tells for ever
-			return errGone
+			return errRemoved
 		}
 		crossed()
 		return nil
@@ -104,8 +104,8 @@ func unsupported(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// errGone says that a notice has ended because what it was about is not there.
-var errGone = errors.New("what was watched is gone")
+// errRemoved says that a notice has ended because what it was about is not there.
+var errRemoved = errors.New("watched file was removed")
 
 // poll calls told each time that the kernel marks f, until ctx is done or told
 // fails; failed says that it is marked as failed as well. Go's own poller does not
@@ -142,7 +142,7 @@ func poll(ctx context.Context, f *os.File, told func(failed bool) error) error {
 				return err
 			}
 		case fds[0].Revents != 0:
-			return errGone
+			return errRemoved
 		}
 	}
 	return nil
