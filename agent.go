@@ -50,6 +50,7 @@ type Agent struct {
 	started  atomic.Bool
 	owner    atomic.Pointer[string]
 	mux      *podsource.Mux
+	lookup   objectLookup
 	cache    podcache.Cache
 	pleg     *pleg.Generator
 	ready    *runtimestate.Tracker
@@ -131,9 +132,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 // SourceErrors returns what is wrong with manifests and sources now.
 func (a *Agent) SourceErrors() []podsource.SourceError { return a.mux.Errors() }
 
-// Object finds a ConfigMap or Secret that came with the pods.
+// Object returns a ConfigMap or Secret that came with the pods, or that a place of
+// WithObjects has.
 func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
-	return a.mux.Object(ctx, ref)
+	return a.lookup.Object(ctx, ref)
 }
 
 // podKiller lets podsync end a pod without knowing who does.

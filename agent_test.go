@@ -63,7 +63,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	for _, want := range []string{
 		"node name: empty", `root dir "relative": not an absolute path`, `"logs" is not an absolute path`, `"pods" is not an absolute path`,
 		"MaxPods -1 is negative", "runtime: nil", `source ""`, "status sink: nil", "logger: nil", "recorder: nil", "admitter: nil",
-		"slow admitter: nil", "back-off: nil", "Within -1s is negative", "timing: a negative figure", "lots",
+		"soft admitter: nil", "back-off: nil", "DrainTimeout -1s is negative", "timing: negative value", "lots",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -82,9 +82,9 @@ func TestOptionsThatContradict(t *testing.T) {
 		"two root folders":             {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
 		"one root folder in two words": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
 		"two runtimes":                 {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
-		"a runtime and an endpoint":    {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "a runtime was set too"},
+		"a runtime and an endpoint":    {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "runtime endpoint: conflicts with WithRuntime"},
 		"an endpoint and a runtime":    {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
-		"three endpoints":              {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one and perhaps one for images"},
+		"three endpoints":              {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one socket and at most one image socket"},
 		"no runtime":                   {nil, "no runtime; give WithRuntimeEndpoint"},
 		"simulated and real":           {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime was set too"},
 		"simulated twice":              {[]agent.Option{sim, sim}, "simulated runtime: set twice"},

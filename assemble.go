@@ -69,6 +69,9 @@ func (s *settings) fill() error {
 	if s.runtime != nil && s.imageAccess.Policy != "" {
 		errs = append(errs, errors.New("image verification: a runtime that is handed over verifies by itself (cri.Config.ImageAccess)"))
 	}
+	if s.endpoint == "" && s.criNode != nil {
+		errs = append(errs, errors.New("cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime"))
+	}
 	if s.node.PodLogsDir == "" {
 		s.node.PodLogsDir = filepath.Join(s.rootDir, logsDirName)
 	}
@@ -104,6 +107,7 @@ func (a *Agent) makeSources() (err error) {
 	a.mux, err = podsource.New(podsource.Config{
 		NodeName: a.nodeName, Sources: a.sources, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Sources,
 	})
+	a.lookup = append(objectLookup{a.mux}, a.objects...)
 	return err
 }
 
@@ -147,7 +151,7 @@ func (a *Agent) makeSyncer() error {
 	a.volumes = volumes
 	cfg := podsync.Config{
 		Runtime: a.runtime, PodCache: a.pleg, Statuses: a.statuses, PodKiller: podKiller{a}, Volumes: volumes, Probes: a.probes,
-		Objects: a.mux, BackOff: a.backOff, SoftAdmitters: a.softAdmitters, NetworkReady: a.ready.Network, Recorder: a.events, Logger: a.logger,
+		Objects: a.lookup, BackOff: a.backOff, SoftAdmitters: a.softAdmitters, NetworkReady: a.ready.Network, Recorder: a.events, Logger: a.logger,
 		PodsDir: a.path(podsDirName), LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
 		Node: podsync.Node{
 			Name: a.nodeName, IPs: a.node.IPs, Allocatable: a.node.Allocatable,
@@ -159,7 +163,7 @@ func (a *Agent) makeSyncer() error {
 	}
 	if !a.node.DisableCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{
-			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.Allocatable, Owner: a.ownerID, RuntimeDriver: a.cgroupDriver(), Logger: a.logger,
+			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.podsCgroupLimits(), PodPidsLimit: a.node.PodPidsLimit, Owner: a.ownerID, RuntimeDriver: a.cgroupDriver(), Logger: a.logger,
 		})
 		if err != nil {
 			return err
@@ -190,7 +194,7 @@ func (a *Agent) makeWorkers() (err error) {
 func (a *Agent) makeLoop() (err error) {
 	fits, err := admission.New(admission.Config{
 		NodeName: a.nodeName, Allocatable: a.node.Allocatable, MaxPods: a.node.MaxPods, Labels: a.node.Labels,
-		AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: kernelRelease(),
+		Taints: a.node.Taints, Unsupported: a.node.UnsupportedFields, AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: kernelRelease(),
 	})
 	if err != nil {
 		return err

@@ -45,6 +45,7 @@ func (a *Agent) capabilities() []capability {
 	collects := a.imagePolicy != nil
 	return []capability{
 		{"ContainerRemover", has[runtime.ContainerRemover](a), "container collection", given("WithContainerGC", a.given["container collection"])},
+		{"ContainerRemover", has[runtime.ContainerRemover](a), "removal of links to logs", given("NodeConfig.LogLinksDir", a.node.LogLinksDir != "")},
 		{"LogReopener", has[runtime.LogReopener](a), "log rotation", given("WithLogRotation", rotates)},
 		{"ImageStore", has[runtime.ImageStore](a), "image collection", given("WithImageGC", collects)},
 		{"ImageUser", has[runtime.ImageUser](a), "image collection", given("WithImageGC", collects)},

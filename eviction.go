@@ -51,7 +51,7 @@ func (a *Agent) makeEviction() (err error) {
 		Usage: a.evict.UsageProvider, Pods: evictionPods{a}, Notifiers: a.evict.Notifiers,
 		Hard: a.evict.Hard, Soft: a.evict.Soft, SoftGracePeriod: a.evict.SoftGracePeriod, MinimumReclaim: a.evict.MinimumReclaim,
 		PressureTransitionPeriod: a.evict.PressureTransitionPeriod, MaxPodGracePeriod: a.evict.MaxPodGracePeriod, MonitoringPeriod: a.evict.MonitoringPeriod,
-		EvictCritical: a.evict.EvictCritical, NodeName: a.nodeName,
+		EvictCritical: a.evict.EvictCritical, NodeName: a.nodeName, PodCleanupTimeout: a.evict.PodCleanupTimeout,
 		Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Eviction,
 	}
 	if cfg.Usage == nil {
@@ -114,7 +114,10 @@ func (a *Agent) kernelNotices() ([]eviction.ThresholdNotifier, error) {
 
 // boundsPods reports whether all pods together are held to what the node has for
 // them.
-func (a *Agent) boundsPods() bool { return a.groups != nil && !a.node.Allocatable.Memory().IsZero() }
+func (a *Agent) boundsPods() bool {
+	limits := a.node.podsCgroupLimits()
+	return a.groups != nil && !limits.Memory().IsZero()
+}
 
 // allocatableThresholds adds to a hard threshold on the node's memory the same one on that of
 // all pods, which would be killed at their limit before the node was short. The

@@ -65,7 +65,7 @@ func (a *Agent) makeContainerGC() (err error) {
 			runtime.ContainerRemover
 			cachedPods
 		}{rt, cachedPods{a}},
-		PodState: a.podState, Policy: a.containerGCPolicy, LogsDir: a.node.PodLogsDir, Owner: a.ownerID,
+		PodState: a.podState, Policy: a.containerGCPolicy, LogsDir: a.node.PodLogsDir, LinksDir: a.node.LogLinksDir, Owner: a.ownerID,
 		Logger: a.logger, Hooks: a.hooks.ContainerGC,
 	})
 	return err

@@ -7,12 +7,11 @@ import (
 	"path/filepath"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -20,17 +19,19 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// Option sets one thing about an Agent. Sources, sinks, admitters and hooks add
-// to those given before. Any other option that is given twice, or contradicts
+// Option configures an Agent. Sources, sinks, admitters, objects and hooks add to
+// those given before. Any other option that is given twice, or contradicts
 // another, is an error of New.
 type Option func(*settings) error
 
-// settings are what the options have said.
+// settings are the values of the options.
 type settings struct {
 	given map[string]bool // options that can be given once
 
 	nodeName          string
 	node              NodeConfig
+	criNode           *cri.Node
+	objects           []podspec.Objects
 	rootDir           string
 	runtime           Runtime
 	endpoint, image   string
@@ -54,46 +55,23 @@ type settings struct {
 	rotation          LogRotation
 	adopt             []string // sources of pods without an owner
 
-	// Worked out from the options.
-	ephemeralRoot bool // the root folder lasts as long as Run
+	// Derived from the options.
+	ephemeralRoot bool // the root directory lasts as long as Run
 	events        *events.Dedup
 	stores        []syncloop.PodStore
 }
 
-// NodeConfig is what the agent is told about the node it runs on. The zero value of
-// each field leaves the matter open.
-type NodeConfig struct {
-	IPs         []string            // status.hostIPs, primary first
-	Labels      map[string]string   // what node selectors and affinity are held against
-	Allocatable corev1.ResourceList // what pods may ask for together; empty: no bound
-	MaxPods     int                 // 0: no bound
-	PodLogsDir  string              // container logs; default <root>/logs
-	CgroupRoot  string              // cgroup below which pods are put; default the root cgroup
-	// CgroupDriver is "cgroupfs" or "systemd", and must be the runtime's own.
-	// Default: what the runtime says of itself or, as containerd 1.x, of its
-	// configuration; cgroupfs for one that does not tell.
-	CgroupDriver   string
-	DisableCgroups bool // leave cgroups to the runtime
-	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the
-	// kubelet's safe ones: names, or beginnings of names with * after them.
-	AllowedUnsafeSysctls []string
-
-	ResolvConf    string   // default /etc/resolv.conf
-	ClusterDNS    []string // servers for dnsPolicy ClusterFirst
-	ClusterDomain string   // cluster domain
-}
-
 // Timing are intervals that rarely need to be changed. Zero is the default.
 type Timing struct {
-	ResyncPeriod       time.Duration // between looks at a pod of which nothing is heard; 1 min
-	HousekeepingPeriod time.Duration // between looks for what nobody wants any more, while anything happens; 2 s
-	ImageGCPeriod      time.Duration // between looks at whether images have to go; 5 min
-	SyncBackOff        time.Duration // after a turn of a pod that failed; 10 s
-	Jitter             float64       // by which share of themselves Resync and Retry are lengthened at most; 0.5
+	ResyncPeriod       time.Duration // between syncs of a pod to which nothing happens. Default: 1m
+	HousekeepingPeriod time.Duration // between searches for orphans while the node is active. Default: 2s
+	ImageGCPeriod      time.Duration // between image garbage collections. Default: 5m
+	SyncBackOff        time.Duration // after a failed sync of a pod. Default: 10s
+	Jitter             float64       // largest random increase of ResyncPeriod and SyncBackOff, as a share of them. Default: 0.5
 }
 
-// WithNodeName sets the node's name, which becomes part of the identity of
-// static pods. Default: the host's name.
+// WithNodeName sets the node's name, which is part of the name and UID of static
+// pods. Default: the host's name.
 func WithNodeName(name string) Option {
 	return func(s *settings) error {
 		if name == "" {
@@ -103,27 +81,11 @@ func WithNodeName(name string) Option {
 	}
 }
 
-// WithNode sets what pods and checks are told about the node.
-func WithNode(n NodeConfig) Option {
-	return func(s *settings) error {
-		var errs []error
-		for _, dir := range []string{n.PodLogsDir, n.CgroupRoot} {
-			if dir != "" && !filepath.IsAbs(dir) {
-				errs = append(errs, fmt.Errorf("node: %q is not an absolute path", dir))
-			}
-		}
-		if n.MaxPods < 0 {
-			errs = append(errs, fmt.Errorf("node: MaxPods %d is negative", n.MaxPods))
-		}
-		s.node = n
-		return errors.Join(append(errs, s.once("node"))...)
-	}
-}
-
-// WithRootDir sets the agent's own folder: an absolute path. Run makes it, and
-// locks it. It holds the id of the agent, owner-id, which marks all that it makes:
-// without it the pods that run are somebody else's. Default: a temporary folder
-// that lasts as long as Run, which suits pods that end with the process too.
+// WithRootDir sets the agent's own directory, an absolute path. Run creates and
+// locks it. The file owner-id in it has the id that marks everything the agent
+// creates in the runtime: if it is lost, running pods belong to no agent.
+// Default: a temporary directory that is removed when Run returns, for pods that
+// end with the process.
 func WithRootDir(dir string) Option {
 	return func(s *settings) error {
 		if !filepath.IsAbs(dir) {
@@ -133,10 +95,10 @@ func WithRootDir(dir string) Option {
 	}
 }
 
-// WithSimulatedRuntime has pods run in a runtime inside the process that only acts
-// as if: no process is started, and containers do what the annotations of their pods
-// say (see embedded.ScriptPrefix). It needs neither root nor a daemon, and is for
-// tests and for trying things out. It excludes WithRuntime and WithRuntimeEndpoint.
+// WithSimulatedRuntime runs pods in a runtime inside the process that simulates
+// them: no process is started, and containers behave as the annotations of their
+// pods say (see embedded.ScriptPrefix). It needs neither root nor a daemon, and is
+// for tests and trials. It excludes WithRuntime and WithRuntimeEndpoint.
 func WithSimulatedRuntime() Option {
 	return func(s *settings) error {
 		s.simulated = true
@@ -145,20 +107,19 @@ func WithSimulatedRuntime() Option {
 }
 
 // WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint and
-// WithSimulatedRuntime. A client of one's own, cri.New(...), brings its own
-// configuration: its Recorder, Hooks, Node, Pulls and DialContext are not the agent's,
-// and without a Recorder the events Pulling, Pulled, Created, Started and Killing are
-// missing. cri.DetectNode finds what WithRuntimeEndpoint finds of the node by itself.
-// One of the runtimes in package embedded, with processes of the host for instance, is
-// handed over in this way.
+// WithSimulatedRuntime. A client from cri.New keeps its own configuration: it does
+// not get the agent's recorder, hooks, pull limits and node settings, and without
+// cri.Config.Recorder the events Pulling, Pulled, Created, Started and Killing are
+// missing. cri.DetectNode finds the settings that WithRuntimeEndpoint detects.
+// The runtimes of package embedded, host processes for instance, are set with this
+// option.
 //
-// What rt can do besides its methods is found by runtime.Capability; an option that
-// asks for something it cannot do is an error of New, and what else is off for want
-// of a capability is logged once by Run.
+// runtime.Capability finds what rt can do besides its methods. An option that needs
+// a missing capability is an error of New; Run logs once what else is unavailable.
 //
-// All pods that rt tells of are taken for the agent's own, and those that no source
-// wants are ended. A runtime in which others have pods too must know whose is
-// whose: it is told the agent's id if it is a runtime.OwnerSetter, as *cri.Client is.
+// The agent takes all pods that rt lists for its own and terminates those that no
+// source contains. A runtime that has pods of others too must distinguish them: if
+// it is a runtime.OwnerSetter, as *cri.Client is, it is given the agent's id.
 func WithRuntime(rt Runtime) Option {
 	return func(s *settings) error {
 		if rt == nil {
@@ -173,16 +134,15 @@ func WithRuntime(rt Runtime) Option {
 }
 
 // WithRuntimeEndpoint sets the CRI socket of the container runtime, as
-// unix:///path. Images come from the same one unless a second endpoint is given.
-// The agent connects when it runs, and hands its recorder, hooks and logger to its
-// client.
+// unix:///path. An optional second socket is that of the image service. Run
+// connects; the client gets the agent's recorder, hooks and logger.
 func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 	return func(s *settings) error {
 		if s.runtime != nil {
-			return errors.New("runtime endpoint: a runtime was set too")
+			return errors.New("runtime endpoint: conflicts with WithRuntime")
 		}
 		if endpoint == "" || len(image) > 1 {
-			return fmt.Errorf("runtime endpoint: want one and perhaps one for images, got %q and %q", endpoint, image)
+			return fmt.Errorf("runtime endpoint: want one socket and at most one image socket, got %q and %q", endpoint, image)
 		}
 		errs := []error{set(&s.endpoint, endpoint, "runtime endpoint")}
 		for _, e := range append([]string{endpoint}, image...) {
@@ -197,24 +157,24 @@ func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 	}
 }
 
-// WithSource adds a source of pods. Each name can be used once; it is told in
-// the annotation kubernetes.io/config.source of its pods, and says which source
-// a pod of a former process belongs to. It says nothing else: that is the source's
-// matter. Pods of files and of HTTP get names that end in the node's and UIDs made
-// of their content. The pods of all sources are static, which podsource.StaticSource
-// explains, but for those of a source that says that they are not, as
-// podsource.NotStatic has it say.
+// WithSource adds a source of pods. Its name must be unique; it is the value of the
+// annotation kubernetes.io/config.source of its pods, and assigns pods of an earlier
+// process to their source. Pods of files and of HTTP get names that end in the
+// node's and UIDs derived from their content. The pods of a source are static (see
+// podsource.StaticSource) unless the source reports otherwise, as podsource.NotStatic
+// does.
 func WithSource(name string, src podsource.Source) Option {
 	return func(s *settings) error {
 		if name == "" || src == nil {
-			return fmt.Errorf("source %q: needs a name and a source", name)
+			return fmt.Errorf("source %q: name and source required", name)
 		}
 		s.sources = append(s.sources, podsource.NamedSource{Name: name, Source: src})
 		return nil
 	}
 }
 
-// WithStatusSink adds a place where statuses go. A slow one holds up no other.
+// WithStatusSink adds a sink to which pod statuses are sent. A slow sink does not
+// delay others.
 func WithStatusSink(sink status.Sink) Option {
 	return func(s *settings) error {
 		if sink == nil {
@@ -225,7 +185,7 @@ func WithStatusSink(sink status.Sink) Option {
 	}
 }
 
-// WithLogger sets where the agent logs. Default: nowhere.
+// WithLogger sets the agent's logger. Default: nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) error {
 		if l == nil {
@@ -236,7 +196,8 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithRecorder sets who takes Kubernetes events. Repeated ones are counted first.
+// WithRecorder sets the recorder of Kubernetes events. Repeated events are
+// aggregated before they reach it.
 func WithRecorder(r Recorder) Option {
 	return func(s *settings) error {
 		if r == nil {
@@ -247,10 +208,10 @@ func WithRecorder(r Recorder) Option {
 	}
 }
 
-// WithAdmitter adds a check that every new pod must pass. It is called in the
-// loop: it must be pure and fast. One that asks others belongs in
-// WithSlowAdmitter. A static pod that it refuses is asked about again, with back-off
-// and when pods change or end; any other stays Failed.
+// WithAdmitter adds a check that every new pod must pass. It is called from the
+// sync loop and must be pure and fast; a check that does I/O belongs in
+// WithSoftAdmitter. A rejected static pod is checked again, with back-off and when
+// other pods change or end; any other pod stays Failed.
 func WithAdmitter(a syncloop.Admitter) Option {
 	return func(s *settings) error {
 		if a == nil {
@@ -261,22 +222,22 @@ func WithAdmitter(a syncloop.Admitter) Option {
 	}
 }
 
-// WithSoftAdmitter adds a check that runs in the pod's own turn with a deadline
-// of 10 s. A pod that it refuses waits, with phase Pending and reason Blocked; one
-// that runs is stopped for it. When it is admitted it starts over, with all its
-// containers, whatever its restart policy.
+// WithSoftAdmitter adds a check that runs in the pod's worker with a deadline of
+// 10 s. A rejected pod waits with phase Pending and reason Blocked; a running pod
+// is stopped first. Once admitted, all its containers start again, whatever its
+// restart policy.
 func WithSoftAdmitter(a podsync.SoftAdmitter) Option {
 	return func(s *settings) error {
 		if a == nil {
-			return errors.New("slow admitter: nil")
+			return errors.New("soft admitter: nil")
 		}
 		s.softAdmitters = append(s.softAdmitters, a)
 		return nil
 	}
 }
 
-// WithBackOff sets how long containers that end wait before they are started
-// again. Default: the kubelet's, 10 s doubling to 5 min.
+// WithBackOff sets the delay before an exited container is restarted. Default: the
+// kubelet's, 10 s doubling to 5 min.
 func WithBackOff(b runtime.BackOff) Option {
 	return func(s *settings) error {
 		if b == nil {
@@ -287,24 +248,23 @@ func WithBackOff(b runtime.BackOff) Option {
 	}
 }
 
-// ShutdownPolicy says what becomes of pods when Run ends.
+// ShutdownPolicy decides what happens to pods when Run ends.
 type ShutdownPolicy struct {
-	// Drain ends the containers of all pods, each pod's within its own grace period. The
-	// pods stay wanted, and nothing is told as deleted: their logs, dead containers and
-	// statuses are kept, with the phase that their containers call for, and the next
-	// agent starts again what restarts by its policy. A pod that never restarts and was
-	// cut short is Failed.
+	// Drain terminates the containers of all pods, each within its own grace period.
+	// The pods stay desired and are not reported as deleted: their logs, exited
+	// containers and statuses are kept, and the next agent restarts those whose
+	// restart policy says so. An interrupted pod that never restarts is Failed.
 	Drain bool
-	// DrainTimeout bounds the drain; 0 is as long as it takes.
+	// DrainTimeout bounds the drain. Default: 0, unbounded.
 	DrainTimeout time.Duration
 }
 
-// WithShutdownPolicy sets what becomes of pods when Run ends. Default: they run
-// on, and the next agent adopts them.
+// WithShutdownPolicy sets what happens to pods when Run ends. Default: they keep
+// running, and the next agent adopts them.
 func WithShutdownPolicy(p ShutdownPolicy) Option {
 	return func(s *settings) error {
 		if p.DrainTimeout < 0 {
-			return fmt.Errorf("shutdown policy: Within %v is negative", p.DrainTimeout)
+			return fmt.Errorf("shutdown policy: DrainTimeout %v is negative", p.DrainTimeout)
 		}
 		s.shutdown = p
 		return s.once("shutdown policy")
@@ -315,14 +275,14 @@ func WithShutdownPolicy(p ShutdownPolicy) Option {
 func WithTiming(t Timing) Option {
 	return func(s *settings) error {
 		if t.ResyncPeriod < 0 || t.HousekeepingPeriod < 0 || t.ImageGCPeriod < 0 || t.SyncBackOff < 0 || t.Jitter < 0 {
-			return fmt.Errorf("timing: a negative figure in %+v", t)
+			return fmt.Errorf("timing: negative value in %+v", t)
 		}
 		s.timing = t
 		return s.once("timing")
 	}
 }
 
-// once refuses an option that was given before.
+// once returns an error for an option that was given before.
 func (s *settings) once(what string) error {
 	if s.given[what] {
 		return fmt.Errorf("%s: set twice", what)
@@ -334,7 +294,7 @@ func (s *settings) once(what string) error {
 	return nil
 }
 
-// set refuses a second value.
+// set stores a value, or returns an error if another one is stored.
 func set(where *string, value, what string) error {
 	if *where != "" && *where != value {
 		return fmt.Errorf("%s: set to %q and to %q", what, *where, value)

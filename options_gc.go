@@ -17,39 +17,43 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// EvictionConfig says when the node is too short of something to go on, and how pods go
-// then. The zero value has the kubelet's defaults.
+// EvictionConfig sets when the node is under pressure and how pods are evicted then.
+// The zero value has the kubelet's defaults.
 type EvictionConfig struct {
-	// Hard, Soft, SoftGrace and MinimumReclaim are written as for the kubelet's
-	// flags: see eviction.ParseThresholds. Hard defaults to eviction.DefaultHard;
-	// eviction.None is for none.
+	// Hard, Soft, SoftGracePeriod and MinimumReclaim have the syntax of the kubelet's
+	// flags: see eviction.ParseThresholds. Default of Hard: eviction.DefaultHardThresholds;
+	// eviction.None sets none.
 	Hard, Soft, SoftGracePeriod, MinimumReclaim string
-	// PressureTransitionPeriod is how long a condition holds after its last breach. Default: 5 min.
+	// PressureTransitionPeriod is how long a condition stays true after its threshold was
+	// last met. Default: 5m.
 	PressureTransitionPeriod time.Duration
-	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold. Zero
-	// gives them 1 s, below zero their own.
+	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold.
+	// Default: 0, which gives them 1s; a negative value gives them their own.
 	MaxPodGracePeriod time.Duration
-	// EvictCritical has critical pods evicted too, after all others: static ones, which
-	// start again with back-off once the pressure has ended, and those of a system
-	// priority. Default: they never are, as with the kubelet, and neither for limits of
-	// their own.
+	// PodCleanupTimeout is how long the manager waits for an evicted pod to be cleaned up
+	// before it measures again. Default: 30s, as with the kubelet.
+	PodCleanupTimeout time.Duration
+	// EvictCritical evicts critical pods too, after all others: static pods, which are
+	// restarted with back-off once the pressure has ended, and pods of a system priority.
+	// Default: they are never evicted, as with the kubelet, not even for their own limits
+	// on local storage.
 	EvictCritical bool
-	// MonitoringPeriod is how often the node is looked at when neither the kernel tells of
-	// anything nor a threshold could be crossed sooner. Default: 10 s.
+	// MonitoringPeriod is the time between measurements of the node when the kernel
+	// reports nothing and no threshold can be met sooner. Default: 10s.
 	MonitoringPeriod time.Duration
 	// NodeCgroup is a cgroup, as a path below the hierarchies' roots, whose memory and
 	// process limits are the node's, and below which all pods are: that of the
-	// container or slice that the agent was given. Default: the machine.
+	// container or slice in which the agent runs. Default: the machine.
 	NodeCgroup string
-	// UsageProvider measures in the place of the machine that the agent runs on, whose
-	// kernel's notices are not listened to then.
+	// UsageProvider measures usage instead of the machine on which the agent runs; the
+	// kernel's notifications are not used then.
 	UsageProvider eviction.UsageProvider
-	Notifiers     []eviction.ThresholdNotifier // further ones
+	Notifiers     []eviction.ThresholdNotifier // additional notifiers
 }
 
-// WithEviction has pods ended when the node runs short of memory, disk or process
-// ids, and pods that use more local storage than their limits say. New pods are
-// refused meanwhile. Without it the node is left to look after itself.
+// WithEviction evicts pods when the node runs short of memory, disk or process ids,
+// and pods that exceed their limits on local storage. New pods are rejected
+// meanwhile. Default: no evictions.
 func WithEviction(e EvictionConfig) Option {
 	return func(s *settings) error {
 		hard := e.Hard
@@ -58,13 +62,16 @@ func WithEviction(e EvictionConfig) Option {
 		}
 		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGracePeriod, e.MinimumReclaim)
 		if err == nil && e.PressureTransitionPeriod < 0 {
-			err = fmt.Errorf("transition %v is negative", e.PressureTransitionPeriod)
+			err = fmt.Errorf("PressureTransitionPeriod %v is negative", e.PressureTransitionPeriod)
+		}
+		if err == nil && e.PodCleanupTimeout < 0 {
+			err = fmt.Errorf("PodCleanupTimeout %v is negative", e.PodCleanupTimeout)
 		}
 		if err == nil && e.MonitoringPeriod < 0 {
-			err = fmt.Errorf("poll %v is negative", e.MonitoringPeriod)
+			err = fmt.Errorf("MonitoringPeriod %v is negative", e.MonitoringPeriod)
 		}
 		if err == nil && e.NodeCgroup != "" && e.UsageProvider != nil {
-			err = errors.New("bound is for the machine's own figures, and a Node measures in their place")
+			err = errors.New("NodeCgroup has no effect with a UsageProvider; remove one of them")
 		}
 		if err != nil {
 			return fmt.Errorf("eviction: %w", err)
@@ -74,9 +81,9 @@ func WithEviction(e EvictionConfig) Option {
 	}
 }
 
-// WithImageGC has images removed that no pod needs. keep names images that never
-// go, as that of the sandboxes where the runtime neither pins it nor tells which it
-// is. Without it none is removed: a runtime's images may be of use to others.
+// WithImageGC removes images that no pod needs. keep names images that are never
+// removed, such as that of the sandboxes if the runtime neither pins nor reports it.
+// Default: no image is removed, because other clients of the runtime may use them.
 func WithImageGC(p imagegc.Policy, keep ...string) Option {
 	return func(s *settings) error {
 		if _, err := imagegc.New(imagegc.Config{Images: new(lazyRuntime), Policy: p}); err != nil {
@@ -87,26 +94,26 @@ func WithImageGC(p imagegc.Policy, keep ...string) Option {
 	}
 }
 
-// WithContainerGC sets how much of what is dead is kept. Default: the last dead
-// container of each name, as long as its pod is wanted.
+// WithContainerGC sets how many exited containers are kept. Default: the last one of
+// each name, as long as its pod is desired.
 func WithContainerGC(p containergc.Policy) Option {
 	return func(s *settings) error {
 		if p.MinAge < 0 || p.MaxContainers < 0 || p.MaxPerPodContainer < containergc.KeepUntilReplaced {
-			return fmt.Errorf("container collection: negative MinAge or PerNode, or a PerContainer without a meaning, in %+v", p)
+			return fmt.Errorf("container collection: negative MinAge or MaxContainers, or invalid MaxPerPodContainer, in %+v", p)
 		}
 		s.containerGCPolicy = p
 		return s.once("container collection")
 	}
 }
 
-// LogRotation says how long the logs of running containers may get.
+// LogRotation bounds the logs of running containers.
 type LogRotation struct {
-	MaxSize  int64 // bytes at which a log is rotated; default 10 MiB, below zero never
-	MaxFiles int   // of one container, the current one included; default 5, at least 2
+	MaxSize  int64 // bytes at which a log is rotated. Default: 10 MiB; negative: never
+	MaxFiles int   // files of one container, the current one included, at least 2. Default: 5
 }
 
-// WithLogRotation sets how long logs may get. It needs a runtime that can reopen
-// them.
+// WithLogRotation bounds the logs of running containers. New returns an error if the
+// runtime cannot reopen logs.
 func WithLogRotation(r LogRotation) Option {
 	return func(s *settings) error {
 		if r.MaxFiles != 0 && r.MaxFiles < 2 {
@@ -117,22 +124,21 @@ func WithLogRotation(r LogRotation) Option {
 	}
 }
 
-// WithImagePulls bounds image pulls of the runtime that the agent itself connects
-// to.
+// WithImagePulls bounds the image pulls of the client that WithRuntimeEndpoint makes.
 func WithImagePulls(p cri.PullLimits) Option {
 	return func(s *settings) error {
 		if p.MaxParallel < 0 || p.Burst < 0 {
-			return fmt.Errorf("image pulls: negative AtOnce or Burst in %+v", p)
+			return fmt.Errorf("image pulls: negative MaxParallel or Burst in %+v", p)
 		}
 		s.pulls = p
 		return s.once("image pulls")
 	}
 }
 
-// WithImageVerification sets for which images that are on the node a pod has to have
-// the credentials to pull them, in the runtime that the agent itself connects to.
-// The default is cri.NeverVerifyPreloadedImages: those that this agent pulled, which
-// it remembers in its root directory. The allowlist is for
+// WithImageVerification sets for which images that are already on the node a pod
+// needs the credentials to pull them. It is for the client that WithRuntimeEndpoint
+// makes. Default: cri.NeverVerifyPreloadedImages, which verifies images that this
+// agent pulled; they are recorded in its root directory. The allowlist is for
 // cri.NeverVerifyAllowlistedImages.
 func WithImageVerification(policy cri.ImageVerification, allowlist ...string) Option {
 	return func(s *settings) error {
@@ -144,8 +150,8 @@ func WithImageVerification(policy cri.ImageVerification, allowlist ...string) Op
 	}
 }
 
-// InspectionErrors returns the pods that the runtime does not let the agent look at. They
-// leave the agent healthy: one that hangs keeps no other from running.
+// InspectionErrors returns the pods that the runtime fails to inspect. They do not
+// make the agent unhealthy, and other pods run on.
 func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.pleg.InspectionErrors() }
 
 // Conditions returns the node's conditions MemoryPressure, DiskPressure and
@@ -157,18 +163,18 @@ func (a *Agent) Conditions() []corev1.NodeCondition {
 	return a.eviction.Conditions()
 }
 
-// How new the counts of files are that Stats tells, and how long it waits for
-// them: what takes longer is counted on in the background, and told next time.
+// Stats reports disk usage that is at most statsAge old. It waits statsWait for a new
+// count of files; a longer one continues in the background for the next call.
 const (
 	statsAge  = time.Minute
 	statsWait = 2 * time.Second
 )
 
-// Stats measures the node and its pods now. What logs and volumes take up is at
-// most about a minute old, and left out where it takes too long to count.
+// Stats measures the node and its pods now. The usage of logs and volumes is about a
+// minute old at most, and left out if it takes too long to count.
 func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
 	if !a.started.Load() {
-		return stats.Summary{}, errors.New("stats: the agent does not run")
+		return stats.Summary{}, errors.New("stats: agent is not running")
 	}
 	counting, cancel := context.WithTimeout(ctx, statsWait)
 	a.usage.RefreshDiskUsage(counting, time.Now().Add(-statsAge))

@@ -84,10 +84,10 @@ func TestHooks_AreFunctionsWithoutResults(t *testing.T) {
 
 // AG-8: hooks add up, and are called in the order of their options.
 func TestWithHooks_CallsAllInOrder(t *testing.T) {
-	var heard []string
+	var calls []string
 	note := func(who string) agent.Option {
 		var h agent.Hooks
-		h.Sources.SetReceived = func(string, int, int, time.Duration) { heard = append(heard, who) }
+		h.Sources.SetReceived = func(string, int, int, time.Duration) { calls = append(calls, who) }
 		return agent.WithHooks(h)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestWithHooks_CallsAllInOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, a.Run(ctx))
 	})
-	require.Equal(t, []string{"one", "two", "three"}, heard)
+	require.Equal(t, []string{"one", "two", "three"}, calls)
 }
 
 func closed() chan struct{} {
@@ -118,7 +118,7 @@ func (down) Pods(context.Context) ([]runtime.Pod, error)    { return nil, errDow
 func (down) Status(context.Context) (runtime.Status, error) { return runtime.Status{}, errDown }
 func (down) Watch(context.Context, func(types.UID)) error   { return errDown }
 
-// A runtime that is down is told of once, by errors that callers can match.
+// A runtime that is down is reported once, by errors that callers can match.
 func TestHealthy_SaysOnceThatTheRuntimeIsDown(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

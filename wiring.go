@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,7 +49,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 		rt.Client, err = cri.New(cc, cfg)
 		return closeAll(cc, inside), err
 	}
-	cfg.Node = cri.DetectNode(os.DirFS("/"))
+	cfg.Node = a.detectCRINode()
 	cfg.ImageAccess.File = a.path(pulledImagesFile)
 	cc, err := cri.Dial(a.endpoint)
 	if err != nil {

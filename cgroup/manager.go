@@ -34,8 +34,8 @@ type Config struct {
 	RuntimeDriver func(ctx context.Context) (string, error)
 	// PodPidsLimit bounds the processes of each pod. Default: no bound.
 	PodPidsLimit int64
-	// Allocatable bounds all pods together: cpu by weight, memory. Default:
-	// they share the whole node.
+	// Allocatable bounds all pods together: cpu by weight, memory in bytes, pid in
+	// processes. Default: they share the whole node.
 	Allocatable corev1.ResourceList
 	// Owner returns a mark for the groups that are made, by which a new process of
 	// the same agent knows them. Groups that bear another mark or none, another

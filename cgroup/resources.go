@@ -132,7 +132,7 @@ func weightOf(shares uint64) uint64 {
 	return uint64(math.Ceil(math.Pow(10, l*(l+125)/612-7.0/34)))
 }
 
-// nodeLimits are those of the group of all pods: what the node has for them.
+// nodeLimits are the limits of the group of all pods.
 func nodeLimits(allocatable corev1.ResourceList) limits {
 	var l limits
 	if cpu, ok := allocatable[corev1.ResourceCPU]; ok {
@@ -141,5 +141,11 @@ func nodeLimits(allocatable corev1.ResourceList) limits {
 	if memory, ok := allocatable[corev1.ResourceMemory]; ok {
 		l.memory = memory.Value()
 	}
+	if pids, ok := allocatable[resourcePIDs]; ok {
+		l.pids = pids.Value()
+	}
 	return l
 }
+
+// resourcePIDs is the kubelet's name for the number of processes in a reservation.
+const resourcePIDs corev1.ResourceName = "pid"

@@ -153,8 +153,9 @@ func removeMarked(root *os.Root, name string) error {
 	return root.RemoveAll(name)
 }
 
-// cleanLinks removes links into folders that are gone, and into ours those whose
-// log is no more.
+// cleanLinks removes links into directories that are being removed, and dangling
+// links into directories of this agent's pods and into those that do not exist: a
+// pod that finishes takes its log directory along.
 func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *Result) error {
 	if c.cfg.LinksDir == "" {
 		return nil
@@ -170,7 +171,7 @@ func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *R
 			continue
 		}
 		folder := c.pointsInto(path)
-		if !gone[folder] && (!ours[folder] || !dangles(path, short)) {
+		if folder == "" || !gone[folder] && (!ours[folder] && c.hasLogs(folder) || !dangles(path, short)) {
 			continue
 		}
 		if err := ignoreMissing(os.Remove(path)); err != nil {
@@ -180,6 +181,12 @@ func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *R
 		result.Links++
 	}
 	return errors.Join(errs...)
+}
+
+// hasLogs reports whether a directory of the logs directory exists.
+func (c *Collector) hasLogs(name string) bool {
+	_, err := os.Lstat(filepath.Join(c.cfg.LogsDir, name))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // pointsInto returns the folder of the logs folder that path is a link into, or "".

@@ -54,6 +54,9 @@ type Node struct {
 	HostsFile string
 }
 
+// Check returns an error for each field that is invalid, as New would.
+func (n Node) Check() error { return n.fill() }
+
 func (n *Node) fill() error {
 	var errs []error
 	if n.CPUQuotaPeriod == 0 {

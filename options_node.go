@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// ResourcePIDs is the number of processes in NodeConfig.PodsCgroupLimits. It is the
+// kubelet's name for it in system-reserved and kube-reserved.
+const ResourcePIDs corev1.ResourceName = "pid"
+
+// NodeConfig describes the node to pods and to admission. The zero value of a field
+// sets no bound and makes no statement.
+type NodeConfig struct {
+	IPs    []string          // status.hostIPs, primary first
+	Labels map[string]string // matched by node selectors and node affinity
+	// Taints of the node, as in the spec of a Node. A pod that does not tolerate one with effect NoExecute is rejected with
+	// reason TaintToleration. Static pods tolerate all of them, as with the kubelet.
+	Taints []corev1.Taint
+	// Allocatable is the sum of requests that pods are admitted for. A pod that does not fit is rejected with OutOfcpu, OutOfmemory
+	// and so on. Default: no bound.
+	Allocatable corev1.ResourceList
+	MaxPods     int // pods that run at once. Default: 0, no bound
+	// PodsCgroupLimits bounds the cgroup of all pods: cpu (as a weight), memory (bytes) and ResourcePIDs (processes). A kubelet that
+	// enforces node allocatable sets capacity minus reservations; that is more than Allocatable, which leaves out the hard eviction
+	// thresholds too, so that pods are evicted before the kernel kills a process. Default: cpu and memory of Allocatable.
+	PodsCgroupLimits corev1.ResourceList
+	// PodPidsLimit bounds the processes of each pod (podPidsLimit of a kubelet). Default: 0, no bound.
+	PodPidsLimit int64
+	// PodLogsDir has the directory of container logs of each pod. Default: <root>/logs.
+	PodLogsDir string
+	// LogLinksDir has symbolic links to container logs, /var/log/containers of a kubelet, for log shippers. The agent makes none; it
+	// removes links to logs that it removes. Default: none.
+	LogLinksDir string
+	CgroupRoot  string // cgroup below which pods are created. Default: the root cgroup
+	// CgroupDriver is cgroupfs or systemd, and must be the runtime's. Default: as the runtime reports it or, for containerd 1.x, as
+	// its configuration says; else cgroupfs.
+	CgroupDriver   string
+	DisableCgroups bool // leave cgroups to the runtime
+	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the kubelet's safe ones: names, or prefixes that end in *.
+	AllowedUnsafeSysctls []string
+	// UnsupportedFields returns an error for each field of a pod that this node cannot implement; such a pod is rejected with reason
+	// PodFeatureUnsupported. A runtime with more abilities returns fewer. It is called from the sync loop and must be pure and fast.
+	// Default: podspec.Unsupported.
+	UnsupportedFields func(*corev1.Pod) field.ErrorList
+
+	ResolvConf    string   // resolver configuration of the node. Default: /etc/resolv.conf
+	ClusterDNS    []string // name servers of pods with dnsPolicy ClusterFirst
+	ClusterDomain string   // domain of the cluster
+}
+
+// WithNode describes the node.
+func WithNode(n NodeConfig) Option {
+	return func(s *settings) error {
+		n.Taints, n.PodsCgroupLimits = slices.Clone(n.Taints), n.PodsCgroupLimits.DeepCopy()
+		s.node = n
+		return errors.Join(n.check(), s.once("node"))
+	}
+}
+
+// check returns all contradictions between the fields.
+func (n *NodeConfig) check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("node: "+format, args...)) }
+	for _, dir := range []string{n.PodLogsDir, n.LogLinksDir, n.CgroupRoot} {
+		if dir != "" && !filepath.IsAbs(dir) {
+			fail("%q is not an absolute path", dir)
+		}
+	}
+	if n.LogLinksDir != "" && filepath.Clean(n.LogLinksDir) == filepath.Clean(n.PodLogsDir) {
+		fail("LogLinksDir must not be PodLogsDir")
+	}
+	if n.MaxPods < 0 {
+		fail("MaxPods %d is negative", n.MaxPods)
+	}
+	if n.PodPidsLimit < 0 {
+		fail("PodPidsLimit %d is negative; 0 sets no bound", n.PodPidsLimit)
+	}
+	if n.DisableCgroups && (n.PodPidsLimit > 0 || len(n.PodsCgroupLimits) > 0) {
+		fail("PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups")
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.PodsCgroupLimits)) {
+		limit, allocatable := n.PodsCgroupLimits[name], n.Allocatable[name]
+		switch {
+		case name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != ResourcePIDs:
+			fail("PodsCgroupLimits has no limit for %s; cpu, memory and pid are supported", name)
+		case limit.Sign() <= 0:
+			fail("PodsCgroupLimits[%s] must be positive, got %s", name, limit.String())
+		case limit.Cmp(allocatable) < 0:
+			fail("PodsCgroupLimits[%s] of %s is less than Allocatable of %s", name, limit.String(), allocatable.String())
+		}
+	}
+	if all, ok := n.PodsCgroupLimits[ResourcePIDs]; ok && all.Sign() > 0 && n.PodPidsLimit > all.Value() {
+		fail("PodPidsLimit %d is more than PodsCgroupLimits[pid] of %s", n.PodPidsLimit, all.String())
+	}
+	return errors.Join(errs...)
+}
+
+// podsCgroupLimits are the limits of the cgroup of all pods.
+func (n *NodeConfig) podsCgroupLimits() corev1.ResourceList {
+	limits := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, ok := n.Allocatable[name]; ok {
+			limits[name] = q
+		}
+	}
+	maps.Copy(limits, n.PodsCgroupLimits)
+	return limits
+}
+
+// WithCRINode sets how containers are created on this node: swap, the default seccomp profile, the quota period of CPU limits and so
+// on (memorySwap, seccompDefault and cpuCFSQuotaPeriod of a kubelet). It is for the client that WithRuntimeEndpoint makes. Fields that
+// are zero keep what cri.DetectNode finds; CgroupV2 is always detected, and MaskedPaths are added.
+func WithCRINode(n cri.Node) Option {
+	return func(s *settings) error {
+		if err := n.Check(); err != nil {
+			return fmt.Errorf("cri node: %w", err)
+		}
+		n.HugePageSizes, n.MaskedPaths = slices.Clone(n.HugePageSizes), slices.Clone(n.MaskedPaths)
+		s.criNode = &n
+		return s.once("cri node")
+	}
+}
+
+// detectCRINode merges the options with what the machine has.
+func (s *settings) detectCRINode() cri.Node {
+	detected := cri.DetectNode(os.DirFS("/"))
+	if s.criNode == nil {
+		return detected
+	}
+	n := *s.criNode
+	n.CgroupV2 = detected.CgroupV2
+	if n.MemoryCapacity == 0 {
+		n.MemoryCapacity = detected.MemoryCapacity
+	}
+	if n.SwapCapacity == 0 {
+		n.SwapCapacity = detected.SwapCapacity
+	}
+	if n.HugePageSizes == nil {
+		n.HugePageSizes = detected.HugePageSizes
+	}
+	n.MaskedPaths = append(detected.MaskedPaths, n.MaskedPaths...)
+	return n
+}
+
+// WithObjects adds a place where ConfigMaps and Secrets of pods are found, such as an API server. Those that came with the sources
+// take precedence, then each place is asked in the order of the options. It is called from the workers of pods, for several pods
+// at once, and must return when ctx is done. podspec.ErrObjectNotFound is wrapped for an object that does not exist; any other error
+// ends the search, and the pod waits and tries again.
+func WithObjects(o podspec.Objects) Option {
+	return func(s *settings) error {
+		if o == nil {
+			return errors.New("objects: nil")
+		}
+		s.objects = append(s.objects, o)
+		return nil
+	}
+}
+
+// objectLookup asks places for an object until one has it.
+type objectLookup []podspec.Objects
+
+// Object implements podspec.Objects.
+func (l objectLookup) Object(ctx context.Context, ref podspec.Ref) (o podspec.Object, err error) {
+	for _, place := range l {
+		if o, err = place.Object(ctx, ref); err == nil || !errors.Is(err, podspec.ErrObjectNotFound) {
+			return o, err
+		}
+	}
+	return o, err
+}

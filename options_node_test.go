@@ -1,0 +1,281 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+func resources(list ...string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, entry := range list {
+		name, value, _ := strings.Cut(entry, "=")
+		out[corev1.ResourceName(name)] = resource.MustParse(value)
+	}
+	return out
+}
+
+// AG-8
+func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
+	endpoint := agent.WithRuntimeEndpoint("unix:///x.sock")
+	for want, opts := range map[string][]agent.Option{
+		"node: PodPidsLimit -1 is negative":                                               {agent.WithNode(agent.NodeConfig{PodPidsLimit: -1})},
+		"node: PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups":     {agent.WithNode(agent.NodeConfig{PodPidsLimit: 1, DisableCgroups: true})},
+		"PodPidsLimit and PodsCgroupLimits need cgroups":                                  {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pid=1"), DisableCgroups: true})},
+		"node: PodPidsLimit 11 is more than PodsCgroupLimits[pid] of 10":                  {agent.WithNode(agent.NodeConfig{PodPidsLimit: 11, PodsCgroupLimits: resources("pid=10")})},
+		"node: PodsCgroupLimits has no limit for pods; cpu, memory and pid are supported": {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pods=1")})},
+		"node: PodsCgroupLimits[pid] must be positive, got 0":                             {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pid=0")})},
+		"node: PodsCgroupLimits[memory] of 1Gi is less than Allocatable of 2Gi":           {agent.WithNode(agent.NodeConfig{Allocatable: resources("memory=2Gi"), PodsCgroupLimits: resources("memory=1Gi")})},
+		`node: "links" is not an absolute path`:                                           {agent.WithNode(agent.NodeConfig{LogLinksDir: "links"})},
+		"node: LogLinksDir must not be PodLogsDir":                                        {agent.WithNode(agent.NodeConfig{LogLinksDir: "/logs/", PodLogsDir: "/logs"})},
+		"NodeConfig.LogLinksDir: the runtime is no runtime.ContainerRemover":              {agent.WithNode(agent.NodeConfig{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
+		"admission: a taint without a key":                                                {agent.WithNode(agent.NodeConfig{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
+		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":                    {endpoint, agent.WithCRINode(cri.Node{CPUQuotaPeriod: 2 * time.Second})},
+		"cri node: set twice": {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
+		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},
+		"objects: nil": {agent.WithObjects(nil)},
+		"eviction: PodCleanupTimeout -1s is negative":                                 {agent.WithEviction(agent.EvictionConfig{PodCleanupTimeout: -time.Second})},
+		"eviction: NodeCgroup has no effect with a UsageProvider; remove one of them": {agent.WithEviction(agent.EvictionConfig{NodeCgroup: "/x", UsageProvider: &meter{}})},
+	} {
+		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// runSimulated runs an agent in a bubble for a minute, with a source that is made in
+// it, and returns the statuses that it sent.
+func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podsource.Source, opts ...agent.Option) *told {
+	t.Helper()
+	var statuses told
+	synctest.Test(t, func(t *testing.T) {
+		a, err := agent.New(append(opts, agent.WithNodeName("node"), agent.WithSimulatedRuntime(), agent.WithStatusSink(&statuses), agent.WithSource("memory", source()))...)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if during != nil {
+			during(a)
+		}
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return &statuses
+}
+
+func TestNodeConfig_Taints(t *testing.T) {
+	node := agent.WithNode(agent.NodeConfig{DisableCgroups: true, Taints: []corev1.Taint{{Key: "broken", Effect: corev1.TaintEffectNoExecute}}})
+	static := func() podsource.Source { return podsource.NewMemory(simplePod("web")) }
+	assert.Equal(t, corev1.PodRunning, runSimulated(t, nil, static, node).of("web").Phase)
+	other := func() podsource.Source { return podsource.NotStatic(static()) }
+	assert.Equal(t, "TaintToleration", runSimulated(t, nil, other, node).of("web").Reason)
+}
+
+func TestNodeConfig_UnsupportedFields(t *testing.T) {
+	exotic := simplePod("exotic")
+	exotic.Spec.HostIPC = true
+	statuses := runSimulated(t, nil,
+		func() podsource.Source { return podsource.NewMemory(exotic, simplePod("plain"), simplePod("panics")) },
+		agent.WithNode(agent.NodeConfig{DisableCgroups: true, UnsupportedFields: func(pod *corev1.Pod) field.ErrorList {
+			switch {
+			case pod.Name == "panics":
+				panic("unsupported")
+			case pod.Spec.HostIPC:
+				return field.ErrorList{field.Forbidden(field.NewPath("spec", "hostIPC"), "is not for this node")}
+			}
+			return nil
+		}}),
+	)
+	assert.Equal(t, "PodFeatureUnsupported", statuses.of("exotic").Reason)
+	assert.Contains(t, statuses.of("exotic").Message, "spec.hostIPC is not for this node")
+	assert.Equal(t, corev1.PodRunning, statuses.of("plain").Phase)
+	assert.Equal(t, "UnexpectedAdmissionError", statuses.of("panics").Reason)
+}
+
+// objectsFunc is a place of objects.
+type objectsFunc func(ref podspec.Ref) (podspec.Object, error)
+
+func (f objectsFunc) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
+	return f(ref)
+}
+
+func TestWithObjects_FindsWhatNoSourceHas(t *testing.T) {
+	ref := func(name string) podspec.Ref {
+		return podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: name}
+	}
+	object := func(name, value string) podspec.Object {
+		return podspec.Object{Ref: ref(name), Data: map[string][]byte{"key": []byte(value)}, Version: value}
+	}
+	source := func() podsource.Source {
+		m := podsource.NewMemory()
+		m.SetObjects(object("both", "source"))
+		for _, name := range []string{"second", "absent", "broken"} {
+			pod := simplePod(name)
+			pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
+			m.Put(pod)
+		}
+		return m
+	}
+	notFound := func(ref podspec.Ref) error { return fmt.Errorf("%s: %w", ref.Name, podspec.ErrObjectNotFound) }
+	statuses := runSimulated(t,
+		func(a *agent.Agent) {
+			for name, want := range map[string]string{"both": "source", "first": "first", "second": "second"} {
+				o, err := a.Object(t.Context(), ref(name))
+				assert.NoError(t, err)
+				assert.Equal(t, want, string(o.Data["key"]), name)
+			}
+			_, err := a.Object(t.Context(), ref("absent"))
+			assert.ErrorIs(t, err, podspec.ErrObjectNotFound)
+			_, err = a.Object(t.Context(), ref("broken"))
+			assert.EqualError(t, err, "API server unavailable", "a place that cannot answer ends the search")
+		},
+		source, agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		agent.WithObjects(objectsFunc(func(ref podspec.Ref) (podspec.Object, error) {
+			switch ref.Name {
+			case "first", "both":
+				return object(ref.Name, "first"), nil
+			case "broken":
+				return podspec.Object{}, fmt.Errorf("API server unavailable")
+			}
+			return podspec.Object{}, notFound(ref)
+		})),
+		agent.WithObjects(objectsFunc(func(ref podspec.Ref) (podspec.Object, error) {
+			if ref.Name == "absent" {
+				return podspec.Object{}, notFound(ref)
+			}
+			return object(ref.Name, "second"), nil
+		})),
+	)
+	assert.Equal(t, corev1.PodRunning, statuses.of("second").Phase)
+	assert.Equal(t, corev1.PodPending, statuses.of("absent").Phase)
+	assert.Equal(t, corev1.PodPending, statuses.of("broken").Phase)
+}
+
+// slowKill is a runtime in which a pod does not end.
+type slowKill struct{ *cri.Client }
+
+func (slowKill) Kill(ctx context.Context, _ *corev1.Pod, _ runtime.Pod, _ runtime.Termination) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestEvictionConfig_PodCleanupTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := embedded.New(embedded.Config{})
+		require.NoError(t, err)
+		cc, err := rt.Dial()
+		require.NoError(t, err)
+		client, err := cri.New(cc, cri.Config{})
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var waited []time.Duration // guarded by mu
+		a, err := agent.New(
+			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+			agent.WithRuntime(slowKill{client}),
+			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(sized("greedy", "1Mi", "0s=1000Mi")))),
+			agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi", UsageProvider: &meter{client: client}, PodCleanupTimeout: 7 * time.Second}),
+			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, _ error) {
+				mu.Lock()
+				defer mu.Unlock()
+				waited = append(waited, duration)
+			}}}),
+		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Minute)
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, cc.Close())
+		require.NoError(t, rt.Close())
+		require.NotEmpty(t, waited)
+		require.Equal(t, 7*time.Second, waited[0])
+	})
+}
+
+// serveEmbedded serves a simulated runtime on a socket. created gets the requests
+// to create containers.
+func serveEmbedded(t *testing.T, created func(*criv1.CreateContainerRequest)) (endpoint string) {
+	t.Helper()
+	rt, err := embedded.New(embedded.Config{Grace: -1})
+	require.NoError(t, err)
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if r, ok := req.(*criv1.CreateContainerRequest); ok {
+			created(r)
+		}
+		return handler(ctx, req)
+	}))
+	rt.Register(s)
+	dir, err := os.MkdirTemp("", "cri") // t.TempDir is too long for a socket
+	require.NoError(t, err)
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(listener) }()
+	t.Cleanup(func() {
+		s.Stop()
+		assert.NoError(t, <-served)
+		assert.NoError(t, rt.Close())
+		assert.NoError(t, os.RemoveAll(dir))
+	})
+	return "unix://" + filepath.Join(dir, "s")
+}
+
+func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
+	requests := make(chan *criv1.CreateContainerRequest, 10)
+	endpoint := serveEmbedded(t, func(r *criv1.CreateContainerRequest) { requests <- r })
+	a, err := agent.New(
+		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		agent.WithRuntimeEndpoint(endpoint),
+		agent.WithCRINode(cri.Node{SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
+		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {
+			pod := simplePod("web")
+			pod.Spec.Containers[0].Resources.Limits = resources("cpu=500m", "memory=64Mi")
+			return pod
+		}())),
+	)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+	}()
+	select {
+	case r := <-requests:
+		linux := r.GetConfig().GetLinux()
+		assert.Equal(t, criv1.SecurityProfile_RuntimeDefault, linux.GetSecurityContext().GetSeccomp().GetProfileType())
+		assert.Equal(t, int64(20000), linux.GetResources().GetCpuPeriod(), "microseconds")
+		assert.Equal(t, int64(10000), linux.GetResources().GetCpuQuota())
+		assert.Contains(t, linux.GetSecurityContext().GetMaskedPaths(), "/proc/secret")
+		assert.NotZero(t, linux.GetResources().GetOomScoreAdj(), "the memory of the machine is detected")
+	case <-time.After(time.Minute):
+		t.Fatal("no container was created")
+	}
+}
