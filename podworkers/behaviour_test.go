@@ -20,7 +20,7 @@ func create(p *corev1.Pod) podworkers.Update {
 	return podworkers.Update{Type: podworkers.PodCreate, Pod: p}
 }
 
-// slow makes syncs of a pod last until they are cancelled, or for a while.
+// slow returns a fakeSyncer.do that makes syncs last for d or until cancelled.
 func slow(d time.Duration) func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 	return func(ctx context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 		if call != "sync" {
@@ -37,13 +37,13 @@ func slow(d time.Duration) func(context.Context, string, types.UID) (runtime.Syn
 	}
 }
 
-// What begins the end of a pod, and what the Syncer is told of it.
+// PW-4, PW-5: the causes of a termination and the resulting arguments of the Syncer.
 func TestWorkers_TerminationCauses(t *testing.T) {
 	kill := func(k podworkers.KillOptions) func(*podworkers.Workers) {
 		return func(w *podworkers.Workers) { w.RequestKill("a", k) }
 	}
 	update := func(change ...func(*corev1.Pod)) func(*podworkers.Workers) {
-		return func(w *podworkers.Workers) { w.Update(podworkers.Update{Pod: pod("a", change...)}) }
+		return func(w *podworkers.Workers) { w.Update(podworkers.Update{Pod: newTestPod("a", change...)}) }
 	}
 	for _, tt := range []struct {
 		name  string
@@ -52,41 +52,41 @@ func TestWorkers_TerminationCauses(t *testing.T) {
 		want  string
 		cause podworkers.Cause
 	}{
-		{"deletion timestamp", 30, []func(*podworkers.Workers){update(deleted(20))}, "grace=20s", podworkers.Deleted}, // PW-4
+		{"deletion timestamp", 30, []func(*podworkers.Workers){update(deleted(20))}, "grace=20s", podworkers.Deleted},
 		{"succeeded", 30, []func(*podworkers.Workers){update(phase(corev1.PodSucceeded))}, "grace=30s", podworkers.Completed},
 		{"failed", 30, []func(*podworkers.Workers){update(phase(corev1.PodFailed))}, "grace=30s", podworkers.Completed},
 		{"killed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=30s", podworkers.Killed},
 		{"evicted", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Evicted: true, Reason: "Evicted", GracePeriod: time.Second})}, "grace=1s Evicted evicted", podworkers.Evicted},
 		{"removed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Deleted: true})}, "grace=30s deleted", podworkers.Removed},
 
-		{"own grace of zero is one second", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=1s", podworkers.Killed}, // PW-5
-		{"deletion's grace of zero too", 30, []func(*podworkers.Workers){update(deleted(0))}, "grace=1s", podworkers.Deleted},
-		{"the API server may have given more", 30, []func(*podworkers.Workers){update(deleted(90))}, "grace=1m30s", podworkers.Deleted},
-		{"a kill cannot lengthen", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Minute})}, "grace=30s", podworkers.Killed},
-		{"a kill's grace is in whole seconds", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 2900 * time.Millisecond})}, "grace=2s", podworkers.Killed},
-		{"and one at least", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Millisecond})}, "grace=1s", podworkers.Killed},
-		{"a negative one says nothing", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: -time.Second})}, "grace=30s", podworkers.Killed},
-		{"force is zero", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true, GracePeriod: time.Minute})}, "grace=0s", podworkers.Killed},
-		{"force with a grace of zero", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true})}, "grace=0s", podworkers.Killed},
-		{"shrinks", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 20 * time.Second}), update(deleted(10)), kill(podworkers.KillOptions{GracePeriod: 15 * time.Second})}, "grace=10s", podworkers.Killed},
-		{"the first reason stays", 30, []func(*podworkers.Workers){
+		{"grace period of zero in the spec is one second", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=1s", podworkers.Killed},
+		{"deletion grace period of zero is one second", 30, []func(*podworkers.Workers){update(deleted(0))}, "grace=1s", podworkers.Deleted},
+		{"deletion grace period longer than that of the spec", 30, []func(*podworkers.Workers){update(deleted(90))}, "grace=1m30s", podworkers.Deleted},
+		{"a kill cannot lengthen the grace period", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Minute})}, "grace=30s", podworkers.Killed},
+		{"grace period of a kill is truncated to seconds", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 2900 * time.Millisecond})}, "grace=2s", podworkers.Killed},
+		{"grace period of a kill is at least one second", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Millisecond})}, "grace=1s", podworkers.Killed},
+		{"negative grace period of a kill is ignored", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: -time.Second})}, "grace=30s", podworkers.Killed},
+		{"force sets zero", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true, GracePeriod: time.Minute})}, "grace=0s", podworkers.Killed},
+		{"force with a grace period of zero in the spec", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true})}, "grace=0s", podworkers.Killed},
+		{"the shortest grace period wins", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 20 * time.Second}), update(deleted(10)), kill(podworkers.KillOptions{GracePeriod: 15 * time.Second})}, "grace=10s", podworkers.Killed},
+		{"the first reason is kept", 30, []func(*podworkers.Workers){
 			kill(podworkers.KillOptions{Deleted: true}), kill(podworkers.KillOptions{Reason: "Preempting"}),
 			kill(podworkers.KillOptions{Reason: "Evicted", Evicted: true}),
 		}, "grace=30s Preempting evicted deleted", podworkers.Removed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{}
-				// Everything is asked for while a sync is under way that does not heed its
-				// context, so that the first termination sees all of it.
+				f := &fakeSyncer{}
+				// All requests come during a sync that ignores its context, so that the
+				// first Terminate gets all of them.
 				f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 					if call == "sync" {
 						time.Sleep(time.Second)
 					}
 					return runtime.SyncResult{}, nil
 				}
-				w := run(t, f)
-				w.Update(create(pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &tt.spec })))
+				w := runWorkers(t, f)
+				w.Update(create(newTestPod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &tt.spec })))
 				synctest.Wait()
 				for _, do := range tt.do {
 					do(w)
@@ -101,19 +101,19 @@ func TestWorkers_TerminationCauses(t *testing.T) {
 	}
 }
 
-// PW-4: all containers done for good, as the Syncer tells.
-func TestCompletedPodEndsByItself(t *testing.T) {
+// PW-4: the Syncer reports that all containers have completed.
+func TestWorkers_TerminatesCompletedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) {
+		f := &fakeSyncer{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			return runtime.SyncResult{Terminal: true}, nil
 		}}
-		w := run(t, f)
-		w.Update(create(pod("a")))
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a")))
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
 		assert.True(t, w.IsFinished("a"))
 
-		// What it left may go when it is deleted, by one more Finish.
+		// A later deletion causes one more Finish.
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish a grace=30s deleted"}, f.take())
@@ -123,40 +123,40 @@ func TestCompletedPodEndsByItself(t *testing.T) {
 	})
 }
 
-// ST-8: a deletion timestamp that comes when all is done, or while it is being
-// done, has one more Finish, which can tell whoever set it that the pod has ended.
-func TestWorkers_FinishOnceMoreForADeletionTimestamp(t *testing.T) {
+// ST-8: a deletion timestamp that is set during or after Finish causes one more
+// Finish.
+func TestWorkers_CallsFinishForLateDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+		f := &fakeSyncer{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call == "finish" {
 				time.Sleep(time.Second)
 			}
 			return runtime.SyncResult{Terminal: true}, nil
 		}}
-		w := run(t, f)
-		w.Update(create(pod("a")))
-		w.Update(create(pod("b")))
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a")))
+		w.Update(create(newTestPod("b")))
 		time.Sleep(500 * time.Millisecond)
 		for range 2 {
-			w.Update(podworkers.Update{Pod: pod("b", deleted(5))}) // its Finish is under way
+			w.Update(podworkers.Update{Pod: newTestPod("b", deleted(5))}) // during its Finish
 		}
 		time.Sleep(time.Minute)
 		f.take()
-		for _, op := range []podworkers.UpdateType{podworkers.PodReconcile, podworkers.PodUpdate, podworkers.PodReconcile} {
-			w.Update(podworkers.Update{Type: op, Pod: pod("a", deleted(5))})
-			w.Update(podworkers.Update{Type: op, Pod: pod("b", deleted(5))})
+		for _, updateType := range []podworkers.UpdateType{podworkers.PodReconcile, podworkers.PodUpdate, podworkers.PodReconcile} {
+			w.Update(podworkers.Update{Type: updateType, Pod: newTestPod("a", deleted(5))})
+			w.Update(podworkers.Update{Type: updateType, Pod: newTestPod("b", deleted(5))})
 			time.Sleep(time.Minute)
 		}
-		assert.Equal(t, []string{"1m0.5s finish a grace=30s"}, f.take(), "b's was told by its second one")
+		assert.Equal(t, []string{"1m0.5s finish a grace=30s"}, f.take(), "the second Finish of b had the deletion timestamp")
 		assert.True(t, w.IsFinished("a"))
 	})
 }
 
-// PW-6: the start of the end and each shorter grace cancel what is under way; a
-// longer grace does not.
-func TestCancellation(t *testing.T) {
+// PW-6: the termination and each shorter grace period cancel the call under way; a
+// longer grace period does not.
+func TestWorkers_CancelsCallUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		var causes []error
 		f.do = func(ctx context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call == "finish" {
@@ -166,8 +166,8 @@ func TestCancellation(t *testing.T) {
 			causes = append(causes, err)
 			return runtime.SyncResult{}, err
 		}
-		w := run(t, f)
-		w.Update(create(pod("a")))
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a")))
 		for _, k := range []podworkers.KillOptions{
 			{}, {GracePeriod: 20 * time.Second}, {GracePeriod: 25 * time.Second}, {GracePeriod: time.Second}, {Force: true}, {Force: true}, {},
 		} {
@@ -188,74 +188,74 @@ func TestCancellation(t *testing.T) {
 	})
 }
 
-// PW-2, PW-3: one call at a time; what comes meanwhile is one more turn, with the
-// newest pod and the oldest time.
-func TestUpdatesMerge(t *testing.T) {
+// PW-2, PW-3: updates during a call are merged into one, with the newest pod and the
+// oldest start time.
+func TestWorkers_MergesUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{do: slow(time.Second)}
-		var asked []time.Duration
-		w := run(t, f, func(c *podworkers.Config) {
-			c.Hooks.SyncStarted = func(turn podworkers.SyncCall) { asked = append(asked, turn.RequestedAt.Sub(f.began)) }
+		f := &fakeSyncer{do: slow(time.Second)}
+		var requested []time.Duration
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.Hooks.SyncStarted = func(call podworkers.SyncCall) { requested = append(requested, call.RequestedAt.Sub(f.startTime)) }
 		})
-		w.Update(create(pod("a", version("1"))))
+		w.Update(create(newTestPod("a", version("1"))))
 		synctest.Wait()
 		for i, v := range []string{"2", "3", "4"} {
 			time.Sleep(100 * time.Millisecond)
 			at := time.Now()
 			if i == 1 {
-				at = f.began.Add(50 * time.Millisecond)
+				at = f.startTime.Add(50 * time.Millisecond)
 			}
-			w.Update(podworkers.Update{Pod: pod("a", version(v)), StartTime: at})
+			w.Update(podworkers.Update{Pod: newTestPod("a", version(v)), StartTime: at})
 		}
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, []string{"0s sync a v1", "1s sync a v4"}, f.take())
-		assert.Equal(t, []time.Duration{0, 50 * time.Millisecond}, asked)
+		assert.Equal(t, []time.Duration{0, 50 * time.Millisecond}, requested)
 	})
 }
 
-// PW-2: a hung pod holds up nobody.
-func TestPodsDoNotWaitForEachOther(t *testing.T) {
+// PW-2: a hung pod delays no other.
+func TestWorkers_PodsDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		f.do = func(ctx context.Context, _ string, uid types.UID) (runtime.SyncResult, error) {
 			if uid == "hung" {
 				return runtime.SyncResult{}, untilCancelled(ctx)
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
-		w.Update(create(pod("hung")))
-		w.Update(create(pod("a")))
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("hung")))
+		w.Update(create(newTestPod("a")))
 		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
-		assert.Zero(t, time.Since(f.began))
+		assert.Zero(t, time.Since(f.startTime))
 	})
 }
 
-// PW-7: every waiter is told once, at the time that it asked for.
-func TestWaiters(t *testing.T) {
+// PW-7: Done of every kill is called once, when its condition is met.
+func TestWorkers_KillWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			time.Sleep(map[string]time.Duration{"terminate": 2 * time.Second, "finish": 3 * time.Second}[call])
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
-		w.Update(create(pod("a")))
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a")))
 		synctest.Wait()
 		var mu sync.Mutex
-		told := map[string][]time.Duration{}
+		notifiedAt := map[string][]time.Duration{}
 		wait := func(name string, uid types.UID, k podworkers.KillOptions, want error) {
 			k.Done = func(err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				assert.ErrorIs(t, err, want, name)
-				told[name] = append(told[name], time.Since(f.began))
+				notifiedAt[name] = append(notifiedAt[name], time.Since(f.startTime))
 			}
 			w.RequestKill(uid, k)
 		}
 		wait("first", "a", podworkers.KillOptions{}, nil)
 		wait("second", "a", podworkers.KillOptions{}, nil)
-		wait("reclaimed", "a", podworkers.KillOptions{WaitUntilFinished: true}, nil)
+		wait("until finished", "a", podworkers.KillOptions{WaitUntilFinished: true}, nil)
 		wait("unknown", "b", podworkers.KillOptions{}, runtime.ErrNotFound)
 		time.Sleep(4 * time.Second)
 		wait("terminated", "a", podworkers.KillOptions{}, nil)
@@ -265,43 +265,43 @@ func TestWaiters(t *testing.T) {
 		wait("forgotten", "a", podworkers.KillOptions{}, nil)
 		synctest.Wait()
 		assert.Equal(t, map[string][]time.Duration{
-			"first": {2 * time.Second}, "second": {2 * time.Second}, "reclaimed": {5 * time.Second}, "unknown": {0},
+			"first": {2 * time.Second}, "second": {2 * time.Second}, "until finished": {5 * time.Second}, "unknown": {0},
 			"terminated": {4 * time.Second}, "finished": {8 * time.Second}, "forgotten": {8 * time.Second},
-		}, told)
+		}, notifiedAt)
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		w.Update(create(pod("c")))
+		w.Update(create(newTestPod("c")))
 		assert.ErrorIs(t, w.Kill(ctx, "c", podworkers.KillOptions{}), context.DeadlineExceeded)
 	})
 }
 
-// PW-7, SL-7: who waits when the workers stop is told so, and no pod is ended.
-func TestStopTellsWaiters(t *testing.T) {
+// PW-7, SL-7: pending kills get ErrStopped when Run ends, and no pod is terminated.
+func TestWorkers_StopNotifiesKillWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
 			return runtime.SyncResult{}, untilCancelled(ctx)
 		}
 		w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f})
 		require.NoError(t, err)
-		f.began = time.Now()
+		f.startTime = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error, 1)
 		go func() { stopped <- w.Run(ctx) }()
-		w.Update(create(pod("ending")))
-		w.Update(create(pod("syncing")))
+		w.Update(create(newTestPod("terminating")))
+		w.Update(create(newTestPod("syncing")))
 		synctest.Wait()
-		var told []error
-		w.RequestKill("ending", podworkers.KillOptions{Done: func(err error) { told = append(told, err) }})
+		var results []error
+		w.RequestKill("terminating", podworkers.KillOptions{Done: func(err error) { results = append(results, err) }})
 		synctest.Wait()
 		cancel()
 		require.NoError(t, <-stopped)
-		assert.Equal(t, []error{podworkers.ErrStopped}, told)
+		assert.Equal(t, []error{podworkers.ErrStopped}, results)
 		f.take()
 		assert.ErrorIs(t, w.Kill(t.Context(), "syncing", podworkers.KillOptions{}), podworkers.ErrStopped)
-		w.Update(create(pod("late")))
+		w.Update(create(newTestPod("late")))
 		time.Sleep(time.Hour)
-		assert.Empty(t, f.take(), "nothing is called after Run")
+		assert.Empty(t, f.take(), "no call after Run has ended")
 	})
 }

@@ -1,29 +1,29 @@
-// Package podworkers takes each pod through its life: it is synced until its end
-// is asked for, then terminated, then finished. A Syncer does the work; this
-// package decides which of its calls is due for which pod, with which pod object
-// and which grace, and makes them, one at a time for a pod and all pods at once.
+// Package podworkers runs the lifecycle of each pod. A pod is synced until its
+// termination is requested, then terminated, then finished. A Syncer does the
+// work. This package decides which of its methods is due for which pod, with which
+// pod object and which grace period, and calls it.
 //
-// What it promises:
-//   - Forward: syncing, terminating, terminated, finished. A pod whose end was
-//     asked for is never synced again.
-//   - Alone: calls for one pod do not overlap, calls for different pods do not
-//     wait for each other, and a panic is that call's error and nothing else's.
-//   - Latest: updates that come while a call is under way are merged into one.
-//   - At once: the end of a pod, or a shorter grace, cancels the call under way;
-//     the next call follows the last without a pause unless that one failed.
-//   - Fresh: a call never sees the pod as it was before the last call that may
-//     have changed it.
-//   - In turn: static pods of one full name live one after another.
-//   - Light: a pod at rest has no goroutine, no timer and no channel.
+// Guarantees:
+//   - Forward: the phases are syncing, terminating, terminated, finished. A pod
+//     whose termination was requested is never synced again.
+//   - Isolated: calls for one pod do not overlap, calls for different pods do not
+//     wait for each other, and a panic in a call is an error of that call only.
+//   - Latest: updates that arrive during a call are merged into one.
+//   - Immediate: termination and a shorter grace period cancel the call under way.
+//     The next call follows without delay unless the last one failed.
+//   - Fresh: each sync gets a state observed after the previous sync ended.
+//   - Serialized: static pods with the same full name run one at a time, in order of
+//     arrival.
+//   - Light: an idle pod has no goroutine, no timer and no channel.
 //
-// The decisions are in state.go and book.go, which are pure: no time is read, no
-// goroutine started, no lock taken there.
+// The decisions are in state.go, requeue.go and tracker.go. These are pure: they
+// read no clock, start no goroutine and take no lock.
 //
-//	w, err := podworkers.New(podworkers.Config{Syncer: syncer, Seen: pleg})
+//	w, err := podworkers.New(podworkers.Config{Syncer: syncer, Inspector: pleg})
 //	if err != nil {
 //		return err
 //	}
 //	go w.Run(ctx)
 //	w.Update(podworkers.Update{Pod: pod})
-//	err = w.Kill(ctx, pod.UID, podworkers.Kill{Deleted: true})
+//	err = w.Kill(ctx, pod.UID, podworkers.KillOptions{Deleted: true})
 package podworkers

@@ -11,30 +11,30 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Drain ends all pods and waits until they have finished, or until ctx is done;
-// its error then names the pods that have not. Run must go on meanwhile. From its
-// call on the Workers keep time themselves, as whoever heeded Config.Due may be
-// gone. Pods that are created during it are not ended.
+// Drain kills all pods and waits until they have finished or ctx is done. Its error
+// then names the pods that have not finished. Run must not end before. After Drain
+// is called, Workers use their own timers, because the owner of Config.OnRequeue
+// may have stopped. Pods that are added during Drain are not killed.
 func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
 	left := w.startTimers()
-	type answer struct {
+	type result struct {
 		uid types.UID
 		err error
 	}
-	answers := make(chan answer, len(left))
+	results := make(chan result, len(left))
 	k.WaitUntilFinished = true
 	for _, uid := range left {
-		one := k
-		one.Done = func(err error) { answers <- answer{uid, err} }
-		w.RequestKill(uid, one)
+		kill := k
+		kill.Done = func(err error) { results <- result{uid, err} }
+		w.RequestKill(uid, kill)
 	}
 	var errs []error
 	for len(left) > 0 {
 		select {
-		case a := <-answers:
-			left = slices.DeleteFunc(left, func(uid types.UID) bool { return uid == a.uid })
-			if a.err != nil && !errors.Is(a.err, runtime.ErrNotFound) {
-				errs = append(errs, fmt.Errorf("drain pod %s: %w", a.uid, a.err))
+		case r := <-results:
+			left = slices.DeleteFunc(left, func(uid types.UID) bool { return uid == r.uid })
+			if r.err != nil && !errors.Is(r.err, runtime.ErrNotFound) {
+				errs = append(errs, fmt.Errorf("drain pod %s: %w", r.uid, r.err))
 			}
 		case <-ctx.Done():
 			for _, uid := range left {
@@ -46,14 +46,15 @@ func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
 	return errors.Join(errs...)
 }
 
-// startTimers returns the pods that live, and keeps time from here on.
+// startTimers switches to own timers and returns the pods that are not idle,
+// sorted by UID.
 func (w *Workers) startTimers() []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ownTimers = true
 	var uids []types.UID
-	for uid, l := range w.book.pods {
-		if !l.isIdle() {
+	for uid, s := range w.tracker.pods {
+		if !s.isIdle() {
 			uids = append(uids, uid)
 		}
 	}

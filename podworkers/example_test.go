@@ -13,7 +13,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// printer is a Syncer that says what it would do.
+// printer is a Syncer that prints its calls.
 type printer struct{}
 
 func (printer) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
@@ -21,8 +21,8 @@ func (printer) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.
 	return runtime.SyncResult{Unchanged: true}, nil
 }
 
-func (printer) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
-	fmt.Println("terminate", pod.Name, "within", e.GracePeriod)
+func (printer) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, t runtime.Termination) error {
+	fmt.Println("terminate", pod.Name, "within", t.GracePeriod)
 	return nil
 }
 
@@ -31,18 +31,20 @@ func (printer) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination)
 	return nil
 }
 
-// GetNewerThan makes it a Seen as well: nothing is ever there.
+// GetNewerThan implements Inspector for a runtime without pods.
 func (printer) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
 func Example() {
-	turns := make(chan podworkers.Phase, 3)
+	calls := make(chan podworkers.Phase, 3)
 	w, err := podworkers.New(podworkers.Config{
 		Syncer: printer{}, Inspector: printer{},
 		Hooks: podworkers.Hooks{
-			PhaseChanged: func(_ types.UID, from, to podworkers.Phase, why podworkers.Cause) { fmt.Println(from, "->", to, why) },
-			SyncEnded:    func(t podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) { turns <- t.Phase },
+			PhaseChanged: func(_ types.UID, from, to podworkers.Phase, cause podworkers.Cause) {
+				fmt.Println(from, "->", to, cause)
+			},
+			SyncEnded: func(call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) { calls <- call.Phase },
 		},
 	})
 	if err != nil {
@@ -55,7 +57,7 @@ func Example() {
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1", Namespace: "default", Name: "web"}}
 	w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod})
-	<-turns
+	<-calls
 	err = w.Kill(ctx, "1", podworkers.KillOptions{GracePeriod: 5 * time.Second, WaitUntilFinished: true})
 	fmt.Println("killed:", err)
 	cancel()

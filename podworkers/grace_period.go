@@ -9,43 +9,45 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// minGrace is what every pod gets that is not killed by force.
-const minGrace = time.Second
+// minGracePeriod is the shortest grace period without KillOptions.Force.
+const minGracePeriod = time.Second
 
-// atLeast cuts a grace to whole seconds, one of them at the least.
-func atLeast(d time.Duration) time.Duration {
-	return max(d.Truncate(time.Second), minGrace)
+// clampGracePeriod truncates d to whole seconds and returns at least
+// minGracePeriod.
+func clampGracePeriod(d time.Duration) time.Duration {
+	return max(d.Truncate(time.Second), minGracePeriod)
 }
 
-// ownGrace is what the pod itself asks for: its deletion's where that was told,
-// which the API server worked out from the spec's and the user's wish.
-func ownGrace(pod *corev1.Pod) time.Duration {
-	return atLeast(podspec.GracePeriod(pod))
+// podGracePeriod returns the deletion grace period of the pod if it is set, which
+// the API server derives from the spec and the delete options, and that of the
+// spec otherwise.
+func podGracePeriod(pod *corev1.Pod) time.Duration {
+	return clampGracePeriod(podspec.GracePeriod(pod))
 }
 
-// orphanGrace is what the pod's labels in the runtime say, the longest if they
-// differ.
-func orphanGrace(seen runtime.Pod) time.Duration {
+// orphanGracePeriod returns the longest grace period in the labels of the pod's
+// sandboxes and containers.
+func orphanGracePeriod(observed runtime.Pod) time.Duration {
 	var grace time.Duration
-	for i := range seen.Sandboxes {
-		grace = max(grace, seen.Sandboxes[i].GracePeriod)
+	for i := range observed.Sandboxes {
+		grace = max(grace, observed.Sandboxes[i].GracePeriod)
 	}
-	for i := range seen.Containers {
-		grace = max(grace, seen.Containers[i].GracePeriod)
+	for i := range observed.Containers {
+		grace = max(grace, observed.Containers[i].GracePeriod)
 	}
 	if grace == 0 {
 		grace = podspec.DefaultGracePeriod
 	}
-	return atLeast(grace)
+	return clampGracePeriod(grace)
 }
 
-// shorter returns the grace that is left when a Kill joins in.
-func (k KillOptions) shorter(grace time.Duration) time.Duration {
+// shortened returns the grace period that results from a kill during current.
+func (k KillOptions) shortened(current time.Duration) time.Duration {
 	switch {
 	case k.Force:
 		return 0
 	case k.GracePeriod > 0:
-		return min(grace, atLeast(k.GracePeriod))
+		return min(current, clampGracePeriod(k.GracePeriod))
 	}
-	return grace
+	return current
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PW-9: static pods of one name live one after another, in the order in which they
-// came; one that ends before its turn is never called for.
+// PW-9: static pods of one full name run one at a time, in order of arrival. One that
+// is terminated before it started is never synced.
 func TestWorkers_StaticPodsOfOneNameRunOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		w := run(t, f)
+		f := &fakeSyncer{}
+		w := runWorkers(t, f)
 		for _, uid := range []string{"u1", "u2", "u3", "u4"} {
-			w.Update(create(pod(uid, static("web"))))
-			w.Update(create(pod("x"+uid, func(p *corev1.Pod) { p.Name = "web" })))
+			w.Update(create(newTestPod(uid, static("web"))))
+			w.Update(create(newTestPod("x"+uid, func(p *corev1.Pod) { p.Name = "web" })))
 		}
 		synctest.Wait()
-		assert.Len(t, f.take(), 1+4, "the first static one, and the pods of an API server")
+		assert.Len(t, f.take(), 1+4, "the first static pod, and the pods that are not static")
 		st, _ := w.State("u3")
 		assert.True(t, st.WaitingToStart)
 
@@ -48,30 +48,31 @@ func TestWorkers_StaticPodsOfOneNameRunOneAtATime(t *testing.T) {
 	})
 }
 
-// PW-9, SR-3: a static pod waits for what a former agent left of its name.
-func TestStaticPodWaitsForOrphanOfItsName(t *testing.T) {
+// PW-9, SR-3: a static pod waits for an orphan of its full name.
+func TestWorkers_StaticPodWaitsForOrphan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
+		w := runWorkers(t, f)
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{
 			UID: "old", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: 7 * time.Second}},
 		}})
-		w.Update(create(pod("new", static("web"))))
+		w.Update(create(newTestPod("new", static("web"))))
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, []string{"0s terminate web grace=7s deleted", "1s sync web"}, f.take())
 	})
 }
 
-// PW-10: a UID that comes back while it ends is created anew once it has ended.
+// PW-10: a UID that is recreated during termination is added again after it has
+// finished.
 func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		w := run(t, f)
-		w.Update(create(pod("a", version("1"))))
+		f := &fakeSyncer{}
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a", version("1"))))
 		synctest.Wait()
 		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
@@ -79,7 +80,7 @@ func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 		}
 		all := map[types.UID]struct{}{"a": {}}
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
-		w.Update(create(pod("a", version("2"))))
+		w.Update(create(newTestPod("a", version("2"))))
 		assert.Empty(t, w.SyncKnownPods(all, true), "not before it has finished")
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"0s sync a v1", "0s terminate a grace=30s deleted", "1s finish a grace=30s deleted"}, f.take())
@@ -87,13 +88,13 @@ func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 		assert.Empty(t, w.SyncKnownPods(all, true), "once")
 		assert.False(t, w.IsKnown("a"))
 
-		f.since = nil
-		w.Update(create(pod("a", version("2"))))
+		f.newerThan = nil
+		w.Update(create(newTestPod("a", version("2"))))
 		synctest.Wait()
 		assert.Equal(t, []string{"1m0s sync a v2"}, f.take())
-		assert.Greater(t, f.since["a"][0].Sub(f.began), time.Minute, "what is left of its former life is no view of it") // PW-14
+		assert.Greater(t, f.newerThan["a"][0].Sub(f.startTime), time.Minute, "a state observed before it was forgotten is outdated") // PW-14
 
-		// Removed again before it could come back, it does not.
+		// A deletion cancels the recreation.
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		assert.True(t, w.RequestRecreation("a"))
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
@@ -104,40 +105,40 @@ func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 	})
 }
 
-// PW-10: that it came back counts, and not a set of pods from before.
-func TestUIDThatCameBackIsNotForgottenByAnOldSet(t *testing.T) {
+// PW-10: a recreation is newer than the set of desired pods.
+func TestWorkers_RecreatedPodNeedNotBeDesired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := run(t, &fake{})
-		for _, settle := range []func() bool{
+		w := runWorkers(t, &fakeSyncer{})
+		for _, forget := range []func() bool{
 			func() bool { return len(w.SyncKnownPods(map[types.UID]struct{}{}, true)) == 1 },
 			func() bool { return w.ForgetFinished("a", false) },
 		} {
-			w.Update(create(pod("a")))
+			w.Update(create(newTestPod("a")))
 			require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
 			require.True(t, w.RequestRecreation("a"))
-			assert.True(t, settle())
+			assert.True(t, forget())
 			assert.False(t, w.IsKnown("a"))
 		}
 	})
 }
 
 // PW-11: orphans are only terminated.
-func TestOrphans(t *testing.T) {
+func TestWorkers_Orphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		fails := 1
 		f.do = func(context.Context, string, types.UID) (runtime.SyncResult, error) {
 			fails--
 			if fails >= 0 {
-				return runtime.SyncResult{}, errors.New("no luck")
+				return runtime.SyncResult{}, errors.New("sync failed")
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
-		seen := runtime.Pod{UID: "o", Namespace: "ns", Name: "left", Containers: []runtime.Container{{GracePeriod: 5 * time.Second}}}
-		seen.ObservedAt = time.Now()
-		w.Update(podworkers.Update{Orphan: &seen})
-		w.Update(podworkers.Update{Orphan: &seen})
+		w := runWorkers(t, f)
+		observed := runtime.Pod{UID: "o", Namespace: "ns", Name: "left", Containers: []runtime.Container{{GracePeriod: 5 * time.Second}}}
+		observed.ObservedAt = time.Now()
+		w.Update(podworkers.Update{Orphan: &observed})
+		w.Update(podworkers.Update{Orphan: &observed})
 		synctest.Wait()
 		st, _ := w.State("o")
 		assert.True(t, st.Orphan)
@@ -145,59 +146,59 @@ func TestOrphans(t *testing.T) {
 		assert.Equal(t, []string{"0s terminate left grace=5s deleted", "10s terminate left grace=5s deleted"}, f.take())
 		assert.False(t, w.IsKnown("o"))
 
-		w.Update(podworkers.Update{Orphan: &seen})
+		w.Update(podworkers.Update{Orphan: &observed})
 		synctest.Wait()
-		assert.Empty(t, f.take(), "seen before it ended")
-		seen.ObservedAt = time.Now()
-		w.Update(podworkers.Update{Orphan: &seen, Kill: &podworkers.KillOptions{GracePeriod: time.Second}})
-		w.Update(create(pod("o")))
+		assert.Empty(t, f.take(), "observed before it was forgotten")
+		observed.ObservedAt = time.Now()
+		w.Update(podworkers.Update{Orphan: &observed, Kill: &podworkers.KillOptions{GracePeriod: time.Second}})
+		w.Update(create(newTestPod("o")))
 		synctest.Wait()
 		assert.Equal(t, []string{"1m0s terminate left grace=1s deleted"}, f.take())
-		assert.Equal(t, []types.UID{"o"}, w.SyncKnownPods(map[types.UID]struct{}{"o": {}}, true), "it was configured meanwhile") // PW-10
+		assert.Equal(t, []types.UID{"o"}, w.SyncKnownPods(map[types.UID]struct{}{"o": {}}, true), "it was added meanwhile") // PW-10
 
-		w.Update(create(pod("known")))
+		w.Update(create(newTestPod("known")))
 		synctest.Wait()
 		f.take()
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "known"}})
 		synctest.Wait()
-		assert.Empty(t, f.take(), "a pod that is configured is none")
+		assert.Empty(t, f.take(), "a known pod is not an orphan")
 	})
 }
 
-// PW-12: nobody is troubled about a pod that is done for good.
-func TestTerminalAtFirstSight(t *testing.T) {
+// PW-12: a pod that is terminal and stopped when added is finished without a call.
+func TestWorkers_TerminalPodWhenAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		ended := map[types.UID]bool{"a": true, "c": true}
+		f := &fakeSyncer{}
+		stopped := map[types.UID]bool{"a": true, "c": true}
 		finished := map[types.UID]int{}
-		w := run(t, f, func(c *podworkers.Config) {
-			c.IsStopped = func(uid types.UID) bool { return ended[uid] }
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.IsStopped = func(uid types.UID) bool { return stopped[uid] }
 			c.OnFinished = func(uid types.UID) { finished[uid]++ }
 		})
-		w.Update(create(pod("a", phase(corev1.PodSucceeded))))
+		w.Update(create(newTestPod("a", phase(corev1.PodSucceeded))))
 		synctest.Wait()
 		assert.True(t, w.IsFinished("a"))
 		assert.Empty(t, f.take())
 		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{}))
 		assert.Empty(t, f.take())
 
-		w.Update(create(pod("b", phase(corev1.PodFailed)))) // something of it is alive
+		w.Update(create(newTestPod("b", phase(corev1.PodFailed)))) // it has a container
 		synctest.Wait()
 		assert.Equal(t, []string{"0s terminate b grace=30s", "0s finish b grace=30s"}, f.take())
 
-		w.Update(create(pod("c", phase(corev1.PodFailed), deleted(9)))) // and somebody waits to hear of it
+		w.Update(create(newTestPod("c", phase(corev1.PodFailed), deleted(9)))) // its deletion is handled by Finish
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish c grace=9s"}, f.take())
-		assert.Equal(t, map[types.UID]int{"a": 1, "b": 1, "c": 1}, finished, "nothing that was kept for a deletion is gone")
+		assert.Equal(t, map[types.UID]int{"a": 1, "b": 1, "c": 1}, finished, "OnFinished is called once")
 	})
 }
 
-// PW-7: who asks for the end of a pod that is forgotten is told that it has ended, as
-// long as anybody can have missed it; later the pod is not known.
-func TestKillOfAForgottenPod(t *testing.T) {
+// PW-7: the kill of a forgotten pod succeeds until its tombstone expires, and then
+// the pod is unknown.
+func TestWorkers_KillForgottenPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := run(t, &fake{})
-		w.Update(create(pod("a")))
+		w := runWorkers(t, &fakeSyncer{})
+		w.Update(create(newTestPod("a")))
 		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
 		w.SyncKnownPods(nil, true)
 		require.False(t, w.IsKnown("a"))
@@ -210,10 +211,10 @@ func TestKillOfAForgottenPod(t *testing.T) {
 	})
 }
 
-// PW-13: the questions of others, in each phase.
-func TestQuestions(t *testing.T) {
+// PW-13: the answers of the queries in each phase.
+func TestWorkers_Queries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		block := make(chan struct{})
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if call != "sync" {
@@ -221,8 +222,8 @@ func TestQuestions(t *testing.T) {
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
-		type answers struct{ known, finished, running, ending, remove, busy bool }
+		w := runWorkers(t, f)
+		type answers struct{ known, finished, running, terminating, remove, working bool }
 		check := func(when string, want answers) {
 			t.Helper()
 			synctest.Wait()
@@ -231,30 +232,30 @@ func TestQuestions(t *testing.T) {
 				w.ShouldPodContainersBeTerminating("a"), w.ShouldPodContentBeRemoved("a"), w.IsWorking("a"),
 			}, when)
 		}
-		check("unknown, before the first full sync", answers{running: true})
+		check("unknown, before the first complete set", answers{running: true})
 		w.SyncKnownPods(nil, false)
-		check("unknown, after one that was not full", answers{running: true})
+		check("unknown, after an incomplete set", answers{running: true})
 		w.SyncKnownPods(nil, true)
-		check("unknown", answers{ending: true, remove: true})
+		check("unknown", answers{terminating: true, remove: true})
 		w.SyncKnownPods(nil, false)
-		check("full once is full", answers{ending: true, remove: true})
-		w.Update(create(pod("a")))
+		check("unknown, after a complete and an incomplete set", answers{terminating: true, remove: true})
+		w.Update(create(newTestPod("a")))
 		check("syncing", answers{known: true, running: true})
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
-		check("terminating", answers{known: true, running: true, ending: true, busy: true})
+		check("terminating", answers{known: true, running: true, terminating: true, working: true})
 		block <- struct{}{}
-		check("terminated", answers{known: true, ending: true, remove: true, busy: true})
+		check("terminated", answers{known: true, terminating: true, remove: true, working: true})
 		block <- struct{}{}
-		check("finished", answers{known: true, finished: true, ending: true, remove: true})
+		check("finished", answers{known: true, finished: true, terminating: true, remove: true})
 	})
 }
 
-// PW-13: content of a pod that merely ended stays.
-func TestContentOfCompletedPodStays(t *testing.T) {
+// PW-13: the content of a pod that was only killed is kept.
+func TestWorkers_KeepsContentOfKilledPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := run(t, &fake{})
+		w := runWorkers(t, &fakeSyncer{})
 		for uid, k := range map[string]podworkers.KillOptions{"killed": {}, "evicted": {Evicted: true}} {
-			w.Update(create(pod(uid)))
+			w.Update(create(newTestPod(uid)))
 			require.NoError(t, w.Kill(t.Context(), types.UID(uid), k))
 		}
 		assert.False(t, w.ShouldPodContentBeRemoved("killed"))

@@ -18,87 +18,91 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 100, "how many random histories to run")
-	firstSeed = flag.Uint64("seed", 0, "the first of them")
+	seeds     = flag.Int("seeds", 100, "number of random sequences")
+	firstSeed = flag.Uint64("seed", 0, "seed of the first sequence")
 )
 
-// subject is what a history is run on: the book alone, or workers that run.
+// subject is what is compared with the model: a tracker or running Workers.
 type subject interface {
-	update(u Update, gone bool)
-	end(uid types.UID, k KillOptions)
-	wake(uid types.UID, why RequeueReason)
-	finish(uid types.UID, out runtime.SyncResult, err error) // the call under way
+	update(u Update, stopped bool)
+	kill(uid types.UID, k KillOptions)
+	requeue(uid types.UID, reason RequeueReason)
+	finish(uid types.UID, result runtime.SyncResult, err error) // ends the call under way
 	advance(d time.Duration)
-	sync(wanted map[types.UID]struct{}, full bool) []types.UID
+	sync(desired map[types.UID]struct{}, complete bool) []types.UID
 	now() time.Time
 	state(uid types.UID) (State, bool)
-	begun() []begun // since the last call
+	started() []startedCall // since the previous started
 	cancelled(uid types.UID) bool
 	restart()
 }
 
-type begun struct {
-	turn SyncCall
+type startedCall struct {
+	call SyncCall
 	at   time.Time
 }
 
-var errPanic = errors.New("panic, please")
+var errPanic = errors.New("cause a panic")
 
-// bookSubject runs the pure half: no goroutine, no clock.
-type bookSubject struct {
-	b      *tracker
-	clock  time.Time
-	starts []begun
-	cancel map[types.UID]bool
-	turns  map[types.UID]SyncCall
+// trackerSubject runs a tracker without goroutines on a fake clock.
+type trackerSubject struct {
+	tracker *tracker
+	clock   time.Time
+	starts  []startedCall
+	cancel  map[types.UID]bool
+	calls   map[types.UID]SyncCall
 }
 
-func newBookSubject() *bookSubject {
-	s := &bookSubject{clock: time.Unix(1000, 0)}
+func newTrackerSubject() *trackerSubject {
+	s := &trackerSubject{clock: time.Unix(1000, 0)}
 	s.restart()
 	return s
 }
 
-func (s *bookSubject) restart() {
-	s.b = newBook(policy{resync: time.Minute, backOff: 10 * time.Second, jitter: func(d time.Duration) time.Duration { return d }})
-	s.cancel, s.turns, s.starts = map[types.UID]bool{}, map[types.UID]SyncCall{}, nil
+func (s *trackerSubject) restart() {
+	s.tracker = newTracker(policy{resyncPeriod: time.Minute, backOff: 10 * time.Second, jitter: func(d time.Duration) time.Duration { return d }})
+	s.cancel, s.calls, s.starts = map[types.UID]bool{}, map[types.UID]SyncCall{}, nil
 }
 
-func (s *bookSubject) pump(effects []effect) {
+func (s *trackerSubject) pump(effects []effect) {
 	for _, e := range effects {
 		if e.cancel != nil {
 			s.cancel[e.uid] = true
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(s.b.pods)) {
-		if t, ok := s.b.start(uid); ok {
-			s.starts, s.turns[uid] = append(s.starts, begun{t, s.clock}), t
+	for _, uid := range slices.Sorted(maps.Keys(s.tracker.pods)) {
+		if t, ok := s.tracker.start(uid); ok {
+			s.starts, s.calls[uid] = append(s.starts, startedCall{t, s.clock}), t
 			delete(s.cancel, uid)
 		}
 	}
 }
 
-func (s *bookSubject) update(u Update, gone bool) { s.pump(s.b.update(u, gone, s.clock)) }
+func (s *trackerSubject) update(u Update, stopped bool) {
+	s.pump(s.tracker.update(u, stopped, s.clock))
+}
 
-func (s *bookSubject) end(uid types.UID, k KillOptions) {
-	if l := s.b.pods[uid]; l != nil {
-		s.pump(s.b.startNextStaticPod(l.kill(k, s.clock)))
+func (s *trackerSubject) kill(uid types.UID, k KillOptions) {
+	if p := s.tracker.pods[uid]; p != nil {
+		s.pump(s.tracker.startNextStaticPod(p.kill(k, s.clock)))
 	}
 }
 
-func (s *bookSubject) wake(uid types.UID, why RequeueReason) { s.pump(s.b.requeue(uid, why, s.clock)) }
-
-func (s *bookSubject) finish(uid types.UID, out runtime.SyncResult, err error) {
-	s.pump(s.b.end(s.turns[uid], out, err, s.clock))
+func (s *trackerSubject) requeue(uid types.UID, reason RequeueReason) {
+	s.pump(s.tracker.requeue(uid, reason, s.clock))
 }
 
-func (s *bookSubject) advance(d time.Duration) {
+func (s *trackerSubject) finish(uid types.UID, result runtime.SyncResult, err error) {
+	s.pump(s.tracker.complete(s.calls[uid], result, err, s.clock))
+}
+
+func (s *trackerSubject) advance(d time.Duration) {
 	until := s.clock.Add(d)
 	for {
 		var first *podState
-		for _, uid := range slices.Sorted(maps.Keys(s.b.pods)) {
-			if l := s.b.pods[uid]; !l.requeueAt.IsZero() && !l.requeueAt.After(until) && (first == nil || l.requeueAt.Before(first.requeueAt)) {
-				first = l
+		for _, uid := range slices.Sorted(maps.Keys(s.tracker.pods)) {
+			if p := s.tracker.pods[uid]; !p.requeueAt.IsZero() && !p.requeueAt.After(until) && (first == nil || p.requeueAt.Before(first.requeueAt)) {
+				first = p
 			}
 		}
 		if first == nil {
@@ -106,51 +110,51 @@ func (s *bookSubject) advance(d time.Duration) {
 			return
 		}
 		s.clock = first.requeueAt
-		s.pump(s.b.requeue(first.uid, RequeueDue, s.clock))
+		s.pump(s.tracker.requeue(first.uid, RequeueDue, s.clock))
 	}
 }
 
-func (s *bookSubject) sync(wanted map[types.UID]struct{}, full bool) []types.UID {
-	return s.b.sync(wanted, full, s.clock)
+func (s *trackerSubject) sync(desired map[types.UID]struct{}, complete bool) []types.UID {
+	return s.tracker.sync(desired, complete, s.clock)
 }
 
-func (s *bookSubject) now() time.Time { return s.clock }
+func (s *trackerSubject) now() time.Time { return s.clock }
 
-func (s *bookSubject) state(uid types.UID) (State, bool) {
-	if l := s.b.pods[uid]; l != nil {
-		return l.state(), true
+func (s *trackerSubject) state(uid types.UID) (State, bool) {
+	if p := s.tracker.pods[uid]; p != nil {
+		return p.state(), true
 	}
 	return State{}, false
 }
 
-func (s *bookSubject) begun() []begun {
+func (s *trackerSubject) started() []startedCall {
 	b := s.starts
 	s.starts = nil
 	return b
 }
 
-func (s *bookSubject) cancelled(uid types.UID) bool { return s.cancel[uid] }
+func (s *trackerSubject) cancelled(uid types.UID) bool { return s.cancel[uid] }
 
-// realSubject runs Workers in a bubble. Calls of its Syncer last until they are told
-// how to end.
+// realSubject runs Workers in a bubble. Calls of its Syncer last until finish is
+// called.
 type realSubject struct {
 	*Workers
 	stop     func()
-	stopping chan struct{} // calls under way end when it is closed
+	stopping chan struct{} // closed to end the calls under way
 	mu       sync.Mutex
-	starts   []begun
-	calls    map[types.UID]call
-	gone     bool
+	starts   []startedCall
+	calls    map[types.UID]pendingCall
+	stopped  bool
 }
 
-type call struct {
+type pendingCall struct {
 	ctx context.Context
-	ret chan result
+	ret chan callResult
 }
 
-type result struct {
-	out runtime.SyncResult
-	err error
+type callResult struct {
+	result runtime.SyncResult
+	err    error
 }
 
 func newRealSubject(t *testing.T) *realSubject {
@@ -164,14 +168,14 @@ func (s *realSubject) restart() {
 	if s.stop != nil {
 		s.stop()
 	}
-	s.calls, s.starts = map[types.UID]call{}, nil
+	s.calls, s.starts = map[types.UID]pendingCall{}, nil
 	var err error
 	s.Workers, err = New(Config{
-		Syncer: s, Inspector: s, Jitter: 1e-12, IsStopped: func(types.UID) bool { return s.gone },
+		Syncer: s, Inspector: s, Jitter: 1e-12, IsStopped: func(types.UID) bool { return s.stopped },
 		Hooks: Hooks{SyncStarted: func(t SyncCall) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.starts = append(s.starts, begun{t, time.Now()})
+			s.starts = append(s.starts, startedCall{t, time.Now()})
 		}},
 	})
 	if err != nil {
@@ -187,7 +191,7 @@ func (s *realSubject) restart() {
 }
 
 func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.SyncResult, error) {
-	c := call{ctx, make(chan result)}
+	c := pendingCall{ctx, make(chan callResult)}
 	s.mu.Lock()
 	if _, ok := s.calls[uid]; ok {
 		s.mu.Unlock()
@@ -195,7 +199,7 @@ func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.SyncResu
 	}
 	s.calls[uid] = c
 	s.mu.Unlock()
-	var r result
+	var r callResult
 	select {
 	case r = <-c.ret:
 	case <-s.stopping:
@@ -207,7 +211,7 @@ func (s *realSubject) call(ctx context.Context, uid types.UID) (runtime.SyncResu
 	if errors.Is(r.err, errPanic) {
 		panic(r.err)
 	}
-	return r.out, r.err
+	return r.result, r.err
 }
 
 func (s *realSubject) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
@@ -228,27 +232,27 @@ func (s *realSubject) GetNewerThan(_ context.Context, uid types.UID, _ time.Time
 	return runtime.Pod{UID: uid}, nil
 }
 
-func (s *realSubject) update(u Update, gone bool) {
-	s.gone = gone // only Update asks for it, in this goroutine
+func (s *realSubject) update(u Update, stopped bool) {
+	s.stopped = stopped // only read by Update, in this goroutine
 	s.Update(u)
 	synctest.Wait()
 }
 
-func (s *realSubject) end(uid types.UID, k KillOptions) {
+func (s *realSubject) kill(uid types.UID, k KillOptions) {
 	s.RequestKill(uid, k)
 	synctest.Wait()
 }
 
-func (s *realSubject) wake(uid types.UID, why RequeueReason) {
-	s.Requeue(uid, why)
+func (s *realSubject) requeue(uid types.UID, reason RequeueReason) {
+	s.Requeue(uid, reason)
 	synctest.Wait()
 }
 
-func (s *realSubject) finish(uid types.UID, out runtime.SyncResult, err error) {
+func (s *realSubject) finish(uid types.UID, result runtime.SyncResult, err error) {
 	s.mu.Lock()
 	c := s.calls[uid]
 	s.mu.Unlock()
-	c.ret <- result{out, err}
+	c.ret <- callResult{result, err}
 	synctest.Wait()
 }
 
@@ -257,8 +261,8 @@ func (s *realSubject) advance(d time.Duration) {
 	synctest.Wait()
 }
 
-func (s *realSubject) sync(wanted map[types.UID]struct{}, full bool) []types.UID {
-	return s.SyncKnownPods(wanted, full)
+func (s *realSubject) sync(desired map[types.UID]struct{}, complete bool) []types.UID {
+	return s.SyncKnownPods(desired, complete)
 }
 
 func (s *realSubject) now() time.Time                    { return time.Now() }
@@ -270,7 +274,7 @@ func (s *realSubject) cancelled(uid types.UID) bool {
 	return s.calls[uid].ctx.Err() != nil
 }
 
-func (s *realSubject) begun() []begun {
+func (s *realSubject) started() []startedCall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.starts

@@ -9,7 +9,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// last returns the index of the last entry of that kind before the given one.
+// last returns the index of the last entry of a kind before the given index.
 func (s *podHistory) last(kind string, before int) int {
 	for i := before - 1; i >= 0; i-- {
 		if s.log[i].kind == kind {
@@ -23,8 +23,8 @@ func (s *podHistory) running() bool {
 	return s.last("begin", len(s.log)) > s.last("end", len(s.log))
 }
 
-// counts reports whether the entry is a reason for a turn at once.
-func (h *history) counts(s *podHistory, i int) bool {
+// requestsCall reports whether the entry makes a call due at once.
+func (h *history) requestsCall(s *podHistory, i int) bool {
 	e := s.log[i]
 	upTo, was := s.upTo(i+1), s.upTo(i)
 	finished := func(x *podHistory) bool { return len(x.log) > 0 && h.phaseOf(s, x) == Finished }
@@ -32,44 +32,47 @@ func (h *history) counts(s *podHistory, i int) bool {
 	case "orphan":
 		return true
 	case "now":
-		return !h.deaf(s, i)
+		return !h.isIgnored(s, i)
 	case "kill":
-		return !finished(upTo) || s.ending(i+1).Deleted && !s.released(i) && !h.isExpired(s) && !s.orphan
+		return !finished(upTo) || s.termination(i+1).Deleted && !s.released(i) && !h.isExpired(s) && !s.orphan
 	case "create":
 		if i > 0 && (s.orphan || h.phaseOf(s, was) != Syncing) {
 			return false
 		}
 		return !finished(upTo) || s.noSyncNeeded && e.pod.deletion >= 0
 	case "change":
-		return !s.orphan && !finished(upTo) || h.owesEnd(s, upTo)
-	case "reconcile": // the news in it: the end, or a shorter grace
-		a := s.asked()
-		return h.owesEnd(s, upTo) || i == a || !s.orphan && a >= 0 && a < i && h.phaseOf(s, was) == Terminating && s.grace(i+1) < s.grace(i)
+		return !s.orphan && !finished(upTo) || h.hasUnhandledDeletion(s, upTo)
+	case "reconcile": // only if it requests the termination or a shorter grace period
+		a := s.terminationIndex()
+		return h.hasUnhandledDeletion(s, upTo) || i == a || !s.orphan && a >= 0 && a < i && h.phaseOf(s, was) == Terminating && s.grace(i+1) < s.grace(i)
 	}
 	return false
 }
 
-// owesEnd reports whether the part of the story ends with a deletion timestamp of
-// which the last Finish that succeeded before did not know.
-func (h *history) owesEnd(s, part *podHistory) bool {
+// hasUnhandledDeletion reports whether the pod at the end of part has a deletion
+// timestamp that the last successful Finish did not have.
+func (h *history) hasUnhandledDeletion(s, part *podHistory) bool {
 	if s.orphan || h.isExpired(s) || h.phaseOf(s, part) != Finished || part.pod(len(part.log)).deletion < 0 {
 		return false
 	}
-	told := false
+	handled := false
 	for _, e := range part.log {
-		if ended(Terminated)(e) {
-			told = e.turn.Pod.DeletionTimestamp != nil
+		if hasCompleted(Terminated)(e) {
+			handled = e.call.Pod.DeletionTimestamp != nil
 		}
 	}
-	return !told
+	return !handled
 }
 
-// owesEndAt is owesEnd at the entry of that index.
-func (h *history) owesEndAt(s *podHistory, i int) bool { return h.owesEnd(s, s.upTo(i+1)) }
+// hasUnhandledDeletionAt is hasUnhandledDeletion up to the entry with the given
+// index.
+func (h *history) hasUnhandledDeletionAt(s *podHistory, i int) bool {
+	return h.hasUnhandledDeletion(s, s.upTo(i+1))
+}
 
-// deaf reports whether a reason to look again came when all was done, and not while
-// something that is left to do has to be tried again.
-func (h *history) deaf(s *podHistory, i int) bool {
+// isIgnored reports whether a requeue came after the pod had finished, and no failed
+// Finish has to be retried.
+func (h *history) isIgnored(s *podHistory, i int) bool {
 	if h.phaseOf(s, s.upTo(i)) != Finished {
 		return false
 	}
@@ -83,69 +86,69 @@ func (s *podHistory) upTo(n int) *podHistory {
 	return &part
 }
 
-// phaseOf is the phase of a part of a story.
-func (h *history) phaseOf(whole, part *podHistory) Phase {
-	with := &history{stories: slices.Clone(h.stories), seq: h.seq}
-	with.stories[slices.Index(with.stories, whole)] = part
+// phaseOf returns the phase of the pod at the end of part.
+func (h *history) phaseOf(complete, part *podHistory) Phase {
+	with := &history{pods: slices.Clone(h.pods), seq: h.seq}
+	with.pods[slices.Index(with.pods, complete)] = part
 	return with.phase(part)
 }
 
-// released reports whether the last Finish that succeeded before knew that the pod
-// is deleted, or none was needed.
+// released reports whether the last successful Finish before an entry had
+// Termination.Deleted.
 func (s *podHistory) released(before int) bool {
 	done := false
 	for _, e := range s.log[:before] {
-		if ended(Terminated)(e) {
-			done = e.turn.Termination.Deleted
+		if hasCompleted(Terminated)(e) {
+			done = e.call.Termination.Deleted
 		}
 	}
 	return done
 }
 
-// failures are those in a row up to the last end: a call that was made for nothing,
-// as another was wanted already when it ended, counts neither way.
+// failures returns the number of consecutive failures. A failed call does not count
+// if another one was requested during it.
 func (h *history) failures(s *podHistory) (n int) {
 	for i, e := range s.log {
 		switch {
-		case i == s.asked():
+		case i == s.terminationIndex():
 			n = 0
 		case e.kind != "end":
-		case s.overtaken(i):
+		case s.isOvertaken(i):
 		case e.err == nil:
 			n = 0
-		case !h.wantedMeanwhile(s, i):
+		case !h.requestedDuring(s, i):
 			n++
 		}
-		if e.kind == "end" && i == s.asked() {
+		if e.kind == "end" && i == s.terminationIndex() {
 			n = 0
 		}
 	}
 	return n
 }
 
-// overtaken: it was a sync, and the end was asked for while it ran.
-func (s *podHistory) overtaken(end int) bool {
-	a := s.asked()
-	return s.log[end].turn.Phase == Syncing && a >= 0 && a < end
+// isOvertaken reports whether a termination was requested during a sync.
+func (s *podHistory) isOvertaken(end int) bool {
+	a := s.terminationIndex()
+	return s.log[end].call.Phase == Syncing && a >= 0 && a < end
 }
 
-// wantedMeanwhile reports whether there was a reason for another turn while the one
-// ran that ended there.
-func (h *history) wantedMeanwhile(s *podHistory, end int) bool {
+// requestedDuring reports whether another call was requested during the one that
+// ended at the given entry.
+func (h *history) requestedDuring(s *podHistory, end int) bool {
 	for i := s.last("begin", end) + 1; i < end; i++ {
-		if h.counts(s, i) {
+		if h.requestsCall(s, i) {
 			return true
 		}
 	}
 	return false
 }
 
-// due is when a turn begins by itself or because of what was held back; whether it
-// is wanted at once is told by the time being zero.
-func (h *history) due(s *podHistory) (at time.Time, wanted bool) {
+// nextCall returns when the next call is due, and whether there is one. The zero
+// time means at once.
+func (h *history) nextCall(s *podHistory) (at time.Time, requested bool) {
 	begin, end := s.last("begin", len(s.log)), s.last("end", len(s.log))
 	marked := func(e entry) bool { return (e.kind == "change" || e.kind == "reconcile") && e.pod.deletion >= 0 }
-	if h.queuedAt(s, h.seq) || h.isExpired(s) ||
+	if h.isWaitingAt(s, h.seq) || h.isExpired(s) ||
 		s.noSyncNeeded && s.log[0].pod.deletion < 0 && s.first(marked) < 0 && !h.deletedNow(s) {
 		return time.Time{}, false
 	}
@@ -154,45 +157,45 @@ func (h *history) due(s *podHistory) (at time.Time, wanted bool) {
 	if end >= 0 {
 		e = s.log[end]
 	}
-	over := end >= 0 && e.err == nil && (e.turn.Phase > Terminating || s.orphan && e.turn.Phase == Terminating)
-	if over {
-		if !s.orphan && s.ending(len(s.log)).Deleted && !s.released(len(s.log)) || h.owesEndAt(s, end) {
+	finished := end >= 0 && e.err == nil && (e.call.Phase > Terminating || s.orphan && e.call.Phase == Terminating)
+	if finished {
+		if !s.orphan && s.termination(len(s.log)).Deleted && !s.released(len(s.log)) || h.hasUnhandledDeletionAt(s, end) {
 			return time.Time{}, true
 		}
-		from = end + 1 // what came before it is served
+		from = end + 1 // it served all earlier requests
 	}
-	soon := false
+	deferred := false
 	for i := from; i < len(s.log); i++ {
-		if h.counts(s, i) {
+		if h.requestsCall(s, i) {
 			return time.Time{}, true
 		}
 		switch s.log[i].kind {
 		case "event":
-			soon = soon || !h.deaf(s, i)
+			deferred = deferred || !h.isIgnored(s, i)
 		case "reconcile":
-			soon = soon || !s.orphan && h.phaseOf(s, s.upTo(i)) != Finished
+			deferred = deferred || !s.orphan && h.phaseOf(s, s.upTo(i)) != Finished
 		}
 	}
-	if end < 0 { // it waits for its first turn
-		return time.Time{}, soon && !over
+	if end < 0 { // no call yet
+		return time.Time{}, deferred && !finished
 	}
-	if over {
+	if finished {
 		return time.Time{}, false
 	}
-	if s.overtaken(end) || e.err == nil && (e.turn.Phase == Terminating || e.out.Terminal) {
+	if s.isOvertaken(end) || e.err == nil && (e.call.Phase == Terminating || e.result.Terminal) {
 		return time.Time{}, true
 	}
-	fails := h.failures(s)
-	if a := s.asked(); a > end { // asked for since: counted above
-		fails = 0
+	failures := h.failures(s)
+	if a := s.terminationIndex(); a > end { // requested afterwards: handled above
+		failures = 0
 	}
-	hold := e.at
+	deferUntil := e.at
 	if e.err != nil {
-		hold = e.at.Add(naiveHold(fails))
+		deferUntil = e.at.Add(expectedEventDelay(failures))
 	}
 	if e.err == nil {
 		at = e.at.Add(time.Minute)
-		if d := e.out.RequeueAt; !d.IsZero() && d.Before(at) {
+		if d := e.result.RequeueAt; !d.IsZero() && d.Before(at) {
 			at = later(d, e.at.Add(10*time.Millisecond))
 		}
 	} else {
@@ -200,20 +203,20 @@ func (h *history) due(s *podHistory) (at time.Time, wanted bool) {
 		if errors.Is(e.err, runtime.ErrNotReady) {
 			at = e.at.Add(time.Second)
 		}
-		if d := e.out.RequeueAt; !d.IsZero() && d.Before(at) {
-			at = later(d, later(hold, e.at.Add(10*time.Millisecond)))
+		if d := e.result.RequeueAt; !d.IsZero() && d.Before(at) {
+			at = later(d, later(deferUntil, e.at.Add(10*time.Millisecond)))
 		}
 	}
-	if soon && hold.Before(at) {
-		at = hold
+	if deferred && deferUntil.Before(at) {
+		at = deferUntil
 	}
 	return at, true
 }
 
-func (h *history) deletedNow(s *podHistory) bool { return s.ending(len(s.log)).Deleted }
+func (h *history) deletedNow(s *podHistory) bool { return s.termination(len(s.log)).Deleted }
 
-func naiveHold(fails int) time.Duration {
-	switch fails {
+func expectedEventDelay(failures int) time.Duration {
+	switch failures {
 	case 0, 1:
 		return 0
 	case 2:
@@ -228,48 +231,48 @@ func naiveHold(fails int) time.Duration {
 	return time.Second
 }
 
-// cancelled reports whether the turn under way should have been. PW-6
+// cancelled reports whether the call under way must be cancelled. PW-6
 func (s *podHistory) cancelled() bool {
 	b := s.last("begin", len(s.log))
-	t := s.log[b].turn
+	t := s.log[b].call
 	switch t.Phase {
 	case Syncing:
-		return s.asked() > b
+		return s.terminationIndex() > b
 	case Terminating:
 		return s.grace(len(s.log)) < t.Termination.GracePeriod
 	}
 	return false
 }
 
-// restart reports whether the UID came back and was not removed since. PW-10
-func (h *history) restart(s *podHistory) bool {
-	again := false
+// isRecreated reports whether the UID was added again and not deleted since. PW-10
+func (h *history) isRecreated(s *podHistory) bool {
+	recreated := false
 	for i, e := range s.log {
 		switch {
 		case e.kind == "kill" && e.kill.Deleted:
-			again = false
+			recreated = false
 		case i == 0:
 		case s.orphan && (e.kind == "create" || e.kind == "change" || e.kind == "reconcile"):
-			again = true
-		case e.kind == "create" && (s.noSyncNeeded || s.asked() >= 0 && i > s.asked()):
-			again = true
+			recreated = true
+		case e.kind == "create" && (s.noSyncNeeded || s.terminationIndex() >= 0 && i > s.terminationIndex()):
+			recreated = true
 		}
 	}
-	return again
+	return recreated
 }
 
-// checkBegin reports what is wrong with the turn that begins at the end of the log.
+// checkBegin checks a call that begins at the end of the log.
 func (h *history) checkBegin(s *podHistory, t SyncCall, now time.Time) error {
 	n := len(s.log)
-	at, wanted := h.due(s)
+	at, requested := h.nextCall(s)
 	ready := s.log[n-1].at
 	if at.After(ready) {
 		ready = at
 	}
-	wantEnding := runtime.Termination{}
+	wantTermination := runtime.Termination{}
 	got := t.Termination
 	if t.Phase != Syncing {
-		wantEnding = s.ending(n)
+		wantTermination = s.termination(n)
 		got.Message = ""
 	} else {
 		got = runtime.Termination{}
@@ -280,29 +283,30 @@ func (h *history) checkBegin(s *podHistory, t SyncCall, now time.Time) error {
 		return errors.New("PW-2: two calls at once")
 	case t.Phase != phase:
 		return fmt.Errorf("PW-1: %v in phase %v", t.Phase, phase)
-	case h.queuedAt(s, h.seq):
-		return errors.New("PW-9: begins before its turn")
+	case h.isWaitingAt(s, h.seq):
+		return errors.New("PW-9: starts while another static pod runs")
 	case s.orphan && t.Phase != Terminating:
 		return fmt.Errorf("PW-11: %v of an orphan", t.Phase)
 	case t.Pod.Labels["v"] != s.pod(n).version:
 		return fmt.Errorf("PW-3: pod %q, want %q", t.Pod.Labels["v"], s.pod(n).version)
-	case got != wantEnding:
-		return fmt.Errorf("PW-5: ending %+v, want %+v", got, wantEnding)
-	case !t.NewerThan.Equal(s.since(n)):
-		return fmt.Errorf("PW-14: view since %v, want %v", t.NewerThan, s.since(n))
-	case !wanted:
-		return errors.New("nobody wants a turn")
+	case got != wantTermination:
+		return fmt.Errorf("PW-5: termination %+v, want %+v", got, wantTermination)
+	case !t.NewerThan.Equal(s.newerThan(n)):
+		return fmt.Errorf("PW-14: state newer than %v, want %v", t.NewerThan, s.newerThan(n))
+	case !requested:
+		return errors.New("no call is due")
 	case at.After(now):
 		return fmt.Errorf("PW-8: begins at %v, due at %v", now, at)
-	case now.After(ready) && !now.Equal(s.lastWord(h)):
+	case now.After(ready) && !now.Equal(s.lastChange(h)):
 		return fmt.Errorf("begins late: at %v, could at %v", now, ready)
 	}
 	return nil
 }
 
-// lastWord is when anybody last said anything, which may have let a static pod in.
-func (s *podHistory) lastWord(h *history) (at time.Time) {
-	for _, o := range h.stories {
+// lastChange returns the time of the last entry of any pod, which may have started
+// a static pod.
+func (s *podHistory) lastChange(h *history) (at time.Time) {
+	for _, o := range h.pods {
 		at = later(at, o.log[len(o.log)-1].at)
 	}
 	return at

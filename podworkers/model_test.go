@@ -9,26 +9,25 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// The reference knows nothing but what was asked for and which calls were made. It
-// keeps no state: each question is answered from the whole history, by looking for
-// the entries that decide it.
+// The model records only the requests and the calls of each pod. It has no state:
+// every answer is computed from the complete history.
 
 type entry struct {
-	at   time.Time
-	kind string // create change reconcile orphan kill event now begin end
-	pod  podFacts
-	kill KillOptions
-	turn SyncCall // of begin and end
-	out  runtime.SyncResult
-	err  error
-	seq  int // among all pods
+	at     time.Time
+	kind   string // create change reconcile orphan kill event now begin end
+	pod    podFacts
+	kill   KillOptions
+	call   SyncCall // of begin and end
+	result runtime.SyncResult
+	err    error
+	seq    int // across all pods
 }
 
-// podFacts are what a pod object says that matters here.
+// podFacts are the properties of a pod object that the model needs.
 type podFacts struct {
 	version  string
-	own      time.Duration // grace
-	deletion time.Duration // grace of its deletion; -1: it is not deleted
+	own      time.Duration // grace period
+	deletion time.Duration // deletion grace period; -1: not deleted
 	terminal bool
 }
 
@@ -39,22 +38,22 @@ func (p podFacts) grace() time.Duration {
 	return max(p.own, time.Second)
 }
 
-// podHistory is one life of a UID.
+// podHistory is the history of one UID from its first request until it is forgotten.
 type podHistory struct {
 	uid          types.UID
 	static       bool
 	orphan       bool
-	noSyncNeeded bool // terminal when first heard of, with nothing alive in the runtime
+	noSyncNeeded bool // in a terminal phase and stopped when added
 	hasTombstone time.Time
 	log          []entry
 
-	hadEnded bool
+	wasNotified bool
 }
 
-// history is all stories, in the order in which they began.
+// history holds all pods in the order in which they were added.
 type history struct {
-	stories []*podHistory
-	seq     int
+	pods []*podHistory
+	seq  int
 }
 
 func (s *podHistory) add(h *history, e entry) {
@@ -63,18 +62,19 @@ func (s *podHistory) add(h *history, e entry) {
 	s.log = append(s.log, e)
 }
 
-// first returns the index of the first entry that is so, or -1.
+// first returns the index of the first entry that matches, or -1.
 func (s *podHistory) first(is func(entry) bool) int { return slices.IndexFunc(s.log, is) }
 
-func ended(phase Phase) func(entry) bool {
+func hasCompleted(phase Phase) func(entry) bool {
 	return func(e entry) bool {
-		got := e.turn.Phase
+		got := e.call.Phase
 		return e.kind == "end" && e.err == nil && (got == phase || phase == Terminated && got == Finished)
 	}
 }
 
-// asked is where the end of the pod was first asked for, or -1.
-func (s *podHistory) asked() int {
+// terminationIndex returns the index of the entry that requests the termination, or
+// -1.
+func (s *podHistory) terminationIndex() int {
 	return s.first(func(e entry) bool {
 		switch e.kind {
 		case "orphan", "kill":
@@ -82,25 +82,25 @@ func (s *podHistory) asked() int {
 		case "create", "change", "reconcile":
 			return e.pod.terminal || e.pod.deletion >= 0
 		}
-		return e.kind == "end" && e.turn.Phase == Syncing && e.err == nil && e.out.Terminal
+		return e.kind == "end" && e.call.Phase == Syncing && e.err == nil && e.result.Terminal
 	})
 }
 
-// isExpired reports whether the end of a static pod was asked for before its turn.
+// isExpired reports whether a static pod was terminated before it started.
 func (h *history) isExpired(s *podHistory) bool {
-	a := s.asked()
-	return a >= 0 && !s.orphan && !s.noSyncNeeded && h.queuedAt(s, s.log[a].seq)
+	a := s.terminationIndex()
+	return a >= 0 && !s.orphan && !s.noSyncNeeded && h.isWaitingAt(s, s.log[a].seq)
 }
 
-// queuedAt reports whether the pod's turn had not come by then.
-func (h *history) queuedAt(s *podHistory, seq int) bool {
+// isWaitingAt reports whether a static pod still waits to start at seq.
+func (h *history) isWaitingAt(s *podHistory, seq int) bool {
 	if !s.static || s.orphan || s.noSyncNeeded {
 		return false
 	}
-	// It comes at the beginning, or when somebody else finishes.
+	// It starts when it is added or when another pod finishes.
 	begin := s.log[0].seq
 	moments := []int{begin}
-	for _, o := range h.stories {
+	for _, o := range h.pods {
 		if o == s || !o.static || !o.orphan && o.log[0].seq > begin {
 			continue
 		}
@@ -109,15 +109,15 @@ func (h *history) queuedAt(s *podHistory, seq int) bool {
 		}
 	}
 	for _, now := range moments {
-		if !slices.ContainsFunc(h.stories, func(o *podHistory) bool { return h.blocks(o, s, now) }) {
+		if !slices.ContainsFunc(h.pods, func(o *podHistory) bool { return h.blocks(o, s, now) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// blocks reports whether o lived at the time and lets s wait: it came before, or
-// was found alive.
+// blocks reports whether s waits for o at the given time: o was added before or is
+// an orphan, and has not finished.
 func (h *history) blocks(o, s *podHistory, now int) bool {
 	if o == s || !o.static || o.log[0].seq > now || !o.orphan && o.log[0].seq > s.log[0].seq {
 		return false
@@ -126,19 +126,19 @@ func (h *history) blocks(o, s *podHistory, now int) bool {
 	return fin < 0 || fin > now
 }
 
-// finishedAt is when all was done for the pod, or -1.
+// finishedAt returns the seq at which the pod finished, or -1.
 func (h *history) finishedAt(s *podHistory) int {
 	switch {
 	case s.noSyncNeeded:
 		return s.log[0].seq
 	case h.isExpired(s):
-		return s.log[s.asked()].seq
+		return s.log[s.terminationIndex()].seq
 	}
 	last := Terminated
 	if s.orphan {
 		last = Terminating
 	}
-	if i := s.first(ended(last)); i >= 0 {
+	if i := s.first(hasCompleted(last)); i >= 0 {
 		return s.log[i].seq
 	}
 	return -1
@@ -150,22 +150,22 @@ func (h *history) phase(s *podHistory) Phase {
 		return Syncing
 	case h.finishedAt(s) >= 0:
 		return Finished
-	case s.first(ended(Terminating)) >= 0:
+	case s.first(hasCompleted(Terminating)) >= 0:
 		return Terminated
-	case s.asked() >= 0:
+	case s.terminationIndex() >= 0:
 		return Terminating
 	}
 	return Syncing
 }
 
-// pod is the newest pod before the entry of that index.
+// pod returns the newest pod object before the entry with the given index.
 func (s *podHistory) pod(before int) podFacts {
 	var p podFacts
-	ending := s.asked()
+	terminationIndex := s.terminationIndex()
 	for i, e := range s.log[:before] {
 		switch e.kind {
 		case "create":
-			if ending < 0 || i <= ending {
+			if terminationIndex < 0 || i <= terminationIndex {
 				p = e.pod
 			}
 		case "change", "reconcile", "orphan":
@@ -177,13 +177,13 @@ func (s *podHistory) pod(before int) podFacts {
 	return p
 }
 
-// grace is the shortest that anybody has asked for before that entry. PW-5
+// grace returns the shortest grace period requested before an entry. PW-5
 func (s *podHistory) grace(before int) time.Duration {
 	if s.noSyncNeeded {
 		return s.log[0].pod.grace()
 	}
-	a := s.asked()
-	done := s.first(ended(Terminating))
+	a := s.terminationIndex()
+	done := s.first(hasCompleted(Terminating))
 	grace := s.pod(a + 1).grace()
 	for i, e := range s.log[:before] {
 		switch {
@@ -199,10 +199,10 @@ func (s *podHistory) grace(before int) time.Duration {
 	return grace
 }
 
-// ending is what a call that begins at that entry is told.
-func (s *podHistory) ending(before int) runtime.Termination {
+// termination returns the expected argument of a call that begins at an entry.
+func (s *podHistory) termination(before int) runtime.Termination {
 	e := runtime.Termination{GracePeriod: s.grace(before), Deleted: s.orphan}
-	done := s.first(ended(Terminating))
+	done := s.first(hasCompleted(Terminating))
 	for i, x := range s.log[:before] {
 		if x.kind != "kill" {
 			continue
@@ -219,16 +219,17 @@ func (s *podHistory) ending(before int) runtime.Termination {
 	return e
 }
 
-// since is how new the view of a call that begins at that entry has to be. PW-14
-func (s *podHistory) since(before int) time.Time {
-	since := s.hasTombstone
-	if !since.IsZero() { // what had the very time of the end was seen before it
-		since = since.Add(time.Nanosecond)
+// newerThan returns the expected SyncCall.NewerThan of a call that begins at an
+// entry. PW-14
+func (s *podHistory) newerThan(before int) time.Time {
+	newerThan := s.hasTombstone
+	if !newerThan.IsZero() { // a state observed at the very time of the tombstone is outdated
+		newerThan = newerThan.Add(time.Nanosecond)
 	}
 	for _, e := range s.log[:before] {
-		if e.kind == "end" && (e.err != nil || e.turn.Phase != Syncing || !e.out.Unchanged) {
-			since = e.at
+		if e.kind == "end" && (e.err != nil || e.call.Phase != Syncing || !e.result.Unchanged) {
+			newerThan = e.at
 		}
 	}
-	return since
+	return newerThan
 }

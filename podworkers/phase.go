@@ -2,42 +2,43 @@ package podworkers
 
 //go:generate go tool stringer -type=Phase,Cause,RequeueReason -output=phase_string.go
 
-// Phase is a stage of a pod's life. A pod only ever moves to a later one.
+// Phase is a stage of a pod's lifecycle. A pod only moves to a later phase.
 type Phase uint8
 
 // The phases.
 const (
-	Syncing     Phase = iota // brought to, and kept at, what its spec asks for
-	Terminating              // its containers are being ended
-	Terminated               // none runs; what the pod held is being given back
-	Finished                 // nothing is left to do
+	Syncing     Phase = iota // the pod is brought to, and kept at, its desired state
+	Terminating              // its containers are being stopped
+	Terminated               // its containers have stopped; its resources are being released
+	Finished                 // its resources are released
 )
 
-// Cause is why a pod's life came to its end.
+// Cause is why a pod is terminated.
 type Cause uint8
 
 // The causes.
 const (
-	NotTerminating Cause = iota // it has not
+	NotTerminating Cause = iota // the pod is not being terminated
 	Deleted                     // it has a deletion timestamp
-	Completed                   // its phase is Succeeded or Failed, or its containers are all done
-	Killed                      // asked for by a Kill
-	Evicted                     // asked for by a Kill that evicts
-	Removed                     // no source names it any more
-	Orphaned                    // found in the runtime only
+	Completed                   // its phase is Succeeded or Failed, or all its containers have completed
+	Killed                      // a kill was requested
+	Evicted                     // a kill with KillOptions.Evicted was requested
+	Removed                     // no source contains it any more
+	Orphaned                    // it was found in the runtime and in no source
 )
 
-// RequeueReason is why a pod should be looked at again.
+// RequeueReason is why a pod is due for another sync.
 type RequeueReason uint8
 
-// The reasons to look again.
+// The requeue reasons.
 const (
-	// RequeueEvent: something changed in the runtime. A pod whose calls fail again
-	// and again is held back for up to a second, so that the changes that a failing
-	// call makes do not keep it going at full speed.
+	// RequeueEvent: the pod changed in the runtime. A pod whose calls fail
+	// repeatedly is deferred for up to a second, so that the changes that a failing
+	// call makes do not cause the next call without delay.
 	RequeueEvent RequeueReason = iota
-	// RequeueDue: the time that Config.Due told has come. Ignored if it has not.
+	// RequeueDue: the time passed to Config.OnRequeue has come. Ignored before that
+	// time.
 	RequeueDue
-	// RequeueNow: somebody wants it, a probe that failed for example.
+	// RequeueNow: an explicit request, for example after a failed probe.
 	RequeueNow
 )

@@ -10,141 +10,147 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func (w *Workers) ask(uid types.UID, known func(*podState) bool, unknown func(synced bool) bool) bool {
+// query returns ifKnown for a known pod. For an unknown one it returns ifUnknown
+// of whether SyncKnownPods was called with a complete set.
+func (w *Workers) query(uid types.UID, ifKnown func(*podState) bool, ifUnknown func(synced bool) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l := w.book.pods[uid]; l != nil {
-		return known(l)
+	if s := w.tracker.pods[uid]; s != nil {
+		return ifKnown(s)
 	}
-	return unknown(w.book.synced)
+	return ifUnknown(w.tracker.synced)
 }
 
 func alwaysFalse(bool) bool        { return false }
 func ifNotSynced(synced bool) bool { return !synced }
 func ifSynced(synced bool) bool    { return synced }
 
-// IsKnown reports whether the pod has a life here, be it over.
+// IsKnown reports whether the pod was added and not forgotten. A finished pod is
+// known until it is forgotten.
 func (w *Workers) IsKnown(uid types.UID) bool {
-	return w.ask(uid, func(*podState) bool { return true }, alwaysFalse)
+	return w.query(uid, func(*podState) bool { return true }, alwaysFalse)
 }
 
 // IsFinished reports whether the pod is known and nothing is left to do for it.
 func (w *Workers) IsFinished(uid types.UID) bool {
-	return w.ask(uid, (*podState).isIdle, alwaysFalse)
+	return w.query(uid, (*podState).isIdle, alwaysFalse)
 }
 
-// CouldHaveRunningContainers reports whether a container of the pod may run. Of
-// pods that are not known, that is so until SyncKnown was called with a full set.
+// CouldHaveRunningContainers reports whether a container of the pod may be
+// running. It is true for unknown pods until SyncKnownPods was called with a
+// complete set.
 func (w *Workers) CouldHaveRunningContainers(uid types.UID) bool {
-	return w.ask(uid, func(l *podState) bool { return l.phase < Terminated }, ifNotSynced)
+	return w.query(uid, func(s *podState) bool { return s.phase < Terminated }, ifNotSynced)
 }
 
-// ShouldPodContainersBeTerminating reports whether the pod's containers have to go:
-// its end was asked for, or nobody knows it and SyncKnown was called with a full set.
+// ShouldPodContainersBeTerminating reports whether the containers of the pod must
+// stop: its termination was requested, or it is unknown and SyncKnownPods was
+// called with a complete set.
 func (w *Workers) ShouldPodContainersBeTerminating(uid types.UID) bool {
-	return w.ask(uid, func(l *podState) bool { return l.phase > Syncing }, ifSynced)
+	return w.query(uid, func(s *podState) bool { return s.phase > Syncing }, ifSynced)
 }
 
-// ShouldPodContentBeRemoved reports whether what the pod left, dead containers and logs,
-// may be removed: it was evicted or deleted and its containers have ended, or
-// nobody knows it and SyncKnown was called with a full set.
+// ShouldPodContentBeRemoved reports whether the exited containers and the logs of
+// the pod may be removed: it was evicted or deleted and its containers have
+// stopped, or it is unknown and SyncKnownPods was called with a complete set.
 func (w *Workers) ShouldPodContentBeRemoved(uid types.UID) bool {
-	return w.ask(uid, func(l *podState) bool {
-		return l.phase > Terminating && (l.termination.Deleted || l.termination.Evicted)
+	return w.query(uid, func(s *podState) bool {
+		return s.phase > Terminating && (s.termination.Deleted || s.termination.Evicted)
 	}, ifSynced)
 }
 
-// IsWorking reports whether a call for the pod is under way, after which the pod will
-// be looked at anyway.
+// IsWorking reports whether a call for the pod is under way. Its state is read
+// again when that call ends.
 func (w *Workers) IsWorking(uid types.UID) bool {
-	return w.ask(uid, func(l *podState) bool { return l.working }, alwaysFalse)
+	return w.query(uid, func(s *podState) bool { return s.working }, alwaysFalse)
 }
 
-// isIdle reports whether nothing is left to do for a pod.
-func (l *podState) isIdle() bool {
-	return l.phase == Finished && !l.working && l.urgency == notRequested && l.requeueAt.IsZero()
+// isIdle reports whether nothing is left to do for the pod.
+func (s *podState) isIdle() bool {
+	return s.phase == Finished && !s.working && s.urgency == notRequested && s.requeueAt.IsZero()
 }
 
-func (b *tracker) hasTombstone(uid types.UID) bool {
-	_, ok := b.tombstones[uid]
+func (t *tracker) hasTombstone(uid types.UID) bool {
+	_, ok := t.tombstones[uid]
 	return ok
 }
 
-// State is where a pod stands in its life.
+// State is a snapshot of one pod.
 type State struct {
 	UID             types.UID
 	Namespace, Name string
 	Phase           Phase
 	Cause           Cause
-	Termination     runtime.Termination // of no meaning in Syncing
-	Orphan          bool                // known from the runtime only
-	WaitingToStart  bool                // a static pod that waits for another one's end
+	Termination     runtime.Termination // not set while Syncing
+	Orphan          bool                // found in the runtime only
+	WaitingToStart  bool                // a static pod that waits until another one has finished
 	Working         bool                // a call is under way
 	Idle            bool                // it has finished and nothing is left to do
-	Failures        int                 // of calls, in a row
-	RequeueAt       time.Time           // of the next call; zero: none is planned
+	Failures        int                 // consecutive failed calls
+	RequeueAt       time.Time           // when the next call is due; zero: none is planned
 }
 
-// Snapshot returns where every known pod stands, in the order of their UIDs.
+// Snapshot returns the state of every known pod, sorted by UID.
 func (w *Workers) Snapshot() []State {
 	w.mu.Lock()
-	states := make([]State, 0, len(w.book.pods))
-	for _, l := range w.book.pods {
-		states = append(states, l.state())
+	states := make([]State, 0, len(w.tracker.pods))
+	for _, s := range w.tracker.pods {
+		states = append(states, s.state())
 	}
 	w.mu.Unlock()
 	slices.SortFunc(states, func(a, b State) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return states
 }
 
-// State returns where one pod stands, and false if it is not known.
+// State returns the state of one pod. It reports false if the pod is unknown.
 func (w *Workers) State(uid types.UID) (State, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.pods[uid]
-	if l == nil {
+	s := w.tracker.pods[uid]
+	if s == nil {
 		return State{}, false
 	}
-	return l.state(), true
+	return s.state(), true
 }
 
-func (l *podState) state() State {
+func (s *podState) state() State {
 	return State{
-		UID: l.uid, Namespace: l.pod.Namespace, Name: l.pod.Name, Phase: l.phase, Cause: l.cause,
-		Termination: l.termination, Orphan: l.orphan, WaitingToStart: l.queued, Working: l.working, Idle: l.isIdle(),
-		Failures: l.failures, RequeueAt: l.requeueAt,
+		UID: s.uid, Namespace: s.pod.Namespace, Name: s.pod.Name, Phase: s.phase, Cause: s.cause,
+		Termination: s.termination, Orphan: s.orphan, WaitingToStart: s.waitingToStart, Working: s.working, Idle: s.isIdle(),
+		Failures: s.failures, RequeueAt: s.requeueAt,
 	}
 }
 
-// SyncKnownPods takes the set of pods that the node should know. Finished pods that are
-// not in it are forgotten. Those that came back while they ended are forgotten too
-// and returned, for the caller to create them anew, be they in the set, which may be
-// older than their return, or not. Full says that nothing is
-// missing in the set, which from then on settles what is thought of pods that are
-// not known.
-func (w *Workers) SyncKnownPods(wanted map[types.UID]struct{}, full bool) (again []types.UID) {
+// SyncKnownPods forgets finished pods that are not in desired. It also forgets, and
+// returns, pods that were recreated during termination; the caller must add them
+// again, even if desired does not contain them yet. The flag complete states that
+// desired contains the pods of all sources. From then on unknown pods count as
+// deleted.
+func (w *Workers) SyncKnownPods(desired map[types.UID]struct{}, complete bool) (recreated []types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.book.sync(wanted, full, time.Now())
+	return w.tracker.sync(desired, complete, time.Now())
 }
 
-// ForgetFinished does for one pod what SyncKnown does for all.
-func (w *Workers) ForgetFinished(uid types.UID, wanted bool) (again bool) {
+// ForgetFinished does the same as SyncKnownPods for one pod. It reports whether the
+// pod was recreated and must be added again.
+func (w *Workers) ForgetFinished(uid types.UID, desired bool) (recreated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.pods[uid]
-	return l != nil && w.book.forgetFinished(l, wanted, time.Now())
+	s := w.tracker.pods[uid]
+	return s != nil && w.tracker.forgetFinished(s, desired, time.Now())
 }
 
-// RequestRecreation reports whether a pod is known whose end was asked for. It then
-// remembers, as for an Update with Create, that the pod is wanted again.
+// RequestRecreation marks a pod whose termination has begun to be started again
+// after it has finished, as an Update of type PodCreate does. It reports whether
+// there is such a pod.
 func (w *Workers) RequestRecreation(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.book.pods[uid]
-	if l == nil || l.phase == Syncing {
+	s := w.tracker.pods[uid]
+	if s == nil || s.phase == Syncing {
 		return false
 	}
-	l.recreate = true
+	s.recreate = true
 	return true
 }

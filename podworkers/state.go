@@ -11,167 +11,154 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// policy is what the transitions go by besides what happened.
-type policy struct {
-	resync  time.Duration
-	backOff time.Duration
-	jitter  func(time.Duration) time.Duration // returns at least what it is given
-}
-
-// Limits of how soon a pod is looked at again.
-const (
-	// transientBackOff is the back-off where the node is not ready yet: it soon may be.
-	transientBackOff = time.Second
-	// minDue keeps a Syncer that is always due from spinning.
-	minDue = 10 * time.Millisecond
-	// minEventDelay doubles with each failure in a row after the second, up to maxHold.
-	minEventDelay = 100 * time.Millisecond
-	maxEventDelay = time.Second
-)
-
-// urgency says how much a turn is wanted.
+// urgency is how urgent the next call for a pod is.
 type urgency uint8
 
 const (
 	notRequested urgency = iota
-	deferrable           // the runtime changed: once the hold-off after failures is over
-	immediate            // somebody asked
+	deferrable           // the pod changed in the runtime: due after the delay for failures
+	immediate            // explicitly requested
 )
 
-// podState is all there is to know of one pod's life. It changes by the methods in
-// this file alone, and they depend on nothing but it and their arguments.
+// podState is the state machine of one pod. Only the methods in state.go and
+// requeue.go change it, and they depend on nothing but it and their arguments.
 type podState struct {
-	uid    types.UID
-	name   string      // full name
-	pod    *corev1.Pod // the newest that was asked for
-	orphan bool        // known from the runtime only; pod is a stand-in
-	static bool        // takes turns with others of its full name
-	queued bool        // static, and its turn has not come yet
+	uid            types.UID
+	fullName       string
+	pod            *corev1.Pod // the newest desired one
+	orphan         bool        // found in the runtime only; pod is made from what the runtime reports
+	static         bool        // runs one at a time with others of its full name
+	waitingToStart bool        // static, and another pod of its name has not finished
 
 	phase             Phase
 	cause             Cause
-	termination       runtime.Termination // of no meaning while Syncing
-	resourcesReleased bool                // the last Finish that succeeded knew that no source names it
-	told              bool                // the last Finish that succeeded knew of its deletion timestamp
-	recreate          bool                // it was created again while it ended
+	termination       runtime.Termination // not set while Syncing
+	resourcesReleased bool                // the last successful Finish had Termination.Deleted
+	deletionHandled   bool                // the last successful Finish had a pod with a deletion timestamp
+	recreate          bool                // the pod was added again during termination
 
-	working     bool      // a turn is under way
-	urgency     urgency   // of the next turn: the mailbox
-	requestedAt time.Time // of the oldest request that no turn has begun to serve
-	newerThan   time.Time // the next turn's view must be newer
-	requeueAt   time.Time // when a turn is wanted without being asked for; zero: never
-	failures    int       // in a row
-	deferUntil  time.Time // until when a soon is held back
+	working     bool      // a call is under way
+	urgency     urgency   // of the next call: a mailbox with one slot
+	requestedAt time.Time // of the oldest request that no call has served
+	newerThan   time.Time // the next call needs a newer observed state
+	requeueAt   time.Time // when a call is due without a request; zero: never
+	failures    int       // consecutive
+	deferUntil  time.Time // until when deferrable requests wait
 }
 
-// effect is what a transition asks of the world.
+// effect is what must be done after a change of the state.
 type effect struct {
 	uid                types.UID
-	cancel             error // not nil: end the turn under way, for this reason
-	due                bool  // the due time changed
-	moved              bool  // from one phase to another, because of why
+	cancel             error // not nil: cancel the call under way with this cause
+	requeue            bool  // requeueAt changed
+	phaseChanged       bool  // from one phase to another, because of cause
 	from               Phase
 	to                 Phase
 	cause              Cause
-	killed             bool // its containers have ended
-	done               bool // it has finished
-	deletedAfterFinish bool // it had finished, and what was kept until its deletion is gone too
-	inspect            bool // the runtime may have changed: inspect the pod
+	pod                *corev1.Pod         // if phaseChanged
+	termination        runtime.Termination // if phaseChanged and the pod is still known
+	killed             bool                // its containers have stopped
+	finished           bool                // it has finished
+	deletedAfterFinish bool                // it was deleted after it had finished, and all resources are released now
+	inspect            bool                // the pod may have changed in the runtime
 }
 
-// Reasons for which the context of a turn ends, to be had from context.Cause.
+// Causes of the cancellation of a call's context, as context.Cause returns them.
 var (
-	ErrTerminating          = errors.New("the pod's end was asked for")
-	ErrGracePeriodShortened = errors.New("the pod was given a shorter grace period")
-	ErrStopped              = errors.New("the workers are stopped")
+	ErrTerminating          = errors.New("pod is terminating")
+	ErrGracePeriodShortened = errors.New("grace period shortened")
+	ErrStopped              = errors.New("pod workers stopped")
 )
 
-// shouldStartSync reports whether a turn is to begin.
-func (l *podState) shouldStartSync() bool {
-	return !l.working && l.urgency == immediate && !l.queued
+// shouldStartSync reports whether a call must be started.
+func (s *podState) shouldStartSync() bool {
+	return !s.working && s.urgency == immediate && !s.waitingToStart
 }
 
-// terminal reports whether the pod's own status says that it is done for good.
-func terminal(pod *corev1.Pod) bool {
+// isTerminal reports whether the pod's status has a terminal phase.
+func isTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// request takes a request that something be done, made at a time.
-func (l *podState) request(w urgency, at time.Time) {
-	l.urgency = max(l.urgency, w)
-	if l.requestedAt.IsZero() || at.Before(l.requestedAt) {
-		l.requestedAt = at
+// request records a request for a call that was made at the given time.
+func (s *podState) request(u urgency, at time.Time) {
+	s.urgency = max(s.urgency, u)
+	if s.requestedAt.IsZero() || at.Before(s.requestedAt) {
+		s.requestedAt = at
 	}
 }
 
-// update takes a newer pod.
-func (l *podState) update(u Update, now time.Time) effect {
-	e := effect{uid: l.uid}
-	if l.orphan || l.phase != Syncing && u.Type == PodCreate {
-		// This is the pod as it will be. The one that ends stays what it was.
-		l.recreate = true
+// update records a newer desired pod.
+func (s *podState) update(u Update, now time.Time) effect {
+	e := effect{uid: s.uid}
+	if s.orphan || s.phase != Syncing && u.Type == PodCreate {
+		// u.Pod is the pod to start after this one has finished.
+		s.recreate = true
 		return e
 	}
-	l.pod = u.Pod
-	if l.phase == Finished {
-		if l.owesEnd() {
-			l.request(immediate, u.StartTime)
+	s.pod = u.Pod
+	if s.phase == Finished {
+		if s.hasUnhandledDeletion() {
+			s.request(immediate, u.StartTime)
 		}
 		return e
 	}
 	switch {
-	case l.phase == Syncing && u.Pod.DeletionTimestamp != nil:
-		l.beginTermination(Deleted, &e)
-	case l.phase == Syncing && terminal(u.Pod):
-		l.beginTermination(Completed, &e)
-	case l.phase == Terminating && u.Pod.DeletionTimestamp != nil:
-		l.shortenGracePeriod(min(l.termination.GracePeriod, ownGrace(u.Pod)), &e)
+	case s.phase == Syncing && u.Pod.DeletionTimestamp != nil:
+		s.beginTermination(Deleted, &e)
+	case s.phase == Syncing && isTerminal(u.Pod):
+		s.beginTermination(Completed, &e)
+	case s.phase == Terminating && u.Pod.DeletionTimestamp != nil:
+		s.shortenGracePeriod(min(s.termination.GracePeriod, podGracePeriod(u.Pod)), &e)
 	}
-	if l.phase == Finished { // it ended before its turn had come
+	if s.phase == Finished { // it was terminated before it had started
 		return e
 	}
 	if u.Type == PodReconcile {
-		l.requestOrDefer(deferrable, u.StartTime, now, &e)
+		s.requestOrDefer(deferrable, u.StartTime, now, &e)
 	} else {
-		l.request(immediate, u.StartTime)
+		s.request(immediate, u.StartTime)
 	}
 	return e
 }
 
-// owesEnd reports whether the pod has a deletion timestamp of which the last Finish
-// did not know: whoever set it waits to be told that the pod has ended.
-func (l *podState) owesEnd() bool { return l.pod.DeletionTimestamp != nil && !l.told }
+// hasUnhandledDeletion reports whether the pod has a deletion timestamp that no
+// successful Finish has received. The client that deleted the pod waits for that
+// call.
+func (s *podState) hasUnhandledDeletion() bool {
+	return s.pod.DeletionTimestamp != nil && !s.deletionHandled
+}
 
-// kill takes a request to end.
-func (l *podState) kill(k KillOptions, at time.Time) effect {
-	e := effect{uid: l.uid}
-	if l.phase < Terminated { // later, its last status is out
-		if l.termination.Reason == "" {
-			l.termination.Reason, l.termination.Message = k.Reason, k.Message
+// kill records a kill request.
+func (s *podState) kill(k KillOptions, at time.Time) effect {
+	e := effect{uid: s.uid}
+	if s.phase < Terminated { // afterwards the final status is set
+		if s.termination.Reason == "" {
+			s.termination.Reason, s.termination.Message = k.Reason, k.Message
 		}
-		l.termination.Evicted = l.termination.Evicted || k.Evicted
+		s.termination.Evicted = s.termination.Evicted || k.Evicted
 	}
 	if k.Deleted {
-		l.termination.Deleted, l.recreate = true, false
+		s.termination.Deleted, s.recreate = true, false
 	}
 	if k.Deleted || k.Evicted || k.Reason != "" {
-		l.termination.Drained = false
+		s.termination.Drained = false
 	}
-	switch l.phase {
+	switch s.phase {
 	case Syncing:
-		l.termination.Drained = k.Drained && !k.Deleted && !k.Evicted && k.Reason == ""
-		l.beginTermination(k.cause(), &e)
-		// Nothing is under way in this grace yet, so that the cancellation is for
-		// the end and not for a shorter grace.
-		l.termination.GracePeriod = k.shorter(l.termination.GracePeriod)
+		s.termination.Drained = k.Drained && !k.Deleted && !k.Evicted && k.Reason == ""
+		s.beginTermination(k.cause(), &e)
+		// No Terminate has received a grace period yet, so the cancellation is
+		// because of the termination and not of a shorter grace period.
+		s.termination.GracePeriod = k.shortened(s.termination.GracePeriod)
 	case Terminating:
-		l.shortenGracePeriod(k.shorter(l.termination.GracePeriod), &e)
-	case Terminated, Finished: // nothing runs that a grace could be for
+		s.shortenGracePeriod(k.shortened(s.termination.GracePeriod), &e)
+	case Terminated, Finished: // no container runs
 	}
-	if l.phase == Finished && (l.resourcesReleased || !l.termination.Deleted) {
+	if s.phase == Finished && (s.resourcesReleased || !s.termination.Deleted) {
 		return e
 	}
-	l.request(immediate, at)
+	s.request(immediate, at)
 	return e
 }
 
@@ -185,85 +172,41 @@ func (k KillOptions) cause() Cause {
 	return Killed
 }
 
-// beginTermination starts the end of the pod's life.
-func (l *podState) beginTermination(cause Cause, e *effect) {
-	l.cause = cause
-	l.termination.GracePeriod = ownGrace(l.pod)
-	l.failures, l.deferUntil = 0, time.Time{}
-	if l.queued { // it never ran and never will: there is nothing to end
-		l.queued, l.resourcesReleased, l.told, l.urgency, l.requestedAt = false, true, true, notRequested, time.Time{}
-		l.moveTo(Finished, e)
-		e.killed, e.done = true, true
+// beginTermination moves the pod from Syncing to Terminating, or to Finished if it
+// has not started.
+func (s *podState) beginTermination(cause Cause, e *effect) {
+	s.cause = cause
+	s.termination.GracePeriod = podGracePeriod(s.pod)
+	s.failures, s.deferUntil = 0, time.Time{}
+	if s.waitingToStart {
+		s.waitingToStart, s.resourcesReleased, s.deletionHandled = false, true, true
+		s.urgency, s.requestedAt = notRequested, time.Time{}
+		s.moveTo(Finished, e)
+		e.killed, e.finished = true, true
 		return
 	}
-	l.moveTo(Terminating, e)
-	l.urgency = immediate
-	if l.working {
+	s.moveTo(Terminating, e)
+	s.urgency = immediate
+	if s.working {
 		e.cancel = ErrTerminating
 	}
 }
 
-func (l *podState) moveTo(p Phase, e *effect) {
-	e.moved, e.from, e.to, e.cause = true, l.phase, p, l.cause
-	l.phase = p
-	l.setDue(time.Time{}, e)
+func (s *podState) moveTo(p Phase, e *effect) {
+	e.phaseChanged, e.from, e.to, e.cause, e.pod = true, s.phase, p, s.cause, s.pod
+	s.phase = p
+	s.setRequeueAt(time.Time{}, e)
 }
 
-// shortenGracePeriod makes the grace shorter, never longer.
-func (l *podState) shortenGracePeriod(grace time.Duration, e *effect) {
-	if grace >= l.termination.GracePeriod {
+// shortenGracePeriod sets a shorter grace period. A longer one is ignored.
+func (s *podState) shortenGracePeriod(grace time.Duration, e *effect) {
+	if grace >= s.termination.GracePeriod {
 		return
 	}
-	l.termination.GracePeriod = grace
-	l.urgency = immediate
-	if l.working {
+	s.termination.GracePeriod = grace
+	s.urgency = immediate
+	if s.working {
 		e.cancel = ErrGracePeriodShortened
-	}
-}
-
-func (l *podState) setDue(at time.Time, e *effect) {
-	if !at.Equal(l.requeueAt) {
-		l.requeueAt, e.due = at, true
-	}
-}
-
-// requeue takes a reason to look at the pod again.
-func (l *podState) requeue(why RequeueReason, now time.Time) effect {
-	e := effect{uid: l.uid}
-	if l.phase == Finished && l.urgency == notRequested && l.requeueAt.IsZero() {
-		return e
-	}
-	switch why {
-	case RequeueDue:
-		if !l.requeueAt.IsZero() && !now.Before(l.requeueAt) {
-			l.setDue(time.Time{}, &e)
-			l.request(immediate, now)
-		}
-	case RequeueNow:
-		l.request(immediate, now)
-	case RequeueEvent:
-		l.requestOrDefer(deferrable, now, now, &e)
-	}
-	return e
-}
-
-// requestOrDefer notes a want and lets it through if nothing holds it back.
-func (l *podState) requestOrDefer(w urgency, at, now time.Time, e *effect) {
-	l.request(w, at)
-	if l.working {
-		return // the end of the turn sees to it
-	}
-	l.promoteDeferred(now, e)
-}
-
-// promoteDeferred turns soon into atOnce, or into a time when it will be.
-func (l *podState) promoteDeferred(now time.Time, e *effect) {
-	switch {
-	case l.urgency != deferrable:
-	case !now.Before(l.deferUntil):
-		l.urgency = immediate
-	case l.requeueAt.IsZero() || l.deferUntil.Before(l.requeueAt):
-		l.setDue(l.deferUntil, e)
 	}
 }
 
@@ -271,139 +214,89 @@ func (l *podState) promoteDeferred(now time.Time, e *effect) {
 type SyncCall struct {
 	UID types.UID
 	Pod *corev1.Pod
-	// Phase says which call it is: Sync in Syncing, Terminate in Terminating,
+	// Phase determines the method: Sync in Syncing, Terminate in Terminating,
 	// Finish in the others.
 	Phase       Phase
-	Termination runtime.Termination // of no meaning in Syncing
-	NewerThan   time.Time           // the view must be newer; zero: any will do
-	RequestedAt time.Time           // of the oldest request that it serves; zero: none
-	Orphan      bool                // Pod is a stand-in
+	Termination runtime.Termination // not set in Syncing
+	NewerThan   time.Time           // the observed state must be newer; zero: any state is new enough
+	RequestedAt time.Time           // of the oldest request that the call serves; zero: none
+	Orphan      bool                // Pod has only a UID, namespace, name and source
 }
 
-// start begins the turn that is wanted.
-func (l *podState) start() SyncCall {
-	t := SyncCall{
-		UID: l.uid, Pod: l.pod, Phase: l.phase, Termination: l.termination,
-		NewerThan: l.newerThan, RequestedAt: l.requestedAt, Orphan: l.orphan,
+// start begins the next call.
+func (s *podState) start() SyncCall {
+	call := SyncCall{
+		UID: s.uid, Pod: s.pod, Phase: s.phase, Termination: s.termination,
+		NewerThan: s.newerThan, RequestedAt: s.requestedAt, Orphan: s.orphan,
 	}
-	l.working, l.urgency, l.requestedAt, l.requeueAt = true, notRequested, time.Time{}, time.Time{}
-	return t
+	s.working, s.urgency, s.requestedAt, s.requeueAt = true, notRequested, time.Time{}, time.Time{}
+	return call
 }
 
-// end takes what turn t came to.
-func (l *podState) end(t SyncCall, out runtime.SyncResult, err error, p policy, now time.Time) effect {
-	e := effect{uid: l.uid, inspect: true}
-	l.working = false
-	out.RequeueAt = monotonic.At(out.RequeueAt, now)
-	if t.Phase != Syncing || err != nil || !out.Unchanged {
-		l.newerThan = now
+// complete records the result of a call.
+func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error, p policy, now time.Time) effect {
+	e := effect{uid: s.uid, inspect: true}
+	s.working = false
+	result.RequeueAt = monotonic.At(result.RequeueAt, now)
+	if call.Phase != Syncing || err != nil || !result.Unchanged {
+		s.newerThan = now
 	}
 	switch {
-	case t.Phase == Syncing && l.phase != Syncing:
-		// The turn was overtaken. What it came to is of no interest any more.
+	case call.Phase == Syncing && s.phase != Syncing:
+		// The pod is terminating: the result of the sync does not matter.
 	case err != nil:
-		l.fail(err, out.RequeueAt, p, now, &e)
-	case t.Phase == Syncing:
-		l.synced(out, p, now, &e)
-	case t.Phase == Terminating:
-		l.terminated(&e)
+		s.fail(err, result.RequeueAt, p, now, &e)
+	case call.Phase == Syncing:
+		s.completeSync(result, p, now, &e)
+	case call.Phase == Terminating:
+		s.completeTermination(&e)
 	default:
-		l.finished(t, &e)
+		s.completeFinish(call, &e)
 	}
-	l.promoteDeferred(now, &e)
+	s.promoteDeferred(now, &e)
 	return e
 }
 
-func (l *podState) synced(out runtime.SyncResult, p policy, now time.Time, e *effect) {
-	l.failures, l.deferUntil = 0, time.Time{}
-	if out.Terminal {
-		l.beginTermination(Completed, e)
+func (s *podState) completeSync(result runtime.SyncResult, p policy, now time.Time, e *effect) {
+	s.failures, s.deferUntil = 0, time.Time{}
+	if result.Terminal {
+		s.beginTermination(Completed, e)
 		return
 	}
-	e.inspect = !out.Unchanged
-	due := p.next(now)
-	if !out.RequeueAt.IsZero() && out.RequeueAt.Before(due) {
-		due = later(out.RequeueAt, now.Add(minDue))
+	e.inspect = !result.Unchanged
+	at := p.nextResync(now)
+	if !result.RequeueAt.IsZero() && result.RequeueAt.Before(at) {
+		at = later(result.RequeueAt, now.Add(minRequeueDelay))
 	}
-	l.setDue(due, e)
+	s.setRequeueAt(at, e)
 }
 
-// mergeWindow is the grid on which pods of which nothing is heard are due, so that a
-// machine on which nothing happens is not woken for each of them.
-const mergeWindow = time.Second
-
-// next is when a pod is due of which nothing is heard. It is put on the grid as far
-// as that does not shorten the time to less than it has to be.
-func (p policy) next(now time.Time) time.Time {
-	due := now.Add(p.jitter(p.resync))
-	whole := due.Add(due.Truncate(mergeWindow).Sub(due)) // it keeps the monotonic reading
-	if whole.Before(now.Add(p.resync)) {
-		return due
-	}
-	return whole
-}
-
-func (l *podState) terminated(e *effect) {
-	l.failures, l.deferUntil = 0, time.Time{}
+func (s *podState) completeTermination(e *effect) {
+	s.failures, s.deferUntil = 0, time.Time{}
 	e.killed, e.inspect = true, false
-	if l.orphan {
-		l.resourcesReleased, l.urgency = true, notRequested
-		l.moveTo(Finished, e)
-		e.done = true
+	if s.orphan {
+		s.resourcesReleased, s.urgency = true, notRequested
+		s.moveTo(Finished, e)
+		e.finished = true
 		return
 	}
-	l.moveTo(Terminated, e)
-	l.urgency = immediate
+	s.moveTo(Terminated, e)
+	s.urgency = immediate
 }
 
-func (l *podState) finished(t SyncCall, e *effect) {
-	l.failures, l.deferUntil = 0, time.Time{}
+func (s *podState) completeFinish(call SyncCall, e *effect) {
+	s.failures, s.deferUntil = 0, time.Time{}
 	e.inspect = false
-	l.resourcesReleased = t.Termination.Deleted
-	l.urgency = notRequested
-	l.told = t.Pod.DeletionTimestamp != nil
-	if l.termination.Deleted && !l.resourcesReleased || l.owesEnd() { // deleted meanwhile: more is to go, or to be told
-		l.urgency = immediate
+	s.resourcesReleased = call.Termination.Deleted
+	s.urgency = notRequested
+	s.deletionHandled = call.Pod.DeletionTimestamp != nil
+	if s.termination.Deleted && !s.resourcesReleased || s.hasUnhandledDeletion() { // deleted during the call
+		s.urgency = immediate
 	}
-	if l.phase != Finished {
-		l.moveTo(Finished, e)
-		e.done = true
+	if s.phase != Finished {
+		s.moveTo(Finished, e)
+		e.finished = true
 	} else {
-		e.deletedAfterFinish = l.resourcesReleased
+		e.deletedAfterFinish = s.resourcesReleased
 	}
-}
-
-// fail plans the next try. A turn that was ended for another one is no failure.
-func (l *podState) fail(err error, due time.Time, p policy, now time.Time, e *effect) {
-	if l.urgency == immediate {
-		return
-	}
-	l.failures++
-	l.deferUntil = now.Add(eventDelay(l.failures))
-	wait := p.backOff
-	if errors.Is(err, runtime.ErrNotReady) {
-		wait = min(wait, transientBackOff)
-	}
-	next := now.Add(p.jitter(wait))
-	if !due.IsZero() && due.Before(next) {
-		next = later(due, later(l.deferUntil, now.Add(minDue)))
-	}
-	l.setDue(next, e)
-}
-
-// eventDelay is how long a change in the runtime is no reason for another try
-// after so many failures in a row. The first is free: what the failed turn left
-// behind is acted on at once.
-func eventDelay(fails int) time.Duration {
-	if fails < 2 {
-		return 0
-	}
-	return min(minEventDelay<<min(fails-2, 10), maxEventDelay)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

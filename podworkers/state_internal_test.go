@@ -12,19 +12,19 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// SL-5, AG-10: a due time that comes from the runtime's wall clock is kept by the
-// monotonic one.
-func TestDueTimesOfAnotherClock(t *testing.T) {
+// SL-5, AG-10: RequeueAt is compared by the monotonic clock, although the Syncer
+// returns wall clock time.
+func TestPodState_RequeueAtSurvivesClockChange(t *testing.T) {
 	const step = 3 * time.Hour
-	p := policy{resync: time.Minute, backOff: time.Minute, jitter: func(d time.Duration) time.Duration { return d }}
-	for _, err := range []error{nil, errors.New("no luck")} {
+	p := policy{resyncPeriod: time.Minute, backOff: time.Minute, jitter: func(d time.Duration) time.Duration { return d }}
+	for _, err := range []error{nil, errors.New("sync failed")} {
 		now := time.Now()
-		l := &podState{uid: "a", pod: new(corev1.Pod)}
-		turn := l.start()
-		l.end(turn, runtime.SyncResult{RequeueAt: now.Add(10 * time.Second).Round(0)}, err, p, now)
-		l.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
-		assert.Equal(t, notRequested, l.urgency, "the clock was set forward")
-		l.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
-		assert.Equal(t, immediate, l.urgency, "the clock was set back")
+		s := &podState{uid: "a", pod: new(corev1.Pod)}
+		call := s.start()
+		s.complete(call, runtime.SyncResult{RequeueAt: now.Add(10 * time.Second).Round(0)}, err, p, now)
+		s.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
+		assert.Equal(t, notRequested, s.urgency, "the clock was set forward")
+		s.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
+		assert.Equal(t, immediate, s.urgency, "the clock was set back")
 	}
 }

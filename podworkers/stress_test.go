@@ -19,16 +19,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// jumpy is a Syncer whose calls take a moment, fail and panic at random. It notices
-// when two of them overlap for one pod.
-type jumpy struct {
-	busy     sync.Map // types.UID to *atomic.Int32
+// randomSyncer is a Syncer whose calls take a moment, fail and panic at random. It
+// counts calls that overlap for one pod.
+type randomSyncer struct {
+	working  sync.Map // types.UID to *atomic.Int32
 	overlaps atomic.Int32
 	calls    atomic.Int64
 }
 
-func (j *jumpy) call(uid types.UID) error {
-	v, _ := j.busy.LoadOrStore(uid, new(atomic.Int32))
+func (j *randomSyncer) call(uid types.UID) error {
+	v, _ := j.working.LoadOrStore(uid, new(atomic.Int32))
 	n := v.(*atomic.Int32)
 	if n.Add(1) != 1 {
 		j.overlaps.Add(1)
@@ -38,57 +38,57 @@ func (j *jumpy) call(uid types.UID) error {
 	time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
 	switch rand.IntN(12) {
 	case 0:
-		return errors.New("no luck")
+		return errors.New("sync failed")
 	case 1:
-		panic("no luck at all")
+		panic("sync panicked")
 	}
 	return nil
 }
 
-func (j *jumpy) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
+func (j *randomSyncer) Sync(_ context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
 	return runtime.SyncResult{Terminal: rand.IntN(20) == 0}, j.call(pod.UID)
 }
 
-func (j *jumpy) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Termination) error {
+func (j *randomSyncer) Terminate(_ context.Context, pod *corev1.Pod, _ runtime.Pod, _ runtime.Termination) error {
 	return j.call(pod.UID)
 }
 
-func (j *jumpy) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
+func (j *randomSyncer) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	return j.call(pod.UID)
 }
 
-func (j *jumpy) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
+func (j *randomSyncer) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
-// PW-2, PW-7, PW-16: everything at once, from many goroutines, outside a bubble.
-func TestStress(t *testing.T) {
-	j := &jumpy{}
+// PW-2, PW-7, PW-16: concurrent requests of all kinds.
+func TestWorkers_Stress(t *testing.T) {
+	j := &randomSyncer{}
 	w, err := podworkers.New(podworkers.Config{Syncer: j, Inspector: j, BackOff: time.Millisecond, ResyncPeriod: 5 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, w.Run(ctx)) })
 
-	var asked, told atomic.Int64
+	var kills, results atomic.Int64
 	kill := func() podworkers.KillOptions {
-		asked.Add(1)
+		kills.Add(1)
 		var once atomic.Int32
 		return podworkers.KillOptions{
 			Deleted: rand.IntN(2) == 0, WaitUntilFinished: rand.IntN(2) == 0, GracePeriod: time.Duration(rand.IntN(30)) * time.Second,
 			Done: func(error) {
 				assert.EqualValues(t, 1, once.Add(1))
-				told.Add(1)
+				results.Add(1)
 			},
 		}
 	}
-	var hands sync.WaitGroup
+	var clients sync.WaitGroup
 	for range 8 {
-		hands.Go(func() {
+		clients.Go(func() {
 			for range 400 {
-				p := pod(fmt.Sprint("p", rand.IntN(20)))
+				p := newTestPod(fmt.Sprint("p", rand.IntN(20)))
 				if rand.IntN(2) == 0 {
-					p = pod(fmt.Sprint("s", rand.IntN(6)), static(fmt.Sprint("web", rand.IntN(2))))
+					p = newTestPod(fmt.Sprint("s", rand.IntN(6)), static(fmt.Sprint("web", rand.IntN(2))))
 				}
 				switch rand.IntN(8) {
 				case 0, 1, 2:
@@ -108,7 +108,7 @@ func TestStress(t *testing.T) {
 			}
 		})
 	}
-	hands.Wait()
+	clients.Wait()
 	drain, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	require.NoError(t, w.Drain(drain, podworkers.KillOptions{Deleted: true}))
@@ -117,7 +117,7 @@ func TestStress(t *testing.T) {
 	}
 	cancel()
 	running.Wait()
-	assert.Equal(t, asked.Load(), told.Load())
+	assert.Equal(t, kills.Load(), results.Load())
 	assert.Zero(t, j.overlaps.Load())
 	assert.Positive(t, j.calls.Load())
 }

@@ -18,28 +18,28 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PW-14: each turn sees the pod as it was after the last one that may have changed
-// the runtime. One that failed may have, whatever it says.
+// PW-14: each sync gets a state observed after the last call that may have changed
+// the pod. A failed call may have, whatever it returns.
 func TestWorkers_SyncSeesStateNewerThanLastSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		outcomes := []runtime.SyncResult{{}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}}
-		errs := []error{nil, nil, nil, errors.New("no luck"), nil}
+		f := &fakeSyncer{}
+		results := []runtime.SyncResult{{}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}, {Unchanged: true}}
+		errs := []error{nil, nil, nil, errors.New("sync failed"), nil}
 		i := 0
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			time.Sleep(time.Second)
 			if call == "sync" {
 				i++
-				return outcomes[i-1], errs[i-1]
+				return results[i-1], errs[i-1]
 			}
 			return runtime.SyncResult{}, nil
 		}
-		var asked []string
-		w := run(t, f, func(c *podworkers.Config) {
-			c.RequestInspection = func(types.UID) { asked = append(asked, "inspect") }
-			c.OnIdle = func(types.UID) { asked = append(asked, "ended") }
+		var callbacks []string
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.RequestInspection = func(types.UID) { callbacks = append(callbacks, "inspect") }
+			c.OnIdle = func(types.UID) { callbacks = append(callbacks, "idle") }
 		})
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		for range 4 {
 			time.Sleep(1500 * time.Millisecond)
 			w.Requeue("a", podworkers.RequeueNow)
@@ -48,25 +48,25 @@ func TestWorkers_SyncSeesStateNewerThanLastSync(t *testing.T) {
 		w.RequestKill("a", podworkers.KillOptions{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		var since []string
-		for _, at := range f.since["a"] {
+		var newerThan []string
+		for _, at := range f.newerThan["a"] {
 			if at.IsZero() {
-				since = append(since, "any")
+				newerThan = append(newerThan, "any")
 			} else {
-				since = append(since, at.Sub(f.began).String())
+				newerThan = append(newerThan, at.Sub(f.startTime).String())
 			}
 		}
-		assert.Equal(t, []string{"any", "1s", "1s", "1s", "5.5s", "5.5s"}, since)
+		assert.Equal(t, []string{"any", "1s", "1s", "1s", "5.5s", "5.5s"}, newerThan)
 		assert.Equal(t, []string{
-			"inspect", "ended", "ended", "ended", "inspect", "ended", "ended", "ended",
-		}, asked, "after a turn that may have changed the runtime, and not between turns that follow one another")
+			"inspect", "idle", "idle", "idle", "inspect", "idle", "idle", "idle",
+		}, callbacks, "after a call that may have changed the pod, and not between consecutive calls")
 	})
 }
 
-// PW-15: a panic is that turn's error.
-func TestPanic(t *testing.T) {
+// PW-15: a panic of the Syncer is the error of that call.
+func TestWorkers_RecoversSyncerPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		left := 2
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			if left--; left >= 0 {
@@ -76,13 +76,13 @@ func TestPanic(t *testing.T) {
 		}
 		var values []any
 		var errs []error
-		w := run(t, f, func(c *podworkers.Config) {
+		w := runWorkers(t, f, func(c *podworkers.Config) {
 			c.Hooks.SyncPanicked = func(_ podworkers.SyncCall, v any) { values = append(values, v) }
 			c.Hooks.SyncEnded = func(_ podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, err error) {
 				errs = append(errs, err)
 			}
 		})
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		time.Sleep(5 * time.Second)
 		w.RequestKill("a", podworkers.KillOptions{})
 		time.Sleep(time.Minute)
@@ -94,8 +94,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// SL-5: when a pod is looked at without being asked for.
-func TestDueTimes(t *testing.T) {
+// SL-5: when a pod is due without a request.
+func TestWorkers_RequeueTimes(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		out  runtime.SyncResult
@@ -103,29 +103,29 @@ func TestDueTimes(t *testing.T) {
 		want time.Duration
 	}{
 		{"resync", runtime.SyncResult{}, nil, time.Minute},
-		{"before it, as told", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, nil, 5 * time.Second},
-		{"not after it", runtime.SyncResult{RequeueAt: time.Unix(946684800+3600, 0)}, nil, time.Minute},
-		{"never without a pause", runtime.SyncResult{RequeueAt: time.Unix(1, 0)}, nil, 10 * time.Millisecond},
-		{"back-off", runtime.SyncResult{}, errors.New("no luck"), 10 * time.Second},
-		{"sooner than that, as told", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, errors.New("no luck"), 5 * time.Second},
-		{"what soon passes", runtime.SyncResult{}, runtime.ErrNotReady, time.Second},
+		{"RequeueAt before the resync", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, nil, 5 * time.Second},
+		{"RequeueAt after the resync", runtime.SyncResult{RequeueAt: time.Unix(946684800+3600, 0)}, nil, time.Minute},
+		{"RequeueAt in the past is delayed", runtime.SyncResult{RequeueAt: time.Unix(1, 0)}, nil, 10 * time.Millisecond},
+		{"back-off", runtime.SyncResult{}, errors.New("sync failed"), 10 * time.Second},
+		{"RequeueAt before the end of the back-off", runtime.SyncResult{RequeueAt: time.Unix(946684805, 0)}, errors.New("sync failed"), 5 * time.Second},
+		{"short back-off if not ready", runtime.SyncResult{}, runtime.ErrNotReady, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fake{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) { return tt.out, tt.err }}
-				var dues []time.Time
-				w := run(t, f, func(c *podworkers.Config) {
-					c.OnRequeue = func(_ types.UID, at time.Time) { dues = append(dues, at) }
+				f := &fakeSyncer{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) { return tt.out, tt.err }}
+				var times []time.Time
+				w := runWorkers(t, f, func(c *podworkers.Config) {
+					c.OnRequeue = func(_ types.UID, at time.Time) { times = append(times, at) }
 				})
-				w.Update(create(pod("a")))
+				w.Update(create(newTestPod("a")))
 				synctest.Wait()
-				require.Len(t, dues, 1)
-				assert.InDelta(t, tt.want, dues[0].Sub(f.began), float64(time.Microsecond))
+				require.Len(t, times, 1)
+				assert.InDelta(t, tt.want, times[0].Sub(f.startTime), float64(time.Microsecond))
 				f.take()
 				w.Requeue("a", podworkers.RequeueDue)
 				synctest.Wait()
 				assert.Empty(t, f.take(), "too early")
-				time.Sleep(dues[0].Sub(f.began))
+				time.Sleep(times[0].Sub(f.startTime))
 				w.Requeue("a", podworkers.RequeueDue)
 				synctest.Wait()
 				assert.Len(t, f.take(), 1)
@@ -134,103 +134,108 @@ func TestDueTimes(t *testing.T) {
 	}
 }
 
-func TestJitterLengthens(t *testing.T) {
+// SL-5: jitter only lengthens the resync period.
+func TestWorkers_Jitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		seen := map[time.Duration]bool{}
-		w := run(t, f, func(c *podworkers.Config) {
+		f := &fakeSyncer{}
+		delays := map[time.Duration]bool{}
+		w := runWorkers(t, f, func(c *podworkers.Config) {
 			c.Jitter = 0.5
 			c.OnRequeue = func(_ types.UID, at time.Time) {
 				d := time.Until(at)
 				assert.GreaterOrEqual(t, d, time.Minute)
 				assert.LessOrEqual(t, d, 90*time.Second)
-				seen[d] = true
+				delays[d] = true
 			}
 		})
 		for range 200 {
-			w.Update(podworkers.Update{Pod: pod("a")})
+			w.Update(podworkers.Update{Pod: newTestPod("a")})
 			synctest.Wait()
 		}
-		assert.Greater(t, len(seen), 20)
-		assert.LessOrEqual(t, len(seen), 31, "they come once a second, so that they come together")
+		assert.Greater(t, len(delays), 20)
+		assert.LessOrEqual(t, len(delays), 31, "resyncs are aligned to seconds")
 	})
 }
 
-// A Syncer whose failing turns change the runtime must not keep itself going.
-func TestEventsAfterFailuresAreHeldBack(t *testing.T) {
+// SL-5: a failing call that changes the pod in the runtime does not cause the next
+// call without delay.
+func TestWorkers_DefersEventsAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		var w *podworkers.Workers
 		f.do = func(_ context.Context, _ string, uid types.UID) (runtime.SyncResult, error) {
-			return runtime.SyncResult{}, errors.New("no luck")
+			return runtime.SyncResult{}, errors.New("sync failed")
 		}
-		w = run(t, f, func(c *podworkers.Config) {
+		w = runWorkers(t, f, func(c *podworkers.Config) {
 			c.RequestInspection = func(uid types.UID) { w.Requeue(uid, podworkers.RequeueEvent) }
 		})
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		time.Sleep(3 * time.Second)
 		assert.Equal(t, []string{
 			"0s sync a", "0s sync a", "100ms sync a", "300ms sync a", "700ms sync a", "1.5s sync a", "2.5s sync a",
-		}, f.take(), "the first change after a failure counts at once")
+		}, f.take(), "the first event after a failure is not deferred")
 
-		w.Update(podworkers.Update{Type: podworkers.PodReconcile, Pod: pod("a")})
+		w.Update(podworkers.Update{Type: podworkers.PodReconcile, Pod: newTestPod("a")})
 		synctest.Wait()
-		assert.Empty(t, f.take(), "a status that was told is such a change")
-		w.Update(podworkers.Update{Pod: pod("a", version("2"))})
+		assert.Empty(t, f.take(), "PodReconcile is deferred as well")
+		w.Update(podworkers.Update{Pod: newTestPod("a", version("2"))})
 		synctest.Wait()
-		assert.Equal(t, []string{"3s sync a v2"}, f.take(), "a pod that was changed is none")
+		assert.Equal(t, []string{"3s sync a v2"}, f.take(), "PodUpdate is not deferred")
 	})
 }
 
-// SL-7: an agent that drains ends all pods, and tells which it could not.
-func TestDrain(t *testing.T) {
+// SL-7: Drain terminates all pods and names those that have not finished.
+func TestWorkers_Drain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		tries := map[types.UID]int{}
+		f := &fakeSyncer{}
+		attempts := map[types.UID]int{}
 		f.do = func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error) {
 			switch {
-			case call == "terminate" && uid == "stuck":
+			case call == "terminate" && uid == "hung":
 				return runtime.SyncResult{}, untilCancelled(ctx)
 			case call == "terminate" && uid == "flaky":
-				if tries[uid]++; tries[uid] < 3 {
-					return runtime.SyncResult{}, errors.New("no luck")
+				if attempts[uid]++; attempts[uid] < 3 {
+					return runtime.SyncResult{}, errors.New("sync failed")
 				}
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f, func(c *podworkers.Config) {
-			c.OnRequeue = func(types.UID, time.Time) {} // the loop has ended before
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.OnRequeue = func(types.UID, time.Time) {} // the owner has stopped
 		})
-		require.NoError(t, w.Drain(t.Context(), podworkers.KillOptions{}), "nothing to do")
-		for _, uid := range []string{"a", "flaky", "stuck", "done"} {
-			w.Update(create(pod(uid)))
+		require.NoError(t, w.Drain(t.Context(), podworkers.KillOptions{}), "no pods")
+		for _, uid := range []string{"a", "flaky", "hung", "done"} {
+			w.Update(create(newTestPod(uid)))
 		}
 		require.NoError(t, w.Kill(t.Context(), "done", podworkers.KillOptions{WaitUntilFinished: true}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := w.Drain(ctx, podworkers.KillOptions{GracePeriod: 5 * time.Second, Reason: "Terminated"})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.ErrorContains(t, err, "stuck")
+		assert.ErrorContains(t, err, "hung")
 		assert.NotContains(t, err.Error(), "flaky")
 		assert.True(t, w.IsFinished("a"))
 		assert.True(t, w.IsFinished("flaky"))
 	})
 }
 
-func TestConfigFaultsAreToldTogether(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := podworkers.New(podworkers.Config{ResyncPeriod: -1, BackOff: -1, Jitter: -1})
-	for _, what := range []string{"nil Syncer", "nil Seen", "negative Resync", "negative BackOff", "negative Jitter"} {
-		assert.ErrorContains(t, err, what)
+	for _, text := range []string{
+		"Config.Syncer: required", "Config.Inspector: required", "Config.ResyncPeriod: must not be negative",
+		"Config.BackOff: must not be negative", "Config.Jitter: must not be negative",
+	} {
+		assert.ErrorContains(t, err, "podworkers: "+text)
 	}
 }
 
-// What was asked for before Run is done when it runs.
-func TestUpdateBeforeRun(t *testing.T) {
+// Updates before Run are handled when it starts.
+func TestWorkers_UpdateBeforeRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{began: time.Now()}
+		f := &fakeSyncer{startTime: time.Now()}
 		w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f})
 		require.NoError(t, err)
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		synctest.Wait()
 		assert.Empty(t, f.take())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -241,12 +246,13 @@ func TestUpdateBeforeRun(t *testing.T) {
 	})
 }
 
-func TestSourceOfOrphanIsKept(t *testing.T) {
+// PW-11: the pod object of an orphan has its source.
+func TestWorkers_OrphanHasSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got *corev1.Pod
-		f := &fake{}
-		w := run(t, f, func(c *podworkers.Config) {
-			c.Hooks.SyncStarted = func(turn podworkers.SyncCall) { got = turn.Pod }
+		f := &fakeSyncer{}
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.Hooks.SyncStarted = func(call podworkers.SyncCall) { got = call.Pod }
 		})
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o", Sandboxes: []runtime.Sandbox{{}, {Source: "file"}}}})
 		synctest.Wait()
@@ -259,78 +265,77 @@ func TestSourceOfOrphanIsKept(t *testing.T) {
 		}}})
 		synctest.Wait()
 		assert.EqualValues(t, "p", got.UID)
-		assert.False(t, podspec.IsStatic(got), "its source said so when it was made")
+		assert.False(t, podspec.IsStatic(got), "the sandbox has the annotation of a pod that is not static")
 	})
 }
 
-// AG-9, PW-15: a panic of whoever is told of a pod is nobody else's, and what is
-// told after it is told.
-func TestWorkers_PanicsOfCallbacks(t *testing.T) {
+// AG-9, PW-15: a panic in a callback affects neither the pod nor later callbacks.
+func TestWorkers_RecoversPanicsOfCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		var mu sync.Mutex
 		calls := map[string]int{}
-		boom := func(what string) {
+		panicIn := func(what string) {
 			mu.Lock()
 			calls[what]++
 			mu.Unlock()
 			panic(what)
 		}
-		w := run(t, f, func(c *podworkers.Config) {
-			c.OnRequeue = func(types.UID, time.Time) { boom("due") }
-			c.RequestInspection = func(types.UID) { boom("inspect") }
-			c.OnIdle = func(types.UID) { boom("turn ended") }
-			c.OnFinished = func(types.UID) { boom("finished") }
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.OnRequeue = func(types.UID, time.Time) { panicIn("requeue") }
+			c.RequestInspection = func(types.UID) { panicIn("inspect") }
+			c.OnIdle = func(types.UID) { panicIn("idle") }
+			c.OnFinished = func(types.UID) { panicIn("finished") }
 			c.Hooks = podworkers.Hooks{
-				PhaseChanged: func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { boom("moved") },
-				SyncStarted:  func(podworkers.SyncCall) { boom("started") },
-				SyncEnded:    func(podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { boom("ended") },
+				PhaseChanged: func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { panicIn("phase changed") },
+				SyncStarted:  func(podworkers.SyncCall) { panicIn("started") },
+				SyncEnded:    func(podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { panicIn("ended") },
 			}
 		})
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		synctest.Wait()
-		w.RequestKill("a", podworkers.KillOptions{Done: func(error) { boom("done") }})
+		w.RequestKill("a", podworkers.KillOptions{Done: func(error) { panicIn("done") }})
 		assert.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
-		w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { boom("done") }})
+		w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { panicIn("done") }})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
-		for _, what := range []string{"due", "inspect", "turn ended", "finished", "moved", "started", "ended", "done"} {
+		for _, what := range []string{"requeue", "inspect", "idle", "finished", "phase changed", "started", "ended", "done"} {
 			assert.NotZero(t, calls[what], what)
 		}
 		assert.Equal(t, 2, calls["done"])
 	})
 }
 
-// Nobody is called under a lock: whoever is told may ask, and act, at once. What is
-// told comes in order.
+// Callbacks are called without holding a lock, so they may call Workers, and they
+// are called in order.
 func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		var w *podworkers.Workers
-		var told []string
-		w = run(t, f, func(c *podworkers.Config) {
+		var callbacks []string
+		w = runWorkers(t, f, func(c *podworkers.Config) {
 			c.OnRequeue = func(uid types.UID, at time.Time) {
 				st, _ := w.State(uid)
 				if st.RequeueAt.Equal(at) && !at.IsZero() {
-					told = append(told, "due")
+					callbacks = append(callbacks, "requeue")
 				}
 			}
 			c.Hooks.PhaseChanged = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
-				told = append(told, to.String())
+				callbacks = append(callbacks, to.String())
 				if to == podworkers.Terminating {
-					w.RequestKill(uid, podworkers.KillOptions{Deleted: true, Done: func(error) { told = append(told, "killed") }})
+					w.RequestKill(uid, podworkers.KillOptions{Deleted: true, Done: func(error) { callbacks = append(callbacks, "killed") }})
 				}
 			}
 			c.OnFinished = func(uid types.UID) {
-				told = append(told, "finished")
+				callbacks = append(callbacks, "finished")
 				w.ForgetFinished(uid, false)
 			}
 		})
-		w.Update(create(pod("a")))
+		w.Update(create(newTestPod("a")))
 		synctest.Wait()
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
-		assert.Equal(t, []string{"due", "Terminating", "Terminated", "killed", "Finished", "finished"}, told)
+		assert.Equal(t, []string{"requeue", "Terminating", "Terminated", "killed", "Finished", "finished"}, callbacks)
 		assert.False(t, w.IsKnown("a"))
 	})
 }

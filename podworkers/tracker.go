@@ -13,27 +13,27 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// tombstoneTTL is how long the end of a forgotten pod is remembered, so that its UID,
-// should it come back, is not judged by views of its former life.
+// tombstoneTTL is how long a forgotten pod is remembered, so that states observed
+// before are not attributed to a new pod with the same UID.
 const tombstoneTTL = 10 * time.Minute
 
-// tracker keeps the lives of all pods, and which static pod's turn it is. It is as
-// pure as they are.
+// tracker holds the state of all pods and the order of static pods. Like podState
+// it is pure.
 type tracker struct {
 	policy     policy
 	pods       map[types.UID]*podState
-	staticPods map[string]*staticPodQueue // of static pods
-	tombstones map[types.UID]time.Time
-	synced     bool // what should be known was told in full once
+	staticPods map[string]*staticPodQueue // by full name
+	tombstones map[types.UID]time.Time    // when the pod was forgotten
+	synced     bool                       // sync was called with a complete set
 }
 
-// staticPodQueue is the static pods of one full name.
+// staticPodQueue holds the static pods of one full name.
 type staticPodQueue struct {
-	active  []types.UID // they have begun and not finished; one but for orphans
-	waiting []types.UID // in the order in which they came
+	active  []types.UID // started and not finished: one, or more with orphans
+	waiting []types.UID // in order of arrival
 }
 
-func newBook(p policy) *tracker {
+func newTracker(p policy) *tracker {
 	return &tracker{
 		policy:     p,
 		pods:       map[types.UID]*podState{},
@@ -42,78 +42,84 @@ func newBook(p policy) *tracker {
 	}
 }
 
-// update takes a request. Gone says that nothing of the pod is alive in the
-// runtime, so that one that is terminal by its status needs no end any more.
-func (b *tracker) update(u Update, gone bool, now time.Time) []effect {
+// update records an Update. The flag stopped states that the pod has no sandbox and
+// no container in the runtime, so that a pod in a terminal phase need not be
+// terminated.
+func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 	if u.StartTime.IsZero() {
 		u.StartTime = now
 	}
-	l := b.pods[u.uid()]
+	s := t.pods[u.uid()]
 	if u.Orphan != nil {
-		return b.orphan(l, u, now)
+		return t.updateOrphan(s, u, now)
 	}
 	var effects []effect
 	if u.Pod != nil {
-		fresh := l == nil
-		if fresh {
-			l = b.add(u.Pod)
+		added := s == nil
+		if added {
+			s = t.add(u.Pod)
 		}
-		if fresh && gone && terminal(u.Pod) {
-			e := effect{uid: l.uid, done: true, killed: true}
-			l.cause, l.queued = Completed, false
-			l.termination.GracePeriod = ownGrace(u.Pod)
-			l.moveTo(Finished, &e)
-			if u.Pod.DeletionTimestamp != nil { // whoever deleted it waits to be told
-				l.request(immediate, u.StartTime)
-			}
-			effects = b.startNextStaticPod(e)
+		if added && stopped && isTerminal(u.Pod) {
+			effects = t.startNextStaticPod(s.addFinished(u))
 		} else {
-			effects = b.startNextStaticPod(l.update(u, now))
+			effects = t.startNextStaticPod(s.update(u, now))
 		}
 	}
-	if u.Kill != nil && l != nil {
-		effects = append(effects, b.startNextStaticPod(l.kill(*u.Kill, u.StartTime))...)
+	if u.Kill != nil && s != nil {
+		effects = append(effects, t.startNextStaticPod(s.kill(*u.Kill, u.StartTime))...)
 	}
 	return effects
 }
 
-// orphan takes a pod that is known from the runtime only. One that has a life
-// here is none, nor is one that was seen before it came to its end here.
-func (b *tracker) orphan(l *podState, u Update, now time.Time) []effect {
-	died, dead := b.tombstones[u.Orphan.UID]
-	if l != nil || dead && !u.Orphan.ObservedAt.After(died) {
+// addFinished moves a new pod to Finished. Only its deletion, if any, is left to
+// handle.
+func (s *podState) addFinished(u Update) effect {
+	e := effect{uid: s.uid, finished: true, killed: true}
+	s.cause, s.waitingToStart = Completed, false
+	s.termination.GracePeriod = podGracePeriod(u.Pod)
+	s.moveTo(Finished, &e)
+	if u.Pod.DeletionTimestamp != nil {
+		s.request(immediate, u.StartTime)
+	}
+	return e
+}
+
+// updateOrphan adds an orphan in phase Terminating. A known pod is not an orphan,
+// and neither is one that was observed before it was forgotten.
+func (t *tracker) updateOrphan(s *podState, u Update, now time.Time) []effect {
+	forgottenAt, forgotten := t.tombstones[u.Orphan.UID]
+	if s != nil || forgotten && !u.Orphan.ObservedAt.After(forgottenAt) {
 		return nil
 	}
-	l = b.add(standIn(u.Orphan))
-	e := effect{uid: l.uid}
-	l.orphan, l.cause = true, Orphaned
-	l.moveTo(Terminating, &e)
-	l.request(immediate, u.StartTime)
-	l.termination = runtime.Termination{GracePeriod: orphanGrace(*u.Orphan), Deleted: true}
-	if l.queued { // it lives already, whoever else does
-		l.queued = false
-		n := b.staticPods[l.name]
-		n.waiting = slices.DeleteFunc(n.waiting, func(uid types.UID) bool { return uid == l.uid })
-		n.active = append(n.active, l.uid)
+	s = t.add(orphanPod(u.Orphan))
+	e := effect{uid: s.uid}
+	s.orphan, s.cause = true, Orphaned
+	s.moveTo(Terminating, &e)
+	s.request(immediate, u.StartTime)
+	s.termination = runtime.Termination{GracePeriod: orphanGracePeriod(*u.Orphan), Deleted: true}
+	if s.waitingToStart { // it runs already
+		s.waitingToStart = false
+		q := t.staticPods[s.fullName]
+		q.waiting = slices.DeleteFunc(q.waiting, func(uid types.UID) bool { return uid == s.uid })
+		q.active = append(q.active, s.uid)
 	}
 	effects := []effect{e}
 	if u.Kill != nil {
-		effects = append(effects, l.kill(*u.Kill, now))
+		effects = append(effects, s.kill(*u.Kill, now))
 	}
 	return effects
 }
 
-// standIn makes the pod that a Syncer is told about when only its remains are
-// known.
-func standIn(seen *runtime.Pod) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: seen.UID, Namespace: seen.Namespace, Name: seen.Name}}
-	for i := range seen.Sandboxes {
-		s := &seen.Sandboxes[i]
-		if s.Source == "" {
+// orphanPod returns the pod that a Syncer gets for an orphan.
+func orphanPod(observed *runtime.Pod) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: observed.UID, Namespace: observed.Namespace, Name: observed.Name}}
+	for i := range observed.Sandboxes {
+		sandbox := &observed.Sandboxes[i]
+		if sandbox.Source == "" {
 			continue
 		}
-		pod.Annotations = map[string]string{podspec.AnnotationSource: s.Source}
-		if static, said := s.Annotations[podspec.AnnotationStatic]; said {
+		pod.Annotations = map[string]string{podspec.AnnotationSource: sandbox.Source}
+		if static, ok := sandbox.Annotations[podspec.AnnotationStatic]; ok {
 			pod.Annotations[podspec.AnnotationStatic] = static
 		}
 		break
@@ -121,113 +127,113 @@ func standIn(seen *runtime.Pod) *corev1.Pod {
 	return pod
 }
 
-// add begins a life and lets a static pod join the line of its name.
-func (b *tracker) add(pod *corev1.Pod) *podState {
-	l := &podState{uid: pod.UID, name: podspec.FullName(pod), pod: pod, static: podspec.IsStatic(pod)}
-	if died, dead := b.tombstones[l.uid]; dead {
-		// On a coarse clock a look may have had the very time at which what it saw
-		// of the former life was removed.
-		l.newerThan = died.Add(time.Nanosecond)
+// add adds a pod. A static pod joins the queue of its full name.
+func (t *tracker) add(pod *corev1.Pod) *podState {
+	s := &podState{uid: pod.UID, fullName: podspec.FullName(pod), pod: pod, static: podspec.IsStatic(pod)}
+	if forgottenAt, forgotten := t.tombstones[s.uid]; forgotten {
+		// On a coarse clock an inspection can have the time at which the containers
+		// of the forgotten pod were removed.
+		s.newerThan = forgottenAt.Add(time.Nanosecond)
 	}
-	b.pods[l.uid] = l
-	if !l.static {
-		return l
+	t.pods[s.uid] = s
+	if !s.static {
+		return s
 	}
-	n := b.staticPods[l.name]
-	if n == nil {
-		n = &staticPodQueue{}
-		b.staticPods[l.name] = n
+	q := t.staticPods[s.fullName]
+	if q == nil {
+		q = &staticPodQueue{}
+		t.staticPods[s.fullName] = q
 	}
-	if len(n.active)+len(n.waiting) == 0 {
-		n.active = append(n.active, l.uid)
+	if len(q.active)+len(q.waiting) == 0 {
+		q.active = append(q.active, s.uid)
 	} else {
-		n.waiting = append(n.waiting, l.uid)
-		l.queued = true
+		q.waiting = append(q.waiting, s.uid)
+		s.waitingToStart = true
 	}
-	return l
+	return s
 }
 
-// startNextStaticPod adds what e means for other pods: when a static pod has finished, the
-// next of its name begins.
-func (b *tracker) startNextStaticPod(e effect) []effect {
-	l := b.pods[e.uid]
-	if !e.done || !l.static {
+// startNextStaticPod returns e and its effects on other pods: when a static pod has
+// finished, the next one of its full name starts.
+func (t *tracker) startNextStaticPod(e effect) []effect {
+	s := t.pods[e.uid]
+	if !e.finished || !s.static {
 		return []effect{e}
 	}
-	n := b.staticPods[l.name]
-	other := func(uid types.UID) bool { return uid == l.uid }
-	n.active, n.waiting = slices.DeleteFunc(n.active, other), slices.DeleteFunc(n.waiting, other)
+	q := t.staticPods[s.fullName]
+	isFinished := func(uid types.UID) bool { return uid == s.uid }
+	q.active, q.waiting = slices.DeleteFunc(q.active, isFinished), slices.DeleteFunc(q.waiting, isFinished)
 	switch {
-	case len(n.active) > 0:
-	case len(n.waiting) == 0:
-		delete(b.staticPods, l.name)
+	case len(q.active) > 0:
+	case len(q.waiting) == 0:
+		delete(t.staticPods, s.fullName)
 	default:
-		next := b.pods[n.waiting[0]]
-		n.active, n.waiting = append(n.active, next.uid), n.waiting[1:]
-		next.queued = false
+		next := t.pods[q.waiting[0]]
+		q.active, q.waiting = append(q.active, next.uid), q.waiting[1:]
+		next.waitingToStart = false
 		return []effect{e, {uid: next.uid}}
 	}
 	return []effect{e}
 }
 
-// requeue takes a reason to look at a pod again. Unknown pods are nobody's.
-func (b *tracker) requeue(uid types.UID, why RequeueReason, now time.Time) []effect {
-	l := b.pods[uid]
-	if l == nil {
+// requeue records a reason for another call. Unknown pods are ignored.
+func (t *tracker) requeue(uid types.UID, reason RequeueReason, now time.Time) []effect {
+	s := t.pods[uid]
+	if s == nil {
 		return nil
 	}
-	return []effect{l.requeue(why, now)}
+	return []effect{s.requeue(reason, now)}
 }
 
-// start begins the turn that pod wants, if it wants one.
-func (b *tracker) start(uid types.UID) (SyncCall, bool) {
-	l := b.pods[uid]
-	if l == nil || !l.shouldStartSync() {
+// start begins the next call for the pod. It reports false if none is due.
+func (t *tracker) start(uid types.UID) (SyncCall, bool) {
+	s := t.pods[uid]
+	if s == nil || !s.shouldStartSync() {
 		return SyncCall{}, false
 	}
-	return l.start(), true
+	return s.start(), true
 }
 
-// end takes what a turn came to.
-func (b *tracker) end(t SyncCall, out runtime.SyncResult, err error, now time.Time) []effect {
-	l := b.pods[t.UID]
-	effects := b.startNextStaticPod(l.end(t, out, err, b.policy, now))
-	if l.orphan && l.phase == Finished && !l.recreate {
-		b.forget(l, now)
+// complete records the result of a call.
+func (t *tracker) complete(call SyncCall, result runtime.SyncResult, err error, now time.Time) []effect {
+	s := t.pods[call.UID]
+	effects := t.startNextStaticPod(s.complete(call, result, err, t.policy, now))
+	if s.orphan && s.phase == Finished && !s.recreate {
+		t.forget(s, now)
 	}
 	return effects
 }
 
-func (b *tracker) forget(l *podState, now time.Time) {
-	delete(b.pods, l.uid)
-	b.tombstones[l.uid] = now
+func (t *tracker) forget(s *podState, now time.Time) {
+	delete(t.pods, s.uid)
+	t.tombstones[s.uid] = now
 }
 
-// sync takes the set of the pods that should be known, and returns those that are to
-// be created once more.
-func (b *tracker) sync(wanted map[types.UID]struct{}, full bool, now time.Time) (again []types.UID) {
-	b.synced = b.synced || full
-	for uid, l := range b.pods {
-		_, ok := wanted[uid]
-		if b.forgetFinished(l, ok, now) {
-			again = append(again, uid)
+// sync forgets finished pods that are not desired, and expired tombstones. It
+// returns the pods that must be added again, sorted by UID.
+func (t *tracker) sync(desired map[types.UID]struct{}, complete bool, now time.Time) (recreated []types.UID) {
+	t.synced = t.synced || complete
+	for uid, s := range t.pods {
+		_, ok := desired[uid]
+		if t.forgetFinished(s, ok, now) {
+			recreated = append(recreated, uid)
 		}
 	}
-	for uid, died := range b.tombstones {
-		if now.Sub(died) > tombstoneTTL {
-			delete(b.tombstones, uid)
+	for uid, forgottenAt := range t.tombstones {
+		if now.Sub(forgottenAt) > tombstoneTTL {
+			delete(t.tombstones, uid)
 		}
 	}
-	slices.Sort(again)
-	return again
+	slices.Sort(recreated)
+	return recreated
 }
 
-// forgetFinished forgets a pod that is over if it is not wanted, or if it came back, which
-// it reports: then it is wanted, whatever an older set of pods may say.
-func (b *tracker) forgetFinished(l *podState, wanted bool, now time.Time) (again bool) {
-	if !l.isIdle() || wanted && !l.recreate {
+// forgetFinished forgets an idle pod that is not desired or was recreated. It
+// reports whether it was recreated, which is newer than desired.
+func (t *tracker) forgetFinished(s *podState, desired bool, now time.Time) (recreated bool) {
+	if !s.isIdle() || desired && !s.recreate {
 		return false
 	}
-	b.forget(l, now)
-	return l.recreate
+	t.forget(s, now)
+	return s.recreate
 }

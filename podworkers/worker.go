@@ -10,18 +10,19 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ErrSyncerPanicked is wrapped by the error of a turn in which the Syncer panicked.
-var ErrSyncerPanicked = errors.New("the syncer panicked")
+// ErrSyncerPanicked is wrapped by the error of a call in which the Syncer panicked.
+var ErrSyncerPanicked = errors.New("syncer panicked")
 
-// launch gives a pod that wants a turn a goroutine if it has none. The caller
-// holds mu.
+// launch starts a goroutine for a pod that is due and has none. The caller holds
+// mu.
 func (w *Workers) launch(uid types.UID) {
-	l := w.book.pods[uid]
-	if w.ctx == nil || w.stopped || l == nil || !l.shouldStartSync() {
+	s := w.tracker.pods[uid]
+	if w.ctx == nil || w.stopped || s == nil || !s.shouldStartSync() {
 		return
 	}
 	if _, ok := w.active[uid]; ok {
@@ -31,113 +32,111 @@ func (w *Workers) launch(uid types.UID) {
 	w.wg.Go(func() { w.work(uid) })
 }
 
-// work takes the turns of one pod, one after another, as long as it wants any.
+// work makes the calls of one pod, one after another, until none is due.
 func (w *Workers) work(uid types.UID) {
 	for {
-		ctx, t, ok := w.next(uid)
+		ctx, call, ok := w.next(uid)
 		if !ok {
 			return
 		}
-		out, err := w.runSync(ctx, t)
-		w.completeSync(t, out, err)
+		result, err := w.runSync(ctx, call)
+		w.completeSync(call, result, err)
 	}
 }
 
-// next begins the pod's next turn, or lets go of its goroutine.
+// next begins the pod's next call. It reports false if none is due, and the
+// goroutine must end.
 func (w *Workers) next(uid types.UID) (context.Context, SyncCall, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
-		if t, ok := w.book.start(uid); ok {
+		if call, ok := w.tracker.start(uid); ok {
 			ctx, cancel := context.WithCancelCause(w.ctx)
 			w.active[uid] = cancel
-			for noted := w.noted; w.told < noted; { // a turn begins when what led to it was told
-				w.allTold.Wait()
-			}
-			return ctx, t, true
+			w.awaitCallbacks() // those of the changes that led to this call
+			return ctx, call, true
 		}
 	}
 	delete(w.active, uid)
 	return nil, SyncCall{}, false
 }
 
-// completeSync notes what a turn came to, and tells those who want to know.
-func (w *Workers) completeSync(t SyncCall, out runtime.SyncResult, err error) {
+// completeSync records the result of a call and runs the callbacks.
+func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err error) {
 	w.mu.Lock()
-	w.active[t.UID](nil)
-	w.active[t.UID] = nil
-	effects := w.book.end(t, out, err, time.Now())
+	w.active[call.UID](nil)
+	w.active[call.UID] = nil
+	effects := w.tracker.complete(call, result, err, time.Now())
 	w.apply(effects)
-	w.settle(t.UID)
-	l := w.book.pods[t.UID]
-	rests, stopped := l == nil || !l.shouldStartSync(), w.stopped
+	w.notifyKillWaiters(call.UID)
+	s := w.tracker.pods[call.UID]
+	pauses, stopped := s == nil || !s.shouldStartSync(), w.stopped
 	w.mu.Unlock()
 
-	if rests && !stopped {
+	if pauses && !stopped {
 		if effects[0].inspect && w.cfg.RequestInspection != nil {
-			safe.Do(w.cfg.Logger, "ask for an inspection", func() { w.cfg.RequestInspection(t.UID) })
+			safe.Do(w.cfg.Logger, "request an inspection", func() { w.cfg.RequestInspection(call.UID) })
 		}
 		if w.cfg.OnIdle != nil {
-			safe.Do(w.cfg.Logger, "tell of the end of a turn", func() { w.cfg.OnIdle(t.UID) })
+			safe.Do(w.cfg.Logger, "callback for the end of a sync", func() { w.cfg.OnIdle(call.UID) })
 		}
 	}
 	w.deliver()
 }
 
-// runSync makes the call that a turn consists of.
-func (w *Workers) runSync(ctx context.Context, t SyncCall) (out runtime.SyncResult, err error) {
-	began := time.Now()
+// runSync makes a call and logs its failure.
+func (w *Workers) runSync(ctx context.Context, call SyncCall) (result runtime.SyncResult, err error) {
+	startTime := time.Now()
 	if h := w.cfg.Hooks.SyncStarted; h != nil {
-		h(t)
+		h(call)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = runtime.SyncResult{}, w.panicked(t, p)
+			result, err = runtime.SyncResult{}, w.handlePanic(call, p)
 		}
 		if err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Warn("turn of pod failed", slog.String("uid", string(t.UID)),
-				slog.String("namespace", t.Pod.Namespace), slog.String("pod", t.Pod.Name),
-				slog.String("phase", t.Phase.String()), slog.Any("error", err))
+			w.cfg.Logger.Warn("pod sync failed", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
+				slog.String("phase", call.Phase.String()), logattr.Err(err))
 		}
 		if h := w.cfg.Hooks.SyncEnded; h != nil {
-			h(t, time.Since(began), out, err)
+			h(call, time.Since(startTime), result, err)
 		}
 	}()
-	return w.call(ctx, t)
+	return w.callSyncer(ctx, call)
 }
 
-func (w *Workers) call(ctx context.Context, t SyncCall) (runtime.SyncResult, error) {
-	if t.Phase != Syncing && t.Phase != Terminating {
-		return runtime.SyncResult{}, w.cfg.Syncer.Finish(ctx, t.Pod, t.Termination)
+func (w *Workers) callSyncer(ctx context.Context, call SyncCall) (runtime.SyncResult, error) {
+	if call.Phase != Syncing && call.Phase != Terminating {
+		return runtime.SyncResult{}, w.cfg.Syncer.Finish(ctx, call.Pod, call.Termination)
 	}
-	seen, err := w.cfg.Inspector.GetNewerThan(ctx, t.UID, t.NewerThan)
+	observed, err := w.cfg.Inspector.GetNewerThan(ctx, call.UID, call.NewerThan)
 	if err != nil {
-		return runtime.SyncResult{}, fmt.Errorf("look at pod %s: %w", t.UID, err)
+		return runtime.SyncResult{}, fmt.Errorf("inspect pod %s: %w", call.UID, err)
 	}
-	if t.Phase == Syncing {
-		return w.cfg.Syncer.Sync(ctx, t.Pod, seen)
+	if call.Phase == Syncing {
+		return w.cfg.Syncer.Sync(ctx, call.Pod, observed)
 	}
-	return runtime.SyncResult{}, w.cfg.Syncer.Terminate(ctx, t.Pod, seen, t.Termination)
+	return runtime.SyncResult{}, w.cfg.Syncer.Terminate(ctx, call.Pod, observed, call.Termination)
 }
 
-func (w *Workers) panicked(t SyncCall, value any) error {
-	w.cfg.Logger.Error("syncer panicked", slog.String("uid", string(t.UID)),
-		slog.String("namespace", t.Pod.Namespace), slog.String("pod", t.Pod.Name),
+func (w *Workers) handlePanic(call SyncCall, value any) error {
+	w.cfg.Logger.Error("pod sync panicked", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
 		slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
 	if h := w.cfg.Hooks.SyncPanicked; h != nil {
-		h(t, value)
+		h(call, value)
 	}
 	return fmt.Errorf("%w: %v", ErrSyncerPanicked, value)
 }
 
-// schedule has passed on when a pod is due. The caller holds mu.
+// schedule passes the pod's requeueAt to Config.OnRequeue, or sets its timer. The
+// caller holds mu.
 func (w *Workers) schedule(uid types.UID) {
 	var at time.Time
-	if l := w.book.pods[uid]; l != nil {
-		at = l.requeueAt
+	if s := w.tracker.pods[uid]; s != nil {
+		at = s.requeueAt
 	}
 	if !w.ownTimers {
-		w.note(callback{uid: uid, due: &at})
+		w.addCallback(callback{uid: uid, requeueAt: &at})
 		return
 	}
 	if t := w.timers[uid]; t != nil {

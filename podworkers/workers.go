@@ -14,47 +14,47 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Syncer does the work of each stage of a pod's life. Calls for one pod never
-// overlap. Each must be idempotent and end soon after its ctx does: a call that
-// does not holds up its pod, and Run when it ends.
+// Syncer does the work of each phase of a pod. Calls for one pod never overlap.
+// Each method must be idempotent and return soon after its ctx is done: until it
+// returns, it delays its pod, and Run when that ends.
 type Syncer interface {
-	// Sync brings the pod a step towards its spec.
-	Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error)
-	// Terminate ends the pod's containers. Success means that none runs. Of an
-	// orphan, pod has a UID, namespace, name and source only, and nothing of it may
-	// be left: no other call follows.
-	Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error
-	// Finish gives back what the pod held. It is called once more if the pod gets a
-	// deletion timestamp, or is named by no source any more, only after it has finished.
-	Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error
+	// Sync brings the pod closer to its desired state.
+	Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod) (runtime.SyncResult, error)
+	// Terminate stops the pod's containers. It returns nil when none runs. For an
+	// orphan, pod has only a UID, namespace, name and source, and Terminate must
+	// also release all resources, because Finish is not called.
+	Terminate(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, t runtime.Termination) error
+	// Finish releases the pod's resources. It is called again if the pod gets a
+	// deletion timestamp, or is removed from all sources, after it has finished.
+	Finish(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 
-// Inspector tells what the runtime has of a pod, by an observation that began after a
-// time. The zero time asks for whatever is known, and a pod of which nothing is
-// known because there is nothing is no error.
+// Inspector returns the state of a pod in the runtime, observed after the given
+// time. For the zero time any state is new enough. For a pod that does not exist it
+// returns an empty Pod and no error. See pleg.Generator.
 type Inspector interface {
 	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
 }
 
-// UpdateType says what an Update is about.
+// UpdateType is the kind of an Update.
 type UpdateType uint8
 
-// The kinds of update.
+// The update types.
 const (
-	PodUpdate    UpdateType = iota // the pod is new or was changed
-	PodCreate                      // the same, or the UID comes back: see Workers.SyncKnown
-	PodReconcile                   // what it depends on was changed: its status, an object that it uses
+	PodUpdate    UpdateType = iota // the pod is new or has changed
+	PodCreate                      // the same, or its UID was recreated: see Workers.SyncKnownPods
+	PodReconcile                   // its status or an object that it uses has changed
 )
 
-// Update is a request about one pod. Either Pod or Orphan is set.
+// Update is a request for one pod. Either Pod or Orphan is set.
 type Update struct {
 	Type UpdateType
-	Pod  *corev1.Pod // as it should be; read-only from here on
-	// Orphan is a pod that is in the runtime and in no configuration. It is ended.
-	// One that is known here is left alone.
+	Pod  *corev1.Pod // the desired pod; must not be modified after the call
+	// Orphan is a pod in the runtime that no source contains. It is terminated. If
+	// its UID is known here, it is ignored.
 	Orphan    *runtime.Pod
-	Kill      *KillOptions // ends the pod as well
-	StartTime time.Time    // when the need arose; zero: now
+	Kill      *KillOptions // if not nil, the pod is also killed
+	StartTime time.Time    // when the reason for the update arose. Default: now
 }
 
 func (u Update) uid() types.UID {
@@ -67,92 +67,96 @@ func (u Update) uid() types.UID {
 	return ""
 }
 
-// KillOptions is a request to end a pod.
+// KillOptions is a request to terminate a pod.
 type KillOptions struct {
-	GracePeriod time.Duration // the pod's own if zero or longer than that; else at least 1 s
-	Force       bool          // no grace at all
-	// Reason, if set, makes the pod Failed with it and Message. The first one that
-	// is told stays.
+	GracePeriod time.Duration // at least 1s. Default, and upper limit: the pod's own
+	Force       bool          // kill without grace period
+	// Reason, if set, sets the pod's phase to Failed with Reason and Message. Those
+	// of the first kill that has a Reason are kept.
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget
-	Deleted         bool // no source names the pod any more
-	Drained         bool // the node stops: the pod is to be started again by another process
+	Deleted         bool // no source contains the pod any more
+	Drained         bool // the node shuts down: another process will start the pod again
 
-	// Done, if set, is called exactly once, soon and from any goroutine: with nil
-	// when the pod's containers have ended, with ErrStopped if Run ended before, with
-	// an error that wraps runtime.ErrNotFound if the pod is not known. It must not
+	// Done, if set, is called exactly once, from any goroutine: with nil when the
+	// pod's containers have stopped, with ErrStopped if Run has ended before, or with
+	// an error that wraps runtime.ErrNotFound if the pod is unknown. It must not
 	// block.
 	Done func(error)
-	// WaitUntilFinished makes Done wait until the pod has finished.
+	// WaitUntilFinished delays Done until the pod has finished.
 	WaitUntilFinished bool
 }
 
-// Hooks are called as pods move on. Any may be nil. They must not block.
+// Hooks are called when pods change. Each may be nil and must not block.
 type Hooks struct {
-	// PhaseChanged is called for each step from one phase to another, in the order of the
-	// steps, once at a time and before the call that follows the step.
-	PhaseChanged func(uid types.UID, from, to Phase, why Cause)
-	// SyncStarted and Ended frame each call of the Syncer.
+	// PhaseChanged is called for each change of a phase, in order, one at a time,
+	// and before the first call of the new phase.
+	PhaseChanged func(uid types.UID, from, to Phase, cause Cause)
+	// SyncStarted and SyncEnded are called before and after each call of the Syncer.
 	SyncStarted func(SyncCall)
-	SyncEnded   func(t SyncCall, took time.Duration, out runtime.SyncResult, err error)
-	// SyncPanicked is called when the Syncer panicked.
-	SyncPanicked func(t SyncCall, value any)
+	SyncEnded   func(call SyncCall, duration time.Duration, result runtime.SyncResult, err error)
+	// SyncPanicked is called when the Syncer has panicked.
+	SyncPanicked func(call SyncCall, value any)
 }
 
-// Config describes Workers.
+// Config configures Workers. Syncer and Inspector are required.
 type Config struct {
-	Syncer    Syncer    // required
-	Inspector Inspector // required
+	Syncer    Syncer
+	Inspector Inspector
 
-	ResyncPeriod time.Duration // between turns of a pod that nothing happens to; default 1 min
-	BackOff      time.Duration // after a turn that failed; default 10 s
-	Jitter       float64       // by which share of themselves both are lengthened at most; default 0.5
+	ResyncPeriod time.Duration // between syncs of a pod without requests. Default: 1m
+	BackOff      time.Duration // after a failed call. Default: 10s
+	Jitter       float64       // lengthens both by up to this share. Default: 0.5
 
-	// IsStopped reports, from memory, that nothing of the pod is alive in the runtime:
-	// no container and no sandbox. A pod that is Succeeded or Failed when it is first
-	// heard of is then taken for finished, and nobody is troubled. Default: never.
+	// IsStopped reports, from memory, whether the pod has no container and no sandbox
+	// in the runtime. A pod first observed in a terminal phase that is stopped is
+	// marked finished without calling the Syncer. Default: always false.
 	IsStopped func(types.UID) bool
 
-	// OnRequeue is told when a pod wants Wake(uid, RequeueDue); zero calls it off. It is
-	// called once at a time, so that what it is told last counts. It must not block.
-	// Default: a timer for each pod.
+	// OnRequeue is called with the time at which the owner must call
+	// Requeue(uid, RequeueDue). It replaces the time of the previous call; the zero
+	// time cancels it. Calls do not overlap. It must not block. Default: Workers use
+	// a timer for each pod.
 	OnRequeue func(uid types.UID, at time.Time)
 
-	// RequestInspection asks for a look at a pod whose last turn may have changed the runtime,
-	// or failed. If anything did change, the answer is a Wake(uid, RequeueEvent).
-	// TurnEnded, called right after it, says that the pod is not Busy any more.
-	// Neither is called between turns that follow one another. Neither may block.
+	// RequestInspection is called after a call that failed or may have changed the
+	// pod in the runtime. If the inspection finds a change, the owner must call
+	// Requeue(uid, RequeueEvent). OnIdle is called right after it, when IsWorking is
+	// false for the pod. Neither is called if another call follows at once. Neither
+	// may block.
 	RequestInspection func(types.UID)
 	OnIdle            func(types.UID)
 
-	// OnFinished is told when a pod has come to its end, and once more when it was
-	// deleted only later and has given back the rest. It must not block.
+	// OnFinished is called when a pod has finished, and again when it was deleted
+	// later and the rest of its resources are released. It must not block.
 	OnFinished func(types.UID)
 
-	Logger *slog.Logger // default: discard
+	// Logger gets the phases of each pod at Info. Default: discard.
+	Logger *slog.Logger
 	Hooks  Hooks
 }
 
 const (
-	defaultResync  = time.Minute
-	defaultBackOff = 10 * time.Second
-	defaultJitter  = 0.5
+	defaultResyncPeriod = time.Minute
+	defaultBackOff      = 10 * time.Second
+	defaultJitter       = 0.5
 )
 
-func (c *Config) fill() error {
+// complete checks the configuration and sets the defaults.
+func (c *Config) complete() error {
 	var errs []error
-	require := func(ok bool, what string) {
+	require := func(ok bool, message string) {
 		if !ok {
-			errs = append(errs, errors.New("podworkers: "+what))
+			errs = append(errs, errors.New("podworkers: Config."+message))
 		}
 	}
-	require(c.Syncer != nil, "nil Syncer")
-	require(c.Inspector != nil, "nil Seen")
-	require(c.ResyncPeriod >= 0, "negative Resync")
-	require(c.BackOff >= 0, "negative BackOff")
-	require(c.Jitter >= 0, "negative Jitter")
+	require(c.Syncer != nil, "Syncer: required")
+	require(c.Inspector != nil, "Inspector: required")
+	require(c.ResyncPeriod >= 0, "ResyncPeriod: must not be negative")
+	require(c.BackOff >= 0, "BackOff: must not be negative")
+	require(c.Jitter >= 0, "Jitter: must not be negative")
 	if c.ResyncPeriod == 0 {
-		c.ResyncPeriod = defaultResync
+		c.ResyncPeriod = defaultResyncPeriod
 	}
 	if c.BackOff == 0 {
 		c.BackOff = defaultBackOff
@@ -167,52 +171,53 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// Workers takes pods through their lives. Its methods may be called from any
-// goroutine, before, while and after it runs.
+// Workers runs the lifecycle of pods. Its methods may be called concurrently,
+// before, while and after it runs.
 type Workers struct {
 	cfg Config
 
-	mu        sync.Mutex // guards what follows; held over memory only
-	book      *tracker
-	active    map[types.UID]context.CancelCauseFunc // pods with a goroutine; nil between turns
-	waiting   map[types.UID][]KillOptions           // those of Kills whose Done is owed
-	timers    map[types.UID]*time.Timer             // where there is no Config.Due
-	ownTimers bool                                  // timers are used whatever Config says
-	ctx       context.Context                       // of Run, while it runs
-	stopped   bool
-	wg        sync.WaitGroup
+	// mu guards the fields below. No I/O and no callback runs under it.
+	mu          sync.Mutex
+	tracker     *tracker
+	active      map[types.UID]context.CancelCauseFunc // pods with a goroutine; nil between calls
+	killWaiters map[types.UID][]KillOptions           // kills whose Done was not called yet
+	timers      map[types.UID]*time.Timer             // only if ownTimers
+	ownTimers   bool                                  // Config.OnRequeue is nil or not used any more
+	ctx         context.Context                       // of Run; nil before it
+	stopped     bool
+	wg          sync.WaitGroup
 
-	notices     []callback // to be told, oldest first
-	delivering  bool       // somebody is at it
-	noted, told uint64     // how many notices there were, and were told of
-	allTold     *sync.Cond
+	callbacks                    []callback // queued, oldest first
+	delivering                   bool       // a goroutine is running callbacks
+	callbacksAdded, callbacksRun uint64
+	callbacksChanged             *sync.Cond // callbacksRun has increased
 }
 
-// New returns Workers.
+// New returns Workers. It does no I/O and starts no goroutine.
 func New(cfg Config) (*Workers, error) {
-	if err := cfg.fill(); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	w := &Workers{
-		cfg:       cfg,
-		book:      newBook(policy{resync: cfg.ResyncPeriod, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
-		active:    map[types.UID]context.CancelCauseFunc{},
-		waiting:   map[types.UID][]KillOptions{},
-		timers:    map[types.UID]*time.Timer{},
-		ownTimers: cfg.OnRequeue == nil,
+		cfg:         cfg,
+		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
+		active:      map[types.UID]context.CancelCauseFunc{},
+		killWaiters: map[types.UID][]KillOptions{},
+		timers:      map[types.UID]*time.Timer{},
+		ownTimers:   cfg.OnRequeue == nil,
 	}
-	w.allTold = sync.NewCond(&w.mu)
+	w.callbacksChanged = sync.NewCond(&w.mu)
 	return w, nil
 }
 
-// Run makes the calls that are due until ctx is done. It then ends the contexts
-// of the calls under way with the cause ErrStopped, waits for them and tells who
-// waits for a Kill. No pod is ended by it. It is to be called once.
+// Run makes the calls that are due until ctx is done. It then cancels the calls
+// under way with the cause ErrStopped, waits for them, and calls the Done of
+// pending kills. It does not terminate pods. It must not be called twice.
 func (w *Workers) Run(ctx context.Context) error {
-	turns, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	callCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	w.mu.Lock()
-	w.ctx = turns
-	for uid := range w.book.pods {
+	w.ctx = callCtx
+	for uid := range w.tracker.pods {
 		w.launch(uid)
 	}
 	w.mu.Unlock()
@@ -229,10 +234,10 @@ func (w *Workers) Run(ctx context.Context) error {
 	w.wg.Wait()
 
 	w.mu.Lock()
-	owed := w.waiting
-	w.waiting = map[types.UID][]KillOptions{}
+	waiters := w.killWaiters
+	w.killWaiters = map[types.UID][]KillOptions{}
 	w.mu.Unlock()
-	for _, kills := range owed {
+	for _, kills := range waiters {
 		for _, k := range kills {
 			w.failKill(&k, ErrStopped)
 		}

@@ -21,23 +21,23 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// fake is a Syncer and Seen that writes down what it is asked for. A call does
-// what do says, or succeeds at once.
-type fake struct {
-	mu    sync.Mutex
-	began time.Time
-	calls []string
-	do    func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error)
-	since map[types.UID][]time.Time
+// fakeSyncer is a Syncer and an Inspector that records its calls. A call runs do, or
+// succeeds at once if that is nil.
+type fakeSyncer struct {
+	mu        sync.Mutex
+	startTime time.Time
+	calls     []string
+	do        func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error)
+	newerThan map[types.UID][]time.Time // arguments of GetNewerThan
 }
 
-func (f *fake) note(format string, args ...any) {
+func (f *fakeSyncer) note(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = append(f.calls, fmt.Sprintf("%v ", time.Since(f.began).Round(time.Millisecond))+fmt.Sprintf(format, args...))
+	f.calls = append(f.calls, fmt.Sprintf("%v ", time.Since(f.startTime).Round(time.Millisecond))+fmt.Sprintf(format, args...))
 }
 
-func (f *fake) take() []string {
+func (f *fakeSyncer) take() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	calls := f.calls
@@ -45,14 +45,14 @@ func (f *fake) take() []string {
 	return calls
 }
 
-func (f *fake) call(ctx context.Context, what string, uid types.UID) (runtime.SyncResult, error) {
+func (f *fakeSyncer) call(ctx context.Context, what string, uid types.UID) (runtime.SyncResult, error) {
 	if f.do == nil {
 		return runtime.SyncResult{}, nil
 	}
 	return f.do(ctx, strings.Fields(what)[0], uid)
 }
 
-func (f *fake) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
+func (f *fakeSyncer) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtime.SyncResult, error) {
 	what := "sync " + pod.Name
 	if v := pod.Labels["v"]; v != "" {
 		what += " v" + v
@@ -61,48 +61,48 @@ func (f *fake) Sync(ctx context.Context, pod *corev1.Pod, _ runtime.Pod) (runtim
 	return f.call(ctx, what, pod.UID)
 }
 
-func (f *fake) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+func (f *fakeSyncer) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, t runtime.Termination) error {
 	what := "terminate " + pod.Name
-	f.note("%s %s", what, ending(e))
+	f.note("%s %s", what, describe(t))
 	_, err := f.call(ctx, what, pod.UID)
 	return err
 }
 
-func (f *fake) Finish(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error {
+func (f *fakeSyncer) Finish(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error {
 	what := "finish " + pod.Name
-	f.note("%s %s", what, ending(e))
+	f.note("%s %s", what, describe(t))
 	_, err := f.call(ctx, what, pod.UID)
 	return err
 }
 
-func ending(e runtime.Termination) string {
-	s := fmt.Sprintf("grace=%v", e.GracePeriod)
-	if e.Reason != "" {
-		s += " " + e.Reason
+func describe(t runtime.Termination) string {
+	s := fmt.Sprintf("grace=%v", t.GracePeriod)
+	if t.Reason != "" {
+		s += " " + t.Reason
 	}
-	if e.Evicted {
+	if t.Evicted {
 		s += " evicted"
 	}
-	if e.Deleted {
+	if t.Deleted {
 		s += " deleted"
 	}
 	return s
 }
 
-func (f *fake) GetNewerThan(_ context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
+func (f *fakeSyncer) GetNewerThan(_ context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.since == nil {
-		f.since = map[types.UID][]time.Time{}
+	if f.newerThan == nil {
+		f.newerThan = map[types.UID][]time.Time{}
 	}
-	f.since[uid] = append(f.since[uid], at)
+	f.newerThan[uid] = append(f.newerThan[uid], at)
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
-// run starts workers in a bubble. They are stopped when the test ends.
-func run(t *testing.T, f *fake, change ...func(*podworkers.Config)) *podworkers.Workers {
+// runWorkers runs Workers in a bubble until the test ends.
+func runWorkers(t *testing.T, f *fakeSyncer, change ...func(*podworkers.Config)) *podworkers.Workers {
 	t.Helper()
-	f.began = time.Now()
+	f.startTime = time.Now()
 	cfg := podworkers.Config{Syncer: f, Inspector: f, Jitter: 1e-12}
 	for _, c := range change {
 		c(&cfg)
@@ -117,7 +117,7 @@ func run(t *testing.T, f *fake, change ...func(*podworkers.Config)) *podworkers.
 	return w
 }
 
-func pod(uid string, change ...func(*corev1.Pod)) *corev1.Pod {
+func newTestPod(uid string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "ns", Name: uid}}
 	p.Spec.TerminationGracePeriodSeconds = new(int64(30))
 	for _, c := range change {
@@ -148,18 +148,18 @@ func phase(ph corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = ph }
 }
 
-// untilCancelled is a call that ends when it is told to.
+// untilCancelled waits until ctx is done and returns the cause.
 func untilCancelled(ctx context.Context) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// PW-1, PW-8, PW-14: the way of a pod, with no timer in between.
+// PW-1, PW-8, PW-14: all phases of a pod, without a delay in between.
 func TestWorkers_PhasesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		w := run(t, f)
-		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod("a")})
+		f := &fakeSyncer{}
+		w := runWorkers(t, f)
+		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: newTestPod("a")})
 		synctest.Wait()
 		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
 		assert.True(t, w.IsFinished("a"))
@@ -168,29 +168,29 @@ func TestWorkers_PhasesInOrder(t *testing.T) {
 			"0s terminate a grace=30s deleted",
 			"0s finish a grace=30s deleted",
 		}, f.take())
-		w.Update(podworkers.Update{Pod: pod("a")})
+		w.Update(podworkers.Update{Pod: newTestPod("a")})
 		w.Requeue("a", podworkers.RequeueNow)
 		time.Sleep(time.Hour)
-		assert.Empty(t, f.take(), "what has finished stays finished")
+		assert.Empty(t, f.take(), "a finished pod is not called again")
 		assert.Empty(t, w.SyncKnownPods(nil, true))
 		assert.False(t, w.IsKnown("a"))
 	})
 }
 
-// PW-8: each phase is tried again after a back-off until it succeeds.
-func TestRetries(t *testing.T) {
+// PW-8: each phase is retried with back-off until it succeeds.
+func TestWorkers_RetriesEachPhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &fakeSyncer{}
 		left := map[string]int{"sync": 1, "terminate": 2, "finish": 1}
 		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 			left[call]--
 			if left[call] >= 0 {
-				return runtime.SyncResult{}, errors.New("no luck")
+				return runtime.SyncResult{}, errors.New("sync failed")
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := run(t, f)
-		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod("a")})
+		w := runWorkers(t, f)
+		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: newTestPod("a")})
 		time.Sleep(15 * time.Second)
 		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{WaitUntilFinished: true}))
 		assert.Equal(t, []string{

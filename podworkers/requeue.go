@@ -1,0 +1,125 @@
+package podworkers
+
+import (
+	"errors"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// policy configures when calls are due.
+type policy struct {
+	resyncPeriod time.Duration
+	backOff      time.Duration
+	jitter       func(time.Duration) time.Duration // never shortens its argument
+}
+
+// Bounds of the time until the next call.
+const (
+	// transientBackOff is the back-off after runtime.ErrNotReady, which does not
+	// last long.
+	transientBackOff = time.Second
+	// minRequeueDelay prevents a busy loop of a Syncer that is always due.
+	minRequeueDelay = 10 * time.Millisecond
+	// minEventDelay doubles with each consecutive failure after the second, up to
+	// maxEventDelay.
+	minEventDelay = 100 * time.Millisecond
+	maxEventDelay = time.Second
+	// mergeWindow aligns resyncs, so that an idle machine does not wake up for each
+	// pod.
+	mergeWindow = time.Second
+)
+
+func (s *podState) setRequeueAt(at time.Time, e *effect) {
+	if !at.Equal(s.requeueAt) {
+		s.requeueAt, e.requeue = at, true
+	}
+}
+
+// requeue records a reason for another call.
+func (s *podState) requeue(reason RequeueReason, now time.Time) effect {
+	e := effect{uid: s.uid}
+	if s.phase == Finished && s.urgency == notRequested && s.requeueAt.IsZero() {
+		return e
+	}
+	switch reason {
+	case RequeueDue:
+		if !s.requeueAt.IsZero() && !now.Before(s.requeueAt) {
+			s.setRequeueAt(time.Time{}, &e)
+			s.request(immediate, now)
+		}
+	case RequeueNow:
+		s.request(immediate, now)
+	case RequeueEvent:
+		s.requestOrDefer(deferrable, now, now, &e)
+	}
+	return e
+}
+
+// requestOrDefer records a request and makes it immediate if nothing defers it.
+func (s *podState) requestOrDefer(u urgency, at, now time.Time, e *effect) {
+	s.request(u, at)
+	if s.working {
+		return // complete promotes it
+	}
+	s.promoteDeferred(now, e)
+}
+
+// promoteDeferred makes a deferrable request immediate, or sets the time when it
+// becomes so.
+func (s *podState) promoteDeferred(now time.Time, e *effect) {
+	switch {
+	case s.urgency != deferrable:
+	case !now.Before(s.deferUntil):
+		s.urgency = immediate
+	case s.requeueAt.IsZero() || s.deferUntil.Before(s.requeueAt):
+		s.setRequeueAt(s.deferUntil, e)
+	}
+}
+
+// nextResync returns when a pod without requests is due. It is aligned to
+// mergeWindow unless that makes the period shorter than resyncPeriod.
+func (p policy) nextResync(now time.Time) time.Time {
+	at := now.Add(p.jitter(p.resyncPeriod))
+	aligned := at.Add(at.Truncate(mergeWindow).Sub(at)) // keeps the monotonic reading
+	if aligned.Before(now.Add(p.resyncPeriod)) {
+		return at
+	}
+	return aligned
+}
+
+// fail schedules the next attempt. A call that was cancelled for another one is
+// not a failure.
+func (s *podState) fail(err error, requeueAt time.Time, p policy, now time.Time, e *effect) {
+	if s.urgency == immediate {
+		return
+	}
+	s.failures++
+	s.deferUntil = now.Add(eventDelay(s.failures))
+	backOff := p.backOff
+	if errors.Is(err, runtime.ErrNotReady) {
+		backOff = min(backOff, transientBackOff)
+	}
+	next := now.Add(p.jitter(backOff))
+	if !requeueAt.IsZero() && requeueAt.Before(next) {
+		next = later(requeueAt, later(s.deferUntil, now.Add(minRequeueDelay)))
+	}
+	s.setRequeueAt(next, e)
+}
+
+// eventDelay returns how long changes in the runtime are deferred after the given
+// number of consecutive failures. It is zero after the first one: the changes that
+// the failed call made are handled at once.
+func eventDelay(failures int) time.Duration {
+	if failures < 2 {
+		return 0
+	}
+	return min(minEventDelay<<min(failures-2, 10), maxEventDelay)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
