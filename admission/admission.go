@@ -14,8 +14,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Reasons of refusals, as the kubelet tells them. A lack of a resource is
-// OutOf and its name: OutOfcpu, OutOfmemory, OutOfpods.
+// Reasons of rejections; they are the kubelet's. The reason for an insufficient
+// resource is ReasonOutOfPrefix and its name: OutOfcpu, OutOfmemory, OutOfpods.
 const (
 	ReasonOutOfPrefix  = "OutOf"
 	ReasonNodeAffinity = "NodeAffinity"
@@ -30,25 +30,25 @@ const (
 // Config describes a node. All fields are optional.
 type Config struct {
 	NodeName string
-	// Allocatable is what there is for pods. A resource of Kubernetes' own that
-	// it does not name is not checked, but for huge pages: nil checks nothing.
+	// Allocatable contains the resources available to pods. A native resource that
+	// is not in it is not checked, except huge pages. Nil: no resource is checked.
 	Allocatable corev1.ResourceList
-	// MaxPods is how many pods may run at once. 0: any number.
+	// MaxPods is the maximum number of running pods. 0: no limit.
 	MaxPods int
-	// Labels of the node. kubernetes.io/os, kubernetes.io/arch and
-	// kubernetes.io/hostname are there by default.
+	// Labels of the node. Default: kubernetes.io/os, kubernetes.io/arch and
+	// kubernetes.io/hostname, which Labels can override.
 	Labels map[string]string
-	// Taints of the node. Those with effect NoExecute count, for pods that are
-	// not static.
+	// Taints of the node. Only those with effect NoExecute are checked, and not for
+	// static pods.
 	Taints []corev1.Taint
-	// AllowedUnsafeSysctls are kernel parameters that pods may set besides those that
-	// harm nobody: names, or beginnings of names with * after them, as net.core.*.
-	// All of them belong to namespaces that pods have.
+	// AllowedUnsafeSysctls are sysctls that pods may set in addition to the safe
+	// ones: names, or prefixes followed by *, such as net.core.*. They must belong to
+	// a namespace of the pod.
 	AllowedUnsafeSysctls []string
-	// Kernel is the release of the node's kernel, 6.1.0-32-amd64. Which parameters
-	// harm nobody depends on it. Default: one that is new enough for all of them.
+	// Kernel is the release of the node's kernel, such as 6.1.0-32-amd64. Some
+	// sysctls are safe only from a certain release on. Default: all are safe.
 	Kernel string
-	// Unsupported returns the fields of a pod that the node cannot fulfil.
+	// Unsupported returns the fields of a pod that the node does not support.
 	// Default: podspec.Unsupported.
 	Unsupported func(*corev1.Pod) field.ErrorList
 }
@@ -58,26 +58,26 @@ type Config struct {
 type Admitter struct {
 	cfg    Config
 	checks []check
-	ledger requestTotals
+	totals requestTotals
 }
 
-// check returns whether a pod may run beside the others.
+// check decides whether a pod may run together with the others.
 type check func(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult
 
-// New checks the configuration.
+// New returns an Admitter. All errors of the configuration are joined.
 func New(cfg Config) (*Admitter, error) {
 	var errs []error
 	if cfg.MaxPods < 0 {
-		errs = append(errs, fmt.Errorf("admission: at most %d pods: must be at least 0", cfg.MaxPods))
+		errs = append(errs, fmt.Errorf("admission: Config.MaxPods: %d must be at least 0", cfg.MaxPods))
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Allocatable)) {
 		if q := cfg.Allocatable[name]; q.Sign() < 0 {
-			errs = append(errs, fmt.Errorf("admission: allocatable %s of %s: must be at least 0", name, q.String()))
+			errs = append(errs, fmt.Errorf("admission: Config.Allocatable: %s of %s must be at least 0", name, q.String()))
 		}
 	}
 	for _, t := range cfg.Taints {
 		if t.Key == "" {
-			errs = append(errs, errors.New("admission: a taint without a key"))
+			errs = append(errs, errors.New("admission: Config.Taints: key required"))
 		}
 	}
 	errs = append(errs, checkSysctlPatterns(cfg.AllowedUnsafeSysctls)...)
@@ -96,47 +96,48 @@ func New(cfg Config) (*Admitter, error) {
 		cfg.Unsupported = podspec.Unsupported
 	}
 	a := &Admitter{cfg: cfg}
-	// Cheap ones first, and those that no other pod's end can change.
+	// Cheap checks first, and those whose result does not depend on other pods.
 	a.checks = []check{a.features, a.system, a.sysctls, a.nodeName, a.affinity, a.taints, a.checkResources, a.ports}
 	return a, nil
 }
 
-// Admit returns whether the pod may run on the node beside the others. Of the
-// others those that have ended, and the pod itself, do not count. What they
-// request is remembered from call to call: a pod that was handed in must not be
-// changed, a newer version of it is another object. The time a call takes grows
-// with how many of the others are not those of the call before, and by a
-// nanosecond or so with the number of all.
+// Admit decides whether the pod may run on the node together with the others. Pods
+// in a terminal phase and the pod itself do not count among the others.
+//
+// Admit caches the requests of the others between calls, so a pod must not be
+// changed after it was passed; a new version must be a new object. A call takes
+// time proportional to the number of others that differ from the previous call,
+// plus about a nanosecond for each other pod.
 func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	for _, c := range a.checks {
-		if v := c(pod, others); !v.Admitted {
-			return v
+		if result := c(pod, others); !result.Admitted {
+			return result
 		}
 	}
 	return podspec.Admitted()
 }
 
-// counts reports whether another pod takes room from the pod.
+// counts reports whether another pod uses resources that the pod cannot use.
 func counts(other, pod *corev1.Pod) bool {
-	return other.UID != pod.UID && !over(other)
+	return other.UID != pod.UID && !isTerminal(other)
 }
 
-// over reports whether a pod has ended, so that it takes nothing any more.
-func over(pod *corev1.Pod) bool {
+// isTerminal reports whether a pod has ended and uses no resources.
+func isTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// features names all fields at once.
+// features rejects a pod with unsupported fields. The message names all of them.
 func (a *Admitter) features(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
-	faults := a.cfg.Unsupported(pod)
-	if len(faults) == 0 {
+	unsupported := a.cfg.Unsupported(pod)
+	if len(unsupported) == 0 {
 		return podspec.Admitted()
 	}
-	parts := make([]string, 0, len(faults))
-	for _, f := range faults {
+	parts := make([]string, 0, len(unsupported))
+	for _, f := range unsupported {
 		parts = append(parts, f.Field+" "+f.Detail)
 	}
-	return podspec.Rejected(ReasonUnsupported, "Pod asks for what this node cannot do: "+strings.Join(parts, "; "))
+	return podspec.Rejected(ReasonUnsupported, "Pod uses fields that this node does not support: "+strings.Join(parts, "; "))
 }
 
 func (a *Admitter) system(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
@@ -156,7 +157,7 @@ func (a *Admitter) nodeName(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 	return failed(ReasonNodeName, fmt.Sprintf("pod is for node %q, this is %q", want, a.cfg.NodeName))
 }
 
-// failed words a refusal the way the kubelet does.
+// failed returns a rejection with the message that the kubelet has for a predicate.
 func failed(predicate, detail string) podspec.AdmitResult {
 	return podspec.Rejected(predicate, "Predicate "+predicate+" failed: "+detail)
 }

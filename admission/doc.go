@@ -1,10 +1,9 @@
-// Package admission decides whether a pod may run on this node: whether there
-// is room for it, whether its host ports are free, whether node selector,
-// affinity, operating system and taints let it, whether the kernel parameters that
-// it sets are safe or allowed, and whether it asks for what this kind of node
-// cannot do.
+// Package admission decides whether a pod may run on this node. It checks resources
+// and the number of pods, host ports, node selector and affinity, node name,
+// operating system, taints, sysctls, and fields that this kind of node does not
+// support.
 //
-// The checks are pure: they look at the pod, at the other pods and at the
-// configuration, and at nothing else. Reasons and messages are the kubelet's,
-// so that what watches for OutOfcpu or NodeAffinity finds them here too.
+// The checks are pure functions of the pod, the other pods and the configuration.
+// Reasons and messages are the kubelet's, so that tools that look for OutOfcpu or
+// NodeAffinity work unchanged.
 package admission

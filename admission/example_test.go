@@ -22,9 +22,9 @@ func Example() {
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")},
 	}}}
-	verdict := node.Admit(pod, nil)
-	fmt.Println(verdict.Admitted, verdict.Reason)
-	fmt.Println(verdict.Message)
+	result := node.Admit(pod, nil)
+	fmt.Println(result.Admitted, result.Reason)
+	fmt.Println(result.Message)
 	// Output:
 	// false OutOfcpu
 	// Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000

@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// affinity checks spec.nodeSelector and the required part of node affinity.
-// What is only preferred never refuses a pod.
+// affinity checks spec.nodeSelector and required node affinity. Preferred node
+// affinity is ignored.
 func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	for key, want := range pod.Spec.NodeSelector {
 		if have, ok := a.cfg.Labels[key]; !ok || have != want {
@@ -28,8 +28,8 @@ func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 	return podspec.Admitted()
 }
 
-// matches reports whether the node is what all of a term's requirements ask
-// for. A term without any matches no node.
+// matches reports whether the node meets all requirements of a term. A term without
+// requirements matches no node.
 func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
 		return false
@@ -48,8 +48,8 @@ func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 	return true
 }
 
-// matches reports whether the set fulfils a requirement. One that makes no
-// sense is fulfilled by nothing.
+// matches reports whether the set meets a requirement. An invalid requirement is
+// never met.
 func matches(set labels.Set, r corev1.NodeSelectorRequirement) bool {
 	var op selection.Operator
 	switch r.Operator {
@@ -72,8 +72,8 @@ func matches(set labels.Set, r corev1.NodeSelectorRequirement) bool {
 	return err == nil && requirement.Matches(set)
 }
 
-// taints checks those that would end the pod at once. Static pods stay, as
-// there is nowhere else for them.
+// taints checks taints with effect NoExecute. They do not apply to static pods, which
+// cannot run elsewhere.
 func (a *Admitter) taints(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if podspec.IsStatic(pod) {
 		return podspec.Admitted()
@@ -90,8 +90,8 @@ func (a *Admitter) taints(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult 
 	return podspec.Admitted()
 }
 
-// tolerates reports whether a toleration is one of this taint. An empty key or
-// effect is one of all.
+// tolerates reports whether a toleration tolerates the taint. An empty key or effect
+// matches every key or effect.
 func tolerates(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false

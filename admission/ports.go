@@ -8,20 +8,20 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// hostPort is a port of the node, on whatever address.
+// hostPort is a port of the node on any address.
 type hostPort struct {
 	protocol corev1.Protocol
 	port     int32
 }
 
-// ports checks that no other pod has one of the pod's host ports.
+// ports checks that no other pod uses one of the pod's host ports.
 func (a *Admitter) ports(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
-	wanted := podspec.HostPorts(pod)
-	if len(wanted) == 0 {
+	requested := podspec.HostPorts(pod)
+	if len(requested) == 0 {
 		return podspec.Admitted()
 	}
-	addresses := make(map[hostPort][]string, len(wanted))
-	for _, p := range wanted {
+	addresses := make(map[hostPort][]string, len(requested))
+	for _, p := range requested {
 		addresses[portOf(p)] = append(addresses[portOf(p)], p.HostIP)
 	}
 	for _, other := range others {
@@ -31,7 +31,7 @@ func (a *Admitter) ports(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitRes
 		for _, p := range podspec.HostPorts(other) {
 			for _, address := range addresses[portOf(p)] {
 				if overlap(address, p.HostIP) {
-					return failed(ReasonNodePorts, fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %s %d is pod %s's",
+					return failed(ReasonNodePorts, fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %s %d is used by pod %s",
 						portOf(p).protocol, p.HostPort, podspec.FullName(other)))
 				}
 			}
@@ -47,7 +47,8 @@ func portOf(p corev1.ContainerPort) hostPort {
 	return hostPort{p.Protocol, p.HostPort}
 }
 
-// overlap reports whether listening on both addresses would fail. None is all.
+// overlap reports whether one socket cannot be bound to each of the addresses. The
+// empty address stands for all addresses.
 func overlap(a, b string) bool {
 	all := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
 	return a == b || all(a) || all(b)

@@ -12,85 +12,88 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// requestTotals knows what the pods of a node request together. From one question to the
-// next few of them change: it adds and takes away only those, so that a question
-// costs a comparison of pointers for each pod.
+// requestTotals contains the sums of the requests of all pods on the node. Few pods
+// change between two calls, and only those are added or removed, so that a call
+// costs one comparison of pointers for each other pod.
 type requestTotals struct {
-	mu     sync.Mutex // guards all below; held by whoever asks
+	mu     sync.Mutex // guards the fields below; locked by the caller
 	others []*corev1.Pod
-	taking map[types.UID][]*corev1.Pod // those of others that count; mostly one a UID
-	pods   int                         // how many these are
+	active map[types.UID][]*corev1.Pod // others that are not terminal; usually one per UID
+	pods   int                         // number of active pods
 	sums   map[corev1.ResourceName]*big.Int
 }
 
-// follow brings the ledger to these pods. l.mu is held.
-func (l *requestTotals) follow(others []*corev1.Pod) {
+// update adds and removes pods until the totals are those of others.
+// held: t.mu
+func (t *requestTotals) update(others []*corev1.Pod) {
 	for i, pod := range others {
-		if i == len(l.others) {
-			l.others = append(l.others, nil)
+		if i == len(t.others) {
+			t.others = append(t.others, nil)
 		}
-		if former := l.others[i]; former != pod {
-			l.remove(former)
-			l.add(pod)
-			l.others[i] = pod
+		if previous := t.others[i]; previous != pod {
+			t.remove(previous)
+			t.add(pod)
+			t.others[i] = pod
 		}
 	}
-	for _, former := range l.others[len(others):] {
-		l.remove(former)
+	for _, previous := range t.others[len(others):] {
+		t.remove(previous)
 	}
-	clear(l.others[len(others):])
-	l.others = l.others[:len(others)]
+	clear(t.others[len(others):])
+	t.others = t.others[:len(others)]
 }
 
-// add adds what a pod takes.
-func (l *requestTotals) add(pod *corev1.Pod) {
-	if over(pod) {
+// add adds the requests of a pod unless it is terminal.
+func (t *requestTotals) add(pod *corev1.Pod) {
+	if isTerminal(pod) {
 		return
 	}
-	if l.taking == nil {
-		l.taking, l.sums = make(map[types.UID][]*corev1.Pod), make(map[corev1.ResourceName]*big.Int)
+	if t.active == nil {
+		t.active, t.sums = make(map[types.UID][]*corev1.Pod), make(map[corev1.ResourceName]*big.Int)
 	}
-	l.taking[pod.UID] = append(l.taking[pod.UID], pod)
-	l.pods++
+	t.active[pod.UID] = append(t.active[pod.UID], pod)
+	t.pods++
 	for name, q := range podspec.Requests(pod) {
-		if l.sums[name] == nil {
-			l.sums[name] = new(big.Int)
+		if t.sums[name] == nil {
+			t.sums[name] = new(big.Int)
 		}
-		l.sums[name].Add(l.sums[name], big.NewInt(amount(name, q)))
+		t.sums[name].Add(t.sums[name], big.NewInt(amount(name, q)))
 	}
 }
 
-// remove takes away what enter added. A pod that was never entered is none of its.
-func (l *requestTotals) remove(pod *corev1.Pod) {
+// remove subtracts the requests of a pod that add has added.
+func (t *requestTotals) remove(pod *corev1.Pod) {
 	if pod == nil {
 		return
 	}
-	same := l.taking[pod.UID]
+	same := t.active[pod.UID]
 	i := slices.Index(same, pod)
 	if i < 0 {
 		return
 	}
 	if len(same) == 1 {
-		delete(l.taking, pod.UID)
+		delete(t.active, pod.UID)
 	} else {
-		l.taking[pod.UID] = slices.Delete(same, i, i+1)
+		t.active[pod.UID] = slices.Delete(same, i, i+1)
 	}
-	l.pods--
+	t.pods--
 	for name, q := range podspec.Requests(pod) {
-		l.sums[name].Sub(l.sums[name], big.NewInt(amount(name, q)))
+		t.sums[name].Sub(t.sums[name], big.NewInt(amount(name, q)))
 	}
 }
 
-// beside is how many pods count but for the pod itself. l.mu is held.
-func (l *requestTotals) beside(pod *corev1.Pod) int { return l.pods - len(l.taking[pod.UID]) }
+// count returns the number of active pods other than the pod.
+// held: t.mu
+func (t *requestTotals) count(pod *corev1.Pod) int { return t.pods - len(t.active[pod.UID]) }
 
-// used is what the others request of a resource. l.mu is held.
-func (l *requestTotals) used(pod *corev1.Pod, name corev1.ResourceName) int64 {
+// used returns the sum of the requests of active pods other than the pod.
+// held: t.mu
+func (t *requestTotals) used(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	sum := new(big.Int)
-	if s := l.sums[name]; s != nil {
+	if s := t.sums[name]; s != nil {
 		sum.Set(s)
 	}
-	for _, own := range l.taking[pod.UID] {
+	for _, own := range t.active[pod.UID] {
 		sum.Sub(sum, big.NewInt(amount(name, podspec.Requests(own)[name])))
 	}
 	if !sum.IsInt64() {

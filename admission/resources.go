@@ -12,7 +12,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// checkResources checks the number of pods, then each resource that the pod requests.
+// checkResources checks the number of pods and then each resource that the pod
+// requests. The result contains all insufficient resources.
 func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	var requests corev1.ResourceList
 	if a.cfg.Allocatable != nil {
@@ -21,20 +22,20 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 	if a.cfg.MaxPods == 0 && len(requests) == 0 {
 		return podspec.Admitted()
 	}
-	a.ledger.mu.Lock()
-	defer a.ledger.mu.Unlock()
-	a.ledger.follow(others)
+	a.totals.mu.Lock()
+	defer a.totals.mu.Unlock()
+	a.totals.update(others)
 	var short []shortage
-	if n := a.ledger.beside(pod); a.cfg.MaxPods > 0 && n >= a.cfg.MaxPods {
+	if n := a.totals.count(pod); a.cfg.MaxPods > 0 && n >= a.cfg.MaxPods {
 		short = append(short, shortage{corev1.ResourcePods, 1, int64(n), int64(a.cfg.MaxPods)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		want, there := requests[name], a.cfg.Allocatable[name]
+		request, allocatable := requests[name], a.cfg.Allocatable[name]
 		if !a.checked(pod, name) {
 			continue
 		}
-		requested, capacity := amount(name, want), amount(name, there)
-		used := a.ledger.used(pod, name)
+		requested, capacity := amount(name, request), amount(name, allocatable)
+		used := a.totals.used(pod, name)
 		if requested > capacity-min(used, capacity) {
 			short = append(short, shortage{name, requested, used, capacity})
 		}
@@ -42,14 +43,14 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 	return insufficient(short)
 }
 
-// shortage is a resource that there is too little of, as amount counts it.
+// shortage is an insufficient resource, in the units of amount.
 type shortage struct {
 	name                      corev1.ResourceName
 	requested, used, capacity int64
 }
 
-// insufficient words a lack the way the kubelet does, by the first resource that is short:
-// cpu in thousandths.
+// insufficient returns the rejection for these resources, or Admitted if there are
+// none. Reason and message are the kubelet's for the first of them.
 func insufficient(short []shortage) podspec.AdmitResult {
 	if len(short) == 0 {
 		return podspec.Admitted()
@@ -65,10 +66,10 @@ func insufficient(short []shortage) podspec.AdmitResult {
 	return v
 }
 
-// checked reports whether a resource is counted at all. Huge pages that the
-// node does not name it does not have. A device that it does not name may be
-// one of the cluster's, if a scheduler sent the pod here, and is missing if the
-// pod is static.
+// checked reports whether a resource is checked. If Allocatable does not contain it,
+// huge pages count as missing, other native resources are ignored, and extended
+// resources count as missing for static pods only: those of other pods were checked
+// by the scheduler.
 func (a *Admitter) checked(pod *corev1.Pod, name corev1.ResourceName) bool {
 	if _, known := a.cfg.Allocatable[name]; known {
 		return true
@@ -79,7 +80,7 @@ func (a *Admitter) checked(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && podspec.IsStatic(pod)
 }
 
-// amount is a quantity as it is counted here: cpu in thousandths.
+// amount returns a quantity as an integer: millicores for cpu.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
@@ -87,7 +88,7 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// quantity turns an amount back.
+// quantity is the inverse of amount.
 func quantity(name corev1.ResourceName, amount int64) resource.Quantity {
 	switch {
 	case name == corev1.ResourceCPU:

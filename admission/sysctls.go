@@ -11,7 +11,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// sysctlNamespace is what a kernel parameter belongs to besides the node.
+// sysctlNamespace is the namespace that a sysctl belongs to.
 type sysctlNamespace string
 
 const (
@@ -21,8 +21,8 @@ const (
 	userNamespace sysctlNamespace = "User"
 )
 
-// namespaceOf returns the namespace of a kernel parameter, or "" for one of the
-// whole node. A pattern without its asterisk is as good as a name.
+// namespaceOf returns the namespace of a sysctl or of a pattern without its asterisk,
+// or "" if it applies to the whole node.
 func namespaceOf(name string) sysctlNamespace {
 	beginsWithAny := func(beginnings ...string) bool {
 		return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(name, b) })
@@ -40,9 +40,8 @@ func namespaceOf(name string) sysctlNamespace {
 	return ""
 }
 
-// isSafeSysctl reports whether a pod may set a kernel parameter on every node:
-// it has its own namespace, on this kernel, and does no harm to other pods. The
-// list is the kubelet's.
+// isSafeSysctl reports whether a sysctl is namespaced on this kernel and cannot
+// affect other pods. The list is the kubelet's.
 func isSafeSysctl(name, kernel string) bool {
 	switch name {
 	case "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
@@ -61,7 +60,7 @@ func isSafeSysctl(name, kernel string) bool {
 }
 
 // isKernelAtLeast compares the first two numbers of a release such as
-// 6.1.0-32-amd64. One that is not known is taken for new.
+// 6.1.0-32-amd64. An empty release is newer than all others.
 func isKernelAtLeast(release string, major, minor int) bool {
 	if release == "" {
 		return true
@@ -79,23 +78,23 @@ func isKernelAtLeast(release string, major, minor int) bool {
 	return err == nil && have >= minor
 }
 
-// checkSysctlPatterns returns what is wrong with Config.AllowedUnsafeSysctls.
+// checkSysctlPatterns validates Config.AllowedUnsafeSysctls.
 func checkSysctlPatterns(patterns []string) []error {
 	var errs []error
 	for _, p := range patterns {
 		name, _ := strings.CutSuffix(podspec.SysctlName(p), "*")
 		switch {
 		case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_./") != "":
-			errs = append(errs, fmt.Errorf("admission: allowed unsafe sysctl %q: must be a name, or the beginning of one with * after it", p))
+			errs = append(errs, fmt.Errorf("admission: Config.AllowedUnsafeSysctls: %q must be a name, or a prefix followed by *", p))
 		case namespaceOf(name) == "":
-			errs = append(errs, fmt.Errorf("admission: allowed unsafe sysctl %q: must belong to a namespace that pods have: kernel.shm*, kernel.msg*, kernel.sem, "+
+			errs = append(errs, fmt.Errorf("admission: Config.AllowedUnsafeSysctls: %q must belong to a namespace of the pod: kernel.shm*, kernel.msg*, kernel.sem, "+
 				"kernel.domainname, fs.mqueue.*, net.* or user.*", p))
 		}
 	}
 	return errs
 }
 
-// isAllowedSysctl reports whether the node's configuration allows what is not safe.
+// isAllowedSysctl reports whether Config.AllowedUnsafeSysctls contains the name.
 func (a *Admitter) isAllowedSysctl(name string) bool {
 	return slices.ContainsFunc(a.cfg.AllowedUnsafeSysctls, func(pattern string) bool {
 		beginning, star := strings.CutSuffix(podspec.SysctlName(pattern), "*")
@@ -103,8 +102,8 @@ func (a *Admitter) isAllowedSysctl(name string) bool {
 	})
 }
 
-// sysctls refuses kernel parameters that are neither safe nor allowed, and those
-// of a namespace that the pod shares with the node.
+// sysctls rejects sysctls that are neither safe nor allowed, and those of a namespace
+// that the pod shares with the node.
 func (a *Admitter) sysctls(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if pod.Spec.SecurityContext == nil {
 		return podspec.Admitted()
@@ -121,8 +120,8 @@ func (a *Admitter) sysctls(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult
 	return podspec.Admitted()
 }
 
-// sharesWithNode reports whether a pod has a namespace of the node's. That of its
-// host name goes with that of its network.
+// sharesWithNode reports whether a pod uses the node's namespace of this kind. A pod
+// in the node's network namespace is in its UTS namespace, too.
 func sharesWithNode(pod *corev1.Pod, ns sysctlNamespace) bool {
 	switch ns {
 	case netNamespace, utsNamespace:

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SL-10: the kubelet's safe kernel parameters and those that are allowed besides, of
-// namespaces that the pod does not share with the node.
+// SL-10: sysctls must be safe or allowed, and of a namespace that the pod does not
+// share with the node.
 func TestAdmission_Sysctls(t *testing.T) {
 	const (
 		safe      = "net.ipv4.ip_unprivileged_port_start"
@@ -22,7 +22,7 @@ func TestAdmission_Sysctls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		allowed []string
 		kernel  string
-		pod     string // what it says besides
+		pod     string // further fields
 		sysctl  string
 		says    string // "": admitted
 	}{
@@ -67,13 +67,13 @@ func TestAdmission_Sysctls(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesSysctlPatterns(t *testing.T) {
+func TestNew_RejectsSysctlPatterns(t *testing.T) {
 	for pattern, says := range map[string]string{
-		"":                "must belong to a namespace",
-		"*":               "must belong to a namespace",
-		"vm.swappiness":   "must belong to a namespace",
-		"kernel.*":        "must belong to a namespace",
-		"net":             "must belong to a namespace",
+		"":                "must belong to a namespace of the pod",
+		"*":               "must belong to a namespace of the pod",
+		"vm.swappiness":   "must belong to a namespace of the pod",
+		"kernel.*":        "must belong to a namespace of the pod",
+		"net":             "must belong to a namespace of the pod",
 		"net.*.x":         "must be a name",
 		"net.core.x y":    "must be a name",
 		"net.core.*,user": "must be a name",
@@ -81,4 +81,19 @@ func TestNew_RefusesSysctlPatterns(t *testing.T) {
 		_, err := New(Config{AllowedUnsafeSysctls: []string{"net.core.*", pattern}})
 		require.ErrorContains(t, err, says, pattern)
 	}
+}
+
+func TestIsKernelAtLeast(t *testing.T) {
+	for _, tt := range []struct {
+		release string
+		want    bool
+	}{
+		{"", true}, {"4.0", true}, {"4.0.1-rc1", true}, {"4.1", true}, {"5.0", true}, {"3.9", false}, {"4", false}, {"4.x", false}, {"x", false},
+	} {
+		assert.Equal(t, tt.want, isKernelAtLeast(tt.release, 4, 0), tt.release)
+	}
+}
+
+func TestSharesWithNode_UnknownNamespace(t *testing.T) {
+	assert.True(t, sharesWithNode(&corev1.Pod{}, ""), "a sysctl without a namespace belongs to the node")
 }
