@@ -72,7 +72,7 @@ func drain(m *Mux) (n int) {
 // A rescan of 1,000 files that did not change.
 func BenchmarkScan(b *testing.B) {
 	for _, everything := range []bool{false, true} {
-		b.Run(map[bool]string{false: "after a hint", true: "rescan"}[everything], func(b *testing.B) {
+		b.Run(map[bool]string{false: "after a notify", true: "rescan"}[everything], func(b *testing.B) {
 			b.ReportAllocs()
 			dir := b.TempDir()
 			old := time.Now().Add(-time.Minute)

@@ -11,28 +11,27 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Cached returns src with a memory: what it said last is kept in dir, with its
-// ConfigMaps and Secrets, and handed over at the start for as long as src has not
-// spoken. So a node that starts while its server is away runs the pods that it had.
+// Cached returns src with a cache on disk: the last Set of src, with its ConfigMaps and
+// Secrets, is saved in dir and delivered at the start until src has delivered a Set.
+// A node that starts while its server is unavailable thus runs its previous pods.
 //
-// Until src has handed over its first Set that is not Incomplete, what it cannot
-// tell of is held to as it was. Then src alone counts: a pod that it does not name
-// ends. What src says from then on is kept as it comes, but for Sets that are
-// Incomplete. The Origin of Manifests is kept too, so that static pods have the
-// same identity.
+// Until src has delivered a Set that is not Incomplete, the cached Set supplements
+// what src delivers. From then on only src counts, and pods that it does not contain
+// are removed. Every Set that is not Incomplete is saved. The Origin of Manifests is
+// saved, too, so that static pods keep their identity.
 //
-// The directory belongs to this source alone, and to one process at a time. It is
-// made, with mode 0700, when the source is watched. Its file has mode 0600 and
-// holds Secrets as they are: who can read the disk can read them. It is replaced
-// as a whole, at most once a second, and lasts through a power cut. A file that was
-// cut or changed is told as a Fault and set aside under a name that ends in
-// ".damaged". Sets of more than 64 MiB are not kept, which is told as a Fault too.
+// The directory must be used by one source in one process at a time. It is created
+// with mode 0700 when the source is watched. The file has mode 0600 and contains
+// Secrets in plain text. It is replaced atomically and durably, at most once a second.
+// A damaged file is reported as a SourceError and renamed to a name that ends in
+// ".damaged". A Set of more than 64 MiB is not saved, which is reported as a
+// SourceError, too.
 func Cached(src Source, dir string) Source {
 	return &cached{src: src, dir: dir, file: cacheFile(filepath.Join(dir, cacheFileName))}
 }
 
-// saveEvery bounds how often the file of a source that never rests is written.
-const saveEvery = time.Second
+// savePeriod is the minimum time between two saves.
+const savePeriod = time.Second
 
 // cached is the source that Cached returns.
 type cached struct {
@@ -40,113 +39,114 @@ type cached struct {
 	dir  string
 	file cacheFile
 
-	mu    sync.Mutex // guards heard
-	heard *Set       // the newest Set of src in this process that was not Incomplete
+	mu     sync.Mutex // guards latest
+	latest *Set       // last Set of src in this process that was not Incomplete
 }
 
-// Unwrap returns the source that is cached, which says whether its pods are static.
+// Unwrap returns the cached source, which decides whether its pods are static.
 func (c *cached) Unwrap() Source { return c.src }
 
-// Watch fulfils Source.
-func (c *cached) Watch(ctx context.Context, hand func(Set)) error {
-	w := &cachedWatch{cached: c, hand: hand, dirty: make(chan struct{}, 1)}
-	w.begin()
+// Watch implements Source.
+func (c *cached) Watch(ctx context.Context, deliver func(Set)) error {
+	w := &cachedWatch{cached: c, deliver: deliver, dirty: make(chan struct{}, 1)}
+	w.restore()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { w.saveAll(ctx) })
-	defer wg.Wait() // what was said last is on disk when Watch returns
+	defer wg.Wait() // the last Set is on disk when Watch returns
 	defer cancel()
-	return c.src.Watch(ctx, w.take)
+	return c.src.Watch(ctx, w.receive)
 }
 
 // cachedWatch is one Watch of a cached source.
 type cachedWatch struct {
 	*cached
-	hand  func(Set)
-	dirty chan struct{} // one slot: heard is to be saved
+	deliver func(Set)
+	dirty   chan struct{} // one slot: cached.latest must be saved
 
-	turn   sync.Mutex   // held while a Set is handed over; guards what follows
-	before *Set         // what src said before this Watch, as long as it has not spoken in it
-	latest Set          // what src said last
-	fault  *SourceError // of the file
-	saved  string       // checksum of what the file holds
+	deliverMu sync.Mutex   // held while a Set is delivered; guards the fields below
+	previous  *Set         // from before this Watch, until src has delivered a complete Set
+	received  Set          // the last Set of src
+	fileErr   *SourceError // of the file
+	checksum  string       // of the file
 }
 
-// begin hands over what was said before. A source that is watched once more in
-// one process was heard by it: the file may be older than that, and what is wanted
-// stays by itself.
-func (w *cachedWatch) begin() {
-	w.turn.Lock()
-	defer w.turn.Unlock()
+// restore loads and delivers the saved Set. If the source was already watched in this
+// process, the Set from memory is used instead, which is never older than the file.
+func (w *cachedWatch) restore() {
+	w.deliverMu.Lock()
+	defer w.deliverMu.Unlock()
 	w.mu.Lock()
-	w.before = w.heard
+	w.previous = w.cached.latest
 	w.mu.Unlock()
-	if w.before != nil {
+	if w.previous != nil {
 		return
 	}
 	err := os.MkdirAll(w.dir, 0o700)
 	if err == nil {
-		w.before, w.saved, err = w.file.load()
+		w.previous, w.checksum, err = w.file.load()
 	}
-	w.latest.Incomplete = true
+	w.received.Incomplete = true
 	if err != nil {
-		w.fault = &SourceError{Location: string(w.file), Err: fmt.Errorf("%w: restore what it said last: %w", ErrUnavailable, err)}
+		w.fileErr = &SourceError{Location: string(w.file), Err: fmt.Errorf("%w: load cached pods: %w", ErrUnavailable, err)}
 	}
-	if w.before != nil || w.fault != nil {
-		w.handOver()
+	if w.previous != nil || w.fileErr != nil {
+		w.deliverLatest()
 	}
 }
 
-// take takes what the source says.
-func (w *cachedWatch) take(s Set) {
-	w.turn.Lock()
-	defer w.turn.Unlock()
-	w.latest = s
+// receive processes a Set of the source.
+func (w *cachedWatch) receive(s Set) {
+	w.deliverMu.Lock()
+	defer w.deliverMu.Unlock()
+	w.received = s
 	if !s.Incomplete {
-		w.before = nil
+		w.previous = nil
 		w.mu.Lock()
-		w.heard = &s
+		w.cached.latest = &s
 		w.mu.Unlock()
 		select {
 		case w.dirty <- struct{}{}:
 		default:
 		}
 	}
-	w.handOver()
+	w.deliverLatest()
 }
 
-// handOver hands over what the source said last with what it could not tell of,
-// and what is wrong with the file. The caller holds turn.
-func (w *cachedWatch) handOver() {
-	s := w.latest
-	if w.before != nil {
-		s = completed(s, *w.before)
+// deliverLatest delivers the last Set, supplemented by the previous one, with the error
+// of the file.
+// held: w.deliverMu
+func (w *cachedWatch) deliverLatest() {
+	s := w.received
+	if w.previous != nil {
+		s = supplement(s, *w.previous)
 	}
-	if w.fault != nil {
-		s.Errors = append(append([]SourceError(nil), s.Errors...), *w.fault)
+	if w.fileErr != nil {
+		s.Errors = append(append([]SourceError(nil), s.Errors...), *w.fileErr)
 	}
-	w.hand(s)
+	w.deliver(s)
 }
 
-// completed is an incomplete Set with all of the one before it that it does not name.
-func completed(s, before Set) Set {
+// supplement returns an incomplete Set with the pods and objects of previous that it
+// does not contain.
+func supplement(s, previous Set) Set {
 	out := Set{Errors: s.Errors, Incomplete: true, Cached: true}
 	out.Pods, out.Objects = append(out.Pods, s.Pods...), append(out.Objects, s.Objects...)
 	pods, objects := map[[3]string]bool{}, map[podspec.Ref]bool{}
 	for _, m := range s.Pods {
 		if m.Pod != nil {
-			pods[named(m.Origin, m.Pod)] = true
+			pods[manifestKey(m.Origin, m.Pod)] = true
 		}
 	}
 	for i := range s.Objects {
 		objects[s.Objects[i].Ref] = true
 	}
-	for _, m := range before.Pods {
-		if m.Pod != nil && !pods[named(m.Origin, m.Pod)] {
+	for _, m := range previous.Pods {
+		if m.Pod != nil && !pods[manifestKey(m.Origin, m.Pod)] {
 			out.Pods = append(out.Pods, m)
 		}
 	}
-	for _, o := range before.Objects {
+	for _, o := range previous.Objects {
 		if !objects[o.Ref] {
 			out.Objects = append(out.Objects, o)
 		}
@@ -154,16 +154,16 @@ func completed(s, before Set) Set {
 	return out
 }
 
-// saveAll saves what was heard last until ctx ends, and what is left then. It runs
-// beside the source, which need not wait for the disk.
+// saveAll saves the latest Set whenever it changes, until ctx is done, and then once
+// more. It has its own goroutine, so that the source does not wait for the disk.
 func (w *cachedWatch) saveAll(ctx context.Context) {
-	rest := time.NewTimer(0)
-	defer rest.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for done := false; !done; {
 		select {
 		case <-ctx.Done():
 			done = true
-		case <-rest.C:
+		case <-timer.C:
 			select {
 			case <-ctx.Done():
 				done = true
@@ -171,29 +171,29 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 			}
 		}
 		w.mu.Lock()
-		heard := w.heard
+		latest := w.cached.latest
 		w.mu.Unlock()
-		if heard == nil {
+		if latest == nil {
 			continue
 		}
-		sum, err := w.file.save(heard, w.saved)
-		w.saveEnded(sum, err, done)
-		rest.Reset(saveEvery)
+		sum, err := w.file.save(latest, w.checksum)
+		w.handleSaved(sum, err, done)
+		timer.Reset(savePeriod)
 	}
 }
 
-// saveEnded takes what a save came to, and tells when something else is wrong with
-// the file than before. Once the Watch is ending nobody is told.
-func (w *cachedWatch) saveEnded(sum string, err error, ending bool) {
-	w.turn.Lock()
-	defer w.turn.Unlock()
-	was := w.fault
-	w.fault, w.saved = nil, sum
+// handleSaved records the result of a save and delivers the Set again if the error of
+// the file has changed. Nothing is delivered after the last save.
+func (w *cachedWatch) handleSaved(sum string, err error, last bool) {
+	w.deliverMu.Lock()
+	defer w.deliverMu.Unlock()
+	previous := w.fileErr
+	w.fileErr, w.checksum = nil, sum
 	if err != nil {
-		w.fault = &SourceError{Location: string(w.file), Err: fmt.Errorf("keep what the source says: %w", err)}
+		w.fileErr = &SourceError{Location: string(w.file), Err: fmt.Errorf("save pods of the source: %w", err)}
 	}
-	if ending || was == nil && err == nil || was != nil && err != nil && was.Err.Error() == w.fault.Err.Error() {
+	if last || previous == nil && err == nil || previous != nil && err != nil && previous.Err.Error() == w.fileErr.Err.Error() {
 		return
 	}
-	w.handOver()
+	w.deliverLatest()
 }

@@ -31,19 +31,19 @@ var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s
 
 // SR-9: what a source said last outlives the process, with its ConfigMaps and
 // Secrets; when it speaks again it alone counts.
-func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
+func TestCached_RestoresLastSet(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sources", "http")
 	bubble(t, func(t *testing.T) {
 		s := &fakeServer{}
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1")+withSecret)
 		r := cachedSite(t, dir, s)
-		require.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.told())
+		require.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.delivered())
 		uids := []any{r.mux.Pods()[0].UID, r.mux.Pods()[1].UID}
 		r.stop()
 
 		s.says(503, "")
 		r = cachedSite(t, dir, s)
-		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.told())
+		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, r.delivered())
 		assert.Equal(t, uids, []any{r.mux.Pods()[0].UID, r.mux.Pods()[1].UID}, "the same pods")
 		o, err := r.mux.Object(t.Context(), secretRef)
 		require.NoError(t, err)
@@ -51,20 +51,20 @@ func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
 		assert.False(t, r.mux.HasSynced("a"), "it may want more")
 		assert.True(t, r.mux.MayBeDesired("a", "default", "z-n1"), "a pod that runs and that the cache does not name")
 		assert.Empty(t, r.mux.Unsynced(), "it is known what it wants")
-		assert.Contains(t, r.faults(), "the server answers 503")
+		assert.Contains(t, r.errors(), "server responded 503")
 
 		s.says(200, manifest("y", "1"))
 		time.Sleep(20 * time.Second)
-		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.told(), "dropped while we were away")
+		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.delivered(), "dropped while we were away")
 		assert.True(t, r.mux.HasSynced("a"))
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 		_, err = r.mux.Object(t.Context(), secretRef)
 		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
 		r.stop()
 
 		s.says(503, "")
 		r = cachedSite(t, dir, s)
-		assert.Equal(t, []string{"ADD a y-n1=1"}, r.told())
+		assert.Equal(t, []string{"ADD a y-n1=1"}, r.delivered())
 	})
 	for path, mode := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, filepath.Join(dir, "set.json"): 0o600} {
 		info, err := os.Stat(path)
@@ -74,7 +74,7 @@ func TestCached_HandsOverWhatTheSourceSaidLast(t *testing.T) {
 }
 
 // SR-9: a source that tells a part, before it tells all, takes nothing away.
-func TestCached_HoldsToWhatAnIncompleteSetDoesNotName(t *testing.T) {
+func TestCached_SupplementsIncompleteSet(t *testing.T) {
 	dir := t.TempDir()
 	bubble(t, func(t *testing.T) {
 		s := &fakeServer{}
@@ -84,31 +84,30 @@ func TestCached_HoldsToWhatAnIncompleteSetDoesNotName(t *testing.T) {
 		s.says(200, manifest("x", "2")+"---\napiVersion: v1\nkind: Po")
 		r := cachedSite(t, dir, s)
 		synctest.Wait()
-		assert.ElementsMatch(t, []string{"x-n1=2", "y-n1=1"}, r.wanted())
+		assert.ElementsMatch(t, []string{"x-n1=2", "y-n1=1"}, r.desired())
 		_, err := r.mux.Object(t.Context(), secretRef)
 		require.NoError(t, err)
 		r.stop()
 
 		s.says(503, "")
 		r = cachedSite(t, dir, s)
-		assert.ElementsMatch(t, []string{"x-n1=1", "y-n1=1"}, r.wanted(), "what is not the whole is not kept")
+		assert.ElementsMatch(t, []string{"x-n1=1", "y-n1=1"}, r.desired(), "what is not the valid is not kept")
 	})
 }
 
-func (r *muxEnv) stopAfter(d time.Duration) { time.Sleep(d); r.told(); r.stop() }
+func (r *muxEnv) stopAfter(d time.Duration) { time.Sleep(d); r.delivered(); r.stop() }
 
-// SR-9: a file that cannot be trusted is told of and set aside; the source is
-// waited for as if there were none.
-func TestCached_SetsADamagedFileAside(t *testing.T) {
+// SR-9: a damaged file is reported and renamed, and then treated like a missing one.
+func TestCached_RenamesDamagedFile(t *testing.T) {
 	for name, tt := range map[string]struct {
 		damage func(b []byte) []byte
 		want   string
 	}{
-		"cut":             {func(b []byte) []byte { return b[:len(b)/2] }, "cut short"},
-		"empty":           {func([]byte) []byte { return nil }, "cut short"},
+		"cut":             {func(b []byte) []byte { return b[:len(b)/2] }, "truncated"},
+		"empty":           {func([]byte) []byte { return nil }, "truncated"},
 		"changed":         {func(b []byte) []byte { return []byte(strings.Replace(string(b), "image:1", "image:2", 1)) }, "checksum"},
 		"of another time": {func(b []byte) []byte { return []byte(strings.Replace(string(b), `"version":1`, `"version":9`, 1)) }, "version 9"},
-		"too large":       {func([]byte) []byte { return make([]byte, 64<<20+1) }, "more than the 67108864 bytes"},
+		"too large":       {func([]byte) []byte { return make([]byte, 64<<20+1) }, "file exceeds 67108864 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -117,17 +116,17 @@ func TestCached_SetsADamagedFileAside(t *testing.T) {
 				s := &fakeServer{}
 				s.says(200, manifest("x", "image:1")+withSecret)
 				cachedSite(t, dir, s).stopAfter(time.Second)
-				whole, err := os.ReadFile(path)
+				valid, err := os.ReadFile(path)
 				require.NoError(t, err)
-				damaged := tt.damage(whole)
+				damaged := tt.damage(valid)
 				require.NoError(t, os.WriteFile(path, damaged, 0o600))
 
 				s.says(503, "")
 				r := cachedSite(t, dir, s)
-				assert.Empty(t, r.told())
-				assert.Contains(t, r.faults(), tt.want)
-				assert.Contains(t, r.faults(), "set aside as "+path+".damaged")
-				assert.NotContains(t, r.faults(), "hunter2")
+				assert.Empty(t, r.delivered())
+				assert.Contains(t, r.errors(), tt.want)
+				assert.Contains(t, r.errors(), "renamed to "+path+".damaged")
+				assert.NotContains(t, r.errors(), "hunter2")
 				assert.Len(t, r.mux.Unsynced(), 1)
 				aside, err := os.ReadFile(path + ".damaged")
 				require.NoError(t, err)
@@ -135,30 +134,30 @@ func TestCached_SetsADamagedFileAside(t *testing.T) {
 
 				s.says(200, manifest("x", "image:1"))
 				time.Sleep(30 * time.Second)
-				assert.Equal(t, []string{"ADD a x-n1=image:1"}, r.told())
-				assert.Empty(t, r.faults(), "there is a good one again")
+				assert.Equal(t, []string{"ADD a x-n1=image:1"}, r.delivered())
+				assert.Empty(t, r.errors(), "there is a good one again")
 				r.stop()
 				s.says(503, "")
-				assert.Equal(t, []string{"ADD a x-n1=image:1"}, cachedSite(t, dir, s).told())
+				assert.Equal(t, []string{"ADD a x-n1=image:1"}, cachedSite(t, dir, s).delivered())
 			})
 		})
 	}
 }
 
-// What cannot be kept is told of, and runs all the same.
-func TestCached_TellsThatTheSetCannotBeKept(t *testing.T) {
+// A Set that cannot be saved is reported and delivered all the same.
+func TestCached_ReportsSaveError(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "set.json"), 0o700)) // no file can take its place
 	bubble(t, func(t *testing.T) {
 		m := podsource.NewMemory(pod("x", "1"))
 		r := start(t, podsource.Cached(m, dir))
-		assert.Equal(t, []string{"ADD a x=1"}, r.told())
-		assert.Contains(t, r.faults(), "keep what the source says")
+		assert.Equal(t, []string{"ADD a x=1"}, r.delivered())
+		assert.Contains(t, r.errors(), "save pods of the source")
 		require.NoError(t, os.Remove(filepath.Join(dir, "set.json")))
 		m.Put(pod("x", "2"))
 		time.Sleep(2 * time.Second)
-		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
-		assert.Empty(t, r.faults())
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
+		assert.Empty(t, r.errors())
 	})
 }
 
@@ -169,16 +168,16 @@ type breaking struct {
 	n    atomic.Int32
 }
 
-func (b *breaking) Watch(_ context.Context, hand func(podsource.Set)) error {
+func (b *breaking) Watch(_ context.Context, deliver func(podsource.Set)) error {
 	if i := int(b.n.Add(1)) - 1; i < len(b.sets) {
-		hand(b.sets[i])
+		deliver(b.sets[i])
 	}
 	return errors.New("the connection broke")
 }
 
 // A source that is watched once more, and tells less than before, takes nothing
 // back of what it said in the same process.
-func TestCached_OutlivesTheWatchOfItsSource(t *testing.T) {
+func TestCached_SecondWatchUsesSetInMemory(t *testing.T) {
 	dir := t.TempDir()
 	bubble(t, func(t *testing.T) {
 		set := func(pods ...*corev1.Pod) (s podsource.Set) {
@@ -189,16 +188,16 @@ func TestCached_OutlivesTheWatchOfItsSource(t *testing.T) {
 		}
 		src := &breaking{sets: []podsource.Set{set(pod("x", "1")), {Incomplete: true}, set(pod("y", "1"))}}
 		r := start(t, podsource.Cached(src, dir))
-		require.Equal(t, []string{"ADD a x=1"}, r.told())
+		require.Equal(t, []string{"ADD a x=1"}, r.delivered())
 		time.Sleep(1500 * time.Millisecond)
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{"REMOVE a x=1", "ADD a y=1"}, r.told())
+		assert.Equal(t, []string{"REMOVE a x=1", "ADD a y=1"}, r.delivered())
 	})
 }
 
 // A source that never rests costs one write a second, and its last word is kept.
-func TestCached_WritesOnceASecond(t *testing.T) {
+func TestCached_SavesAtMostOncePerSecond(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "set.json")
 	bubble(t, func(t *testing.T) {
@@ -245,4 +244,6 @@ func FuzzCachedFile(f *testing.F) {
 
 type watchFunc func(context.Context, func(podsource.Set)) error
 
-func (f watchFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
+func (f watchFunc) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	return f(ctx, deliver)
+}

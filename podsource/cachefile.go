@@ -26,10 +26,10 @@ const (
 // cacheFile is the path of the file of a cached source.
 type cacheFile string
 
-// storedCache is what the file holds: a Set, and how to tell that it is whole.
+// storedCache is the content of the file: a Set and its checksum.
 type storedCache struct {
 	Version int             `json:"version"`
-	SHA256  string          `json:"sha256"` // of Set as it is written
+	SHA256  string          `json:"sha256"` // of the bytes of Set
 	Set     json.RawMessage `json:"set"`
 }
 
@@ -43,16 +43,16 @@ type storedManifest struct {
 	Pod    *corev1.Pod `json:"pod"`
 }
 
-// load returns what the file holds and its checksum, or nil if there is no file.
-// One that cannot be understood is set aside.
+// load returns the saved Set and its checksum, or nil if there is no file. A damaged
+// file is renamed.
 func (c cacheFile) load() (*Set, string, error) {
 	dir := filepath.Dir(string(c))
 	if err := atomicfile.RemovePartial(string(c)); err != nil {
-		return nil, "", bare(err)
+		return nil, "", withoutPath(err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, "", bare(err)
+		return nil, "", withoutPath(err)
 	}
 	defer root.Close() //nolint:errcheck // nothing was written through it
 	info, err := root.Lstat(cacheFileName)
@@ -60,14 +60,14 @@ func (c cacheFile) load() (*Set, string, error) {
 		return nil, "", nil
 	}
 	if err != nil {
-		return nil, "", bare(err)
+		return nil, "", withoutPath(err)
 	}
 	if info.Size() > maxCacheBytes {
-		return nil, "", c.setAside(fmt.Errorf("the file has more than the %d bytes that are kept", maxCacheBytes))
+		return nil, "", c.setAside(fmt.Errorf("file exceeds %d bytes", maxCacheBytes))
 	}
 	data, _, err := read(root.FS(), cacheFileName, info, maxCacheBytes)
 	if err != nil {
-		return nil, "", bare(err)
+		return nil, "", withoutPath(err)
 	}
 	set, sum, err := decodeSet(data)
 	if err != nil {
@@ -76,29 +76,29 @@ func (c cacheFile) load() (*Set, string, error) {
 	return set, sum, nil
 }
 
-// setAside puts the file where nobody reads it, and says why.
-func (c cacheFile) setAside(why error) error {
+// setAside renames a damaged file and returns the error to report.
+func (c cacheFile) setAside(cause error) error {
 	if err := atomicfile.SetAside(string(c)); err != nil {
-		return fmt.Errorf("%w; it cannot be set aside: %w", why, err)
+		return fmt.Errorf("%w; rename damaged file: %w", cause, err)
 	}
-	return fmt.Errorf("%w; it was set aside as %s", why, string(c)+atomicfile.DamagedSuffix)
+	return fmt.Errorf("%w; file was renamed to %s", cause, string(c)+atomicfile.DamagedSuffix)
 }
 
-// save writes what a source said, unless it has the checksum of what is there. It
-// returns the checksum of what the file holds then.
-func (c cacheFile) save(s *Set, there string) (sum string, err error) {
+// save writes a Set unless the file already contains it, which has the checksum
+// current. It returns the checksum of the file.
+func (c cacheFile) save(s *Set, current string) (sum string, err error) {
 	data, sum, err := encodeSet(s)
-	if err != nil || sum == there {
-		return there, err
+	if err != nil || sum == current {
+		return current, err
 	}
 	if len(data) > maxCacheBytes {
-		return there, fmt.Errorf("%d bytes are more than the %d that are kept", len(data), maxCacheBytes)
+		return current, fmt.Errorf("%d bytes exceed the limit of %d", len(data), maxCacheBytes)
 	}
 	if err := os.MkdirAll(filepath.Dir(string(c)), 0o700); err != nil {
-		return there, bare(err)
+		return current, withoutPath(err)
 	}
 	if err := atomicfile.Write(string(c), data); err != nil {
-		return "", bare(err)
+		return "", withoutPath(err)
 	}
 	return sum, nil
 }
@@ -119,21 +119,22 @@ func encodeSet(s *Set) (data []byte, sum string, err error) {
 	return data, sum, err
 }
 
-// decodeSet reads what encodeSet wrote. Its errors quote nothing: it may be secret.
+// decodeSet is the inverse of encodeSet. Its errors contain nothing of the file, which
+// may be secret.
 func decodeSet(data []byte) (*Set, string, error) {
 	var c storedCache
 	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, "", errors.New("the file is cut short or no JSON")
+		return nil, "", errors.New("file is truncated or not JSON")
 	}
 	if c.Version != cacheVersion {
-		return nil, "", fmt.Errorf("the file is of version %d, not %d", c.Version, cacheVersion)
+		return nil, "", fmt.Errorf("file has version %d, not %d", c.Version, cacheVersion)
 	}
 	if checksum(c.Set) != c.SHA256 {
-		return nil, "", errors.New("the file was changed: its checksum is wrong")
+		return nil, "", errors.New("file has a wrong checksum")
 	}
 	var stored storedSet
 	if err := json.NewDecoder(bytes.NewReader(c.Set)).Decode(&stored); err != nil {
-		return nil, "", errors.New("the file holds no set of pods")
+		return nil, "", errors.New("file contains no set of pods")
 	}
 	s := &Set{Objects: stored.Objects}
 	for _, m := range stored.Pods {

@@ -6,20 +6,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Op says what happened to the pods of a Change.
+// Op is the kind of a Change.
 type Op uint8
 
 // The kinds of change.
 const (
 	Add       Op = iota // the pods are new
-	Update              // what the pods ask for, or their labels or annotations, changed
-	Remove              // the pods are not wanted any more; they are as they were told last
-	Delete              // the pods are to be deleted: a deletion timestamp was set or changed
-	Reconcile           // only the pods' status changed
-	Refresh             // ConfigMaps or Secrets that the pods use changed; the pods did not
+	Update              // spec, labels or annotations of the pods changed
+	Remove              // no source contains the pods any more; they are as last delivered
+	Delete              // a deletion timestamp was set or changed
+	Reconcile           // only the status of the pods changed
+	Refresh             // ConfigMaps or Secrets that the pods use changed, not the pods
 )
 
-// String returns the name of the Op in capitals, as the kubelet has it.
+// String returns the name of the Op in capitals, like the kubelet.
 func (op Op) String() string {
 	switch op {
 	case Add:
@@ -38,8 +38,8 @@ func (op Op) String() string {
 	return "Op(" + strconv.Itoa(int(op)) + ")"
 }
 
-// Change is one thing that happened to some pods of one source. The pods are
-// shared and read-only.
+// Change is one operation on some pods of one source. The pods are shared and
+// read-only.
 type Change struct {
 	Op     Op
 	Source string

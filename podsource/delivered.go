@@ -12,45 +12,43 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// delivered is what the reader of changes was told.
+// delivered is the state that the reader of changes has received.
 type delivered struct {
 	pods    map[types.UID]*entry
 	objects map[podspec.Ref]podspec.Object
 
-	// A change of a few pods among many is found by looking at a few: at those in
-	// which what is wanted differs from what was when all of it was told, and at
-	// what was told since.
-	base    []*entry // what was wanted then
-	changed []*entry
+	// Only pods that differ from base, the desired pods when all changes had been
+	// delivered for the last time, and those delivered since are compared.
+	base    []*entry
+	changed []*entry // delivered since
 }
 
-// pendingChange is a change, and what will have been told with it.
+// pendingChange is a change to deliver, with its entries.
 type pendingChange struct {
 	Change
 	entries []*entry
 	objects map[podspec.Ref]podspec.Object // Refresh only
 }
 
-// next returns the first change on the way to what is wanted, and false if there
-// is none. What was wanted before in the same words is not told again, but taken
-// note of.
-func (l *delivered) next(want *mergedSet) (pendingChange, bool) {
-	head, tail := commonEnds(l.base, want.pods)
-	if s, ok := l.removed(want, l.base[head:len(l.base)-tail]); ok {
+// next returns the next change that leads to the desired state, or false if there is
+// none. Entries that replace an equal pod are recorded without a change.
+func (l *delivered) next(desired *mergedSet) (pendingChange, bool) {
+	head, tail := commonEnds(l.base, desired.pods)
+	if s, ok := l.removed(desired, l.base[head:len(l.base)-tail]); ok {
 		return s, true
 	}
-	// By Op; the first source of each that has something. Deletions come before
-	// additions: they free what an addition may need.
+	// One change per Op, for the first source that has one. Deletions come before
+	// additions, because they release resources.
 	var found [Refresh]pendingChange
-	for _, p := range l.open(want, want.pods[head:len(want.pods)-tail]) {
-		told := l.pods[p.pod.UID]
-		if told != nil && told.pod == p.pod && told.source == p.source {
+	for _, p := range l.candidates(desired, desired.pods[head:len(desired.pods)-tail]) {
+		previous := l.pods[p.pod.UID]
+		if previous != nil && previous.pod == p.pod && previous.source == p.source {
 			continue
 		}
 		op := Add
-		if told != nil {
+		if previous != nil {
 			var differs bool
-			if op, differs = difference(told, p); !differs {
+			if op, differs = difference(previous, p); !differs {
 				l.pods[p.pod.UID] = p
 				continue
 			}
@@ -65,16 +63,16 @@ func (l *delivered) next(want *mergedSet) (pendingChange, bool) {
 	}
 	for _, op := range []Op{Delete, Add, Update, Reconcile} {
 		if s := &found[op]; len(s.entries) > 0 {
-			return s.fill(), true
+			return s.withPods(), true
 		}
 	}
-	l.base, l.changed = want.pods, nil
-	return l.refreshed(want)
+	l.base, l.changed = desired.pods, nil
+	return l.refreshed(desired)
 }
 
-// open returns the pods that may have to be told of: those that are wanted in other
-// places or words than when all was told, and what became of those told since.
-func (l *delivered) open(want *mergedSet, differ []*entry) []*entry {
+// candidates returns the desired pods that may differ from the delivered ones: those
+// that differ from base, and those delivered since.
+func (l *delivered) candidates(desired *mergedSet, differ []*entry) []*entry {
 	if len(l.changed) == 0 {
 		return differ
 	}
@@ -83,8 +81,8 @@ func (l *delivered) open(want *mergedSet, differ []*entry) []*entry {
 		in[p] = true
 	}
 	pods := slices.Clip(differ)
-	for _, told := range l.changed {
-		if p := want.byUID[told.pod.UID]; p != nil && !in[p] {
+	for _, e := range l.changed {
+		if p := desired.byUID[e.pod.UID]; p != nil && !in[p] {
 			in[p] = true
 			pods = append(pods, p)
 		}
@@ -92,7 +90,8 @@ func (l *delivered) open(want *mergedSet, differ []*entry) []*entry {
 	return pods
 }
 
-func (s *pendingChange) fill() pendingChange {
+// withPods returns the change with the pods of its entries.
+func (s *pendingChange) withPods() pendingChange {
 	s.Pods = make([]*corev1.Pod, len(s.entries))
 	for i, p := range s.entries {
 		s.Pods[i] = p.pod
@@ -100,13 +99,13 @@ func (s *pendingChange) fill() pendingChange {
 	return *s
 }
 
-// removed finds the pods that are not wanted any more, among those that were when all
-// was told, and do not stand where they stood, and those told since.
-func (l *delivered) removed(want *mergedSet, differ []*entry) (pendingChange, bool) {
+// removed returns the delivered pods of one source that are not desired any more, among
+// those that differ from base and those delivered since.
+func (l *delivered) removed(desired *mergedSet, differ []*entry) (pendingChange, bool) {
 	s := pendingChange{Change: Change{Op: Remove}}
 	for _, p := range slices.Concat(differ, l.changed) {
 		uid := p.pod.UID
-		if p = l.pods[uid]; p == nil || want.byUID[uid] != nil {
+		if p = l.pods[uid]; p == nil || desired.byUID[uid] != nil {
 			continue
 		}
 		if len(s.entries) == 0 {
@@ -118,28 +117,28 @@ func (l *delivered) removed(want *mergedSet, differ []*entry) (pendingChange, bo
 	}
 	slices.SortFunc(s.entries, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.full, b.full), cmp.Compare(a.pod.UID, b.pod.UID)) })
 	s.entries = slices.Compact(s.entries)
-	return s.fill(), len(s.entries) > 0
+	return s.withPods(), len(s.entries) > 0
 }
 
-// refreshed finds the pods that use what changed. It comes last, when all wanted
-// pods have been told.
-func (l *delivered) refreshed(want *mergedSet) (pendingChange, bool) {
+// refreshed returns the pods that use changed objects. It is called after all pods have
+// been delivered.
+func (l *delivered) refreshed(desired *mergedSet) (pendingChange, bool) {
 	changed := map[podspec.Ref]bool{}
-	for ref, o := range want.objects {
-		if was, ok := l.objects[ref]; !ok || was.Version != o.Version || was.Type != o.Type {
+	for ref, o := range desired.objects {
+		if previous, ok := l.objects[ref]; !ok || previous.Version != o.Version || previous.Type != o.Type {
 			changed[ref] = true
 		}
 	}
 	for ref := range l.objects {
-		if _, ok := want.objects[ref]; !ok {
+		if _, ok := desired.objects[ref]; !ok {
 			changed[ref] = true
 		}
 	}
 	if len(changed) == 0 {
 		return pendingChange{}, false
 	}
-	s := pendingChange{Change: Change{Op: Refresh}, objects: want.objects}
-	for _, p := range want.pods {
+	s := pendingChange{Change: Change{Op: Refresh}, objects: desired.objects}
+	for _, p := range desired.pods {
 		if !uses(p, changed) {
 			continue
 		}
@@ -149,10 +148,10 @@ func (l *delivered) refreshed(want *mergedSet) (pendingChange, bool) {
 		s.entries = append(s.entries, p)
 	}
 	if len(s.entries) == 0 {
-		l.objects = want.objects
+		l.objects = desired.objects
 		return pendingChange{}, false
 	}
-	return s.fill(), true
+	return s.withPods(), true
 }
 
 func uses(p *entry, changed map[podspec.Ref]bool) bool {
@@ -164,7 +163,7 @@ func uses(p *entry, changed map[podspec.Ref]bool) bool {
 	return false
 }
 
-// add notes that a step was told.
+// add records that a change was delivered.
 func (l *delivered) add(s pendingChange) {
 	if s.Op == Refresh {
 		l.objects = s.objects
@@ -178,17 +177,17 @@ func (l *delivered) add(s pendingChange) {
 		}
 	}
 	l.changed = append(l.changed, s.entries...)
-	if len(l.changed) > 2*len(l.pods)+64 { // what is wanted changes faster than it is told
+	if len(l.changed) > 2*len(l.pods)+64 { // changes arrive faster than they are delivered
 		l.base, l.changed = nil, slices.Collect(maps.Values(l.pods))
 	}
 }
 
-// difference says what changed from one version of a pod to the next, and
-// whether anything did that matters to one who runs it.
-func difference(was, is *entry) (Op, bool) {
-	a, b := was.pod, is.pod
+// difference returns the Op that leads from one version of a pod to the next, and
+// false if no Op is needed.
+func difference(previous, current *entry) (Op, bool) {
+	a, b := previous.pod, current.pod
 	switch {
-	case hasSameDesiredState(a, b) && was.source == is.source:
+	case hasSameDesiredState(a, b) && previous.source == current.source:
 		return Reconcile, !equality.Semantic.DeepEqual(&a.Status, &b.Status)
 	case b.DeletionTimestamp != nil && !sameDeletion(a, b):
 		return Delete, true
@@ -196,7 +195,7 @@ func difference(was, is *entry) (Op, bool) {
 	return Update, true
 }
 
-// hasSameDesiredState reports whether two versions of a pod ask for the same.
+// hasSameDesiredState reports whether two versions of a pod differ at most in status.
 func hasSameDesiredState(a, b *corev1.Pod) bool {
 	return sameDeletion(a, b) &&
 		equality.Semantic.DeepEqual(a.Labels, b.Labels) && hasSameMetadata(a.Annotations, b.Annotations) &&
@@ -208,7 +207,7 @@ func sameDeletion(a, b *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
 }
 
-// hasSameMetadata compares annotations but for when the pod was first seen.
+// hasSameMetadata compares annotations except podspec.AnnotationFirstSeen.
 func hasSameMetadata(a, b map[string]string) bool {
 	if a[podspec.AnnotationFirstSeen] == b[podspec.AnnotationFirstSeen] {
 		return maps.Equal(a, b)
@@ -219,5 +218,5 @@ func hasSameMetadata(a, b map[string]string) bool {
 	return maps.Equal(a, b)
 }
 
-// equal reports whether two versions of a pod are the same throughout.
+// equal reports whether two versions of a pod are equal.
 func equal(a, b *corev1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }

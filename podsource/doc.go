@@ -1,30 +1,28 @@
-// Package podsource says which pods should run on this node.
+// Package podsource provides the desired pods of this node.
 //
-// A Source tells all that one origin of pods wants, each time anew: File reads
-// a folder of manifests, HTTP asks a server, Memory is filled by the program. Cached
-// keeps what another one said last over restarts.
-// A Mux unites any number of them and turns what they want into changes, one
-// kind at a time: pods that came, changed, went, are to be deleted, or whose
-// ConfigMaps and Secrets changed. It promises:
+// A Source delivers the complete desired set of one origin: File reads a directory
+// of manifests, HTTP polls a server, and Memory is filled by the program. Cached keeps
+// the last set of another source across restarts. A Mux merges any number of sources
+// and computes the changes: added, updated, removed and deleted pods, and pods whose
+// ConfigMaps or Secrets changed.
 //
-//   - What ran is not harmed by what cannot be read. A manifest that turns
-//     invalid, half-written or unreadable keeps the pods it last described, and
-//     is told as a Fault until it is well again.
-//   - Nothing is lost and nothing piles up. A slow reader of Changes gets the way
-//     from what it was told last to what is wanted now.
-//   - One pod a full name. The first one stays, a second is refused, told, and
-//     taken up when the first goes.
-//   - Sources do not wait for each other, and what a source has not said yet is
-//     never taken for its wish that nothing should run: see Mux.Ready, Mux.Holds
-//     and, for who is waited for, Mux.Unsynced.
-//   - Every pod handed over has an identity and all defaults, is valid, belongs
-//     to nobody, and never changes.
+// Guarantees:
 //
-// A program that prints what happens to a folder of manifests:
+//   - Running pods are not affected by unreadable or invalid manifests. The last valid
+//     pods of such a manifest stay, and a SourceError is reported until it is resolved.
+//   - Changes do not queue up. A slow reader of Changes receives the difference between
+//     what it received last and the desired state now.
+//   - There is one pod per full name. The first one stays; a second one is rejected,
+//     reported, and accepted when the first one is removed.
+//   - Sources do not wait for each other. A source that has not synced never counts as
+//     empty: see Mux.HasSynced, Mux.MayBeDesired and Mux.Unsynced.
+//   - Every delivered pod has an identity and all defaults, is valid and read-only.
+//
+// A program that prints the changes of a manifest directory:
 //
 //	mux, err := podsource.New(podsource.Config{
 //		NodeName: "edge-1",
-//		Sources:  []podsource.Named{{Name: "file", Source: podsource.File("/etc/sublet/manifests")}},
+//		Sources:  []podsource.NamedSource{{Name: "file", Source: podsource.File("/etc/sublet/manifests")}},
 //	})
 //	if err != nil {
 //		return err

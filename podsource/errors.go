@@ -10,74 +10,77 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 )
 
 // Reasons of events.
 const (
-	// ReasonInvalid: what a manifest says could not be read, or is invalid.
+	// ReasonInvalid is the reason for a manifest that is unreadable or invalid.
 	ReasonInvalid = "InvalidManifest"
-	// ReasonUnavailable: a source cannot be asked what it wants.
+	// ReasonUnavailable is the reason for a source that cannot be queried.
 	ReasonUnavailable = "SourceUnavailable"
-	// ReasonDuplicate: a pod or object is refused for another of its name.
+	// ReasonDuplicate is the reason for a pod or object that is rejected because
+	// another one has its name.
 	ReasonDuplicate = "DuplicateName"
 )
 
 const maxMessage = 1024 // of an event
 
-// updateErrors compares the faults there are to those reported, and returns what is new
-// and what stands no more. The caller holds m.mu.
-func (m *Mux) updateErrors() (news []rejectedPod, mended []SourceError) {
+// updateErrors compares the current errors with those reported before and returns the
+// new and the resolved ones.
+// held: m.mu
+func (m *Mux) updateErrors() (added []rejectedPod, resolved []SourceError) {
 	now := time.Now()
-	standing := make(map[string]SourceError, len(m.reported))
-	note := func(r rejectedPod) {
+	current := make(map[string]SourceError, len(m.reported))
+	add := func(r rejectedPod) {
 		r.Source = r.source
 		key := r.source + "\x00" + r.Error()
-		if _, twice := standing[key]; twice {
+		if _, ok := current[key]; ok {
 			return
 		}
-		if was, ok := m.reported[key]; ok {
-			r.Since = was.Since
+		if previous, ok := m.reported[key]; ok {
+			r.Since = previous.Since
 		} else {
 			if r.Since.IsZero() {
 				r.Since = now
 			}
-			news = append(news, r)
+			added = append(added, r)
 		}
-		standing[key] = r.SourceError
+		current[key] = r.SourceError
 	}
 	for _, d := range m.sources {
-		for _, f := range d.errors {
-			note(rejectedPod{source: d.source, SourceError: f})
+		for _, e := range d.errors {
+			add(rejectedPod{source: d.source, SourceError: e})
 		}
-		if f, ok := d.silent(m.began, now); ok {
-			note(rejectedPod{source: d.source, SourceError: f})
+		if e, ok := d.unsyncedError(m.startTime, now); ok {
+			add(rejectedPod{source: d.source, SourceError: e})
 		}
 	}
-	for _, r := range m.merged.faults {
-		note(r)
+	for _, r := range m.merged.rejected {
+		add(r)
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.reported)) {
-		if _, ok := standing[key]; !ok {
-			mended = append(mended, m.reported[key])
+		if _, ok := current[key]; !ok {
+			resolved = append(resolved, m.reported[key])
 		}
 	}
-	m.reported = standing
-	return news, mended
+	m.reported = current
+	return added, resolved
 }
 
-// report tells of faults once: in the log, as events and to the hook.
-func (m *Mux) report(ctx context.Context, news []rejectedPod, mended []SourceError) {
-	for _, f := range mended {
-		m.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a fault of what is wanted is gone",
-			slog.String("where", f.Location), slog.Time("since", f.Since))
+// report logs new and resolved errors, and passes new ones to the Recorder and the hook.
+func (m *Mux) report(ctx context.Context, added []rejectedPod, resolved []SourceError) {
+	for _, e := range resolved {
+		m.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "source error resolved",
+			slog.String("source", e.Source), slog.String("location", e.Location), slog.Time("since", e.Since))
 	}
-	for _, r := range news {
-		attrs := []slog.Attr{slog.String("source", r.source), slog.String("where", r.Location), slog.Any("error", r.Err)}
+	for _, r := range added {
+		attrs := []slog.Attr{slog.String("source", r.source), slog.String("location", r.Location), logattr.Err(r.Err)}
 		if r.RetainedPod != nil {
-			attrs = append(attrs, slog.String("keeps", podspec.FullName(r.RetainedPod)))
+			attrs = append(attrs, slog.String("retainedPod", podspec.FullName(r.RetainedPod)))
 		}
-		m.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "something is wrong with what is wanted", attrs...)
+		m.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "source error", attrs...)
 		if m.cfg.Recorder != nil {
 			m.cfg.Recorder.Record(m.event(r))
 		}
@@ -87,8 +90,8 @@ func (m *Mux) report(ctx context.Context, news []rejectedPod, mended []SourceErr
 	}
 }
 
-// event makes the event of a fault: of the refused pod, of the one that is kept,
-// or of the node.
+// event returns the event of an error. It is about the rejected pod, the retained pod
+// or the node.
 func (m *Mux) event(r rejectedPod) *corev1.Event {
 	reason, pod, message := ReasonInvalid, r.RetainedPod, r.Error()
 	switch {
@@ -98,7 +101,7 @@ func (m *Mux) event(r rejectedPod) *corev1.Event {
 		reason = ReasonUnavailable
 	}
 	if r.RetainedPod != nil {
-		message = "the last good version runs on: " + message
+		message = "the last valid version keeps running: " + message
 	}
 	if len(message) > maxMessage {
 		message = message[:maxMessage-3] + "..."

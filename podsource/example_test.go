@@ -8,7 +8,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// A folder of manifests, here one in memory, becomes changes.
+// A manifest directory of manifests, here one in memory, becomes changes.
 func Example() {
 	manifests := fstest.MapFS{
 		"manifests/web.yaml": {Data: []byte(`

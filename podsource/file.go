@@ -9,67 +9,68 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 )
 
 // Defaults of File.
 const (
 	DefaultRescan = 20 * time.Second
-	// DefaultMaxBytes is how large a manifest or an answer may be.
+	// DefaultMaxBytes is the maximum size of a manifest or a response.
 	DefaultMaxBytes = podspec.DefaultMaxBytes
 )
 
-// How long a file must have been left alone before it is read, and how long
-// reading it can be put off by further changes.
+// Notifications are debounced: files are read settleDelay after the last one, and at
+// most maxSettleDelay after the first one.
 const (
-	quiet  = 15 * time.Millisecond
-	atMost = 60 * time.Millisecond
+	settleDelay    = 15 * time.Millisecond
+	maxSettleDelay = 60 * time.Millisecond
 )
 
-// A Notifier tells that something may have changed below a path. It is a mere
-// hint: with one that never speaks, changes are found by rescans.
+// A Notifier reports that something may have changed below a path. It only makes
+// changes visible sooner: without notifications they are found by rescans.
 type Notifier interface {
-	// Notify calls hint when it has begun to watch, and whenever anything that
-	// the path leads to may have changed, until ctx ends; it returns nil then.
-	Notify(ctx context.Context, path string, hint func()) error
+	// Notify calls notify when it has begun to watch, and whenever anything that
+	// the path leads to may have changed. It blocks until ctx is done and then
+	// returns nil.
+	Notify(ctx context.Context, path string, notify func()) error
 }
 
-// FileOption changes what File does by default.
+// FileOption is an option of File.
 type FileOption func(*file)
 
-// FileRescan sets how often everything is read again, hint or not [20 s].
-func FileRescan(every time.Duration) FileOption { return func(f *file) { f.rescan = every } }
+// FileRescan sets the period in which all files are read again without a notification.
+// Default: 20s.
+func FileRescan(period time.Duration) FileOption { return func(f *file) { f.rescan = period } }
 
-// FileMaxBytes sets how large a manifest may be [10 MiB].
+// FileMaxBytes sets the maximum size of a manifest. Default: 10 MiB.
 func FileMaxBytes(n int) FileOption { return func(f *file) { f.limit = n } }
 
-// FileLenient passes over unknown and repeated fields, as the kubelet does,
-// where they are a fault of the manifest otherwise.
+// FileLenient ignores unknown and duplicate fields, like the kubelet. By default they
+// are errors.
 func FileLenient() FileOption { return func(f *file) { f.lenient = true } }
 
-// FileFS reads from fsys, in which the path given to File must be a valid one,
-// and without notices unless FileNotifier brings them.
+// FileFS reads from fsys, in which the path given to File must be valid. There are no
+// notifications unless FileNotifier is used, too.
 func FileFS(fsys fs.FS) FileOption {
 	return func(f *file) { f.fsys, f.notifier = fsys, nil }
 }
 
-// FileNotifier sets who tells about changes; nil is nobody. The default is the
-// kernel.
+// FileNotifier sets the Notifier; nil disables notifications. Default: inotify.
 func FileNotifier(n Notifier) FileOption { return func(f *file) { f.notifier = n } }
 
-// FileLogger sets where it is told that there are no notices of changes. What is
-// wrong with manifests is not logged but handed over as faults.
+// FileLogger sets the logger for failures of the Notifier. Errors of manifests are not
+// logged but delivered in Set.Errors.
 func FileLogger(l *slog.Logger) FileOption { return func(f *file) { f.logger = l } }
 
-// File returns a source of the manifests in a folder: every regular file whose
-// name ends in .yaml, .yml or .json and does not begin with a dot; or of the one
-// file that the path names. Symbolic links are followed. Files may hold several
-// documents and Lists, and ConfigMaps and Secrets beside the pods.
+// File returns a source of the manifests in a directory: every regular file whose name
+// ends in .yaml, .yml or .json and does not begin with a dot. If path is a file, it is
+// the only manifest. Symbolic links are followed. A file may contain several documents
+// and Lists, and ConfigMaps and Secrets besides pods.
 //
-// A change is taken up within 100 ms where the kernel tells of it, else at the
-// next rescan. A file that cannot be read, whole or in part, stands for what it
-// last stood for; so does a folder that is missing. Only a file that is gone
-// from its folder ends its pods.
+// Changes are delivered within 100 ms of a notification, otherwise at the next rescan.
+// An unreadable or invalid file keeps its last valid pods, and so does a missing
+// directory. Only the removal of a file from its directory removes its pods.
 func File(path string, opts ...FileOption) Source {
 	f := &file{path: path, fsys: hostFS{}, notifier: kernelNotifier{}, rescan: DefaultRescan}
 	for _, opt := range opts {
@@ -106,77 +107,77 @@ type file struct {
 	logger   *slog.Logger
 }
 
-// Watch fulfils Source.
-func (f *file) Watch(ctx context.Context, hand func(Set)) error {
+// Watch implements Source.
+func (f *file) Watch(ctx context.Context, deliver func(Set)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	hints := make(chan struct{}, 1)
+	notifications := make(chan struct{}, 1)
 	if f.notifier != nil {
-		wg.Go(func() { f.watchNotifier(ctx, hints) })
+		wg.Go(func() { f.watchNotifier(ctx, notifications) })
 	}
 	s := newScan(f)
-	scan := func(everything bool) (again bool) {
-		changed, again := s.run(everything, time.Now())
+	scan := func(all bool) (rescanSoon bool) {
+		changed, rescanSoon := s.run(all, time.Now())
 		if changed {
-			hand(s.set())
+			deliver(s.set())
 		}
-		return again
+		return rescanSoon
 	}
 	rescan := time.NewTicker(f.rescan)
 	defer rescan.Stop()
-	settled := time.NewTimer(quiet)
-	settled.Stop()
-	defer settled.Stop()
-	var since time.Time // of the first hint that has not been followed yet
-	wait := func() {
+	settle := time.NewTimer(settleDelay)
+	settle.Stop()
+	defer settle.Stop()
+	var since time.Time // of the first notification that was not handled yet
+	debounce := func() {
 		now := time.Now()
 		if since.IsZero() {
 			since = now
 		}
-		settled.Reset(max(0, min(quiet, since.Add(atMost).Sub(now))))
+		settle.Reset(max(0, min(settleDelay, since.Add(maxSettleDelay).Sub(now))))
 	}
 	if scan(true) {
-		wait()
+		debounce()
 	}
 	for {
-		again := false
+		rescanSoon := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hints:
-			wait()
-		case <-settled.C:
+		case <-notifications:
+			debounce()
+		case <-settle.C:
 			since = time.Time{}
-			again = scan(false)
+			rescanSoon = scan(false)
 		case <-rescan.C:
-			again = scan(true)
+			rescanSoon = scan(true)
 		}
-		if again {
-			wait()
+		if rescanSoon {
+			debounce()
 		}
 	}
 }
 
-// watchNotifier hands on what the notifier tells, and begins anew when it breaks.
-func (f *file) watchNotifier(ctx context.Context, hints chan<- struct{}) {
-	hint := func() {
+// watchNotifier forwards notifications, and restarts the notifier when it fails.
+func (f *file) watchNotifier(ctx context.Context, notifications chan<- struct{}) {
+	notify := func() {
 		select {
-		case hints <- struct{}{}:
-		default: // one is enough
+		case notifications <- struct{}{}:
+		default: // one is pending
 		}
 	}
 	retry := time.NewTicker(f.rescan)
 	defer retry.Stop()
-	told := false
+	logged := false
 	for {
-		err := f.notifier.Notify(ctx, f.path, hint)
+		err := f.notifier.Notify(ctx, f.path, notify)
 		if ctx.Err() != nil {
 			return
 		}
-		if !told {
-			told = true
-			f.logger.LogAttrs(ctx, slog.LevelWarn, "no notices of changed manifests, rescanning instead",
-				slog.String("path", f.path), slog.Duration("every", f.rescan), slog.Any("error", err))
+		if !logged {
+			logged = true
+			f.logger.LogAttrs(ctx, slog.LevelWarn, "file notification unavailable, falling back to rescans",
+				slog.String("path", f.path), slog.Duration("period", f.rescan), logattr.Err(err))
 		}
 		select {
 		case <-ctx.Done():

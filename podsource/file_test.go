@@ -18,7 +18,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// fileSourceEnv is a folder under a Mux, with a test that knocks after each change.
+// fileSourceEnv is a Mux with a file source, whose notifier the test triggers.
 type fileSourceEnv struct {
 	*muxEnv
 	dir *files
@@ -27,21 +27,21 @@ type fileSourceEnv struct {
 
 func play(t *testing.T, content map[string]string, opts ...podsource.FileOption) *fileSourceEnv {
 	t.Helper()
-	s := &fileSourceEnv{dir: folder(content), k: newKnocker()}
+	s := &fileSourceEnv{dir: manifestDir(content), k: newFakeNotifier()}
 	opts = append([]podsource.FileOption{podsource.FileFS(s.dir), podsource.FileNotifier(s.k)}, opts...)
 	s.muxEnv = start(t, podsource.File("m", opts...))
 	return s
 }
 
-// after lets a change be taken up and returns what was told.
+// after waits until a change is processed and returns the delivered changes.
 func (s *fileSourceEnv) after() []string {
-	s.k.knock()
+	s.k.notify()
 	time.Sleep(100 * time.Millisecond) // SR-5
-	return s.told()
+	return s.delivered()
 }
 
-// SR-2: which files are read, and what may be in them.
-func TestFilesThatAreRead(t *testing.T) {
+// SR-2: only files with the suffix of a manifest are read.
+func TestFile_SelectsManifests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{
 			"a.yaml":       manifest("a", "1") + "---\n" + manifest("b", "1"),
@@ -50,30 +50,30 @@ func TestFilesThatAreRead(t *testing.T) {
 			".hidden.yaml": manifest("hidden", "1"),
 			"notes.txt":    "nothing",
 			"backup.yaml~": manifest("backup", "1"),
-			"yaml":         manifest("bare", "1"),
+			"yaml":         manifest("withoutPath", "1"),
 			"sub/e.yaml":   manifest("e", "1"),
-			"f.yaml/g":     "a folder with such a name",
+			"f.yaml/g":     "a manifestDir with such a name",
 		})
-		assert.Equal(t, []string{"ADD a a-n1=1 b-n1=1 c-n1=1 d-n1=1"}, s.told())
-		assert.Empty(t, s.faults())
+		assert.Equal(t, []string{"ADD a a-n1=1 b-n1=1 c-n1=1 d-n1=1"}, s.delivered())
+		assert.Empty(t, s.errors())
 		assert.True(t, s.mux.HasSynced("a"))
 	})
 }
 
 // SR-2: the path may be one file of any name.
-func TestOneFile(t *testing.T) {
+func TestFile_SingleFile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir, k := folder(map[string]string{"pods": manifest("x", "1"), "other.yaml": manifest("y", "1")}), newKnocker()
+		dir, k := manifestDir(map[string]string{"pods": manifest("x", "1"), "other.yaml": manifest("y", "1")}), newFakeNotifier()
 		s := fileSourceEnv{start(t, podsource.File("m/pods", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
-		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.delivered())
 		dir.write("pods", manifest("x", "2"))
 		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
 		dir.remove("pods")
-		assert.Equal(t, []string{"REMOVE a x-n1=2"}, s.after(), "gone from a folder that is there")
-		assert.Contains(t, s.faults(), "m/pods: no such manifest")
+		assert.Equal(t, []string{"REMOVE a x-n1=2"}, s.after(), "gone from a manifestDir that is there")
+		assert.Contains(t, s.errors(), "m/pods: manifest path not found")
 		dir.write("pods", manifest("x", "2"))
 		assert.Equal(t, []string{"ADD a x-n1=2"}, s.after())
-		assert.Empty(t, s.faults())
+		assert.Empty(t, s.errors())
 	})
 }
 
@@ -93,7 +93,7 @@ spec:
 	}
 	for name, tc := range map[string]struct {
 		data string
-		want []string // in the fault
+		want []string // in the error
 	}{
 		"empty":           {"", []string{"holds no document"}},
 		"only comments":   {"# nothing yet\n", []string{"holds no document"}},
@@ -103,7 +103,7 @@ spec:
 		"another kind":    {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", []string{"kind Deployment of apps/v1"}},
 		"unknown fields":  {manifest("x", "2") + "    imagee: y\n", []string{"imagee"}},
 		"a YAML bomb":     {bomb, []string{"is too large"}},
-		"too large":       {strings.Repeat("#", podsource.DefaultMaxBytes+1), []string{"more than the 10485760 bytes", "split or shorten"}},
+		"too large":       {strings.Repeat("#", podsource.DefaultMaxBytes+1), []string{"manifest exceeds 10485760 bytes", "split or shorten"}},
 		"invalid in five": {five, []string{"metadata.name", "spec.restartPolicy", "containers[0].image", "ports[0].containerPort", "volumeMounts[0].name"}},
 		"what needs an API server": {
 			strings.Replace(manifest("x", "2"), "spec:\n", "spec:\n  serviceAccountName: robot\n", 1),
@@ -113,10 +113,10 @@ spec:
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s := play(t, map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("y", "1")})
-				s.told()
+				s.delivered()
 				s.dir.write("x.yaml", tc.data)
 				assert.Empty(t, s.after())
-				assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, sorted(s.wanted()))
+				assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, sorted(s.desired()))
 				faults := s.mux.Errors()
 				require.Len(t, faults, 1)
 				assert.Equal(t, "m/x.yaml", faults[0].Location)
@@ -134,7 +134,7 @@ spec:
 				assert.Equal(t, []string{"REMOVE a y-n1=1", "ADD a y-n1=2"}, s.after(), "others are untouched")
 				s.dir.write("x.yaml", manifest("x", "3"))
 				assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=3"}, s.after(), "a good version")
-				assert.Empty(t, s.faults())
+				assert.Empty(t, s.errors())
 				s.dir.write("x.yaml", tc.data)
 				assert.Empty(t, s.after())
 				s.dir.remove("x.yaml")
@@ -156,14 +156,14 @@ func sorted(names []string) []string {
 
 // SR-4 within one file: good documents count, broken ones keep what they may
 // have described, and a document that is gone from a good file ends its pod.
-func TestOneDocumentOfManyTurnsBad(t *testing.T) {
+func TestFile_InvalidDocumentAmongValidOnes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		doc := func(parts ...string) string { return strings.Join(parts, "---\n") }
 		s := play(t, map[string]string{"all.yaml": doc(manifest("x", "1"), manifest("y", "1"), manifest("z", "1"))})
-		s.told()
+		s.delivered()
 		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: [\n", manifest("z", "1")))
 		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, s.after())
-		assert.Contains(t, s.faults(), "document 2")
+		assert.Contains(t, s.errors(), "document 2")
 		assert.Equal(t, "y-n1", s.mux.Errors()[0].RetainedPod.Name)
 
 		s.dir.write("all.yaml", doc(manifest("x", "2"), "kind: ["))
@@ -172,16 +172,16 @@ func TestOneDocumentOfManyTurnsBad(t *testing.T) {
 		assert.Empty(t, s.after(), "and in what is invalid")
 		s.dir.write("all.yaml", doc(manifest("x", "2"), manifest("y", "1")))
 		assert.Equal(t, []string{"REMOVE a z-n1=1"}, s.after())
-		assert.Empty(t, s.faults())
+		assert.Empty(t, s.errors())
 	})
 }
 
 // SR-4, SR-8: a manifest that is bad when the agent starts has no good version,
 // but a pod of it may run from before. It must not be taken for an orphan.
-func TestAManifestThatIsBadFromTheStart(t *testing.T) {
+func TestFile_InvalidFromTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": "kind: [", "y.yaml": manifest("y", "1")})
-		assert.Equal(t, []string{"ADD a y-n1=1"}, s.told())
+		assert.Equal(t, []string{"ADD a y-n1=1"}, s.delivered())
 		assert.False(t, s.mux.HasSynced("a"))
 		assert.True(t, s.mux.MayBeDesired("a", "default", "x-n1"))
 		assert.False(t, s.mux.MayBeDesired("a", "default", "y-n1"), "an older version of y is not what x describes")
@@ -204,56 +204,57 @@ func TestAManifestThatIsBadFromTheStart(t *testing.T) {
 	})
 }
 
-// The folder itself: missing, unreadable, not a folder, removed and made again.
-func TestTheFolderIsBad(t *testing.T) {
+// The manifest directory is missing, unreadable, not a directory, or removed and
+// created again.
+func TestFile_UnreadableDirectory(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir, k := folder(nil), newKnocker()
+		dir, k := manifestDir(nil), newFakeNotifier()
 		dir.change(func(m fstest.MapFS) { delete(m, "m") })
 		s := fileSourceEnv{start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k))), dir, k}
-		assert.Empty(t, s.told())
-		assert.Contains(t, s.faults(), "m: no such manifest folder or file; make it")
+		assert.Empty(t, s.delivered())
+		assert.Contains(t, s.errors(), "m: manifest path not found; create it")
 		assert.False(t, s.mux.HasSynced("a"))
 		assert.True(t, s.mux.MayBeDesired("a", "default", "x-n1"))
 
 		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })
 		s.after()
-		assert.Contains(t, s.faults(), "is a named pipe, neither a folder")
+		assert.Contains(t, s.errors(), "manifest path is a named pipe; it must be a directory")
 
 		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeDir} })
 		dir.write("x.yaml", manifest("x", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
-		assert.Empty(t, s.faults())
+		assert.Empty(t, s.errors())
 		assert.True(t, s.mux.HasSynced("a"))
 
 		dir.fail("m", fs.ErrPermission)
 		assert.Empty(t, s.after())
-		assert.Contains(t, s.faults(), "permission denied; let this user read it")
+		assert.Contains(t, s.errors(), "permission denied; check its permissions")
 		dir.fail("m", nil)
 
 		dir.change(func(m fstest.MapFS) { clear(m) })
-		assert.Empty(t, s.after(), "nothing that runs is harmed by a folder that is missing")
-		assert.Equal(t, []string{"x-n1=1"}, s.wanted())
-		assert.Contains(t, s.faults(), "no such manifest folder")
+		assert.Empty(t, s.after(), "nothing that runs is harmed by a manifestDir that is missing")
+		assert.Equal(t, []string{"x-n1=1"}, s.desired())
+		assert.Contains(t, s.errors(), "manifest path not found")
 		dir.change(func(m fstest.MapFS) { m["m"] = &fstest.MapFile{Mode: fs.ModeDir} })
 		dir.write("y.yaml", manifest("y", "1"))
 		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a y-n1=1"}, s.after())
-		assert.Empty(t, s.faults())
+		assert.Empty(t, s.errors())
 	})
 }
 
 // Files that are no files, cannot be read, or vanish under the reader.
-func TestFilesThatCannotBeRead(t *testing.T) {
+func TestFile_UnreadableFiles(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("y", "1"), "z.yaml": manifest("z", "1")})
-		s.told()
+		s.delivered()
 		s.dir.change(func(m fstest.MapFS) { m["m/pipe.yaml"] = &fstest.MapFile{Mode: fs.ModeNamedPipe} })
 		s.dir.change(func(m fstest.MapFS) { m["m/zero.json"] = &fstest.MapFile{Mode: fs.ModeDevice} })
 		s.dir.fail("m/x.yaml", errors.New("input/output error"))
 		s.dir.fail("m/y.yaml", fs.ErrPermission)
 		assert.Empty(t, s.after())
-		faults := s.faults()
+		faults := s.errors()
 		for _, want := range []string{
-			"m/pipe.yaml: is a named pipe, not a regular file", "m/zero.json: is a device",
+			"m/pipe.yaml: not a regular file but a named pipe", "m/zero.json: not a regular file but a device",
 			"m/x.yaml: open: input/output error", "m/y.yaml: open: permission denied",
 		} {
 			assert.Contains(t, faults, want)
@@ -266,68 +267,68 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		s.dir.remove("pipe.yaml")
 		s.dir.remove("zero.json")
 		assert.Equal(t, []string{"ADD a z-n1=1"}, s.after())
-		assert.Empty(t, s.faults())
+		assert.Empty(t, s.errors())
 	})
 }
 
 // SR-5: without any notice a change is found by the rescan.
-func TestRescan(t *testing.T) {
+func TestFile_Rescan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir := folder(map[string]string{"x.yaml": manifest("x", "1")})
+		dir := manifestDir(map[string]string{"x.yaml": manifest("x", "1")})
 		broken := notifierFunc(func(context.Context, string, func()) error { return errors.New("too many watches") })
 		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(broken)))
-		r.told()
+		r.delivered()
 		dir.write("x.yaml", manifest("x", "2"))
 		time.Sleep(19 * time.Second)
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.told())
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.delivered())
 	})
 }
 
-type notifierFunc func(ctx context.Context, path string, hint func()) error
+type notifierFunc func(ctx context.Context, path string, notify func()) error
 
-func (f notifierFunc) Notify(ctx context.Context, path string, hint func()) error {
-	return f(ctx, path, hint)
+func (f notifierFunc) Notify(ctx context.Context, path string, notify func()) error {
+	return f(ctx, path, notify)
 }
 
 // A file that is written piece by piece is read when it is left alone, and one
 // that never is, within 100 ms all the same.
-func TestWritesAreWaitedFor(t *testing.T) {
+func TestFile_DebouncesWrites(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, nil)
 		time.Sleep(time.Second)
-		s.told()
-		whole := manifest("x", "1")
-		for i := 0; i <= len(whole); i += 40 {
-			s.dir.write("x.yaml", whole[:i])
-			s.k.knock()
+		s.delivered()
+		complete := manifest("x", "1")
+		for i := 0; i <= len(complete); i += 40 {
+			s.dir.write("x.yaml", complete[:i])
+			s.k.notify()
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
-		assert.Empty(t, s.faults(), "nothing was read half")
-		s.dir.write("x.yaml", whole)
+		assert.Empty(t, s.errors(), "no partial file is read")
+		s.dir.write("x.yaml", complete)
 		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
 
-		began := time.Now()
+		startTime := time.Now()
 		s.dir.write("busy.yaml", manifest("busy", "1"))
-		for time.Since(began) < 99*time.Millisecond {
-			s.k.knock()
+		for time.Since(startTime) < 99*time.Millisecond {
+			s.k.notify()
 			time.Sleep(time.Millisecond)
 		}
-		assert.Equal(t, []string{"ADD a busy-n1=1"}, s.told())
+		assert.Equal(t, []string{"ADD a busy-n1=1"}, s.delivered())
 	})
 }
 
 // ConfigMaps and Secrets lie beside the pods that use them.
-func TestObjectsInTheFolder(t *testing.T) {
+func TestFile_Objects(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		conf := func(v string) string {
 			return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {k: '" + v + "'}\n"
 		}
 		user := manifest("x", "1") + "    envFrom:\n    - configMapRef: {name: conf}\n"
 		s := play(t, map[string]string{"x.yaml": user, "conf.yaml": conf("1"), "y.yaml": manifest("y", "1")})
-		s.told()
+		s.delivered()
 		value := func() string {
 			o, err := s.mux.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "conf"})
 			if err != nil {
@@ -343,7 +344,7 @@ func TestObjectsInTheFolder(t *testing.T) {
 		s.dir.write("a.yaml", conf("3"))
 		assert.Empty(t, s.after(), "the first stays")
 		assert.Equal(t, "2", value())
-		assert.Contains(t, s.faults(), "m/a.yaml: ConfigMap default/conf is in m/conf.yaml too")
+		assert.Contains(t, s.errors(), "m/a.yaml: ConfigMap default/conf rejected: already defined in m/conf.yaml")
 
 		s.dir.write("conf.yaml", "apiVersion: v1\nkind: Conf")
 		assert.Empty(t, s.after(), "a broken manifest keeps its objects too")
@@ -354,12 +355,12 @@ func TestObjectsInTheFolder(t *testing.T) {
 		assert.Equal(t, "3", value())
 		s.dir.remove("a.yaml")
 		assert.Equal(t, []string{"REFRESH a x-n1=1"}, s.after())
-		assert.Equal(t, "find configmap default/conf: no such object", value())
+		assert.Equal(t, "get configmap default/conf: no such object", value())
 	})
 }
 
 // A manifest cannot pass itself off as another's pod.
-func TestAManifestCannotChooseItsIdentity(t *testing.T) {
+func TestFile_IdentityIgnoresManifest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": strings.Replace(manifest("x", "1"), "spec:", `  uid: mine
   annotations:
@@ -367,7 +368,7 @@ func TestAManifestCannotChooseItsIdentity(t *testing.T) {
     kubernetes.io/config.source: api
     kubernetes.io/config.seen: never
 spec:`, 1)})
-		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.delivered())
 		got := s.mux.Pods()[0]
 		assert.NotEqual(t, "mine", string(got.UID))
 		assert.False(t, podspec.IsMirror(got))
@@ -376,10 +377,10 @@ spec:`, 1)})
 	})
 }
 
-func TestLenientFiles(t *testing.T) {
+func TestFile_Lenient(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := play(t, map[string]string{"x.yaml": manifest("x", "1") + "    imagee: y\n"}, podsource.FileLenient())
-		assert.Equal(t, []string{"ADD a x-n1=1"}, s.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, s.delivered())
 	})
 }
 
@@ -417,14 +418,14 @@ func (m *movingFS) Open(name string) (fs.File, error) {
 
 // A file that changes while it is read is read again, and taken as it is when
 // that does not end.
-func TestAFileThatIsNeverLeftAlone(t *testing.T) {
+func TestFile_ReadsFileThatKeepsChanging(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir := &movingFS{files: folder(map[string]string{"x.yaml": manifest("x", "1")})}
+		dir := &movingFS{files: manifestDir(map[string]string{"x.yaml": manifest("x", "1")})}
 		r := start(t, podsource.File("m", podsource.FileFS(dir)))
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 		assert.False(t, r.mux.HasSynced("a"))
 		time.Sleep(100 * time.Millisecond)
-		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.delivered())
 		assert.True(t, r.mux.HasSynced("a"))
 		reads := dir.opened
 		time.Sleep(19 * time.Second)
@@ -432,20 +433,20 @@ func TestAFileThatIsNeverLeftAlone(t *testing.T) {
 	})
 }
 
-func TestFileOptions(t *testing.T) {
+func TestFile_Options(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir := folder(map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("yy", "1")})
+		dir := manifestDir(map[string]string{"x.yaml": manifest("x", "1"), "y.yaml": manifest("yy", "1")})
 		var logged strings.Builder
 		broken := notifierFunc(func(context.Context, string, func()) error { return errors.New("too many watches") })
 		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(broken), podsource.FileRescan(time.Minute),
 			podsource.FileMaxBytes(len(manifest("x", "1"))), podsource.FileLogger(slog.New(slog.NewTextHandler(&logged, nil)))))
-		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.delivered())
 		assert.ErrorIs(t, r.mux.Errors()[0], podspec.ErrTooLarge)
 		dir.remove("x.yaml")
 		time.Sleep(59 * time.Second)
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 		time.Sleep(10 * time.Minute)
-		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.told())
+		assert.Equal(t, []string{"REMOVE a x-n1=1"}, r.delivered())
 		assert.Equal(t, 1, strings.Count(logged.String(), "too many watches"), "told once")
 	})
 }

@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What is made out from a few changes must be what is made out from everything:
-// the union of the sources against unite, the next step against a look at all pods.
-// Names and UIDs collide now and then, manifests are invalid now and then, and the
-// reader is slow.
-func TestChangesOfFewAgainstAll(t *testing.T) {
-	followed := 0
+// The incremental merge and the next change are compared with a full merge and a
+// comparison of all pods. Sometimes names and UIDs collide, manifests are invalid, and
+// the reader is slow.
+func TestMux_IncrementalMergeMatchesFullMerge(t *testing.T) {
+	incremental := 0
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 11))
 		m, err := New(Config{NodeName: "n", Sources: []NamedSource{{Name: "a", Source: NewMemory()}, {Name: "b", Source: NewMemory()}}})
@@ -35,24 +34,24 @@ func TestChangesOfFewAgainstAll(t *testing.T) {
 			require.Equal(t, want.byUID, m.merged.byUID)
 			require.Equal(t, want.byFull, m.merged.byFull)
 			require.Equal(t, want.owner, m.merged.owner)
-			require.Len(t, m.merged.faults, len(want.faults))
-			require.Equal(t, want.plain, m.merged.plain)
-			if want.plain && before.plain {
-				followed++
+			require.Len(t, m.merged.rejected, len(want.rejected))
+			require.Equal(t, want.unique, m.merged.unique)
+			if want.unique && before.unique {
+				incremental++
 			}
 			for range random.IntN(4) {
-				tell(t, m)
+				deliverNext(t, m)
 			}
 		}
-		for tell(t, m) {
+		for deliverNext(t, m) {
 		}
 		require.Len(t, m.delivered.pods, len(m.merged.pods))
 	}
-	require.Greater(t, followed, 500, "most changes are of the kind that is followed")
+	require.Greater(t, incremental, 500, "most changes are of the kind that is incremental")
 }
 
-// tell takes the next step, which must be all that there is of its kind and source.
-func tell(t *testing.T, m *Mux) bool {
+// deliverNext delivers the next change, which must contain all pods of its Op and source.
+func deliverNext(t *testing.T, m *Mux) bool {
 	pending := [Refresh + 1]map[string][]types.UID{}
 	note := func(op Op, source string, uid types.UID) {
 		if pending[op] == nil {
@@ -82,11 +81,11 @@ func tell(t *testing.T, m *Mux) bool {
 		}
 		require.True(t, ok, "%s is due", op)
 		require.Equal(t, op, s.Op)
-		var told []types.UID
+		var uids []types.UID
 		for _, p := range s.Pods {
-			told = append(told, p.UID)
+			uids = append(uids, p.UID)
 		}
-		require.ElementsMatch(t, pending[op][s.Source], told)
+		require.ElementsMatch(t, pending[op][s.Source], uids)
 		m.delivered.add(s)
 		return true
 	}
@@ -148,7 +147,7 @@ func numbered(random *rand.Rand, i int) *corev1.Pod {
 
 // One change among 10,000 pods is worked out with what one among 100 takes: what
 // grows is a copy of pointers.
-func TestOneChangeTakesTheSameAmongMany(t *testing.T) {
+func TestMux_CostOfOneChange(t *testing.T) {
 	cost := func(pods int) float64 {
 		m, err := New(Config{NodeName: "n", Sources: []NamedSource{{Name: "a", Source: NewMemory()}}})
 		require.NoError(t, err)

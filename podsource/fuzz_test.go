@@ -27,15 +27,15 @@ func FuzzParse(f *testing.F) {
 		for _, p := range now.pods {
 			names[nameInManifest(p)]++
 		}
-		if err == nil && len(now.kept) > 0 {
-			t.Errorf("a good version keeps %d pods", len(now.kept))
+		if err == nil && len(now.retained) > 0 {
+			t.Errorf("a good version keeps %d pods", len(now.retained))
 		}
 		for _, p := range last.pods {
 			if err != nil && names[nameInManifest(p)] == 0 {
 				t.Errorf("pod %v is lost", nameInManifest(p))
 			}
 		}
-		for _, p := range now.kept {
+		for _, p := range now.retained {
 			if n := names[nameInManifest(p)]; n != 1 && len(last.pods) == 1 {
 				t.Errorf("pod %v is there %d times", nameInManifest(p), n)
 			}
@@ -49,9 +49,9 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("object %v is lost", o.Ref)
 			}
 		}
-		again, _ := parse(after, opt, now)
-		if err != nil && len(again.pods) != len(now.pods) {
-			t.Errorf("read again, %d pods become %d", len(now.pods), len(again.pods))
+		reparsed, _ := parse(after, opt, now)
+		if err != nil && len(reparsed.pods) != len(now.pods) {
+			t.Errorf("read again, %d pods become %d", len(now.pods), len(reparsed.pods))
 		}
 	})
 }

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// manifest is a valid pod of that name in YAML; image tells versions apart.
+// manifest is a valid pod of that name in YAML; image identifies the version.
 func manifest(name, image string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: \"%s\"\nspec:\n  containers:\n  - name: c\n    image: \"%s\"\n", name, image)
 }
@@ -42,7 +42,7 @@ type files struct {
 	bad map[string]error
 }
 
-func folder(content map[string]string) *files {
+func manifestDir(content map[string]string) *files {
 	f := &files{m: fstest.MapFS{"m": {Mode: fs.ModeDir | 0o700}}, bad: map[string]error{}}
 	for name, data := range content {
 		f.write(name, data)
@@ -79,25 +79,25 @@ func (f *files) Open(name string) (fs.File, error) {
 	return f.m.Open(name)
 }
 
-// fakeNotifier is a Notifier that a test speaks through.
-type fakeNotifier struct{ knocks chan struct{} }
+// fakeNotifier is a Notifier that a test triggers.
+type fakeNotifier struct{ notifications chan struct{} }
 
-func newKnocker() *fakeNotifier { return &fakeNotifier{make(chan struct{}, 100)} }
+func newFakeNotifier() *fakeNotifier { return &fakeNotifier{make(chan struct{}, 100)} }
 
-func (k *fakeNotifier) Notify(ctx context.Context, _ string, hint func()) error {
+func (k *fakeNotifier) Notify(ctx context.Context, _ string, notify func()) error {
 	for {
-		hint()
+		notify()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.knocks:
+		case <-k.notifications:
 		}
 	}
 }
 
-func (k *fakeNotifier) knock() { k.knocks <- struct{}{} }
+func (k *fakeNotifier) notify() { k.notifications <- struct{}{} }
 
-// muxEnv is a Mux at work in a bubble, and a reader that notes what it is told.
+// muxEnv is a running Mux in a bubble, with a reader that records changes.
 type muxEnv struct {
 	t      *testing.T
 	mux    *podsource.Mux
@@ -170,8 +170,8 @@ func (r *muxEnv) take(c podsource.Change) {
 	r.log = append(r.log, fmt.Sprintf("%s %s %s", c.Op, c.Source, strings.Join(names, " ")))
 }
 
-// told waits until nothing moves and returns what was told since the last time.
-func (r *muxEnv) told() []string {
+// delivered waits until the bubble is idle and returns the changes since the last call.
+func (r *muxEnv) delivered() []string {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +180,7 @@ func (r *muxEnv) told() []string {
 	return log
 }
 
-func (r *muxEnv) faults() string {
+func (r *muxEnv) errors() string {
 	synctest.Wait()
 	var b strings.Builder
 	for _, f := range r.mux.Errors() {
@@ -189,7 +189,7 @@ func (r *muxEnv) faults() string {
 	return b.String()
 }
 
-func (r *muxEnv) wanted() []string {
+func (r *muxEnv) desired() []string {
 	synctest.Wait()
 	var names []string
 	for _, p := range r.mux.Pods() {
@@ -198,7 +198,7 @@ func (r *muxEnv) wanted() []string {
 	return names
 }
 
-// bubble runs a test with a clock of its own.
+// bubble runs a test with a fake clock.
 func bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, test)

@@ -18,8 +18,8 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// disk is a source of real files that is watched without rescans: what it finds,
-// the kernel told of.
+// disk is a source of real files without rescans, so that all changes are found by
+// inotify notifications.
 type disk struct {
 	t    *testing.T
 	root string // of the test
@@ -78,8 +78,8 @@ func (d *disk) names() []string {
 	return names
 }
 
-// SR-5: every way of changing what is in a folder is noticed.
-func TestTheKernelTells(t *testing.T) {
+// SR-5: every way of changing what is in a manifest directory is noticed.
+func TestKernelNotifier_ReportsChanges(t *testing.T) {
 	d := onDisk(t, "m")
 	d.comes()
 	d.write("m/x.yaml", manifest("x", "1"))
@@ -111,7 +111,7 @@ func TestTheKernelTells(t *testing.T) {
 	d.write("m/w.yaml", manifest("w", "2"))
 	d.comes("w=2")
 
-	// Another folder in its place, filled before.
+	// Another manifest directory in its place, filled before.
 	d.do(os.Mkdir(d.path("next"), 0o700))
 	d.write("next/v.yaml", manifest("v", "1"))
 	d.do(os.Rename(d.path("m"), d.path("old")))
@@ -125,8 +125,8 @@ func TestTheKernelTells(t *testing.T) {
 }
 
 // SR-5: links are followed and their exchange noticed: in the way of a mounted
-// ConfigMap, to a file elsewhere, and on the way to the folder.
-func TestSymlinkSwaps(t *testing.T) {
+// ConfigMap, to a file elsewhere, and on the way to the manifest directory.
+func TestFile_SymlinkSwaps(t *testing.T) {
 	d := onDisk(t, "current/m")
 	swap := func(target, link string) {
 		d.do(os.Symlink(target, d.path(link+".tmp")))
@@ -138,7 +138,7 @@ func TestSymlinkSwaps(t *testing.T) {
 	d.write("one/m/..2/x.yaml", manifest("x", "2"))
 	d.do(os.Symlink("..1", d.path("one/m/..data")))
 	d.do(os.Symlink("..data/x.yaml", d.path("one/m/x.yaml")))
-	d.comes() // the folder is not there
+	d.comes() // the manifest directory is not there
 	assert.True(t, d.last.Incomplete)
 	swap("one", "current")
 	d.comes("x=1")
@@ -171,8 +171,8 @@ func TestSymlinkSwaps(t *testing.T) {
 	d.comes("z=2")
 }
 
-// Things in the folder that never end, or never begin.
-func TestEndlessFiles(t *testing.T) {
+// Files whose content never ends or never begins are not read.
+func TestFile_EndlessFiles(t *testing.T) {
 	d := onDisk(t, "m")
 	d.comes()
 	d.do(os.Symlink("/dev/zero", d.path("m/zero.yaml")))
@@ -190,12 +190,12 @@ func TestEndlessFiles(t *testing.T) {
 		fmt.Fprintln(&faults, f)
 	}
 	for _, want := range []string{
-		"zero.yaml: is a device", "fifo.yaml: is a named pipe", "huge.yaml: more than the 10485760 bytes",
+		"zero.yaml: not a regular file but a device", "fifo.yaml: not a regular file but a named pipe", "huge.yaml: manifest exceeds 10485760 bytes",
 		"loop.yaml: stat: too many levels",
 	} {
 		assert.Contains(t, faults.String(), want)
 	}
-	assert.NotContains(t, faults.String(), "root.yaml", "a folder is left out")
+	assert.NotContains(t, faults.String(), "root.yaml", "a manifestDir is left out")
 }
 
 func create(t *testing.T, path string) string {
@@ -207,7 +207,7 @@ func create(t *testing.T, path string) string {
 }
 
 // SR-5: how soon a change is taken up.
-func TestAChangeIsTakenUpSoon(t *testing.T) {
+func TestFile_ChangeLatency(t *testing.T) {
 	d := onDisk(t, "m")
 	d.comes()
 	for i := range 500 {

@@ -16,65 +16,64 @@ const (
 	DefaultTimeout  = 10 * time.Second
 )
 
-// HTTPConfig describes a source that asks a server.
+// HTTPConfig describes a source that polls a server.
 type HTTPConfig struct {
-	// URL is asked with GET and answers as a manifest file would read. A user and
-	// password in it are sent along. Required; http or https.
+	// URL is requested with GET; the response has the format of a manifest file.
+	// User and password in it are sent. Required; http or https.
 	URL string
 
 	Header   http.Header   // sent with each request
-	Period   time.Duration // between requests; default 20 s
-	Timeout  time.Duration // of one request with its answer; default 10 s
-	MaxBytes int           // of one answer, unpacked; default 10 MiB
+	Period   time.Duration // between requests; default: 20s
+	Timeout  time.Duration // of one request with its response; default: 10s
+	MaxBytes int           // of one response, uncompressed; default: 10 MiB
 	TLS      *tls.Config   // default: that of package tls
-	Lenient  bool          // pass over unknown and repeated fields
+	Lenient  bool          // ignore unknown and duplicate fields
 
-	// AllowOtherHosts lets the server redirect to other hosts. Header is not sent to
-	// them where it may hold credentials. From https to http is always refused.
+	// AllowOtherHosts allows redirects to other hosts. Header is not sent to them.
+	// Redirects from https to http are always rejected.
 	AllowOtherHosts bool
 
-	// Transport replaces the source's own, which uses no more than one
-	// connection. TLS must be nil then.
+	// Transport replaces the default transport, which uses one connection. TLS must
+	// then be nil.
 	Transport http.RoundTripper
 }
 
-// HTTP returns a source of the pods that a server names. It asks at once and
-// then at each interval, and only for what changed where the server gives an
-// ETag or Last-Modified. While the server does not answer with status 200 and
-// something that can be read as a whole, the pods known from it stay, and the
-// fault is told. Only a list without items ends all pods. It does no I/O until
-// it is watched.
+// HTTP returns a source of the pods that a server returns. It polls the server at once
+// and then every Period, with conditional requests if the server sets ETag or
+// Last-Modified. Unless a response has status 200 and is valid, the known pods stay
+// and a SourceError is reported. Only an empty list removes all pods. HTTP does no I/O
+// until the source is watched.
 //
-// It keeps nothing over the end of the process: an agent that starts while the
-// server is away leaves alone what runs, and starts nothing. Cached(source, dir) keeps
-// the last answer on disk and starts from it.
+// The source saves nothing. An agent that starts while the server is unavailable
+// leaves running pods alone and starts none. Use Cached to start from the last response.
 func HTTP(cfg HTTPConfig) (Source, error) {
-	u, err := cfg.fill()
+	u, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
-	return &server{cfg: cfg, where: whereof(u)}, nil
+	return &server{cfg: cfg, location: redacted(u)}, nil
 }
 
-func (c *HTTPConfig) fill() (*url.URL, error) {
+// complete validates the config and sets defaults.
+func (c *HTTPConfig) complete() (*url.URL, error) {
 	var errs []error
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil:
-		// The error of package url quotes what may hold a password.
-		errs = append(errs, errors.New("podsource: URL of manifests: cannot be parsed"))
+		// The error of package url quotes the URL, which may contain a password.
+		errs = append(errs, errors.New("podsource: HTTPConfig.URL: invalid URL"))
 	case u.Scheme != "http" && u.Scheme != "https":
-		errs = append(errs, fmt.Errorf("podsource: URL of manifests: scheme %q, want http or https", u.Scheme))
+		errs = append(errs, fmt.Errorf("podsource: HTTPConfig.URL: scheme %q must be http or https", u.Scheme))
 	case u.Host == "":
-		errs = append(errs, errors.New("podsource: URL of manifests: no host"))
+		errs = append(errs, errors.New("podsource: HTTPConfig.URL: host required"))
 	}
-	for name, v := range map[string]int64{"Interval": int64(c.Period), "Timeout": int64(c.Timeout), "MaxBytes": int64(c.MaxBytes)} {
+	for name, v := range map[string]int64{"Period": int64(c.Period), "Timeout": int64(c.Timeout), "MaxBytes": int64(c.MaxBytes)} {
 		if v < 0 {
-			errs = append(errs, fmt.Errorf("podsource: %s of manifests' URL is negative", name))
+			errs = append(errs, fmt.Errorf("podsource: HTTPConfig.%s: must not be negative", name))
 		}
 	}
 	if c.Transport != nil && c.TLS != nil {
-		errs = append(errs, errors.New("podsource: both TLS and Transport are given for manifests' URL"))
+		errs = append(errs, errors.New("podsource: HTTPConfig: TLS and Transport are mutually exclusive"))
 	}
 	if c.Period == 0 {
 		c.Period = DefaultInterval
@@ -89,13 +88,13 @@ func (c *HTTPConfig) fill() (*url.URL, error) {
 	return u, errors.Join(errs...)
 }
 
-// whereof names a URL in faults and origins, without what may be secret: user,
-// password and query.
-func whereof(u *url.URL) string {
+// redacted returns the URL for errors and origins, without user, password and query,
+// which may be secret.
+func redacted(u *url.URL) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// client returns what requests are sent with. It is the caller's to close.
+// client returns the HTTP client. The caller closes its connections.
 func (s *server) client() *http.Client {
 	transport := s.cfg.Transport
 	if transport == nil {
@@ -112,7 +111,7 @@ func (s *server) client() *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: s.redirect}
 }
 
-// redirect refuses to follow to where the configuration did not point.
+// redirect rejects redirects that the configuration does not allow.
 func (s *server) redirect(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -121,9 +120,9 @@ func (s *server) redirect(next *http.Request, via []*http.Request) error {
 	case first.Scheme == "https" && next.URL.Scheme != "https":
 		return errors.New("redirected from https to " + next.URL.Scheme)
 	case !s.cfg.AllowOtherHosts && !strings.EqualFold(first.Host, next.URL.Host):
-		return fmt.Errorf("redirected to another host, %s; name it in the URL or allow other hosts", next.URL.Host)
+		return fmt.Errorf("redirected to another host, %s; use it in the URL or set AllowOtherHosts", next.URL.Host)
 	case !strings.EqualFold(first.Host, next.URL.Host):
-		// Package net/http leaves out only the headers that it knows to be secret.
+		// Package net/http removes only headers that it knows to be secret.
 		for name := range s.cfg.Header {
 			next.Header.Del(name)
 		}

@@ -14,34 +14,34 @@ import (
 
 // server is the source that HTTP returns.
 type server struct {
-	cfg   HTTPConfig
-	where string
+	cfg      HTTPConfig
+	location string // URL without secrets
 }
 
-// answers is what one Watch of a server knows. One goroutine owns it.
-type answers struct {
+// pollState is the state of one Watch of a server. One goroutine owns it.
+type pollState struct {
 	content
-	etag, modified string // of the answer that content was made from
-	whole          bool   // one could be read as a whole
-	fault          *SourceError
+	etag, modified string // of the response with that content
+	complete       bool   // a response was valid
+	err            *SourceError
 }
 
-// Watch fulfils Source.
-func (s *server) Watch(ctx context.Context, hand func(Set)) error {
+// Watch implements Source.
+func (s *server) Watch(ctx context.Context, deliver func(Set)) error {
 	client := s.client()
 	if s.cfg.Transport == nil {
 		defer client.CloseIdleConnections()
 	}
 	tick := time.NewTicker(s.cfg.Period)
 	defer tick.Stop()
-	var a answers
+	var a pollState
 	for first := true; ; first = false {
-		changed := s.ask(ctx, client, &a)
+		changed := s.poll(ctx, client, &a)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if changed || first {
-			hand(a.set(s.where))
+			deliver(a.set(s.location))
 		}
 		select {
 		case <-ctx.Done():
@@ -51,61 +51,61 @@ func (s *server) Watch(ctx context.Context, hand func(Set)) error {
 	}
 }
 
-func (a *answers) set(where string) Set {
-	out := Set{Objects: a.objects, Incomplete: !a.whole}
+func (a *pollState) set(location string) Set {
+	out := Set{Objects: a.objects, Incomplete: !a.complete}
 	for _, pod := range a.pods {
-		out.Pods = append(out.Pods, Manifest{Pod: pod, Origin: where})
+		out.Pods = append(out.Pods, Manifest{Pod: pod, Origin: location})
 	}
-	if a.fault != nil {
-		fault := *a.fault
-		fault.RetainedPod = a.only()
-		out.Errors = []SourceError{fault}
+	if a.err != nil {
+		e := *a.err
+		e.RetainedPod = a.onlyRetained()
+		out.Errors = []SourceError{e}
 	}
 	return out
 }
 
-// meanwhile says what becomes of the server's pods while it does not answer.
-func (a *answers) meanwhile() string {
-	if a.whole {
-		return "pods known from it run on"
+// effect describes what happens to the pods of the server while it is unavailable.
+func (a *pollState) effect() string {
+	if a.complete {
+		return "known pods keep running"
 	}
-	return "what runs of it is left alone until it answers"
+	return "running pods of this source keep running"
 }
 
-// ask asks once, and reports whether there is something new to tell.
-func (s *server) ask(ctx context.Context, client *http.Client, a *answers) (changed bool) {
+// poll sends one request and reports whether the set has changed.
+func (s *server) poll(ctx context.Context, client *http.Client, a *pollState) (changed bool) {
 	next, err := s.get(ctx, client, a)
 	switch {
 	case err != nil:
-		if a.fault != nil && a.fault.Err.Error() == err.Error() {
+		if a.err != nil && a.err.Err.Error() == err.Error() {
 			return false
 		}
 		if next == nil {
-			next = &answers{content: a.all(), etag: a.etag, modified: a.modified}
+			next = &pollState{content: a.allRetained(), etag: a.etag, modified: a.modified}
 		}
-		next.whole = a.whole
-		next.fault = &SourceError{Location: s.where, Err: err, Since: time.Now()}
-	case next == nil: // as before
-		if a.fault == nil {
+		next.complete = a.complete
+		next.err = &SourceError{Location: s.location, Err: err, Since: time.Now()}
+	case next == nil: // not modified
+		if a.err == nil {
 			return false
 		}
-		next = &answers{content: a.content, etag: a.etag, modified: a.modified, whole: a.whole}
-		next.kept = nil
+		next = &pollState{content: a.content, etag: a.etag, modified: a.modified, complete: a.complete}
+		next.retained = nil
 	default:
-		next.whole = true
+		next.complete = true
 	}
 	*a = *next
 	return true
 }
 
-// get returns the answer to one request, or nil if it is as before. With an
-// error it returns what could be read.
-func (s *server) get(ctx context.Context, client *http.Client, a *answers) (*answers, error) {
+// get sends one request and returns the new state, or nil if the response is not
+// modified. With an error the state contains what could be decoded, or is nil.
+func (s *server) get(ctx context.Context, client *http.Client, a *pollState) (*pollState, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.cfg.URL, http.NoBody)
 	if err != nil {
-		return nil, errors.New("the URL cannot be parsed")
+		return nil, errors.New("invalid URL")
 	}
 	for name, values := range s.cfg.Header {
 		req.Header[name] = values
@@ -120,36 +120,35 @@ func (s *server) get(ctx context.Context, client *http.Client, a *answers) (*ans
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w: ask for manifests: %w; check server and URL; %s", ErrUnavailable, unquoted(err), a.meanwhile())
+		return nil, fmt.Errorf("%w: fetch manifests: %w; check server and URL; %s", ErrUnavailable, withoutURL(err), a.effect())
 	}
-	defer resp.Body.Close() //nolint:errcheck // what counts has been read
+	defer resp.Body.Close() //nolint:errcheck // everything needed has been read
 	switch resp.StatusCode {
 	case http.StatusNotModified:
-		return nil, nil //nolint:nilnil // nothing new is no error, says the comment above
+		return nil, nil //nolint:nilnil // not modified is not an error, see the doc comment
 	case http.StatusOK:
 	default:
-		return nil, fmt.Errorf("%w: ask for manifests: the server answers %d %s; %s",
-			ErrUnavailable, resp.StatusCode, http.StatusText(resp.StatusCode), a.meanwhile())
+		return nil, fmt.Errorf("%w: fetch manifests: server responded %d %s; %s",
+			ErrUnavailable, resp.StatusCode, http.StatusText(resp.StatusCode), a.effect())
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, int64(s.cfg.MaxBytes)+1))
 	if err != nil {
-		return nil, fmt.Errorf("%w: read the answer: %w; %s", ErrUnavailable, unquoted(err), a.meanwhile())
+		return nil, fmt.Errorf("%w: read response: %w; %s", ErrUnavailable, withoutURL(err), a.effect())
 	}
 	if len(data) > s.cfg.MaxBytes {
-		return nil, fmt.Errorf("the answer has more than the %d bytes allowed: %w", s.cfg.MaxBytes, podspec.ErrTooLarge)
+		return nil, fmt.Errorf("response exceeds %d bytes: %w", s.cfg.MaxBytes, podspec.ErrTooLarge)
 	}
 	opt := podspec.DecodeOptions{Lenient: s.cfg.Lenient, MaxBytes: s.cfg.MaxBytes}
-	var next answers
+	var next pollState
 	if next.content, err = parse(data, opt, a.content); err == nil {
-		// Of a bad answer it must not be heard that it is as before.
+		// An invalid response must be fetched again even if it is not modified.
 		next.etag, next.modified = resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
 	}
 	return &next, err
 }
 
-// unquoted takes away the URL that errors of package net/http quote, with a
-// query that may be secret.
-func unquoted(err error) error {
+// withoutURL removes the URL from errors of package net/http, whose query may be secret.
+func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}

@@ -67,20 +67,20 @@ func ask(t *testing.T, cfg podsource.HTTPConfig) podsource.Source {
 }
 
 // SR-6: asked each interval; what is known stays while the server fails.
-func TestServerFailsAndRecovers(t *testing.T) {
+func TestHTTP_FailsAndRecovers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &fakeServer{}
 		s.says(500, "")
 		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
-		step := func() []string { time.Sleep(20 * time.Second); return r.told() }
-		assert.Empty(t, r.told())
+		step := func() []string { time.Sleep(20 * time.Second); return r.delivered() }
+		assert.Empty(t, r.delivered())
 		assert.False(t, r.mux.HasSynced("a"), "it has told nothing yet")
-		assert.Contains(t, r.faults(), "http://manifests.example/pods: source is unavailable: ask for manifests: the server answers 500")
+		assert.Contains(t, r.errors(), "http://manifests.example/pods: source is unavailable: fetch manifests: server responded 500")
 
 		s.says(200, manifest("x", "1")+"---\n"+manifest("y", "1"))
 		assert.Equal(t, []string{"ADD a x-n1=1 y-n1=1"}, step())
 		assert.True(t, r.mux.HasSynced("a"))
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 		assert.EqualValues(t, 2, s.asked.Load())
 
 		for name, fails := range map[string]func(){
@@ -101,24 +101,24 @@ func TestServerFailsAndRecovers(t *testing.T) {
 			assert.Empty(t, step(), name)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			faults := r.faults()
+			faults := r.errors()
 			assert.NotEmpty(t, faults, name)
 			assert.NotContains(t, faults, "hunter2")
 			assert.NotContains(t, faults, "s3cret")
-			assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, r.wanted(), name)
+			assert.Equal(t, []string{"x-n1=1", "y-n1=1"}, r.desired(), name)
 			time.Sleep(10 * time.Second)
 		}
 
 		s.says(200, manifest("x", "2"))
 		assert.Equal(t, []string{"REMOVE a x-n1=1 y-n1=1", "ADD a x-n1=2"}, step())
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 		s.says(200, `{"apiVersion":"v1","kind":"PodList","items":[]}`)
 		assert.Equal(t, []string{"REMOVE a x-n1=2"}, step(), "a list of none")
 	})
 }
 
 // SR-6: headers as given; only what changed is sent again.
-func TestServerIsAskedForChanges(t *testing.T) {
+func TestHTTP_ConditionalRequests(t *testing.T) {
 	for name, field := range map[string][2]string{
 		"ETag":          {"ETag", "If-None-Match"},
 		"Last-Modified": {"Last-Modified", "If-Modified-Since"},
@@ -149,41 +149,41 @@ func TestServerIsAskedForChanges(t *testing.T) {
 				}
 				s.serves(good)
 				r := start(t, ask(t, podsource.HTTPConfig{Transport: s, Header: http.Header{"X-Node": {"me"}}, Period: time.Minute}))
-				r.told()
+				r.delivered()
 				time.Sleep(10 * time.Minute)
-				assert.Empty(t, r.told())
+				assert.Empty(t, r.delivered())
 				assert.EqualValues(t, 1, sent.Load())
 				version.Store("v2")
 				time.Sleep(time.Minute)
-				assert.Equal(t, []string{"REMOVE a x-n1=v1", "ADD a x-n1=v2"}, r.told())
+				assert.Equal(t, []string{"REMOVE a x-n1=v1", "ADD a x-n1=v2"}, r.delivered())
 
 				s.says(503, "")
 				time.Sleep(time.Minute)
-				assert.NotEmpty(t, r.faults())
+				assert.NotEmpty(t, r.errors())
 				s.serves(good)
 				time.Sleep(time.Minute)
-				assert.Empty(t, r.faults(), "as before, says the server")
-				assert.Empty(t, r.told())
+				assert.Empty(t, r.errors(), "as before, says the server")
+				assert.Empty(t, r.delivered())
 				assert.EqualValues(t, 2, sent.Load())
 
 				version.Store("kind: [") // an answer that cannot be read, with a tag
 				time.Sleep(time.Minute)
-				assert.Contains(t, r.faults(), "document 1")
+				assert.Contains(t, r.errors(), "document 1")
 				time.Sleep(time.Minute)
-				assert.Contains(t, r.faults(), "document 1", "it is as before, but not well")
-				assert.Empty(t, r.told())
-				assert.Equal(t, []string{"x-n1=v2"}, r.wanted())
+				assert.Contains(t, r.errors(), "document 1", "it is as before, but not well")
+				assert.Empty(t, r.delivered())
+				assert.Equal(t, []string{"x-n1=v2"}, r.desired())
 			})
 		})
 	}
 }
 
 // SR-6: where a redirect may lead.
-func TestServerRedirects(t *testing.T) {
+func TestHTTP_Redirects(t *testing.T) {
 	for _, tc := range []struct {
 		from, to string
 		others   bool
-		refused  string
+		err      string
 	}{
 		{"http://a.example/x", "/y", false, ""},
 		{"http://a.example/x", "https://a.example/y", false, ""},
@@ -208,23 +208,23 @@ func TestServerRedirects(t *testing.T) {
 				r := start(t, ask(t, podsource.HTTPConfig{
 					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}},
 				}))
-				if told := r.told(); tc.refused == "" {
-					assert.Equal(t, []string{"ADD a x-n1=1"}, told)
+				if changes := r.delivered(); tc.err == "" {
+					assert.Equal(t, []string{"ADD a x-n1=1"}, changes)
 				} else {
-					assert.Empty(t, told)
-					assert.Contains(t, r.faults(), tc.refused)
+					assert.Empty(t, changes)
+					assert.Contains(t, r.errors(), tc.err)
 				}
 			})
 		})
 	}
 }
 
-func TestHTTPConfigIsChecked(t *testing.T) {
+func TestHTTP_RejectsInvalidConfig(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                           `scheme ""`,
 		"ftp://host/":                `scheme "ftp"`,
-		"http:///path":               "no host",
-		"http://u:hunter2@[::1/\x7f": "cannot be parsed",
+		"http:///path":               "host required",
+		"http://u:hunter2@[::1/\x7f": "invalid URL",
 	} {
 		_, err := podsource.HTTP(podsource.HTTPConfig{URL: in})
 		require.ErrorContains(t, err, want)
@@ -233,7 +233,7 @@ func TestHTTPConfigIsChecked(t *testing.T) {
 	_, err := podsource.HTTP(podsource.HTTPConfig{
 		URL: "http://h/", Period: -1, Timeout: -1, MaxBytes: -1, TLS: &tls.Config{}, Transport: &fakeServer{},
 	})
-	for _, want := range []string{"Interval", "Timeout", "MaxBytes", "both TLS and Transport"} {
+	for _, want := range []string{"Period", "Timeout", "MaxBytes", "TLS and Transport are mutually exclusive"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -252,7 +252,7 @@ func watchOnce(t *testing.T, source podsource.Source) podsource.Set {
 }
 
 // SR-6: over real TLS, with the given roots and no others.
-func TestServerOverTLS(t *testing.T) {
+func TestHTTP_TLS(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, manifest("x", "1"))
 	}))
@@ -273,7 +273,7 @@ func TestServerOverTLS(t *testing.T) {
 
 // An answer packed small does not unpack into all of the memory, and one that
 // is cut off is not taken for the whole.
-func TestServerSendsTooMuchOrTooLittle(t *testing.T) {
+func TestHTTP_ResponseSize(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write(bytes.Repeat([]byte("#"), 3*podsource.DefaultMaxBytes))
@@ -290,7 +290,7 @@ func TestServerSendsTooMuchOrTooLittle(t *testing.T) {
 	}))
 	defer srv.Close()
 	set := watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/bomb"}))
-	assert.ErrorContains(t, set.Errors[0], "more than the 10485760 bytes")
+	assert.ErrorContains(t, set.Errors[0], "response exceeds 10485760 bytes")
 	set = watchOnce(t, ask(t, podsource.HTTPConfig{URL: srv.URL + "/cut"}))
 	assert.ErrorContains(t, set.Errors[0], "unexpected EOF")
 	assert.Empty(t, set.Pods)

@@ -10,54 +10,55 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// content is what one file or answer stands for. It is read-only once made.
+// content is the content of one file or response. It is read-only once made.
 type content struct {
-	pods    []*corev1.Pod
-	objects []podspec.Object
-	kept    []*corev1.Pod // those of pods that are from an older version
+	pods     []*corev1.Pod
+	objects  []podspec.Object
+	retained []*corev1.Pod // those of pods that are from an older version
 }
 
-// parse reads the new version of what used to stand for last. With an error,
-// everything of last that the new version does not name is still there: what
-// cannot be read may be just that.
+// parse decodes the new version of a manifest whose previous content is last. With an
+// error, the result contains everything of last that the new version does not name,
+// because the undecodable part may contain it.
 func parse(data []byte, opt podspec.DecodeOptions, last content) (content, error) {
 	pods, objects, err := podspec.Decode(data, opt)
 	now := content{pods: pods, objects: objects}
 	if err != nil {
-		now.objects = sound(objects, err)
-		now = keep(last, now)
+		now.objects = validObjects(objects, err)
+		now = retain(last, now)
 	}
 	return now, err
 }
 
-// sound returns the objects of documents that have no fault. Part of a Secret is
-// worse than its last good version, so that what a fault may be about is left out.
-func sound(objects []podspec.Object, err error) []podspec.Object {
-	faulty := map[string]bool{}
+// validObjects returns the objects of documents without errors. Objects that an error
+// may be about are left out: the last valid version of a Secret is better than a part
+// of it.
+func validObjects(objects []podspec.Object, err error) []podspec.Object {
+	invalid := map[string]bool{}
 	lists := false
-	for _, fault := range each(err) {
-		if d, ok := errors.AsType[*podspec.DocumentError](fault); ok {
-			faulty[d.Object] = true
+	for _, e := range unjoin(err) {
+		if d, ok := errors.AsType[*podspec.DocumentError](e); ok {
+			invalid[d.Object] = true
 			kind, _, _ := strings.Cut(d.Object, " ")
 			lists = lists || strings.HasSuffix(kind, "List")
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(objects), func(o podspec.Object) bool {
-		return lists || faulty[o.Kind+" "+o.Namespace+"/"+o.Name] ||
-			o.Namespace == corev1.NamespaceDefault && faulty[o.Kind+" "+o.Name]
+		return lists || invalid[o.Kind+" "+o.Namespace+"/"+o.Name] ||
+			o.Namespace == corev1.NamespaceDefault && invalid[o.Kind+" "+o.Name]
 	})
 }
 
-// each returns the errors that were joined to err.
-func each(err error) []error {
+// unjoin returns the errors that are joined in err.
+func unjoin(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	return []error{err}
 }
 
-// keep returns now together with what of last it does not name.
-func keep(last, now content) content {
+// retain returns now with the pods and objects of last that it does not contain.
+func retain(last, now content) content {
 	pods := make(map[[2]string]bool, len(now.pods))
 	for _, p := range now.pods {
 		pods[nameInManifest(p)] = true
@@ -70,7 +71,7 @@ func keep(last, now content) content {
 	for _, p := range last.pods {
 		if !pods[nameInManifest(p)] {
 			out.pods = append(out.pods, p)
-			out.kept = append(out.kept, p)
+			out.retained = append(out.retained, p)
 		}
 	}
 	for _, o := range last.objects {
@@ -81,22 +82,22 @@ func keep(last, now content) content {
 	return out
 }
 
-// all is c as it is when none of it could be read again.
-func (c content) all() content {
-	c.kept = c.pods
+// allRetained returns c with all pods marked as retained.
+func (c content) allRetained() content {
+	c.retained = c.pods
 	return c
 }
 
-// only returns the pod that was kept if there is just one.
-func (c content) only() *corev1.Pod {
-	if len(c.kept) == 1 {
-		return c.kept[0]
+// onlyRetained returns the retained pod if there is exactly one.
+func (c content) onlyRetained() *corev1.Pod {
+	if len(c.retained) == 1 {
+		return c.retained[0]
 	}
 	return nil
 }
 
-// nameInManifest is a pod's name as it stands in a manifest, where no namespace means
-// the default one.
+// nameInManifest returns namespace and name of a pod from a manifest, in which an empty
+// namespace is the default one.
 func nameInManifest(p *corev1.Pod) [2]string {
 	if p.Namespace == "" {
 		return [2]string{corev1.NamespaceDefault, p.Name}

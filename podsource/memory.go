@@ -13,19 +13,18 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Memory is a source that a program fills. Pods are copied when they are put. All
+// Memory is a source that the program fills. Pods are copied when they are added. All
 // methods may be called from any goroutine.
 //
-// A pod keeps its UID when it is put again under its name: the one it brings or,
-// if it brings none, one made from its name alone, so that an agent that starts
-// anew with the same pods finds them running, whatever was put and deleted before.
-// A pod that is deleted and put again is therefore the same pod: it ends and starts
-// anew, unless it was back before anybody noticed. A program that means another pod
-// each time gives each a UID of its own, as an API server does.
+// A pod without a UID gets the UID of the pod it replaces or one derived from its
+// namespace and name. A restarted agent with the same pods therefore finds them
+// running. A pod that is deleted and put again is the same pod: it is terminated and
+// started again, unless it was put before the deletion was delivered. A program that
+// means a different pod must set a different UID, like an API server.
 type Memory struct {
-	mu      sync.Mutex                // guards what follows
-	set     Set                       // replaced, not changed: watchers read it
-	named   map[[2]string]*corev1.Pod // those of set
+	mu      sync.Mutex                // guards the fields below
+	set     Set                       // read by watchers, never modified
+	named   map[[2]string]*corev1.Pod // the pods of set
 	changed chan struct{}             // closed and replaced when set is replaced
 }
 
@@ -42,9 +41,9 @@ func NewMemory(pods ...*corev1.Pod) *Memory {
 func (m *Memory) Set(pods ...*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	former := m.named
+	previous := m.named
 	m.named = make(map[[2]string]*corev1.Pod, len(pods))
-	m.publish(m.with(nil, pods, former), m.set.Objects)
+	m.publish(m.with(nil, pods, previous), m.set.Objects)
 }
 
 // Put adds pods, or replaces those of the same namespace and name.
@@ -54,7 +53,7 @@ func (m *Memory) Put(pods ...*corev1.Pod) {
 	m.publish(m.with(slices.Clone(m.set.Pods), pods, m.named), m.set.Objects)
 }
 
-// Delete takes a pod out of the set, and reports whether it was in it.
+// Delete removes a pod and reports whether it existed.
 func (m *Memory) Delete(namespace, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,21 +67,21 @@ func (m *Memory) Delete(namespace, name string) bool {
 	return true
 }
 
-// SetObjects replaces all ConfigMaps and Secrets. It keeps their data, which the
-// caller must not change any more.
+// SetObjects replaces all ConfigMaps and Secrets. Their data is not copied and must not
+// be modified afterwards.
 func (m *Memory) SetObjects(objects ...podspec.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.publish(m.set.Pods, slices.Clone(objects))
 }
 
-// Watch fulfils Source. Several may watch at once.
-func (m *Memory) Watch(ctx context.Context, hand func(Set)) error {
+// Watch implements Source. It may be called several times concurrently.
+func (m *Memory) Watch(ctx context.Context, deliver func(Set)) error {
 	for {
 		m.mu.Lock()
 		set, changed := m.set, m.changed
 		m.mu.Unlock()
-		hand(set)
+		deliver(set)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -91,22 +90,24 @@ func (m *Memory) Watch(ctx context.Context, hand func(Set)) error {
 	}
 }
 
-// publish makes a new version. The caller holds m.mu.
+// publish replaces the set and wakes watchers.
+// held: m.mu
 func (m *Memory) publish(pods []Manifest, objects []podspec.Object) {
 	m.set = Set{Pods: pods, Objects: objects}
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
 
-// with puts copies of put into pods and m.named. A pod without a UID gets the one
-// of its name in former, if there is one.
-func (m *Memory) with(pods []Manifest, put []*corev1.Pod, former map[[2]string]*corev1.Pod) []Manifest {
+// with adds copies of put to pods and m.named. A pod without a UID gets that of the pod
+// of its name in previous, if there is one.
+// held: m.mu
+func (m *Memory) with(pods []Manifest, put []*corev1.Pod, previous map[[2]string]*corev1.Pod) []Manifest {
 	replaced := make(map[*corev1.Pod]*corev1.Pod)
 	for _, pod := range put {
 		pod = pod.DeepCopy()
 		key := nameInManifest(pod)
-		if was := former[key]; pod.UID == "" && was != nil {
-			pod.UID = was.UID
+		if p := previous[key]; pod.UID == "" && p != nil {
+			pod.UID = p.UID
 		} else if pod.UID == "" {
 			pod.UID = uidOf(key)
 		}
@@ -120,7 +121,7 @@ func (m *Memory) with(pods []Manifest, put []*corev1.Pod, former map[[2]string]*
 	}
 	for i := 0; i < len(pods) && len(replaced) > 0; i++ {
 		was := pods[i].Pod
-		for now := replaced[was]; now != nil; now = replaced[now] { // once more for each time it was put
+		for now := replaced[was]; now != nil; now = replaced[now] { // repeated if a pod was put more than once
 			pods[i].Pod = now
 			delete(replaced, was)
 			was = now
@@ -133,8 +134,8 @@ func is(pod *corev1.Pod) func(Manifest) bool {
 	return func(m Manifest) bool { return m.Pod == pod }
 }
 
-// uidOf is the UID of the pod of a name. The ending is that of former versions,
-// whose pods are so found running.
+// uidOf returns the UID for a name. The suffix is that of previous versions, so that
+// their pods are found running.
 func uidOf(key [2]string) types.UID {
 	sum := sha256.Sum256([]byte(key[0] + "/" + key[1] + "/0"))
 	return types.UID(hex.EncodeToString(sum[:16]))

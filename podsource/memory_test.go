@@ -21,7 +21,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-func bare(name, image string) *corev1.Pod {
+func podWithoutUID(name, image string) *corev1.Pod {
 	p := pod(name, image)
 	p.UID, p.Namespace = "", ""
 	return p
@@ -29,12 +29,12 @@ func bare(name, image string) *corev1.Pod {
 
 // A pod keeps its UID by its name, from one process to the next, whatever was put
 // and deleted before.
-func TestUIDsOfAMemory(t *testing.T) {
+func TestMemory_UIDs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		source := podsource.NewMemory(bare("x", "1"), bare("y", "1"))
+		source := podsource.NewMemory(podWithoutUID("x", "1"), podWithoutUID("y", "1"))
 		r := start(t, source)
 		uid := func(name string) types.UID {
-			r.told()
+			r.delivered()
 			for _, p := range r.mux.Pods() {
 				if p.Name == name {
 					return p.UID
@@ -45,30 +45,30 @@ func TestUIDsOfAMemory(t *testing.T) {
 		first := uid("x")
 		assert.NotEmpty(t, first)
 		assert.NotEqual(t, first, uid("y"))
-		source.Put(bare("x", "2"))
+		source.Put(podWithoutUID("x", "2"))
 		assert.Equal(t, first, uid("x"), "an edit")
-		source.Set(bare("x", "3"))
+		source.Set(podWithoutUID("x", "3"))
 		assert.Equal(t, first, uid("x"), "the rest was replaced")
 		assert.Empty(t, uid("y"))
 
 		assert.True(t, source.Delete("", "x"))
 		assert.False(t, source.Delete("default", "x"))
-		source.Put(bare("x", "3"), bare("y", "1"))
+		source.Put(podWithoutUID("x", "3"), podWithoutUID("y", "1"))
 		assert.Equal(t, first, uid("x"), "it is back")
 		source.Put(pod("x", "3"))
 		assert.Equal(t, types.UID("uid-x"), uid("x"), "its own")
 
-		again := start(t, podsource.NewMemory(bare("x", "1")))
-		again.told()
-		assert.Equal(t, first, again.mux.Pods()[0].UID, "the next process finds it running")
+		restarted := start(t, podsource.NewMemory(podWithoutUID("x", "1")))
+		restarted.delivered()
+		assert.Equal(t, first, restarted.mux.Pods()[0].UID, "the next process finds it running")
 	})
 }
 
-// What hooks are told, and that nothing of a Secret gets out.
-func TestHooksAndLog(t *testing.T) {
+// Hooks are called, and no value of a Secret is logged.
+func TestMux_HooksAndLog(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n"
-		dir, k := folder(map[string]string{"x.yaml": manifest("x", "1"), "s.yaml": secret}), newKnocker()
+		dir, k := manifestDir(map[string]string{"x.yaml": manifest("x", "1"), "s.yaml": secret}), newFakeNotifier()
 		var mu sync.Mutex
 		var calls []string
 		note := func(format string, args ...any) {
@@ -96,7 +96,7 @@ func TestHooksAndLog(t *testing.T) {
 			strings.Replace(secret, "hunter2", "{a: hunter2}", 1), secret + "hunter2: hunter2\n",
 		} {
 			dir.write("s.yaml", bad)
-			k.knock()
+			k.notify()
 			time.Sleep(time.Second)
 			require.Len(t, mux.Errors(), 1, bad)
 			o, err := mux.Object(ctx, podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"})
@@ -105,19 +105,19 @@ func TestHooksAndLog(t *testing.T) {
 			assert.NotContains(t, strings.ReplaceAll(mux.Errors()[0].Error(), `unknown field "hunter2"`, ""), "hunter2")
 		}
 		dir.write("s.yaml", secret)
-		k.knock()
+		k.notify()
 		time.Sleep(time.Second)
 		cancel()
 		require.NoError(t, <-done)
 		assert.ElementsMatch(t, []string{"taken file 1 0", "told ADD file 1"}, calls[:2])
 		assert.Equal(t, []string{"faulted file m/s.yaml", "taken file 1 1"}, calls[2:4])
-		assert.Contains(t, logged.String(), "something is wrong with what is wanted")
-		assert.Contains(t, logged.String(), "a fault of what is wanted is gone")
+		assert.Contains(t, logged.String(), "msg=\"source error\"")
+		assert.Contains(t, logged.String(), "source error resolved")
 	})
 }
 
 // Questions may be asked from anywhere at any time; the race detector watches.
-func TestQuestionsWhileThingsChange(t *testing.T) {
+func TestMux_ConcurrentQueries(t *testing.T) {
 	source := podsource.NewMemory()
 	mux, err := podsource.New(podsource.Config{NodeName: "n", Sources: []podsource.NamedSource{{Name: "a", Source: source}}})
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestQuestionsWhileThingsChange(t *testing.T) {
 
 // A Memory keeps its order through puts of pods that are there and that are not,
 // even twice in one call, against a plain list.
-func TestMemoryAgainstList(t *testing.T) {
+func TestMemory_MatchesModel(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		source := podsource.NewMemory()
@@ -175,7 +175,7 @@ func TestMemoryAgainstList(t *testing.T) {
 		for i := range 60 {
 			var pods []*corev1.Pod
 			for range random.IntN(4) {
-				pods = append(pods, bare(fmt.Sprint("p", random.IntN(9)), fmt.Sprint(i, random.IntN(9))))
+				pods = append(pods, podWithoutUID(fmt.Sprint("p", random.IntN(9)), fmt.Sprint(i, random.IntN(9))))
 			}
 			switch random.IntN(6) {
 			case 0:
@@ -193,13 +193,13 @@ func TestMemoryAgainstList(t *testing.T) {
 			for _, p := range pods {
 				put(p.Name, p.Spec.Containers[0].Image)
 			}
-			require.Equal(t, append([]string{}, list...), held(t, source), "seed %d, step %d", seed, i)
+			require.Equal(t, append([]string{}, list...), desiredPods(t, source), "seed %d, step %d", seed, i)
 		}
 	}
 }
 
-// held returns what a source wants now.
-func held(t *testing.T, source podsource.Source) []string {
+// desiredPods returns the pods of the current Set of a source.
+func desiredPods(t *testing.T, source podsource.Source) []string {
 	out := []string{}
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, source.Watch(ctx, func(s podsource.Set) {

@@ -12,35 +12,35 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// mergedSet is what all sources want together: one pod a full name and a UID. Its
-// slices and objects are read-only once made, its other maps belong to its owner.
+// mergedSet is the desired state of all sources, with one pod per full name and UID.
+// Its slices and objects are read-only once made; its other maps change in apply.
 type mergedSet struct {
-	pods    []*entry // in the order of sources and of what they hand over
-	byUID   map[types.UID]*entry
-	byFull  map[string]*entry
-	objects map[podspec.Ref]podspec.Object
-	owner   map[string]nameClaim // of full names
-	faults  []rejectedPod
-	plain   bool // no pod stands back for another
+	pods     []*entry // in the order of sources and of their sets
+	byUID    map[types.UID]*entry
+	byFull   map[string]*entry
+	objects  map[podspec.Ref]podspec.Object
+	owner    map[string]nameClaim // of full names
+	rejected []rejectedPod
+	unique   bool // no name or UID is used twice
 }
 
-// nameClaim is what a full name belongs to. It outlives edits of the pod, whose UID
-// changes with them.
+// nameClaim identifies the owner of a full name. It stays the same when the manifest is
+// edited, which changes the UID of the pod.
 type nameClaim struct {
 	source, origin string
-	nth            int // of the pods of that name in the origin
+	nth            int // index among the pods of that name in the origin
 }
 
-// rejectedPod is a fault of a pod or object that has to stand back for another.
+// rejectedPod is an error of a source. For a duplicate, pod is the rejected one.
 type rejectedPod struct {
 	source string
-	pod    *corev1.Pod // the refused one
+	pod    *corev1.Pod
 	SourceError
 }
 
-// merge puts together what sources want. Who had a full name before keeps it for
-// as long as it claims it; then it goes to the first that does.
-func merge(sources []*sourceState, before map[string]nameClaim) mergedSet {
+// merge merges the desired sets of sources. The previous owner of a full name keeps it
+// as long as it claims it; otherwise the first claim wins.
+func merge(sources []*sourceState, previous map[string]nameClaim) mergedSet {
 	n := 0
 	for _, d := range sources {
 		n += len(d.entries)
@@ -49,58 +49,57 @@ func merge(sources []*sourceState, before map[string]nameClaim) mergedSet {
 		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
 		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]nameClaim, n),
 	}
-	contested := u.assign(sources, before)
+	contested := u.assign(sources, previous)
 	u.place(sources, contested)
-	u.plain = len(contested) == 0 && len(u.faults) == 0
-	u.gather(sources)
+	u.unique = len(contested) == 0 && len(u.rejected) == 0
+	u.mergeObjects(sources)
 	return u
 }
 
-// follow makes of the union of what sources wanted the one of what they want, one
-// of which wanted was before. It reports false, and has changed nothing, where that
-// cannot be done by looking at what came and went alone: where a pod stands back for
-// another, or would.
-func (u *mergedSet) follow(sources []*sourceState, was, is *sourceState) bool {
-	if !u.plain {
+// apply updates the set after one source changed from previous to current. It returns
+// false and changes nothing if that needs a full merge, because a name or UID is used
+// twice before or after the change.
+func (u *mergedSet) apply(sources []*sourceState, previous, current *sourceState) bool {
+	if !u.unique {
 		return false
 	}
-	head, tail := commonEnds(was.entries, is.entries)
-	went, came := was.entries[head:len(was.entries)-tail], is.entries[head:len(is.entries)-tail]
-	if !u.fits(went, came) {
+	head, tail := commonEnds(previous.entries, current.entries)
+	removed, added := previous.entries[head:len(previous.entries)-tail], current.entries[head:len(current.entries)-tail]
+	if !u.staysUnique(removed, added) {
 		return false
 	}
-	for _, e := range went {
+	for _, e := range removed {
 		delete(u.byUID, e.pod.UID)
 		delete(u.byFull, e.full)
 		delete(u.owner, e.full)
 	}
-	for _, e := range came {
+	for _, e := range added {
 		u.byUID[e.pod.UID], u.byFull[e.full] = e, e
 		u.owner[e.full] = nameClaim{source: e.source, origin: e.origin}
 	}
-	u.pods = is.entries
+	u.pods = current.entries
 	if len(sources) > 1 {
 		u.pods = make([]*entry, 0, len(u.byUID))
 		for _, d := range sources {
 			u.pods = append(u.pods, d.entries...)
 		}
 	}
-	u.objects, u.faults = map[podspec.Ref]podspec.Object{}, nil
-	u.gather(sources)
+	u.objects, u.rejected = map[podspec.Ref]podspec.Object{}, nil
+	u.mergeObjects(sources)
 	return true
 }
 
-// fits reports whether no pod of those that came has the UID or the full name of
-// another, when some went.
-func (u *mergedSet) fits(went, came []*entry) bool {
-	gone := make(map[*entry]bool, len(went))
-	for _, e := range went {
-		gone[e] = true
+// staysUnique reports whether no added pod has the UID or the full name of another pod
+// once those removed are gone.
+func (u *mergedSet) staysUnique(removed, added []*entry) bool {
+	isRemoved := make(map[*entry]bool, len(removed))
+	for _, e := range removed {
+		isRemoved[e] = true
 	}
-	uids, names := make(map[types.UID]bool, len(came)), make(map[string]bool, len(came))
-	for _, e := range came {
+	uids, names := make(map[types.UID]bool, len(added)), make(map[string]bool, len(added))
+	for _, e := range added {
 		uid, name := u.byUID[e.pod.UID], u.byFull[e.full]
-		if uids[e.pod.UID] || names[e.full] || uid != nil && !gone[uid] || name != nil && !gone[name] {
+		if uids[e.pod.UID] || names[e.full] || uid != nil && !isRemoved[uid] || name != nil && !isRemoved[name] {
 			return false
 		}
 		uids[e.pod.UID], names[e.full] = true, true
@@ -108,8 +107,9 @@ func (u *mergedSet) fits(went, came []*entry) bool {
 	return true
 }
 
-// assign decides who owns each full name, and returns those that several claim.
-func (u *mergedSet) assign(sources []*sourceState, before map[string]nameClaim) map[string]bool {
+// assign decides which pod owns each full name and returns the names with more than
+// one claim.
+func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim) map[string]bool {
 	contested := map[string]bool{}
 	for _, d := range sources {
 		for _, e := range d.entries {
@@ -129,7 +129,7 @@ func (u *mergedSet) assign(sources []*sourceState, before map[string]nameClaim) 
 			if !contested[e.full] {
 				continue
 			}
-			if c := nth.claim(d, e); before[e.full] == c {
+			if c := nth.claim(d, e); previous[e.full] == c {
 				u.owner[e.full] = c
 			}
 		}
@@ -147,46 +147,47 @@ func (c counter) claim(d *sourceState, e *entry) nameClaim {
 	return nameClaim{source: d.source, origin: e.origin, nth: n}
 }
 
+// place adds the owners of their names to the set and rejects all other pods.
 func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
-	var refused []*entry
+	var rejected []*entry
 	for _, d := range sources {
 		nth := counter{}
 		for _, e := range d.entries {
 			if contested[e.full] && u.owner[e.full] != nth.claim(d, e) || u.byUID[e.pod.UID] != nil {
-				refused = append(refused, e)
+				rejected = append(rejected, e)
 				continue
 			}
 			u.pods = append(u.pods, e)
 			u.byUID[e.pod.UID], u.byFull[e.full] = e, e
 		}
 	}
-	for _, e := range refused {
-		u.refuse(e)
+	for _, e := range rejected {
+		u.reject(e)
 	}
 }
 
-func (u *mergedSet) refuse(p *entry) {
+func (u *mergedSet) reject(p *entry) {
 	same, first := "full name "+p.full, u.byFull[p.full]
 	if first == nil {
 		same, first = "UID "+string(p.pod.UID), u.byUID[p.pod.UID]
 	}
-	u.faults = append(u.faults, rejectedPod{source: p.source, pod: p.pod, SourceError: SourceError{
-		Location: p.where(), Since: time.Time{},
-		Err: fmt.Errorf("pod %s/%s is refused: pod %s/%s of %s has the %s already and stays; rename or remove one",
-			p.pod.Namespace, p.pod.Name, first.pod.Namespace, first.pod.Name, first.where(), same),
+	u.rejected = append(u.rejected, rejectedPod{source: p.source, pod: p.pod, SourceError: SourceError{
+		Location: p.location(), Since: time.Time{},
+		Err: fmt.Errorf("pod %s/%s rejected: %s already used by pod %s/%s of %s; rename or remove one",
+			p.pod.Namespace, p.pod.Name, same, first.pod.Namespace, first.pod.Name, first.location()),
 	}})
 }
 
-func (e *entry) where() string {
+func (e *entry) location() string {
 	if e.origin != "" {
 		return e.origin
 	}
 	return "source " + e.source
 }
 
-// gather finds the objects. A source that finds them by the pods that use them may
-// name one more than once; only two that differ are a fault.
-func (u *mergedSet) gather(sources []*sourceState) {
+// mergeObjects merges the objects. A source may deliver an object more than once; only
+// different objects of one name are an error.
+func (u *mergedSet) mergeObjects(sources []*sourceState) {
 	from := map[podspec.Ref]string{}
 	for _, d := range sources {
 		for _, o := range d.objects {
@@ -198,16 +199,16 @@ func (u *mergedSet) gather(sources []*sourceState) {
 			if first == d.source && sameObject(u.objects[o.Ref], o) {
 				continue
 			}
-			u.faults = append(u.faults, rejectedPod{source: d.source, SourceError: SourceError{
+			u.rejected = append(u.rejected, rejectedPod{source: d.source, SourceError: SourceError{
 				Location: "source " + d.source,
-				Err: fmt.Errorf("%s %s/%s is of source %s already, which stays; rename or remove one",
+				Err: fmt.Errorf("%s %s/%s rejected: already provided by source %s; rename or remove one",
 					o.Kind, o.Namespace, o.Name, first),
 			}})
 		}
 	}
 }
 
-// sameObject reports whether two objects of one Ref are one.
+// sameObject reports whether two objects of one Ref are equal.
 func sameObject(a, b podspec.Object) bool {
 	return a.Type == b.Type && a.Version == b.Version && maps.EqualFunc(a.Data, b.Data, bytes.Equal)
 }

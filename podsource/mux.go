@@ -17,13 +17,13 @@ import (
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
-// How long a source that broke waits until it is watched again.
+// Bounds of the back-off before a failed source is watched again.
 const (
-	firstRetry = time.Second
-	lastRetry  = 30 * time.Second
+	minRetryBackOff = time.Second
+	maxRetryBackOff = 30 * time.Second
 )
 
-// A Recorder takes Kubernetes events. It must not block.
+// A Recorder records Kubernetes events. It must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
@@ -32,43 +32,43 @@ type Recorder interface {
 type Config struct {
 	// NodeName is the name of this node, a DNS subdomain. Required.
 	NodeName string
-	// Sources are united. Their names differ.
+	// Sources are merged. Their names must be unique.
 	Sources []NamedSource
 
-	Recorder Recorder     // told of faults; default: nobody
+	Recorder Recorder     // receives an event for each source error; default: none
 	Logger   *slog.Logger // default: discard
 	Hooks    Hooks
 }
 
-// Hooks are called as the Mux works, from its goroutines; they must be fast. Any
-// may be nil.
+// Hooks are called from the goroutines of the Mux and must not block. Any may be nil.
 type Hooks struct {
-	// SetReceived: a source has told what it wants, which took so long to take in.
-	SetReceived func(source string, pods, faults int, took time.Duration)
-	// ChangeDelivered: a change was handed to the reader of Changes.
+	// SetReceived is called after a Set of a source was processed, which took duration.
+	SetReceived func(source string, pods, errors int, duration time.Duration)
+	// ChangeDelivered is called after the reader of Changes has received a change.
 	ChangeDelivered func(op Op, source string, pods int)
-	// SourceFailed: something new is wrong with what a source wants.
-	SourceFailed func(source string, fault SourceError)
+	// SourceFailed is called for each new source error.
+	SourceFailed func(source string, err SourceError)
 }
 
-func (c *Config) fill() error {
+// complete validates the Config and sets defaults.
+func (c *Config) complete() error {
 	var errs []error
 	if c.NodeName == "" {
-		errs = append(errs, errors.New("podsource: no NodeName"))
+		errs = append(errs, errors.New("podsource: Config.NodeName: required"))
 	} else if bad := validation.IsDNS1123Subdomain(strings.ToLower(c.NodeName)); len(bad) > 0 {
-		errs = append(errs, fmt.Errorf("podsource: NodeName %q: %s", c.NodeName, strings.Join(bad, "; ")))
+		errs = append(errs, fmt.Errorf("podsource: Config.NodeName: invalid name %q: %s", c.NodeName, strings.Join(bad, "; ")))
 	}
 	names := make(map[string]bool)
 	for i, s := range c.Sources {
 		switch {
 		case s.Name == "":
-			errs = append(errs, fmt.Errorf("podsource: source %d has no name", i))
+			errs = append(errs, fmt.Errorf("podsource: Config.Sources: name of source %d required", i))
 		case names[s.Name]:
-			errs = append(errs, fmt.Errorf("podsource: two sources named %q", s.Name))
+			errs = append(errs, fmt.Errorf("podsource: Config.Sources: duplicate name %q", s.Name))
 		}
 		names[s.Name] = true
 		if s.Source == nil {
-			errs = append(errs, fmt.Errorf("podsource: source %q is nil", s.Name))
+			errs = append(errs, fmt.Errorf("podsource: Config.Sources: source %q is nil", s.Name))
 		}
 	}
 	if c.Logger == nil {
@@ -79,26 +79,26 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// Mux unites what sources want and tells its changes. Its methods may be called
-// from any goroutine.
+// Mux merges the desired sets of sources and delivers the changes. Its methods may be
+// called from any goroutine.
 type Mux struct {
 	cfg     Config
 	changes chan Change
-	dirty   chan struct{} // one slot: what is wanted may differ from what was told
-	ran     atomic.Bool
+	dirty   chan struct{} // one slot: desired state and delivered state may differ
+	started atomic.Bool
 
-	mu        sync.Mutex     // guards what follows; held over memory only
-	began     time.Time      // when Run was called
+	mu        sync.Mutex     // guards the fields below; never held during I/O
+	startTime time.Time      // when Run was called
 	sources   []*sourceState // in the order of cfg.Sources
 	merged    mergedSet
 	delivered delivered
-	reported  map[string]SourceError // the faults that were reported and still stand
+	reported  map[string]SourceError // reported and not resolved yet
 }
 
-// New returns a Mux. Nothing is read before Run.
+// New returns a Mux. It does no I/O; sources are read by Run.
 func New(cfg Config) (*Mux, error) {
 	cfg.Sources = append([]NamedSource(nil), cfg.Sources...)
-	if err := cfg.fill(); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	m := &Mux{
@@ -113,20 +113,20 @@ func New(cfg Config) (*Mux, error) {
 	return m, nil
 }
 
-// Changes returns the stream of changes. While nobody receives, they do not pile
-// up: the next one leads from what was received last to what is wanted by then.
-// What went is told before what came. The channel is never closed.
+// Changes returns the stream of changes. Changes do not queue up: each one is the
+// difference between what the reader last received and the desired state now.
+// Removals are delivered before additions. The channel is never closed.
 func (m *Mux) Changes() <-chan Change { return m.changes }
 
-// Run watches the sources until ctx ends, and returns nil then. A source that
-// breaks is watched again, and what it wanted last stays. Run may be called
+// Run watches the sources until ctx is done and then returns nil. A source that fails
+// is watched again after a back-off; its last desired set stays. Run may be called
 // once.
 func (m *Mux) Run(ctx context.Context) error {
-	if m.ran.Swap(true) {
-		return errors.New("podsource: Run was called before")
+	if m.started.Swap(true) {
+		return errors.New("podsource: Run was called twice")
 	}
 	m.mu.Lock()
-	m.began = time.Now()
+	m.startTime = time.Now()
 	m.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -139,11 +139,11 @@ func (m *Mux) Run(ctx context.Context) error {
 
 func (m *Mux) watch(ctx context.Context, i int) {
 	named := m.cfg.Sources[i]
-	wait := firstRetry
+	backOff := minRetryBackOff
 	for {
 		err := safe.Call(m.cfg.Logger, "watch source "+named.Name, func() error {
 			return named.Source.Watch(ctx, func(s Set) {
-				wait = firstRetry
+				backOff = minRetryBackOff
 				m.receive(ctx, i, s)
 			})
 		})
@@ -151,32 +151,32 @@ func (m *Mux) watch(ctx context.Context, i int) {
 			return
 		}
 		if err == nil {
-			err = errors.New("ended")
+			err = errors.New("Watch returned")
 		}
-		m.handleSourceFailure(ctx, i, fmt.Errorf("%w: watch the source: %w", ErrUnavailable, err))
-		retry := time.NewTimer(wait)
+		m.handleSourceFailure(ctx, i, fmt.Errorf("%w: watch source: %w", ErrUnavailable, err))
+		retry := time.NewTimer(backOff)
 		select {
 		case <-ctx.Done():
 			retry.Stop()
 			return
 		case <-retry.C:
 		}
-		wait = min(2*wait, lastRetry)
+		backOff = min(2*backOff, maxRetryBackOff)
 	}
 }
 
-// receive gives source i what it wants now.
+// receive replaces the desired set of source i.
 func (m *Mux) receive(ctx context.Context, i int, s Set) {
-	began := time.Now()
-	// Only this goroutine changes m.sources[i], so that it may be read here.
-	next := m.sources[i].update(s, m.cfg.NodeName, began)
+	startTime := time.Now()
+	// Only this goroutine changes m.sources[i], so it can be read without the lock.
+	next := m.sources[i].update(s, m.cfg.NodeName, startTime)
 	m.publish(ctx, i, next)
 	if h := m.cfg.Hooks.SetReceived; h != nil {
-		h(next.source, len(next.entries), len(next.errors), time.Since(began))
+		h(next.source, len(next.entries), len(next.errors), time.Since(startTime))
 	}
 }
 
-// handleSourceFailure notes that source i cannot be watched. What it wanted stays.
+// handleSourceFailure records that source i cannot be watched. Its desired set stays.
 func (m *Mux) handleSourceFailure(ctx context.Context, i int, err error) {
 	next := *m.sources[i]
 	next.errors = []SourceError{{Location: next.source, Err: err, Since: time.Now()}}
@@ -188,31 +188,32 @@ func (m *Mux) handleSourceFailure(ctx context.Context, i int, err error) {
 	m.publish(ctx, i, &next)
 }
 
+// publish replaces the state of source i, merges, and reports new and resolved errors.
 func (m *Mux) publish(ctx context.Context, i int, next *sourceState) {
 	m.mu.Lock()
-	was := m.sources[i]
+	previous := m.sources[i]
 	m.sources[i] = next
-	if !m.merged.follow(m.sources, was, next) {
+	if !m.merged.apply(m.sources, previous, next) {
 		m.merged = merge(m.sources, m.merged.owner)
 	}
-	news, mended := m.updateErrors()
+	added, resolved := m.updateErrors()
 	m.mu.Unlock()
 
 	select {
 	case m.dirty <- struct{}{}:
 	default:
 	}
-	m.report(ctx, news, mended)
+	m.report(ctx, added, resolved)
 }
 
-// deliver tells the way from what was told to what is wanted, one change at a
-// time, until ctx ends.
+// deliver sends the difference between delivered and desired state, one change at a
+// time, until ctx is done.
 func (m *Mux) deliver(ctx context.Context) {
-	silent := time.NewTimer(silentAfter)
-	defer silent.Stop()
+	unsynced := time.NewTimer(maxUnsynced)
+	defer unsynced.Stop()
 	for {
 		m.mu.Lock()
-		step, ok := m.delivered.next(&m.merged)
+		change, ok := m.delivered.next(&m.merged)
 		m.mu.Unlock()
 		out := m.changes
 		if !ok {
@@ -221,18 +222,18 @@ func (m *Mux) deliver(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.dirty: // look again: the step may be out of date
-		case <-silent.C:
+		case <-m.dirty: // the change may be out of date
+		case <-unsynced.C:
 			m.mu.Lock()
-			news, mended := m.updateErrors()
+			added, resolved := m.updateErrors()
 			m.mu.Unlock()
-			m.report(ctx, news, mended)
-		case out <- step.Change:
+			m.report(ctx, added, resolved)
+		case out <- change.Change:
 			m.mu.Lock()
-			m.delivered.add(step)
+			m.delivered.add(change)
 			m.mu.Unlock()
 			if h := m.cfg.Hooks.ChangeDelivered; h != nil {
-				h(step.Op, step.Source, len(step.Pods))
+				h(change.Op, change.Source, len(change.Pods))
 			}
 		}
 	}

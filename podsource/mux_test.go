@@ -17,58 +17,58 @@ import (
 )
 
 // SR-1, SR-7: what happens to pods with a UID of their own.
-func TestChangesToPodsOfAnAPI(t *testing.T) {
+func TestMux_ChangesOfPodsWithUID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		source := podsource.NewMemory(pod("x", "1"), pod("y", "1"))
 		r := start(t, source)
-		assert.Equal(t, []string{"ADD a x=1 y=1"}, r.told())
+		assert.Equal(t, []string{"ADD a x=1 y=1"}, r.delivered())
 
 		source.Put(pod("x", "2"))
-		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
 
 		source.Put(pod("x", "2"), pod("y", "1"))
-		assert.Empty(t, r.told(), "nothing changed")
+		assert.Empty(t, r.delivered(), "nothing changed")
 
 		ready := pod("x", "2")
 		ready.Status.Phase = corev1.PodRunning
 		source.Put(ready)
-		assert.Equal(t, []string{"RECONCILE a x=2"}, r.told())
+		assert.Equal(t, []string{"RECONCILE a x=2"}, r.delivered())
 
 		renamed := ready.DeepCopy()
 		renamed.ResourceVersion = "7"
 		source.Put(renamed)
-		assert.Empty(t, r.told(), "a version number asks for nothing")
+		assert.Empty(t, r.delivered(), "a version number asks for nothing")
 
 		labelled := ready.DeepCopy()
 		labelled.Labels = map[string]string{"k": "v"}
 		source.Put(labelled)
-		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
 
-		ending := labelled.DeepCopy()
-		ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		ending.DeletionGracePeriodSeconds = new(int64(30))
-		source.Put(ending)
-		assert.Equal(t, []string{"DELETE a x=2"}, r.told())
+		deleted := labelled.DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		deleted.DeletionGracePeriodSeconds = new(int64(30))
+		source.Put(deleted)
+		assert.Equal(t, []string{"DELETE a x=2"}, r.delivered())
 
-		sooner := ending.DeepCopy()
+		sooner := deleted.DeepCopy()
 		sooner.DeletionGracePeriodSeconds = new(int64(1))
 		source.Put(sooner)
-		assert.Equal(t, []string{"DELETE a x=2"}, r.told(), "a shorter grace")
+		assert.Equal(t, []string{"DELETE a x=2"}, r.delivered(), "a shorter grace")
 
 		source.Delete("default", "x")
-		assert.Equal(t, []string{"REMOVE a x=2"}, r.told())
-		assert.Equal(t, []string{"y=1"}, r.wanted())
+		assert.Equal(t, []string{"REMOVE a x=2"}, r.delivered())
+		assert.Equal(t, []string{"y=1"}, r.desired())
 	})
 }
 
 // What is handed over is defaulted, annotated, and not the source's own.
-func TestPodsAreWorkedOut(t *testing.T) {
+func TestMux_PodsAreDefaulted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		mine := pod("x", "1")
 		mine.Namespace = ""
 		source := podsource.NewMemory(mine)
 		r := start(t, source)
-		r.told()
+		r.delivered()
 		mine.Spec.Containers[0].Image = "changed"
 		got, ok := r.mux.Pod("uid-x")
 		require.True(t, ok)
@@ -81,7 +81,7 @@ func TestPodsAreWorkedOut(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		source.Put(pod("x", "2"))
-		r.told()
+		r.delivered()
 		got, _ = r.mux.Pod("uid-x")
 		assert.Equal(t, first, got.Annotations[podspec.AnnotationFirstSeen], "when it was first seen stays")
 		_, ok = r.mux.Pod("uid-unknown")
@@ -90,11 +90,11 @@ func TestPodsAreWorkedOut(t *testing.T) {
 }
 
 // SR-3: a changed manifest is another pod; the old one goes first.
-func TestAnEditedManifestIsANewPod(t *testing.T) {
+func TestMux_EditedManifestIsRecreated(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir, k := folder(map[string]string{"x.yaml": manifest("x", "1")}), newKnocker()
+		dir, k := manifestDir(map[string]string{"x.yaml": manifest("x", "1")}), newFakeNotifier()
 		r := start(t, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k)))
-		assert.Equal(t, []string{"ADD a x-n1=1"}, r.told())
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.delivered())
 		before := r.mux.Pods()[0]
 		assert.Equal(t, "default", before.Namespace)
 		for _, key := range []string{podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationFirstSeen} {
@@ -102,32 +102,32 @@ func TestAnEditedManifestIsANewPod(t *testing.T) {
 		}
 
 		dir.write("x.yaml", manifest("x", "2"))
-		k.knock()
+		k.notify()
 		time.Sleep(100 * time.Millisecond) // SR-5
-		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.told())
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, r.delivered())
 		assert.NotEqual(t, before.UID, r.mux.Pods()[0].UID)
 
 		dir.write("x.yaml", manifest("x", "1"))
-		k.knock()
+		k.notify()
 		time.Sleep(100 * time.Millisecond)
-		r.told()
+		r.delivered()
 		assert.Equal(t, before.UID, r.mux.Pods()[0].UID, "the same content is the same pod")
 	})
 }
 
 // SR-7: the first of a full name stays, whatever comes before it in the alphabet
 // or becomes of it, and the second is taken up when it has gone.
-func TestTwoPodsOfOneName(t *testing.T) {
+func TestMux_DuplicateName(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir, k := folder(map[string]string{"m.yaml": manifest("x", "1")}), newKnocker()
+		dir, k := manifestDir(map[string]string{"m.yaml": manifest("x", "1")}), newFakeNotifier()
 		other := podsource.NewMemory()
 		r := start(t, other, podsource.File("m", podsource.FileFS(dir), podsource.FileNotifier(k)))
-		step := func() []string { k.knock(); time.Sleep(time.Second); return r.told() }
-		assert.Equal(t, []string{"ADD b x-n1=1"}, r.told())
+		step := func() []string { k.notify(); time.Sleep(time.Second); return r.delivered() }
+		assert.Equal(t, []string{"ADD b x-n1=1"}, r.delivered())
 
 		dir.write("a.yaml", manifest("x", "2"))
 		assert.Empty(t, step())
-		assert.Contains(t, r.faults(), "m/a.yaml: pod default/x-n1 is refused: pod default/x-n1 of m/m.yaml")
+		assert.Contains(t, r.errors(), "m/a.yaml: pod default/x-n1 rejected: full name x-n1_default already used by pod default/x-n1 of m/m.yaml")
 		require.Len(t, r.events, 1)
 		assert.Equal(t, podsource.ReasonDuplicate, r.events[0].Reason)
 		assert.Contains(t, r.events[0].Message, "m/a.yaml")
@@ -143,17 +143,17 @@ func TestTwoPodsOfOneName(t *testing.T) {
 		assert.Equal(t, []string{"REMOVE b x-n1=4", "ADD a x-n1=3"}, step())
 		other.Delete("default", "x-n1")
 		assert.Equal(t, []string{"REMOVE a x-n1=3", "ADD b x-n1=2"}, step())
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 	})
 }
 
-func TestTwoPodsOfOneUID(t *testing.T) {
+func TestMux_DuplicateUID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := pod("x", "1"), pod("y", "1")
 		b.UID = a.UID
 		r := start(t, podsource.NewMemory(a, b))
-		assert.Equal(t, []string{"ADD a x=1"}, r.told())
-		assert.Contains(t, r.faults(), "has the UID uid-x already")
+		assert.Equal(t, []string{"ADD a x=1"}, r.delivered())
+		assert.Contains(t, r.errors(), "UID uid-x already used")
 	})
 }
 
@@ -197,20 +197,20 @@ func TestMux_CoalescesChangesForSlowReader(t *testing.T) {
 }
 
 // SR-8: a source is ready once it has spoken, for itself alone.
-func TestSourcesAreReadyOneByOne(t *testing.T) {
+func TestMux_HasSyncedPerSource(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		later := make(chan podsource.Set)
-		r := start(t, podsource.NewMemory(pod("x", "1")), sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+		r := start(t, podsource.NewMemory(pod("x", "1")), sourceFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
 			for {
 				select {
 				case <-ctx.Done():
 					return nil
 				case s := <-later:
-					hand(s)
+					deliver(s)
 				}
 			}
 		}))
-		assert.Equal(t, []string{"ADD a x=1"}, r.told(), "one silent source holds up no other")
+		assert.Equal(t, []string{"ADD a x=1"}, r.delivered(), "one silent source holds up no other")
 		assert.True(t, r.mux.HasSynced("a"))
 		assert.False(t, r.mux.HasSynced("b"))
 		assert.False(t, r.mux.HasSynced("former"), "what no source bears is judged when all have spoken")
@@ -241,42 +241,44 @@ func TestSourcesAreReadyOneByOne(t *testing.T) {
 
 type sourceFunc func(context.Context, func(podsource.Set)) error
 
-func (f sourceFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
+func (f sourceFunc) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	return f(ctx, deliver)
+}
 
-// A source that breaks is told, watched again, and loses no pod. AG-9: one that
-// panics is one that breaks.
-func TestABrokenSourceIsWatchedAgain(t *testing.T) {
+// A failure of a source is reported, the source is watched again, and no pod is
+// removed. AG-9: a panic is a failure.
+func TestMux_RetriesFailedSource(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		tries := 0
-		r := start(t, sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+		r := start(t, sourceFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
 			tries++
 			switch tries {
 			case 1:
-				hand(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "1")}}})
+				deliver(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "1")}}})
 				return errors.New("cut off")
 			case 2:
 				return nil
 			case 3:
 				panic("no such luck")
 			}
-			hand(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "2")}}})
+			deliver(podsource.Set{Pods: []podsource.Manifest{{Pod: pod("x", "2")}}})
 			<-ctx.Done()
 			return nil
 		}))
-		assert.Equal(t, []string{"ADD a x=1"}, r.told())
-		assert.Contains(t, r.faults(), "a: source is unavailable: watch the source: cut off")
+		assert.Equal(t, []string{"ADD a x=1"}, r.delivered())
+		assert.Contains(t, r.errors(), "a: source is unavailable: watch source: cut off")
 		time.Sleep(time.Second)
-		assert.Contains(t, r.faults(), "a: source is unavailable: watch the source: ended")
+		assert.Contains(t, r.errors(), "a: source is unavailable: watch source: Watch returned")
 		time.Sleep(2 * time.Second)
-		assert.Contains(t, r.faults(), "no such luck")
-		assert.Empty(t, r.told())
+		assert.Contains(t, r.errors(), "no such luck")
+		assert.Empty(t, r.delivered())
 		time.Sleep(4 * time.Second)
-		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
-		assert.Empty(t, r.faults())
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
+		assert.Empty(t, r.errors())
 	})
 }
 
-func TestPodsOfAChangedObjectAreRefreshed(t *testing.T) {
+func TestMux_RefreshesPodsOfChangedObject(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		user := pod("user", "1")
 		user.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}
@@ -288,34 +290,34 @@ func TestPodsOfAChangedObjectAreRefreshed(t *testing.T) {
 		source := podsource.NewMemory(user, pod("other", "1"))
 		source.SetObjects(object("conf", "1"))
 		r := start(t, source)
-		assert.Equal(t, "ADD a user=1 other=1", r.told()[0])
+		assert.Equal(t, "ADD a user=1 other=1", r.delivered()[0])
 		ref := podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "conf"}
 
 		source.SetObjects(object("conf", "2"), object("unused", "1"))
-		assert.Equal(t, []string{"REFRESH a user=1"}, r.told())
+		assert.Equal(t, []string{"REFRESH a user=1"}, r.delivered())
 		got, err := r.mux.Object(t.Context(), ref)
 		require.NoError(t, err)
 		assert.Equal(t, "2", string(got.Data["k"]))
 
 		source.SetObjects(object("conf", "2"), object("unused", "2"))
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 
 		source.SetObjects()
-		assert.Equal(t, []string{"REFRESH a user=1"}, r.told())
+		assert.Equal(t, []string{"REFRESH a user=1"}, r.delivered())
 		_, err = r.mux.Object(t.Context(), ref)
 		assert.ErrorIs(t, err, podspec.ErrObjectNotFound)
 	})
 }
 
 // SR-4 for any source: an invalid version of a pod does not end the valid one.
-func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
+func TestMux_RetainsLastValidPod(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		source := podsource.NewMemory(pod("x", "1"), pod("y", "1"))
 		r := start(t, source)
-		r.told()
+		r.delivered()
 		source.Put(pod("x", ""), pod("y", "2"))
-		assert.Equal(t, []string{"UPDATE a y=2"}, r.told())
-		assert.Contains(t, r.faults(), "spec.containers[0].image")
+		assert.Equal(t, []string{"UPDATE a y=2"}, r.delivered())
+		assert.Contains(t, r.errors(), "spec.containers[0].image")
 		assert.Equal(t, "x", r.mux.Errors()[0].RetainedPod.Name)
 		assert.Equal(t, "a", r.mux.Errors()[0].Source)
 		require.Len(t, r.events, 1)
@@ -324,43 +326,43 @@ func TestAnInvalidPodKeepsItsLastGoodVersion(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		source.Put(pod("y", "3"))
-		r.told()
+		r.delivered()
 		assert.Equal(t, time.Hour, time.Since(r.mux.Errors()[0].Since), "since when it has been so")
 		assert.Len(t, r.events, 1, "told once")
 
 		source.Put(pod("x", "2"))
-		assert.Equal(t, []string{"UPDATE a x=2"}, r.told())
-		assert.Empty(t, r.faults())
+		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
+		assert.Empty(t, r.errors())
 		source.Put(pod("x", ""))
 		source.Delete("default", "x")
-		assert.Equal(t, []string{"REMOVE a x=2"}, r.told())
+		assert.Equal(t, []string{"REMOVE a x=2"}, r.delivered())
 	})
 }
 
 // A pod that is invalid from the start is not wanted, but one of its name that
 // runs is left alone.
-func TestAnInvalidPodHoldsItsName(t *testing.T) {
+func TestMux_InvalidPodReservesItsName(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		source := podsource.NewMemory(pod("x", ""))
 		r := start(t, source)
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.delivered())
 		assert.True(t, r.mux.MayBeDesired("a", "default", "x"))
 		assert.False(t, r.mux.MayBeDesired("a", "default", "y"))
 		assert.False(t, r.mux.HasSynced("a"))
 		assert.Equal(t, "Node", r.events[0].InvolvedObject.Kind)
 		source.Put(pod("x", "1"))
-		r.told()
+		r.delivered()
 		assert.False(t, r.mux.MayBeDesired("a", "default", "x"))
 		assert.True(t, r.mux.HasSynced("a"))
 	})
 }
 
-func TestNewChecksItsConfig(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := podsource.New(podsource.Config{})
 	assert.ErrorContains(t, err, "NodeName")
 	m := podsource.NewMemory()
 	_, err = podsource.New(podsource.Config{NodeName: "no_de", Sources: []podsource.NamedSource{{Name: "a", Source: m}, {Source: m}, {Name: "a"}}})
-	for _, want := range []string{`NodeName "no_de"`, "source 1 has no name", `two sources named "a"`, `source "a" is nil`} {
+	for _, want := range []string{`Config.NodeName: invalid name "no_de"`, "name of source 1 required", `duplicate name "a"`, `source "a" is nil`} {
 		assert.ErrorContains(t, err, want)
 	}
 	_, err = podsource.New(podsource.Config{NodeName: "n"})

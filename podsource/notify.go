@@ -10,31 +10,31 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// rewatchPeriod is how often the watches are checked: the kernel does not tell that
-// something was mounted over a folder.
+// rewatchPeriod is the period in which the watches are checked, because inotify does
+// not report a mount over a watched directory.
 const rewatchPeriod = 20 * time.Second
 
-// kernelNotifier is the Notifier on what the kernel tells of the host's files.
+// kernelNotifier is the Notifier that uses inotify.
 type kernelNotifier struct{}
 
-// Notify fulfils Notifier. It watches the folder and, so that no way of
-// exchanging it goes unnoticed, the folders in which links on the way to it and
-// to its files are kept.
-func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) error {
+// Notify implements Notifier. It watches the directory and also the directories of all
+// symbolic links on the way to it and to its files, so that replacing one of them is
+// noticed.
+func (kernelNotifier) Notify(ctx context.Context, path string, notify func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
-	defer w.Close() //nolint:errcheck // it is not used any more
+	defer w.Close() //nolint:errcheck // nothing depends on it
 	k := kernelWatch{w: w, path: path, inode: map[string]fs.FileInfo{}}
 	tick := time.NewTicker(rewatchPeriod)
 	defer tick.Stop()
-	if _, err := k.follow(); err != nil {
+	if _, err := k.update(); err != nil {
 		return err
 	}
-	hint()
+	notify()
 	for {
-		var relevant, moved bool
+		var relevant, rewatch bool
 		select {
 		case <-ctx.Done():
 			return nil
@@ -42,26 +42,26 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 			if !ok {
 				return fmt.Errorf("watch %s: closed", path)
 			}
-			relevant = k.want.matter(ev.Name)
-			// Writing to a file leads nowhere else; the rest may.
-			moved = relevant && ev.Op != fsnotify.Write
+			relevant = k.dirs.isRelevant(ev.Name)
+			// A write cannot change the target of a path; other operations can.
+			rewatch = relevant && ev.Op != fsnotify.Write
 		case err, ok := <-w.Errors:
 			if !ok {
 				return fmt.Errorf("watch %s: %w", path, err)
 			}
-			relevant, moved = true, true // events were lost
+			relevant, rewatch = true, true // events were lost
 		case <-tick.C:
-			moved = true
+			rewatch = true
 		}
-		if moved {
-			changed, err := k.follow()
+		if rewatch {
+			changed, err := k.update()
 			if err != nil {
 				return err
 			}
 			relevant = relevant || changed
 		}
 		if relevant {
-			hint()
+			notify()
 		}
 	}
 }
@@ -70,16 +70,16 @@ func (kernelNotifier) Notify(ctx context.Context, path string, hint func()) erro
 type kernelWatch struct {
 	w     *fsnotify.Watcher
 	path  string
-	want  watchedDirs
-	inode map[string]fs.FileInfo // of each folder watched, when it was
+	dirs  watchedDirs
+	inode map[string]fs.FileInfo // of each watched directory, when the watch was added
 }
 
-// follow brings the watches to where the path leads now, and reports whether any
-// had to be set. A folder can be exchanged between the look and the watch, so it
-// looks again until nothing changes.
-func (k *kernelWatch) follow() (changed bool, err error) {
+// update watches the directories that the path leads to now, and reports whether any
+// watch was added. It repeats until nothing changes, because a directory can be
+// replaced before it is watched.
+func (k *kernelWatch) update() (changed bool, err error) {
 	for range 5 {
-		k.want = find(k.path)
+		k.dirs = findDirs(k.path)
 		n, err := k.watch()
 		if err != nil {
 			return changed, err
@@ -93,20 +93,20 @@ func (k *kernelWatch) follow() (changed bool, err error) {
 }
 
 func (k *kernelWatch) watch() (n int, err error) {
-	alive := map[string]bool{}
+	isWatched := map[string]bool{}
 	for _, dir := range k.w.WatchList() {
-		alive[dir] = true
-		if _, ok := k.want[dir]; !ok {
+		isWatched[dir] = true
+		if _, ok := k.dirs[dir]; !ok {
 			k.drop(dir)
 		}
 	}
-	for dir := range k.want {
+	for dir := range k.dirs {
 		info, err := os.Stat(dir)
 		if err != nil {
-			continue // gone since; the folder above tells
+			continue // removed since; its parent is watched
 		}
-		if alive[dir] {
-			if was := k.inode[dir]; was != nil && os.SameFile(was, info) {
+		if isWatched[dir] {
+			if previous := k.inode[dir]; previous != nil && os.SameFile(previous, info) {
 				continue
 			}
 			k.drop(dir)
@@ -124,6 +124,6 @@ func (k *kernelWatch) watch() (n int, err error) {
 }
 
 func (k *kernelWatch) drop(dir string) {
-	_ = k.w.Remove(dir) // it may be gone already
+	_ = k.w.Remove(dir) // it may not be watched any more
 	delete(k.inode, dir)
 }

@@ -15,13 +15,13 @@ import (
 // setSource is a source that always says the same.
 type setSource podsource.Set
 
-func (s setSource) Watch(ctx context.Context, hand func(podsource.Set)) error {
-	hand(podsource.Set(s))
+func (s setSource) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	deliver(podsource.Set(s))
 	<-ctx.Done()
 	return nil
 }
 
-func TestMux_TakesEqualObjectsOfOneSourceForOne(t *testing.T) {
+func TestMux_EqualObjectsOfOneSource(t *testing.T) {
 	object := func(value string) podspec.Object {
 		return podspec.Object{
 			Ref:  podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "cm"},

@@ -30,8 +30,8 @@ type naivePod struct {
 
 func (p naivePod) place() naivePod { p.image = ""; return p }
 
-// hand gives a source its new pods. An image of "" makes a pod invalid.
-func (n *referenceMux) hand(source int, pods []naivePod) {
+// deliver gives a source its new pods. An image of "" makes a pod invalid.
+func (n *referenceMux) deliver(source int, pods []naivePod) {
 	bad := map[string]bool{}
 	var valid []naivePod
 	for _, p := range pods {
@@ -81,7 +81,7 @@ func (n *referenceMux) want() []string {
 	return out
 }
 
-// reader keeps the books of what it is told, and fails on what cannot be.
+// reader applies changes to its own state and fails on impossible ones.
 type reader struct {
 	t    *testing.T
 	pods map[types.UID]*corev1.Pod
@@ -120,7 +120,7 @@ func (r *reader) has() []string {
 
 // SR-7, SR-4 over random histories of three sources: two of manifests, one of
 // pods with a UID of their own. The reader is slow at random.
-func TestMuxAgainstNaive(t *testing.T) {
+func TestMux_MatchesReference(t *testing.T) {
 	for seed := range uint64(50) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T) { randomHistory(t, rand.New(rand.NewPCG(seed, 7))) })
@@ -133,8 +133,8 @@ func randomHistory(t *testing.T, random *rand.Rand) {
 	var named []podsource.NamedSource
 	for i := range hands {
 		named = append(named, podsource.NamedSource{Name: string(rune('a' + i)), Source: sourceFunc(
-			func(ctx context.Context, hand func(podsource.Set)) error {
-				hands[i] = hand
+			func(ctx context.Context, deliver func(podsource.Set)) error {
+				hands[i] = deliver
 				<-ctx.Done()
 				return nil
 			})})
@@ -151,7 +151,7 @@ func randomHistory(t *testing.T, random *rand.Rand) {
 	for range 60 {
 		source := random.IntN(3)
 		pods := randomPods(random, source)
-		model.hand(source, pods)
+		model.deliver(source, pods)
 		hands[source](setOf(pods))
 		synctest.Wait()
 		require.Len(t, mux.Pods(), len(model.want()))

@@ -13,12 +13,10 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// HasSynced reports whether all that a source wants is known: it has told it, and
-// nothing of it was beyond reading. As long as it is not, no pod found running
-// that bears the source's name may be taken for unwanted; Holds says so pod by
-// pod. A source that this Mux does not have, since it was taken out of the
-// configuration, wants nothing: it is ready when all sources are that this Mux has.
-// Only pods of one's own may be asked about here.
+// HasSynced reports whether a source has delivered its complete set at least once.
+// Before that, a running pod of the source that is not in Pods may still be desired;
+// MayBeDesired decides that for one pod. A source that is not configured any more
+// desires no pods and counts as synced when all configured sources have synced.
 func (m *Mux) HasSynced(source string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -30,10 +28,10 @@ func (m *Mux) HasSynced(source string) bool {
 	return true
 }
 
-// MayBeDesired reports whether a pod found running, which bears the source's name and
-// is not among Pods, must be left alone: it may be wanted by what could not be
-// read yet. A pod whose full name is wanted with another UID is not held: the
-// wanted one takes its place.
+// MayBeDesired reports whether a running pod of the source that is not in Pods may
+// still be desired, because the source has not synced. Such a pod must not be
+// terminated. If a desired pod with another UID has the full name, the result is
+// false: the desired pod replaces the running one.
 func (m *Mux) MayBeDesired(source, namespace, name string) bool {
 	full := podspec.FullName(podNamed(namespace, name))
 	m.mu.Lock()
@@ -55,7 +53,8 @@ func podNamed(namespace, name string) *corev1.Pod {
 	return pod
 }
 
-// of returns the sources of that name, or all if there is none.
+// of returns the source of that name, or all sources if there is none.
+// held: m.mu
 func (m *Mux) of(source string) []*sourceState {
 	for i, d := range m.sources {
 		if d.source == source {
@@ -65,20 +64,20 @@ func (m *Mux) of(source string) []*sourceState {
 	return m.sources
 }
 
-// Pods returns the pods that are wanted now, in the order of their sources. The
-// pods are shared and read-only, the slice is the caller's.
+// Pods returns the desired pods in the order of their sources. The pods are shared and
+// read-only; the caller owns the slice.
 func (m *Mux) Pods() []*corev1.Pod {
 	m.mu.Lock()
-	want := m.merged.pods
+	desired := m.merged.pods
 	m.mu.Unlock()
-	pods := make([]*corev1.Pod, len(want))
-	for i, p := range want {
+	pods := make([]*corev1.Pod, len(desired))
+	for i, p := range desired {
 		pods[i] = p.pod
 	}
 	return pods
 }
 
-// Pod returns the wanted pod of that UID.
+// Pod returns the desired pod with that UID.
 func (m *Mux) Pod(uid types.UID) (*corev1.Pod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,35 +87,34 @@ func (m *Mux) Pod(uid types.UID) (*corev1.Pod, bool) {
 	return nil, false
 }
 
-// Errors returns all that is wrong now with what is wanted, sorted by where. The
-// slice is the caller's.
+// Errors returns all current source errors, sorted by location. The caller owns the
+// slice.
 func (m *Mux) Errors() []SourceError {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	faults := make([]SourceError, 0, len(m.reported))
-	for _, f := range m.reported {
-		faults = append(faults, f)
+	errs := make([]SourceError, 0, len(m.reported))
+	for _, e := range m.reported {
+		errs = append(errs, e)
 	}
-	slices.SortFunc(faults, func(a, b SourceError) int {
+	slices.SortFunc(errs, func(a, b SourceError) int {
 		return cmp.Or(cmp.Compare(a.Location, b.Location), a.Since.Compare(b.Since), cmp.Compare(a.Err.Error(), b.Err.Error()))
 	})
-	return faults
+	return errs
 }
 
-// Object returns the ConfigMap or Secret that ref names. It fulfils
-// podspec.Objects: that there is none is only said when all sources are known to
-// the end.
+// Object returns the ConfigMap or Secret of that Ref. It implements podspec.Objects.
+// The error is podspec.ErrObjectNotFound only if all sources have synced.
 func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o, ok := m.merged.objects[ref]; ok {
 		return o, nil
 	}
-	what := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
+	object := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
 	for _, d := range m.sources {
 		if !d.received || !d.complete {
-			return podspec.Object{}, fmt.Errorf("find %s: not all that source %s has could be read yet", what, d.source)
+			return podspec.Object{}, fmt.Errorf("get %s: source %s has not synced yet", object, d.source)
 		}
 	}
-	return podspec.Object{}, fmt.Errorf("find %s: %w", what, podspec.ErrObjectNotFound)
+	return podspec.Object{}, fmt.Errorf("get %s: %w", object, podspec.ErrObjectNotFound)
 }

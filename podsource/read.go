@@ -9,10 +9,9 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// read returns the content of a regular file of at most limit bytes, and what
-// the file was after it was read. info is what it was before: neither a device
-// nor a pipe is opened. Whatever is behind the name by then, no more than limit
-// bytes are read.
+// read returns the content of a regular file of at most limit bytes, and its FileInfo
+// after it was read. info is its FileInfo from before: devices and pipes are not opened.
+// Even if the file is replaced, no more than limit bytes are used.
 func read(fsys fs.FS, name string, info fs.FileInfo, limit int) ([]byte, fs.FileInfo, error) {
 	if err := checkFile(info, limit); err != nil {
 		return nil, nil, err
@@ -42,7 +41,7 @@ func read(fsys fs.FS, name string, info fs.FileInfo, limit int) ([]byte, fs.File
 
 func checkFile(info fs.FileInfo, limit int) error {
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("is a %s, not a regular file; remove it, or put the manifest there", kind(info.Mode()))
+		return fmt.Errorf("not a regular file but a %s; remove or replace it", kind(info.Mode()))
 	}
 	if info.Size() > int64(limit) {
 		return tooLarge(limit)
@@ -51,14 +50,14 @@ func checkFile(info fs.FileInfo, limit int) error {
 }
 
 func tooLarge(limit int) error {
-	return fmt.Errorf("more than the %d bytes allowed for a manifest; split or shorten it: %w", limit, podspec.ErrTooLarge)
+	return fmt.Errorf("manifest exceeds %d bytes; split or shorten it: %w", limit, podspec.ErrTooLarge)
 }
 
-// kind names what is no regular file.
+// kind returns the kind of a file that is not regular.
 func kind(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
-		return "folder"
+		return "directory"
 	case mode&fs.ModeNamedPipe != 0:
 		return "named pipe"
 	case mode&fs.ModeSocket != 0:
@@ -69,9 +68,9 @@ func kind(mode fs.FileMode) string {
 	return "special file"
 }
 
-// bare takes away the path that an error of package fs brings along: a fault
-// says where it is by itself.
-func bare(err error) error {
+// withoutPath removes the path from an error of package fs, because a SourceError has
+// its own location.
+func withoutPath(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", p.Op, p.Err)
 	}

@@ -9,38 +9,38 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// set returns what the files stand for now, in the order of their names.
+// set returns the content of all files, in the order of their names.
 func (s *scan) set() Set {
 	var out Set
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		m := s.files[name]
-		where := s.where(name)
+		location := s.pathOf(name)
 		for _, pod := range m.pods {
-			out.Pods = append(out.Pods, Manifest{Pod: pod, Origin: where})
+			out.Pods = append(out.Pods, Manifest{Pod: pod, Origin: location})
 		}
 		for _, o := range m.objects {
 			if s.owner[o.Ref] == name {
 				out.Objects = append(out.Objects, o)
 			}
 		}
-		if m.fault != nil {
-			fault := *m.fault
-			fault.RetainedPod = m.only()
-			out.Errors = append(out.Errors, fault)
+		if m.err != nil {
+			e := *m.err
+			e.RetainedPod = m.onlyRetained()
+			out.Errors = append(out.Errors, e)
 		}
 	}
-	if s.fault != nil {
-		out.Errors = append(out.Errors, *s.fault)
+	if s.dirErr != nil {
+		out.Errors = append(out.Errors, *s.dirErr)
 	}
 	out.Errors = append(out.Errors, s.duplicates...)
 	out.Incomplete = !s.complete
 	return out
 }
 
-// shareObjects finds for each object the one file that it is taken from: the
-// first that had it keeps it.
-func (s *scan) shareObjects(now time.Time) {
-	former := s.duplicates
+// assignObjects decides which file each object is taken from. The file that had it first
+// keeps it.
+func (s *scan) assignObjects(now time.Time) {
+	previous := s.duplicates
 	s.duplicates = nil
 	has := make(map[podspec.Ref][]string)
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
@@ -58,24 +58,24 @@ func (s *scan) shareObjects(now time.Time) {
 	s.owner = owner
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		for i, o := range s.files[name].objects {
-			again := slices.ContainsFunc(s.files[name].objects[:i], func(b podspec.Object) bool { return b.Ref == o.Ref })
-			if s.owner[o.Ref] == name && !again {
+			repeated := slices.ContainsFunc(s.files[name].objects[:i], func(b podspec.Object) bool { return b.Ref == o.Ref })
+			if s.owner[o.Ref] == name && !repeated {
 				continue
 			}
-			s.duplicates = append(s.duplicates, SourceError{Location: s.where(name), Since: now, Err: fmt.Errorf(
-				"%s %s/%s is in %s too, which stays; rename or remove one",
-				o.Kind, o.Namespace, o.Name, s.where(s.owner[o.Ref]))})
+			s.duplicates = append(s.duplicates, SourceError{Location: s.pathOf(name), Since: now, Err: fmt.Errorf(
+				"%s %s/%s rejected: already defined in %s; rename or remove one",
+				o.Kind, o.Namespace, o.Name, s.pathOf(s.owner[o.Ref]))})
 		}
 	}
-	sameSince(s.duplicates, former)
+	keepSince(s.duplicates, previous)
 }
 
-// sameSince gives faults that stood before the time at which they began.
-func sameSince(now, former []SourceError) {
+// keepSince copies Since from equal previous errors.
+func keepSince(now, previous []SourceError) {
 	for i := range now {
-		for j := range former {
-			if now[i].Error() == former[j].Error() {
-				now[i].Since = former[j].Since
+		for j := range previous {
+			if now[i].Error() == previous[j].Error() {
+				now[i].Since = previous[j].Since
 			}
 		}
 	}

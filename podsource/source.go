@@ -11,47 +11,49 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// A Source knows which pods one origin wants to run here.
+// A Source delivers the desired pods of one origin.
 type Source interface {
-	// Watch calls hand with the whole of what the source wants, at first and
-	// whenever it changes, until ctx ends; it returns nil then. It calls hand
-	// from one goroutine at a time, and not after it has returned. What it handed
-	// over is read-only from then on. A pod that did not change should be handed
-	// over as the same pointer again: nothing is compared then.
-	Watch(ctx context.Context, hand func(Set)) error
+	// Watch calls deliver with the complete desired set, first as soon as it is
+	// known and then whenever it changes. It blocks until ctx is done and then
+	// returns nil; any other return is a failure. It calls deliver from one
+	// goroutine at a time and not after it has returned. A delivered Set is
+	// read-only. An unchanged pod should be delivered as the same pointer, which
+	// saves a comparison.
+	Watch(ctx context.Context, deliver func(Set)) error
 }
 
-// Set is all that a source wants, and what it could not find out. Of pods that
-// share a full name or a UID the first counts, and the others are told as faults;
-// so are objects of one name that differ. Equal objects are one.
+// Set is the complete desired set of a source. If pods share a full name or a UID,
+// the first one is used and the others are reported as errors. The same holds for
+// different objects of one name; equal objects count as one.
 type Set struct {
 	Pods    []Manifest
 	Objects []podspec.Object
 	Errors  []SourceError
 
-	// Incomplete says that the source may want pods that it cannot name: a
-	// manifest could not be read and was never read before. As long as it is
-	// set, a pod found running that came from this source may be one of them.
+	// Incomplete is set if Pods may lack desired pods, because a manifest could not
+	// be read and has never been read before. A running pod of this source may then
+	// still be desired.
 	Incomplete bool
-	// Cached says that the source has not spoken yet, and that this is what it said
-	// last to a former process: see Cached. Such a Set is Incomplete too.
+	// Cached is set if the source has not delivered anything yet and the Set was
+	// saved by a previous process: see the function Cached. Such a Set is Incomplete,
+	// too.
 	Cached bool
 }
 
-// ErrUnavailable is wrapped by faults of a source that cannot be asked, such as
-// one whose server does not answer. What it wants is not known, or may be out of
-// date; nothing is wrong with any manifest.
+// ErrUnavailable is wrapped by errors of a source that cannot be queried, for example
+// because its server does not respond. The desired pods of the source are then unknown
+// or may be out of date; no manifest is at fault.
 var ErrUnavailable = errors.New("source is unavailable")
 
-// Manifest is a pod that a source wants.
+// Manifest is one desired pod of a source.
 type Manifest struct {
 	Pod *corev1.Pod
-	// Origin is the file or address that the pod was read from; the pod gets
-	// an identity made from it. Empty: the pod has a UID of its own.
+	// Origin is the file or URL that the pod was read from; the identity of the pod
+	// is derived from it. Empty: the pod has its own UID.
 	Origin string
 }
 
-// NamedSource is a Source under the name that its pods bear in the annotation
+// NamedSource is a Source with the name that its pods have in the annotation
 // kubernetes.io/config.source.
 type NamedSource struct {
 	Name   string

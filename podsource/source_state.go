@@ -13,28 +13,28 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// sourceState is what one source wants, made fit to be handed out. It is read-only
-// once made; nothing in this file does I/O.
+// sourceState is the processed desired set of one source. It is read-only once made;
+// nothing in this file does I/O.
 type sourceState struct {
 	source   string
-	static   bool // its pods are
+	static   bool // its pods are static
 	received bool
-	complete bool // all that it wants is known, but for names in held
-	cached   bool // it has not spoken: this is what it said to a former process
+	complete bool // all desired pods are known, except those in reservedNames
+	cached   bool // the set was saved by a previous process
 
-	entries       []*entry   // valid pods in the source's order, those kept on at the end
-	manifests     []Manifest // what the source handed over; of that
-	byManifest    []*entry   // came these, of each manifest the one in its place
+	entries       []*entry   // valid pods in the order of the source, then retained ones
+	manifests     []Manifest // as delivered by the source
+	byManifest    []*entry   // the entry of each manifest, by index
 	bad           map[*corev1.Pod]*entry
 	objects       []podspec.Object
-	errors        []SourceError   // the source's own and those of invalid pods
+	errors        []SourceError   // errors of the source and of invalid pods
 	reservedNames map[string]bool // full names of pods that were never valid here
-	synced        bool            // complete and without held names once; see hold
+	synced        bool            // was complete without reserved names once; see reserveInvalid
 }
 
-// entry is one manifest, worked out.
+// entry is one processed manifest.
 type entry struct {
-	raw    *corev1.Pod // as the source handed it over
+	raw    *corev1.Pod // as delivered by the source
 	origin string
 	source string
 	pod    *corev1.Pod // with identity and defaults
@@ -43,7 +43,7 @@ type entry struct {
 	err    error // the pod is invalid
 }
 
-// update works out what a source wants that wanted d before.
+// update returns the state for the next Set of the source; d is its previous state.
 func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState {
 	next := &sourceState{
 		source: d.source, static: d.static, received: true, complete: d.complete || !s.Incomplete,
@@ -53,15 +53,15 @@ func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState
 	head, tail := d.unchanged(s.Pods)
 	copy(next.byManifest, d.byManifest[:head])
 	copy(next.byManifest[len(next.byManifest)-tail:], d.byManifest[len(d.byManifest)-tail:])
-	former := index(d, head, tail)
+	previous := index(d, head, tail)
 	for i := head; i < len(s.Pods)-tail; i++ {
 		m := s.Pods[i]
-		e := former.raw[m.Pod]
+		e := previous.raw[m.Pod]
 		if e == nil || e.origin != m.Origin {
-			e = former.findEqual(m)
+			e = previous.findEqual(m)
 		}
 		if e == nil {
-			e = former.reuse(prepare(m, d.source, nodeName), d, now)
+			e = previous.reuse(prepare(m, d.source, nodeName), d, now)
 		}
 		next.byManifest[i] = e
 		if e.err != nil {
@@ -78,9 +78,9 @@ func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState
 	return next
 }
 
-// unchanged returns how many manifests at the beginning and at the end are those
-// that were there before, so that a change of a few among many costs little. As
-// long as anything was invalid, all are looked at.
+// unchanged returns how many manifests at the beginning and at the end are the same as
+// before, so that the cost depends on the number of changes. After a state with
+// invalid manifests, all are processed.
 func (d *sourceState) unchanged(pods []Manifest) (head, tail int) {
 	if len(d.bad) > 0 || len(d.entries) != len(d.byManifest) {
 		return 0, 0
@@ -88,8 +88,8 @@ func (d *sourceState) unchanged(pods []Manifest) (head, tail int) {
 	return commonEnds(d.manifests, pods)
 }
 
-// commonEnds returns how many elements two slices have in common at their beginnings
-// and, of the rest, at their ends.
+// commonEnds returns the lengths of the common prefix of two slices and of the common
+// suffix of the rest.
 func commonEnds[T comparable](a, b []T) (head, tail int) {
 	n := min(len(a), len(b))
 	for head < n && a[head] == b[head] {
@@ -101,36 +101,34 @@ func commonEnds[T comparable](a, b []T) (head, tail int) {
 	return head, tail
 }
 
-// reserveInvalid notes the names of invalid pods that have no version to keep: one may run
-// here from before this process. Once all that the source wants was known, every
-// pod of it that ran and was not wanted had its end coming, and nothing needs to
-// be held any more.
-func (d *sourceState) reserveInvalid(former *sourceState) {
-	wanted := make(map[string]bool)
-	if len(d.bad) > 0 && !former.synced {
+// reserveInvalid reserves the names of invalid pods that have no valid version. Such a
+// pod may run since before the start of this process. Once the source has synced,
+// running pods that are not desired are terminated, and no reservation is needed.
+func (d *sourceState) reserveInvalid(previous *sourceState) {
+	valid := make(map[string]bool)
+	if len(d.bad) > 0 && !previous.synced {
 		for _, e := range d.entries {
-			wanted[e.full] = true
+			valid[e.full] = true
 		}
 		for _, e := range d.bad {
-			if e.pod != nil && !wanted[e.full] {
+			if e.pod != nil && !valid[e.full] {
 				d.reservedNames[e.full] = true
 			}
 		}
 	}
-	d.synced = former.synced || d.complete && len(d.reservedNames) == 0
+	d.synced = previous.synced || d.complete && len(d.reservedNames) == 0
 }
 
-// previousEntries finds entries again.
+// previousEntries indexes the entries of the previous state.
 type previousEntries struct {
-	entries []*entry // those valid
+	entries []*entry // valid ones
 	raw     map[*corev1.Pod]*entry
-	// Made when the first pod is not found by its pointer.
+	// Filled by fillIndex when a pod is not found by its pointer.
 	uid  map[types.UID]*entry
-	name map[[3]string]*entry // of those valid, by origin and name as written
+	name map[[3]string]*entry // valid ones by origin, namespace and name of the manifest
 }
 
-// index finds the entries of d but for those of its manifests at the beginning and
-// at the end that did not change.
+// index indexes the entries of d, without the unchanged head and tail.
 func index(d *sourceState, head, tail int) previousEntries {
 	f := previousEntries{entries: d.entries[head : len(d.entries)-tail]}
 	f.raw = make(map[*corev1.Pod]*entry, len(f.entries))
@@ -141,29 +139,29 @@ func index(d *sourceState, head, tail int) previousEntries {
 	return f
 }
 
-func (f *previousEntries) fill() {
+func (f *previousEntries) fillIndex() {
 	if f.uid != nil {
 		return
 	}
 	f.uid, f.name = make(map[types.UID]*entry, len(f.entries)), make(map[[3]string]*entry, len(f.entries))
 	for _, e := range f.entries {
-		f.uid[e.pod.UID], f.name[named(e.origin, e.raw)] = e, e
+		f.uid[e.pod.UID], f.name[manifestKey(e.origin, e.raw)] = e, e
 	}
 }
 
-func named(origin string, pod *corev1.Pod) [3]string {
+func manifestKey(origin string, pod *corev1.Pod) [3]string {
 	name := nameInManifest(pod)
 	return [3]string{origin, name[0], name[1]}
 }
 
-// findEqual finds the entry of a pod that says the same behind another pointer. To
-// compare is several times faster than to work it out again.
+// findEqual returns the entry of an equal pod with another pointer. Comparing pods is
+// several times faster than processing a manifest.
 func (f *previousEntries) findEqual(m Manifest) *entry {
-	f.fill()
+	f.fillIndex()
 	if m.Pod == nil {
 		return nil
 	}
-	e := f.name[named(m.Origin, m.Pod)]
+	e := f.name[manifestKey(m.Origin, m.Pod)]
 	if e == nil || !equal(e.raw, m.Pod) {
 		return nil
 	}
@@ -172,30 +170,30 @@ func (f *previousEntries) findEqual(m Manifest) *entry {
 	return &same
 }
 
-// reuse gives a valid entry what stays the same of the pod from before: when it
-// was first seen and, if nothing else is new, the pod itself.
+// reuse copies to a valid entry the time when its pod was first observed or, if the
+// pod is unchanged, the previous pod itself.
 func (f *previousEntries) reuse(e *entry, d *sourceState, now time.Time) *entry {
 	if e.err != nil {
 		return e
 	}
-	f.fill()
-	was := f.uid[e.pod.UID]
-	if was != nil {
-		seen := was.pod.Annotations[podspec.AnnotationFirstSeen]
+	f.fillIndex()
+	previous := f.uid[e.pod.UID]
+	if previous != nil {
+		observedAt := previous.pod.Annotations[podspec.AnnotationFirstSeen]
 		if e.pod.Annotations == nil {
 			e.pod.Annotations = map[string]string{}
 		}
-		e.pod.Annotations[podspec.AnnotationFirstSeen] = seen
+		e.pod.Annotations[podspec.AnnotationFirstSeen] = observedAt
 	}
 	podspec.AnnotateSource(e.pod, d.source, now)
 	podspec.MarkStatic(e.pod, d.static)
-	if was != nil && equal(was.pod, e.pod) {
-		e.pod = was.pod
+	if previous != nil && equal(previous.pod, e.pod) {
+		e.pod = previous.pod
 	}
 	return e
 }
 
-// prepare gives a pod its identity and defaults, and finds all that is wrong.
+// prepare sets identity and defaults of a pod and validates it.
 func prepare(m Manifest, source, nodeName string) *entry {
 	e := &entry{raw: m.Pod, origin: m.Origin, source: source}
 	if m.Pod == nil {
@@ -205,7 +203,7 @@ func prepare(m Manifest, source, nodeName string) *entry {
 	pod := m.Pod.DeepCopy()
 	var errs []error
 	if m.Origin != "" {
-		// What only an API server or this agent may say of a pod.
+		// Only an API server or this agent may set these.
 		for _, key := range []string{podspec.AnnotationMirror, podspec.AnnotationFirstSeen} {
 			delete(pod.Annotations, key)
 		}
@@ -233,11 +231,10 @@ func prepare(m Manifest, source, nodeName string) *entry {
 	return e
 }
 
-// retainLastGood takes over the valid pods of the former state that may still be wanted,
-// if only their manifest were valid again: for an origin with an invalid pod, all
-// that its valid pods do not replace; for a pod with an identity of its own, the
-// one of that identity.
-func (d *sourceState) retainLastGood(former *sourceState) {
+// retainLastGood keeps the valid pods of the previous state whose manifest is now
+// invalid: for an origin with an invalid pod, all pods that its valid pods do not
+// replace; for a pod with its own UID, the pod with that UID.
+func (d *sourceState) retainLastGood(previous *sourceState) {
 	if len(d.bad) == 0 {
 		return
 	}
@@ -254,32 +251,32 @@ func (d *sourceState) retainLastGood(former *sourceState) {
 	for _, e := range d.entries {
 		replaced[[2]string{e.origin, e.full}], valid[e.pod.UID] = true, true
 	}
-	for _, e := range former.entries {
-		at := e.origin != "" && origins[e.origin] && !replaced[[2]string{e.origin, e.full}]
-		if (at || e.origin == "" && uids[e.pod.UID]) && !valid[e.pod.UID] {
+	for _, e := range previous.entries {
+		sameOrigin := e.origin != "" && origins[e.origin] && !replaced[[2]string{e.origin, e.full}]
+		if (sameOrigin || e.origin == "" && uids[e.pod.UID]) && !valid[e.pod.UID] {
 			d.entries = append(d.entries, e)
 		}
 	}
 }
 
-// collectErrors lists what is wrong.
-func (d *sourceState) collectErrors(former *sourceState, s Set, now time.Time) {
+// collectErrors collects the errors of the Set and of invalid pods.
+func (d *sourceState) collectErrors(previous *sourceState, s Set, now time.Time) {
 	if len(d.bad) == 0 && len(s.Errors) == 0 {
 		return
 	}
 	byRaw, byFull, byOrigin := map[*corev1.Pod]*corev1.Pod{}, map[string]*corev1.Pod{}, map[string][]*corev1.Pod{}
-	fresh := make(map[*corev1.Pod]bool, len(s.Pods))
+	delivered := make(map[*corev1.Pod]bool, len(s.Pods))
 	for _, m := range s.Pods {
-		fresh[m.Pod] = true
+		delivered[m.Pod] = true
 	}
 	for _, e := range d.entries {
 		byRaw[e.raw], byFull[e.full] = e.pod, e.pod
-		if !fresh[e.raw] {
+		if !delivered[e.raw] {
 			byOrigin[e.origin] = append(byOrigin[e.origin], e.pod)
 		}
 	}
 	for _, f := range s.Errors {
-		f.RetainedPod = byRaw[f.RetainedPod] // the source knows it without its identity
+		f.RetainedPod = byRaw[f.RetainedPod] // the source has it without its identity
 		if f.Since.IsZero() {
 			f.Since = now
 		}
@@ -295,16 +292,16 @@ func (d *sourceState) collectErrors(former *sourceState, s Set, now time.Time) {
 			f.Location = d.source
 		}
 		if e.pod != nil {
-			f.Err = fmt.Errorf("pod %s/%s is invalid: %w", m.Pod.Namespace, m.Pod.Name, e.err)
+			f.Err = fmt.Errorf("invalid pod %s/%s: %w", m.Pod.Namespace, m.Pod.Name, e.err)
 			if m.Pod.Namespace == "" {
-				f.Err = fmt.Errorf("pod %s is invalid: %w", m.Pod.Name, e.err)
+				f.Err = fmt.Errorf("invalid pod %s: %w", m.Pod.Name, e.err)
 			}
 			f.RetainedPod = byFull[e.full]
 		}
-		if kept := byOrigin[e.origin]; f.RetainedPod == nil && e.origin != "" && len(kept) == 1 {
-			f.RetainedPod = kept[0]
+		if retained := byOrigin[e.origin]; f.RetainedPod == nil && e.origin != "" && len(retained) == 1 {
+			f.RetainedPod = retained[0]
 		}
 		d.errors = append(d.errors, f)
 	}
-	sameSince(d.errors, former.errors)
+	keepSince(d.errors, previous.errors)
 }

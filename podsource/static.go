@@ -2,29 +2,30 @@ package podsource
 
 import "context"
 
-// StaticSource is a Source that says whether its pods are static, which a Source
-// without this method is. A decorator that has a method Unwrap() Source says what the
-// Source that it wraps says.
+// StaticSource is a Source that decides whether its pods are static. Pods of other
+// Sources are static. A decorator with a method Unwrap() Source inherits the decision
+// of the Source that it wraps.
 //
-// A static pod is this node's alone: no API server knows it, no scheduler chose the
-// node, and no controller puts another one in its place. So it is critical and
-// admitted under pressure, and tried again when it was rejected or evicted. Pods that
-// are not static stay Failed then, as Kubernetes has it: whoever made them replaces
-// them.
+// A static pod exists only on this node: no API server knows it, and no controller
+// replaces it. It is therefore critical, admitted under pressure, and retried after a
+// rejection or eviction. Other pods then stay Failed, as in Kubernetes, until their
+// owner replaces them.
 type StaticSource interface {
 	Source
-	// Static is called once, by New, and always gives the same answer.
+	// Static is called once, by New.
 	Static() bool
 }
 
-// NotStatic returns src with pods that are not static, whoever fills it: a program
-// that takes them from a control plane of its own.
+// NotStatic returns src with pods that are not static. It is for programs with their
+// own control plane.
 func NotStatic(src Source) Source { return notStatic{src} }
 
 type notStatic struct{ src Source }
 
-func (n notStatic) Watch(ctx context.Context, hand func(Set)) error { return n.src.Watch(ctx, hand) }
-func (n notStatic) Static() bool                                    { return false }
+func (n notStatic) Watch(ctx context.Context, deliver func(Set)) error {
+	return n.src.Watch(ctx, deliver)
+}
+func (n notStatic) Static() bool { return false }
 
 func isStatic(src Source) bool {
 	for src != nil {

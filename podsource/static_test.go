@@ -17,7 +17,7 @@ func (d decorated) Unwrap() podsource.Source { return d.Source }
 
 // SR-3: whether pods are static is for their source to say, not for its name, nor for
 // the pods.
-func TestMux_StaticIsWhatTheSourceSays(t *testing.T) {
+func TestMux_StaticSource(t *testing.T) {
 	for name, tc := range map[string]struct {
 		source   func(podsource.Source) podsource.Source
 		named    string
@@ -40,7 +40,7 @@ func TestMux_StaticIsWhatTheSourceSays(t *testing.T) {
 				mine := pod("x", "1")
 				mine.Annotations = map[string]string{podspec.AnnotationStatic: "maybe"}
 				r := startNamed(t, podsource.NamedSource{Name: tc.named, Source: tc.source(podsource.NewMemory(mine))})
-				r.told()
+				r.delivered()
 				got, ok := r.mux.Pod("uid-x")
 				require.True(t, ok)
 				assert.Equal(t, tc.static, podspec.IsStatic(got))

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// silentAfter is how long a source may say nothing, not even what keeps it from
-// speaking, before that is told as a fault.
-const silentAfter = 2 * time.Minute
+// maxUnsynced is how long a source may deliver neither a Set nor an error before that is
+// reported as an error.
+const maxUnsynced = 2 * time.Minute
 
-// Unsynced is a source of which it is not known yet what it wants, neither from
-// itself nor from what it said to a former process.
+// Unsynced is a source whose desired pods are not known, neither from the source nor
+// from a cache.
 type Unsynced struct {
 	Source string
-	Since  time.Time // since when it is waited for
-	Err    error     // what keeps it from speaking; nil if that is not known
+	Since  time.Time // start of the Mux
+	Err    error     // why it has not delivered a Set; nil if unknown
 }
 
-// Error says which source is waited for, since when and why.
+// Error returns the name of the source, since when it is waited for, and why.
 func (u Unsynced) Error() string {
 	text := fmt.Sprintf("waiting for source %s (since %s", u.Source, u.Since.Format(time.DateTime))
 	if u.Err != nil {
@@ -30,15 +30,14 @@ func (u Unsynced) Error() string {
 // Unwrap returns Err.
 func (u Unsynced) Unwrap() error { return u.Err }
 
-// Unsynced returns the sources that are waited for, in their order. While there
-// are any, nobody knows whether the pods of a former process that bear their names
-// are still wanted, and those that have ended are not started again. Before Run
-// nothing is waited for.
+// Unsynced returns the sources that have not synced, in their order. Until they have,
+// running pods of these sources may still be desired, and terminated ones are not
+// restarted.
 func (m *Mux) Unsynced() []Unsynced {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since := m.began
-	if since.IsZero() { // Run has yet to begin
+	since := m.startTime
+	if since.IsZero() { // Run has not been called
 		since = time.Now()
 	}
 	var list []Unsynced
@@ -50,9 +49,9 @@ func (m *Mux) Unsynced() []Unsynced {
 	return list
 }
 
-// unsynced reports whether the source has yet to speak, and what keeps it. A
-// source that has told of nothing but manifests that it cannot read has spoken.
-func (d *sourceState) unsynced() (err error, unsynced bool) { //nolint:revive // err belongs to unsynced, and is no failure
+// unsynced reports whether the source has delivered no Set, and why. A source that has
+// delivered only invalid manifests has synced in this sense.
+func (d *sourceState) unsynced() (err error, unsynced bool) { //nolint:revive // err is a result, not a failure
 	switch {
 	case !d.received && len(d.errors) == 0:
 		return nil, true
@@ -67,15 +66,15 @@ func (d *sourceState) unsynced() (err error, unsynced bool) { //nolint:revive //
 	return nil, len(d.errors) == 0
 }
 
-// silent is the fault of a source that has not spoken for long, and of which
-// nothing else tells that.
-func (d *sourceState) silent(began, now time.Time) (SourceError, bool) {
-	if d.received && !d.cached && (d.complete || len(d.byManifest) > 0) || len(d.errors) > 0 || began.IsZero() || now.Sub(began) < silentAfter {
+// unsyncedError returns the error of a source that has delivered neither a Set nor an
+// error for maxUnsynced.
+func (d *sourceState) unsyncedError(startTime, now time.Time) (SourceError, bool) {
+	if d.received && !d.cached && (d.complete || len(d.byManifest) > 0) || len(d.errors) > 0 || startTime.IsZero() || now.Sub(startTime) < maxUnsynced {
 		return SourceError{}, false
 	}
-	text := "it has not said yet what should run; what runs of it is left alone until it does"
+	text := "source has not delivered its pods yet; its running pods are left alone until it does"
 	if d.cached {
-		text = "it has not said yet what should run; what it said last is held to until it does"
+		text = "source has not delivered its pods yet; its cached pods are used until it does"
 	}
-	return SourceError{Location: "source " + d.source, Err: fmt.Errorf("%w: %s", ErrUnavailable, text), Since: began}, true
+	return SourceError{Location: "source " + d.source, Err: fmt.Errorf("%w: %s", ErrUnavailable, text), Since: startTime}, true
 }

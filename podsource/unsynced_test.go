@@ -15,17 +15,17 @@ import (
 
 // saying hands over some Sets and then waits for its end.
 func saying(sets ...podsource.Set) watchFunc {
-	return func(ctx context.Context, hand func(podsource.Set)) error {
+	return func(ctx context.Context, deliver func(podsource.Set)) error {
 		for _, s := range sets {
-			hand(s)
+			deliver(s)
 		}
 		<-ctx.Done()
 		return nil
 	}
 }
 
-// SR-10: which sources are waited for is told, with what keeps them.
-func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
+// SR-10: Unsynced returns the sources that have not synced, with their last error.
+func TestMux_Unsynced(t *testing.T) {
 	down := podsource.SourceError{Location: "http://x", Err: errors.Join(podsource.ErrUnavailable, errors.New("connection refused"))}
 	invalid := podsource.SourceError{Location: "x.yaml", Err: errors.New("no manifest")}
 	pods := []podsource.Manifest{{Pod: pod("x", "1")}}
@@ -34,7 +34,7 @@ func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
 		want string // empty: it is not waited for
 	}{
 		"silent":                        {saying(), "waiting for source a (since 2000-01-01 00:00:00)"},
-		"breaks":                        {&breaking{}, "last error: source is unavailable: watch the source: the connection broke)"},
+		"breaks":                        {&breaking{}, "last error: source is unavailable: watch source: the connection broke)"},
 		"unavailable":                   {saying(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{down}}), "connection refused)"},
 		"incomplete without a reason":   {saying(podsource.Set{Incomplete: true}), "waiting for source a"},
 		"wants nothing":                 {saying(podsource.Set{}), ""},
@@ -64,31 +64,30 @@ func TestMux_TellsWhichSourcesItWaitsFor(t *testing.T) {
 	}
 }
 
-// SR-10: a source that says nothing at all is a fault after two minutes, until
-// it speaks.
-func TestMux_TellsOfASourceThatStaysSilent(t *testing.T) {
+// SR-10: a source that delivers nothing is reported after two minutes, until it does.
+func TestMux_ReportsUnsyncedSource(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		speak := make(chan struct{})
-		r := start(t, watchFunc(func(ctx context.Context, hand func(podsource.Set)) error {
+		r := start(t, watchFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
 			<-speak
-			hand(podsource.Set{})
+			deliver(podsource.Set{})
 			<-ctx.Done()
 			return nil
 		}))
 		time.Sleep(time.Minute)
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 		time.Sleep(time.Hour)
-		assert.Contains(t, r.faults(), "source a: source is unavailable: it has not said yet what should run; what runs of it is left alone")
+		assert.Contains(t, r.errors(), "source a: source is unavailable: source has not delivered its pods yet; its running pods are left alone")
 		require.Len(t, r.events, 1)
 		assert.Equal(t, podsource.ReasonUnavailable, r.events[0].Reason)
 		close(speak)
 		synctest.Wait()
-		assert.Empty(t, r.faults())
+		assert.Empty(t, r.errors())
 	})
 }
 
 // A server that does not answer is no invalid manifest.
-func TestMux_NamesUnavailableSourcesInEvents(t *testing.T) {
+func TestMux_EventOfUnavailableSource(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &fakeServer{}
 		s.says(503, "")

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Bounds of following links.
+// Limits for following symbolic links.
 const (
-	maxHops  = 40   // as the kernel
-	maxLinks = 1000 // files in the folder that are links
+	maxHops  = 40   // like the kernel
+	maxLinks = 1000 // manifests that are links
 )
 
-// watchedDirs are folders in which a change may matter.
+// watchedDirs are the directories in which a change may be relevant, by path.
 type watchedDirs map[string]*watchedDir
 
-// watchedDir tells which names in a folder matter.
+// watchedDir contains the relevant names in a directory.
 type watchedDir struct {
 	names     map[string]bool
-	manifests bool // those of manifests too
+	manifests bool // names of manifests, too
 }
 
 func (p watchedDirs) at(dir string) *watchedDir {
@@ -31,8 +31,8 @@ func (p watchedDirs) at(dir string) *watchedDir {
 
 func (p watchedDirs) note(dir, name string) { p.at(dir).names[name] = true }
 
-// matter reports whether a change of what has that path may.
-func (p watchedDirs) matter(path string) bool {
+// isRelevant reports whether a change of that path may be relevant.
+func (p watchedDirs) isRelevant(path string) bool {
 	if _, ok := p[path]; ok {
 		return true
 	}
@@ -40,9 +40,9 @@ func (p watchedDirs) matter(path string) bool {
 	return in != nil && (in.names[name] || in.manifests && isManifest(name))
 }
 
-// find returns where a change may alter what is found at path or, where it is a
-// folder, in the manifests there.
-func find(path string) watchedDirs {
+// findDirs returns the directories in which a change may alter the file at path or, if
+// it is a directory, the manifests in it.
+func findDirs(path string) watchedDirs {
 	p := watchedDirs{}
 	dir, ok := p.walk(path)
 	if !ok {
@@ -69,9 +69,9 @@ func find(path string) watchedDirs {
 	return p
 }
 
-// walk goes to path as the kernel would and notes each link it meets, the end of
-// the way, and the first name that is not there. It returns the place without
-// links, and false if there is none.
+// walk resolves path like the kernel and notes each symbolic link, the last name, and
+// the first name that does not exist. It returns the path without links, or false if it
+// does not exist.
 func (p watchedDirs) walk(path string) (string, bool) {
 	at, rest, hops := "/", split(path), 0
 	for len(rest) > 0 {
@@ -99,7 +99,7 @@ func (p watchedDirs) walk(path string) (string, bool) {
 		case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
 			p.note(at, name)
 			return "", false
-		default: // no link
+		default: // not a link
 			if len(rest) == 0 {
 				p.note(at, name)
 			}

@@ -20,7 +20,7 @@ func TestWatchedDirs(t *testing.T) {
 	require.NoError(t, os.Symlink("../../far/x", in("real", "m", "x.yaml")))
 	require.NoError(t, os.Symlink("nowhere", in("real", "m", "gone.json")))
 	require.NoError(t, os.Symlink("../../far/log", in("real", "m", "log")))
-	p := find(in("link", "m"))
+	p := findDirs(in("link", "m"))
 	for path, want := range map[string]bool{
 		in("link"): true, in("other"): false, in("real"): true,
 		in("real", "m"): true, in("real", "n"): false,
@@ -28,11 +28,11 @@ func TestWatchedDirs(t *testing.T) {
 		in("real", "m", "agent.log"): false, in("real", "m", "nowhere"): true,
 		in("far", "x"): true, in("far", "y.yaml"): false, in("far", "log"): false,
 	} {
-		assert.Equal(t, want, p.matter(path), path)
+		assert.Equal(t, want, p.isRelevant(path), path)
 	}
-	p = find(in("not", "yet", "there"))
-	assert.True(t, p.matter(in("not")))
-	assert.False(t, p.matter(in("nor")))
+	p = findDirs(in("not", "yet", "there"))
+	assert.True(t, p.isRelevant(in("not")))
+	assert.False(t, p.isRelevant(in("nor")))
 	require.NoError(t, os.Symlink("loop", in("loop")))
-	assert.True(t, find(in("loop", "m")).matter(in("loop")))
+	assert.True(t, findDirs(in("loop", "m")).isRelevant(in("loop")))
 }

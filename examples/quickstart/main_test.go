@@ -61,7 +61,7 @@ func TestAllSamplesDoWhatTheyShould(t *testing.T) {
 	require.NoError(t, err, out)
 	require.NotContains(t, out, "FAIL", out)
 	require.Equal(t, len(expectations)+3, strings.Count(out, "  ok   "), out)
-	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last good version runs on"} {
+	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last valid version keeps running"} {
 		require.Contains(t, out, want)
 	}
 	require.NotContains(t, out, "\x1b[", "plain lines where the output is no terminal")
