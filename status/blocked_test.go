@@ -19,22 +19,22 @@ func TestGenerate_Blocked(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		t.Run(policy, func(t *testing.T) {
 			p, now := pod("policy="+policy, "init:i", "main:c"), time.Unix(1000, 0)
-			var told corev1.PodStatus
-			next := func(b *runtime.Failure, seen ...runtime.Container) corev1.PodStatus {
+			var reported corev1.PodStatus
+			next := func(b *runtime.Failure, observed ...runtime.Container) corev1.PodStatus {
 				now = now.Add(time.Minute)
-				told = status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: seen}, Blocked: b}, told, status.NodeInfo{}, now)
-				return told
+				reported = status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: observed}, Blocked: b}, reported, status.NodeInfo{}, now)
+				return reported
 			}
 			done := exited("i", 0, 0)
 			require.Equal(t, corev1.PodRunning, next(nil, running("c", 3), done).Phase)
 
-			for what, seen := range map[string][]runtime.Container{
+			for what, observed := range map[string][]runtime.Container{
 				"it runs":                     {running("c", 3), done},
 				"it was stopped":              {exited("c", 3, 143), done},
 				"it ended well while stopped": {exited("c", 3, 0), done},
 				"nothing is left of it":       nil,
 			} {
-				st := next(blocked, seen...)
+				st := next(blocked, observed...)
 				assert.Equal(t, corev1.PodPending, st.Phase, what)
 				assert.Equal(t, "Blocked", st.Reason, what)
 				assert.Equal(t, blocked.Message, st.Message, what)

@@ -28,7 +28,7 @@ func show(c *corev1.ContainerStatus) string {
 	return text
 }
 
-// ST-5: what is told of a container after it was told of before.
+// ST-5: the status of a container that had one before.
 func TestGenerate_StateAfterState(t *testing.T) {
 	const lost0 = "ContainerStatusUnknown 137 (containerd://c-0)"
 	const failed0, failed1 = "Error 3 (containerd://c-0)", "Error 7 (containerd://c-1)"
@@ -69,7 +69,7 @@ func TestGenerate_StateAfterState(t *testing.T) {
 	}
 }
 
-// ST-5: an end that was told as lost gives way to the one that the runtime tells
+// ST-5: a termination that was reported as lost gives way to the one that the runtime reports
 // after all.
 func TestGenerate_LostAndFound(t *testing.T) {
 	p := pod("main:c")
@@ -90,7 +90,7 @@ func TestGenerate_LostAndFound(t *testing.T) {
 	assert.Equal(t, "running", show(&found.ContainerStatuses[0]))
 }
 
-// ST-5: an end that was told while the container waited to be restarted.
+// ST-5: a termination that was reported while the container waited to be restarted.
 func TestGenerate_StateAfterAWait(t *testing.T) {
 	p := pod("main:c")
 	waited := generate(p, runtime.Report{Observed: view(exited("c", 0, 3)), Failures: map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}})
@@ -101,7 +101,7 @@ func TestGenerate_StateAfterAWait(t *testing.T) {
 	}{
 		{"it is there still", exited("c", 0, 3), "Error 3 (containerd://c-0)"},
 		{"the runtime loses track of it", unknown("c", 0), "Error 3 (containerd://c-0)"},
-		{"it runs, whoever started it", running("c", 0), "running, last Error 3 (containerd://c-0)"},
+		{"it runs, started by another client", running("c", 0), "running, last Error 3 (containerd://c-0)"},
 		{"the next one runs", running("c", 1), "running, last Error 3 (containerd://c-0)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestGenerate_WaitsOfAPodThatIsOver(t *testing.T) {
 	assert.Equal(t, "waiting ContainerCreating", show(&st.ContainerStatuses[1]))
 }
 
-// A listing tells no exit codes, so that it cannot tell a restart of all containers
+// A listing has no exit codes, so it cannot distinguish a restart of all containers
 // from an end.
 func TestGenerate_ListingOfAPodWithARuleForAll(t *testing.T) {
 	ends := func(p *corev1.Pod) corev1.PodStatus {
@@ -142,11 +142,11 @@ func TestGenerate_ListingOfAPodWithARuleForAll(t *testing.T) {
 		st.Phase = corev1.PodRunning
 		return st
 	}
-	seen := listed(view(exited("d", 0, 0), exited("c", 0, 0)))
+	observed := listed(view(exited("d", 0, 0), exited("c", 0, 0)))
 	ruled := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
-	assert.Equal(t, corev1.PodRunning, generateAfter(ends(ruled), ruled, runtime.Report{Observed: seen}).Phase)
+	assert.Equal(t, corev1.PodRunning, generateAfter(ends(ruled), ruled, runtime.Report{Observed: observed}).Phase)
 	plain := pod("policy=Never", "main:c", "main:d")
-	assert.Equal(t, corev1.PodFailed, generateAfter(ends(plain), plain, runtime.Report{Observed: seen}).Phase)
+	assert.Equal(t, corev1.PodFailed, generateAfter(ends(plain), plain, runtime.Report{Observed: observed}).Phase)
 }
 
 // ST-5: counts do not fall where the runtime has lost them.
@@ -157,7 +157,7 @@ func TestGenerate_RestartCount(t *testing.T) {
 	assert.Equal(t, int32(6), container(pod("main:c"), view(running("c", 5)), view(running("c", 6))).RestartCount)
 }
 
-// What the runtime tells of a container once holds as long as it is the same.
+// What the runtime reports of a container once is kept as long as it is the same.
 func TestGenerate_UserAndStopSignal(t *testing.T) {
 	user := func(uid int64, signal corev1.Signal) runtime.Container {
 		c := running("c", 0)
@@ -196,9 +196,9 @@ func TestGenerate_Image(t *testing.T) {
 	named := view(image(running("c", 0), "registry/img-c:1"))
 	assert.Equal(t, "registry/img-c:1", container(p, view(), named).Image)
 	assert.Equal(t, "registry/img-c:1", container(p, named, view()).Image, "what it ran with")
-	gone := container(p, view(image(created("c", 1), "registry/img-c:2"), exited("c", 0, 3)), view())
-	assert.Equal(t, "img-c", gone.Image, "one that never ran has none but the spec's")
-	assert.Empty(t, gone.ImageID)
+	deleted := container(p, view(image(created("c", 1), "registry/img-c:2"), exited("c", 0, 3)), view())
+	assert.Equal(t, "img-c", deleted.Image, "one that never ran has none but the spec's")
+	assert.Empty(t, deleted.ImageID)
 	assert.Empty(t, container(p, view(created("c", 0)), view()).ContainerID, "nor an id")
 
 	// A status of another's making may lack the image.
@@ -212,7 +212,7 @@ func TestGenerate_Image(t *testing.T) {
 	assert.Equal(t, "sha256:c", container(p, view(running("c", 0)), unresolved).ImageID)
 }
 
-// ST-4: why a container does not run is told of those that are to run.
+// ST-4: the failure of a container is reported only if it should run.
 func TestGenerate_Failures(t *testing.T) {
 	crash := map[string]runtime.Failure{}
 	for _, name := range []string{"c", "d", "i"} {
@@ -220,11 +220,11 @@ func TestGenerate_Failures(t *testing.T) {
 	}
 	all := restartsAll(pod("policy=Never", "main:c", "main:e"), "e")
 	for _, tc := range []struct {
-		name string
-		pod  *corev1.Pod
-		seen runtime.Pod
-		fail map[string]runtime.Failure
-		want string
+		name     string
+		pod      *corev1.Pod
+		observed runtime.Pod
+		fail     map[string]runtime.Failure
+		want     string
 	}{
 		{"never made", pod("main:c"), view(), crash, "waiting CrashLoopBackOff"},
 		{"ended", pod("main:c"), view(exited("c", 0, 3)), crash, "waiting CrashLoopBackOff, last Error 3 (containerd://c-0)"},
@@ -239,7 +239,7 @@ func TestGenerate_Failures(t *testing.T) {
 		{"a debugger waits for nobody's init", pod("init:x", "main:y", "debug:d"), view(running("x", 0)), nil, "waiting ContainerCreating"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := generate(tc.pod, runtime.Report{Observed: tc.seen, Failures: tc.fail})
+			st := generate(tc.pod, runtime.Report{Observed: tc.observed, Failures: tc.fail})
 			first := st.ContainerStatuses
 			if len(st.EphemeralContainerStatuses) > 0 {
 				first = st.EphemeralContainerStatuses
@@ -264,8 +264,8 @@ func TestGenerate_BlockedContainers(t *testing.T) {
 	assert.Equal(t, []string{"waiting Blocked", "Error 3 (containerd://d-0)", "running"}, got)
 }
 
-// An agent that starts again takes what was told of the same container.
-func TestGenerate_HealthThatWasTold(t *testing.T) {
+// A restarted agent keeps the reported readiness of the same container.
+func TestGenerate_ReadinessFromPreviousStatus(t *testing.T) {
 	p := pod("main:c")
 	p.Spec.Containers[0].ReadinessProbe, p.Spec.Containers[0].StartupProbe = &corev1.Probe{}, &corev1.Probe{}
 	healthy := runtime.Report{Observed: view(running("c", 0)), Probes: runtime.PodProbeResults{"c-0": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess}}}
@@ -296,12 +296,12 @@ func TestGenerate_HealthThatWasTold(t *testing.T) {
 	assert.False(t, *generateAfter(bare, p, starting).ContainerStatuses[0].Started)
 }
 
-// Where the node has no addresses of its own, those that were told hold.
+// Without node addresses, the reported ones are kept.
 func TestGenerate_HostIPs(t *testing.T) {
 	p := pod("main:c")
-	former := generate(p, runtime.Report{Observed: view()})
-	st := status.Generate(p, runtime.Report{Observed: view()}, former, status.NodeInfo{}, testTime)
-	assert.Equal(t, former.HostIPs, st.HostIPs)
+	previous := generate(p, runtime.Report{Observed: view()})
+	st := status.Generate(p, runtime.Report{Observed: view()}, previous, status.NodeInfo{}, testTime)
+	assert.Equal(t, previous.HostIPs, st.HostIPs)
 	assert.Equal(t, "192.0.2.1", st.HostIP)
 
 	onHost := view()

@@ -10,7 +10,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Reasons of conditions, as users of the Kubernetes API know them.
+// Reasons of conditions, as in the Kubernetes API.
 const (
 	reasonPodCompleted    = "PodCompleted"
 	reasonPodFailed       = "PodFailed"
@@ -24,8 +24,8 @@ const (
 	messageRestartOfAll   = "container exited with restart policy rule"
 )
 
-// conditions returns the pod's conditions: ours in a fixed order, then those
-// of others, which live in the pod object.
+// conditions returns the pod's conditions: those of the node in a fixed order, then
+// those of other components, from the pod object.
 func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 	containersReady := g.containersReady(st)
 	out := []corev1.PodCondition{
@@ -64,7 +64,7 @@ func owned(t corev1.PodConditionType) bool {
 	}
 }
 
-// date gives a condition its generation and the time since when it holds.
+// date sets the generation and the transition time of a condition.
 func (g *generator) date(c *corev1.PodCondition) {
 	c.ObservedGeneration = g.pod.Generation
 	c.LastTransitionTime = g.now
@@ -101,8 +101,8 @@ func withReason(t corev1.PodConditionType, yes bool, reason, message string) cor
 	return c
 }
 
-// readyToStart tells whether containers can run in the pod's sandbox, as Plan
-// judges it.
+// readyToStart is true if containers can run in the pod's sandbox, as runtime.Plan
+// decides.
 func (g *generator) readyToStart() corev1.PodCondition {
 	const t = corev1.PodReadyToStartContainers
 	reason := runtime.SandboxReason(g.pod, &g.report.Observed)
@@ -113,12 +113,12 @@ func (g *generator) readyToStart() corev1.PodCondition {
 		return conditionStatus(t, true)
 	}
 	if old := condition(g.previous.Conditions, t); old != nil {
-		return *old // a listing tells of neither network nor addresses
+		return *old // a listing has neither the network mode nor addresses
 	}
 	return withReason(t, false, reasonSandboxNotReady, "the pod sandbox has not been inspected yet")
 }
 
-// sandboxMessage says why the sandbox cannot be used in the API's words.
+// sandboxMessage is the kubelet's message for a sandbox that cannot be used.
 func (g *generator) sandboxMessage(reason string) string {
 	switch {
 	case len(g.report.Observed.Sandboxes) == 0:
@@ -185,7 +185,7 @@ func (g *generator) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	}
 }
 
-// ready adds the readiness gates, whose conditions others set in the pod.
+// ready adds the readiness gates, whose conditions other components set in the pod.
 func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 	const t = corev1.PodReady
 	if containers.Status != corev1.ConditionTrue {
@@ -207,8 +207,8 @@ func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 	return conditionStatus(t, true)
 }
 
-// disruption tells that the node ends the pod. Once told, by us or by another,
-// it stays.
+// disruption reports that the node terminates the pod. The condition is kept once it
+// is set, by this agent or by another component.
 func (g *generator) disruption() (corev1.PodCondition, bool) {
 	const t = corev1.DisruptionTarget
 	if e := g.report.Termination; e != nil && e.Evicted {
@@ -222,9 +222,9 @@ func (g *generator) disruption() (corev1.PodCondition, bool) {
 	return corev1.PodCondition{}, false
 }
 
-// restartOfAll tells whether a rule has all containers start anew, of pods that
-// have one: from the end of the container that asks for it until the first of the
-// new containers is made.
+// restartOfAll reports whether a rule restarts all containers, for pods with such a
+// rule: from the exit of the container that triggers it until the first of the new
+// containers is created.
 func (g *generator) restartOfAll(st *corev1.PodStatus) (corev1.PodCondition, bool) {
 	const t = corev1.AllContainersRestarting
 	switch {
@@ -244,14 +244,14 @@ func (g *generator) restartOfAll(st *corev1.PodStatus) (corev1.PodCondition, boo
 	return conditionStatus(t, false), true
 }
 
-// resize tells of changes of resources that are under way or that wait.
+// resize reports resizes that are in progress or pending.
 func (g *generator) resize() []corev1.PodCondition {
 	if g.final() {
 		return nil
 	}
 	var out []corev1.PodCondition
 	if c := condition(g.pod.Status.Conditions, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
-		out = append(out, withReason(corev1.PodResizePending, true, c.Reason, c.Message)) // whoever allots resources says so
+		out = append(out, withReason(corev1.PodResizePending, true, c.Reason, c.Message)) // set by the component that allocates resources
 	} else if f := g.report.Failures[""]; f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible {
 		out = append(out, withReason(corev1.PodResizePending, true, f.Reason, f.Message))
 	}

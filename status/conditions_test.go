@@ -15,8 +15,8 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// ST-3: a condition holds since it came to its status: as was told, or as the API
-// has it of a pod that was not told of yet.
+// ST-3: the transition time of a condition is that of its status: from the previous
+// status, or from the API if the pod has none yet.
 func TestGenerate_TransitionTimes(t *testing.T) {
 	earlier, long := metav1.NewTime(testTime.Add(-time.Hour)), metav1.NewTime(testTime.Add(-2*time.Hour))
 	list := func(status corev1.ConditionStatus, since metav1.Time) []corev1.PodCondition {
@@ -24,8 +24,8 @@ func TestGenerate_TransitionTimes(t *testing.T) {
 	}
 	now := metav1.NewTime(testTime)
 	for name, tc := range map[string]struct {
-		told, api []corev1.PodCondition
-		want      metav1.Time
+		reported, api []corev1.PodCondition
+		want          metav1.Time
 	}{
 		"never told":                         {nil, nil, now},
 		"told":                               {list(corev1.ConditionTrue, earlier), nil, earlier},
@@ -39,7 +39,7 @@ func TestGenerate_TransitionTimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := pod("main:c")
 			p.Status.Conditions = tc.api
-			st := status.Generate(p, runtime.Report{Observed: view()}, corev1.PodStatus{Conditions: tc.told}, status.NodeInfo{}, testTime)
+			st := status.Generate(p, runtime.Report{Observed: view()}, corev1.PodStatus{Conditions: tc.reported}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, conditionOf(&st, corev1.PodScheduled).LastTransitionTime)
 		})
 	}
@@ -65,7 +65,7 @@ func TestGenerate_SidecarsAndReadiness(t *testing.T) {
 	}
 }
 
-// A restart of all that an end overtakes is not told as one under way.
+// A termination hides a restart of all containers that is in progress.
 func TestGenerate_RestartOfAllOfAPodThatEnds(t *testing.T) {
 	p := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
 	r := runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}
@@ -76,7 +76,7 @@ func TestGenerate_RestartOfAllOfAPodThatEnds(t *testing.T) {
 	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }
 
-// PodResizePending is told on as whoever allots resources says it, while it says so.
+// PodResizePending is kept with its reason as long as the pod object has it.
 func TestGenerate_ResizePending(t *testing.T) {
 	for status, want := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: true, corev1.ConditionFalse: false} {
 		p := pod("main:c")
@@ -102,7 +102,7 @@ func TestGenerate_ResizePending(t *testing.T) {
 	assert.Nil(t, conditionOf(&st, corev1.PodResizePending), "nothing of a pod that is over changes")
 }
 
-// ST-3: that the node ends the pod is told, and stays.
+// ST-3: a termination by the node is reported, and stays.
 func TestGenerate_Disruption(t *testing.T) {
 	p := pod("main:c")
 	evicted := &runtime.Termination{Reason: "Evicted", Message: "low on memory", Evicted: true}
@@ -137,11 +137,11 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 	failed := map[string]runtime.Failure{"c": {Reason: "ResizeError", Message: "cgroup is busy", Err: errors.New("busy")}}
 	waits := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}
 	for _, tc := range []struct {
-		name    string
-		seen    runtime.Pod
-		fail    map[string]runtime.Failure
-		want    bool
-		message string
+		name     string
+		observed runtime.Pod
+		fail     map[string]runtime.Failure
+		want     bool
+		message  string
 	}{
 		{"as asked for", view(same, side), nil, false, ""},
 		{"less", view(less, side), nil, true, ""},
@@ -152,7 +152,7 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 		{"not there", view(side), nil, false, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := generate(p, runtime.Report{Observed: tc.seen, Failures: tc.fail})
+			st := generate(p, runtime.Report{Observed: tc.observed, Failures: tc.fail})
 			c := conditionOf(&st, corev1.PodResizeInProgress)
 			require.Equal(t, tc.want, c != nil)
 			if !tc.want {
@@ -160,7 +160,7 @@ func TestGenerate_ResizeInProgress(t *testing.T) {
 			}
 			assert.Equal(t, tc.message, c.Message)
 			assert.Equal(t, tc.message != "", c.Reason == corev1.PodReasonError)
-			st = generateAfter(st, p, runtime.Report{Observed: listed(tc.seen)})
+			st = generateAfter(st, p, runtime.Report{Observed: listed(tc.observed)})
 			assert.NotNil(t, conditionOf(&st, corev1.PodResizeInProgress), "a listing does not tell otherwise")
 		})
 	}

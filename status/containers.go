@@ -10,8 +10,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// The reasons and figures that the Kubernetes API gives containers whose end
-// nobody saw, and those that wait for their turn.
+// Reasons, exit code and messages of the Kubernetes API for containers that wait and
+// for containers whose termination was not observed.
 const (
 	reasonUnknown   = "ContainerStatusUnknown"
 	reasonCreating  = "ContainerCreating"
@@ -19,7 +19,7 @@ const (
 	reasonBlocked   = "Blocked"
 	exitCodeUnknown = 137
 	messageVanished = "The container could not be located when the pod was terminated"
-	messagePassed   = "The container is gone from the runtime; it is taken as completed, for the pod has been initialized"
+	messagePassed   = "The container was removed from the runtime; it is assumed to have completed, because the pod has been initialized"
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
 	maxMessages     = 12 << 10 // bytes of all termination messages of a pod
@@ -31,7 +31,7 @@ type slot struct {
 	c    *corev1.Container
 }
 
-// specsOf returns the init containers or the regular ones, in the spec's order.
+// specsOf returns the init containers or the regular ones, in the order of the spec.
 func specsOf(pod *corev1.Pod, init bool) []slot {
 	list, kind := pod.Spec.Containers, runtime.Regular
 	if init {
@@ -68,15 +68,15 @@ func (g *generator) containers(slots []slot) []corev1.ContainerStatus {
 	return out
 }
 
-// byName sorts statuses as a kubelet does: kubectl tells the first trouble in the
-// list as that of the pod. Only init containers stay in the spec's order.
+// byName sorts statuses as the kubelet does: kubectl shows the first problem in the
+// list as that of the pod. Only init containers keep the order of the spec.
 func byName(list []corev1.ContainerStatus) []corev1.ContainerStatus {
 	slices.SortFunc(list, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
-// formerOf returns what was told of a container before, or nil.
-func (g *generator) formerOf(s slot) *corev1.ContainerStatus {
+// previousOf returns the previous status of a container, or nil.
+func (g *generator) previousOf(s slot) *corev1.ContainerStatus {
 	switch s.kind {
 	case runtime.Ephemeral:
 		return find(g.previous.EphemeralContainerStatuses, s.c.Name)
@@ -88,32 +88,32 @@ func (g *generator) formerOf(s slot) *corev1.ContainerStatus {
 }
 
 func (g *generator) container(s slot) corev1.ContainerStatus {
-	former := g.formerOf(s)
-	if former == nil {
-		former = &corev1.ContainerStatus{}
+	previous := g.previousOf(s)
+	if previous == nil {
+		previous = &corev1.ContainerStatus{}
 	}
-	newest, previous := attempts(&g.report.Observed, s.c.Name)
+	newest, previousAttempt := attempts(&g.report.Observed, s.c.Name)
 	var cs corev1.ContainerStatus
 	if newest != nil {
-		cs = g.fromObserved(s, newest, previous, former)
+		cs = g.fromObserved(s, newest, previousAttempt, previous)
 	} else {
-		cs = g.fromPrevious(s, former)
+		cs = g.fromPrevious(s, previous)
 	}
 	cs.Name = s.c.Name
-	cs.RestartCount = max(cs.RestartCount, former.RestartCount)
+	cs.RestartCount = max(cs.RestartCount, previous.RestartCount)
 	g.overlayFailure(s, &cs)
 	g.overlayEnd(s, &cs)
-	g.health(s, newest, &cs, former)
-	g.containerResources(s, newest, &cs, former)
+	g.health(s, newest, &cs, previous)
+	g.containerResources(s, newest, &cs, previous)
 	cs.VolumeMounts = g.volumeMounts(s.c)
 	return cs
 }
 
-// attempts returns the newest attempt at running a container and the one
-// before it; either may be nil.
-func attempts(seen *runtime.Pod, name string) (newest, previous *runtime.Container) {
-	for i := range seen.Containers {
-		c := &seen.Containers[i]
+// attempts returns the newest attempt of a container and the one before it. Either
+// may be nil.
+func attempts(observed *runtime.Pod, name string) (newest, previousAttempt *runtime.Container) {
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		switch {
 		case c.Name != name:
 		case newest == nil:
@@ -125,10 +125,10 @@ func attempts(seen *runtime.Pod, name string) (newest, previous *runtime.Contain
 	return newest, nil
 }
 
-// fromObserved tells a container that the runtime has.
-func (g *generator) fromObserved(s slot, c, previous *runtime.Container, former *corev1.ContainerStatus) corev1.ContainerStatus {
+// fromObserved returns the status of a container that is in the runtime.
+func (g *generator) fromObserved(s slot, c, previousAttempt *runtime.Container, previous *corev1.ContainerStatus) corev1.ContainerStatus {
 	id := g.containerID(c.ID)
-	same := former.ContainerID == id
+	same := previous.ContainerID == id
 	cs := corev1.ContainerStatus{
 		RestartCount: int32(min(c.Attempt, 1<<31-1)),
 		Image:        c.Image,
@@ -142,91 +142,91 @@ func (g *generator) fromObserved(s slot, c, previous *runtime.Container, former 
 	if c.User != nil {
 		cs.User = c.User
 	} else if same {
-		cs.User = former.User
+		cs.User = previous.User
 	}
 	if c.StopSignal != "" {
 		cs.StopSignal = &c.StopSignal
 	} else if same {
-		cs.StopSignal = former.StopSignal
+		cs.StopSignal = previous.StopSignal
 	}
 	if !g.observed() && same {
-		// A listing knows neither times nor exit codes.
-		cs.ImageID, cs.State, cs.LastTerminationState = former.ImageID, former.State, former.LastTerminationState
+		// A listing has neither times nor exit codes.
+		cs.ImageID, cs.State, cs.LastTerminationState = previous.ImageID, previous.State, previous.LastTerminationState
 		return cs
 	}
 	if same {
-		g.keepKnownEnd(&cs, former)
+		g.keepKnownEnd(&cs, previous)
 	}
-	cs.LastTerminationState.Terminated = g.lastEnd(&cs, previous, former, same)
+	cs.LastTerminationState.Terminated = g.lastEnd(&cs, previousAttempt, previous, same)
 	return cs
 }
 
-// keepKnownEnd makes an end that was told stay as it was told. What was told
-// as lost gives way to what the runtime says after all.
-func (g *generator) keepKnownEnd(cs, former *corev1.ContainerStatus) {
-	told := former.State.Terminated
-	if told == nil {
-		told = former.LastTerminationState.Terminated
-		if told == nil || told.ContainerID != cs.ContainerID {
-			// It never ended, as far as was told. One that ran and that the
-			// runtime has lost track of has ended now.
-			if former.State.Running != nil && cs.State.Waiting != nil {
-				cs.State = lostContainer(cs.ContainerID, former.State.Running)
+// keepKnownEnd keeps a reported termination. One that was reported as lost gives way
+// to the one that the runtime reports.
+func (g *generator) keepKnownEnd(cs, previous *corev1.ContainerStatus) {
+	known := previous.State.Terminated
+	if known == nil {
+		known = previous.LastTerminationState.Terminated
+		if known == nil || known.ContainerID != cs.ContainerID {
+			// No termination was reported. A container that ran and that the
+			// runtime has lost track of has terminated now.
+			if previous.State.Running != nil && cs.State.Waiting != nil {
+				cs.State = lostContainer(cs.ContainerID, previous.State.Running)
 			}
 			return
 		}
 	}
-	if cs.State.Running != nil || (lostEnd(told) && cs.State.Terminated != nil) {
+	if cs.State.Running != nil || (lostEnd(known) && cs.State.Terminated != nil) {
 		return
 	}
-	cs.State = corev1.ContainerState{Terminated: told}
+	cs.State = corev1.ContainerState{Terminated: known}
 }
 
-// lastEnd returns how the attempt before this one ended: of what the runtime
-// has and what was told, the later.
+// lastEnd returns the termination of the attempt before this one: the later of the
+// observed and the reported one.
 func (g *generator) lastEnd(
-	cs *corev1.ContainerStatus, previous *runtime.Container, former *corev1.ContainerStatus, same bool,
+	cs *corev1.ContainerStatus, previousAttempt *runtime.Container, previous *corev1.ContainerStatus, same bool,
 ) *corev1.ContainerStateTerminated {
-	told := former.LastTerminationState.Terminated
+	known := previous.LastTerminationState.Terminated
 	switch {
 	case same:
-	case former.ContainerID == "":
-		// It never ran, or its end was inferred and says nothing about an attempt.
-	case former.State.Terminated != nil:
-		told = former.State.Terminated
-	case former.State.Running != nil:
-		told = lostContainer(former.ContainerID, former.State.Running).Terminated
+	case previous.ContainerID == "":
+		// It never ran, or its termination was inferred and belongs to no attempt.
+	case previous.State.Terminated != nil:
+		known = previous.State.Terminated
+	case previous.State.Running != nil:
+		known = lostContainer(previous.ContainerID, previous.State.Running).Terminated
 	}
-	if told != nil && told.ContainerID == cs.ContainerID && (cs.State.Running == nil || lostEnd(told)) {
-		told = nil // it is this one's own, told while it waited to be restarted or was lost
+	if known != nil && known.ContainerID == cs.ContainerID && (cs.State.Running == nil || lostEnd(known)) {
+		known = nil // it is that of this attempt, reported while it waited for a restart or was lost
 	}
-	if previous == nil || previous.State != runtime.Exited {
-		return told
+	if previousAttempt == nil || previousAttempt.State != runtime.Exited {
+		return known
 	}
-	seen := g.terminated(previous)
+	observed := g.terminated(previousAttempt)
 	switch {
-	case told == nil, lostEnd(told):
-		return seen
-	case told.ContainerID == seen.ContainerID, told.FinishedAt.After(seen.FinishedAt.Time):
-		return told
+	case known == nil, lostEnd(known):
+		return observed
+	case known.ContainerID == observed.ContainerID, known.FinishedAt.After(observed.FinishedAt.Time):
+		return known
 	default:
-		return seen
+		return observed
 	}
 }
 
-// fromPrevious tells a container that the runtime does not have.
-func (g *generator) fromPrevious(s slot, former *corev1.ContainerStatus) corev1.ContainerStatus {
-	cs := *former
+// fromPrevious returns the status of a container that is not in the runtime.
+func (g *generator) fromPrevious(s slot, previous *corev1.ContainerStatus) corev1.ContainerStatus {
+	cs := *previous
 	switch {
 	case g.report.Blocked != nil && g.observed():
-		// It starts over: how it ended when its pod was stopped is no result of it.
-		cs = corev1.ContainerStatus{RestartCount: former.RestartCount, State: g.waiting(s)}
+		// It starts from the beginning: its termination in the stopped pod is not a result.
+		cs = corev1.ContainerStatus{RestartCount: previous.RestartCount, State: g.waiting(s)}
 	case s.kind == runtime.Init && g.initDone:
-		g.passed(&cs, former)
-	case former.State.Terminated != nil:
-	case former.State.Running != nil && g.observed():
-		cs.State = lostContainer(former.ContainerID, former.State.Running)
-	case former.State.Running != nil:
+		g.passed(&cs, previous)
+	case previous.State.Terminated != nil:
+	case previous.State.Running != nil && g.observed():
+		cs.State = lostContainer(previous.ContainerID, previous.State.Running)
+	case previous.State.Running != nil:
 	default:
 		cs.State = g.waiting(s)
 		cs.Image, cs.ImageID = s.c.Image, ""
@@ -240,24 +240,24 @@ func (g *generator) fromPrevious(s slot, former *corev1.ContainerStatus) corev1.
 	return cs
 }
 
-// passed tells an init container that the runtime does not have any more as done,
-// though nobody saw its end: the regular containers came after it.
-func (g *generator) passed(cs, former *corev1.ContainerStatus) {
-	end := former.State.Terminated
+// passed reports an init container that is not in the runtime any more as completed,
+// although its termination was not observed: a regular container has started since.
+func (g *generator) passed(cs, previous *corev1.ContainerStatus) {
+	end := previous.State.Terminated
 	switch {
 	case end == nil:
 	case initSucceeded(end):
 		return
 	case !lostEnd(end):
-		cs.LastTerminationState = former.State // it ran once more
+		cs.LastTerminationState = previous.State // it ran once more
 	}
-	// Which attempt it was that completed, nobody knows.
+	// It is unknown which attempt completed.
 	cs.ContainerID = ""
 	cs.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reasonCompleted, Message: messagePassed}}
 }
 
-// overlayFailure tells a container that should run as waiting, with the reason
-// why it does not. Its end becomes its last.
+// overlayFailure reports a container that should run as waiting, with the reason of
+// the failure. Its termination becomes the last one.
 func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 	f := g.report.Failures[s.c.Name]
 	if f.Reason == "" || cs.State.Running != nil || g.final() {
@@ -275,9 +275,9 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 	cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}}
 }
 
-// overlayEnd tells the last end of a container of a pod that is over, instead
-// of a wait for what will not come. One that should have run and of which nothing
-// was ever seen is told as lost, as the API has it.
+// overlayEnd reports the last termination of a container instead of waiting if no
+// container of the pod starts again. A container that should have run and was never
+// observed is reported as lost, as in the kubelet.
 func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	last := cs.LastTerminationState.Terminated
 	switch {
@@ -291,13 +291,12 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	}
 	cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
 	if last.ContainerID != "" {
-		cs.ContainerID = last.ContainerID // one that was made since never ran
+		cs.ContainerID = last.ContainerID // a container that was created since never ran
 	}
 }
 
-// wasInitialized reports whether the pod's regular containers had their turn: they
-// have it at once, or when the last init container is done or the last sidecar has
-// started.
+// wasInitialized reports whether the regular containers could start: immediately, or
+// when the last init container had completed or the last sidecar had started.
 func (g *generator) wasInitialized() bool {
 	n := len(g.pod.Spec.InitContainers)
 	if n == 0 {
@@ -305,14 +304,14 @@ func (g *generator) wasInitialized() bool {
 	}
 	for i := range g.pod.Spec.Containers {
 		name := g.pod.Spec.Containers[i].Name
-		former := find(g.previous.ContainerStatuses, name)
-		if g.report.Observed.LatestContainer(name) != nil || former != nil && former.ContainerID != "" {
+		previous := find(g.previous.ContainerStatuses, name)
+		if g.report.Observed.LatestContainer(name) != nil || previous != nil && previous.ContainerID != "" {
 			return true
 		}
 	}
 	last := &g.pod.Spec.InitContainers[n-1]
 	if podspec.IsSidecar(last) {
-		// It is done when it has started, which its end says nothing about.
+		// It counts once it has started, which its termination does not show.
 		return isStarted(g.previous.InitContainerStatuses, last.Name)
 	}
 	if c := g.report.Observed.LatestContainer(last.Name); c != nil {
@@ -321,7 +320,7 @@ func (g *generator) wasInitialized() bool {
 	return isReady(g.previous.InitContainerStatuses, last.Name)
 }
 
-// state tells the state of one attempt as seen.
+// state returns the observed state of one attempt.
 func (g *generator) state(s slot, c *runtime.Container) corev1.ContainerState {
 	switch c.State {
 	case runtime.Running:
@@ -352,20 +351,20 @@ func (g *generator) terminated(c *runtime.Container) *corev1.ContainerStateTermi
 	}
 }
 
-// lastWords is what there is room for of a container's termination message. A pod
-// has 12 KiB for those of all its containers, each the same part, as the API has
-// it. The end counts, where the error is.
+// lastWords truncates a container's termination message. As in the kubelet, the
+// messages of a pod have 12 KiB together, in equal parts. The end is kept, because
+// that is where the error is.
 func (g *generator) lastWords(message string) string {
 	spec := &g.pod.Spec
 	room := maxMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
 	if len(message) <= room {
 		return message
 	}
-	return strings.ToValidUTF8(message[len(message)-room:], "") // no part of a character stays
+	return strings.ToValidUTF8(message[len(message)-room:], "") // without a partial character
 }
 
-// waiting is the state of a container whose turn has not come: the API names
-// the wait for init containers differently.
+// waiting is the state of a container that has not started. The API has a different
+// reason for a pod with init containers.
 func (g *generator) waiting(s slot) corev1.ContainerState {
 	reason := reasonCreating
 	if len(g.pod.Spec.InitContainers) > 0 && s.kind != runtime.Ephemeral {
@@ -374,7 +373,7 @@ func (g *generator) waiting(s slot) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
 }
 
-// containerID is an id as the API writes it.
+// containerID is an id in the format of the API.
 func (g *generator) containerID(id string) string {
 	if g.env.RuntimeName == "" {
 		return id
@@ -382,7 +381,8 @@ func (g *generator) containerID(id string) string {
 	return g.env.RuntimeName + "://" + id
 }
 
-// lostContainer is the state of a container that ran and whose end nobody saw.
+// lostContainer is the state of a container that ran and whose termination was not
+// observed.
 func lostContainer(id string, ran *corev1.ContainerStateRunning) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		ExitCode:    exitCodeUnknown,

@@ -1,24 +1,24 @@
-// Package status works out what is told about each pod and tells it until it
-// is heard.
+// Package status generates the v1.PodStatus of each pod and sends it to sinks
+// until they accept it.
 //
-// It has two halves. [Generate] is pure: from a pod, a report of what was seen
-// of it and the status that was told before, it makes the new v1.PodStatus by
-// the Kubernetes rules. [Manager] keeps the newest status of each pod and sends
-// it to every [Sink].
+// It has two halves. [Generate] is pure: it computes the new v1.PodStatus from a
+// pod, a report of its observed state and its previous status, by the rules of
+// Kubernetes. [Manager] keeps the newest status of each pod and sends it to every
+// [Sink].
 //
-// What it promises:
+// Guarantees:
 //
-//   - Steady: a terminal phase never goes back, restart counts never fall, a
-//     known exit code is never lost, transition times move only on change.
-//   - True: Failed or Succeeded is never told while a container may run.
-//   - Stingy: equal statuses are not sent twice; while one send is under way,
-//     later changes merge into one. Memory is one status a pod.
-//   - Ordered: a pod has at most one send to a sink under way, so a sink never
-//     sees an older status after a newer one.
-//   - Patient: a failed send is tried again until it succeeds, oldest waiting
-//     pod first. A slow or broken sink holds up no other sink and no caller.
-//   - Lasting: [FileSink] keeps statuses on disk, and [Manager.Restore] takes
-//     them up again in a new process.
+//   - Steady: a terminal phase is final, restart counts never decrease, a known
+//     exit code is never lost, transition times change only with the condition.
+//   - True: Failed or Succeeded is never reported while a container may run.
+//   - Deduplicated: an unchanged status is not sent again. Changes made during a
+//     send are merged into the next one. Memory is one status per pod.
+//   - Ordered: at most one send per pod and sink is in progress, so a sink never
+//     receives an older status after a newer one.
+//   - Persistent: a failed send is retried until it succeeds, the pod that waits
+//     longest first. A slow or broken sink delays no other sink and no caller.
+//   - Durable: [FileSink] stores statuses on disk, and [Manager.Restore] loads
+//     them in a new process.
 //
-// FIELDS.md says of each field of a status who fills it.
+// FIELDS.md documents for each field of a status who sets it.
 package status

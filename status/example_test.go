@@ -12,12 +12,12 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// Statuses of one pod as they are told to a callback.
+// The statuses of one pod, sent to a callback.
 func Example() {
-	told := make(chan string, 10)
+	reported := make(chan string, 10)
 	m, err := status.New(status.Config{Sinks: []status.Sink{
 		status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
-			told <- fmt.Sprintln(pod.Name, st.Phase)
+			reported <- fmt.Sprintln(pod.Name, st.Phase)
 			return nil
 		}),
 	}})
@@ -33,14 +33,14 @@ func Example() {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "1"},
 		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main"}}},
 	}
-	look := func(state runtime.ContainerState) {
+	get := func(state runtime.ContainerState) {
 		m.Observe(pod, runtime.Report{Observed: runtime.Pod{
 			UID: "1", ObservedAt: time.Now(), Containers: []runtime.Container{{ID: "c1", Name: "main", State: state}},
 		}})
-		fmt.Print(<-told)
+		fmt.Print(<-reported)
 	}
-	look(runtime.Running)
-	look(runtime.Exited)
+	get(runtime.Running)
+	get(runtime.Exited)
 	cancel()
 	fmt.Println(<-done)
 	// Output:

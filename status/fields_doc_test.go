@@ -34,14 +34,14 @@ func documented(t *testing.T) map[string]map[string]string {
 		}
 		field, what, why := strings.TrimSpace(cells[1]), strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])
 		assert.NotContains(t, types[current], field, "twice")
-		assert.Contains(t, []string{"told", "kept", "empty"}, what, "%s.%s", current, field)
-		assert.True(t, what == "told" || why != "", "%s.%s is %s for no reason", current, field, what)
+		assert.Contains(t, []string{"set", "kept", "empty"}, what, "%s.%s", current, field)
+		assert.True(t, what == "set" || why != "", "%s.%s is %s for no reason", current, field, what)
 		types[current][field] = what
 	}
 	return types
 }
 
-// full are the statuses of pods that between them have all there is to tell.
+// full are the statuses of pods that together fill every field.
 func full() []corev1.PodStatus {
 	qty := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	p := pod("init:i", "main:c", "main:d", "debug:e")
@@ -67,18 +67,18 @@ func full() []corev1.PodStatus {
 	return []corev1.PodStatus{generate(p, runs), generate(pod("main:c"), evicted)}
 }
 
-// ST-4: no field of the API can be forgotten: each is told, kept or empty, as it
+// ST-4: no field of the API can be forgotten: each is set, kept or empty, as it
 // is documented.
 func TestFieldsDoc_CoversEveryField(t *testing.T) {
 	docs := documented(t)
-	seen := map[string]map[string]bool{} // by type and field: whether it is ever filled
+	observed := map[string]map[string]bool{} // by type and field: whether it is ever filled
 	for _, st := range full() {
-		walk(reflect.ValueOf(st), docs, seen)
+		walk(reflect.ValueOf(st), docs, observed)
 	}
-	for typ, fields := range seen {
+	for typ, fields := range observed {
 		for field, filled := range fields {
 			what, ok := docs[typ][field]
-			assert.True(t, ok, "FIELDS.md does not say who fills %s.%s", typ, field)
+			assert.True(t, ok, "FIELDS.md does not document %s.%s", typ, field)
 			assert.Equal(t, what != "empty", filled, "%s.%s is %s", typ, field, what)
 		}
 		for field := range docs[typ] {
@@ -86,7 +86,7 @@ func TestFieldsDoc_CoversEveryField(t *testing.T) {
 		}
 	}
 	for typ := range docs {
-		assert.Contains(t, seen, typ, "FIELDS.md has a type that is nowhere in a status")
+		assert.Contains(t, observed, typ, "FIELDS.md has a type that is nowhere in a status")
 	}
 	kept := full()[0]
 	assert.Equal(t, "other", kept.NominatedNodeName)
@@ -95,21 +95,21 @@ func TestFieldsDoc_CoversEveryField(t *testing.T) {
 }
 
 // walk notes which fields of the documented types are filled in v.
-func walk(v reflect.Value, docs map[string]map[string]string, seen map[string]map[string]bool) {
+func walk(v reflect.Value, docs map[string]map[string]string, observed map[string]map[string]bool) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			walk(v.Elem(), docs, seen)
+			walk(v.Elem(), docs, observed)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			walk(v.Index(i), docs, seen)
+			walk(v.Index(i), docs, observed)
 		}
 	case reflect.Struct:
 		name := v.Type().Name()
 		_, documented := docs[name]
-		if documented && seen[name] == nil {
-			seen[name] = map[string]bool{}
+		if documented && observed[name] == nil {
+			observed[name] = map[string]bool{}
 		}
 		for i := range v.NumField() {
 			if !v.Type().Field(i).IsExported() {
@@ -117,9 +117,9 @@ func walk(v reflect.Value, docs map[string]map[string]string, seen map[string]ma
 			}
 			if documented {
 				field, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-				seen[name][field] = seen[name][field] || !v.Field(i).IsZero()
+				observed[name][field] = observed[name][field] || !v.Field(i).IsZero()
 			}
-			walk(v.Field(i), docs, seen)
+			walk(v.Field(i), docs, observed)
 		}
 	}
 }
@@ -130,26 +130,26 @@ func TestDocumentedTypes(t *testing.T) {
 	docs := documented(t)
 	small := []string{"HostIP", "PodIP", "ContainerState", "ContainerUser", "LinuxContainerUser"}
 	var visit func(typ reflect.Type)
-	seen := map[string]bool{}
+	observed := map[string]bool{}
 	visit = func(typ reflect.Type) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 			typ = typ.Elem()
 		}
-		if typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "core/v1") || seen[typ.Name()] {
+		if typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "core/v1") || observed[typ.Name()] {
 			return
 		}
-		seen[typ.Name()] = true
+		observed[typ.Name()] = true
 		doc, ok := docs[typ.Name()]
 		assert.True(t, ok || slices.Contains(small, typ.Name()), "FIELDS.md lacks %s", typ.Name())
 		for i := range typ.NumField() {
 			field, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
-			if !ok || doc[field] == "told" {
+			if !ok || doc[field] == "set" {
 				visit(typ.Field(i).Type)
 			}
 		}
 	}
 	visit(reflect.TypeFor[corev1.PodStatus]())
 	for typ := range docs {
-		assert.Contains(t, seen, typ, "a status cannot hold it")
+		assert.Contains(t, observed, typ, "a status cannot hold it")
 	}
 }

@@ -20,8 +20,8 @@ func generate(p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	return generateAfter(corev1.PodStatus{}, p, r)
 }
 
-func generateAfter(former corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
-	return status.Generate(p, r, former, status.NodeInfo{
+func generateAfter(previous corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
+	return status.Generate(p, r, previous, status.NodeInfo{
 		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd", HasRecursiveReadOnlyMounts: true,
 	}, testTime)
 }
@@ -101,41 +101,41 @@ func TestAddresses(t *testing.T) {
 	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, st.PodIPs)
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.PodReadyToStartContainers).Status)
 
-	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
+	previous := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
 	v.Sandboxes = nil
-	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, former, status.NodeInfo{}, testTime)
+	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, previous, status.NodeInfo{}, testTime)
 	assert.Equal(t, "10.1.1.1", st.PodIP)
 }
 
-// What a listing does not tell is known from the spec, or from what was told.
+// What a listing lacks comes from the spec or the previous status.
 func TestAddresses_OfAListing(t *testing.T) {
 	p := pod("main:c")
 	v := listed(view(running("c", 0)))
 	v.Sandboxes[0].IPs = nil
-	former := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
-	assert.Equal(t, former.PodIPs, status.Generate(p, runtime.Report{Observed: v}, former, status.NodeInfo{}, testTime).PodIPs)
+	previous := corev1.PodStatus{PodIP: "10.1.1.1", PodIPs: []corev1.PodIP{{IP: "10.1.1.1"}}}
+	assert.Equal(t, previous.PodIPs, status.Generate(p, runtime.Report{Observed: v}, previous, status.NodeInfo{}, testTime).PodIPs)
 	p.Spec.HostNetwork = true
 	assert.Equal(t, []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}, generate(p, runtime.Report{Observed: v}).PodIPs)
 }
 
-// A pod has started when it was first told of, by us or by an agent before us, or
+// A pod has started when it was first reported, by this or a previous agent, or
 // else as the API has it.
 func TestGenerate_StartTime(t *testing.T) {
-	told, api := metav1.NewTime(testTime.Add(-time.Minute)), metav1.NewTime(testTime.Add(-time.Hour))
+	reported, api := metav1.NewTime(testTime.Add(-time.Minute)), metav1.NewTime(testTime.Add(-time.Hour))
 	p := pod("main:c")
 	assert.Equal(t, testTime, generate(p, runtime.Report{}).StartTime.Time)
 	p.Status.StartTime = &api
 	assert.Equal(t, api, *generate(p, runtime.Report{}).StartTime)
-	assert.Equal(t, told, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &told}, status.NodeInfo{}, testTime).StartTime)
+	assert.Equal(t, reported, *status.Generate(p, runtime.Report{}, corev1.PodStatus{StartTime: &reported}, status.NodeInfo{}, testTime).StartTime)
 }
 
-// ST-5: of the end before the present attempt the later known one is told.
+// ST-5: the last termination state is the later of the known ones.
 func TestGenerate_LastState(t *testing.T) {
 	p := pod("main:c")
-	former := generate(p, runtime.Report{Observed: view(exited("c", 1, 7), exited("c", 0, 3))})
+	previous := generate(p, runtime.Report{Observed: view(exited("c", 1, 7), exited("c", 0, 3))})
 	for name, tc := range map[string]struct {
-		seen []runtime.Container
-		want string
+		observed []runtime.Container
+		want     string
 	}{
 		"the runtime has lost the one between": {[]runtime.Container{running("c", 2), exited("c", 0, 3)}, "containerd://c-1"},
 		"the runtime has it still":             {[]runtime.Container{running("c", 2), exited("c", 1, 7), exited("c", 0, 3)}, "containerd://c-1"},
@@ -143,7 +143,7 @@ func TestGenerate_LastState(t *testing.T) {
 		"the runtime has none":                 {[]runtime.Container{running("c", 2)}, "containerd://c-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := generateAfter(former, p, runtime.Report{Observed: view(tc.seen...)})
+			st := generateAfter(previous, p, runtime.Report{Observed: view(tc.observed...)})
 			assert.Equal(t, tc.want, st.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID)
 		})
 	}
@@ -174,19 +174,19 @@ func TestReadinessGates(t *testing.T) {
 
 // A listing says nothing about what it does not list.
 func TestNotInspected(t *testing.T) {
-	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
-	st := status.Generate(pod("main:c"), runtime.Report{}, former, status.NodeInfo{}, testTime)
-	assert.Equal(t, former.ContainerStatuses[0].State, st.ContainerStatuses[0].State)
+	previous := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
+	st := status.Generate(pod("main:c"), runtime.Report{}, previous, status.NodeInfo{}, testTime)
+	assert.Equal(t, previous.ContainerStatuses[0].State, st.ContainerStatuses[0].State)
 	assert.Equal(t, corev1.PodRunning, st.Phase)
 }
 
 func BenchmarkGenerate(b *testing.B) {
 	p := pod("init:i", "sidecar:s", "main:c", "main:d")
 	r := runtime.Report{Observed: view(running("d", 0), running("c", 1), exited("c", 0, 1), running("s", 0), exited("i", 0, 0))}
-	former := generate(p, r)
+	previous := generate(p, r)
 	b.ReportAllocs()
 	for b.Loop() {
-		former = status.Generate(p, r, former, status.NodeInfo{RuntimeName: "containerd"}, testTime)
+		previous = status.Generate(p, r, previous, status.NodeInfo{RuntimeName: "containerd"}, testTime)
 	}
 }
 

@@ -16,26 +16,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of what a FileSink reads back.
+// Limits of what a FileSink loads.
 const (
 	maxFile  = 4 << 20
 	maxFiles = 1 << 16
 	maxName  = 255 // of a file, by the kernel
 )
 
-// FileSink keeps each pod's newest status as a JSON v1.Pod in a folder of its
-// own, in the file <namespace>_<name>_<uid>.json. A reader sees a whole file or
-// none: each is written beside its place, synced, and renamed into it. A new
-// process reads them back with Load.
+// FileSink stores the newest status of each pod as a JSON v1.Pod in a directory of
+// its own, in the file <namespace>_<name>_<uid>.json. Files are replaced
+// atomically: each is written to a temporary file, synced, and renamed. A new
+// process reads them with Load.
 //
-// The pods' specs are in the files too and may hold secrets, so that the folder
-// is made with mode 0700 and the files with 0600.
+// The files contain pod specs, which may contain secrets. The directory therefore
+// has mode 0700 and the files 0600.
 type FileSink struct {
-	folder sinkDir
-	seed   maphash.Seed
+	dir  sinkDir
+	seed maphash.Seed
 
 	mu      sync.Mutex           // guards written
-	written map[types.UID]uint64 // hash of what is in the pod's file
+	written map[types.UID]uint64 // hash of the content of the pod's file
 }
 
 var (
@@ -43,16 +43,17 @@ var (
 	_ Deleter = (*FileSink)(nil)
 )
 
-// NewFileSink returns a FileSink on the folder dir. It does no I/O: the folder
-// is made when it is first needed.
+// NewFileSink returns a FileSink that uses the directory. It does no I/O: the
+// directory is created by the first SetStatus.
 func NewFileSink(dir string) (*FileSink, error) {
 	if dir == "" {
-		return nil, errors.New("status: a file sink needs a folder")
+		return nil, errors.New("status: file sink: directory required")
 	}
-	return &FileSink{folder: sinkDir{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
+	return &FileSink{dir: sinkDir{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
 }
 
-// SetStatus writes the pod's file, unless it holds the same already.
+// SetStatus writes the pod's file, unless its content is the same already. It blocks
+// until the file is on disk.
 func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 	name, err := fileName(pod)
 	if err != nil {
@@ -65,7 +66,7 @@ func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodSt
 		return fmt.Errorf("encode status of pod %s: %w", pod.UID, err)
 	}
 	sum := maphash.Bytes(s.seed, data)
-	if s.holds(pod.UID, sum) {
+	if s.hasWritten(pod.UID, sum) {
 		return nil
 	}
 	if err := s.write(name, data); err != nil {
@@ -77,14 +78,14 @@ func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodSt
 	return nil
 }
 
-func (s *FileSink) holds(uid types.UID, sum uint64) bool {
+func (s *FileSink) hasWritten(uid types.UID, sum uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	had, ok := s.written[uid]
 	return ok && had == sum
 }
 
-// DeleteStatus removes the pod's file. One that is not there is no error.
+// DeleteStatus removes the pod's file. A missing file is not an error.
 func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	name, err := fileName(pod)
 	if err != nil {
@@ -93,7 +94,7 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	s.mu.Lock()
 	delete(s.written, pod.UID)
 	s.mu.Unlock()
-	err = s.folder.do(false, func(f *openDir) error {
+	err = s.dir.do(false, func(f *openDir) error {
 		for _, n := range []string{name, partial(name)} {
 			if err := f.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -107,11 +108,11 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// write puts data into the file name, whole or not at all.
+// write replaces the file name atomically.
 func (s *FileSink) write(name string, data []byte) error {
-	return s.folder.do(true, func(folder *openDir) error {
+	return s.dir.do(true, func(dir *openDir) error {
 		tmp := partial(name)
-		f, err := folder.create(tmp)
+		f, err := dir.create(tmp)
 		if err != nil {
 			return err
 		}
@@ -120,16 +121,16 @@ func (s *FileSink) write(name string, data []byte) error {
 			err = f.Sync()
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
-			return errors.Join(err, folder.Remove(tmp))
+			return errors.Join(err, dir.Remove(tmp))
 		}
-		if err := folder.Rename(tmp, name); err != nil {
-			return errors.Join(err, folder.Remove(tmp))
+		if err := dir.Rename(tmp, name); err != nil {
+			return errors.Join(err, dir.Remove(tmp))
 		}
-		return folder.sync()
+		return dir.sync()
 	})
 }
 
-// create makes a file, in the place of one that was left half written.
+// create creates a file and replaces one that an earlier write left behind.
 func (o *openDir) create(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := o.OpenFile(name, flags, 0o600)
@@ -142,12 +143,12 @@ func (o *openDir) create(name string) (*os.File, error) {
 	return o.OpenFile(name, flags, 0o600)
 }
 
-// Load returns the pods whose files are in the folder, each with its status.
-// Files that are no status of a pod, or not of the pod that their name tells,
-// are left out and told in the error; the pods are good nevertheless. A folder
-// that is not there holds none.
+// Load returns the pods in the directory, each with its status. A file that is not
+// the status of a pod, or of another pod than its name says, is skipped and is part
+// of the error; the returned pods are valid nevertheless. A directory that does not
+// exist is empty.
 func (s *FileSink) Load() ([]*corev1.Pod, error) {
-	root, err := os.OpenRoot(s.folder.dir)
+	root, err := os.OpenRoot(s.dir.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -185,7 +186,7 @@ func (s *FileSink) read(root *os.Root, name string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("is no regular file but %s", info.Mode().Type())
+		return nil, fmt.Errorf("not a regular file (%s)", info.Mode().Type())
 	}
 	f, err := root.Open(name)
 	if err != nil {
@@ -197,14 +198,14 @@ func (s *FileSink) read(root *os.Root, name string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("is larger than %d bytes", maxFile)
+		return nil, fmt.Errorf("file exceeds %d bytes", maxFile)
 	}
 	pod := new(corev1.Pod)
 	if err := json.Unmarshal(data, pod); err != nil {
 		return nil, err
 	}
 	if want, err := fileName(pod); err != nil || want != name {
-		return nil, errors.Join(fmt.Errorf("holds pod %s/%s %s", pod.Namespace, pod.Name, pod.UID), err)
+		return nil, errors.Join(fmt.Errorf("file name does not match pod %s/%s %s", pod.Namespace, pod.Name, pod.UID), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,10 +214,10 @@ func (s *FileSink) read(root *os.Root, name string) (*corev1.Pod, error) {
 }
 
 // fileName returns the name of the pod's file. A name that is too long for the
-// kernel is cut; the UID tells pods apart.
+// kernel is truncated; the UID keeps it unique.
 func fileName(pod *corev1.Pod) (string, error) {
 	if pod.UID == "" || pod.Name == "" || pod.Namespace == "" {
-		return "", errors.New("status file: the pod lacks a namespace, name or UID")
+		return "", errors.New("status file: namespace, name and UID of the pod required")
 	}
 	for _, part := range []string{pod.Namespace, pod.Name, string(pod.UID)} {
 		if strings.ContainsAny(part, "/\\\x00") || strings.HasPrefix(part, ".") {

@@ -28,8 +28,8 @@ func fill(t *testing.T, dir string) {
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "in the way"), 0o700))
 }
 
-// ST-9: what could not be written or removed is told, and leaves nothing half done.
-func TestFileSink_TellsWhatFailed(t *testing.T) {
+// ST-9: failed writes and removals are errors and leave nothing half done.
+func TestFileSink_ErrorsNameTheOperation(t *testing.T) {
 	p := pod("main:c")
 	for name, path := range map[string]string{"its own file": "ns_p_uid-1.json", "the file beside it": ".ns_p_uid-1.json.tmp"} {
 		t.Run(name, func(t *testing.T) {
@@ -77,12 +77,12 @@ func TestFileSink_WritesOnceWhatIsTheSame(t *testing.T) {
 	changed := write(s, corev1.PodFailed)
 	assert.False(t, os.SameFile(first, changed))
 
-	again := newFileSink(t, dir)
-	_, err := again.Load()
+	reopened := newFileSink(t, dir)
+	_, err := reopened.Load()
 	require.NoError(t, err)
-	assert.True(t, os.SameFile(changed, write(again, corev1.PodFailed)), "what was loaded is known")
-	require.NoError(t, again.DeleteStatus(t.Context(), p))
-	write(again, corev1.PodFailed) // what was removed is not
+	assert.True(t, os.SameFile(changed, write(reopened, corev1.PodFailed)), "what was loaded is known")
+	require.NoError(t, reopened.DeleteStatus(t.Context(), p))
+	write(reopened, corev1.PodFailed) // what was removed is not
 }
 
 func TestFileSink_NeedsAName(t *testing.T) {
@@ -107,7 +107,7 @@ func TestFileSink_NeedsAName(t *testing.T) {
 	require.NoError(t, s.SetStatus(t.Context(), p, corev1.PodStatus{}), "the longest there is room for")
 }
 
-// Files up to 4 MiB are read, and those that are hidden are nobody's.
+// Files up to 4 MiB are read, and hidden ones are skipped.
 func TestFileSink_Bounds(t *testing.T) {
 	dir := t.TempDir()
 	s := newFileSink(t, dir)

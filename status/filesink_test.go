@@ -35,22 +35,22 @@ func TestFileSinkRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
-	again, err := status.NewFileSink(dir)
+	reopened, err := status.NewFileSink(dir)
 	require.NoError(t, err)
-	pods, err := again.Load()
+	pods, err := reopened.Load()
 	require.NoError(t, err)
 	require.Len(t, pods, 1)
 	assert.True(t, equality.Semantic.DeepEqual(st, pods[0].Status))
 	assert.Equal(t, "Pod", pods[0].Kind)
 
-	require.NoError(t, again.DeleteStatus(t.Context(), p))
-	require.NoError(t, again.DeleteStatus(t.Context(), p))
+	require.NoError(t, reopened.DeleteStatus(t.Context(), p))
+	require.NoError(t, reopened.DeleteStatus(t.Context(), p))
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
 
-// ST-9: broken and foreign files are told and do not hide the good ones.
+// ST-9: broken and foreign files are errors and do not hide the good ones.
 func TestFileSinkLoadsAroundBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
 	s, err := status.NewFileSink(dir)
@@ -101,8 +101,8 @@ func TestFileSinkChecksNames(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A folder that was never made holds nothing.
-func TestFileSinkWithoutFolder(t *testing.T) {
+// A directory that does not exist is empty.
+func TestNewFileSink_RequiresDirectory(t *testing.T) {
 	s, err := status.NewFileSink(filepath.Join(t.TempDir(), "none"))
 	require.NoError(t, err)
 	pods, err := s.Load()
@@ -111,9 +111,9 @@ func TestFileSinkWithoutFolder(t *testing.T) {
 	require.NoError(t, s.DeleteStatus(t.Context(), pod("main:c")))
 }
 
-// A folder that is taken away in the middle is made again, and what a crash left
+// A directory that is removed meanwhile is created again, and what a crash left
 // half written is written over.
-func TestFileSinkGoesOnWithoutItsFolder(t *testing.T) {
+func TestFileSink_RecreatesRemovedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "statuses")
 	s, err := status.NewFileSink(dir)
 	require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestFileSinkGoesOnWithoutItsFolder(t *testing.T) {
 	assert.NoDirExists(t, dir)
 }
 
-// Many at once, who share syncs of the folder, each find their file written.
+// Many at once, which share syncs of the directory, each find their file written.
 func TestFileSinkManyAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "statuses")
 	s, err := status.NewFileSink(dir)

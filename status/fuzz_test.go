@@ -12,7 +12,7 @@ import (
 )
 
 // Whatever is in a file, loading it gives a pod that can be written to that
-// same file, or an error; and a status can be made from what it tells.
+// same file, or an error; and a status can be made from its contents.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(`{"kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"uid-1"},"status":{"phase":"Running","containerStatuses":[{"name":"c","state":{"running":{}}}]}}`))
 	f.Add([]byte(`{"metadata":{"name":"p","namespace":"ns","uid":"uid-1"},"status":{"conditions":[{"type":"Ready"}],"initContainerStatuses":[{}]}}`))

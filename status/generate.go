@@ -10,40 +10,39 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// NodeInfo is what a status tells about the node besides the pod.
+// NodeInfo is the node's part of a status.
 type NodeInfo struct {
-	// HostIPs are the node's addresses, primary first, one for each family.
+	// HostIPs are the node's addresses, primary first, one per family.
 	HostIPs []string
-	// RuntimeName is the runtime's name. Container ids are told as
-	// "<runtime>://<id>"; bare when it is empty.
+	// RuntimeName is the runtime's name. Container ids are reported as
+	// "<runtime>://<id>", or without the prefix if it is empty.
 	RuntimeName string
-	// HasRecursiveReadOnlyMounts says whether the runtime can make mounts read-only
-	// with all that is mounted below them.
+	// HasRecursiveReadOnlyMounts reports whether the runtime can make mounts read-only
+	// together with all mounts below them.
 	HasRecursiveReadOnlyMounts bool
 }
 
-// Generate returns the status to tell about pod. It is pure: now is used for
-// the start time and for the transition times of conditions that change, and
-// nothing of the arguments is changed or shared but read-only values.
+// Generate returns the status of a pod. It is pure: now is used for the start time
+// and for the transition times of conditions that change. The arguments are not
+// changed; the result shares only read-only values with them.
 //
-// former is the status told before, or the zero value. It is what makes the
-// answer steady: terminal phases, restart counts, exit codes, start time,
-// readiness that no probe of this process has judged yet, and addresses are
-// carried over from it.
+// previous is the last reported status, or the zero value. Terminal phases, restart
+// counts, exit codes, start time, addresses, and readiness without a probe result
+// in this process are carried over from it.
 //
-// A condition PodResizePending in the pod object is told on with its reason: whoever
-// hands the pod over, with the resources that it has, holds a change of them back.
+// A condition PodResizePending in the pod object is kept with its reason: the caller
+// passes the allocated resources and defers a change of them.
 //
-// A report whose Seen.ObservedAt is zero says nothing about containers that it
-// does not list: they stay as they were told. In an inspection, a container
-// that is missing is gone.
-func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env NodeInfo, now time.Time) corev1.PodStatus {
-	g := generator{pod: pod, report: &r, previous: &former, env: &env, now: stamp(now)}
+// A report with a zero Observed.ObservedAt comes from a listing. Containers that are
+// not in it keep their previous status. In a report of an inspection, a container
+// that is missing was removed.
+func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env NodeInfo, now time.Time) corev1.PodStatus {
+	g := generator{pod: pod, report: &r, previous: &previous, env: &env, now: stamp(now)}
 	g.all = runtime.RestartAllStatusOf(pod, &r.Observed)
 	g.initDone = g.observed() && runtime.Initialized(pod, &r.Observed)
 	st := corev1.PodStatus{
 		ObservedGeneration: pod.Generation,
-		QOSClass:           qosClass(pod, &former),
+		QOSClass:           qosClass(pod, &previous),
 		StartTime:          g.startTime(),
 		NominatedNodeName:  pod.Status.NominatedNodeName,
 
@@ -54,8 +53,8 @@ func Generate(pod *corev1.Pod, r runtime.Report, former corev1.PodStatus, env No
 	g.addresses(&st)
 	g.phase(&st)
 	if terminal(st.Phase) {
-		// That nothing starts again follows from the containers themselves:
-		// what they wait for does not come.
+		// No container starts again, so a waiting one is reported by its last
+		// termination.
 		g.terminal = true
 		g.allContainers(&st)
 	}
@@ -74,33 +73,33 @@ type generator struct {
 	all      runtime.RestartAllStatus
 	terminal bool // the phase came out as terminal
 
-	// initDone says that the pod is past its init containers, whatever is known
-	// of them.
+	// initDone means that the init containers have completed, even if their
+	// statuses are unknown.
 	initDone bool
 }
 
 func (g *generator) allContainers(st *corev1.PodStatus) {
 	if terminal(g.previous.Phase) && noContainers(g.previous) {
-		return // it was refused: none of them will ever be
+		return // it was rejected: none of its containers will ever exist
 	}
 	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
 	st.ContainerStatuses = byName(g.containers(specsOf(g.pod, false)))
 	st.EphemeralContainerStatuses = byName(g.containers(ephemeralSpecs(g.pod)))
 }
 
-// observed reports whether the view comes from an inspection, so that what is
-// missing from it is gone.
+// observed reports whether the state comes from an inspection, so that a container
+// missing from it was removed.
 func (g *generator) observed() bool { return !g.report.Observed.ObservedAt.IsZero() }
 
-// restartsWithAll reports whether a container that ended runs again because all do. A
-// listing cannot tell, and leaves it open.
+// restartsWithAll reports whether an exited container runs again because all do. A
+// listing leaves this open: then it is true if a rule could request it.
 func (g *generator) restartsWithAll(name string) bool {
 	return g.all.IsPending(name) || g.all.Configured && !g.observed()
 }
 
 // final reports whether no container of the pod runs or will ever run again.
 func (g *generator) final() bool {
-	if e := g.report.Termination; e != nil && e.Drained { // what ends is the node, and not the pod
+	if e := g.report.Termination; e != nil && e.Drained { // the node shuts down, and the pod is still desired
 		return g.terminal
 	}
 	return g.terminal || g.report.Finished ||
@@ -117,8 +116,8 @@ func (g *generator) startTime() *metav1.Time {
 	return &now
 }
 
-// addresses fills the host's and the pod's addresses. A pod whose sandbox is
-// gone keeps those it had: they are part of what happened to it.
+// addresses sets the addresses of the host and the pod. A pod without a ready
+// sandbox keeps the ones it had.
 func (g *generator) addresses(st *corev1.PodStatus) {
 	for _, ip := range g.env.HostIPs {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
@@ -149,9 +148,9 @@ func (g *generator) addresses(st *corev1.PodStatus) {
 	}
 }
 
-// qosClass never changes in a pod's life.
-func qosClass(pod *corev1.Pod, former *corev1.PodStatus) corev1.PodQOSClass {
-	for _, q := range []corev1.PodQOSClass{former.QOSClass, pod.Status.QOSClass} {
+// qosClass is constant during the lifetime of a pod.
+func qosClass(pod *corev1.Pod, previous *corev1.PodStatus) corev1.PodQOSClass {
+	for _, q := range []corev1.PodQOSClass{previous.QOSClass, pod.Status.QOSClass} {
 		if q != "" {
 			return q
 		}
@@ -159,8 +158,8 @@ func qosClass(pod *corev1.Pod, former *corev1.PodStatus) corev1.PodQOSClass {
 	return podspec.QOS(pod)
 }
 
-// stamp gives t the precision that statuses have on the wire, so that one read
-// back equals the one that was written.
+// stamp truncates t to the precision of the serialized status, so that a status
+// that was stored and loaded equals the original.
 func stamp(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

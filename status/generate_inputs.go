@@ -9,31 +9,31 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// generateInputs is what a status was made from when making it anew gave the same again.
-// Generate needs nothing else but the former status, so that from the same things
-// it would go on to give the same. Most turns of most pods are like that.
+// generateInputs are the inputs of a call of Generate that returned the previous
+// status. Its only other input is the previous status, so equal inputs give the
+// same result again. This is the case in most syncs of most pods.
 type generateInputs struct {
-	pod    *corev1.Pod
-	seen   runtime.Pod
-	probes runtime.PodProbeResults
-	env    NodeInfo
+	pod      *corev1.Pod
+	observed runtime.Pod
+	probes   runtime.PodProbeResults
+	env      NodeInfo
 }
 
-// inputs returns what a status is made from, or nil if it is of a pod with which
-// something is going on.
+// inputs returns the inputs of a status, or nil for a pod with a failure, a
+// termination or another change in progress.
 func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
 	if r.Termination != nil || r.Finished || r.Blocked != nil || len(r.Failures) > 0 {
 		return nil
 	}
-	return &generateInputs{pod: pod, seen: r.Observed, probes: r.Probes, env: env}
+	return &generateInputs{pod: pod, observed: r.Observed, probes: r.Probes, env: env}
 }
 
-// equal compares what is read-only by where it is: the same view of a pod is the
-// same memory.
+// equal compares read-only values by address: the same observed state is the same
+// memory.
 func (s *generateInputs) equal(o *generateInputs) bool {
 	return s.pod == o.pod &&
-		s.seen.UID == o.seen.UID && s.seen.ObservedAt.Equal(o.seen.ObservedAt) &&
-		sameMemory(s.seen.Sandboxes, o.seen.Sandboxes) && sameMemory(s.seen.Containers, o.seen.Containers) &&
+		s.observed.UID == o.observed.UID && s.observed.ObservedAt.Equal(o.observed.ObservedAt) &&
+		sameMemory(s.observed.Sandboxes, o.observed.Sandboxes) && sameMemory(s.observed.Containers, o.observed.Containers) &&
 		maps.Equal(s.probes, o.probes) &&
 		s.env.RuntimeName == o.env.RuntimeName && s.env.HasRecursiveReadOnlyMounts == o.env.HasRecursiveReadOnlyMounts && slices.Equal(s.env.HostIPs, o.env.HostIPs)
 }
@@ -42,8 +42,7 @@ func sameMemory[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// unchanged returns the status that would come of in, if that is known without
-// making it.
+// unchanged returns the status for the inputs if it is known without generating it.
 func (m *Manager) unchanged(in *generateInputs) (corev1.PodStatus, bool) {
 	if in == nil {
 		return corev1.PodStatus{}, false

@@ -15,9 +15,9 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// What a Manager does not work out anew is what it would have come to: whatever
+// A status that a Manager does not generate again equals the one it would have generated: whatever
 // follows on what, over and over, its statuses are those of Generate.
-func TestStatusesThatAreNotMadeAnew(t *testing.T) {
+func TestManager_ReusesStatusOfEqualInputs(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
@@ -27,7 +27,7 @@ func TestStatusesThatAreNotMadeAnew(t *testing.T) {
 			require.NoError(t, err)
 			pods := []*corev1.Pod{settledPod("app:1"), settledPod("app:1"), settledPod("app:2")}
 			views := []runtime.Pod{settledView(runtime.Running), settledView(runtime.Running), settledView(runtime.Exited), {UID: "u"}}
-			var former corev1.PodStatus
+			var previous corev1.PodStatus
 			pod, view, ready := 0, 0, runtime.ProbeSuccess
 			for step := range 60 {
 				switch rnd.IntN(8) {
@@ -49,13 +49,13 @@ func TestStatusesThatAreNotMadeAnew(t *testing.T) {
 				case 1:
 					r.Blocked = &runtime.Failure{Reason: "Blocked", Message: "not now"}
 				}
-				want := status.Generate(pods[pod], r, former, envs[env], time.Now())
+				want := status.Generate(pods[pod], r, previous, envs[env], time.Now())
 				got := m.Observe(pods[pod], r)
 				require.True(t, equality.Semantic.DeepEqual(want, got), "seed %d step %d: want %v, got %v", seed, step, want, got)
 				kept, ok := m.Get("u")
 				require.True(t, ok)
 				require.True(t, equality.Semantic.DeepEqual(want, kept))
-				former = want
+				previous = want
 			}
 		})
 	}

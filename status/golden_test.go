@@ -24,7 +24,7 @@ type goldenStep struct {
 	report runtime.Report
 }
 
-func seen(what string, containers ...runtime.Container) goldenStep {
+func observed(what string, containers ...runtime.Container) goldenStep {
 	return goldenStep{what, runtime.Report{Observed: view(containers...)}}
 }
 
@@ -38,7 +38,7 @@ func (m goldenStep) probed(ready runtime.ProbeResult) goldenStep {
 	return m
 }
 
-func (m goldenStep) ending(e runtime.Termination) goldenStep {
+func (m goldenStep) termination(e runtime.Termination) goldenStep {
 	m.report.Termination = &e
 	return m
 }
@@ -74,7 +74,7 @@ func probed(p *corev1.Pod, startup, readiness bool) *corev1.Pod {
 	return p
 }
 
-// goldenCases are pods' lives, each told as the sequence of its statuses.
+// goldenCases are pod lifecycles, each shown as the sequence of its statuses.
 func goldenCases() map[string]struct {
 	pod     *corev1.Pod
 	moments []goldenStep
@@ -88,98 +88,98 @@ func goldenCases() map[string]struct {
 	unproven, success, failed := runtime.ProbeUnknown, runtime.ProbeSuccess, runtime.ProbeFailure
 	return map[string]story{
 		"server": {pod("main:c"), []goldenStep{
-			seen("first look").noSandbox(), seen("sandbox is ready"), seen("created", created("c", 0)), seen("started", running("c", 0)),
-			seen("told to end", running("c", 0)).ending(deleted), seen("ended", exited("c", 0, 143)).ending(deleted),
-			seen("gone").noSandbox().ending(deleted).finished(),
+			observed("first look").noSandbox(), observed("sandbox is ready"), observed("created", created("c", 0)), observed("started", running("c", 0)),
+			observed("told to end", running("c", 0)).termination(deleted), observed("ended", exited("c", 0, 143)).termination(deleted),
+			observed("gone").noSandbox().termination(deleted).finished(),
 		}},
 		"crash-loop": {pod("main:c"), []goldenStep{
-			seen("started", running("c", 0)), seen("crashed", exited("c", 0, 1)),
-			seen("waits", exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "back-off 10s"),
-			seen("started again", running("c", 1), exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "left over"),
-			seen("crashed again", exited("c", 1, 2), exited("c", 0, 1)),
-			seen("waits again, the first attempt is collected", exited("c", 1, 2)).failing("c", "CrashLoopBackOff", "back-off 20s"),
-			seen("runs at last", running("c", 2), exited("c", 1, 2)),
+			observed("started", running("c", 0)), observed("crashed", exited("c", 0, 1)),
+			observed("waits", exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "back-off 10s"),
+			observed("started again", running("c", 1), exited("c", 0, 1)).failing("c", "CrashLoopBackOff", "left over"),
+			observed("crashed again", exited("c", 1, 2), exited("c", 0, 1)),
+			observed("waits again, the first attempt is collected", exited("c", 1, 2)).failing("c", "CrashLoopBackOff", "back-off 20s"),
+			observed("runs at last", running("c", 2), exited("c", 1, 2)),
 		}},
 		"image-trouble": {pod("main:c", "main:d"), []goldenStep{
-			seen("pull fails", running("d", 0)).failing("c", "ErrImagePull", "no such image"),
-			seen("pull waits", running("d", 0)).failing("c", "ImagePullBackOff", "Back-off pulling image"),
-			seen("pulled", running("c", 0), running("d", 0)),
+			observed("pull fails", running("d", 0)).failing("c", "ErrImagePull", "no such image"),
+			observed("pull waits", running("d", 0)).failing("c", "ImagePullBackOff", "Back-off pulling image"),
+			observed("pulled", running("c", 0), running("d", 0)),
 		}},
 		"job": {pod("policy=Never", "main:c", "main:d"), []goldenStep{
-			seen("both run", running("d", 0), running("c", 0)), seen("one is done", running("d", 0), exited("c", 0, 0)),
-			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)), seen("containers are collected"),
+			observed("both run", running("d", 0), running("c", 0)), observed("one is done", running("d", 0), exited("c", 0, 0)),
+			observed("both are done", exited("d", 0, 0), exited("c", 0, 0)), observed("containers are collected"),
 		}},
 		"failed-job": {pod("policy=Never", "main:c", "main:d"), []goldenStep{
-			seen("one failed", running("d", 0), exited("c", 0, 3)), seen("the other is done", exited("d", 0, 0), exited("c", 0, 3)),
+			observed("one failed", running("d", 0), exited("c", 0, 3)), observed("the other is done", exited("d", 0, 0), exited("c", 0, 3)),
 		}},
 		"on-failure": {pod("policy=OnFailure", "main:c"), []goldenStep{
-			seen("failed", exited("c", 0, 1)), seen("runs again", running("c", 1), exited("c", 0, 1)), seen("done", exited("c", 1, 0), exited("c", 0, 1)),
+			observed("failed", exited("c", 0, 1)), observed("runs again", running("c", 1), exited("c", 0, 1)), observed("done", exited("c", 1, 0), exited("c", 0, 1)),
 		}},
 		"init-chain": {pod("init:i", "init:j", "main:c"), []goldenStep{
-			seen("sandbox is ready"), seen("first runs", running("i", 0)), seen("first is done", exited("i", 0, 0)),
-			seen("second fails", exited("j", 0, 1), exited("i", 0, 0)).failing("j", "CrashLoopBackOff", "back-off 10s"),
-			seen("second runs again", running("j", 1), exited("j", 0, 1), exited("i", 0, 0)),
-			seen("second is done", exited("j", 1, 0), exited("i", 0, 0)), seen("runs", running("c", 0), exited("j", 1, 0), exited("i", 0, 0)),
-			seen("init containers are collected", running("c", 0)),
+			observed("sandbox is ready"), observed("first runs", running("i", 0)), observed("first is done", exited("i", 0, 0)),
+			observed("second fails", exited("j", 0, 1), exited("i", 0, 0)).failing("j", "CrashLoopBackOff", "back-off 10s"),
+			observed("second runs again", running("j", 1), exited("j", 0, 1), exited("i", 0, 0)),
+			observed("second is done", exited("j", 1, 0), exited("i", 0, 0)), observed("runs", running("c", 0), exited("j", 1, 0), exited("i", 0, 0)),
+			observed("init containers are collected", running("c", 0)),
 		}},
 		"init-fails-for-good": {pod("policy=Never", "init:i", "main:c"), []goldenStep{
-			seen("runs", running("i", 0)), seen("failed", exited("i", 0, 7)), seen("later", exited("i", 0, 7)).noSandbox(),
+			observed("runs", running("i", 0)), observed("failed", exited("i", 0, 7)), observed("later", exited("i", 0, 7)).noSandbox(),
 		}},
 		"sidecar": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []goldenStep{
-			seen("sidecar runs", running("s", 0)), seen("init runs", running("i", 0), running("s", 0)),
-			seen("all run", running("c", 0), exited("i", 0, 0), running("s", 0)),
-			seen("sidecar crashed", running("c", 0), exited("i", 0, 0), exited("s", 0, 1)),
-			seen("main is done, sidecar runs again", exited("c", 0, 0), running("s", 1), exited("s", 0, 1), exited("i", 0, 0)),
-			seen("sidecar ended", exited("c", 0, 0), exited("s", 1, 0), exited("i", 0, 0)),
+			observed("sidecar runs", running("s", 0)), observed("init runs", running("i", 0), running("s", 0)),
+			observed("all run", running("c", 0), exited("i", 0, 0), running("s", 0)),
+			observed("sidecar crashed", running("c", 0), exited("i", 0, 0), exited("s", 0, 1)),
+			observed("main is done, sidecar runs again", exited("c", 0, 0), running("s", 1), exited("s", 0, 1), exited("i", 0, 0)),
+			observed("sidecar ended", exited("c", 0, 0), exited("s", 1, 0), exited("i", 0, 0)),
 		}},
 		"probed": {probed(pod("main:c"), true, true), []goldenStep{
-			seen("started, no probe has spoken", running("c", 0)), seen("startup passed", running("c", 0)).probed(unproven),
-			seen("ready", running("c", 0)).probed(success), seen("not ready", running("c", 0)).probed(failed),
-			seen("ready again", running("c", 0)).probed(success),
-			seen("a new agent, no probe has spoken", running("c", 0)), seen("restarted", running("c", 1), exited("c", 0, 137)),
+			observed("started, no probe has spoken", running("c", 0)), observed("startup passed", running("c", 0)).probed(unproven),
+			observed("ready", running("c", 0)).probed(success), observed("not ready", running("c", 0)).probed(failed),
+			observed("ready again", running("c", 0)).probed(success),
+			observed("a new agent, no probe has spoken", running("c", 0)), observed("restarted", running("c", 1), exited("c", 0, 137)),
 		}},
 		"evicted": {pod("main:c"), []goldenStep{
-			seen("runs", running("c", 0)), seen("told to go", running("c", 0)).ending(evicted), seen("killed", exited("c", 0, 137)).ending(evicted),
-			seen("gone").noSandbox().ending(evicted).finished(),
+			observed("runs", running("c", 0)), observed("told to go", running("c", 0)).termination(evicted), observed("killed", exited("c", 0, 137)).termination(evicted),
+			observed("gone").noSandbox().termination(evicted).finished(),
 		}},
 		"evicted-before-start": {pod("init:i", "main:c"), []goldenStep{
-			seen("sandbox is ready"), seen("told to go").ending(evicted), seen("gone").noSandbox().ending(evicted).finished(),
+			observed("sandbox is ready"), observed("told to go").termination(evicted), observed("gone").noSandbox().termination(evicted).finished(),
 		}},
 		"vanished": {pod("main:c"), []goldenStep{
-			seen("runs", running("c", 0)), seen("the runtime lost everything").noSandbox(), seen("runs anew", running("c", 1)),
+			observed("runs", running("c", 0)), observed("the runtime lost everything").noSandbox(), observed("runs anew", running("c", 1)),
 		}},
 		"unknown": {pod("main:c"), []goldenStep{
-			seen("runs", running("c", 0)), seen("the runtime lost track", unknown("c", 0)), seen("found again", running("c", 0)),
-			seen("lost track again", unknown("c", 0)), seen("it had ended", exited("c", 0, 5)),
+			observed("runs", running("c", 0)), observed("the runtime lost track", unknown("c", 0)), observed("found again", running("c", 0)),
+			observed("lost track again", unknown("c", 0)), observed("it had ended", exited("c", 0, 5)),
 		}},
 		"blocked": {pod("main:c"), []goldenStep{
-			seen("blocked").noSandbox().blocked("AppArmor", "profile is not loaded"), seen("let in", running("c", 0)),
+			observed("blocked").noSandbox().blocked("AppArmor", "profile is not loaded"), observed("let in", running("c", 0)),
 		}},
 		"debugged": {pod("policy=Never", "main:c", "debug:d"), []goldenStep{
-			seen("debugging", running("d", 0), running("c", 0)), seen("main is done, debugging goes on", running("d", 0), exited("c", 0, 0)),
-			seen("both are done", exited("d", 0, 0), exited("c", 0, 0)),
+			observed("debugging", running("d", 0), running("c", 0)), observed("main is done, debugging goes on", running("d", 0), exited("c", 0, 0)),
+			observed("both are done", exited("d", 0, 0), exited("c", 0, 0)),
 		}},
 		"new-sandbox": {pod("init:i", "main:c"), []goldenStep{
-			seen("runs", running("c", 0), exited("i", 0, 0)), seen("sandbox died", exited("c", 0, 137), exited("i", 0, 0)).deadSandbox(),
-			seen("init runs again", running("i", 1), exited("c", 0, 137), exited("i", 0, 0)), seen("runs again", running("c", 1), exited("i", 1, 0), exited("c", 0, 137)),
+			observed("runs", running("c", 0), exited("i", 0, 0)), observed("sandbox died", exited("c", 0, 137), exited("i", 0, 0)).deadSandbox(),
+			observed("init runs again", running("i", 1), exited("c", 0, 137), exited("i", 0, 0)), observed("runs again", running("c", 1), exited("i", 1, 0), exited("c", 0, 137)),
 		}},
 		"rules": {withRule(pod("policy=Never", "main:c/Never"), corev1.ContainerRestartRuleOnExitCodesOpIn, 42), []goldenStep{
-			seen("asks to be restarted", exited("c", 0, 42)), seen("runs again", running("c", 1), exited("c", 0, 42)), seen("fails", exited("c", 1, 1), exited("c", 0, 42)),
+			observed("asks to be restarted", exited("c", 0, 42)), observed("runs again", running("c", 1), exited("c", 0, 42)), observed("fails", exited("c", 1, 1), exited("c", 0, 42)),
 		}},
 	}
 }
 
 // ST-1..5: the sequences of statuses of pods of every kind. Run with -update to
-// write them anew, and read what changed.
+// write them again, and review what changed.
 func TestStories(t *testing.T) {
 	for name, story := range goldenCases() {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
-			var former corev1.PodStatus
+			var previous corev1.PodStatus
 			for i, m := range story.moments {
-				st := status.Generate(story.pod, m.report, former, status.NodeInfo{}, testTime.Add(time.Duration(i)*time.Second))
+				st := status.Generate(story.pod, m.report, previous, status.NodeInfo{}, testTime.Add(time.Duration(i)*time.Second))
 				write(&b, m.what, &st)
-				former = st
+				previous = st
 			}
 			file := filepath.Join("testdata", name+".txt")
 			if *update {
@@ -192,7 +192,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// write tells a status in a few lines that people can read.
+// write formats a status in a few lines that people can read.
 func write(b *strings.Builder, what string, st *corev1.PodStatus) {
 	fmt.Fprintf(b, "%s\n  %s", what, st.Phase)
 	if st.Reason != "" {

@@ -6,37 +6,37 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// health fills Started and Ready. Where no probe of this process has spoken,
-// what was told of that same container holds, so that an agent that starts
-// again takes no pod out of service.
-func (g *generator) health(s slot, seen *runtime.Container, cs, former *corev1.ContainerStatus) {
+// health sets Started and Ready. Without a probe result in this process, the
+// previous values of the same container are kept, so that a restarted agent takes
+// no pod out of service.
+func (g *generator) health(s slot, observed *runtime.Container, cs, previous *corev1.ContainerStatus) {
 	if s.kind == runtime.Ephemeral {
 		return
 	}
 	running := cs.State.Running != nil
 	var v runtime.ProbeResults
-	if seen != nil {
-		v = g.report.Probes[seen.ID]
+	if observed != nil {
+		v = g.report.Probes[observed.ID]
 	}
-	same := cs.ContainerID == former.ContainerID
-	wasStarted := same && former.Started != nil && *former.Started
+	same := cs.ContainerID == previous.ContainerID
+	wasStarted := same && previous.Started != nil && *previous.Started
 	started := running && passed(v.Startup, s.c.StartupProbe, wasStarted)
 	cs.Started = &started
 	if s.kind == runtime.Init {
 		cs.Ready = cs.State.Terminated != nil && initSucceeded(cs.State.Terminated)
 		return
 	}
-	cs.Ready = started && passed(v.Readiness, s.c.ReadinessProbe, same && former.Ready)
+	cs.Ready = started && passed(v.Readiness, s.c.ReadinessProbe, same && previous.Ready)
 }
 
-// passed tells a probe's result: what it found, what was told as long as it
-// has not spoken, and success where there is none.
-func passed(found runtime.ProbeResult, probe *corev1.Probe, told bool) bool {
+// passed reports whether a probe succeeded: previous as long as it has no result,
+// and true without a probe.
+func passed(found runtime.ProbeResult, probe *corev1.Probe, previous bool) bool {
 	switch {
 	case probe == nil:
 		return true
 	case found == runtime.ProbeUnknown:
-		return told
+		return previous
 	default:
 		return found == runtime.ProbeSuccess
 	}

@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// queuedPod is a pod on its way to a sink. It is in one queue, or in none while it
-// is being sent.
+// queuedPod is a pod to be sent to a sink. It is in one queue, or in none during
+// the send.
 type queuedPod struct {
 	uid      types.UID
-	since    time.Time // since when it waits to be told
+	since    time.Time // since when it waits to be sent
 	due      time.Time // when its back-off ends
 	failures int       // in a row
 }
@@ -35,7 +35,7 @@ func (q *queue) pop() *queuedPod {
 	return it
 }
 
-// items fulfils heap.Interface.
+// items implements heap.Interface.
 type items struct {
 	less func(a, b *queuedPod) bool
 	list []*queuedPod

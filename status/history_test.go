@@ -19,19 +19,19 @@ import (
 // start, get lost and are collected; sandboxes change; probes speak or not; the
 // agent starts again; the pod is ended.
 type history struct {
-	rng      *rand.Rand
-	pod      *corev1.Pod
-	now      time.Time
-	sandbox  int
-	next     int // container id
-	counts   map[string]uint32
-	round    uint32 // how often all containers were restarted
-	lost     bool   // a count was
-	view     runtime.Pod
-	verdicts runtime.PodProbeResults
-	failures map[string]runtime.Failure
-	ending   *runtime.Termination
-	finished bool
+	rng          *rand.Rand
+	pod          *corev1.Pod
+	now          time.Time
+	sandbox      int
+	next         int // container id
+	counts       map[string]uint32
+	round        uint32 // how often all containers were restarted
+	lost         bool   // a count was
+	view         runtime.Pod
+	probeResults runtime.PodProbeResults
+	failures     map[string]runtime.Failure
+	termination  *runtime.Termination
+	finished     bool
 }
 
 func newHistory(rng *rand.Rand) *history {
@@ -59,7 +59,7 @@ func newHistory(rng *rand.Rand) *history {
 		restartsAll(p, fmt.Sprintf("m%d", rng.IntN(len(p.Spec.Containers))))
 	}
 	return &history{
-		rng: rng, pod: p, now: testTime, counts: map[string]uint32{}, verdicts: runtime.PodProbeResults{},
+		rng: rng, pod: p, now: testTime, counts: map[string]uint32{}, probeResults: runtime.PodProbeResults{},
 		failures: map[string]runtime.Failure{}, view: runtime.Pod{UID: p.UID},
 	}
 }
@@ -80,7 +80,7 @@ func (h *history) names() (out []string) {
 // whole reports whether the runtime still has all that ran, and has made nothing
 // that no plan would make: init containers beside regular ones, and one that was
 // never started in the place of one that is done by its policy.
-func (h *history) whole() bool {
+func (h *history) complete() bool {
 	if len(h.pod.Spec.InitContainers) > 0 || h.lost {
 		return false
 	}
@@ -115,7 +115,7 @@ func (h *history) step() runtime.Report {
 		}}, h.view.Sandboxes...)
 	case pick == 1 && len(h.view.Sandboxes) > 0:
 		h.view.Sandboxes[0].State = runtime.SandboxNotReady
-	case pick <= 5 && (at < 0 || h.view.Containers[at].State == runtime.Exited) && h.ending == nil:
+	case pick <= 5 && (at < 0 || h.view.Containers[at].State == runtime.Exited) && h.termination == nil:
 		h.start(name)
 	case pick == 6 && at >= 0:
 		h.view.Containers = append(h.view.Containers[:at:at], h.view.Containers[at+1:]...)
@@ -129,19 +129,19 @@ func (h *history) step() runtime.Report {
 	case pick == 11:
 		delete(h.failures, name)
 	case at >= 0:
-		h.verdicts[h.view.Containers[at].ID] = runtime.ProbeResults{
+		h.probeResults[h.view.Containers[at].ID] = runtime.ProbeResults{
 			Startup: runtime.ProbeResult(h.rng.IntN(3)), Readiness: runtime.ProbeResult(h.rng.IntN(3)), Liveness: runtime.ProbeSuccess,
 		}
 	}
-	if h.ending == nil && h.rng.IntN(60) == 0 {
-		h.ending = &runtime.Termination{Deleted: true}
+	if h.termination == nil && h.rng.IntN(60) == 0 {
+		h.termination = &runtime.Termination{Deleted: true}
 		if h.rng.IntN(2) == 0 {
-			h.ending = &runtime.Termination{Reason: "Evicted", Message: "low", Evicted: true}
+			h.termination = &runtime.Termination{Reason: "Evicted", Message: "low", Evicted: true}
 		}
 	}
-	h.finished = h.finished || h.ending != nil && !h.view.CouldHaveRunningContainers() && h.rng.IntN(5) == 0
+	h.finished = h.finished || h.termination != nil && !h.view.CouldHaveRunningContainers() && h.rng.IntN(5) == 0
 	h.view.ObservedAt = h.now
-	return runtime.Report{Observed: h.view, Failures: h.failures, Probes: h.verdicts, Termination: h.ending, Finished: h.finished}
+	return runtime.Report{Observed: h.view, Failures: h.failures, Probes: h.probeResults, Termination: h.termination, Finished: h.finished}
 }
 
 func (h *history) start(name string) {
@@ -172,25 +172,25 @@ func TestRandomHistories(t *testing.T) {
 	}
 	for seed := range seeds {
 		h := newHistory(rand.New(rand.NewPCG(seed, 7)))
-		var former corev1.PodStatus
-		exits := map[string]int32{} // told once, by container id
+		var previous corev1.PodStatus
+		exits := map[string]int32{} // reported once, by container id
 		for i := range 120 {
 			r := h.step()
-			st := status.Generate(h.pod, r, former, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now)
+			st := status.Generate(h.pod, r, previous, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now)
 			at := fmt.Sprintf("seed %d step %d", seed, i)
-			checkPod(t, at, h, &r, &former, &st)
+			checkPod(t, at, h, &r, &previous, &st)
 			for _, list := range lists(&st) {
-				checkContainers(t, at, former, list, exits)
+				checkContainers(t, at, previous, list, exits)
 			}
-			again := status.Generate(h.pod, r, st, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now.Add(time.Hour))
-			if !equality.Semantic.DeepEqual(st, again) {
-				t.Fatalf("%s: the same report tells something else\n%v\n%v", at, dump(st), dump(again))
+			repeated := status.Generate(h.pod, r, st, status.NodeInfo{HostIPs: []string{"192.0.2.1"}}, h.now.Add(time.Hour))
+			if !equality.Semantic.DeepEqual(st, repeated) {
+				t.Fatalf("%s: the same report tells something else\n%v\n%v", at, dump(st), dump(repeated))
 			}
-			former = st
+			previous = st
 			if h.rng.IntN(10) == 0 { // the agent starts again
-				former = roundTrip(t, st)
-				h.verdicts = runtime.PodProbeResults{}
-				require.True(t, equality.Semantic.DeepEqual(st, former), at)
+				previous = roundTrip(t, st)
+				h.probeResults = runtime.PodProbeResults{}
+				require.True(t, equality.Semantic.DeepEqual(st, previous), at)
 			}
 		}
 	}
@@ -215,15 +215,15 @@ func roundTrip(t *testing.T, st corev1.PodStatus) corev1.PodStatus {
 	return out
 }
 
-func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st *corev1.PodStatus) {
+func checkPod(t *testing.T, at string, h *history, r *runtime.Report, previous, st *corev1.PodStatus) {
 	t.Helper()
 	ended := func(p corev1.PodPhase) bool { return p == corev1.PodFailed || p == corev1.PodSucceeded }
-	if ended(former.Phase) {
-		require.Equal(t, former.Phase, st.Phase, at)
-		require.Equal(t, former.Reason, st.Reason, at)
+	if ended(previous.Phase) {
+		require.Equal(t, previous.Phase, st.Phase, at)
+		require.Equal(t, previous.Reason, st.Reason, at)
 	} else if ended(st.Phase) {
 		require.False(t, r.Observed.CouldHaveRunningContainers(), "%s: %s told while a container runs", at, st.Phase)
-		if r.Termination == nil && !r.Finished && h.whole() {
+		if r.Termination == nil && !r.Finished && h.complete() {
 			done, _ := runtime.IsTerminal(h.pod, r.Observed)
 			require.True(t, done, "%s: %s is told of a pod that goes on", at, st.Phase)
 		}
@@ -231,11 +231,11 @@ func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st
 	if r.Finished {
 		require.True(t, ended(st.Phase), at)
 	}
-	if former.StartTime != nil {
-		require.True(t, former.StartTime.Equal(st.StartTime), at)
+	if previous.StartTime != nil {
+		require.True(t, previous.StartTime.Equal(st.StartTime), at)
 	}
 	for _, c := range st.Conditions {
-		for _, old := range former.Conditions {
+		for _, old := range previous.Conditions {
 			if old.Type != c.Type {
 				continue
 			}
@@ -258,7 +258,7 @@ func checkPod(t *testing.T, at string, h *history, r *runtime.Report, former, st
 	}
 }
 
-func checkContainers(t *testing.T, at string, former corev1.PodStatus, list []corev1.ContainerStatus, exits map[string]int32) {
+func checkContainers(t *testing.T, at string, previous corev1.PodStatus, list []corev1.ContainerStatus, exits map[string]int32) {
 	t.Helper()
 	for i := range list {
 		c := &list[i]
@@ -269,7 +269,7 @@ func checkContainers(t *testing.T, at string, former corev1.PodStatus, list []co
 			}
 		}
 		require.Equal(t, 1, states, "%s: %s is in %d states", at, c.Name, states)
-		for _, old := range lists(&former) {
+		for _, old := range lists(&previous) {
 			for j := range old {
 				if old[j].Name == c.Name {
 					require.GreaterOrEqual(t, c.RestartCount, old[j].RestartCount, "%s: %s", at, c.Name)
@@ -280,12 +280,12 @@ func checkContainers(t *testing.T, at string, former corev1.PodStatus, list []co
 			if end == nil || end.Reason == "ContainerStatusUnknown" {
 				continue
 			}
-			if code, told := exits[end.ContainerID]; told {
+			if code, reported := exits[end.ContainerID]; reported {
 				require.Equal(t, code, end.ExitCode, "%s: %s has another exit code", at, end.ContainerID)
 			}
 			exits[end.ContainerID] = end.ExitCode
 		}
-		if code, told := exits[c.ContainerID]; told && c.State.Running == nil && c.ContainerID != "" {
+		if code, reported := exits[c.ContainerID]; reported && c.State.Running == nil && c.ContainerID != "" {
 			end := c.State.Terminated
 			if end == nil {
 				end = c.LastTerminationState.Terminated

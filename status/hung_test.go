@@ -23,13 +23,13 @@ func TestManager_HungSendsDelayNoOtherPod(t *testing.T) {
 	for _, hung := range []int{1, 3} {
 		t.Run(fmt.Sprint(hung, " pods hang"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var heard atomic.Int32
+				var received atomic.Int32
 				m, stop := start(t, status.Config{Sinks: []status.Sink{status.SinkFunc(func(ctx context.Context, p *corev1.Pod, _ corev1.PodStatus) error {
 					if p.UID != "fine" {
 						<-ctx.Done()
 						return errors.New("no answer")
 					}
-					heard.Add(1)
+					received.Add(1)
 					return nil
 				})}})
 				for i := range hung {
@@ -39,9 +39,9 @@ func TestManager_HungSendsDelayNoOtherPod(t *testing.T) {
 					pause(20*time.Minute + time.Duration(i)*3*time.Second)
 					waits(m, withUID(pod("main:c"), "fine"), fmt.Sprint("Reason", i))
 					synctest.Wait()
-					assert.Equal(t, i+1, heard.Load(), "at once")
+					assert.Equal(t, i+1, received.Load(), "at once")
 				}
-				require.Error(t, stop(), "some could not be told")
+				require.Error(t, stop(), "some were not sent")
 			})
 		})
 	}

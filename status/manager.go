@@ -18,52 +18,52 @@ import (
 
 // Config describes a Manager. Every field is optional.
 type Config struct {
-	// Sinks hear every status, each at its own speed. Default: nobody does.
+	// Sinks receive every status, each at its own speed. Default: none.
 	Sinks []Sink
-	// NodeInfo tells about the node. It is called for each status and must not
-	// block. Default: nothing is known.
+	// NodeInfo returns the node's part of statuses. It is called for each status and
+	// must not block. Default: the zero value.
 	NodeInfo func() NodeInfo
-	// MaxParallel is how many pods are sent to one sink at once. Default: 10.
+	// MaxParallel is the maximum number of concurrent sends to one sink. Default: 10.
 	MaxParallel int
-	// Timeout ends the context of one send. Default: 30 s.
+	// Timeout bounds one send. Default: 30s.
 	Timeout time.Duration
-	// BackOff is the wait after a first failed send of a pod; it doubles up to
-	// MaxBackOff. Defaults: 200 ms and 5 s.
+	// BackOff is the wait after the first failed send of a pod. It doubles up to
+	// MaxBackOff. Defaults: 200ms and 5s.
 	BackOff, MaxBackOff time.Duration
-	// FlushTimeout is how long Run goes on sending what is left after its context
-	// ended. Default: 5 s.
+	// FlushTimeout is how long Run continues to send pending statuses after its context
+	// is done. Default: 5s.
 	FlushTimeout time.Duration
-	Logger       *slog.Logger // default: nothing is logged
+	Logger       *slog.Logger // Default: discard
 	Hooks        Hooks
 }
 
-// Hooks are called as things happen, from the goroutine that makes them
-// happen. They must be fast. Any may be nil.
+// Hooks observe a Manager. They are called synchronously, from the goroutine that
+// caused them, and must not block. Any may be nil.
 type Hooks struct {
-	// Changed is called when a pod's status became another one. Both are
-	// read-only. now is the first status of this process when former is zero.
-	Changed func(pod *corev1.Pod, former, now corev1.PodStatus)
-	// Sent is called after each send, with how long it took and how long the
-	// status had waited for it.
-	Sent func(pod *corev1.Pod, took, waited time.Duration, err error)
+	// Changed is called when a pod's status changed. Both statuses are read-only.
+	// previous is zero for the first status of a pod in this process.
+	Changed func(pod *corev1.Pod, previous, now corev1.PodStatus)
+	// Sent is called after each send, with its duration and the time that the status
+	// had waited for it.
+	Sent func(pod *corev1.Pod, duration, waited time.Duration, err error)
 }
 
 func (c *Config) fill() error {
 	var errs []error
 	for i, s := range c.Sinks {
 		if s == nil {
-			errs = append(errs, fmt.Errorf("sink %d is nil", i))
+			errs = append(errs, fmt.Errorf("Config.Sinks[%d] is nil", i))
 		}
 	}
 	for name, d := range map[string]time.Duration{
-		"Timeout": c.Timeout, "BackOff": c.BackOff, "MaxBackOff": c.MaxBackOff, "Flush": c.FlushTimeout,
+		"Timeout": c.Timeout, "BackOff": c.BackOff, "MaxBackOff": c.MaxBackOff, "FlushTimeout": c.FlushTimeout,
 	} {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s is negative: %v", name, d))
+			errs = append(errs, fmt.Errorf("Config.%s must not be negative: %v", name, d))
 		}
 	}
 	if c.MaxParallel < 0 {
-		errs = append(errs, fmt.Errorf("parallel is negative: %d", c.MaxParallel))
+		errs = append(errs, fmt.Errorf("Config.MaxParallel must not be negative: %d", c.MaxParallel))
 	}
 	c.MaxParallel = orDefault(c.MaxParallel, 10)
 	c.Timeout = orDefault(c.Timeout, 30*time.Second)
@@ -87,67 +87,68 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// Manager keeps the newest status of each pod and tells it to the sinks. All
-// its methods may be called from any goroutine, before, during and after Run,
-// and none but Run blocks.
+// Manager keeps the newest status of each pod and sends it to the sinks. Its methods
+// may be called from any goroutine, before, during and after Run. None but Run
+// blocks.
 type Manager struct {
-	cfg   Config
-	lanes []*sinkQueue
+	cfg    Config
+	queues []*sinkQueue
 
-	mu      sync.Mutex // guards all below and the lanes' queues
+	mu      sync.Mutex // guards all below and the queues
 	entries map[types.UID]*entry
 }
 
-// entry is what is kept of one pod. It is guarded by Manager.mu; what its
-// fields point to is read-only.
+// entry is the record of one pod. It is guarded by Manager.mu. The values that its
+// fields point to are read-only.
 type entry struct {
 	pod           *corev1.Pod
 	status        *corev1.PodStatus
-	version       uint64          // rises with each change that sinks must hear of
-	resendVersion uint64          // the version that is told whatever sinks heard before
-	restored      bool            // by a former process, not told by this one
-	unfinished    bool            // reports came, and none yet that the pod is finished
-	forgotten     bool            // it is told as deleted, or will be when it is not open any more
-	named         bool            // gone by its deletion timestamp, and not by Forget
-	deleting      int             // lanes that have yet to tell the deletion
-	sent          []sentStatus    // by lane: what its sink has heard
-	inputs        *generateInputs // what the status was made from again; nil if that is not known
+	version       uint64          // incremented by each change that sinks must receive
+	resendVersion uint64          // this version is sent whatever sinks received before
+	restored      bool            // by Restore, and not reported since
+	unfinished    bool            // there were reports, and none yet that the pod is finished
+	forgotten     bool            // its deletion is sent, or will be once it is finished
+	named         bool            // forgotten by its deletion timestamp, and not by Forget
+	deleting      int             // queues that have yet to send the deletion
+	sent          []sentStatus    // by queue: the last send
+	inputs        *generateInputs // of the last status, if it was unchanged; nil: unknown
 }
 
-// sentStatus is what a sink has heard of a pod.
+// sentStatus is the last status of a pod that a sink received.
 type sentStatus struct {
 	version uint64
-	status  *corev1.PodStatus // nil when that is not known: a send that failed may have come through
+	status  *corev1.PodStatus // nil: unknown, because a failed send may have been received
 }
 
-// New returns a Manager. It tells all faults of cfg at once.
+// New returns a Manager. It does no I/O. The error joins all errors of cfg.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
 	m := &Manager{cfg: cfg, entries: make(map[types.UID]*entry)}
 	for i, sink := range cfg.Sinks {
-		m.lanes = append(m.lanes, newLane(m, i, sink))
+		m.queues = append(m.queues, newSinkQueue(m, i, sink))
 	}
 	return m, nil
 }
 
-// newEntry returns an entry whose first version, if it is 1, was told by a
-// former process.
+// newEntry returns an entry. Version 1 is that of a status that a previous process
+// sent, version 0 that of a new pod.
 func (m *Manager) newEntry(version uint64) *entry {
-	e := &entry{version: version, restored: version > 0, sent: make([]sentStatus, len(m.lanes))}
+	e := &entry{version: version, restored: version > 0, sent: make([]sentStatus, len(m.queues))}
 	for i := range e.sent {
 		e.sent[i].version = version
 	}
 	return e
 }
 
-// Run tells statuses until ctx ends and then, for at most Config.Flush, what is
-// left. It returns an error if something was left untold. Run it once.
+// Run sends statuses until ctx is done, and then the pending ones for at most
+// Config.FlushTimeout. It blocks until then and returns an error if a status was not
+// sent. It must be called once.
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(m.lanes))
-	for i, l := range m.lanes {
+	errs := make([]error, len(m.queues))
+	for i, l := range m.queues {
 		wg.Go(func() { errs[i] = l.run(ctx) })
 	}
 	<-ctx.Done()
@@ -155,8 +156,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Observe makes the pod's new status from a report and the status before it,
-// keeps it, and has it told if it changed. It returns the status, which is
+// Observe generates the pod's new status from a report and the previous status, keeps
+// it, and queues it for the sinks if it changed. It returns the status, which is
 // read-only.
 func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	env := m.env()
@@ -164,47 +165,47 @@ func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	if st, ok := m.unchanged(in); ok {
 		return st
 	}
-	return m.change(pod, in, !r.Finished, func(former corev1.PodStatus) corev1.PodStatus {
-		return Generate(pod, r, former, env, time.Now())
+	return m.change(pod, in, !r.Finished, func(previous corev1.PodStatus) corev1.PodStatus {
+		return Generate(pod, r, previous, env, time.Now())
 	})
 }
 
-// env asks for what is known about the node.
+// env returns Config.NodeInfo, or the zero value if it panics.
 func (m *Manager) env() (env NodeInfo) {
-	safe.Do(m.cfg.Logger, "ask for the node's environment", func() { env = m.cfg.NodeInfo() })
+	safe.Do(m.cfg.Logger, "get node info", func() { env = m.cfg.NodeInfo() })
 	return env
 }
 
-// Reject makes the pod failed with a reason and a message. It is for pods that
-// were never admitted, so that nothing of them can run.
+// Reject sets the pod to Failed with a reason and a message. It is for pods that were
+// never admitted, so that none of their containers can run.
 func (m *Manager) Reject(pod *corev1.Pod, reason, message string) corev1.PodStatus {
 	env := m.env()
-	return m.change(pod, nil, false, func(former corev1.PodStatus) corev1.PodStatus {
-		return refused(pod, former, reason, message, env, time.Now())
+	return m.change(pod, nil, false, func(previous corev1.PodStatus) corev1.PodStatus {
+		return rejectedStatus(pod, previous, reason, message, env, time.Now())
 	})
 }
 
-// change puts a new status in the place of the former one. It is made and
-// compared without the lock, and again if the former one changed meanwhile. in is
-// what it is made from, if it may be kept.
-func (m *Manager) change(pod *corev1.Pod, in *generateInputs, open bool, make func(former corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
+// change replaces the status of a pod. The new one is generated and compared without
+// the lock, and again if the previous one changed meanwhile. in are its inputs, or nil
+// if they must not be kept.
+func (m *Manager) change(pod *corev1.Pod, in *generateInputs, open bool, make func(previous corev1.PodStatus) corev1.PodStatus) corev1.PodStatus {
 	m.mu.Lock()
 	for {
 		e := m.entries[pod.UID]
 		if e != nil && e.forgotten && e.named && !open && pod.DeletionTimestamp != nil {
-			st := *e.status // it was told as deleted for just that
+			st := *e.status // its deletion was sent because of the timestamp
 			m.mu.Unlock()
 			return st
 		}
-		former, version := pod.Status, uint64(0)
+		previous, version := pod.Status, uint64(0)
 		if e != nil && (!e.forgotten || e.unfinished) {
-			former, version = *e.status, e.version
+			previous, version = *e.status, e.version
 		} else if e != nil {
-			version = e.version // it was forgotten and lives again
+			version = e.version // it was forgotten and is recreated
 		}
 		m.mu.Unlock()
-		st := make(former)
-		same := version > 0 && equality.Semantic.DeepEqual(former, st)
+		st := make(previous)
+		same := version > 0 && equality.Semantic.DeepEqual(previous, st)
 		m.mu.Lock()
 		now := m.entries[pod.UID]
 		switch {
@@ -221,14 +222,14 @@ func (m *Manager) change(pod *corev1.Pod, in *generateInputs, open bool, make fu
 		}
 		m.mu.Unlock()
 		if changed && m.cfg.Hooks.Changed != nil {
-			m.cfg.Hooks.Changed(pod, former, st)
+			m.cfg.Hooks.Changed(pod, previous, st)
 		}
 		return st
 	}
 }
 
-// put stores a status, queues it if it is news, and reports whether it is. same
-// says that it is the one before. m.mu is held.
+// put stores a status, queues it if sinks must receive it, and reports whether they
+// must. same means that it equals the previous one. m.mu is held.
 func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open bool) bool {
 	reborn := e.forgotten && !e.unfinished
 	same = same && !reborn
@@ -255,14 +256,14 @@ func (m *Manager) put(e *entry, pod *corev1.Pod, st corev1.PodStatus, same, open
 	return news
 }
 
-// enqueue has every lane look at the pod. m.mu is held.
+// enqueue adds the pod to the queue of every sink. m.mu is held.
 func (m *Manager) enqueue(uid types.UID) {
-	for _, l := range m.lanes {
+	for _, l := range m.queues {
 		l.add(uid)
 	}
 }
 
-// Get returns the pod's newest status, whether or not it has been told. It is
+// Get returns the pod's newest status, whether or not it has been sent. It is
 // read-only.
 func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	m.mu.Lock()
@@ -274,8 +275,8 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return *e.status, true
 }
 
-// Pods returns a copy of each known pod with its newest status in it, in no
-// order. What the copies point to is read-only.
+// Pods returns a copy of each known pod with its newest status, in no order. The
+// values that the copies point to are read-only.
 func (m *Manager) Pods() []*corev1.Pod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,8 +289,8 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// IsRestored reports whether the pod's status is the one that a former process
-// told: nothing was reported of it since.
+// IsRestored reports whether the pod's status is the one from Restore, without a
+// report since.
 func (m *Manager) IsRestored(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,8 +298,8 @@ func (m *Manager) IsRestored(uid types.UID) bool {
 	return ok && e.restored
 }
 
-// PodUIDs returns the pods that a status is kept of, those of a former process
-// too, in no order: Forget those that no source names.
+// PodUIDs returns the UIDs of all pods with a status, also restored ones, in no order.
+// The caller must call Forget for those that no source contains.
 func (m *Manager) PodUIDs() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -311,15 +312,15 @@ func (m *Manager) PodUIDs() []types.UID {
 	return out
 }
 
-// withStatus returns a shallow copy of pod that has the status.
+// withStatus returns a shallow copy of pod with the status.
 func withStatus(pod *corev1.Pod, st corev1.PodStatus) *corev1.Pod {
 	out := *pod
 	out.Status = st
 	return &out
 }
 
-// Resend has the pod's status told again although sinks have heard it, as when one
-// turned out to hold another.
+// Resend sends the pod's status again, for example because a sink was found to have
+// another one.
 func (m *Manager) Resend(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -330,21 +331,24 @@ func (m *Manager) Resend(uid types.UID) {
 	}
 }
 
-// Forget is called when no source names the pod any more. The pod's last
-// status is still told, then its deletion to the sinks that are Deleters, then
-// nothing is left of it. A pod with a deletion timestamp that has finished is told as
-// deleted while its source goes on to name it, as an API server does until it is told
-// so; Forget then only ends what is remembered of it. A pod whose last report did not say that it is
-// finished may still hold containers or resources: its deletion waits for the
-// report that does. Of a pod restored from a former process, of which no report
-// ever came, there is nothing to wait for.
+// Forget must be called when no source contains the pod any more. The pod's last
+// status is still sent, then its deletion to the sinks that are Deleters; then the pod
+// is removed from memory.
+//
+// If the last report of the pod was not Finished, it may still have containers or
+// resources, and its deletion waits for the report that is. A restored pod without a
+// report does not wait.
+//
+// The deletion of a finished pod with a deletion timestamp is sent without Forget: an
+// API server contains the pod until it receives the deletion. Forget then only
+// removes it from memory.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.entries[uid]
 	switch {
 	case !ok:
-	case e.named: // that it is deleted was told, or is being told
+	case e.named: // its deletion was sent, or is being sent
 		e.named = false
 		m.drop(uid, e)
 	case !e.forgotten:
@@ -355,30 +359,30 @@ func (m *Manager) Forget(uid types.UID) {
 	}
 }
 
-// drop forgets a pod when all lanes have told its deletion and no source names it.
-// m.mu is held.
+// drop removes a pod from memory once all sinks have its deletion and no source
+// contains it. m.mu is held.
 func (m *Manager) drop(uid types.UID, e *entry) {
 	if e.deleting == 0 && !e.named && m.entries[uid] == e {
 		delete(m.entries, uid)
 	}
 }
 
-// startDeletion starts the telling of a deletion. m.mu is held.
+// startDeletion queues a deletion for all sinks. m.mu is held.
 func (m *Manager) startDeletion(e *entry) {
 	e.version++
-	e.deleting = len(m.lanes)
+	e.deleting = len(m.queues)
 	m.enqueue(e.pod.UID)
 	m.drop(e.pod.UID, e)
 }
 
-// deletionDelivered notes that one lane has told the deletion. m.mu is held.
+// deletionDelivered counts a sink that has the deletion. m.mu is held.
 func (m *Manager) deletionDelivered(uid types.UID, e *entry) {
 	e.deleting--
 	m.drop(uid, e)
 }
 
-// Restore takes up what a former process told: of each pod that is not known
-// yet, the status in it. It is told again only after the pod's first report.
+// Restore loads the statuses that a previous process sent, from the pods that are not
+// known yet. Each is sent again only after the first report of the pod.
 func (m *Manager) Restore(pods ...*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 )
 
 // Of a pod that is gone nothing is kept, whatever its sinks went through.
-func TestManager_KeepsNothingOfWhoIsGone(t *testing.T) {
+func TestManager_DropsDeletedPods(t *testing.T) {
 	failing := &slowSink{}
 	failing.fails.Store(3)
 	for name, sinks := range map[string][]Sink{
@@ -45,9 +45,9 @@ func TestManager_KeepsNothingOfWhoIsGone(t *testing.T) {
 				synctest.Wait()
 				m.mu.Lock()
 				assert.Empty(t, m.entries)
-				for _, l := range m.lanes {
+				for _, l := range m.queues {
 					assert.Empty(t, l.items)
-					assert.Zero(t, l.busy+l.retries+l.ready.len()+l.again.len()+l.delayed.len())
+					assert.Zero(t, l.busy+l.retries+l.ready.len()+l.retrying.len()+l.delayed.len())
 				}
 				m.mu.Unlock()
 				cancel()

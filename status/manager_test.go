@@ -19,7 +19,7 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// fakeSink is a sink that keeps what it is told.
+// fakeSink is a sink that records what it receives.
 type fakeSink struct {
 	mu      sync.Mutex
 	phases  map[types.UID][]corev1.PodPhase
@@ -84,7 +84,7 @@ func start(t *testing.T, cfg status.Config) (*status.Manager, func() error) {
 	return m, func() error { cancel(); return <-done }
 }
 
-// ST-6: equal statuses are told once; what changes while a send is under way
+// ST-6: equal statuses are sent once; what changes while a send is under way
 // merges into one.
 func TestMergesAndDedups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -194,29 +194,29 @@ func TestSinksAreIndependent(t *testing.T) {
 		pause(10 * time.Second)
 		assert.Equal(t, []corev1.PodPhase{corev1.PodRunning}, late.phases[p.UID])
 		began := time.Now()
-		require.ErrorContains(t, stop(), "1 statuses could not be told to status.SinkFunc")
+		require.ErrorContains(t, stop(), "1 statuses not sent to status.SinkFunc")
 		assert.LessOrEqual(t, time.Since(began), 7*time.Second)
 	})
 }
 
-// ST-8: deletion is told after the last status, and only once the pod is
+// ST-8: the deletion is sent after the last status, and only once the pod is
 // finished.
 func TestDeletionWaitsForTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newFakeSink()
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
 		p := pod("main:c")
-		ending := &runtime.Termination{Deleted: true}
+		termination := &runtime.Termination{Deleted: true}
 		m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
 		pause(time.Second)
-		m.Observe(p, runtime.Report{Observed: view(running("c", 0)), Termination: ending})
+		m.Observe(p, runtime.Report{Observed: view(running("c", 0)), Termination: termination})
 		m.Forget(p.UID)
 		pause(time.Hour)
 		assert.Empty(t, sink.deleted)
-		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: ending})
+		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: termination})
 		pause(time.Hour)
 		assert.Empty(t, sink.deleted)
-		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: ending, Finished: true})
+		m.Observe(p, runtime.Report{Observed: view(exited("c", 0, 0)), Termination: termination, Finished: true})
 		pause(time.Second)
 		assert.Equal(t, []types.UID{p.UID}, sink.deleted)
 		assert.Equal(t, []corev1.PodPhase{corev1.PodRunning, corev1.PodSucceeded}, sink.phases[p.UID])
@@ -231,8 +231,8 @@ func TestDeletionWaitsForTheEnd(t *testing.T) {
 }
 
 // ST-8: a source goes on to name a pod that it has marked for deletion until it
-// hears that the pod is gone. That is told once, after the last status.
-func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
+// receives the deletion of the pod. It is sent once, after the last status.
+func TestManager_DeletesPodWithDeletionTimestampThatSourceStillContains(t *testing.T) {
 	for name, before := range map[string]bool{"it runs when it is deleted": false, "it had finished before": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestManager_TellsDeletionOfAPodThatIsStillNamed(t *testing.T) {
 
 func (s *fakeSink) ignore(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
 
-// What is left when Run ends is told before it returns.
+// What is pending when Run ends is sent before it returns.
 func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newFakeSink()
@@ -293,7 +293,7 @@ func TestFlush(t *testing.T) {
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := status.New(status.Config{Sinks: []status.Sink{nil}, Timeout: -1, MaxParallel: -2})
-	require.ErrorContains(t, err, "sink 0 is nil")
-	require.ErrorContains(t, err, "Timeout is negative")
-	require.ErrorContains(t, err, "parallel is negative")
+	require.ErrorContains(t, err, "Config.Sinks[0] is nil")
+	require.ErrorContains(t, err, "Config.Timeout must not be negative")
+	require.ErrorContains(t, err, "Config.MaxParallel must not be negative")
 }

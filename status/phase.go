@@ -7,7 +7,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// phase fills the phase with its reason and message.
+// phase sets the phase with its reason and message.
 func (g *generator) phase(st *corev1.PodStatus) {
 	if terminal(g.previous.Phase) {
 		st.Phase, st.Reason, st.Message = g.previous.Phase, g.previous.Reason, g.previous.Message
@@ -19,14 +19,14 @@ func (g *generator) phase(st *corev1.PodStatus) {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
 	if terminal(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
-		// An ephemeral container, or one that is on its way down. Until it is
-		// gone the pod runs, unless its turn to run had not come.
+		// An ephemeral container, or one that is being stopped. Until it has exited
+		// the pod is Running, unless no regular container had started.
 		st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""
 		if anyRegularStarted(st) || g.previous.Phase == corev1.PodRunning {
 			st.Phase = corev1.PodRunning
 		}
 	}
-	if b := g.report.Blocked; b != nil { // what has ended of it is no result: it starts over
+	if b := g.report.Blocked; b != nil { // terminations are not results: the pod starts from the beginning
 		st.Phase, st.Reason, st.Message = corev1.PodPending, b.Reason, b.Message
 		if st.Reason == "" {
 			st.Reason = reasonBlocked
@@ -34,32 +34,32 @@ func (g *generator) phase(st *corev1.PodStatus) {
 	}
 }
 
-// Phase returns the phase that the container statuses in st call for, whether
-// or not a container that they do not decide (an ephemeral one, a sidecar)
-// still runs. final says that nothing will be started again, as when the pod
-// ends: then the answer is Succeeded or Failed. It is pure.
+// Phase returns the phase that follows from the container statuses in st. Containers
+// that do not decide it (ephemeral containers, sidecars) may still run. final means
+// that no container will be started again, as during a termination: then the result
+// is Succeeded or Failed. It is pure.
 //
-// A rule that restarts all containers is not looked for in st, which does not say
-// what became of it: what was ended for it counts as ended.
+// A rule that restarts all containers is ignored, because st does not contain its
+// progress: containers that it stopped count as terminated.
 func Phase(pod *corev1.Pod, st corev1.PodStatus, final bool) corev1.PodPhase {
 	none := func(string) bool { return false }
-	return progress{final: final, again: none, created: none}.phase(pod, &st)
+	return progress{final: final, restarts: none, created: none}.phase(pod, &st)
 }
 
-// progress is what decides a phase besides the statuses of the containers.
+// progress are the inputs of a phase besides the statuses of the containers.
 type progress struct {
-	final    bool                   // nothing will be started again
-	initDone bool                   // the init containers are done, whatever their statuses say
-	again    func(name string) bool // one that ended runs again for a restart of all
+	final    bool                   // no container will be started again
+	initDone bool                   // the init containers have completed, even if their statuses are unknown
+	restarts func(name string) bool // an exited container runs again for a restart of all
 	created  func(name string) bool // its newest attempt was created and has not run
 }
 
 func (g *generator) progress(final bool) progress {
-	return progress{final: final, initDone: g.initDone, again: g.restartsWithAll, created: g.created}
+	return progress{final: final, initDone: g.initDone, restarts: g.restartsWithAll, created: g.created}
 }
 
-// created reports whether the newest attempt at running a container was created
-// and has not run.
+// created reports whether the newest attempt of a container was created and has not
+// run.
 func (g *generator) created(name string) bool {
 	newest, _ := attempts(&g.report.Observed, name)
 	return newest != nil && newest.State == runtime.Created
@@ -73,7 +73,7 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 	case init.failed:
 		return corev1.PodFailed
 	case p.final:
-		// Nothing comes any more: only success everywhere is success.
+		// No container starts any more: the pod succeeded only if all did.
 		if main.stopped > 0 && main.succeeded == len(pod.Spec.Containers) {
 			return corev1.PodSucceeded
 		}
@@ -95,11 +95,10 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 	}
 }
 
-// initCounts counts init containers and sidecars by what they mean for the
-// phase.
+// initCounts counts init containers and sidecars by their effect on the phase.
 type initCounts struct {
-	failed                                                             bool // one failed for good
-	pending                                                            int  // init containers yet to succeed
+	failed                                                             bool // one failed and is not restarted
+	pending                                                            int  // init containers that have not succeeded yet
 	pendingSidecars, runningSidecars, waitingSidecars, unknownSidecars int
 }
 
@@ -114,12 +113,12 @@ func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 		}
 		end := ended(cs)
 		switch {
-		case end == nil, p.again(c.Name):
+		case end == nil, p.restarts(c.Name):
 			n.pending++
 		case p.initDone:
 		case initSucceeded(end) && cs.State.Terminated != nil:
 		case initSucceeded(end):
-			n.pending++ // it runs again: the sandbox is a new one
+			n.pending++ // it runs again, in a new sandbox
 		case mayRestart(pod, c, end):
 			n.pending++
 		default:
@@ -129,8 +128,8 @@ func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 	return n
 }
 
-// sidecar counts a sidecar. One that ended is to be restarted at once and says
-// nothing about the pod.
+// sidecar counts a sidecar. An exited one is restarted immediately and has no effect
+// on the phase.
 func (n *initCounts) sidecar(cs *corev1.ContainerStatus) {
 	switch {
 	case cs == nil:
@@ -151,7 +150,7 @@ func (n *initCounts) sidecar(cs *corev1.ContainerStatus) {
 	}
 }
 
-// mainCounts counts regular containers by what they mean for the phase.
+// mainCounts counts regular containers by their effect on the phase.
 type mainCounts struct {
 	running, waiting, unknown, stopped int
 	succeeded, restartable             int // of the stopped
@@ -170,13 +169,13 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 			n.running++
 		case end != nil:
 			n.stopped++
-			// What was created after an end was to run once more: the end before it
-			// is no success of the pod's.
+			// A container that was created after a termination was to run once more:
+			// the termination before it is not a success of the pod.
 			created := p.created(c.Name)
 			if end.ExitCode == 0 && !created {
 				n.succeeded++
 			}
-			if created || mayRestart(pod, c, end) || p.again(c.Name) {
+			if created || mayRestart(pod, c, end) || p.restarts(c.Name) {
 				n.restartable++
 			}
 		case cs.State.Waiting != nil:
@@ -188,8 +187,8 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 	return n
 }
 
-// ended returns how a container that is not running ended last, or nil when it
-// runs or has never ended.
+// ended returns the last termination of a container that is not running. It is nil
+// if the container runs or has never terminated.
 func ended(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	switch {
 	case cs == nil || cs.State.Running != nil:
@@ -201,8 +200,8 @@ func ended(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	}
 }
 
-// anyRegularStarted reports whether a regular container has ever started, which
-// means that the pod was initialized once.
+// anyRegularStarted reports whether a regular container has ever started, so that
+// the pod was initialized once.
 func anyRegularStarted(st *corev1.PodStatus) bool {
 	for i := range st.ContainerStatuses {
 		cs := &st.ContainerStatuses[i]

@@ -17,11 +17,11 @@ func TestPhase(t *testing.T) {
 	type list = []runtime.Container
 	crash := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}
 	for _, tc := range []struct {
-		name  string
-		pod   *corev1.Pod
-		seen  list
-		fails map[string]runtime.Failure
-		want  corev1.PodPhase
+		name     string
+		pod      *corev1.Pod
+		observed list
+		fails    map[string]runtime.Failure
+		want     corev1.PodPhase
 	}{
 		{"nothing seen yet", pod("main:c"), nil, nil, corev1.PodPending},
 		{"image pull fails", pod("main:c"), nil, map[string]runtime.Failure{"c": {Reason: "ErrImagePull"}}, corev1.PodPending},
@@ -98,12 +98,12 @@ func TestPhase(t *testing.T) {
 		{"an unknown container holds the end back", pod("policy=Never", "main:c", "main:d"), list{unknown("d", 0), exited("c", 0, 0)}, nil, corev1.PodPending},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...), Failures: tc.fails}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
+			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.observed...), Failures: tc.fails}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			// Planning and telling agree on when a pod is over.
-			done, phase := runtime.IsTerminal(tc.pod, view(tc.seen...))
-			seen := view(tc.seen...)
-			if over := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed; over || done && !seen.CouldHaveRunningContainers() {
+			done, phase := runtime.IsTerminal(tc.pod, view(tc.observed...))
+			observed := view(tc.observed...)
+			if over := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed; over || done && !observed.CouldHaveRunningContainers() {
 				assert.True(t, done)
 				assert.Equal(t, phase, st.Phase)
 			}
@@ -155,10 +155,10 @@ func TestPhase_OfStatuses(t *testing.T) {
 }
 
 // ST-5: a listing cannot tell that nothing runs any more.
-func TestGenerate_EndingThatWasNotInspected(t *testing.T) {
-	former := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
+func TestGenerate_TerminationWithoutInspection(t *testing.T) {
+	previous := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 	r := runtime.Report{Observed: listed(view()), Termination: &runtime.Termination{Deleted: true}}
-	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, former, status.NodeInfo{}, testTime).Phase)
+	assert.Equal(t, corev1.PodRunning, status.Generate(pod("main:c"), r, previous, status.NodeInfo{}, testTime).Phase)
 }
 
 func oomKilled(c runtime.Container) runtime.Container {
@@ -196,15 +196,15 @@ func round1(c runtime.Container) runtime.Container {
 	return c
 }
 
-// ST-3: that all containers start anew is told of pods that have a rule for it,
+// ST-3: a restart of all containers is reported for pods that have a rule for it,
 // from the end that asked for it until the first of them is made.
-func TestRestartOfAllIsTold(t *testing.T) {
+func TestGenerate_AllContainersRestarting(t *testing.T) {
 	p := restartsAll(pod("policy=Never", "main:c", "main:d"), "c")
-	var former corev1.PodStatus
+	var previous corev1.PodStatus
 	for i, tc := range []struct {
-		seen   []runtime.Container
-		status corev1.ConditionStatus
-		reason string
+		observed []runtime.Container
+		status   corev1.ConditionStatus
+		reason   string
 	}{
 		{nil, corev1.ConditionFalse, ""},
 		{[]runtime.Container{running("d", 0), running("c", 0)}, corev1.ConditionFalse, ""},
@@ -215,36 +215,36 @@ func TestRestartOfAllIsTold(t *testing.T) {
 		{[]runtime.Container{round1(exited("c", 1, 1)), round1(exited("d", 1, 0))}, corev1.ConditionFalse, "PodFailed"},
 	} {
 		now := testTime.Add(time.Duration(i) * time.Minute)
-		st := status.Generate(p, runtime.Report{Observed: view(tc.seen...)}, former, status.NodeInfo{}, now)
+		st := status.Generate(p, runtime.Report{Observed: view(tc.observed...)}, previous, status.NodeInfo{}, now)
 		c := conditionOf(&st, corev1.AllContainersRestarting)
 		require.NotNil(t, c, i)
 		assert.Equal(t, tc.status, c.Status, i)
 		assert.Equal(t, tc.reason, c.Reason, i)
-		if old := conditionOf(&former, corev1.AllContainersRestarting); old == nil || old.Status != c.Status {
+		if old := conditionOf(&previous, corev1.AllContainersRestarting); old == nil || old.Status != c.Status {
 			assert.True(t, c.LastTransitionTime.Time.Equal(now), i)
 		}
-		former = st
+		previous = st
 	}
 	st := generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 	assert.Nil(t, conditionOf(&st, corev1.AllContainersRestarting), "no rule, no condition")
 
 	// A listing knows no exit codes, and changes nothing.
-	former = status.Generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
+	previous = status.Generate(p, runtime.Report{Observed: view(running("d", 0), exited("c", 0, 42))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
 	listed := view(exited("d", 0, 0), exited("c", 0, 0))
 	listed.ObservedAt = time.Time{}
-	st = status.Generate(p, runtime.Report{Observed: listed}, former, status.NodeInfo{}, testTime)
+	st = status.Generate(p, runtime.Report{Observed: listed}, previous, status.NodeInfo{}, testTime)
 	assert.Equal(t, corev1.ConditionTrue, conditionOf(&st, corev1.AllContainersRestarting).Status)
 }
 
-// A container that should have run and of which nothing was ever seen is told as
+// A container that should have run and was never observed is reported as
 // lost when its pod is over, unless its turn had not come.
 func TestNeverStarted(t *testing.T) {
 	over := runtime.Report{Observed: view(), Termination: &runtime.Termination{Deleted: true}, Finished: true}
 	for name, tc := range map[string]struct {
-		pod    *corev1.Pod
-		seen   []runtime.Container
-		former corev1.PodStatus
-		lost   bool
+		pod      *corev1.Pod
+		observed []runtime.Container
+		previous corev1.PodStatus
+		lost     bool
 	}{
 		"none has run":                    {pod("main:c"), nil, corev1.PodStatus{}, true},
 		"the other one has":               {pod("init:i", "main:c", "main:d"), []runtime.Container{exited("d", 0, 143), exited("i", 0, 0)}, corev1.PodStatus{}, true},
@@ -264,8 +264,8 @@ func TestNeverStarted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := over
-			r.Observed = view(tc.seen...)
-			st := status.Generate(tc.pod, r, tc.former, status.NodeInfo{}, testTime)
+			r.Observed = view(tc.observed...)
+			st := status.Generate(tc.pod, r, tc.previous, status.NodeInfo{}, testTime)
 			assert.Equal(t, corev1.PodFailed, st.Phase)
 			c := st.ContainerStatuses[0]
 			if !tc.lost {
@@ -283,16 +283,16 @@ func TestNeverStarted(t *testing.T) {
 }
 
 // ST-5: an ending gives the phase only when nothing runs any more.
-func TestPhaseOfAnEnding(t *testing.T) {
+func TestGenerate_PhaseDuringTermination(t *testing.T) {
 	evicted := &runtime.Termination{Reason: "Evicted", Message: "The node was low on resource: memory.", Evicted: true}
 	deleted := &runtime.Termination{Deleted: true}
 	for _, tc := range []struct {
-		name     string
-		seen     []runtime.Container
-		ending   *runtime.Termination
-		finished bool
-		want     corev1.PodPhase
-		reason   string
+		name        string
+		observed    []runtime.Container
+		termination *runtime.Termination
+		finished    bool
+		want        corev1.PodPhase
+		reason      string
 	}{
 		{"evicted, still running", []runtime.Container{running("c", 0)}, evicted, false, corev1.PodRunning, ""},
 		{"evicted, killed", []runtime.Container{exited("c", 0, 137)}, evicted, false, corev1.PodFailed, "Evicted"},
@@ -304,12 +304,12 @@ func TestPhaseOfAnEnding(t *testing.T) {
 		{"deleted before it started", nil, deleted, true, corev1.PodFailed, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			former := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
-			if tc.seen == nil {
-				former = corev1.PodStatus{Phase: corev1.PodPending}
+			previous := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{}, testTime)
+			if tc.observed == nil {
+				previous = corev1.PodStatus{Phase: corev1.PodPending}
 			}
-			r := runtime.Report{Observed: view(tc.seen...), Termination: tc.ending, Finished: tc.finished}
-			st := status.Generate(pod("main:c"), r, former, status.NodeInfo{}, testTime)
+			r := runtime.Report{Observed: view(tc.observed...), Termination: tc.termination, Finished: tc.finished}
+			st := status.Generate(pod("main:c"), r, previous, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, tc.reason, st.Reason)
 		})
@@ -318,8 +318,8 @@ func TestPhaseOfAnEnding(t *testing.T) {
 
 // ST-5: a terminal phase never goes back, whatever is seen later.
 func TestTerminalPhaseStays(t *testing.T) {
-	former := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}
-	st := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, former, status.NodeInfo{}, testTime)
+	previous := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}
+	st := status.Generate(pod("main:c"), runtime.Report{Observed: view(running("c", 0))}, previous, status.NodeInfo{}, testTime)
 	assert.Equal(t, corev1.PodFailed, st.Phase)
 	assert.Equal(t, "DeadlineExceeded", st.Reason)
 	assert.Equal(t, "too long", st.Message)

@@ -9,16 +9,15 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// refused returns the status of a pod that was not admitted. A pod that is
-// terminal already stays what it is. Of containers that never ran and never will
-// nothing is told: clients that list pods would show what they wait for instead of
-// why the pod was refused.
-func refused(pod *corev1.Pod, former corev1.PodStatus, reason, message string, env NodeInfo, now time.Time) corev1.PodStatus {
+// rejectedStatus returns the status of a pod that was not admitted. A terminal phase
+// is kept. Containers that never ran have no status: clients that list pods would
+// show their waiting reason instead of the reason of the rejection.
+func rejectedStatus(pod *corev1.Pod, previous corev1.PodStatus, reason, message string, env NodeInfo, now time.Time) corev1.PodStatus {
 	st := Generate(pod, runtime.Report{
 		Termination: &runtime.Termination{Reason: reason, Message: podspec.RejectedPrefix + message},
 		Finished:    true,
-	}, former, env, now)
-	if noContainers(&former) {
+	}, previous, env, now)
+	if noContainers(&previous) {
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 	}
 	return st

@@ -24,17 +24,17 @@ func waits(m *status.Manager, p *corev1.Pod, reason string) {
 	m.Observe(p, runtime.Report{Observed: view(), Failures: map[string]runtime.Failure{"c": {Reason: reason}}})
 }
 
-// storingSink is a sink that notes what it holds, and how it came to it.
+// storingSink is a sink that records its last status and the sends that led to it.
 type storingSink struct {
 	took time.Duration
-	fate func() (heard bool, err error)
+	fate func() (received bool, err error)
 
-	mu     sync.Mutex // guards what follows
-	holds  string
-	sure   bool     // the manager knows that it holds that
-	again  []string // what it was told though it held it for sure
-	heard  []string
-	resent bool // since it was last told
+	mu         sync.Mutex // guards what follows
+	stored     string
+	sure       bool     // the manager knows that it holds that
+	duplicates []string // what it received although it had it for sure
+	received   []string
+	expected   bool // a duplicate is expected, since the last send
 }
 
 func (h *storingSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
@@ -43,21 +43,21 @@ func (h *storingSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodS
 		reason = w.Reason
 	}
 	h.mu.Lock()
-	if h.sure && h.holds == reason && !h.resent {
-		h.again = append(h.again, reason)
+	if h.sure && h.stored == reason && !h.expected {
+		h.duplicates = append(h.duplicates, reason)
 	}
-	h.resent = false
+	h.expected = false
 	h.mu.Unlock()
 	time.Sleep(h.took)
-	heard, err := true, error(nil)
+	received, err := true, error(nil)
 	if h.fate != nil {
-		heard, err = h.fate()
+		received, err = h.fate()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if heard {
-		h.holds = reason
-		h.heard = append(h.heard, reason)
+	if received {
+		h.stored = reason
+		h.received = append(h.received, reason)
 	}
 	h.sure = err == nil
 	return err
@@ -66,19 +66,19 @@ func (h *storingSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodS
 func (h *storingSink) DeleteStatus(context.Context, *corev1.Pod) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.holds, h.sure = "", false
+	h.stored, h.sure = "", false
 	return nil
 }
 
-// expectAgain has the sink find nothing wrong with being told the same once more.
-func (h *storingSink) expectAgain() {
+// expectResent makes the sink accept one more send of the same status.
+func (h *storingSink) expectResent() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.resent = true
+	h.expected = true
 }
 
-// ST-6: a status that changes and changes back before the sink hears of it is not
-// told again, unless that is asked for or nobody knows what the sink heard last.
+// ST-6: a status that changes and changes back before it is sent is not sent
+// again, except after Resend or when the last send has an unknown result.
 func TestManager_ResendsValueThatChangedBack(t *testing.T) {
 	lost := errors.New("the answer was lost")
 	for _, tt := range []struct {
@@ -132,7 +132,7 @@ func TestManager_ResendsValueThatChangedBack(t *testing.T) {
 				synctest.Wait() // it is being sent
 				tt.do(m, p)
 				pause(time.Minute)
-				assert.Equal(t, tt.want, h.heard)
+				assert.Equal(t, tt.want, h.received)
 				require.NoError(t, stop())
 				assert.Equal(t, len(tt.want), sent, "what is not told is not counted")
 			})
@@ -141,8 +141,8 @@ func TestManager_ResendsValueThatChangedBack(t *testing.T) {
 }
 
 // ST-6, ST-7: whatever changes, fails, is lost or is to be heard again, and when: no
-// sink is told what it is known to hold, and each ends up with the newest.
-func TestNothingToldAgain(t *testing.T) {
+// sink receives the status that it is known to have, and each ends up with the newest.
+func TestManager_SendsUnchangedStatusOnce(t *testing.T) {
 	for seed := range uint64(150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestNothingToldAgain(t *testing.T) {
 				for range 60 {
 					switch rnd.IntN(12) {
 					case 0:
-						troubled.expectAgain()
-						slow.expectAgain()
+						troubled.expectResent()
+						slow.expectResent()
 						m.Resend(p.UID)
 					case 1:
 						m.Observe(p, runtime.Report{Observed: view(), Finished: true})
@@ -172,8 +172,8 @@ func TestNothingToldAgain(t *testing.T) {
 						if rnd.IntN(2) == 0 {
 							pause(time.Duration(rnd.IntN(2000)) * time.Millisecond)
 						}
-						troubled.expectAgain() // a pod that comes back is told anew
-						slow.expectAgain()
+						troubled.expectResent() // a recreated pod is sent from the start
+						slow.expectResent()
 						fallthrough
 					default:
 						last = string("ABC"[rnd.IntN(3)])
@@ -183,8 +183,8 @@ func TestNothingToldAgain(t *testing.T) {
 				}
 				pause(time.Minute)
 				for _, h := range []*storingSink{troubled, slow} {
-					assert.Empty(t, h.again)
-					assert.Equal(t, last, h.holds)
+					assert.Empty(t, h.duplicates)
+					assert.Equal(t, last, h.stored)
 				}
 				require.NoError(t, stop())
 			})

@@ -11,7 +11,7 @@ import (
 )
 
 // ST-3: a limit that is not there yet, or still there, is a resize under way, and
-// what the container runs with is told as it is. What a runtime does not tell of is
+// the resources of a running container are reported as observed. What a runtime does not report is
 // neither.
 func TestLimitsAddedAndTakenAway(t *testing.T) {
 	qty := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
@@ -31,7 +31,7 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 		ofPod    corev1.ResourceList
 		has      runtime.Resources
 		resizing bool
-		told     corev1.ResourceList
+		reported corev1.ResourceList
 	}{
 		{"as asked for", list("1", "1Gi"), nil, runtime.Resources{CPURequest: request, CPULimit: qty("1"), MemoryLimit: qty("1Gi")}, false, list("1", "1Gi")},
 		{"none and none", list("", ""), nil, runtime.Resources{CPURequest: request}, false, list("", "")},
@@ -56,8 +56,8 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 			st := generate(p, runtime.Report{Observed: view(ctr)})
 			assert.Equal(t, tt.resizing, conditionOf(&st, corev1.PodResizeInProgress) != nil)
 			got := st.ContainerStatuses[0].Resources.Limits
-			assert.Len(t, got, len(tt.told))
-			for name, want := range tt.told {
+			assert.Len(t, got, len(tt.reported))
+			for name, want := range tt.reported {
 				have := got[name]
 				assert.Zero(t, want.Cmp(have), "%s: %s", name, have.String())
 			}
@@ -65,7 +65,7 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 	}
 }
 
-// What a container runs with is told as the runtime says, else as it was told, else
+// The resources of a container come from the runtime, else from the previous status, else
 // as the spec has it.
 func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 	p := pod("main:c")
@@ -102,6 +102,6 @@ func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 	none := container(pod("main:c"), view(), view(running("c", 0)))
 	assert.Nil(t, none.AllocatedResources)
 	c.Resources.Requests = nil
-	gone := generateAfter(generate(p, runtime.Report{Observed: view(running("c", 0))}), pod("main:c"), runtime.Report{Observed: view()})
-	assert.Nil(t, gone.ContainerStatuses[0].AllocatedResources, "as the spec is now")
+	deleted := generateAfter(generate(p, runtime.Report{Observed: view(running("c", 0))}), pod("main:c"), runtime.Report{Observed: view()})
+	assert.Nil(t, deleted.ContainerStatuses[0].AllocatedResources, "as the spec is now")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// containerResources tells what a container was given and what it runs with.
-func (g *generator) containerResources(s slot, seen *runtime.Container, cs, former *corev1.ContainerStatus) {
+// containerResources sets the allocated and the actual resources of a container.
+func (g *generator) containerResources(s slot, observed *runtime.Container, cs, previous *corev1.ContainerStatus) {
 	cs.AllocatedResources, cs.Resources = nil, nil
 	if s.kind == runtime.Ephemeral {
 		return // they have none
@@ -17,20 +17,19 @@ func (g *generator) containerResources(s slot, seen *runtime.Container, cs, form
 	if len(s.c.Resources.Requests) > 0 {
 		cs.AllocatedResources = s.c.Resources.Requests
 	}
-	same := cs.ContainerID != "" && cs.ContainerID == former.ContainerID
+	same := cs.ContainerID != "" && cs.ContainerID == previous.ContainerID
 	switch {
-	case cs.State.Running != nil && seen != nil && seen.Resources != nil:
-		cs.Resources = actual(g.pod, &s.c.Resources, seen.Resources)
-	case same && former.Resources != nil && cs.State.Waiting == nil:
-		cs.Resources = former.Resources
+	case cs.State.Running != nil && observed != nil && observed.Resources != nil:
+		cs.Resources = actual(g.pod, &s.c.Resources, observed.Resources)
+	case same && previous.Resources != nil && cs.State.Waiting == nil:
+		cs.Resources = previous.Resources
 	default:
 		cs.Resources = s.c.Resources.DeepCopy()
 		cs.Resources.Claims = nil
 	}
 }
 
-// podResources tells what was set aside for the pod and, where it has resources as
-// a whole, those.
+// podResources sets the allocated resources of the pod and its pod-level resources.
 func (g *generator) podResources(st *corev1.PodStatus) {
 	if r := podspec.Requests(g.pod); len(r) > 0 {
 		st.AllocatedResources = r
@@ -40,92 +39,92 @@ func (g *generator) podResources(st *corev1.PodStatus) {
 	}
 }
 
-// actual is the spec with what the runtime says in the places of what the spec
-// says, where the two differ by more than what the kernel's units lose. Of limits it
-// also has those that are still there, and not those that are not there yet; one
-// that is there for the pod as a whole is none of the container's.
-func actual(pod *corev1.Pod, spec *corev1.ResourceRequirements, seen *runtime.Resources) *corev1.ResourceRequirements {
+// actual returns the spec with the values of the runtime where the two differ by
+// more than the rounding of the kernel's units. It contains limits that are still
+// set and lacks those that are not set yet. A limit of the whole pod is not one of
+// the container.
+func actual(pod *corev1.Pod, spec *corev1.ResourceRequirements, observed *runtime.Resources) *corev1.ResourceRequirements {
 	out := spec.DeepCopy()
 	out.Claims = nil
-	for _, f := range fields(seen) {
+	for _, f := range fields(observed) {
 		list := &out.Requests
 		if f.limit {
 			list = &out.Limits
 		}
 		want, ok := (*list)[f.name]
 		switch {
-		case f.seen == nil:
+		case f.observed == nil:
 			if ok && f.unbounded && !want.IsZero() {
 				delete(*list, f.name)
 			}
-		case ok && f.same(want, *f.seen):
+		case ok && f.same(want, *f.observed):
 		case ok, f.limit && !ofPod(pod, f):
 			if *list == nil {
 				*list = corev1.ResourceList{}
 			}
-			(*list)[f.name] = f.seen.DeepCopy()
+			(*list)[f.name] = f.observed.DeepCopy()
 		}
 	}
 	return out
 }
 
-// ofPod reports whether a limit is the one of the pod as a whole.
+// ofPod reports whether a limit is the pod-level one.
 func ofPod(pod *corev1.Pod, f field) bool {
 	if pod.Spec.Resources == nil {
 		return false
 	}
 	want, ok := pod.Spec.Resources.Limits[f.name]
-	return ok && f.same(want, *f.seen)
+	return ok && f.same(want, *f.observed)
 }
 
-// field is one figure of a container's resources.
+// field is one quantity of a container's resources.
 type field struct {
-	name  corev1.ResourceName
-	limit bool
-	seen  *resource.Quantity
-	same  func(want, seen resource.Quantity) bool
-	// unbounded says that a limit that was not seen is not there, rather than not
-	// told.
+	name     corev1.ResourceName
+	limit    bool
+	observed *resource.Quantity
+	same     func(want, observed resource.Quantity) bool
+	// unbounded means that a limit without an observed value is not set, rather than
+	// not reported.
 	unbounded bool
 }
 
-func fields(seen *runtime.Resources) []field {
-	if seen == nil {
+func fields(observed *runtime.Resources) []field {
+	if observed == nil {
 		return nil
 	}
-	told := seen.CPURequest != nil // there always is one: who tells of it tells of limits too
-	memory := seen.MemoryLimit
+	reportsLimits := observed.CPURequest != nil // it is always set: a runtime that reports it reports limits too
+	memory := observed.MemoryLimit
 	if memory != nil && memory.Value() >= noMemoryLimit {
 		memory = nil
 	}
 	return []field{
-		{corev1.ResourceCPU, false, seen.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }, false},
-		{corev1.ResourceCPU, true, seen.CPULimit, func(a, b resource.Quantity) bool {
+		{corev1.ResourceCPU, false, observed.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }, false},
+		{corev1.ResourceCPU, true, observed.CPULimit, func(a, b resource.Quantity) bool {
 			return near(max(a.MilliValue(), minQuotaMilli), max(b.MilliValue(), minQuotaMilli), 1)
-		}, told && !seen.NoCPUQuota},
-		{corev1.ResourceMemory, false, seen.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }, false},
+		}, reportsLimits && !observed.NoCPUQuota},
+		{corev1.ResourceMemory, false, observed.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }, false},
 		// The kernel keeps memory limits in pages.
-		{corev1.ResourceMemory, true, memory, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }, told || seen.MemoryLimit != nil},
+		{corev1.ResourceMemory, true, memory, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }, reportsLimits || observed.MemoryLimit != nil},
 	}
 }
 
 const (
-	minQuotaMilli = 10 // the kernel's least quota, 1 ms in a period of 100 ms
+	minQuotaMilli = 10 // the kernel's minimum quota, 1 ms in a period of 100 ms
 	minShares     = 2
 	maxShares     = 262144
 	sharesPerCPU  = 1024
 	milliPerCPU   = 1000
-	noMemoryLimit = 1 << 62 // how cgroups write that there is none
+	noMemoryLimit = 1 << 62 // as cgroups report no limit
 )
 
-// shares are what a cpu request comes to in the kernel's units.
+// shares converts a cpu request to the kernel's units.
 func shares(q resource.Quantity) int64 {
 	return min(max(q.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
 }
 
 func near(a, b, by int64) bool { return max(a, b)-min(a, b) <= by }
 
-// volumeMounts tells how the container's mounts came out.
+// volumeMounts returns the statuses of the container's mounts.
 func (g *generator) volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus {
 	if len(c.VolumeMounts) == 0 {
 		return nil

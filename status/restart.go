@@ -9,14 +9,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// mayRestart reports whether a container that ended like that is started again by
-// the pod's policy, the container's own, or one of its rules. That of a rule that
-// restarts all containers is RestartOfAll's for an init container that succeeded.
+// mayRestart reports whether a container with that termination is started again by
+// the pod's policy, its own policy or one of its rules. For an init container that
+// succeeded, a rule that restarts all containers is restartsWithAll's decision.
 func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
 	failed := end.ExitCode != 0
 	if isInit(pod, c) && !podspec.IsSidecar(c) {
 		if initSucceeded(end) {
-			return false // once through is enough
+			return false // one success is enough
 		}
 		failed = true
 	}
@@ -39,14 +39,13 @@ func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerState
 	}
 }
 
-// initSucceeded reports whether an init container that ended like that did its
-// work. One that lost a process to the OOM killer did not, as Plan has it.
+// initSucceeded reports whether an init container with that termination succeeded.
+// One that lost a process to the OOM killer did not, as in runtime.Plan.
 func initSucceeded(end *corev1.ContainerStateTerminated) bool {
 	return end.ExitCode == 0 && end.Reason != runtime.ReasonOOMKilled
 }
 
-// ruleFits reports whether a rule asks for a restart. Both actions that there
-// are do.
+// ruleFits reports whether a rule requests a restart, which both actions do.
 func ruleFits(rule *corev1.ContainerRestartRule, exitCode int32) bool {
 	if rule.ExitCodes == nil {
 		return false

@@ -17,9 +17,9 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// What an agent told before a restart is taken up by the next one: readiness
+// What an agent reported before a restart is restored by the next one: readiness
 // and started hold until a probe speaks, an exit code that the runtime has
-// forgotten is not, a terminal phase stays, and nothing is told before there is
+// forgotten is not, a terminal phase stays, and nothing is sent before there is
 // a report.
 func TestRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "statuses")
@@ -27,12 +27,12 @@ func TestRestart(t *testing.T) {
 	process := func(t *testing.T, life func(*status.Manager, *fakeSink)) {
 		files, err := status.NewFileSink(dir)
 		require.NoError(t, err)
-		former, err := files.Load()
+		previous, err := files.Load()
 		require.NoError(t, err)
 		synctest.Test(t, func(t *testing.T) {
 			sink := newFakeSink()
 			m, stop := start(t, status.Config{Sinks: []status.Sink{files, sink}})
-			m.Restore(former...)
+			m.Restore(previous...)
 			life(m, sink)
 			require.NoError(t, stop())
 		})
@@ -58,7 +58,7 @@ func TestRestart(t *testing.T) {
 		assert.Len(t, sink.phases, 2, "this process has not told them before")
 	})
 	process(t, func(m *status.Manager, sink *fakeSink) {
-		m.Forget(job.UID) // nobody wants it any more
+		m.Forget(job.UID) // no source contains it any more
 		pause(time.Minute)
 		assert.Equal(t, []types.UID{job.UID}, sink.deleted)
 		assert.Empty(t, sink.phases, "its status was told")
@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 }
 
 // A pod that was not admitted is failed for good, and can be forgotten at once.
-func TestRefuse(t *testing.T) {
+func TestManager_Reject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newFakeSink()
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}})
@@ -93,7 +93,7 @@ func TestRefuse(t *testing.T) {
 	})
 }
 
-// A deletion that fails is told again, without the status before it.
+// A deletion that fails is sent again, without the status before it.
 func TestDeletionIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &stubborn{fakeSink: newFakeSink(), fails: 3}

@@ -15,7 +15,7 @@ import (
 // False says why.
 func TestGenerate_ReadyToStartContainers(t *testing.T) {
 	ready := runtime.Sandbox{ID: "s1", Attempt: 1, State: runtime.SandboxReady, IPs: []string{"10.0.0.7"}}
-	gone := runtime.Sandbox{ID: "s0", State: runtime.SandboxNotReady, IPs: []string{"10.0.0.6"}}
+	deleted := runtime.Sandbox{ID: "s0", State: runtime.SandboxNotReady, IPs: []string{"10.0.0.6"}}
 	other := runtime.Sandbox{ID: "s2", State: runtime.SandboxReady, IPs: []string{"10.0.0.8"}}
 	onHost := runtime.Sandbox{ID: "s1", Attempt: 1, State: runtime.SandboxReady, HostNetwork: true}
 	noAddress := runtime.Sandbox{ID: "s1", Attempt: 1, State: runtime.SandboxReady}
@@ -26,29 +26,29 @@ func TestGenerate_ReadyToStartContainers(t *testing.T) {
 		pod       *corev1.Pod
 		sandboxes []runtime.Sandbox
 		listed    bool
-		former    corev1.PodStatus
+		previous  corev1.PodStatus
 		want      corev1.ConditionStatus
 		message   string
 	}{
 		"none":                             {pod: pod("main:c"), message: "no pod sandbox exists"},
-		"none, in a listing":               {pod: pod("main:c"), listed: true, former: wasReady, message: "no pod sandbox exists"},
-		"not ready":                        {pod: pod("main:c"), sandboxes: []runtime.Sandbox{gone}, message: "pod sandbox is not ready"},
+		"none, in a listing":               {pod: pod("main:c"), listed: true, previous: wasReady, message: "no pod sandbox exists"},
+		"not ready":                        {pod: pod("main:c"), sandboxes: []runtime.Sandbox{deleted}, message: "pod sandbox is not ready"},
 		"two are ready":                    {pod: pod("main:c"), sandboxes: []runtime.Sandbox{ready, other}, message: "multiple pod sandboxes are ready and need to be reconciled"},
 		"the network mode changed":         {pod: hostNetwork, sandboxes: []runtime.Sandbox{ready}, message: "network namespace mode changed and sandbox needs to be recreated"},
 		"and back":                         {pod: pod("main:c"), sandboxes: []runtime.Sandbox{onHost}, message: "network namespace mode changed and sandbox needs to be recreated"},
 		"no address":                       {pod: pod("main:c"), sandboxes: []runtime.Sandbox{noAddress}, message: "pod sandbox has no IP address"},
-		"ready":                            {pod: pod("main:c"), sandboxes: []runtime.Sandbox{ready, gone}, want: corev1.ConditionTrue},
+		"ready":                            {pod: pod("main:c"), sandboxes: []runtime.Sandbox{ready, deleted}, want: corev1.ConditionTrue},
 		"ready on the node's network":      {pod: hostNetwork, sandboxes: []runtime.Sandbox{onHost}, want: corev1.ConditionTrue},
-		"a listing of one that was ready":  {pod: pod("main:c"), sandboxes: []runtime.Sandbox{noAddress}, listed: true, former: wasReady, want: corev1.ConditionTrue},
+		"a listing of one that was ready":  {pod: pod("main:c"), sandboxes: []runtime.Sandbox{noAddress}, listed: true, previous: wasReady, want: corev1.ConditionTrue},
 		"a listing of one that is unknown": {pod: pod("main:c"), sandboxes: []runtime.Sandbox{ready}, listed: true, message: "the pod sandbox has not been inspected yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seen := view()
-			seen.Sandboxes = tc.sandboxes
+			observed := view()
+			observed.Sandboxes = tc.sandboxes
 			if tc.listed {
-				seen = listed(seen)
+				observed = listed(observed)
 			}
-			st := status.Generate(tc.pod, runtime.Report{Observed: seen}, tc.former, status.NodeInfo{}, testTime)
+			st := status.Generate(tc.pod, runtime.Report{Observed: observed}, tc.previous, status.NodeInfo{}, testTime)
 			c := conditionOf(&st, corev1.PodReadyToStartContainers)
 			assert.Equal(t, tc.message, c.Message)
 			if tc.want == corev1.ConditionTrue {
@@ -62,8 +62,8 @@ func TestGenerate_ReadyToStartContainers(t *testing.T) {
 	}
 }
 
-// ST-4: init containers are told in the spec's order, others by name; what is not
-// ready is told in the spec's order.
+// ST-4: init containers are listed in the spec's order, others by name; what is not
+// ready is listed in the spec's order.
 func TestGenerate_OrderOfContainers(t *testing.T) {
 	st := generate(pod("init:z", "init:y", "main:b", "main:a", "debug:e", "debug:d"), runtime.Report{Observed: view()})
 	var names []string
@@ -76,7 +76,7 @@ func TestGenerate_OrderOfContainers(t *testing.T) {
 	assert.Equal(t, "containers with unready status: [b a]", conditionOf(&st, corev1.ContainersReady).Message)
 }
 
-// What is set aside for a pod is told of every pod, what it has as a whole of those
+// Allocated resources are reported for every pod, pod-level resources for those
 // that have something.
 func TestGenerate_ResourcesOfThePod(t *testing.T) {
 	p := pod("main:c", "main:d")

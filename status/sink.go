@@ -6,20 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Sink is where statuses go. A Manager calls it from many goroutines, but for
-// one pod never more than once at a time. Of different pods nothing is said of the
-// order, also of two that bear one name one after the other: the last status of the
-// former may come after the first of the next, so tell them apart by their UIDs. pod is the newest pod object that the
-// Manager has; both arguments are read-only. An error makes the newest status
-// of the pod be sent again later. The sink must end when ctx does.
+// Sink receives statuses. A Manager calls it from many goroutines, but never twice
+// at the same time for one pod. There is no order between pods, not even between
+// two pods with the same name: the last status of the first can arrive after the
+// first status of the second, so distinguish them by UID.
+//
+// pod is the newest pod object of the Manager. Both arguments are read-only. After
+// an error the newest status of the pod is sent again later. SetStatus must return
+// when ctx is done.
 type Sink interface {
 	SetStatus(ctx context.Context, pod *corev1.Pod, st corev1.PodStatus) error
 }
 
-// Deleter is a Sink that also wants to hear when a pod is wholly gone: its
-// containers are, its resources were reclaimed, and its last status was told. That
-// is when no source names it any more, or it has a deletion timestamp.
-// An error makes the call be made again.
+// Deleter is an optional interface of a Sink. DeleteStatus is called when a pod is
+// deleted and finished: no source contains it any more or it has a deletion
+// timestamp, its containers and resources were removed, and its last status was
+// sent. After an error the call is repeated.
 type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error
 }

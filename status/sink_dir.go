@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// sinkDir is the folder of a FileSink. It is opened once and stays open: each pod
-// writes to it many times. One that is taken away is made again.
+// sinkDir is the directory of a FileSink. It is opened once and stays open, because
+// each pod writes to it many times. If it is removed it is created again.
 type sinkDir struct {
 	dir string
 
@@ -16,24 +16,24 @@ type sinkDir struct {
 	root *openDir   // nil: not opened yet
 }
 
-// openDir is an open folder, and itself as a file that can be synced.
+// openDir is an open directory, with its own file for syncs.
 type openDir struct {
 	*os.Root
 	self *os.File
 
-	fsyncCh chan struct{} // one slot: who has put something in it syncs
+	fsyncCh chan struct{} // one slot: its owner runs the sync
 	mu      sync.Mutex    // guards next
 	next    *commit       // the sync that has not begun
 }
 
-// commit is one sync, shared by all who ask for it before it begins.
+// commit is one sync, shared by all callers that requested it before it began.
 type commit struct {
 	done chan struct{} // closed once err is set
 	err  error
 }
 
-// do runs work in the folder, which it opens, and makes if make is set. Work that
-// found that the folder is gone is done again in a new one.
+// do runs work in the directory. It opens the directory, and creates it if makeIt
+// is set. Work that failed because the directory was removed runs again in a new one.
 func (f *sinkDir) do(makeIt bool, work func(*openDir) error) error {
 	o, fresh, err := f.open(makeIt)
 	if err != nil {
@@ -50,7 +50,7 @@ func (f *sinkDir) do(makeIt bool, work func(*openDir) error) error {
 	return work(o)
 }
 
-// open returns the folder, and whether this call has opened it.
+// open returns the directory, and whether this call opened it.
 func (f *sinkDir) open(makeIt bool) (o *openDir, fresh bool, err error) {
 	f.mu.Lock()
 	o = f.root
@@ -74,12 +74,12 @@ func (f *sinkDir) open(makeIt bool) (o *openDir, fresh bool, err error) {
 	o = &openDir{Root: root, self: self, fsyncCh: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.root = o // of two who open it at once the last
+	f.root = o // of two concurrent calls the last wins
 	return o, true, nil
 }
 
-// forget lets go of a folder. Who is at work in it goes on: it is closed when
-// nobody has it any more.
+// forget drops an open directory. Work in progress continues; the garbage collector
+// closes the directory after the last use.
 func (f *sinkDir) forget(o *openDir) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +88,8 @@ func (f *sinkDir) forget(o *openDir) {
 	}
 }
 
-// sync makes what was renamed and removed before it last through a crash. Those
-// who call it while another sync is under way share the one after it.
+// sync makes the renames and removals before it durable. Callers during a sync share
+// the next one.
 func (o *openDir) sync() error {
 	o.mu.Lock()
 	if o.next == nil {
@@ -109,7 +109,7 @@ func (o *openDir) sync() error {
 		o.next = nil
 	}
 	o.mu.Unlock()
-	if mine { // else it was done in another's turn
+	if mine { // otherwise another caller ran it
 		c.err = o.self.Sync()
 		close(c.done)
 	}

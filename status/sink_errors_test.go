@@ -21,14 +21,14 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// countingSink is a sink that notes the restart counts it is told, and when.
+// countingSink is a sink that records the restart counts it receives, and when.
 type countingSink struct {
 	answer func(ctx context.Context) error
 
-	mu     sync.Mutex // guards the rest
-	counts map[types.UID][]int32
-	calls  int
-	gone   int
+	mu      sync.Mutex // guards the rest
+	counts  map[types.UID][]int32
+	calls   int
+	deleted int
 }
 
 func newCountingSink(answer func(ctx context.Context) error) *countingSink {
@@ -54,7 +54,7 @@ func (l *countingSink) DeleteStatus(ctx context.Context, _ *corev1.Pod) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone++
+	l.deleted++
 	return nil
 }
 
@@ -134,13 +134,13 @@ func TestSinksInTrouble(t *testing.T) {
 				continue // the calls under way have not ended yet
 			}
 			for i := range p {
-				checkHeard(t, name, s, p[i].UID)
+				requireReceived(t, name, s, p[i].UID)
 			}
 		}
 		pause(30 * time.Second)
 		for _, name := range []string{"hangs", "slow"} {
 			for i := range p {
-				checkHeard(t, name, sinks[name], p[i].UID)
+				requireReceived(t, name, sinks[name], p[i].UID)
 			}
 		}
 		for i := range p {
@@ -150,7 +150,7 @@ func TestSinksInTrouble(t *testing.T) {
 		pause(10 * time.Second)
 		for name, s := range sinks {
 			s.mu.Lock()
-			assert.Equal(t, pods, s.gone, name)
+			assert.Equal(t, pods, s.deleted, name)
 			s.mu.Unlock()
 		}
 		assert.Empty(t, m.PodUIDs())
@@ -158,9 +158,9 @@ func TestSinksInTrouble(t *testing.T) {
 	})
 }
 
-// checkHeard asserts that a sink was told the last of a pod's changes, and the others
+// requireReceived asserts that a sink received the last of a pod's changes, and the others
 // in order or not at all.
-func checkHeard(t *testing.T, name string, s *countingSink, uid types.UID) {
+func requireReceived(t *testing.T, name string, s *countingSink, uid types.UID) {
 	t.Helper()
 	counts := s.of(uid)
 	require.NotEmpty(t, counts, "%s never heard of pod %s", name, uid)
@@ -209,18 +209,18 @@ func TestSinkDownUntilTheEnd(t *testing.T) {
 func TestPodsThatASinkRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newFakeSink()
-		refused := map[types.UID]bool{}
+		rejected := map[types.UID]bool{}
 		sink.fail = func(p *corev1.Pod) error {
-			if refused[p.UID] {
+			if rejected[p.UID] {
 				return errors.New("not this one")
 			}
 			return nil
 		}
 		for i := range 40 {
-			refused[types.UID(fmt.Sprint("bad-", i))] = true
+			rejected[types.UID(fmt.Sprint("bad-", i))] = true
 		}
 		m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, FlushTimeout: time.Second})
-		for uid := range refused {
+		for uid := range rejected {
 			m.Observe(withUID(pod("main:c"), uid), runtime.Report{Observed: view(running("c", 0))})
 		}
 		for n := range uint32(30) {
@@ -233,6 +233,6 @@ func TestPodsThatASinkRefuses(t *testing.T) {
 				sink.mu.Unlock()
 			}
 		}
-		require.ErrorContains(t, stop(), "40 statuses could not be told")
+		require.ErrorContains(t, stop(), "40 statuses not sent")
 	})
 }

@@ -12,42 +12,43 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
-// sinkQueue is the way to one sink: a queue of the pods that it has to hear of. The
-// queue is guarded by Manager.mu; statuses stay in the manager, so that each is
-// kept once and the newest wins.
+// sinkQueue queues the pods to be sent to one sink. It is guarded by Manager.mu. The
+// statuses stay in the manager, so that each is kept once and the newest is sent.
 type sinkQueue struct {
 	m    *Manager
-	n    int // index among the lanes
+	n    int // index in Manager.queues
 	sink Sink
 	wake chan struct{} // one slot: there may be something to send
 
 	items    map[types.UID]*queuedPod // pods that wait or are being sent
-	ready    queue                    // by how long they wait; none of them has just failed
-	again    queue                    // the same of those that failed when they were sent last
-	delayed  queue                    // by when their back-off ends
-	busy     int                      // sends under way
-	retries  int                      // those of them of pods that failed when they were sent last
-	failures int                      // sends in a row that failed, of any pod
-	probe    time.Time                // when the last of those that found the sink down is tried again
+	ready    queue                    // by waiting time; none of them failed in its last send
+	retrying queue                    // by waiting time; all of them failed in their last send
+	delayed  queue                    // by the end of their back-off
+	busy     int                      // sends in progress
+	retries  int                      // of these, pods that failed in their last send
+	failures int                      // consecutive failed sends, of any pod
+	probe    time.Time                // when the last pod that found the sink down is retried
 	draining bool
 }
 
-func newLane(m *Manager, n int, sink Sink) *sinkQueue {
+func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 	return &sinkQueue{
 		m: m, n: n, sink: sink,
-		wake:    make(chan struct{}, 1),
-		items:   make(map[types.UID]*queuedPod),
-		ready:   queue{less: waitsLonger},
-		again:   queue{less: waitsLonger},
-		delayed: queue{less: func(a, b *queuedPod) bool { return a.due.Before(b.due) }},
+		wake:     make(chan struct{}, 1),
+		items:    make(map[types.UID]*queuedPod),
+		ready:    queue{less: waitsLonger},
+		retrying: queue{less: waitsLonger},
+		delayed:  queue{less: func(a, b *queuedPod) bool { return a.due.Before(b.due) }},
 	}
 }
 
 func waitsLonger(a, b *queuedPod) bool { return a.since.Before(b.since) }
 
-// add has the pod sent. Manager.mu is held.
+// add queues the pod. Manager.mu is held.
 func (l *sinkQueue) add(uid types.UID) {
 	it := l.items[uid]
 	if it == nil {
@@ -55,8 +56,8 @@ func (l *sinkQueue) add(uid types.UID) {
 		l.items[uid] = it
 		l.ready.push(it)
 	}
-	// A pod that waits already keeps its place; one that is being sent is
-	// looked at when that send is done.
+	// A pod that waits already keeps its place. One that is being sent is checked
+	// again at the end of the send.
 	l.signal()
 }
 
@@ -67,7 +68,7 @@ func (l *sinkQueue) signal() {
 	}
 }
 
-// run sends until ctx ends, and then for at most the flush time what is left.
+// run sends until ctx is done, and then the rest for at most FlushTimeout.
 func (l *sinkQueue) run(ctx context.Context) error {
 	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -100,25 +101,25 @@ func (l *sinkQueue) run(ctx context.Context) error {
 	return nil
 }
 
-// abandon waits a little for sends that were told to end.
+// abandon waits up to 1s for the cancelled sends.
 func (l *sinkQueue) abandon(wg *sync.WaitGroup) error {
 	ended := make(chan struct{})
 	go func() { wg.Wait(); close(ended) }()
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
+	timeout := time.NewTimer(time.Second)
+	defer timeout.Stop()
 	select {
 	case <-ended:
-	case <-patience.C: // a sink that ignores its context must not hold us for ever
+	case <-timeout.C: // a sink that ignores its context must not block the stop
 	}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	if len(l.items) == 0 {
 		return nil
 	}
-	return fmt.Errorf("status: %d statuses could not be told to %T", len(l.items), l.sink)
+	return fmt.Errorf("status: %d statuses not sent to %T", len(l.items), l.sink)
 }
 
-// retryNow makes the lane end: back-offs are cut short once.
+// retryNow begins the flush: it ends all back-offs once.
 func (l *sinkQueue) retryNow() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -129,7 +130,7 @@ func (l *sinkQueue) retryNow() {
 // release ends all back-offs. Manager.mu is held.
 func (l *sinkQueue) release() {
 	for l.delayed.len() > 0 {
-		l.again.push(l.delayed.pop())
+		l.retrying.push(l.delayed.pop())
 	}
 }
 
@@ -140,7 +141,7 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	defer l.m.mu.Unlock()
 	now := time.Now()
 	for l.delayed.len() > 0 && !l.delayed.first().due.After(now) {
-		l.again.push(l.delayed.pop())
+		l.retrying.push(l.delayed.pop())
 	}
 	for it := l.next(); it != nil; it = l.next() {
 		l.start(ctx, wg, it)
@@ -152,24 +153,24 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	return len(l.items), next
 }
 
-// next takes the pod that is to be sent now, if there is one. While the sink answers
-// nobody, probing it with one pod at a time is enough; a second may be one that has
-// not failed itself, so that pods whose sends hang hold up no other.
+// next removes the pod to be sent now from its queue, or returns nil. A sink that is
+// down is probed with one pod at a time. A second pod may be sent if it has not
+// failed itself, so that pods whose sends hang do not delay the others.
 func (l *sinkQueue) next() *queuedPod {
 	from := &l.ready
 	switch {
 	case l.failures >= sinkDownThreshold && !l.draining:
-		fresh, retry := l.ready.len() > 0 && l.busy == l.retries, l.again.len() > 0 && l.retries == 0
+		fresh, retry := l.ready.len() > 0 && l.busy == l.retries, l.retrying.len() > 0 && l.retries == 0
 		if !fresh && !retry {
 			return nil
 		}
 		if !fresh {
-			from = &l.again
+			from = &l.retrying
 		}
-	case l.busy >= l.m.cfg.MaxParallel || l.ready.len()+l.again.len() == 0:
+	case l.busy >= l.m.cfg.MaxParallel || l.ready.len()+l.retrying.len() == 0:
 		return nil
-	case l.ready.len() == 0 || l.again.len() > 0 && waitsLonger(l.again.first(), l.ready.first()):
-		from = &l.again
+	case l.ready.len() == 0 || l.retrying.len() > 0 && waitsLonger(l.retrying.first(), l.ready.first()):
+		from = &l.retrying
 	}
 	l.busy++
 	it := from.pop()
@@ -179,7 +180,8 @@ func (l *sinkQueue) next() *queuedPod {
 	return it
 }
 
-// sinkDownThreshold is how many failures in a row make a sink count as down.
+// sinkDownThreshold is the number of consecutive failures after which a sink counts
+// as down.
 const sinkDownThreshold = 20
 
 // start sends one pod in its own goroutine. Manager.mu is held.
@@ -207,25 +209,25 @@ func (l *sinkQueue) start(ctx context.Context, wg *sync.WaitGroup, it *queuedPod
 	})
 }
 
-// delivery is one look at a pod: the values that it is sent with.
+// delivery is a snapshot of a pod for one send.
 type delivery struct {
 	entry    *entry
 	pod      *corev1.Pod
 	status   *corev1.PodStatus
 	version  uint64
-	lastSent sentStatus // by the sink's lane, before and then after
+	lastSent sentStatus // to this sink, before and then after the send
 	deletion bool
-	called   bool // the sink was, so that it may have heard
+	called   bool // the sink was called, and may have the status
 }
 
-// isDelivered reports whether the sink was last told the same: the status changed and
-// changed back meanwhile. Of two versions that follow one another it did not.
+// isDelivered reports whether the sink has the status already, because it changed and
+// changed back. Two consecutive versions always differ.
 func (s *delivery) isDelivered(version uint64) bool {
 	return s.lastSent.status != nil && s.lastSent.version+1 < version && equality.Semantic.DeepEqual(s.lastSent.status, s.status)
 }
 
-// send makes the call or, for a pod that is gone, those that are left of two:
-// its last status, then its deletion. A panic is an error.
+// send calls the sink. For a deleted pod it makes the remaining ones of two calls: the
+// last status, then the deletion. A panic is an error.
 func (l *sinkQueue) send(ctx context.Context, job *delivery) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.m.cfg.Timeout)
 	defer cancel()
@@ -236,7 +238,7 @@ func (l *sinkQueue) send(ctx context.Context, job *delivery) (err error) {
 	}()
 	last := job.version
 	if job.deletion {
-		last-- // the version before the deletion's is the last status
+		last-- // the version before the deletion is the last status
 	}
 	if job.lastSent.version < last {
 		if err := l.deliver(ctx, job, last); err != nil {
@@ -257,7 +259,7 @@ func (l *sinkQueue) send(ctx context.Context, job *delivery) (err error) {
 	return nil
 }
 
-// deliver sends the status, unless the sink holds the same.
+// deliver sends the status, unless the sink has it already.
 func (l *sinkQueue) deliver(ctx context.Context, job *delivery, version uint64) error {
 	if !job.isDelivered(version) {
 		job.called, job.lastSent.status = true, nil
@@ -269,8 +271,8 @@ func (l *sinkQueue) deliver(ctx context.Context, job *delivery, version uint64) 
 	return nil
 }
 
-// finish notes what a send came to and puts the pod where it belongs now. It
-// returns how many sends to the sink have failed in a row.
+// finish records the result of a send and moves the pod to its next queue. It
+// returns the number of consecutive failed sends to the sink.
 func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures int) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -285,7 +287,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 		return l.failures
 	}
 	if l.failures >= sinkDownThreshold {
-		l.release() // it is back: everything that waits may go
+		l.release() // the sink is available again: all waiting pods may be sent
 		l.probe = time.Time{}
 	}
 	l.failures, it.failures = 0, 0
@@ -302,8 +304,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 	return 0
 }
 
-// ended notes that a send is not under way any more, before what came of it.
-// Manager.mu is held.
+// ended counts the end of a send, before its result is recorded. Manager.mu is held.
 func (l *sinkQueue) ended(it *queuedPod) {
 	l.busy--
 	if it.failures > 0 {
@@ -311,26 +312,24 @@ func (l *sinkQueue) ended(it *queuedPod) {
 	}
 }
 
-// log tells of a failure. Once the sink counts as down, one line says so for
-// all pods.
+// log logs a failure. When the sink counts as down, one record is for all pods.
 func (l *sinkQueue) log(job *delivery, failures int, err error) {
 	if err == nil || failures > sinkDownThreshold {
 		return
 	}
 	logger := l.m.cfg.Logger.With(
-		slog.String("pod", job.pod.Name), slog.String("namespace", job.pod.Namespace),
-		slog.String("uid", string(job.pod.UID)), slog.Any("error", err))
+		logattr.Pod(job.pod), logattr.PodUID(job.pod.UID), logattr.Err(err))
 	if p := new(panicError); errors.As(err, &p) {
 		logger = logger.With(slog.String("stack", string(p.stack)))
 	}
 	if failures == sinkDownThreshold {
-		logger.Warn("status sink is down, its failures are not logged until it is back")
+		logger.Warn("status sink is down, suppressing its failures until it recovers")
 		return
 	}
-	logger.Warn("status could not be told")
+	logger.Warn("sending pod status failed")
 }
 
-// panicError is a sink's panic.
+// panicError is a panic of a sink.
 type panicError struct {
 	value any
 	stack []byte
@@ -338,9 +337,9 @@ type panicError struct {
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic in status sink: %v", p.value) }
 
-// retry returns when to try again after a pod's failures. A sink that is down is
-// tried with one pod in MaxBackOff, however many wait; pods that have news and were
-// not tried since go at once. Manager.mu is held.
+// retry returns when to retry a pod after that many failures. A sink that is down is
+// tried with one pod per MaxBackOff, regardless of how many wait. Pods that changed
+// and were not tried since are sent immediately. Manager.mu is held.
 func (l *sinkQueue) retry(fails int, now time.Time) time.Time {
 	if l.failures < sinkDownThreshold || l.draining {
 		return now.Add(l.backOff(fails))

@@ -97,9 +97,9 @@ func TestManager_LogsFailures(t *testing.T) {
 			lines, stack := log.take()
 			require.Len(t, lines, 20)
 			for _, line := range lines[:19] {
-				assert.Equal(t, "status could not be told", line)
+				assert.Equal(t, "sending pod status failed", line)
 			}
-			assert.Equal(t, "status sink is down, its failures are not logged until it is back", lines[19])
+			assert.Equal(t, "status sink is down, suppressing its failures until it recovers", lines[19])
 			assert.False(t, stack)
 			fails.Store(false)
 			pause(10 * time.Second)
@@ -110,16 +110,16 @@ func TestManager_LogsFailures(t *testing.T) {
 		m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", 9))})
 		pause(time.Millisecond)
 		lines, stack := log.take()
-		assert.Equal(t, []string{"status could not be told"}, lines)
+		assert.Equal(t, []string{"sending pod status failed"}, lines)
 		assert.True(t, stack)
 		panics.Store(false)
 		require.NoError(t, stop())
 	})
 }
 
-// Whoever watches hears of each send, of a deletion too, but not of a pod whose sink
-// holds what is to be told.
-func TestManager_TellsOfSends(t *testing.T) {
+// The hook is called for each send, also of a deletion, but not for a pod whose sink
+// has the status already.
+func TestManager_SentHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newFakeSink()
 		sink.took = time.Second
@@ -131,8 +131,8 @@ func TestManager_TellsOfSends(t *testing.T) {
 				require.NoError(t, err)
 				got = append(got, sent{took, waited})
 			},
-			Changed: func(_ *corev1.Pod, former, now corev1.PodStatus) {
-				changes = append(changes, fmt.Sprintf("%s to %s", former.Phase, now.Phase))
+			Changed: func(_ *corev1.Pod, previous, now corev1.PodStatus) {
+				changes = append(changes, fmt.Sprintf("%s to %s", previous.Phase, now.Phase))
 			},
 		}})
 		p := pod("policy=Never", "main:c")
@@ -174,7 +174,7 @@ func TestManager_EndsWithItsSinks(t *testing.T) {
 				m.Observe(pod("main:c"), runtime.Report{Observed: view(running("c", 0))})
 				pause(time.Second)
 				began := time.Now()
-				require.ErrorContains(t, stop(), "1 statuses could not be told")
+				require.ErrorContains(t, stop(), "1 statuses not sent")
 				assert.Equal(t, tc.want, time.Since(began))
 				pause(time.Hour)
 			})
@@ -214,7 +214,7 @@ func TestManager_WhatIsKnown(t *testing.T) {
 		assert.False(t, ok)
 		m.Resend("b")
 
-		// It lives again, under the same UID: it is told of as a new pod.
+		// It is recreated with the same UID: it is sent as a new pod.
 		st = m.Observe(b, runtime.Report{Observed: view()})
 		assert.Equal(t, corev1.PodPending, st.Phase)
 		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
@@ -225,9 +225,9 @@ func TestManager_WhatIsKnown(t *testing.T) {
 	})
 }
 
-// A pod that lives again before its deletion was told is told as it is, and is not
-// deleted; and so it is when it is told the same again.
-func TestManager_LivesAgainBeforeItsDeletionIsTold(t *testing.T) {
+// A pod that is recreated before its deletion was sent keeps its status, and is not
+// deleted; also when its status is the same as before.
+func TestManager_PodRecreatedBeforeDeletionIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Bool
 		sink := newFakeSink()

@@ -19,25 +19,25 @@ func startupProbed(p *corev1.Pod) *corev1.Pod {
 }
 
 // ST-2, ST-4: an init container that is gone from the runtime is completed once a
-// regular one exists, whatever was told of it before.
-func TestGenerate_InitContainerThatIsGone(t *testing.T) {
-	told := func(p *corev1.Pod, c runtime.Container) corev1.PodStatus {
+// regular one exists, whatever its previous status.
+func TestGenerate_RemovedInitContainer(t *testing.T) {
+	reported := func(p *corev1.Pod, c runtime.Container) corev1.PodStatus {
 		return generate(p, runtime.Report{Observed: view(c)})
 	}
 	for _, policy := range []string{"policy=Always", "policy=OnFailure", "policy=Never"} {
 		p := pod(policy, "init:i", "main:c")
 		lost := generate(p, runtime.Report{Observed: view(unknown("i", 0))})
 		for name, tc := range map[string]struct {
-			former corev1.PodStatus
-			last   string // id of the end that is known
+			previous corev1.PodStatus
+			last     string // id of the end that is known
 		}{
-			"nothing was told":    {corev1.PodStatus{}, ""},
-			"told as running":     {told(p, running("i", 0)), ""},
-			"told as unknown":     {lost, ""},
-			"told as failed once": {told(pod("init:i", "main:c"), exited("i", 0, 1)), "containerd://i-0"},
+			"nothing was told":        {corev1.PodStatus{}, ""},
+			"told as running":         {reported(p, running("i", 0)), ""},
+			"told as unknown":         {lost, ""},
+			"reported as failed once": {reported(pod("init:i", "main:c"), exited("i", 0, 1)), "containerd://i-0"},
 		} {
 			t.Run(policy+", "+name, func(t *testing.T) {
-				runs := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, tc.former, status.NodeInfo{}, testTime)
+				runs := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, tc.previous, status.NodeInfo{}, testTime)
 				assert.Equal(t, corev1.PodRunning, runs.Phase)
 				i := runs.InitContainerStatuses[0]
 				require.NotNil(t, i.State.Terminated)
@@ -60,7 +60,7 @@ func TestGenerate_InitContainerThatIsGone(t *testing.T) {
 	}
 }
 
-// What was inferred gives way to what is seen, and is nobody's last end.
+// An inferred state gives way to an observed one, and never becomes a last termination state.
 func TestGenerate_InitContainerThatWasInferred(t *testing.T) {
 	p := pod("init:i", "main:c")
 	inferred := generate(p, runtime.Report{Observed: view(running("c", 0))})
@@ -75,8 +75,8 @@ func TestGenerate_InitContainerThatIsToCome(t *testing.T) {
 	old := running("c", 0)
 	old.State, old.SandboxID = runtime.Exited, "s-old"
 	for name, tc := range map[string]struct {
-		pod  *corev1.Pod
-		seen runtime.Pod
+		pod      *corev1.Pod
+		observed runtime.Pod
 	}{
 		"the sandbox is a new one":       {pod("init:i", "main:c"), view(old)},
 		"all containers are restarted":   {restartsAll(pod("policy=Never", "init:i", "main:c"), "c"), view(exited("c", 0, 42))},
@@ -85,7 +85,7 @@ func TestGenerate_InitContainerThatIsToCome(t *testing.T) {
 		"nothing but a listing is known": {pod("init:i", "main:c"), listed(view(running("c", 0)))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := generate(tc.pod, runtime.Report{Observed: tc.seen})
+			st := generate(tc.pod, runtime.Report{Observed: tc.observed})
 			assert.NotNil(t, st.InitContainerStatuses[0].State.Waiting)
 			assert.Equal(t, corev1.PodPending, st.Phase)
 		})
@@ -99,13 +99,13 @@ func listed(p runtime.Pod) runtime.Pod {
 }
 
 // ST-5: a pod whose containers are done runs while an ephemeral one does, whatever
-// was told before; one that was not initialized does not.
+// was reported before; one that was not initialized does not.
 func TestGenerate_PhaseWhileOnlyOthersRun(t *testing.T) {
 	for name, tc := range map[string]struct {
-		pod    *corev1.Pod
-		seen   []runtime.Container
-		former corev1.PodPhase
-		want   corev1.PodPhase
+		pod      *corev1.Pod
+		observed []runtime.Container
+		previous corev1.PodPhase
+		want     corev1.PodPhase
 	}{
 		"a debugger":                                 {pod("policy=Never", "main:c", "debug:d"), []runtime.Container{running("d", 0), exited("c", 0, 0)}, "", corev1.PodRunning},
 		"a debugger, and Pending was told":           {pod("policy=Never", "main:c", "debug:d"), []runtime.Container{running("d", 0), exited("c", 0, 0)}, corev1.PodPending, corev1.PodRunning},
@@ -113,7 +113,7 @@ func TestGenerate_PhaseWhileOnlyOthersRun(t *testing.T) {
 		"a sidecar of one that ran in a former life": {pod("policy=Never", "sidecar:s", "init:i", "main:c"), []runtime.Container{exited("i", 1, 1), running("s", 1)}, corev1.PodRunning, corev1.PodRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.seen...)}, corev1.PodStatus{Phase: tc.former}, status.NodeInfo{}, testTime)
+			st := status.Generate(tc.pod, runtime.Report{Observed: view(tc.observed...)}, corev1.PodStatus{Phase: tc.previous}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 		})
 	}
@@ -123,14 +123,14 @@ func TestGenerate_PhaseWhileOnlyOthersRun(t *testing.T) {
 // before it did.
 func TestGenerate_EndedWhileARestartIsPending(t *testing.T) {
 	for name, tc := range map[string]struct {
-		seen []runtime.Container
-		want corev1.PodPhase
+		observed []runtime.Container
+		want     corev1.PodPhase
 	}{
 		"created":     {[]runtime.Container{created("c", 1), exited("c", 0, 0)}, corev1.PodFailed},
 		"not created": {[]runtime.Container{exited("c", 0, 0)}, corev1.PodSucceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			over := runtime.Report{Observed: view(tc.seen...), Termination: &runtime.Termination{Deleted: true}, Finished: true}
+			over := runtime.Report{Observed: view(tc.observed...), Termination: &runtime.Termination{Deleted: true}, Finished: true}
 			st := status.Generate(pod("main:c"), over, corev1.PodStatus{Phase: corev1.PodRunning}, status.NodeInfo{}, testTime)
 			assert.Equal(t, tc.want, st.Phase)
 			assert.Equal(t, "c-0", st.ContainerStatuses[0].State.Terminated.ContainerID, "what ran is what is told")
