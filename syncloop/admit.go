@@ -13,30 +13,30 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// inOrder returns new pods in the order in which they are to begin: those that run
-// already, since they take room whatever is decided of the rest, and each group by
-// creation.
+// inOrder returns new pods in the order in which they start: running pods first,
+// because they use resources whatever is decided about the others, and both groups by
+// creation time.
 func (p *PodManager) inOrder(pods []*corev1.Pod) []*corev1.Pod {
-	var running, rest []*corev1.Pod
+	var running, others []*corev1.Pod
 	for _, pod := range pods {
 		if p.cfg.IsRunning(pod.UID) {
 			running = append(running, pod)
 		} else {
-			rest = append(rest, pod)
+			others = append(others, pod)
 		}
 	}
-	slices.SortStableFunc(running, byCreation)
-	slices.SortStableFunc(rest, byCreation)
-	return append(running, rest...)
+	slices.SortStableFunc(running, compareCreation)
+	slices.SortStableFunc(others, compareCreation)
+	return append(running, others...)
 }
 
-func byCreation(a, b *corev1.Pod) int {
+func compareCreation(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// expect has the pods take room that run since before this process and that a later
-// change may bring, of another source for one.
-func (p *PodManager) expect() {
+// loadExpected makes pods active that have run since before this process started and
+// that a later change may add, from another source for example.
+func (p *PodManager) loadExpected() {
 	if p.expected != nil {
 		return
 	}
@@ -49,8 +49,8 @@ func (p *PodManager) expect() {
 	}
 }
 
-// stillExpected makes out anew which of them may yet come.
-func (p *PodManager) stillExpected() {
+// updateExpected drops the pods that can no longer be added.
+func (p *PodManager) updateExpected() {
 	if len(p.expected) == 0 {
 		return
 	}
@@ -63,37 +63,36 @@ func (p *PodManager) stillExpected() {
 	p.expected = still
 }
 
-// takesRoom reports whether one of others still does.
-func (p *PodManager) takesRoom(other *corev1.Pod) bool {
-	if p.get(other.UID) != nil {
-		st, ok := p.cfg.Workers.State(other.UID)
+// isActive reports whether one of activePods still uses resources.
+func (p *PodManager) isActive(pod *corev1.Pod) bool {
+	if p.get(pod.UID) != nil {
+		st, ok := p.cfg.Workers.State(pod.UID)
 		return !ok || !st.Idle
 	}
-	_, ok := p.expected[other.UID]
+	_, ok := p.expected[pod.UID]
 	return ok
 }
 
-// admit asks the admitters. What they are told of may have ended: that is made out
-// only when it would make a difference.
+// admit calls the admitters. Pods that have finished are removed from activePods only
+// if the pod would be rejected with them.
 func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
 	v := p.runAdmitters(pod)
 	if v.Admitted {
 		return v
 	}
-	if p.stillExpected(); !p.activePods.keep(p.takesRoom) {
+	if p.updateExpected(); !p.activePods.keep(p.isActive) {
 		return v
 	}
 	return p.runAdmitters(pod)
 }
 
-// reasonAdmission is the reason of a pod that no admitter could judge, as the
-// kubelet tells it.
+// reasonAdmission is the reason of a pod for which an admitter failed; the kubelet uses
+// the same.
 const reasonAdmission = "UnexpectedAdmissionError"
 
 func (p *PodManager) runAdmitters(pod *corev1.Pod) podspec.AdmitResult {
 	for _, a := range p.cfg.Admitters {
-		// What cannot be answered is refused, as a kubelet does.
-		v := podspec.Rejected(reasonAdmission, "an admitter panicked")
+		v := podspec.Rejected(reasonAdmission, "admitter panicked") // as a kubelet does without an answer
 		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, p.activePods.pods) })
 		if !v.Admitted {
 			return v
@@ -102,28 +101,27 @@ func (p *PodManager) runAdmitters(pod *corev1.Pod) podspec.AdmitResult {
 	return podspec.Admitted()
 }
 
-// reject makes a pod Failed. It is told once for each reason, and each time that the
-// next attempt at a static pod was put off.
+// reject makes a pod Failed. The hook is called once per reason and message, the event
+// is emitted and the log written also with each retry of a static pod that fails.
 func (p *PodManager) reject(pod *corev1.Pod, v podspec.AdmitResult, now time.Time) {
-	w := p.get(pod.UID)
-	again := w != nil && w.rejected
+	previous := p.get(pod.UID)
 	p.set(pod.UID, &desiredPod{pod: pod, rejected: true})
-	before, told := p.cfg.Statuses.Get(pod.UID)
-	same := told && before.Reason == v.Reason && before.Message == podspec.RejectedPrefix+v.Message
-	if told && podspec.IsRejected(&before) && !same {
-		p.cfg.Statuses.Forget(pod.UID) // what is terminal stays as it was told
+	status, ok := p.cfg.Statuses.Get(pod.UID)
+	same := ok && status.Reason == v.Reason && status.Message == podspec.RejectedPrefix+v.Message
+	if podspec.IsRejected(&status) && !same {
+		p.cfg.Statuses.Forget(pod.UID) // a terminal status is never changed
 	}
 	p.cfg.Statuses.Reject(pod, v.Reason, v.Message)
-	attrs, message := append(podAttrs(pod), slog.String("reason", v.Reason), slog.String("message", v.Message)), v.Message
-	if wait, ok := p.putOff(pod, false, now); ok {
-		attrs = append(attrs, slog.Duration("in", wait), slog.Time("nextAttempt", now.Add(wait)))
-		message += "; " + nextAttempt(wait)
+	attrs, message := podAttrs(pod, slog.String("reason", v.Reason), slog.String("message", v.Message)), v.Message
+	if backOff, ok := p.postpone(pod, false, now); ok {
+		attrs = append(attrs, slog.Time("retryAt", now.Add(backOff)))
+		message += "; " + nextAttempt(backOff)
 	}
-	p.cfg.Logger.Warn("pod refused", attrs...)
+	p.cfg.Logger.Warn("pod rejected", attrs...)
 	if p.cfg.Recorder != nil {
 		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, v.Reason, message, now))
 	}
-	if h := p.cfg.Hooks.Rejected; h != nil && (!again || !same) {
+	if h := p.cfg.Hooks.Rejected; h != nil && (!previous.rejected || !same) {
 		h(pod, v.Reason, v.Message)
 	}
 }

@@ -12,51 +12,53 @@ import (
 
 const (
 	defaultRemoveTimeout = 2 * time.Minute
-	// cleanupWait is how long a housekeeping waits for the cleanup of one pod. One
-	// that takes longer goes on beside it, and its outcome is taken in later.
-	cleanupWait = 2 * time.Second
-	// maxPass is how long a housekeeping goes on beginning cleanups. The rest is
-	// left to the next one.
+	// cleanupTimeout is how long housekeeping waits for the cleanup of one pod. A slower
+	// one continues in its goroutine, and a later pass collects its result.
+	cleanupTimeout = 2 * time.Second
+	// maxPass is how long one pass of housekeeping starts cleanups. The next pass
+	// continues.
 	maxPass = 10 * time.Second
 )
 
-// errSlow is what is wrong with a pod whose cleanup goes on beside the housekeeping.
-// As long as it is, nobody waits for another try.
-var errSlow = errors.New("the cleanup of the pod is slow")
+// errSlowCleanup is recorded for a pod whose cleanup has not returned in time. No pass
+// waits for another cleanup of such a pod.
+var errSlowCleanup = errors.New("the cleanup of the pod is slow")
 
-// cleanup removes what is left of one pod. The pod is held meanwhile: should its UID
-// be wanted again, it begins after that.
+// cleanup removes the resources of one pod. Its UID is reserved meanwhile: a new pod of
+// the UID starts after it.
 type cleanup struct {
 	uid      types.UID
-	done     chan struct{} // closed at its end
-	removals []removal     // whoever has seen done closed may read them
+	done     chan struct{} // closed at the end
+	removals []removal     // may be read after done was closed
 }
 
-// removal is what became of the removal of a pod from one store.
+// removal is the result of the removal of a pod from one store.
 type removal struct {
 	store *PodStore
 	err   error
 }
 
-// holdAndCleanUp removes a pod that nobody wants from stores. It reports false where
-// the pod cannot be held, as it is wanted again or held already. Lives says whether
-// it had a life when that was asked last: one that has begun since is left alone.
-func (h *Housekeeper) holdAndCleanUp(ctx context.Context, uid types.UID, lives bool, stores []*PodStore) (again []types.UID, held bool) {
+// reserveAndCleanUp removes a pod that is not desired from stores. It returns false if
+// the UID cannot be reserved, because the pod is desired again or a cleanup of it runs.
+// known is whether the workers knew the pod before: a pod that has started since is left
+// alone.
+func (h *Housekeeper) reserveAndCleanUp(ctx context.Context, uid types.UID, known bool, stores []*PodStore) (recreated []types.UID, reserved bool) {
 	if !h.cfg.PodManager.reserveUID(uid) {
 		return nil, false
 	}
-	if _, now := h.cfg.Workers.State(uid); now == lives {
+	if _, knownNow := h.cfg.Workers.State(uid); knownNow == known {
 		return h.cleanUp(ctx, uid, stores), true
 	}
 	if h.cfg.PodManager.unreserveUID(uid) {
-		again = append(again, uid)
+		recreated = append(recreated, uid)
 	}
-	return again, true
+	return recreated, true
 }
 
-// cleanUp removes a pod, which is held, from stores, and waits for that unless it is
-// known to be slow. It returns the pod if that has ended and it has to be added now.
-func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*PodStore) (again []types.UID) {
+// cleanUp removes a pod, whose UID is reserved, from stores. It waits for the result
+// unless an earlier cleanup of the pod was slow. It returns the pod if it must be added
+// now.
+func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*PodStore) (recreated []types.UID) {
 	c := &cleanup{uid: uid, done: make(chan struct{})}
 	h.cleanups[uid] = c
 	h.wg.Go(func() {
@@ -65,17 +67,17 @@ func (h *Housekeeper) cleanUp(ctx context.Context, uid types.UID, stores []*PodS
 			c.removals = append(c.removals, removal{store, h.remove(ctx, store, uid)})
 		}
 	})
-	wait := cleanupWait
-	if _, slow := h.lastErrors[faultKey{"", uid}]; slow {
-		wait = 0
+	timeout := cleanupTimeout
+	if _, slow := h.lastErrors[errorKey{"", uid}]; slow {
+		timeout = 0
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-c.done:
-		return h.cleanedUp(c)
+		return h.collectCleanup(c)
 	case <-timer.C:
-		h.logFailure("", uid, errSlow)
+		h.logFailure("", uid, errSlowCleanup)
 	}
 	return nil
 }
@@ -86,22 +88,23 @@ func (h *Housekeeper) remove(ctx context.Context, store *PodStore, uid types.UID
 	return safe.Call(h.cfg.Logger, "remove pod from "+store.Name, func() error { return store.Remove(ctx, uid) })
 }
 
-// takeCleanedUp takes in the cleanups that have ended since, and returns the pods
-// that have to be added now.
-func (h *Housekeeper) takeCleanedUp() (again []types.UID) {
+// collectCleanups collects the results of the cleanups that have ended, and returns the
+// pods that must be added now.
+func (h *Housekeeper) collectCleanups() (recreated []types.UID) {
 	for _, c := range h.cleanups {
 		select {
 		case <-c.done:
-			again = append(again, h.cleanedUp(c)...)
+			recreated = append(recreated, h.collectCleanup(c)...)
 		default:
 		}
 	}
-	return again
+	return recreated
 }
 
-// cleanedUp takes in what became of a cleanup. What a pod left goes before its life
-// is forgotten; one that is wanted again begins anew whatever is still left.
-func (h *Housekeeper) cleanedUp(c *cleanup) (again []types.UID) {
+// collectCleanup handles the result of a cleanup. The worker state of a pod is forgotten
+// after its resources were removed. A pod that is desired again starts even if some are
+// left.
+func (h *Housekeeper) collectCleanup(c *cleanup) (recreated []types.UID) {
 	delete(h.cleanups, c.uid)
 	ok := true
 	for _, r := range c.removals {
@@ -114,41 +117,41 @@ func (h *Housekeeper) cleanedUp(c *cleanup) (again []types.UID) {
 	if ok {
 		h.logFailure("", c.uid, nil)
 	}
-	back := h.cfg.PodManager.unreserveUID(c.uid)
-	if _, lives := h.cfg.Workers.State(c.uid); lives && (ok || back) {
-		back = h.cfg.Workers.ForgetFinished(c.uid, false) || back
+	desired := h.cfg.PodManager.unreserveUID(c.uid)
+	if _, known := h.cfg.Workers.State(c.uid); known && (ok || desired) {
+		desired = h.cfg.Workers.ForgetFinished(c.uid, false) || desired
 	}
-	if back {
-		again = append(again, c.uid)
+	if desired {
+		recreated = append(recreated, c.uid)
 	}
-	return again
+	return recreated
 }
 
-// Wait returns when no cleanup is under way any more. It is for the end: those that
-// heed the end of their context end with it.
+// Wait returns when no cleanup runs any more. Cleanups end with the context of the call
+// that has started them, if their stores respect it.
 func (h *Housekeeper) Wait() { h.wg.Wait() }
 
-// forgetFaults drops what went wrong with pods of which there is nothing left, and
-// with those that are wanted again.
-func (h *Housekeeper) forgetFaults(s *snapshot) {
+// forgetErrors drops the errors of pods of which nothing is left, and of those that are
+// desired again.
+func (h *Housekeeper) forgetErrors(s *snapshot) {
 	if len(h.lastErrors) == 0 {
 		return
 	}
-	left := map[faultKey]struct{}{}
+	left := map[errorKey]struct{}{}
 	unread := map[string]bool{}
 	for _, st := range s.stores {
 		name := h.cfg.Stores[st.store].Name
 		unread[name] = st.err != nil
 		unread[""] = unread[""] || st.err != nil
 		for _, uid := range st.uids {
-			left[faultKey{name, uid}] = struct{}{}
-			left[faultKey{"", uid}] = struct{}{}
+			left[errorKey{name, uid}] = struct{}{}
+			left[errorKey{"", uid}] = struct{}{}
 		}
 	}
 	for key := range h.lastErrors {
-		_, known := left[key]
-		_, wanted := s.desired[key.uid]
-		if key.uid != "" && h.cleanups[key.uid] == nil && (wanted || !known && !unread[key.store]) {
+		_, found := left[key]
+		_, desired := s.desired[key.uid]
+		if key.uid != "" && h.cleanups[key.uid] == nil && (desired || !found && !unread[key.store]) {
 			delete(h.lastErrors, key)
 		}
 	}

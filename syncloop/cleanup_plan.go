@@ -9,58 +9,61 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// snapshot is all that housekeeping looks at.
+// snapshot is the input of one pass of housekeeping.
 type snapshot struct {
 	stores       []storeUIDs
-	runtime      []runtime.Pod          // what is in the runtime, alive or dead
-	uninspected  []types.UID            // what is there too and was not looked at yet
-	known        map[types.UID]struct{} // of these, what has a life already
-	mayBeDesired map[types.UID]struct{} // of these, what may yet turn out to be wanted
-	allSynced    bool                   // all that is wanted is known
+	runtime      []runtime.Pod          // pods in the runtime, running or not
+	uninspected  []types.UID            // pods in the runtime that were not inspected yet
+	known        map[types.UID]struct{} // pods of stores and runtime that have a worker
+	mayBeDesired map[types.UID]struct{} // pods of the runtime that a source may still deliver
+	allSynced    bool                   // all sources have synced
 	desired      map[types.UID]struct{}
 }
 
-// storeUIDs is what one Store has.
+// storeUIDs are the pods of one PodStore.
 type storeUIDs struct {
 	store int // its index
 	uids  []types.UID
-	err   error // why not all of them are known
+	err   error // why uids is incomplete
 }
 
-// cleanupPlan are what housekeeping has to do.
+// cleanupPlan is what housekeeping must do.
 type cleanupPlan struct {
-	orphans           []runtime.Pod // orphans
+	orphans           []runtime.Pod
 	orphanedResources []storeUIDs
 }
 
-// plan works out what is wanted by nobody. It is pure.
+// plan finds the pods that no source contains. It is pure.
 //
-// A pod in the runtime is judged by the source that it says it came from: if that
-// has not told all that it wants, it may want this pod. One that names no source was
-// not made from one and is left alone. Of what is in a store the source cannot be
-// told, so that it has to wait until all sources are known.
+// For a pod in the runtime, the source counts that its labels name: if that has not
+// synced, it may contain the pod. A pod that names no source was not made from one and
+// is left alone. The source of resources in a store is unknown, so they are kept until
+// all sources have synced.
 func (s *snapshot) plan() cleanupPlan {
 	var c cleanupPlan
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if len(p.Sandboxes)+len(p.Containers) == 0 {
+		if isEmpty(p) {
 			continue
 		}
-		_, held := s.mayBeDesired[p.UID]
-		if !held && !s.isDesiredOrKnown(p.UID) && sourceOf(p) != "" {
+		_, mayBeDesired := s.mayBeDesired[p.UID]
+		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && sourceOf(p) != "" {
 			c.orphans = append(c.orphans, *p)
 		}
 	}
 	if !s.allSynced {
 		return c
 	}
-	var present map[types.UID]struct{} // most of the time nobody asks
+	var inRuntime map[types.UID]struct{} // computed when needed, which is rare
 	for _, st := range s.stores {
 		left := slices.DeleteFunc(slices.Clone(st.uids), s.isDesiredOrKnown)
-		if len(left) > 0 && present == nil {
-			present = s.runtimeUIDs()
+		if len(left) == 0 {
+			continue
 		}
-		left = slices.DeleteFunc(left, func(uid types.UID) bool { _, ok := present[uid]; return ok })
+		if inRuntime == nil {
+			inRuntime = s.runtimeUIDs()
+		}
+		left = slices.DeleteFunc(left, func(uid types.UID) bool { _, ok := inRuntime[uid]; return ok })
 		if len(left) > 0 {
 			c.orphanedResources = append(c.orphanedResources, storeUIDs{store: st.store, uids: left})
 		}
@@ -68,28 +71,30 @@ func (s *snapshot) plan() cleanupPlan {
 	return c
 }
 
-// runtimeUIDs are the pods of which anything is in the runtime.
+// runtimeUIDs returns the pods that have anything in the runtime.
 func (s *snapshot) runtimeUIDs() map[types.UID]struct{} {
-	there := make(map[types.UID]struct{}, len(s.runtime)+len(s.uninspected))
+	uids := map[types.UID]struct{}{}
 	for _, uid := range s.uninspected {
-		there[uid] = struct{}{}
+		uids[uid] = struct{}{}
 	}
 	for i := range s.runtime {
-		if p := &s.runtime[i]; len(p.Sandboxes)+len(p.Containers) > 0 {
-			there[p.UID] = struct{}{}
+		if p := &s.runtime[i]; !isEmpty(p) {
+			uids[p.UID] = struct{}{}
 		}
 	}
-	return there
+	return uids
 }
 
-// isDesiredOrKnown reports whether somebody sees to the pod.
+func isEmpty(p *runtime.Pod) bool { return len(p.Sandboxes) == 0 && len(p.Containers) == 0 }
+
+// isDesiredOrKnown reports whether a source contains the pod or a worker handles it.
 func (s *snapshot) isDesiredOrKnown(uid types.UID) bool {
-	_, wanted := s.desired[uid]
+	_, desired := s.desired[uid]
 	_, known := s.known[uid]
-	return wanted || known
+	return desired || known
 }
 
-// sourceOf returns the source that a pod in the runtime says it came from.
+// sourceOf returns the source that a pod in the runtime was made from.
 func sourceOf(p *runtime.Pod) string {
 	for i := range p.Sandboxes {
 		if s := p.Sandboxes[i].Source; s != "" {

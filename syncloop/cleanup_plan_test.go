@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,35 +23,35 @@ import (
 
 type housekeeperEnv struct {
 	*Housekeeper
-	w       *fakeWorkers
-	pods    *pods
-	sources *fakeSources
-	seen    []runtime.Pod
-	unseen  []types.UID
-	kept    map[types.UID]error // what the store has, and what its removal comes to
+	w               *fakeWorkers
+	pods            *pods
+	sources         *fakeSources
+	observed        []runtime.Pod
+	uninspectedUIDs []types.UID
+	stored          map[types.UID]error // what the store has, and what its removal comes to
 }
 
-func newHouse(t *testing.T) *housekeeperEnv {
+func newHousekeeperEnv(t *testing.T) *housekeeperEnv {
 	t.Helper()
-	h := &housekeeperEnv{pods: newPods(t), sources: &fakeSources{}, kept: map[types.UID]error{}}
+	h := &housekeeperEnv{pods: newPods(t), sources: &fakeSources{}, stored: map[types.UID]error{}}
 	h.w = h.pods.w
 	var err error
 	h.Housekeeper, err = NewHousekeeper(HousekeeperConfig{
-		Workers: h.w, PodManager: h.pods.PodManager, Sources: h.sources, RuntimePods: func() []runtime.Pod { return h.seen },
-		Uninspected: func() []types.UID { return h.unseen },
+		Workers: h.w, PodManager: h.pods.PodManager, Sources: h.sources, RuntimePods: func() []runtime.Pod { return h.observed },
+		Uninspected: func() []types.UID { return h.uninspectedUIDs },
 		Stores: []PodStore{{
 			Name: "things",
 			PodUIDs: func() (uids []types.UID, err error) {
-				for uid := range h.kept {
+				for uid := range h.stored {
 					uids = append(uids, uid)
 				}
 				return uids, nil
 			},
 			Remove: func(_ context.Context, uid types.UID) error {
 				h.w.note("drop %s", uid)
-				err := h.kept[uid]
+				err := h.stored[uid]
 				if err == nil {
-					delete(h.kept, uid)
+					delete(h.stored, uid)
 				}
 				return err
 			},
@@ -60,68 +61,68 @@ func newHouse(t *testing.T) *housekeeperEnv {
 	return h
 }
 
-// SL-6, SR-8: who is ended and what is removed, by what is known.
-func TestHousekeeping(t *testing.T) {
+// SL-6, SR-8: which pods are terminated and which resources are removed.
+func TestHousekeeper_CleanupPods(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   func(h *housekeeperEnv)
 		want []string
 	}{
 		{"nothing", func(*housekeeperEnv) {}, nil},
-		{"an orphan of a source that has spoken", func(h *housekeeperEnv) { h.seen = []runtime.Pod{seenPod("o", "file")} }, []string{"orphan o"}},
-		{"of one that has not", func(h *housekeeperEnv) {
-			h.seen = []runtime.Pod{seenPod("o", "file")}
+		{"orphan of a synced source", func(h *housekeeperEnv) { h.observed = []runtime.Pod{runtimePod("o", "file")} }, []string{"orphan o"}},
+		{"orphan of a source that has not synced", func(h *housekeeperEnv) {
+			h.observed = []runtime.Pod{runtimePod("o", "file")}
 			h.sources.unready = map[string]bool{"file": true}
 		}, nil},
-		{"while another source is silent", func(h *housekeeperEnv) {
-			h.seen = []runtime.Pod{seenPod("o", "file"), seenPod("p", "api")}
+		{"orphan while another source has not synced", func(h *housekeeperEnv) {
+			h.observed = []runtime.Pod{runtimePod("o", "file"), runtimePod("p", "api")}
 			h.sources.unready = map[string]bool{"api": true}
 		}, []string{"orphan o"}},
-		{"of no source at all", func(h *housekeeperEnv) { h.seen = []runtime.Pod{seenPod("o", "")} }, nil},
-		{"known by its containers only", func(h *housekeeperEnv) {
-			h.seen = []runtime.Pod{{UID: "o", Containers: []runtime.Container{{Annotations: map[string]string{podspec.AnnotationSource: "file"}}}}}
+		{"pod without a source", func(h *housekeeperEnv) { h.observed = []runtime.Pod{runtimePod("o", "")} }, nil},
+		{"orphan without a sandbox", func(h *housekeeperEnv) {
+			h.observed = []runtime.Pod{{UID: "o", Containers: []runtime.Container{{Annotations: map[string]string{podspec.AnnotationSource: "file"}}}}}
 		}, []string{"orphan o"}},
-		{"an empty view", func(h *housekeeperEnv) { h.seen = []runtime.Pod{{UID: "o"}} }, nil},
-		{"wanted", func(h *housekeeperEnv) {
+		{"pod without sandboxes and containers", func(h *housekeeperEnv) { h.observed = []runtime.Pod{{UID: "o"}} }, nil},
+		{"desired", func(h *housekeeperEnv) {
 			h.pods.do(podsource.Add, newPod("o"))
-			h.seen = []runtime.Pod{seenPod("o", "file")}
+			h.observed = []runtime.Pod{runtimePod("o", "file")}
 		}, nil},
-		{"wanted, though the loop has not heard of it", func(h *housekeeperEnv) {
+		{"desired, but not received by the loop yet", func(h *housekeeperEnv) {
 			h.sources.pods = []*Pod{newPod("o")}
-			h.seen = []runtime.Pod{seenPod("o", "file")}
+			h.observed = []runtime.Pod{runtimePod("o", "file")}
 		}, nil},
-		{"ending", func(h *housekeeperEnv) {
+		{"terminating", func(h *housekeeperEnv) {
 			h.w.states["o"] = podworkers.State{Phase: podworkers.Terminating}
-			h.seen = []runtime.Pod{seenPod("o", "file")}
+			h.observed = []runtime.Pod{runtimePod("o", "file")}
 		}, nil},
-		{"things of nobody", func(h *housekeeperEnv) { h.kept["x"] = nil }, []string{"drop x"}},
-		{"things of nobody, but not all is known", func(h *housekeeperEnv) {
-			h.kept["x"] = nil
+		{"orphaned resources", func(h *housekeeperEnv) { h.stored["x"] = nil }, []string{"drop x"}},
+		{"orphaned resources while a source has not synced", func(h *housekeeperEnv) {
+			h.stored["x"] = nil
 			h.sources.unready = map[string]bool{"api": true}
 		}, nil},
-		{"things of a pod in the runtime", func(h *housekeeperEnv) {
-			h.kept["x"] = nil
-			h.seen = []runtime.Pod{seenPod("x", "")}
+		{"resources of a pod in the runtime", func(h *housekeeperEnv) {
+			h.stored["x"] = nil
+			h.observed = []runtime.Pod{runtimePod("x", "")}
 		}, nil},
-		{"things of a pod in the runtime that nobody has looked at yet", func(h *housekeeperEnv) {
-			h.kept["x"] = nil
-			h.unseen = []types.UID{"x"}
+		{"resources of an uninspected pod in the runtime", func(h *housekeeperEnv) {
+			h.stored["x"] = nil
+			h.uninspectedUIDs = []types.UID{"x"}
 		}, nil},
-		{"things of a wanted pod", func(h *housekeeperEnv) {
-			h.kept["x"] = nil
+		{"resources of a desired pod", func(h *housekeeperEnv) {
+			h.stored["x"] = nil
 			h.pods.do(podsource.Add, newPod("x"))
 		}, nil},
-		{"things of an ending pod", func(h *housekeeperEnv) {
-			h.kept["x"] = nil
+		{"resources of a terminating pod", func(h *housekeeperEnv) {
+			h.stored["x"] = nil
 			h.w.states["x"] = podworkers.State{Phase: podworkers.Terminated}
 		}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHouse(t)
+			h := newHousekeeperEnv(t)
 			tt.do(h)
 			h.w.take()
-			again, settled := h.CleanupPods(t.Context())
-			assert.Empty(t, again)
+			recreated, settled := h.CleanupPods(t.Context())
+			assert.Empty(t, recreated)
 			assert.Equal(t, tt.want == nil && len(h.sources.unready) == 0, settled)
 			assert.Equal(t, tt.want, h.w.take())
 			assert.Equal(t, len(h.sources.unready) == 0, h.w.full)
@@ -129,58 +130,58 @@ func TestHousekeeping(t *testing.T) {
 	}
 }
 
-// PW-10: housekeeping hands on which pods begin anew.
-func TestHousekeepingStartsAnew(t *testing.T) {
-	h := newHouse(t)
-	h.w.again = []types.UID{"a"}
-	again, _ := h.CleanupPods(t.Context())
-	assert.Equal(t, []types.UID{"a"}, again)
+// PW-10: housekeeping returns the pods that must be started again.
+func TestHousekeeper_ReturnsRecreatedPods(t *testing.T) {
+	h := newHousekeeperEnv(t)
+	h.w.recreated = []types.UID{"a"}
+	recreated, _ := h.CleanupPods(t.Context())
+	assert.Equal(t, []types.UID{"a"}, recreated)
 }
 
-// SL-6: after an end, what the pod left goes before its life is forgotten.
+// SL-6: the resources of a finished pod are removed before it is forgotten.
 func TestHousekeeper_CleanupFinished(t *testing.T) {
-	h := newHouse(t)
+	h := newHousekeeperEnv(t)
 	over := podworkers.State{Phase: podworkers.Finished, Idle: true}
 	h.w.states["gone"], h.w.states["back"], h.w.states["alive"], h.w.states["stuck"] = over, over, podworkers.State{}, over
-	h.kept["stuck"] = errors.New("busy")
+	h.stored["stuck"] = errors.New("busy")
 	h.pods.do(podsource.Add, newPod("back"))
 	h.w.take()
-	again := h.CleanupFinished(t.Context(), []types.UID{"gone", "back", "alive", "orphan", "stuck"})
-	assert.Equal(t, []types.UID{"back"}, again)
+	recreated := h.CleanupFinished(t.Context(), []types.UID{"gone", "back", "alive", "orphan", "stuck"})
+	assert.Equal(t, []types.UID{"back"}, recreated)
 	assert.Equal(t, []string{
 		"drop gone", "settle gone false", "settle back true",
-		"drop orphan", // its life is forgotten already
+		"drop orphan", // its worker is forgotten already
 		"drop stuck",
 	}, h.w.take())
 }
 
-// SL-6: a look that failed is followed by another.
-func TestHousekeepingIsNotSettledByAFault(t *testing.T) {
-	h := newHouse(t)
-	h.kept["x"] = errors.New("busy")
+// SL-6: a pass with a failure is followed by another.
+func TestHousekeeper_NotSettledAfterFailure(t *testing.T) {
+	h := newHousekeeperEnv(t)
+	h.stored["x"] = errors.New("busy")
 	for range 2 {
 		_, settled := h.CleanupPods(t.Context())
 		assert.False(t, settled)
 	}
-	h.kept["x"] = nil
+	h.stored["x"] = nil
 	_, settled := h.CleanupPods(t.Context())
-	assert.False(t, settled, "there was something to do")
+	assert.False(t, settled, "something was removed")
 	_, settled = h.CleanupPods(t.Context())
 	assert.True(t, settled)
 }
 
-// change is what the loop is told by a source.
+// change passes a change to the PodManager.
 func (h *housekeeperEnv) change(op podsource.Op, pods ...*Pod) {
 	h.pods.HandlePodChange(podsource.Change{Op: op, Source: "test", Pods: pods})
 }
 
-// SL-6: a pod that is wanted in the very moment in which what an older one of its
-// UID left is removed begins after that, once, as it is wanted by then.
-func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
+// SL-6: a pod that is added while the resources of an earlier pod of its UID are removed
+// starts once, after the removal, in its latest version.
+func TestHousekeeper_PodAddedDuringCleanup(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		do    func(h *housekeeperEnv) // while they go
-		after func(h *housekeeperEnv) // before the loop hears of it
+		do    func(h *housekeeperEnv) // during the removal
+		after func(h *housekeeperEnv) // before HandlePodRecreations
 		want  []string
 	}{
 		{"added", func(h *housekeeperEnv) { h.change(podsource.Add, newPod("x")) }, nil, []string{"create x "}},
@@ -192,7 +193,7 @@ func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
 			h.change(podsource.Add, newPod("x"))
 			h.change(podsource.Remove, newPod("x"))
 		}, nil, nil},
-		{"added, removed once they are gone", func(h *housekeeperEnv) { h.change(podsource.Add, newPod("x")) }, func(h *housekeeperEnv) {
+		{"added, removed after the cleanup", func(h *housekeeperEnv) { h.change(podsource.Add, newPod("x")) }, func(h *housekeeperEnv) {
 			h.change(podsource.Remove, newPod("x"))
 		}, nil},
 		{"added, removed and added again", func(h *housekeeperEnv) { h.change(podsource.Add, newPod("x")) }, func(h *housekeeperEnv) {
@@ -206,26 +207,26 @@ func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
 	} {
 		for _, by := range []string{"Housekeep", "Tidy"} {
 			t.Run(tt.name+" during "+by, func(t *testing.T) {
-				h := newHouse(t)
-				h.kept["x"] = nil
+				h := newHousekeeperEnv(t)
+				h.stored["x"] = nil
 				dropped := 0
 				h.cfg.Hooks.StoreCleaned = func(string, types.UID, error) {
 					dropped++
 					tt.do(h)
 				}
-				var again []types.UID
+				var recreated []types.UID
 				if by == "Tidy" {
-					again = h.CleanupFinished(t.Context(), []types.UID{"x"})
+					recreated = h.CleanupFinished(t.Context(), []types.UID{"x"})
 				} else {
-					again, _ = h.CleanupPods(t.Context())
+					recreated, _ = h.CleanupPods(t.Context())
 				}
 				require.Equal(t, 1, dropped)
 				if tt.after != nil {
 					tt.after(h)
 				}
-				h.pods.HandlePodRecreations(again)
+				h.pods.HandlePodRecreations(recreated)
 				assert.Equal(t, append([]string{"drop x"}, tt.want...), h.w.take())
-				assert.Empty(t, h.pods.reservedUIDs, "nobody is held for ever")
+				assert.Empty(t, h.pods.reservedUIDs, "no reservation is left")
 				h.pods.do(podsource.Remove, newPod("x"))
 				assert.Contains(t, h.pods.do(podsource.Add, newPod("x")), "create x ")
 			})
@@ -233,8 +234,8 @@ func TestAPodComesWhileItsLeftoversGo(t *testing.T) {
 	}
 }
 
-// A plan never touches what somebody may want, whatever the scene.
-func TestPlanIsCareful(t *testing.T) {
+// SL-6: no plan includes a pod that may be desired.
+func TestSnapshot_PlanRandomSequences(t *testing.T) {
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		set := func() map[types.UID]struct{} {
@@ -251,7 +252,7 @@ func TestPlanIsCareful(t *testing.T) {
 		for uid := range set() {
 			source := []string{"", "file", "api"}[rnd.IntN(3)]
 			inRuntime[uid] = source
-			s.runtime = append(s.runtime, seenPod(string(uid), source))
+			s.runtime = append(s.runtime, runtimePod(string(uid), source))
 		}
 		unseen := set()
 		s.uninspected = slices.Collect(maps.Keys(unseen))
@@ -286,21 +287,28 @@ func TestPlanIsCareful(t *testing.T) {
 	}
 }
 
-func TestHousekeeperConfigFaults(t *testing.T) {
-	_, err := NewHousekeeper(HousekeeperConfig{Stores: []PodStore{{Name: "x"}}})
-	for _, what := range []string{"nil Lives", "nil Pods", "nil Sources", "nil Runtime", "store x is not complete"} {
-		assert.ErrorContains(t, err, what)
+func TestNewHousekeeper_ReportsAllErrors(t *testing.T) {
+	uids := func() ([]types.UID, error) { return nil, nil }
+	remove := func(context.Context, types.UID) error { return nil }
+	_, err := NewHousekeeper(HousekeeperConfig{RemoveTimeout: -1, Stores: []PodStore{
+		{Name: "a", PodUIDs: uids}, {Name: "b", Remove: remove}, {PodUIDs: uids, Remove: remove}, {Name: "complete", PodUIDs: uids, Remove: remove},
+	}})
+	require.Error(t, err)
+	var fields []string
+	for line := range strings.Lines(err.Error()) {
+		fields = append(fields, strings.FieldsFunc(strings.TrimPrefix(line, "syncloop: HousekeeperConfig."), func(r rune) bool { return r == ' ' || r == ':' })[0])
 	}
+	assert.Equal(t, []string{"Workers", "PodManager", "Sources", "RuntimePods", "RemoveTimeout", "Stores", "Stores", "Stores"}, fields)
 }
 
-// After a restart everything that a former agent kept may be left over.
-func BenchmarkPlanOfLeftovers(b *testing.B) {
+// After a restart all resources of the previous process may be orphaned.
+func BenchmarkSnapshot_Plan(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("N=%d", n), func(b *testing.B) {
 			s := &snapshot{allSynced: true, stores: []storeUIDs{{}}}
 			for i := range n {
 				s.stores[0].uids = append(s.stores[0].uids, types.UID(fmt.Sprint("left-", i)))
-				s.runtime = append(s.runtime, seenPod(fmt.Sprint("there-", i), "file"))
+				s.runtime = append(s.runtime, runtimePod(fmt.Sprint("there-", i), "file"))
 			}
 			for b.Loop() {
 				if c := s.plan(); len(c.orphanedResources) != 1 || len(c.orphanedResources[0].uids) != n {

@@ -17,42 +17,42 @@ import (
 )
 
 // slowHouse is a house with a store from which some pods are removed slowly.
-type slowHouse struct {
+type slowStoreEnv struct {
 	*housekeeperEnv
 	mu    sync.Mutex                          // guards what follows, and the house's store
 	takes map[types.UID]func(context.Context) // how long, where it takes any time
 	calls map[types.UID]int
 }
 
-func (h *slowHouse) with(f func()) {
+func (h *slowStoreEnv) with(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f()
 }
 
-func (h *slowHouse) called(uid types.UID) int {
+func (h *slowStoreEnv) called(uid types.UID) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[uid]
 }
 
-func (h *slowHouse) put(uids ...types.UID) {
+func (h *slowStoreEnv) put(uids ...types.UID) {
 	h.with(func() {
 		for _, uid := range uids {
-			h.kept[uid] = nil
+			h.stored[uid] = nil
 		}
 	})
 }
 
-func (h *slowHouse) has(uid types.UID) bool {
+func (h *slowStoreEnv) has(uid types.UID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, ok := h.kept[uid]
+	_, ok := h.stored[uid]
 	return ok
 }
 
-func newSlowHouse(t *testing.T, slow types.UID, takes func(context.Context)) *slowHouse {
-	h := &slowHouse{housekeeperEnv: newHouse(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
+func newSlowStoreEnv(t *testing.T, slow types.UID, takes func(context.Context)) *slowStoreEnv {
+	h := &slowStoreEnv{housekeeperEnv: newHousekeeperEnv(t), takes: map[types.UID]func(context.Context){slow: takes}, calls: map[types.UID]int{}}
 	store := h.cfg.Stores[0]
 	h.cfg.Stores[0].PodUIDs = func() (uids []types.UID, err error) {
 		h.with(func() { uids, err = store.PodUIDs() })
@@ -84,7 +84,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 	for _, by := range []string{"Housekeep", "Tidy"} {
 		t.Run("begun by "+by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newSlowHouse(t, "hung", untilDone)
+				h := newSlowStoreEnv(t, "hung", untilDone)
 				h.put("hung", "other")
 				began := time.Now()
 				if by == "Tidy" {
@@ -92,8 +92,8 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 					assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"hung", "other"}))
 					delete(h.w.states, "hung") // housekeeping forgets it
 				} else {
-					again, settled := h.CleanupPods(t.Context())
-					assert.Empty(t, again)
+					recreated, settled := h.CleanupPods(t.Context())
+					assert.Empty(t, recreated)
 					assert.False(t, settled)
 				}
 				assert.False(t, h.has("other"))
@@ -122,7 +122,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 					_, _ = h.CleanupPods(t.Context())
 					synctest.Wait()
 				}
-				assert.Empty(t, h.kept)
+				assert.Empty(t, h.stored)
 				_, settled = h.CleanupPods(t.Context())
 				assert.True(t, settled)
 			})
@@ -135,7 +135,7 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newSlowHouse(t, "x", takes(time.Minute))
+			h := newSlowStoreEnv(t, "x", takes(time.Minute))
 			h.put("x")
 			if lives {
 				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
@@ -144,19 +144,19 @@ func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
 			h.w.take()
 			h.change(podsource.Add, newPod("x"))
 			for range 10 {
-				again, _ := h.CleanupPods(t.Context())
-				assert.Empty(t, again)
+				recreated, _ := h.CleanupPods(t.Context())
+				assert.Empty(t, recreated)
 				assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"x"}))
 				time.Sleep(2 * time.Second)
 			}
 			assert.Empty(t, h.w.take(), "it does not begin beside the removal")
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			again, _ := h.CleanupPods(t.Context())
-			assert.Equal(t, []types.UID{"x"}, again)
+			recreated, _ := h.CleanupPods(t.Context())
+			assert.Equal(t, []types.UID{"x"}, recreated)
 			delete(h.w.states, "x")
 			h.w.take()
-			h.pods.HandlePodRecreations(again)
+			h.pods.HandlePodRecreations(recreated)
 			assert.Equal(t, []string{"create x "}, h.w.take())
 			assert.Empty(t, h.pods.reservedUIDs)
 		})
@@ -167,7 +167,7 @@ func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
 func TestHousekeeper_ManyHungCleanups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newSlowHouse(t, "", nil)
+		h := newSlowStoreEnv(t, "", nil)
 		var ended []types.UID
 		for _, uid := range []types.UID{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
 			h.put(uid)
@@ -182,7 +182,7 @@ func TestHousekeeper_ManyHungCleanups(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(began), 15*time.Second)
 		cancel()
 		h.Wait()
-		assert.Len(t, h.kept, 12)
+		assert.Len(t, h.stored, 12)
 	})
 }
 
@@ -194,14 +194,14 @@ func TestHousekeeper_ForgetsFaults(t *testing.T) {
 		then    func(h *housekeeperEnv)
 		settled bool
 	}{
-		"it went away by itself":          {func(h *housekeeperEnv) { delete(h.kept, "x") }, true},
+		"it went away by itself":          {func(h *housekeeperEnv) { delete(h.stored, "x") }, true},
 		"it is wanted again":              {func(h *housekeeperEnv) { h.pods.do(podsource.Add, newPod("x")) }, true},
 		"it is still there":               {func(*housekeeperEnv) {}, false},
 		"it cannot be told what is there": {func(h *housekeeperEnv) { h.cfg.Stores[0].PodUIDs = func() ([]types.UID, error) { return nil, busy } }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t)
-			h.kept["x"] = busy
+			h := newHousekeeperEnv(t)
+			h.stored["x"] = busy
 			_, settled := h.CleanupPods(t.Context())
 			require.False(t, settled)
 			tt.then(h)
@@ -217,8 +217,8 @@ func TestHousekeeper_ForgetsFaults(t *testing.T) {
 
 // AG-9
 func TestHousekeeper_StoreThatPanics(t *testing.T) {
-	h := newHouse(t)
-	h.kept["x"] = nil
+	h := newHousekeeperEnv(t)
+	h.stored["x"] = nil
 	sound := h.cfg.Stores[0]
 	h.cfg.Stores[0].Remove = func(context.Context, types.UID) error { panic("remove") }
 	_, settled := h.CleanupPods(t.Context())

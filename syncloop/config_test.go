@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestLoopConfigFaults(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{HousekeepingPeriod: -1, IdleHousekeepingPeriod: -1, RuntimeCheckPeriod: -1, RuntimeSyncThreshold: -1})
-	for _, what := range []string{"nil Changes", "nil Handler", "negative Housekeeping", "negative AtRest", "negative CheckPeriod", "negative Patience"} {
+	for _, what := range []string{"Config.Changes", "Config.Handler", "Config.HousekeepingPeriod", "Config.IdleHousekeepingPeriod", "Config.RuntimeCheckPeriod", "Config.RuntimeSyncThreshold"} {
 		assert.ErrorContains(t, err, what)
 	}
 }

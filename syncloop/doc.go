@@ -1,20 +1,21 @@
-// Package syncloop is where the streams that can change a pod meet. One goroutine,
-// the Loop, selects over them and hands each to a Handler; Pods is the Handler that
-// admits pods and gives them to workers, and Housekeeper finds what nobody wants
-// any more.
+// Package syncloop merges all event sources that affect pods: configuration changes,
+// PLEG events, probe results and timers. The Loop is one goroutine that selects over
+// them and calls a Handler. PodManager is the Handler that admits pods and passes them
+// to workers. Housekeeper terminates orphans and removes their resources.
 //
-// What it promises:
-//   - Never blocked: the loop waits for no pod, no runtime call and no admission
-//     that asks others. Housekeeping and the runtime's health are looked after
-//     beside it.
-//   - Once: a pod is admitted or refused once. One that runs already is adopted.
-//   - On time: pods are woken when they are due, from one timer for all.
-//   - Patient: while the runtime is not ready nothing is handed on and nothing is
-//     lost. It goes on as soon as the runtime is ready again.
-//   - In doubt, left alone: what runs is ended only if the source that it came from
-//     is known not to want it. What came from a source that is not there any more
-//     is ended when all sources are known not to want it, and what names no source
-//     never. Pods of others are kept out by the runtime: see runtime.OwnerSetter.
+// Guarantees:
+//   - The loop never blocks: it waits for no pod, no runtime call and no admission check
+//     that does I/O. Housekeeping and runtime health checks run in other goroutines.
+//   - A pod is admitted or rejected once. A pod that already runs is adopted.
+//   - Pods are requeued on time, with one timer for all pods.
+//   - While the runtime is not ready, no input is handled and none is lost. The loop
+//     continues as soon as the runtime is ready.
+//   - Running pods are left alone when in doubt: a pod is terminated only if its source
+//     has synced and does not contain it. A pod of a source that is no longer configured
+//     is terminated when all sources have synced, and a pod that names no source never.
+//     The runtime leaves out the pods of other owners: see runtime.OwnerSetter.
+//   - The log has one line for each step in the lifecycle of a pod: added, admitted,
+//     adopted, rejected, updated, removed.
 //
-// Stopping the loop, or closing its configuration input, ends no pod.
+// Stopping the loop, or closing its configuration channel, terminates no pod.
 package syncloop

@@ -13,7 +13,7 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// printing is a Handler that says what it is handed.
+// printing is a Handler that prints its calls.
 type printing struct{}
 
 func (printing) HandlePodChange(c podsource.Change) {
@@ -28,7 +28,7 @@ func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 func (printing) HandlePodRecreations([]types.UID) {}
 func (printing) Revisit([]types.UID)              {}
 
-// A Loop needs no more than changes and a Handler. It ends when its input does.
+// A Loop requires only changes and a Handler. It ends when the changes do.
 func Example() {
 	changes := make(chan podsource.Change)
 	loop, err := syncloop.New(syncloop.Config{Changes: changes, Handler: printing{}})

@@ -58,12 +58,12 @@ func (d *callLog) take() []string {
 	return lines
 }
 
-// fakeWorkers writes down what it is asked for.
+// fakeWorkers records its calls.
 type fakeWorkers struct {
 	callLog
-	states map[types.UID]podworkers.State
-	again  []types.UID
-	full   bool
+	states    map[types.UID]podworkers.State
+	recreated []types.UID
+	full      bool
 }
 
 func (f *fakeWorkers) Update(u podworkers.Update) {
@@ -98,42 +98,42 @@ func (f *fakeWorkers) State(uid types.UID) (podworkers.State, bool) {
 	return st, ok
 }
 
-func (f *fakeWorkers) ForgetFinished(uid types.UID, wanted bool) bool {
-	f.note("settle %s %v", uid, wanted)
-	return wanted
+func (f *fakeWorkers) ForgetFinished(uid types.UID, desired bool) bool {
+	f.note("settle %s %v", uid, desired)
+	return desired
 }
 
 func (f *fakeWorkers) SyncKnownPods(_ map[types.UID]struct{}, full bool) []types.UID {
 	f.full = full
-	return f.again
+	return f.recreated
 }
 
 type fakeStatuses struct {
 	*callLog
-	told map[types.UID]corev1.PodStatus
+	saved map[types.UID]corev1.PodStatus
 }
 
 func (f fakeStatuses) Get(uid types.UID) (corev1.PodStatus, bool) {
-	st, ok := f.told[uid]
+	st, ok := f.saved[uid]
 	return st, ok
 }
 
 func (f fakeStatuses) Reject(pod *Pod, reason, message string) corev1.PodStatus {
 	f.note("refuse %s: %s: %s", pod.UID, reason, message)
 	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: podspec.RejectedPrefix + message}
-	f.told[pod.UID] = st
+	f.saved[pod.UID] = st
 	return st
 }
 
 func (f fakeStatuses) Forget(uid types.UID) {
 	f.note("forget %s", uid)
-	delete(f.told, uid)
+	delete(f.saved, uid)
 }
 
-// room admits as many pods as fit.
-type room int
+// podLimit admits up to that many pods.
+type podLimit int
 
-func (r room) Admit(_ *Pod, others []*Pod) podspec.AdmitResult {
+func (r podLimit) Admit(_ *Pod, others []*Pod) podspec.AdmitResult {
 	if len(others) >= int(r) {
 		return podspec.Rejected("OutOfpods", fmt.Sprintf("%d pods are here", len(others)))
 	}
@@ -175,7 +175,7 @@ var (
 	_ Probes = newBacklog[types.UID]()
 )
 
-// fakeSources hold what is wanted by sources.
+// fakeSources has the desired pods.
 type fakeSources struct {
 	unready map[string]bool
 	pods    []*Pod
@@ -191,6 +191,6 @@ func (f *fakeSources) HasSynced(source string) bool {
 func (f *fakeSources) MayBeDesired(source, _, _ string) bool { return !f.HasSynced(source) }
 func (f *fakeSources) Pods() []*Pod                          { return f.pods }
 
-func seenPod(uid, source string) runtime.Pod {
+func runtimePod(uid, source string) runtime.Pod {
 	return runtime.Pod{UID: types.UID(uid), Namespace: "ns", Name: uid, Sandboxes: []runtime.Sandbox{{ID: "s" + uid, Source: source}}}
 }

@@ -10,53 +10,54 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// HousekeeperWorkers are the lives of pods, as podworkers keeps them. None of the methods
-// blocks.
+// HousekeeperWorkers is what the Housekeeper needs of the pod workers. None of the
+// methods blocks.
 type HousekeeperWorkers interface {
 	Update(u podworkers.Update)
 	State(uid types.UID) (podworkers.State, bool)
-	ForgetFinished(uid types.UID, wanted bool) (again bool)
-	SyncKnownPods(wanted map[types.UID]struct{}, full bool) (again []types.UID)
+	ForgetFinished(uid types.UID, desired bool) (recreated bool)
+	SyncKnownPods(desired map[types.UID]struct{}, allSynced bool) (recreated []types.UID)
 }
 
-// Sources know what is wanted. None of the methods blocks.
+// Sources has the desired pods. None of the methods blocks.
 type Sources interface {
-	// HasSynced reports whether all that the source wants is known; that of all sources
-	// for one that is not there.
+	// HasSynced reports whether the source has delivered its complete set. An empty or
+	// unknown source stands for all sources.
 	HasSynced(source string) bool
-	// MayBeDesired reports whether a pod found running that names the source, and is not
-	// among Pods, may yet turn out to be wanted.
+	// MayBeDesired reports whether a running pod that is not in Pods may still belong to
+	// a source that has not synced. Such a pod must not be terminated.
 	MayBeDesired(source, namespace, name string) bool
-	// Pods are the pods that are wanted, also those that the loop has not heard of
-	// yet.
+	// Pods returns the desired pods, including those that the loop has not received yet.
 	Pods() []*corev1.Pod
 }
 
-// PodStore is a place where something is kept for pods by their UID: folders, volumes,
-// cgroups, statuses, probes.
+// PodStore has resources of pods by their UIDs: directories, volumes, cgroups, statuses,
+// probes.
 type PodStore struct {
 	Name    string
-	PodUIDs func() ([]types.UID, error) // those of which something is there
-	// Remove should end soon after its context. One that takes long holds up its own
-	// pod alone. It is called from many goroutines, but once at a time for a pod.
+	PodUIDs func() ([]types.UID, error) // the pods with resources
+	// Remove removes the resources of a pod. It should return soon after its context
+	// ends; a slow call delays only its own pod. It is called from several goroutines,
+	// but for each pod from one at a time.
 	Remove func(ctx context.Context, uid types.UID) error
 }
 
 // HousekeeperConfig describes a Housekeeper.
 type HousekeeperConfig struct {
 	Workers    HousekeeperWorkers // required
-	PodManager *PodManager        // what the loop has taken in; required
+	PodManager *PodManager        // required
 
 	Sources Sources // required
-	// RuntimePods is what was last seen in the runtime, from memory. Required.
+	// RuntimePods returns the last observed pods in the runtime, from memory. Required.
 	RuntimePods func() []runtime.Pod
-	// Uninspected are pods that are in the runtime and of which Runtime does not tell
-	// yet: nothing that is kept for them goes. Default: there are none.
+	// Uninspected returns pods in the runtime that are missing from RuntimePods because
+	// they were not inspected yet. Their resources are kept. Default: none.
 	Uninspected func() []types.UID
 
 	Stores        []PodStore    // default: none
@@ -66,7 +67,7 @@ type HousekeeperConfig struct {
 	Hooks  HousekeeperHooks
 }
 
-// HousekeeperHooks are called as things are found that nobody wants. Any may be nil.
+// HousekeeperHooks are called when orphans are found and removed. Any may be nil.
 type HousekeeperHooks struct {
 	OrphanFound  func(pod runtime.Pod)
 	StoreCleaned func(store string, uid types.UID, err error)
@@ -74,23 +75,23 @@ type HousekeeperHooks struct {
 
 func (c *HousekeeperConfig) fill() error {
 	var errs []error
-	require := func(ok bool, what string) {
+	require := func(ok bool, problem string) {
 		if !ok {
-			errs = append(errs, errors.New("syncloop: "+what))
+			errs = append(errs, errors.New("syncloop: HousekeeperConfig."+problem))
 		}
 	}
-	require(c.Workers != nil, "nil Lives")
-	require(c.PodManager != nil, "nil Pods")
-	require(c.Sources != nil, "nil Sources")
-	require(c.RuntimePods != nil, "nil Runtime")
-	require(c.RemoveTimeout >= 0, "negative RemoveTimeout")
+	require(c.Workers != nil, "Workers required")
+	require(c.PodManager != nil, "PodManager required")
+	require(c.Sources != nil, "Sources required")
+	require(c.RuntimePods != nil, "RuntimePods required")
+	require(c.RemoveTimeout >= 0, "RemoveTimeout must not be negative")
 	for _, s := range c.Stores {
-		require(s.Name != "" && s.PodUIDs != nil && s.Remove != nil, "store "+s.Name+" is not complete")
+		require(s.Name != "" && s.PodUIDs != nil && s.Remove != nil, "Stores: Name, PodUIDs and Remove required: "+s.Name)
 	}
 	if c.Uninspected == nil {
 		c.Uninspected = func() []types.UID { return nil }
 	}
-	orDefault(&c.RemoveTimeout, defaultRemoveTimeout)
+	setDefault(&c.RemoveTimeout, defaultRemoveTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -98,19 +99,20 @@ func (c *HousekeeperConfig) fill() error {
 	return errors.Join(errs...)
 }
 
-// Housekeeper is a Keeper: it ends runtime pods that no source knows, forgets
-// finished workers and removes what is left in stores. A cleanup that takes long goes
-// on beside the calls of its methods, of which the next take it in; see Wait.
+// Housekeeper is a Cleaner: it terminates runtime pods that no source contains, forgets
+// finished pods and removes their resources from stores. A slow cleanup continues after
+// the method that has started it returned, and a later call collects its result; see
+// Wait.
 type Housekeeper struct {
 	cfg        HousekeeperConfig
-	lastErrors map[faultKey]string // what went wrong last: each is logged once
+	lastErrors map[errorKey]string // each error is logged once
 	cleanups   map[types.UID]*cleanup
 	wg         sync.WaitGroup // of cleanups
 }
 
-// faultKey is what something went wrong with: reading a store where uid is empty,
-// cleaning up after a pod as a whole where store is.
-type faultKey struct {
+// errorKey identifies a failure: of reading a store if uid is empty, and of the cleanup
+// of a pod as a whole if store is.
+type errorKey struct {
 	store string
 	uid   types.UID
 }
@@ -120,30 +122,31 @@ func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Housekeeper{cfg: cfg, lastErrors: map[faultKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
+	return &Housekeeper{cfg: cfg, lastErrors: map[errorKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
 }
 
-// CleanupPods looks once for what nobody wants, and returns the pods that came back
-// while they ended, or while what was left of them was removed. Nothing is settled
-// as long as not all is known that is wanted, nor while there was something to do:
-// the next look tells what came of it. Calls must not overlap with each other nor
-// with Tidy.
-func (h *Housekeeper) CleanupPods(ctx context.Context) (again []types.UID, settled bool) {
-	again = h.takeCleanedUp()
+// CleanupPods is one pass over all pods. It returns the pods that were desired again
+// during their termination or the removal of their resources. settled is false while a
+// source has not synced and after a pass that removed something, because the next pass
+// must check the result. Calls must not overlap with each other nor with those of
+// CleanupFinished.
+func (h *Housekeeper) CleanupPods(ctx context.Context) (recreated []types.UID, settled bool) {
+	recreated = h.collectCleanups()
 	s := h.takeSnapshot()
-	h.forgetFaults(s)
-	again = append(again, h.cfg.Workers.SyncKnownPods(s.desired, s.allSynced)...)
-	c := s.plan()
-	again = append(again, h.execute(ctx, c)...)
-	return again, s.allSynced && len(s.mayBeDesired)+len(c.orphans)+len(c.orphanedResources)+len(h.lastErrors)+len(h.cleanups) == 0
+	h.forgetErrors(s)
+	recreated = append(recreated, h.cfg.Workers.SyncKnownPods(s.desired, s.allSynced)...)
+	plan := s.plan()
+	recreated = append(recreated, h.execute(ctx, plan)...)
+	busy := len(s.mayBeDesired) > 0 || len(plan.orphans) > 0 || len(plan.orphanedResources) > 0 || len(h.lastErrors) > 0 || len(h.cleanups) > 0
+	return recreated, s.allSynced && !busy
 }
 
-// takeSnapshot gathers what there is to know. The order matters, since pods come and go
-// meanwhile. What is wanted is read last: whatever is seen in a store or in the
-// runtime was wanted before, and then is still wanted now, or has a life, which
-// only this type forgets. Whether all is known is asked before what it is. What is
-// wanted is read first as well, to save asking about each of those pods: one that
-// is not wanted any more a moment later is left to the next time.
+// takeSnapshot collects the input of a pass. The order of the reads matters, because
+// pods are added and removed meanwhile. The desired pods are read last: a pod that is
+// found in a store or in the runtime was desired before, so it is desired now or has a
+// worker, which only this type forgets. Whether all sources have synced is read before
+// their pods. The desired pods are also read first, to save a query of the workers for
+// each: one that is not desired any more a moment later is left to the next pass.
 func (h *Housekeeper) takeSnapshot() *snapshot {
 	s := &snapshot{known: map[types.UID]struct{}{}, mayBeDesired: map[types.UID]struct{}{}, desired: h.cfg.PodManager.AddDesiredUIDs(nil)}
 	for i, store := range h.cfg.Stores {
@@ -151,27 +154,25 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 		err := safe.Call(h.cfg.Logger, "list pods of "+store.Name, func() (err error) { uids, err = store.PodUIDs(); return err })
 		h.logFailure(store.Name, "", err)
 		s.stores = append(s.stores, storeUIDs{i, uids, err})
-		h.known(s, uids...)
+		h.addKnown(s, uids...)
 	}
-	s.uninspected = h.cfg.Uninspected() // before Runtime: one that is seen meanwhile is in either
+	s.uninspected = h.cfg.Uninspected() // before RuntimePods, so that a pod inspected meanwhile is in one of them
 	s.runtime = h.cfg.RuntimePods()
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if h.known(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(sourceOf(p), p.Namespace, p.Name) {
+		if h.addKnown(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(sourceOf(p), p.Namespace, p.Name) {
 			s.mayBeDesired[p.UID] = struct{}{}
 		}
 	}
 	s.allSynced = h.cfg.Sources.HasSynced("")
 	for _, pod := range h.cfg.Sources.Pods() {
-		if _, ok := s.desired[pod.UID]; !ok {
-			s.desired[pod.UID] = struct{}{}
-		}
+		s.desired[pod.UID] = struct{}{}
 	}
 	s.desired = h.cfg.PodManager.AddDesiredUIDs(s.desired)
 	return s
 }
 
-func (h *Housekeeper) known(s *snapshot, uids ...types.UID) {
+func (h *Housekeeper) addKnown(s *snapshot, uids ...types.UID) {
 	for _, uid := range uids {
 		if _, ok := s.desired[uid]; ok {
 			continue
@@ -182,38 +183,38 @@ func (h *Housekeeper) known(s *snapshot, uids ...types.UID) {
 	}
 }
 
-// CleanupFinished looks at pods that have come to their end. What a pod left goes before its
-// life is forgotten: should its UID come back meanwhile, it waits for that. Calls
-// must not overlap with each other nor with Housekeep.
-func (h *Housekeeper) CleanupFinished(ctx context.Context, ended []types.UID) (again []types.UID) {
-	again = h.takeCleanedUp()
-	began := time.Now()
-	for _, uid := range ended {
-		if time.Since(began) > maxPass {
-			break // the next housekeeping goes on from here
+// CleanupFinished removes the resources of finished pods and then forgets them. A pod of
+// the same UID that is added meanwhile waits for that. Calls must not overlap with each
+// other nor with those of CleanupPods.
+func (h *Housekeeper) CleanupFinished(ctx context.Context, finished []types.UID) (recreated []types.UID) {
+	recreated = h.collectCleanups()
+	startTime := time.Now()
+	for _, uid := range finished {
+		if time.Since(startTime) > maxPass {
+			break // the next CleanupPods continues
 		}
-		again = append(again, h.tidy(ctx, uid)...)
+		recreated = append(recreated, h.cleanUpFinished(ctx, uid)...)
 	}
-	return again
+	return recreated
 }
 
-func (h *Housekeeper) tidy(ctx context.Context, uid types.UID) (again []types.UID) {
-	st, lives := h.cfg.Workers.State(uid)
-	wanted := h.cfg.PodManager.get(uid) != nil
-	if lives && !st.Idle || !lives && wanted || h.cleanups[uid] != nil {
+func (h *Housekeeper) cleanUpFinished(ctx context.Context, uid types.UID) (recreated []types.UID) {
+	st, known := h.cfg.Workers.State(uid)
+	desired := h.cfg.PodManager.get(uid) != nil
+	if known && !st.Idle || !known && desired || h.cleanups[uid] != nil {
 		return nil
 	}
-	if !wanted {
-		var held bool
-		if again, held = h.holdAndCleanUp(ctx, uid, lives, h.stores()); held {
-			return again
+	if !desired {
+		var reserved bool
+		if recreated, reserved = h.reserveAndCleanUp(ctx, uid, known, h.stores()); reserved {
+			return recreated
 		}
 	}
-	// It is wanted: it begins anew, if that is why it is.
-	if lives && h.cfg.Workers.ForgetFinished(uid, true) {
-		again = append(again, uid)
+	// It is desired. It starts again if it was recreated during its termination.
+	if known && h.cfg.Workers.ForgetFinished(uid, true) {
+		recreated = append(recreated, uid)
 	}
-	return again
+	return recreated
 }
 
 func (h *Housekeeper) stores() []*PodStore {
@@ -224,51 +225,50 @@ func (h *Housekeeper) stores() []*PodStore {
 	return all
 }
 
-func (h *Housekeeper) execute(ctx context.Context, c cleanupPlan) (again []types.UID) {
-	for i := range c.orphans {
-		p := &c.orphans[i]
-		h.cfg.Logger.Info("ending a pod that no source knows", slog.String("uid", string(p.UID)),
-			slog.String("namespace", p.Namespace), slog.String("pod", p.Name))
+func (h *Housekeeper) execute(ctx context.Context, plan cleanupPlan) (recreated []types.UID) {
+	for i := range plan.orphans {
+		p := &plan.orphans[i]
+		h.cfg.Logger.Info("terminating orphaned pod", logattr.PodName(p.Namespace, p.Name), logattr.PodUID(p.UID), slog.String("source", sourceOf(p)))
 		if f := h.cfg.Hooks.OrphanFound; f != nil {
 			f(*p)
 		}
 		h.cfg.Workers.Update(podworkers.Update{Orphan: p})
 	}
-	began := time.Now()
-	uids, stores := h.byPod(c.orphanedResources)
+	startTime := time.Now()
+	uids, stores := h.storesByPod(plan.orphanedResources)
 	for _, uid := range uids {
-		if ctx.Err() != nil || time.Since(began) > maxPass {
+		if ctx.Err() != nil || time.Since(startTime) > maxPass {
 			break
 		}
-		back, _ := h.holdAndCleanUp(ctx, uid, false, stores[uid])
-		again = append(again, back...)
+		pods, _ := h.reserveAndCleanUp(ctx, uid, false, stores[uid])
+		recreated = append(recreated, pods...)
 	}
-	return again
+	return recreated
 }
 
-// byPod returns the pods of which something is to be removed, and from where.
-func (h *Housekeeper) byPod(drop []storeUIDs) (uids []types.UID, stores map[types.UID][]*PodStore) {
+// storesByPod returns the pods with resources to remove, and the stores that have them.
+func (h *Housekeeper) storesByPod(resources []storeUIDs) (uids []types.UID, stores map[types.UID][]*PodStore) {
 	stores = map[types.UID][]*PodStore{}
-	for _, d := range drop {
-		for _, uid := range d.uids {
+	for _, r := range resources {
+		for _, uid := range r.uids {
 			if stores[uid] == nil {
 				uids = append(uids, uid)
 			}
-			stores[uid] = append(stores[uid], &h.cfg.Stores[d.store])
+			stores[uid] = append(stores[uid], &h.cfg.Stores[r.store])
 		}
 	}
 	return uids, stores
 }
 
-// logFailure logs a fault when it is new, and forgets it when it is gone.
+// logFailure logs an error when it is new, and forgets it when it is resolved.
 func (h *Housekeeper) logFailure(store string, uid types.UID, err error) {
-	key := faultKey{store, uid}
+	key := errorKey{store, uid}
 	if err == nil {
 		delete(h.lastErrors, key)
 		return
 	}
 	if h.lastErrors[key] != err.Error() {
 		h.lastErrors[key] = err.Error()
-		h.cfg.Logger.Warn("housekeeping failed", slog.String("store", store), slog.String("uid", string(uid)), slog.Any("error", err))
+		h.cfg.Logger.Warn("removing orphaned pod resources failed", slog.String("store", store), logattr.PodUID(uid), logattr.Err(err))
 	}
 }

@@ -15,42 +15,40 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// Handler does what a turn of the loop is for. Its methods are called from the
-// loop's goroutine and must not block.
+// Handler handles the inputs of the loop. Its methods are called from the goroutine of
+// the loop and must not block.
 type Handler interface {
-	// HandlePodChange takes pods that were added, changed or removed.
+	// HandlePodChange handles pods that were added, updated, deleted or removed.
 	HandlePodChange(c podsource.Change)
-	// HandlePodSync takes a pod that has to be looked at again. It may be unknown.
+	// HandlePodSync requeues a pod, which may be unknown.
 	HandlePodSync(uid types.UID, why podworkers.RequeueReason)
-	// HandlePodRecreations takes pods that came back while they ended, and have ended now, or while
-	// what was left of them was removed.
+	// HandlePodRecreations handles pods that were desired again during their termination
+	// or during the removal of their resources, after that has ended.
 	HandlePodRecreations(uids []types.UID)
-	// Revisit is called when pods have come to their end, and once in a Housekeeping
-	// period with none: what was put off may be possible now.
-	Revisit(ended []types.UID)
+	// Revisit retries postponed work. It is called when pods have finished, and once per
+	// HousekeepingPeriod with none.
+	Revisit(finished []types.UID)
 }
 
-// Cleaner looks for what is left over. Its methods run beside the loop, one at a
-// time, and may take their time; both return the pods that have to be added anew. A
-// Keeper that goes on with something after they have returned has a method Wait,
-// which Run calls last and which returns when that has ended.
+// Cleaner removes what finished, deleted and orphaned pods have left. Its methods run
+// in a goroutine of their own, one at a time, and may block. Both return the pods that
+// must be added again. A Cleaner that continues to work after they have returned has a
+// method Wait, which Run calls last and which returns when that work has ended.
 type Cleaner interface {
-	// CleanupPods looks at everything. It reports whether all is settled: until
-	// something happens there will be nothing to do.
-	CleanupPods(ctx context.Context) (again []types.UID, settled bool)
-	// CleanupFinished looks at pods that have come to their end.
-	CleanupFinished(ctx context.Context, ended []types.UID) (again []types.UID)
+	// CleanupPods checks all pods. It reports whether everything is settled: then there
+	// is nothing to do until something happens.
+	CleanupPods(ctx context.Context) (recreated []types.UID, settled bool)
+	// CleanupFinished checks pods that have finished.
+	CleanupFinished(ctx context.Context, finished []types.UID) (recreated []types.UID)
 }
 
-// Events are what happened in the runtime. Notify has a value when Drain has
-// something.
+// Events is a source of PLEG events. Notify receives a value when Drain has events.
 type Events interface {
 	Notify() <-chan struct{}
 	Drain() []pleg.Event
 }
 
-// Probes are the pods with a container of which a probe thinks otherwise than
-// before.
+// Probes is a source of pods of which a probe result has changed.
 type Probes interface {
 	Notify() <-chan struct{}
 	Drain() []types.UID
@@ -58,42 +56,42 @@ type Probes interface {
 
 // Config describes a Loop.
 type Config struct {
-	Changes <-chan podsource.Change // what is wanted; the loop ends when it is closed. Required
+	Changes <-chan podsource.Change // desired state; the loop ends when it is closed. Required
 	Handler Handler                 // required
 	Events  Events                  // default: none
 	Probes  Probes                  // default: none
-	Cleaner Cleaner                 // default: nobody looks
+	Cleaner Cleaner                 // default: no housekeeping
 
-	// RuntimeReady asks the runtime whether pods can be run. It is called beside the loop,
-	// once at a time and with a deadline. It should answer from memory as long as
-	// anything else proves that the runtime is well, and must not say so before
-	// what runs in it is known. Default: it always can.
+	// RuntimeReady returns nil if the runtime can run pods. It is called outside of the
+	// loop, one call at a time and with a deadline. It should answer from memory while
+	// anything else proves that the runtime is ready, and must return an error until the
+	// pods in the runtime are known. Default: always nil.
 	RuntimeReady func(ctx context.Context) error
-	// RecheckRuntime has a value when Ready may have something new to say. Default: never;
-	// it is asked at intervals.
+	// RecheckRuntime receives a value when the result of RuntimeReady may have changed.
+	// Default: never; RuntimeReady is polled.
 	RecheckRuntime <-chan struct{}
 
-	// HousekeepingPeriod is the time between housekeepings, as long as there is reason for
-	// them: something was changed, seen or ended since the last one, or that left
-	// something to do. Default: 2 s.
+	// HousekeepingPeriod is the time between passes of housekeeping while there is a
+	// reason for them: something has changed since the last one, or it left something to
+	// do. Default: 2 s.
 	HousekeepingPeriod     time.Duration
-	IdleHousekeepingPeriod time.Duration // between housekeepings when there is none; default 1 min
-	RuntimeCheckPeriod     time.Duration // between calls of Ready, and the deadline of each; default 5 s
-	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready that does not say so any more; default 30 s
+	IdleHousekeepingPeriod time.Duration // between passes without a reason; default 1 min
+	RuntimeCheckPeriod     time.Duration // between calls of RuntimeReady, and the deadline of each; default 5 s
+	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready after the last nil of RuntimeReady; default 30 s
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
 }
 
-// Hooks are called from the loop's goroutine. Any may be nil. They must not block.
+// Hooks are called from the goroutine of the loop. Any may be nil. They must not block.
 type Hooks struct {
-	// IterationEnded is called after each turn: what it was for and how long it took.
-	IterationEnded func(in Input, took time.Duration)
-	// RuntimeReadyChanged is called when the runtime becomes ready (nil) or ceases to be.
+	// IterationEnded is called after each iteration with its input and duration.
+	IterationEnded func(in Input, duration time.Duration)
+	// RuntimeReadyChanged is called when the runtime becomes ready (nil) or not ready.
 	RuntimeReadyChanged func(err error)
 }
 
-// Input is what a turn of the loop is for.
+// Input is what an iteration of the loop handles.
 type Input string
 
 // The inputs.
@@ -107,30 +105,29 @@ const (
 )
 
 const (
-	defaultHousekeeping = 2 * time.Second
-	defaultAtRest       = time.Minute
-	defaultCheckPeriod  = 5 * time.Second
-	defaultPatience     = 30 * time.Second
+	defaultHousekeepingPeriod     = 2 * time.Second
+	defaultIdleHousekeepingPeriod = time.Minute
+	defaultRuntimeCheckPeriod     = 5 * time.Second
+	defaultRuntimeSyncThreshold   = 30 * time.Second
 )
 
 func (c *Config) fill() error {
 	var errs []error
-	require := func(ok bool, what string) {
+	require := func(ok bool, problem string) {
 		if !ok {
-			errs = append(errs, errors.New("syncloop: "+what))
+			errs = append(errs, errors.New("syncloop: Config."+problem))
 		}
 	}
-	require(c.Changes != nil, "nil Changes")
-	require(c.Handler != nil, "nil Handler")
-	for name, d := range map[string]*time.Duration{
-		"Housekeeping": &c.HousekeepingPeriod, "AtRest": &c.IdleHousekeepingPeriod, "CheckPeriod": &c.RuntimeCheckPeriod, "Patience": &c.RuntimeSyncThreshold,
-	} {
-		require(*d >= 0, "negative "+name)
-	}
-	orDefault(&c.HousekeepingPeriod, defaultHousekeeping)
-	orDefault(&c.IdleHousekeepingPeriod, defaultAtRest)
-	orDefault(&c.RuntimeCheckPeriod, defaultCheckPeriod)
-	orDefault(&c.RuntimeSyncThreshold, defaultPatience)
+	require(c.Changes != nil, "Changes required")
+	require(c.Handler != nil, "Handler required")
+	require(c.HousekeepingPeriod >= 0, "HousekeepingPeriod must not be negative")
+	require(c.IdleHousekeepingPeriod >= 0, "IdleHousekeepingPeriod must not be negative")
+	require(c.RuntimeCheckPeriod >= 0, "RuntimeCheckPeriod must not be negative")
+	require(c.RuntimeSyncThreshold >= 0, "RuntimeSyncThreshold must not be negative")
+	setDefault(&c.HousekeepingPeriod, defaultHousekeepingPeriod)
+	setDefault(&c.IdleHousekeepingPeriod, defaultIdleHousekeepingPeriod)
+	setDefault(&c.RuntimeCheckPeriod, defaultRuntimeCheckPeriod)
+	setDefault(&c.RuntimeSyncThreshold, defaultRuntimeSyncThreshold)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -138,26 +135,26 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-func orDefault(d *time.Duration, def time.Duration) {
+func setDefault(d *time.Duration, value time.Duration) {
 	if *d == 0 {
-		*d = def
+		*d = value
 	}
 }
 
-// Loop joins the streams. Due, Ended, Healthy and LastTurn may be called from any
-// goroutine, at any time.
+// Loop is the sync loop. RequeueAt, PodFinished, Healthy and LastIteration may be
+// called from any goroutine, at any time.
 type Loop struct {
 	cfg        Config
-	finishedCh chan struct{} // one slot: ended has something
-	wake       chan struct{} // one slot: the first due time changed
+	finishedCh chan struct{} // one slot: finished has pods
+	requeueCh  chan struct{} // one slot: the first requeue time has changed
 
-	mu         sync.Mutex // guards what follows; held over memory only
-	dues       requeueTimes
-	ended      []types.UID // pods to tidy up after
-	last       time.Time   // of the last turn's end; zero before Run
-	runtimeErr error       // the runtime is not ready
-	since      time.Time   // when it last became so
-	keeps      time.Time   // when the housekeeping under way began; zero: none is
+	mu           sync.Mutex // guards what follows; held over memory only
+	requeues     requeueTimes
+	finished     []types.UID // pods to clean up
+	iterationAt  time.Time   // end of the last iteration; zero before Run
+	runtimeErr   error       // why the runtime is not ready
+	readySince   time.Time   // when it became ready
+	cleanupSince time.Time   // start of the cleanup that runs; zero: none
 }
 
 // New returns a Loop.
@@ -165,31 +162,30 @@ func New(cfg Config) (*Loop, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Loop{cfg: cfg, finishedCh: make(chan struct{}, 1), wake: make(chan struct{}, 1)}, nil
+	return &Loop{cfg: cfg, finishedCh: make(chan struct{}, 1), requeueCh: make(chan struct{}, 1)}, nil
 }
 
-// RequeueAt sets when a pod is to be woken, in the place of what was set before; the
-// zero time calls it off. A wall clock that is set later changes nothing about it.
-// It does not block.
+// RequeueAt sets when a pod is requeued, and replaces what was set before. The zero
+// time cancels it. Setting the wall clock does not affect it. It does not block.
 func (l *Loop) RequeueAt(uid types.UID, at time.Time) {
 	l.mu.Lock()
-	before := l.dues.next()
-	l.dues.set(uid, at)
-	changed := !l.dues.next().Equal(before)
+	previous := l.requeues.next()
+	l.requeues.set(uid, at)
+	changed := !l.requeues.next().Equal(previous)
 	l.mu.Unlock()
 	if changed {
-		signal(l.wake)
+		signal(l.requeueCh)
 	}
 }
 
-// PodFinished says that a pod has come to its end, so that it is tidied up after at
-// once. It does not block.
+// PodFinished reports that a pod has finished, so that it is cleaned up at once. It
+// does not block.
 func (l *Loop) PodFinished(uid types.UID) {
 	if l.cfg.Cleaner == nil {
 		return
 	}
 	l.mu.Lock()
-	l.ended = append(l.ended, uid)
+	l.finished = append(l.finished, uid)
 	l.mu.Unlock()
 	signal(l.finishedCh)
 }

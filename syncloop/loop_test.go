@@ -3,7 +3,6 @@ package syncloop
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// fakeHandler writes down what it is handed.
+// fakeHandler records its calls.
 type fakeHandler struct{ *callLog }
 
 func (f fakeHandler) HandlePodChange(c podsource.Change) { f.note("change %v %d", c.Op, len(c.Pods)) }
@@ -43,11 +42,11 @@ type loopEnv struct {
 	cancel  context.CancelFunc
 
 	mu    sync.Mutex
-	ready func() error // what the runtime says
+	ready func() error // Config.RuntimeReady
 	asked []time.Duration
 }
 
-// says makes the runtime say so from now on.
+// says sets the result of RuntimeReady.
 func (b *loopEnv) says(err error) { b.does(func() error { return err }) }
 
 func (b *loopEnv) does(ready func() error) {
@@ -56,7 +55,7 @@ func (b *loopEnv) does(ready func() error) {
 	b.ready = ready
 }
 
-// Ready does not even heed its deadline.
+// Ready ignores its context.
 func (b *loopEnv) Ready(context.Context) error {
 	b.mu.Lock()
 	b.asked = append(b.asked, time.Since(b.log.began))
@@ -80,7 +79,7 @@ func start(t *testing.T, change ...func(*loopEnv, *Config)) *loopEnv {
 	var err error
 	b.Loop, err = New(cfg)
 	require.NoError(t, err)
-	require.ErrorIs(t, b.Healthy(), ErrStalled, "it was not started")
+	require.ErrorIs(t, b.Healthy(), ErrStalled, "Run was not called")
 	ctx, cancel := context.WithCancel(t.Context())
 	b.cancel = cancel
 	go func() { b.stopped <- b.Run(ctx) }()
@@ -116,7 +115,7 @@ func TestLoop_HandlesEachInput(t *testing.T) {
 	})
 }
 
-// SL-5: pods are woken when they are due, and not before.
+// SL-5: pods are requeued when they are due, and not before.
 func TestLoop_RequeuesPodsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
@@ -133,7 +132,7 @@ func TestLoop_RequeuesPodsOnTime(t *testing.T) {
 	})
 }
 
-// SL-7: a closed input and a cancelled context end the loop, and nothing else.
+// SL-7: a closed channel and a cancelled context end the loop, and nothing else.
 func TestEndOfLoop(t *testing.T) {
 	for name, end := range map[string]func(*loopEnv){
 		"closed input":      func(b *loopEnv) { close(b.changes) },
@@ -150,7 +149,7 @@ func TestEndOfLoop(t *testing.T) {
 	}
 }
 
-// SL-2: a runtime that has never answered.
+// SL-2: a runtime that was never ready.
 func TestRuntimeNotReadyAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
@@ -183,8 +182,7 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 	})
 }
 
-// SL-2: a runtime that is away for less than 30 s is not missed, one that is away
-// for longer is.
+// SL-2: a runtime may be not ready for up to 30 s.
 func TestRuntimeGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *loopEnv, c *Config) {
@@ -228,7 +226,7 @@ func TestRuntimeHangs(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
-		require.ErrorContains(t, b.Healthy(), "no answer since")
+		require.ErrorContains(t, b.Healthy(), "no status since")
 		assert.Less(t, time.Since(b.LastIteration()), 3*time.Second)
 		close(release)
 		synctest.Wait()
@@ -236,7 +234,7 @@ func TestRuntimeHangs(t *testing.T) {
 	})
 }
 
-// SL-8: a loop that does not turn is not healthy.
+// SL-8: a loop without iterations is not healthy.
 func TestStuckLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -261,10 +259,10 @@ func TestStuckLoop(t *testing.T) {
 	})
 }
 
-// SL-8, SL-6: a loop whose housekeeping does not end is not healthy.
+// SL-8, SL-6: a loop with a cleanup that does not end is not healthy.
 func TestLoop_HungHousekeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKeeper{callLog: &callLog{}}
+		k := &fakeCleaner{callLog: &callLog{}}
 		b := start(t, func(_ *loopEnv, c *Config) { c.Cleaner = k })
 		time.Sleep(time.Minute)
 		k.set(24 * time.Hour)
@@ -279,14 +277,14 @@ func TestLoop_HungHousekeeping(t *testing.T) {
 	})
 }
 
-// SL-8, SL-5: a loop that turns and yet wakes nobody is not healthy.
-func TestLoop_ForgottenPods(t *testing.T) {
+// SL-8, SL-5: a loop that iterates but does not requeue pods that are due is not healthy.
+func TestLoop_OverduePodsAreUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		b.RequeueAt("first", time.Now().Add(3*time.Hour))
 		b.RequeueAt("second", time.Now().Add(4*time.Hour))
 		b.Loop.mu.Lock()
-		b.dues.pods["second"].at = time.Now() // and the heap does not know
+		b.requeues.pods["second"].at = time.Now() // without an update of the heap
 		b.Loop.mu.Unlock()
 		time.Sleep(maxIterationAge)
 		require.NoError(t, b.Healthy())
@@ -296,8 +294,8 @@ func TestLoop_ForgottenPods(t *testing.T) {
 	})
 }
 
-// SL-8: pods that became due while the runtime was away are no fault of the loop.
-func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
+// SL-8: pods that became due while the runtime was not ready do not make the loop unhealthy.
+func TestLoop_PodsDueWhileRuntimeNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *loopEnv, c *Config) { b.says(nil); c.RuntimeReady = b.Ready })
 		b.says(errors.New("away"))
@@ -311,107 +309,4 @@ func TestLoop_DuePodsWhileTheRuntimeIsAway(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-}
-
-// fakeKeeper takes its time.
-type fakeKeeper struct {
-	*callLog
-	takes   time.Duration // guarded by the diary's mutex, as are
-	again   []types.UID
-	settled bool
-}
-
-func (k *fakeKeeper) set(takes time.Duration, again ...types.UID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.takes, k.again = takes, again
-}
-
-func (k *fakeKeeper) CleanupPods(ctx context.Context) ([]types.UID, bool) {
-	k.note("housekeep")
-	again := k.work(ctx)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return again, k.settled
-}
-
-func (k *fakeKeeper) CleanupFinished(ctx context.Context, ended []types.UID) []types.UID {
-	k.note("tidy %v", ended)
-	return k.work(ctx)
-}
-
-func (k *fakeKeeper) work(ctx context.Context) []types.UID {
-	k.mu.Lock()
-	takes, again := k.takes, k.again
-	k.mu.Unlock()
-	timer := time.NewTimer(takes)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return again
-}
-
-// SL-6: housekeeping runs every 2 s and after each end, one at a time, and holds up
-// nobody.
-func TestHousekeepingBesideTheLoop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKeeper{}
-		b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
-		time.Sleep(4500 * time.Millisecond)
-		b.PodFinished("x")
-		synctest.Wait()
-		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s revisit [x]", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
-
-		synctest.Wait()
-		k.set(3*time.Second, "y")
-		time.Sleep(2 * time.Second) // the third begins at 6 s
-		b.PodFinished("x")
-		b.PodFinished("z")
-		b.probes.put("a")
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		assert.Equal(t, []string{"6s housekeep", "6.5s wake a RequeueNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
-		b.cancel()
-		assert.NoError(t, <-b.stopped, "it waits for what it started")
-	})
-}
-
-// SL-6: when all is settled nobody looks, until something happens: every 2 s as long
-// as it does, and then once a minute.
-func TestHousekeepingRestsWhenNothingHappens(t *testing.T) {
-	for name, do := range map[string]func(b *loopEnv){
-		"a change": func(b *loopEnv) { b.changes <- podsource.Change{Op: podsource.Add} },
-		"an event": func(b *loopEnv) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
-		"an end":   func(b *loopEnv) { b.PodFinished("a") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := &fakeKeeper{settled: true}
-				b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
-				looks := func() (at []string) {
-					synctest.Wait()
-					for _, line := range b.log.take() {
-						if when, ok := strings.CutSuffix(line, " housekeep"); ok {
-							at = append(at, when)
-						}
-					}
-					return at
-				}
-				time.Sleep(130 * time.Second)
-				assert.Equal(t, []string{"2s", "1m2s", "2m2s"}, looks())
-				time.Sleep(time.Second)
-				do(b)
-				time.Sleep(60 * time.Second)
-				assert.Equal(t, []string{"2m12s"}, looks(), "one look, and that begins the next minute")
-				b.probes.put("a")
-				b.RequeueAt("a", time.Now())
-				time.Sleep(10 * time.Second)
-				assert.Equal(t, []string{"3m12s"}, looks(), "a probe and a turn are no reason")
-				b.cancel()
-				assert.NoError(t, <-b.stopped)
-			})
-		})
-	}
 }

@@ -21,21 +21,21 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// fakeNode is a node with a runtime that answers at once. It outlives the agents
-// that work on it.
+// fakeNode is a node with a runtime that answers immediately. It outlives the agents
+// that run on it.
 type fakeNode struct {
 	mu     sync.Mutex
 	pods   map[types.UID]runtime.Pod
-	things map[types.UID]bool // what a Store keeps
-	ends   time.Duration      // how long a pod takes to end
-	drops  time.Duration      // how long a Store takes to remove something
+	things map[types.UID]bool // resources of a PodStore
+	ends   time.Duration      // duration of a termination
+	drops  time.Duration      // duration of a removal from the PodStore
 	down   error
 	began  time.Time
 	lines  []string
-	quiet  bool // take no notes
+	quiet  bool // record no calls
 }
 
-func newMachine() *fakeNode {
+func newFakeNode() *fakeNode {
 	return &fakeNode{pods: map[types.UID]runtime.Pod{}, things: map[types.UID]bool{}, began: time.Now()}
 }
 
@@ -70,38 +70,38 @@ func (m *fakeNode) get(uid types.UID) (runtime.Pod, bool) {
 	return p, ok
 }
 
-// agent is a loop with workers and all that lies between, on a machine.
+// agent is a loop with real workers and a Housekeeper on a fakeNode.
 type agent struct {
 	*fakeNode
-	workers *podworkers.Workers
-	loop    *syncloop.Loop
-	keeper  *syncloop.Housekeeper
-	changes chan podsource.Change
-	stop    func()
+	workers     *podworkers.Workers
+	loop        *syncloop.Loop
+	housekeeper *syncloop.Housekeeper
+	changes     chan podsource.Change
+	stop        func()
 
-	mu      sync.Mutex
-	known   map[types.UID]bool // what the last inspection found
-	events  []pleg.Event
-	notify  chan struct{}
-	told    map[types.UID]corev1.PodStatus
-	pods    map[types.UID]*corev1.Pod // what is wanted, by the sources
-	silent  map[string]bool           // sources that have not spoken
-	recheck chan struct{}
-	seen    map[types.UID]bool // pods of which a sync has seen that they run
-	bell    chan struct{}      // rings when one more was seen, or tidied up after
+	mu         sync.Mutex
+	known      map[types.UID]bool // state of the last inspection
+	events     []pleg.Event
+	notify     chan struct{}
+	saved      map[types.UID]corev1.PodStatus
+	pods       map[types.UID]*corev1.Pod // the desired pods
+	unsynced   map[string]bool           // sources that have not synced
+	recheck    chan struct{}
+	running    map[types.UID]bool // pods that a sync has observed running
+	progressCh chan struct{}      // one slot: a pod was observed running or was cleaned up
 }
 
 func start(tb testing.TB, m *fakeNode, silent ...string) *agent {
 	tb.Helper()
 	a := &agent{
 		fakeNode: m, changes: make(chan podsource.Change), known: map[types.UID]bool{}, notify: make(chan struct{}, 1),
-		told: map[types.UID]corev1.PodStatus{}, pods: map[types.UID]*corev1.Pod{}, silent: map[string]bool{}, seen: map[types.UID]bool{}, bell: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
+		saved: map[types.UID]corev1.PodStatus{}, pods: map[types.UID]*corev1.Pod{}, unsynced: map[string]bool{}, running: map[types.UID]bool{}, progressCh: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 	}
 	for uid := range m.pods {
 		a.known[uid] = true
 	}
 	for _, s := range silent {
-		a.silent[s] = true
+		a.unsynced[s] = true
 	}
 	var err error
 	a.workers, err = podworkers.New(podworkers.Config{
@@ -117,13 +117,13 @@ func start(tb testing.TB, m *fakeNode, silent ...string) *agent {
 		Hooks: syncloop.PodManagerHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
 	})
 	require.NoError(tb, err)
-	a.keeper, err = syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
+	a.housekeeper, err = syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
 		Workers: a.workers, PodManager: pods, Sources: a, RuntimePods: a.list,
 		Stores: []syncloop.PodStore{{Name: "things", PodUIDs: a.kept, Remove: a.drop}},
 	})
 	require.NoError(tb, err)
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.changes, Handler: pods, Events: a, Cleaner: a.keeper, RuntimeReady: a.ready, RecheckRuntime: a.recheck,
+		Changes: a.changes, Handler: pods, Events: a, Cleaner: a.housekeeper, RuntimeReady: a.ready, RecheckRuntime: a.recheck,
 	})
 	require.NoError(tb, err)
 	a.run(tb)
@@ -153,13 +153,13 @@ func (a *agent) ready(context.Context) error {
 
 // The Syncer.
 
-func (a *agent) Sync(_ context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
-	if len(seen.Sandboxes) > 0 {
+func (a *agent) Sync(_ context.Context, pod *corev1.Pod, observed runtime.Pod) (runtime.SyncResult, error) {
+	if len(observed.Sandboxes) > 0 {
 		a.note("sync %s: runs", pod.UID)
 		a.mu.Lock()
-		a.seen[pod.UID] = true
+		a.running[pod.UID] = true
 		a.mu.Unlock()
-		a.ring()
+		a.signalProgress()
 		return runtime.SyncResult{Unchanged: true}, nil
 	}
 	a.note("sync %s: start", pod.UID)
@@ -188,9 +188,9 @@ func (a *agent) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e
 	delete(a.fakeNode.pods, pod.UID)
 	a.fakeNode.mu.Unlock()
 	a.mu.Lock()
-	delete(a.seen, pod.UID)
+	delete(a.running, pod.UID)
 	a.mu.Unlock()
-	a.inspect(pod.UID) // to see that it is gone
+	a.inspect(pod.UID) // observes that it is removed
 	return nil
 }
 
@@ -199,7 +199,7 @@ func (a *agent) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination
 	return nil
 }
 
-// What a pleg does.
+// The inspector and the PLEG.
 
 func (a *agent) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	p, _ := a.get(uid)
@@ -244,7 +244,7 @@ func (a *agent) list() (pods []runtime.Pod) {
 	return pods
 }
 
-// The Store.
+// The PodStore.
 
 func (a *agent) kept() (uids []types.UID, err error) {
 	a.fakeNode.mu.Lock()
@@ -261,13 +261,13 @@ func (a *agent) drop(_ context.Context, uid types.UID) error {
 	a.fakeNode.mu.Lock()
 	defer a.fakeNode.mu.Unlock()
 	delete(a.things, uid)
-	a.ring()
+	a.signalProgress()
 	return nil
 }
 
-func (a *agent) ring() {
+func (a *agent) signalProgress() {
 	select {
-	case a.bell <- struct{}{}:
+	case a.progressCh <- struct{}{}:
 	default:
 	}
 }
@@ -275,12 +275,12 @@ func (a *agent) ring() {
 // The statuses.
 
 func (a *agent) Get(uid types.UID) (corev1.PodStatus, bool) {
-	st, ok := a.told[uid]
+	st, ok := a.saved[uid]
 	return st, ok
 }
 
 func (a *agent) Reject(*corev1.Pod, string, string) corev1.PodStatus { return corev1.PodStatus{} }
-func (a *agent) Forget(uid types.UID)                                { delete(a.told, uid) }
+func (a *agent) Forget(uid types.UID)                                { delete(a.saved, uid) }
 
 // The sources.
 
@@ -288,9 +288,9 @@ func (a *agent) HasSynced(source string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if source == "" {
-		return len(a.silent) == 0
+		return len(a.unsynced) == 0
 	}
-	return !a.silent[source]
+	return !a.unsynced[source]
 }
 
 func (a *agent) MayBeDesired(source, _, _ string) bool { return !a.HasSynced(source) }
@@ -304,10 +304,10 @@ func (a *agent) Pods() (pods []*corev1.Pod) {
 	return pods
 }
 
-// speaks lets a source tell for the first time that it wants these pods.
-func (a *agent) speaks(source string, pods ...*corev1.Pod) {
+// syncSource delivers the complete set of a source for the first time.
+func (a *agent) syncSource(source string, pods ...*corev1.Pod) {
 	a.mu.Lock()
-	delete(a.silent, source)
+	delete(a.unsynced, source)
 	a.mu.Unlock()
 	a.change(podsource.Add, pods...)
 }

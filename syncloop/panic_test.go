@@ -12,16 +12,16 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// AG-9: a panic in what the loop calls is that call's fault.
+// AG-9: a panic in a call of the loop affects only that call.
 func TestLoop_Panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKeeper{callLog: &callLog{}}
+		k := &fakeCleaner{callLog: &callLog{}}
 		bad := true
 		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
 			c.Cleaner, c.RuntimeReady = k, b.Ready
 			c.Hooks.IterationEnded = func(Input, time.Duration) { panic("hook") }
-			c.Handler = panicky{c.Handler, &bad}
+			c.Handler = panickingHandler{c.Handler, &bad}
 		})
 		b.probes.put("a")
 		time.Sleep(time.Second)
@@ -39,13 +39,13 @@ func TestLoop_Panics(t *testing.T) {
 	})
 }
 
-// panicky is a Handler that panics while bad.
-type panicky struct {
+// panickingHandler is a Handler that panics while bad.
+type panickingHandler struct {
 	Handler
 	bad *bool
 }
 
-func (p panicky) Requeue(uid types.UID, why podworkers.RequeueReason) {
+func (p panickingHandler) Requeue(uid types.UID, why podworkers.RequeueReason) {
 	if *p.bad {
 		panic("handler")
 	}

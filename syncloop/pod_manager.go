@@ -17,56 +17,54 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// Workers take pods through their lives. None of the methods blocks.
+// Workers run the lifecycle of pods. None of the methods blocks.
 type Workers interface {
 	Update(u podworkers.Update)
 	Requeue(uid types.UID, why podworkers.RequeueReason)
 	State(uid types.UID) (podworkers.State, bool)
-	// RequestRecreation reports whether a pod of that UID is ending, or has ended and is not
-	// forgotten. If so it is remembered that the UID is wanted again.
+	// RequestRecreation reports whether a pod of that UID is terminating, or is finished
+	// and not forgotten. It then marks the pod to be started again.
 	RequestRecreation(uid types.UID) bool
 }
 
-// Statuses keep what was told of each pod. None of the methods blocks.
+// Statuses stores the latest status of each pod. None of the methods blocks.
 type Statuses interface {
 	Get(uid types.UID) (corev1.PodStatus, bool)
 	// Reject makes the pod Failed.
 	Reject(pod *corev1.Pod, reason, message string) corev1.PodStatus
-	// Forget lets a pod of that UID begin with a clean slate.
+	// Forget drops the status, so that a new pod of that UID starts without one.
 	Forget(uid types.UID)
 }
 
-// Admitter says whether a new pod may run beside the others, in no order: those that
-// are admitted and not finished, and those that run since before this process and
-// whose source still wants them, or has not spoken yet. It is pure: it asks nobody
-// and does not block.
+// Admitter decides whether a new pod may run beside the other pods. These are in no
+// order: the admitted pods that have not finished, and those that have run since before
+// this process started and may be desired. Admit does no I/O and does not block.
 type Admitter interface {
 	Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult
 }
 
-// Recorder takes Kubernetes events. It does not block.
+// Recorder receives Kubernetes events. It does not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
 
-// PodManagerConfig describes Pods.
+// PodManagerConfig describes a PodManager.
 type PodManagerConfig struct {
 	Workers   Workers    // required
 	Statuses  Statuses   // required
-	Admitters []Admitter // asked in this order until one refuses; default: all pods may run
+	Admitters []Admitter // called in this order until one rejects; default: all pods are admitted
 
-	// IsRunning reports, from memory, that a container or sandbox of the pod lives in the
-	// runtime, or may do so since nobody has inspected it yet. A pod that is new to the
-	// loop is then adopted and not admitted. Default: none does.
+	// IsRunning reports, from memory, whether a container or sandbox of the pod runs in
+	// the runtime, or may run because it was not inspected yet. Such a pod is adopted
+	// instead of admitted. Default: none does.
 	IsRunning func(uid types.UID) bool
-	// Expected returns the pods that the loop may have yet to hear of: those that a
-	// source wants, and those of a former process whose source has not spoken. Those
-	// that are Alive take room before they are added. Default: there are none.
+	// Expected returns the pods that may be added later: those that a source contains,
+	// and those of a previous process whose source has not synced. If they run, they
+	// count as other pods for admission. Default: none.
 	Expected func() []*corev1.Pod
 
-	// UnderPressure reports, from memory, that the node is short of anything for which it
-	// evicts: static pods that were evicted are not started again meanwhile. Default: it
-	// never is.
+	// UnderPressure reports, from memory, whether the node lacks a resource for which it
+	// evicts. Evicted static pods are not started again meanwhile. Default: never.
 	UnderPressure func() bool
 
 	Recorder Recorder     // default: events are dropped
@@ -74,7 +72,8 @@ type PodManagerConfig struct {
 	Hooks    PodManagerHooks
 }
 
-// PodManagerHooks are called as pods are taken in. Any may be nil. They must not block.
+// PodManagerHooks are called when new pods are handled. Any may be nil. They must not
+// block.
 type PodManagerHooks struct {
 	Admitted func(pod *corev1.Pod)
 	Adopted  func(pod *corev1.Pod)
@@ -84,10 +83,10 @@ type PodManagerHooks struct {
 func (c *PodManagerConfig) fill() error {
 	var errs []error
 	if c.Workers == nil {
-		errs = append(errs, errors.New("syncloop: nil Workers"))
+		errs = append(errs, errors.New("syncloop: PodManagerConfig.Workers required"))
 	}
 	if c.Statuses == nil {
-		errs = append(errs, errors.New("syncloop: nil Statuses"))
+		errs = append(errs, errors.New("syncloop: PodManagerConfig.Statuses required"))
 	}
 	if c.IsRunning == nil {
 		c.IsRunning = func(types.UID) bool { return false }
@@ -106,56 +105,62 @@ func (c *PodManagerConfig) fill() error {
 	return errors.Join(errs...)
 }
 
-// desiredPod is a pod that a source wants to run here.
+// desiredPod is a pod that a source contains.
 type desiredPod struct {
 	pod             *corev1.Pod
 	rejected        bool
-	waitsForCleanup bool // it waits for Again: nobody has heard of it yet
+	waitsForCleanup bool // resources of an earlier pod of the UID are being removed; no worker knows the pod
 }
 
-// PodManager is a Handler: it knows the pods that are wanted, admits new ones and hands
-// everything on to the workers. Wanted may be called from any goroutine, the other
-// methods from one at a time.
+// PodManager is a Handler. It stores the desired pods, admits new ones and passes all
+// changes to the workers. AddDesiredUIDs and Retries may be called from any goroutine,
+// the other methods from one at a time.
 type PodManager struct {
 	cfg PodManagerConfig
 
-	// activePods are the pods that an admitter is told of. It may hold some that have
-	// ended since: what counts is made out anew before a pod is refused.
+	// activePods are the other pods for admission. Some may have finished since: they
+	// are removed before a pod is rejected because of them.
 	activePods podSet
-	// expected are those of others that were not added yet; nil before the first change.
+	// expected are those of activePods that were not added yet; nil before the first
+	// change.
 	expected map[types.UID]struct{}
-	// removed are pods that were removed, and when, for as long as something of
-	// them may still be remembered elsewhere. One that comes back is a new pod.
+	// removed are the removed pods, with the time, for as long as other packages may
+	// remember them. A pod of such a UID is a new one.
 	removed      map[types.UID]time.Time
-	lastPrunedAt time.Time // when removed was last looked through
-	// pendingResizes are pods as they ask to be, of which wanted has what there is room for.
+	lastPrunedAt time.Time // of removed
+	// pendingResizes are pods with resources that the node lacks; desired has them with
+	// the resources that were allocated.
 	pendingResizes map[types.UID]*corev1.Pod
 
 	mu           sync.Mutex                // guards what follows
-	desired      map[types.UID]*desiredPod // only the loop writes it
-	reservedUIDs map[types.UID]struct{}    // pods that are not to begin now; see hold
-	retries      map[types.UID]*retry      // only the loop writes it
+	desired      map[types.UID]*desiredPod // written only by the loop
+	reservedUIDs map[types.UID]struct{}    // pods that must not start now; see reserveUID
+	retries      map[types.UID]*retry      // written only by the loop
 }
 
-// NewPodManager returns Pods.
+// NewPodManager returns a PodManager.
 func NewPodManager(cfg PodManagerConfig) (*PodManager, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &PodManager{cfg: cfg, removed: map[types.UID]time.Time{}, pendingResizes: map[types.UID]*corev1.Pod{}, desired: map[types.UID]*desiredPod{}, reservedUIDs: map[types.UID]struct{}{}, retries: map[types.UID]*retry{}}, nil
+	return &PodManager{
+		cfg: cfg, removed: map[types.UID]time.Time{}, pendingResizes: map[types.UID]*corev1.Pod{},
+		desired: map[types.UID]*desiredPod{}, reservedUIDs: map[types.UID]struct{}{}, retries: map[types.UID]*retry{},
+	}, nil
 }
 
-// HandlePodChange takes pods that were added, changed or removed. Mirror pods stand for
-// others and are nobody's work.
+// HandlePodChange handles pods that were added, updated, deleted or removed. Mirror pods
+// are ignored, because they only represent static pods.
 func (p *PodManager) HandlePodChange(c podsource.Change) {
 	pods := slices.DeleteFunc(slices.Clone(c.Pods), podspec.IsMirror)
-	p.expect()
+	p.loadExpected()
 	if c.Op == podsource.Add {
 		pods = p.inOrder(pods)
 	}
 	now := time.Now()
-	p.forgetRemoved(now)
+	p.pruneRemoved(now)
 	for _, pod := range pods {
+		p.logChange(c, pod)
 		pod = withoutPending(pod)
 		switch c.Op {
 		case podsource.Remove:
@@ -168,56 +173,56 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 	}
 	p.retryResizes(now)
 	if c.Op != podsource.Add && c.Op != podsource.Reconcile {
-		p.retryAllRejected(now) // others may ask for less, or it may itself
+		p.retryAllRejected(now) // the change may have freed resources, or concern a rejected pod
 	}
 }
 
-// forgetRemoved drops what was removed so long ago that nobody remembers it.
-func (p *PodManager) forgetRemoved(now time.Time) {
-	if now.Sub(p.lastPrunedAt) < removedAge {
+// pruneRemoved drops the pods that were removed longer than removedTTL ago.
+func (p *PodManager) pruneRemoved(now time.Time) {
+	if now.Sub(p.lastPrunedAt) < removedTTL {
 		return
 	}
 	p.lastPrunedAt = now
-	maps.DeleteFunc(p.removed, func(_ types.UID, at time.Time) bool { return now.Sub(at) > removedAge })
+	maps.DeleteFunc(p.removed, func(_ types.UID, at time.Time) bool { return now.Sub(at) > removedTTL })
 }
 
-// removedAge is longer than anybody remembers a pod that is gone.
-const removedAge = 10 * time.Minute
+// removedTTL is longer than any package remembers a removed pod.
+const removedTTL = 10 * time.Minute
 
-// HandlePodSync passes on that a pod has to be looked at. Of one that no worker knows,
-// nothing comes: if it should not be there, housekeeping finds it.
+// HandlePodSync requeues a pod. Unknown pods are ignored; housekeeping terminates those
+// that should not run.
 func (p *PodManager) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 	if p.pendingResizes[uid] != nil {
-		p.retryResize(uid, time.Now()) // another one may have ended
+		p.retryResize(uid, time.Now()) // another pod may have finished
 	}
 	p.cfg.Workers.Requeue(uid, why)
 }
 
-// HandlePodRecreations adds pods anew that came back while they ended, or while what was left of
-// them was removed, if they are still wanted.
+// HandlePodRecreations starts pods that were desired again during their termination, or
+// during the removal of their resources, if they are still desired.
 func (p *PodManager) HandlePodRecreations(uids []types.UID) {
 	now := time.Now()
 	var pods []*corev1.Pod
 	for _, uid := range uids {
-		held := p.clearReservation(uid)
-		w := p.get(uid)
-		if w == nil || w.rejected {
+		reserved := p.clearReservation(uid)
+		d := p.get(uid)
+		if d == nil || d.rejected {
 			continue
 		}
-		if held {
-			p.set(uid, &desiredPod{pod: w.pod})
+		if reserved {
+			p.set(uid, &desiredPod{pod: d.pod})
 		} else {
-			p.removed[uid] = now // as what it was
+			p.removed[uid] = now // the previous pod of the UID
 		}
-		pods = append(pods, w.pod)
+		pods = append(pods, d.pod)
 	}
 	for _, pod := range p.inOrder(pods) {
-		p.begin(pod, now)
+		p.start(pod, now)
 	}
 }
 
-// AddDesiredUIDs adds the UIDs of all pods that are wanted here, refused ones too, to set,
-// which it makes if it is nil, and returns it.
+// AddDesiredUIDs adds the UIDs of all desired pods, including rejected ones, to set and
+// returns it. It creates a nil set.
 func (p *PodManager) AddDesiredUIDs(set map[types.UID]struct{}) map[types.UID]struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,59 +241,59 @@ func (p *PodManager) get(uid types.UID) *desiredPod {
 	return p.desired[uid]
 }
 
-func (p *PodManager) set(uid types.UID, w *desiredPod) {
+func (p *PodManager) set(uid types.UID, d *desiredPod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w == nil {
+	if d == nil {
 		delete(p.desired, uid)
 		return
 	}
-	p.desired[uid] = w
+	p.desired[uid] = d
 }
 
 func (p *PodManager) remove(uid types.UID, now time.Time) {
-	w := p.get(uid)
-	if w == nil {
+	d := p.get(uid)
+	if d == nil {
 		return
 	}
 	p.set(uid, nil)
 	delete(p.pendingResizes, uid)
 	p.dropRetry(uid)
-	if w.waitsForCleanup {
+	if d.waitsForCleanup {
 		return
 	}
 	p.activePods.drop(uid)
 	p.removed[uid] = now
-	if w.rejected { // no worker ever had it
+	if d.rejected { // it never had a worker
 		p.cfg.Statuses.Forget(uid)
 		return
 	}
-	p.cfg.Workers.Update(podworkers.Update{Pod: w.pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
+	p.cfg.Workers.Update(podworkers.Update{Pod: d.pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
 }
 
-// change takes a newer version of a pod. One that was refused stays refused until it
-// is tried again.
+// change handles a newer version of a pod. A rejected pod stays rejected until it is
+// retried.
 func (p *PodManager) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
-	w := p.get(pod.UID)
-	if w == nil {
+	d := p.get(pod.UID)
+	if d == nil {
 		p.add(pod, now)
 		return
 	}
-	if !w.rejected && !w.waitsForCleanup {
-		pod = p.withAllocation(pod, w, now)
+	if !d.rejected && !d.waitsForCleanup {
+		pod = p.withAllocation(pod, d, now)
 	}
-	p.set(pod.UID, &desiredPod{pod: pod, rejected: w.rejected, waitsForCleanup: w.waitsForCleanup})
-	if w.waitsForCleanup {
+	p.set(pod.UID, &desiredPod{pod: pod, rejected: d.rejected, waitsForCleanup: d.waitsForCleanup})
+	if d.waitsForCleanup {
 		return
 	}
 	u := podworkers.Update{Type: podworkers.PodUpdate, Pod: pod, StartTime: now}
 	switch {
-	case w.rejected && op == podsource.Delete:
-		// It has ended as Failed. What is left to do is what follows an end.
+	case d.rejected && op == podsource.Delete:
+		// It is Failed already. The worker does what follows a termination.
 		p.set(pod.UID, &desiredPod{pod: pod})
 		p.dropRetry(pod.UID)
 		u.Pod = p.withRestoredStatus(pod)
-	case w.rejected:
+	case d.rejected:
 		return
 	case op == podsource.Reconcile:
 		u.Type = podworkers.PodReconcile
@@ -299,8 +304,8 @@ func (p *PodManager) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	p.cfg.Workers.Update(u)
 }
 
-// add takes a pod that was not wanted until now. If its UID was and is ending, it
-// has to wait: see Again.
+// add handles a pod that was not desired until now. If a pod of its UID is terminating,
+// it waits for HandlePodRecreations.
 func (p *PodManager) add(pod *corev1.Pod, now time.Time) {
 	if p.get(pod.UID) != nil {
 		p.change(podsource.Update, pod, now)
@@ -308,86 +313,6 @@ func (p *PodManager) add(pod *corev1.Pod, now time.Time) {
 	}
 	delete(p.expected, pod.UID)
 	if !p.markDesired(pod) && !p.cfg.Workers.RequestRecreation(pod.UID) {
-		p.begin(pod, now)
+		p.start(pod, now)
 	}
-}
-
-// begin gives a pod to a worker: it is done for good, or runs already, or is
-// admitted; or it is refused.
-func (p *PodManager) begin(pod *corev1.Pod, now time.Time) {
-	u := podworkers.Update{Type: podworkers.PodCreate, Pod: pod, StartTime: now}
-	_, back := p.removed[pod.UID]
-	rejected := !back && p.restoreRetry(pod, now)
-	switch {
-	case back:
-		delete(p.removed, pod.UID)
-		p.activePods.drop(pod.UID)
-		p.cfg.Statuses.Forget(pod.UID)
-	case !rejected:
-		u.Pod, u.Kill = p.withRestoredStatus(pod), p.wasEvicted(pod.UID)
-	}
-	switch {
-	case isFinished(u.Pod):
-		u.Kill = nil
-		p.cfg.Workers.Update(u)
-		return
-	case u.Kill != nil:
-	case !back && p.cfg.IsRunning(pod.UID):
-		if rejected {
-			p.cfg.Statuses.Forget(pod.UID)
-		}
-		if h := p.cfg.Hooks.Adopted; h != nil {
-			h(pod)
-		}
-		var waits *corev1.Pod
-		if pod, waits = p.adopted(pod); waits != nil {
-			p.pendingResizes[pod.UID], u.Pod = waits, pod
-			p.set(pod.UID, &desiredPod{pod: pod})
-		}
-	default:
-		if v := p.admit(pod); !v.Admitted {
-			p.reject(pod, v, now)
-			return
-		}
-		if rejected {
-			p.cfg.Statuses.Forget(pod.UID)
-		}
-		if h := p.cfg.Hooks.Admitted; h != nil {
-			h(pod)
-		}
-	}
-	p.activePods.put(pod)
-	p.cfg.Workers.Update(u)
-}
-
-// isFinished reports whether the pod is not to run, whatever room there is.
-func isFinished(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod.Status) }
-
-func terminal(st corev1.PodStatus) bool {
-	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
-}
-
-// wasEvicted returns the eviction that a former process has told of and not come to
-// the end of. What has been told has to come true: the pod is not started again.
-func (p *PodManager) wasEvicted(uid types.UID) *podworkers.KillOptions {
-	st, _ := p.cfg.Statuses.Get(uid)
-	for i := range st.Conditions {
-		c := &st.Conditions[i]
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
-			return &podworkers.KillOptions{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}
-		}
-	}
-	return nil
-}
-
-// withRestoredStatus gives the pod the status that was told of it before, if that is a
-// terminal one: its source may not know, and it must not run twice.
-func (p *PodManager) withRestoredStatus(pod *corev1.Pod) *corev1.Pod {
-	st, _ := p.cfg.Statuses.Get(pod.UID)
-	if !terminal(st) {
-		return pod
-	}
-	with := *pod
-	with.Status = st
-	return &with
 }

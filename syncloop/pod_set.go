@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podSet is a set of pods that can be had as a slice, in no order, and changed in
-// constant time. The zero value is empty.
+// podSet is a set of pods in a slice, in no order, that is changed in constant time. The
+// zero value is empty.
 type podSet struct {
 	pods []*corev1.Pod
 	pos  map[types.UID]int
 }
 
-// put adds a pod or takes its newer version.
+// put adds a pod or replaces it.
 func (r *podSet) put(pod *corev1.Pod) {
 	if i, ok := r.pos[pod.UID]; ok {
 		r.pods[i] = pod
@@ -27,7 +27,7 @@ func (r *podSet) put(pod *corev1.Pod) {
 	r.pods = append(r.pods, pod)
 }
 
-// drop removes a pod if it is there.
+// drop removes a pod if it is in the set.
 func (r *podSet) drop(uid types.UID) {
 	i, ok := r.pos[uid]
 	if !ok {
@@ -41,10 +41,10 @@ func (r *podSet) drop(uid types.UID) {
 	delete(r.pos, uid)
 }
 
-// keep removes the pods that are not good any more, and reports whether any was.
-func (r *podSet) keep(good func(*corev1.Pod) bool) (removed bool) {
-	for _, pod := range slices.Backward(r.pods) { // what drop moves was looked at before
-		if !good(pod) {
+// keep removes all pods that are not valid, and reports whether there were any.
+func (r *podSet) keep(valid func(*corev1.Pod) bool) (removed bool) {
+	for _, pod := range slices.Backward(r.pods) { // drop moves only pods that were checked before
+		if !valid(pod) {
 			r.drop(pod.UID)
 			removed = true
 		}

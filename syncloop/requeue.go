@@ -9,14 +9,14 @@ import (
 	"github.com/sublet-dev/agent/internal/monotonic"
 )
 
-// requeueItem is a pod and when it is due.
+// requeueItem is a pod and the time at which it is requeued.
 type requeueItem struct {
 	uid types.UID
 	at  time.Time
 	pos int // in the heap
 }
 
-// requeueHeap has the pod that is due first on top.
+// requeueHeap has the first pod on top.
 type requeueHeap []*requeueItem
 
 func (h requeueHeap) Len() int           { return len(h) }
@@ -27,14 +27,14 @@ func (h requeueHeap) Swap(i, j int) {
 	h[i].pos, h[j].pos = i, j
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (h *requeueHeap) Push(x any) {
 	d, _ := x.(*requeueItem)
 	d.pos = len(*h)
 	*h = append(*h, d)
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (h *requeueHeap) Pop() any {
 	old := *h
 	d := old[len(old)-1]
@@ -43,15 +43,15 @@ func (h *requeueHeap) Pop() any {
 	return d
 }
 
-// requeueTimes keeps one due time a pod, the last one that was set, by the monotonic
-// clock: times of different clocks have no order that survives a clock that is
-// set. The zero value is empty.
+// requeueTimes has one requeue time per pod, the last that was set. Times are on the
+// monotonic clock, because the order of times of different clocks changes when a clock
+// is set. The zero value is empty.
 type requeueTimes struct {
 	heap requeueHeap
 	pods map[types.UID]*requeueItem
 }
 
-// set sets when a pod is due; the zero time means never.
+// set sets when a pod is requeued; the zero time means never.
 func (d *requeueTimes) set(uid types.UID, at time.Time) {
 	at = monotonic.At(at, time.Now())
 	p := d.pods[uid]
@@ -73,7 +73,7 @@ func (d *requeueTimes) set(uid types.UID, at time.Time) {
 	}
 }
 
-// next returns when the first pod is due, or the zero time.
+// next returns the time of the first pod, or the zero time.
 func (d *requeueTimes) next() time.Time {
 	if len(d.heap) == 0 {
 		return time.Time{}
@@ -81,19 +81,19 @@ func (d *requeueTimes) next() time.Time {
 	return d.heap[0].at
 }
 
-// overdue returns how many pods have been due since before at. It believes the heap
-// to be in no order: it is for finding out that one is forgotten in it.
+// overdue returns how many pods were due before at. It does not rely on the order of the
+// heap, because it is the health check for it.
 func (d *requeueTimes) overdue(at time.Time) int {
-	late := 0
+	overdue := 0
 	for _, p := range d.heap {
 		if p.at.Before(at) {
-			late++
+			overdue++
 		}
 	}
-	return late
+	return overdue
 }
 
-// take removes and returns the pods that are due by now, first due first.
+// take removes and returns the pods that are due, in the order of their times.
 func (d *requeueTimes) take(now time.Time) []types.UID {
 	var uids []types.UID
 	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sublet-dev/agent/internal/clocktest"
 )
 
-// SL-5: the heap against a list that is searched through.
+// SL-5: the heap behaves like a list that is searched.
 func TestDuesAgainstList(t *testing.T) {
 	start := time.Now()
 	for seed := range uint64(200) {
@@ -90,8 +90,8 @@ func TestPodSet_MatchesMap(t *testing.T) {
 	}
 }
 
-// SL-5, AG-10: a wall clock that is set by hours puts no due time off, be it that of the
-// end of a back-off, which comes from the runtime's wall clock.
+// SL-5, AG-10: setting the wall clock delays no requeue, also not one at the end of a
+// back-off, which is a time of the wall clock of the runtime.
 func TestDues_AfterClockWasSetBack(t *testing.T) {
 	const step = 3 * time.Hour
 	now := time.Now()

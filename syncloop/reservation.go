@@ -5,25 +5,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a pod left is removed beside the loop, by its UID. Should a pod of that UID
-// be wanted in that moment, its new folder would go as well: so it is held, and
-// begins when the old one is gone.
+// The resources of a pod are removed by its UID, outside of the loop. If a new pod of
+// that UID started in that moment, its directory would be removed too. Therefore the
+// UID is reserved during the removal, and the new pod starts after it.
 
-// reserveUID keeps a pod that nobody wants from beginning, should it be wanted in the
-// next moment, and reports whether it does: it cannot if the pod is wanted already.
+// reserveUID keeps a pod that is not desired from starting, and reports whether it did.
+// It fails if the pod is desired or its UID is reserved.
 func (p *PodManager) reserveUID(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, held := p.reservedUIDs[uid]; held || p.desired[uid] != nil {
+	if _, reserved := p.reservedUIDs[uid]; reserved || p.desired[uid] != nil {
 		return false
 	}
 	p.reservedUIDs[uid] = struct{}{}
 	return true
 }
 
-// unreserveUID ends hold. It reports whether the pod is wanted now; then it begins with
-// Again, and not before.
-func (p *PodManager) unreserveUID(uid types.UID) (wanted bool) {
+// unreserveUID ends a reservation, and reports whether the pod is desired now. Then it
+// starts with HandlePodRecreations, and not before.
+func (p *PodManager) unreserveUID(uid types.UID) (desired bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.desired[uid] != nil {
@@ -33,20 +33,21 @@ func (p *PodManager) unreserveUID(uid types.UID) (wanted bool) {
 	return false
 }
 
-// clearReservation ends what letGo has left and reports whether there was anything.
-func (p *PodManager) clearReservation(uid types.UID) (held bool) {
+// clearReservation ends what unreserveUID has left, and reports whether there was a
+// reservation.
+func (p *PodManager) clearReservation(uid types.UID) (reserved bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, held = p.reservedUIDs[uid]
+	_, reserved = p.reservedUIDs[uid]
 	delete(p.reservedUIDs, uid)
-	return held
+	return reserved
 }
 
-// markDesired notes that a pod is wanted from now on, and reports whether it is held.
-func (p *PodManager) markDesired(pod *corev1.Pod) (held bool) {
+// markDesired stores a new desired pod, and reports whether its UID is reserved.
+func (p *PodManager) markDesired(pod *corev1.Pod) (reserved bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, held = p.reservedUIDs[pod.UID]
-	p.desired[pod.UID] = &desiredPod{pod: pod, waitsForCleanup: held}
-	return held
+	_, reserved = p.reservedUIDs[pod.UID]
+	p.desired[pod.UID] = &desiredPod{pod: pod, waitsForCleanup: reserved}
+	return reserved
 }

@@ -1,6 +1,7 @@
 package syncloop
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -12,17 +13,18 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// allocate returns the pod as it is to run. Where it asks for more than it has, and an
-// admitter refuses that, it keeps the resources that it has, with a condition that
-// says why; waits is then the pod as it asks to be. Any other change goes through.
-func (p *PodManager) allocate(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
+// allocate returns the pod with the resources that it gets. If it requests more than
+// previous and an admitter rejects that, it keeps those of previous, with a condition
+// that gives the reason; deferred is then the pod as requested. Other changes are
+// applied.
+func (p *PodManager) allocate(pod, previous *corev1.Pod) (allocated, deferred *corev1.Pod) {
 	if isFinished(pod) {
-		if why := pending(&has.Status); why != nil {
-			return isResizeDeferred(pod, has, why.Reason, why.Message), nil
+		if c := pendingCondition(&previous.Status); c != nil {
+			return withResourcesOf(pod, previous, c.Reason, c.Message), nil
 		}
 		return pod, nil
 	}
-	if !needsMoreResources(podspec.Requests(has), podspec.Requests(pod)) {
+	if !needsMoreResources(podspec.Requests(previous), podspec.Requests(pod)) {
 		return pod, nil
 	}
 	v := p.admit(pod)
@@ -33,23 +35,24 @@ func (p *PodManager) allocate(pod, has *corev1.Pod) (runs, waits *corev1.Pod) {
 	if v.Infeasible() {
 		reason = corev1.PodReasonInfeasible
 	}
-	return isResizeDeferred(pod, has, reason, v.Message), pod
+	return withResourcesOf(pod, previous, reason, v.Message), pod
 }
 
-// withAllocation is what a change of a pod comes to, and keeps what has to wait.
-func (p *PodManager) withAllocation(pod *corev1.Pod, w *desiredPod, now time.Time) *corev1.Pod {
-	runs, waits := p.allocate(pod, w.pod)
-	if waits == nil {
+// withAllocation returns the changed pod with the resources that it gets, and stores a
+// resize that is deferred.
+func (p *PodManager) withAllocation(pod *corev1.Pod, d *desiredPod, now time.Time) *corev1.Pod {
+	allocated, deferred := p.allocate(pod, d.pod)
+	if deferred == nil {
 		delete(p.pendingResizes, pod.UID)
-		return runs
+		return allocated
 	}
-	p.pendingResizes[pod.UID] = waits
-	p.reportPendingResize(w.pod, runs, now)
-	return runs
+	p.pendingResizes[pod.UID] = deferred
+	p.reportPendingResize(d.pod, allocated, now)
+	return allocated
 }
 
-// needsMoreResources reports whether any of the resources that can be changed is asked for in a
-// greater amount.
+// needsMoreResources reports whether more is requested of any resource that can be
+// resized.
 func needsMoreResources(from, to corev1.ResourceList) bool {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		a, b := from[name], to[name]
@@ -60,11 +63,12 @@ func needsMoreResources(from, to corev1.ResourceList) bool {
 	return false
 }
 
-// isResizeDeferred is pod with the resources of has and a condition that says that it waits.
-func isResizeDeferred(pod, has *corev1.Pod, reason, message string) *corev1.Pod {
+// withResourcesOf returns pod with the resources of previous and the condition that its
+// resize is pending.
+func withResourcesOf(pod, previous *corev1.Pod, reason, message string) *corev1.Pod {
 	out := pod.DeepCopy()
-	out.Spec.Resources = has.Spec.Resources.DeepCopy()
-	for _, lists := range [][2][]corev1.Container{{out.Spec.InitContainers, has.Spec.InitContainers}, {out.Spec.Containers, has.Spec.Containers}} {
+	out.Spec.Resources = previous.Spec.Resources.DeepCopy()
+	for _, lists := range [][2][]corev1.Container{{out.Spec.InitContainers, previous.Spec.InitContainers}, {out.Spec.Containers, previous.Spec.Containers}} {
 		for i := range lists[0] {
 			c := &lists[0][i]
 			if j := slices.IndexFunc(lists[1], func(o corev1.Container) bool { return o.Name == c.Name }); j >= 0 {
@@ -78,7 +82,7 @@ func isResizeDeferred(pod, has *corev1.Pod, reason, message string) *corev1.Pod 
 	return out
 }
 
-func pending(st *corev1.PodStatus) *corev1.PodCondition {
+func pendingCondition(st *corev1.PodStatus) *corev1.PodCondition {
 	i := slices.IndexFunc(st.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue
 	})
@@ -88,9 +92,10 @@ func pending(st *corev1.PodStatus) *corev1.PodCondition {
 	return &st.Conditions[i]
 }
 
-// withoutPending takes out what was told of the pod before and came back to us.
+// withoutPending returns pod without the condition of an earlier status of this agent
+// that a source has sent back.
 func withoutPending(pod *corev1.Pod) *corev1.Pod {
-	if pending(&pod.Status) == nil {
+	if pendingCondition(&pod.Status) == nil {
 		return pod
 	}
 	out := *pod
@@ -100,21 +105,20 @@ func withoutPending(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// adopted returns how a pod that runs already is to go on. If a former process held
-// a change of its resources back, it is held back until it can be judged beside all
-// others.
-func (p *PodManager) adopted(pod *corev1.Pod) (runs, waits *corev1.Pod) {
+// restoreAllocation returns a pod that already runs with the resources that it gets. A
+// resize that a previous process has deferred stays deferred until all pods are known.
+func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *corev1.Pod) {
 	st, ok := p.cfg.Statuses.Get(pod.UID)
 	if !ok {
 		return pod, nil
 	}
-	why := pending(&st)
-	if why == nil {
+	c := pendingCondition(&st)
+	if c == nil {
 		return pod, nil
 	}
-	has := pod.DeepCopy()
-	has.Spec.Resources = st.Resources.DeepCopy()
-	for _, list := range [][]corev1.Container{has.Spec.InitContainers, has.Spec.Containers} {
+	previous := pod.DeepCopy()
+	previous.Spec.Resources = st.Resources.DeepCopy()
+	for _, list := range [][]corev1.Container{previous.Spec.InitContainers, previous.Spec.Containers} {
 		for i := range list {
 			for _, cs := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
 				if cs.Name == list[i].Name && cs.Resources != nil {
@@ -123,22 +127,22 @@ func (p *PodManager) adopted(pod *corev1.Pod) (runs, waits *corev1.Pod) {
 			}
 		}
 	}
-	return isResizeDeferred(pod, has, why.Reason, why.Message), pod
+	return withResourcesOf(pod, previous, c.Reason, c.Message), pod
 }
 
-// reportPendingResize records that a change of resources is held back, once for each reason.
-func (p *PodManager) reportPendingResize(before, runs *corev1.Pod, now time.Time) {
-	c := pending(&runs.Status)
-	if c == nil || p.cfg.Recorder == nil {
+// reportPendingResize logs and emits that a resize is deferred, once per reason.
+func (p *PodManager) reportPendingResize(previous, allocated *corev1.Pod, now time.Time) {
+	c := pendingCondition(&allocated.Status)
+	if before := pendingCondition(&previous.Status); before != nil && before.Reason == c.Reason {
 		return
 	}
-	if old := pending(&before.Status); old == nil || old.Reason != c.Reason {
-		p.cfg.Recorder.Record(podspec.NewEvent(runs, corev1.EventTypeWarning, "Resize"+c.Reason, c.Message, now))
+	p.logPod("pod resize deferred", allocated, slog.String("reason", c.Reason), slog.String("message", c.Message))
+	if p.cfg.Recorder != nil {
+		p.cfg.Recorder.Record(podspec.NewEvent(allocated, corev1.EventTypeWarning, "Resize"+c.Reason, c.Message, now))
 	}
 }
 
-// retryResizes asks again for room for what waits for it, in no order but a steady
-// one.
+// retryResizes retries all deferred resizes, ordered by UID so that the order is stable.
 func (p *PodManager) retryResizes(now time.Time) {
 	for _, uid := range slices.Sorted(maps.Keys(p.pendingResizes)) {
 		p.retryResize(uid, now)
@@ -146,13 +150,13 @@ func (p *PodManager) retryResizes(now time.Time) {
 }
 
 func (p *PodManager) retryResize(uid types.UID, now time.Time) {
-	asked, w := p.pendingResizes[uid], p.get(uid)
-	if asked == nil || w == nil {
+	requested, d := p.pendingResizes[uid], p.get(uid)
+	if d == nil {
 		return
 	}
-	runs, waits := p.allocate(asked, w.pod)
-	if was, is := pending(&w.pod.Status), pending(&runs.Status); waits != nil && was != nil && was.Reason == is.Reason {
+	allocated, deferred := p.allocate(requested, d.pod)
+	if before, c := pendingCondition(&d.pod.Status), pendingCondition(&allocated.Status); deferred != nil && before != nil && before.Reason == c.Reason {
 		return
 	}
-	p.change(podsource.Update, asked, now)
+	p.change(podsource.Update, requested, now)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// cores is a node of so many cpus.
+// cores is a node with that many CPUs.
 type cores string
 
 func (c cores) Admit(pod *Pod, others []*Pod) podspec.AdmitResult {
@@ -42,19 +42,19 @@ func asking(cpu string) func(*Pod) {
 
 func image(name string) func(*Pod) { return func(p *Pod) { p.Spec.Containers[0].Image = name } }
 
-// has is what the workers were given of a pod: its cpu, and why it has no more.
+// has returns the CPU of a pod as passed to the workers, and why it is not more.
 func (p *pods) has(t *testing.T, uid types.UID) string {
 	t.Helper()
 	w := p.get(uid)
 	require.NotNil(t, w)
 	cpu := w.pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]
-	if why := pending(&w.pod.Status); why != nil {
+	if why := pendingCondition(&w.pod.Status); why != nil {
 		return cpu.String() + " " + why.Reason + ": " + why.Message
 	}
 	return cpu.String()
 }
 
-// SL-9: more than there is room for waits, and everything else goes through meanwhile.
+// SL-9: a resize that does not fit is deferred, and all other changes are applied.
 func TestResizesWaitForRoom(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
@@ -81,7 +81,7 @@ func TestResizesWaitForRoom(t *testing.T) {
 	assert.Empty(t, p.pendingResizes)
 }
 
-// never refuses a pod that asks for more than it may have.
+// never rejects all pods.
 type never string
 
 func (n never) Admit(pod *Pod, _ []*Pod) podspec.AdmitResult {
@@ -91,9 +91,8 @@ func (n never) Admit(pod *Pod, _ []*Pod) podspec.AdmitResult {
 	return podspec.Admitted()
 }
 
-// SL-9: a refusal is one whatever its reason says, and waits unless the admitter says
-// what the node lacks.
-func TestResizesAreRefusedForAnyReason(t *testing.T) {
+// SL-9: a resize is deferred whatever the reason of the rejection is.
+func TestPodManager_DefersResizeForAnyReason(t *testing.T) {
 	for _, reason := range []string{"OutOfcpu", "NotEnoughCPU", "NoLicence"} {
 		t.Run(reason, func(t *testing.T) {
 			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4"), never(reason)} })
@@ -106,10 +105,10 @@ func TestResizesAreRefusedForAnyReason(t *testing.T) {
 	}
 }
 
-// SL-9: what waits is judged again when another pod changes or goes, and when the pod is
-// looked at after another one has ended.
-func TestResizesAreTriedAgain(t *testing.T) {
-	for name, room := range map[string]func(p *pods){
+// SL-9: a deferred resize is retried when another pod changes or is removed, and when the
+// pod is requeued after another one has finished.
+func TestPodManager_RetriesResizes(t *testing.T) {
+	for name, freeResources := range map[string]func(p *pods){
 		"another is removed":    func(p *pods) { p.do(podsource.Remove, newPod("b", asking("2"))) },
 		"another asks for less": func(p *pods) { p.do(podsource.Update, newPod("b", asking("1"))) },
 		"another has ended": func(p *pods) {
@@ -126,27 +125,27 @@ func TestResizesAreTriedAgain(t *testing.T) {
 			assert.Equal(t, []string{"wake a RequeueDue"}, p.w.take(), "nothing is new")
 			p.do(podsource.Add, newPod("z", asking("0")))
 			assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
-			room(p)
+			freeResources(p)
 			assert.Equal(t, "3", p.has(t, "a"))
 			assert.Empty(t, p.pendingResizes)
 		})
 	}
 }
 
-// What a former process held back goes on to wait until all pods are known, and
-// what was told of it to a source is nobody's word.
-func TestResizesOfAFormerProcess(t *testing.T) {
+// SL-9: a resize that a previous process has deferred stays deferred until all pods are
+// known. The condition in the status that a source returns is ignored.
+func TestPodManager_RestoresDeferredResize(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Admitters = []Admitter{cores("4")}
 		c.IsRunning = func(types.UID) bool { return true }
 	})
 	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
-	told := corev1.PodStatus{
+	status := corev1.PodStatus{
 		Conditions:        []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "then"}},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one}}},
 	}
-	p.statuses.told["a"] = told
-	echo := func(pod *Pod) { pod.Status = told }
+	p.statuses.saved["a"] = status
+	echo := func(pod *Pod) { pod.Status = status }
 	p.do(podsource.Add, newPod("a", asking("3"), echo), newPod("b", asking("2"), echo))
 	assert.Equal(t, "1 Deferred: then", p.has(t, "a"))
 	assert.Equal(t, "2", p.has(t, "b"), "nothing of it was held back")
@@ -154,8 +153,8 @@ func TestResizesOfAFormerProcess(t *testing.T) {
 	assert.Equal(t, "3", p.has(t, "a"))
 }
 
-// A pod that ends keeps what it has.
-func TestAPodThatEndsIsNotResized(t *testing.T) {
+// SL-9: a terminating pod keeps its resources.
+func TestPodManager_TerminatingPodIsNotResized(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", asking("1")))
 	p.do(podsource.Update, newPod("a", asking("5")))

@@ -14,38 +14,38 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// Nobody puts another pod in the place of a static one that the node has rejected or
-// evicted: it is tried again when what spoke against it is over. A rejected one is when
-// pods change or end, and with back-off, since an admitter may have changed its mind
-// for reasons of its own. An evicted one is with back-off alone, and not under
-// pressure: its start is what may bring the pressure back.
+// No controller replaces a static pod that the node has rejected or evicted, so the
+// agent retries it. A rejected pod is retried when pods change or finish, and with
+// back-off, because the result of an admitter can depend on other things. An evicted pod
+// is retried with back-off only, and not under pressure, because its start may cause the
+// pressure.
 
 const (
 	firstRetry = 10 * time.Second
 	maxRetry   = 5 * time.Minute
-	// retryReset is how long a pod has to run until its next eviction counts as its first.
+	// retryReset is how long a pod must run until its next eviction counts as the first.
 	retryReset = 2 * maxRetry
-	// reasonBackOff is the reason of events about when a pod is tried again.
+	// reasonBackOff is the reason of events about the next retry.
 	reasonBackOff = "BackOff"
 )
 
-// retry is a static pod that was rejected or evicted, and what is kept of it once it
-// runs again.
+// retry is the retry state of a static pod that was rejected or evicted. It is kept
+// while the pod runs again.
 type retry struct {
-	evicted bool      // it had been admitted
-	fails   int       // evictions or rejections in a row
-	at      time.Time // when it is tried next; zero: it runs, or is about to
-	began   time.Time // when it was tried last
+	evicted  bool      // otherwise rejected
+	failures int       // evictions or rejections in a row
+	at       time.Time // when the pod is retried; zero: it runs or is about to
+	lastAt   time.Time // when the pod was retried last
 }
 
-// Retry is a pod that was rejected or evicted and is tried again.
+// Retry is a rejected or evicted pod that will be retried.
 type Retry struct {
 	UID types.UID
-	At  time.Time // not before; of a rejected pod: or when pods change or end
+	At  time.Time // the earliest time; a rejected pod is also retried when pods change or finish
 }
 
-// Retries returns the pods that wait to be tried again, in the order of their UIDs. It
-// may be called from any goroutine.
+// Retries returns the pods that will be retried, ordered by UID. It may be called from
+// any goroutine.
 func (p *PodManager) Retries() []Retry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,30 +58,30 @@ func (p *PodManager) Retries() []Retry {
 	return list
 }
 
-// putOff plans the next attempt at a static pod. It returns how long that is, and
-// false for a pod that is not tried again.
-func (p *PodManager) putOff(pod *corev1.Pod, evicted bool, now time.Time) (wait time.Duration, ok bool) {
+// postpone plans the next retry of a static pod and returns the back-off until then. ok
+// is false for a pod that is not retried.
+func (p *PodManager) postpone(pod *corev1.Pod, evicted bool, now time.Time) (backOff time.Duration, ok bool) {
 	if !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil {
 		return 0, false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.retries[pod.UID]
-	if r == nil || r.at.IsZero() && now.Sub(r.began) >= retryReset {
+	if r == nil || r.at.IsZero() && now.Sub(r.lastAt) >= retryReset {
 		r = &retry{}
 		p.retries[pod.UID] = r
 	}
-	wait = min(firstRetry<<min(r.fails, 10), maxRetry)
-	r.evicted, r.fails, r.at = evicted, r.fails+1, now.Add(wait)
-	return wait, true
+	backOff = min(firstRetry<<min(r.failures, 10), maxRetry)
+	r.evicted, r.failures, r.at = evicted, r.failures+1, now.Add(backOff)
+	return backOff, true
 }
 
-// startRetry notes that a pod is being tried.
+// startRetry records that a pod is retried now.
 func (p *PodManager) startRetry(uid types.UID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.retries[uid]; r != nil {
-		r.at, r.began = time.Time{}, now
+		r.at, r.lastAt = time.Time{}, now
 	}
 }
 
@@ -91,34 +91,34 @@ func (p *PodManager) dropRetry(uid types.UID) {
 	delete(p.retries, uid)
 }
 
-// waiting returns the pods that wait to be tried again and are of that kind, those
-// that were created first first.
+// waiting returns the evicted or the rejected pods that will be retried and are due,
+// ordered by creation time.
 func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var pods []*corev1.Pod
 	for uid, r := range p.retries {
 		if !r.at.IsZero() && r.evicted == evicted && due(r) {
-			pods = append(pods, p.desired[uid].pod) // it is wanted: remove drops both
+			pods = append(pods, p.desired[uid].pod) // it is desired: remove drops both
 		}
 	}
-	slices.SortFunc(pods, byCreation)
+	slices.SortFunc(pods, compareCreation)
 	return pods
 }
 
-// Revisit tries pods again that were rejected or evicted, if their time has come.
-// ended are pods that have come to their end: those that were evicted are put off, and
-// the others make room.
-func (p *PodManager) Revisit(ended []types.UID) {
+// Revisit retries rejected and evicted pods that are due. The retry of a finished pod
+// that was evicted is postponed; other finished pods have freed resources, so that all
+// rejected pods are retried.
+func (p *PodManager) Revisit(finished []types.UID) {
 	now := time.Now()
-	for _, uid := range ended {
-		p.putOffEvicted(uid, now)
+	for _, uid := range finished {
+		p.postponeEvicted(uid, now)
 	}
 	due := func(r *retry) bool { return !now.Before(r.at) }
 	for _, pod := range p.waiting(false, due) {
 		p.retryRejected(pod, now, true)
 	}
-	if len(ended) > 0 {
+	if len(finished) > 0 {
 		p.retryAllRejected(now)
 	}
 	evicted := p.waiting(true, due)
@@ -130,71 +130,68 @@ func (p *PodManager) Revisit(ended []types.UID) {
 	}
 }
 
-// putOffEvicted plans the next attempt at a pod that has ended, if it was evicted.
-func (p *PodManager) putOffEvicted(uid types.UID, now time.Time) {
-	w := p.get(uid)
+// postponeEvicted plans the retry of a finished pod, if it was evicted.
+func (p *PodManager) postponeEvicted(uid types.UID, now time.Time) {
+	d := p.get(uid)
 	st, _ := p.cfg.Workers.State(uid)
-	if w == nil || !st.Idle || !st.Termination.Evicted || st.Termination.Deleted {
+	if d == nil || !st.Idle || !st.Termination.Evicted || st.Termination.Deleted {
 		return
 	}
-	if wait, ok := p.putOff(w.pod, true, now); ok {
-		p.tellRetry(w.pod, "Back-off restarting evicted pod", wait, now)
+	if backOff, ok := p.postpone(d.pod, true, now); ok {
+		p.reportRetry(d.pod, "Back-off restarting evicted pod", backOff, now)
 	}
 }
 
-// retryAllRejected asks about all pods that were rejected, since there may be room.
+// retryAllRejected retries all rejected pods, because resources may have become free.
 func (p *PodManager) retryAllRejected(now time.Time) {
 	for _, pod := range p.waiting(false, func(*retry) bool { return true }) {
 		p.retryRejected(pod, now, false)
 	}
 }
 
-// retryRejected asks about a pod once more. That it is still rejected is told, and
-// lengthens its back-off, when that was due.
+// retryRejected runs the admission of a rejected pod again. If it is still rejected,
+// that is reported and increases the back-off only if the retry was due.
 func (p *PodManager) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
 	v := p.admit(pod)
 	switch {
 	case v.Admitted:
-		p.cfg.Logger.Info("rejected pod is tried again", podAttrs(pod)...)
+		p.logPod("retrying rejected pod", pod)
 		p.startRetry(pod.UID, now)
 		p.set(pod.UID, &desiredPod{pod: pod})
-		p.begin(pod, now)
+		p.start(pod, now)
 	case due:
 		p.reject(pod, v, now)
 	}
 }
 
-// retryEvicted has what is left of an evicted pod removed; then it begins anew, by
-// Again and by admission.
+// retryEvicted has the resources of an evicted pod removed. Then HandlePodRecreations
+// starts it, with admission.
 func (p *PodManager) retryEvicted(pod *corev1.Pod, now time.Time) {
 	if v := p.admit(pod); !v.Admitted {
-		if wait, ok := p.putOff(pod, true, now); ok {
-			p.tellRetry(pod, fmt.Sprintf("Back-off restarting evicted pod: %s: %s", v.Reason, v.Message), wait, now)
+		if backOff, ok := p.postpone(pod, true, now); ok {
+			p.reportRetry(pod, fmt.Sprintf("Back-off restarting evicted pod: %s: %s", v.Reason, v.Message), backOff, now)
 		}
 		return
 	}
-	p.cfg.Logger.Info("evicted pod is started again", podAttrs(pod)...)
+	p.logPod("restarting evicted pod", pod)
 	p.startRetry(pod.UID, now)
 	p.cfg.Workers.Update(podworkers.Update{Pod: pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
 	p.cfg.Workers.RequestRecreation(pod.UID)
 }
 
-// tellRetry tells of a pod that is tried again when that will be.
-func (p *PodManager) tellRetry(pod *corev1.Pod, why string, wait time.Duration, now time.Time) {
-	p.cfg.Logger.Info("pod is tried again", append(podAttrs(pod), slog.String("message", why), slog.Duration("in", wait), slog.Time("nextAttempt", now.Add(wait)))...)
+// reportRetry logs and emits when a pod will be retried.
+func (p *PodManager) reportRetry(pod *corev1.Pod, message string, backOff time.Duration, now time.Time) {
+	p.logPod("pod restart postponed", pod, slog.String("message", message), slog.Time("retryAt", now.Add(backOff)))
 	if p.cfg.Recorder != nil {
-		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonBackOff, fmt.Sprintf("%s; %s", why, nextAttempt(wait)), now))
+		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonBackOff, fmt.Sprintf("%s; %s", message, nextAttempt(backOff)), now))
 	}
 }
 
-func nextAttempt(wait time.Duration) string { return fmt.Sprintf("next attempt in %v", wait) }
+func nextAttempt(backOff time.Duration) string { return fmt.Sprintf("next attempt in %v", backOff) }
 
-func podAttrs(pod *corev1.Pod) []any {
-	return []any{slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name), slog.String("uid", string(pod.UID))}
-}
-
-// restoreRetry looks at what a former process told of a static pod. A rejection is not
-// final: the pod is asked about as if it were new. After an eviction it is put off.
+// restoreRetry evaluates the stored status of a static pod. A rejection by a previous
+// process is not final: the pod is admitted or rejected as if it were new. The retry of
+// an evicted pod is postponed.
 func (p *PodManager) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool) {
 	st, _ := p.cfg.Statuses.Get(pod.UID)
 	switch {
@@ -202,8 +199,8 @@ func (p *PodManager) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool
 	case podspec.IsRejected(&st):
 		return true
 	case podspec.IsEvicted(&st):
-		if wait, ok := p.putOff(pod, true, now); ok {
-			p.tellRetry(pod, "Back-off restarting pod that was evicted before the agent started", wait, now)
+		if backOff, ok := p.postpone(pod, true, now); ok {
+			p.reportRetry(pod, "Back-off restarting pod that was evicted before the agent started", backOff, now)
 		}
 	}
 	return false

@@ -22,23 +22,23 @@ import (
 
 func static(p *Pod) { p.Annotations = map[string]string{podspec.AnnotationSource: "file"} }
 
-// gatekeeper admits nothing while it has a reason.
-type gatekeeper struct{ reason string }
+// switchAdmitter rejects all pods while it has a reason.
+type switchAdmitter struct{ reason string }
 
-func (g *gatekeeper) Admit(*Pod, []*Pod) podspec.AdmitResult {
+func (g *switchAdmitter) Admit(*Pod, []*Pod) podspec.AdmitResult {
 	if g.reason != "" {
 		return podspec.Rejected(g.reason, "not now")
 	}
 	return podspec.Admitted()
 }
 
-func newGuarded(t *testing.T, change ...func(*PodManagerConfig)) (*pods, *gatekeeper) {
+func newSwitchedPods(t *testing.T, change ...func(*PodManagerConfig)) (*pods, *switchAdmitter) {
 	t.Helper()
-	g := &gatekeeper{reason: "NoLicence"}
+	g := &switchAdmitter{reason: "NoLicence"}
 	return newPods(t, append(change, func(c *PodManagerConfig) { c.Admitters = []Admitter{g} })...), g
 }
 
-// after lets time pass, with the loop's ticks, and returns what was done in it.
+// after waits for d, with the ticks of the loop, and returns the calls made in it.
 func (p *pods) after(d time.Duration) []string {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(2 * time.Second)
@@ -47,16 +47,16 @@ func (p *pods) after(d time.Duration) []string {
 	return p.w.take()
 }
 
-// ends has a pod's life come to its end.
-func (p *pods) ends(uid types.UID, end runtime.Termination) []string {
+// finishes reports that a pod has finished.
+func (p *pods) finishes(uid types.UID, end runtime.Termination) []string {
 	p.w.states[uid] = podworkers.State{UID: uid, Phase: podworkers.Finished, Idle: true, Termination: end}
-	p.statuses.told[uid] = corev1.PodStatus{Phase: corev1.PodFailed, Reason: end.Reason, Message: end.Message}
+	p.statuses.saved[uid] = corev1.PodStatus{Phase: corev1.PodFailed, Reason: end.Reason, Message: end.Message}
 	p.Revisit([]types.UID{uid})
 	return p.w.take()
 }
 
-// settles does what follows the end of a pod that came back.
-func (p *pods) settles(uid types.UID) []string {
+// recreates does what follows the termination of a recreated pod.
+func (p *pods) recreates(uid types.UID) []string {
 	delete(p.w.states, uid)
 	p.HandlePodRecreations([]types.UID{uid})
 	return p.w.take()
@@ -64,12 +64,12 @@ func (p *pods) settles(uid types.UID) []string {
 
 var eviction = runtime.Termination{Reason: podspec.ReasonEvicted, Message: "low on memory", Evicted: true}
 
-// SL-11: a rejected static pod is asked about with back-off, which is told each time,
-// and begins anew when it is admitted.
-func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
+// SL-11: a rejected static pod is retried with back-off, each retry emits an event, and
+// the pod starts when it is admitted.
+func TestPodManager_RetriesRejectedStaticPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hooks int
-		p, g := newGuarded(t, func(c *PodManagerConfig) { c.Hooks.Rejected = func(*Pod, string, string) { hooks++ } })
+		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.Hooks.Rejected = func(*Pod, string, string) { hooks++ } })
 		a := newPod("a", static)
 		assert.Equal(t, []string{"refuse a: NoLicence: not now"}, p.do(podsource.Add, a))
 		require.Len(t, p.events.events, 1)
@@ -77,7 +77,7 @@ func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
 		assert.Equal(t, []Retry{{"a", time.Now().Add(10 * time.Second)}}, p.Retries())
 
 		g.reason = ""
-		assert.Empty(t, p.after(8*time.Second), "it is not its time yet")
+		assert.Empty(t, p.after(8*time.Second), "it is not due yet")
 		g.reason = "NoLicence"
 		p.after(time.Hour)
 		var messages []string
@@ -91,8 +91,8 @@ func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
 		assert.Less(t, len(p.events.events), 20)
 
 		g.reason = "Other"
-		assert.Contains(t, p.after(5*time.Minute), "forget a", "another reason is told")
-		assert.Equal(t, "Other", p.statuses.told["a"].Reason)
+		assert.Contains(t, p.after(5*time.Minute), "forget a", "another reason is reported")
+		assert.Equal(t, "Other", p.statuses.saved["a"].Reason)
 		g.reason = ""
 		assert.Equal(t, []string{"forget a", "create a "}, p.after(5*time.Minute))
 		assert.Empty(t, p.Retries())
@@ -100,9 +100,9 @@ func TestPods_RejectedStaticPodIsTriedAgain(t *testing.T) {
 	})
 }
 
-// SL-11: there may be room when another pod changes, goes or ends; then nobody waits for
-// the back-off, nor is anything told of it in vain.
-func TestPods_RejectedPodIsTriedWhenThereMayBeRoom(t *testing.T) {
+// SL-11: resources may be free after another pod has changed, was removed or has
+// finished. Then rejected pods are retried before their back-off ends, without events.
+func TestPodManager_RetriesRejectedPodAfterChanges(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(p *pods)
 		begins bool
@@ -110,66 +110,66 @@ func TestPods_RejectedPodIsTriedWhenThereMayBeRoom(t *testing.T) {
 		"another is removed": {func(p *pods) {
 			p.HandlePodChange(podsource.Change{Op: podsource.Remove, Pods: []*Pod{newPod("a", static)}})
 		}, true},
-		"another has ended": {func(p *pods) { p.ends("a", runtime.Termination{}) }, true},
+		"another has ended": {func(p *pods) { p.finishes("a", runtime.Termination{}) }, true},
 		"another is added":  {func(p *pods) { p.HandlePodChange(podsource.Change{Op: podsource.Add, Pods: []*Pod{newPod("c")}}) }, false},
 		"another is changed": {func(p *pods) {
 			p.HandlePodChange(podsource.Change{Op: podsource.Update, Pods: []*Pod{newPod("a", static)}})
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{podLimit(1)} })
 			p.do(podsource.Add, newPod("a", static), newPod("b", static))
 			events := len(p.events.events)
 			tc.change(p)
 			assert.Equal(t, tc.begins, !p.get("b").rejected)
 			if !tc.begins {
 				assert.Equal(t, []Retry{{"b", p.retries["b"].at}}, p.Retries())
-				assert.Equal(t, 1, p.retries["b"].fails)
+				assert.Equal(t, 1, p.retries["b"].failures)
 				assert.LessOrEqual(t, len(p.events.events), events+1, "of c alone")
 			}
 		})
 	}
 }
 
-// SL-11: a change may be what a rejected pod needed.
-func TestPods_ChangedRejectedPodIsTriedAgain(t *testing.T) {
+// SL-11: a rejected pod that changes is retried.
+func TestPodManager_RetriesChangedRejectedPod(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 	p.do(podsource.Add, newPod("a", static, asking("5")))
 	assert.True(t, p.get("a").rejected)
 	assert.Equal(t, []string{"forget a", "create a "}, p.do(podsource.Update, newPod("a", static, asking("1"))))
 }
 
-// SL-3: pods of other sources stay Failed, as Kubernetes has it.
-func TestPods_OnlyStaticPodsAreTriedAgain(t *testing.T) {
+// SL-3: pods that are not static stay Failed, as in Kubernetes.
+func TestPodManager_RetriesOnlyStaticPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, g := newGuarded(t)
+		p, g := newSwitchedPods(t)
 		p.do(podsource.Add, newPod("rejected"))
 		assert.Equal(t, "not now", p.events.events[0].Message)
 		g.reason = ""
 		p.do(podsource.Add, newPod("evicted"), newPod("deleted", static, deleting), newPod("failed", static), newPod("ends", static))
-		assert.Empty(t, p.ends("evicted", eviction))
-		assert.Empty(t, p.ends("deleted", eviction))
-		assert.Empty(t, p.ends("failed", runtime.Termination{Reason: "DeadlineExceeded"}))
+		assert.Empty(t, p.finishes("evicted", eviction))
+		assert.Empty(t, p.finishes("deleted", eviction))
+		assert.Empty(t, p.finishes("failed", runtime.Termination{Reason: "DeadlineExceeded"}))
 		p.w.states["ends"] = podworkers.State{Phase: podworkers.Terminated, Termination: eviction}
 		p.Revisit([]types.UID{"ends"})
-		assert.Empty(t, p.ends("unknown", eviction))
+		assert.Empty(t, p.finishes("unknown", eviction))
 		assert.Empty(t, p.Retries())
 		assert.Empty(t, p.after(time.Hour))
 	})
 }
 
-// SL-11: an evicted static pod begins anew when the back-off and the pressure are over,
-// and what is left of it has gone.
-func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
+// SL-11: an evicted static pod starts again after the back-off and the pressure have
+// ended and its resources were removed.
+func TestPodManager_RetriesEvictedStaticPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pressure, asked := true, 0
-		p, g := newGuarded(t, func(c *PodManagerConfig) { c.UnderPressure = func() bool { asked++; return pressure } })
+		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.UnderPressure = func() bool { asked++; return pressure } })
 		g.reason = ""
 		a := newPod("a", static)
 		p.do(podsource.Add, a)
 		p.after(time.Minute)
-		assert.Zero(t, asked, "nothing waits for it")
-		assert.Empty(t, p.ends("a", eviction))
+		assert.Zero(t, asked, "no pod waits for it")
+		assert.Empty(t, p.finishes("a", eviction))
 		require.Len(t, p.events.events, 1)
 		assert.Equal(t, "BackOff", p.events.events[0].Reason)
 		assert.Equal(t, "Back-off restarting evicted pod; next attempt in 10s", p.events.events[0].Message)
@@ -177,20 +177,20 @@ func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 		pressure = false
 		assert.Equal(t, []string{"remove a", "comes back a"}, p.after(2*time.Second))
 		assert.Empty(t, p.Retries())
-		assert.Empty(t, p.ends("a", runtime.Termination{Evicted: true, Deleted: true}), "the same end once more, when the rest has gone")
-		assert.Equal(t, []string{"forget a", "create a "}, p.settles("a"))
+		assert.Empty(t, p.finishes("a", runtime.Termination{Evicted: true, Deleted: true}), "finished again, after its resources were removed")
+		assert.Equal(t, []string{"forget a", "create a "}, p.recreates("a"))
 
-		// It is evicted again and again.
+		// Each further eviction doubles the back-off.
 		for _, wait := range []string{"20s", "40s", "1m20s", "2m40s", "5m0s", "5m0s"} {
 			p.after(2 * time.Second)
-			p.ends("a", eviction)
+			p.finishes("a", eviction)
 			last := p.events.events[len(p.events.events)-1]
 			assert.Equal(t, "Back-off restarting evicted pod; next attempt in "+wait, last.Message)
 			assert.Equal(t, []string{"remove a", "comes back a"}, p.after(5*time.Minute))
-			p.settles("a")
+			p.recreates("a")
 		}
 		p.after(retryReset)
-		p.ends("a", eviction)
+		p.finishes("a", eviction)
 		assert.Equal(t, "Back-off restarting evicted pod; next attempt in 10s", p.events.events[len(p.events.events)-1].Message, "it ran long enough")
 
 		pressure = true
@@ -201,54 +201,54 @@ func TestPods_EvictedStaticPodIsTriedAgain(t *testing.T) {
 		p.do(podsource.Remove, a)
 		g.reason = ""
 		assert.Empty(t, p.Retries())
-		assert.Empty(t, p.after(time.Hour), "nobody wants it any more")
+		assert.Empty(t, p.after(time.Hour), "it is not desired any more")
 	})
 }
 
-// SL-11: what a former process told of a static pod is not final: a rejected one is
-// asked about as a new one, an evicted one is put off.
-func TestPods_FormerRejectionsAndEvictionsAreNotFinal(t *testing.T) {
+// SL-11: the status of a static pod by a previous process is not final: a rejected pod is
+// admitted like a new one, and an evicted one is postponed.
+func TestPodManager_RestoresRetries(t *testing.T) {
 	rejected := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NoLicence", Message: "Pod was rejected: not now"}
 	evicted := corev1.PodStatus{Phase: corev1.PodFailed, Reason: podspec.ReasonEvicted, Message: "low on memory"}
 	failed := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too late"}
 	synctest.Test(t, func(t *testing.T) {
-		p, g := newGuarded(t, func(c *PodManagerConfig) { c.IsRunning = func(uid types.UID) bool { return uid == "runs" } })
-		maps.Copy(p.statuses.told, map[types.UID]corev1.PodStatus{
+		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.IsRunning = func(uid types.UID) bool { return uid == "runs" } })
+		maps.Copy(p.statuses.saved, map[types.UID]corev1.PodStatus{
 			"still": rejected, "other": {Phase: corev1.PodFailed, Reason: "Old", Message: "Pod was rejected: then"}, "runs": rejected,
 			"gone": evicted, "late": failed, "api": rejected,
 		})
-		assert.Equal(t, []string{"refuse still: NoLicence: not now"}, p.do(podsource.Add, newPod("still", static)), "told as it was")
+		assert.Equal(t, []string{"refuse still: NoLicence: not now"}, p.do(podsource.Add, newPod("still", static)), "reported as before")
 		assert.Equal(t, []string{"forget other", "refuse other: NoLicence: not now"}, p.do(podsource.Add, newPod("other", static)))
 		assert.Equal(t, []string{"forget runs", "create runs "}, p.do(podsource.Add, newPod("runs", static)))
-		assert.Equal(t, []string{"create late Failed"}, p.do(podsource.Add, newPod("late", static)), "that was its own end")
+		assert.Equal(t, []string{"create late Failed"}, p.do(podsource.Add, newPod("late", static)), "it has failed by itself")
 		assert.Equal(t, []string{"create api Failed"}, p.do(podsource.Add, newPod("api")))
 		assert.Equal(t, []string{"create gone Failed"}, p.do(podsource.Add, newPod("gone", static)))
 		assert.Len(t, p.Retries(), 3)
 		last := p.events.events[len(p.events.events)-1]
 		assert.Equal(t, "Back-off restarting pod that was evicted before the agent started; next attempt in 10s", last.Message)
-		p.statuses.told["deleted"], p.statuses.told["ended"] = rejected, evicted
-		assert.Equal(t, []string{"create deleted Failed"}, p.do(podsource.Add, newPod("deleted", static, deleting)), "so that its end can be told")
+		p.statuses.saved["deleted"], p.statuses.saved["ended"] = rejected, evicted
+		assert.Equal(t, []string{"create deleted Failed"}, p.do(podsource.Add, newPod("deleted", static, deleting)), "so that its deletion is reported")
 		assert.Equal(t, []string{"create ended Failed"}, p.do(podsource.Add, newPod("ended", static, deleting)))
 		assert.Len(t, p.Retries(), 3)
 
 		g.reason = ""
-		p.statuses.told["new"] = rejected
-		assert.Equal(t, []string{"forget new", "create new "}, p.do(podsource.Add, newPod("new", static)), "nothing speaks against it any more")
+		p.statuses.saved["new"] = rejected
+		assert.Equal(t, []string{"forget new", "create new "}, p.do(podsource.Add, newPod("new", static)), "it is admitted now")
 		p.w.states["gone"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 		assert.Subset(t, p.after(10*time.Second), []string{"remove gone", "comes back gone"})
-		assert.Equal(t, []string{"forget gone", "create gone "}, p.settles("gone"))
+		assert.Equal(t, []string{"forget gone", "create gone "}, p.recreates("gone"))
 	})
 }
 
-// SL-11: an evicted pod does not stand in its own way, and one that is deleted is not
-// tried again.
-func TestPods_RetriesOfOnePod(t *testing.T) {
+// SL-11: an evicted pod does not count for its own admission, and a deleted pod is not
+// retried.
+func TestPodManager_EvictedAndDeletedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{room(1)} })
+		p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{podLimit(1)} })
 		p.do(podsource.Add, newPod("a", static))
-		p.ends("a", eviction)
+		p.finishes("a", eviction)
 		assert.Equal(t, []string{"remove a", "comes back a"}, p.after(10*time.Second))
-		assert.Equal(t, []string{"forget a", "create a "}, p.settles("a"))
+		assert.Equal(t, []string{"forget a", "create a "}, p.recreates("a"))
 
 		p.do(podsource.Add, newPod("b", static))
 		require.Len(t, p.Retries(), 1)
@@ -257,9 +257,9 @@ func TestPods_RetriesOfOnePod(t *testing.T) {
 	})
 }
 
-// SL-3: those that wait begin in the order of their creation.
-func TestPods_RejectedPodsBeginInOrder(t *testing.T) {
-	p, g := newGuarded(t)
+// SL-3: waiting pods start in the order of their creation.
+func TestPodManager_RetriesInOrderOfCreation(t *testing.T) {
+	p, g := newSwitchedPods(t)
 	var want []string
 	last := newPod("last")
 	p.do(podsource.Add, last)
@@ -272,18 +272,18 @@ func TestPods_RejectedPodsBeginInOrder(t *testing.T) {
 	assert.Equal(t, want, p.do(podsource.Remove, last)[1:])
 }
 
-// SL-11: the log says of which pod it speaks, and when it is tried next.
-func TestPods_LogSaysWhenPodsAreTriedAgain(t *testing.T) {
+// SL-11: the log has the pod and the time of the next retry.
+func TestPodManager_LogsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		p, g := newGuarded(t, func(c *PodManagerConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		p.do(podsource.Add, newPod("a", static))
 		next := time.Now().Add(10 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
-		assert.Contains(t, log.String(), `msg="pod refused" namespace=ns pod=a uid=a reason=NoLicence message="not now" in=10s nextAttempt=`+next)
+		assert.Contains(t, log.String(), `msg="pod rejected" pod=ns/a podUID=a reason=NoLicence message="not now" retryAt=`+next)
 		g.reason = ""
 		p.after(10 * time.Second)
-		assert.Contains(t, log.String(), `msg="rejected pod is tried again" namespace=ns pod=a uid=a`)
-		p.ends("a", eviction)
-		assert.Contains(t, log.String(), `msg="pod is tried again" namespace=ns pod=a uid=a message="Back-off restarting evicted pod" in=20s`)
+		assert.Contains(t, log.String(), `msg="retrying rejected pod" pod=ns/a podUID=a`)
+		p.finishes("a", eviction)
+		assert.Contains(t, log.String(), `msg="pod restart postponed" pod=ns/a podUID=a message="Back-off restarting evicted pod" retryAt=`)
 	})
 }

@@ -10,57 +10,56 @@ import (
 )
 
 // ErrRuntimeNotReady is wrapped by the error of Healthy while the runtime is not ready.
-var ErrRuntimeNotReady = errors.New("the runtime is not ready")
+var ErrRuntimeNotReady = errors.New("container runtime not ready")
 
 const (
 	firstBackOff = 100 * time.Millisecond
 	maxBackOff   = 5 * time.Second
 )
 
-// check is what the runtime said of itself.
+// check is a result of Config.RuntimeReady.
 type check struct {
 	at  time.Time
 	err error
 }
 
-// runtimeHealth is whether pods are handed on. It opens with the first good word of the
-// runtime and shuts when there was none for as long as patience lasts.
+// runtimeHealth decides whether inputs are handled. It becomes ready with the first
+// successful check, and not ready when there was none for as long as the threshold.
 type runtimeHealth struct {
 	ready       bool
-	lastReadyAt time.Time // the last good word
-	err         error     // the last word, if bad
+	lastReadyAt time.Time // the last successful check
+	err         error     // of the last check
 }
 
-// record takes a word of the runtime.
-func (g *runtimeHealth) record(c check) {
-	g.err = c.err
+func (h *runtimeHealth) record(c check) {
+	h.err = c.err
 	if c.err == nil {
-		g.ready, g.lastReadyAt = true, c.at
+		h.ready, h.lastReadyAt = true, c.at
 	}
 }
 
-// evaluate shuts the gate if patience is over, and reports why it is shut.
-func (g *runtimeHealth) evaluate(now time.Time, patience time.Duration) error {
-	if g.ready && now.Sub(g.lastReadyAt) > patience {
-		g.ready = false
+// evaluate applies the threshold, and returns why the runtime is not ready.
+func (h *runtimeHealth) evaluate(now time.Time, threshold time.Duration) error {
+	if now.Sub(h.lastReadyAt) > threshold {
+		h.ready = false
 	}
 	switch {
-	case g.ready:
+	case h.ready:
 		return nil
-	case g.err != nil:
-		return fmt.Errorf("%w: %w", ErrRuntimeNotReady, g.err)
-	case g.lastReadyAt.IsZero():
-		return fmt.Errorf("%w: it has not answered yet", ErrRuntimeNotReady)
+	case h.err != nil:
+		return fmt.Errorf("%w: %w", ErrRuntimeNotReady, h.err)
+	case h.lastReadyAt.IsZero():
+		return fmt.Errorf("%w: no status received yet", ErrRuntimeNotReady)
 	}
-	return fmt.Errorf("%w: no answer since %s", ErrRuntimeNotReady, g.lastReadyAt.Format(time.TimeOnly))
+	return fmt.Errorf("%w: no status since %s", ErrRuntimeNotReady, h.lastReadyAt.Format(time.TimeOnly))
 }
 
-// watchRuntime asks the runtime whether it is ready, at the check period while it
-// is and backing off while it is not, and at once when there is reason to.
+// watchRuntime checks whether the runtime is ready: at the check period while it is,
+// with back-off while it is not, and immediately when a recheck is requested.
 func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wait := firstBackOff
+	backOff := firstBackOff
 	for {
 		select {
 		case <-ctx.Done():
@@ -68,26 +67,25 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 		case <-timer.C:
 		case <-l.cfg.RecheckRuntime:
 		}
-		c := l.check(ctx)
+		c := l.checkRuntime(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case checks <- c:
 		}
 		if c.err == nil {
-			wait = firstBackOff
+			backOff = firstBackOff
 			timer.Reset(l.cfg.RuntimeCheckPeriod)
 			continue
 		}
-		timer.Reset(min(wait, maxBackOff))
-		wait *= 2
-		wait = min(wait, maxBackOff)
+		timer.Reset(backOff)
+		backOff = min(2*backOff, maxBackOff)
 	}
 }
 
-func (l *Loop) check(ctx context.Context) check {
+func (l *Loop) checkRuntime(ctx context.Context) check {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.RuntimeCheckPeriod)
 	defer cancel()
-	err := safe.Call(l.cfg.Logger, "ask the runtime whether it is ready", func() error { return l.cfg.RuntimeReady(ctx) })
+	err := safe.Call(l.cfg.Logger, "check whether the runtime is ready", func() error { return l.cfg.RuntimeReady(ctx) })
 	return check{at: time.Now(), err: err}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// The loop, its handler, the housekeeper and real workers, on a machine that
-// answers at once: in a bubble its clock shows what the agent itself takes.
+// The loop, its handler, the housekeeper and real workers on a runtime that answers
+// immediately: in a bubble, time passes only where the agent itself waits.
 func TestScenarios(t *testing.T) {
 	a := pod("a")
 	for _, tt := range []struct {
@@ -35,23 +35,23 @@ func TestScenarios(t *testing.T) {
 			assert.False(t, x.workers.IsKnown("a"))
 		}, []string{"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a"}},
 
-		{"an idle pod is looked at once a minute", func(t *testing.T, m *fakeNode) { // SL-5
+		{"an idle pod is synced once a minute", func(t *testing.T, m *fakeNode) { // SL-5
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			time.Sleep(150 * time.Second)
 		}, []string{"0s sync a: start", "0s sync a: runs", "1m0s sync a: runs", "2m0s sync a: runs"}},
 
-		{"a pod is removed before its addition was worked off", func(t *testing.T, m *fakeNode) { // PW-1
+		{"a pod is removed before its addition was handled", func(t *testing.T, m *fakeNode) { // PW-1
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			x.change(podsource.Remove, a)
 			synctest.Wait()
-			m.take() // whichever of the calls came about
+			m.take() // the order of the calls is open
 			assert.Empty(t, m.pods)
 			assert.False(t, x.workers.IsKnown("a"))
 		}, nil},
 
-		{"an edited static pod ends wholly before the new one starts", func(t *testing.T, m *fakeNode) { // SR-3, PW-9
+		{"an edited static pod finishes before the new one starts", func(t *testing.T, m *fakeNode) { // SR-3, PW-9
 			m.ends = 7 * time.Second
 			x := start(t, m)
 			x.change(podsource.Add, pod("v1", "web"))
@@ -97,7 +97,7 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 			x.change(podsource.Remove, a)
 			synctest.Wait()
-			x.told["a"] = corev1.PodStatus{Phase: corev1.PodFailed}
+			x.saved["a"] = corev1.PodStatus{Phase: corev1.PodFailed}
 			x.change(podsource.Add, a)
 			synctest.Wait()
 		}, []string{
@@ -117,7 +117,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "0s finish a", "0s drop a", "1s sync a: start", "1s sync a: runs",
 		}},
 
-		{"the grace is shortened twice", func(t *testing.T, m *fakeNode) { // PW-5, PW-6
+		{"the grace period is shortened twice", func(t *testing.T, m *fakeNode) { // PW-5, PW-6
 			m.ends = time.Hour
 			x := start(t, m)
 			x.change(podsource.Add, a)
@@ -132,7 +132,7 @@ func TestScenarios(t *testing.T) {
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "5s terminate a grace=10s", "6s terminate a grace=2s", "8s finish a", "8s drop a",
 		}},
 
-		{"an agent that starts anew adopts what runs", func(t *testing.T, m *fakeNode) { // SL-3, AG-4
+		{"a restarted agent adopts running pods", func(t *testing.T, m *fakeNode) { // SL-3, AG-4
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			synctest.Wait()
@@ -142,7 +142,7 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 		}, []string{"0s sync a: start", "0s sync a: runs", "0s adopt a", "0s sync a: runs"}},
 
-		{"and ends what is not wanted any more, source by source", func(t *testing.T, m *fakeNode) { // SR-8, SL-6, PW-11
+		{"a restarted agent terminates orphans, source by source", func(t *testing.T, m *fakeNode) { // SR-8, SL-6, PW-11
 			x := start(t, m)
 			x.change(podsource.Add, a, of("api", pod("b")), of("http", pod("c")))
 			synctest.Wait()
@@ -150,12 +150,12 @@ func TestScenarios(t *testing.T) {
 			m.take()
 			m.pods["foreign"] = runtime.Pod{UID: "foreign", Sandboxes: []runtime.Sandbox{{ID: "f"}}}
 			y := start(t, m, "file", "api", "http")
-			time.Sleep(61 * time.Second) // nobody has spoken
-			y.speaks("file")
+			time.Sleep(61 * time.Second) // no source has synced
+			y.syncSource("file")
 			time.Sleep(10 * time.Second)
-			y.speaks("api", of("api", pod("b")))
+			y.syncSource("api", of("api", pod("b")))
 			time.Sleep(10 * time.Second)
-			y.speaks("http")
+			y.syncSource("http")
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			m.mu.Lock()
@@ -165,7 +165,7 @@ func TestScenarios(t *testing.T) {
 			"1m2s terminate a grace=30s", "1m2s drop a", "1m11s adopt b", "1m11s sync b: runs", "1m22s terminate c grace=30s", "1m22s drop c",
 		}},
 
-		{"a static pod of the name of an orphan waits for its end", func(t *testing.T, m *fakeNode) { // PW-9
+		{"a static pod with the name of an orphan waits for its termination", func(t *testing.T, m *fakeNode) { // PW-9
 			m.pods["old"] = runtime.Pod{UID: "old", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{{Source: "file"}}}
 			m.ends = 5 * time.Second
 			x := start(t, m)
@@ -174,7 +174,7 @@ func TestScenarios(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}, []string{"2s terminate old grace=30s", "7s drop old", "7s sync new: start", "7s sync new: runs"}},
 
-		{"the runtime is away for a minute", func(t *testing.T, m *fakeNode) { // SL-2
+		{"the runtime is not ready for a minute", func(t *testing.T, m *fakeNode) { // SL-2
 			x := start(t, m)
 			x.change(podsource.Add, a)
 			time.Sleep(10 * time.Second)
@@ -186,7 +186,7 @@ func TestScenarios(t *testing.T) {
 			m.setDown(nil)
 			x.recheck <- struct{}{}
 			synctest.Wait()
-			// a is due as well by now: whether its turn comes before its end is open.
+			// a is due too by now: whether it is synced before its termination is open.
 			lines := slices.DeleteFunc(m.take(), func(l string) bool { return l == "1m10s sync a: runs" })
 			assert.ElementsMatch(t, []string{
 				"0s sync a: start", "0s sync a: runs",
@@ -194,17 +194,17 @@ func TestScenarios(t *testing.T) {
 			}, lines[:7])
 		}, nil},
 
-		{"an event for a pod that nobody knows is left to housekeeping", func(t *testing.T, m *fakeNode) { // SL-4
+		{"an event for an unknown pod is left to housekeeping", func(t *testing.T, m *fakeNode) { // SL-4
 			x := start(t, m, "file")
 			m.pods["stranger"] = runtime.Pod{UID: "stranger", Sandboxes: []runtime.Sandbox{{Source: "file", GracePeriod: time.Second}}}
 			x.inspect("stranger")
 			time.Sleep(3 * time.Second)
 			assert.False(t, x.workers.IsKnown("stranger"))
-			x.speaks("file")
+			x.syncSource("file")
 			time.Sleep(2 * time.Second)
 		}, []string{"4s terminate stranger grace=1s", "4s drop stranger"}},
 
-		{"a hung pod holds up nobody", func(t *testing.T, m *fakeNode) { // PW-2
+		{"a hung pod delays only itself", func(t *testing.T, m *fakeNode) { // PW-2
 			m.ends = time.Hour
 			x := start(t, m)
 			x.change(podsource.Add, a)
@@ -219,14 +219,14 @@ func TestScenarios(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := newMachine()
+				m := newFakeNode()
 				tt.do(t, m)
 				synctest.Wait()
-				// What is dropped for one pod goes on beside what is done for another.
+				// The cleanup of one pod runs beside the calls for others.
 				want, dropped := part(tt.want)
-				got, gone := part(m.take())
+				got, gotDropped := part(m.take())
 				assert.Equal(t, want, got)
-				assert.Equal(t, dropped, gone)
+				assert.Equal(t, dropped, gotDropped)
 			})
 		})
 	}
@@ -243,13 +243,13 @@ func part(lines []string) (calls, drops []string) {
 	return calls, drops
 }
 
-// PW-16: many pods at once, each line above kept.
+// PW-16: many pods at the same time.
 func TestTenThousandPods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		m := newMachine()
+		m := newFakeNode()
 		m.quiet = true
 		x := start(t, m)
 		pods := many(10_000)

@@ -1,0 +1,118 @@
+package syncloop
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// fakeCleaner is a Cleaner that takes a while.
+type fakeCleaner struct {
+	*callLog
+	takes     time.Duration // guarded by the mutex of callLog, as are
+	recreated []types.UID
+	settled   bool
+}
+
+func (k *fakeCleaner) set(takes time.Duration, recreated ...types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.takes, k.recreated = takes, recreated
+}
+
+func (k *fakeCleaner) CleanupPods(ctx context.Context) ([]types.UID, bool) {
+	k.note("housekeep")
+	recreated := k.work(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return recreated, k.settled
+}
+
+func (k *fakeCleaner) CleanupFinished(ctx context.Context, ended []types.UID) []types.UID {
+	k.note("tidy %v", ended)
+	return k.work(ctx)
+}
+
+func (k *fakeCleaner) work(ctx context.Context) []types.UID {
+	k.mu.Lock()
+	takes, recreated := k.takes, k.recreated
+	k.mu.Unlock()
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return recreated
+}
+
+// SL-6: housekeeping runs every 2 s and after each finished pod, one pass at a time, and
+// does not block the loop.
+func TestLoop_HousekeepingDoesNotBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeCleaner{}
+		b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
+		time.Sleep(4500 * time.Millisecond)
+		b.PodFinished("x")
+		synctest.Wait()
+		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s revisit [x]", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
+
+		synctest.Wait()
+		k.set(3*time.Second, "y")
+		time.Sleep(2 * time.Second) // the third begins at 6 s
+		b.PodFinished("x")
+		b.PodFinished("z")
+		b.probes.put("a")
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"6s housekeep", "6.5s wake a RequeueNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
+		b.cancel()
+		assert.NoError(t, <-b.stopped, "Run waits for its goroutines")
+	})
+}
+
+// SL-6: when all is settled, housekeeping runs once a minute; after something has happened
+// it runs within 2 s.
+func TestLoop_HousekeepingWhenIdle(t *testing.T) {
+	for name, do := range map[string]func(b *loopEnv){
+		"a change": func(b *loopEnv) { b.changes <- podsource.Change{Op: podsource.Add} },
+		"an event": func(b *loopEnv) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
+		"an end":   func(b *loopEnv) { b.PodFinished("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &fakeCleaner{settled: true}
+				b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
+				passes := func() (at []string) {
+					synctest.Wait()
+					for _, line := range b.log.take() {
+						if when, ok := strings.CutSuffix(line, " housekeep"); ok {
+							at = append(at, when)
+						}
+					}
+					return at
+				}
+				time.Sleep(130 * time.Second)
+				assert.Equal(t, []string{"2s", "1m2s", "2m2s"}, passes())
+				time.Sleep(time.Second)
+				do(b)
+				time.Sleep(60 * time.Second)
+				assert.Equal(t, []string{"2m12s"}, passes(), "one pass, which starts the next minute")
+				b.probes.put("a")
+				b.RequeueAt("a", time.Now())
+				time.Sleep(10 * time.Second)
+				assert.Equal(t, []string{"3m12s"}, passes(), "a probe and a requeue are no reason")
+				b.cancel()
+				assert.NoError(t, <-b.stopped)
+			})
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package syncloop
+
+import (
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
+)
+
+// start passes a pod to a worker, unless it is rejected: a finished pod, a pod whose
+// eviction is resumed, a running pod that is adopted, or a new one that is admitted.
+func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
+	u := podworkers.Update{Type: podworkers.PodCreate, Pod: pod, StartTime: now}
+	_, recreated := p.removed[pod.UID]
+	wasRejected := !recreated && p.restoreRetry(pod, now)
+	switch {
+	case recreated:
+		delete(p.removed, pod.UID)
+		p.activePods.drop(pod.UID)
+		p.cfg.Statuses.Forget(pod.UID)
+	case !wasRejected:
+		u.Pod, u.Kill = p.withRestoredStatus(pod), p.unfinishedEviction(pod.UID)
+	}
+	switch {
+	case isFinished(u.Pod):
+		u.Kill = nil
+		p.logPod("pod already finished", pod, slog.String("phase", string(u.Pod.Status.Phase)))
+		p.cfg.Workers.Update(u)
+		return
+	case u.Kill != nil:
+		p.logPod("pod eviction resumed", pod, slog.String("message", u.Kill.Message))
+	case !recreated && p.cfg.IsRunning(pod.UID):
+		if wasRejected {
+			p.cfg.Statuses.Forget(pod.UID)
+		}
+		u.Pod = p.adopt(pod)
+	default:
+		if v := p.admit(pod); !v.Admitted {
+			p.reject(pod, v, now)
+			return
+		}
+		if wasRejected {
+			p.cfg.Statuses.Forget(pod.UID)
+		}
+		p.logPod("pod admitted", pod)
+		if h := p.cfg.Hooks.Admitted; h != nil {
+			h(pod)
+		}
+	}
+	p.activePods.put(u.Pod)
+	p.cfg.Workers.Update(u)
+}
+
+// adopt returns a pod that already runs with the resources that it runs with.
+func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
+	p.logPod("pod adopted", pod)
+	if h := p.cfg.Hooks.Adopted; h != nil {
+		h(pod)
+	}
+	allocated, pendingResize := p.restoreAllocation(pod)
+	if pendingResize != nil {
+		p.pendingResizes[pod.UID] = pendingResize
+		p.set(pod.UID, &desiredPod{pod: allocated})
+	}
+	return allocated
+}
+
+// isFinished reports whether the pod must not run, whatever resources the node has.
+func isFinished(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || isTerminal(pod.Status) }
+
+func isTerminal(st corev1.PodStatus) bool {
+	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
+}
+
+// unfinishedEviction returns the eviction that a previous process has reported and not
+// completed. A reported eviction is completed: the pod is not started again.
+func (p *PodManager) unfinishedEviction(uid types.UID) *podworkers.KillOptions {
+	st, _ := p.cfg.Statuses.Get(uid)
+	for i := range st.Conditions {
+		c := &st.Conditions[i]
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
+			return &podworkers.KillOptions{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}
+		}
+	}
+	return nil
+}
+
+// withRestoredStatus returns the pod with its stored status, if that is terminal: the
+// source may not have it, and the pod must not run twice.
+func (p *PodManager) withRestoredStatus(pod *corev1.Pod) *corev1.Pod {
+	st, _ := p.cfg.Statuses.Get(pod.UID)
+	if !isTerminal(st) {
+		return pod
+	}
+	with := *pod
+	with.Status = st
+	return &with
+}
