@@ -1,7 +1,7 @@
-// Criproxy stands in front of a CRI runtime and makes it fail on purpose.
+// Criproxy forwards calls to a CRI runtime and injects faults.
 //
 //	go run ./examples/criproxy -listen unix:///tmp/bad.sock -to unix:///run/containerd/containerd.sock \
-//	    -seed 7 -rule fault=delay,rpc=StartContainer,for=2s -rule fault=cut,rpc=GetContainerEvents,after=10
+//	    -seed 7 -rule fault=delay,rpc=StartContainer,delay=2s -rule fault=break-stream,rpc=GetContainerEvents,after=10
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-func TestFaultsByRule(t *testing.T) {
+func TestRun_InjectsFaultsByRule(t *testing.T) {
 	rt, err := embedded.New(embedded.Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
@@ -46,6 +46,6 @@ func TestFaultsByRule(t *testing.T) {
 	assert.NoError(t, <-done)
 }
 
-func TestABadRuleIsNamed(t *testing.T) {
+func TestRun_NamesInvalidRules(t *testing.T) {
 	assert.ErrorContains(t, run(t.Context(), []string{"-rule", "fault=nope"}), "nope")
 }

@@ -17,17 +17,17 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// BaselineConfig says what Floor measures. The zero value of each field has the
+// BaselineConfig configures MeasureBaseline. The zero value of each field has the
 // default in brackets.
 type BaselineConfig struct {
-	Pods        int                        // how many [20]
-	MaxParallel int                        // how many at a time [1]
+	Pods        int                        // number of pods [20]
+	MaxParallel int                        // number of pods at a time [1]
 	Image       string                     // with sh and sleep [docker.io/library/busybox:1.36]; pulled if need be
-	LogRoot     string                     // folder for container logs [none are written]
-	EditPod     func(*v1.PodSandboxConfig) // before each pod is made
+	LogRoot     string                     // directory for container logs [none are written]
+	EditPod     func(*v1.PodSandboxConfig) // called before each pod is created
 }
 
-// BaselineReport is what the raw calls of a pod cost: medians, by call.
+// BaselineReport has the median duration of each raw call of a pod.
 type BaselineReport struct {
 	Runtime       string // name and version
 	Pods          int
@@ -35,11 +35,11 @@ type BaselineReport struct {
 	Calls         map[string]time.Duration // RunPodSandbox, CreateContainer, StartContainer, ...
 	StartDuration time.Duration            // from nothing to a running container
 	StopDuration  time.Duration            // from a running container to nothing
-	TotalDuration time.Duration            // until the last pod was up
+	TotalDuration time.Duration            // until the last pod ran
 }
 
-// floor is one measurement under way.
-type floor struct {
+// baseline is one measurement in progress.
+type baseline struct {
 	BaselineConfig
 	rs  v1.RuntimeServiceClient
 	run string
@@ -48,9 +48,9 @@ type floor struct {
 	times map[string][]time.Duration
 }
 
-// MeasureBaseline measures the raw CRI calls that bring a pod of one container up and
-// down. It is the least that any agent can take on this runtime, so that an
-// agent's figures can be put beside it. It removes what it made.
+// MeasureBaseline measures the raw CRI calls that start and stop a pod of one
+// container: the least that any agent can take on this runtime. It blocks until all
+// pods are removed again.
 func MeasureBaseline(ctx context.Context, cc grpc.ClientConnInterface, cfg BaselineConfig) (BaselineReport, error) {
 	if cfg.Pods <= 0 {
 		cfg.Pods = 20
@@ -61,10 +61,10 @@ func MeasureBaseline(ctx context.Context, cc grpc.ClientConnInterface, cfg Basel
 	if cfg.Image == "" {
 		cfg.Image = "docker.io/library/busybox:1.36"
 	}
-	f := &floor{BaselineConfig: cfg, rs: v1.NewRuntimeServiceClient(cc), run: fmt.Sprintf("floor-%08x", rand.Uint32()), times: map[string][]time.Duration{}}
-	v, err := f.rs.Version(ctx, &v1.VersionRequest{})
+	b := &baseline{BaselineConfig: cfg, rs: v1.NewRuntimeServiceClient(cc), run: fmt.Sprintf("baseline-%08x", rand.Uint32()), times: map[string][]time.Duration{}}
+	v, err := b.rs.Version(ctx, &v1.VersionRequest{})
 	if err != nil {
-		return BaselineReport{}, fmt.Errorf("measure the floor: version: %w", err)
+		return BaselineReport{}, fmt.Errorf("measure baseline: version: %w", err)
 	}
 	is := v1.NewImageServiceClient(cc)
 	image := &v1.ImageSpec{Image: cfg.Image}
@@ -73,47 +73,47 @@ func MeasureBaseline(ctx context.Context, cc grpc.ClientConnInterface, cfg Basel
 		_, err = is.PullImage(ctx, &v1.PullImageRequest{Image: image})
 	}
 	if err != nil {
-		return BaselineReport{}, fmt.Errorf("measure the floor: image %s: %w", cfg.Image, err)
+		return BaselineReport{}, fmt.Errorf("measure baseline: image %s: %w", cfg.Image, err)
 	}
 	report := BaselineReport{
 		Runtime: v.GetRuntimeName() + " " + v.GetRuntimeVersion(), Pods: cfg.Pods, MaxParallel: cfg.MaxParallel, Calls: map[string]time.Duration{},
 	}
-	pods := make([]floorPod, cfg.Pods)
-	begin := time.Now()
-	err = f.each(func(i int) error { return f.up(ctx, i, &pods[i]) })
-	report.TotalDuration = time.Since(begin)
+	pods := make([]baselinePod, cfg.Pods)
+	startTime := time.Now()
+	err = b.each(func(i int) error { return b.up(ctx, i, &pods[i]) })
+	report.TotalDuration = time.Since(startTime)
 	if err == nil {
-		err = f.look(ctx, pods)
+		err = b.observe(ctx, pods)
 	}
-	err = errors.Join(err, f.each(func(i int) error { return f.down(context.WithoutCancel(ctx), pods[i]) }))
-	for call, times := range f.times {
+	err = errors.Join(err, b.each(func(i int) error { return b.down(context.WithoutCancel(ctx), pods[i]) }))
+	for call, times := range b.times {
 		report.Calls[call] = median(times)
 	}
 	report.StartDuration, report.StopDuration = report.Calls["up"], report.Calls["down"]
 	delete(report.Calls, "up")
 	delete(report.Calls, "down")
 	if err != nil {
-		return report, fmt.Errorf("measure the floor: %w", err)
+		return report, fmt.Errorf("measure baseline: %w", err)
 	}
 	return report, nil
 }
 
-// floorPod is one pod that was made.
-type floorPod struct{ sandbox, container string }
+// baselinePod has the ids of one pod.
+type baselinePod struct{ sandbox, container string }
 
-// each calls do for each pod, Parallel at a time.
-func (f *floor) each(do func(int) error) error {
-	errs := make([]error, f.Pods)
+// each calls do for each pod, MaxParallel at a time.
+func (b *baseline) each(do func(int) error) error {
+	errs := make([]error, b.Pods)
 	var wg sync.WaitGroup
 	next := make(chan int)
-	for range f.MaxParallel {
+	for range b.MaxParallel {
 		wg.Go(func() {
 			for i := range next {
 				errs[i] = do(i)
 			}
 		})
 	}
-	for i := range f.Pods {
+	for i := range b.Pods {
 		next <- i
 	}
 	close(next)
@@ -122,94 +122,94 @@ func (f *floor) each(do func(int) error) error {
 }
 
 // time measures a call that succeeds.
-func (f *floor) time(call string, do func() error) error {
-	begin := time.Now()
+func (b *baseline) time(call string, do func() error) error {
+	startTime := time.Now()
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}
-	took := time.Since(begin)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.times[call] = append(f.times[call], took)
+	duration := time.Since(startTime)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.times[call] = append(b.times[call], duration)
 	return nil
 }
 
-func (f *floor) up(ctx context.Context, i int, p *floorPod) error {
-	name := fmt.Sprintf("%s-%d", f.run, i)
+func (b *baseline) up(ctx context.Context, i int, p *baselinePod) error {
+	name := fmt.Sprintf("%s-%d", b.run, i)
 	namespaces := &v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER}
 	pod := &v1.PodSandboxConfig{
-		Metadata: &v1.PodSandboxMetadata{Name: name, Namespace: "sublet-floor", Uid: name}, Hostname: name,
+		Metadata: &v1.PodSandboxMetadata{Name: name, Namespace: "sublet-baseline", Uid: name}, Hostname: name,
 		Linux: &v1.LinuxPodSandboxConfig{SecurityContext: &v1.LinuxSandboxSecurityContext{NamespaceOptions: namespaces}},
 	}
 	container := &v1.ContainerConfig{
-		Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: f.Image, UserSpecifiedImage: f.Image}, Command: sh(longRunTime),
+		Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: b.Image, UserSpecifiedImage: b.Image}, Command: sh(longRunTime),
 		Linux: &v1.LinuxContainerConfig{
 			Resources:       &v1.LinuxContainerResources{CpuShares: 102, MemoryLimitInBytes: 64 << 20},
 			SecurityContext: &v1.LinuxContainerSecurityContext{NamespaceOptions: namespaces},
 		},
 	}
-	if f.LogRoot != "" {
-		pod.LogDirectory, container.LogPath = filepath.Join(f.LogRoot, name), "c.log"
+	if b.LogRoot != "" {
+		pod.LogDirectory, container.LogPath = filepath.Join(b.LogRoot, name), "c.log"
 		if err := os.MkdirAll(pod.LogDirectory, 0o755); err != nil {
 			return err
 		}
 	}
-	if f.EditPod != nil {
-		f.EditPod(pod)
+	if b.EditPod != nil {
+		b.EditPod(pod)
 	}
-	return f.time("up", func() error {
-		return errors.Join(f.time("RunPodSandbox", func() error {
-			r, err := f.rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: pod})
+	return b.time("up", func() error {
+		return errors.Join(b.time("RunPodSandbox", func() error {
+			r, err := b.rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: pod})
 			p.sandbox = r.GetPodSandboxId()
 			return err
-		}), f.time("CreateContainer", func() error {
-			r, err := f.rs.CreateContainer(ctx, &v1.CreateContainerRequest{PodSandboxId: p.sandbox, Config: container, SandboxConfig: pod})
+		}), b.time("CreateContainer", func() error {
+			r, err := b.rs.CreateContainer(ctx, &v1.CreateContainerRequest{PodSandboxId: p.sandbox, Config: container, SandboxConfig: pod})
 			p.container = r.GetContainerId()
 			return err
-		}), f.time("StartContainer", func() error {
-			_, err := f.rs.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: p.container})
+		}), b.time("StartContainer", func() error {
+			_, err := b.rs.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: p.container})
 			return err
 		}))
 	})
 }
 
-// look measures the calls that watch over pods.
-func (f *floor) look(ctx context.Context, pods []floorPod) error {
+// observe measures the calls that observe pods.
+func (b *baseline) observe(ctx context.Context, pods []baselinePod) error {
 	var errs []error
 	for _, p := range pods {
-		errs = append(errs, f.time("ListPodSandbox", func() error {
-			_, err := f.rs.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{})
+		errs = append(errs, b.time("ListPodSandbox", func() error {
+			_, err := b.rs.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{})
 			return err
-		}), f.time("ListContainers", func() error {
-			_, err := f.rs.ListContainers(ctx, &v1.ListContainersRequest{})
+		}), b.time("ListContainers", func() error {
+			_, err := b.rs.ListContainers(ctx, &v1.ListContainersRequest{})
 			return err
-		}), f.time("PodSandboxStatus", func() error {
-			_, err := f.rs.PodSandboxStatus(ctx, &v1.PodSandboxStatusRequest{PodSandboxId: p.sandbox})
+		}), b.time("PodSandboxStatus", func() error {
+			_, err := b.rs.PodSandboxStatus(ctx, &v1.PodSandboxStatusRequest{PodSandboxId: p.sandbox})
 			return err
-		}), f.time("ContainerStatus", func() error {
-			_, err := f.rs.ContainerStatus(ctx, &v1.ContainerStatusRequest{ContainerId: p.container})
+		}), b.time("ContainerStatus", func() error {
+			_, err := b.rs.ContainerStatus(ctx, &v1.ContainerStatusRequest{ContainerId: p.container})
 			return err
 		}))
 	}
 	return errors.Join(errs...)
 }
 
-func (f *floor) down(ctx context.Context, p floorPod) error {
+func (b *baseline) down(ctx context.Context, p baselinePod) error {
 	if p.sandbox == "" {
 		return nil
 	}
-	return f.time("down", func() error {
-		return errors.Join(f.time("StopContainer", func() error {
+	return b.time("down", func() error {
+		return errors.Join(b.time("StopContainer", func() error {
 			if p.container == "" {
 				return nil
 			}
-			_, err := f.rs.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: p.container, Timeout: 10})
+			_, err := b.rs.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: p.container, Timeout: 10})
 			return err
-		}), f.time("StopPodSandbox", func() error {
-			_, err := f.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.sandbox})
+		}), b.time("StopPodSandbox", func() error {
+			_, err := b.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.sandbox})
 			return err
-		}), f.time("RemovePodSandbox", func() error {
-			_, err := f.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+		}), b.time("RemovePodSandbox", func() error {
+			_, err := b.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
 			return err
 		}))
 	})
@@ -220,7 +220,7 @@ func median(times []time.Duration) time.Duration {
 	return times[len(times)/2]
 }
 
-// String is the report as a table.
+// String returns the report as a table.
 func (r BaselineReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d pods, %d at a time, medians\n", r.Runtime, r.Pods, r.MaxParallel)

@@ -14,7 +14,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-func TestFloorMeasuresTheRawCalls(t *testing.T) {
+func TestMeasureBaseline_MeasuresRawCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := embedded.New(embedded.Config{Executor: embedded.NewSimulated(embedded.SimulatedConfig{Script: embedded.Script{
 			SandboxDelay: 80 * time.Millisecond, StartDelay: 50 * time.Millisecond, StopAfter: 30 * time.Millisecond,
@@ -38,7 +38,7 @@ func TestFloorMeasuresTheRawCalls(t *testing.T) {
 	})
 }
 
-func TestFloorTellsWhatFailedAndCleansUp(t *testing.T) {
+func TestMeasureBaseline_ReportsFailuresAndRemovesPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs, p := behind(t, 1, Rule{Fault: Fail, RPC: "StartContainer", Skip: 2})
 		cc := must(p.Dial())

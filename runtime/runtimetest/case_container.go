@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -19,7 +20,15 @@ const (
 	exited  = v1.ContainerState_CONTAINER_EXITED
 )
 
-// state wants a container to be in a state, in its status and in the list.
+// isNow expects a time in nanoseconds that is not before a call nor in the future.
+// Clocks of runtimes that store coarse times may differ by a second.
+func (c *CaseT) isNow(before time.Time, nanos int64, what string) {
+	at := time.Unix(0, nanos)
+	c.check(!at.Before(before.Add(-time.Second)) && !at.After(time.Now().Add(time.Second)),
+		"%s is %d, which is %s; want nanoseconds since 1970, about %s", what, nanos, at.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
+}
+
+// state expects a container to be in a state, in its status and in the list.
 func (c *CaseT) state(id string, want v1.ContainerState) {
 	same(c, want, c.status(id).GetState(), "state in the status")
 	for _, item := range c.containers(&v1.ContainerFilter{Id: id}) {
@@ -30,14 +39,16 @@ func (c *CaseT) state(id string, want v1.ContainerState) {
 func createCases() []testCase {
 	return []testCase{
 		{"a container that was made does not run yet", "hooks that must come before the start would come too late", 0, func(c *CaseT) {
+			before := time.Now()
 			id := c.pod("p").create("c", sh(longRunTime))
 			c.state(id, created)
+			c.isNow(before, c.status(id).GetCreatedAt(), "created_at of the container")
 			same(c, 0, c.status(id).GetStartedAt(), "start time")
 			same(c, 0, c.status(id).GetFinishedAt(), "end time")
 		}},
-		{"a container is told with the name it was given", "restart counts would start at nought after each restart of the agent", 0, func(c *CaseT) {
+		{"a container is reported with its name and attempt", "restart counts would start at 0 after each restart of the agent", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.create("c", sh(longRunTime), again(4))
+			id := p.create("c", sh(longRunTime), withAttempt(4))
 			st := c.status(id)
 			same(c, "c", st.GetMetadata().GetName(), "name")
 			same(c, 4, st.GetMetadata().GetAttempt(), "attempt")
@@ -63,7 +74,7 @@ func createCases() []testCase {
 			_, err := p.createConfig(cfg)
 			c.ok(err, "create container")
 			_, err = p.createConfig(cfg)
-			c.refused(err, "a second container of the same name and attempt")
+			c.rejected(err, "a second container of the same name and attempt")
 			same(c, 1, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
 		}},
 		{"a removed container's name is free", "a container that failed to start once could never start", 0, func(c *CaseT) {
@@ -76,13 +87,13 @@ func createCases() []testCase {
 			a, b := c.pod("a"), c.pod("b")
 			c.check(a.create("c", sh(longRunTime)) != b.create("c", sh(longRunTime)), "both have one id")
 		}},
-		{"a create that was refused leaves nothing behind", "a pod with a bad image would never start, even after the image is there", 0, func(c *CaseT) {
+		{"a refused create leaves nothing behind", "a pod with a bad image would never start, even after the image is there", 0, func(c *CaseT) {
 			p := c.pod("p")
 			cfg := p.containerConfig("c", sh(longRunTime))
 			good := cfg.Image
 			cfg.Image = &v1.ImageSpec{Image: "example.invalid/no/such/image:1"}
 			_, err := p.createConfig(cfg)
-			c.refused(err, "a container of an image that is not there")
+			c.rejected(err, "a container of an image that is not there")
 			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
 			cfg.Image = good
 			_, err = p.createConfig(cfg)
@@ -104,11 +115,28 @@ func createCases() []testCase {
 			same(c, want.GetImage().GetId(), c.status(id).GetImageId(), "image_id in the status")
 			same(c, want.GetImage().GetId(), c.containers(&v1.ContainerFilter{Id: id})[0].GetImageId(), "image_id in the list")
 		}},
-		{"a container tells where its log is", "kubectl logs would find nothing", 0, func(c *CaseT) {
+		{"a container reports the name of its image", "pod statuses would show ids, or nothing, instead of image names", 0, func(c *CaseT) {
+			p := c.pod("p")
+			img := c.image(c.s.image)
+			cfg := p.containerConfig("c", sh(longRunTime))
+			cfg.Image.Image = img.GetId() // as kubelets do, with the name beside it
+			id, err := p.createConfig(cfg)
+			c.ok(err, "create container by the id of its image")
+			name := c.status(id).GetImage().GetImage()
+			if name == "" || name == img.GetId() {
+				c.fatal("image.image in the status is %q, want a name of the image: %v", name, slices.Concat(img.GetRepoTags(), img.GetRepoDigests()))
+			}
+			same(c, img.GetId(), c.image(name).GetId(), "id of the image that image.image in the status names")
+		}},
+		{"a container reports its user", "status.containerStatuses.user would be empty", 0, func(c *CaseT) {
+			st := c.status(c.pod("p").start("c", longRunTime))
+			c.check(st.GetUser().GetLinux() != nil, "user.linux is missing from the status of a running container")
+		}},
+		{"a container reports its log path", "kubectl logs would find nothing", 0, func(c *CaseT) {
 			p := c.pod("p")
 			same(c, filepath.Join(p.cfg.GetLogDirectory(), "c/0.log"), c.status(p.create("c", sh(longRunTime))).GetLogPath(), "log path")
 		}},
-		{"a container tells its mounts", "termination messages are found by the mount; they would be lost", 0, func(c *CaseT) {
+		{"a container reports its mounts", "termination messages are found by the mount; they would be lost", 0, func(c *CaseT) {
 			p := c.pod("p")
 			dir := c.s.logs
 			id := p.create("c", sh(longRunTime), func(cfg *v1.ContainerConfig) {
@@ -132,30 +160,29 @@ func createCases() []testCase {
 
 func startCases() []testCase {
 	return []testCase{
-		{"a started container is told as running", "it would start the container again and again", 0, func(c *CaseT) {
-			before := time.Now().Add(-time.Second).UnixNano()
+		{"a started container is reported as running", "it would start the container again and again", 0, func(c *CaseT) {
+			before := time.Now()
 			id := c.pod("p").start("c", longRunTime)
 			c.state(id, running)
-			at := c.status(id).GetStartedAt()
-			c.check(before <= at && at <= time.Now().Add(time.Second).UnixNano(), "started at %s, which is not now", time.Unix(0, at))
+			c.isNow(before, c.status(id).GetStartedAt(), "started_at of the container")
 			same(c, 0, c.status(id).GetFinishedAt(), "end time of a running container")
 		}},
-		{"a running container cannot be started again", "it could not tell a lost answer from a second process", 0, func(c *CaseT) {
+		{"a running container cannot be started again", "it could not distinguish a lost answer from a second process", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime)
-			c.refused(c.start(id), "second start")
+			c.rejected(c.start(id), "second start")
 			c.state(id, running)
 		}},
 		{"an ended container cannot be started again", "exit codes would be overwritten; a restart is a new container", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 3")
 			c.exited(id)
-			c.refused(c.start(id), "start of an ended container")
+			c.rejected(c.start(id), "start of an ended container")
 			same(c, 3, c.status(id).GetExitCode(), "exit code")
 		}},
 		{"the next attempt starts beside the dead one", "containers could not be restarted", 0, func(c *CaseT) {
 			p := c.pod("p")
 			first := p.start("c", "exit 3")
 			c.exited(first)
-			second := p.start("c", longRunTime, again(1))
+			second := p.start("c", longRunTime, withAttempt(1))
 			c.state(second, running)
 			same(c, 3, c.status(first).GetExitCode(), "exit code of the first attempt")
 			same(c, 2, len(c.containers(&v1.ContainerFilter{PodSandboxId: p.id})), "containers of the pod")
@@ -163,8 +190,8 @@ func startCases() []testCase {
 		{"a command that is not there fails the start", "a typo would look like a crash of the application", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.create("c", []string{"/no/such/program"}, annotate(map[string]string{"sim.sublet.dev/start-error": "no such program"}))
-			c.refused(c.start(id), "start of a program that is not there")
-			c.check(c.status(id).GetState() != running, "the container is told as running")
+			c.rejected(c.start(id), "start of a program that is not there")
+			c.check(c.status(id).GetState() != running, "the container is reported as running")
 			c.ok(c.remove(id), "remove the container")
 			p.start("c", longRunTime)
 		}},
@@ -200,14 +227,14 @@ func startCases() []testCase {
 			}
 		}},
 		{"a container that was not made cannot be started", "it would take a lost container for a running one", 0, func(c *CaseT) {
-			c.refused(c.start(unknownID), "start of an unknown container", codes.NotFound)
+			c.rejected(c.start(unknownID), "start of an unknown container", codes.NotFound)
 		}},
 	}
 }
 
 func endCases() []testCase {
 	return []testCase{
-		{"a container that ends well is told as completed", "jobs would never succeed", 0, func(c *CaseT) {
+		{"a container that exits with 0 is reported as Completed", "jobs would never succeed", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "sleep 0.2; exit 0")
 			st := c.exited(id)
 			same(c, 0, st.GetExitCode(), "exit code")
@@ -216,20 +243,20 @@ func endCases() []testCase {
 			c.check(st.GetFinishedAt() <= time.Now().Add(time.Second).UnixNano(), "finished in the future")
 			c.state(id, exited)
 		}},
-		{"a container that fails is told with its exit code", "restartPolicy OnFailure would not know failure from success", 0, func(c *CaseT) {
+		{"a failed container is reported with its exit code", "restartPolicy OnFailure would not know failure from success", 0, func(c *CaseT) {
 			st := c.exited(c.pod("p").start("c", "exit 42"))
 			same(c, 42, st.GetExitCode(), "exit code")
 			same(c, "Error", st.GetReason(), "reason")
 		}},
-		{"a container that ends at once is told like any other", "a crash loop would be seen as a hang", 0, func(c *CaseT) {
+		{"a container that exits at once is reported like any other", "a crash loop would look like a hang", 0, func(c *CaseT) {
 			p := c.pod("p")
 			for i := range uint32(5) {
-				st := c.exited(p.start("c", "exit 1", again(i)))
+				st := c.exited(p.start("c", "exit 1", withAttempt(i)))
 				same(c, 1, st.GetExitCode(), "exit code")
 				c.check(st.GetFinishedAt() >= st.GetStartedAt() && st.GetStartedAt() > 0, "times %d to %d", st.GetStartedAt(), st.GetFinishedAt())
 			}
 		}},
-		{"an end stays as it was told", "a crash would be counted twice, or another exit code shown each time", 0, func(c *CaseT) {
+		{"the status of an exited container does not change", "a crash would be counted twice, or another exit code shown each time", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 9")
 			was := c.exited(id)
 			c.wait(500 * time.Millisecond)
@@ -245,7 +272,7 @@ func endCases() []testCase {
 			same(c, ready, p.status().GetState(), "pod")
 			c.state(other, running)
 		}},
-		{"a container that takes too much memory is told as OOMKilled", "nobody would learn why it died; limits would seem to have no effect", processes | limits, func(c *CaseT) {
+		{"a container over its memory limit is reported as OOMKilled", "the reason of its death would be unknown; limits would seem to have no effect", processes | limits, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "x=$(head -c 64000000 /dev/zero | tr '\\0' x); sleep 1000", func(cfg *v1.ContainerConfig) {
 				cfg.Linux.Resources.MemoryLimitInBytes = 16 << 20
@@ -255,12 +282,12 @@ func endCases() []testCase {
 			same(c, "OOMKilled", st.GetReason(), "reason")
 			same(c, 137, st.GetExitCode(), "exit code")
 		}},
-		{"a dead container can be removed and is gone", "dead containers would fill the node", 0, func(c *CaseT) {
+		{"an exited container can be removed", "dead containers would fill the node", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
 			c.ok(c.remove(id), "remove container")
 			_, err := c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
-			c.refused(err, "status of a removed container", codes.NotFound)
+			c.rejected(err, "status of a removed container", codes.NotFound)
 			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: id})), "containers of that id")
 		}},
 	}

@@ -17,8 +17,9 @@ type listener struct {
 	err    error
 }
 
-// listen subscribes to events, until the case ends. Some runtimes send headers
-// only with the first event, so a probe pod tells when the stream is live.
+// listen subscribes to events until the case ends. Some runtimes send headers only
+// with the first event, so that the events of a probe pod show when the stream is
+// open.
 func (c *CaseT) listen() *listener {
 	s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
 	c.implemented(err, "GetContainerEvents")
@@ -39,14 +40,14 @@ func (c *CaseT) listen() *listener {
 		}
 	}()
 	probe := c.pod("probe")
-	c.until(10*time.Second, "the event stream is live", func() bool {
-		if err := l.fault(); err != nil && !errors.Is(err, context.Canceled) {
+	c.until(10*time.Second, "the first event of the stream", func() bool {
+		if err := l.streamErr(); err != nil && !errors.Is(err, context.Canceled) {
 			c.implemented(err, "GetContainerEvents")
 		}
 		if len(l.of(probe.id)) > 0 {
 			return true
 		}
-		if probe.create("ping", sh(longRunTime), again(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
+		if probe.create("ping", sh(longRunTime), withAttempt(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
 			return false
 		}
 		return l.any()
@@ -54,7 +55,7 @@ func (c *CaseT) listen() *listener {
 	return l
 }
 
-func (l *listener) fault() error {
+func (l *listener) streamErr() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -79,10 +80,10 @@ func (l *listener) of(id string) []*v1.ContainerEventResponse {
 	return out
 }
 
-// told waits for an event of a kind.
-func (l *listener) told(id string, kind v1.ContainerEventType) *v1.ContainerEventResponse {
+// await waits for an event of a type, or ends the case.
+func (l *listener) await(id string, kind v1.ContainerEventType) *v1.ContainerEventResponse {
 	var found *v1.ContainerEventResponse
-	l.c.until(5*time.Second, kind.String(), func() bool {
+	l.c.until(5*time.Second, "the event "+kind.String(), func() bool {
 		for _, e := range l.of(id) {
 			if e.GetContainerEventType() == kind {
 				found = e
@@ -102,13 +103,13 @@ const (
 
 func eventCases() []testCase {
 	return []testCase{
-		{"a container's life is told in order", "it would see a container die before it started", 0, func(c *CaseT) {
+		{"container events arrive in order", "it would see a container die before it started", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			id := p.start("c", "exit 0")
 			c.exited(id)
 			c.ok(c.remove(id), "remove container")
-			l.told(id, evDeleted)
+			l.await(id, evDeleted)
 			var kinds []v1.ContainerEventType
 			for _, e := range l.of(id) {
 				kinds = append(kinds, e.GetContainerEventType())
@@ -121,40 +122,58 @@ func eventCases() []testCase {
 				same(c, want[i], kinds[i], "event")
 			}
 		}},
-		{"a crash is told at once", "it would notice a crash only by asking all pods again", 0, func(c *CaseT) {
+		{"a crash is reported at once", "it would notice a crash only by asking all pods again", 0, func(c *CaseT) {
 			l := c.listen()
 			id := c.pod("p").start("c", "sleep 0.3; exit 1")
-			l.told(id, evStopped)
-			c.check(time.Since(time.Unix(0, c.status(id).GetFinishedAt())) < 2*time.Second, "the end was told late")
+			l.await(id, evStopped)
+			c.check(time.Since(time.Unix(0, c.status(id).GetFinishedAt())) < 2*time.Second, "the exit was reported late")
 		}},
-		{"what an event tells can be asked for", "it would look before the change is visible, and not look again", 0, func(c *CaseT) {
+		{"the status agrees with the event just received", "it would look before the change is visible, and not look again", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
 			id := p.start("c", "sleep 0.2; exit 4")
-			l.told(id, evStopped)
+			l.await(id, evStopped)
 			st := c.status(id)
 			same(c, exited, st.GetState(), "state right after the event")
 			same(c, 4, st.GetExitCode(), "exit code right after the event")
 		}},
-		{"an event carries its pod", "it could not tell whose event it is", 0, func(c *CaseT) {
+		{"an event carries its pod", "it could not assign the event to a pod", 0, func(c *CaseT) {
 			l := c.listen()
+			before := time.Now()
 			p := c.pod("p")
 			id := p.start("c", longRunTime)
-			e := l.told(id, evStarted)
+			e := l.await(id, evStarted)
 			same(c, p.id, e.GetPodSandboxStatus().GetId(), "sandbox id")
 			same(c, p.cfg.GetMetadata().GetUid(), e.GetPodSandboxStatus().GetMetadata().GetUid(), "uid")
-			c.check(e.GetCreatedAt() > 0, "the event has no time")
+			c.isNow(before, e.GetCreatedAt(), "created_at of the event")
+			same(c, p.status().GetNetwork().GetIp(), e.GetPodSandboxStatus().GetNetwork().GetIp(), "address of the pod in the event")
 		}},
-		{"a pod's own life is told", "a sandbox that died would be noticed late", 0, func(c *CaseT) {
+		{"an event carries the statuses of the pod's containers", "it takes the pod's state from the event; it would start or kill the wrong containers", 0, func(c *CaseT) {
 			l := c.listen()
 			p := c.pod("p")
-			l.told(p.id, evStarted)
-			c.ok(p.stop(), "stop pod")
-			l.told(p.id, evStopped)
-			c.ok(p.remove(), "remove pod")
-			l.told(p.id, evDeleted)
+			other := p.start("other", longRunTime)
+			id := p.start("c", "sleep 1; exit 4")
+			e := l.await(id, evStarted)
+			c.statuses(e.GetContainersStatuses(), "the event of a start", map[string]v1.ContainerState{other: running, id: running})
+			e = l.await(id, evStopped)
+			c.statuses(e.GetContainersStatuses(), "the event of an exit", map[string]v1.ContainerState{other: running, id: exited})
+			for _, st := range e.GetContainersStatuses() {
+				if st.GetId() == id {
+					same(c, 4, st.GetExitCode(), "exit code in the event of an exit")
+				}
+			}
 		}},
-		{"events of many pods are all told", "pods that start together would be lost", 0, func(c *CaseT) {
+		{"sandbox events arrive in order", "a sandbox that died would be noticed late", 0, func(c *CaseT) {
+			l := c.listen()
+			p := c.pod("p")
+			l.await(p.id, evCreated)
+			l.await(p.id, evStarted)
+			c.ok(p.stop(), "stop pod")
+			l.await(p.id, evStopped)
+			c.ok(p.remove(), "remove pod")
+			l.await(p.id, evDeleted)
+		}},
+		{"events of many pods all arrive", "pods that start together would be lost", 0, func(c *CaseT) {
 			l := c.listen()
 			var wg sync.WaitGroup
 			started := make(chan string, 6)
@@ -165,12 +184,12 @@ func eventCases() []testCase {
 			close(started)
 			n := 0
 			for id := range started {
-				l.told(id, evStarted)
+				l.await(id, evStarted)
 				n++
 			}
 			same(c, 6, n, "containers")
 		}},
-		{"two readers are told the same", "a second tool on the node would steal the kubelet's events", 0, func(c *CaseT) {
+		{"two readers receive the same events", "a second tool on the node would take the kubelet's events", 0, func(c *CaseT) {
 			a, b := c.listen(), &listener{c: c}
 			s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
 			c.ok(err, "second event stream")
@@ -187,21 +206,21 @@ func eventCases() []testCase {
 			}()
 			c.wait(500 * time.Millisecond)
 			id := c.pod("p").start("c", longRunTime)
-			a.told(id, evStarted)
-			b.told(id, evStarted)
+			a.await(id, evStarted)
+			b.await(id, evStarted)
 		}},
-		{"a reader that does not read holds up nobody", "a hung tool would stop all pods from starting", alone, func(c *CaseT) {
+		{"a reader that does not read blocks no client", "a hung tool would stop all pods from starting", alone, func(c *CaseT) {
 			ctx, cancel := context.WithTimeout(c.ctx, 30*time.Second)
 			defer cancel() // so that a runtime that is held up can go on
 			_, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
 			c.implemented(err, "GetContainerEvents")
-			took := timed(func() {
+			duration := timed(func() {
 				p := c.pod("p")
 				for i := range uint32(8) {
-					c.ok(c.remove(p.start("c", longRunTime, again(i))), "remove container")
+					c.ok(c.remove(p.start("c", longRunTime, withAttempt(i))), "remove container")
 				}
 			})
-			c.check(took < 25*time.Second, "eight containers took %s beside a stream that nobody reads", took)
+			c.check(duration < 25*time.Second, "eight containers took %s beside a stream that is not read", duration)
 		}},
 	}
 }

@@ -2,9 +2,11 @@ package runtimetest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,13 +18,13 @@ import (
 
 func execCases() []testCase {
 	return []testCase{
-		{"a command that succeeds tells so", "exec probes would never pass", 0, func(c *CaseT) {
+		{"a command that succeeds returns exit code 0", "exec probes would never pass", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			same(c, 0, r.GetExitCode(), "exit code")
 		}},
-		{"a command that fails tells its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
+		{"a command that fails returns its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "sh", "-c", "exit 3")
 			c.ok(err, "exec")
 			same(c, 3, r.GetExitCode(), "exit code")
@@ -36,19 +38,29 @@ func execCases() []testCase {
 		{"a command that takes too long is ended", "hung probes would pile up in the container", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime)
 			var err error
-			took := timed(func() { _, err = c.exec(id, 1, "sleep", "1000") })
-			c.refused(err, "a command past its timeout")
-			c.check(took < 10*time.Second, "it took %s to end a command with a timeout of 1s", took)
+			duration := timed(func() { _, err = c.exec(id, 1, "sleep", "1000") })
+			c.rejected(err, "a command past its timeout")
+			c.check(duration < 10*time.Second, "it took %s to end a command with a timeout of 1s", duration)
 			c.state(id, running)
 		}},
-		{"a command past its timeout is told by its code", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
+		{"a command past its timeout fails with DeadlineExceeded", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
 			_, err := c.exec(c.pod("p").start("c", longRunTime), 1, "sleep", "1000")
 			same(c, codes.DeadlineExceeded, status.Code(err), "code")
+		}},
+		{"a command past its timeout does not run on", "hung probes would pile up in the container until it has no memory left", processes, func(c *CaseT) {
+			secs, own := uniqueTime(), uniqueTime()
+			id := c.pod("p").up("c", fmt.Sprintf("sleep %d &", own))
+			c.until(10*time.Second, "the container's own process in its /proc", func() bool { return c.findSleep(id, own) })
+			_, err := c.exec(id, 1, "sleep", strconv.Itoa(secs))
+			c.rejected(err, "a command past its timeout")
+			c.until(10*time.Second, "the end of a command past its timeout of 1s, which still runs in the container", func() bool {
+				return !c.findSleep(id, secs)
+			})
 		}},
 		{"commands run side by side", "one slow probe would hold up all others", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime)
 			var wg sync.WaitGroup
-			took := timed(func() {
+			duration := timed(func() {
 				for range 5 {
 					wg.Go(func() {
 						if _, err := c.exec(id, 30, "sleep", "1"); err != nil {
@@ -58,27 +70,27 @@ func execCases() []testCase {
 				}
 				wg.Wait()
 			})
-			c.check(took < 4500*time.Millisecond, "five sleeps of one second took %s", took)
+			c.check(duration < 4500*time.Millisecond, "five sleeps of one second took %s", duration)
 		}},
 		{"a command in an ended container is refused", "a probe of a dead container would hang", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
 			_, err := c.exec(id, 5, "echo", "hi")
-			c.refused(err, "exec in an ended container")
+			c.rejected(err, "exec in an ended container")
 		}},
 		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *CaseT) {
 			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 5, "echo", "hi")
-			c.refused(err, "exec in a created container")
+			c.rejected(err, "exec in a created container")
 		}},
-		{"a command in a container that is not there is refused", "it could not tell a lost container from a failed probe", 0, func(c *CaseT) {
+		{"a command in a container that is not there is refused", "it could not distinguish a lost container from a failed probe", 0, func(c *CaseT) {
 			_, err := c.exec(unknownID, 5, "echo", "hi")
-			c.refused(err, "exec in an unknown container", codes.NotFound)
+			c.rejected(err, "exec in an unknown container", codes.NotFound)
 		}},
-		{"a command that is not there does not look well", "a mistyped probe would pass", 0, func(c *CaseT) {
+		{"a command that is not there does not succeed", "a mistyped probe would pass", 0, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", longRunTime), 5, "no-such-program")
 			c.check(err != nil || r.GetExitCode() != 0, "exec of a program that is not there succeeded")
 		}},
-		{"much output is neither lost nor in the way", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
+		{"much output is not lost", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
 			r, err := c.exec(c.pod("p").start("c", longRunTime), 30, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
@@ -90,6 +102,18 @@ func execCases() []testCase {
 			same(c, "1\n", string(r.GetStdout()), "output")
 		}},
 	}
+}
+
+// uniqueTime returns seconds by which a process sleep can be recognized.
+func uniqueTime() int { return 100000 + rand.IntN(1e9) }
+
+// findSleep reports whether container id sees a process with the argument secs. The
+// pattern of grep does not match its own argument.
+func (c *CaseT) findSleep(id string, secs int) bool {
+	digits := strconv.Itoa(secs)
+	r, err := c.exec(id, 10, "sh", "-c", fmt.Sprintf("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -x '[%s]%s'; true", digits[:1], digits[1:]))
+	c.ok(err, "search for a process")
+	return strings.TrimSpace(string(r.GetStdout())) == digits
 }
 
 // lines reads the entries of a log in CRI format, without their times.
@@ -139,18 +163,26 @@ func logCases() []testCase {
 			c.exited(p.start("c", "echo out; echo err >&2; exit 0"))
 			set(c, []string{"stdout F out", "stderr F err"}, p.lines("c/0.log"), "log")
 		}},
-		{"the log is whole when the end is told", "the last words of a crash would be missing from its message", 0, func(c *CaseT) {
+		{"the log is complete when the exit is reported", "the last words of a crash would be missing from its message", 0, func(c *CaseT) {
 			p := c.pod("p")
 			for i := range uint32(5) {
-				c.exited(p.start("c", "echo last words; exit 1", again(i)))
+				c.exited(p.start("c", "echo last words; exit 1", withAttempt(i)))
 				lines := p.lines(fmt.Sprintf("c/%d.log", i))
 				c.check(slices.Contains(lines, "stdout F last words"), "attempt %d: the log has %q", i, lines)
 			}
 		}},
+		{"the last line is logged even without a newline", "the last words of a crash would be missing from kubectl logs", 0, func(c *CaseT) {
+			p := c.pod("p")
+			c.exited(p.start("c", "echo first; echo -n last words; exit 1"))
+			lines := p.lines("c/0.log")
+			c.check(slices.ContainsFunc(lines, func(l string) bool { return strings.HasSuffix(l, " last words") }),
+				"the log lacks the last line of the output, \"last words\" without a newline: %q", lines)
+			c.check(slices.Contains(lines, "stdout F first"), "the log lacks the first line of the output: %q", lines)
+		}},
 		{"each attempt has its own log", "kubectl logs --previous would show the wrong run", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.exited(p.start("c", "echo first"))
-			c.exited(p.start("c", "echo second", again(1)))
+			c.exited(p.start("c", "echo second", withAttempt(1)))
 			set(c, []string{"stdout F first"}, p.lines("c/0.log"), "first log")
 			set(c, []string{"stdout F second"}, p.lines("c/1.log"), "second log")
 		}},
@@ -169,11 +201,11 @@ func logCases() []testCase {
 			c.check(len(next) > 5, "the new log has %d lines", len(next))
 			set(c, numbers(30), slices.Concat(old, next), "both logs")
 		}},
-		{"the log of a container that is not there cannot be reopened", "rotation would wait for nobody", 0, func(c *CaseT) {
+		{"the log of a container that is not there cannot be reopened", "rotation would wait for a container that does not exist", 0, func(c *CaseT) {
 			_, err := c.rs.ReopenContainerLog(c.ctx, &v1.ReopenContainerLogRequest{ContainerId: unknownID})
-			c.refused(err, "reopen of an unknown container's log", codes.NotFound)
+			c.rejected(err, "reopen of an unknown container's log", codes.NotFound)
 		}},
-		{"a refused reopen makes no file", "rotation would count files that nobody writes", 0, func(c *CaseT) {
+		{"a refused reopen makes no file", "rotation would count files that no container writes", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.start("c", "echo hi")
 			c.exited(id)

@@ -30,7 +30,7 @@ func imageCases() []testCase {
 				c.fatal("image %s has no status", c.s.image)
 			}
 			c.check(img.GetId() != "", "it has no id")
-			c.check(img.GetSize() > 0, "its size is nought; garbage collection would free nothing")
+			c.check(img.GetSize() > 0, "its size is 0; garbage collection would free nothing")
 			c.check(len(img.GetRepoTags())+len(img.GetRepoDigests()) > 0, "it has no name")
 			list, err := c.is.ListImages(c.ctx, &v1.ListImagesRequest{})
 			c.ok(err, "list images")
@@ -60,7 +60,7 @@ func imageCases() []testCase {
 		{"an image that is not there has no status, and no error", "it would take a missing image for a broken runtime", 0, func(c *CaseT) {
 			c.check(c.image("example.invalid/no/such/image:1") == nil, "it has a status")
 		}},
-		{"a list can be asked for one image", "each look at an image would read all", 0, func(c *CaseT) {
+		{"a list can be asked for one image", "each query of one image would read all", 0, func(c *CaseT) {
 			list, err := c.is.ListImages(c.ctx, &v1.ListImagesRequest{Filter: &v1.ImageFilter{Image: &v1.ImageSpec{Image: c.s.image}}})
 			c.ok(err, "list images")
 			same(c, 1, len(list.GetImages()), "images")
@@ -68,11 +68,11 @@ func imageCases() []testCase {
 			c.ok(err, "list images that are not there")
 			same(c, 0, len(list.GetImages()), "images that are not there")
 		}},
-		{"a name that is none is refused", "a typo would be retried for ever", 0, func(c *CaseT) {
+		{"an invalid image name is refused", "a typo would be retried indefinitely", 0, func(c *CaseT) {
 			_, err := c.pull("UPPER CASE !")
-			c.refused(err, "pull of a malformed name")
+			c.rejected(err, "pull of a malformed name")
 		}},
-		{"removing an image that is not there is no error", "garbage collection would fail for ever on what is gone", 0, func(c *CaseT) {
+		{"removing an image that is not there is no error", "garbage collection would keep failing on removed objects", 0, func(c *CaseT) {
 			_, err := c.is.RemoveImage(c.ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "example.invalid/no/such/image:1"}})
 			c.ok(err, "remove unknown image")
 		}},
@@ -81,9 +81,9 @@ func imageCases() []testCase {
 			_, err := c.is.RemoveImage(c.ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: img.GetId()}})
 			c.ok(err, "remove image")
 			c.check(c.image(c.s.second) == nil, "it is still there")
-			again, err := c.pull(c.s.second)
+			ref, err := c.pull(c.s.second)
 			c.ok(err, "pull image again")
-			same(c, img.GetId(), again, "image_ref")
+			same(c, img.GetId(), ref, "image_ref")
 		}},
 		{"a running container outlives its image", "removing an image would crash its containers", twoImages | alone, func(c *CaseT) {
 			p := c.pod("p")
@@ -97,12 +97,13 @@ func imageCases() []testCase {
 			_, err = c.pull(c.s.second)
 			c.ok(err, "pull image again")
 		}},
-		{"the image file system is measured", "disk pressure would go unseen", 0, func(c *CaseT) {
+		{"the image file system is measured", "disk pressure would go unnoticed", 0, func(c *CaseT) {
 			r, err := c.is.ImageFsInfo(c.ctx, &v1.ImageFsInfoRequest{})
 			c.ok(err, "image file system")
 			c.check(len(r.GetImageFilesystems()) > 0, "there is none")
 			for _, fs := range r.GetImageFilesystems() {
-				c.check(fs.GetTimestamp() > 0, "the measurement has no time")
+				age := time.Since(time.Unix(0, fs.GetTimestamp()))
+				c.check(age > -time.Minute && age < 5*time.Minute, "the measurement is %s old; its timestamp is %d", age.Round(time.Second), fs.GetTimestamp())
 				c.check(strings.HasPrefix(fs.GetFsId().GetMountpoint(), "/"), "mount point %q", fs.GetFsId().GetMountpoint())
 			}
 		}},
@@ -140,7 +141,7 @@ func statsCases() []testCase {
 			same(c, "c", st.GetAttributes().GetMetadata().GetName(), "name")
 			c.check(st.GetCpu().GetTimestamp() > 0 && st.GetMemory().GetTimestamp() > 0, "the measurement has no time")
 		}},
-		{"processor time only grows", "usage would jump below nought", 0, func(c *CaseT) {
+		{"processor time only grows", "usage would become negative", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, annotate(map[string]string{"sim.sublet.dev/cpu": "100m"}))
 			read := func() (uint64, int64) {
 				r, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: id})
@@ -153,6 +154,29 @@ func statsCases() []testCase {
 				nextUsed, nextAt := read()
 				c.check(nextUsed >= used && nextAt >= at, "from %d at %d to %d at %d", used, at, nextUsed, nextAt)
 				used, at = nextUsed, nextAt
+			}
+		}},
+		{"processor time is in nanoseconds", "usage would be wrong by orders of magnitude", 0, func(c *CaseT) {
+			before := time.Now()
+			id := c.pod("p").start("c", "while true; do true; done", annotate(map[string]string{"sim.sublet.dev/cpu": "500m"}))
+			var used time.Duration
+			c.until(30*time.Second, "100ms of processor time of a container that does nothing but compute, in usage_core_nano_seconds,", func() bool {
+				r, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: id})
+				c.ok(err, "stats")
+				used = time.Duration(r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue())
+				return used >= 100*time.Millisecond
+			})
+			most := time.Since(before) * 1024 // on as many processors
+			c.check(used < most, "usage_core_nano_seconds is %d, which is more than %s", used, most)
+		}},
+		{"measurements carry the container's labels", "usage could not be assigned to a pod", 0, func(c *CaseT) {
+			p := c.pod("p")
+			id := p.start("c", longRunTime)
+			r, err := c.rs.ListContainerStats(c.ctx, &v1.ListContainerStatsRequest{Filter: &v1.ContainerStatsFilter{Id: id}})
+			c.ok(err, "list stats")
+			same(c, 1, len(r.GetStats()), "number of measurements of one container")
+			for _, s := range r.GetStats() {
+				same(c, p.cfg.GetMetadata().GetUid(), s.GetAttributes().GetLabels()["io.kubernetes.pod.uid"], "label io.kubernetes.pod.uid of the measurement")
 			}
 		}},
 		{"measurements are found by pod and container", "usage would be put down to the wrong pod", 0, func(c *CaseT) {
@@ -169,10 +193,13 @@ func statsCases() []testCase {
 			}
 			set(c, want, list(&v1.ContainerStatsFilter{PodSandboxId: a.id}), "by pod")
 			set(c, want[:1], list(&v1.ContainerStatsFilter{Id: want[0]}), "by container")
+			set(c, want[1:], list(&v1.ContainerStatsFilter{LabelSelector: map[string]string{
+				"io.kubernetes.pod.uid": a.cfg.GetMetadata().GetUid(), "io.kubernetes.container.name": "y",
+			}}), "containers measured by label_selector")
 		}},
 		{"a container that is not there is not measured", "it would go on with figures of the dead", 0, func(c *CaseT) {
 			_, err := c.rs.ContainerStats(c.ctx, &v1.ContainerStatsRequest{ContainerId: unknownID})
-			c.refused(err, "stats of an unknown container", codes.NotFound)
+			c.rejected(err, "stats of an unknown container", codes.NotFound)
 		}},
 		{"a pod is measured", "eviction could not compare pods", 0, func(c *CaseT) {
 			p := c.pod("p")
@@ -197,7 +224,7 @@ func statsCases() []testCase {
 						return
 					default:
 					}
-					_ = c.remove(p.start("c", longRunTime, again(i)))
+					_ = c.remove(p.start("c", longRunTime, withAttempt(i)))
 				}
 			}()
 			for range 20 {
@@ -220,7 +247,7 @@ func statsCases() []testCase {
 				same(c, 128<<20, r.GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
 			}
 		}},
-		{"a container tells its resources", "status.containerStatuses.resources would be empty, and each resize repeated for ever", 0, func(c *CaseT) {
+		{"a container reports its resources", "status.containerStatuses.resources would be empty, and each resize repeated", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 			same(c, 64<<20, c.status(id).GetResources().GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
 		}},
@@ -228,7 +255,7 @@ func statsCases() []testCase {
 			_, err := c.rs.UpdateContainerResources(c.ctx, &v1.UpdateContainerResourcesRequest{
 				ContainerId: unknownID, Linux: &v1.LinuxContainerResources{MemoryLimitInBytes: 64 << 20},
 			})
-			c.refused(err, "update of an unknown container", codes.NotFound)
+			c.rejected(err, "update of an unknown container", codes.NotFound)
 		}},
 	}
 }

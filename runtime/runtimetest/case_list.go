@@ -24,12 +24,11 @@ func drain[R any](c *CaseT, s grpc.ServerStreamingClient[R], err error, what str
 	}
 }
 
-// set wants two lists to hold the same, each once.
+// set expects two lists to have the same elements, in any order.
 func set(c *CaseT, want, got []string, what string) {
-	slices.Sort(want)
-	slices.Sort(got)
+	want, got = slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))
 	if !slices.Equal(want, got) {
-		c.Errorf("%s: is %d long %.400q, want %d: %.400q", what, len(got), got, len(want), want)
+		c.Errorf("%s: got %d, %.400q; want %d, %.400q", what, len(got), got, len(want), want)
 	}
 }
 
@@ -44,7 +43,7 @@ func listCases() []testCase {
 			same(c, 1, len(list), "pods")
 			same(c, a.id, list[0].GetId(), "id")
 		}},
-		{"pods are found by state", "dead sandboxes would be taken for living ones", 0, func(c *CaseT) {
+		{"pods are found by state", "dead sandboxes would be taken for ready ones", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
 			c.ok(a.stop(), "stop pod a")
 			for state, want := range map[v1.PodSandboxState]string{ready: b.id, notReady: a.id} {
@@ -55,7 +54,7 @@ func listCases() []testCase {
 				set(c, []string{want}, got, state.String())
 			}
 		}},
-		{"pods are found by labels, all of them", "a pod's sandboxes could not be found by its uid", 0, func(c *CaseT) {
+		{"pods are found by all labels of a selector", "a pod's sandboxes could not be found by its uid", 0, func(c *CaseT) {
 			a := c.pod("a")
 			c.pod("b")
 			list := c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{
@@ -110,7 +109,7 @@ func listCases() []testCase {
 			}
 			same(c, 2, len(c.pods(nil)), "pods")
 		}},
-		{"list and status tell the same", "a pod would flap between two views", 0, func(c *CaseT) {
+		{"list and status agree", "a pod would flap between two states", 0, func(c *CaseT) {
 			p := c.pod("p")
 			dead := p.start("a", "exit 2")
 			c.exited(dead)
@@ -153,7 +152,7 @@ func listCases() []testCase {
 		{"many pods with long annotations can be listed", "a full node would be unreadable, and all its pods taken for dead", alone, func(c *CaseT) {
 			blob := strings.Repeat("x", 8<<10)
 			var want, got []string
-			for i := range c.s.big {
+			for i := range c.s.largeListSize {
 				p := c.pod(fmt.Sprintf("p%d", i), func(cfg *v1.PodSandboxConfig) { cfg.Annotations["sublet.dev/blob"] = blob }, hostNetwork)
 				want = append(want, p.id)
 			}

@@ -15,13 +15,14 @@ import (
 
 func refusalCases() []testCase {
 	return []testCase{
-		{"the runtime tells its name and version", "it would not start at all", 0, func(c *CaseT) {
+		{"the runtime reports its name and versions", "it would not start at all", 0, func(c *CaseT) {
 			v, err := c.rs.Version(c.ctx, &v1.VersionRequest{})
 			c.ok(err, "version")
 			c.check(v.GetRuntimeName() != "" && v.GetRuntimeVersion() != "", "name %q, version %q", v.GetRuntimeName(), v.GetRuntimeVersion())
-			same(c, "v1", v.GetRuntimeApiVersion(), "API version")
+			same(c, "v1", v.GetRuntimeApiVersion(), "runtime_api_version")
+			same(c, "0.1.0", v.GetVersion(), "version, which kubelets compare with their own,")
 		}},
-		{"the runtime says that it is ready", "the node would never be ready", 0, func(c *CaseT) {
+		{"the runtime reports that it is ready", "the node would never be ready", 0, func(c *CaseT) {
 			r, err := c.rs.Status(c.ctx, &v1.StatusRequest{})
 			c.ok(err, "status")
 			for _, want := range []string{"RuntimeReady", "NetworkReady"} {
@@ -34,9 +35,14 @@ func refusalCases() []testCase {
 				c.check(cond.GetStatus(), "%s is false: %s %s", want, cond.GetReason(), cond.GetMessage())
 			}
 		}},
-		{"the runtime tells its cgroup driver", "its limits and the kubelet's would fight in two trees", 0, func(c *CaseT) {
-			_, err := c.rs.RuntimeConfig(c.ctx, &v1.RuntimeConfigRequest{})
+		{"the runtime reports its cgroup driver", "its limits and the kubelet's would fight in two trees", 0, func(c *CaseT) {
+			r, err := c.rs.RuntimeConfig(c.ctx, &v1.RuntimeConfigRequest{})
 			c.implemented(err, "RuntimeConfig")
+			if r.GetLinux() == nil {
+				c.fatal("linux.cgroup_driver is missing from RuntimeConfig")
+			}
+			driver := r.GetLinux().GetCgroupDriver()
+			c.check(v1.CgroupDriver_name[int32(driver)] != "", "linux.cgroup_driver of RuntimeConfig is %d", driver)
 		}},
 		{"a pod without a name is refused and breaks nothing", "one bad manifest would take the runtime down", 0, func(c *CaseT) {
 			for what, req := range map[string]*v1.RunPodSandboxRequest{
@@ -44,7 +50,7 @@ func refusalCases() []testCase {
 				"no metadata": {Config: &v1.PodSandboxConfig{}},
 			} {
 				_, err := c.rs.RunPodSandbox(c.ctx, req)
-				c.refused(err, what)
+				c.rejected(err, what)
 			}
 			c.pod("p")
 		}},
@@ -55,24 +61,24 @@ func refusalCases() []testCase {
 				"no image":    func(cfg *v1.ContainerConfig) { cfg.Image = nil },
 			} {
 				_, err := p.createConfig(p.containerConfig("c", sh(longRunTime), edit))
-				c.refused(err, what)
+				c.rejected(err, what)
 			}
 			p.start("c", longRunTime)
 		}},
 		{"an unknown runtime class is refused", "a pod that asks for a sandboxed runtime would run without it", 0, func(c *CaseT) {
 			_, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: c.podConfig("p"), RuntimeHandler: "no-such-handler"})
-			c.refused(err, "unknown runtime handler")
+			c.rejected(err, "unknown runtime handler")
 		}},
-		{"what is not there is not found", "it could not tell what is gone from what is broken", 0, func(c *CaseT) {
+		{"unknown ids are NotFound", "it could not distinguish a removed object from a broken runtime", 0, func(c *CaseT) {
 			_, err := c.rs.PodSandboxStatus(c.ctx, &v1.PodSandboxStatusRequest{PodSandboxId: unknownID})
-			c.refused(err, "status of an unknown pod", codes.NotFound)
+			c.rejected(err, "status of an unknown pod", codes.NotFound)
 			_, err = c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: unknownID})
-			c.refused(err, "status of an unknown container", codes.NotFound)
+			c.rejected(err, "status of an unknown container", codes.NotFound)
 		}},
 		{"a container cannot be made in a pod that is not there", "containers would be made nowhere", 0, func(c *CaseT) {
 			p := &pod{c, unknownID, c.podConfig("p")}
 			_, err := p.createConfig(p.containerConfig("c", sh(longRunTime)))
-			c.refused(err, "create in an unknown pod")
+			c.rejected(err, "create in an unknown pod")
 		}},
 	}
 }
@@ -88,8 +94,8 @@ func (c *CaseT) cutOff(call func(context.Context, int) error, mend func(int)) {
 	}
 }
 
-// retried wants a call to succeed within a kubelet's patience, where it may be
-// refused at first because the call that was given up goes on.
+// retried expects a call to succeed within 20s. It may be refused at first because
+// the call that was given up still runs.
 func (c *CaseT) retried(what string, call func() error) {
 	var last error
 	deadline := time.Now().Add(20 * time.Second)
@@ -123,7 +129,7 @@ func (c *CaseT) adopt(cfg *v1.PodSandboxConfig) *pod {
 
 func cutCases() []testCase {
 	return []testCase{
-		{"a pod whose making was given up can be made or found", "the pod would fail for ever on \"name is reserved\"", 0, func(c *CaseT) {
+		{"a pod whose making was given up can be made or found", "the pod would fail indefinitely with \"name is reserved\"", 0, func(c *CaseT) {
 			name := func(i int) string { return fmt.Sprintf("p%d", i) }
 			c.cutOff(func(ctx context.Context, i int) error {
 				_, err := c.rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: c.podConfig(name(i))})
@@ -134,7 +140,7 @@ func cutCases() []testCase {
 				p.start("c", longRunTime)
 			})
 		}},
-		{"a container whose making was given up can be made or found", "the container would fail for ever on \"name is reserved\"", 0, func(c *CaseT) {
+		{"a container whose making was given up can be made or found", "the container would fail indefinitely with \"name is reserved\"", 0, func(c *CaseT) {
 			p := c.pod("p")
 			name := func(i int) string { return fmt.Sprintf("c%d", i) }
 			c.cutOff(func(ctx context.Context, i int) error {
@@ -154,11 +160,11 @@ func cutCases() []testCase {
 				})
 			})
 		}},
-		{"a start that was given up ends in a state that is told", "it would wait for ever for a container that is neither running nor dead", 0, func(c *CaseT) {
+		{"a start that was given up leaves a definite state", "it would wait indefinitely for a container that is neither running nor dead", 0, func(c *CaseT) {
 			p := c.pod("p")
 			made := map[int]string{}
 			c.cutOff(func(ctx context.Context, i int) error {
-				made[i] = p.create("c", sh(longRunTime), again(uint32(i)))
+				made[i] = p.create("c", sh(longRunTime), withAttempt(uint32(i)))
 				_, err := c.rs.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: made[i]})
 				return err
 			}, func(i int) {
@@ -170,10 +176,10 @@ func cutCases() []testCase {
 				})
 			})
 		}},
-		{"a pod's stop that was given up can be made again", "an ending pod would hang for ever", 0, func(c *CaseT) {
+		{"a pod's stop that was given up can be made again", "a terminating pod would hang", 0, func(c *CaseT) {
 			c.cutOff(func(ctx context.Context, i int) error {
 				p := c.pod(fmt.Sprintf("p%d", i))
-				p.start("c", deaf)
+				p.start("c", ignoresTERM)
 				_, err := c.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.id})
 				return err
 			}, func(i int) {
@@ -184,10 +190,10 @@ func cutCases() []testCase {
 				}
 			})
 		}},
-		{"a removal that was given up can be made again", "dead pods would stay for ever", 0, func(c *CaseT) {
+		{"a removal that was given up can be made again", "dead pods would stay", 0, func(c *CaseT) {
 			c.cutOff(func(ctx context.Context, i int) error {
 				p := c.pod(fmt.Sprintf("p%d", i))
-				p.start("c", deaf)
+				p.start("c", ignoresTERM)
 				_, err := c.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.id})
 				return err
 			}, func(int) {
@@ -197,11 +203,11 @@ func cutCases() []testCase {
 				c.until(10*time.Second, "no pod is left", func() bool { return len(c.pods(nil)) == 0 })
 			})
 		}},
-		{"a container's removal that was given up can be made again", "dead containers would stay for ever", 0, func(c *CaseT) {
+		{"a container's removal that was given up can be made again", "dead containers would stay", 0, func(c *CaseT) {
 			p := c.pod("p")
 			made := map[int]string{}
 			c.cutOff(func(ctx context.Context, i int) error {
-				made[i] = p.start("c", deaf, again(uint32(i)))
+				made[i] = p.start("c", ignoresTERM, withAttempt(uint32(i)))
 				_, err := c.rs.RemoveContainer(ctx, &v1.RemoveContainerRequest{ContainerId: made[i]})
 				return err
 			}, func(i int) { c.retried("remove container again", func() error { return c.remove(made[i]) }) })
@@ -213,8 +219,8 @@ func cutCases() []testCase {
 				_, err := c.rs.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "1000"}})
 				return err
 			}, func(int) {})
-			took := timed(func() { c.ok(c.stop(id, 10), "stop container") })
-			c.check(took < 20*time.Second, "the stop took %s", took)
+			duration := timed(func() { c.ok(c.stop(id, 10), "stop container") })
+			c.check(duration < 20*time.Second, "the stop took %s", duration)
 		}},
 		{"a pull that was given up can be made again", "one slow registry would spoil an image for good", 0, func(c *CaseT) {
 			c.cutOff(func(ctx context.Context, _ int) error {
@@ -264,7 +270,7 @@ func raceCases() []testCase {
 			same(c, 1, race(6, func(int) error { return c.start(id) }), "starts that won")
 			c.state(id, running)
 		}},
-		{"many stops of one container all return", "waiting calls would hang for ever", 0, func(c *CaseT) {
+		{"many stops of one container all return", "waiting calls would hang", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
 			same(c, 6, race(6, func(int) error { return c.stop(id, 10) }), "stops that returned well")
@@ -273,7 +279,7 @@ func raceCases() []testCase {
 		{"a pod can be stopped while its container starts", "a pod deleted while it starts would leave a running container", 0, func(c *CaseT) {
 			for i := range 4 {
 				p := c.pod(fmt.Sprintf("p%d", i))
-				id := p.create("c", sh(deaf))
+				id := p.create("c", sh(ignoresTERM))
 				_ = race(2, func(n int) error {
 					if n == 0 {
 						return c.start(id)
@@ -292,9 +298,9 @@ func raceCases() []testCase {
 			p.start("c", longRunTime)
 			race(4, func(int) error { return p.remove() })
 			c.retried("remove pod", p.remove)
-			p.gone()
+			p.requireRemoved()
 		}},
-		{"lists are whole while pods come and go", "pods missing from one list would be taken for dead", 0, func(c *CaseT) {
+		{"lists are complete while pods come and go", "pods missing from one list would be taken for dead", 0, func(c *CaseT) {
 			stay := c.pod("stay")
 			id := stay.start("c", longRunTime)
 			var wg sync.WaitGroup
@@ -367,7 +373,7 @@ func restartCases() []testCase {
 			p := c.pod("p")
 			c.restart()
 			_, err := c.runConfig(p.cfg)
-			c.refused(err, "a second pod of the same name")
+			c.rejected(err, "a second pod of the same name")
 		}},
 		{"pods can be used after a restart of the runtime", "probes and deletions would fail after an upgrade", aRestart | alone, func(c *CaseT) {
 			p := c.pod("p")

@@ -3,7 +3,7 @@ package runtimetest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,10 +14,18 @@ import (
 
 // up starts a container that first runs setup, and waits until it has.
 func (p *pod) up(name, setup string, edits ...containerEdit) string {
-	id := p.start(name, setup+"; echo up; sleep 1000 & wait", edits...)
+	id := p.start(name, joinScript(setup, "echo up; sleep 1000 & wait"), edits...)
 	cfg := p.containerConfig(name, nil, edits...)
 	p.logged(cfg.GetLogPath(), "stdout F up")
 	return id
+}
+
+// joinScript puts one script after another; the first may end with &.
+func joinScript(first, second string) string {
+	if strings.HasSuffix(first, "&") {
+		return first + " " + second
+	}
+	return first + "; " + second
 }
 
 // timed measures a call.
@@ -27,37 +35,49 @@ func timed(call func()) time.Duration {
 	return time.Since(begin)
 }
 
+// stopDuration stops containers that ignore SIGTERM until one stop takes less than
+// limit, three at most, and returns the shortest. A busy machine is slow at times, a
+// runtime with another idea of the grace period always.
+func (p *pod) stopDuration(grace int64, limit time.Duration) time.Duration {
+	c, shortest := p.c, time.Hour
+	for i := range uint32(3) {
+		id := p.up("c", "trap '' TERM", withAttempt(i))
+		shortest = min(shortest, timed(func() { c.ok(c.stop(id, grace), "stop container") }))
+		same(c, 137, c.status(id).GetExitCode(), "exit code")
+		if shortest < limit {
+			break
+		}
+	}
+	return shortest
+}
+
 func stopCases() []testCase {
 	return []testCase{
-		{"a container can end by itself within its grace", "applications could not finish their work; data would be lost", 0, func(c *CaseT) {
+		{"a container can end by itself within its grace period", "applications could not finish their work; data would be lost", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 7' TERM")
-			took := timed(func() { c.ok(c.stop(id, 30), "stop container") })
+			duration := timed(func() { c.ok(c.stop(id, 30), "stop container") })
 			same(c, 7, c.status(id).GetExitCode(), "the exit code it chose")
-			c.check(took < 15*time.Second, "the stop took %s", took)
+			c.check(duration < 15*time.Second, "the stop took %s", duration)
 		}},
-		{"a container that does not end is killed after its grace", "a deaf container would keep its pod for ever", 0, func(c *CaseT) {
+		{"a container that does not end is killed after its grace period", "a container that ignores SIGTERM would keep its pod", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.up("c", "trap '' TERM")
-			took := timed(func() { c.ok(c.stop(id, 2), "stop container") })
-			c.check(took >= 1900*time.Millisecond, "it was killed after %s, before its grace of 2s", took)
-			c.check(took < 12*time.Second, "the stop took %s for a grace of 2s", took)
-			same(c, 137, c.status(id).GetExitCode(), "exit code")
+			shortest := p.stopDuration(3, 5500*time.Millisecond)
+			c.check(shortest >= 2900*time.Millisecond, "it was killed after %s, before its grace period of 3s", shortest)
+			c.check(shortest < 5500*time.Millisecond, "it was killed after %s, for a grace period of 3s", shortest)
 		}},
-		{"without a grace a container is killed at once", "forced deletion would wait", 0, func(c *CaseT) {
+		{"without a grace period a container is killed at once", "forced deletion would wait", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.up("c", "trap '' TERM")
-			took := timed(func() { c.ok(c.stop(id, 0), "stop container") })
-			c.check(took < 8*time.Second, "the stop took %s", took)
-			same(c, 137, c.status(id).GetExitCode(), "exit code")
+			shortest := p.stopDuration(0, 4*time.Second)
+			c.check(shortest < 4*time.Second, "it was killed after %s, for a grace period of 0", shortest)
 		}},
-		{"a stop returns when the container has ended", "a pod would be told as gone while it still runs", 0, func(c *CaseT) {
+		{"a stop returns when the container has ended", "a pod would be reported as terminated while it still runs", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
 			c.ok(c.stop(id, 10), "stop container")
 			c.state(id, exited)
 		}},
-		{"a container may be stopped again and again", "a retry after a lost answer would fail for ever", 0, func(c *CaseT) {
+		{"a container may be stopped again and again", "a retry after a lost answer would never succeed", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 5' TERM")
 			for range 3 {
@@ -76,20 +96,20 @@ func stopCases() []testCase {
 			id := c.pod("p").create("c", sh(longRunTime))
 			c.ok(c.stop(id, 5), "stop created container")
 		}},
-		{"stopping a container that is not there is no error", "a retry after a lost answer would fail for ever", 0, func(c *CaseT) {
+		{"stopping a container that is not there is no error", "a retry after a lost answer would never succeed", 0, func(c *CaseT) {
 			c.ok(c.stop(unknownID, 5), "stop unknown container")
 		}},
-		{"a second stop can shorten the grace", "a pod deleted by force would keep its long grace", 0, func(c *CaseT) {
+		{"a second stop can shorten the grace period", "a pod deleted by force would keep its long grace period", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap '' TERM")
 			var wg sync.WaitGroup
 			first := make(chan error, 1)
 			wg.Go(func() { first <- c.stop(id, 60) })
 			c.wait(300 * time.Millisecond)
-			took := timed(func() { c.ok(c.stop(id, 1), "second stop") })
-			c.check(took < 15*time.Second, "the second stop, with a grace of 1s, took %s", took)
-			took = timed(wg.Wait)
-			c.check(took < 10*time.Second, "the first stop went on for %s after the container's end", took)
+			duration := timed(func() { c.ok(c.stop(id, 1), "second stop") })
+			c.check(duration < 15*time.Second, "the second stop, with a grace period of 1s, took %s", duration)
+			duration = timed(wg.Wait)
+			c.check(duration < 10*time.Second, "the first stop went on for %s after the container's end", duration)
 			c.ok(<-first, "first stop")
 		}},
 		{"a stop that was given up can be made again", "a pod whose stop timed out once could never be ended", 0, func(c *CaseT) {
@@ -98,38 +118,38 @@ func stopCases() []testCase {
 			ctx, cancel := context.WithTimeout(c.ctx, 500*time.Millisecond)
 			_, err := c.rs.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: id, Timeout: 60})
 			cancel()
-			c.refused(err, "a stop that was given up")
-			took := timed(func() { c.ok(c.stop(id, 1), "stop again") })
-			c.check(took < 20*time.Second, "the second stop took %s", took)
+			c.rejected(err, "a stop that was given up")
+			duration := timed(func() { c.ok(c.stop(id, 1), "stop again") })
+			c.check(duration < 20*time.Second, "the second stop took %s", duration)
 			c.state(id, exited)
 		}},
-		{"a stop that was given up does not kill early", "a restarted agent would cut the grace of all ending pods", 0, func(c *CaseT) {
+		{"a stop that was given up does not kill early", "a restarted agent would cut the grace period of all terminating pods", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap '' TERM")
 			ctx, cancel := context.WithTimeout(c.ctx, 500*time.Millisecond)
 			_, err := c.rs.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: id, Timeout: 60})
 			cancel()
-			c.refused(err, "a stop that was given up")
+			c.rejected(err, "a stop that was given up")
 			c.wait(500 * time.Millisecond)
 			c.state(id, running)
 		}},
-		{"a container can be looked at while it stops", "the status of ending pods would be missing", 0, func(c *CaseT) {
+		{"a container's status can be read while it stops", "the status of terminating pods would be missing", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap '' TERM")
 			done := make(chan error, 1)
 			go func() { done <- c.stop(id, 3) }()
 			c.wait(300 * time.Millisecond)
-			took := timed(func() { c.status(id) })
-			c.check(took < time.Second, "the status took %s", took)
+			duration := timed(func() { c.status(id) })
+			c.check(duration < time.Second, "the status took %s", duration)
 			c.ok(<-done, "stop container")
 		}},
 		{"a running container can be removed by force", "a container whose stop hangs could not be cleaned up", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", deaf)
+			id := c.pod("p").start("c", ignoresTERM)
 			c.ok(c.remove(id), "remove running container")
 			_, err := c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
-			c.refused(err, "status of a removed container", codes.NotFound)
+			c.rejected(err, "status of a removed container", codes.NotFound)
 		}},
-		{"removing a container that is not there is no error", "garbage collection would fail for ever on what is gone", 0, func(c *CaseT) {
+		{"removing a container that is not there is no error", "garbage collection would keep failing on removed objects", 0, func(c *CaseT) {
 			c.ok(c.remove(unknownID), "remove unknown container")
 			id := c.pod("p").create("c", sh(longRunTime))
 			c.ok(c.remove(id), "remove container")
@@ -145,15 +165,15 @@ func stopCases() []testCase {
 		}},
 		{"children of a container end with it", "forgotten processes would eat the node", processes, func(c *CaseT) {
 			p := c.pod("p")
-			secs := 100000 + rand.IntN(1e9) // tells this case's child from any other
+			secs, own := uniqueTime(), uniqueTime()
 			id := p.up("c", fmt.Sprintf("sleep %d & trap '' TERM", secs))
+			c.until(10*time.Second, "the child in the container's /proc", func() bool { return c.findSleep(id, secs) })
 			c.ok(c.stop(id, 0), "stop container")
-			next := p.start("next", longRunTime)
-			r, err := c.exec(next, 10, "sh", "-c", fmt.Sprintf("grep -l '^sleep.%d' /proc/[0-9]*/cmdline 2>/dev/null; true", secs))
-			c.ok(err, "look for the child")
-			c.check(len(r.GetStdout()) == 0, "a child of the stopped container lives on: %s", r.GetStdout())
+			next := p.up("next", fmt.Sprintf("sleep %d &", own))
+			c.until(10*time.Second, "the container's own process in its /proc", func() bool { return c.findSleep(next, own) })
+			c.check(!c.findSleep(next, secs), "a child of the stopped container still runs")
 		}},
-		{"a call's deadline is told by its code", "it could not tell a slow runtime from a broken one", 0, func(c *CaseT) {
+		{"a call past its deadline fails with DeadlineExceeded", "it could not distinguish a slow runtime from a broken one", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap '' TERM")
 			ctx, cancel := context.WithTimeout(c.ctx, 300*time.Millisecond)

@@ -15,8 +15,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// The suite on real runtimes. What they do otherwise is in deviations.go.
-func TestContainerd(t *testing.T) {
+// The known failures of these runtimes are in known_failures.go.
+func TestRuntime_Containerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute a runtime")
 	}
@@ -35,7 +35,7 @@ func TestContainerd(t *testing.T) {
 	})
 }
 
-func TestFloorOfContainerd(t *testing.T) {
+func TestMeasureBaseline_Containerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}

@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path"
@@ -18,36 +19,37 @@ type FaultKind string
 
 // The kinds of fault.
 const (
-	Delay       FaultKind = "delay"     // the call waits for Rule.For, then is made
-	Hang        FaultKind = "hang"      // the call is not made and never answered
-	Fail        FaultKind = "fail"      // the call is not made and fails with Rule.Code
-	Drop        FaultKind = "drop"      // the call is made, its answer lost: Rule.Code, or silence when that is OK
-	BreakStream FaultKind = "cut"       // a stream breaks with Rule.Code after Rule.After messages
-	Duplicate   FaultKind = "duplicate" // each message of a stream comes twice
-	Reorder     FaultKind = "reorder"   // each second message of a stream comes before the first
-	Corrupt     FaultKind = "lie"       // answers are changed by Rule.Change
+	Delay       FaultKind = "delay"        // the call is made after Rule.Delay
+	Hang        FaultKind = "hang"         // the call is not made and gets no response
+	Fail        FaultKind = "fail"         // the call is not made and fails with Rule.Code
+	Drop        FaultKind = "drop"         // the call is made and its response lost: Rule.Code, or none if that is OK
+	BreakStream FaultKind = "break-stream" // a stream breaks with Rule.Code after Rule.After messages
+	Duplicate   FaultKind = "duplicate"    // each message of a stream is sent twice
+	Reorder     FaultKind = "reorder"      // each second message of a stream is sent before the first
+	Corrupt     FaultKind = "corrupt"      // responses are changed by Rule.Mutate
 )
 
-// Rule says which calls go wrong, and how. What is left out does not restrict.
+// Rule selects calls and the fault that is injected into them. Fields left out do not
+// restrict it.
 type Rule struct {
 	RPC         string        // method name, or a pattern of path.Match: Start*, *Container
 	Pod         string        // pod by name, namespace/name, or UID
-	Skip        int           // calls that match and are let through first
-	Count       int           // calls that go wrong after that; 0 is all
-	Probability float64       // of going wrong; 0 is always
-	From, Until time.Duration // since the proxy was made; 0 is from the start, and for ever
+	Skip        int           // matching calls that pass before the first fault
+	Count       int           // faults after that; 0 is no limit
+	Probability float64       // of a fault; 0 is always
+	From, Until time.Duration // since the proxy was created; 0 is from the start, and without end
 
 	Fault FaultKind
-	Delay time.Duration // Delay
-	Code  codes.Code    // Fail and Cut: OK means Unavailable
-	After int           // Cut
-	// Mutate changes an answer for Lie. nil picks a lie by chance: a running
-	// container is told as exited or unknown, a ready sandbox as not ready, or a
-	// list leaves its last item out.
-	Mutate func(rpc string, answer proto.Message)
+	Delay time.Duration // of Delay
+	Code  codes.Code    // of Fail and BreakStream: OK means Unavailable
+	After int           // of BreakStream
+	// Mutate changes a response for Corrupt. nil changes it at random: a running
+	// container becomes exited or unknown, a ready sandbox not ready, or a list
+	// loses its last item.
+	Mutate func(rpc string, response proto.Message)
 }
 
-// check finds what is wrong with a rule.
+// check returns the first error of a rule.
 func (r Rule) check() error {
 	switch r.Fault {
 	case Delay, Hang, Fail, Drop, BreakStream, Duplicate, Reorder, Corrupt:
@@ -61,12 +63,12 @@ func (r Rule) check() error {
 		return fmt.Errorf("rule: probability %v is not within 0..1", r.Probability)
 	}
 	if r.Skip < 0 || r.Count < 0 || r.After < 0 || r.Delay < 0 || r.From < 0 || r.Until < 0 {
-		return fmt.Errorf("rule %s: a negative figure", r)
+		return fmt.Errorf("rule %s: negative value", r)
 	}
 	return nil
 }
 
-// String is the rule as ParseRule reads it.
+// String returns the rule in the form that ParseRule reads.
 func (r Rule) String() string {
 	parts := []string{"fault=" + string(r.Fault)}
 	add := func(name, value string, zero bool) {
@@ -81,14 +83,14 @@ func (r Rule) String() string {
 	add("probability", strconv.FormatFloat(r.Probability, 'g', -1, 64), r.Probability == 0)
 	add("from", r.From.String(), r.From == 0)
 	add("until", r.Until.String(), r.Until == 0)
-	add("for", r.Delay.String(), r.Delay == 0)
+	add("delay", r.Delay.String(), r.Delay == 0)
 	add("code", r.Code.String(), r.Code == codes.OK)
 	add("after", strconv.Itoa(r.After), r.After == 0)
 	return strings.Join(parts, ",")
 }
 
-// ParseRule reads a rule such as fault=delay,rpc=StartContainer,for=2s,count=3.
-// Its names are those of Rule's fields in lower case.
+// ParseRule parses a rule such as fault=delay,rpc=StartContainer,delay=2s,count=3.
+// The names are those of Rule's fields in lower case.
 func ParseRule(s string) (Rule, error) {
 	var r Rule
 	for part := range strings.SplitSeq(s, ",") {
@@ -126,7 +128,7 @@ func (r *Rule) set(name, value string) (err error) {
 		r.From, err = time.ParseDuration(value)
 	case "until":
 		r.Until, err = time.ParseDuration(value)
-	case "for":
+	case "delay":
 		r.Delay, err = time.ParseDuration(value)
 	case "code":
 		for c := codes.OK; c <= codes.Unauthenticated; c++ {
@@ -135,14 +137,14 @@ func (r *Rule) set(name, value string) (err error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no gRPC code %q; they are written like Unavailable", value)
+		return fmt.Errorf("invalid gRPC code %q; write it like Unavailable", value)
 	default:
-		return fmt.Errorf("no such name")
+		return errors.New("unknown name")
 	}
 	return err
 }
 
-// code is what the fault fails with.
+// code is the code of the fault.
 func (r Rule) code() codes.Code {
 	if r.Code == codes.OK {
 		return codes.Unavailable
@@ -150,15 +152,15 @@ func (r Rule) code() codes.Code {
 	return r.Code
 }
 
-// lie changes an answer so that it tells something that is not so.
-func lie(rnd *rand.Rand, answer proto.Message) {
+// corrupt changes a response at random.
+func corrupt(rnd *rand.Rand, response proto.Message) {
 	dead := []v1.ContainerState{v1.ContainerState_CONTAINER_EXITED, v1.ContainerState_CONTAINER_UNKNOWN}[rnd.IntN(2)]
 	flip := func(s *v1.ContainerState) {
 		if *s == v1.ContainerState_CONTAINER_RUNNING {
 			*s = dead
 		}
 	}
-	switch a := answer.(type) {
+	switch a := response.(type) {
 	case *v1.ContainerStatusResponse:
 		if a.Status != nil {
 			flip(&a.Status.State)

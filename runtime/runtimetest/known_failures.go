@@ -8,27 +8,29 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// deviation is what a released runtime is known to do otherwise.
-type deviation struct {
+// knownRuntime is the known failures of a released runtime.
+type knownRuntime struct {
 	runtime string // name in Version
 	version string // prefix of the version in Version, without v; "" is any
 	always  map[string]string
 	flaky   map[string]string
 }
 
-// deviations are those that we have met. Each reason says what the runtime does.
-func deviations() []deviation {
+// knownRuntimes are the runtimes that we have tested. Each reason says what the
+// runtime does.
+func knownRuntimes() []knownRuntime {
 	const containerd = "containerd"
-	return []deviation{
+	return []knownRuntime{
 		{
 			runtime: containerd,
 			always: map[string]string{
-				"a list can be asked for one image": "ListImages ignores its filter",
-				"list and status tell the same":     "image_ref is the image's id in lists and its digest in the status",
+				"a list can be asked for one image":                      "ListImages ignores its filter",
+				"the status of a pod has the statuses of its containers": "PodSandboxStatus has neither containers_statuses nor timestamp",
+				"list and status agree":                                  "image_ref is the image's id in lists and its digest in the status",
 			},
 			flaky: map[string]string{
-				"a pod can be stopped while its container starts":      "a start that has begun goes on in the stopped pod",
-				"a container that ends at once is told like any other": "the end may be told as before the start",
+				"a pod can be stopped while its container starts":           "a start that has begun goes on in the stopped pod",
+				"a container that exits at once is reported like any other": "the exit may be reported before the start",
 			},
 		},
 		{
@@ -36,6 +38,7 @@ func deviations() []deviation {
 			always: map[string]string{
 				"stopping a pod that is not there is no error":       "StopPodSandbox of an unknown id is NotFound",
 				"stopping a container that is not there is no error": "StopContainer of an unknown id is NotFound",
+				"a container reports its user":                       "user came with CRI 1.31",
 				"a container carries its image's id":                 "image_id came with CRI 1.29",
 				"the stop signal of the container is used":           "stop_signal came with CRI 1.33",
 			},
@@ -46,19 +49,20 @@ func deviations() []deviation {
 		{
 			runtime: containerd, version: "2.",
 			flaky: map[string]string{
-				"a reader that does not read holds up nobody": "one unread event stream can block every call that tells an event",
+				"a reader that does not read blocks no client": "one unread event stream can block every call that emits an event",
 			},
 		},
 	}
 }
 
-// KnownRuntimes takes the deviations of runtimes that we have met, by the name and
-// version that the runtime tells. It may be used beside Deviations.
-func KnownRuntimes() Option { return func(s *suite) { s.known = true } }
+// KnownRuntimes adds the known failures of runtimes that we have tested, by the
+// name and version that the runtime reports. It may be combined with
+// KnownFailures and KnownFlakes, which win.
+func KnownRuntimes() Option { return func(s *suite) { s.knownRuntimes = true } }
 
-// recognise adds the known deviations of the runtime at hand.
-func (s *suite) recognise(ctx context.Context) error {
-	if !s.known {
+// addKnownRuntime adds the known failures of the runtime that is tested.
+func (s *suite) addKnownRuntime(ctx context.Context) error {
+	if !s.knownRuntimes {
 		return nil
 	}
 	v, err := v1.NewRuntimeServiceClient(s.cc).Version(ctx, &v1.VersionRequest{})
@@ -66,14 +70,14 @@ func (s *suite) recognise(ctx context.Context) error {
 		return err
 	}
 	always, flaky := map[string]string{}, map[string]string{}
-	for _, d := range deviations() {
-		if d.runtime == v.GetRuntimeName() && strings.HasPrefix(strings.TrimPrefix(v.GetRuntimeVersion(), "v"), d.version) {
-			maps.Copy(always, d.always)
-			maps.Copy(flaky, d.flaky)
+	for _, k := range knownRuntimes() {
+		if k.runtime == v.GetRuntimeName() && strings.HasPrefix(strings.TrimPrefix(v.GetRuntimeVersion(), "v"), k.version) {
+			maps.Copy(always, k.always)
+			maps.Copy(flaky, k.flaky)
 		}
 	}
-	maps.Copy(always, s.deviations)
-	maps.Copy(flaky, s.flaky)
-	s.deviations, s.flaky = always, flaky
+	maps.Copy(always, s.knownFailures)
+	maps.Copy(flaky, s.knownFlakes)
+	s.knownFailures, s.knownFlakes = always, flaky
 	return nil
 }

@@ -11,10 +11,10 @@ import (
 // runLabel marks all pods of one run.
 const runLabel = "sublet.dev/runtimetest"
 
-// Commands that every executor of ours and every busybox understands.
+// Commands that both executors of the embedded runtime and every busybox understand.
 const (
-	longRunTime = "trap 'exit 0' TERM; sleep 1000 & wait" // ends well at SIGTERM
-	deaf        = "trap '' TERM; sleep 1000 & wait"       // ends by SIGKILL alone
+	longRunTime = "trap 'exit 0' TERM; sleep 1000 & wait" // exits with 0 at SIGTERM
+	ignoresTERM = "trap '' TERM; sleep 1000 & wait"       // ends only by SIGKILL
 )
 
 func sh(script string) []string { return []string{"sh", "-c", script} }
@@ -33,7 +33,7 @@ type (
 
 func (c *CaseT) logDir(pod string) string { return filepath.Join(c.s.logs, c.ns, pod) }
 
-// podConfig is the configuration of a pod as a kubelet would write it.
+// podConfig returns the configuration of a pod as a kubelet writes it.
 func (c *CaseT) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 	cfg := &v1.PodSandboxConfig{
 		Metadata:     &v1.PodSandboxMetadata{Name: name, Namespace: c.ns, Uid: c.ns + "-" + name},
@@ -56,13 +56,13 @@ func (c *CaseT) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 	return cfg
 }
 
-// runConfig makes a pod of a configuration.
+// runConfig runs a pod of a configuration.
 func (c *CaseT) runConfig(cfg *v1.PodSandboxConfig) (*pod, error) {
 	r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg})
 	return &pod{c, r.GetPodSandboxId(), cfg}, err
 }
 
-// pod makes a pod, or ends the case.
+// pod runs a pod, or ends the case.
 func (c *CaseT) pod(name string, edits ...podEdit) *pod {
 	p, err := c.runConfig(c.podConfig(name, edits...))
 	c.ok(err, "run pod "+name)
@@ -74,11 +74,11 @@ func hostNetwork(cfg *v1.PodSandboxConfig) {
 	cfg.Linux.SecurityContext.NamespaceOptions.Network = v1.NamespaceMode_NODE
 }
 
-// attempt makes another try of the same pod.
+// attempt sets the attempt of the pod.
 func attempt(n uint32) podEdit { return func(cfg *v1.PodSandboxConfig) { cfg.Metadata.Attempt = n } }
 
-// again makes another try of the same container.
-func again(n uint32) containerEdit {
+// withAttempt sets the attempt of the container, and a log of its own.
+func withAttempt(n uint32) containerEdit {
 	return func(cfg *v1.ContainerConfig) {
 		cfg.Metadata.Attempt = n
 		cfg.LogPath = filepath.Join(cfg.Metadata.Name, string('0'+rune(n))+".log")
@@ -89,7 +89,7 @@ func annotate(pairs map[string]string) containerEdit {
 	return func(cfg *v1.ContainerConfig) { maps.Copy(cfg.Annotations, pairs) }
 }
 
-// containerConfig is the configuration of a container as a kubelet would write it.
+// containerConfig returns the configuration of a container as a kubelet writes it.
 func (p *pod) containerConfig(name string, cmd []string, edits ...containerEdit) *v1.ContainerConfig {
 	cfg := &v1.ContainerConfig{
 		Metadata: &v1.ContainerMetadata{Name: name},
@@ -118,14 +118,14 @@ func (p *pod) createConfig(cfg *v1.ContainerConfig) (string, error) {
 	return r.GetContainerId(), err
 }
 
-// create makes a container, or ends the case.
+// create creates a container, or ends the case.
 func (p *pod) create(name string, cmd []string, edits ...containerEdit) string {
 	id, err := p.createConfig(p.containerConfig(name, cmd, edits...))
 	p.c.ok(err, "create container "+name)
 	return id
 }
 
-// start makes and starts a container that runs a shell script.
+// start creates and starts a container that runs a shell script, or ends the case.
 func (p *pod) start(name, script string, edits ...containerEdit) string {
 	id := p.create(name, sh(script), edits...)
 	p.c.ok(p.c.start(id), "start container "+name)
@@ -142,7 +142,7 @@ func (p *pod) remove() error {
 	return err
 }
 
-// status is the pod's status, or the case ends.
+// status returns the pod's status, or ends the case.
 func (p *pod) status() *v1.PodSandboxStatus {
 	r, err := p.c.rs.PodSandboxStatus(p.c.ctx, &v1.PodSandboxStatusRequest{PodSandboxId: p.id})
 	p.c.ok(err, "status of pod "+p.cfg.GetMetadata().GetName())
@@ -164,17 +164,17 @@ func (c *CaseT) remove(id string) error {
 	return err
 }
 
-// status is a container's status, or the case ends.
+// status returns a container's status, or ends the case.
 func (c *CaseT) status(id string) *v1.ContainerStatus {
 	r, err := c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
 	c.ok(err, "status of container")
 	return r.GetStatus()
 }
 
-// exited waits for a container's end.
+// exited waits until a container has exited and returns its status.
 func (c *CaseT) exited(id string) *v1.ContainerStatus {
 	var st *v1.ContainerStatus
-	c.until(20*time.Second, "the container ends", func() bool {
+	c.until(20*time.Second, "the exit of the container", func() bool {
 		st = c.status(id)
 		return st.GetState() == v1.ContainerState_CONTAINER_EXITED
 	})
@@ -186,7 +186,7 @@ func (c *CaseT) exec(id string, timeout int64, cmd ...string) (*v1.ExecSyncRespo
 	return c.rs.ExecSync(c.ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: timeout})
 }
 
-// pods lists the case's own pods.
+// pods lists the pods of the case.
 func (c *CaseT) pods(f *v1.PodSandboxFilter) []*v1.PodSandbox {
 	r, err := c.rs.ListPodSandbox(c.ctx, &v1.ListPodSandboxRequest{Filter: f})
 	c.ok(err, "list pods")
@@ -206,7 +206,7 @@ func (c *CaseT) containers(f *v1.ContainerFilter) []*v1.Container {
 	return r.GetContainers()
 }
 
-// ids are the ids of containers.
+// ids returns the ids of containers.
 func ids(list []*v1.Container) []string {
 	var out []string
 	for _, c := range list {

@@ -24,14 +24,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Proxy hands CRI calls on to a runtime and makes them go wrong by rules. Its
-// methods may be called from any goroutine. It uses package time alone, so that
-// it also works in a testing/synctest bubble.
+// Proxy forwards CRI calls to a runtime and injects faults by rules. Its methods may
+// be called from any goroutine. It reads time from package time only, so that it
+// works in a testing/synctest bubble.
 type Proxy struct {
-	to    grpc.ClientConnInterface
-	seed  uint64
-	began time.Time
-	pods  podIndex
+	to        grpc.ClientConnInterface
+	seed      uint64
+	startTime time.Time
+	pods      podIndex
 
 	mu    sync.Mutex // guards the rest
 	rules []*rule
@@ -41,18 +41,18 @@ type Proxy struct {
 	wg    sync.WaitGroup
 }
 
-// rule is a Rule at work.
+// rule is a Rule and its state.
 type rule struct {
 	Rule
-	rnd     *rand.Rand // for lies
+	rnd     *rand.Rand // of Corrupt
 	seed    uint64
-	drawn   map[string]uint64 // lots drawn, by RPC and pod
-	matched int               // calls that matched, those let through included
-	hit     int               // calls that went wrong
+	drawn   map[string]uint64 // random numbers drawn, by RPC and pod
+	matched int               // calls that matched, with those that passed
+	hit     int               // calls with a fault
 }
 
-// draw draws the next lot, within 0..1, for a call. Each pod has its lots, so that
-// those of calls made side by side do not depend on which is first.
+// draw returns the next random number within 0..1 for a call. Each pod has a sequence
+// of its own, so that concurrent calls get theirs in any order.
 func (r *rule) draw(rpc, pod string) float64 {
 	key := rpc + " " + pod
 	h := fnv.New64a()
@@ -61,15 +61,15 @@ func (r *rule) draw(rpc, pod string) float64 {
 	return rand.New(rand.NewPCG(r.seed^h.Sum64(), r.drawn[key])).Float64()
 }
 
-// NewProxy returns a proxy in front of to. The same seed, rules and calls give
-// the same faults.
+// NewProxy returns a proxy in front of to. The same seed, rules and calls give the
+// same faults.
 func NewProxy(to grpc.ClientConnInterface, seed uint64, rules ...Rule) (*Proxy, error) {
-	p := &Proxy{to: to, seed: seed, began: time.Now(), calls: map[string]int{}, pods: newPodIndex()}
+	p := &Proxy{to: to, seed: seed, startTime: time.Now(), calls: map[string]int{}, pods: newPodIndex()}
 	return p, p.SetRules(rules...)
 }
 
-// SetRules replaces the rules. Calls under way keep theirs. With no rules the
-// proxy only hands on.
+// SetRules replaces the rules. Calls in progress keep theirs. Without rules the proxy
+// only forwards.
 func (p *Proxy) SetRules(rules ...Rule) error {
 	var errs []error
 	next := make([]*rule, len(rules))
@@ -87,14 +87,14 @@ func (p *Proxy) SetRules(rules ...Rule) error {
 	return nil
 }
 
-// CallCounts is how often each RPC was called so far, whatever came of it.
+// CallCounts returns how often each RPC was called so far, successfully or not.
 func (p *Proxy) CallCounts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.calls)
 }
 
-// FaultCounts is how many calls each of the present rules has made go wrong.
+// FaultCounts returns the number of faults that each of the current rules injected.
 func (p *Proxy) FaultCounts() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,20 +105,20 @@ func (p *Proxy) FaultCounts() []int {
 	return hits
 }
 
-// server returns a gRPC server that hands everything on.
+// server returns a gRPC server that forwards every method.
 func (p *Proxy) server() *grpc.Server {
 	return grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
 }
 
-// Serve serves on lis until ctx ends.
+// Serve serves on lis, which it closes, until ctx ends.
 func (p *Proxy) Serve(ctx context.Context, lis net.Listener) error {
 	s := p.server()
 	defer context.AfterFunc(ctx, s.Stop)()
 	return s.Serve(lis)
 }
 
-// Dial returns a connection through the proxy that does not leave the process.
-// The caller closes it, and the proxy after it.
+// Dial returns a connection through the proxy, in memory. The caller closes it, and
+// the proxy after it.
 func (p *Proxy) Dial() (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	if p.lis == nil {
@@ -134,7 +134,7 @@ func (p *Proxy) Dial() (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 }
 
-// Close ends the server behind Dial, with all calls under way.
+// Close stops the server behind Dial and all calls in progress.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	srv := p.srv
@@ -146,13 +146,13 @@ func (p *Proxy) Close() {
 	}
 }
 
-// choose counts the call and finds the rules that strike it, in order.
+// choose counts the call and returns the rules that apply to it, in order.
 func (p *Proxy) choose(rpc string, req proto.Message) []*rule {
-	since := time.Since(p.began)
+	since := time.Since(p.startTime)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls[rpc]++
-	var strike []*rule
+	var chosen []*rule
 	for _, r := range p.rules {
 		if ok, _ := path.Match(r.RPC, rpc); r.RPC != "" && !ok {
 			continue
@@ -165,21 +165,21 @@ func (p *Proxy) choose(rpc string, req proto.Message) []*rule {
 			continue
 		}
 		r.hit++
-		strike = append(strike, r)
+		chosen = append(chosen, r)
 	}
-	return strike
+	return chosen
 }
 
-// method finds the messages of a gRPC method of the CRI.
+// method returns the descriptor of a gRPC method of the CRI.
 func method(full string) (protoreflect.MethodDescriptor, error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
-		return nil, status.Errorf(codes.Unimplemented, "proxy: no service %s", service)
+		return nil, status.Errorf(codes.Unimplemented, "proxy: service %s not found", service)
 	}
 	s, ok := d.(protoreflect.ServiceDescriptor)
 	if !ok || s.Methods().ByName(protoreflect.Name(name)) == nil {
-		return nil, status.Errorf(codes.Unimplemented, "proxy: no method %s", full)
+		return nil, status.Errorf(codes.Unimplemented, "proxy: method %s not found", full)
 	}
 	return s.Methods().ByName(protoreflect.Name(name)), nil
 }
@@ -218,7 +218,7 @@ func (p *Proxy) handle(_ any, client grpc.ServerStream) error {
 	return nil
 }
 
-// call is one call on its way through.
+// call is one call in progress.
 type call struct {
 	*Proxy
 	rpc, full string
@@ -228,8 +228,8 @@ type call struct {
 	rules     []*rule
 }
 
-// struck returns the first rule of a kind.
-func (c *call) struck(k FaultKind) *rule {
+// fault returns the first rule of a kind.
+func (c *call) fault(k FaultKind) *rule {
 	for _, r := range c.rules {
 		if r.Fault == k {
 			return r
@@ -239,17 +239,17 @@ func (c *call) struck(k FaultKind) *rule {
 }
 
 func (c *call) serve(ctx context.Context) error {
-	if r := c.struck(Delay); r != nil {
+	if r := c.fault(Delay); r != nil {
 		if err := pause(ctx, r.Delay); err != nil {
 			return err
 		}
 	}
-	if c.struck(Hang) != nil {
+	if c.fault(Hang) != nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if r := c.struck(Fail); r != nil {
-		return status.Errorf(r.code(), "proxy: %s fails on purpose", c.rpc)
+	if r := c.fault(Fail); r != nil {
+		return status.Errorf(r.code(), "proxy: injected failure of %s", c.rpc)
 	}
 	if c.d.IsStreamingServer() {
 		return c.stream(ctx)
@@ -262,9 +262,9 @@ func (c *call) unary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	drop := c.struck(Drop)
+	drop := c.fault(Drop)
 	work := ctx
-	if drop != nil { // the work goes on when the client has given up
+	if drop != nil { // the call goes on when the client has given up
 		work = context.WithoutCancel(ctx)
 	}
 	err = c.to.Invoke(work, c.full, c.req, resp)
@@ -273,7 +273,7 @@ func (c *call) unary(ctx context.Context) error {
 	}
 	if drop != nil {
 		if drop.Code != codes.OK {
-			return status.Errorf(drop.Code, "proxy: the answer of %s is lost on purpose", c.rpc)
+			return status.Errorf(drop.Code, "proxy: injected loss of the response of %s", c.rpc)
 		}
 		<-ctx.Done()
 		return ctx.Err()
@@ -281,13 +281,13 @@ func (c *call) unary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.lie(resp)
+	c.corrupt(resp)
 	return c.client.SendMsg(resp)
 }
 
-// lie changes an answer if a rule says so.
-func (c *call) lie(resp proto.Message) {
-	r := c.struck(Corrupt)
+// corrupt changes a response if a rule demands it.
+func (c *call) corrupt(resp proto.Message) {
+	r := c.fault(Corrupt)
 	switch {
 	case r == nil:
 	case r.Mutate != nil:
@@ -295,7 +295,7 @@ func (c *call) lie(resp proto.Message) {
 	default:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		lie(r.rnd, resp)
+		corrupt(r.rnd, resp)
 	}
 }
 
@@ -315,13 +315,13 @@ func (c *call) stream(ctx context.Context) error {
 	return c.relay(ctx, c.read(ctx, up))
 }
 
-// received is what came from the runtime: a message, or how the stream ended.
+// received is a message of the runtime, or the error that ended its stream.
 type received struct {
 	msg proto.Message
 	err error
 }
 
-// read reads a stream until it ends or ctx does.
+// read reads a stream until it or ctx ends.
 func (c *call) read(ctx context.Context, up grpc.ClientStream) <-chan received {
 	in := make(chan received)
 	go func() {
@@ -343,39 +343,39 @@ func (c *call) read(ctx context.Context, up grpc.ClientStream) <-chan received {
 	return in
 }
 
-// holdAtMost is how long Reorder waits for a message to put before another.
-const holdAtMost = 200 * time.Millisecond
+// reorderTimeout bounds how long Reorder waits for a message to send before another.
+const reorderTimeout = 200 * time.Millisecond
 
-// relay hands a stream on, with its faults.
+// relay forwards a stream with its faults.
 func (c *call) relay(ctx context.Context, in <-chan received) error {
-	var held proto.Message
-	var late <-chan time.Time
+	var delayed proto.Message
+	var expired <-chan time.Time
 	for n := 0; ; n++ {
-		if r := c.struck(BreakStream); r != nil && n >= r.After {
-			return status.Errorf(r.code(), "proxy: the stream %s is cut on purpose", c.rpc)
+		if r := c.fault(BreakStream); r != nil && n >= r.After {
+			return status.Errorf(r.code(), "proxy: injected break of the stream %s", c.rpc)
 		}
 		var out []proto.Message
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-late:
-			out, held, late = []proto.Message{held}, nil, nil
+		case <-expired:
+			out, delayed, expired = []proto.Message{delayed}, nil, nil
 		case got := <-in:
 			switch {
-			case got.err != nil && held != nil:
-				return errors.Join(c.client.SendMsg(held), got.err)
+			case got.err != nil && delayed != nil:
+				return errors.Join(c.client.SendMsg(delayed), got.err)
 			case got.err != nil:
 				return got.err
 			}
 			c.pods.learn(c.req, got.msg)
-			c.lie(got.msg)
+			c.corrupt(got.msg)
 			switch {
-			case c.struck(Duplicate) != nil:
+			case c.fault(Duplicate) != nil:
 				out = []proto.Message{got.msg, got.msg}
-			case c.struck(Reorder) != nil && held == nil:
-				held, late = got.msg, time.NewTimer(holdAtMost).C
-			case held != nil:
-				out, held, late = []proto.Message{got.msg, held}, nil, nil
+			case c.fault(Reorder) != nil && delayed == nil:
+				delayed, expired = got.msg, time.NewTimer(reorderTimeout).C
+			case delayed != nil:
+				out, delayed, expired = []proto.Message{got.msg, delayed}, nil, nil
 			default:
 				out = []proto.Message{got.msg}
 			}
@@ -388,7 +388,7 @@ func (c *call) relay(ctx context.Context, in <-chan received) error {
 	}
 }
 
-// pause waits for d, or for ctx to end.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -19,65 +19,70 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// caseTimeout bounds one case; no call sequence of a pod takes longer on a
+// caseTimeout bounds one case. No call sequence of a case takes that long on a
 // healthy runtime.
 const caseTimeout = 2 * time.Minute
 
-// Option changes what TestRuntime expects of a runtime.
+// Option configures TestRuntime.
 type Option func(*suite)
 
-// Image is what containers are made of. It must have sh, sleep, echo, cat and
-// head [docker.io/library/busybox:1.36]. It is pulled when it is not there.
+// Image sets the image of the containers. It must have sh, sleep, echo, cat,
+// grep, head, pwd and tr [docker.io/library/busybox:1.36]. It is pulled if the
+// runtime does not have it.
 func Image(ref string) Option { return func(s *suite) { s.image = ref } }
 
-// SecondImage is an image that the suite may remove and pull again. Without it
-// the cases that do so are left out.
+// SecondImage is an image with sh and sleep that the suite may remove and pull
+// again. Without it the cases that do so are skipped.
 func SecondImage(ref string) Option { return func(s *suite) { s.second = ref } }
 
-// EditPod is called with each pod's configuration before it is used, to name a
-// cgroup parent or a runtime class.
+// EditPod is called with the configuration of each pod before it is used, for
+// example to set a cgroup parent.
 func EditPod(edit func(*v1.PodSandboxConfig)) Option { return func(s *suite) { s.edit = edit } }
 
 // KnownFailures are cases, by name, that this runtime is known to fail, with the
-// reason. They run, and are reported as skipped when they fail; one that passes
-// fails, so that the list stays true.
+// reason. They run, and are reported as skipped if they fail. One that passes is
+// reported as a failure, so that the list stays true.
 func KnownFailures(reasons map[string]string) Option {
-	return func(s *suite) { s.deviations = reasons }
+	return func(s *suite) { s.knownFailures = reasons }
 }
 
-// KnownFlakes are cases, by name, that this runtime fails at times, with the reason.
-func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.flaky = reasons } }
+// KnownFlakes are cases, by name, that this runtime fails at times, with the
+// reason. They are reported as skipped if they fail.
+func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.knownFlakes = reasons } }
 
 // Restart is called to restart the runtime, and returns when it serves again.
-// Without it the cases of a restart are left out.
+// Without it the cases of a restart are skipped.
 func Restart(restart func(testing.TB)) Option { return func(s *suite) { s.restart = restart } }
 
-// LogRoot is a folder for container logs that the runtime sees under the same
-// path [the test's temporary folder].
+// LogRoot is a directory for container logs and mounts that the runtime has at
+// the same path [a temporary directory of the test].
 func LogRoot(dir string) Option { return func(s *suite) { s.logs = dir } }
 
-// LargeListSize is how many pods the cases of big lists make [20].
-func LargeListSize(pods int) Option { return func(s *suite) { s.big = pods } }
+// LargeListSize is the number of pods in the cases of large lists [20].
+func LargeListSize(pods int) Option { return func(s *suite) { s.largeListSize = pods } }
 
-// WithoutProcesses leaves out the cases that need real processes: for simulators.
-func WithoutProcesses() Option { return func(s *suite) { s.simulated = true } }
+// WithoutProcesses skips the cases that need real processes: for simulators.
+func WithoutProcesses() Option { return func(s *suite) { s.absent |= processes | isolation } }
 
-// WithoutResourceLimits leaves out the cases that need resource limits to be kept: for
-// runtimes without cgroups.
-func WithoutResourceLimits() Option { return func(s *suite) { s.unlimited = true } }
+// WithoutIsolation skips the cases that need mounts, host names and users of a
+// container's own: for runtimes of an ordinary user without namespaces.
+func WithoutIsolation() Option { return func(s *suite) { s.absent |= isolation } }
+
+// WithoutResourceLimits skips the cases that need resource limits to be enforced:
+// for runtimes without cgroups.
+func WithoutResourceLimits() Option { return func(s *suite) { s.absent |= limits } }
 
 // suite is one run of TestRuntime.
 type suite struct {
 	image, second string
 	edit          func(*v1.PodSandboxConfig)
-	deviations    map[string]string
-	flaky         map[string]string
+	knownFailures map[string]string
+	knownFlakes   map[string]string
 	restart       func(testing.TB)
 	logs          string
-	big           int
-	simulated     bool
-	unlimited     bool
-	known         bool
+	largeListSize int
+	absent        need // what the runtime does not have
+	knownRuntimes bool
 
 	cc *grpc.ClientConn
 	id string // of this run, in labels and namespaces
@@ -85,30 +90,32 @@ type suite struct {
 
 // testCase is one sequence of calls.
 type testCase struct {
-	name    string
-	suffers string // what a kubelet suffers from a runtime that fails this
-	needs   need
-	run     func(*CaseT)
+	name        string
+	consequence string // for a kubelet on a runtime that fails this
+	needs       need
+	run         func(*CaseT)
 }
 
-// need is what a case cannot do without.
+// need is a set of what a case requires.
 type need uint8
 
 const (
 	processes need = 1 << iota // real ones
-	limits                     // that are kept
+	isolation                  // mounts, host names and users of a container's own
+	limits                     // that are enforced
 	twoImages                  // SecondImage
 	aRestart                   // Restart
 	alone                      // no other case at the same time
 )
 
-// cases are all there are.
+// cases returns all cases.
 func cases() []testCase {
-	return slices.Concat(sandboxCases(), networkCases(), createCases(), startCases(), endCases(), stopCases(), listCases(),
-		execCases(), logCases(), eventCases(), imageCases(), statsCases(), refusalCases(), cutCases(), raceCases(), restartCases())
+	return slices.Concat(sandboxCases(), networkCases(), createCases(), startCases(), isolationCases(), endCases(), stopCases(),
+		listCases(), execCases(), streamCases(), logCases(), eventCases(), imageCases(), statsCases(), refusalCases(), cutCases(),
+		raceCases(), restartCases())
 }
 
-// Cases returns the names of all cases, for lists of deviations.
+// Cases returns the names of all cases, as KnownFailures and KnownFlakes take them.
 func Cases() []string {
 	var names []string
 	for _, tc := range cases() {
@@ -117,30 +124,36 @@ func Cases() []string {
 	return names
 }
 
-// TestRuntime runs the conformance suite against the runtime that dial gives a
-// connection to, each case as a subtest.
-func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...Option) {
-	t.Helper()
-	s := &suite{image: "docker.io/library/busybox:1.36", big: 20, id: fmt.Sprintf("%08x", rand.Uint32())}
+// newSuite returns a suite with defaults for what opts leave out.
+func newSuite(opts ...Option) *suite {
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}
+	return s
+}
+
+// TestRuntime runs the conformance suite against the runtime that dial connects
+// to, each case as a subtest.
+func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...Option) {
+	t.Helper()
+	s := newSuite(opts...)
 	if s.logs == "" {
 		s.logs = t.TempDir()
 	}
 	s.cc = dial(t)
-	if err := s.recognise(t.Context()); err != nil {
-		t.Fatalf("ask the runtime for its version: %v", err)
+	if err := s.addKnownRuntime(t.Context()); err != nil {
+		t.Fatalf("get the version of the runtime: %v", err)
 	}
-	known := Cases()
-	for _, list := range []map[string]string{s.deviations, s.flaky} {
+	names := Cases()
+	for _, list := range []map[string]string{s.knownFailures, s.knownFlakes} {
 		for name := range list {
-			if !slices.Contains(known, name) {
-				t.Errorf("deviations: there is no case %q", name)
+			if !slices.Contains(names, name) {
+				t.Errorf("known failures: case %q not found", name)
 			}
 		}
 	}
-	s.prepare(t)
+	s.pullImages(t)
 	t.Run("together", func(t *testing.T) {
 		for _, tc := range cases() {
 			if tc.needs&alone == 0 {
@@ -160,8 +173,8 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 	})
 }
 
-// prepare pulls the images.
-func (s *suite) prepare(t *testing.T) {
+// pullImages pulls the images that the runtime does not have.
+func (s *suite) pullImages(t testing.TB) {
 	is := v1.NewImageServiceClient(s.cc)
 	for _, ref := range []string{s.image, s.second} {
 		if ref == "" {
@@ -179,18 +192,48 @@ func (s *suite) prepare(t *testing.T) {
 	}
 }
 
-// test runs one case and judges it.
-func (s *suite) test(t *testing.T, tc testCase) {
+// missing returns why a case cannot run here, or "".
+func (s *suite) missing(tc testCase) string {
 	switch {
-	case tc.needs&processes != 0 && s.simulated:
-		t.Skip("needs real processes")
-	case tc.needs&limits != 0 && s.unlimited:
-		t.Skip("needs resource limits")
+	case tc.needs&s.absent&processes != 0:
+		return "needs real processes"
+	case tc.needs&s.absent&isolation != 0:
+		return "needs isolated containers"
+	case tc.needs&s.absent&limits != 0:
+		return "needs resource limits"
 	case tc.needs&twoImages != 0 && s.second == "":
-		t.Skip("needs an image that may be removed: give SecondImage")
+		return "needs an image that may be removed: set SecondImage"
 	case tc.needs&aRestart != 0 && s.restart == nil:
-		t.Skip("needs a way to restart the runtime: give Restart")
+		return "needs a way to restart the runtime: set Restart"
 	}
+	return ""
+}
+
+// test runs one case and reports its result.
+func (s *suite) test(t *testing.T, tc testCase) {
+	if reason := s.missing(tc); reason != "" {
+		t.Skip(reason)
+	}
+	c := s.runCase(t, tc)
+	reason, known := s.knownFailures[tc.name]
+	flake, sometimes := s.knownFlakes[tc.name]
+	failures := strings.Join(c.failures, "\n")
+	switch {
+	case len(c.failures) > 0 && known:
+		t.Skipf("known failure: %s\n%s", reason, failures)
+	case len(c.failures) > 0 && sometimes:
+		t.Skipf("known flake: %s\n%s", flake, failures)
+	case len(c.failures) > 0:
+		t.Errorf("%s\nConsequence for a kubelet: %s", failures, tc.consequence)
+	case c.skip != "":
+		t.Skip(c.skip)
+	case known:
+		t.Errorf("passes, but is listed as a known failure (%s): remove it from the list", reason)
+	}
+}
+
+// runCase runs one case and removes its pods.
+func (s *suite) runCase(t testing.TB, tc testCase) *CaseT {
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	c := &CaseT{
@@ -198,7 +241,7 @@ func (s *suite) test(t *testing.T, tc testCase) {
 		ns: fmt.Sprintf("sublet-test-%s-%08x", s.id, rand.Uint32()),
 	}
 	done := make(chan struct{})
-	go func() {
+	go func() { // a case ends by Goexit, which must not end the test
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
@@ -208,47 +251,32 @@ func (s *suite) test(t *testing.T, tc testCase) {
 		tc.run(c)
 	}()
 	<-done
-	c.clean(context.WithoutCancel(ctx))
-
-	why, known := s.deviations[tc.name]
-	flaky, sometimes := s.flaky[tc.name]
-	faults := strings.Join(c.faults, "\n")
-	switch {
-	case len(c.faults) > 0 && known:
-		t.Skipf("known deviation: %s\n%s", why, faults)
-	case len(c.faults) > 0 && sometimes:
-		t.Skipf("known deviation, not always seen: %s\n%s", flaky, faults)
-	case len(c.faults) > 0:
-		t.Errorf("%s\nA kubelet would suffer: %s", faults, tc.suffers)
-	case c.skip != "":
-		t.Skip(c.skip)
-	case known:
-		t.Errorf("passes, but is listed as a deviation (%s): take it off the list", why)
-	}
+	c.cleanup(context.WithoutCancel(ctx))
+	return c
 }
 
-// CaseT is one case at work. Its methods that fail end the case's goroutine.
+// CaseT is one run of a case. Methods that end the case end its goroutine.
 type CaseT struct {
-	t   *testing.T
+	t   testing.TB
 	s   *suite
 	ctx context.Context
 	rs  v1.RuntimeServiceClient
 	is  v1.ImageServiceClient
 	ns  string // of all the case's pods
 
-	mu     sync.Mutex // guards the rest
-	faults []string
-	skip   string
+	mu       sync.Mutex // guards the rest
+	failures []string
+	skip     string
 }
 
-// Errorf notes a fault.
+// Errorf records a failure; the case goes on.
 func (c *CaseT) Errorf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.faults = append(c.faults, fmt.Sprintf(format, args...))
+	c.failures = append(c.failures, fmt.Sprintf(format, args...))
 }
 
-// fatal notes a fault and ends the case.
+// fatal records a failure and ends the case.
 func (c *CaseT) fatal(format string, args ...any) {
 	c.Errorf(format, args...)
 	runtime.Goexit()
@@ -261,7 +289,8 @@ func (c *CaseT) ok(err error, what string) {
 	}
 }
 
-// implemented ends the case, well, if a call is not implemented.
+// implemented ends the case as skipped if a call is not implemented, and as failed
+// for any other error.
 func (c *CaseT) implemented(err error, what string) {
 	if status.Code(err) == codes.Unimplemented {
 		c.mu.Lock()
@@ -272,37 +301,37 @@ func (c *CaseT) implemented(err error, what string) {
 	c.ok(err, what)
 }
 
-// refused wants an error, with one of the codes if any are given.
-func (c *CaseT) refused(err error, what string, want ...codes.Code) {
+// rejected expects an error, with one of the codes if any are given.
+func (c *CaseT) rejected(err error, what string, want ...codes.Code) {
 	if err == nil {
-		c.Errorf("%s: was not refused", what)
+		c.Errorf("%s: succeeded, want an error", what)
 		return
 	}
 	if len(want) > 0 && !slices.Contains(want, status.Code(err)) {
-		c.Errorf("%s: refused with code %s, want %v: %v", what, status.Code(err), want, err)
+		c.Errorf("%s: failed with code %s, want %v: %v", what, status.Code(err), want, err)
 	}
 }
 
-// same wants two values to be equal.
+// same expects two values to be equal.
 func same[T comparable](c *CaseT, want, got T, what string) {
 	if want != got {
-		c.Errorf("%s: is %v, want %v", what, got, want)
+		c.Errorf("%s is %v, want %v", what, got, want)
 	}
 }
 
-// check wants cond to be true.
+// check expects cond to be true.
 func (c *CaseT) check(cond bool, format string, args ...any) {
 	if !cond {
 		c.Errorf(format, args...)
 	}
 }
 
-// until polls cond, and ends the case if it has not come true in time.
+// until polls cond, and ends the case if it does not become true in time.
 func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 	deadline := time.Now().Add(within)
 	for !cond() {
 		if time.Now().After(deadline) {
-			c.fatal("%s: not within %s", what, within)
+			c.fatal("%s: did not happen within %s", what, within)
 		}
 		if err := pause(c.ctx, 10*time.Millisecond); err != nil {
 			c.fatal("%s: %v", what, err)
@@ -313,15 +342,15 @@ func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 // wait lets time pass.
 func (c *CaseT) wait(d time.Duration) { c.ok(pause(c.ctx, d), "wait") }
 
-// clean removes all pods of the case, whatever state they are in.
-func (c *CaseT) clean(ctx context.Context) {
+// cleanup removes all pods of the case, in whatever state they are.
+func (c *CaseT) cleanup(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, caseTimeout)
 	defer cancel()
 	list, err := c.rs.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{
 		LabelSelector: map[string]string{runLabel: c.s.id},
 	}})
 	if err != nil {
-		c.Errorf("clean up: list pods: %v", err)
+		c.Errorf("cleanup: list pods: %v", err)
 		return
 	}
 	for _, p := range list.GetItems() {
@@ -329,11 +358,11 @@ func (c *CaseT) clean(ctx context.Context) {
 			continue
 		}
 		if _, err := c.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			c.Errorf("clean up: stop pod %s: %v", p.GetMetadata().GetName(), err)
+			c.Errorf("cleanup: stop pod %s: %v", p.GetMetadata().GetName(), err)
 		}
 		if _, err := c.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			c.Errorf("clean up: remove pod %s: %v", p.GetMetadata().GetName(), err)
+			c.Errorf("cleanup: remove pod %s: %v", p.GetMetadata().GetName(), err)
 		}
 	}
-	_ = os.RemoveAll(c.logDir("")) // the logs may be root's
+	_ = os.RemoveAll(c.logDir("")) // best effort: the logs may be root's
 }
