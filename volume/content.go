@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -22,7 +24,7 @@ type file struct {
 	mode fs.FileMode
 }
 
-// payload is the whole content of a volume by path, slashes between the parts.
+// payload is the complete content of a volume by slash-separated path.
 type payload map[string]file
 
 // content mounts a volume whose files come from objects or the pod.
@@ -32,8 +34,8 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 		return runtime.Volume{}, err
 	}
 	gid := fsGroup(r.pod)
-	if was, ok := m.known.get(r.pod.UID, r.vol.Name); ok && was.holds(plugin, files, gid) {
-		return runtime.Volume{HostPath: was.path, ReadOnly: true}, nil
+	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && cached.hasContent(plugin, files, gid) {
+		return runtime.Volume{HostPath: cached.path, ReadOnly: true}, nil
 	}
 	if r.dir, err = r.open(); err != nil {
 		return runtime.Volume{}, err
@@ -45,16 +47,16 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	}
 	root, err := r.dir.OpenRoot(rel)
 	if err != nil {
-		return runtime.Volume{}, fmt.Errorf("open its folder: %w", err)
+		return runtime.Volume{}, fmt.Errorf("open volume directory: %w", err)
 	}
-	defer func() { _ = root.Close() }() // every write was checked
+	defer func() { _ = root.Close() }() // nothing is buffered
 	path := filepath.Join(r.dir.path, rel)
 	w := writer{ctx: ctx, root: root, path: path, gid: gid}
 	if err := w.write(files); err != nil {
-		return runtime.Volume{}, fmt.Errorf("write its content: %w", err)
+		return runtime.Volume{}, fmt.Errorf("write volume content: %w", err)
 	}
 	if data, err := root.Readlink(dataLink); err == nil {
-		m.known.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
+		m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
 	}
 	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
 }
@@ -71,14 +73,15 @@ func hasSecret(vol *corev1.Volume) bool {
 	return false
 }
 
-// contentDir makes the folder, in memory if it is for secrets and memory can be
-// mounted. Anybody in the container may look in; the files have their own modes.
+// contentDir creates the directory of a volume, on a tmpfs if it contains secrets and a
+// tmpfs can be mounted. Every user in the container may list it; the files have their
+// own modes.
 func (m *Manager) contentDir(r *request, rel string, secret bool) error {
-	around := fs.FileMode(modeTraverse)
+	parentMode := fs.FileMode(modeTraverse)
 	if secret {
-		around = modeSecret
+		parentMode = modeSecret
 	}
-	if err := r.dir.ensureDir(filepath.Dir(rel), around); err != nil {
+	if err := r.dir.ensureDir(filepath.Dir(rel), parentMode); err != nil {
 		return err
 	}
 	if err := r.dir.ensureDir(rel, 0o755); err != nil {
@@ -88,17 +91,17 @@ func (m *Manager) contentDir(r *request, rel string, secret bool) error {
 		if is, err := r.dir.isMountPoint(rel); is || err != nil {
 			return err
 		}
-		err := m.mount.tmpfs(filepath.Join(r.dir.path, rel), memory{mode: 0o755})
+		err := m.mount.tmpfs(filepath.Join(r.dir.path, rel), tmpfsOptions{mode: 0o755})
 		if !errors.Is(err, ErrPrivilege) {
 			return err
 		}
-		m.cfg.Logger.Warn("secrets are kept on disk: memory cannot be mounted", podAttrs(r.pod)...)
+		m.cfg.Logger.Warn("tmpfs unavailable, storing secret volume on disk",
+			logattr.Pod(r.pod), logattr.PodUID(r.pod.UID), slog.String("volume", r.vol.Name))
 	}
 	return nil
 }
 
-// gather puts together the files of a volume. Everything that is missing is
-// told at once.
+// gather returns the files of a volume. The error names all missing objects and keys.
 func (m *Manager) gather(ctx context.Context, r *request) (payload, error) {
 	g := gatherer{ctx: ctx, m: m, r: r, files: make(payload)}
 	switch v := r.vol; {
@@ -134,7 +137,7 @@ func (g *gatherer) fail(format string, args ...any) {
 func (g *gatherer) put(at string, data []byte, mode *int32) {
 	clean := path.Clean(at)
 	if at == "" || !filepath.IsLocal(at) || clean == "." || strings.HasPrefix(clean, "..") {
-		g.fail("path %q of a file: %w", at, ErrUnsafe)
+		g.fail("invalid file path %q: %w", at, ErrUnsafe)
 		return
 	}
 	if mode == nil {
@@ -148,18 +151,18 @@ func (g *gatherer) put(at string, data []byte, mode *int32) {
 }
 
 func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional *bool) {
-	may := optional != nil && *optional
+	isOptional := optional != nil && *optional
 	ref := podspec.Ref{Kind: kind, Namespace: g.r.pod.Namespace, Name: name}
 	o, err := g.lookup(ref)
 	if err != nil {
-		if !may || !errors.Is(err, podspec.ErrObjectNotFound) {
+		if !isOptional || !errors.Is(err, podspec.ErrObjectNotFound) {
 			g.fail("%s %s/%s: %w", kind, ref.Namespace, name, err)
 		}
 		return
 	}
 	if len(items) == 0 {
 		for key, data := range o.Data {
-			if err := element("key", key); err != nil {
+			if err := checkElement("key", key); err != nil {
 				g.fail("%s %s/%s: %w", kind, ref.Namespace, name, err)
 				continue
 			}
@@ -170,7 +173,7 @@ func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional 
 		data, ok := o.Data[item.Key]
 		if ok {
 			g.put(item.Path, data, item.Mode)
-		} else if !may {
+		} else if !isOptional {
 			g.fail("%s %s/%s has no key %q", kind, ref.Namespace, name, item.Key)
 		}
 	}
@@ -190,7 +193,7 @@ func (g *gatherer) downward(items []corev1.DownwardAPIVolumeFile) {
 		case item.FieldRef != nil:
 			value, ok := podspec.FieldValue(g.r.pod, item.FieldRef.FieldPath)
 			if !ok {
-				g.fail("field %q is none that can be referred to", item.FieldRef.FieldPath)
+				g.fail("field %q cannot be used in a fieldRef", item.FieldRef.FieldPath)
 				continue
 			}
 			g.put(item.Path, []byte(value), item.Mode)
@@ -216,9 +219,9 @@ func (g *gatherer) projected(sources []corev1.VolumeProjection) {
 			g.object(podspec.Secret, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 		case s.DownwardAPI != nil:
 			g.downward(s.DownwardAPI.Items)
-		case *s == (corev1.VolumeProjection{}): // valid, and nothing
+		case *s == (corev1.VolumeProjection{}): // valid and empty
 		default:
-			g.fail("source %d of the projected volume cannot be mounted here", i)
+			g.fail("unsupported source %d of the projected volume", i)
 		}
 	}
 }

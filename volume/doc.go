@@ -1,22 +1,21 @@
-// Package volume puts the volumes of pods in place and takes them away again:
-// emptyDir on disk and in memory, hostPath, configMap, secret, downwardAPI,
-// projected, and images, which are handed through to the runtime.
+// Package volume mounts and unmounts the volumes of pods: emptyDir on disk and in
+// memory, hostPath, configMap, secret, downwardAPI and projected. Image volumes are
+// passed to the runtime.
 //
-// What it promises:
+// Guarantees:
 //
-//   - Mount is idempotent. Called again it brings changed ConfigMaps, Secrets
-//     and labels into the running container at one stroke: content stands in a
-//     folder named by its time, a link called ..data leads to it, and the link
-//     is what is swapped.
-//   - The disk is the memory that counts. After a crash of the agent Known tells
-//     whose volumes are there and Unmount takes them away. What a process has put in
-//     place it compares with the disk only when it should change, when it is not
-//     there any more, and every 10 minutes.
-//   - Nothing is deleted through a mount point, and no link is followed out of a
-//     pod's folder, whatever a container has put into its volumes.
-//   - Without root all but memory works, and the error says which volume asks
-//     for it.
+//   - Mount is idempotent. A later call updates changed ConfigMaps, Secrets and labels
+//     in running containers atomically: the content is in a directory with a timestamp
+//     as its name, and the symbolic link ..data, which leads to it, is replaced.
+//   - The disk is the source of truth. After a crash of the agent PodUIDs returns the
+//     pods with volumes, and Unmount removes them. A volume mounted by this process is
+//     compared with the disk when its content changes, when it is missing, and every
+//     10 minutes.
+//   - Nothing is deleted through a mount point, and no symbolic link is followed out of
+//     the directory of a pod, whatever a container has written to its volumes.
+//   - Without root everything except memory works. The error names the volume that
+//     needs root.
 //
-// Volumes are at <root>/pods/<uid>/volumes/<plugin>/<name>, as kubelets have
-// them, and mounts of subPaths at <root>/pods/<uid>/volume-subpaths.
+// Volumes are at <root>/pods/<uid>/volumes/<plugin>/<name>, as with the kubelet, and
+// mounts of subPaths at <root>/pods/<uid>/volume-subpaths.
 package volume

@@ -12,12 +12,12 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// emptyDir makes the volume once: what a container does to it afterwards, also
-// to its mode, is the container's business.
+// emptyDir creates the volume. An existing one is left as it is, because containers may
+// change its content and mode.
 func (m *Manager) emptyDir(r *request) (path string, err error) {
 	medium := r.vol.EmptyDir.Medium
-	if was, ok := m.known.get(r.pod.UID, r.vol.Name); ok && was.isFolder(medium) {
-		return was.path, nil
+	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && cached.exists(medium) {
+		return cached.path, nil
 	}
 	if r.dir, err = r.open(); err != nil {
 		return "", err
@@ -33,39 +33,39 @@ func (m *Manager) emptyDir(r *request) (path string, err error) {
 	case corev1.StorageMediumMemory:
 		err = m.memoryDir(r, rel)
 	default:
-		err = fmt.Errorf("emptyDir: medium %s cannot be mounted here", medium)
+		err = fmt.Errorf("emptyDir: unsupported medium %s", medium)
 	}
 	if err != nil {
 		return "", err
 	}
-	m.known.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: pluginEmptyDir, medium: medium, at: time.Now()})
+	m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: pluginEmptyDir, medium: medium, at: time.Now()})
 	return path, nil
 }
 
-// diskDir makes the folder under another name first: one that has its name is
-// wholly made.
+// diskDir creates the directory under a temporary name and renames it, so that a
+// directory with the final name is complete.
 func (m *Manager) diskDir(r *request, rel string) error {
 	if info, err := r.dir.Lstat(rel); err == nil && info.IsDir() {
 		return nil
 	} else if err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: is no folder: %w", rel, errors.Join(err, ErrUnsafe))
+		return fmt.Errorf("%s: not a directory: %w", rel, errors.Join(err, ErrUnsafe))
 	}
-	// No volume can have a name with a dot.
-	fresh := filepath.Join(filepath.Dir(rel), "."+r.vol.Name)
-	if err := r.dir.Mkdir(fresh, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	// The name of a volume cannot contain a dot.
+	temp := filepath.Join(filepath.Dir(rel), "."+r.vol.Name)
+	if err := r.dir.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	mode := fs.FileMode(0o777)
 	if gid := fsGroup(r.pod); gid != nil {
-		if err := chgrp(r.dir.Root, fresh, *gid); err != nil {
+		if err := chgrp(r.dir.Root, temp, *gid); err != nil {
 			return err
 		}
 		mode |= fs.ModeSetgid
 	}
-	if err := r.dir.Chmod(fresh, mode); err != nil {
+	if err := r.dir.Chmod(temp, mode); err != nil {
 		return err
 	}
-	return r.dir.Rename(fresh, rel)
+	return r.dir.Rename(temp, rel)
 }
 
 func (m *Manager) memoryDir(r *request, rel string) error {
@@ -75,32 +75,32 @@ func (m *Manager) memoryDir(r *request, rel string) error {
 	if err := r.dir.Mkdir(rel, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// After the node was started anew the folder is there and its mount is not.
+	// After a restart of the node the directory exists without its mount.
 	if is, err := r.dir.isMountPoint(rel); is || err != nil {
 		return err
 	}
-	o := memory{mode: 0o777, gid: fsGroup(r.pod), bytes: m.memoryBytes(r)}
+	o := tmpfsOptions{mode: 0o777, gid: fsGroup(r.pod), bytes: m.memoryBytes(r)}
 	if o.gid != nil {
 		o.mode = 0o2777
 	}
 	return m.mount.tmpfs(filepath.Join(r.dir.path, rel), o)
 }
 
-// memoryBytes is the least of what the volume, the pod's limit and the node
-// allow. More could never be used.
+// memoryBytes returns the smallest of the size limit of the volume, the memory limit of
+// the pod and the allocatable memory of the node, or 0 if there is none.
 func (m *Manager) memoryBytes(r *request) int64 {
-	var least int64
+	var smallest int64
 	limits := podspec.Limits(r.pod)
 	bounds := []int64{limits.Memory().Value(), m.cfg.Allocatable.Memory().Value()}
 	if limit := r.vol.EmptyDir.SizeLimit; limit != nil {
 		bounds = append(bounds, limit.Value())
 	}
 	for _, q := range bounds {
-		if q > 0 && (least == 0 || q < least) {
-			least = q
+		if q > 0 && (smallest == 0 || q < smallest) {
+			smallest = q
 		}
 	}
-	return least
+	return smallest
 }
 
 func fsGroup(pod *corev1.Pod) *int64 {

@@ -11,14 +11,15 @@ import (
 	"github.com/sublet-dev/agent/internal/mkdir"
 )
 
-// hostPath checks that the path is what the pod says it is, and makes what it
-// says may be made. Links are followed: the path is the administrator's.
+// hostPath checks that the path has the type given in the spec, and creates it if the
+// type allows that. Symbolic links are followed, because the administrator controls
+// the path.
 func hostPath(h *corev1.HostPathVolumeSource) error {
-	kind := corev1.HostPathUnset
+	pathType := corev1.HostPathUnset
 	if h.Type != nil {
-		kind = *h.Type
+		pathType = *h.Type
 	}
-	switch kind {
+	switch pathType {
 	case corev1.HostPathUnset:
 		return nil
 	case corev1.HostPathDirectoryOrCreate:
@@ -30,25 +31,25 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 	case corev1.HostPathFileOrCreate:
 		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err == nil {
-			err = errors.Join(f.Chmod(0o644), f.Close()) // whatever the umask
+			err = errors.Join(f.Chmod(0o644), f.Close()) // independent of the umask
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("hostPath: %w", err)
 		}
-	default: // is there or is not
+	default: // must exist
 	}
 	info, err := os.Stat(h.Path)
 	if err != nil {
-		return fmt.Errorf("hostPath of type %s: %w", kind, err)
+		return fmt.Errorf("hostPath of type %s: %w", pathType, err)
 	}
-	if !isKind(info.Mode(), kind) {
-		return fmt.Errorf("hostPath: %s is no %s but %s", h.Path, kind, info.Mode())
+	if !hasType(info.Mode(), pathType) {
+		return fmt.Errorf("hostPath: %s is not a %s: its mode is %s", h.Path, pathType, info.Mode())
 	}
 	return nil
 }
 
-func isKind(mode fs.FileMode, kind corev1.HostPathType) bool {
-	switch kind {
+func hasType(mode fs.FileMode, pathType corev1.HostPathType) bool {
+	switch pathType {
 	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
 		return mode.IsDir()
 	case corev1.HostPathFile, corev1.HostPathFileOrCreate:

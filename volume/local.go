@@ -6,11 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LocalVolumePaths returns where the volumes of the pod are that take up room of the node
-// and count as the pod's own, by name: emptyDirs and the files of ConfigMaps. It
-// looks at nothing: they may not be there yet, or no more.
+// LocalVolumePaths returns the paths of the volumes that count as local storage of the
+// pod, by name: emptyDirs and ConfigMaps. It does no I/O; a path may not exist.
 func (m *Manager) LocalVolumePaths(pod *corev1.Pod) map[string]string {
-	if element("uid", string(pod.UID)) != nil {
+	if checkElement("uid", string(pod.UID)) != nil {
 		return nil
 	}
 	out := make(map[string]string)
@@ -23,7 +22,7 @@ func (m *Manager) LocalVolumePaths(pod *corev1.Pod) map[string]string {
 		case v.ConfigMap != nil:
 			plugin = pluginConfigMap
 		}
-		if plugin != "" && element("name", v.Name) == nil {
+		if plugin != "" && checkElement("name", v.Name) == nil {
 			out[v.Name] = filepath.Join(m.cfg.Root, "pods", string(pod.UID), volumesDir, plugin, v.Name)
 		}
 	}

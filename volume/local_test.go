@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What Local says is where Mount puts it.
-func TestLocalIsWhereVolumesAreMounted(t *testing.T) {
+// LocalVolumePaths returns the paths that Mount uses.
+func TestManager_LocalVolumePaths(t *testing.T) {
 	m, err := New(Config{Root: t.TempDir(), Unprivileged: true})
 	require.NoError(t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: types.UID("u-1")}}
@@ -21,7 +21,7 @@ func TestLocalIsWhereVolumesAreMounted(t *testing.T) {
 	pod.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/a"}, {Name: "host", MountPath: "/b"}}}}
 	mounted, err := m.Mount(t.Context(), pod, nil)
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"scratch": mounted["scratch"].HostPath}, m.LocalVolumePaths(pod), "the host's own folders are not the pod's")
+	require.Equal(t, map[string]string{"scratch": mounted["scratch"].HostPath}, m.LocalVolumePaths(pod), "hostPath volumes are not local")
 
 	pod.Spec.Volumes[0].Name = ".."
 	require.Empty(t, m.LocalVolumePaths(pod))

@@ -8,26 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounter is what is asked of the kernel.
+// mounter is the interface to the mount operations of the kernel.
 type mounter interface {
-	// canMount reports whether anything can be mounted at all.
+	// canMount reports whether the process may mount.
 	canMount() bool
-	// tmpfs mounts memory on the folder path.
-	tmpfs(path string, o memory) error
-	// bind mounts what the descriptor fd refers to on path.
+	// tmpfs mounts a tmpfs on the directory path.
+	tmpfs(path string, o tmpfsOptions) error
+	// bind mounts the file or directory that fd refers to on path.
 	bind(fd int, path string) error
-	// unmount takes the topmost mount off path; a lazy one also while it is used.
+	// unmount removes the topmost mount from path; lazy works while it is in use.
 	unmount(path string, lazy bool) error
 }
 
-// memory is how a tmpfs is to be.
-type memory struct {
-	bytes int64 // 0: the kernel's default, half of the memory
+// tmpfsOptions are the options of a tmpfs.
+type tmpfsOptions struct {
+	bytes int64 // 0: half of the memory, the default of the kernel
 	mode  uint32
 	gid   *int64
 }
 
-func (o memory) options(more string) string {
+func (o tmpfsOptions) options(more string) string {
 	s := "mode=" + strconv.FormatUint(uint64(o.mode), 8) + more
 	if o.bytes > 0 {
 		s += ",size=" + strconv.FormatInt(o.bytes, 10)
@@ -38,20 +38,22 @@ func (o memory) options(more string) string {
 	return s
 }
 
-func mountError(what, path string, err error) error {
+func mountError(operation, path string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%s %s: %w: %w", what, path, ErrPrivilege, err)
+		return fmt.Errorf("%s %s: %w: %w", operation, path, ErrPrivilege, err)
 	}
-	return fmt.Errorf("%s %s: %w", what, path, err)
+	return fmt.Errorf("%s %s: %w", operation, path, err)
 }
 
-// noMounts stands in where nothing can be mounted.
+// noMounts is the mounter of a process that may not mount.
 type noMounts struct{}
 
-func (noMounts) canMount() bool                 { return false }
-func (noMounts) tmpfs(p string, _ memory) error { return mountError("mount memory on", p, unix.EPERM) }
-func (noMounts) bind(_ int, p string) error     { return mountError("bind to", p, unix.EPERM) }
+func (noMounts) canMount() bool { return false }
+func (noMounts) tmpfs(p string, _ tmpfsOptions) error {
+	return mountError("mount tmpfs on", p, unix.EPERM)
+}
+func (noMounts) bind(_ int, p string) error     { return mountError("bind mount on", p, unix.EPERM) }
 func (noMounts) unmount(p string, _ bool) error { return mountError("unmount", p, unix.EPERM) }

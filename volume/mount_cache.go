@@ -15,25 +15,24 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// revalidatePeriod is the time after which a volume is compared again, file by file, with
-// what it should be. In between it is enough that it is there: nobody but root can
-// change it otherwise.
+// revalidatePeriod is the period in which the content of a volume is compared file by
+// file. In between only its existence is checked, because only root can change it.
 const revalidatePeriod = 10 * time.Minute
 
-// mountedVolume is a volume that this process has put in place.
+// mountedVolume is a volume mounted by this process.
 type mountedVolume struct {
 	path   string
 	plugin string
 	medium corev1.StorageMedium // of an emptyDir
-	// Content has its files, which share their bytes with the objects that they came
-	// from, and where ..data led.
+	// Only for content: its files, which share their bytes with the objects that they
+	// come from, and the target of ..data.
 	files payload
 	gid   *int64
 	data  string
-	at    time.Time // of the last close look
+	at    time.Time // of the last comparison
 }
 
-// mountCache are the volumes of all pods. The zero value is empty.
+// mountCache contains the mounted volumes of all pods. The zero value is empty.
 type mountCache struct {
 	mu   sync.Mutex
 	pods map[types.UID]map[string]mountedVolume
@@ -64,8 +63,8 @@ func (m *mountCache) forget(uid types.UID) {
 	delete(m.pods, uid)
 }
 
-// isFolder reports whether an emptyDir is there as it was made.
-func (p *mountedVolume) isFolder(medium corev1.StorageMedium) bool {
+// exists reports whether an emptyDir of that medium is still mounted.
+func (p *mountedVolume) exists(medium corev1.StorageMedium) bool {
 	if p.plugin != pluginEmptyDir || p.medium != medium {
 		return false
 	}
@@ -77,8 +76,8 @@ func (p *mountedVolume) isFolder(medium corev1.StorageMedium) bool {
 	return unix.Lstat(p.path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// holds reports whether the volume is of that plugin and has this content already.
-func (p *mountedVolume) holds(plugin string, files payload, gid *int64) bool {
+// hasContent reports whether the volume is of that plugin and has this content.
+func (p *mountedVolume) hasContent(plugin string, files payload, gid *int64) bool {
 	if p.plugin != plugin || (p.gid == nil) != (gid == nil) || gid != nil && *p.gid != *gid {
 		return false
 	}

@@ -17,9 +17,9 @@ import (
 
 const rememberedVolumes = "  - {name: e}\n  - {name: c, configMap: {name: c}}\n"
 
-// What changed is brought in at once, what is gone is made again at once, and what
-// somebody wrote into the content is mended with the next close look.
-func TestWhatIsRememberedStaysTrue(t *testing.T) {
+// Changed and missing content is restored at once, modified content after
+// revalidatePeriod.
+func TestMount_RevalidatesCachedVolumes(t *testing.T) {
 	s, m := &store{}, manager(t, nil)
 	synctest.Test(t, func(t *testing.T) {
 		s.put(podspec.ConfigMap, "c", map[string]string{"a": "1"})
@@ -46,14 +46,14 @@ func TestWhatIsRememberedStaysTrue(t *testing.T) {
 		assert.Equal(t, map[string]string{"a": "2 0644"}, tree(t, c))
 
 		require.NoError(t, m.Unmount(t.Context(), "u"))
-		assert.Empty(t, m.known.pods, "a pod that is gone is forgotten")
+		assert.Empty(t, m.cache.pods, "a pod that is gone is forgotten")
 		assert.Equal(t, first, mount(t, m, p, s))
 		assert.DirExists(t, e)
 	})
 }
 
-// A volume that is of another kind by the same name is another volume.
-func TestWhatIsRememberedIsOfItsKind(t *testing.T) {
+// A cached volume is not used for one of another type with the same name.
+func TestMount_CacheDistinguishesTypes(t *testing.T) {
 	s, m := &store{}, manager(t, nil)
 	s.put(podspec.ConfigMap, "c", map[string]string{"a": "1"})
 	s.put(podspec.Secret, "c", map[string]string{"a": "1"})
@@ -68,8 +68,8 @@ func TestWhatIsRememberedIsOfItsKind(t *testing.T) {
 	assert.Len(t, paths, 3)
 }
 
-// Memory that somebody unmounted is mounted again.
-func TestMemoryThatIsGoneComesBack(t *testing.T) {
+// A tmpfs that was unmounted is mounted again.
+func TestMount_RemountsUnmountedTmpfs(t *testing.T) {
 	m := privileged(t)
 	s := &store{}
 	s.put(podspec.Secret, "s", map[string]string{"k": "1"})

@@ -7,25 +7,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// osMounter mounts with system calls.
 type osMounter struct{}
 
 func (osMounter) canMount() bool { return true }
 
-// tmpfs keeps the memory out of swap where the kernel can (6.4 and later), so
-// that no secret gets onto a disk.
-func (osMounter) tmpfs(path string, o memory) error {
+// tmpfs uses noswap where the kernel supports it (6.4 and later), so that secrets are
+// not written to disk.
+func (osMounter) tmpfs(path string, o tmpfsOptions) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	err := unix.Mount("tmpfs", path, "tmpfs", flags, o.options(",noswap"))
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("tmpfs", path, "tmpfs", flags, o.options(""))
 	}
-	return mountError("mount memory on", path, err)
+	return mountError("mount tmpfs on", path, err)
 }
 
 func (osMounter) bind(fd int, path string) error {
-	// The descriptor holds on to what was looked at, whatever is renamed since.
+	// The descriptor refers to the file that was checked, even after a rename.
 	err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), path, "", unix.MS_BIND, "")
-	return mountError("bind to", path, err)
+	return mountError("bind mount on", path, err)
 }
 
 func (osMounter) unmount(path string, lazy bool) error {
@@ -36,7 +37,7 @@ func (osMounter) unmount(path string, lazy bool) error {
 	return mountError("unmount", path, unix.Unmount(path, flags))
 }
 
-// openPath opens a file for its name alone.
+// openPath opens a file for reference only.
 const openPath = unix.O_PATH
 
 func modeOf(st *unix.Stat_t) uint32 { return st.Mode }

@@ -4,7 +4,7 @@ package volume
 
 import "golang.org/x/sys/unix"
 
-// osMounter needs Linux's mounts: elsewhere volumes in memory and below subPath are refused.
+// osMounter supports only Linux. On other systems volumes in memory are rejected.
 type osMounter struct{ noMounts }
 
 const openPath = unix.O_RDONLY

@@ -19,30 +19,29 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// SubPath returns a path on the node for the part subPath of a volume, which
-// the runtime can mount into the container. Missing folders on the way are
-// made. Links in the volume are followed as long as they stay in the volume;
-// ones that leave it are an error that wraps ErrUnsafe.
+// SubPath returns a path on the node for the subPath of a volume, which the runtime can
+// mount into the container. Missing directories are created. Symbolic links are
+// followed within the volume; one that leaves it is an error that wraps ErrUnsafe.
 //
-// As root the path is a mount that holds on to what was found, so that whoever
-// changes the volume afterwards cannot lead the runtime elsewhere; Unmount takes
-// it away. Otherwise it is the path itself, checked.
+// As root the result is a bind mount of the file that was checked, so that changing the
+// volume afterwards cannot redirect the runtime. Unmount removes it. Otherwise the
+// result is the checked path itself.
 //
-// It is called anew each time the container is made: what the subPath means may
-// have changed since, as it does in a ConfigMap.
+// It must be called each time the container is created, because the target of the
+// subPath may have changed, as in a ConfigMap.
 func (m *Manager) SubPath(ctx context.Context, uid types.UID, container string, volume runtime.Volume, subPath string) (string, error) {
-	if err := errors.Join(element("uid", string(uid)), element("container", container), ctx.Err()); err != nil {
+	if err := errors.Join(checkElement("uid", string(uid)), checkElement("container", container), ctx.Err()); err != nil {
 		return "", err
 	}
 	if volume.HostPath == "" {
-		return "", fmt.Errorf("subPath %q: of a volume that is no folder", subPath)
+		return "", fmt.Errorf("subPath %q of a volume that is not a directory", subPath)
 	}
 	defer m.locks.lock(uid)()
 	fd, err := openInside(volume.HostPath, subPath)
 	if err != nil {
 		return "", fmt.Errorf("subPath %q of %s: %w", subPath, volume.HostPath, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // refers only
+	defer func() { _ = unix.Close(fd) }() // opened with O_PATH
 	if !m.mount.canMount() {
 		return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	}
@@ -59,7 +58,7 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 		return "", err
 	}
 	defer dir.close()
-	rel := filepath.Join(subPathsDir, short(volume.HostPath), container, short(subPath))
+	rel := filepath.Join(subPathsDir, hashName(volume.HostPath), container, hashName(subPath))
 	path := filepath.Join(dir.path, rel)
 	if err := m.unmountSubPath(path); err != nil {
 		return "", err
@@ -70,7 +69,8 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 	return path, m.mount.bind(fd, path)
 }
 
-// unmountSubPath undoes a former SubPath. A container that has it keeps its own mount.
+// unmountSubPath removes the mount of a previous SubPath call. Running containers keep
+// their own mount.
 func (m *Manager) unmountSubPath(path string) error {
 	if is, known, err := mounts.IsRoot(path); known && !is || err != nil {
 		return err
@@ -87,7 +87,7 @@ func (m *Manager) unmountSubPath(path string) error {
 	return nil
 }
 
-// target makes the file or folder that fd can be mounted on.
+// target creates the file or directory that fd can be mounted on.
 func target(dir *podDir, rel string, fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -105,21 +105,21 @@ func target(dir *podDir, rel string, fd int) error {
 	return dir.WriteFile(rel, nil, 0o640)
 }
 
-// short is a file name for a path.
-func short(path string) string {
+// hashName returns a file name for a path.
+func hashName(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Bounds of one path: how many links it may follow, as the kernel has it, and
-// how deep it may go, as a descriptor is held open for each part.
+// Limits for one path: followed symbolic links, as in the kernel, and depth, because a
+// descriptor is open for each element.
 const (
 	maxLinks = 40
 	maxDepth = 256
 )
 
-// openInside opens what path leads to from the folder root without leaving it,
-// for reference only (O_PATH). Missing folders are made with the mode of root.
+// openInside opens the file at path below the directory root for reference only
+// (O_PATH), without leaving root. Missing directories are created with its mode.
 func openInside(root, path string) (int, error) {
 	if strings.HasPrefix(path, "/") {
 		return -1, fmt.Errorf("must be a relative path: %w", ErrUnsafe)
@@ -141,11 +141,11 @@ func openInside(root, path string) (int, error) {
 	return unix.FcntlInt(uintptr(w.at()), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-// walker goes through a tree one part of a path at a time. It never lets the
-// kernel follow a link, so there is no moment at which one could be put in its
-// way; going up is going back the way it came.
+// walker resolves a path one element at a time. The kernel never follows a symbolic
+// link for it, so there is no race with a container that creates one. The element ".."
+// returns to the previous descriptor.
 type walker struct {
-	way   []int // descriptors from the root to where it stands
+	way   []int // descriptors from the root to the current directory
 	links int
 	mode  uint32
 }
@@ -154,7 +154,7 @@ func (w *walker) at() int { return w.way[len(w.way)-1] }
 
 func (w *walker) close() {
 	for _, fd := range w.way {
-		_ = unix.Close(fd) // refers only
+		_ = unix.Close(fd) // opened with O_PATH
 	}
 }
 
@@ -170,12 +170,12 @@ func (w *walker) walk(path string) error {
 			if len(w.way) == 1 {
 				return ErrUnsafe
 			}
-			_ = unix.Close(w.at()) // refers only
+			_ = unix.Close(w.at()) // opened with O_PATH
 			w.way = w.way[:len(w.way)-1]
 			continue
 		}
 		if len(w.way) > maxDepth {
-			return fmt.Errorf("at %q: is too deep", part)
+			return fmt.Errorf("at %q: path is too deep", part)
 		}
 		fd, err := w.open(part)
 		if err != nil {
@@ -189,7 +189,7 @@ func (w *walker) walk(path string) error {
 			}
 			continue
 		}
-		_ = unix.Close(fd) // refers only
+		_ = unix.Close(fd) // opened with O_PATH
 		if w.links++; w.links > maxLinks {
 			return fmt.Errorf("at %q: %w", part, unix.ELOOP)
 		}
@@ -201,7 +201,7 @@ func (w *walker) walk(path string) error {
 	return nil
 }
 
-// open opens a part, or makes it a folder.
+// open opens an element of the path, or creates it as a directory.
 func (w *walker) open(part string) (int, error) {
 	const flags = openPath | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(w.at(), part, flags, 0)
@@ -211,21 +211,21 @@ func (w *walker) open(part string) (int, error) {
 	if err := unix.Mkdirat(w.at(), part, w.mode&0o777); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
-	// The umask may have taken bits away. Only what is certainly a folder, and
-	// no link, gets them back.
+	// The umask may have removed mode bits. They are restored only on what is
+	// certainly a directory and not a link.
 	dir, err := unix.Openat(w.at(), part, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	err = unix.Fchmod(dir, w.mode)
-	_ = unix.Close(dir) // refers only
+	_ = unix.Close(dir) // opened with O_PATH
 	if err != nil {
 		return -1, err
 	}
 	return unix.Openat(w.at(), part, flags, 0)
 }
 
-// readLink reads the link that fd refers to, if it is one.
+// readLink returns the target of the symbolic link that fd refers to, if it is one.
 func readLink(fd int) (to string, isLink bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

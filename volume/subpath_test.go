@@ -42,7 +42,7 @@ func TestSubPath(t *testing.T) {
 		"dir/":                            {ok, "dir"},
 		"./dir//inner/.":                  {ok, "dir/inner"},
 		"dir/../file":                     {ok, "file"},
-		"new/folders/here":                {ok, "new/folders/here"},
+		"new/dirs/here":                   {ok, "new/dirs/here"},
 		"to-file":                         {ok, "file"},
 		"to-dir/inner":                    {ok, "dir/inner"},
 		"dir/up/file":                     {ok, "file"},
@@ -50,11 +50,11 @@ func TestSubPath(t *testing.T) {
 		"to-nothing":                      {ok, "not-yet"},
 		"":                                {ok, ""},
 		"/etc":                            {"relative", ""},
-		"..":                              {"leads out", ""},
-		"dir/../../x":                     {"leads out", ""},
-		"escape/precious":                 {"leads out", ""},
+		"..":                              {"escapes its directory", ""},
+		"dir/../../x":                     {"escapes its directory", ""},
+		"escape/precious":                 {"escapes its directory", ""},
 		"escape-absolute":                 {"absolute", ""},
-		"dir/escape-up":                   {"leads out", ""},
+		"dir/escape-up":                   {"escapes its directory", ""},
 		"loop":                            {"too many levels", ""},
 		"file/x":                          {"not a directory", ""},
 		strings.Repeat("d/", 400):         {"too deep", ""},
@@ -84,7 +84,7 @@ func TestSubPath(t *testing.T) {
 	}
 }
 
-func TestSubPathMakesFoldersLikeTheVolume(t *testing.T) {
+func TestSubPath_CreatesDirectoriesWithModeOfVolume(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	m := manager(t, nil)
 	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
@@ -98,8 +98,8 @@ func TestSubPathMakesFoldersLikeTheVolume(t *testing.T) {
 	}
 }
 
-// A ConfigMap's keys are links; what they mean changes with the content.
-func TestSubPathOfAConfigMap(t *testing.T) {
+// The keys of a ConfigMap are links whose target changes with the content.
+func TestSubPath_ConfigMap(t *testing.T) {
 	m, s := privileged(t), &store{}
 	p := pod(t, "u", "  - {name: v, configMap: {name: c}}\n")
 	for _, value := range []string{"one", "two"} {
@@ -113,9 +113,9 @@ func TestSubPathOfAConfigMap(t *testing.T) {
 	}
 }
 
-// Somebody in the container swaps a folder for a link to the node's files as
-// fast as they can. What is mounted is always of the volume.
-func TestSubPathRace(t *testing.T) {
+// A process in the container replaces a directory by a link to files of the node as fast
+// as it can. The mounted file is always in the volume.
+func TestSubPath_SymlinkRace(t *testing.T) {
 	m := privileged(t)
 	outside := t.TempDir()
 	require.NoError(t, os.Mkdir(outside+"/x", 0o755))
@@ -154,8 +154,8 @@ func TestSubPathRace(t *testing.T) {
 	assert.FileExists(t, outside+"/x/precious")
 }
 
-// Whatever links there are, the walk ends where the kernel's own walk that may
-// not leave the folder ends, and fails where that fails.
+// The walker has the same result as openat2 with RESOLVE_BENEATH, for random symbolic
+// links.
 func FuzzSubPath(f *testing.F) {
 	f.Add("a b/c a/d", "a/d", "d>b e>../b")
 	f.Add("a/b", "l/m", "l>a a/m>../x x>a/b")

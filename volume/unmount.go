@@ -16,17 +16,16 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// Unmount takes the volumes of a pod away, whose containers are gone: it
-// unmounts what this package mounts and deletes the folders. A pod without
-// volumes is no error. What is mounted there by somebody else stays as it is,
-// with the way to it, and is named in an error that wraps ErrForeignMount. The
-// pod's folder itself goes if it is empty then.
+// Unmount unmounts and deletes the volumes of a pod whose containers have terminated.
+// It is not an error if the pod has none. Mounts that this package did not make stay,
+// with their parent directories, and are named in an error that wraps ErrForeignMount.
+// The directory of the pod is removed if it is then empty.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
-	if err := element("uid", string(uid)); err != nil {
+	if err := checkElement("uid", string(uid)); err != nil {
 		return err
 	}
 	defer m.locks.lock(uid)()
-	m.known.forget(uid)
+	m.cache.forget(uid)
 	dir, err := m.openPod(uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -41,17 +40,17 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	if err := mounts.Remove(ctx, dir.path, subPathsDir, volumesDir); err != nil {
 		return fmt.Errorf("volumes of pod %s: %w", uid, err)
 	}
-	// Others keep things in the folder too: the last one out takes it away.
+	// Other packages use the directory, too; the last one removes it.
 	err = os.Remove(dir.path)
 	if err == nil || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("folder of pod %s: %w", uid, err)
+	return fmt.Errorf("remove directory of pod %s: %w", uid, err)
 }
 
-// unmountAll takes off what is ours, the last mounted first.
+// unmountAll removes the mounts of this package, the last one first.
 func (m *Manager) unmountAll(ctx context.Context, dir *podDir) error {
-	if some, err := dir.someMounted(); err != nil || !some {
+	if some, err := dir.mayHaveMounts(); err != nil || !some {
 		return err
 	}
 	table, err := mounts.Below(dir.path)
@@ -74,15 +73,15 @@ func (m *Manager) unmountAll(ctx context.Context, dir *podDir) error {
 	return errors.Join(errs...)
 }
 
-// someMounted reports whether there may be a mount at one of the places where this
-// package makes them. It spares most pods a look at the mount table, which is as
-// long as the node has containers.
-func (d *podDir) someMounted() (bool, error) {
-	places := map[string]int{subPathsDir: 3} // and how much deeper mounts are
+// mayHaveMounts reports whether there may be a mount in a directory in which this
+// package mounts. It avoids reading the mount table, whose length grows with the
+// number of containers on the node, for most pods.
+func (d *podDir) mayHaveMounts() (bool, error) {
+	depths := map[string]int{subPathsDir: 3} // depth of mounts below the directory
 	for _, plugin := range memoryPlugins() {
-		places[filepath.Join(volumesDir, plugin)] = 1
+		depths[filepath.Join(volumesDir, plugin)] = 1
 	}
-	for rel, depth := range places {
+	for rel, depth := range depths {
 		if some, err := d.mountedAt(rel, depth); some || err != nil {
 			return true, err
 		}
@@ -100,7 +99,7 @@ func (d *podDir) mountedAt(rel string, depth int) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for mounts in %s: %w", rel, err)
+		return false, fmt.Errorf("find mounts in %s: %w", rel, err)
 	}
 	for _, e := range entries {
 		if some, err := d.mountedAt(filepath.Join(rel, e.Name()), depth-1); some || err != nil {
@@ -110,17 +109,17 @@ func (d *podDir) mountedAt(rel string, depth int) (bool, error) {
 	return false, nil
 }
 
-// isSubPathMount: volume-subpaths/<volume>/<container>/<mount>.
+// isSubPathMount matches volume-subpaths/<volume>/<container>/<mount>.
 func isSubPathMount(rel string) bool {
 	parts := strings.Split(rel, "/")
 	return len(parts) == 4 && parts[0] == subPathsDir
 }
 
-// isMemoryVolume: volumes/<plugin>/<name> of a plugin that mounts memory.
+// isMemoryVolume matches volumes/<plugin>/<name> of a plugin that mounts a tmpfs.
 func isMemoryVolume(rel string) bool {
 	parts := strings.Split(rel, "/")
 	return len(parts) == 3 && parts[0] == volumesDir && slices.Contains(memoryPlugins(), parts[1])
 }
 
-// memoryPlugins are those that mount memory.
+// memoryPlugins returns the plugins that mount a tmpfs.
 func memoryPlugins() []string { return []string{pluginEmptyDir, pluginSecret, pluginProjected} }

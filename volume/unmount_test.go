@@ -18,7 +18,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func TestUnmountLeavesNothingAndFollowsNothing(t *testing.T) {
+func TestUnmount_RemovesAllAndFollowsNoLinks(t *testing.T) {
 	outside := t.TempDir()
 	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
 	s := &store{}
@@ -35,18 +35,18 @@ func TestUnmountLeavesNothingAndFollowsNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(v+"/closed/x", nil, 0o600))
 	require.NoError(t, os.Chmod(v+"/closed", 0))
 
-	again, err := New(m.cfg) // as after a crash
+	restarted, err := New(m.cfg) // as after a crash
 	require.NoError(t, err)
-	assert.Equal(t, []types.UID{"u"}, again.PodUIDs())
-	require.NoError(t, again.Unmount(t.Context(), "u"))
+	assert.Equal(t, []types.UID{"u"}, restarted.PodUIDs())
+	require.NoError(t, restarted.Unmount(t.Context(), "u"))
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 	assert.FileExists(t, outside+"/precious")
-	assert.Empty(t, again.PodUIDs())
-	require.NoError(t, again.Unmount(t.Context(), "u"), "once more")
-	require.NoError(t, again.Unmount(t.Context(), "never-seen"))
+	assert.Empty(t, restarted.PodUIDs())
+	require.NoError(t, restarted.Unmount(t.Context(), "u"), "once more")
+	require.NoError(t, restarted.Unmount(t.Context(), "never-seen"))
 }
 
-func TestUnmountLeavesWhatOthersKeepInTheFolder(t *testing.T) {
+func TestUnmount_LeavesForeignFiles(t *testing.T) {
 	m := manager(t, nil)
 	mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)
 	theirs := filepath.Join(m.cfg.Root, "pods/u/containers")
@@ -56,7 +56,7 @@ func TestUnmountLeavesWhatOthersKeepInTheFolder(t *testing.T) {
 	assert.Empty(t, m.PodUIDs())
 }
 
-func TestMemory(t *testing.T) {
+func TestMount_Memory(t *testing.T) {
 	m := privileged(t)
 	s := &store{}
 	s.put(podspec.Secret, "s", map[string]string{"k": "1"})
@@ -85,18 +85,18 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, table, 4, "mounted once each: %v", table)
 
-	again, err := New(m.cfg) // as after a crash
+	restarted, err := New(m.cfg) // as after a crash
 	require.NoError(t, err)
-	require.NoError(t, again.Unmount(t.Context(), "u"))
+	require.NoError(t, restarted.Unmount(t.Context(), "u"))
 	table, err = mounts.Below(m.cfg.Root)
 	require.NoError(t, err)
 	assert.Empty(t, table)
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 }
 
-// A mount that a container or a person made in the pod's folder survives, with
-// what is in it, and is named.
-func TestUnmountSparesForeignMounts(t *testing.T) {
+// A mount in the directory of the pod that this package did not make stays, with its
+// content, and is named in the error.
+func TestUnmount_LeavesForeignMounts(t *testing.T) {
 	m := privileged(t)
 	outside := t.TempDir()
 	require.NoError(t, os.WriteFile(outside+"/precious", nil, 0o644))
@@ -125,7 +125,7 @@ func TestUnmountSparesForeignMounts(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods/u"))
 }
 
-func TestSubPathMountsGoWithThePod(t *testing.T) {
+func TestUnmount_RemovesSubPathMounts(t *testing.T) {
 	m := privileged(t)
 	v := mount(t, m, pod(t, "u", "  - {name: v}\n"), nil)["v"]
 	require.NoError(t, os.WriteFile(v.HostPath+"/file", []byte("x"), 0o644))
@@ -151,7 +151,7 @@ func TestSubPathMountsGoWithThePod(t *testing.T) {
 	assert.Empty(t, m.PodUIDs())
 }
 
-func TestSubPathWithoutAVolume(t *testing.T) {
+func TestSubPath_NotADirectory(t *testing.T) {
 	_, err := manager(t, nil).SubPath(t.Context(), "u", "c", runtime.Volume{Image: "i"}, "x")
-	assert.ErrorContains(t, err, "no folder")
+	assert.ErrorContains(t, err, "not a directory")
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/podspec"
@@ -22,41 +23,41 @@ import (
 // Errors that callers may look for.
 var (
 	// ErrUnsafe is wrapped by errors about names and paths that lead, or could
-	// lead, out of where they belong.
-	ErrUnsafe = errors.New("leads out of its folder")
-	// ErrForeignMount is wrapped by the error of Unmount when something that
-	// this package did not mount is mounted in the pod's folder.
+	// lead, out of their directory.
+	ErrUnsafe = errors.New("path escapes its directory")
+	// ErrForeignMount is wrapped by the error of Unmount if the directory of the pod
+	// contains a mount that this package did not make.
 	ErrForeignMount = mounts.ErrMounted
-	// ErrPrivilege is wrapped by errors about what only root can do.
-	ErrPrivilege = errors.New("needs root with the right to mount")
+	// ErrPrivilege is wrapped by errors about operations that need root.
+	ErrPrivilege = errors.New("requires root and permission to mount")
 )
 
 // Config describes a Manager.
 type Config struct {
-	// Root is the agent's root folder, an absolute path. Required.
+	// Root is the root directory of the agent, an absolute path. Required.
 	Root string
-	// Unprivileged mounts nothing, as if the agent did not run as root.
+	// Unprivileged disables mounts, as if the agent did not run as root.
 	Unprivileged bool
-	// Allocatable is what a resourceFieldRef without a limit means, and the
-	// bound of volumes in memory.
+	// Allocatable is the value of a resourceFieldRef without a limit, and limits the
+	// size of volumes in memory.
 	Allocatable corev1.ResourceList
-	// Logger is told what could not be done as well as it should. Default: none.
+	// Logger logs degraded mounts. Default: discard.
 	Logger *slog.Logger
 }
 
-// Manager puts volumes in place. Its methods may be called from any goroutine;
-// calls for one pod wait for each other.
+// Manager mounts volumes. Its methods may be called from any goroutine; calls for one
+// pod wait for each other.
 type Manager struct {
 	cfg   Config
 	mount mounter
 	locks keyedLocks
-	known mountCache
+	cache mountCache
 }
 
-// New checks the configuration and touches nothing.
+// New validates the configuration. It does no I/O.
 func New(cfg Config) (*Manager, error) {
 	if !filepath.IsAbs(cfg.Root) {
-		return nil, fmt.Errorf("volume: root folder %q: must be an absolute path", cfg.Root)
+		return nil, fmt.Errorf("volume: Config.Root: %q must be an absolute path", cfg.Root)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -69,7 +70,7 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// The plugin part of a volume's path.
+// The plugin element of the path of a volume.
 const (
 	pluginEmptyDir  = "kubernetes.io~empty-dir"
 	pluginConfigMap = "kubernetes.io~configmap"
@@ -83,20 +84,19 @@ const (
 	subPathsDir = "volume-subpaths"
 )
 
-// Mount puts in place what the containers of the pod mount and brings the
-// content of ConfigMaps, Secrets and pod fields up to date. objects may be nil
-// if there are none. Every volume that could not be mounted is named in the
-// error; those that could stay mounted. Volumes that no container mounts are
-// left out.
+// Mount mounts the volumes that containers of the pod use, and updates the content of
+// ConfigMaps, Secrets and pod fields. It returns the volumes by name, without those
+// that no container uses. objects may be nil if there are none. The error names every
+// volume that could not be mounted; the others stay mounted.
 func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error) {
-	if err := element("uid", string(pod.UID)); err != nil {
+	if err := checkElement("uid", string(pod.UID)); err != nil {
 		return nil, err
 	}
 	defer m.locks.lock(pod.UID)()
-	used := mounted(pod)
+	used := usedVolumes(pod)
 	out := make(map[string]runtime.Volume, len(used))
 	var errs []error
-	var dir *podDir // opened when a volume needs it, which few do that are there already
+	var dir *podDir // opened lazily, because cached volumes do not need it
 	defer func() { dir.close() }()
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
@@ -125,8 +125,8 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 	return out, nil
 }
 
-// mounted returns the names of volumes that some container mounts.
-func mounted(pod *corev1.Pod) map[string]bool {
+// usedVolumes returns the names of volumes that a container mounts.
+func usedVolumes(pod *corev1.Pod) map[string]bool {
 	used := make(map[string]bool)
 	for c := range podspec.Containers(pod) {
 		for i := range c.VolumeMounts {
@@ -136,7 +136,7 @@ func mounted(pod *corev1.Pod) map[string]bool {
 	return used
 }
 
-// request is what one volume is made from.
+// request is the input for mounting one volume.
 type request struct {
 	pod     *corev1.Pod
 	vol     *corev1.Volume
@@ -146,7 +146,7 @@ type request struct {
 }
 
 func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error) {
-	if err := element("name", r.vol.Name); err != nil {
+	if err := checkElement("name", r.vol.Name); err != nil {
 		return runtime.Volume{}, err
 	}
 	switch v := r.vol; {
@@ -166,38 +166,38 @@ func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error
 	case v.Projected != nil:
 		return m.content(ctx, r, pluginProjected)
 	}
-	return runtime.Volume{}, errors.New("is of no kind that can be mounted here")
+	return runtime.Volume{}, errors.New("unsupported volume type")
 }
 
-// PodUIDs returns the pods whose volumes are on disk, whoever made them. What
-// cannot be read is logged and left out.
+// PodUIDs returns the pods that have volumes on disk, including those of previous
+// processes. Directories that cannot be read are logged and left out.
 func (m *Manager) PodUIDs() []types.UID {
 	pods := filepath.Join(m.cfg.Root, "pods")
 	entries, err := os.ReadDir(pods)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.cfg.Logger.Error("cannot list the folders of pods", slog.Any("error", err))
+		m.cfg.Logger.Error("listing pod directories failed", logattr.Err(err))
 	}
-	var known []types.UID
+	var uids []types.UID
 	for _, e := range entries {
 		for _, sub := range []string{volumesDir, subPathsDir} {
 			if info, err := os.Lstat(filepath.Join(pods, e.Name(), sub)); err == nil && info.IsDir() && e.IsDir() {
-				known = append(known, types.UID(e.Name()))
+				uids = append(uids, types.UID(e.Name()))
 				break
 			}
 		}
 	}
-	return known
+	return uids
 }
 
-// element checks that s can be one part of a path.
-func element(what, s string) error {
+// checkElement checks that s can be used as one element of a path.
+func checkElement(what, s string) error {
 	if !pathname.IsElement(s) {
-		return fmt.Errorf("%s %q as a file name: %w", what, s, ErrUnsafe)
+		return fmt.Errorf("invalid %s %q: %w", what, s, ErrUnsafe)
 	}
 	return nil
 }
 
-// keyedLocks is a mutex a pod. Its zero value is ready.
+// keyedLocks is one mutex per pod. The zero value is ready to use.
 type keyedLocks struct {
 	mu    sync.Mutex
 	locks map[types.UID]*keyedLock
@@ -208,7 +208,7 @@ type keyedLock struct {
 	users int // guarded by keyedLocks.mu
 }
 
-// lock returns the func that unlocks.
+// lock locks the mutex of a pod and returns the function that unlocks it.
 func (k *keyedLocks) lock(uid types.UID) func() {
 	k.mu.Lock()
 	if k.locks == nil {

@@ -53,7 +53,7 @@ func (s *store) put(kind, name string, data map[string]string) {
 	s.all[o.Ref] = o
 }
 
-// manager returns a Manager on a root of its own whose mounts go at the end.
+// manager returns a Manager with its own root, whose mounts are removed after the test.
 func manager(t *testing.T, change func(*Config)) *Manager {
 	t.Helper()
 	cfg := Config{Root: t.TempDir(), Unprivileged: true}
@@ -70,14 +70,14 @@ func manager(t *testing.T, change func(*Config)) *Manager {
 	return m
 }
 
-// privileged is manager with mounts, where the test may mount.
+// privileged returns a Manager that mounts, or skips the test without permission.
 func privileged(t *testing.T) *Manager {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: run as root to test what is mounted")
+		t.Skip("requires root: run as root to test what is mounted")
 	}
 	dir := t.TempDir()
-	if err := (osMounter{}).tmpfs(dir, memory{mode: 0o700}); err != nil {
+	if err := (osMounter{}).tmpfs(dir, tmpfsOptions{mode: 0o700}); err != nil {
 		t.Skip("needs the right to mount: ", err)
 	}
 	require.NoError(t, unix.Unmount(dir, 0))
@@ -134,12 +134,12 @@ func tree(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-func TestNewWantsAnAbsoluteRoot(t *testing.T) {
+func TestNew_RequiresAbsoluteRoot(t *testing.T) {
 	_, err := New(Config{Root: "here"})
 	assert.ErrorContains(t, err, `"here"`)
 }
 
-func TestEmptyDir(t *testing.T) {
+func TestMount_EmptyDir(t *testing.T) {
 	m := manager(t, nil)
 	p := pod(t, "u1", "  - {name: a}\n  - {name: unused}\n")
 	p.Spec.Containers[0].VolumeMounts = p.Spec.Containers[0].VolumeMounts[:1]
@@ -160,7 +160,7 @@ func TestEmptyDir(t *testing.T) {
 	assert.FileExists(t, path+"/kept")
 }
 
-func TestContent(t *testing.T) {
+func TestMount_Content(t *testing.T) {
 	s := &store{}
 	s.put(podspec.ConfigMap, "c", map[string]string{"a": "1", "b.txt": "2", ".hidden": "3"})
 	s.put(podspec.Secret, "s", map[string]string{"user": "me", "pass": "secret"})
@@ -193,7 +193,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-func TestMissingObjectsAreAllNamed(t *testing.T) {
+func TestMount_NamesAllMissingObjects(t *testing.T) {
 	s := &store{}
 	s.put(podspec.ConfigMap, "c", map[string]string{"a": "s3cret"})
 	m := manager(t, nil)
@@ -205,7 +205,7 @@ func TestMissingObjectsAreAllNamed(t *testing.T) {
 `)
 	v, err := m.Mount(t.Context(), p, s)
 	assert.Nil(t, v)
-	for _, want := range []string{`volume "one": ConfigMap default/gone`, `volume "two": Secret default/gone`, `ConfigMap default/c has no key "b"`, `volume "mem": emptyDir with medium Memory: needs root`} {
+	for _, want := range []string{`volume "one": ConfigMap default/gone`, `volume "two": Secret default/gone`, `ConfigMap default/c has no key "b"`, `volume "mem": emptyDir with medium Memory: requires root`} {
 		assert.ErrorContains(t, err, want)
 	}
 	assert.NotContains(t, err.Error(), "s3cret")
@@ -223,8 +223,8 @@ func TestMissingObjectsAreAllNamed(t *testing.T) {
 	assert.ErrorContains(t, err, "out of reach")
 }
 
-// Names and paths are checked here too, whoever was to check them before.
-func TestHostileNames(t *testing.T) {
+// Names and paths are checked here even though validation checks them, too.
+func TestMount_RejectsUnsafeNames(t *testing.T) {
 	outside := t.TempDir()
 	m := manager(t, nil)
 	for name, change := range map[string]func(*corev1.Pod, *store){
@@ -258,7 +258,7 @@ func TestHostileNames(t *testing.T) {
 	assert.ErrorIs(t, err, ErrUnsafe)
 }
 
-func TestAPodFolderThatIsALinkIsNotFollowed(t *testing.T) {
+func TestMount_PodDirectoryIsLink(t *testing.T) {
 	outside := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(outside, "volumes"), 0o755))
 	m := manager(t, nil)
@@ -271,7 +271,7 @@ func TestAPodFolderThatIsALinkIsNotFollowed(t *testing.T) {
 	assert.Empty(t, m.PodUIDs())
 }
 
-func TestHostPath(t *testing.T) {
+func TestMount_HostPath(t *testing.T) {
 	dir := t.TempDir()
 	defer unix.Umask(unix.Umask(0o077)) // which takes nothing from what is made
 	file := filepath.Join(dir, "file")
@@ -327,16 +327,16 @@ func TestHostPath(t *testing.T) {
 	}
 }
 
-func TestImageVolumesAreHandedThrough(t *testing.T) {
+func TestMount_ImageVolume(t *testing.T) {
 	m := manager(t, nil)
 	v := mount(t, m, pod(t, "u", "  - {name: v, image: {reference: 'r/i:1'}}\n"), nil)
 	assert.Equal(t, runtime.Volume{Image: "r/i:1", ReadOnly: true}, v["v"])
 	assert.NoDirExists(t, filepath.Join(m.cfg.Root, "pods"))
 }
 
-func TestFSGroup(t *testing.T) {
+func TestMount_FSGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root gives files away")
+		t.Skip("requires root: only root gives files away")
 	}
 	s := &store{}
 	s.put(podspec.Secret, "s", map[string]string{"k": "1"})
@@ -359,7 +359,7 @@ func TestFSGroup(t *testing.T) {
 	assert.Equal(t, was, is, "nothing changed")
 }
 
-func TestSecretsOnDiskArePrivate(t *testing.T) {
+func TestMount_SecretsOnDiskArePrivate(t *testing.T) {
 	s := &store{}
 	s.put(podspec.Secret, "s", map[string]string{"k": "1"})
 	v := mount(t, manager(t, nil), pod(t, "u", "  - {name: v, secret: {secretName: s}}\n"), s)
@@ -368,15 +368,15 @@ func TestSecretsOnDiskArePrivate(t *testing.T) {
 	assert.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
 }
 
-func TestMountEndsWithItsContext(t *testing.T) {
+func TestMount_Cancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := manager(t, nil).Mount(ctx, pod(t, "u", "  - {name: v}\n"), nil)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// Many pods at once, each mounted, mounted again and taken away.
-func TestPodsInParallel(t *testing.T) {
+// Many pods are mounted, mounted again and unmounted in parallel.
+func TestManager_PodsInParallel(t *testing.T) {
 	s := &store{}
 	s.put(podspec.ConfigMap, "c", map[string]string{"k": "1"})
 	m := manager(t, nil)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path"
 	"strconv"
@@ -14,18 +13,16 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 const (
-	dataLink    = "..data"     // leads to the folder with the content
+	dataLink    = "..data"     // symbolic link to the directory with the content
 	dataLinkNew = "..data_tmp" // renamed over dataLink
 )
 
-// writer changes the whole content of a folder at one stroke. Whoever looks in
-// meanwhile sees all of the old or all of the new:
+// writer replaces the content of a directory atomically. A reader finds either all of
+// the old or all of the new files:
 //
 //	key           -> ..data/key
 //	..data        -> ..2026_01_02_15_04_05.123
@@ -37,7 +34,7 @@ type writer struct {
 	gid  *int64
 }
 
-// write brings the content to files and does nothing if it is that already.
+// write makes files the content, and does nothing if they already are.
 func (w *writer) write(files payload) error {
 	old, err := w.root.Readlink(dataLink)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +45,7 @@ func (w *writer) write(files payload) error {
 			return err
 		}
 	}
-	// The rest is done again after a crash in between.
+	// Repeated in case the agent crashed before these steps.
 	if err := w.links(files); err != nil {
 		return err
 	}
@@ -56,42 +53,42 @@ func (w *writer) write(files payload) error {
 }
 
 func (w *writer) swap(files payload) error {
-	fresh, err := w.fresh()
+	dir, err := w.newDir()
 	if err != nil {
 		return err
 	}
 	for at, f := range files {
-		if err := w.file(fresh, at, f); err != nil {
+		if err := w.file(dir, at, f); err != nil {
 			return err
 		}
 	}
 	if err := w.root.Remove(dataLinkNew); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := w.root.Symlink(fresh, dataLinkNew); err != nil {
+	if err := w.root.Symlink(dir, dataLinkNew); err != nil {
 		return err
 	}
 	return w.root.Rename(dataLinkNew, dataLink)
 }
 
-// fresh makes a folder that was not there and is named by the time. Numbers
-// tell folders of one instant apart.
-func (w *writer) fresh() (string, error) {
+// newDir creates a new directory with a timestamp as its name. A number is added if the
+// name exists.
+func (w *writer) newDir() (string, error) {
 	stamp := ".." + time.Now().UTC().Format("2006_01_02_15_04_05.000000000")
 	for i := 1; ; i++ {
 		name := stamp
 		if i > 1 {
 			name += "_" + strconv.Itoa(i)
 		}
-		err := w.folder(name)
+		err := w.mkdir(name)
 		if !errors.Is(err, fs.ErrExist) {
 			return name, err
 		}
 	}
 }
 
-// folder makes a folder that the pod's group may pass.
-func (w *writer) folder(at string) error {
+// mkdir creates a directory that the fsGroup of the pod may access.
+func (w *writer) mkdir(at string) error {
 	if err := w.root.Mkdir(at, 0o755); err != nil {
 		return err
 	}
@@ -105,15 +102,15 @@ func (w *writer) folder(at string) error {
 	return w.root.Chmod(at, mode)
 }
 
-func (w *writer) file(fresh, at string, f file) error {
+func (w *writer) file(dir, at string, f file) error {
 	for i, c := range at {
 		if c == '/' {
-			if err := w.folder(path.Join(fresh, at[:i])); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := w.mkdir(path.Join(dir, at[:i])); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		}
 	}
-	name := path.Join(fresh, at)
+	name := path.Join(dir, at)
 	if err := w.root.WriteFile(name, f.data, 0o600); err != nil {
 		return err
 	}
@@ -125,7 +122,7 @@ func (w *writer) file(fresh, at string, f file) error {
 	return w.root.Chmod(name, w.mode(f))
 }
 
-// mode lets the pod's group read what it is given.
+// mode returns the mode of a file, which is readable for the fsGroup.
 func (w *writer) mode(f file) fs.FileMode {
 	if w.gid != nil {
 		return f.mode | 0o440
@@ -133,7 +130,7 @@ func (w *writer) mode(f file) fs.FileMode {
 	return f.mode
 }
 
-// links leads from the names that the container knows into the content.
+// links creates the symbolic links that lead from the names in the volume to ..data.
 func (w *writer) links(files payload) error {
 	for top := range tops(files) {
 		to := path.Join(dataLink, top)
@@ -150,13 +147,13 @@ func (w *writer) links(files payload) error {
 	return nil
 }
 
-// clean removes former content and the links into it. Nothing else is ours.
+// clean removes previous content and links to it. Other files are left alone.
 func (w *writer) clean(files payload) error {
 	current, err := w.root.Readlink(dataLink)
 	if err != nil {
 		return err
 	}
-	wanted := tops(files)
+	expected := tops(files)
 	entries, err := fs.ReadDir(w.root.FS(), ".")
 	if err != nil {
 		return err
@@ -164,7 +161,7 @@ func (w *writer) clean(files payload) error {
 	var errs []error
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case name == dataLink || name == current || wanted[name]:
+		case name == dataLink || name == current || expected[name]:
 		case e.Type() == fs.ModeSymlink:
 			errs = append(errs, w.root.Remove(name))
 		case e.IsDir() && strings.HasPrefix(name, ".."):
@@ -174,7 +171,7 @@ func (w *writer) clean(files payload) error {
 	return errors.Join(errs...)
 }
 
-// tops are the first parts of the paths.
+// tops returns the first elements of the paths.
 func tops(files payload) map[string]bool {
 	out := make(map[string]bool, len(files))
 	for at := range files {
@@ -184,11 +181,11 @@ func tops(files payload) map[string]bool {
 	return out
 }
 
-// same reports whether the folder holds files and nothing else, with their
-// modes and group.
+// same reports whether the directory contains exactly these files, with their modes and
+// group.
 func (w *writer) same(dir string, files payload) bool {
 	if !strings.HasPrefix(dir, "..") || strings.Contains(dir, "/") {
-		return false // not one of ours
+		return false // not created by this package
 	}
 	found := 0
 	err := fs.WalkDir(w.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
@@ -217,15 +214,11 @@ func (w *writer) isFile(name string, e fs.DirEntry, f file) bool {
 	return err == nil && bytes.Equal(have, f.data)
 }
 
-// chgrp gives a file to a group.
+// chgrp changes the group of a file.
 func chgrp(root *os.Root, name string, gid int64) error {
 	err := root.Lchown(name, -1, int(gid))
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("give it to fsGroup %d: %w: %w", gid, ErrPrivilege, err)
+		return fmt.Errorf("change owner to fsGroup %d: %w: %w", gid, ErrPrivilege, err)
 	}
 	return err
-}
-
-func podAttrs(pod *corev1.Pod) []any {
-	return []any{slog.String("pod", pod.Name), slog.String("namespace", pod.Namespace), slog.String("uid", string(pod.UID))}
 }

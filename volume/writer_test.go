@@ -30,9 +30,9 @@ func entries(t *testing.T, dir string) []string {
 	return names
 }
 
-// Content changes at one stroke: a reader that stays with one ..data sees one
-// version of all files, and unchanged content is not touched.
-func TestContentChangesAtOneStroke(t *testing.T) {
+// Content is replaced atomically: a reader of one ..data reads one version of all files,
+// and unchanged content is not written.
+func TestWriter_ReplacesContentAtomically(t *testing.T) {
 	s, m := &store{}, manager(t, nil)
 	set := func(n int) {
 		s.put(podspec.ConfigMap, "c", map[string]string{"a": fmt.Sprint(n), "b": fmt.Sprint(n), fmt.Sprintf("only-%d", n%2): ""})
@@ -44,10 +44,10 @@ func TestContentChangesAtOneStroke(t *testing.T) {
 	done := make(chan struct{})
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		for whole := 0; ; {
+		for complete := 0; ; {
 			select {
 			case <-done:
-				assert.Positive(t, whole)
+				assert.Positive(t, complete)
 				return
 			default:
 			}
@@ -59,7 +59,7 @@ func TestContentChangesAtOneStroke(t *testing.T) {
 			b, errB := os.ReadFile(filepath.Join(dir, current, "b"))
 			if errA == nil && errB == nil { // else it was replaced meanwhile
 				assert.Equal(t, string(a), string(b))
-				whole++
+				complete++
 			}
 			// The way through ..data can be cut in two by a change, not by so many.
 			_, err = os.ReadFile(dir + "/..data/a")
@@ -76,14 +76,14 @@ func TestContentChangesAtOneStroke(t *testing.T) {
 	close(done)
 	reader.Wait()
 	was := entries(t, dir)
-	assert.Len(t, was, 5, "..data, its folder, and three links: %v", was)
+	assert.Len(t, was, 5, "..data, its directory, and three links: %v", was)
 	assert.Contains(t, was, "only-1")
 	mount(t, m, p, s)
 	assert.Equal(t, was, entries(t, dir), "not written again")
 }
 
-// Two changes within one instant of a bubble are two folders.
-func TestChangesOfOneInstant(t *testing.T) {
+// Two changes at the same fake time use two directories.
+func TestWriter_ChangesAtTheSameTime(t *testing.T) {
 	m := manager(t, nil)
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -99,8 +99,8 @@ func TestChangesOfOneInstant(t *testing.T) {
 	})
 }
 
-// Whatever a crash left behind, the next write mends.
-func TestWriterMendsWhatACrashLeft(t *testing.T) {
+// A write repairs the directory after a crash at any point.
+func TestWriter_AfterCrash(t *testing.T) {
 	for name, crash := range map[string]func(t *testing.T, dir string){
 		"content without a link to it": func(t *testing.T, dir string) {
 			require.NoError(t, os.MkdirAll(dir+"/..2026_01_01_00_00_00.000000000/x", 0o755))
@@ -120,7 +120,7 @@ func TestWriterMendsWhatACrashLeft(t *testing.T) {
 		"..data elsewhere":   func(t *testing.T, dir string) { relink(t, dir+"/..data", "../../..") },
 		"..data to nowhere":  func(t *testing.T, dir string) { relink(t, dir+"/..data", "..gone") },
 		"a file for a link":  func(t *testing.T, dir string) { _ = os.Remove(dir + "/a"); _ = os.WriteFile(dir+"/a", nil, 0o644) },
-		"an empty folder so": func(t *testing.T, dir string) { _ = os.Remove(dir + "/a"); _ = os.Mkdir(dir+"/a", 0o755) },
+		"an empty directory": func(t *testing.T, dir string) { _ = os.Remove(dir + "/a"); _ = os.Mkdir(dir+"/a", 0o755) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, m := &store{}, manager(t, nil)
@@ -146,8 +146,8 @@ func relink(t *testing.T, at, to string) {
 	require.NoError(t, os.Symlink(to, at))
 }
 
-// Random contents one after the other: what is there is always the last one.
-func TestWriterAgainstAMap(t *testing.T) {
+// After each of many random writes the directory has the last content.
+func TestWriter_RandomContents(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
