@@ -19,7 +19,7 @@ const (
 	maxFile  = 4 << 10
 )
 
-// file is what a pod's file holds, in the kubelet's form.
+// file is the content of the file of a pod, in the format of the kubelet.
 type file struct {
 	Users  []mapping `json:"uidMappings"`
 	Groups []mapping `json:"gidMappings"`
@@ -31,24 +31,24 @@ type mapping struct {
 	Length    uint32 `json:"length"`
 }
 
-// parse returns the index of the range that a file tells of.
+// parse returns the index of the range in a file.
 func parse(b []byte) (index uint32, err error) {
 	var f file
 	if err := json.Unmarshal(b, &f); err != nil {
 		return 0, err
 	}
 	if len(f.Users) != 1 || !slices.Equal(f.Users, f.Groups) {
-		return 0, errors.New("users and groups are not one and the same range")
+		return 0, errors.New("uidMappings and gidMappings differ or are not one range")
 	}
 	switch m := f.Users[0]; {
 	case m.Length != IDsPerPod || m.Container != 0:
-		return 0, fmt.Errorf("the range is not of %d ids from 0 on", IDsPerPod)
+		return 0, fmt.Errorf("range must have %d ids and container id 0", IDsPerPod)
 	default:
 		return m.Host / IDsPerPod, fits(m.Host, 1)
 	}
 }
 
-// write makes a pod's file. It is there whole or not at all.
+// write creates the file of a pod atomically.
 func write(podsDir string, uid types.UID, index uint32) error {
 	ids := []mapping{{Host: index * IDsPerPod, Length: IDsPerPod}}
 	b, err := json.Marshal(file{Users: ids, Groups: ids})
@@ -59,23 +59,23 @@ func write(podsDir string, uid types.UID, index uint32) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // only looked through
+	defer func() { _ = dir.Close() }() // only read
 	name := path.Join(string(uid), fileName)
 	f, err := dir.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
-	// After a power cut the name must not stand over an empty file.
+	// After a power failure the name must not refer to an empty file.
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return dir.Rename(name+".new", name)
 }
 
-// readAll hands on what the pods' files tell. It goes on where one cannot be
-// understood and joins the errors.
-func readAll(podsDir string, found func(uid types.UID, index uint32) error) error {
+// readAll calls register with the range of each pod that has one. It continues after
+// an error and joins the errors.
+func readAll(podsDir string, register func(uid types.UID, index uint32) error) error {
 	dir, err := os.OpenRoot(podsDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -83,7 +83,7 @@ func readAll(podsDir string, found func(uid types.UID, index uint32) error) erro
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // only looked through
+	defer func() { _ = dir.Close() }() // only read
 	pods, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func readAll(podsDir string, found func(uid types.UID, index uint32) error) erro
 		}
 		index, err := read(dir, path.Join(p.Name(), fileName))
 		if err == nil {
-			err = found(types.UID(p.Name()), index)
+			err = register(types.UID(p.Name()), index)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("ids of pod %s: %w", p.Name(), err))

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// owner is the user whose subordinate ids pods get, as with a kubelet.
+// owner is the user whose subordinate ids are allocated to pods, as with the kubelet.
 const owner = "kubelet"
 
 const maxSubIDs = 1 << 20
 
-// granted returns the ids that may be given: those of the node's files, or where
-// they say nothing the configuration's.
+// granted returns the ids that may be allocated: those granted in /etc/subuid and
+// /etc/subgid, or those of the configuration if there is no grant.
 func granted(cfg Config) (first, pods uint32, err error) {
 	if cfg.SubIDFS == nil {
 		return cfg.FirstID, uint32(cfg.MaxPods), nil
@@ -35,22 +35,22 @@ func granted(cfg Config) (first, pods uint32, err error) {
 		return cfg.FirstID, uint32(cfg.MaxPods), nil
 	}
 	if err := fits(users.first, int64(users.count/IDsPerPod)); err != nil {
-		return 0, 0, fmt.Errorf("/etc/subuid: what it grants %s: %w", owner, err)
+		return 0, 0, fmt.Errorf("/etc/subuid: range of %s: %w", owner, err)
 	}
 	return users.first, users.count / IDsPerPod, nil
 }
 
 type subRange struct{ first, count uint32 }
 
-// subIDs reads what a file of lines user:first:count grants the owner. No file,
-// or no line, is no grant.
+// subIDs returns the range that a file with lines user:first:count grants to owner. It
+// is empty without a file or line.
 func subIDs(etc fs.FS, name string) (got subRange, err error) {
 	f, err := etc.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return got, nil
 	}
 	if err != nil {
-		return got, fmt.Errorf("subordinate ids: %w", err)
+		return got, fmt.Errorf("read subordinate ids: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read
 	lines := bufio.NewScanner(io.LimitReader(f, maxSubIDs))
@@ -63,12 +63,12 @@ func subIDs(etc fs.FS, name string) (got subRange, err error) {
 			return got, fmt.Errorf("/etc/%s grants %s more than one range", name, owner)
 		}
 		if len(fields) != 3 {
-			return got, fmt.Errorf("/etc/%s: the line of %s is not user:first:count", name, owner)
+			return got, fmt.Errorf("/etc/%s: line of %s must have the form user:first:count", name, owner)
 		}
 		first, err1 := strconv.ParseUint(fields[1], 10, 32)
 		count, err2 := strconv.ParseUint(fields[2], 10, 32)
 		if err := errors.Join(err1, err2); err != nil || count == 0 {
-			return got, fmt.Errorf("/etc/%s: the line of %s is not user:first:count", name, owner)
+			return got, fmt.Errorf("/etc/%s: line of %s must have the form user:first:count", name, owner)
 		}
 		got = subRange{uint32(first), uint32(count)}
 	}

@@ -14,39 +14,38 @@ import (
 )
 
 const (
-	// IDsPerPod is how many ids each pod gets: all that a file system of the usual
-	// kind tells apart in one image.
+	// IDsPerPod is the number of ids of each pod, as in the kubelet.
 	IDsPerPod = 1 << 16
 
 	defaultPods = 1024
-	ranges      = 1<<32/IDsPerPod - 1 // the very last has an id in it that is none
+	ranges      = 1<<32/IDsPerPod - 1 // the last range contains the invalid id 2^32-1
 )
 
-// What Ensure's errors wrap.
+// Errors that Ensure wraps.
 var (
-	ErrExhausted    = errors.New("all ids for user namespaces are taken")
-	ErrStateUnknown = errors.New("which ids are taken is not clear")
+	ErrExhausted    = errors.New("no free user namespace id range")
+	ErrStateUnknown = errors.New("allocated id ranges cannot be determined")
 )
 
 // Config describes an Allocator.
 type Config struct {
-	// PodsDir is the absolute path of the folder with a folder for each pod.
+	// PodsDir is the absolute path of the directory with one directory per pod.
 	// Required.
 	PodsDir string
-	// FirstID is the first id to be given, a multiple of Length. [IDsPerPod]
+	// FirstID is the first allocated id, a multiple of IDsPerPod. Default: IDsPerPod.
 	FirstID uint32
-	// MaxPods is how many pods can have a user namespace at a time. [1024]
+	// MaxPods is the maximum number of pods with a user namespace. Default: 1024.
 	MaxPods int
-	// SubIDFS is the folder with the files subuid and subgid. What they grant to the
-	// user named kubelet takes the place of First and Pods. nil: they are not
-	// looked at.
+	// SubIDFS is the directory with the files subuid and subgid, /etc. Their grant to
+	// the user kubelet replaces FirstID and MaxPods. Nil: the files are not read.
 	SubIDFS fs.FS
 }
 
-func (cfg *Config) fill() error {
+// complete validates the Config and sets defaults.
+func (cfg *Config) complete() error {
 	var errs []error
 	if !filepath.IsAbs(cfg.PodsDir) {
-		errs = append(errs, fmt.Errorf("PodsDir %q is not an absolute path", cfg.PodsDir))
+		errs = append(errs, fmt.Errorf("Config.PodsDir: %q must be an absolute path", cfg.PodsDir))
 	}
 	if cfg.FirstID == 0 {
 		cfg.FirstID = IDsPerPod
@@ -58,72 +57,72 @@ func (cfg *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// fits checks that so many pods' ids from first on are whole ranges of real ids.
+// fits checks that the ranges of that many pods, beginning with first, are valid.
 func fits(first uint32, pods int64) error {
 	switch {
 	case first < IDsPerPod || first%IDsPerPod != 0:
-		return fmt.Errorf("the first id %d is not a multiple of %d above 0", first, IDsPerPod)
+		return fmt.Errorf("first id %d must be a multiple of %d greater than 0", first, IDsPerPod)
 	case pods < 1 || int64(first/IDsPerPod)+pods > ranges:
-		return fmt.Errorf("there are no ids for %d pods from %d on", pods, first)
+		return fmt.Errorf("id range from %d is too small for %d pods", first, pods)
 	}
 	return nil
 }
 
-// Allocator gives ids to pods. Its methods may be called from any goroutine, but
-// not at the same time for the same pod.
+// Allocator allocates ids to pods. Its methods may be called from any goroutine, but not
+// concurrently for the same pod.
 type Allocator struct {
 	cfg Config
 
 	loading sync.Mutex // held while the disk is read for the first time
 	loaded  bool       // guarded by loading
 
-	mu        sync.Mutex // guards the rest, over memory only
-	first     uint32     // index of the first range that may be given
+	mu        sync.Mutex // guards the fields below; never held during I/O
+	first     uint32     // index of the first range
 	pods      uint32
-	next      uint32               // index to look at first: ids just given back rest a while
-	taken     map[uint32]types.UID // by index: the host's first id is the index times Length
+	next      uint32               // index to try first, so that released ranges are reused late
+	taken     map[uint32]types.UID // by index; the first id on the node is the index times IDsPerPod
 	allocated map[types.UID]uint32
 }
 
-// New checks the configuration and touches nothing.
+// New validates the configuration. It does no I/O.
 func New(cfg Config) (*Allocator, error) {
-	if err := cfg.fill(); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("userns: %w", err)
 	}
 	return &Allocator{cfg: cfg, taken: map[uint32]types.UID{}, allocated: map[types.UID]uint32{}}, nil
 }
 
-// Ensure returns the ids of a pod, whose folder must exist: those that it has,
-// or from now on has.
+// Ensure returns the ids of a pod, and allocates them on the first call. The directory
+// of the pod must exist.
 func (a *Allocator) Ensure(uid types.UID) (users, groups []runtime.IDMapping, err error) {
 	if !pathname.IsElement(string(uid)) {
-		return nil, nil, fmt.Errorf("userns: uid %q is not usable in a path", uid)
+		return nil, nil, fmt.Errorf("userns: invalid uid %q: not a path element", uid)
 	}
-	unclear := a.load()
-	index, has, err := a.reserve(uid, unclear)
+	loadErr := a.load()
+	index, has, err := a.reserve(uid, loadErr)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !has {
 		if err := write(a.cfg.PodsDir, uid, index); err != nil {
 			a.Release(uid)
-			return nil, nil, fmt.Errorf("keep the ids of pod %s: %w", uid, err)
+			return nil, nil, fmt.Errorf("save id range of pod %s: %w", uid, err)
 		}
 	}
 	ids := []runtime.IDMapping{{Host: index * IDsPerPod, Container: 0, Length: IDsPerPod}}
 	return ids, ids, nil
 }
 
-// reserve returns the range of a pod. has says that it had it before; else nobody
-// else gets it from now on.
-func (a *Allocator) reserve(uid types.UID, unclear error) (index uint32, has bool, err error) {
+// reserve returns the range of a pod and reserves one if it has none. has reports
+// whether it already had one.
+func (a *Allocator) reserve(uid types.UID, loadErr error) (index uint32, has bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if index, has = a.allocated[uid]; has {
 		return index, true, nil
 	}
-	if unclear != nil {
-		return 0, false, fmt.Errorf("%w: %w", ErrStateUnknown, unclear)
+	if loadErr != nil {
+		return 0, false, fmt.Errorf("%w: %w", ErrStateUnknown, loadErr)
 	}
 	for i := range a.pods {
 		index := a.first + (a.next-a.first+i)%a.pods
@@ -133,11 +132,11 @@ func (a *Allocator) reserve(uid types.UID, unclear error) (index uint32, has boo
 			return index, false, nil
 		}
 	}
-	return 0, false, fmt.Errorf("%w: %d pods have them", ErrExhausted, len(a.allocated))
+	return 0, false, fmt.Errorf("%w: allocated to %d pods", ErrExhausted, len(a.allocated))
 }
 
-// Release gives the ids of a pod back, whose folder is gone. A pod that has none
-// is no error.
+// Release frees the ids of a pod whose directory was removed. It does nothing if the
+// pod has none.
 func (a *Allocator) Release(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,8 +146,8 @@ func (a *Allocator) Release(uid types.UID) {
 	}
 }
 
-// load reads once what a former process gave to whom. As long as something of it
-// cannot be understood it is read again each time, and the error says what.
+// load reads the ranges allocated by previous processes. It is repeated on each call
+// until all files could be read.
 func (a *Allocator) load() error {
 	a.loading.Lock()
 	defer a.loading.Unlock()
@@ -167,7 +166,7 @@ func (a *Allocator) load() error {
 	return err
 }
 
-// register takes over what the disk tells of a pod.
+// register records the range of a pod from disk.
 func (a *Allocator) register(uid types.UID, index uint32) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

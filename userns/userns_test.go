@@ -27,7 +27,7 @@ func newNode(t *testing.T, pods int) *node {
 	return n
 }
 
-// restart is a new process on the same disk.
+// restart returns the Allocator of a new process with the same directory.
 func (n *node) restart(pods int) {
 	a, err := New(Config{PodsDir: n.dir, MaxPods: pods})
 	require.NoError(n.t, err)
@@ -61,7 +61,7 @@ func (n *node) remove(uid string) {
 	n.Release(types.UID(uid))
 }
 
-func TestPodsHaveIDsOfTheirOwn(t *testing.T) {
+func TestEnsure_RangesAreUnique(t *testing.T) {
 	n := newNode(t, 3)
 	a, b := n.must("a"), n.must("b")
 	assert.Equal(t, []uint32{65536, 131072}, []uint32{a, b})
@@ -71,12 +71,12 @@ func TestPodsHaveIDsOfTheirOwn(t *testing.T) {
 	assert.Equal(t, a, n.must("d"), "until there is nothing else")
 	_, err := n.ensure("e")
 	require.ErrorIs(t, err, ErrExhausted)
-	n.Release("never seen")
+	n.Release("never observed")
 	n.remove("b")
 	assert.Equal(t, b, n.must("e"))
 }
 
-func TestIDsAreKeptAcrossRestarts(t *testing.T) {
+func TestEnsure_KeepsRangeAcrossRestarts(t *testing.T) {
 	n := newNode(t, 4)
 	a, b := n.must("a"), n.must("b")
 	text, err := os.ReadFile(n.path("b"))
@@ -95,8 +95,8 @@ func TestIDsAreKeptAcrossRestarts(t *testing.T) {
 	assert.Equal(t, b, n.must("d"), "a pod whose folder is gone has none")
 }
 
-// A file that was not finished is no file.
-func TestACrashWhileTheFileIsWritten(t *testing.T) {
+// A partially written file is ignored.
+func TestEnsure_CrashDuringWrite(t *testing.T) {
 	n := newNode(t, 4)
 	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "a"), 0o700))
 	require.NoError(t, os.WriteFile(n.path("a")+".new", []byte(`{"uidMap`), 0o600))
@@ -104,16 +104,15 @@ func TestACrashWhileTheFileIsWritten(t *testing.T) {
 	assert.EqualValues(t, 131072, n.must("a"))
 }
 
-func TestAFileThatCannotBeKeptGivesNoIDs(t *testing.T) {
+func TestEnsure_FailsIfFileCannotBeWritten(t *testing.T) {
 	n := newNode(t, 1)
 	_, _, err := n.Ensure("no-folder")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.EqualValues(t, 65536, n.must("a"), "and they are still free")
 }
 
-// As long as it is not clear what is taken, who has ids keeps them and nobody
-// gets new ones.
-func TestFilesThatCannotBeUnderstood(t *testing.T) {
+// As long as a file cannot be read, pods with ids keep them and no ids are allocated.
+func TestEnsure_InvalidFiles(t *testing.T) {
 	ids := func(host, container, length int) string {
 		m := fmt.Sprintf(`[{"hostId":%d,"containerId":%d,"length":%d}]`, host, container, length)
 		return `{"uidMappings":` + m + `,"gidMappings":` + m + `}`
@@ -147,7 +146,7 @@ func TestFilesThatCannotBeUnderstood(t *testing.T) {
 	}
 }
 
-func TestNoLinkLeadsOutOfThePodsFolder(t *testing.T) {
+func TestEnsure_FollowsNoLinks(t *testing.T) {
 	n := newNode(t, 4)
 	outside := t.TempDir()
 	require.NoError(t, os.Symlink(outside, filepath.Join(n.dir, "a")))
@@ -158,11 +157,11 @@ func TestNoLinkLeadsOutOfThePodsFolder(t *testing.T) {
 	assert.Empty(t, entries)
 	for _, uid := range []types.UID{"", ".", "..", "a/b", "a\x00"} {
 		_, _, err := n.Ensure(uid)
-		assert.ErrorContains(t, err, "not usable in a path", "%q", uid)
+		assert.ErrorContains(t, err, "not a path element", "%q", uid)
 	}
 }
 
-func TestSubordinateIDs(t *testing.T) {
+func TestEnsure_SubordinateIDs(t *testing.T) {
 	for name, c := range map[string]struct {
 		uid, gid string
 		first    uint32
@@ -174,12 +173,12 @@ func TestSubordinateIDs(t *testing.T) {
 		"groups lack it":    {"kubelet:65536:65536\n", "", 0, "different ids"},
 		"groups differ":     {"kubelet:65536:65536\n", "kubelet:131072:65536\n", 0, "different ids"},
 		"two grants":        {"kubelet:65536:65536\nkubelet:131072:65536\n", "", 0, "more than one"},
-		"not aligned":       {"kubelet:100000:65536\n", "kubelet:100000:65536\n", 0, "not a multiple"},
-		"too few":           {"kubelet:65536:1000\n", "kubelet:65536:1000\n", 0, "no ids for 0 pods"},
-		"the node's own":    {"kubelet:0:65536\n", "kubelet:0:65536\n", 0, "not a multiple"},
-		"too many":          {"kubelet:65536:4294967295\n", "kubelet:65536:4294967295\n", 0, "no ids for 65535 pods"},
-		"not a line of ids": {"kubelet:x:65536\n", "", 0, "not user:first:count"},
-		"half a line":       {"kubelet:65536\n", "", 0, "not user:first:count"},
+		"not aligned":       {"kubelet:100000:65536\n", "kubelet:100000:65536\n", 0, "must be a multiple"},
+		"too few":           {"kubelet:65536:1000\n", "kubelet:65536:1000\n", 0, "too small for 0 pods"},
+		"the node's own":    {"kubelet:0:65536\n", "kubelet:0:65536\n", 0, "must be a multiple"},
+		"too many":          {"kubelet:65536:4294967295\n", "kubelet:65536:4294967295\n", 0, "too small for 65535 pods"},
+		"not a line of ids": {"kubelet:x:65536\n", "", 0, "form user:first:count"},
+		"half a line":       {"kubelet:65536\n", "", 0, "form user:first:count"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			etc := fstest.MapFS{}
@@ -204,7 +203,7 @@ func TestSubordinateIDs(t *testing.T) {
 	}
 }
 
-func TestConfig(t *testing.T) {
+func TestNew_RejectsInvalidConfig(t *testing.T) {
 	for _, cfg := range []Config{
 		{},
 		{PodsDir: "pods"},
@@ -223,9 +222,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, crashes included, no two pods have an id in common,
-// none changes while its pod is there, and the table is what the disk says.
-func TestRandomLives(t *testing.T) {
+// In random sequences with restarts no two pods share an id, no range changes while its
+// pod exists, and the table matches the disk.
+func TestAllocator_RandomSequences(t *testing.T) {
 	for seed := range uint64(8) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		const pods = 6
@@ -252,31 +251,31 @@ func TestRandomLives(t *testing.T) {
 			case 4:
 				n.restart(pods)
 			}
-			seen := map[uint32]string{}
+			observed := map[uint32]string{}
 			for uid, host := range have {
-				require.Empty(t, seen[host], "seed %d: %s and %s", seed, uid, seen[host])
-				seen[host] = uid
+				require.Empty(t, observed[host], "seed %d: %s and %s", seed, uid, observed[host])
+				observed[host] = uid
 			}
 		}
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestEnsure_Concurrent(t *testing.T) {
 	n := newNode(t, 64)
 	var mu sync.Mutex
-	seen := map[uint32]bool{}
+	observed := map[uint32]bool{}
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
 			host := n.must(fmt.Sprint(i))
 			mu.Lock()
 			defer mu.Unlock()
-			assert.False(t, seen[host])
-			seen[host] = true
+			assert.False(t, observed[host])
+			observed[host] = true
 		})
 	}
 	wg.Wait()
-	assert.Len(t, seen, 64)
+	assert.Len(t, observed, 64)
 }
 
 func FuzzParse(f *testing.F) {
