@@ -35,7 +35,7 @@ func (g *Generator) Drain() []Event {
 }
 
 func (g *Generator) logEvents(p *pending) {
-	ctx := context.Background()
+	ctx := context.Background() //nolint:forbidigo // slog requires one, and Drain has none
 	if !g.cfg.Logger.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/sublet-dev/agent/runtime"
 )
 
 // Drain kills all pods and waits until they have finished or ctx is done. Its error
@@ -33,7 +31,7 @@ func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
 		select {
 		case r := <-results:
 			left = slices.DeleteFunc(left, func(uid types.UID) bool { return uid == r.uid })
-			if r.err != nil && !errors.Is(r.err, runtime.ErrNotFound) {
+			if r.err != nil {
 				errs = append(errs, fmt.Errorf("drain pod %s: %w", r.uid, r.err))
 			}
 		case <-ctx.Done():

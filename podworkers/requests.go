@@ -74,7 +74,7 @@ func (w *Workers) handleUpdate(uid types.UID, k *KillOptions, change func() []ef
 		w.killWaiters[uid] = append(w.killWaiters[uid], *k)
 	}
 	w.apply(change())
-	w.notifyKillWaiters(uid)
+	w.notifyKillWaiters(uid) // also without effects, if the pod is unknown
 	w.mu.Unlock()
 	w.deliver()
 }
@@ -96,9 +96,7 @@ func (w *Workers) apply(effects []effect) {
 		if e.requeue {
 			w.schedule(e.uid)
 		}
-		if e.killed || e.finished {
-			w.notifyKillWaiters(e.uid)
-		}
+		w.notifyKillWaiters(e.uid)
 		if (e.finished || e.deletedAfterFinish) && w.cfg.OnFinished != nil {
 			w.addCallback(callback{uid: e.uid, finished: true})
 		}

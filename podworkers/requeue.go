@@ -39,7 +39,7 @@ func (s *podState) setRequeueAt(at time.Time, e *effect) {
 // requeue records a reason for another call.
 func (s *podState) requeue(reason RequeueReason, now time.Time) effect {
 	e := effect{uid: s.uid}
-	if s.phase == Finished && s.urgency == notRequested && s.requeueAt.IsZero() {
+	if s.phase == Finished && s.requeueAt.IsZero() {
 		return e
 	}
 	switch reason {

@@ -57,7 +57,6 @@ type effect struct {
 	cause              Cause
 	pod                *corev1.Pod         // if phaseChanged
 	termination        runtime.Termination // if phaseChanged and the pod is still known
-	killed             bool                // its containers have stopped
 	finished           bool                // it has finished
 	deletedAfterFinish bool                // it was deleted after it had finished, and all resources are released now
 	inspect            bool                // the pod may have changed in the runtime
@@ -182,7 +181,7 @@ func (s *podState) beginTermination(cause Cause, e *effect) {
 		s.waitingToStart, s.resourcesReleased, s.deletionHandled = false, true, true
 		s.urgency, s.requestedAt = notRequested, time.Time{}
 		s.moveTo(Finished, e)
-		e.killed, e.finished = true, true
+		e.finished = true
 		return
 	}
 	s.moveTo(Terminating, e)
@@ -238,7 +237,7 @@ func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error,
 	e := effect{uid: s.uid, inspect: true}
 	s.working = false
 	result.RequeueAt = monotonic.At(result.RequeueAt, now)
-	if call.Phase != Syncing || err != nil || !result.Unchanged {
+	if err != nil || !result.Unchanged { // Terminate and Finish return no result
 		s.newerThan = now
 	}
 	switch {
@@ -273,7 +272,7 @@ func (s *podState) completeSync(result runtime.SyncResult, p policy, now time.Ti
 
 func (s *podState) completeTermination(e *effect) {
 	s.failures, s.deferUntil = 0, time.Time{}
-	e.killed, e.inspect = true, false
+	e.inspect = false
 	if s.orphan {
 		s.resourcesReleased, s.urgency = true, notRequested
 		s.moveTo(Finished, e)

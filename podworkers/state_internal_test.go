@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/internal/clocktest"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -27,4 +30,26 @@ func TestPodState_RequeueAtSurvivesClockChange(t *testing.T) {
 		s.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
 		assert.Equal(t, immediate, s.urgency, "the clock was set back")
 	}
+}
+
+// PW-16: a static pod leaves nothing behind when it is forgotten.
+func TestTracker_ForgetsStaticPodQueue(t *testing.T) {
+	now := time.Now()
+	tr := newTracker(policy{jitter: func(d time.Duration) time.Duration { return d }})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		UID: "a", Namespace: "ns", Name: "web", Annotations: map[string]string{podspec.AnnotationSource: "file"},
+	}}
+	tr.update(Update{Pod: pod}, false, now)
+	assert.Len(t, tr.staticPods, 1)
+	tr.pods["a"].kill(KillOptions{Deleted: true}, now)
+	for range 2 {
+		call, ok := tr.start("a")
+		require.True(t, ok)
+		tr.complete(call, runtime.SyncResult{}, nil, now)
+	}
+	assert.Empty(t, tr.staticPods)
+	tr.sync(nil, true, now)
+	assert.Empty(t, tr.pods)
+	tr.sync(nil, true, now.Add(tombstoneTTL+1))
+	assert.Empty(t, tr.tombstones)
 }

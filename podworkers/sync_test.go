@@ -129,6 +129,8 @@ func TestWorkers_RequeueTimes(t *testing.T) {
 				w.Requeue("a", podworkers.RequeueDue)
 				synctest.Wait()
 				assert.Len(t, f.take(), 1)
+				require.Len(t, times, 3)
+				assert.Zero(t, times[1], "the time that has come is cancelled")
 			})
 		})
 	}

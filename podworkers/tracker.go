@@ -53,19 +53,17 @@ func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 	if u.Orphan != nil {
 		return t.updateOrphan(s, u, now)
 	}
-	var effects []effect
-	if u.Pod != nil {
-		added := s == nil
-		if added {
-			s = t.add(u.Pod)
-		}
-		if added && stopped && isTerminal(u.Pod) {
-			effects = t.startNextStaticPod(s.addFinished(u))
-		} else {
-			effects = t.startNextStaticPod(s.update(u, now))
-		}
+	added := s == nil
+	if added {
+		s = t.add(u.Pod)
 	}
-	if u.Kill != nil && s != nil {
+	var effects []effect
+	if added && stopped && isTerminal(u.Pod) {
+		effects = t.startNextStaticPod(s.addFinished(u))
+	} else {
+		effects = t.startNextStaticPod(s.update(u, now))
+	}
+	if u.Kill != nil {
 		effects = append(effects, t.startNextStaticPod(s.kill(*u.Kill, u.StartTime))...)
 	}
 	return effects
@@ -74,7 +72,7 @@ func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 // addFinished moves a new pod to Finished. Only its deletion, if any, is left to
 // handle.
 func (s *podState) addFinished(u Update) effect {
-	e := effect{uid: s.uid, finished: true, killed: true}
+	e := effect{uid: s.uid, finished: true}
 	s.cause, s.waitingToStart = Completed, false
 	s.termination.GracePeriod = podGracePeriod(u.Pod)
 	s.moveTo(Finished, &e)

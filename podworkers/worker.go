@@ -68,7 +68,6 @@ func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err err
 	w.active[call.UID] = nil
 	effects := w.tracker.complete(call, result, err, time.Now())
 	w.apply(effects)
-	w.notifyKillWaiters(call.UID)
 	s := w.tracker.pods[call.UID]
 	pauses, stopped := s == nil || !s.shouldStartSync(), w.stopped
 	w.mu.Unlock()

@@ -1,0 +1,130 @@
+package podworkers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Callbacks that a callback causes come after those that are queued already.
+func TestWorkers_CallbacksDoNotNest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w *podworkers.Workers
+		var callbacks []string
+		w = runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) {
+			c.OnRequeue = func(_ types.UID, at time.Time) {
+				if at.IsZero() {
+					callbacks = append(callbacks, "requeue cancelled")
+				}
+			}
+			c.Hooks.PhaseChanged = func(_ types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
+				if to == podworkers.Terminating {
+					callbacks = append(callbacks, "terminating")
+					w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { callbacks = append(callbacks, "done") }})
+				}
+			}
+		})
+		w.Update(create(newTestPod("a")))
+		synctest.Wait()
+		w.RequestKill("a", podworkers.KillOptions{})
+		synctest.Wait()
+		assert.Equal(t, []string{"terminating", "requeue cancelled", "done"}, callbacks)
+	})
+}
+
+// PhaseChanged returns before the first call of the new phase begins.
+func TestWorkers_PhaseChangedPrecedesCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSyncer{}
+		w := runWorkers(t, f, func(c *podworkers.Config) {
+			c.Hooks.PhaseChanged = func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { time.Sleep(time.Second) }
+		})
+		w.Update(create(newTestPod("a")))
+		synctest.Wait()
+		w.RequestKill("a", podworkers.KillOptions{})
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"0s sync a", "1s terminate a grace=30s", "2s finish a grace=30s"}, f.take())
+	})
+}
+
+// OnFinished is called again when a pod is deleted after it has finished.
+func TestWorkers_OnFinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		finished := 0
+		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) { c.OnFinished = func(types.UID) { finished++ } })
+		w.Update(create(newTestPod("a")))
+		w.RequestKill("a", podworkers.KillOptions{})
+		synctest.Wait()
+		assert.Equal(t, 1, finished)
+		w.Requeue("a", podworkers.RequeueNow)
+		w.RequestKill("a", podworkers.KillOptions{})
+		synctest.Wait()
+		assert.Equal(t, 1, finished)
+		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		synctest.Wait()
+		assert.Equal(t, 2, finished)
+	})
+}
+
+// The termination of an orphan needs no inspection, because no call follows.
+func TestWorkers_OrphanNeedsNoInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var callbacks []string
+		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) {
+			c.RequestInspection = func(types.UID) { callbacks = append(callbacks, "inspect") }
+			c.OnIdle = func(types.UID) { callbacks = append(callbacks, "idle") }
+		})
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o"}})
+		synctest.Wait()
+		assert.Equal(t, []string{"idle"}, callbacks)
+	})
+}
+
+// PW-8: State.Failures counts consecutive failures of all phases and is reset by a
+// success.
+func TestWorkers_Failures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failing := true
+		f := &fakeSyncer{}
+		f.do = func(_ context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
+			if failing {
+				return runtime.SyncResult{}, errors.New("sync failed")
+			}
+			return runtime.SyncResult{}, nil
+		}
+		w := runWorkers(t, f)
+		failures := func() int {
+			synctest.Wait()
+			st, _ := w.State("a")
+			return st.Failures
+		}
+		w.Update(create(newTestPod("a")))
+		assert.Equal(t, 1, failures())
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 2, failures())
+		failing = false
+		time.Sleep(10 * time.Second)
+		assert.Zero(t, failures())
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+			if call == "finish" && failing {
+				return runtime.SyncResult{}, errors.New("finish failed")
+			}
+			return runtime.SyncResult{}, nil
+		}
+		failing = true
+		w.RequestKill("a", podworkers.KillOptions{})
+		assert.Equal(t, 1, failures())
+		failing = false
+		time.Sleep(10 * time.Second)
+		assert.Zero(t, failures())
+		assert.True(t, w.IsFinished("a"))
+	})
+}
