@@ -9,19 +9,20 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Admit tells whether a pod may start on the node as it is: a critical pod
-// always, under memory pressure alone all but best-effort ones (unless they
-// tolerate it), under any other pressure none. It does not block.
+// Admit decides whether a pod may start under the current node conditions. Critical
+// pods may always start. Under memory pressure alone all other pods may, except
+// best-effort ones that do not tolerate it. Under any other pressure none may. It
+// does not block.
 func (m *Manager) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
-	held := m.activeConditions()
-	if len(held) == 0 || podspec.IsCritical(pod) {
+	active := m.activeConditions()
+	if len(active) == 0 || podspec.IsCritical(pod) {
 		return podspec.Admitted()
 	}
-	onlyMemory := len(held) == 1 && held[0] == corev1.NodeMemoryPressure
+	onlyMemory := len(active) == 1 && active[0] == corev1.NodeMemoryPressure
 	if onlyMemory && (podspec.QOS(pod) != corev1.PodQOSBestEffort || toleratesMemoryPressure(pod)) {
 		return podspec.Admitted()
 	}
-	return podspec.Rejected(Reason, fmt.Sprintf("The node had condition: %v. ", held))
+	return podspec.Rejected(Reason, fmt.Sprintf("The node had condition: %v. ", active))
 }
 
 func toleratesMemoryPressure(pod *corev1.Pod) bool {

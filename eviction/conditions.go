@@ -34,39 +34,40 @@ func (m *Manager) activeConditions() []corev1.NodeConditionType {
 	return out
 }
 
-// updateConditions takes up the conditions that hold now and says so if they changed.
+// updateConditions computes the conditions at now, and logs and reports changes.
 func (m *Manager) updateConditions(now time.Time) {
-	held := m.state.conditions(now)
+	active := m.state.conditions(now)
 	m.mu.Lock()
-	before := m.conditions
-	m.conditions = nodeConditions(before, held, m.blocked, now)
-	changed := !slices.EqualFunc(before, m.conditions, func(a, b corev1.NodeCondition) bool {
+	previous := m.conditions
+	m.conditions = nodeConditions(previous, active, m.blocked, now)
+	changed := !slices.EqualFunc(previous, m.conditions, func(a, b corev1.NodeCondition) bool {
 		return a.Status == b.Status && a.Message == b.Message
 	})
-	after := slices.Clone(m.conditions)
+	current := slices.Clone(m.conditions)
 	m.mu.Unlock()
 	if !changed {
 		return
 	}
-	m.cfg.Logger.Info("conditions of the node changed", slog.Any("held", held))
+	m.cfg.Logger.Info("node conditions changed", slog.Any("conditions", active))
 	if m.cfg.Hooks.ConditionsChanged != nil {
-		m.cfg.Hooks.ConditionsChanged(after)
+		m.cfg.Hooks.ConditionsChanged(current)
 	}
 }
 
-// block notes why nobody goes for a threshold, and says so when that is new.
-func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t metThreshold, why string) {
+// block records why no pod is evicted for a threshold, and reports a new reason.
+func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t metThreshold, reason string) {
 	if kind := conditionOf(t.Signal); blocked[kind] == "" {
-		blocked[kind] = why
+		blocked[kind] = reason
 	}
-	m.warn(t.Threshold, why, "EvictionBlocked",
-		fmt.Sprintf("No pod is evicted for %s: %s", t, why), slog.String("available", t.observation.String()))
+	m.warn(t.Threshold, "eviction threshold met but no pod can be evicted", reason, "EvictionBlocked",
+		fmt.Sprintf("No pod is evicted for %s: %s", t, reason), slog.String("observed", t.observation.String()))
 }
 
-// settle takes up why nobody goes, for each condition; with nil, nothing is due.
-func (m *Manager) settle(blocked map[corev1.NodeConditionType]string) {
+// setBlocked records why no pod is evicted, by condition. nil means that no threshold
+// requires an eviction.
+func (m *Manager) setBlocked(blocked map[corev1.NodeConditionType]string) {
 	if len(blocked) == 0 {
-		maps.DeleteFunc(m.warned, func(_, why string) bool { return why != tooLarge })
+		maps.DeleteFunc(m.warned, func(_, reason string) bool { return reason != tooLarge })
 	}
 	if maps.Equal(m.blocked, blocked) {
 		return
@@ -75,33 +76,33 @@ func (m *Manager) settle(blocked map[corev1.NodeConditionType]string) {
 	m.updateConditions(time.Now())
 }
 
-// tooLarge is why a threshold is not held to.
-const tooLarge = "it is not less than all that there is"
+// tooLarge is the reason for which a threshold is ignored.
+const tooLarge = "it is not less than the capacity"
 
-// warnImpossible says which thresholds are not held to, once.
-func (m *Manager) warnImpossible(seen map[Signal]Observation) {
+// warnImpossible reports each threshold that is ignored, once.
+func (m *Manager) warnImpossible(observed map[Signal]Observation) {
 	for _, t := range m.state.thresholds {
-		o, ok := seen[t.Signal]
+		o, ok := observed[t.Signal]
 		switch {
 		case !ok:
-		case t.impossible(o):
-			m.warn(t, tooLarge, "EvictionThresholdTooLarge",
-				fmt.Sprintf("The threshold %s is not held to: %s", t, tooLarge), slog.Uint64("capacity", o.Capacity))
+		case t.isImpossible(o):
+			m.warn(t, "eviction threshold ignored", tooLarge, "EvictionThresholdTooLarge",
+				fmt.Sprintf("The threshold %s is ignored: %s", t, tooLarge), slog.Uint64("capacity", o.Capacity))
 		case m.warned[t.String()] == tooLarge:
 			delete(m.warned, t.String())
 		}
 	}
 }
 
-// warn logs something about a threshold and tells it as an event of the node,
-// unless it was the last thing told about it.
-func (m *Manager) warn(t Threshold, why, reason, message string, attr slog.Attr) {
-	if m.warned[t.String()] == why {
+// warn logs a problem with a threshold and records it as an event of the node, unless
+// its last problem had the same reason.
+func (m *Manager) warn(t Threshold, problem, reason, eventReason, message string, attr slog.Attr) {
+	if m.warned[t.String()] == reason {
 		return
 	}
-	m.warned[t.String()] = why
-	m.cfg.Logger.Warn("no pod is evicted for a threshold", slog.String("threshold", t.String()), slog.String("reason", why), attr)
-	m.nodeEvent(reason, message)
+	m.warned[t.String()] = reason
+	m.cfg.Logger.Warn(problem, slog.String("threshold", t.String()), slog.String("reason", reason), attr)
+	m.nodeEvent(eventReason, message)
 }
 
 // nodeEvent records an event of the node.
@@ -112,21 +113,21 @@ func (m *Manager) nodeEvent(reason, message string) {
 	m.cfg.Recorder.Record(podspec.NewNodeEvent(m.cfg.NodeName, corev1.EventTypeWarning, reason, message, time.Now()))
 }
 
-// nodeConditions returns the conditions at now; transition times of those whose
-// status did not change are kept. blocked says why nobody is evicted.
+// nodeConditions returns the conditions at now. A condition whose status did not
+// change keeps its transition time. blocked is why no pod is evicted.
 func nodeConditions(
-	before []corev1.NodeCondition, held []corev1.NodeConditionType, blocked map[corev1.NodeConditionType]string, now time.Time,
+	previous []corev1.NodeCondition, active []corev1.NodeConditionType, blocked map[corev1.NodeConditionType]string, now time.Time,
 ) []corev1.NodeCondition {
 	out := make([]corev1.NodeCondition, 0, 3)
 	for _, t := range conditionTypes() {
-		c := conditionFor(t, slices.Contains(held, t))
-		if why := blocked[t]; why != "" && c.Status == corev1.ConditionTrue {
-			c.Message += ": " + why
+		c := conditionFor(t, slices.Contains(active, t))
+		if reason := blocked[t]; reason != "" && c.Status == corev1.ConditionTrue {
+			c.Message += ": " + reason
 		}
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
-		for i := range before {
-			if before[i].Type == t && before[i].Status == c.Status && !before[i].LastTransitionTime.IsZero() {
-				c.LastTransitionTime = before[i].LastTransitionTime
+		for i := range previous {
+			if previous[i].Type == t && previous[i].Status == c.Status && !previous[i].LastTransitionTime.IsZero() {
+				c.LastTransitionTime = previous[i].LastTransitionTime
 			}
 		}
 		out = append(out, c)
@@ -134,22 +135,23 @@ func nodeConditions(
 	return out
 }
 
-// conditionFor gives a condition the reason and message that tools look for.
-func conditionFor(t corev1.NodeConditionType, yes bool) corev1.NodeCondition {
+// conditionFor returns a condition with the reason and message of the kubelet, which
+// tools match.
+func conditionFor(t corev1.NodeConditionType, active bool) corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse}
-	if yes {
+	if active {
 		c.Status = corev1.ConditionTrue
 	}
 	switch {
-	case t == corev1.NodeMemoryPressure && yes:
+	case t == corev1.NodeMemoryPressure && active:
 		c.Reason, c.Message = "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"
 	case t == corev1.NodeMemoryPressure:
 		c.Reason, c.Message = "KubeletHasSufficientMemory", "kubelet has sufficient memory available"
-	case t == corev1.NodeDiskPressure && yes:
+	case t == corev1.NodeDiskPressure && active:
 		c.Reason, c.Message = "KubeletHasDiskPressure", "kubelet has disk pressure"
 	case t == corev1.NodeDiskPressure:
 		c.Reason, c.Message = "KubeletHasNoDiskPressure", "kubelet has no disk pressure"
-	case yes:
+	case active:
 		c.Reason, c.Message = "KubeletHasInsufficientPID", "kubelet has insufficient PID available"
 	default:
 		c.Reason, c.Message = "KubeletHasSufficientPID", "kubelet has sufficient PID available"

@@ -1,24 +1,24 @@
-// Package eviction keeps a node alive: it watches what the node is short of,
-// has things deleted that nobody needs, and if that is not enough ends the pod
-// that should go first.
+// Package eviction protects a node from running out of memory, disk and process
+// ids. When a threshold is met it reclaims unused images and containers first, and
+// then evicts the pod with the highest rank.
 //
-// What it promises:
+// Guarantees:
 //
-//   - Prompt: kernel notices ([ThresholdNotifier]) start a look at once; without them it
-//     looks every [Config].Poll, and sooner where a threshold is near. After an
-//     eviction it waits for the pod to be reclaimed, measures afresh and goes on
-//     at once while it has to.
-//   - Quiet: while nothing is short it looks at the node alone ([NodeUsageProvider]), which
-//     costs some microseconds, and measures no pod.
-//   - Fair: pods above their request go first, then by priority, then by how
-//     far above. A critical pod never goes, or only when no other can.
-//   - Of use: nobody goes for what somebody else takes, and evictions that do not
-//     help come further and further apart.
-//   - Careful: a figure that is missing, or older than the start of the last
-//     eviction, evicts nobody.
-//   - Explained: each eviction has one event and one log line that say what
-//     was seen, which threshold was crossed, and who was ranked how.
+//   - Prompt: a kernel notification ([ThresholdNotifier]) starts a measurement at
+//     once. Without one the manager polls every [Config].MonitoringPeriod, and more
+//     often where a threshold is close. After an eviction it waits until the pod is
+//     cleaned up, measures again and continues at once if it has to.
+//   - Cheap: while no threshold is met, only the node is measured
+//     ([NodeUsageProvider]), which takes some microseconds, and no pod.
+//   - Fair: pods above their request are evicted first, then by priority, then by how
+//     far they are above it. Critical pods are never evicted or, on request, last.
+//   - Effective: no pod is evicted for usage that is not its own, and the interval
+//     between evictions that have no effect grows.
+//   - Careful: a measurement that is missing, or older than the start of the last
+//     eviction, evicts no pod.
+//   - Explained: each eviction has one event and one log line with the threshold, the
+//     observed value and the ranking.
 //
-// Deciding is pure: thresholds, observations and ranking are values and
-// functions of them. [Manager] measures, has reclaimed and evicts.
+// Decisions are pure: thresholds, observations and ranking are values and
+// functions of them. [Manager] measures, reclaims and evicts.
 package eviction

@@ -43,5 +43,5 @@ func ExampleParseThresholds() {
 	fmt.Println(err)
 	// Output:
 	// [memory.available<100Mi nodefs.available<10%] <nil>
-	// eviction-hard: "memory.available>100Mi": a threshold on memory.available is written with <
+	// eviction-hard: "memory.available>100Mi": a threshold on memory.available must be written with <
 }

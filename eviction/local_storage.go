@@ -11,53 +11,54 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// exceedsLocalStorageLimit reports whether a pod takes up more local storage than it may,
-// and says what. Three limits count: an emptyDir's sizeLimit, a container's
-// ephemeral-storage limit for its writable layer and logs, and what the limits of
-// all containers come to for the pod with its volumes and files. Figures not as
-// new as since do not count. It is pure.
-func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, over bool) {
+// exceedsLocalStorageLimit reports whether a pod exceeds a limit on local storage, and
+// returns the message for it. The limits are the sizeLimit of an emptyDir, the
+// ephemeral-storage limit of a container for its writable layer and logs, and the sum
+// of the containers' limits for the pod with its volumes and files. Measurements older
+// than since do not count. It is pure.
+func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, exceeds bool) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 			continue
 		}
-		if used, ok := u.Volumes[v.Name]; ok && current(used.At, since) && above(used.Bytes, *v.EmptyDir.SizeLimit) {
+		if used, ok := u.Volumes[v.Name]; ok && current(used.At, since) && exceedsLimit(used.Bytes, *v.EmptyDir.SizeLimit) {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), true
 		}
 	}
 	var total uint64
 	for i := range u.Containers {
 		c := &u.Containers[i]
-		used := fresh(c.Rootfs, since) + fresh(c.Logs, since)
+		used := bytesSince(c.Rootfs, since) + bytesSince(c.Logs, since)
 		total += used
 		spec := specOf(pod, c.Name)
 		if spec == nil {
 			continue
 		}
 		limit, ok := spec.Resources.Limits[corev1.ResourceEphemeralStorage]
-		if ok && limit.Sign() > 0 && above(used, limit) {
+		if ok && limit.Sign() > 0 && exceedsLimit(used, limit) {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
 		}
 	}
-	total += fresh(u.ExitedContainers, since) + fresh(u.Files, since)
+	total += bytesSince(u.ExitedContainers, since) + bytesSince(u.Files, since)
 	for _, v := range u.Volumes {
 		if !v.InMemory {
-			total += fresh(v.DiskUsage, since)
+			total += bytesSince(v.DiskUsage, since)
 		}
 	}
 	limit, ok := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
-	if ok && limit.Sign() > 0 && above(total, limit) {
+	if ok && limit.Sign() > 0 && exceedsLimit(total, limit) {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), true
 	}
 	return "", false
 }
 
-func fresh(d runtime.DiskUsage, since time.Time) uint64 {
+// bytesSince returns the usage, or 0 if it is older than since.
+func bytesSince(d runtime.DiskUsage, since time.Time) uint64 {
 	if !current(d.At, since) {
 		return 0
 	}
 	return d.Bytes
 }
 
-func above(n uint64, limit resource.Quantity) bool { return n > uint64(max(limit.Value(), 0)) }
+func exceedsLimit(n uint64, limit resource.Quantity) bool { return n > uint64(max(limit.Value(), 0)) }

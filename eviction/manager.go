@@ -11,15 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// UsageProvider measures the node and its pods. It is called from one goroutine, which acts
-// on nothing meanwhile, so that it should not take long: what does, as counting
-// files, is for [DiskUsageRefresher]. Figures should be newer than since where they can be had
-// so new; older ones evict nobody. See also [NodeUsageProvider].
+// UsageProvider measures the node and its pods. It is called from the manager's
+// goroutine and must be quick; slow work such as counting files belongs into a
+// [DiskUsageRefresher]. Measurements should be newer than since where possible: older
+// ones evict no pod. See also [NodeUsageProvider].
 type UsageProvider interface {
 	Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error)
 }
@@ -36,55 +37,55 @@ type DiskUsageRefresher interface {
 type Pods interface {
 	// ActivePods returns the pods that are not terminal, read-only.
 	ActivePods() []*corev1.Pod
-	// Evict ends the pod and returns when its containers are gone and its
-	// resources reclaimed, or with ctx's error if that ends first.
-	Evict(ctx context.Context, pod *corev1.Pod, e runtime.Termination) error
+	// Evict terminates the pod and returns when its containers are removed and its
+	// resources released, or with ctx's error if ctx is done before.
+	Evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 
-// Reclaimer frees disk without touching running pods: dead containers, images
-// that nobody uses. It is called beside the loop, and its ctx ends after two
-// minutes.
+// Reclaimer frees disk space without affecting running pods, for example by removing
+// exited containers or unused images. It is called on a goroutine of its own, with a
+// timeout of two minutes.
 type Reclaimer interface {
 	Reclaim(ctx context.Context) error
 }
 
-// Recorder takes events. It must not block.
+// Recorder records events. It must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
 
-// Config describes a Manager. Node and Pods are required.
+// Config is the configuration of a Manager. Usage and Pods are required.
 type Config struct {
 	Usage UsageProvider
 	Pods  Pods
-	// Reclaimers is tried in order, before any pod is ended for disk or inodes.
+	// Reclaimers are called in order before a pod is evicted for disk or inodes.
 	Reclaimers []Reclaimer
-	// NodeName is whose events tell that a threshold is met and nobody can be
-	// evicted for it. Default: there are no such events.
+	// NodeName is the node for which events are recorded when a threshold is met and
+	// no pod can be evicted. Default: no such events.
 	NodeName string
 
-	// Hard, Soft, SoftGrace and MinimumReclaim are read by ParseThresholds.
-	// Hard defaults to DefaultHard; None is for none.
+	// Hard, Soft, SoftGracePeriod and MinimumReclaim are parsed by ParseThresholds.
+	// Hard defaults to DefaultHardThresholds; None means no thresholds.
 	Hard, Soft, SoftGracePeriod, MinimumReclaim string
-	// EvictCritical has critical pods evicted too, static ones among them, after all
-	// others. Default: they never are, as with the kubelet, and neither for limits of
-	// their own.
+	// EvictCritical allows the eviction of critical pods, including static ones, after
+	// all others. Default: they are never evicted, as with the kubelet, and not for
+	// exceeding their own limits either.
 	EvictCritical bool
-	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold.
-	// Zero gives them the second that hard ones give; below zero, their own.
+	// MaxPodGracePeriod limits the grace period of pods evicted for a soft threshold.
+	// Zero: one second, as for hard thresholds. Negative: the pod's own.
 	MaxPodGracePeriod time.Duration
-	// PressureTransitionPeriod is how long a condition holds after its last breach.
-	// Default: 5 min.
+	// PressureTransitionPeriod is how long a condition stays true after its threshold
+	// was last met. Default: 5m.
 	PressureTransitionPeriod time.Duration
 
-	// MonitoringPeriod is how often to look when nothing calls, and to hold pods to their local
-	// storage limits. A Node that is a [NodeUsageProvider] is looked at sooner where a
-	// threshold could be crossed meanwhile, but for what a notice tells of.
-	// Default: 10 s.
+	// MonitoringPeriod is the interval between measurements without a notification, and
+	// between checks of local storage limits. A UsageProvider that is a
+	// [NodeUsageProvider] is polled earlier if a threshold without a notifier could be
+	// met before. Default: 10s.
 	MonitoringPeriod time.Duration
-	// Notifiers call for a look at once. Default: none.
+	// Notifiers request a measurement at once. Default: none.
 	Notifiers []ThresholdNotifier
-	// PodCleanupTimeout is how long an evicted pod is waited for. Default: 30 s.
+	// PodCleanupTimeout limits the wait for the cleanup of an evicted pod. Default: 30s.
 	PodCleanupTimeout time.Duration
 
 	Recorder Recorder     // default: no events
@@ -92,66 +93,59 @@ type Config struct {
 	Hooks    Hooks
 }
 
-// Hooks are called from the manager's goroutine and must be fast. Any may be
-// nil.
+// Hooks are called from the manager's goroutine and must not block. Each may be nil.
 type Hooks struct {
-	// Measured is called after each measurement with how long it took.
-	Measured func(took time.Duration, err error)
-	// Evicting is called before a pod is evicted, with all that were
-	// candidates, the chosen one first. The local storage limits have the
-	// signal "" and no other candidates.
-	Evicting func(signal Signal, ranked []Candidate, e runtime.Termination)
-	// Evicted is called when the eviction is over.
-	Evicted func(signal Signal, pod *corev1.Pod, took time.Duration, err error)
-	// ConditionsChanged is called when the status or the message of a node condition changed.
+	// Measured is called after each measurement.
+	Measured func(duration time.Duration, err error)
+	// Evicting is called before a pod is evicted, with all candidates, the chosen one
+	// first. For a local storage limit, signal is "" and the pod is the only candidate.
+	Evicting func(signal Signal, ranked []Candidate, t runtime.Termination)
+	// Evicted is called after an eviction, successful or not.
+	Evicted func(signal Signal, pod *corev1.Pod, duration time.Duration, err error)
+	// ConditionsChanged is called when the status or message of a node condition changed.
 	ConditionsChanged func([]corev1.NodeCondition)
 }
 
-// Manager ends pods under pressure. Admit, Conditions and Look may be called
-// from any goroutine.
+// Manager evicts pods under pressure. Admit, Conditions and RequestMeasurement may be
+// called from any goroutine.
 type Manager struct {
 	cfg       Config
 	state     *thresholdState // owned by Run's goroutine
 	measureCh chan struct{}
-	// evicting are pods that were told to go and are not gone. Owned by Run's
-	// goroutine.
-	evicting map[types.UID]bool
-	// kernelSignals are the signals of which the kernel tells as things are; measured is
-	// when pods were measured last; reclaimed says that what nobody needs was deleted
-	// since the disk ran short or nobody could be evicted for it; effects are of the
-	// last evictions; warned of what was logged, by threshold. All owned by Run's goroutine.
-	kernelSignals map[Signal]bool
-	measured      time.Time
-	reclaimed     bool
-	effects       map[string]*effect
-	warned        map[string]string
-	blocked       map[corev1.NodeConditionType]string // why nobody goes
 
-	// What is done beside the loop. Run waits for it.
-	beside         sync.WaitGroup
-	reclaim, count errand
+	// All below are owned by Run's goroutine.
+	evicting      map[types.UID]bool                  // evicted pods that are still active
+	kernelSignals map[Signal]bool                     // signals of which a notifier reports the next threshold
+	measuredAt    time.Time                           // of the pods
+	reclaimed     bool                                // the reclaimers were called since a disk threshold was met
+	effects       map[string]*effect                  // of the last evictions, by effectGroup
+	warned        map[string]string                   // last logged reason, by threshold
+	blocked       map[corev1.NodeConditionType]string // why no pod is evicted
+
+	background     sync.WaitGroup // of the tasks; Run waits for it
+	reclaim, count task
 
 	mu         sync.Mutex // guards all below
 	conditions []corev1.NodeCondition
 }
 
-// New returns a Manager. It tells all faults of cfg at once and does no I/O.
+// New returns a Manager. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Manager, error) {
 	var errs []error
 	if cfg.Usage == nil {
-		errs = append(errs, errors.New("node is required"))
+		errs = append(errs, errors.New("Config.Usage required"))
 	}
 	if cfg.Pods == nil {
-		errs = append(errs, errors.New("pods is required"))
+		errs = append(errs, errors.New("Config.Pods required"))
 	}
 	if cfg.Hard == "" {
 		cfg.Hard = DefaultHardThresholds
 	}
 	thresholds, err := ParseThresholds(cfg.Hard, cfg.Soft, cfg.SoftGracePeriod, cfg.MinimumReclaim)
 	errs = append(errs, err)
-	for name, d := range map[string]*time.Duration{"Transition": &cfg.PressureTransitionPeriod, "Poll": &cfg.MonitoringPeriod, "ReclaimWait": &cfg.PodCleanupTimeout} {
+	for name, d := range map[string]*time.Duration{"PressureTransitionPeriod": &cfg.PressureTransitionPeriod, "MonitoringPeriod": &cfg.MonitoringPeriod, "PodCleanupTimeout": &cfg.PodCleanupTimeout} {
 		if *d < 0 {
-			errs = append(errs, fmt.Errorf("%s is negative: %v", name, *d))
+			errs = append(errs, fmt.Errorf("Config.%s: must not be negative: %v", name, *d))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -180,7 +174,7 @@ func fillDuration(d *time.Duration, def time.Duration) {
 	}
 }
 
-// RequestMeasurement has the manager measure at once. It does not block.
+// RequestMeasurement requests a measurement. It does not block.
 func (m *Manager) RequestMeasurement() {
 	select {
 	case m.measureCh <- struct{}{}:
@@ -188,11 +182,12 @@ func (m *Manager) RequestMeasurement() {
 	}
 }
 
-// Run watches the node until ctx is done.
+// Run monitors the node until ctx is done, and returns nil then. It also waits for
+// running reclaimers and counts, whose contexts are cancelled.
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer m.beside.Wait()
+	defer m.background.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, n := range m.cfg.Notifiers {
@@ -200,8 +195,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	breath := time.NewTimer(0)
-	defer breath.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -210,22 +205,22 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-m.measureCh:
 		}
 		next := m.cfg.MonitoringPeriod
-		safe.Do(m.cfg.Logger, "look at the node's pressure", func() { next = m.iterate(ctx) })
-		// A figure that swings around a threshold calls all the time.
-		breath.Reset(minIterationInterval)
+		safe.Do(m.cfg.Logger, "eviction iteration", func() { next = m.iterate(ctx) })
+		// Usage that oscillates around a threshold notifies without a pause.
+		pause.Reset(minIterationInterval)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-breath.C:
+		case <-pause.C:
 		}
 		timer.Reset(max(next-minIterationInterval, 0))
 	}
 }
 
-// minIterationInterval is the least time between two turns.
+// minIterationInterval is the minimum time between two iterations.
 const minIterationInterval = 20 * time.Millisecond
 
-// watch keeps one notice going. One that cannot be had is told once.
+// watch runs one notifier and retries it until ctx is done or it is unsupported.
 func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -240,25 +235,25 @@ func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 			return
 		}
 		if errors.Is(err, runtime.ErrUnsupported) {
-			m.cfg.Logger.Info("the kernel does not have a notice of memory pressure", slog.Any("error", err))
+			m.cfg.Logger.Info("memory pressure notification unsupported", logattr.Err(err))
 			return
 		}
-		m.cfg.Logger.Warn("notice of memory pressure ended", slog.Any("error", err))
+		m.cfg.Logger.Warn("memory pressure notification failed, retrying", logattr.Err(err))
 		pause.Reset(m.cfg.MonitoringPeriod)
 	}
 }
 
-// iterate looks and acts until no threshold calls for more, and returns when to look
-// again.
+// iterate measures and acts until no threshold requires more, and returns how long to
+// wait for the next iteration.
 func (m *Manager) iterate(ctx context.Context) time.Duration {
-	if wait, calm := m.checkNode(ctx); calm {
+	if wait, done := m.checkNode(ctx); done {
 		return wait
 	}
-	failed := make(map[types.UID]bool) // evictions that failed in this turn
+	failed := make(map[types.UID]bool) // evictions that failed in this iteration
 	for ctx.Err() == nil {
 		u, err := m.measure(ctx)
 		if err != nil {
-			m.cfg.Logger.Warn("usage of the node could not be measured", slog.Any("error", err))
+			m.cfg.Logger.Warn("measuring node and pod usage failed", logattr.Err(err))
 			return m.cfg.MonitoringPeriod
 		}
 		due, next := m.handleUsage(&u)
@@ -268,7 +263,7 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 		}
 		if len(due) == 0 {
 			m.reclaimed = false
-			m.settle(nil)
+			m.setBlocked(nil)
 			return m.until(next, &u)
 		}
 		if wait := m.evictOne(ctx, due, pods, &u, failed); wait > 0 {
@@ -284,36 +279,37 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 // measure measures the node and its pods.
 func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
 	since := m.state.lastEvictionAt
-	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Usage.Usage(ctx, since) })
-	m.measured = time.Now()
+	u, err := m.measureWith(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Usage.Usage(ctx, since) })
+	m.measuredAt = time.Now()
 	return u, err
 }
 
-func (m *Manager) measureBy(ctx context.Context, how func(context.Context) (runtime.NodeUsage, error)) (runtime.NodeUsage, error) {
+func (m *Manager) measureWith(ctx context.Context, measure func(context.Context) (runtime.NodeUsage, error)) (runtime.NodeUsage, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.PodCleanupTimeout)
 	defer cancel()
-	began := time.Now()
-	u, err := how(ctx)
+	startTime := time.Now()
+	u, err := measure(ctx)
 	if m.cfg.Hooks.Measured != nil {
-		m.cfg.Hooks.Measured(time.Since(began), err)
+		m.cfg.Hooks.Measured(time.Since(startTime), err)
 	}
 	return u, err
 }
 
-// candidates are the active pods that are not on their way out and may go.
+// candidates returns the active pods that may be evicted and are not being terminated.
+// failed are pods whose eviction failed in this iteration.
 func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
-	active := m.cfg.Pods.ActivePods()
-	still := make(map[types.UID]bool, len(m.evicting))
-	out := make([]*corev1.Pod, 0, len(active))
-	for _, pod := range active {
+	pods := m.cfg.Pods.ActivePods()
+	active := make(map[types.UID]bool, len(m.evicting))
+	out := make([]*corev1.Pod, 0, len(pods))
+	for _, pod := range pods {
 		switch {
 		case m.evicting[pod.UID]:
-			still[pod.UID] = true
+			active[pod.UID] = true
 		case failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
 		default:
 			out = append(out, pod)
 		}
 	}
-	m.evicting = still
+	m.evicting = active
 	return out
 }

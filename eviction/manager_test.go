@@ -35,7 +35,7 @@ func TestSoftThreshold(t *testing.T) {
 			took := s.evicted[0].at.Sub(crossed)
 			assert.GreaterOrEqual(t, took, 95*time.Second)
 			assert.Less(t, took, 106*time.Second, "the grace begins with the look that sees the crossing")
-			assert.Equal(t, 20*time.Second, s.evicted[0].ending.GracePeriod)
+			assert.Equal(t, 20*time.Second, s.evicted[0].termination.GracePeriod)
 		}
 	})
 }
@@ -64,14 +64,15 @@ func TestGrace(t *testing.T) {
 		bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 			s.pause(time.Minute)
 			if assert.Len(t, s.evicted, 1) {
-				assert.Equal(t, tc.want, s.evicted[0].ending.GracePeriod)
+				assert.Equal(t, tc.want, s.evicted[0].termination.GracePeriod)
 			}
 		})
 	}
 }
 
-// EV-4: what nobody needs goes before any pod; if that is enough no pod goes.
-func TestReclaimFirst(t *testing.T) {
+// EV-4: unused resources are reclaimed before a pod is evicted. If that is enough, no
+// pod is evicted.
+func TestManager_ReclaimsBeforeEviction(t *testing.T) {
 	s := newSim()
 	s.images = 950 * mib
 	s.add("a", "", 0, 0).logs = 20 * mib
@@ -84,7 +85,7 @@ func TestReclaimFirst(t *testing.T) {
 		assert.Equal(t, 2, s.reclaim)
 		assert.Equal(t, []string{"a"}, s.victims())
 		assert.Equal(t, "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 50Mi. "+
-			"Container main was using 950Mi, request is 0, has larger consumption of ephemeral-storage. ", s.evicted[0].ending.Message)
+			"Container main was using 950Mi, request is 0, has larger consumption of ephemeral-storage. ", s.evicted[0].termination.Message)
 	})
 }
 
@@ -176,9 +177,9 @@ func TestLocalLimits(t *testing.T) {
 					return
 				}
 				if assert.Len(t, s.evicted, 1) {
-					assert.Equal(t, tc.want, s.evicted[0].ending.Message)
-					assert.Equal(t, eviction.Reason, s.evicted[0].ending.Reason)
-					assert.True(t, s.evicted[0].ending.Evicted)
+					assert.Equal(t, tc.want, s.evicted[0].termination.Message)
+					assert.Equal(t, eviction.Reason, s.evicted[0].termination.Reason)
+					assert.True(t, s.evicted[0].termination.Evicted)
 				}
 			})
 		})
@@ -189,18 +190,18 @@ func TestLocalLimits(t *testing.T) {
 // breach, and decides who may start.
 func TestConditionsAndAdmission(t *testing.T) {
 	s := newSim()
-	var told [][]corev1.NodeConditionType
+	var changes [][]corev1.NodeConditionType
 	cfg := eviction.Config{Hard: "memory.available<200Mi,nodefs.available<10%", Hooks: eviction.Hooks{ConditionsChanged: func(list []corev1.NodeCondition) {
-		var held []corev1.NodeConditionType
+		var active []corev1.NodeConditionType
 		for _, c := range list {
 			if c.Status == corev1.ConditionTrue {
-				held = append(held, c.Type)
+				active = append(active, c.Type)
 			}
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(told) == 0 || !slices.Equal(told[len(told)-1], held) { // else the message changed
-			told = append(told, held)
+		if len(changes) == 0 || !slices.Equal(changes[len(changes)-1], active) { // else the message changed
+			changes = append(changes, active)
 		}
 	}}}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
@@ -229,12 +230,12 @@ func TestConditionsAndAdmission(t *testing.T) {
 		s.images = 95 * mib
 		s.pause(10 * time.Second)
 		assert.Equal(t, []bool{false, false, true, false}, admitted())
-		assert.Equal(t, [][]corev1.NodeConditionType{{corev1.NodeMemoryPressure}, nil, {corev1.NodeDiskPressure}}, told)
+		assert.Equal(t, [][]corev1.NodeConditionType{{corev1.NodeMemoryPressure}, nil, {corev1.NodeDiskPressure}}, changes)
 	})
 }
 
-// EV-11: old and missing figures evict nobody.
-func TestNoFiguresNoEviction(t *testing.T) {
+// EV-11: outdated and missing measurements evict no pod.
+func TestManager_EvictsNoPodWithoutMeasurements(t *testing.T) {
 	s := newSim()
 	bubble(t, s, eviction.Config{Hard: "memory.available<200Mi"}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("first", "1Mi", 0, 500*mib)

@@ -11,13 +11,13 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Reason is the status reason of pods that were evicted, and of those that are
-// refused while the node is under pressure.
+// Reason is the status reason of evicted pods, and of pods rejected while the node is
+// under pressure.
 const Reason = "Evicted"
 
-// message tells why the pod goes, in the words that users of Kubernetes know:
-// what the node is short of, the threshold and what there is, and which of the
-// pod's containers use more than they request, or how long it waited itself.
+// message returns the status message of an evicted pod, in the wording of the kubelet:
+// the resource, the threshold, the observed value, and the containers that use more
+// than they request or, for pressure, how long the pod's own tasks waited.
 func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 	f, _ := infoFor(m.Signal)
 	var b strings.Builder
@@ -28,7 +28,7 @@ func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 		fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", amount(f.resource, m.Value.Of(m.observation.Capacity)), m.observation)
 	}
 	if c.Stalled {
-		fmt.Fprintf(&b, "The pod %s. ", c.using())
+		fmt.Fprintf(&b, "The pod %s. ", c.usageText())
 		return b.String()
 	}
 	for i := range u.Pods {
@@ -36,14 +36,14 @@ func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 			continue
 		}
 		for j := range u.Pods[i].Containers {
-			overRequest(&b, m.Signal, f, c.Pod, &u.Pods[i].Containers[j], layoutOf(u))
+			writeExcess(&b, m.Signal, f, c.Pod, &u.Pods[i].Containers[j], layoutOf(u))
 		}
 	}
 	return b.String()
 }
 
-// overRequest adds a sentence for a container that uses more than it requests.
-func overRequest(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
+// writeExcess appends a sentence for a container that uses more than it requests.
+func writeExcess(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
 	var used uint64
 	switch f.resource {
 	case corev1.ResourceMemory:
@@ -51,7 +51,7 @@ func overRequest(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u 
 	case corev1.ResourceEphemeralStorage:
 		used = podDisk(s, &runtime.PodUsage{Containers: []runtime.ContainerUsage{*u}}, l, time.Time{}).Bytes
 	default:
-		return // nothing is requested
+		return // cannot be requested
 	}
 	spec := specOf(pod, u.Name)
 	if spec == nil {

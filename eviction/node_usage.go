@@ -2,57 +2,60 @@ package eviction
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// NodeUsageProvider is a Node that can tell its own figures, without its pods', at next to
-// no cost. It is looked at as often as a threshold could be crossed meanwhile, and
-// its pods are measured only when one is, or when local storage limits are due.
+// NodeUsageProvider is an optional interface of a UsageProvider that can measure the
+// node without its pods at low cost. NodeUsage is then called as often as a threshold
+// could be met, and the pods are measured only when one is met, or to check local
+// storage limits.
 type NodeUsageProvider interface {
 	NodeUsage(ctx context.Context) (runtime.NodeUsage, error)
 }
 
-// checkNode looks at the node alone. It is calm when there is nothing to do, for so
-// long; otherwise all is to be measured.
-func (m *Manager) checkNode(ctx context.Context) (wait time.Duration, calm bool) {
+// checkNode measures only the node. If done is true, the next iteration is due after
+// wait; otherwise the pods have to be measured as well.
+func (m *Manager) checkNode(ctx context.Context) (wait time.Duration, done bool) {
 	g, ok := m.cfg.Usage.(NodeUsageProvider)
 	if !ok || m.limitsDue() {
 		return 0, false
 	}
-	u, err := m.measureBy(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return g.NodeUsage(ctx) })
+	u, err := m.measureWith(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return g.NodeUsage(ctx) })
 	if err != nil {
-		m.cfg.Logger.Warn("the node could not be looked at", slog.Any("error", err))
+		m.cfg.Logger.Warn("measuring node usage failed", logattr.Err(err))
 		return m.cfg.MonitoringPeriod, true
 	}
 	due, next := m.handleUsage(&u)
 	return m.until(next, &u), len(due) == 0
 }
 
-// handleUsage takes up a measurement of the node.
+// handleUsage updates thresholds, conditions and notifiers with a measurement. It returns
+// the thresholds that require action, and when the next one changes by time alone.
 func (m *Manager) handleUsage(u *runtime.NodeUsage) (due []metThreshold, next time.Time) {
 	now := time.Now()
-	seen := observe(u)
-	due, next = m.state.update(seen, now)
-	for with := range m.effects {
-		if !m.state.acts(with) {
-			delete(m.effects, with)
+	observed := observe(u)
+	due, next = m.state.update(observed, now)
+	for group := range m.effects {
+		if !m.state.isActive(group) {
+			delete(m.effects, group)
 		}
 	}
-	m.warnImpossible(seen)
+	m.warnImpossible(observed)
 	m.updateConditions(now)
 	m.updateNotifiers(u)
 	return due, next
 }
 
-// until is how long to wait for the next look: not beyond Poll, nor the end of a
-// grace period or a condition, nor when a threshold could be crossed.
+// until returns how long to wait for the next measurement: at most MonitoringPeriod,
+// and not beyond the end of a grace period or a condition, or the earliest time at
+// which a threshold could be met.
 func (m *Manager) until(next time.Time, u *runtime.NodeUsage) time.Duration {
 	wait := m.cfg.MonitoringPeriod
 	if _, ok := m.cfg.Usage.(NodeUsageProvider); ok {
@@ -64,20 +67,20 @@ func (m *Manager) until(next time.Time, u *runtime.NodeUsage) time.Duration {
 	return max(wait, 0)
 }
 
-// limitsDue reports whether it is time to hold pods to their local storage limits.
+// limitsDue reports whether the local storage limits of pods have to be checked.
 func (m *Manager) limitsDue() bool {
-	if time.Since(m.measured) < m.cfg.MonitoringPeriod {
+	if time.Since(m.measuredAt) < m.cfg.MonitoringPeriod {
 		return false
 	}
 	if slices.ContainsFunc(m.cfg.Pods.ActivePods(), HasLocalStorageLimit) {
 		return true
 	}
-	m.measured = time.Now() // of what there was to measure
+	m.measuredAt = time.Now() // no pod needs to be measured
 	return false
 }
 
-// HasLocalStorageLimit reports whether a pod is bounded in the local storage that it may
-// take up, so that its files have to be counted.
+// HasLocalStorageLimit reports whether a pod has a limit on local storage, so that its
+// files have to be counted.
 func HasLocalStorageLimit(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if e := pod.Spec.Volumes[i].EmptyDir; e != nil && e.SizeLimit != nil && e.SizeLimit.Sign() > 0 {

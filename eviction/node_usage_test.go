@@ -25,7 +25,7 @@ func (g *fakeUsageProvider) NodeUsage(ctx context.Context) (runtime.NodeUsage, e
 	u, err := g.Usage(ctx, time.Time{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.looks--
+	g.measurements--
 	u.Pods = nil
 	return u, err
 }
@@ -38,14 +38,14 @@ func TestManager_MeasuresNodeOnlyWhileNothingIsNear(t *testing.T) {
 	g.add("a", "10Mi", 0, 900*mib)
 	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
 		g.pause(time.Hour)
-		assert.Zero(t, g.looks, "nobody had to look at pods")
+		assert.Zero(t, g.measurements, "pods are not measured")
 		assert.InDelta(t, 360, int(g.glances.Load()), 2)
 	})
 }
 
 // EV-10: what can be crossed soon is looked at soon: a threshold is acted on
 // within a tenth of a second of its crossing, however fast the way there was.
-func TestNearNodeIsLookedAtSoon(t *testing.T) {
+func TestManager_PollsMoreOftenNearThreshold(t *testing.T) {
 	for _, each := range []uint64{1, 7, 40} { // MiB in 10 ms
 		g := &fakeUsageProvider{nodeSimulator: newSim()}
 		g.capacity = 200 << 30
@@ -61,7 +61,7 @@ func TestNearNodeIsLookedAtSoon(t *testing.T) {
 				g.pause(time.Millisecond)
 			}
 			assert.LessOrEqual(t, g.evicted[0].at.Sub(crossed), 101*time.Millisecond, "%d MiB in 10 ms", each)
-			assert.LessOrEqual(t, g.looks, 3, "pods are measured once a threshold is crossed")
+			assert.LessOrEqual(t, g.measurements, 3, "pods are measured once a threshold is crossed")
 		})
 	}
 }
@@ -76,7 +76,7 @@ func (n fakeNotifier) UpdateThresholds(*runtime.NodeUsage, []eviction.Threshold)
 }
 
 // EV-10: what the kernel tells of is not looked out for, however near it is.
-func TestWhatTheKernelTellsOf(t *testing.T) {
+func TestManager_DoesNotPollWhatTheKernelReports(t *testing.T) {
 	for signal, most := range map[eviction.Signal]int32{eviction.MemoryAvailable: 362, eviction.AllocatableMemoryAvailable: 40000} {
 		g := &fakeUsageProvider{nodeSimulator: newSim()}
 		g.add("a", "10Mi", 0, 899*mib)
@@ -85,35 +85,35 @@ func TestWhatTheKernelTellsOf(t *testing.T) {
 			g.pause(time.Hour)
 			assert.LessOrEqual(t, g.glances.Load(), most)
 			assert.GreaterOrEqual(t, g.glances.Load(), most*8/10)
-			assert.Zero(t, g.looks)
+			assert.Zero(t, g.measurements)
 		})
 	}
 }
 
 // EV-7: pods with limits of their own are measured at the poll's pace, and only
 // while there are such.
-func TestLimitsAreHeldBetweenGlances(t *testing.T) {
+func TestManager_ChecksLocalStorageLimits(t *testing.T) {
 	limit := resource.MustParse("100Mi")
 	g := &fakeUsageProvider{nodeSimulator: newSim()}
 	p := g.add("a", "10Mi", 0, 0)
 	p.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
 	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "none"}, func(t *testing.T, _ *eviction.Manager) {
 		g.pause(time.Minute)
-		assert.InDelta(t, 7, g.looks, 1)
+		assert.InDelta(t, 7, g.measurements, 1)
 		p.volume = 200 * mib
 		g.pause(11 * time.Second)
 		assert.Equal(t, []string{"a"}, g.victims())
-		before := g.looks
+		before := g.measurements
 		g.pause(time.Minute)
-		assert.Equal(t, before, g.looks, "nobody has a limit any more")
+		assert.Equal(t, before, g.measurements, "no pod has a limit")
 	})
 }
 
-// EV-11: what runs is not changed by a reclaim, so that figures from before it
-// count: the one who filled its writable layer goes, and not one whose logs alone
-// were measured anew. After an eviction nobody goes before all layers were
-// measured again, unless the runtime does not do so at all.
-func TestWritableLayersAreMeasuredLate(t *testing.T) {
+// EV-11: a reclaim does not change running pods, so measurements of pods from before it
+// count: the pod that filled its writable layer is evicted, not one of which only the
+// logs were measured again. After an eviction, no pod is evicted before all layers were
+// measured again, unless the runtime never does.
+func TestManager_WaitsForWritableLayers(t *testing.T) {
 	for name, every := range map[string]time.Duration{"late": 7 * time.Second, "never again": 1000 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			s := newSim()

@@ -6,30 +6,29 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ThresholdNotifier tells that something may have become short, as soon as the kernel
-// does. It may tell too often: each time the node is measured, and only what
-// was measured counts.
+// ThresholdNotifier reports that a threshold may have been met, as soon as the kernel
+// does. It may report too often: each notification only causes a measurement.
 type ThresholdNotifier interface {
-	// Watch calls crossed for each notice until ctx is done. crossed does not
-	// block. An error that wraps runtime.ErrUnsupported ends it for good, any
-	// other is tried again.
-	Watch(ctx context.Context, crossed func()) error
+	// Watch calls notify for each notification until ctx is done. notify does not
+	// block. After an error that wraps runtime.ErrUnsupported, Watch is not called
+	// again; after any other error it is retried.
+	Watch(ctx context.Context, notify func()) error
 }
 
-// ThresholdUpdater is a Notice that has to know at which figures to tell. Arm is called
-// after each measurement, from one goroutine, also while Watch runs. It returns
-// the signal of whose next threshold the kernel tells from now on, so that there
-// is no need to look out for it; "" where it does not.
+// ThresholdUpdater is an optional interface of a ThresholdNotifier that must be given
+// the usage at which to notify. UpdateThresholds is called after each measurement from
+// the manager's goroutine, concurrently with Watch. It returns the signal whose next
+// threshold the kernel reports from now on, so that it need not be polled, or "".
 type ThresholdUpdater interface {
 	UpdateThresholds(usage *runtime.NodeUsage, thresholds []Threshold) Signal
 }
 
-// updateNotifiers hands a measurement to the notices that want it.
+// updateNotifiers passes a measurement to each ThresholdUpdater.
 func (m *Manager) updateNotifiers(u *runtime.NodeUsage) {
 	clear(m.kernelSignals)
 	for _, n := range m.cfg.Notifiers {
-		if a, ok := n.(ThresholdUpdater); ok {
-			m.kernelSignals[a.UpdateThresholds(u, m.state.thresholds)] = true
+		if updater, ok := n.(ThresholdUpdater); ok {
+			m.kernelSignals[updater.UpdateThresholds(u, m.state.thresholds)] = true
 		}
 	}
 }

@@ -13,51 +13,51 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// MemoryThresholdNotifier tells when the memory usage of a cgroup v1 group crosses what a
-// threshold comes to: the kernel's memory threshold by eventfd. What usage that
-// is depends on how much of it is page cache, so it is armed anew after each
-// measurement.
+// MemoryThresholdNotifier notifies when the memory usage of a cgroup v1 cgroup crosses
+// a threshold. It uses the kernel's memory thresholds, an eventfd registered in
+// cgroup.event_control. The usage that corresponds to a threshold depends on the size
+// of the page cache, so it is registered again after each measurement.
 type MemoryThresholdNotifier struct {
 	hierarchy string
 	group     func() string
 	signal    Signal
 
-	mu         sync.Mutex // guards all below
-	crossed    func()     // nil while nobody watches
-	armed      uint64
-	event      *os.File    // told by the kernel; nil while not armed
-	cgroupInfo os.FileInfo // of the group that event is about
-	broken     chan error
+	mu         sync.Mutex  // guards all below
+	notify     func()      // nil unless Watch runs
+	registered uint64      // usage in bytes
+	event      *os.File    // the eventfd; nil if no threshold is registered
+	cgroupInfo os.FileInfo // of the cgroup of event
+	errCh      chan error
 
-	listening sync.WaitGroup // Watch waits for it
+	listeners sync.WaitGroup // Watch waits for them
 }
 
-// NewMemoryThresholdNotifier returns a notice for a group of v1's memory hierarchy, about the
-// signal MemoryAvailable or AllocatableMemoryAvailable. group is asked again and
-// again for the group's path below the hierarchy: it need not be there yet, "" is
-// for not known, and "/" for the hierarchy itself.
+// NewMemoryThresholdNotifier returns a notifier for a cgroup of the v1 memory hierarchy
+// and the signal MemoryAvailable or AllocatableMemoryAvailable. group returns the path
+// of the cgroup relative to the hierarchy, "/" for its root, or "" while it is unknown.
+// It is called for each measurement; the cgroup need not exist yet.
 func NewMemoryThresholdNotifier(hierarchy string, group func() string, signal Signal) (*MemoryThresholdNotifier, error) {
 	if signal != MemoryAvailable && signal != AllocatableMemoryAvailable {
-		return nil, fmt.Errorf("eviction: %s is not about the memory of a group", signal)
+		return nil, fmt.Errorf("eviction: signal %s has no memory cgroup", signal)
 	}
-	return &MemoryThresholdNotifier{hierarchy: hierarchy, group: group, signal: signal, broken: make(chan error, 1)}, nil
+	return &MemoryThresholdNotifier{hierarchy: hierarchy, group: group, signal: signal, errCh: make(chan error, 1)}, nil
 }
 
-// Watch tells of crossings until ctx is done.
-func (n *MemoryThresholdNotifier) Watch(ctx context.Context, crossed func()) error {
+// Watch notifies of each crossing until ctx is done.
+func (n *MemoryThresholdNotifier) Watch(ctx context.Context, notify func()) error {
 	if _, err := os.Stat(filepath.Join(n.hierarchy, "cgroup.event_control")); err != nil {
 		return unsupported("memory threshold", err)
 	}
 	n.mu.Lock()
-	n.crossed = crossed
+	n.notify = notify
 	n.mu.Unlock()
-	crossed() // a measurement arms it
-	defer n.listening.Wait()
+	notify() // the threshold is registered after a measurement
+	defer n.listeners.Wait()
 	defer n.stopWatch()
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-n.broken:
+	case err := <-n.errCh:
 		return unsupported("memory threshold", err)
 	}
 }
@@ -65,20 +65,19 @@ func (n *MemoryThresholdNotifier) Watch(ctx context.Context, crossed func()) err
 func (n *MemoryThresholdNotifier) stopWatch() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.crossed = nil
-	n.disarm()
+	n.notify = nil
+	n.unregister()
 }
 
-// disarm takes the kernel's threshold away. n.mu is held.
-func (n *MemoryThresholdNotifier) disarm() {
+// unregister removes the threshold from the kernel. n.mu must be locked.
+func (n *MemoryThresholdNotifier) unregister() {
 	if n.event != nil {
-		n.event.Close() //nolint:errcheck,gosec // closing takes it away
+		n.event.Close() //nolint:errcheck,gosec // closing unregisters it
 	}
-	n.event, n.cgroupInfo, n.armed = nil, nil, 0
+	n.event, n.cgroupInfo, n.registered = nil, nil, 0
 }
 
-// UpdateThresholds moves the kernel's threshold to where the next one of thresholds will be
-// crossed.
+// UpdateThresholds registers the usage at which the next of thresholds will be met.
 func (n *MemoryThresholdNotifier) UpdateThresholds(u *runtime.NodeUsage, thresholds []Threshold) Signal {
 	memory := u.Memory
 	if n.signal == AllocatableMemoryAvailable {
@@ -86,66 +85,67 @@ func (n *MemoryThresholdNotifier) UpdateThresholds(u *runtime.NodeUsage, thresho
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	dir, folder, before, err := n.find()
+	dir, info, used, err := n.find()
 	if err != nil {
-		n.disarm() // it went away, or is not there yet
+		n.unregister() // the cgroup was removed or does not exist yet
 		return ""
 	}
 	at, ok := usageAt(memory, n.signal, thresholds)
-	if !ok || n.crossed == nil {
+	if !ok || n.notify == nil {
 		return ""
 	}
-	// The group may count other things than the measurement does, as that of
-	// all processes does; what counts is how far it is to go.
-	at = before + at - min(memory.Usage, before+at)
-	if n.event == nil || !os.SameFile(folder, n.cgroupInfo) || !near(at, n.armed) {
+	// The usage of the cgroup may include more than the measurement, as that of the
+	// root cgroup does, so only the distance to the threshold counts.
+	at = used + at - min(memory.Usage, used+at)
+	if n.event == nil || !os.SameFile(info, n.cgroupInfo) || !isClose(at, n.registered) {
 		event, err := register(dir, at)
 		if err != nil {
 			select {
-			case n.broken <- err:
+			case n.errCh <- err:
 			default:
 			}
 			return ""
 		}
-		n.disarm()
-		n.event, n.cgroupInfo, n.armed = event, folder, at
-		tell := n.crossed
-		n.listening.Go(func() { listen(event, tell) })
-		if now, err := usageOfGroup(dir); err == nil && now > at && before <= at {
-			n.crossed() // it was crossed before the kernel knew
+		n.unregister()
+		n.event, n.cgroupInfo, n.registered = event, info, at
+		notify := n.notify
+		n.listeners.Go(func() { listen(event, notify) })
+		if now, err := usageOfGroup(dir); err == nil && now > at && used <= at {
+			n.notify() // usage crossed it before it was registered
 		}
 	}
-	if n.armed <= before {
-		return "" // what it tells is the way back
+	if n.registered <= used {
+		return "" // the kernel notifies when usage falls below it
 	}
 	return n.signal
 }
 
-// find returns the group's folder and what it uses.
-func (n *MemoryThresholdNotifier) find() (dir string, folder os.FileInfo, used uint64, err error) {
+// find returns the directory of the cgroup and its usage.
+func (n *MemoryThresholdNotifier) find() (dir string, info os.FileInfo, used uint64, err error) {
 	group := n.group()
 	if group == "" {
 		return "", nil, 0, fs.ErrNotExist
 	}
 	dir = filepath.Join(n.hierarchy, group)
-	if folder, err = os.Stat(dir); err != nil {
+	if info, err = os.Stat(dir); err != nil {
 		return "", nil, 0, err
 	}
 	used, err = usageOfGroup(dir)
-	return dir, folder, used, err
+	return dir, info, used, err
 }
 
-// near reports whether moving a threshold is not worth it: 1 MiB or so.
-func near(a, b uint64) bool { return max(a, b)-min(a, b) < 1<<20 }
+// isClose reports whether two thresholds differ by less than 1 MiB, which is not worth
+// a new registration.
+func isClose(a, b uint64) bool { return max(a, b)-min(a, b) < 1<<20 }
 
-// listen tells each crossing until the event is closed.
-func listen(event *os.File, crossed func()) {
+// listen notifies of each event until the eventfd is closed.
+func listen(event *os.File, notify func()) {
 	buf := make([]byte, 8)
 	for {
 		if _, err := event.Read(buf); err != nil {
 			return
 		}
-		crossed()
+		notify()
 	}
 }
 
@@ -157,8 +157,8 @@ func usageOfGroup(dir string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// usageAt returns the usage at which the next threshold on the signal will be
-// crossed, if the page cache stays as it is. It is pure.
+// usageAt returns the usage at which the next threshold on the signal will be met if
+// the page cache keeps its size. If all are met it returns the last one. It is pure.
 func usageAt(m runtime.MemoryUsage, signal Signal, thresholds []Threshold) (uint64, bool) {
 	if m.At.IsZero() || m.Capacity == 0 {
 		return 0, false
@@ -177,8 +177,8 @@ func usageAt(m runtime.MemoryUsage, signal Signal, thresholds []Threshold) (uint
 		}
 	}
 	if next == 0 {
-		next = last // all are crossed; the way back is told too
+		next = last // all are met: notify when usage falls below the last one
 	}
-	// Cache that has to give way first must not move it beyond the limit.
+	// A large page cache, which is reclaimed first, must not move it beyond the limit.
 	return min(next, m.Capacity-m.Capacity/64), next > 0
 }

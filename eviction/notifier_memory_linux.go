@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// register asks the kernel to tell when usage crosses the figure.
+// register registers a memory threshold in the kernel and returns its eventfd.
 func register(dir string, at uint64) (*os.File, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -20,7 +20,7 @@ func register(dir string, at uint64) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, event.Close())
 	}
-	defer usage.Close() //nolint:errcheck // the kernel keeps what it needs
+	defer usage.Close() //nolint:errcheck // the kernel holds its own reference
 	line := fmt.Sprintf("%d %d %d", fd, usage.Fd(), at)
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.event_control"), []byte(line), 0); err != nil {
 		return nil, errors.Join(err, event.Close())

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// register needs cgroup v1.
+// register is unsupported: memory thresholds need cgroup v1.
 func register(string, uint64) (*os.File, error) {
 	return nil, fmt.Errorf("memory threshold: %w", errors.ErrUnsupported)
 }

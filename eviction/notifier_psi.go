@@ -14,20 +14,20 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PSINotifier tells when tasks have waited for a resource for Stall out of
-// Window: the kernel's pressure stall trigger. It is the notice for cgroup v2,
-// and for the machine as a whole on any. A process without CAP_SYS_RESOURCE can
-// only have windows of whole multiples of 2 s, and is told up to one late: a
-// shorter window is made longer then, Stall along with it.
+// PSINotifier notifies when tasks have waited for a resource for Stall within Window.
+// It uses a trigger of the kernel's pressure stall information, for a cgroup of v2 or
+// for the machine. Without CAP_SYS_RESOURCE, the kernel only accepts windows that are
+// multiples of 2s and notifies up to one window late: Window is then rounded up, and
+// Stall is scaled accordingly.
 type PSINotifier struct {
-	Path   string        // a pressure file: /proc/pressure/memory, or a group's memory.pressure
-	Full   bool          // all tasks waited; otherwise some did
-	Stall  time.Duration // default: 50 ms
-	Window time.Duration // 500 ms to 10 s; default: 1 s
+	Path   string        // /proc/pressure/memory or the memory.pressure of a cgroup, for example
+	Full   bool          // all tasks waited; false: at least one did
+	Stall  time.Duration // default: 50ms
+	Window time.Duration // 500ms to 10s; default: 1s
 }
 
-// Watch tells of stalls until ctx is done.
-func (n PSINotifier) Watch(ctx context.Context, crossed func()) error {
+// Watch notifies of stalls until ctx is done.
+func (n PSINotifier) Watch(ctx context.Context, notify func()) error {
 	stall, window, kind := n.Stall, n.Window, "some"
 	if stall == 0 {
 		stall = 50 * time.Millisecond
@@ -53,31 +53,31 @@ func (n PSINotifier) Watch(ctx context.Context, crossed func()) error {
 		return unsupported("pressure trigger", err)
 	}
 	return poll(ctx, f, func(failed bool) error {
-		if failed { // of a group that is gone the kernel tells for ever
+		if failed { // for a removed cgroup, the kernel reports POLLPRI indefinitely
 			return errRemoved
 		}
-		crossed()
+		notify()
 		return nil
 	})
 }
 
-// MemoryEventsNotifier tells when a group's memory.events file changes: when it was
-// throttled at memory.high, met memory.max, or had processes killed.
+// MemoryEventsNotifier notifies when the memory.events file of a cgroup changes: after
+// throttling at memory.high, reclaim at memory.max or an OOM kill.
 type MemoryEventsNotifier struct {
-	Path string // a group's memory.events
+	Path string // the memory.events or memory.events.local of a cgroup
 }
 
-// Watch tells of changes until ctx is done.
-func (n MemoryEventsNotifier) Watch(ctx context.Context, crossed func()) error {
+// Watch notifies of changes until ctx is done.
+func (n MemoryEventsNotifier) Watch(ctx context.Context, notify func()) error {
 	f, err := os.Open(n.Path)
 	if err != nil {
 		return unsupported("memory events", err)
 	}
 	defer f.Close() //nolint:errcheck // it is only read
 	buf := make([]byte, 4096)
-	read := func() error { // reading is what makes the kernel tell of the next change
+	read := func() error { // the kernel reports the next change only after a read
 		_, err := f.ReadAt(buf, 0)
-		if err != nil && n.gone(err) {
+		if err != nil && isRemoved(err) {
 			return fmt.Errorf("memory events: %w", err)
 		}
 		return nil
@@ -85,49 +85,49 @@ func (n MemoryEventsNotifier) Watch(ctx context.Context, crossed func()) error {
 	if err := read(); err != nil {
 		return err
 	}
-	// Each change of such a file is marked as a failure too.
-	return poll(ctx, f, func(bool) error { crossed(); return read() })
+	// Each change of this file sets POLLERR too.
+	return poll(ctx, f, func(bool) error { notify(); return read() })
 }
 
-func (n MemoryEventsNotifier) gone(err error) bool {
+func isRemoved(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist)
 }
 
-// unsupported says that a kernel or its settings do not have a notice. Other
-// failures may pass.
-func unsupported(what string, err error) error {
+// unsupported wraps err with runtime.ErrUnsupported if the kernel or its configuration
+// lacks a notification. Other errors may be temporary.
+func unsupported(name string, err error) error {
 	for _, target := range []error{fs.ErrNotExist, fs.ErrPermission, unix.EOPNOTSUPP, unix.EINVAL, unix.ENOSYS, unix.EROFS} {
 		if errors.Is(err, target) {
-			return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnsupported, err)
+			return fmt.Errorf("%s: %w: %w", name, runtime.ErrUnsupported, err)
 		}
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", name, err)
 }
 
-// errRemoved says that a notice has ended because what it was about is not there.
+// errRemoved is returned by Watch when the watched file was removed.
 var errRemoved = errors.New("watched file was removed")
 
-// poll calls told each time that the kernel marks f, until ctx is done or told
-// fails; failed says that it is marked as failed as well. Go's own poller does not
-// wait for such marks.
-func poll(ctx context.Context, f *os.File, told func(failed bool) error) error {
-	woken, wake, err := os.Pipe()
+// poll calls notify for each POLLPRI on f, until ctx is done or notify returns an
+// error. failed reports whether POLLERR was set too. The poller of the Go runtime does
+// not wait for POLLPRI.
+func poll(ctx context.Context, f *os.File, notify func(failed bool) error) error {
+	wakeReader, wakeWriter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
-	defer woken.Close() //nolint:errcheck // nothing is lost
+	defer wakeReader.Close() //nolint:errcheck // nothing is lost
 	defer wg.Wait()
-	ended := make(chan struct{})
-	defer close(ended)
+	done := make(chan struct{})
+	defer close(done)
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
-		case <-ended:
+		case <-done:
 		}
-		wake.Close() //nolint:errcheck,gosec // its end is what wakes
+		wakeWriter.Close() //nolint:errcheck,gosec // closing it wakes the poll
 	})
-	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}, {Fd: int32(woken.Fd()), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}, {Fd: int32(wakeReader.Fd()), Events: unix.POLLIN}}
 	for ctx.Err() == nil {
 		_, err := unix.Poll(fds, -1)
 		switch {
@@ -138,7 +138,7 @@ func poll(ctx context.Context, f *os.File, told func(failed bool) error) error {
 		case fds[1].Revents != 0:
 			return nil
 		case fds[0].Revents&unix.POLLPRI != 0:
-			if err := told(fds[0].Revents&unix.POLLERR != 0); err != nil {
+			if err := notify(fds[0].Revents&unix.POLLERR != 0); err != nil {
 				return err
 			}
 		case fds[0].Revents != 0:

@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// minPollInterval is the shortest pause between two looks that nothing calls for.
+	// minPollInterval is the minimum interval between measurements without a notification.
 	minPollInterval = 100 * time.Millisecond
-	// psiWindow is how often the kernel brings its averages of pressure up to date.
+	// psiWindow is the interval at which the kernel updates its averages of pressure.
 	psiWindow = 2 * time.Second
 )
 
-// fastest is how much of a resource can be used up in a second: what fast
-// machines do, and more than most.
-func fastest(name corev1.ResourceName) uint64 {
+// maxRate returns how much of a resource can be consumed in a second. The rates are
+// those of fast machines.
+func maxRate(name corev1.ResourceName) uint64 {
 	switch name {
 	case resourceInodes:
 		return 200_000
 	case resourcePids:
 		return 20_000
 	default:
-		return 4 << 30 // memory is cleared, and files grow in memory first
+		return 4 << 30 // bytes: memory is cleared, and files grow in the page cache first
 	}
 }
 
-// nextPoll is how long no threshold can be crossed that is not crossed yet: the time
-// in which what is left above it can be used up, between nearest and most. What
-// the kernel tells of is left out, and so is what was not measured. It is pure.
-func nextPoll(u *runtime.NodeUsage, thresholds []Threshold, told map[Signal]bool, most time.Duration) time.Duration {
-	wait := most
+// nextPoll returns how long no further threshold can be met: the time in which the
+// amount above it can be consumed, between minPollInterval and longest. Signals that
+// the kernel reports, and those that were not measured, are left out. It is pure.
+func nextPoll(u *runtime.NodeUsage, thresholds []Threshold, kernelSignals map[Signal]bool, longest time.Duration) time.Duration {
+	wait := longest
 	for _, t := range thresholds {
 		f, _ := infoFor(t.Signal)
 		if f.pressure {
@@ -41,13 +41,13 @@ func nextPoll(u *runtime.NodeUsage, thresholds []Threshold, told map[Signal]bool
 		}
 		available, capacity, at := f.read(u)
 		bound := t.Value.Of(capacity)
-		if told[t.Signal] || at.IsZero() || available < bound {
+		if kernelSignals[t.Signal] || at.IsZero() || available < bound {
 			continue
 		}
-		seconds := float64(available-bound) / float64(fastest(f.resource))
-		if seconds < most.Seconds() {
+		seconds := float64(available-bound) / float64(maxRate(f.resource))
+		if seconds < longest.Seconds() {
 			wait = min(wait, time.Duration(seconds*float64(time.Second)))
 		}
 	}
-	return min(max(wait, minPollInterval), most)
+	return min(max(wait, minPollInterval), longest)
 }

@@ -23,7 +23,7 @@ func TestPace(t *testing.T) {
 	for _, tc := range []struct {
 		name, hard string
 		u          runtime.NodeUsage
-		told       map[Signal]bool
+		kernel     map[Signal]bool
 		want       time.Duration
 	}{
 		{"nothing to look out for", "none", runtime.NodeUsage{Memory: memory(0)}, nil, most},
@@ -44,7 +44,7 @@ func TestPace(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			thresholds, err := ParseThresholds(tc.hard, "", "", "")
 			require.NoError(t, err)
-			assert.Equal(t, tc.want, nextPoll(&tc.u, thresholds, tc.told, most))
+			assert.Equal(t, tc.want, nextPoll(&tc.u, thresholds, tc.kernel, most))
 		})
 	}
 	assert.Equal(t, 10*time.Millisecond, nextPoll(&runtime.NodeUsage{}, nil, nil, 10*time.Millisecond), "never slower than asked")

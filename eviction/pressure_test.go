@@ -21,7 +21,7 @@ import (
 type pressed struct {
 	*nodeSimulator
 	stalled  float64 // of the time, up to 1
-	noTotal  bool    // the time waited is not told
+	noTotal  bool    // the total time waited is unknown
 	avg      float64
 	total    time.Duration
 	moved    time.Time
@@ -71,7 +71,7 @@ func TestPressureThreshold(t *testing.T) {
 			p.pause(5 * time.Minute)
 			if assert.Equal(t, []string{"culprit"}, p.victims()) {
 				assert.Regexp(t, `^The node was low on resource: memory\. Threshold pressure: 20%, pressure: \d\d\.\d\d%\. `+
-					`Container main was using 100Mi, request is 1Mi, has larger consumption of memory\. $`, p.evicted[0].ending.Message)
+					`Container main was using 100Mi, request is 1Mi, has larger consumption of memory\. $`, p.evicted[0].termination.Message)
 			}
 			assert.Equal(t, corev1.ConditionTrue, m.Conditions()[0].Status)
 			p.pause(time.Minute)

@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	unit        = 64 * mib        // so that nodes are of the size of real ones
-	holds       = 5 * time.Minute // the transition period
-	softGrace   = 90 * time.Second
-	testTimeout = 30 * time.Second // for an evicted pod
+	unit             = 64 * mib        // so that nodes are of the size of real ones
+	transitionPeriod = 5 * time.Minute // of conditions
+	softGrace        = 90 * time.Second
+	effectTimeout    = 30 * time.Second // for an evicted pod
 )
 
 // oracle watches a random node, and knows the rules in the plainest form.
@@ -39,14 +39,14 @@ type oracle struct {
 	acted   time.Time       // start of the last eviction or reclaim
 	evicted time.Time       // start of the last eviction
 	going   map[types.UID]bool
-	hard    bool                                   // memory was told as below the hard threshold, and not as resolved since
+	hard    bool                                   // memory was observed below the hard threshold, and not as resolved since
 	soft    time.Time                              // the same, for the soft one, since
-	short   map[corev1.NodeConditionType]time.Time // when it was told last
-	since   map[corev1.NodeConditionType]time.Time // when the condition was told to hold
+	short   map[corev1.NodeConditionType]time.Time // when it was last observed
+	since   map[corev1.NodeConditionType]time.Time // when the condition became true
 	counts  map[string]int                         // what happened, by name
 }
 
-// left is what was told to be left of what a signal is about.
+// left returns the available amount that was observed for a signal.
 func left(s eviction.Signal, u *runtime.NodeUsage) uint64 {
 	switch s {
 	case eviction.MemoryAvailable:
@@ -66,9 +66,9 @@ func hardOf(s eviction.Signal) uint64 {
 	return 100 * unit
 }
 
-// told takes up a measurement that the manager got.
-func (r *oracle) told() {
-	u, now := &r.s.told, time.Now()
+// measured processes a measurement that the manager received.
+func (r *oracle) measured() {
+	u, now := &r.s.observed, time.Now()
 	free, more := left(eviction.MemoryAvailable, u), uint64(0)
 	if free < 100*unit {
 		r.hard = true
@@ -95,33 +95,33 @@ func (r *oracle) told() {
 	}
 }
 
-// conditions holds each change against what was told: pressure is told when there
-// is some, and no sooner taken back than the transition period after.
+// conditions compares each change with the observations: pressure is reported when it is
+// observed, and withdrawn after the transition period at the earliest.
 func (r *oracle) conditions(all []corev1.NodeCondition) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	for _, c := range all {
-		at, held := r.since[c.Type]
+		at, active := r.since[c.Type]
 		switch {
-		case c.Status == corev1.ConditionTrue && !held:
+		case c.Status == corev1.ConditionTrue && !active:
 			assert.Equal(r.t, time.Now(), r.short[c.Type], "%s without cause", c.Type)
 			r.since[c.Type] = time.Now()
 			r.counts[string(c.Type)]++
-		case c.Status == corev1.ConditionFalse && held:
-			assert.GreaterOrEqual(r.t, time.Since(at), holds, "%s flaps", c.Type)
+		case c.Status == corev1.ConditionFalse && active:
+			assert.GreaterOrEqual(r.t, time.Since(at), transitionPeriod, "%s flaps", c.Type)
 			if r.reclaim == 0 {
-				assert.GreaterOrEqual(r.t, time.Since(r.short[c.Type]), holds, "%s was taken back too soon", c.Type)
+				assert.GreaterOrEqual(r.t, time.Since(r.short[c.Type]), transitionPeriod, "%s was taken back too soon", c.Type)
 			}
 			delete(r.since, c.Type)
 		}
 	}
 }
 
-// eviction holds an eviction against the rules.
-func (r *oracle) eviction(e eviction2) {
-	u := &r.s.told
+// eviction transitionPeriod an eviction against the rules.
+func (r *oracle) eviction(e evictionRecord) {
+	u := &r.s.observed
 	assert.False(r.t, r.s.lost, "nothing was told")
-	assert.NotEmpty(r.t, e.ending.Message)
+	assert.NotEmpty(r.t, e.termination.Message)
 	assert.False(r.t, r.going[e.pod.UID], "%s is on its way", e.pod.UID)
 	if r.signal == "" {
 		r.counts["limits"]++
@@ -136,7 +136,7 @@ func (r *oracle) eviction(e eviction2) {
 }
 
 // cause: there is a threshold that was crossed, by figures that are new.
-func (r *oracle) cause(e eviction2, u *runtime.NodeUsage) {
+func (r *oracle) cause(e evictionRecord, u *runtime.NodeUsage) {
 	assert.False(r.t, u.Memory.At.Before(r.acted), "the node's figures are from before the last action")
 	hard := left(r.signal, u) < hardOf(r.signal)
 	soft := r.signal == eviction.MemoryAvailable && !r.soft.IsZero() && e.at.Sub(r.soft) >= softGrace
@@ -151,26 +151,26 @@ func (r *oracle) cause(e eviction2, u *runtime.NodeUsage) {
 }
 
 func (r *oracle) usageOf(uid types.UID) *runtime.PodUsage {
-	for i := range r.s.told.Pods {
-		if r.s.told.Pods[i].UID == uid {
-			return &r.s.told.Pods[i]
+	for i := range r.s.observed.Pods {
+		if r.s.observed.Pods[i].UID == uid {
+			return &r.s.observed.Pods[i]
 		}
 	}
 	return nil
 }
 
-// choice: nobody was there that should have gone before.
-func (r *oracle) choice(e eviction2) {
-	mine, ok := r.standing(e.pod)
+// choice: no other pod should have been evicted first.
+func (r *oracle) choice(e evictionRecord) {
+	mine, ok := r.rankKey(e.pod)
 	assert.True(r.t, ok, "%s went on old or missing figures", e.pod.UID)
 	for _, uid := range slices.Sorted(maps.Keys(r.s.pods)) {
 		other := r.s.pods[uid].pod
 		if uid == e.pod.UID || r.going[uid] || r.s.failing[uid] != nil {
 			continue
 		}
-		theirs, ok := r.standing(other)
+		theirs, ok := r.rankKey(other)
 		if !ok || theirs.used*100 < r.missing() {
-			continue // its end would help nobody
+			continue // its eviction would have no effect
 		}
 		switch {
 		case mine.critical != theirs.critical:
@@ -194,37 +194,37 @@ func (r *oracle) missing() int64 {
 	if r.signal == eviction.MemoryAvailable {
 		want = 200*unit + r.reclaim
 	}
-	return int64(want) - int64(left(r.signal, &r.s.told))
+	return int64(want) - int64(left(r.signal, &r.s.observed))
 }
 
-type standing struct {
+type rankKey struct {
 	used, asked int64
 	priority    int32
 	critical    bool
 }
 
-// standing is how a pod stands in what is short; not ok if nothing new is known.
-func (r *oracle) standing(pod *corev1.Pod) (st standing, ok bool) {
+// rankKey is how a pod stands in what is short; not ok if nothing new is known.
+func (r *oracle) rankKey(pod *corev1.Pod) (key rankKey, ok bool) {
 	u := r.usageOf(pod.UID)
 	if u == nil || u.Pids.At.Before(r.evicted) {
-		return st, false
+		return key, false
 	}
-	st.priority, st.critical = *pod.Spec.Priority, podspec.IsCritical(pod)
+	key.priority, key.critical = *pod.Spec.Priority, podspec.IsCritical(pod)
 	asked := pod.Spec.Containers[0].Resources.Requests
 	switch r.signal {
 	case eviction.MemoryAvailable:
-		st.used, st.asked = int64(u.Memory.WorkingSet), asked.Memory().Value()
+		key.used, key.asked = int64(u.Memory.WorkingSet), asked.Memory().Value()
 	case eviction.PIDAvailable:
-		st.used = int64(u.Pids.Used)
+		key.used = int64(u.Pids.Used)
 	default:
 		c := u.Containers[0]
 		if !c.Rootfs.At.IsZero() && c.Rootfs.At.Before(r.evicted) {
 			c.Rootfs.Bytes = 0 // it was waited for long enough
-			assert.GreaterOrEqual(r.t, time.Since(r.evicted), testTimeout, "%s: the size of a layer is old", pod.UID)
+			assert.GreaterOrEqual(r.t, time.Since(r.evicted), effectTimeout, "%s: the size of a layer is old", pod.UID)
 		}
-		st.used, st.asked = int64(c.Logs.Bytes+c.Rootfs.Bytes+u.Volumes["v"].Bytes), asked.StorageEphemeral().Value()
+		key.used, key.asked = int64(c.Logs.Bytes+c.Rootfs.Bytes+u.Volumes["v"].Bytes), asked.StorageEphemeral().Value()
 	}
-	return st, true
+	return key, true
 }
 
 // grow has each pod burst, fall back or leak, in whatever it uses.
@@ -274,7 +274,7 @@ func newcomer(s *nodeSimulator, rng *rand.Rand, uid types.UID) {
 
 // EV-3, EV-5, EV-7, EV-8, EV-11, EV-12: random nodes over hours or days, whose pods
 // grow, leak and burst, and whose figures are missing or old at times. Everything
-// that is decided is held against a referee who knows the rules in the plainest
+// that is decided is active against a referee who knows the rules in the plainest
 // form. EVICTION_DAYS=3 has 200 nodes run for so many days.
 func TestRandomNodes(t *testing.T) {
 	nodes, span := 60, time.Hour
@@ -328,7 +328,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	if seed%4 == 3 {
 		r.reclaim, cfg.MinimumReclaim = 50*unit, "memory.available=3200Mi"
 	}
-	s.onTold, s.onEvict = r.told, r.eviction
+	s.onMeasured, s.onEvict = r.measured, r.eviction
 	s.onReclaim = func() { r.acted = time.Now(); counts["reclaims"]++ }
 	var node eviction.UsageProvider = s
 	if seed%2 == 0 {
@@ -373,14 +373,14 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 	})
 }
 
-// settled: after a long while with good figures nothing is short any more, or
-// nobody is left who could go.
+// settled: after a long time with complete measurements no threshold is met, or no pod
+// is left that could be evicted.
 func (r *oracle) settled(m *eviction.Manager) {
 	if r.s.stale || r.s.lag || r.s.lost {
 		return
 	}
-	r.s.pause(time.Duration(len(r.s.pods)) * (2*testTimeout + 20*time.Second))
-	u := r.s.told
+	r.s.pause(time.Duration(len(r.s.pods)) * (2*effectTimeout + 20*time.Second))
+	u := r.s.observed
 	for _, signal := range []eviction.Signal{eviction.MemoryAvailable, eviction.NodeFSAvailable, eviction.PIDAvailable} {
 		if left(signal, &u) >= hardOf(signal) {
 			continue
@@ -388,10 +388,10 @@ func (r *oracle) settled(m *eviction.Manager) {
 		r.signal = signal
 		missing, sum, most, who := int64(hardOf(signal)-left(signal, &u)), int64(0), int64(0), types.UID("")
 		for uid, p := range r.s.pods {
-			if st, known := r.standing(p.pod); known && !r.going[uid] && r.s.failing[uid] == nil {
-				sum += st.used
-				if st.used >= most {
-					most, who = st.used, uid
+			if key, known := r.rankKey(p.pod); known && !r.going[uid] && r.s.failing[uid] == nil {
+				sum += key.used
+				if key.used >= most {
+					most, who = key.used, uid
 				}
 			}
 		}

@@ -13,26 +13,26 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Candidate is a pod that could be evicted for a resource.
+// Candidate is a pod that can be evicted for a signal, with what it is ranked by.
 type Candidate struct {
 	Pod            *corev1.Pod
 	Usage, Request uint64
 	Priority       int32
-	Critical       bool // goes only when no other can
-	// Stalled says that Usage is hundredths of a percent of the time in which the
-	// pod's own tasks waited lately.
+	Critical       bool // ranked after all others
+	// Stalled means that Usage is the share of time in which the pod's own tasks
+	// waited in the last 10s, in hundredths of a percent.
 	Stalled bool
 }
 
 // ExceedsRequest reports whether the pod uses more than it requests.
 func (c Candidate) ExceedsRequest() bool { return c.Usage > c.Request }
 
-// Rank returns the pods that could be evicted for a signal, the first one
-// first: no critical one before another; then those above their request; then
-// the lower priority; then the further above the request. Pods of whose usage
-// nothing was measured since then are left out. For pressure on memory and disks,
-// usage is how long the pod's own tasks wait; where no pod's is known, it is memory
-// for memory, and for disks there is nobody to choose. It is pure.
+// Rank returns the pods that can be evicted for a signal, in the order of eviction:
+// pods that are not critical first, then those above their request, then those of
+// lower priority, then those further above their request. Pods whose usage was not
+// measured at or after since are left out. For memory and I/O pressure, usage is the
+// time for which the pod's own tasks waited. Where that is unknown for all pods, memory
+// pressure is ranked by memory usage, and I/O pressure has no candidates. It is pure.
 func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) []Candidate {
 	f, ok := infoFor(signal)
 	if !ok {
@@ -65,7 +65,7 @@ func Rank(signal Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Ti
 	return out
 }
 
-// compare puts the one that goes first first. The UID makes the order total.
+// compare orders candidates for eviction. The UID makes the order total.
 func compare(a, b Candidate) int {
 	return cmp.Or(
 		boolOrder(!a.Critical, !b.Critical),
@@ -76,21 +76,21 @@ func compare(a, b Candidate) int {
 	)
 }
 
-// excess is how far the usage is above the request; below, it is negative.
+// excess returns usage minus request.
 func (c Candidate) excess() int64 {
 	return int64(min(c.Usage, 1<<62)) - int64(min(c.Request, 1<<62))
 }
 
-// using tells what the pod uses, for people.
-func (c Candidate) using() string {
+// usageText describes the usage of the pod for messages.
+func (c Candidate) usageText() string {
 	if c.Stalled {
 		return fmt.Sprintf("waited %.2f%% of the time", float64(c.Usage)/100)
 	}
 	return fmt.Sprintf("used %d of %d requested", c.Usage, c.Request)
 }
 
-// ranksByStall reports whether pods are ranked by how long they wait themselves.
-// Whoever waits for a cpu is not the one who takes it from the others.
+// ranksByStall reports whether pods are ranked by the time for which their own tasks
+// wait. For CPU they are not, because a pod that waits is not the one that uses it.
 func ranksByStall(f signalInfo, u *runtime.NodeUsage) bool {
 	switch {
 	case !f.pressure || f.podStall == nil:
@@ -104,15 +104,15 @@ func ranksByStall(f signalInfo, u *runtime.NodeUsage) bool {
 	})
 }
 
-// stallOf is how long the pod's tasks wait, in hundredths of a percent, and whether
-// anything as new as since is known of it.
+// stallOf returns the share of time for which the pod's tasks wait, in hundredths of a
+// percent, and whether it was measured at or after since.
 func stallOf(f signalInfo, u *runtime.PodUsage, since time.Time) (uint64, bool) {
 	s, at := f.podStall(u)
 	return uint64(max(s.Avg10, 0) * 100), current(at, since)
 }
 
-// requestOf is what a pod was promised. Inodes and process ids are promised to
-// nobody.
+// requestOf returns the pod's request for a resource. Inodes and process ids cannot be
+// requested.
 func requestOf(name corev1.ResourceName, pod *corev1.Pod) uint64 {
 	if name == resourceInodes || name == resourcePids {
 		return 0
@@ -124,8 +124,8 @@ func requestOf(name corev1.ResourceName, pod *corev1.Pod) uint64 {
 	return uint64(max(q.Value(), 0))
 }
 
-// usageOf is how much a pod uses of what the signal is about, and whether
-// anything as new as since is known of it.
+// usageOf returns the pod's usage of the signal's resource, and whether it was measured
+// at or after since.
 func usageOf(s Signal, f signalInfo, u *runtime.PodUsage, l layout, since time.Time) (uint64, bool) {
 	switch f.resource {
 	case corev1.ResourceMemory:
@@ -144,11 +144,11 @@ func usageOf(s Signal, f signalInfo, u *runtime.PodUsage, l layout, since time.T
 	}
 }
 
-// current reports whether a figure is known and no older than since.
+// current reports whether a measurement exists and is not older than since.
 func current(at, since time.Time) bool { return !at.IsZero() && !at.Before(since) }
 
-// podMemory is the working set of the pod's group or, where that is not known,
-// of its containers together.
+// podMemory returns the working set of the pod's cgroup or, if that is unknown, the sum
+// of those of its containers.
 func podMemory(u *runtime.PodUsage, since time.Time) (bytes uint64, known bool) {
 	if current(u.Memory.At, since) {
 		return u.Memory.WorkingSet, true
@@ -161,13 +161,13 @@ func podMemory(u *runtime.PodUsage, since time.Time) (bytes uint64, known bool) 
 	return bytes, known
 }
 
-// layout says which of a node's file systems are one and the same.
+// layout records which of a node's file systems are the same.
 type layout struct {
 	writableOnNode  bool // writable layers are on the node's file system
-	writableOnImage bool // and on that of images
+	writableOnImage bool // writable layers are on the image file system
 }
 
-// layoutOf finds the layout out. What is not told to be apart is together.
+// layoutOf returns the layout. File systems are the same unless reported as different.
 func layoutOf(u *runtime.NodeUsage) layout {
 	containers := u.ContainerFS
 	if containers.At.IsZero() {
@@ -190,9 +190,9 @@ func sameFS(a, b runtime.FSUsage) bool {
 	}
 }
 
-// podDisk is what the pod takes up on the signal's file system. A part that is
-// not known, or not as new as since, is left out, so that the figure is never
-// too high; its time is zero when no part is known.
+// podDisk returns the pod's usage of the signal's file system. Parts that were not
+// measured at or after since are left out, so that the result is never too high. Its
+// time is zero if no part was measured.
 func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.DiskUsage {
 	var writable, local bool
 	switch s {
@@ -235,23 +235,23 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 	return sum
 }
 
-// isStale reports whether a pod has a part on the signal's disk whose size is
-// known only from before since. It is pure.
+// isStale reports whether the usage of a pod on the signal's file system has a part that
+// was last measured before since. It is pure.
 func isStale(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) bool {
 	f, _ := infoFor(s)
 	if !f.disk {
 		return false
 	}
-	mine := make(map[types.UID]bool, len(pods))
+	included := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
-		mine[pod.UID] = true
+		included[pod.UID] = true
 	}
 	layout := layoutOf(u)
 	for i := range u.Pods {
-		if !mine[u.Pods[i].UID] {
+		if !included[u.Pods[i].UID] {
 			continue
 		}
-		// The oldest part gives the sum its time.
+		// The time of the sum is that of its oldest part.
 		if all := podDisk(s, &u.Pods[i], layout, time.Time{}); !all.At.IsZero() && all.At.Before(since) {
 			return true
 		}

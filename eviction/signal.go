@@ -8,11 +8,11 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Signal names something a node can run short of.
+// Signal is the name of a measurement that a threshold refers to.
 type Signal string
 
-// The signals that tell what is left. A threshold on one is crossed when less
-// is left than it says.
+// Signals of available resources. Their thresholds are met when less than the value is
+// available.
 const (
 	MemoryAvailable            Signal = "memory.available"
 	AllocatableMemoryAvailable Signal = "allocatableMemory.available"
@@ -25,9 +25,8 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
-// The signals that tell pressure: the percentage of the last ten seconds in
-// which some or all tasks waited. A threshold on one is crossed when it is
-// above what it says.
+// Signals of pressure: the percentage of the last ten seconds in which some or all
+// tasks waited. Their thresholds are met when the percentage exceeds the value.
 const (
 	MemoryPSISome Signal = "memory.psi.some.avg10"
 	MemoryPSIFull Signal = "memory.psi.full.avg10"
@@ -37,8 +36,8 @@ const (
 	CPUPSIFull    Signal = "cpu.psi.full.avg10"
 )
 
-// Signals returns all signals, in the order in which they are dealt with when
-// several thresholds are crossed at once: memory first, since it kills.
+// Signals returns all signals, in the order in which their thresholds are handled when
+// several are met: memory first, because a lack of it causes OOM kills.
 func Signals() []Signal {
 	return []Signal{
 		MemoryAvailable, AllocatableMemoryAvailable, MemoryPSIFull, MemoryPSISome,
@@ -48,25 +47,25 @@ func Signals() []Signal {
 	}
 }
 
-// Names of what signals are about, as messages tell them.
+// Names of resources in messages that are not in the Kubernetes API.
 const (
 	resourceInodes corev1.ResourceName = "inodes"
 	resourcePids   corev1.ResourceName = "pids"
 )
 
-// signalInfo are what is fixed about a signal.
+// signalInfo contains the constant properties of a signal.
 type signalInfo struct {
 	resource  corev1.ResourceName
-	condition corev1.NodeConditionType // "": none
-	pressure  bool                     // a percentage, crossed from below
-	disk      bool                     // deleting images and dead containers may help
+	condition corev1.NodeConditionType // "" for none
+	pressure  bool                     // thresholds are met above the value
+	disk      bool                     // reclaiming images and containers can help
 	read      func(u *runtime.NodeUsage) (available, capacity uint64, at time.Time)
-	// podStall is the same of one pod; nil where it does not say who is to blame.
+	// podStall returns the pressure of one pod. It is nil if pods are not ranked by it.
 	podStall func(u *runtime.PodUsage) (runtime.PSIData, time.Time)
 	stall    func(u *runtime.NodeUsage) (runtime.PSIData, time.Time)
 }
 
-// infoFor returns the facts about a signal; ok is false for an unknown one.
+// infoFor returns the properties of a signal. ok is false for an unknown one.
 func infoFor(s Signal) (f signalInfo, ok bool) {
 	memory := signalInfo{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure}
 	disk := signalInfo{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, disk: true}
@@ -104,14 +103,14 @@ func infoFor(s Signal) (f signalInfo, ok bool) {
 			},
 		}, true
 	default:
-		return aboutPressure(s)
+		return pressureInfo(s)
 	}
 }
 
-func aboutPressure(s Signal) (signalInfo, bool) {
+func pressureInfo(s Signal) (signalInfo, bool) {
 	memory := signalInfo{resource: corev1.ResourceMemory, condition: corev1.NodeMemoryPressure, pressure: true}
 	io := signalInfo{resource: corev1.ResourceEphemeralStorage, condition: corev1.NodeDiskPressure, pressure: true}
-	cpu := signalInfo{resource: corev1.ResourceCPU, pressure: true} // there is no node condition for it
+	cpu := signalInfo{resource: corev1.ResourceCPU, pressure: true} // it has no node condition
 	switch s {
 	case MemoryPSISome:
 		memory.podStall = func(u *runtime.PodUsage) (runtime.PSIData, time.Time) {
@@ -152,7 +151,7 @@ func aboutPressure(s Signal) (signalInfo, bool) {
 	}
 }
 
-// ofMemory tells nothing where no bound is known.
+// ofMemory returns no measurement if the capacity is unknown.
 func ofMemory(m runtime.MemoryUsage) (available, capacity uint64, at time.Time) {
 	if m.Capacity == 0 {
 		return 0, 0, time.Time{}
@@ -167,7 +166,7 @@ func ofBytes(f runtime.FSUsage) (available, capacity uint64, at time.Time) {
 	return f.AvailableBytes, f.CapacityBytes, f.At
 }
 
-// ofInodes tells nothing for file systems that do not count them.
+// ofInodes returns no measurement for file systems without an inode limit.
 func ofInodes(f runtime.FSUsage) (available, capacity uint64, at time.Time) {
 	if f.Inodes == 0 {
 		return 0, 0, time.Time{}

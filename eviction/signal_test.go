@@ -142,7 +142,7 @@ func TestToleratesMemoryPressure(t *testing.T) {
 
 // EV-8: a condition holds for the transition period after the last breach, and its
 // time of transition is that of its status.
-func TestHeldConditions(t *testing.T) {
+func TestThresholdState_ConditionsLastForTransitionPeriod(t *testing.T) {
 	now := time.Now()
 	s := newState(nil, time.Minute)
 	s.lastMet[corev1.NodeDiskPressure] = now
@@ -186,7 +186,7 @@ func TestHeldConditions(t *testing.T) {
 	assert.Equal(t, "kubelet has no disk pressure", nodeConditions(all, nil, nil, later)[1].Message)
 }
 
-// EV-6: what an evicted pod is told.
+// EV-6: the message of an evicted pod.
 func TestMessage(t *testing.T) {
 	at := time.Now()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{

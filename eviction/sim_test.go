@@ -31,20 +31,20 @@ type nodeSimulator struct {
 	hidden   uint64 // memory that belongs to no pod
 	layers   time.Duration
 
-	pods    map[types.UID]*simPod
-	takes   time.Duration // how long an evicted pod takes to be gone
-	stale   bool          // figures of the node and its pods are old
-	lag     bool          // those of the node alone are
-	lost    bool          // they cannot be had
-	looks   int
-	reclaim int
-	evicted []eviction2
-	failing map[types.UID]error
-	told    runtime.NodeUsage // what was measured last
+	pods         map[types.UID]*simPod
+	takes        time.Duration // how long an evicted pod takes to be gone
+	stale        bool          // figures of the node and its pods are old
+	lag          bool          // those of the node alone are
+	lost         bool          // they cannot be had
+	measurements int
+	reclaim      int
+	evicted      []evictionRecord
+	failing      map[types.UID]error
+	observed     runtime.NodeUsage // what was measured last
 	// Called with the lock held, if not nil: after each measurement and reclaim,
 	// and before each eviction that does not fail.
-	onTold, onReclaim func()
-	onEvict           func(eviction2)
+	onMeasured, onReclaim func()
+	onEvict               func(evictionRecord)
 }
 
 type simPod struct {
@@ -58,11 +58,11 @@ type simPod struct {
 	measured time.Time // zero: now
 }
 
-// eviction2 is an eviction as it was asked for.
-type eviction2 struct {
-	pod    *corev1.Pod
-	at     time.Time
-	ending runtime.Termination
+// evictionRecord is an eviction as it was asked for.
+type evictionRecord struct {
+	pod         *corev1.Pod
+	at          time.Time
+	termination runtime.Termination
 }
 
 func newSim() *nodeSimulator {
@@ -94,7 +94,7 @@ func (s *nodeSimulator) used() (memory, disk, pids uint64) {
 func (s *nodeSimulator) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looks++
+	s.measurements++
 	if s.lost {
 		return runtime.NodeUsage{}, fmt.Errorf("no figures")
 	}
@@ -135,9 +135,9 @@ func (s *nodeSimulator) Usage(context.Context, time.Time) (runtime.NodeUsage, er
 			Volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: runtime.DiskUsage{At: at, Bytes: p.volume}}},
 		})
 	}
-	s.told = u
-	if s.onTold != nil {
-		s.onTold()
+	s.observed = u
+	if s.onMeasured != nil {
+		s.onMeasured()
 	}
 	return u, nil
 }
@@ -158,7 +158,7 @@ func (s *nodeSimulator) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Te
 	if err := s.failing[pod.UID]; err != nil {
 		return err
 	}
-	s.evicted = append(s.evicted, eviction2{pod, time.Now(), e})
+	s.evicted = append(s.evicted, evictionRecord{pod, time.Now(), e})
 	if s.onEvict != nil {
 		s.onEvict(s.evicted[len(s.evicted)-1])
 	}

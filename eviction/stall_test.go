@@ -21,18 +21,18 @@ func TestFade(t *testing.T) {
 			avg *= math.Exp(-0.2)
 			took += 2 * time.Second
 		}
-		got := fade(tc.percent, tc.threshold)
+		got := decayTime(tc.percent, tc.threshold)
 		assert.GreaterOrEqual(t, got, took, "%v", tc)
 		assert.LessOrEqual(t, got, took+4*time.Second, "%v", tc)
 	}
-	assert.Equal(t, 4*time.Second, fade(20, 20))
-	assert.Equal(t, 4*time.Second, fade(10, 20))
-	assert.Equal(t, 4*time.Second, fade(10, 0))
+	assert.Equal(t, 4*time.Second, decayTime(20, 20))
+	assert.Equal(t, 4*time.Second, decayTime(10, 20))
+	assert.Equal(t, 4*time.Second, decayTime(10, 0))
 }
 
 // EV-2: after an eviction, what was waited since counts, and the average once it
 // would have fallen.
-func TestStallsAgain(t *testing.T) {
+func TestStallBase_Continues(t *testing.T) {
 	from := time.Now()
 	b := stallBase{at: from, percent: 60, total: time.Hour}
 	const fades = 14986 * time.Millisecond // 10 s * ln 3 + 4 s
@@ -52,7 +52,7 @@ func TestStallsAgain(t *testing.T) {
 		{"it counts now", fades + time.Millisecond, 0, true, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			due, next := b.again(Observation{At: from.Add(tc.since), Waited: b.total + tc.waited}, 20)
+			due, next := b.continues(Observation{At: from.Add(tc.since), Waited: b.total + tc.waited}, 20)
 			assert.Equal(t, tc.due, due)
 			if tc.due {
 				assert.True(t, next.IsZero())
@@ -63,35 +63,35 @@ func TestStallsAgain(t *testing.T) {
 	}
 }
 
-// EV-2: a threshold on pressure acts at once when it is crossed first; after an
-// eviction each is judged anew, from figures of after it, until it is not crossed.
+// EV-2: a threshold on pressure is due at once when it is met first. After an eviction
+// each is judged by observations after it, until it is not met.
 func TestPressureAfterAnEviction(t *testing.T) {
 	thresholds, err := ParseThresholds("memory.psi.some.avg10>20%,memory.available<1Gi", "", "", "")
 	assert.NoError(t, err)
 	s := newState(thresholds, time.Minute)
 	now := time.Now()
-	look := func(after time.Duration, percent float64, waited time.Duration) (due []metThreshold, next time.Time) {
+	observeAt := func(after time.Duration, percent float64, waited time.Duration) (due []metThreshold, next time.Time) {
 		at := now.Add(after)
 		return s.update(map[Signal]Observation{MemoryPSISome: {Signal: MemoryPSISome, At: at, Percent: percent, Waited: time.Hour + waited}}, at)
 	}
-	due, _ := look(0, 60, 0)
+	due, _ := observeAt(0, 60, 0)
 	assert.Len(t, due, 1)
-	s.judgeStallsFrom(now.Add(time.Second))
-	due, _ = look(999*time.Millisecond, 60, 0)
+	s.resetStalls(now.Add(time.Second))
+	due, _ = observeAt(999*time.Millisecond, 60, 0)
 	assert.Empty(t, due, "from before its end")
-	due, next := look(2*time.Second, 60, 0)
+	due, next := observeAt(2*time.Second, 60, 0)
 	assert.Empty(t, due, "it is where the rest is measured from")
 	assert.Equal(t, now.Add(6*time.Second), next)
-	due, _ = look(6*time.Second, 50, time.Second)
+	due, _ = observeAt(6*time.Second, 50, time.Second)
 	assert.Len(t, due, 1, "it goes on")
-	due, _ = look(7*time.Second, 10, time.Second)
+	due, _ = observeAt(7*time.Second, 10, time.Second)
 	assert.Empty(t, due)
-	due, _ = look(8*time.Second, 30, time.Second)
+	due, _ = observeAt(8*time.Second, 30, time.Second)
 	assert.Len(t, due, 1, "another stall, long after")
 }
 
 // EV-5: for pressure on memory and disks the pods' own stalls rank; where none is
-// known, memory does for memory, and for a disk nobody can be told.
+// known, memory does for memory, and for a disk no pod can be chosen.
 func TestRankOfPressure(t *testing.T) {
 	now := time.Now()
 	stall := func(some, full float64) runtime.PSIStats {

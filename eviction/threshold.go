@@ -10,28 +10,28 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// DefaultHardThresholds are the hard thresholds of a node that names none.
+// DefaultHardThresholds is the default of Config.Hard. It is the kubelet's.
 const DefaultHardThresholds = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
-// None is written in the place of thresholds to say that there are none.
+// None stands for an empty list of thresholds where "" means the default.
 const None = "none"
 
-// Threshold is a bound on a signal.
+// Threshold is a limit on a signal.
 type Threshold struct {
 	Signal Signal
 	Value  ThresholdValue
-	// GracePeriod is how long a soft threshold must be crossed without a break
-	// before it counts. Zero: it is a hard one.
+	// GracePeriod is how long a soft threshold must be met without interruption before
+	// pods are evicted. Zero: the threshold is hard.
 	GracePeriod time.Duration
-	// MinReclaim is how much more must be left than Value says before a
-	// threshold that has been acted on counts as resolved.
+	// MinReclaim is how much more than Value must be available before a threshold
+	// that was acted on is resolved.
 	MinReclaim ThresholdValue
 }
 
-// IsHard reports whether the threshold acts at once.
+// IsHard reports whether the threshold has no grace period.
 func (t Threshold) IsHard() bool { return t.GracePeriod == 0 }
 
-// String returns the threshold as it is written.
+// String returns the threshold in the form that ParseThresholds reads.
 func (t Threshold) String() string {
 	f, _ := infoFor(t.Signal)
 	if f.pressure {
@@ -40,13 +40,13 @@ func (t Threshold) String() string {
 	return string(t.Signal) + "<" + t.Value.String()
 }
 
-// ThresholdValue is an amount or a percentage of what there is.
+// ThresholdValue is a quantity or a percentage of the capacity.
 type ThresholdValue struct {
-	Quantity   resource.Quantity // counts if Percent is zero
+	Quantity   resource.Quantity // used if Percentage is zero
 	Percentage float64
 }
 
-// Of returns the amount that v comes to where there is that capacity.
+// Of returns the amount for a capacity.
 func (v ThresholdValue) Of(capacity uint64) uint64 {
 	if v.Percentage > 0 {
 		return uint64(v.Percentage / 100 * float64(capacity))
@@ -54,10 +54,10 @@ func (v ThresholdValue) Of(capacity uint64) uint64 {
 	return uint64(max(v.Quantity.Value(), 0))
 }
 
-// IsZero reports whether v is nothing.
+// IsZero reports whether v is zero.
 func (v ThresholdValue) IsZero() bool { return v.Percentage == 0 && v.Quantity.IsZero() }
 
-// String returns the value as it is written.
+// String returns the value in the form that ParseThresholds reads.
 func (v ThresholdValue) String() string {
 	if v.Percentage > 0 {
 		return strconv.FormatFloat(v.Percentage, 'f', -1, 64) + "%"
@@ -65,15 +65,14 @@ func (v ThresholdValue) String() string {
 	return v.Quantity.String()
 }
 
-// ParseThresholds reads thresholds as a kubelet's flags write them: hard and
-// soft ones as "memory.available<100Mi,nodefs.available<10%", the grace periods
-// of the soft ones as "memory.available=1m30s", and minimum reclaims as
-// "memory.available=50Mi". It tells all faults at once, each with the
-// expression that it is about.
+// ParseThresholds parses thresholds in the form of the kubelet's flags: hard and soft
+// ones as "memory.available<100Mi,nodefs.available<10%", grace periods of soft ones as
+// "memory.available=1m30s", and minimum reclaims as "memory.available=50Mi". It reports
+// all errors at once, each with its expression.
 //
-// As with the kubelet, thresholds of 0% and 100% mean that the signal is not
-// watched and are left out, a grace period of a signal that has no soft threshold
-// is for nothing, and one of 0 makes the threshold a hard one.
+// As in the kubelet, thresholds of 0% and 100% disable the signal and are left out, a
+// grace period without a soft threshold is ignored, and one of 0 makes the threshold a
+// hard one.
 func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, error) {
 	graces, err1 := parsePairs("eviction-soft-grace-period", softGrace, parseGrace)
 	reclaims, err2 := parsePairs("eviction-minimum-reclaim", minReclaim, parseReclaim)
@@ -104,34 +103,34 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 	return kept, nil
 }
 
-// parseList reads expressions, each signal at most once.
+// parseList parses a list of expressions without duplicate signals.
 func parseList(flag, list string) ([]Threshold, error) {
 	if list = strings.TrimSpace(list); list == "" || list == None {
 		return nil, nil
 	}
 	var out []Threshold
 	var errs []error
-	seen := make(map[Signal]bool)
+	parsed := make(map[Signal]bool)
 	for expr := range strings.SplitSeq(list, ",") {
 		t, err := parseThreshold(strings.TrimSpace(expr))
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
-		case seen[t.Signal]:
-			errs = append(errs, fmt.Errorf("%s: %q: %s has a threshold already", flag, expr, t.Signal))
+		case parsed[t.Signal]:
+			errs = append(errs, fmt.Errorf("%s: %q: duplicate threshold for %s", flag, expr, t.Signal))
 		default:
-			seen[t.Signal] = true
+			parsed[t.Signal] = true
 			out = append(out, t)
 		}
 	}
 	return out, errors.Join(errs...)
 }
 
-// parseThreshold reads one expression.
+// parseThreshold parses one expression.
 func parseThreshold(expr string) (Threshold, error) {
 	at := strings.IndexAny(expr, "<>")
 	if at < 0 {
-		return Threshold{}, fmt.Errorf("%q: is not written as signal<value", expr)
+		return Threshold{}, fmt.Errorf("%q: must be written as signal<value", expr)
 	}
 	signal := Signal(strings.TrimSpace(expr[:at]))
 	f, ok := infoFor(signal)
@@ -143,7 +142,7 @@ func parseThreshold(expr string) (Threshold, error) {
 		if f.pressure {
 			want = ">"
 		}
-		return Threshold{}, fmt.Errorf("%q: a threshold on %s is written with %s", expr, signal, want)
+		return Threshold{}, fmt.Errorf("%q: a threshold on %s must be written with %s", expr, signal, want)
 	}
 	value, err := parseValue(strings.TrimSpace(expr[at+1:]))
 	if err != nil {
@@ -151,10 +150,10 @@ func parseThreshold(expr string) (Threshold, error) {
 	}
 	switch {
 	case f.pressure && value.Percentage == 0 && !value.Quantity.IsZero():
-		return Threshold{}, fmt.Errorf("%q: pressure is a percentage", expr)
+		return Threshold{}, fmt.Errorf("%q: pressure must be a percentage", expr)
 	case f.pressure && (value.IsZero() || value.Percentage >= 100):
 		return Threshold{}, fmt.Errorf("%q: pressure must be above 0%% and below 100%%", expr)
-	case value.percentOnly():
+	case value.isPercentage():
 		return Threshold{Signal: signal, Value: value}, nil
 	case value.Quantity.Sign() <= 0:
 		return Threshold{}, fmt.Errorf("%q: the value must be above 0", expr)
@@ -162,30 +161,30 @@ func parseThreshold(expr string) (Threshold, error) {
 	return Threshold{Signal: signal, Value: value}, nil
 }
 
-// percentOnly reports whether v was written as a percentage; 0% is one, and
-// has the zero Quantity, whose format is empty.
-func (v ThresholdValue) percentOnly() bool { return v.Percentage > 0 || v.Quantity.Format == "" }
+// isPercentage reports whether v was written as a percentage, including 0%, whose
+// Quantity has no format.
+func (v ThresholdValue) isPercentage() bool { return v.Percentage > 0 || v.Quantity.Format == "" }
 
-// parseValue reads an amount or a percentage.
+// parseValue parses a quantity or a percentage.
 func parseValue(s string) (ThresholdValue, error) {
 	if p, ok := strings.CutSuffix(s, "%"); ok {
 		n, err := strconv.ParseFloat(p, 64)
 		if err != nil || n != n {
-			return ThresholdValue{}, fmt.Errorf("%q is no percentage", s)
+			return ThresholdValue{}, fmt.Errorf("invalid percentage %q", s)
 		}
 		if n < 0 || n > 100 {
-			return ThresholdValue{}, fmt.Errorf("%q is not between 0%% and 100%%", s)
+			return ThresholdValue{}, fmt.Errorf("percentage %q must be between 0%% and 100%%", s)
 		}
 		return ThresholdValue{Percentage: n}, nil
 	}
 	q, err := resource.ParseQuantity(s)
 	if err != nil {
-		return ThresholdValue{}, fmt.Errorf("%q is no quantity", s)
+		return ThresholdValue{}, fmt.Errorf("invalid quantity %q", s)
 	}
 	return ThresholdValue{Quantity: q}, nil
 }
 
-// parsePairs reads signal=value pairs, each signal at most once.
+// parsePairs parses a list of signal=value pairs without duplicate signals.
 func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error)) (map[Signal]T, error) {
 	out := make(map[Signal]T)
 	if list = strings.TrimSpace(list); list == "" {
@@ -196,14 +195,14 @@ func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error))
 		name, value, ok := strings.Cut(expr, "=")
 		signal := Signal(strings.TrimSpace(name))
 		_, known := infoFor(signal)
-		_, twice := out[signal]
+		_, duplicate := out[signal]
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s: %q: is not written as signal=value", flag, expr))
+			errs = append(errs, fmt.Errorf("%s: %q: must be written as signal=value", flag, expr))
 		case !known:
 			errs = append(errs, fmt.Errorf("%s: %q: unknown signal %q", flag, expr, string(signal)))
-		case twice:
-			errs = append(errs, fmt.Errorf("%s: %q: %s is there already", flag, expr, signal))
+		case duplicate:
+			errs = append(errs, fmt.Errorf("%s: %q: duplicate signal %s", flag, expr, signal))
 		default:
 			v, err := parse(signal, strings.TrimSpace(value))
 			if err != nil {
@@ -218,7 +217,7 @@ func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error))
 func parseGrace(_ Signal, s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no duration", s)
+		return 0, fmt.Errorf("invalid duration %q", s)
 	}
 	if d < 0 {
 		return 0, errors.New("the grace period must not be negative")

@@ -11,16 +11,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Observation is what was measured of one signal.
+// Observation is the measurement of one signal.
 type Observation struct {
 	Signal              Signal
-	Available, Capacity uint64        // of signals that tell what is left
-	Percent             float64       // of signals that tell pressure: the kernel's average
-	Waited              time.Duration // of those: for how long tasks waited since the machine started; zero: not known
+	Available, Capacity uint64        // of signals of available resources
+	Percent             float64       // of signals of pressure: the kernel's avg10
+	Waited              time.Duration // of pressure: total time that tasks waited since boot; zero: unknown
 	At                  time.Time
 }
 
-// String returns what there is, as messages tell it.
+// String returns the available amount or the pressure in the form used in messages.
 func (o Observation) String() string {
 	f, _ := infoFor(o.Signal)
 	if f.pressure {
@@ -29,7 +29,7 @@ func (o Observation) String() string {
 	return amount(f.resource, o.Available)
 }
 
-// amount writes bytes as multiples of 1024 and all else as a plain number.
+// amount formats bytes with binary suffixes and other amounts with decimal ones.
 func amount(name corev1.ResourceName, n uint64) string {
 	format := resource.BinarySI
 	if name == resourceInodes || name == resourcePids {
@@ -38,8 +38,7 @@ func amount(name corev1.ResourceName, n uint64) string {
 	return resource.NewQuantity(int64(min(n, 1<<63-1)), format).String()
 }
 
-// observe returns the observations that usage has. What is not known is not
-// among them.
+// observe returns the observations contained in u. Unknown signals are left out.
 func observe(u *runtime.NodeUsage) map[Signal]Observation {
 	out := make(map[Signal]Observation)
 	for _, s := range Signals() {
@@ -59,9 +58,9 @@ func observe(u *runtime.NodeUsage) map[Signal]Observation {
 	return out
 }
 
-// isMet reports whether the observation is on the wrong side of t or, with
-// more set, not yet as far on the right side as MinReclaim asks.
-func (t Threshold) isMet(o Observation, more bool) bool {
+// isMet reports whether the observation meets t or, with reclaim set, whether MinReclaim
+// has not been reached yet.
+func (t Threshold) isMet(o Observation, reclaim bool) bool {
 	if f, _ := infoFor(t.Signal); f.pressure {
 		return o.Percent > t.Value.Percentage
 	}
@@ -69,32 +68,32 @@ func (t Threshold) isMet(o Observation, more bool) bool {
 	if bound >= o.Capacity {
 		return false
 	}
-	if more {
+	if reclaim {
 		bound = min(sumOf(bound, t.MinReclaim.Of(o.Capacity)), o.Capacity-1)
 	}
 	return o.Available < bound
 }
 
-// impossible reports whether there is not even as much as the threshold wants to be
-// left. Such a threshold would be met for ever, whoever goes, and is not held to.
-func (t Threshold) impossible(o Observation) bool {
+// isImpossible reports whether the threshold is not below the capacity. Such a threshold
+// would always be met, whichever pods are evicted, and is ignored.
+func (t Threshold) isImpossible(o Observation) bool {
 	f, _ := infoFor(t.Signal)
 	return !f.pressure && t.Value.Of(o.Capacity) >= o.Capacity
 }
 
-// thresholdState is what is remembered from look to look. It has no lock: one goroutine
-// owns it.
+// thresholdState is the state of all thresholds between measurements. It has no lock:
+// one goroutine owns it.
 type thresholdState struct {
 	thresholds []Threshold
 	transition time.Duration
 
-	metSince       map[int]time.Time                      // by threshold: crossed without a break since
-	active         map[int]bool                           // by threshold: counted once and is not resolved yet
-	lastMet        map[corev1.NodeConditionType]time.Time // by condition: last crossed
-	stalls         map[int]*stallBase                     // by threshold on pressure that was crossed at the last eviction
-	lastEvictionAt time.Time                              // start of the last eviction: pods' figures from before do not count
-	gone           time.Time                              // when it was over
-	lastActionAt   time.Time                              // start of the last eviction or reclaim: the node's figures from before do not count
+	metSince       map[int]time.Time                      // by threshold: met without interruption since
+	active         map[int]bool                           // by threshold: was due and is not resolved yet
+	lastMet        map[corev1.NodeConditionType]time.Time // by condition: threshold last met
+	stalls         map[int]*stallBase                     // by threshold on pressure that was met at the last eviction
+	lastEvictionAt time.Time                              // start of the last eviction: older observations of pods do not count
+	evictedAt      time.Time                              // end of the last eviction
+	lastActionAt   time.Time                              // start of the last eviction or reclaim: older observations of the node do not count
 }
 
 func newState(thresholds []Threshold, transition time.Duration) *thresholdState {
@@ -105,26 +104,25 @@ func newState(thresholds []Threshold, transition time.Duration) *thresholdState 
 	}
 }
 
-// metThreshold is a threshold that counts, with what it was held against.
+// metThreshold is a threshold that requires action, with the observation that met it.
 type metThreshold struct {
 	Threshold
 	observation Observation
 }
 
-// update takes up observations and returns the thresholds that call for action,
-// the most urgent first, and when to look again at the latest for a grace
-// period or a condition that ends; zero: for none.
-func (s *thresholdState) update(seen map[Signal]Observation, now time.Time) (due []metThreshold, next time.Time) {
+// update processes observations. It returns the thresholds that require action, the
+// most urgent first, and the next end of a grace period or a condition, or zero.
+func (s *thresholdState) update(observed map[Signal]Observation, now time.Time) (due []metThreshold, next time.Time) {
 	for i, t := range s.thresholds {
-		o, ok := seen[t.Signal]
+		o, ok := observed[t.Signal]
 		if !ok || !t.isMet(o, s.active[i]) {
-			// What is not known calls for nothing, and breaks a grace period.
+			// An unknown signal requires no action and interrupts a grace period.
 			delete(s.metSince, i)
 			delete(s.active, i)
 			delete(s.stalls, i)
 			continue
 		}
-		if _, before := s.metSince[i]; !before {
+		if _, ok := s.metSince[i]; !ok {
 			s.metSince[i] = now
 		}
 		if f, _ := infoFor(t.Signal); f.condition != "" {
@@ -138,7 +136,7 @@ func (s *thresholdState) update(seen map[Signal]Observation, now time.Time) (due
 		if !current(o.At, s.lastActionAt) {
 			continue
 		}
-		if at, again := s.stallsAgain(i, o); !again {
+		if at, continues := s.stallContinues(i, o); !continues {
 			next = earlier(next, at)
 			continue
 		}
@@ -158,9 +156,9 @@ func (s *thresholdState) update(seen map[Signal]Observation, now time.Time) (due
 	return due, next
 }
 
-// judgeStallsFrom has pressure judged from gone on, when a pod was evicted.
-func (s *thresholdState) judgeStallsFrom(gone time.Time) {
-	s.gone = gone
+// resetStalls starts judging pressure from the end of an eviction.
+func (s *thresholdState) resetStalls(evictedAt time.Time) {
+	s.evictedAt = evictedAt
 	for i, t := range s.thresholds {
 		if f, _ := infoFor(t.Signal); f.pressure {
 			s.stalls[i] = &stallBase{}
@@ -168,35 +166,35 @@ func (s *thresholdState) judgeStallsFrom(gone time.Time) {
 	}
 }
 
-// stallsAgain reports whether a threshold that is crossed calls for action: one on
-// pressure, only if tasks have waited since the last eviction. If not, it returns
-// when to look again.
-func (s *thresholdState) stallsAgain(i int, o Observation) (at time.Time, again bool) {
+// stallContinues reports whether a threshold that is met requires action. One on
+// pressure does only if tasks have waited since the last eviction; otherwise
+// stallContinues returns when to check next.
+func (s *thresholdState) stallContinues(i int, o Observation) (at time.Time, continues bool) {
 	b := s.stalls[i]
 	switch {
 	case b == nil:
 		return time.Time{}, true
-	case o.At.Before(s.gone):
+	case o.At.Before(s.evictedAt):
 		return o.At.Add(stallWindow), false
 	case b.at.IsZero():
 		*b = stallBase{at: o.At, percent: o.Percent, total: o.Waited}
 	}
-	again, at = b.again(o, s.thresholds[i].Value.Percentage)
-	return at, again
+	continues, at = b.continues(o, s.thresholds[i].Value.Percentage)
+	return at, continues
 }
 
-// acts reports whether a threshold that is judged together with others acts.
-func (s *thresholdState) acts(with string) bool {
+// isActive reports whether a threshold of an effectGroup is active.
+func (s *thresholdState) isActive(group string) bool {
 	for i, t := range s.thresholds {
-		if s.active[i] && judgedWith(t.Signal) == with {
+		if s.active[i] && effectGroup(t.Signal) == group {
 			return true
 		}
 	}
 	return false
 }
 
-// conditions returns the node conditions that hold: those that were breached
-// within the transition period.
+// conditions returns the node conditions that are true: those with a threshold that was
+// met within the transition period.
 func (s *thresholdState) conditions(now time.Time) []corev1.NodeConditionType {
 	var out []corev1.NodeConditionType
 	for _, c := range conditionTypes() {
@@ -213,7 +211,7 @@ func conditionTypes() []corev1.NodeConditionType {
 
 func comparePriority(s Signal) int { return slices.Index(Signals(), s) }
 
-// boolOrder puts true first.
+// boolOrder compares with true first.
 func boolOrder(a, b bool) int {
 	switch {
 	case a == b:

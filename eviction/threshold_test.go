@@ -33,32 +33,32 @@ func TestParseHard(t *testing.T) {
 		{in: "io.psi.full.avg10>40%,cpu.psi.some.avg10>90%", want: "io.psi.full.avg10>40% cpu.psi.some.avg10>90%"},
 		{in: eviction.DefaultHardThresholds, want: "memory.available<100Mi nodefs.available<10% nodefs.inodesFree<5% imagefs.available<15% imagefs.inodesFree<5%"},
 
-		{in: "memory.available", err: `eviction-hard: "memory.available": is not written as signal<value`},
-		{in: "memory.available=100Mi", err: `eviction-hard: "memory.available=100Mi": is not written as signal<value`},
-		{in: "memory.available>100Mi", err: `eviction-hard: "memory.available>100Mi": a threshold on memory.available is written with <`},
-		{in: "memory.available<", err: `eviction-hard: "memory.available<": "" is no quantity`},
-		{in: "memory.available<100Mb", err: `eviction-hard: "memory.available<100Mb": "100Mb" is no quantity`},
-		{in: "memory.available<abc%", err: `eviction-hard: "memory.available<abc%": "abc%" is no percentage`},
-		{in: "memory.available<NaN%", err: `eviction-hard: "memory.available<NaN%": "NaN%" is no percentage`},
-		{in: "memory.available<%", err: `eviction-hard: "memory.available<%": "%" is no percentage`},
-		{in: "memory.available<-5%", err: `eviction-hard: "memory.available<-5%": "-5%" is not between 0% and 100%`},
-		{in: "memory.available<101%", err: `eviction-hard: "memory.available<101%": "101%" is not between 0% and 100%`},
+		{in: "memory.available", err: `eviction-hard: "memory.available": must be written as signal<value`},
+		{in: "memory.available=100Mi", err: `eviction-hard: "memory.available=100Mi": must be written as signal<value`},
+		{in: "memory.available>100Mi", err: `eviction-hard: "memory.available>100Mi": a threshold on memory.available must be written with <`},
+		{in: "memory.available<", err: `eviction-hard: "memory.available<": invalid quantity ""`},
+		{in: "memory.available<100Mb", err: `eviction-hard: "memory.available<100Mb": invalid quantity "100Mb"`},
+		{in: "memory.available<abc%", err: `eviction-hard: "memory.available<abc%": invalid percentage "abc%"`},
+		{in: "memory.available<NaN%", err: `eviction-hard: "memory.available<NaN%": invalid percentage "NaN%"`},
+		{in: "memory.available<%", err: `eviction-hard: "memory.available<%": invalid percentage "%"`},
+		{in: "memory.available<-5%", err: `eviction-hard: "memory.available<-5%": percentage "-5%" must be between 0% and 100%`},
+		{in: "memory.available<101%", err: `eviction-hard: "memory.available<101%": percentage "101%" must be between 0% and 100%`},
 		{in: "memory.available<0", err: `eviction-hard: "memory.available<0": the value must be above 0`},
 		{in: "memory.available<-100Mi", err: `eviction-hard: "memory.available<-100Mi": the value must be above 0`},
 		{in: "memory.avail<100Mi", err: `eviction-hard: "memory.avail<100Mi": unknown signal "memory.avail"`},
 		{in: "Memory.available<100Mi", err: `eviction-hard: "Memory.available<100Mi": unknown signal "Memory.available"`},
 		{in: "<100Mi", err: `eviction-hard: "<100Mi": unknown signal ""`},
-		{in: "memory.available<100Mi,", err: `eviction-hard: "": is not written as signal<value`},
-		{in: "memory.available<1Mi,memory.available<2Mi", err: `eviction-hard: "memory.available<2Mi": memory.available has a threshold already`},
-		{in: "memory.psi.some.avg10<20%", err: `eviction-hard: "memory.psi.some.avg10<20%": a threshold on memory.psi.some.avg10 is written with >`},
-		{in: "memory.psi.some.avg10>20", err: `eviction-hard: "memory.psi.some.avg10>20": pressure is a percentage`},
+		{in: "memory.available<100Mi,", err: `eviction-hard: "": must be written as signal<value`},
+		{in: "memory.available<1Mi,memory.available<2Mi", err: `eviction-hard: "memory.available<2Mi": duplicate threshold for memory.available`},
+		{in: "memory.psi.some.avg10<20%", err: `eviction-hard: "memory.psi.some.avg10<20%": a threshold on memory.psi.some.avg10 must be written with >`},
+		{in: "memory.psi.some.avg10>20", err: `eviction-hard: "memory.psi.some.avg10>20": pressure must be a percentage`},
 		{in: "memory.psi.some.avg10>0%", err: `eviction-hard: "memory.psi.some.avg10>0%": pressure must be above 0% and below 100%`},
 		{in: "memory.psi.some.avg10>100%", err: `eviction-hard: "memory.psi.some.avg10>100%": pressure must be above 0% and below 100%`},
 		{in: "memory.psi.some.avg60>10%", err: `eviction-hard: "memory.psi.some.avg60>10%": unknown signal "memory.psi.some.avg60"`},
 		{
 			in: "x<1,nodefs.available<y",
 			err: `eviction-hard: "x<1": unknown signal "x"` + "\n" +
-				`eviction-hard: "nodefs.available<y": "y" is no quantity`,
+				`eviction-hard: "nodefs.available<y": invalid quantity "y"`,
 		},
 	} {
 		t.Run(tc.in, func(t *testing.T) {
@@ -92,15 +92,15 @@ func TestParseSoft(t *testing.T) {
 		{soft: "memory.available<1Gi", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
 		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
 		{grace: "pid.available=1m"},
-		{grace: "pid.available=1m,pid.available=2m", err: `eviction-soft-grace-period: "pid.available=2m": pid.available is there already`},
+		{grace: "pid.available=1m,pid.available=2m", err: `eviction-soft-grace-period: "pid.available=2m": duplicate signal pid.available`},
 		{soft: "memory.available<1Gi", grace: "memory.available=0s"},
 		{soft: "memory.available<1Gi", grace: "memory.available=-1s", err: `eviction-soft-grace-period: "memory.available=-1s": the grace period must not be negative`},
-		{soft: "memory.available<1Gi", grace: "memory.available=90", err: `eviction-soft-grace-period: "memory.available=90": "90" is no duration`},
-		{soft: "memory.available<1Gi", grace: "memory.available", err: `eviction-soft-grace-period: "memory.available": is not written as signal=value`},
+		{soft: "memory.available<1Gi", grace: "memory.available=90", err: `eviction-soft-grace-period: "memory.available=90": invalid duration "90"`},
+		{soft: "memory.available<1Gi", grace: "memory.available", err: `eviction-soft-grace-period: "memory.available": must be written as signal=value`},
 		{soft: "memory.available<1Gi", grace: "memory=1s", err: `eviction-soft-grace-period: "memory=1s": unknown signal "memory"`},
 		{reclaim: "memory.available=-1Mi", err: `eviction-minimum-reclaim: "memory.available=-1Mi": the minimum reclaim must not be negative`},
-		{reclaim: "memory.available=x", err: `eviction-minimum-reclaim: "memory.available=x": "x" is no quantity`},
-		{reclaim: "memory.available=1,memory.available=2", err: `eviction-minimum-reclaim: "memory.available=2": memory.available is there already`},
+		{reclaim: "memory.available=x", err: `eviction-minimum-reclaim: "memory.available=x": invalid quantity "x"`},
+		{reclaim: "memory.available=1,memory.available=2", err: `eviction-minimum-reclaim: "memory.available=2": duplicate signal memory.available`},
 		{reclaim: "memory.psi.full.avg10=5%", err: `eviction-minimum-reclaim: "memory.psi.full.avg10=5%": pressure cannot be reclaimed`},
 	} {
 		_, err := eviction.ParseThresholds("", tc.soft, tc.grace, tc.reclaim)
@@ -126,7 +126,7 @@ func TestSoftThresholds(t *testing.T) {
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := eviction.New(eviction.Config{Hard: "x<1", MonitoringPeriod: -1})
-	for _, part := range []string{"node is required", "pods is required", `unknown signal "x"`, "Poll is negative"} {
+	for _, part := range []string{"Config.Usage required", "Config.Pods required", `unknown signal "x"`, "Config.MonitoringPeriod: must not be negative"} {
 		require.ErrorContains(t, err, part)
 	}
 }
@@ -141,9 +141,9 @@ func FuzzParseThresholds(f *testing.F) {
 			return
 		}
 		for _, th := range list {
-			again, err := eviction.ParseThresholds(th.String(), "", "", "")
-			if err != nil || len(again) != 1 || again[0].Value.Of(1<<40) != th.Value.Of(1<<40) {
-				t.Fatalf("%q reads back as %v, %v", th, again, err)
+			parsed, err := eviction.ParseThresholds(th.String(), "", "", "")
+			if err != nil || len(parsed) != 1 || parsed[0].Value.Of(1<<40) != th.Value.Of(1<<40) {
+				t.Fatalf("%q reads back as %v, %v", th, parsed, err)
 			}
 		}
 	})

@@ -47,9 +47,9 @@ func TestEvictionFlags(t *testing.T) {
 		},
 		{"unknown signal", []string{"-eviction-hard", "memory.free<1Gi"}, "", `-eviction-hard: "memory.free<1Gi": unknown signal "memory.free"`},
 		{"the wrong way round", []string{"-eviction-hard", "memory.available>1Gi"}, "", "is written with <"},
-		{"twice the same signal", []string{"-eviction-hard", gi, "-eviction-hard", gi}, "", "memory.available has a threshold already"},
+		{"twice the same signal", []string{"-eviction-hard", gi, "-eviction-hard", gi}, "", "duplicate threshold for memory.available"},
 		{"soft without a grace period", []string{"-eviction-soft", gi}, "", `"memory.available<1Gi" has no grace period`},
-		{"a grace period in plain seconds", []string{"-eviction-soft", gi, "-eviction-soft-grace-period", "memory.available=90"}, "", `"90" is no duration`},
+		{"a grace period in plain seconds", []string{"-eviction-soft", gi, "-eviction-soft-grace-period", "memory.available=90"}, "", `invalid duration "90"`},
 		{"a negative reclaim", []string{"-eviction-minimum-reclaim", "memory.available=-1"}, "", "must not be negative"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestWorthwhile(t *testing.T) {
 			for _, n := range tc.used {
 				ranked = append(ranked, Candidate{Usage: n})
 			}
-			victims, why := worthwhile(tc.m, ranked, tc.coming)
+			victims, why := effective(tc.m, ranked, tc.coming)
 			assert.Equal(t, tc.why, why)
 			var got []uint64
 			for _, c := range victims {
@@ -88,7 +88,7 @@ func TestWorthwhile(t *testing.T) {
 // EV-13: an eviction helped if a tenth of what the pod used came back, to the node
 // or to other pods.
 func TestEffectShows(t *testing.T) {
-	e := effect{signal: MemoryAvailable, pod: "gone", left: 1000, others: 500, used: 100}
+	e := effect{signal: MemoryAvailable, pod: "gone", available: 1000, others: 500, used: 100}
 	for name, tc := range map[string]struct {
 		available uint64
 		others    []uint64
@@ -113,19 +113,19 @@ func TestEffectShows(t *testing.T) {
 			}
 			u.Pods = append(u.Pods, runtime.PodUsage{UID: uid, Memory: runtime.MemoryUsage{At: time.Now(), WorkingSet: n}})
 		}
-		assert.Equal(t, tc.want, e.shows(u), name)
+		assert.Equal(t, tc.want, e.isVisible(u), name)
 	}
-	assert.False(t, e.shows(&runtime.NodeUsage{}), "nothing is known")
+	assert.False(t, e.isVisible(&runtime.NodeUsage{}), "nothing is known")
 }
 
 // EV-13: how long an eviction has to show.
-func TestPatience(t *testing.T) {
-	for vain, want := range map[int]time.Duration{0: 10 * time.Second, 1: 40 * time.Second, 2: 160 * time.Second, 6: 40960 * time.Second} {
-		e := effect{vain: vain}
-		assert.Equal(t, want, e.patience())
+func TestEffect_TimeoutQuadruples(t *testing.T) {
+	for withoutEffect, want := range map[int]time.Duration{0: 10 * time.Second, 1: 40 * time.Second, 2: 160 * time.Second, 6: 40960 * time.Second} {
+		e := effect{withoutEffect: withoutEffect}
+		assert.Equal(t, want, e.timeout())
 	}
-	e := effect{vain: 1000}
-	assert.Greater(t, e.patience(), 1000*time.Hour, "it does not run over")
+	e := effect{withoutEffect: 1000}
+	assert.Greater(t, e.timeout(), 1000*time.Hour, "it does not run over")
 }
 
 // EV-13: evictions are judged with those for the same condition; pressure by itself.
@@ -136,11 +136,11 @@ func TestJudgedWith(t *testing.T) {
 		if !f.pressure {
 			want = string(f.condition)
 		}
-		assert.Equal(t, want, judgedWith(s))
+		assert.Equal(t, want, effectGroup(s))
 		assert.Equal(t, f.condition, conditionOf(s))
 	}
-	assert.Equal(t, judgedWith(NodeFSAvailable), judgedWith(ImageFSInodesFree))
-	assert.NotEqual(t, judgedWith(MemoryAvailable), judgedWith(MemoryPSISome))
+	assert.Equal(t, effectGroup(NodeFSAvailable), effectGroup(ImageFSInodesFree))
+	assert.NotEqual(t, effectGroup(MemoryAvailable), effectGroup(MemoryPSISome))
 }
 
 // EV-5: the order, field by field, and the message that tells of it.
@@ -168,6 +168,6 @@ func TestCompare(t *testing.T) {
 	critical.Critical = true
 	critical.Usage, critical.Priority = 1000, -10
 	assert.Positive(t, compare(critical, base))
-	assert.Equal(t, "used 100 of 100 requested", base.using())
-	assert.Equal(t, "waited 12.05% of the time", Candidate{Usage: 1205, Stalled: true}.using())
+	assert.Equal(t, "used 100 of 100 requested", base.usageText())
+	assert.Equal(t, "waited 12.05% of the time", Candidate{Usage: 1205, Stalled: true}.usageText())
 }

@@ -23,8 +23,8 @@ func (n *noted) Record(e *corev1.Event) {
 	}
 }
 
-// EV-13: a disk that somebody else has filled ends no pod, and says why.
-func TestDiskFilledBySomebodyElse(t *testing.T) {
+// EV-13: a disk that was not filled by pods evicts none, and the reason is reported.
+func TestManager_EvictsNoPodForDiskUsageOfOthers(t *testing.T) {
 	s, events := newSim(), &noted{}
 	cfg := eviction.Config{Hard: "nodefs.available<10%", Recorder: events, NodeName: "node", EvictCritical: true}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
@@ -36,9 +36,9 @@ func TestDiskFilledBySomebodyElse(t *testing.T) {
 		assert.Empty(t, s.evicted)
 		disk := m.Conditions()[1]
 		assert.Equal(t, corev1.ConditionTrue, disk.Status)
-		assert.Equal(t, "kubelet has disk pressure: the pods that may be evicted use less than what is missing", disk.Message)
+		assert.Equal(t, "kubelet has disk pressure: the pods that may be evicted use less than the missing amount", disk.Message)
 		assert.Equal(t, []string{
-			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: the pods that may be evicted use less than what is missing",
+			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: the pods that may be evicted use less than the missing amount",
 		}, events.of, "it is told once")
 
 		s.images = 890 * mib
@@ -58,7 +58,7 @@ func TestDiskFilledBySomebodyElse(t *testing.T) {
 
 // EV-13: evictions that do not help come further and further apart, also where what
 // was measured of the pods promised that they would.
-func TestEvictionsThatDoNotHelp(t *testing.T) {
+func TestManager_PostponesEvictionsWithoutEffect(t *testing.T) {
 	s, events := newSim(), &noted{}
 	cfg := eviction.Config{Hard: "memory.available<100Mi", Recorder: events, NodeName: "node"}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
@@ -66,16 +66,16 @@ func TestEvictionsThatDoNotHelp(t *testing.T) {
 		for i := range 8 {
 			s.add(types.UID(fmt.Sprint("p", i)), "", 0, 100*mib)
 		}
-		s.onEvict = func(eviction2) { s.hidden += 100 * mib } // somebody else takes what it leaves
+		s.onEvict = func(evictionRecord) { s.hidden += 100 * mib } // the usage is taken over by something else
 		s.pause(209 * time.Second)
 		require.Len(t, s.evicted, 3)
 		gap := func(i int) time.Duration { return s.evicted[i].at.Sub(s.evicted[i-1].at).Round(time.Second) }
 		assert.Equal(t, []time.Duration{10 * time.Second, 40 * time.Second}, []time.Duration{gap(1), gap(2)})
-		assert.Contains(t, m.Conditions()[0].Message, "the last eviction did not help")
+		assert.Contains(t, m.Conditions()[0].Message, "the last eviction had no effect")
 		s.pause(time.Hour)
 		require.Len(t, s.evicted, 6)
 		assert.Equal(t, 2560*time.Second, gap(5), "four times as long each time")
-		assert.Contains(t, events.of, "node EvictionDidNotHelp: An eviction for memory.available<100Mi did not help")
+		assert.Contains(t, events.of, "node EvictionDidNotHelp: An eviction for memory.available<100Mi had no effect")
 
 		// One that helps sets all back.
 		s.onEvict = nil
@@ -97,7 +97,7 @@ func TestFreedMemoryGoesToAnotherPod(t *testing.T) {
 	bubble(t, s, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("a", "", 0, 500*mib)
 		leak := s.add("leak", "", 0, 450*mib)
-		s.onEvict = func(e eviction2) {
+		s.onEvict = func(e evictionRecord) {
 			if e.pod.UID == "a" {
 				leak.memory += 480 * mib
 			}
@@ -134,8 +134,8 @@ func TestCriticalPodsAreSpared(t *testing.T) {
 	}
 }
 
-// EV-13: a threshold above all that there is would be met for ever, whoever goes.
-func TestThresholdAboveTheCapacity(t *testing.T) {
+// EV-13: a threshold above the capacity is ignored, because it would always be met.
+func TestManager_IgnoresThresholdAboveCapacity(t *testing.T) {
 	s, events := newSim(), &noted{}
 	cfg := eviction.Config{Hard: "nodefs.available<1Ti,memory.available<200Mi", Recorder: events, NodeName: "node"}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
@@ -144,7 +144,7 @@ func TestThresholdAboveTheCapacity(t *testing.T) {
 		s.pause(time.Hour)
 		assert.Equal(t, []string{"a"}, s.victims(), "for memory")
 		assert.Equal(t, corev1.ConditionFalse, m.Conditions()[1].Status)
-		too := "node EvictionThresholdTooLarge: The threshold nodefs.available<1Ti is not held to: it is not less than all that there is"
+		too := "node EvictionThresholdTooLarge: The threshold nodefs.available<1Ti is ignored: it is not less than the capacity"
 		assert.Equal(t, []string{too}, events.of)
 		s.disk = 2 << 40
 		s.pods["b"].volume = 3 << 39

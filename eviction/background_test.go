@@ -21,7 +21,7 @@ import (
 type counted struct {
 	*nodeSimulator
 	takes  time.Duration
-	partly bool // half of it is told as soon as counting begins
+	partly bool // half of the usage is known when counting starts
 	counts []time.Time
 	known  int // 0: nothing, 1: half, 2: all
 	since  []time.Time
@@ -103,8 +103,8 @@ func TestMemoryEvictionsCountNoFiles(t *testing.T) {
 	})
 }
 
-// EV-5: a count that takes for ever is waited for as long as for a pod; then what
-// was counted so far says who goes.
+// EV-5: a count that does not end delays an eviction by PodCleanupTimeout. Then pods
+// are ranked by what has been counted so far.
 func TestLongCount(t *testing.T) {
 	for _, partly := range []bool{false, true} {
 		c := &counted{nodeSimulator: newSim(), takes: time.Hour, partly: partly}
@@ -137,7 +137,7 @@ func TestCountsOfADiskThatStaysFull(t *testing.T) {
 			assert.LessOrEqual(t, len(c.counts), most)
 			assert.GreaterOrEqual(t, len(c.counts), most*8/10)
 			assert.Empty(t, c.evicted)
-			assert.Contains(t, m.Conditions()[1].Message, "use less than what is missing")
+			assert.Contains(t, m.Conditions()[1].Message, "use less than the missing amount")
 		})
 	}
 }
@@ -164,8 +164,8 @@ func (s *slow) Reclaim(ctx context.Context) error {
 	return nil
 }
 
-// EV-4, EV-12: while what nobody needs is deleted, memory is looked at and acted on;
-// a runtime that hangs is given two minutes.
+// EV-4, EV-12: during a reclaim, memory is measured and acted on. A runtime that does
+// not answer is waited for for two minutes.
 func TestReclaimThatHangs(t *testing.T) {
 	for name, deaf := range map[string]bool{"listens": false, "does not": true} {
 		t.Run(name, func(t *testing.T) {
@@ -206,8 +206,8 @@ func (w *wild) Reclaim(context.Context) error {
 	panic("wild")
 }
 
-// A reclaimer that panics or fails takes nobody along.
-func TestReclaimThatFails(t *testing.T) {
+// A reclaimer that panics or fails does not affect the others.
+func TestManager_ContinuesAfterFailedReclaim(t *testing.T) {
 	var log bytes.Buffer
 	s, w, f := newSim(), &wild{}, failing{}
 	cfg := eviction.Config{
@@ -220,7 +220,7 @@ func TestReclaimThatFails(t *testing.T) {
 		assert.Equal(t, 1, w.called)
 	})
 	assert.Contains(t, log.String(), "panic=wild")
-	assert.Contains(t, log.String(), `msg="reclaiming failed" error="no images"`)
+	assert.Contains(t, log.String(), `msg="reclaiming node resources failed" err="no images"`)
 }
 
 type failing struct{}

@@ -1,0 +1,118 @@
+package eviction
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+)
+
+// task is work that may take long. It runs outside the manager's loop, so that memory
+// is measured meanwhile, and never twice at a time. Only Run's goroutine starts it.
+type task struct {
+	mu                 sync.Mutex // guards all below
+	startTime, endTime time.Time  // of the last run; endTime is zero while it runs
+}
+
+// times returns when the last run started and ended. Both are zero if there was none,
+// and endTime is zero while it runs.
+func (t *task) times() (startTime, endTime time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.startTime, t.endTime
+}
+
+// isRunning reports whether the task runs, and for how long.
+func (t *task) isRunning(now time.Time) (duration time.Duration, ok bool) {
+	startTime, endTime := t.times()
+	if startTime.IsZero() || !endTime.IsZero() {
+		return 0, false
+	}
+	return now.Sub(startTime), true
+}
+
+// start runs the task unless it runs already, and requests a measurement when it is
+// done.
+func (m *Manager) start(t *task, name string, work func()) {
+	t.mu.Lock()
+	running := !t.startTime.IsZero() && t.endTime.IsZero()
+	if !running {
+		t.startTime, t.endTime = time.Now(), time.Time{}
+	}
+	t.mu.Unlock()
+	if running {
+		return
+	}
+	m.background.Go(func() {
+		safe.Do(m.cfg.Logger, name, work)
+		t.mu.Lock()
+		t.endTime = time.Now()
+		t.mu.Unlock()
+		m.RequestMeasurement()
+	})
+}
+
+// reclaimTimeout is the context timeout of all reclaimers together. A reclaimer that
+// takes longer is not waited for.
+const reclaimTimeout = 2 * time.Minute
+
+// needsReclaim starts the reclaimers, once before pods are evicted for disk, and
+// reports whether the eviction has to wait for them.
+func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
+	if len(m.cfg.Reclaimers) == 0 {
+		return false
+	}
+	if duration, running := m.reclaim.isRunning(time.Now()); running {
+		return duration < reclaimTimeout // after it, a reclaimer ignores its context
+	}
+	if m.reclaimed {
+		return false
+	}
+	m.reclaimed = true
+	m.cfg.Logger.Info("reclaiming node resources",
+		slog.String("threshold", t.String()), slog.String("observed", t.observation.String()))
+	m.state.lastActionAt = time.Now() // older observations of the node do not count
+	m.start(&m.reclaim, "reclaim", func() {
+		ctx, cancel := context.WithTimeout(ctx, reclaimTimeout)
+		defer cancel()
+		for _, r := range m.cfg.Reclaimers {
+			if err := safe.Call(m.cfg.Logger, "reclaim", func() error { return r.Reclaim(ctx) }); err != nil {
+				m.cfg.Logger.Warn("reclaiming node resources failed", logattr.Err(err))
+			}
+		}
+	})
+	return true
+}
+
+// needsDiskUsage starts counting the files of pods if the provider supports it, and
+// reports whether the eviction has to wait for it: until it is done, but at most for
+// PodCleanupTimeout. After that, pods are ranked by what has been counted so far.
+func (m *Manager) needsDiskUsage(ctx context.Context) bool {
+	node, ok := m.cfg.Usage.(DiskUsageRefresher)
+	if !ok {
+		return false
+	}
+	now, evicted := time.Now(), m.state.lastEvictionAt
+	startTime, endTime := m.count.times()
+	if _, running := m.count.isRunning(now); running {
+		return now.Sub(latest(startTime, evicted)) < m.cfg.PodCleanupTimeout
+	}
+	// A count that took long is valid for longer, so that a disk that stays full does
+	// not cause counting without a pause.
+	if !endTime.IsZero() && !startTime.Before(evicted) && now.Sub(endTime) < max(m.cfg.MonitoringPeriod, retryPeriod, 10*endTime.Sub(startTime)) {
+		return false
+	}
+	since := latest(evicted, now.Add(-m.cfg.MonitoringPeriod))
+	m.start(&m.count, "count files", func() { node.RefreshDiskUsage(ctx, since) })
+	return true
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
