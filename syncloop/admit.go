@@ -112,7 +112,7 @@ func (p *PodManager) reject(pod *corev1.Pod, v podspec.AdmitResult, now time.Tim
 		p.cfg.Statuses.Forget(pod.UID) // a terminal status is never changed
 	}
 	p.cfg.Statuses.Reject(pod, v.Reason, v.Message)
-	attrs, message := podAttrs(pod, slog.String("reason", v.Reason), slog.String("message", v.Message)), v.Message
+	attrs, message := podAttrs(pod, sourceAttr(pod), slog.String("reason", v.Reason), slog.String("message", v.Message)), v.Message
 	if backOff, ok := p.postpone(pod, false, now); ok {
 		attrs = append(attrs, slog.Time("retryAt", now.Add(backOff)))
 		message += "; " + nextAttempt(backOff)

@@ -14,8 +14,8 @@
 //     has synced and does not contain it. A pod of a source that is no longer configured
 //     is terminated when all sources have synced, and a pod that names no source never.
 //     The runtime leaves out the pods of other owners: see runtime.OwnerSetter.
-//   - The log has one line for each step in the lifecycle of a pod: added, admitted,
-//     adopted, rejected, updated, removed.
+//   - The log has one line for each step in the lifecycle of a pod: admitted, adopted,
+//     rejected, updated, removed.
 //
 // Stopping the loop, or closing its configuration channel, terminates no pod.
 package syncloop

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 func podAttrs(pod *corev1.Pod, more ...any) []any {
@@ -18,8 +19,14 @@ func (p *PodManager) logPod(msg string, pod *corev1.Pod, more ...any) {
 	p.cfg.Logger.Info(msg, podAttrs(pod, more...)...)
 }
 
-// logChange logs a change of the desired state. Changes of a status or of objects that a
-// pod uses are not steps in its lifecycle, and only logged at debug level.
+// sourceAttr is the source of a pod, for the line that says how a new pod was handled.
+func sourceAttr(pod *corev1.Pod) slog.Attr {
+	return slog.String("source", pod.Annotations[podspec.AnnotationSource])
+}
+
+// logChange logs a change of the desired state. A new pod is logged when it is admitted,
+// adopted or rejected. Changes of a status or of objects that a pod uses are not steps
+// in its lifecycle, and only logged at debug level.
 func (p *PodManager) logChange(c podsource.Change, pod *corev1.Pod) {
 	known := p.get(pod.UID) != nil
 	attrs := podAttrs(pod, slog.String("source", c.Source))
@@ -33,7 +40,7 @@ func (p *PodManager) logChange(c podsource.Change, pod *corev1.Pod) {
 		}
 		p.cfg.Logger.Info("pod deletion requested", attrs...)
 	case !known:
-		p.cfg.Logger.Info("pod added", attrs...)
+		p.cfg.Logger.Debug("pod added", attrs...)
 	case c.Op == podsource.Update:
 		p.cfg.Logger.Info("pod updated", attrs...)
 	default:

@@ -312,7 +312,9 @@ func (p *PodManager) add(pod *corev1.Pod, now time.Time) {
 		return
 	}
 	delete(p.expected, pod.UID)
-	if !p.markDesired(pod) && !p.cfg.Workers.RequestRecreation(pod.UID) {
-		p.start(pod, now)
+	if p.markDesired(pod) || p.cfg.Workers.RequestRecreation(pod.UID) {
+		p.logPod("pod waiting for cleanup of an earlier pod of its UID", pod, sourceAttr(pod))
+		return
 	}
+	p.start(pod, now)
 }

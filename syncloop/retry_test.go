@@ -279,7 +279,7 @@ func TestPodManager_LogsRetries(t *testing.T) {
 		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		p.do(podsource.Add, newPod("a", static))
 		next := time.Now().Add(10 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
-		assert.Contains(t, log.String(), `msg="pod rejected" pod=ns/a podUID=a reason=NoLicence message="not now" retryAt=`+next)
+		assert.Contains(t, log.String(), `msg="pod rejected" pod=ns/a podUID=a source=file reason=NoLicence message="not now" retryAt=`+next)
 		g.reason = ""
 		p.after(10 * time.Second)
 		assert.Contains(t, log.String(), `msg="retrying rejected pod" pod=ns/a podUID=a`)

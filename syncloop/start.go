@@ -28,7 +28,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 	switch {
 	case isFinished(u.Pod):
 		u.Kill = nil
-		p.logPod("pod already finished", pod, slog.String("phase", string(u.Pod.Status.Phase)))
+		p.logPod("pod already finished", pod, sourceAttr(pod), slog.String("phase", string(u.Pod.Status.Phase)))
 		p.cfg.Workers.Update(u)
 		return
 	case u.Kill != nil:
@@ -46,7 +46,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		if wasRejected {
 			p.cfg.Statuses.Forget(pod.UID)
 		}
-		p.logPod("pod admitted", pod)
+		p.logPod("pod admitted", pod, sourceAttr(pod))
 		if h := p.cfg.Hooks.Admitted; h != nil {
 			h(pod)
 		}
@@ -57,7 +57,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 
 // adopt returns a pod that already runs with the resources that it runs with.
 func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
-	p.logPod("pod adopted", pod)
+	p.logPod("pod adopted", pod, sourceAttr(pod))
 	if h := p.cfg.Hooks.Adopted; h != nil {
 		h(pod)
 	}
