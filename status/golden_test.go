@@ -171,7 +171,7 @@ func goldenCases() map[string]struct {
 
 // ST-1..5: the sequences of statuses of pods of every kind. Run with -update to
 // write them again, and review what changed.
-func TestStories(t *testing.T) {
+func TestGenerate_Golden(t *testing.T) {
 	for name, story := range goldenCases() {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder

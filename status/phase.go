@@ -68,7 +68,6 @@ func (g *generator) created(name string) bool {
 func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 	init := p.countInit(pod, st)
 	main := p.countMain(pod, st)
-	initialized := anyRegularStarted(st)
 	switch {
 	case init.failed:
 		return corev1.PodFailed
@@ -78,9 +77,7 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 			return corev1.PodSucceeded
 		}
 		return corev1.PodFailed
-	case init.pending > 0, init.pendingSidecars > 0 && !initialized, main.waiting+init.waitingSidecars > 0:
-		return corev1.PodPending
-	case main.unknown+init.unknownSidecars > 0:
+	case init.pending > 0, main.waiting+init.waitingSidecars > 0:
 		return corev1.PodPending
 	case main.running+init.runningSidecars > 0:
 		return corev1.PodRunning
@@ -97,9 +94,9 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 
 // initCounts counts init containers and sidecars by their effect on the phase.
 type initCounts struct {
-	failed                                                             bool // one failed and is not restarted
-	pending                                                            int  // init containers that have not succeeded yet
-	pendingSidecars, runningSidecars, waitingSidecars, unknownSidecars int
+	failed                           bool // one failed and is not restarted
+	pending                          int  // init containers that have not succeeded yet
+	runningSidecars, waitingSidecars int
 }
 
 func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
@@ -132,28 +129,17 @@ func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 // on the phase.
 func (n *initCounts) sidecar(cs *corev1.ContainerStatus) {
 	switch {
-	case cs == nil:
-		n.pendingSidecars++
-		n.unknownSidecars++
-	case cs.State.Running != nil:
-		if cs.Started == nil || !*cs.Started {
-			n.pendingSidecars++
-		}
+	case cs != nil && cs.State.Running != nil:
 		n.runningSidecars++
-	case ended(cs) != nil:
-	case cs.State.Waiting != nil:
-		n.pendingSidecars++
+	case ended(cs) == nil:
 		n.waitingSidecars++
-	default:
-		n.pendingSidecars++
-		n.unknownSidecars++
 	}
 }
 
 // mainCounts counts regular containers by their effect on the phase.
 type mainCounts struct {
-	running, waiting, unknown, stopped int
-	succeeded, restartable             int // of the stopped
+	running, waiting, stopped int
+	succeeded, restartable    int // of the stopped
 }
 
 func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
@@ -163,9 +149,7 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 		cs := find(st.ContainerStatuses, c.Name)
 		end := ended(cs)
 		switch {
-		case cs == nil:
-			n.unknown++
-		case cs.State.Running != nil:
+		case cs != nil && cs.State.Running != nil:
 			n.running++
 		case end != nil:
 			n.stopped++
@@ -178,10 +162,8 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 			if created || mayRestart(pod, c, end) || p.restarts(c.Name) {
 				n.restartable++
 			}
-		case cs.State.Waiting != nil:
-			n.waiting++
 		default:
-			n.unknown++
+			n.waiting++
 		}
 	}
 	return n

@@ -63,7 +63,7 @@ func ruleFits(rule *corev1.ContainerRestartRule, exitCode int32) bool {
 
 func isInit(pod *corev1.Pod, c *corev1.Container) bool {
 	for i := range pod.Spec.InitContainers {
-		if &pod.Spec.InitContainers[i] == c || pod.Spec.InitContainers[i].Name == c.Name {
+		if pod.Spec.InitContainers[i].Name == c.Name {
 			return true
 		}
 	}
