@@ -12,12 +12,14 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -46,10 +48,15 @@ type Problem struct {
 
 // Config describes a Server.
 type Config struct {
-	Addr string // host:port. Required
+	// Addr is host:port, or unix:///path for a socket that only the user of this process can connect to. Required
+	Addr string
 	// AllowNonLoopback allows an Addr that other machines can reach. Whoever can reach it
 	// can read every pod's spec.
 	AllowNonLoopback bool
+	// TLS serves HTTPS, with the client certificates that it requires. Default: plain HTTP
+	TLS *tls.Config
+	// Authenticate returns an error for a request that is not answered, except with status 401. Default: every client is answered
+	Authenticate func(*http.Request) error
 
 	Checks   []HealthCheck           // of /healthz; default: always well
 	Warnings func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
@@ -113,6 +120,12 @@ func New(cfg Config) (*Server, error) {
 }
 
 func checkAddr(addr string) error {
+	if socket, ok := strings.CutPrefix(addr, socketPrefix); ok {
+		if !filepath.IsAbs(socket) {
+			return errors.New("must be unix:///path")
+		}
+		return nil
+	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("want host:port: %w", err)
@@ -131,7 +144,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // Run serves until ctx is done, then gives answers under way two seconds.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Addr)
+	listener, err := listen(ctx, s.cfg.Addr)
 	if err != nil {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
@@ -147,7 +160,13 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 		handler = http.HandlerFunc(s.local)
 	}
+	if s.cfg.Authenticate != nil {
+		handler = s.authenticated(handler)
+	}
 	listener = netutil.LimitListener(listener, maxClients)
+	if s.cfg.TLS != nil {
+		listener = tls.NewListener(listener, s.cfg.TLS)
+	}
 	srv := &http.Server{
 		Handler: handler, ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,112 +20,149 @@ import (
 // flags are the command line. Names are the kubelet's where it has the flag.
 type flags struct {
 	manifests, manifestURL         string
+	manifestHeader                 list
 	runtimeEndpoint, imageEndpoint string
 	rootDir, podLogsDir, statusDir string
 	nodeName, nodeIP, nodeLabels   string
-	listen, logFormat              string
+	logFormat                      string
 	cgroupRoot, cgroupDriver       string
 	unsafeSysctls                  string
 	imageVerification              string
 	imageAllowlist                 string
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
-	verbosity, maxPods             int
-	oomScoreAdj                    int
-	drain                          bool
+	verbosity, oomScoreAdj         int
+	drain, version                 bool
 	fileCheck, httpCheck           time.Duration
 	syncFrequency                  time.Duration
 	maxRestartPeriod               time.Duration
+	listen                         listenFlags
+	node                           nodeFlags
 	reclaim                        reclaimFlags
 }
 
 const (
 	defaultRootDir = "/var/lib/sublet"
 	defaultLogsDir = "/var/log/pods"
-	defaultMaxPods = 110
 	maxBackOff     = 5 * time.Minute
 )
 
-// parse reads args. Every fault is in the error, each with the flag's name.
+// parse reads args. The error has everything that is wrong, each with the flag's
+// name. Help is written to usage.
 func parse(args []string, usage io.Writer) (flags, error) {
 	var f flags
 	fs := flag.NewFlagSet("nodeagent", flag.ContinueOnError)
-	fs.SetOutput(usage)
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	fs.StringVar(&f.manifests, "manifests", "", "folder (or file) of pod manifests")
-	fs.StringVar(&f.manifestURL, "manifest-url", "", "URL of pod manifests; the last answer is kept below -root-dir, Secrets included, and used until the server answers")
-	fs.StringVar(&f.runtimeEndpoint, "runtime-endpoint", "", "CRI socket, unix:///path; without it pods run simulated")
-	fs.StringVar(&f.imageEndpoint, "image-endpoint", "", "CRI image socket, if another")
-	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "the agent's own folder")
-	fs.StringVar(&f.podLogsDir, "pod-logs-dir", defaultLogsDir, "where container logs go")
-	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this folder")
-	fs.StringVar(&f.nodeName, "node-name", host, "this node's name")
-	fs.StringVar(&f.nodeIP, "node-ip", "", "this node's address, told as hostIP; by default the first that is not loopback")
-	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors are held against")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:10255", "address of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary, /gc; empty: none")
-	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as the runtime has it; default: what the runtime says, cgroupfs if it does not tell")
-	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are put")
-	fs.StringVar(&f.imageVerification, "image-pull-credentials-verification-policy", string(cri.NeverVerifyPreloadedImages),
-		"for which images on the node a pod needs the credentials to pull them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
-	fs.StringVar(&f.imageAllowlist, "preloaded-images-verification-allowlist", "", "repositories for NeverVerifyAllowlistedImages, comma-separated, with /* at an end for more")
-	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated, with * at an end for more")
-	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
-	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
-	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "the node's resolver configuration")
-	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
-	fs.IntVar(&f.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, from -1000 to 1000: what the kernel kills for want of memory is a pod first")
-	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods this node takes at the most")
-	fs.BoolVar(&f.drain, "drain", false, "end the containers of all pods when the agent is stopped; by default they run on")
-	fs.DurationVar(&f.fileCheck, "file-check-frequency", 20*time.Second, "how often manifests are read again even without a notice")
-	fs.DurationVar(&f.httpCheck, "http-check-frequency", 20*time.Second, "how often the manifest URL is asked")
-	fs.DurationVar(&f.syncFrequency, "sync-frequency", time.Minute, "how often a pod is looked at even if nothing changed")
-	fs.DurationVar(&f.maxRestartPeriod, "max-container-restart-period", maxBackOff, "longest back-off of a container that keeps ending, 1s to 5m")
+	fs.SetOutput(io.Discard)
+	f.define(fs)
+	f.listen.define(fs)
+	f.node.define(fs)
 	f.reclaim.define(fs)
-	if err := fs.Parse(args); err != nil {
+	var unsupported []string
+	advice := defineKubeletFlags(fs, &unsupported)
+	err := fs.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(usage)
+		printUsage(fs)
 		return f, err
 	}
-	return f, f.check(fs.Args())
-}
-
-func (f *flags) check(rest []string) error {
 	var errs []error
-	fault := func(bad bool, format string, args ...any) {
+	fail := func(bad bool, format string, args ...any) {
 		if bad {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	fault(len(rest) > 0, "unexpected argument %q: everything is a flag, see -help", rest)
-	fault(f.manifests == "" && f.manifestURL == "", "nothing to run: give -manifests, -manifest-url or both")
+	checkKubeletFlags(fs, unsupported, advice, fail)
+	if err != nil {
+		return f, errors.Join(append(errs, fmt.Errorf("%w; see -help", err))...)
+	}
+	if f.version && len(errs) == 0 {
+		return f, nil
+	}
+	f.check(fs.Args(), fail)
+	return f, errors.Join(errs...)
+}
+
+func (f *flags) define(fs *flag.FlagSet) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	fs.StringVar(&f.manifests, "manifests", "", "directory (or file) of pod manifests")
+	fs.StringVar(&f.manifestURL, "manifest-url", "", "URL of pod manifests; the last response is kept below -root-dir, Secrets included, and used until the server responds")
+	fs.Var(&f.manifestHeader, "manifest-url-header", "headers of requests to -manifest-url: name:value,…; may be given several times")
+	fs.StringVar(&f.runtimeEndpoint, "runtime-endpoint", "", "CRI socket, unix:///path; without it pods are simulated")
+	fs.StringVar(&f.imageEndpoint, "image-endpoint", "", "CRI socket of the image service. Default: -runtime-endpoint")
+	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "the agent's own directory")
+	fs.StringVar(&f.podLogsDir, "pod-logs-dir", defaultLogsDir, "directory of container logs")
+	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
+	fs.StringVar(&f.nodeName, "node-name", host, "name of this node")
+	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback")
+	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else cgroupfs")
+	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are created")
+	fs.StringVar(&f.imageVerification, "image-pull-credentials-verification-policy", string(cri.NeverVerifyPreloadedImages),
+		"for which images on the node a pod needs the credentials to pull them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
+	fs.StringVar(&f.imageAllowlist, "preloaded-images-verification-allowlist", "", "repositories for NeverVerifyAllowlistedImages, comma-separated; /* at the end is a wildcard")
+	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated; * at the end is a wildcard")
+	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
+	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
+	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "resolver configuration of the node")
+	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
+	fs.IntVar(&f.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, -1000 to 1000; at -999 the kernel kills pods first")
+	fs.BoolVar(&f.drain, "drain", false, "terminate the containers of all pods when the agent stops; by default they keep running")
+	fs.BoolVar(&f.version, "version", false, "print the version and exit")
+	fs.DurationVar(&f.fileCheck, "file-check-frequency", 20*time.Second, "period of reading manifests again without a notification")
+	fs.DurationVar(&f.httpCheck, "http-check-frequency", 20*time.Second, "period of requests to -manifest-url")
+	fs.DurationVar(&f.syncFrequency, "sync-frequency", time.Minute, "period of pod resyncs")
+	fs.DurationVar(&f.maxRestartPeriod, "max-container-restart-period", maxBackOff, "longest back-off of a container that keeps exiting, 1s to 5m")
+}
+
+func (f *flags) check(rest []string, fail func(bad bool, format string, args ...any)) {
+	fail(len(rest) > 0, "unexpected argument %q: nodeagent has flags only, see -help", rest)
+	fail(f.manifests == "" && f.manifestURL == "", "no source of pods; give -manifests, -manifest-url or both")
 	for name, d := range map[string]string{"root-dir": f.rootDir, "pod-logs-dir": f.podLogsDir} {
-		fault(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)
+		fail(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)
 	}
 	for name, e := range map[string]string{"runtime-endpoint": f.runtimeEndpoint, "image-endpoint": f.imageEndpoint} {
-		fault(e != "" && !strings.HasPrefix(e, "unix:///"), "-%s %q: must be unix:///path/to.sock", name, e)
+		fail(e != "" && !strings.HasPrefix(e, "unix:///"), "-%s %q: must be unix:///path/to.sock", name, e)
 	}
 	if f.manifestURL != "" {
 		u, err := url.Parse(f.manifestURL)
-		fault(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https", "-manifest-url %q: must be an http or https URL", f.manifestURL)
+		fail(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https", "-manifest-url %q: must be an http or https URL", f.manifestURL)
 	}
-	fault(f.logFormat != "text" && f.logFormat != "json", "-log-format %q: must be text or json", f.logFormat)
-	fault(f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil, "-node-ip %q: not an IP address", f.nodeIP)
+	fail(f.logFormat != "text" && f.logFormat != "json", "-log-format %q: must be text or json", f.logFormat)
+	fail(f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil, "-node-ip %q: not an IP address", f.nodeIP)
 	for _, ip := range split(f.clusterDNS) {
-		fault(net.ParseIP(ip) == nil, "-cluster-dns %q: not an IP address", ip)
+		fail(net.ParseIP(ip) == nil, "-cluster-dns %q: not an IP address", ip)
 	}
 	for _, l := range split(f.nodeLabels) {
-		fault(!strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
+		fail(!strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
 	}
-	fault(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
-	fault(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
-	fault(f.maxRestartPeriod < time.Second || f.maxRestartPeriod > maxBackOff, "-max-container-restart-period %v: must be from 1s to 5m", f.maxRestartPeriod)
+	fail(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
+	_, err := parseHeader(f.manifestHeader.text)
+	fail(err != nil, "-manifest-url-header: %w", err)
+	fail(f.maxRestartPeriod < time.Second || f.maxRestartPeriod > maxBackOff, "-max-container-restart-period %v: must be from 1s to 5m", f.maxRestartPeriod)
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {
-		fault(d <= 0, "-%s %v: must be positive", name, d)
+		fail(d <= 0, "-%s %v: must be positive", name, d)
 	}
-	f.reclaim.check(fault)
-	return errors.Join(errs...)
+	f.listen.check(fail)
+	f.node.check(fail)
+	f.reclaim.check(fail)
+}
+
+// parseHeader reads name:value,name:value as the kubelet does. The error does not
+// contain values, which may be credentials.
+func parseHeader(list string) (http.Header, error) {
+	header := http.Header{}
+	for i, entry := range split(list) {
+		name, value, ok := strings.Cut(entry, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return nil, fmt.Errorf("entry %d must be name:value", i+1)
+		}
+		header.Add(name, strings.TrimSpace(value))
+	}
+	return header, nil
 }
 
 func split(list string) []string {

@@ -1,10 +1,11 @@
-// Command nodeagent is the whole agent as a daemon: static pods from a folder or
-// a URL, on a CRI runtime, with the kubelet's flags where it has them.
+// Command nodeagent is the whole agent as a daemon: static pods from a directory or
+// a URL, on a CRI runtime. Flags have the kubelet's names; a flag of the kubelet
+// that is not supported is an error that says what to use instead.
 //
 //	nodeagent -manifests /etc/sublet/manifests -runtime-endpoint unix:///run/containerd/containerd.sock
 //
-// SIGTERM stops the agent and leaves the pods, which the next one adopts; with
-// -drain it ends them first.
+// SIGTERM stops the agent. Pods keep running and the next agent adopts them; with
+// -drain they are terminated first.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 )
 
@@ -25,6 +27,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "nodeagent: %v\n", err)
 		os.Exit(2)
+	case f.version:
+		fmt.Println(version())
+		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -32,4 +37,13 @@ func main() {
 		fmt.Fprintf(os.Stderr, "nodeagent: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// version is that of the module, as the Go toolchain recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "nodeagent, version unknown"
+	}
+	return "nodeagent " + info.Main.Version + " " + info.GoVersion
 }

@@ -109,7 +109,7 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
 		{"nothing to run", nil, 2, "-manifests"},
 		{"low above high", []string{"-manifests", manifests, "-image-gc-high-threshold", "80", "-image-gc-low-threshold", "80"}, 2, "-image-gc-low-threshold 80: must be from 0 to below -image-gc-high-threshold"},
-		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 1, "not a loopback address"},
+		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 2, "other machines can reach this address"},
 		{"root dir is a file", []string{"-manifests", manifests, "-listen", "", "-root-dir", file}, 1, file},
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},
 		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 1, `driver "openrc" is neither cgroupfs nor systemd`},
@@ -186,7 +186,29 @@ func TestSimulatedDaemon(t *testing.T) {
 	var conditions []corev1.NodeCondition
 	require.NoError(t, json.Unmarshal(body, &conditions), string(body))
 	require.Len(t, conditions, 3)
-	began := time.Now()
+
+	// A pod that does not fit is rejected, and the limits of all pods are set.
+	w.write("big.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: big}\nspec: {containers: [{name: c, image: nginx:1, resources: {requests: {memory: 900Gi}}}]}\n")
+	w.eventually(soon, func() error { return w.reason("big-node", "OutOfmemory") })
+	startTime := time.Now()
 	require.NoError(t, w.signal(syscall.SIGTERM))
-	require.Less(t, time.Since(began), soon)
+	require.Less(t, time.Since(startTime), soon)
+}
+
+// reason returns an error until the pod failed for a reason.
+func (w *world) reason(pod, want string) error {
+	_, body, err := w.get("/pods")
+	if err != nil {
+		return err
+	}
+	var list corev1.PodList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == pod && list.Items[i].Status.Reason == want && list.Items[i].Status.Phase == corev1.PodFailed {
+			return nil
+		}
+	}
+	return fmt.Errorf("pod %s did not fail with reason %s", pod, want)
 }

@@ -24,8 +24,7 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// run is the daemon: it blocks until ctx is done and returns nil after a clean
-// end.
+// run is the daemon. It blocks until ctx is done and returns nil after a clean stop.
 func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
 	opts, err := options(f, log)
@@ -43,18 +42,18 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
-	if f.listen == "" {
+	if f.listen.addr == "" {
 		return a.Run(ctx)
 	}
-	srv, err := newServer(f.listen, a, reg, log)
+	srv, err := newServer(&f.listen, a, reg, log)
 	if err != nil {
 		return err
 	}
 	return together(ctx, a.Run, srv.Run)
 }
 
-// adjustOOMScore has the kernel spare this process for as long as there is a pod to kill. Lowering the score needs CAP_SYS_RESOURCE;
-// where the file is missing there is no such score.
+// adjustOOMScore makes the kernel kill pods before this process. Lowering the score needs CAP_SYS_RESOURCE; a system without the
+// file has no such score.
 func adjustOOMScore(file string, score int) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +66,8 @@ func adjustOOMScore(file string, score int) error {
 	return errors.Join(err, f.Close())
 }
 
-// together runs both until ctx is done or one of them ends. The second outlives
-// the first, so that it can be asked while pods are drained.
+// together runs both until ctx is done or one of them ends. The second ends after
+// the first, so that it serves while pods are drained.
 func together(ctx context.Context, first, second func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,51 +85,54 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 	return errors.Join(errFirst, err)
 }
 
-// options turns flags into the agent's options.
+// options converts flags to options of the agent.
 func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 	ip, err := f.ip()
 	if err != nil {
 		return nil, err
 	}
+	res, err := f.resources()
+	if err != nil {
+		return nil, err
+	}
+	log.Info("node resources detected", slog.Any("allocatable", res))
 	opts := []agent.Option{
 		agent.WithNodeName(f.nodeName),
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
-		agent.WithRecorder(fakeRecorder{log}),
+		agent.WithRecorder(logRecorder{log}),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
 		agent.WithTiming(agent.Timing{ResyncPeriod: f.syncFrequency}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
 		agent.WithImageVerification(cri.ImageVerification(f.imageVerification), split(f.imageAllowlist)...),
-		agent.WithNode(agent.NodeConfig{
-			IPs: []string{ip}, Labels: f.labels(), MaxPods: f.maxPods, PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
-			ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain, AllowedUnsafeSysctls: split(f.unsafeSysctls),
-		}),
+		agent.WithNode(f.nodeConfig(ip, res)),
 	}
-	room, err := f.reclaim.options()
+	gc, err := f.reclaim.options()
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, room...)
+	opts = append(opts, gc...)
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}
 	if f.manifestURL != "" {
-		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Period: f.httpCheck})
-		if err != nil {
+		header, errHeader := parseHeader(f.manifestHeader.text)
+		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Period: f.httpCheck, Header: header})
+		if err = errors.Join(errHeader, err); err != nil {
 			return nil, fmt.Errorf("-manifest-url: %w", err)
 		}
-		// What the server said last is at hand when the node starts without it.
+		// The last response is used when the node starts without the server.
 		opts = append(opts, agent.WithSource("http", podsource.Cached(src, filepath.Join(f.rootDir, "sources", "http"))))
 	}
 	if f.runtimeEndpoint == "" {
-		log.Warn("pods are simulated, no container runs; give -runtime-endpoint for real ones")
+		log.Warn("pods are simulated and no container runs; give -runtime-endpoint for real ones")
 		opts = append(opts, agent.WithSimulatedRuntime())
 	} else {
 		images := []string{}
 		if f.imageEndpoint != "" {
 			images = append(images, f.imageEndpoint)
 		}
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...), agent.WithCRINode(f.node.criNode()))
 	}
 	if f.statusDir != "" {
 		sink, err := status.NewFileSink(f.statusDir)
@@ -142,14 +144,14 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 	return opts, nil
 }
 
-// ip is this node's address: the flag's, or the first one that is not loopback.
+// ip returns -node-ip, or the first address of the node that is not loopback.
 func (f *flags) ip() (string, error) {
 	if f.nodeIP != "" {
 		return f.nodeIP, nil
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return "", fmt.Errorf("find this node's address, or give -node-ip: %w", err)
+		return "", fmt.Errorf("find the address of this node: %w; give -node-ip", err)
 	}
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
@@ -159,7 +161,7 @@ func (f *flags) ip() (string, error) {
 	return "127.0.0.1", nil
 }
 
-// object names what an event is about: a pod by namespace and name, and others, such as the node, by their kind.
+// object returns the subject of an event: a pod by namespace and name, others by their kind.
 func object(ref corev1.ObjectReference) slog.Attr {
 	if ref.Kind == "Pod" {
 		return slog.String("pod", ref.Namespace+"/"+ref.Name)
@@ -167,10 +169,10 @@ func object(ref corev1.ObjectReference) slog.Attr {
 	return slog.String(strings.ToLower(ref.Kind), ref.Name)
 }
 
-// fakeRecorder logs Kubernetes events.
-type fakeRecorder struct{ log *slog.Logger }
+// logRecorder logs Kubernetes events.
+type logRecorder struct{ log *slog.Logger }
 
-func (r fakeRecorder) Record(e *corev1.Event) {
+func (r logRecorder) Record(e *corev1.Event) {
 	level := slog.LevelInfo
 	if e.Type == corev1.EventTypeWarning {
 		level = slog.LevelWarn

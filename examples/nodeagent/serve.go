@@ -18,8 +18,7 @@ import (
 	"github.com/sublet-dev/agent/server"
 )
 
-// metrics returns a registry with the agent's metrics, and the hooks that feed
-// them.
+// metrics returns a registry with the agent's metrics, and the hooks that set them.
 func metrics() (*prometheus.Registry, agent.Hooks, error) {
 	reg := prometheus.NewRegistry()
 	m, err := prom.New(reg)
@@ -38,8 +37,8 @@ func metrics() (*prometheus.Registry, agent.Hooks, error) {
 	}, nil
 }
 
-// newServer tells over HTTP how the agent is.
-func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.Logger) (*server.Server, error) {
+// newServer serves the agent's health, pods and metrics over HTTP.
+func newServer(f *listenFlags, a *agent.Agent, reg *prometheus.Registry, log *slog.Logger) (*server.Server, error) {
 	if err := prom.RegisterPods(reg, a.Pods); err != nil {
 		return nil, err
 	}
@@ -49,20 +48,24 @@ func newServer(addr string, a *agent.Agent, reg *prometheus.Registry, log *slog.
 	}); err != nil {
 		return nil, err
 	}
-	return server.New(server.Config{
-		Addr: addr, Pods: a.Pods, Problems: problems(a), Logger: log,
-		Checks: []server.HealthCheck{{Name: "agent", Check: a.Healthy}}, Warnings: notes(a),
+	cfg := server.Config{
+		Pods: a.Pods, Problems: problems(a), Logger: log,
+		Checks: []server.HealthCheck{{Name: "agent", Check: a.Healthy}}, Warnings: conditionMessages(a),
 		Handlers: map[string]http.Handler{
 			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
 			"/conditions":    asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
 			"/gc":            asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
 		},
-	})
+	}
+	if err := f.configure(&cfg); err != nil {
+		return nil, err
+	}
+	return server.New(cfg)
 }
 
-// notes are the node's conditions.
-func notes(a *agent.Agent) func() []string {
+// conditionMessages returns the node's conditions as text.
+func conditionMessages(a *agent.Agent) func() []string {
 	return func() (all []string) {
 		for _, c := range a.Conditions() {
 			all = append(all, fmt.Sprintf("%s %s: %s", c.Type, c.Status, c.Message))
@@ -71,15 +74,15 @@ func notes(a *agent.Agent) func() []string {
 	}
 }
 
-func asJSON(ask func(*http.Request) (any, error)) http.HandlerFunc {
+func asJSON(query func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v, err := ask(r)
+		v, err := query(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // the client may be gone
+		_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 	}
 }
 
@@ -93,20 +96,20 @@ func problems(a *agent.Agent) func() []server.Problem {
 		for _, p := range a.PodProblems() {
 			all = append(all, server.Problem{Location: fmt.Sprintf("pod %s/%s with UID %s", p.Pod.Namespace, p.Pod.Name, p.Pod.UID), Error: p.Error(), Since: p.Since})
 		}
-		hung := a.InspectionErrors()
-		if len(hung) == 0 {
+		failing := a.InspectionErrors()
+		if len(failing) == 0 {
 			return all
 		}
 		pods := map[types.UID]*corev1.Pod{}
 		for _, pod := range a.Pods() {
 			pods[pod.UID] = pod
 		}
-		for _, f := range hung {
-			where := fmt.Sprintf("pod with UID %s", f.UID)
+		for _, f := range failing {
+			location := fmt.Sprintf("pod with UID %s", f.UID)
 			if pod := pods[f.UID]; pod != nil {
-				where = fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, f.UID)
+				location = fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, f.UID)
 			}
-			all = append(all, server.Problem{Location: where, Error: f.Error(), Since: f.Since})
+			all = append(all, server.Problem{Location: location, Error: f.Error(), Since: f.Since})
 		}
 		return all
 	}

@@ -9,23 +9,23 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 )
 
-// garbage is a dry run: what collection would do now, and why. Nothing is removed.
+// garbage is a dry run of garbage collection: what it would remove now, and why.
 type garbage struct {
-	Images     []imageChoice `json:"images"`     // those to remove first, in order
-	Containers []dead        `json:"containers"` // to remove, in order; sandboxes too
+	Images     []imageChoice   `json:"images"`     // those to remove first, in order
+	Containers []deadContainer `json:"containers"` // to remove, in order; sandboxes too
 }
 
 type imageChoice struct {
-	ID        string    `json:"id"`
-	Names     []string  `json:"names,omitempty"`
-	Bytes     uint64    `json:"bytes"`
-	FirstSeen time.Time `json:"firstSeen"`
-	LastUsed  time.Time `json:"lastUsed"`
-	Remove    bool      `json:"remove"`
-	Reason    string    `json:"reason"`
+	ID            string    `json:"id"`
+	Names         []string  `json:"names,omitempty"`
+	Bytes         uint64    `json:"bytes"`
+	FirstDetected time.Time `json:"firstSeen"`
+	LastUsed      time.Time `json:"lastUsed"`
+	Remove        bool      `json:"remove"`
+	Reason        string    `json:"reason"`
 }
 
-type dead struct {
+type deadContainer struct {
 	Pod       string    `json:"pod"`
 	Container string    `json:"container,omitempty"`
 	Attempt   uint32    `json:"attempt"`
@@ -33,7 +33,7 @@ type dead struct {
 	Created   time.Time `json:"created"`
 }
 
-// explain asks for the dry run. all is for what would go if the disk were short.
+// explain returns the dry run. all shows what would be removed under disk pressure.
 func explain(ctx context.Context, a *agent.Agent, all bool) (garbage, error) {
 	choices, err := a.ExplainImages(ctx, all)
 	if err != nil {
@@ -43,27 +43,27 @@ func explain(ctx context.Context, a *agent.Agent, all bool) (garbage, error) {
 	if err != nil {
 		return garbage{}, err
 	}
-	g := garbage{Images: make([]imageChoice, 0, len(choices)), Containers: make([]dead, 0, len(removals))}
+	g := garbage{Images: make([]imageChoice, 0, len(choices)), Containers: make([]deadContainer, 0, len(removals))}
 	for _, c := range choices {
 		g.Images = append(g.Images, imageOf(c))
 	}
 	for _, r := range removals {
-		g.Containers = append(g.Containers, deadOf(r))
+		g.Containers = append(g.Containers, deadContainerOf(r))
 	}
 	return g, nil
 }
 
 func imageOf(c imagegc.Decision) imageChoice {
 	return imageChoice{
-		ID: c.Image.ID, Names: c.Image.Tags, Bytes: c.Image.Bytes, FirstSeen: c.Record.FirstDetected, LastUsed: c.Record.LastUsed,
+		ID: c.Image.ID, Names: c.Image.Tags, Bytes: c.Image.Bytes, FirstDetected: c.Record.FirstDetected, LastUsed: c.Record.LastUsed,
 		Remove: c.Remove, Reason: string(c.Reason),
 	}
 }
 
-func deadOf(r containergc.Removal) dead {
+func deadContainerOf(r containergc.Removal) deadContainer {
 	pod := r.Pod.Namespace + "/" + r.Pod.Name
 	if c := r.Container; c != nil {
-		return dead{Pod: pod, Container: c.Name, Attempt: c.Attempt, ID: c.ID, Created: c.Created}
+		return deadContainer{Pod: pod, Container: c.Name, Attempt: c.Attempt, ID: c.ID, Created: c.Created}
 	}
-	return dead{Pod: pod, Attempt: r.Sandbox.Attempt, ID: r.Sandbox.ID, Created: r.Sandbox.Created}
+	return deadContainer{Pod: pod, Attempt: r.Sandbox.Attempt, ID: r.Sandbox.ID, Created: r.Sandbox.Created}
 }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+const (
+	defaultMaxPods    = 110
+	defaultCPUQuota   = 100 * time.Millisecond
+	unlimitedPodsPIDs = -1
+)
+
+// nodeFlags are about the node's resources, with the kubelet's names and defaults.
+type nodeFlags struct {
+	kubeReserved, systemReserved string
+	maxPods, podsPerCore         int
+	podMaxPids                   int64
+	seccompDefault               bool
+	cpuQuota                     bool
+	cpuQuotaPeriod               time.Duration
+}
+
+func (f *nodeFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.kubeReserved, "kube-reserved", "", "resources kept for this agent and the runtime: cpu=100m,memory=256Mi,ephemeral-storage=1Gi,pid=1000")
+	fs.StringVar(&f.systemReserved, "system-reserved", "", "resources kept for other processes of the system, as -kube-reserved")
+	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods that run on this node at once")
+	fs.IntVar(&f.podsPerCore, "pods-per-core", 0, "pods that run on this node at once, per CPU, up to -max-pods; 0: no such bound")
+	fs.Int64Var(&f.podMaxPids, "pod-max-pids", unlimitedPodsPIDs, "processes of each pod; -1: no bound")
+	fs.BoolVar(&f.seccompDefault, "seccomp-default", false, "use the runtime's seccomp profile for containers that set none")
+	fs.BoolVar(&f.cpuQuota, "cpu-cfs-quota", true, "enforce CPU limits of containers")
+	fs.DurationVar(&f.cpuQuotaPeriod, "cpu-cfs-quota-period", defaultCPUQuota, "period of CPU limits, 1ms to 1s")
+}
+
+func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
+	for name, list := range map[string]string{"kube-reserved": f.kubeReserved, "system-reserved": f.systemReserved} {
+		_, err := parseReservation(list)
+		fail(err != nil, "-%s: %w", name, err)
+	}
+	fail(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
+	fail(f.podsPerCore < 0, "-pods-per-core %d: must not be negative", f.podsPerCore)
+	fail(f.podMaxPids != unlimitedPodsPIDs && f.podMaxPids < 1, "-pod-max-pids %d: must be positive, or -1 for no bound", f.podMaxPids)
+	fail(f.cpuQuotaPeriod < time.Millisecond || f.cpuQuotaPeriod > time.Second, "-cpu-cfs-quota-period %v: must be from 1ms to 1s", f.cpuQuotaPeriod)
+}
+
+// resources detects the node's capacity and subtracts what is reserved.
+func (f *flags) resources() (nodeResources, error) {
+	capacity := detectCapacity(os.DirFS("/"), f.cgroupRoot)
+	disk, err := diskCapacity(f.rootDir)
+	if err != nil {
+		return nodeResources{}, err
+	}
+	if disk.Sign() > 0 { // file systems without a size report 0
+		capacity[corev1.ResourceEphemeralStorage] = disk
+	}
+	kube, errKube := parseReservation(f.node.kubeReserved)
+	system, errSystem := parseReservation(f.node.systemReserved)
+	thresholds, errHard := eviction.ParseThresholds(f.reclaim.evictionHard.text, "", "", "")
+	if err := errors.Join(errKube, errSystem, errHard); err != nil {
+		return nodeResources{}, err
+	}
+	r, err := computeResources(capacity, kube, system, thresholds)
+	if err != nil {
+		return r, fmt.Errorf("resources of this node: %w", err)
+	}
+	return r, nil
+}
+
+// nodeConfig describes the node to the agent.
+func (f *flags) nodeConfig(ip string, r nodeResources) agent.NodeConfig {
+	return agent.NodeConfig{
+		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
+		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
+		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
+		ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain,
+	}
+}
+
+// criNode sets how containers are created.
+func (f *nodeFlags) criNode() cri.Node {
+	return cri.Node{SeccompDefault: f.seccompDefault, NoCPUQuota: !f.cpuQuota, CPUQuotaPeriod: f.cpuQuotaPeriod}
+}
+
+// LogValue implements slog.LogValuer.
+func (r nodeResources) LogValue() slog.Value {
+	attrs := make([]slog.Attr, 0, len(r.Capacity))
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, agent.ResourcePIDs} {
+		q, ok := r.Allocatable[name]
+		if name == agent.ResourcePIDs {
+			q, ok = r.PodsLimits[name]
+		}
+		if ok {
+			capacity := r.Capacity[name]
+			attrs = append(attrs, slog.String(string(name), q.String()+" of "+capacity.String()))
+		}
+	}
+	return slog.GroupValue(attrs...)
+}

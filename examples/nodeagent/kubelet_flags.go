@@ -1,0 +1,123 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// kubeletAliases are flags of a kubelet that have another name here.
+func kubeletAliases() map[string]string {
+	return map[string]string{
+		"container-runtime-endpoint": "runtime-endpoint",
+		"image-service-endpoint":     "image-endpoint",
+		"pod-manifest-path":          "manifests",
+		"hostname-override":          "node-name",
+		"logging-format":             "log-format",
+	}
+}
+
+// unsupportedFlag is a flag of a kubelet that has no equivalent here.
+type unsupportedFlag struct {
+	name   string
+	isBool bool
+	advice string // what to do instead
+	given  *[]string
+}
+
+// String implements flag.Value.
+func (u *unsupportedFlag) String() string { return "" }
+
+// Set implements flag.Value.
+func (u *unsupportedFlag) Set(string) error {
+	if !slices.Contains(*u.given, u.name) {
+		*u.given = append(*u.given, u.name)
+	}
+	return nil
+}
+
+// IsBoolFlag tells package flag whether a value follows.
+func (u *unsupportedFlag) IsBoolFlag() bool { return u.isBool }
+
+// unsupportedFlags lists the names by what to do instead. Names that end in ! are
+// booleans.
+func unsupportedFlags() map[string]string {
+	const (
+		noCluster = "remove it; nodeagent does not connect to an API server, its pods come from -manifests and -manifest-url"
+		useListen = "use -listen host:port, or -listen unix:///path; an empty -listen serves nothing"
+		useTLS    = "remove it; clients are authenticated by -client-ca-file or -token-auth-file and may read everything"
+		onlyFlags = "remove it; nodeagent is configured by flags alone, see -help"
+		noManager = "remove it; containers are not pinned to CPUs, memory or devices"
+		noEvents  = "remove it; events are written to the log"
+	)
+	return map[string]string{
+		"kubeconfig bootstrap-kubeconfig register-node! register-with-taints node-status-update-frequency node-status-max-images cloud-provider provider-id " +
+			"rotate-certificates! rotate-server-certificates! kube-api-qps kube-api-burst cert-dir pod-cidr": noCluster,
+		"address port read-only-port healthz-port healthz-bind-address enable-server!":                  useListen,
+		"anonymous-auth! authorization-mode authentication-token-webhook!":                              useTLS,
+		"tls-min-version tls-cipher-suites":                                                             "remove it; the server speaks TLS 1.3",
+		"config config-dir feature-gates":                                                               onlyFlags,
+		"cpu-manager-policy cpu-manager-policy-options memory-manager-policy topology-manager-policy":   noManager,
+		"event-qps event-burst":                                                                         noEvents,
+		"serialize-image-pulls!":                                                                        "use -max-parallel-image-pulls, 1 for one image at a time",
+		"fail-swap-on!":                                                                                 "remove it; the agent starts on a node with swap",
+		"cgroups-per-qos! enforce-node-allocatable":                                                     "remove it; pods are always below cgroups for their QoS class, with limits on memory and processes",
+		"system-cgroups kube-reserved-cgroup system-reserved-cgroup runtime-cgroups kubelet-cgroups":    "remove it; only the cgroups of pods are changed",
+		"container-runtime runtime-request-timeout":                                                     "remove it; every runtime is a CRI runtime, and each call has its own timeout",
+		"vmodule log-flush-frequency":                                                                   "use -v",
+		"protect-kernel-defaults! make-iptables-util-chains! volume-plugin-dir volume-stats-agg-period": "remove it; nodeagent does not have this feature",
+	}
+}
+
+// defineKubeletFlags adds the kubelet's names to the flags. given collects the
+// unsupported ones of the command line.
+func defineKubeletFlags(fs *flag.FlagSet, given *[]string) map[string]string {
+	for alias, name := range kubeletAliases() {
+		fs.Var(fs.Lookup(name).Value, alias, "same as -"+name)
+	}
+	advice := map[string]string{}
+	for names, text := range unsupportedFlags() {
+		for name := range strings.FieldsSeq(names) {
+			name, isBool := strings.CutSuffix(name, "!")
+			advice[name] = text
+			fs.Var(&unsupportedFlag{name: name, isBool: isBool, advice: text, given: given}, name, "")
+		}
+	}
+	return advice
+}
+
+// checkKubeletFlags returns an error for each unsupported flag that was given, and for
+// each flag that was given by both of its names.
+func checkKubeletFlags(fs *flag.FlagSet, given []string, advice map[string]string, fail func(bad bool, format string, args ...any)) {
+	for _, name := range given {
+		fail(true, "-%s is a flag of the kubelet that nodeagent does not support; %s", name, advice[name])
+	}
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	for alias, name := range kubeletAliases() {
+		fail(set[alias] && set[name], "-%s and -%s are the same flag; give one of them", alias, name)
+	}
+}
+
+// printUsage writes the flags that do something, and the kubelet's names of some.
+func printUsage(fs *flag.FlagSet) {
+	out := fs.Output()
+	shown := flag.NewFlagSet(fs.Name(), flag.ContinueOnError)
+	shown.SetOutput(out)
+	var aliases []string
+	fs.VisitAll(func(f *flag.Flag) {
+		_, unsupported := f.Value.(*unsupportedFlag)
+		name, alias := kubeletAliases()[f.Name]
+		switch {
+		case alias:
+			aliases = append(aliases, fmt.Sprintf("  -%s is -%s\n", f.Name, name))
+		case !unsupported:
+			shown.Var(f.Value, f.Name, f.Usage)
+			shown.Lookup(f.Name).DefValue = f.DefValue
+		}
+	})
+	_, _ = fmt.Fprintf(out, "nodeagent runs the pods of a manifest directory or URL.\n\nUsage: nodeagent -manifests DIR [flags]\n\n")
+	shown.PrintDefaults()
+	_, _ = fmt.Fprintf(out, "\nOther names of the kubelet:\n%s", strings.Join(aliases, ""))
+}

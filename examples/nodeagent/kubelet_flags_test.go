@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
+	f, err := parse([]string{
+		"--container-runtime-endpoint=unix:///run/c.sock", "-image-service-endpoint", "unix:///run/i.sock", "--pod-manifest-path", "/m",
+		"--hostname-override=edge", "--logging-format=json", "--kube-reserved=memory=1Mi", "--system-reserved=cpu=10m", "--pod-max-pids=100", "--pods-per-core=10",
+		"--seccomp-default", "--cpu-cfs-quota=false", "--allowed-unsafe-sysctls=net.*", "--manifest-url=http://h/x", "--manifest-url-header=a:1,b:2", "--manifest-url-header=a:3",
+	}, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, "unix:///run/c.sock", f.runtimeEndpoint)
+	assert.Equal(t, "unix:///run/i.sock", f.imageEndpoint)
+	assert.Equal(t, "/m", f.manifests)
+	assert.Equal(t, "edge", f.nodeName)
+	assert.Equal(t, "json", f.logFormat)
+	assert.Equal(t, nodeFlags{
+		kubeReserved: "memory=1Mi", systemReserved: "cpu=10m", maxPods: 110, podsPerCore: 10, podMaxPids: 100, seccompDefault: true, cpuQuotaPeriod: defaultCPUQuota,
+	}, f.node)
+	assert.True(t, f.node.criNode().SeccompDefault)
+	assert.True(t, f.node.criNode().NoCPUQuota)
+	header, err := parseHeader(f.manifestHeader.text)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"1", "3"}, header["A"])
+	assert.Equal(t, "2", header.Get("B"))
+}
+
+// Each flag of a kubelet is supported, or the error says what to do.
+func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
+	for _, arg := range []string{
+		"--config=/x", "--address=0.0.0.0", "--read-only-port=0", "--feature-gates=A=true", "--fail-swap-on", "--node-status-update-frequency=1s",
+		"--serialize-image-pulls=false", "--event-qps=1", "--cpu-manager-policy=static", "--kubeconfig=/x",
+	} {
+		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
+		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)
+		assert.NotContains(t, err.Error(), "\n", "nothing else is wrong")
+	}
+	_, err := parse([]string{"--config", "/x", "--fail-swap-on", "--nonsense"}, io.Discard)
+	for _, want := range []string{"-config is a flag", "-fail-swap-on is a flag", "not defined: -nonsense; see -help"} {
+		assert.ErrorContains(t, err, want)
+	}
+	_, err = parse([]string{"--pod-manifest-path=/m", "-manifests=/n"}, io.Discard)
+	assert.EqualError(t, err, "-pod-manifest-path and -manifests are the same flag; give one of them")
+	for names := range unsupportedFlags() {
+		assert.NotEmpty(t, unsupportedFlags()[names])
+	}
+}
+
+func TestParse_HelpShowsSupportedFlagsAlone(t *testing.T) {
+	var out bytes.Buffer
+	_, err := parse([]string{"-help"}, &out)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	assert.Contains(t, out.String(), "-kube-reserved")
+	assert.Contains(t, out.String(), "-pod-manifest-path is -manifests")
+	assert.NotContains(t, out.String(), "kubeconfig")
+}
+
+func TestParse_Version(t *testing.T) {
+	f, err := parse([]string{"--version"}, io.Discard)
+	require.NoError(t, err)
+	assert.True(t, f.version)
+	assert.Contains(t, version(), "nodeagent ")
+}
+
+func TestParseHeader_HidesValues(t *testing.T) {
+	_, err := parseHeader("a:b,hunter2")
+	require.EqualError(t, err, "entry 2 must be name:value")
+}

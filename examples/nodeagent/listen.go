@@ -1,0 +1,138 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/sublet-dev/agent/server"
+)
+
+// listenFlags are about the HTTP server, with the kubelet's names where it has them.
+type listenFlags struct {
+	addr             string
+	tlsCert, tlsKey  string
+	clientCA, tokens string
+}
+
+func (f *listenFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary, /gc; empty: none")
+	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of the server, PEM; with it -listen can be an address that other machines reach")
+	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
+	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients must have a certificate that one of them signed")
+	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token; clients must send it. It is read for each request, so that it can be replaced")
+}
+
+func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
+	isTLS, authenticates := f.tlsCert != "" || f.tlsKey != "", f.clientCA != "" || f.tokens != ""
+	socket, isSocket := strings.CutPrefix(f.addr, "unix://")
+	fail((f.tlsCert == "") != (f.tlsKey == ""), "-tls-cert-file and -tls-private-key-file: give both or none")
+	fail(authenticates && !isTLS, "-client-ca-file and -token-auth-file need -tls-cert-file and -tls-private-key-file: a token is not sent in plain text")
+	switch {
+	case f.addr == "":
+		fail(isTLS || authenticates, "-tls-cert-file and -client-ca-file have no effect without -listen")
+	case isSocket:
+		fail(!strings.HasPrefix(socket, "/"), "-listen %q: must be unix:///path", f.addr)
+		fail(isTLS || authenticates, "-listen %q: TLS is for host:port; only the user of the agent can connect to a socket", f.addr)
+	default:
+		_, _, err := net.SplitHostPort(f.addr)
+		fail(err != nil, "-listen %q: must be host:port or unix:///path", f.addr)
+		const reach = "-listen %q: other machines can reach this address; "
+		exposed := err == nil && !isLoopback(f.addr)
+		fail(exposed && !isTLS, reach+"give -tls-cert-file and -tls-private-key-file, and -client-ca-file or -token-auth-file, or listen on 127.0.0.1 or unix:///path", f.addr)
+		fail(exposed && isTLS && !authenticates, reach+"give -client-ca-file or -token-auth-file, so that not every client can read the pods", f.addr)
+	}
+}
+
+// isLoopback reports whether only this machine can reach a host:port.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip, errIP := netip.ParseAddr(host)
+	return err == nil && (host == "localhost" || errIP == nil && ip.IsLoopback())
+}
+
+// configure sets address, TLS and authentication of a server. It reads the files
+// once, so that a mistake in them is an error at the start.
+func (f *listenFlags) configure(cfg *server.Config) error {
+	cfg.Addr = f.addr
+	if f.tlsCert == "" {
+		return nil
+	}
+	if _, err := tls.LoadX509KeyPair(f.tlsCert, f.tlsKey); err != nil {
+		return fmt.Errorf("-tls-cert-file, -tls-private-key-file: %w", err)
+	}
+	cfg.AllowNonLoopback = !isLoopback(f.addr)
+	cfg.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// Reads the files for each connection: they may be renewed.
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.tlsCert, f.tlsKey)
+			return &pair, err
+		},
+	}
+	if f.clientCA != "" {
+		pem, err := os.ReadFile(f.clientCA)
+		if err != nil {
+			return fmt.Errorf("-client-ca-file: %w", err)
+		}
+		cfg.TLS.ClientCAs, cfg.TLS.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !cfg.TLS.ClientCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("-client-ca-file %s: contains no certificate", f.clientCA)
+		}
+	}
+	if f.tokens == "" {
+		return nil
+	}
+	if _, err := readToken(f.tokens); err != nil {
+		return fmt.Errorf("-token-auth-file: %w", err)
+	}
+	cfg.Authenticate = func(r *http.Request) error { return checkToken(r, f.tokens) }
+	return nil
+}
+
+// maxTokenBytes bounds a token file.
+const maxTokenBytes = 64 << 10
+
+func readToken(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	b, err := io.ReadAll(io.LimitReader(file, maxTokenBytes))
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsAny(token, " \t\n") {
+		return "", fmt.Errorf("%s: must contain one token", path)
+	}
+	return token, nil
+}
+
+// errUnauthorized does not say what was wrong with a token.
+var errUnauthorized = errors.New("invalid bearer token")
+
+// checkToken compares in constant time.
+func checkToken(r *http.Request, path string) error {
+	want, err := readToken(path)
+	if err != nil {
+		return err
+	}
+	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	if !ok || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
+		return errUnauthorized
+	}
+	return nil
+}
