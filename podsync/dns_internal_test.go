@@ -16,10 +16,10 @@ import (
 func TestResolver(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	require.NoError(t, os.WriteFile(conf, []byte("# node\nnameserver 10.0.0.2\nsearch corp example.com\noptions ndots:2 timeout:1\n"), 0o600))
-	two := "2"
+	two, empty := "2", ""
 	extra := &corev1.PodDNSConfig{
 		Nameservers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"},
-		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0"}},
+		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0", Value: &empty}},
 	}
 	cluster := Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local"}
 	for _, tt := range []struct {
@@ -54,7 +54,7 @@ func TestResolver(t *testing.T) {
 }
 
 func TestHostname(t *testing.T) {
-	yes, override := true, "other"
+	yes, no, override := true, false, "other"
 	long := strings.Repeat("a", 62) + "-b"
 	for _, tt := range []struct {
 		name, podName string
@@ -65,6 +65,8 @@ func TestHostname(t *testing.T) {
 		{"cut to what a host may have", long, corev1.PodSpec{}, strings.Repeat("a", 62), ""},
 		{"spec.hostname", "web", corev1.PodSpec{Hostname: "db", Subdomain: "sub"}, "db", "sub.ns.svc.cluster.local"},
 		{"as FQDN", "web", corev1.PodSpec{Hostname: "db", Subdomain: "sub", SetHostnameAsFQDN: &yes}, "db.sub.ns.svc.cluster.local", "sub.ns.svc.cluster.local"},
+		{"as FQDN without a subdomain", "web", corev1.PodSpec{SetHostnameAsFQDN: &yes}, "web", ""},
+		{"not as FQDN", "web", corev1.PodSpec{Subdomain: "sub", SetHostnameAsFQDN: &no}, "web", "sub.ns.svc.cluster.local"},
 		{"override", "web", corev1.PodSpec{HostnameOverride: &override}, "other", ""},
 		{"host network", "web", corev1.PodSpec{HostNetwork: true, Hostname: "db"}, "", ""},
 	} {
@@ -74,4 +76,6 @@ func TestHostname(t *testing.T) {
 			require.Equal(t, tt.domain, domain)
 		})
 	}
+	_, domain := hostname(&corev1.Pod{Spec: corev1.PodSpec{Subdomain: "sub"}}, "")
+	require.Empty(t, domain, "no cluster domain")
 }
