@@ -8,14 +8,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// untaggedGracePeriod is how long an image without a name stays for being one that is pulled.
+// untaggedGracePeriod is how long an image without a name is kept, because its pull may
+// be in progress.
 const untaggedGracePeriod = time.Minute
 
-// snapshot is one look at the node.
+// snapshot is the input of one plan.
 type snapshot struct {
 	at     time.Time
 	images []runtime.Image
@@ -23,15 +25,15 @@ type snapshot struct {
 	state  PlanInput
 }
 
-// takeSnapshot gathers what a plan needs and remembers who is in use. If any part of it
-// is not to be had there is no plan: nothing is removed in the dark.
+// takeSnapshot reads the input of a plan and updates the image records. If any part of
+// it is unavailable, takeSnapshot returns an error and nothing is removed.
 func (c *Collector) takeSnapshot(ctx context.Context, all bool) (snapshot, error) {
 	c.load()
 	images, err := c.cfg.Images.Images(ctx)
 	if err != nil {
 		return snapshot{}, fmt.Errorf("list images: %w", err)
 	}
-	// After the images: what is in use then was there before.
+	// Listed after the images, so that an image in use is in the list of images.
 	used, err := c.used(ctx)
 	if err != nil {
 		return snapshot{}, err
@@ -55,7 +57,7 @@ func (c *Collector) takeSnapshot(ctx context.Context, all bool) (snapshot, error
 	return l, nil
 }
 
-// keepReason says why an image must stay, or "".
+// keepReason returns why an image must be kept, or "".
 func (c *Collector) keepReason(image runtime.Image, used nameSet, now time.Time) Reason {
 	since, unnamed := c.unnamed[image.ID]
 	switch {
@@ -71,39 +73,39 @@ func (c *Collector) keepReason(image runtime.Image, used nameSet, now time.Time)
 	return ""
 }
 
-// noteUnnamed remembers since when images have no name. A runtime lists an image
-// by its id alone for a moment at the end of its pull: whose lease it is shows
-// only afterwards.
+// noteUnnamed records since when images have had no name. At the end of a pull, a
+// runtime lists an image by its id alone for a moment, and leases match it only
+// afterwards.
 func (c *Collector) noteUnnamed(images []runtime.Image, now time.Time) {
-	former := c.unnamed
+	previous := c.unnamed
 	c.unnamed = make(map[string]time.Time)
 	for _, image := range images {
 		if len(image.Tags)+len(image.Digests) > 0 {
 			continue
 		}
-		since, again := former[image.ID]
-		if !again || since.After(now) {
+		since, ok := previous[image.ID]
+		if !ok || since.After(now) {
 			since = now
 		}
 		c.unnamed[image.ID] = since
 	}
 }
 
-// pinSandboxImage has what sandboxes are made from kept. No container tells of
-// it, and without it no pod starts.
+// pinSandboxImage keeps the sandbox image. No container refers to it, and no pod starts
+// without it.
 func (c *Collector) pinSandboxImage(ctx context.Context) error {
 	if c.cfg.SandboxImage == nil {
 		return nil
 	}
 	ref, err := c.cfg.SandboxImage(ctx)
 	if err != nil {
-		return fmt.Errorf("ask for the image of sandboxes: %w", err)
+		return fmt.Errorf("get sandbox image: %w", err)
 	}
 	c.keep.add(ref)
 	return nil
 }
 
-// used returns the names of the images that containers were made from.
+// used returns the names of the images of all containers.
 func (c *Collector) used(ctx context.Context) (nameSet, error) {
 	refs, err := c.cfg.Images.ImagesInUse(ctx)
 	if err != nil {
@@ -116,21 +118,21 @@ func (c *Collector) used(ctx context.Context) (nameSet, error) {
 	return names, nil
 }
 
-// measure reads the image file system.
+// measure measures the image file system.
 func (c *Collector) measure(ctx context.Context) (runtime.FSUsage, error) {
 	all, _, err := c.cfg.Images.ImageFS(ctx)
 	if err != nil {
-		return runtime.FSUsage{}, fmt.Errorf("measure the image file system: %w", err)
+		return runtime.FSUsage{}, fmt.Errorf("measure image file system: %w", err)
 	}
 	if len(all) == 0 {
-		return runtime.FSUsage{}, errors.New("measure the image file system: the runtime tells of none")
+		return runtime.FSUsage{}, errors.New("measure image file system: runtime reports none")
 	}
 	if all[0].CapacityBytes > 0 {
 		return all[0], nil
 	}
 	fs, err := c.cfg.Statfs(all[0].Mountpoint)
 	if err != nil {
-		return runtime.FSUsage{}, fmt.Errorf("measure the image file system at %s: %w", all[0].Mountpoint, err)
+		return runtime.FSUsage{}, fmt.Errorf("measure image file system at %s: %w", all[0].Mountpoint, err)
 	}
 	return fs, nil
 }
@@ -140,20 +142,20 @@ func (c *Collector) collect(ctx context.Context, all bool) (result Result, err e
 		return Result{}, err
 	}
 	defer func() { <-c.collectCh }()
-	began := time.Now()
+	startTime := time.Now()
 	l, err := c.takeSnapshot(ctx, all)
 	if err == nil {
-		result, err = c.carryOut(ctx, l)
+		result, err = c.execute(ctx, l)
 	}
-	result.Duration = time.Since(began)
+	result.Duration = time.Since(startTime)
 	c.save()
 	c.report(result, err)
 	return result, err
 }
 
-// carryOut removes images one after the other. What the plan holds back for want
-// of need goes too, in order, while the file system says that it takes more.
-func (c *Collector) carryOut(ctx context.Context, l snapshot) (Result, error) {
+// execute removes images one by one. Images that the plan keeps as not needed are
+// removed too, in order, as long as the file system has not gained enough.
+func (c *Collector) execute(ctx context.Context, l snapshot) (Result, error) {
 	result := Result{BytesToFree: l.state.BytesToFree}
 	var errs []error
 	for _, choice := range Plan(l.images, l.state, c.cfg.Policy, l.at) {
@@ -168,11 +170,11 @@ func (c *Collector) carryOut(ctx context.Context, l snapshot) (Result, error) {
 		case !choice.Remove:
 			continue
 		}
-		gone, err := c.remove(ctx, choice)
+		removed, err := c.remove(ctx, choice)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if !gone {
+		if !removed {
 			continue
 		}
 		result.Removed = append(result.Removed, choice)
@@ -189,9 +191,9 @@ func (c *Collector) carryOut(ctx context.Context, l snapshot) (Result, error) {
 	return result, errors.Join(errs...)
 }
 
-// remove removes one image if nobody needs it by now, under whatever names it has
-// got since it was chosen.
-func (c *Collector) remove(ctx context.Context, choice Decision) (gone bool, err error) {
+// remove removes an image unless it has come into use since it was chosen, under any
+// name that it has now. It reports whether the image no longer exists.
+func (c *Collector) remove(ctx context.Context, choice Decision) (removed bool, err error) {
 	images, err := c.cfg.Images.Images(ctx)
 	if err != nil {
 		return false, fmt.Errorf("list images: %w", err)
@@ -199,7 +201,7 @@ func (c *Collector) remove(ctx context.Context, choice Decision) (gone bool, err
 	images = MergeByID(images)
 	i := slices.IndexFunc(images, func(image runtime.Image) bool { return image.ID == choice.Image.ID })
 	if i < 0 {
-		return true, nil // it went by itself
+		return true, nil // another client removed it
 	}
 	c.noteUnnamed(images, time.Now())
 	end, ok := c.leases.begin(images[i])
@@ -214,32 +216,32 @@ func (c *Collector) remove(ctx context.Context, choice Decision) (gone bool, err
 	if images[i].Pinned || c.keepReason(images[i], used, time.Now()) != "" {
 		return false, nil
 	}
-	began := time.Now()
+	startTime := time.Now()
 	err = c.cfg.Images.RemoveImage(ctx, choice.Image.ID)
 	if errors.Is(err, runtime.ErrNotFound) {
-		err = nil // it went by itself
+		err = nil // another client removed it
 	}
 	if err != nil {
 		err = fmt.Errorf("remove image %s: %w", choice.Image.ID, err)
 	}
 	if c.cfg.Hooks.Removed != nil {
-		c.cfg.Hooks.Removed(choice.Image, choice.Reason, time.Since(began), err)
+		c.cfg.Hooks.Removed(choice.Image, choice.Reason, time.Since(startTime), err)
 	}
 	return err == nil, err
 }
 
-// freed returns what the file system gained since before. A runtime may take a
-// moment to let go of an image's layers: a reading that has not moved is given
-// the time to settle.
-func (c *Collector) freed(ctx context.Context, before runtime.FSUsage, former uint64) (uint64, error) {
+// freed returns how many bytes became available since start. A runtime may remove the
+// layers of an image with a delay, so freed waits up to DiskSettleTime for the value to
+// exceed the previous one.
+func (c *Collector) freed(ctx context.Context, start runtime.FSUsage, previous uint64) (uint64, error) {
 	const tries = 8
 	for try := 0; ; try++ {
 		now, err := c.measure(ctx)
 		if err != nil {
-			return former, err
+			return previous, err
 		}
-		freed := now.AvailableBytes - min(before.AvailableBytes, now.AvailableBytes)
-		if freed > former || try == tries {
+		freed := now.AvailableBytes - min(start.AvailableBytes, now.AvailableBytes)
+		if freed > previous || try == tries {
 			return freed, nil
 		}
 		wait := time.NewTimer(c.cfg.DiskSettleTime / tries)
@@ -252,11 +254,11 @@ func (c *Collector) freed(ctx context.Context, before runtime.FSUsage, former ui
 	}
 }
 
-// report tells the result: one line, an event if the disk stays full.
+// report logs the result in one line and records an event for an error.
 func (c *Collector) report(result Result, err error) {
 	if len(result.Removed) > 0 {
-		c.cfg.Logger.Info("images collected", slog.Int("removed", len(result.Removed)),
-			slog.Uint64("wanted", result.BytesToFree), slog.Uint64("freed", result.BytesFreed), slog.Duration("took", result.Duration))
+		c.cfg.Logger.Info("image garbage collection done", slog.Int("removed", len(result.Removed)),
+			slog.Uint64("bytesToFree", result.BytesToFree), slog.Uint64("bytesFreed", result.BytesFreed), slog.Duration("duration", result.Duration))
 	}
 	var short *InsufficientSpaceError
 	switch {
@@ -270,7 +272,7 @@ func (c *Collector) report(result Result, err error) {
 	}
 }
 
-// load reads the ages once. What is lost counts as just seen.
+// load reads the image records once. Lost records start again.
 func (c *Collector) load() {
 	if c.loaded {
 		return
@@ -298,7 +300,7 @@ func (c *Collector) reportLostRecords(err error) {
 	if err == nil {
 		return
 	}
-	c.cfg.Logger.Warn("ages of images are lost; they count as just seen", slog.Any("error", err))
+	c.cfg.Logger.Warn("image usage records lost, ages start again", logattr.Err(err))
 	if c.cfg.Hooks.RecordsLost != nil {
 		c.cfg.Hooks.RecordsLost(err)
 	}

@@ -33,8 +33,8 @@ func TestOnContainerd(t *testing.T) {
 	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		d := newDisk(t, n)
-		former := collector(t, imagegc.Config{Images: d.client, RecordsFile: d.ages, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: 101}})
-		d.fill(t, former)
+		previous := collector(t, imagegc.Config{Images: d.client, RecordsFile: d.ages, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: 101}})
+		d.fill(t, previous)
 
 		full := 100 - int(d.available(t)*100/d.capacity)
 		low := full - 15
@@ -108,7 +108,7 @@ func newDisk(t *testing.T, n *containerdtest.Node) *disk {
 }
 
 // fill pulls all images, and uses them in another order.
-func (d *disk) fill(t *testing.T, former *imagegc.Collector) {
+func (d *disk) fill(t *testing.T, previous *imagegc.Collector) {
 	shared := random("shared", 6*mb)
 	refs, own := make([]string, 12), make([]int, 12)
 	for i := range refs {
@@ -146,9 +146,9 @@ func (d *disk) fill(t *testing.T, former *imagegc.Collector) {
 	}
 	for _, ref := range append([]string{refs[0], refs[1]}, d.order...) {
 		time.Sleep(2 * time.Millisecond)
-		require.NoError(t, former.Lease(t.Context(), "user", []string{ref}))
-		former.Release("user")
-		_, err := former.Collect(t.Context())
+		require.NoError(t, previous.Lease(t.Context(), "user", []string{ref}))
+		previous.Release("user")
+		_, err := previous.Collect(t.Context())
 		require.NoError(t, err)
 	}
 }

@@ -139,21 +139,20 @@ func TestCollectionAfterACrash(t *testing.T) {
 	}
 }
 
-// IG-3: whatever is left of the file, a collector starts, says that it lost
-// something, and removes nothing of which the age is lost before that would have
-// been due if the image had come just now.
-func TestAgesCutAtEveryByte(t *testing.T) {
-	var whole []byte
+// IG-3: with a file truncated at any byte, a collector starts, reports the loss, and
+// does not remove an image with a lost record earlier than a new one.
+func TestCollector_ReadsTruncatedRecords(t *testing.T) {
+	var content []byte
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ages")
 		_, err := collector(t, imagegc.Config{Images: threeImages(), RecordsFile: path}).Collect(t.Context())
 		require.NoError(t, err)
-		whole, err = os.ReadFile(path)
+		content, err = os.ReadFile(path)
 		require.NoError(t, err)
 	})
 	dir := t.TempDir()
-	for n := range len(whole) + 1 {
-		synctest.Test(t, func(t *testing.T) { cutAt(t, filepath.Join(dir, fmt.Sprint(n)), whole, n) })
+	for n := range len(content) + 1 {
+		synctest.Test(t, func(t *testing.T) { cutAt(t, filepath.Join(dir, fmt.Sprint(n)), content, n) })
 	}
 }
 
@@ -165,28 +164,28 @@ func threeImages() *store {
 	return s
 }
 
-func cutAt(t *testing.T, path string, whole []byte, n int) {
-	time.Sleep(6 * time.Hour) // a clock begins anew in each bubble
+func cutAt(t *testing.T, path string, content []byte, n int) {
+	time.Sleep(6 * time.Hour) // the clock starts again in each bubble
 	s := threeImages()
 	all := s.ids()
 	var good, lost []string
 	for _, id := range all {
-		at := bytes.Index(whole, []byte(id))
-		end := at + bytes.IndexByte(whole[at:], '\n') // the line feed itself may be missing
+		at := bytes.Index(content, []byte(id))
+		end := at + bytes.IndexByte(content[at:], '\n') // the line feed itself may be missing
 		if n >= end {
 			good = append(good, id)
 		} else {
 			lost = append(lost, id)
 		}
 	}
-	require.NoError(t, os.WriteFile(path, whole[:n], 0o600))
-	told := 0
+	require.NoError(t, os.WriteFile(path, content[:n], 0o600))
+	reported := 0
 	c := collector(t, imagegc.Config{Images: s, RecordsFile: path, Policy: imagegc.Policy{MaxAge: 3 * time.Hour}, Hooks: imagegc.Hooks{
-		RecordsLost: func(err error) { require.ErrorIs(t, err, imagegc.ErrImageRecords); told++ },
+		RecordsLost: func(err error) { require.ErrorIs(t, err, imagegc.ErrImageRecords); reported++ },
 	}})
 	_, err := c.Collect(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, len(lost) > 0, told == 1, "cut at %d", n)
+	require.Equal(t, len(lost) > 0, reported == 1, "cut at %d", n)
 	require.Equal(t, lost, s.ids(), "cut at %d: those of %v are over their age", n, good)
 
 	reasons := func(all bool) (r []imagegc.Reason) {

@@ -1,17 +1,17 @@
-// Package imagegc removes images that no pod needs: when the disk fills up, the
-// least recently used first and no more than it takes, or when they have not
-// been used for too long.
+// Package imagegc removes unused images: the least recently used ones when the image
+// file system fills up, as many as necessary, and those that have not been used for
+// too long.
 //
-// It promises:
-//   - No image goes that a container was made from, that a pod holds a lease on,
-//     that is pinned or that the configuration keeps. This is looked at again
-//     right before each removal.
-//   - A pod that takes its lease while one of its images is being removed waits
-//     until that is over. What it finds after that stays.
-//   - What is freed is read from the file system, not added up: images share
-//     layers.
-//   - Ages survive a restart. When they cannot be read back, images count as
-//     just seen: nothing goes too early.
+// Guarantees:
+//   - An image is not removed if a container was created from it, a pod has a lease on
+//     it, it is pinned, or the configuration keeps it. This is checked again right
+//     before each removal.
+//   - A pod that acquires its lease while one of its images is being removed waits for
+//     the end of the removal. Images that it finds after that are kept.
+//   - Freed space is measured on the file system and not added up, because images
+//     share layers.
+//   - Image records survive a restart. If they cannot be read, images count as just
+//     detected, so that none is removed too early.
 //
-// Deciding is Plan, a pure function. Collector does what it says.
+// Decisions are made by Plan, a pure function. Collector executes them.
 package imagegc

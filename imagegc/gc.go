@@ -9,84 +9,85 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ImageStore is the image store to keep small, and who uses it. Its calls must end
-// when their context does.
+// ImageStore lists, measures and removes images, and lists their users. Its methods must
+// return when their context is done.
 type ImageStore interface {
 	Images(ctx context.Context) ([]runtime.Image, error)
-	// RemoveImage removes an image with all its names. One that is not there is no
-	// error, or one that wraps runtime.ErrNotFound.
+	// RemoveImage removes an image with all its names. For an image that does not
+	// exist it returns nil or an error that wraps runtime.ErrNotFound.
 	RemoveImage(ctx context.Context, id string) error
-	// ImageFS measures the file systems that hold images, and those that hold
-	// containers' layers where they are told apart. A reading without a capacity
-	// is completed by Config.Measure.
+	// ImageFS measures the file systems of images, and those of the writable layers
+	// of containers if they are reported separately. A measurement without a capacity
+	// is completed by Config.Statfs.
 	ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
-	// ImagesInUse returns the names and ids of the images that containers were made
-	// from, dead ones too: all containers of the runtime, whoever made them.
+	// ImagesInUse returns the names and ids of the images of all containers in the
+	// runtime, including exited ones and those of other clients.
 	ImagesInUse(ctx context.Context) ([]string, error)
 }
 
-// Recorder takes events. It must not block.
+// Recorder records events. It must not block.
 type Recorder interface {
 	Record(*corev1.Event)
 }
 
-// Config describes a Collector. Images is required.
+// Config is the configuration of a Collector. Images is required.
 type Config struct {
 	Images ImageStore
 	Policy Policy
-	// KeepImages names images that never go, in any form: that of the sandboxes where
-	// the runtime does not pin it.
+	// KeepImages are names or ids of images that are never removed, for example the
+	// sandbox image if the runtime does not pin it.
 	KeepImages []string
-	// SandboxImage asks the runtime for the image of its sandboxes, which never
-	// goes; "" if it does not tell. Default: it does not.
+	// SandboxImage returns the sandbox image of the runtime, which is never removed,
+	// or "" if it is unknown. Default: unknown.
 	SandboxImage func(context.Context) (string, error)
-	// RecordsFile is where ages are kept over restarts. Its folder must exist by the time
-	// of Run. Default: nowhere, so that ages begin anew with each process.
+	// RecordsFile stores image records across restarts. Its directory must exist
+	// when Run is called. Default: records are not stored.
 	RecordsFile string
-	// Period is the time between looks. Default: 5 min.
+	// Period is the interval between collections. Default: 5m.
 	Period time.Duration
-	// DiskSettleTime is how long the file system may take to show that an image is gone.
-	// Default: 1 s.
+	// DiskSettleTime is how long the file system may take to reflect the removal of an
+	// image. Default: 1s.
 	DiskSettleTime time.Duration
-	// Statfs reads the file system at a path, for runtimes that do not tell its
-	// size. Default: statfs.
+	// Statfs measures the file system of a path, for runtimes that do not report its
+	// capacity. Default: the statfs system call.
 	Statfs func(path string) (runtime.FSUsage, error)
 
-	NodeName string // that events are about
+	NodeName string // of the events
 	Recorder Recorder
 	Logger   *slog.Logger // default: discard
 	Hooks    Hooks
 }
 
-// Hooks are called as the Collector works. Any may be nil. They must not block.
+// Hooks are called by the Collector and must not block. Each may be nil.
 type Hooks struct {
-	// Removed: an image is gone, or failed to go.
-	Removed func(image runtime.Image, reason Reason, took time.Duration, err error)
-	// Collected: a collection has ended.
+	// Removed is called after the removal of an image, successful or not.
+	Removed func(image runtime.Image, reason Reason, duration time.Duration, err error)
+	// Collected is called after a collection.
 	Collected func(Result, error)
-	// RecordsLost: ages could not be read or saved; err says what is lost.
+	// RecordsLost is called when image records could not be read or saved.
 	RecordsLost func(err error)
 }
 
-// Result is what a collection came to.
+// Result is the result of a collection.
 type Result struct {
 	Removed     []Decision
-	BytesToFree uint64 // bytes to be freed; 0 when only ages counted, or all was to go
-	BytesFreed  uint64 // bytes that the file system gained meanwhile
+	BytesToFree uint64 // 0 if the disk usage was below the high threshold, or all unused images were removed
+	BytesFreed  uint64 // measured on the file system
 	Duration    time.Duration
 }
 
-// InsufficientSpaceError says that there were not enough images to remove.
+// InsufficientSpaceError is returned when removing all removable images freed too little.
 type InsufficientSpaceError struct{ BytesToFree, BytesFreed uint64 }
 
 // Error implements error.
 func (e *InsufficientSpaceError) Error() string {
-	return fmt.Sprintf("image collection freed %d bytes of the %d that were wanted", e.BytesFreed, e.BytesToFree)
+	return fmt.Sprintf("image garbage collection freed %d of %d bytes", e.BytesFreed, e.BytesToFree)
 }
 
 // Collector removes images.
@@ -95,31 +96,32 @@ type Collector struct {
 	keep   nameSet
 	leases *leases
 
-	// collectCh holds one token: whoever has it may collect, and owns what follows.
+	// collectCh has one token, which the goroutine that collects owns. It guards the
+	// fields below.
 	collectCh chan struct{}
-	known     map[string]ImageRecord // nil until it was loaded
-	unnamed   map[string]time.Time   // since when images have no name, by id
+	known     map[string]ImageRecord // by image id; nil until loaded
+	unnamed   map[string]time.Time   // since when an image has had no name, by id
 	loaded    bool
 }
 
-// New returns a Collector. It touches neither the runtime nor the disk.
+// New returns a Collector. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Collector, error) {
 	var errs []error
 	if cfg.Images == nil {
-		errs = append(errs, errors.New("imagegc: nil Images"))
+		errs = append(errs, errors.New("imagegc: Config.Images required"))
 	}
 	p := &cfg.Policy
 	p.HighThresholdPercent, p.LowThresholdPercent = orElse(p.HighThresholdPercent, 85), orElse(p.LowThresholdPercent, 80)
 	if p.HighThresholdPercent < 0 || p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
-		errs = append(errs, fmt.Errorf("imagegc: low threshold %d %% is not below the high one, %d %%", p.LowThresholdPercent, p.HighThresholdPercent))
+		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: LowThresholdPercent %d must be below HighThresholdPercent %d and not negative", p.LowThresholdPercent, p.HighThresholdPercent))
 	}
 	p.MinAge = orElse(p.MinAge, 2*time.Minute)
 	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
-		errs = append(errs, fmt.Errorf("imagegc: maximum age %v is not above the minimum, %v", p.MaxAge, p.MinAge))
+		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: MaxAge %v must be above MinAge %v", p.MaxAge, p.MinAge))
 	}
 	cfg.Period, cfg.DiskSettleTime = orElse(cfg.Period, 5*time.Minute), orElse(cfg.DiskSettleTime, time.Second)
 	if cfg.Period < 0 || cfg.DiskSettleTime < 0 {
-		errs = append(errs, errors.New("imagegc: negative Period or Settle"))
+		errs = append(errs, errors.New("imagegc: Config.Period and DiskSettleTime must not be negative"))
 	}
 	if cfg.Statfs == nil {
 		cfg.Statfs = statfs
@@ -146,15 +148,15 @@ func orElse[T int | time.Duration](v, fallback T) T {
 	return v
 }
 
-// Run looks after the images at once and then each Period, until ctx is done;
-// then it saves the ages and returns nil. A collection that fails is reported
-// and tried again at the next look.
+// Run collects images at once and then in each Period. When ctx is done it saves the
+// image records and returns nil. A collection that fails is logged and retried after
+// Period.
 func (c *Collector) Run(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.Period)
 	defer tick.Stop()
 	for {
 		if err := safe.Call(c.cfg.Logger, "collect images", func() error { _, err := c.Collect(ctx); return err }); err != nil && ctx.Err() == nil {
-			c.cfg.Logger.Warn("image collection failed", slog.Any("error", err))
+			c.cfg.Logger.Warn("image garbage collection failed", logattr.Err(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -167,37 +169,38 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Collect looks once: it removes images over their age, and if the disk is at
-// the high threshold as many as it takes to get to the low one. If that is not
-// to be had the error is a *ShortError.
+// Collect removes images above the maximum age and, if disk usage is at the high
+// threshold, as many as necessary to reach the low one. If that is not possible the
+// error is an *InsufficientSpaceError. It blocks until other collections have ended.
 func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	return c.collect(ctx, false)
 }
 
-// DeleteUnused removes every image that may go, however full the disk is.
+// DeleteUnused removes all removable images regardless of disk usage.
 func (c *Collector) DeleteUnused(ctx context.Context) (Result, error) {
 	return c.collect(ctx, true)
 }
 
-// Reclaim is DeleteUnused for who only needs to know whether it failed. It makes
-// a Collector an eviction.Reclaimer.
+// Reclaim calls DeleteUnused and returns only its error. It implements
+// eviction.Reclaimer.
 func (c *Collector) Reclaim(ctx context.Context) error {
 	_, err := c.DeleteUnused(ctx)
 	return err
 }
 
-// Explain says what a collection would do now, and why, without doing it. Which
-// images go for the disk's sake is estimated from their sizes.
+// Explain returns what a collection would do now, and why, without doing it. If all is
+// true, it explains DeleteUnused. The images that would be removed for disk usage are
+// estimated by their sizes.
 func (c *Collector) Explain(ctx context.Context, all bool) ([]Decision, error) {
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-c.collectCh }()
-	look, err := c.takeSnapshot(ctx, all)
+	s, err := c.takeSnapshot(ctx, all)
 	if err != nil {
 		return nil, err
 	}
-	return Plan(look.images, look.state, c.cfg.Policy, look.at), nil
+	return Plan(s.images, s.state, c.cfg.Policy, s.at), nil
 }
 
 func (c *Collector) acquire(ctx context.Context) error {
@@ -209,7 +212,7 @@ func (c *Collector) acquire(ctx context.Context) error {
 	}
 }
 
-// event tells about the node.
+// event records an event of the node.
 func (c *Collector) event(reason, message string) {
 	if c.cfg.Recorder == nil {
 		return

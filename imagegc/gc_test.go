@@ -320,7 +320,7 @@ func TestNotEnough(t *testing.T) {
 		e := rec.events[1]
 		assert.Equal(t, "FreeDiskSpaceFailed", e.Reason)
 		assert.Equal(t, "Node n1", e.InvolvedObject.Kind+" "+e.InvolvedObject.Name)
-		assert.Contains(t, e.Message, "100 bytes of the 190")
+		assert.Contains(t, e.Message, "freed 100 of 190 bytes")
 	})
 }
 
@@ -383,7 +383,7 @@ func TestRun(t *testing.T) {
 func TestNew(t *testing.T) {
 	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60, MaxAge: time.Second}, Period: -1})
 	require.Error(t, err)
-	for _, want := range []string{"nil Images", "low threshold 60 %", "maximum age 1s", "negative Period"} {
+	for _, want := range []string{"Config.Images required", "LowThresholdPercent 60", "MaxAge 1s", "Config.Period and"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

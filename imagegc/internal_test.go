@@ -1,14 +1,17 @@
 package imagegc
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -22,19 +25,19 @@ func ages(n int) map[string]ImageRecord {
 	return known
 }
 
-// IG-3: whatever is left of the file is either as it was or not there, the loss
-// is told, and the damaged file is kept for a look.
-func TestStoreCutAtEveryByte(t *testing.T) {
+// IG-3: every record read from a truncated file is unchanged, the loss is reported, and
+// the damaged file is kept.
+func TestLoad_TruncatedFile(t *testing.T) {
 	want := ages(5)
-	whole := encode(want)
+	content := encode(want)
 	path := t.TempDir() + "/ages"
-	for n := range len(whole) + 1 {
-		require.NoError(t, os.WriteFile(path, whole[:n], 0o600))
+	for n := range len(content) + 1 {
+		require.NoError(t, os.WriteFile(path, content[:n], 0o600))
 		got, err := load(path)
 		for id, k := range got {
 			require.Equal(t, want[id], k, "cut at %d", n)
 		}
-		if n >= len(whole)-1 { // the last line feed may be missing
+		if n >= len(content)-1 { // the last line feed may be missing
 			require.NoError(t, err)
 			require.Len(t, got, 5)
 			continue
@@ -46,12 +49,12 @@ func TestStoreCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// A byte that flipped costs its line at most.
-func TestStoreFlippedBytes(t *testing.T) {
+// A flipped byte loses one line at most.
+func TestDecode_FlippedByte(t *testing.T) {
 	want := ages(3)
-	whole := encode(want)
-	for i := range whole {
-		data := bytes.Clone(whole)
+	content := encode(want)
+	for i := range content {
+		data := bytes.Clone(content)
 		data[i] ^= 0x15
 		got, err := decode(bytes.NewReader(data))
 		require.Error(t, err, "flipped at %d", i)
@@ -114,7 +117,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("nil")
 		}
 		if err == nil {
-			if again, err := decode(bytes.NewReader(encode(known))); err != nil || len(again) != len(known) {
+			if decoded, err := decode(bytes.NewReader(encode(known))); err != nil || len(decoded) != len(known) {
 				t.Fatal(err)
 			}
 		}
@@ -127,7 +130,7 @@ func TestNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"busybox": true, "busybox:latest": true, "docker.io/busybox": false, "library/busybox": true, "index.docker.io/library/busybox": true,
 		"busybox:1": false, "reg.io:5000/a/b:2": true, "reg.io:5000/a/b": false, "other/x@sha256:abcd": true, "other/x@sha256:abce": false,
-		"sha256:" + hex: true, hex: true, "": false, "reg.io:5000/a/b:2@sha256:ffff": true, "localhost/busybox": false,
+		"sha256:" + hex: true, hex: true, "": false, "reg.io:5000/a/b:2@sha256:ffff": true, "localhost/busybox": false, "sha256:xyz": false, "abcd": false, "localhost/busybox:1": false,
 	} {
 		set := nameSet{}
 		set.add(name)
@@ -151,6 +154,81 @@ func TestStatfs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, fs.CapacityBytes)
 	assert.LessOrEqual(t, fs.AvailableBytes, fs.CapacityBytes)
+	var raw unix.Statfs_t
+	require.NoError(t, unix.Statfs(t.TempDir(), &raw))
+	assert.LessOrEqual(t, fs.UsedBytes, fs.CapacityBytes)
+	assert.LessOrEqual(t, fs.InodesUsed, raw.Files)
 	_, err = statfs(t.TempDir() + "/none")
 	assert.Error(t, err)
+}
+
+// A local registry, one with a port and an IPv6 address are not names on Docker Hub.
+func TestForms(t *testing.T) {
+	for name, want := range map[string][]string{
+		"localhost/a:1":  {"localhost/a:1"},
+		"reg.io/a":       {"reg.io/a:latest"},
+		"reg:5000/a:1":   {"reg:5000/a:1"},
+		"[::1]/a:1":      {"[::1]/a:1"},
+		"user/a:1":       {"docker.io/user/a:1"},
+		"a":              {"docker.io/library/a:latest"},
+		"a@sha256:12":    {"sha256:12"},
+		"a:1@sha256:12":  {"sha256:12", "docker.io/library/a:1"},
+		"sha256:12":      {"sha256:12"},
+		"cafe":           {"docker.io/library/cafe:latest"},
+		"sha256:g":       {"docker.io/library/sha256:g"},
+		"user/sha256:12": {"docker.io/user/sha256:12"},
+	} {
+		got := forms(name)
+		if want[0] != name && len(got) > len(want) {
+			got = got[len(got)-len(want):]
+		}
+		assert.Subset(t, got, want, name)
+	}
+}
+
+// The records are written least recently used first, then by id, and records with ids
+// beyond the maximum length of a line are left out.
+func TestEncode(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	known := map[string]ImageRecord{"c": {at, at}, "b": {at, at.Add(time.Hour)}, "a": {at, at.Add(time.Hour)}}
+	for range 20 {
+		lines := strings.Split(strings.TrimSpace(string(encode(known))), "\n")
+		require.Len(t, lines, 4)
+		for i, id := range []string{"c", "a", "b"} {
+			require.Contains(t, lines[i+1], `"id":"`+id+`"`)
+		}
+	}
+	known[strings.Repeat("x", maxStoreLine)] = ImageRecord{at, at}
+	got, err := decode(bytes.NewReader(encode(known)))
+	require.ErrorIs(t, err, ErrImageRecords)
+	assert.Len(t, got, 3)
+}
+
+// A damaged line is counted, and one without an id is damaged.
+func TestDecode_DamagedLines(t *testing.T) {
+	var file bytes.Buffer
+	encodeRecord(&file, recordsHeader+" 3")
+	encodeRecord(&file, `{"id":"a"}`)
+	encodeRecord(&file, `{"id":""}`)
+	file.WriteString("no checksum\n1234567 x\n12345678\n")
+	got, err := decode(&file)
+	require.EqualError(t, err, "image records: read 1 of 3, 4 lines are damaged")
+	assert.Len(t, got, 1)
+
+	file.Reset()
+	encodeRecord(&file, recordsHeader+" x")
+	_, err = decode(&file)
+	require.ErrorContains(t, err, "no valid header")
+	file.Reset()
+	encodeRecord(&file, "9")
+	_, err = decode(&file)
+	require.ErrorContains(t, err, "no valid header")
+
+	file.Reset()
+	encodeRecord(&file, recordsHeader+" 2")
+	encodeRecord(&file, `{"id":"a"}`)
+	file.WriteString(strings.Repeat("x", maxStoreLine+1) + "\n")
+	got, err = decode(&file)
+	require.ErrorIs(t, err, bufio.ErrTooLong)
+	assert.Len(t, got, 1)
 }

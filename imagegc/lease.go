@@ -10,17 +10,18 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// leases are the images that pods need, whether or not a container is there yet,
-// and those that are being removed at this moment.
+// leases records the images that pods need, whether or not their containers exist, and
+// the images that are being removed.
 type leases struct {
-	mu       sync.Mutex
-	held     map[types.UID]nameSet
-	count    map[string]int     // pods that hold each form of a name
+	mu       sync.Mutex // guards all below
+	byPod    map[types.UID]nameSet
+	count    map[string]int     // number of leases per form of a name
 	removing map[string]removal // by image id
-	used     nameSet            // of leases that ended since it was last asked for
+	used     nameSet            // of leases that ended since the last takeUsed
 }
 
-// removal is an image on its way out. done is closed when it is gone, or stays.
+// removal is an image that is being removed. done is closed when the removal has ended,
+// successfully or not.
 type removal struct {
 	image runtime.Image
 	done  chan struct{}
@@ -28,12 +29,12 @@ type removal struct {
 
 func newLeases() *leases {
 	return &leases{
-		held: make(map[types.UID]nameSet), count: make(map[string]int),
+		byPod: make(map[types.UID]nameSet), count: make(map[string]int),
 		removing: make(map[string]removal), used: make(nameSet),
 	}
 }
 
-// acquire records what a pod needs and returns what it has to wait for.
+// acquire records the lease of a pod and returns the removals that it has to wait for.
 func (l *leases) acquire(uid types.UID, refs []string) []chan struct{} {
 	names := make(nameSet, 2*len(refs))
 	for _, ref := range refs {
@@ -45,7 +46,7 @@ func (l *leases) acquire(uid types.UID, refs []string) []chan struct{} {
 		l.count[form]++
 	}
 	l.forget(uid)
-	l.held[uid] = names
+	l.byPod[uid] = names
 	var wait []chan struct{}
 	for _, r := range l.removing {
 		if names.has(r.image) {
@@ -55,22 +56,24 @@ func (l *leases) acquire(uid types.UID, refs []string) []chan struct{} {
 	return wait
 }
 
-// forget ends a pod's lease. What nobody else holds was used until now.
+// forget ends the lease of a pod. Images without another lease were used until now.
+// l.mu must be locked.
 func (l *leases) forget(uid types.UID) {
-	for form := range l.held[uid] {
+	for form := range l.byPod[uid] {
 		if l.count[form]--; l.count[form] == 0 {
 			delete(l.count, form)
 			l.used[form] = struct{}{}
 		}
 	}
-	delete(l.held, uid)
+	delete(l.byPod, uid)
 }
 
-func (l *leases) drop(gone func(types.UID) bool) {
+// drop ends the leases of the pods for which ended returns true.
+func (l *leases) drop(ended func(types.UID) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for uid := range l.held {
-		if gone(uid) {
+	for uid := range l.byPod {
+		if ended(uid) {
 			l.forget(uid)
 		}
 	}
@@ -86,7 +89,8 @@ func (l *leases) hasLocked(image runtime.Image) bool {
 	return matchesAnyName(image, func(form string) bool { return l.count[form] > 0 })
 }
 
-// begin marks an image as being removed. It is false if a pod has a lease on it.
+// begin marks an image as being removed, until end is called. ok is false if a pod has a
+// lease on it.
 func (l *leases) begin(image runtime.Image) (end func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,10 +116,10 @@ func (l *leases) takeUsed() nameSet {
 	return used
 }
 
-// Lease keeps the images that a pod needs from being removed, from its admission
-// on until Release; Refs tells which. It replaces the pod's former lease. If one
-// of them is being removed at this moment it waits until that is over, or ctx
-// is; the lease holds even then. After it, an image that is there stays.
+// Lease protects the images of a pod, as returned by ImageRefs, from removal until
+// Release. It replaces the pod's previous lease. It waits until removals of these
+// images have ended, and returns an error if ctx is done before; the lease is in effect
+// in both cases. Images that exist when it returns nil are kept.
 func (c *Collector) Lease(ctx context.Context, uid types.UID, refs []string) error {
 	for _, done := range c.leases.acquire(uid, refs) {
 		select {
@@ -127,27 +131,27 @@ func (c *Collector) Lease(ctx context.Context, uid types.UID, refs []string) err
 	return nil
 }
 
-// Release ends a pod's lease. Its images count as used until now.
+// Release ends the lease of a pod. Its images count as used until now.
 func (c *Collector) Release(uid types.UID) {
 	c.leases.drop(func(u types.UID) bool { return u == uid })
 }
 
-// Retain ends the leases of all pods but those for which keep is true.
+// Retain ends the leases of all pods except those for which keep returns true.
 func (c *Collector) Retain(keep func(types.UID) bool) {
 	c.leases.drop(func(u types.UID) bool { return !keep(u) })
 }
 
-// note updates what is remembered: images that are new, that are used, and that
-// are gone.
+// note updates the records: it adds new images, marks used ones, and deletes those that
+// no longer exist.
 func note(known map[string]ImageRecord, images []runtime.Image, used func(runtime.Image) bool, now time.Time) {
-	here := make(map[string]bool, len(images))
+	listed := make(map[string]bool, len(images))
 	for _, image := range images {
-		here[image.ID] = true
-		k, seen := known[image.ID]
-		if !seen {
+		listed[image.ID] = true
+		k, ok := known[image.ID]
+		if !ok {
 			k = ImageRecord{FirstDetected: now, LastUsed: now}
 		}
-		// A clock that was set back must not make an image young for years.
+		// After the clock was set back, a time in the future would protect an image for long.
 		if k.FirstDetected.After(now) {
 			k.FirstDetected = now
 		}
@@ -157,7 +161,7 @@ func note(known map[string]ImageRecord, images []runtime.Image, used func(runtim
 		known[image.ID] = k
 	}
 	for id := range known {
-		if !here[id] {
+		if !listed[id] {
 			delete(known, id)
 		}
 	}

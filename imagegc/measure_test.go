@@ -38,7 +38,7 @@ func TestMeasuring(t *testing.T) {
 
 		lag.none = true
 		_, err = c.Collect(t.Context())
-		require.ErrorContains(t, err, "tells of none")
+		require.ErrorContains(t, err, "runtime reports none")
 	})
 }
 

@@ -24,8 +24,7 @@ func ImageRefs(pod *corev1.Pod) []string {
 	return refs
 }
 
-// nameSet is a set of image names in any of the forms in which runtimes and
-// manifests write them.
+// nameSet is a set of image names, in the normalized forms.
 type nameSet map[string]struct{}
 
 func (n nameSet) add(ref string) {
@@ -39,15 +38,15 @@ func (n nameSet) has(image runtime.Image) bool {
 	return matchesAnyName(image, func(form string) bool { _, ok := n[form]; return ok })
 }
 
-// matchesAnyName reports whether f is true of any form of any name of the image. Digests
-// count whatever the repository: in doubt, two names are of one image.
+// matchesAnyName reports whether f is true for any form of any name of the image.
+// Digests match regardless of the repository: in doubt, two names are equal.
 func matchesAnyName(image runtime.Image, f func(string) bool) bool {
 	named := func(name string) bool { return slices.ContainsFunc(forms(name), f) }
 	return named(image.ID) || slices.ContainsFunc(image.Tags, named) || slices.ContainsFunc(image.Digests, named)
 }
 
-// forms returns what a name is compared by: the digest or id alone if it has
-// one, and the full name of a tag.
+// forms returns the normalized forms of a name: the digest or id, if it has one, and
+// the fully qualified tag.
 func forms(name string) []string {
 	if name == "" {
 		return nil
@@ -65,8 +64,8 @@ func forms(name string) []string {
 	return appendTag([]string{name}, name, true)
 }
 
-// appendTag adds the full form of a tag: registry and library filled in, and
-// latest where the name has none and means it.
+// appendTag appends the fully qualified form of a tag. If latest is true, a name without
+// a tag gets :latest; otherwise it is left out.
 func appendTag(list []string, name string, latest bool) []string {
 	path := name[strings.LastIndexByte(name, '/')+1:]
 	if !strings.Contains(path, ":") {
@@ -86,7 +85,7 @@ func appendTag(list []string, name string, latest bool) []string {
 	return append(list, name)
 }
 
-// isID reports whether a name is an image's id: a digest or its bare hex form.
+// isID reports whether a name is an image id: a digest or its hexadecimal part.
 func isID(name string) bool {
 	hex, prefixed := strings.CutPrefix(name, "sha256:")
 	if !prefixed && len(hex) != 64 {

@@ -8,37 +8,37 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Policy says which images may go, and when.
+// Policy controls which images are removed, and when.
 type Policy struct {
-	// HighThresholdPercent of the image file system in use is where collection begins,
-	// LowPercent where it ends. Default: 85 and 80. 100 and more for HighPercent
-	// means that the disk is no reason.
+	// HighThresholdPercent is the usage of the image file system at which images are
+	// removed, until usage is LowThresholdPercent. Defaults: 85 and 80. A high
+	// threshold of 100 or more disables removal for disk usage.
 	HighThresholdPercent, LowThresholdPercent int
-	// MinAge is how long an image must have been on the node before it may go.
-	// Default: 2 min. Negative: none.
+	// MinAge is the minimum time since detection before an image is removed.
+	// Default: 2m. Negative: none.
 	MinAge time.Duration
-	// MaxAge is how long an image may be unused before it goes though there is
-	// room. Default: off.
+	// MaxAge is how long an image may be unused before it is removed regardless of
+	// disk usage. Default: unlimited.
 	MaxAge time.Duration
 }
 
-// ImageRecord is what is remembered of an image.
+// ImageRecord is the history of an image on this node.
 type ImageRecord struct {
-	FirstDetected time.Time // on this node
-	LastUsed      time.Time // by a container or a lease; FirstSeen if by none yet
+	FirstDetected time.Time
+	LastUsed      time.Time // by a container or a lease; FirstDetected if never
 }
 
-// Reason says why an image goes or stays.
+// Reason is why an image is removed or kept.
 type Reason string
 
-// The reasons to go.
+// Reasons for removal.
 const (
 	ReasonMaxAge    Reason = "unused for longer than the maximum age"
 	ReasonDiskUsage Reason = "the disk is full and it is the least recently used"
 	ReasonUnused    Reason = "it is not in use"
 )
 
-// The reasons to stay.
+// Reasons to keep an image.
 const (
 	ReasonPinned      Reason = "it is pinned"
 	ReasonConfigured  Reason = "the configuration keeps it"
@@ -46,11 +46,11 @@ const (
 	ReasonLeased      Reason = "a pod needs it"
 	ReasonMinAge      Reason = "it is younger than the minimum age"
 	ReasonNotNeeded   Reason = "there is room enough"
-	ReasonNotDetected Reason = "it was not seen before"
+	ReasonNotDetected Reason = "it was not detected before"
 	ReasonUntagged    Reason = "it has no name yet: it may be being pulled"
 )
 
-// Decision is what is to become of one image.
+// Decision is the decision on one image.
 type Decision struct {
 	Image  runtime.Image
 	Record ImageRecord
@@ -58,24 +58,24 @@ type Decision struct {
 	Reason Reason
 }
 
-// PlanInput is what a plan looks at besides the images.
+// PlanInput is the input of Plan besides the images.
 type PlanInput struct {
 	Records map[string]ImageRecord // by image id
-	// KeepReason returns why an image must stay, or "".
+	// KeepReason returns why an image must be kept, or "". nil keeps none.
 	KeepReason func(runtime.Image) Reason
-	// BytesToFree is how many bytes must be freed; 0 for none.
+	// BytesToFree is the number of bytes that must be freed.
 	BytesToFree uint64
-	// AllUnused asks for every image that may go, whatever Free says.
+	// AllUnused removes all removable images regardless of BytesToFree.
 	AllUnused bool
 }
 
-// Plan chooses what becomes of each image: first those to remove, in the order
-// in which to do so, then those that stay. It is pure.
+// Plan decides on each image. It returns the images to remove first, in the order of
+// removal, then those to keep. It is pure.
 //
-// Images that are over their age go in any case. Of the others as many go, the
-// least recently used first, as their sizes make up what must be freed. As sizes
-// count shared layers again and again, the file system may want more: then those
-// kept for NoNeed are next, in the order given.
+// Images above the maximum age are always removed. Of the others, the least recently
+// used are removed until their sizes add up to BytesToFree. Because sizes include
+// shared layers, this may free too little: images kept as ReasonNotNeeded are next, in
+// the returned order.
 func Plan(images []runtime.Image, s PlanInput, p Policy, now time.Time) []Decision {
 	choices := make([]Decision, 0, len(images))
 	for _, image := range MergeByID(images) {
@@ -98,33 +98,32 @@ func Plan(images []runtime.Image, s PlanInput, p Policy, now time.Time) []Decisi
 	return choices
 }
 
-// choose judges one image by itself. NoNeed marks those that may go if there is
-// need.
+// choose decides on one image by itself. ReasonNotNeeded marks those that are removable
+// if disk space is needed.
 func choose(image runtime.Image, s PlanInput, p Policy, now time.Time) Decision {
-	known, seen := s.Records[image.ID]
-	c := Decision{Image: image, Record: known, Reason: ReasonNotNeeded}
-	held := Reason("")
+	record, ok := s.Records[image.ID]
+	c := Decision{Image: image, Record: record, Reason: ReasonNotNeeded}
+	keep := Reason("")
 	if s.KeepReason != nil {
-		held = s.KeepReason(image)
+		keep = s.KeepReason(image)
 	}
 	switch {
 	case image.Pinned:
 		c.Reason = ReasonPinned
-	case held != "":
-		c.Reason = held
-	case !seen:
+	case keep != "":
+		c.Reason = keep
+	case !ok:
 		c.Reason = ReasonNotDetected
-	case now.Sub(known.FirstDetected) < p.MinAge:
+	case now.Sub(record.FirstDetected) < p.MinAge:
 		c.Reason = ReasonMinAge
-	case p.MaxAge > 0 && now.Sub(known.LastUsed) > p.MaxAge:
+	case p.MaxAge > 0 && now.Sub(record.LastUsed) > p.MaxAge:
 		c.Remove, c.Reason = true, ReasonMaxAge
 	}
 	return c
 }
 
-// compareLastUsed orders choices: over their age, then free to go, then held; within
-// these the least recently used first, of those the longest known, and to make
-// it one order, by id.
+// compareLastUsed orders decisions: images above the maximum age, then removable, then
+// kept ones; each by last use, then by detection, then by id.
 func compareLastUsed(a, b Decision) int {
 	rank := func(c Decision) int {
 		switch {
@@ -141,14 +140,14 @@ func compareLastUsed(a, b Decision) int {
 		cmp.Compare(a.Image.ID, b.Image.ID))
 }
 
-// MergeByID makes one image of those that share an id: runtimes list one for each
-// name. Its size counts once.
+// MergeByID merges images with the same id, because some runtimes list one per name.
+// The size counts once.
 func MergeByID(images []runtime.Image) []runtime.Image {
 	at := make(map[string]int, len(images))
 	out := make([]runtime.Image, 0, len(images))
 	for _, image := range images {
-		i, again := at[image.ID]
-		if !again {
+		i, ok := at[image.ID]
+		if !ok {
 			at[image.ID] = len(out)
 			out = append(out, image)
 			continue
@@ -162,11 +161,10 @@ func MergeByID(images []runtime.Image) []runtime.Image {
 	return out
 }
 
-// BytesToFree returns how many bytes must be freed to get from a reading down to the
-// low threshold, once it is at the high one: none below that, nor for a file
-// system of unknown size.
+// BytesToFree returns how many bytes must be freed to reach the low threshold, or 0 if
+// usage is below the high one or the capacity is unknown.
 func BytesToFree(fs runtime.FSUsage, p Policy) uint64 {
-	// As floats: a capacity times a hundred does not fit for huge disks.
+	// Computed as float64, because capacity*100 can overflow.
 	share := func(percent int) float64 { return float64(fs.CapacityBytes) * float64(percent) / 100 }
 	if fs.CapacityBytes == 0 || p.HighThresholdPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighThresholdPercent) {
 		return 0

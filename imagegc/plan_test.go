@@ -23,10 +23,10 @@ func TestPlanKeepsItsRules(t *testing.T) {
 		if rnd.IntN(2) == 0 {
 			p.MaxAge = 10 * time.Hour
 		}
-		held := map[string]bool{}
+		kept := map[string]bool{}
 		s := imagegc.PlanInput{Records: map[string]imagegc.ImageRecord{}, BytesToFree: rnd.Uint64N(300), AllUnused: rnd.IntN(4) == 0}
 		s.KeepReason = func(im runtime.Image) imagegc.Reason {
-			if held[im.ID] {
+			if kept[im.ID] {
 				return imagegc.ReasonInUse
 			}
 			return ""
@@ -35,7 +35,7 @@ func TestPlanKeepsItsRules(t *testing.T) {
 		for i := range rnd.IntN(15) {
 			im := runtime.Image{ID: fmt.Sprint(rnd.IntN(12)), Bytes: rnd.Uint64N(100), Pinned: rnd.IntN(8) == 0, Tags: []string{fmt.Sprint("t", i)}}
 			images = append(images, im)
-			held[im.ID] = rnd.IntN(5) == 0
+			kept[im.ID] = rnd.IntN(5) == 0
 			if rnd.IntN(10) > 0 {
 				first := testTime.Add(-time.Duration(rnd.IntN(20)) * time.Hour)
 				s.Records[im.ID] = imagegc.ImageRecord{FirstDetected: first, LastUsed: first.Add(time.Duration(rnd.IntN(20)) * time.Hour)}
@@ -59,9 +59,9 @@ func check(t *testing.T, seed uint64, plan []imagegc.Decision, images []runtime.
 	freed := uint64(0)
 	var last imagegc.Decision
 	for i, c := range plan {
-		known, seen := s.Records[c.Image.ID]
-		mayGo := !pinned[c.Image.ID] && s.KeepReason(c.Image) == "" && seen && testTime.Sub(known.FirstDetected) >= p.MinAge
-		old := p.MaxAge > 0 && testTime.Sub(known.LastUsed) > p.MaxAge
+		record, ok := s.Records[c.Image.ID]
+		mayGo := !pinned[c.Image.ID] && s.KeepReason(c.Image) == "" && ok && testTime.Sub(record.FirstDetected) >= p.MinAge
+		old := p.MaxAge > 0 && testTime.Sub(record.LastUsed) > p.MaxAge
 		switch {
 		case !mayGo:
 			require.False(t, c.Remove, at(c))

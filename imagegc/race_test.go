@@ -40,7 +40,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 		assert.Equal(t, 9*time.Second, time.Since(began), "until the removal is over")
 		assert.Equal(t, []string{first}, s.removed)
 		require.NoError(t, c.Lease(t.Context(), "early", []string{"reg.io/d:1"}))
-		s.run("reg.io/c:1") // by somebody who knows nothing of leases
+		s.run("reg.io/c:1") // by a client without leases
 
 		synctest.Wait()
 		began = time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// statfs reads the file system at a path as users other than root see it.
+// statfs measures the file system of a path. Space reserved for root is not available.
 func statfs(path string) (runtime.FSUsage, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {

@@ -18,9 +18,8 @@ import (
 	"github.com/sublet-dev/agent/internal/atomicfile"
 )
 
-// The file of ages: a heading, then one line an image. Each line begins with its
-// checksum, so that of a file that was cut or written over in part the rest is
-// still good.
+// The records file has a header and one line per image. Each line begins with its
+// checksum, so that the rest of a truncated or partly overwritten file is readable.
 const (
 	recordsHeader = "sublet image ages v1"
 	maxStoreLine  = 4 << 10
@@ -28,21 +27,21 @@ const (
 	maxStored     = 20_000
 )
 
-// ErrImageRecords is wrapped by what is wrong with a file of ages.
-var ErrImageRecords = errors.New("ages of images")
+// ErrImageRecords is wrapped by errors of the records file.
+var ErrImageRecords = errors.New("image records")
 
 type storedImage struct {
-	ID        string    `json:"id"`
-	FirstSeen time.Time `json:"firstSeen"`
-	LastUsed  time.Time `json:"lastUsed"`
+	ID            string    `json:"id"`
+	FirstDetected time.Time `json:"firstSeen"`
+	LastUsed      time.Time `json:"lastUsed"`
 }
 
-// encode writes ages in the form of the file. Of more than the file may hold,
-// those used last are left out: they are the ones that lose least.
+// encode returns the content of the records file. Above maxStored, the most recently
+// used images are left out, because starting their ages again matters least.
 func encode(known map[string]ImageRecord) []byte {
 	list := make([]storedImage, 0, len(known))
 	for id, k := range known {
-		list = append(list, storedImage{ID: id, FirstSeen: k.FirstDetected.UTC(), LastUsed: k.LastUsed.UTC()})
+		list = append(list, storedImage{ID: id, FirstDetected: k.FirstDetected.UTC(), LastUsed: k.LastUsed.UTC()})
 	}
 	slices.SortFunc(list, func(a, b storedImage) int {
 		if byUse := a.LastUsed.Compare(b.LastUsed); byUse != 0 {
@@ -66,20 +65,20 @@ func encodeRecord(out *bytes.Buffer, text string) {
 	fmt.Fprintf(out, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
 }
 
-// decode reads what it can. The error tells what was lost; what was read is good
-// all the same.
+// decode reads all valid records. The error reports what was lost; the returned records
+// are valid in any case.
 func decode(r io.Reader) (map[string]ImageRecord, error) {
 	known := make(map[string]ImageRecord)
 	scan := bufio.NewScanner(io.LimitReader(r, maxStoreSize))
 	scan.Buffer(nil, maxStoreLine)
 	if !scan.Scan() {
-		return known, fmt.Errorf("%w: the file is empty or no text", ErrImageRecords)
+		return known, fmt.Errorf("%w: file is empty or not text", ErrImageRecords)
 	}
-	heading, ok := verifyChecksum(scan.Text())
-	count, number := strings.CutPrefix(heading, recordsHeader+" ")
+	header, ok := verifyChecksum(scan.Text())
+	count, hasPrefix := strings.CutPrefix(header, recordsHeader+" ")
 	want, err := strconv.Atoi(count)
-	if !ok || !number || err != nil {
-		return known, fmt.Errorf("%w: the file has no heading of ours", ErrImageRecords)
+	if !ok || !hasPrefix || err != nil {
+		return known, fmt.Errorf("%w: file has no valid header", ErrImageRecords)
 	}
 	bad := 0
 	for scan.Scan() && len(known) < maxStored {
@@ -89,13 +88,13 @@ func decode(r io.Reader) (map[string]ImageRecord, error) {
 			bad++
 			continue
 		}
-		known[image.ID] = ImageRecord{FirstDetected: image.FirstSeen, LastUsed: image.LastUsed}
+		known[image.ID] = ImageRecord{FirstDetected: image.FirstDetected, LastUsed: image.LastUsed}
 	}
 	if err := scan.Err(); err != nil {
-		return known, fmt.Errorf("%w: %d of %d could be read: %w", ErrImageRecords, len(known), want, err)
+		return known, fmt.Errorf("%w: read %d of %d: %w", ErrImageRecords, len(known), want, err)
 	}
 	if len(known) != want {
-		return known, fmt.Errorf("%w: %d of %d could be read, %d lines are damaged", ErrImageRecords, len(known), want, bad)
+		return known, fmt.Errorf("%w: read %d of %d, %d lines are damaged", ErrImageRecords, len(known), want, bad)
 	}
 	return known, nil
 }
@@ -109,10 +108,10 @@ func verifyChecksum(text string) (string, bool) {
 	return rest, err == nil && uint32(n) == crc32.ChecksumIEEE([]byte(rest))
 }
 
-// load reads the file. One that is not there is empty. What a save left that did
-// not come to its end goes.
+// load reads the records file. A missing file is empty. It removes the remains of an
+// interrupted save.
 func load(path string) (map[string]ImageRecord, error) {
-	_ = atomicfile.RemovePartial(path) // what there is to tell of it, reading the file itself tells
+	_ = atomicfile.RemovePartial(path) // reading the file reports the same errors
 	f, err := os.Open(path)            //nolint:gosec // the path is the configuration's
 	if errors.Is(err, fs.ErrNotExist) {
 		return make(map[string]ImageRecord), nil
@@ -123,13 +122,13 @@ func load(path string) (map[string]ImageRecord, error) {
 	defer func() { _ = f.Close() }()
 	known, err := decode(f)
 	if err != nil {
-		// Set aside rather than written over: it may be somebody else's.
+		// Set aside and not overwritten, because it may belong to another program.
 		err = errors.Join(err, atomicfile.SetAside(path))
 	}
 	return known, err
 }
 
-// save puts a new file in place of the old: whole, or not at all.
+// save replaces the file atomically.
 func save(path string, known map[string]ImageRecord) error {
 	if err := atomicfile.Write(path, encode(known)); err != nil {
 		return fmt.Errorf("save %w: %w", ErrImageRecords, err)

@@ -46,7 +46,7 @@ func TestEvictionFlags(t *testing.T) {
 			}, eviction.DefaultHardThresholds + ";" + gi + ",pid.available<5%;memory.available=1m30s,pid.available=2m;memory.available=0Mi,nodefs.available=500Mi;-1;30s", "",
 		},
 		{"unknown signal", []string{"-eviction-hard", "memory.free<1Gi"}, "", `-eviction-hard: "memory.free<1Gi": unknown signal "memory.free"`},
-		{"the wrong way round", []string{"-eviction-hard", "memory.available>1Gi"}, "", "is written with <"},
+		{"the wrong way round", []string{"-eviction-hard", "memory.available>1Gi"}, "", "must be written with <"},
 		{"twice the same signal", []string{"-eviction-hard", gi, "-eviction-hard", gi}, "", "duplicate threshold for memory.available"},
 		{"soft without a grace period", []string{"-eviction-soft", gi}, "", `"memory.available<1Gi" has no grace period`},
 		{"a grace period in plain seconds", []string{"-eviction-soft", gi, "-eviction-soft-grace-period", "memory.available=90"}, "", `invalid duration "90"`},

@@ -122,10 +122,10 @@ func (w *world) summarized(t *testing.T) {
 		require.NoError(t, err)
 		said.Write(b)
 	}
-	lines := regexp.MustCompile(`msg="images collected" removed=\d+ wanted=\d+ freed=\d+ took=\S+`).FindAllString(said.String(), -1)
+	lines := regexp.MustCompile(`msg="image garbage collection done" removed=\d+ bytesToFree=\d+ bytesFreed=\d+ duration=\S+`).FindAllString(said.String(), -1)
 	t.Logf("%q", lines)
 	require.Contains(t, []int{1, 2}, len(lines), "one for each collection that removed something")
-	require.NotContains(t, said.String(), "image collection failed")
+	require.NotContains(t, said.String(), "image garbage collection failed")
 }
 
 // TestRoomFlagsOnTheEmbeddedRuntime runs the daemon with every flag about room, as
