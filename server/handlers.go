@@ -12,28 +12,30 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
-// healthz answers 200 and ok, or 500 and what is wrong; with ?verbose each check
-// and each note.
+// healthz responds with 200 and "ok", or with 500 and the failed checks. ?verbose lists
+// all checks and warnings.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var text strings.Builder
-	well := true
+	healthy := true
 	for _, c := range s.cfg.Checks {
 		if err := c.Check(); err != nil {
-			well = false
+			healthy = false
 			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
 		} else if r.URL.Query().Has("verbose") {
 			fmt.Fprintf(&text, "[+] %s\n", c.Name)
 		}
 	}
 	if s.cfg.Warnings != nil && r.URL.Query().Has("verbose") {
-		for _, note := range s.cfg.Warnings() {
-			fmt.Fprintf(&text, "[ ] %s\n", note)
+		for _, warning := range s.cfg.Warnings() {
+			fmt.Fprintf(&text, "[ ] %s\n", warning)
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if !well {
+	if !healthy {
 		w.WriteHeader(http.StatusInternalServerError)
 	} else {
 		text.WriteString("ok\n")
@@ -41,8 +43,8 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, []byte(text.String()))
 }
 
-// pods answers a v1.PodList, sorted by namespace, name and UID. It is written pod
-// by pod: all of them at once may be many megabytes.
+// pods responds with a v1.PodList, sorted by namespace, name and UID. It encodes one pod
+// at a time, because the list may have many megabytes.
 func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 	var pods []*corev1.Pod
 	if s.cfg.Pods != nil {
@@ -53,7 +55,7 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriterSize(w, 64<<10)
-	_, _ = out.WriteString(`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [`) // an error stays until Flush
+	_, _ = out.WriteString(`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [`) // errors are returned by Flush
 	separator := "\n"
 	for _, pod := range pods {
 		if !s.cfg.Environment {
@@ -61,7 +63,7 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 		}
 		b, err := json.Marshal(pod)
 		if err != nil {
-			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "a pod cannot be shown", slog.Any("error", err))
+			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "encoding pod failed", logattr.Pod(pod), logattr.Err(err))
 			continue
 		}
 		_, _ = out.WriteString(separator)
@@ -69,15 +71,15 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
 		separator = ",\n"
 	}
 	_, _ = out.WriteString("]}\n")
-	s.gone(r, out.Flush())
+	s.logWriteError(r, out.Flush())
 }
 
-func (s *Server) faults(w http.ResponseWriter, r *http.Request) {
-	faults := []Problem{}
+func (s *Server) problems(w http.ResponseWriter, r *http.Request) {
+	problems := []Problem{}
 	if s.cfg.Problems != nil {
-		faults = append(faults, s.cfg.Problems()...)
+		problems = append(problems, s.cfg.Problems()...)
 	}
-	s.json(w, r, faults)
+	s.json(w, r, problems)
 }
 
 func (s *Server) json(w http.ResponseWriter, r *http.Request, v any) {
@@ -92,43 +94,43 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request, v any) {
 
 func (s *Server) write(w http.ResponseWriter, r *http.Request, b []byte) {
 	_, err := w.Write(b)
-	s.gone(r, err)
+	s.logWriteError(r, err)
 }
 
-// gone notes that a client did not wait for its answer.
-func (s *Server) gone(r *http.Request, err error) {
+// logWriteError logs that a client closed the connection before it had the response.
+func (s *Server) logWriteError(r *http.Request, err error) {
 	if err != nil {
-		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "a client went away", slog.Any("error", err))
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "client closed the connection", logattr.Err(err))
 	}
 }
 
-// withoutEnvironment returns a pod without the values of environment variables, which is where manifests have passwords.
-// It shares all else with the original, which it leaves as it is.
+// withoutEnvironment returns a copy of the pod without the values of environment
+// variables, which often are passwords. The original is not modified.
 func withoutEnvironment(pod *corev1.Pod) *corev1.Pod {
-	shown := *pod
-	shown.Spec.InitContainers = slices.Clone(pod.Spec.InitContainers)
-	shown.Spec.Containers = slices.Clone(pod.Spec.Containers)
-	shown.Spec.EphemeralContainers = slices.Clone(pod.Spec.EphemeralContainers)
-	for _, containers := range [][]corev1.Container{shown.Spec.InitContainers, shown.Spec.Containers} {
+	redacted := *pod
+	redacted.Spec.InitContainers = slices.Clone(pod.Spec.InitContainers)
+	redacted.Spec.Containers = slices.Clone(pod.Spec.Containers)
+	redacted.Spec.EphemeralContainers = slices.Clone(pod.Spec.EphemeralContainers)
+	for _, containers := range [][]corev1.Container{redacted.Spec.InitContainers, redacted.Spec.Containers} {
 		for i := range containers {
 			containers[i].Env = withoutValues(containers[i].Env)
 		}
 	}
-	for i := range shown.Spec.EphemeralContainers {
-		shown.Spec.EphemeralContainers[i].Env = withoutValues(shown.Spec.EphemeralContainers[i].Env)
+	for i := range redacted.Spec.EphemeralContainers {
+		redacted.Spec.EphemeralContainers[i].Env = withoutValues(redacted.Spec.EphemeralContainers[i].Env)
 	}
-	// A manifest that went through kubectl apply stands there once more, whole.
-	if _, ok := shown.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
-		shown.Annotations = maps.Clone(shown.Annotations)
-		delete(shown.Annotations, corev1.LastAppliedConfigAnnotation)
+	// kubectl apply stores the complete manifest in this annotation.
+	if _, ok := redacted.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
+		redacted.Annotations = maps.Clone(redacted.Annotations)
+		delete(redacted.Annotations, corev1.LastAppliedConfigAnnotation)
 	}
-	return &shown
+	return &redacted
 }
 
 func withoutValues(env []corev1.EnvVar) []corev1.EnvVar {
-	shown := slices.Clone(env)
-	for i := range shown {
-		shown[i].Value = ""
+	redacted := slices.Clone(env)
+	for i := range redacted {
+		redacted[i].Value = ""
 	}
-	return shown
+	return redacted
 }

@@ -66,7 +66,7 @@ func TestServer_ListensOnASocket(t *testing.T) {
 
 func TestNew_RejectsInvalidSockets(t *testing.T) {
 	_, err := server.New(server.Config{Addr: "unix://relative"})
-	require.EqualError(t, err, fmt.Sprintf("server: address %q: must be unix:///path", "unix://relative"))
+	require.EqualError(t, err, fmt.Sprintf("server: Config.Addr: %q: must be unix:///path", "unix://relative"))
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("data"), 0o600))
 	srv, err := server.New(server.Config{Addr: "unix://" + file})

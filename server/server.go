@@ -1,13 +1,11 @@
-// Package server tells over HTTP how a node agent is: /healthz, /pods, /faults,
-// and whatever else is handed to it, such as /metrics.
+// Package server serves the state of a node agent over HTTP: /healthz, /pods,
+// /problems, and further handlers such as /metrics.
 //
-// It serves on loopback unless it is told otherwise: what it shows is for the
-// node's own operators. /pods has the pods' specs, without the values of
-// environment variables unless these are asked for.
-// On loopback it answers only to who asks for this machine by number or as
-// localhost, so that no web page that a browser here has open can read along
-// under a name of its own. It changes nothing, and what a client may cost is
-// bounded.
+// It serves on a loopback address unless configured otherwise, because the state is
+// for the operators of the node. /pods returns pods without the values of environment
+// variables unless these are enabled. On loopback, requests whose Host header is not
+// localhost or an IP address are rejected, which prevents DNS rebinding. The server
+// changes nothing, and the resources used by clients are bounded.
 package server
 
 import (
@@ -28,20 +26,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ErrNotLoopback is wrapped by the error of New for an address that others than
-// this machine could reach.
+// ErrNotLoopback is wrapped by the error of New for an address that other machines can
+// reach.
 var ErrNotLoopback = errors.New("not a loopback address")
 
-// HealthCheck is one thing that has to be well for the node to be healthy.
+// HealthCheck is one check of /healthz.
 type HealthCheck struct {
 	Name string
-	// Check returns what is wrong, or nil. It must answer from memory.
+	// Check returns an error if the node is not healthy. It must not block.
 	Check func() error
 }
 
-// Problem is something wrong that harms nobody else.
+// Problem is one entry of /problems: a source error, or a pod that cannot be inspected
+// or does not run. It does not make the node unhealthy.
 type Problem struct {
-	Location string    `json:"where"`
+	Location string    `json:"location"`
 	Error    string    `json:"error"`
 	Since    time.Time `json:"since"`
 }
@@ -50,57 +49,57 @@ type Problem struct {
 type Config struct {
 	// Addr is host:port, or unix:///path for a socket that only the user of this process can connect to. Required
 	Addr string
-	// AllowNonLoopback allows an Addr that other machines can reach. Whoever can reach it
-	// can read every pod's spec.
+	// AllowNonLoopback allows an Addr that other machines can reach. Every client can
+	// read the specs of all pods.
 	AllowNonLoopback bool
 	// TLS serves HTTPS, with the client certificates that it requires. Default: plain HTTP
 	TLS *tls.Config
 	// Authenticate returns an error for a request that is not answered, except with status 401. Default: every client is answered
 	Authenticate func(*http.Request) error
 
-	Checks   []HealthCheck           // of /healthz; default: always well
-	Warnings func() []string         // of /healthz?verbose: what is worth knowing and makes nothing unwell; default: none
+	Checks   []HealthCheck           // of /healthz; default: none
+	Warnings func() []string         // of /healthz?verbose; they do not make the node unhealthy; default: none
 	Pods     func() []*corev1.Pod    // of /pods, each with its status; default: none
-	Problems func() []Problem        // of /faults; default: none
-	Handlers map[string]http.Handler // further paths, such as /metrics and /stats/summary, with every method
-	// Environment has /pods show the values of environment variables. Every local user can connect to a loopback port, and so can every
-	// container on the host's network, so by default they are left out, and the annotation of kubectl apply with them.
+	Problems func() []Problem        // of /problems; default: none
+	Handlers map[string]http.Handler // further paths, such as /metrics, for all methods
+	// Environment includes the values of environment variables, and the annotation of
+	// kubectl apply, in /pods. By default they are left out, because every local user
+	// and every container on the host network can connect to a loopback port.
 	Environment bool
 	Logger      *slog.Logger // default: discard
 }
 
-// Limits of what a client may cost.
+// Limits for clients.
 const (
-	headerTimeout = 5 * time.Second
-	answerTimeout = 30 * time.Second
-	idleTimeout   = time.Minute
-	maxHeader     = 16 << 10
-	stopTimeout   = 2 * time.Second
-	maxClients    = 64 // connections at a time; further ones wait
+	headerTimeout   = 5 * time.Second
+	responseTimeout = 30 * time.Second
+	idleTimeout     = time.Minute
+	maxHeader       = 16 << 10
+	stopTimeout     = 2 * time.Second
+	maxClients      = 64 // concurrent connections; further ones wait
 )
 
-// Server answers over HTTP.
+// Server serves the state of an agent over HTTP.
 type Server struct {
 	cfg           Config
 	mux           *http.ServeMux
 	headerTimeout time.Duration
 }
 
-// New returns a Server. It does no I/O: whether the address is free is seen by
-// Run.
+// New returns a Server. It does no I/O; Run fails if the address is in use.
 func New(cfg Config) (*Server, error) {
 	var errs []error
 	if err := checkAddr(cfg.Addr); err != nil && (!cfg.AllowNonLoopback || !errors.Is(err, ErrNotLoopback)) {
-		errs = append(errs, fmt.Errorf("server: address %q: %w", cfg.Addr, err))
+		errs = append(errs, fmt.Errorf("server: Config.Addr: %q: %w", cfg.Addr, err))
 	}
 	for _, c := range cfg.Checks {
 		if c.Name == "" || c.Check == nil {
-			errs = append(errs, fmt.Errorf("server: check %q is not complete", c.Name))
+			errs = append(errs, fmt.Errorf("server: health check %q: Name and Check required", c.Name))
 		}
 	}
 	for path, h := range cfg.Handlers {
-		if !strings.HasPrefix(path, "/") || h == nil || slices.Contains([]string{"/healthz", "/pods", "/faults"}, path) {
-			errs = append(errs, fmt.Errorf("server: handler %q: wants a free path and a handler", path))
+		if !strings.HasPrefix(path, "/") || h == nil || slices.Contains([]string{"/healthz", "/pods", "/problems"}, path) {
+			errs = append(errs, fmt.Errorf("server: handler %q: path already used or handler nil", path))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -112,7 +111,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, mux: http.NewServeMux(), headerTimeout: headerTimeout}
 	s.mux.HandleFunc("GET /healthz", s.healthz)
 	s.mux.HandleFunc("GET /pods", s.pods)
-	s.mux.HandleFunc("GET /faults", s.faults)
+	s.mux.HandleFunc("GET /problems", s.problems)
 	for path, h := range cfg.Handlers {
 		s.mux.Handle(path, h)
 	}
@@ -128,7 +127,7 @@ func checkAddr(addr string) error {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("want host:port: %w", err)
+		return fmt.Errorf("must be host:port: %w", err)
 	}
 	if host == "localhost" {
 		return nil
@@ -139,10 +138,10 @@ func checkAddr(addr string) error {
 	return nil
 }
 
-// ServeHTTP implements http.Handler, for those who have a server already.
+// ServeHTTP implements http.Handler, for use in another server.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// Run serves until ctx is done, then gives answers under way two seconds.
+// Run serves until ctx is done. Requests in progress then have two seconds to finish.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := listen(ctx, s.cfg.Addr)
 	if err != nil {
@@ -151,7 +150,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Serve(ctx, listener)
 }
 
-// Serve is Run on a listener, which it closes.
+// Serve is like Run with a listener, which it closes.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var handler http.Handler = s
 	if !s.cfg.AllowNonLoopback {
@@ -168,7 +167,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		listener = tls.NewListener(listener, s.cfg.TLS)
 	}
 	srv := &http.Server{
-		Handler: handler, ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: answerTimeout,
+		Handler: handler, ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 	}
@@ -182,7 +181,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if err := srv.Shutdown(last); err != nil {
-		_ = srv.Close() // whoever still reads has had his time
+		_ = srv.Close() // requests that exceed stopTimeout are aborted
 	}
 	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
@@ -190,7 +189,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// checkListener catches a localhost that is somewhere else.
+// checkListener rejects a localhost that resolves to a non-loopback address.
 func checkListener(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if ok && !tcp.IP.IsLoopback() {
@@ -199,14 +198,14 @@ func checkListener(addr net.Addr) error {
 	return nil
 }
 
-// local refuses requests for a name that anybody may have pointed here.
+// local rejects requests whose Host header is neither localhost nor an IP address.
 func (s *Server) local(w http.ResponseWriter, r *http.Request) {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" && host != "" {
-		http.Error(w, "ask for 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
+		http.Error(w, "use 127.0.0.1 or localhost as the host", http.StatusMisdirectedRequest)
 		return
 	}
 	s.ServeHTTP(w, r)

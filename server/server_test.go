@@ -32,7 +32,7 @@ func get(t *testing.T, s http.Handler, path string) (int, string) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestHealthz(t *testing.T) {
+func TestServer_Healthz(t *testing.T) {
 	var wrong error
 	s, err := server.New(server.Config{Addr: loopback, Checks: []server.HealthCheck{
 		{Name: "loop", Check: func() error { return nil }},
@@ -53,7 +53,7 @@ func TestHealthz(t *testing.T) {
 	require.Equal(t, "[+] loop\n[-] runtime: connection refused\n[ ] DiskPressure True\n", body)
 }
 
-func TestPodsAndFaults(t *testing.T) {
+func TestServer_PodsAndProblems(t *testing.T) {
 	s, err := server.New(server.Config{
 		Addr: loopback,
 		Pods: func() []*corev1.Pod {
@@ -74,8 +74,8 @@ func TestPodsAndFaults(t *testing.T) {
 	require.Equal(t, "PodList", list.Kind)
 	require.Equal(t, []string{"a", "b"}, []string{list.Items[0].Name, list.Items[1].Name})
 	require.Equal(t, corev1.PodRunning, list.Items[1].Status.Phase)
-	_, body = get(t, s, "/faults")
-	require.Contains(t, body, `"where": "a.yaml"`)
+	_, body = get(t, s, "/problems")
+	require.Contains(t, body, `"location": "a.yaml"`)
 	_, body = get(t, s, "/metrics")
 	require.Equal(t, "up 1", body)
 	code, _ := get(t, s, "/other")
@@ -85,16 +85,16 @@ func TestPodsAndFaults(t *testing.T) {
 	require.Equal(t, http.StatusMethodNotAllowed, w.Code, "nothing can be changed through it")
 }
 
-func TestAnEmptyNodeAnswersEmptyLists(t *testing.T) {
+func TestServer_EmptyLists(t *testing.T) {
 	s, err := server.New(server.Config{Addr: loopback})
 	require.NoError(t, err)
 	_, body := get(t, s, "/pods")
 	require.Contains(t, body, `"items": []`)
-	_, body = get(t, s, "/faults")
+	_, body = get(t, s, "/problems")
 	require.Equal(t, "[]\n", body)
 }
 
-func TestAddresses(t *testing.T) {
+func TestNew_Addresses(t *testing.T) {
 	for addr, want := range map[string]error{
 		"127.0.0.1:10255": nil, "[::1]:0": nil, "localhost:1": nil,
 		"0.0.0.0:10255": server.ErrNotLoopback, ":10255": server.ErrNotLoopback, "10.0.0.1:1": server.ErrNotLoopback, "example.com:80": server.ErrNotLoopback,
@@ -115,7 +115,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	}
 }
 
-func TestRunEndsWithItsContextAndTellsABusyAddress(t *testing.T) {
+func TestRun_StopsWithContextAndReportsUsedAddress(t *testing.T) {
 	l, err := net.Listen("tcp", loopback)
 	require.NoError(t, err)
 	s, err := server.New(server.Config{Addr: l.Addr().String()})
@@ -123,14 +123,14 @@ func TestRunEndsWithItsContextAndTellsABusyAddress(t *testing.T) {
 	require.ErrorContains(t, s.Run(t.Context()), "address already in use")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
 	r, err := http.Get("http://" + l.Addr().String() + "/healthz")
 	require.NoError(t, err)
 	_, _ = io.Copy(io.Discard, r.Body)
 	require.NoError(t, r.Body.Close())
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, <-done)
 	http.DefaultClient.CloseIdleConnections()
 	_, err = net.Dial("tcp", l.Addr().String())
 	require.Error(t, err, "the port is free again")
@@ -147,8 +147,8 @@ func Example() {
 	// Output: ok
 }
 
-// A page in a browser on this machine can have its name lead here.
-func TestNamesOfOthersAreRefused(t *testing.T) {
+// A web page can resolve its own host name to the loopback address.
+func TestRun_RejectsForeignHosts(t *testing.T) {
 	addr := serve(t, server.Config{Addr: loopback})
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
@@ -178,24 +178,24 @@ func serve(t *testing.T, cfg server.Config, change ...func(*server.Server)) (add
 	l, err := net.Listen("tcp", loopback)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
 	return l.Addr().String()
 }
 
-func TestAListenerThatOthersReachIsRefused(t *testing.T) {
+func TestServe_RejectsNonLoopbackListener(t *testing.T) {
 	s, err := server.New(server.Config{Addr: loopback})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Serve(t.Context(), l), server.ErrNotLoopback)
 	_, err = l.Accept()
-	require.Error(t, err, "it is closed")
+	require.Error(t, err, "closed")
 }
 
-// Clients that say nothing cannot keep others out for long.
-func TestSilentClients(t *testing.T) {
+// Clients that send nothing cannot use up all connections for long.
+func TestServe_IdleClients(t *testing.T) {
 	addr := serve(t, server.Config{Addr: loopback}, func(s *server.Server) { s.SetHeaderTimeout(50 * time.Millisecond) })
 	for range 100 {
 		c, err := net.Dial("tcp", addr)
@@ -232,7 +232,7 @@ func TestPods_LeavesEnvironmentOut(t *testing.T) {
 	}
 }
 
-func TestHandlers_SeeEveryMethod(t *testing.T) {
+func TestServer_HandlersGetAllMethods(t *testing.T) {
 	s, err := server.New(server.Config{Addr: loopback, Handlers: map[string]http.Handler{
 		"/restart": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Method)) }),
 	}})

@@ -145,7 +145,7 @@ func (w *world) garbage(t *testing.T) {
 	before := w.identity()
 	w.write("p2.yaml", "\x00 not: [a manifest")
 	w.eventually(soon, func() error {
-		code, b, err := w.get("/faults")
+		code, b, err := w.get("/problems")
 		if err != nil || code != http.StatusOK || !strings.Contains(string(b), "p2.yaml") {
 			return fmt.Errorf("faults: %d %s: %w", code, b, err)
 		}
@@ -154,7 +154,7 @@ func (w *world) garbage(t *testing.T) {
 	w.holds(3*time.Second, func() { require.Equal(t, before, w.identity()) })
 	w.write("p2.yaml", w.manifest("p2", "1"))
 	w.eventually(soon, func() error {
-		if _, b, err := w.get("/faults"); err != nil || strings.Contains(string(b), "p2.yaml") {
+		if _, b, err := w.get("/problems"); err != nil || strings.Contains(string(b), "p2.yaml") {
 			return fmt.Errorf("faults: %s: %w", b, err)
 		}
 		return nil

@@ -26,7 +26,7 @@ type listenFlags struct {
 }
 
 func (f *listenFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /faults, /conditions, /metrics, /stats/summary, /gc; empty: none")
+	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none")
 	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of the server, PEM; with it -listen can be an address that other machines reach")
 	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
 	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients must have a certificate that one of them signed")
