@@ -133,6 +133,6 @@ func TestHealthy_SaysOnceThatTheRuntimeIsDown(t *testing.T) {
 		require.NoError(t, <-done)
 		require.ErrorIs(t, err, agent.ErrRuntimeNotReady)
 		require.ErrorIs(t, err, errDown)
-		require.Equal(t, 1, strings.Count(err.Error(), "ask the runtime how it is"), err)
+		require.Equal(t, 1, strings.Count(err.Error(), "get runtime status"), err)
 	})
 }

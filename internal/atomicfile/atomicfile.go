@@ -1,5 +1,5 @@
-// Package atomicfile writes files that are there whole or not at all, whatever
-// becomes of the process or the machine meanwhile.
+// Package atomicfile writes files atomically and durably: a file is complete or does
+// not exist, even after a crash of the process or the machine.
 package atomicfile
 
 import (
@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// Write puts a file with that content in the place of what is at path, readable
-// by its owner only. When it returns nil the file lasts through a power cut; with
-// an error what was there before still is, or the new file already. Its directory
-// must exist.
+// Write replaces the file at path, with mode 0600. After it has returned nil the file
+// survives a power failure. After an error the file is either the old or the new one.
+// The directory must exist.
 func Write(path string, data []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, partial(path)+"*") // 0600
@@ -34,15 +33,15 @@ func Write(path string, data []byte) error {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the path is the configuration's
+	d, err := os.Open(dir) //nolint:gosec // the path comes from the configuration
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RemovePartial removes what calls of Write for this path left that did not come
-// to their end. None may be under way.
+// RemovePartial removes the temporary files of interrupted calls of Write for this path.
+// It must not be called concurrently with Write.
 func RemovePartial(path string) error {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
@@ -58,13 +57,12 @@ func RemovePartial(path string) error {
 	return errors.Join(errs...)
 }
 
-// DamagedSuffix ends the name of a file that SetAside has moved.
+// DamagedSuffix is the suffix of a file renamed by SetAside.
 const DamagedSuffix = ".damaged"
 
-// SetAside renames a file that cannot be understood, so that it is neither read
-// again nor written over: it may be of use to somebody. One that was set aside
-// before gives way.
+// SetAside renames a damaged file, so that it is neither read again nor overwritten. It
+// replaces a file that was renamed before.
 func SetAside(path string) error { return os.Rename(path, path+DamagedSuffix) }
 
-// partial begins the names of files that are being written.
+// partial returns the prefix of the names of temporary files.
 func partial(path string) string { return "." + filepath.Base(path) + "." }

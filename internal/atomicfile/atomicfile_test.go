@@ -22,7 +22,7 @@ func names(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-func TestWrite_ReplacesTheWholeFile(t *testing.T) {
+func TestWrite_ReplacesFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "set.json")
 	require.NoError(t, atomicfile.Write(path, []byte("a long first content")))

@@ -1,13 +1,12 @@
-// Package capability finds out what a value can do besides what is required of it,
-// also when it is decorated.
+// Package capability finds optional interfaces of a value, also behind decorators.
 package capability
 
-// maxDecorators bounds how deep a value may be wrapped, so that one that unwraps
-// to itself hangs nobody.
+// maxDecorators bounds the depth of decorators, so that a value that unwraps to itself
+// does not cause an endless loop.
 const maxDecorators = 100
 
-// Of returns v if it is a T, else what its method Unwrap() any returns if that is
-// one, and so on.
+// Of returns v if it implements T, otherwise the first value that does among those
+// returned by Unwrap() any, applied repeatedly.
 func Of[T any](v any) (T, bool) {
 	for range maxDecorators {
 		if t, ok := v.(T); ok {

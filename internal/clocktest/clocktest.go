@@ -1,6 +1,6 @@
-// Package clocktest makes times as they are read before the wall clock is set. No
-// test can set the clock of its machine, and the times of a bubble have no monotonic
-// reading, so that nothing can be told apart there.
+// Package clocktest makes times that were read before the wall clock was set. A test
+// cannot set the clock of its machine, and times in a synctest bubble have no
+// monotonic reading.
 package clocktest
 
 import (
@@ -9,11 +9,11 @@ import (
 	"unsafe"
 )
 
-// BeforeSetBack returns at as it would have been read by a wall clock that has
-// been set back by d since: its monotonic reading is the same, and its wall clock
-// is ahead by d, which is less than a century. A negative d is for a clock that was
-// set forward. It skips the test where package time keeps times in another way.
-// at must have a monotonic reading.
+// BeforeSetBack returns at as read by a wall clock that has since been set back by d:
+// the monotonic reading is the same, and the wall clock is ahead by d, which must be
+// less than a century. A negative d stands for a clock that was set forward. It skips
+// the test if the representation of time.Time is not the known one. at must have a
+// monotonic reading.
 func BeforeSetBack(tb testing.TB, at time.Time, d time.Duration) time.Time {
 	tb.Helper()
 	type fields struct {
@@ -21,17 +21,17 @@ func BeforeSetBack(tb testing.TB, at time.Time, d time.Duration) time.Time {
 		ext  int64
 		loc  *time.Location
 	}
-	if at == at.Round(0) { //nolint:staticcheck // == sees the monotonic reading
-		tb.Fatal("no monotonic reading; in a bubble there is none")
+	if at == at.Round(0) { //nolint:staticcheck // == compares the monotonic reading
+		tb.Fatal("time has no monotonic reading, as in a bubble")
 	}
 	if unsafe.Sizeof(fields{}) != unsafe.Sizeof(at) {
-		tb.Skip("this version of Go keeps times in another way")
+		tb.Skip("unknown representation of time.Time")
 	}
 	then := at
 	f := (*fields)(unsafe.Pointer(&then)) //nolint:gosec // checked below
 	f.wall += uint64(int64(d/time.Second)) << 30
 	if then.Sub(at) != 0 || then.Round(0).Sub(at.Round(0)) != d.Truncate(time.Second) {
-		tb.Skip("this version of Go keeps times in another way")
+		tb.Skip("unknown representation of time.Time")
 	}
 	return then
 }

@@ -36,7 +36,7 @@ func (n *Node) clean(t testing.TB) {
 	n.Registry.srv.Close()
 	n.killShims()
 	for _, m := range n.Mounts() {
-		_ = unix.Unmount(m, unix.MNT_DETACH) // what stays is told by RemoveAll below
+		_ = unix.Unmount(m, unix.MNT_DETACH) // RemoveAll below reports what remains
 	}
 	RemoveCgroups(n.CgroupParent)
 	if t.Failed() {
@@ -78,7 +78,7 @@ func (n *Node) Purge(t testing.TB) {
 	}
 }
 
-// Mounts are the mount points below the node's folder, deepest first.
+// Mounts returns the mount points below the node's directory, deepest first.
 func (n *Node) Mounts() []string {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -95,7 +95,7 @@ func (n *Node) Mounts() []string {
 	return found
 }
 
-// Cgroups are the cgroup folders below the node's parent, in every hierarchy.
+// Cgroups returns the cgroup directories below the node's parent, in every hierarchy.
 func (n *Node) Cgroups() []string { return cgroups(n.CgroupParent) }
 
 func cgroups(parent string) []string {
@@ -115,8 +115,8 @@ func cgroups(parent string) []string {
 	return found
 }
 
-// RemoveCgroups kills what runs below a cgroup path and removes its folders in
-// every hierarchy. parent must be a name of a test's own.
+// RemoveCgroups kills the processes below a cgroup path and removes its directories in
+// every hierarchy. parent must not be used by anything else.
 func RemoveCgroups(parent string) {
 	dirs := cgroups(parent)
 	roots, _ := filepath.Glob(filepath.Join(cgroupMount, "*", parent)) // the pattern is well-formed

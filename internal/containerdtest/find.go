@@ -40,13 +40,13 @@ func find() ([]binaries, error) {
 		return nil, errors.New("containerd tests need runc: " + howTo)
 	}
 	var found []binaries
-	seen := map[string]bool{}
+	added := map[string]bool{}
 	add := func(bin, shim string) {
 		v, err := versionOf(bin)
-		if err != nil || seen[v] {
+		if err != nil || added[v] {
 			return
 		}
-		seen[v] = true
+		added[v] = true
 		major, _, _ := strings.Cut(v, ".")
 		found = append(found, binaries{"containerd-" + v, bin, shim, major})
 	}

@@ -25,8 +25,8 @@ const startTimeout = 30 * time.Second
 type Node struct {
 	Name         string // containerd-1.6
 	Socket       string // path of the CRI socket
-	Shared       string // a folder below a shared mount: where an agent's root belongs
-	CgroupParent string // cgroup path below which pods belong, removed at the end
+	Shared       string // a directory on a shared mount, for the root of an agent
+	CgroupParent string // parent cgroup of pods, removed at the end
 	Busybox      string // image reference with every busybox applet
 	Registry     *Registry
 
@@ -120,7 +120,7 @@ func (n *Node) pull(t testing.TB, image string) {
 	}
 }
 
-// prepare makes folders, images and configuration.
+// prepare creates directories, images and configuration.
 func (n *Node) prepare() error {
 	for _, d := range []string{"cni", "certs/" + n.Registry.Addr(), "shared"} {
 		if err := os.MkdirAll(filepath.Join(n.dir, d), 0o755); err != nil {

@@ -93,7 +93,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	http.ServeContent(w, q, "", time.Time{}, bytes.NewReader(body))
 }
 
-// File is one file, folder (name ends in a slash) or link of an image.
+// File is one file, directory (name ends in a slash) or link of an image.
 type File struct {
 	Name string
 	Link string // symbolic link to it

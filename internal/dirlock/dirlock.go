@@ -1,4 +1,4 @@
-// Package dirlock lets one process at a time use a folder.
+// Package dirlock locks a directory, so that one process at a time uses it.
 package dirlock
 
 import (
@@ -13,45 +13,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is wrapped by the error of Folder while another process holds it.
-var ErrInUse = errors.New("in use by another agent")
+// ErrInUse is wrapped by the error of Acquire while another process holds the lock.
+var ErrInUse = errors.New("root directory in use")
 
 const name = "agent.lock"
 
-// Acquire takes the folder dir, which must exist, for this process. It does not
-// block: where another holds it the error wraps ErrHeld and names the process.
-// The kernel gives the lock back when the process ends, however it ends. The
-// caller calls release when done.
+// Acquire locks the directory dir, which must exist. It does not block: if another
+// process holds the lock, the error wraps ErrInUse and names the process. The kernel
+// releases the lock when the process exits for any reason. The caller calls release
+// when done.
 func Acquire(dir string) (release func(), err error) {
 	path := filepath.Join(dir, name)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock folder: %w", err)
+		return nil, fmt.Errorf("lock root directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder := read(f)
+		holder := readHolder(f)
 		_ = f.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("folder %s: %w (%s); stop it or give this one another root folder", dir, ErrInUse, holder)
+			return nil, fmt.Errorf("lock %s: %w by %s; stop that agent or use another root directory", dir, ErrInUse, holder)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err := write(f); err != nil {
-		_ = f.Close() // gives the lock back
+	if err := writeHolder(f); err != nil {
+		_ = f.Close() // releases the lock
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { _ = f.Close() }, nil // closing gives the lock back
+	return func() { _ = f.Close() }, nil // closing releases the lock
 }
 
-func read(f *os.File) string {
+// readHolder returns the process that holds the lock.
+func readHolder(f *os.File) string {
 	b, err := io.ReadAll(io.LimitReader(f, 32))
 	if pid := strings.TrimSpace(string(b)); err == nil && pid != "" {
 		return "process " + pid
 	}
-	return "process unknown"
+	return "an unknown process"
 }
 
-func write(f *os.File) error {
+// writeHolder writes the id of this process to the lock file.
+func writeHolder(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // AG-3: flock is held by the open file, so a second open of one process meets
 // it as another process does.
-func TestSecondHolderIsRefusedAndToldWho(t *testing.T) {
+func TestAcquire_ReportsHolder(t *testing.T) {
 	dir := t.TempDir()
 	release, err := dirlock.Acquire(dir)
 	require.NoError(t, err)
@@ -24,9 +24,9 @@ func TestSecondHolderIsRefusedAndToldWho(t *testing.T) {
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 	require.ErrorContains(t, err, dir)
 	release()
-	again, err := dirlock.Acquire(dir)
+	reacquired, err := dirlock.Acquire(dir)
 	require.NoError(t, err, "released locks can be taken")
-	again()
+	reacquired()
 }
 
 func TestLockIsNotFollowedThroughALink(t *testing.T) {

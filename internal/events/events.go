@@ -1,4 +1,4 @@
-// Package events counts repeated Kubernetes events instead of passing each on.
+// Package events deduplicates and counts repeated Kubernetes events.
 package events
 
 import (
@@ -10,62 +10,62 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recorder takes events and must not block.
+// Recorder records events. It must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
 
 const (
-	window      = 10 * time.Minute // how long an event is remembered
-	maxEntries  = 4096             // how many are remembered at the most
-	minInterval = time.Minute      // between two tellings of one event
-	maxText     = 1024             // bytes of a message, as the API server allows
-	// alike is how many events that differ in their messages alone are told before
-	// all others of them are taken together, as client-go does.
-	alike    = 10
-	together = "(combined from similar events): "
+	window      = 10 * time.Minute // in which equal events count as one
+	maxEntries  = 4096             // in memory
+	minInterval = time.Minute      // between two emissions of one event
+	maxText     = 1024             // bytes of a message, the limit of the API server
+	// maxSimilar is the number of events with different messages on one topic after
+	// which further ones are combined, as in client-go.
+	maxSimilar     = 10
+	combinedPrefix = "(combined from similar events): "
 )
 
-// topic is what events have in common that are alike.
+// topic is what similar events have in common.
 type topic struct{ uid, kind, reason string }
 
-// key is what makes two events the same one.
+// key identifies an event.
 type key struct {
 	topic
 	message string
 }
 
-type known struct {
-	event *corev1.Event
-	told  time.Time
+// record is the last state of an event.
+type record struct {
+	event   *corev1.Event
+	emitted time.Time
 }
 
-// variety is how many events on a topic were new lately.
+// variety counts the different messages on a topic.
 type variety struct {
 	messages int
 	last     time.Time
 }
 
-// Dedup passes an event on when it is new. One that repeats within ten minutes
-// is counted, and passed on again at most once a minute, under its first name
-// and with its count. When ten have differed in their messages alone, none of them
-// ten minutes after the last, all others count as one that has the newest message.
-// At most 4096 events are remembered.
+// Dedup emits new events. An event that repeats within ten minutes is counted, and
+// emitted at most once a minute with its first name and its count. After ten events
+// that differ only in their messages, within ten minutes of each other, further ones
+// are combined into one event with the last message. At most 4096 events are kept in
+// memory.
 type Dedup struct {
 	next Recorder
 
-	mu     sync.Mutex // guards all below, held over memory only
-	seen   map[key]*known
-	topics map[topic]*variety
+	mu      sync.Mutex // guards the fields below
+	records map[key]*record
+	topics  map[topic]*variety
 }
 
-// New returns a Dedup in front of next; a nil next drops everything.
+// New returns a Dedup that emits events to next. A nil next drops all events.
 func New(next Recorder) *Dedup {
-	return &Dedup{next: next, seen: map[key]*known{}, topics: map[topic]*variety{}}
+	return &Dedup{next: next, records: map[key]*record{}, topics: map[topic]*variety{}}
 }
 
-// Record implements Recorder. It does not keep e, and may be called from any
-// goroutine.
+// Record implements Recorder. It does not retain e and may be called from any goroutine.
 func (d *Dedup) Record(e *corev1.Event) {
 	if d == nil || d.next == nil {
 		return
@@ -80,34 +80,34 @@ func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
 	message := k.message
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := d.recent(k, now)
-	if old == nil && d.many(k.topic, now) {
-		k.message, message = together, clip(together+e.Message)
-		old = d.recent(k, now)
+	existing := d.recent(k, now)
+	if existing == nil && d.hasMany(k.topic, now) {
+		k.message, message = combinedPrefix, clip(combinedPrefix+e.Message)
+		existing = d.recent(k, now)
 	}
-	if old != nil {
-		return old.again(message, now)
+	if existing != nil {
+		return existing.repeat(message, now)
 	}
-	if len(d.seen) >= maxEntries {
+	if len(d.records) >= maxEntries {
 		d.trim(now)
 	}
 	e = e.DeepCopy()
 	e.Message, e.Count = message, 1
-	d.seen[k] = &known{event: e, told: now}
+	d.records[k] = &record{event: e, emitted: now}
 	return e.DeepCopy()
 }
 
-// recent returns what is remembered of an event of the last ten minutes.
-func (d *Dedup) recent(k key, now time.Time) *known {
-	if old := d.seen[k]; old != nil && now.Sub(old.event.LastTimestamp.Time) < window {
-		return old
+// recent returns the record of an event if it is within the window.
+func (d *Dedup) recent(k key, now time.Time) *record {
+	if r := d.records[k]; r != nil && now.Sub(r.event.LastTimestamp.Time) < window {
+		return r
 	}
 	return nil
 }
 
-// many takes note of a new event on a topic, and reports whether there were so many
-// that it is to be taken together with others.
-func (d *Dedup) many(t topic, now time.Time) bool {
+// hasMany counts a new event on a topic, and reports whether it must be combined with
+// others.
+func (d *Dedup) hasMany(t topic, now time.Time) bool {
 	v := d.topics[t]
 	if v == nil || now.Sub(v.last) >= window {
 		v = &variety{}
@@ -115,22 +115,22 @@ func (d *Dedup) many(t topic, now time.Time) bool {
 	}
 	v.last = now
 	v.messages++
-	return v.messages > alike
+	return v.messages > maxSimilar
 }
 
-// again counts an event once more, and returns it if it is to be told again.
-func (k *known) again(message string, now time.Time) *corev1.Event {
-	k.event.Count++
-	k.event.LastTimestamp, k.event.Message = metav1.NewTime(now), message
-	if now.Sub(k.told) < minInterval {
+// repeat counts a repeated event, and returns it if it must be emitted.
+func (r *record) repeat(message string, now time.Time) *corev1.Event {
+	r.event.Count++
+	r.event.LastTimestamp, r.event.Message = metav1.NewTime(now), message
+	if now.Sub(r.emitted) < minInterval {
 		return nil
 	}
-	k.told = now
-	return k.event.DeepCopy()
+	r.emitted = now
+	return r.event.DeepCopy()
 }
 
-// clip makes a message one that the API server takes: text, and not too long. What
-// is cut off is not kept in memory either.
+// clip returns the message as valid UTF-8 of at most maxText bytes, as the API server
+// requires. The removed part is not retained in memory.
 func clip(message string) string {
 	text := strings.ToValidUTF8(message[:min(len(message), maxText+1)], "�")
 	if len(message) <= maxText && len(text) <= maxText {
@@ -139,12 +139,12 @@ func clip(message string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText-3)], "") + "..."
 }
 
-// trim forgets what is old, and if that is not enough, everything: then some
-// event may be told once more than need be.
+// trim removes old records and, if that is not enough, all. Then some events may be
+// emitted more often than necessary.
 func (d *Dedup) trim(now time.Time) {
-	for k, v := range d.seen {
+	for k, v := range d.records {
 		if now.Sub(v.event.LastTimestamp.Time) >= window {
-			delete(d.seen, k)
+			delete(d.records, k)
 		}
 	}
 	for t, v := range d.topics {
@@ -152,8 +152,8 @@ func (d *Dedup) trim(now time.Time) {
 			delete(d.topics, t)
 		}
 	}
-	if len(d.seen) >= maxEntries {
-		clear(d.seen)
+	if len(d.records) >= maxEntries {
+		clear(d.records)
 		clear(d.topics)
 	}
 }

@@ -27,7 +27,7 @@ func backOff(uid, message string) *corev1.Event {
 }
 
 // AG-5
-func TestRepeatsAreCountedAndToldOnceAMinute(t *testing.T) {
+func TestDedup_EmitsRepeatedEventsOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got list
 		d := events.New(&got)
@@ -60,8 +60,8 @@ func TestMemoryAndTextAreBounded(t *testing.T) {
 	})
 }
 
-// AG-5: of events that differ in their messages alone, ten are told, and all others
-// as one.
+// AG-5: of events that differ only in their messages, ten are emitted and all others
+// are combined.
 func TestSimilarEventsAreTakenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got list

@@ -1,5 +1,5 @@
-// Package mkdir makes directories that others use: with the mode that was asked
-// for, whatever the umask of the process, which services often set to 077.
+// Package mkdir creates directories with a given mode, independent of the umask of the
+// process, which services often set to 077.
 package mkdir
 
 import (
@@ -10,22 +10,22 @@ import (
 	"syscall"
 )
 
-// All makes a directory and those above it that are missing. The ones that it
-// makes get exactly this mode; what is there already stays as it is.
+// All creates a directory and its missing parents, each with exactly this mode. Existing
+// directories are not changed.
 func All(path string, mode fs.FileMode) error {
 	path = filepath.Clean(path)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
 	}
-	if above := filepath.Dir(path); above != path {
-		if err := All(above, mode); err != nil {
+	if parent := filepath.Dir(path); parent != path {
+		if err := All(parent, mode); err != nil {
 			return err
 		}
 	}
 	err := os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrExist) {
 		if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
-			return nil // somebody else was faster
+			return nil // created concurrently
 		}
 	}
 	if err != nil {
@@ -34,8 +34,8 @@ func All(path string, mode fs.FileMode) error {
 	return chmod(path, mode)
 }
 
-// chmod gives a directory that was just made its mode. Whoever may write to the
-// one above it may have put something else in its place: a link is not followed.
+// chmod sets the mode of a new directory. A process with write access to the parent may
+// have replaced it, so a symbolic link is not followed.
 func chmod(path string, mode fs.FileMode) error {
 	dir, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {

@@ -1,17 +1,16 @@
-// Package monotonic places times that another clock has read, a runtime's, an API
-// server's or a file's, on this process's monotonic clock. A wall clock that is
-// set by hours later on changes nothing about when they are due, or how long ago
-// they were.
+// Package monotonic converts times from other clocks, such as those of a runtime, an API
+// server or a file, to the monotonic clock of this process. Setting the wall clock
+// later does not change how long ago they were.
 //
-// A time is to be placed once, when it arrives: placed again after the clock was
-// set, it lies elsewhere.
+// A time must be converted once, when it arrives. A conversion after the wall clock was
+// set has another result.
 package monotonic
 
 import "time"
 
-// At returns t with a monotonic reading: as far from now as the wall clock says
-// that t is. The zero time stays zero, and a time that has a monotonic reading
-// keeps it. now must have one.
+// At returns t with a monotonic reading, at the same distance from now as on the wall
+// clock. The zero time stays zero, and an existing monotonic reading is kept. now must
+// have one.
 func At(t, now time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -19,8 +18,8 @@ func At(t, now time.Time) time.Time {
 	return now.Add(t.Sub(now))
 }
 
-// Past is At for the time of what has happened already. One that lies in the
-// future was read before the clock was set back; the result is now then.
+// Past is At for a time in the past. A time in the future was read before the clock was
+// set back; the result is then now.
 func Past(t, now time.Time) time.Time {
 	if t.After(now) {
 		return now

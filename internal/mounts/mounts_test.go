@@ -85,7 +85,7 @@ func bind(t *testing.T, dir, at string) {
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 }
 
-// tree makes a folder with a blank in its path, and files in it.
+// tree creates a directory with a blank in its path, and files in it.
 func tree(t *testing.T) (dir, outside string) {
 	t.Helper()
 	dir, outside = filepath.Join(t.TempDir(), "a b"), t.TempDir()
@@ -116,9 +116,9 @@ func TestIsRoot(t *testing.T) {
 	assert.False(t, is, "a link is no mount")
 }
 
-// What is mounted survives with what is in it, and the rest goes: also in a folder
-// with a blank in its path, and through a link to it.
-func TestRemoveSparesMounts(t *testing.T) {
+// Mounts stay with their content and everything else is removed, also in a directory
+// with a blank in its path and through a symbolic link to it.
+func TestRemove_LeavesMounts(t *testing.T) {
 	for _, kernel := range []string{"that tells folder by folder", "that does not"} {
 		t.Run(kernel, func(t *testing.T) {
 			dir, outside := tree(t)
@@ -178,8 +178,8 @@ func TestRemoveOfWhatIsNotThere(t *testing.T) {
 	assert.FileExists(t, dir+"/file")
 }
 
-// nest makes folders in each other, as a container can whatever the limits of
-// paths are, with files beside each of them.
+// nest creates nested directories with files in each, deeper than the limit for paths, as
+// a container can.
 func nest(t *testing.T, at string, levels int, name string, files ...string) {
 	t.Helper()
 	fd, err := unix.Open(at, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -287,8 +287,8 @@ func TestRemoveSparesDeepMounts(t *testing.T) {
 	assert.FileExists(t, outside+"/precious")
 }
 
-// Folders that their owner has closed are removed as well, by the owner too.
-func TestRemoveOpensClosedFolders(t *testing.T) {
+// Directories without permissions are removed, also as an ordinary user.
+func TestRemove_InaccessibleDirectories(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(dir+"/pod/closed/inner", 0o755))
 	require.NoError(t, os.WriteFile(dir+"/pod/closed/inner/file", nil, 0o400))
@@ -299,7 +299,7 @@ func TestRemoveOpensClosedFolders(t *testing.T) {
 	remains(t, dir)
 }
 
-// BenchmarkRemove is the removal of a pod's folder, beside a look at the table.
+// BenchmarkRemove compares the removal of a pod's directory with reading the mount table.
 func BenchmarkRemove(b *testing.B) {
 	dir := b.TempDir()
 	b.Run("folder", func(b *testing.B) {

@@ -17,20 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMounted is wrapped by the error of Remove about what stays because something
-// is mounted there.
-var ErrMounted = errors.New("has a mount of someone else's in it")
+// ErrMounted is wrapped by the error of Remove for a directory that stays because it
+// contains a mount.
+var ErrMounted = errors.New("contains a foreign mount")
 
-// Remove deletes names in the folder dir, whatever they are, and leaves what is
-// mounted in them, with the way to it. What is not there is no error, be it dir
-// itself. No link below dir is followed. It goes on where something fails and
-// tells of the first few things that did.
+// Remove deletes names in the directory dir recursively. Mounts in them are left, with
+// their parent directories. Missing files are not an error, including dir. Symbolic
+// links below dir are not followed. Remove continues after an error and returns the
+// first few.
 //
-// A container may have made what is removed: there is no limit to how deep it is,
-// how long its paths are or how much is in one folder, and what Remove holds in
-// memory and in descriptors does not grow with them. What lies deeper than it
-// goes is moved up within the same tree first; so a mount that deep stays, too,
-// but on a shorter way.
+// A container may have created the files: their depth, the length of paths and the
+// number of entries are unlimited, and the memory and descriptors used by Remove do not
+// depend on them. Directories that are too deep are moved up in the tree first, so a
+// mount in them may stay at a shorter path.
 func Remove(ctx context.Context, dir string, names ...string) error {
 	top, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,35 +46,35 @@ func Remove(ctx context.Context, dir string, names ...string) error {
 	return errors.Join(r.errs...)
 }
 
-// remover deletes a tree by descriptors, so that no link that is put in its way
-// leads it elsewhere, and looks at each folder for a mount before it goes in.
+// remover deletes a tree by descriptors, so that a symbolic link created concurrently is
+// not followed, and checks each directory for a mount before it enters it.
 type remover struct {
 	ctx    context.Context // lives for one call of Remove
 	top    string
-	way    []*level // the folders that it is in, the outermost first
+	way    []*level // the current directories, the outermost first
 	isRoot func(fd int, path string) (is, known bool, err error)
 	errs   []error
 }
 
-// level is a folder that is being emptied.
+// level is a directory that is being emptied.
 type level struct {
 	name    string
 	dir     *os.File
-	mountID []byte // where the kernel does not tell mounts folder by folder
-	failed  bool   // something in it has to stay
-	opened  bool   // it was made writable
+	mountID []byte // only if statx cannot identify mounts
+	failed  bool   // an entry could not be removed
+	opened  bool   // its mode was changed
 }
 
 func (l *level) fd() int { return int(l.dir.Fd()) }
 
 const (
-	maxRemoveDepth  = 64 // descriptors are held open on the way down
+	maxRemoveDepth  = 64 // number of open descriptors
 	maxRemoveErrors = 10
-	maxRemovePasses = 1 << 20 // over one folder; each but the last takes something out of it
-	removeBatch     = 1024    // names of one folder in memory
+	maxRemovePasses = 1 << 20 // over one directory; each but the last removes an entry
+	removeBatch     = 1024    // names of one directory in memory
 )
 
-// path is what errors call name, a child of where the remover is.
+// path returns the path of an entry of the current directory for errors.
 func (r *remover) path(name string) string {
 	parts := []string{r.top}
 	for _, l := range r.way {
@@ -84,7 +83,7 @@ func (r *remover) path(name string) string {
 	return filepath.Join(append(parts, name)...)
 }
 
-// fail notes that name stays, and so all that it is in.
+// fail records that an entry and thus all its parents stay.
 func (r *remover) fail(name string, err error) {
 	if len(r.way) > 0 {
 		r.way[len(r.way)-1].failed = true
@@ -99,7 +98,7 @@ func (r *remover) fail(name string, err error) {
 	}
 }
 
-// remove deletes a child of the folder parent, where the remover is.
+// remove deletes an entry of parent, the current directory.
 func (r *remover) remove(parent int, name string) {
 	if err := r.ctx.Err(); err != nil {
 		r.fail(name, err)
@@ -109,7 +108,7 @@ func (r *remover) remove(parent int, name string) {
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return
-	case errors.Is(err, unix.EBUSY): // a file that something is mounted on
+	case errors.Is(err, unix.EBUSY): // a file with a mount
 		r.fail(name, fmt.Errorf("%w: %w", ErrMounted, err))
 		return
 	case !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM):
@@ -133,7 +132,7 @@ func (r *remover) remove(parent int, name string) {
 	}
 }
 
-// unlink removes a name. A folder that its owner has closed is opened for that.
+// unlink removes an entry, and makes the directory writable if necessary.
 func (r *remover) unlink(parent int, name string, flags int) error {
 	err := unix.Unlinkat(parent, name, flags)
 	if !errors.Is(err, unix.EACCES) || len(r.way) == 0 {
@@ -150,7 +149,7 @@ func (r *remover) unlink(parent int, name string, flags int) error {
 	return unix.Unlinkat(parent, name, flags)
 }
 
-// empty deletes what is in a folder and reports whether all of it went.
+// empty deletes the entries of a directory and reports whether it is empty.
 func (r *remover) empty(parent int, name string) bool {
 	fd, err := openDir(parent, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -168,7 +167,7 @@ func (r *remover) empty(parent int, name string) bool {
 	}
 	r.way = append(r.way, l)
 	defer func() { r.way = r.way[:len(r.way)-1] }()
-	// Names may be left out while others go, and come in from further down.
+	// A pass may miss entries while others are removed, and moveUp adds entries.
 	for range maxRemovePasses {
 		found, err := r.pass(l)
 		if err != nil {
@@ -182,7 +181,7 @@ func (r *remover) empty(parent int, name string) bool {
 	return false
 }
 
-// pass goes through a folder once and returns how many names there were.
+// pass removes the entries of a directory once and returns their number.
 func (r *remover) pass(l *level) (found int, err error) {
 	if _, err := l.dir.Seek(0, io.SeekStart); err != nil {
 		return 0, err
@@ -205,14 +204,14 @@ func (r *remover) pass(l *level) (found int, err error) {
 	}
 }
 
-// moveUp takes a folder to the outermost one that it can be moved to, under a
-// name that nobody can have guessed. Passes over that one come upon it again.
+// moveUp moves a directory to the outermost directory possible, under a random name. A
+// later pass over that directory removes it.
 func (r *remover) moveUp(parent int, name string) error {
-	fresh := ".remove-" + rand.Text()
+	newName := ".remove-" + rand.Text()
 	var err error
 	for _, l := range r.way[:len(r.way)-1] {
-		err = unix.Renameat(parent, name, l.fd(), fresh)
-		if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EACCES) { // another quota, or closed
+		err = unix.Renameat(parent, name, l.fd(), newName)
+		if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EACCES) { // other project quota, or not writable
 			break
 		}
 	}
@@ -222,7 +221,7 @@ func (r *remover) moveUp(parent int, name string) error {
 	return err
 }
 
-// openDir opens a folder that its owner may have closed to everybody.
+// openDir opens a directory, and makes it readable if necessary.
 func openDir(parent int, name string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(parent, name, flags, 0)
@@ -235,8 +234,7 @@ func openDir(parent int, name string) (int, error) {
 	return unix.Openat(parent, name, flags, 0)
 }
 
-// mounted reports whether something is mounted on an open folder: what one sees
-// in it is not what is in its parent on the disk.
+// mounted reports whether an open directory is a mount point.
 func (r *remover) mounted(parent int, l *level) (bool, error) {
 	is, known, err := r.isRoot(l.fd(), "")
 	if known || err != nil {
@@ -245,25 +243,25 @@ func (r *remover) mounted(parent int, l *level) (bool, error) {
 	if l.mountID, err = mountID(l.fd()); err != nil {
 		return false, err
 	}
-	var above []byte
+	var parentID []byte
 	if len(r.way) > 0 {
-		above = r.way[len(r.way)-1].mountID
-	} else if above, err = mountID(parent); err != nil {
+		parentID = r.way[len(r.way)-1].mountID
+	} else if parentID, err = mountID(parent); err != nil {
 		return false, err
 	}
-	return !bytes.Equal(above, l.mountID), nil
+	return !bytes.Equal(parentID, l.mountID), nil
 }
 
-// mountID is the kernel's name for the mount that an open folder is in.
+// mountID returns the mount id of an open directory.
 func mountID(fd int) ([]byte, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
-		return nil, fmt.Errorf("look for a mount: %w", err)
+		return nil, fmt.Errorf("get mount id: %w", err)
 	}
 	for line := range strings.Lines(string(info)) {
 		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
 			return []byte(id), nil
 		}
 	}
-	return nil, errors.New("look for a mount: the kernel does not tell")
+	return nil, errors.New("get mount id: not in fdinfo")
 }

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsRoot asks the kernel whether path is where something is mounted. A last part
-// that is a link is not followed. It is false for what is not there; known is
-// false where the kernel cannot tell.
+// IsRoot reports whether path is a mount point. A symbolic link as the last element is
+// not followed. It is false for a missing file; known is false if the kernel does not
+// support the query.
 func IsRoot(path string) (is, known bool, err error) {
 	is, known, err = isRoot(unix.AT_FDCWD, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, true, nil
 	}
 	if err != nil {
-		return false, false, fmt.Errorf("look for a mount at %s: %w", path, err)
+		return false, false, fmt.Errorf("check mount point %s: %w", path, err)
 	}
 	return is, known, nil
 }

@@ -1,11 +1,10 @@
-// Package mounts tells what is mounted where, and deletes folders without going
-// through a mount point: what is mounted is somebody's data, and not ours to
-// delete.
+// Package mounts finds mounts, and deletes directories without crossing a mount point,
+// because mounted data must not be deleted.
 //
-// The kernel's mount table has a line for each container of the node, so that
-// reading it for each folder of each pod costs the square of their number. Where
-// the kernel can (5.8 and later) it is asked about each folder instead; the table
-// is read when that shows something, or cannot.
+// The mount table of the kernel has a line for each container on the node, so reading
+// it for each directory of each pod has quadratic cost. Kernels from 5.8 on are queried
+// for each directory instead; the table is read only if that query finds a mount or is
+// not supported.
 package mounts
 
 import (
@@ -16,7 +15,7 @@ import (
 	"strings"
 )
 
-// Point is one line of the kernel's mount table.
+// Point is one entry of the mount table.
 type Point struct {
 	Path   string
 	FSType string
@@ -24,11 +23,11 @@ type Point struct {
 
 const table = "/proc/self/mountinfo"
 
-// maxLine bounds a line of the table: overlay mounts list all their layers in one.
+// maxLine bounds a line of the table. Overlay mounts list all their layers in one line.
 const maxLine = 1 << 20
 
-// Below reads the mount table and returns what is mounted at or below dir, an
-// absolute path without links, in the order in which it was mounted.
+// Below returns the mounts at or below dir from the mount table, in the order in which
+// they were made. dir is an absolute path without symbolic links.
 func Below(dir string) ([]Point, error) {
 	f, err := os.Open(table)
 	if err != nil {
@@ -61,8 +60,8 @@ func parse(r io.Reader, dir string) ([]Point, error) {
 	return found, nil
 }
 
-// unescape turns \040 and the like, as which the kernel writes blanks,
-// newlines and backslashes, into what they stand for.
+// unescape replaces the octal escapes such as \040 that the kernel uses for blanks,
+// newlines and backslashes.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

@@ -1,5 +1,5 @@
-// Package owner keeps the id by which an agent knows what it made, and marks
-// directories with it.
+// Package owner stores the id with which an agent labels its pods, and marks directories
+// with it.
 package owner
 
 import (
@@ -23,19 +23,18 @@ const (
 	maxFile  = 1 << 10
 )
 
-// ErrNoID is wrapped by the error for a directory in which there is no id that can
-// be used, though there should be one.
+// ErrNoID is wrapped by the error for a directory without a usable id.
 var ErrNoID = errors.New("no usable owner id")
 
-// What to do about a file that cannot be used. A new id would make strangers of
-// all pods that run.
+// remedy describes how to repair an unusable file. With a new id the agent would not
+// recognize its running pods.
 const remedy = "write the id to it, which is the label sublet.dev/owner of the pods that this agent runs, " +
 	"or, if none of them runs, have a new one made: remove the file"
 
 var valid = regexp.MustCompile(`^[a-z2-7]{26}$`)
 
-// Load returns the id that is kept in dir. If there is none the error wraps
-// fs.ErrNotExist, and ErrNoID if the file holds anything else.
+// Load returns the id stored in dir. The error wraps fs.ErrNotExist if there is none, and
+// ErrNoID if the file is damaged.
 func Load(dir string) (string, error) {
 	path := filepath.Join(dir, fileName)
 	text, err := readFile(path)
@@ -44,25 +43,24 @@ func Load(dir string) (string, error) {
 	}
 	id := strings.TrimSpace(text)
 	if !valid.MatchString(id) {
-		return "", fmt.Errorf("%w: %s is damaged (%d bytes, want 26 characters); %s", ErrNoID, path, len(text), remedy)
+		return "", fmt.Errorf("%w: %s is damaged (%d bytes instead of 26 characters); %s", ErrNoID, path, len(text), remedy)
 	}
 	return id, nil
 }
 
-// Missing returns the error for a directory that has pods, of which keeps tells,
-// but no id.
+// Missing returns the error for a directory that has pods, in keeps, but no id.
 func Missing(dir, keeps string) error {
 	return fmt.Errorf("%w: %s is missing, but %s has pods; %s and all in %s",
 		ErrNoID, filepath.Join(dir, fileName), keeps, remedy, keeps)
 }
 
-// Create makes an id and keeps it in dir, which must exist and be this process's
-// alone. Either the whole file is there afterwards, or none.
+// Create creates an id and stores it in dir atomically. dir must exist and must not be
+// used by another process.
 func Create(dir string) (string, error) {
 	id := strings.ToLower(rand.Text())
 	path := filepath.Join(dir, fileName)
 	if err := errors.Join(atomicfile.RemovePartial(path), atomicfile.Write(path, []byte(id+"\n"))); err != nil {
-		return "", fmt.Errorf("keep the owner id: %w", err)
+		return "", fmt.Errorf("save owner id: %w", err)
 	}
 	return id, nil
 }
@@ -77,12 +75,12 @@ func readFile(path string) (string, error) {
 	return string(text), err
 }
 
-// MarkName is the file that marks a directory. It begins with a dot, so that no
-// pattern of a log shipper takes it for a log. Who removes a directory removes it
-// last, so that a removal cut short is taken up by the next process.
+// MarkName is the name of the file that marks a directory. It begins with a dot, so that
+// log shippers ignore it. It must be removed last, so that the next process continues
+// an interrupted removal.
 const MarkName = ".sublet-owner"
 
-// Mark marks dir, below root, as id's. A mark that is there is left as it is.
+// Mark marks dir, below root, with id. An existing mark is not changed.
 func Mark(root *os.Root, dir, id string) error {
 	f, err := root.OpenFile(filepath.Join(dir, MarkName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -95,7 +93,7 @@ func Mark(root *os.Root, dir, id string) error {
 	return errors.Join(err, f.Close())
 }
 
-// MarkOf returns whose mark dir bears, or "" if it bears none that can be read.
+// MarkOf returns the id with which dir is marked, or "" if there is no readable mark.
 func MarkOf(root *os.Root, dir string) string {
 	f, err := root.OpenFile(filepath.Join(dir, MarkName), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package pathname says which strings of a pod may become part of a path.
+// Package pathname checks strings from pods that become part of a path.
 package pathname
 
 import "strings"
 
-// longest is the longest name that Kubernetes gives: file systems take 255 bytes.
-const longest = 253
+// maxLength is the maximum length of a name in Kubernetes; file systems allow 255 bytes.
+const maxLength = 253
 
-// IsElement reports whether s can be one part of a path and nothing more: no path
-// of its own, not the folder itself nor the one above, and not too long.
+// IsElement reports whether s can be used as one element of a path: it is not a path
+// itself, not "." or "..", and not too long.
 func IsElement(s string) bool {
-	return s != "" && s != "." && s != ".." && len(s) <= longest && !strings.ContainsAny(s, "/\x00")
+	return s != "" && s != "." && s != ".." && len(s) <= maxLength && !strings.ContainsAny(s, "/\x00")
 }

@@ -1,6 +1,6 @@
-// Package runtimestate answers from memory whether a runtime can run pods, for as
-// long as what else is heard of it proves that it is well, so that an idle node
-// costs next to no calls.
+// Package runtimestate tracks whether the container runtime can run pods. It caches the
+// status of the runtime as long as no other call fails, so that an idle node needs
+// almost no calls.
 package runtimestate
 
 import (
@@ -16,194 +16,193 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Errors that tell why a runtime is not ready.
+// Reasons why a runtime is not ready.
 var (
-	ErrPodsNotListed   = errors.New("the pods in the runtime are not known yet")
-	ErrRuntimeNotReady = errors.New("the runtime says that it is not ready")
-	ErrNetworkNotReady = errors.New("the runtime says that its network is not ready")
+	ErrPodsNotListed   = errors.New("runtime pods not listed yet")
+	ErrRuntimeNotReady = errors.New("runtime reports RuntimeReady=false")
+	ErrNetworkNotReady = errors.New("runtime reports NetworkReady=false")
 )
 
 const (
-	// statusTTL is how long a good answer of the runtime counts while nothing
-	// speaks against it.
+	// statusTTL is how long a ready status is valid while no call fails.
 	statusTTL = 2 * time.Minute
-	// startupTimeout bounds the wait for the first inspections, so that one pod that
-	// hangs does not keep the agent from starting.
+	// startupTimeout bounds the wait for the first inspections, so that one pod whose
+	// inspection hangs does not prevent the agent from starting.
 	startupTimeout = 5 * time.Second
 )
 
-// Runtime is asked how it is.
+// Runtime returns the status of the container runtime.
 type Runtime interface {
 	Status(ctx context.Context) (runtime.Status, error)
 }
 
-// Tracker knows whether the runtime is ready. Its methods may be called from any
+// Tracker tracks whether the runtime is ready. Its methods may be called from any
 // goroutine; only Ready blocks.
 type Tracker struct {
 	rt      Runtime
-	recheck chan struct{} // one slot: Ready may have something new to say
+	recheck chan struct{} // one slot: the result of Ready may have changed
 
-	mu            sync.Mutex // guards what follows; held over memory only
-	good          time.Time  // when Health last said that the runtime is ready
-	network       error      // what Health last said of the network
-	fault         error      // what the last Ready said
-	name          string     // what the runtime calls itself
-	recheckNeeded bool       // something failed since
-	listed        time.Time  // first time that all pods were listed
-	missing       int        // pods of the first listing that were not inspected yet
-	seen          map[types.UID]struct{}
+	mu            sync.Mutex // guards the fields below; never held during I/O
+	good          time.Time  // time of the last ready status
+	network       error      // network error of the last status
+	lastErr       error      // result of the last Ready
+	name          string     // name that the runtime reports
+	recheckNeeded bool       // a call failed since
+	listed        time.Time  // time of the first relist
+	missing       int        // pods of the first relist that are not inspected yet
+	inspected     map[types.UID]struct{}
 }
 
-// New returns a Checker.
+// New returns a Tracker.
 func New(rt Runtime) *Tracker {
-	return &Tracker{rt: rt, recheck: make(chan struct{}, 1), network: ErrNetworkNotReady, seen: map[types.UID]struct{}{}}
+	return &Tracker{rt: rt, recheck: make(chan struct{}, 1), network: ErrNetworkNotReady, inspected: map[types.UID]struct{}{}}
 }
 
-// Recheck has a value when Ready may have something new to say.
-func (c *Tracker) Recheck() <-chan struct{} { return c.recheck }
+// Recheck receives a value when the result of Ready may have changed.
+func (t *Tracker) Recheck() <-chan struct{} { return t.recheck }
 
-// Network returns nil if pods can have a network of their own.
-func (c *Tracker) Network() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.network
+// Network returns nil if pods can have their own network.
+func (t *Tracker) Network() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.network
 }
 
-// Name returns what the runtime calls itself; empty before it was asked.
-func (c *Tracker) Name() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.name
+// Name returns the name that the runtime reports, or "" before the first status.
+func (t *Tracker) Name() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.name
 }
 
-// PodsKnown reports whether it is known what runs in the runtime.
-func (c *Tracker) PodsKnown() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known(time.Now()) == nil
+// PodsKnown reports whether the pods in the runtime are known.
+func (t *Tracker) PodsKnown() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known(time.Now()) == nil
 }
 
-// Ready returns nil if the runtime is ready and what runs in it is known. It asks
-// the runtime when two minutes have passed, when something failed since, and while
-// the network is not ready.
-func (c *Tracker) Ready(ctx context.Context) error {
-	err := c.check(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.fault = err
+// Ready returns nil if the runtime is ready and its pods are known. It gets the status
+// of the runtime after two minutes, after a failed call, and while the network is not
+// ready; otherwise it uses the last one.
+func (t *Tracker) Ready(ctx context.Context) error {
+	err := t.check(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lastErr = err
 	return err
 }
 
-// Healthy returns what the last Ready said, or what is wrong with the network.
-func (c *Tracker) Healthy() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fault != nil {
-		return c.fault
+// Healthy returns the result of the last Ready or, if that is nil, of Network.
+func (t *Tracker) Healthy() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lastErr != nil {
+		return t.lastErr
 	}
-	return c.network
+	return t.network
 }
 
-func (c *Tracker) check(ctx context.Context) error {
-	if ok, err := c.remembered(time.Now()); ok {
+func (t *Tracker) check(ctx context.Context) error {
+	if ok, err := t.cached(time.Now()); ok {
 		return err
 	}
-	h, err := c.rt.Status(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	h, err := t.rt.Status(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case err != nil:
-		c.recheckNeeded = true
-		return fmt.Errorf("ask the runtime how it is: %w", err)
+		t.recheckNeeded = true
+		return fmt.Errorf("get runtime status: %w", err)
 	case !h.RuntimeReady:
-		c.recheckNeeded = true
+		t.recheckNeeded = true
 		return conditionError(ErrRuntimeNotReady, h, "RuntimeReady")
 	}
-	c.good, c.recheckNeeded, c.network, c.name = time.Now(), false, nil, h.Name
+	t.good, t.recheckNeeded, t.network, t.name = time.Now(), false, nil, h.Name
 	if !h.NetworkReady {
-		c.network = conditionError(ErrNetworkNotReady, h, "NetworkReady")
+		t.network = conditionError(ErrNetworkNotReady, h, "NetworkReady")
 	}
-	return c.known(time.Now())
+	return t.known(time.Now())
 }
 
-// remembered is the answer where the runtime need not be asked.
-func (c *Tracker) remembered(now time.Time) (ok bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.recheckNeeded || c.network != nil || c.good.IsZero() || now.Sub(c.good) >= statusTTL {
+// cached returns the result of Ready if the last status is still valid.
+func (t *Tracker) cached(now time.Time) (ok bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.recheckNeeded || t.network != nil || t.good.IsZero() || now.Sub(t.good) >= statusTTL {
 		return false, nil
 	}
-	return true, c.known(now)
+	return true, t.known(now)
 }
 
-// known is whether it is known what runs. The caller holds mu.
-func (c *Tracker) known(now time.Time) error {
-	if c.listed.IsZero() || c.missing > 0 && now.Sub(c.listed) < startupTimeout {
+// known returns nil if the pods in the runtime are known.
+// held: t.mu
+func (t *Tracker) known(now time.Time) error {
+	if t.listed.IsZero() || t.missing > 0 && now.Sub(t.listed) < startupTimeout {
 		return ErrPodsNotListed
 	}
 	return nil
 }
 
-// Relisted takes that all pods were listed, of which so many have to be inspected,
-// or that they could not be.
-func (c *Tracker) Relisted(_ time.Duration, _, changed int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// Relisted is the PLEG hook for a relist, after which changed pods must be inspected.
+func (t *Tracker) Relisted(_ time.Duration, _, changed int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case err != nil:
-		c.recheckNeeded = true
-	case c.listed.IsZero():
-		c.listed = time.Now()
-		c.missing = max(0, changed-len(c.seen))
+		t.recheckNeeded = true
+	case t.listed.IsZero():
+		t.listed = time.Now()
+		t.missing = max(0, changed-len(t.inspected))
 	default:
 		return
 	}
-	c.signal()
+	t.notify()
 }
 
-// Inspected takes that a pod was inspected.
-func (c *Tracker) Inspected(uid types.UID, _, _ time.Duration, _ error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
+// Inspected is the PLEG hook for an inspection.
+func (t *Tracker) Inspected(uid types.UID, _, _ time.Duration, _ error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.inspected == nil {
 		return
 	}
-	if _, again := c.seen[uid]; again {
+	if _, ok := t.inspected[uid]; ok {
 		return
 	}
-	c.seen[uid] = struct{}{}
-	if c.listed.IsZero() {
+	t.inspected[uid] = struct{}{}
+	if t.listed.IsZero() {
 		return
 	}
-	if c.missing--; c.missing <= 0 {
-		c.seen = nil
-		c.signal()
+	if t.missing--; t.missing <= 0 {
+		t.inspected = nil
+		t.notify()
 	}
 }
 
-// StreamChanged takes that the event stream was opened or broke.
-func (c *Tracker) StreamChanged(open bool, err error) {
+// StreamChanged is the PLEG hook for the event stream.
+func (t *Tracker) StreamChanged(open bool, err error) {
 	if errors.Is(err, runtime.ErrUnsupported) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.recheckNeeded = c.recheckNeeded || !open
-	c.signal()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recheckNeeded = t.recheckNeeded || !open
+	t.notify()
 }
 
-func (c *Tracker) signal() {
+func (t *Tracker) notify() {
 	select {
-	case c.recheck <- struct{}{}:
+	case t.recheck <- struct{}{}:
 	default:
 	}
 }
 
-// conditionError adds the runtime's own words on a condition.
+// conditionError adds reason and message of a condition to err.
 func conditionError(err error, h runtime.Status, condition string) error {
 	for _, c := range h.Conditions {
-		if words := strings.TrimSpace(c.Reason + " " + c.Message); c.Type == condition && words != "" {
-			return fmt.Errorf("%w: %s", err, words)
+		if text := strings.TrimSpace(c.Reason + " " + c.Message); c.Type == condition && text != "" {
+			return fmt.Errorf("%w: %s", err, text)
 		}
 	}
 	return err

@@ -41,7 +41,7 @@ func TestNotReadyBeforeWhatRunsIsKnown(t *testing.T) {
 	})
 }
 
-func TestAHungPodHoldsUpTheStartForSecondsOnly(t *testing.T) {
+func TestReady_HungPodDelaysStartupBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := runtimestate.New(well())
 		c.Relisted(0, 1, 1, nil)
@@ -64,7 +64,7 @@ func TestAnIdleNodeIsAskedEveryTwoMinutes(t *testing.T) {
 	})
 }
 
-func TestDoubtAsksAgain(t *testing.T) {
+func TestReady_RechecksAfterFailure(t *testing.T) {
 	for name, doubt := range map[string]func(*runtimestate.Tracker){
 		"a failed listing": func(c *runtimestate.Tracker) { c.Relisted(0, 0, 0, errors.New("gone")) },
 		"a broken stream":  func(c *runtimestate.Tracker) { c.StreamChanged(false, errors.New("gone")) },
@@ -88,7 +88,7 @@ func TestDoubtAsksAgain(t *testing.T) {
 	}
 }
 
-func TestConditionsAreToldInTheRuntimesWords(t *testing.T) {
+func TestReady_ErrorHasConditionMessage(t *testing.T) {
 	r := well()
 	c := runtimestate.New(r)
 	c.Relisted(0, 0, 0, nil)
@@ -112,12 +112,12 @@ func ExampleTracker() {
 	c.Relisted(time.Millisecond, 0, 0, nil)
 	fmt.Println(c.Ready(context.Background()))
 	// Output:
-	// the pods in the runtime are not known yet
+	// runtime pods not listed yet
 	// <nil>
 }
 
-// What is wrong is told while it lasts, long before anything is done about it.
-func TestHealthyTellsTheLastAnswer(t *testing.T) {
+// Healthy returns the error of the last Ready until Ready succeeds.
+func TestHealthy_ReturnsLastResult(t *testing.T) {
 	r := well()
 	c := runtimestate.New(r)
 	require.ErrorIs(t, c.Healthy(), runtimestate.ErrNetworkNotReady, "before anything was heard")

@@ -1,7 +1,6 @@
-// Package safe keeps a panic in code that is not ours to the call in which it
-// happens. Sources, admitters, sinks, recorders and hooks are handed over by
-// whoever assembles an agent; a mistake in one of them is logged with its stack and
-// becomes that call's error, and the pods of the node do not notice.
+// Package safe recovers panics in callbacks. Sources, admitters, sinks, recorders and
+// hooks belong to the user of the agent. A panic in one of them is logged with its
+// stack and becomes the error of that call; pods are not affected.
 package safe
 
 import (
@@ -14,11 +13,11 @@ import (
 	"runtime/debug"
 )
 
-// ErrPanic is wrapped by the error that a panic becomes.
+// ErrPanic is wrapped by the error for a recovered panic.
 var ErrPanic = errors.New("panic")
 
-// Call returns what f returns, or the error that its panic becomes. What names the
-// call in the log and in that error.
+// Call calls f and returns its error, or an error that wraps ErrPanic if it panics. what
+// names the call in the log and in that error.
 func Call(log *slog.Logger, what string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -28,44 +27,43 @@ func Call(log *slog.Logger, what string, f func() error) (err error) {
 	return f()
 }
 
-// Do is Call for what returns nothing: a panic is only logged.
+// Do is Call for functions without a result. A panic is only logged.
 func Do(log *slog.Logger, what string, f func()) {
 	_ = Call(log, what, func() error { f(); return nil }) // logged
 }
 
-// Recovered logs what recover has returned, with the stack of the panic, and
-// returns it as an error. It is to be called by the deferred function itself.
+// Recovered logs v, the result of recover, with the stack of the panic, and returns it as
+// an error. It must be called by the deferred function itself.
 func Recovered(log *slog.Logger, what string, v any) error {
 	log.Error("panic recovered", slog.String("call", what), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 	return fmt.Errorf("%s: %w: %v", what, ErrPanic, v)
 }
 
-// Recorder takes events.
+// Recorder records events.
 type Recorder[E any] interface{ Record(event E) }
 
-type fakeRecorder[E any] struct {
+type safeRecorder[E any] struct {
 	Recorder[E]
 	log *slog.Logger
 }
 
-// Events returns a Recorder in front of r, in which a panic is logged and goes no
-// further; nil for a nil one.
+// Events returns a Recorder that calls r and recovers panics, or nil if r is nil.
 func Events[E any](log *slog.Logger, r Recorder[E]) Recorder[E] {
 	if r == nil {
 		return nil
 	}
-	return fakeRecorder[E]{r, log}
+	return safeRecorder[E]{r, log}
 }
 
 // Record implements Recorder.
-func (r fakeRecorder[E]) Record(event E) {
+func (r safeRecorder[E]) Record(event E) {
 	Do(r.log, "record event", func() { r.Recorder.Record(event) })
 }
 
-// Dialer connects.
+// Dialer opens a connection.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dial returns a Dialer in front of dial, in which a panic is an error.
+// Dial returns a Dialer that calls dial and returns panics as errors.
 func Dial(log *slog.Logger, dial Dialer) Dialer {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		err = Call(log, "dial "+address, func() (err error) { conn, err = dial(ctx, network, address); return err })
@@ -73,9 +71,8 @@ func Dial(log *slog.Logger, dial Dialer) Dialer {
 	}
 }
 
-// Hooks returns a copy of a struct of hooks in which a panic in any of the
-// functions is logged and goes no further. A function that has results returns
-// their zero values then. Functions that are nil stay nil.
+// Hooks returns a copy of a struct of hooks whose functions recover panics. After a panic
+// a function returns zero values. Nil functions stay nil.
 func Hooks[T any](log *slog.Logger, hooks T) T {
 	v := reflect.ValueOf(&hooks).Elem()
 	for i := range v.NumField() {
