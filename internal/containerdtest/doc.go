@@ -9,6 +9,6 @@
 // them; with CI=true it fails instead, so that a pipeline cannot pass by running nothing.
 //
 // A containerd 2.x is used beside Debian's when SUBLET_CONTAINERD2 names a
-// folder with its containerd and containerd-shim-runc-v2, or when the containerd
+// directory with its containerd and containerd-shim-runc-v2, or when the containerd
 // in PATH is one.
 package containerdtest
