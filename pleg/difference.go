@@ -14,9 +14,6 @@ import (
 // oldest first. It is pure.
 func difference(previous, current runtime.Pod) []Event {
 	d := differ{uid: current.UID}
-	if d.uid == "" {
-		d.uid = previous.UID
-	}
 	oldItems, newItems := observedItems(previous), observedItems(current)
 	before, after := index(oldItems), index(newItems)
 	for _, item := range oldItems {

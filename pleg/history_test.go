@@ -179,9 +179,12 @@ func TestDrain_BoundsBacklogOfSlowReader(t *testing.T) {
 func TestBacklog_EmitsPodSyncForPodThatChangedBack(t *testing.T) {
 	var b backlog
 	previous, current := newTestPod("u", runtime.Running), newTestPod("u", runtime.Running)
-	b.add(previous, current, make([]Event, maxPending+1))
+	b.add(previous, current, make([]Event, maxPending))
+	b.add(previous, current, make([]Event, 1))
 	pods := b.drain()
 	require.Len(t, pods, 1)
 	assert.Equal(t, []Event{{Type: PodSync, UID: "u"}}, pods[0].events)
+	b.add(previous, current, make([]Event, maxPending))
+	assert.Len(t, b.drain()[0].events, maxPending, "as many as are kept")
 	assert.Empty(t, b.drain())
 }
