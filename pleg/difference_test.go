@@ -97,6 +97,18 @@ func TestDifference(t *testing.T) {
 			[]string{"ContainerRemoved pod=u container=a/1", "ContainerStarted pod=u container=a/2 id=3"},
 		},
 		{
+			"an attempt that the runtime still has was not removed",
+			runtime.Pod{Containers: []runtime.Container{died}},
+			runtime.Pod{Containers: []runtime.Container{c("3", "a", 2, runtime.Running), c("2", "a", 1, runtime.Exited), died}},
+			[]string{"ContainerDied pod=u container=a/1 id=2 exit=0", "ContainerStarted pod=u container=a/2 id=3"},
+		},
+		{
+			"the attempt of another container does not count",
+			runtime.Pod{Containers: []runtime.Container{died, c("4", "b", 1, runtime.Running)}},
+			runtime.Pod{Containers: []runtime.Container{c("3", "a", 2, runtime.Running), died, c("4", "b", 1, runtime.Running)}},
+			[]string{"ContainerRemoved pod=u container=a/1", "ContainerStarted pod=u container=a/2 id=3"},
+		},
+		{
 			"state became unknown",
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Running)}},
 			runtime.Pod{Containers: []runtime.Container{c("1", "a", 0, runtime.Unknown)}},

@@ -3,6 +3,7 @@ package podworkers_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,14 +93,14 @@ func TestWorkers_OrphanNeedsNoInspection(t *testing.T) {
 // success.
 func TestWorkers_Failures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failing := true
-		f := &fakeSyncer{}
-		f.do = func(_ context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
-			if failing {
-				return runtime.SyncResult{}, errors.New("sync failed")
+		var failing atomic.Value // the method that fails
+		f := &fakeSyncer{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+			if failing.Load() == call {
+				return runtime.SyncResult{}, errors.New("call failed")
 			}
 			return runtime.SyncResult{}, nil
-		}
+		}}
+		failing.Store("sync")
 		w := runWorkers(t, f)
 		failures := func() int {
 			synctest.Wait()
@@ -110,19 +111,12 @@ func TestWorkers_Failures(t *testing.T) {
 		assert.Equal(t, 1, failures())
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 2, failures())
-		failing = false
+		failing.Store("finish")
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, failures())
-		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
-			if call == "finish" && failing {
-				return runtime.SyncResult{}, errors.New("finish failed")
-			}
-			return runtime.SyncResult{}, nil
-		}
-		failing = true
 		w.RequestKill("a", podworkers.KillOptions{})
 		assert.Equal(t, 1, failures())
-		failing = false
+		failing.Store("")
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, failures())
 		assert.True(t, w.IsFinished("a"))
