@@ -97,6 +97,12 @@ func TestDifference(t *testing.T) {
 			[]string{"ContainerRemoved pod=u container=a/1", "ContainerStarted pod=u container=a/2 id=3"},
 		},
 		{
+			"restarted and the previous attempt removed",
+			runtime.Pod{Containers: []runtime.Container{died}},
+			runtime.Pod{Containers: []runtime.Container{c("2", "a", 1, runtime.Running)}},
+			[]string{"ContainerRemoved pod=u container=a/0 id=1", "ContainerStarted pod=u container=a/1 id=2"},
+		},
+		{
 			"an attempt that the runtime still has was not removed",
 			runtime.Pod{Containers: []runtime.Container{died}},
 			runtime.Pod{Containers: []runtime.Container{c("3", "a", 2, runtime.Running), c("2", "a", 1, runtime.Exited), died}},
@@ -279,6 +285,9 @@ func TestDifference_Resources(t *testing.T) {
 		set(&large, &two)
 		assert.Len(t, difference(withResources(&small), withResources(&large)), 1, name)
 		assert.Len(t, difference(withResources(&none), withResources(&small)), 1, name)
+		assert.Len(t, difference(withResources(&small), withResources(&none)), 1, name)
+		assert.Len(t, difference(withResources(nil), withResources(&small)), 1, name)
+		assert.Len(t, difference(withResources(&small), withResources(nil)), 1, name)
 		assert.Empty(t, difference(withResources(&small), withResources(&small)), name)
 	}
 }

@@ -22,8 +22,6 @@ type health struct {
 // is unavailable is queried every second.
 const warnPeriod = time.Minute
 
-func (h *health) begin(now time.Time) { h.unhealthySince = now }
-
 // relistStarted records the start of a relist.
 func (h *health) relistStarted(g *Generator, at time.Time) {
 	g.mu.Lock()
@@ -40,7 +38,7 @@ func (h *health) relistFailed(g *Generator, err error) (warn bool) {
 	defer g.mu.Unlock()
 	h.listingSince, h.listErr = time.Time{}, err
 	now := time.Now()
-	if warn = h.warnedAt.IsZero() || now.Sub(h.warnedAt) >= warnPeriod; warn {
+	if warn = now.Sub(h.warnedAt) >= warnPeriod; warn {
 		h.warnedAt = now
 	}
 	return warn

@@ -67,7 +67,7 @@ type inspection struct {
 	eventReceived     bool      // a runtime event caused it
 	listedFingerprint uint64    // of the relist that caused it; 0: none did
 
-	seq          uint64 // 0: it has not begun
+	seq          uint64 // set when it begins
 	startTime    time.Time
 	slotReleased bool // its slot was given back early, or it has ended
 	queue        *inspectQueue
@@ -91,7 +91,7 @@ func (q *inspectQueue) pop() *inspection {
 			first := (*queued)[0]
 			(*queued)[0] = nil
 			*queued = (*queued)[1:]
-			if first.seq == 0 && first.r.next == first {
+			if first.r.next == first {
 				return first
 			}
 		}

@@ -189,7 +189,6 @@ func (g *Generator) start(ctx context.Context) error {
 		return errors.New("pleg: Run was called twice")
 	}
 	g.ctx = ctx
-	g.health.begin(time.Now())
 	return nil
 }
 

@@ -214,7 +214,7 @@ func TestGenerator_LogsPersistingFailureOncePerMinute(t *testing.T) {
 	rt.listErr = errors.New("connection refused")
 	var log bytes.Buffer
 	inBubble(t, rt, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(env *testEnv) {
-		env.after(150 * time.Second)
+		env.after(120*time.Second + 500*time.Millisecond)
 		rt.with(func() { rt.listErr = nil })
 		env.after(10 * time.Second)
 		rt.with(func() { rt.listErr = errors.New("connection reset") })
