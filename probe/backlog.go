@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// backlog keeps changes until they are drained: one entry a pod with the newest
-// change of each of its probes, pods in the order in which they came.
+// backlog has the changes that were not drained yet: the latest change of each probe,
+// grouped by pod, in the order of the first change of each pod.
 type backlog struct {
 	order []types.UID
 	pods  map[types.UID][]ResultChange

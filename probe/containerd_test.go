@@ -25,8 +25,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// served is a pod whose web server comes up after a second and stops answering
-// well when /www/healthz goes away.
+// served is a pod with a web server that starts after a second, and is healthy while
+// /www/healthz exists.
 func served(image string) *corev1.Pod {
 	every := func(h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
@@ -55,7 +55,7 @@ func served(image string) *corev1.Pod {
 }
 
 // PB-1: exec, httpGet and tcpSocket probes of real containers.
-func TestContainerd(t *testing.T) {
+func TestManager_OnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts containerd")
 	}
@@ -82,19 +82,19 @@ func TestContainerd(t *testing.T) {
 			Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, Hostname: "served",
 		})
 		require.Empty(t, done.Failures)
-		look := func() runtime.Pod {
-			seen, err := client.Pod(context.WithoutCancel(ctx), pod.UID)
+		condition := func() runtime.Pod {
+			observed, err := client.Pod(context.WithoutCancel(ctx), pod.UID)
 			require.NoError(t, err)
-			cache.Set(pod.UID, seen, nil, time.Now())
-			return seen
+			cache.Set(pod.UID, observed, nil, time.Now())
+			return observed
 		}
-		seen := look()
+		observed := condition()
 		defer func() {
 			ctx := context.WithoutCancel(ctx)
-			assert.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
-			assert.NoError(t, client.Remove(ctx, look()))
+			assert.NoError(t, client.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: time.Second}))
+			assert.NoError(t, client.Remove(ctx, condition()))
 		}()
-		id := seen.Containers[0].ID
+		id := observed.Containers[0].ID
 		m.AddPod(pod)
 		assert.Equal(t, runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, m.Results(pod.UID)[id])
 
@@ -111,7 +111,7 @@ func TestContainerd(t *testing.T) {
 	})
 }
 
-// gather waits until n probes have told of a change.
+// gather waits for n changes.
 func gather(t *testing.T, m *probe.Manager, n int) map[probe.ProbeType]runtime.ProbeResult {
 	t.Helper()
 	got := map[probe.ProbeType]runtime.ProbeResult{}

@@ -1,30 +1,29 @@
-// Package probe finds out whether containers are well: whether they have started,
-// are ready to serve, and are alive.
+// Package probe runs the startup, readiness and liveness probes of containers.
 //
-// What it promises:
-//   - One timer a probe and no goroutine at rest. A probe keeps its own beat: it
-//     does not drift, and a handler that hangs is ended at its timeout.
-//   - Spread: probes that could all fire at once fire at times that follow from
-//     the pod's UID, so that they are the same after a restart of the agent.
-//   - Startup holds back the other two, which begin as soon as it has succeeded.
-//   - Results belong to a container, not to its name: one that was restarted
-//     starts anew, and one whose liveness or startup probe has failed is not
-//     probed again, as it is to be killed.
-//   - Told once: a result is told when it changes. What is not read is kept, one
-//     entry a pod, the newest result of each probe.
+// Guarantees:
+//   - One timer per probe, and no goroutine while no probe runs. Each probe keeps its
+//     schedule without drift. A handler that hangs is cancelled at its timeout.
+//   - Spread: probes that could all run at once get a phase that is computed from the
+//     UID of the pod, so that it is the same after a restart of the agent.
+//   - Readiness and liveness probes start as soon as the startup probe has succeeded.
+//   - Results belong to a container, not to its name: they start from the beginning for
+//     a restarted container. A container is not probed again after its liveness or
+//     startup probe has failed, because it will be killed.
+//   - A result is delivered when it changes. Undelivered changes are merged: the latest
+//     result of each probe is kept.
 //
-// A Manager learns of containers from the views of pods: on Add, which is to be
-// called whenever a pod is looked at, and else once a period.
+// A Manager finds containers in the pod cache: on AddPod, which must be called whenever
+// a pod was inspected, and otherwise once per period.
 //
-//	m, err := probe.New(probe.Config{Seen: &cache, Execer: client})
+//	m, err := probe.New(probe.Config{PodCache: &cache, Execer: client})
 //	if err != nil {
 //		return err
 //	}
 //	go m.Run(ctx)
-//	m.Add(pod)
+//	m.AddPod(pod)
 //	for range m.Notify() {
 //		for _, c := range m.Drain() {
-//			fmt.Println(c.UID, c.Container, c.Kind, c.Result)
+//			fmt.Println(c.UID, c.Container, c.Type, c.Result)
 //		}
 //	}
 package probe

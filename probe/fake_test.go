@@ -17,16 +17,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// fakeNode is what probes look at: views of pods, commands and ports in memory.
+// fakeNode has pods, commands and ports in memory.
 type fakeNode struct {
-	mu    sync.Mutex
-	pods  map[types.UID]runtime.Pod
-	run   func(ctx context.Context, id string, cmd []string) (out string, code int, err error)
-	ports map[string]func(net.Conn)
-	execs []exec
-	now   int // commands under way
-	max   int
-	told  []*corev1.Event
+	mu       sync.Mutex
+	pods     map[types.UID]runtime.Pod
+	run      func(ctx context.Context, id string, cmd []string) (out string, code int, err error)
+	ports    map[string]func(net.Conn)
+	execs    []exec
+	now      int // commands that run
+	max      int
+	recorded []*corev1.Event
 }
 
 type exec struct {
@@ -76,7 +76,7 @@ func (n *fakeNode) dial(ctx context.Context, _, address string) (net.Conn, error
 	return mine, nil
 }
 
-func (n *fakeNode) Record(e *corev1.Event) { n.with(func() { n.told = append(n.told, e) }) }
+func (n *fakeNode) Record(e *corev1.Event) { n.with(func() { n.recorded = append(n.recorded, e) }) }
 
 func (n *fakeNode) with(f func()) {
 	n.mu.Lock()
@@ -84,14 +84,14 @@ func (n *fakeNode) with(f func()) {
 	f()
 }
 
-// exit makes every command end with code.
+// exit makes all commands exit with code.
 func (n *fakeNode) exit(code int) {
 	n.with(func() {
 		n.run = func(context.Context, string, []string) (string, int, error) { return "out", code, nil }
 	})
 }
 
-// set lets container "a" of the pod be seen with that id and state, started now.
+// set makes container "a" of the pod have that id and state, started now.
 func (n *fakeNode) set(uid types.UID, id string, s runtime.ContainerState) {
 	n.with(func() {
 		p := n.pods[uid]
@@ -102,28 +102,28 @@ func (n *fakeNode) set(uid types.UID, id string, s runtime.ContainerState) {
 	})
 }
 
-// runs returns the commands that were run so far.
+// runs returns the commands so far.
 func (n *fakeNode) runs() []exec {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.execs)
 }
 
-// events returns what was told to people so far.
+// events returns the emitted events so far.
 func (n *fakeNode) events() []*corev1.Event {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.told)
+	return slices.Clone(n.recorded)
 }
 
-// ran returns how many commands were run so far.
+// ran returns the number of commands so far.
 func (n *fakeNode) ran() int { return len(n.runs()) }
 
 func command(word string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}
 }
 
-// podOf makes a pod of one container "a" with the given probes.
+// podOf returns a pod with one container "a" and the given probes.
 func podOf(uid types.UID, startup, readiness, liveness *corev1.Probe) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: uid, Name: "web", Namespace: "default"},
@@ -140,7 +140,7 @@ type bench struct {
 	t *testing.T
 }
 
-// inBubble runs f beside a Manager's Run, and checks that both end.
+// inBubble runs f and the Run of a Manager in a bubble, and checks that both return.
 func inBubble(t *testing.T, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,13 +161,13 @@ func inBubble(t *testing.T, f func(*bench)) {
 	})
 }
 
-// after lets d pass and everything settle.
+// after waits for d, and until all goroutines are blocked.
 func (b *bench) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// changes drains and writes what it gets in short.
+// changes drains, and returns the changes in a short form.
 func (b *bench) changes() []string {
 	var cs []string
 	for _, c := range b.Drain() {

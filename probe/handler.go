@@ -15,16 +15,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// What is read of an answer or of a command's output, and how much of that is
-// passed on to people: an event takes no more.
 const (
-	limit      = 10 << 10
-	limitWords = 1 << 10
+	maxOutput  = 10 << 10 // bytes read of a response or of the output of a command
+	maxMessage = 1 << 10  // bytes of it in a message, the limit of an event
 )
 
-// probeOutcome is what one run of a probe came to.
+// probeOutcome is the outcome of one run of a probe.
 type probeOutcome struct {
-	result  runtime.ProbeResult // Unproven: it could not be run, which says nothing
+	result  runtime.ProbeResult // ProbeUnknown: it could not be run
 	message string              // of a success: a warning
 }
 
@@ -36,20 +34,20 @@ func failed(format string, args ...any) probeOutcome {
 
 func unknown(err error) probeOutcome { return probeOutcome{runtime.ProbeUnknown, err.Error()} }
 
-// target is what a run needs to know. It is a copy: nothing in it changes.
+// target is the input of a run. It is a copy that does not change.
 type target struct {
 	kind      ProbeType
 	pod       *corev1.Pod
 	container *corev1.Container
 	spec      *corev1.Probe
 	id        string // of the container
-	ip        string // of the pod; "" where it has none
+	ip        string // of the pod; "" if it has none
 }
 
-func (m *Manager) target(b *probe, view *runtime.Pod, c *runtime.Container) target {
+func (m *Manager) target(b *probe, observed *runtime.Pod, c *runtime.Container) target {
 	t := target{kind: b.kind, pod: b.pod.spec, container: b.container, spec: b.spec, id: c.ID}
-	for i := range view.Sandboxes {
-		s := &view.Sandboxes[i]
+	for i := range observed.Sandboxes {
+		s := &observed.Sandboxes[i]
 		if s.ID != c.SandboxID {
 			continue
 		}
@@ -63,7 +61,7 @@ func (m *Manager) target(b *probe, view *runtime.Pod, c *runtime.Container) targ
 	return t
 }
 
-// handle runs a probe. It ends when ctx does.
+// handle runs a probe. It returns when ctx ends.
 func (m *Manager) handle(ctx context.Context, t target) probeOutcome {
 	h := &t.spec.ProbeHandler
 	switch {
@@ -74,9 +72,9 @@ func (m *Manager) handle(ctx context.Context, t target) probeOutcome {
 	case h.TCPSocket != nil:
 		return m.connect(ctx, t, h.TCPSocket)
 	case h.GRPC != nil:
-		return m.ask(ctx, t, h.GRPC)
+		return m.checkGRPC(ctx, t, h.GRPC)
 	default:
-		return unknown(errors.New("it has no handler"))
+		return unknown(errors.New("probe has no handler"))
 	}
 }
 
@@ -84,23 +82,23 @@ func (m *Manager) exec(ctx context.Context, t target, command []string) probeOut
 	if m.cfg.Execer == nil {
 		return unknown(fmt.Errorf("exec: %w", runtime.ErrUnsupported))
 	}
-	limitOf := timeout(t.spec)
-	out, code, err := m.cfg.Execer.Exec(ctx, t.id, expand(command, t.container.Env), limitOf, limit)
+	limit := timeout(t.spec)
+	out, code, err := m.cfg.Execer.Exec(ctx, t.id, expand(command, t.container.Env), limit, maxOutput)
 	switch {
 	case errors.Is(err, runtime.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return failed("the command did not end within %s", limitOf)
+		return failed("the command did not end within %s", limit)
 	case err != nil:
 		return unknown(err)
 	case code != 0:
-		out = out[:min(len(out), limitWords)]
+		out = out[:min(len(out), maxMessage)]
 		return failed("exit code %d: %s", code, strings.TrimSpace(strings.ToValidUTF8(string(out), "")))
 	default:
 		return succeeded()
 	}
 }
 
-// expand fills in the variables of a container's environment whose values stand
-// in its spec. Others are known in the container alone.
+// expand replaces references to the environment variables of the container that have a
+// value in the spec. Others are known only in the container.
 func expand(command []string, env []corev1.EnvVar) []string {
 	values := map[string]string{}
 	lookup := func(name string) (string, bool) {
@@ -126,13 +124,13 @@ func (m *Manager) connect(ctx context.Context, t target, a *corev1.TCPSocketActi
 	}
 	conn, err := m.cfg.Dial(ctx, "tcp", address)
 	if err != nil {
-		return failed("%s", unreached(ctx, err, t))
+		return failed("%s", connectionError(ctx, err, t))
 	}
-	_ = conn.Close() // it was opened: that is all there is to know
+	_ = conn.Close() // the connection alone is the success
 	return succeeded()
 }
 
-func (m *Manager) ask(ctx context.Context, t target, a *corev1.GRPCAction) probeOutcome {
+func (m *Manager) checkGRPC(ctx context.Context, t target, a *corev1.GRPCAction) probeOutcome {
 	if m.cfg.GRPC == nil {
 		return unknown(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))
 	}
@@ -145,21 +143,21 @@ func (m *Manager) ask(ctx context.Context, t target, a *corev1.GRPCAction) probe
 		service = *a.Service
 	}
 	if err := m.cfg.GRPC(ctx, address, service); err != nil {
-		return failed("%s", unreached(ctx, err, t))
+		return failed("%s", connectionError(ctx, err, t))
 	}
 	return succeeded()
 }
 
-// unreached returns err in words, by the timeout where that was the cause.
-func unreached(ctx context.Context, err error, t target) string {
+// connectionError returns err as a message, or the timeout if that was the cause.
+func connectionError(ctx context.Context, err error, t target) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %s", timeout(t.spec))
 	}
 	return err.Error()
 }
 
-// address returns where to connect to: the pod, unless a host is given, at a port
-// given by number or by its name in the container.
+// address returns the address to connect to: the pod, unless a host is given, and the
+// port by number or by its name in the container.
 func (t *target) address(host string, port intstr.IntOrString) (string, error) {
 	number, err := t.port(port)
 	if err != nil {
@@ -169,7 +167,7 @@ func (t *target) address(host string, port intstr.IntOrString) (string, error) {
 		host = t.ip
 	}
 	if host == "" {
-		return "", errors.New("the pod has no address")
+		return "", errors.New("pod has no IP")
 	}
 	return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(number)), nil
 }

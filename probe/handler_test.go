@@ -21,7 +21,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// once runs a probe once in a bubble, against the node's ports.
+// once runs a probe once in a bubble, with the ports of the node.
 func once(t *testing.T, n *fakeNode, h corev1.ProbeHandler, change func(*target)) (f probeOutcome, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,8 +62,8 @@ func get(path string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("web")}}
 }
 
-// PB-5: what counts as an answer.
-func TestHTTPAnswers(t *testing.T) {
+// PB-5: which responses count as success.
+func TestHTTPProbe_Responses(t *testing.T) {
 	for _, tt := range []struct {
 		answer  string
 		want    runtime.ProbeResult
@@ -71,13 +71,13 @@ func TestHTTPAnswers(t *testing.T) {
 	}{
 		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", runtime.ProbeSuccess, ""},
 		{"HTTP/1.1 204 No Content\r\n\r\n", runtime.ProbeSuccess, ""},
-		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, "status 302 leads to another host, which is not asked"},
+		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, "status 302 redirects to another host, which is not probed"},
 		{"HTTP/1.1 399 Odd\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, ""},
 		{"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n", runtime.ProbeFailure, "status 400"},
 		{"HTTP/1.1 503 Down\r\nContent-Length: 6\r\n\r\nsecret", runtime.ProbeFailure, "status 503"},
 		{"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nbroken off", runtime.ProbeFailure, "unexpected EOF"},
 		{"this is not HTTP\r\n\r\n", runtime.ProbeFailure, "malformed HTTP"},
-		{"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", limit), runtime.ProbeSuccess, ""},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", maxOutput), runtime.ProbeSuccess, ""},
 		{"", runtime.ProbeFailure, "EOF"},
 	} {
 		name, _, _ := strings.Cut(tt.answer, "\r")
@@ -93,7 +93,7 @@ func TestHTTPAnswers(t *testing.T) {
 }
 
 // PB-5: a body that never ends is not read to its end.
-func TestHTTPEndlessBody(t *testing.T) {
+func TestHTTPProbe_EndlessBody(t *testing.T) {
 	n := newNode()
 	read := 0
 	n.ports["10.0.0.1:80"] = func(c net.Conn) {
@@ -110,12 +110,12 @@ func TestHTTPEndlessBody(t *testing.T) {
 	}
 	f, took := once(t, n, get("/"), nil)
 	assert.Equal(t, runtime.ProbeSuccess, f.result, f.message)
-	assert.Less(t, read, 2*limit)
+	assert.Less(t, read, 2*maxOutput)
 	assert.Zero(t, took)
 }
 
-// PB-2: whoever accepts and says nothing is given up at the timeout.
-func TestSilentServers(t *testing.T) {
+// PB-2: a server that accepts and does not respond fails the probe at the timeout.
+func TestProbe_TimesOutWithoutAnswer(t *testing.T) {
 	silent := func(c net.Conn) {
 		io.Copy(io.Discard, c)
 		c.Close()
@@ -137,8 +137,8 @@ func TestSilentServers(t *testing.T) {
 	}
 }
 
-// PB-5: what is sent.
-func TestHTTPRequest(t *testing.T) {
+// PB-5: the request.
+func TestHTTPProbe_Request(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		action  corev1.HTTPGetAction
@@ -220,8 +220,8 @@ func TestHTTPRequest(t *testing.T) {
 	}
 }
 
-// PB-5: redirects are followed on the same host, and not for ever.
-func TestHTTPRedirects(t *testing.T) {
+// PB-5: redirects to the same host are followed, up to a limit.
+func TestHTTPProbe_Redirects(t *testing.T) {
 	n := newNode()
 	asked := 0
 	n.ports["10.0.0.1:80"] = func(c net.Conn) {
@@ -245,8 +245,8 @@ func TestHTTPRedirects(t *testing.T) {
 	assert.Equal(t, failed("redirected 10 times"), f)
 }
 
-// PB-1: the other handlers, and what cannot be done.
-func TestHandlers(t *testing.T) {
+// PB-1: the other handlers, and those that cannot run.
+func TestProbe_Handlers(t *testing.T) {
 	tcp := func(port string) corev1.ProbeHandler {
 		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(port)}}
 	}
@@ -261,10 +261,10 @@ func TestHandlers(t *testing.T) {
 		{"tcp on another host", corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Host: "10.0.0.2", Port: intstr.FromInt32(80)}}, nil, failed("dial 10.0.0.2:80: connection refused")},
 		{"unknown port", tcp("nowhere"), nil, unknown(errors.New("container a has no port nowhere"))},
 		{"port out of range", tcp("70000"), nil, unknown(errors.New("container a has no port 70000"))},
-		{"no address", tcp("80"), func(tg *target) { tg.ip = "" }, unknown(errors.New("the pod has no address"))},
+		{"no address", tcp("80"), func(tg *target) { tg.ip = "" }, unknown(errors.New("pod has no IP"))},
 		{"exec", corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"$(B)", "$(SECRET)", "$$(A)"}}}, nil, succeeded()},
 		{"grpc without a client", corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}, nil, unknown(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))},
-		{"nothing", corev1.ProbeHandler{}, nil, unknown(errors.New("it has no handler"))},
+		{"nothing", corev1.ProbeHandler{}, nil, unknown(errors.New("probe has no handler"))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode()
@@ -278,8 +278,8 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// PB-1: how a command may end.
-func TestExec(t *testing.T) {
+// PB-1: the outcomes of commands.
+func TestExecProbe_Outcomes(t *testing.T) {
 	h := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
 	for _, tt := range []struct {
 		name string
@@ -291,7 +291,7 @@ func TestExec(t *testing.T) {
 		{"well", "all well", 0, nil, succeeded()},
 		{"exit code", "broken\n", 2, nil, failed("exit code 2: broken")},
 		{"odd bytes", "a\xffb", 2, nil, failed("exit code 2: ab")},
-		{"more than anybody reads", strings.Repeat("x", 2*limit), 2, nil, failed("exit code 2: %s", strings.Repeat("x", limitWords))},
+		{"more than anybody reads", strings.Repeat("x", 2*maxOutput), 2, nil, failed("exit code 2: %s", strings.Repeat("x", maxMessage))},
 		{"too slow", "", 0, fmt.Errorf("ExecSync: %w", runtime.ErrDeadlineExceeded), failed("the command did not end within 2s")},
 		{"no such container", "", 0, runtime.ErrNotFound, unknown(runtime.ErrNotFound)},
 	} {
@@ -308,8 +308,8 @@ func TestExec(t *testing.T) {
 	assert.Equal(t, runtime.ProbeUnknown, f.result, "nobody to run it")
 }
 
-// PB-1: grpc probes ask the pod for the service, through what they were given.
-func TestGRPC(t *testing.T) {
+// PB-1: grpc probes check the service of the pod with Config.GRPC.
+func TestGRPCProbe(t *testing.T) {
 	n := newNode()
 	var asked []string
 	answer := error(nil)
@@ -328,8 +328,8 @@ func TestGRPC(t *testing.T) {
 	assert.Equal(t, []string{"[fd00::1]:9000 shop", "[fd00::1]:9000 "}, asked)
 }
 
-// Pods of the host's network are probed at the node's address.
-func TestTargetAddress(t *testing.T) {
+// PB-1: pods with hostNetwork are probed at the address of the node.
+func TestTarget_Address(t *testing.T) {
 	m, err := New(Config{PodCache: newNode(), HostIP: "192.0.2.1"})
 	require.NoError(t, err)
 	c := &runtime.Container{ID: "1", SandboxID: "new"}
@@ -343,8 +343,8 @@ func TestTargetAddress(t *testing.T) {
 	assert.Equal(t, "192.0.2.1", m.target(b, view, c).ip)
 }
 
-// PB-5: a certificate that nobody vouches for is as good as any.
-func TestHTTPS(t *testing.T) {
+// PB-5: certificates are not verified.
+func TestHTTPProbe_UnverifiedCertificate(t *testing.T) {
 	srv := newTLSServer(t)
 	m, err := New(Config{PodCache: newNode()})
 	require.NoError(t, err)
@@ -355,8 +355,8 @@ func TestHTTPS(t *testing.T) {
 	assert.Equal(t, succeeded(), f)
 }
 
-// A redirect to another host is told to people, and passes.
-func TestWarning(t *testing.T) {
+// PB-5: a redirect to another host succeeds with a warning.
+func TestHTTPProbe_WarnsOfRedirect(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
 			b.n.ports["10.0.0.1:80"] = serve("HTTP/1.1 302 Found\r\nLocation: http://example.com/\r\nContent-Length: 0\r\n\r\n")

@@ -16,12 +16,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// maxRedirects is how often a probe follows an answer to another path.
+// maxRedirects is the maximum number of redirects that a probe follows.
 const maxRedirects = 10
 
-// newHTTPClient returns the client of all HTTP probes. Each probe makes its own
-// connection, since the point is whether that can be done. A pod's certificate
-// says nothing to a node and is not verified. Proxies are for others.
+// newHTTPClient returns the client of all HTTP probes. Each run makes a connection of its
+// own, because whether that succeeds is a part of the result. Certificates of pods are
+// not verified, as nodes have no CA for them, and proxies are not used.
 func newHTTPClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -35,9 +35,8 @@ func newHTTPClient(dial func(ctx context.Context, network, address string) (net.
 	}
 }
 
-// stayOnHost follows redirects within the host that was asked. One that points
-// elsewhere is taken as the answer: whoever runs in the pod must not choose what
-// the node connects to.
+// stayOnHost follows redirects to the same host. A redirect to another host is the
+// response: a container must not choose what the node connects to.
 func stayOnHost(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -56,20 +55,20 @@ func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) pr
 	res, err := m.http.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the URL, which may have been given a password
+			err = u.Err // without the URL, which may contain a password
 		}
-		return failed("%s", unreached(ctx, err, t))
+		return failed("%s", connectionError(ctx, err, t))
 	}
 	defer res.Body.Close() //nolint:errcheck // it was only read
-	// An answer counts once it is there, or as much of it as anybody will read.
-	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, limit)); err != nil {
-		return failed("%s", unreached(ctx, err, t))
+	// The response counts when it was received, up to the limit.
+	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxOutput)); err != nil {
+		return failed("%s", connectionError(ctx, err, t))
 	}
 	switch {
 	case res.StatusCode < 200 || res.StatusCode >= 400:
 		return failed("status %d", res.StatusCode)
 	case res.StatusCode >= 300 && res.Header.Get("Location") != "":
-		return probeOutcome{runtime.ProbeSuccess, fmt.Sprintf("status %d leads to another host, which is not asked", res.StatusCode)}
+		return probeOutcome{runtime.ProbeSuccess, fmt.Sprintf("status %d redirects to another host, which is not probed", res.StatusCode)}
 	default:
 		return succeeded()
 	}
@@ -82,7 +81,7 @@ func (m *Manager) request(ctx context.Context, t target, a *corev1.HTTPGetAction
 	}
 	u, err := url.Parse(a.Path)
 	if err != nil {
-		u = &url.URL{Path: a.Path} // taken as it is written
+		u = &url.URL{Path: a.Path} // used as it is
 	}
 	scheme := strings.ToLower(string(a.Scheme))
 	if scheme == "" {

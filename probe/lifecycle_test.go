@@ -19,9 +19,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// PS-3: when a pod ends, its liveness and startup are no longer of interest, but
-// its readiness is.
-func TestStopForTermination(t *testing.T) {
+// PS-3: liveness and startup probes of a terminating pod stop, readiness probes continue.
+func TestManager_StopLivenessAndStartup(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		spec := podOf("u", nil, every(10, command("ready")), every(10, command("live")))
 		b.n.set("u", "1", runtime.Running)
@@ -42,8 +41,8 @@ func TestStopForTermination(t *testing.T) {
 	})
 }
 
-// PS-3: a pod that is first heard of when it is ending.
-func TestStopForTerminationFirst(t *testing.T) {
+// PS-3: a pod that is added while it terminates.
+func TestManager_StopBeforeAddPod(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.set("u", "1", runtime.Running)
 		b.StopLivenessAndStartup("u")
@@ -56,8 +55,8 @@ func TestStopForTerminationFirst(t *testing.T) {
 	})
 }
 
-// A container that had not started when its pod was ended never counts as ready.
-func TestStopForTerminationWhileStarting(t *testing.T) {
+// PS-3: a container that had not started when the termination began is never ready.
+func TestManager_StopWhileStarting(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.exit(1)
 		b.n.set("u", "1", runtime.Running)
@@ -68,7 +67,7 @@ func TestStopForTerminationWhileStarting(t *testing.T) {
 	})
 }
 
-// A run that is called off tells nothing, however it ends.
+// PB-2: a cancelled run has no result, whatever its outcome is.
 func TestManager_CancelledProbeHasNoResult(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
@@ -94,16 +93,16 @@ func TestManager_CancelledProbeHasNoResult(t *testing.T) {
 	})
 }
 
-// former is what was told of container 1.
-func former(ready, started bool) corev1.PodStatus {
+// savedStatus is a status with container 1.
+func savedStatus(ready, started bool) corev1.PodStatus {
 	return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "a", ContainerID: "containerd://1", Ready: ready, Started: &started,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 	}}}
 }
 
-// SL-3: what a former agent told of a container that still runs holds on.
-func TestAdopt(t *testing.T) {
+// SL-3: results in the status of a previous process stay while the container runs.
+func TestManager_Adopt(t *testing.T) {
 	all := every(10, command("x"))
 	for _, first := range []string{"adopt", "add"} {
 		t.Run(first+" first", func(t *testing.T) {
@@ -111,12 +110,12 @@ func TestAdopt(t *testing.T) {
 				b.n.set("u", "1", runtime.Running)
 				b.after(time.Hour)
 				if first == "adopt" {
-					b.Adopt("u", former(true, true))
+					b.Adopt("u", savedStatus(true, true))
 					assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Readiness, "even before it is added")
 					b.AddPod(podOf("u", all, all, all))
 				} else {
 					b.AddPod(podOf("u", all, all, all))
-					b.Adopt("u", former(true, true))
+					b.Adopt("u", savedStatus(true, true))
 				}
 				well := runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
 				assert.Equal(t, well, b.Results("u")["1"])
@@ -134,7 +133,7 @@ func TestAdopt(t *testing.T) {
 	t.Run("not ready and not started", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
-			b.Adopt("u", former(false, false))
+			b.Adopt("u", savedStatus(false, false))
 			assert.Equal(t, runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}, b.Results("u")["1"])
 		})
 	})
@@ -143,14 +142,14 @@ func TestAdopt(t *testing.T) {
 			b.n.set("u", "1", runtime.Running)
 			b.AddPod(podOf("u", nil, all, nil))
 			b.after(5 * time.Second)
-			b.Adopt("u", former(false, true))
+			b.Adopt("u", savedStatus(false, true))
 			assert.Equal(t, runtime.ProbeSuccess, b.Results("u")["1"].Readiness)
 		})
 	})
 	t.Run("by a runtime that tells no name", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
-			st := former(true, true)
+			st := savedStatus(true, true)
 			st.ContainerStatuses[0].ContainerID = "1"
 			b.Adopt("u", st)
 			b.AddPod(podOf("u", nil, all, nil))
@@ -160,7 +159,7 @@ func TestAdopt(t *testing.T) {
 	t.Run("a container that had ended", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "1", runtime.Running)
-			st := former(true, true)
+			st := savedStatus(true, true)
 			st.ContainerStatuses[0].State = corev1.ContainerState{}
 			b.Adopt("u", st)
 			assert.Empty(t, b.Results("u"))
@@ -169,7 +168,7 @@ func TestAdopt(t *testing.T) {
 	t.Run("another container", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "2", runtime.Running)
-			b.Adopt("u", former(true, true))
+			b.Adopt("u", savedStatus(true, true))
 			b.AddPod(podOf("u", nil, all, nil))
 			assert.Equal(t, runtime.ProbeFailure, b.Results("u")["2"].Readiness)
 		})
@@ -180,16 +179,16 @@ func sorted(s []string) []string {
 	if len(s) == 2 && s[0] > s[1] {
 		s[0], s[1] = s[1], s[0]
 	}
-	if len(s) == 2 { // readiness first
+	if len(s) == 2 { // a readiness probe comes first
 		s[0], s[1] = s[1], s[0]
 	}
 	return s
 }
 
-// naive returns what is to be told of a container whose probe had these results,
-// by looking at all of them each time.
-func naive(k ProbeType, p *corev1.Probe, results []runtime.ProbeResult) []runtime.ProbeResult {
-	var told []runtime.ProbeResult
+// expectedResults computes the results to deliver for a container from all outcomes of
+// its probe.
+func expectedResults(k ProbeType, p *corev1.Probe, results []runtime.ProbeResult) []runtime.ProbeResult {
+	var delivered []runtime.ProbeResult
 	now := initial(k)
 	for i := range results {
 		run, want := int32(0), p.SuccessThreshold
@@ -203,17 +202,17 @@ func naive(k ProbeType, p *corev1.Probe, results []runtime.ProbeResult) []runtim
 			continue
 		}
 		now = results[i]
-		told = append(told, now)
+		delivered = append(delivered, now)
 		if k == Startup || k == Liveness && now == runtime.ProbeFailure {
 			break
 		}
 	}
-	return told
+	return delivered
 }
 
-// PB-3, PB-4: whatever commands come to, and whenever containers are restarted,
-// what is told is what follows from each container's results by themselves.
-func TestHistories(t *testing.T) {
+// PB-3, PB-4: with random outcomes and restarts, the delivered results are those that
+// follow from the outcomes of each container.
+func TestManager_RandomSequences(t *testing.T) {
 	for seed := range uint64(150) {
 		kind := ProbeType(seed % 3)
 		inBubble(t, func(b *bench) {
@@ -251,18 +250,18 @@ func TestHistories(t *testing.T) {
 			specs := [3]*corev1.Probe{}
 			specs[kind] = p
 			spec := podOf("u", specs[Startup], specs[Readiness], specs[Liveness])
-			told := map[string][]runtime.ProbeResult{}
+			delivered := map[string][]runtime.ProbeResult{}
 			drain := func() {
 				for _, c := range b.Drain() {
 					require.Equal(t, kind, c.Type)
-					told[c.ContainerID] = append(told[c.ContainerID], c.Result)
+					delivered[c.ContainerID] = append(delivered[c.ContainerID], c.Result)
 				}
 			}
 			for i := range 5 {
 				b.n.set("u", fmt.Sprint(i), runtime.Running)
 				b.n.with(func() { bias = rnd.IntN(9) })
 				for range 20 {
-					if i%2 == 0 { // else the Manager has to find out by itself
+					if i%2 == 0 { // otherwise the Manager finds it by itself
 						b.AddPod(spec)
 					}
 					b.after(777 * time.Millisecond)
@@ -275,15 +274,15 @@ func TestHistories(t *testing.T) {
 			b.n.mu.Lock()
 			defer b.n.mu.Unlock()
 			for id, rs := range results {
-				require.Equal(t, naive(kind, p, rs), told[id], "seed %d, container %s: %v", seed, id, rs)
+				require.Equal(t, expectedResults(kind, p, rs), delivered[id], "seed %d, container %s: %v", seed, id, rs)
 			}
 		})
 	}
 }
 
-// AG-10: once a container is seen to run, the initial delay and the period are kept
-// whatever becomes of the wall clock.
-func TestProbesGoByTheMonotonicClock(t *testing.T) {
+// AG-10: setting the wall clock does not change initial delay and period of a container
+// that was observed running.
+func TestManager_AfterClockWasSet(t *testing.T) {
 	const step = 3 * time.Hour
 	now := time.Now()
 	for name, started := range map[string]time.Time{
@@ -294,7 +293,7 @@ func TestProbesGoByTheMonotonicClock(t *testing.T) {
 		spec := every(10, command("x"))
 		spec.InitialDelaySeconds = 5
 		b := &probe{key: key{"a", Liveness}, spec: spec, pod: &pod{}}
-		b.begin(&runtime.Container{ID: "1", Started: started.Round(0)}, now)
+		b.restart(&runtime.Container{ID: "1", Started: started.Round(0)}, now)
 		late := clocktest.BeforeSetBack(t, now.Add(time.Minute), -step)
 		assert.LessOrEqual(t, b.due.Sub(now), 5*time.Second, name)
 		due := following(b.due, late, 10*time.Second)
@@ -303,8 +302,8 @@ func TestProbesGoByTheMonotonicClock(t *testing.T) {
 	}
 }
 
-// AG-9: a panic in what runs a probe, or is told of it, leaves the result as it was.
-func TestProbePanics(t *testing.T) {
+// AG-9: a panic in a handler or a hook does not change the result.
+func TestManager_HandlerPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
 		var well atomic.Bool

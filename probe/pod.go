@@ -13,16 +13,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// pod is what a Manager keeps of one pod.
+// pod is the state of one pod.
 type pod struct {
 	uid         types.UID
-	spec        *corev1.Pod // nil until it is added
+	spec        *corev1.Pod // nil until AddPod
 	probes      map[key]*probe
-	terminating bool // only readiness is probed
-	previous    map[string]runtime.ProbeResults
+	terminating bool                            // only readiness probes run
+	previous    map[string]runtime.ProbeResults // by container id; see Adopt
 }
 
-// key names a probe within its pod.
+// key identifies a probe within its pod.
 type key struct {
 	name string // of the container
 	kind ProbeType
@@ -34,19 +34,19 @@ type probe struct {
 	pod       *pod
 	container *corev1.Container
 	spec      *corev1.Probe
-	share     float64 // where in a period it fires
+	offset    float64 // phase in the period, from 0 to 1
 
-	id      string // of the container it is about; "" before the first
+	id      string // of the container that the result is of; "" before the first
 	result  runtime.ProbeResult
-	tally   thresholdCounter
-	done    bool      // nothing more is to be found out about this container
-	due     time.Time // when to run next
+	counter thresholdCounter
+	done    bool      // the result for this container is final
+	due     time.Time // the next run
 	timer   *time.Timer
-	cancel  context.CancelFunc // of the run under way
-	stopped bool               // for good
+	cancel  context.CancelFunc // of the run that is in progress
+	stopped bool               // permanently
 }
 
-// stop lets the probe not run again. What it found out stays.
+// stop stops the probe permanently. Its result stays.
 func (b *probe) stop() {
 	b.stopped = true
 	if b.timer != nil {
@@ -57,38 +57,38 @@ func (b *probe) stop() {
 	}
 }
 
-// AddPod probes the containers of a pod from now on. It is to be called again when
-// the pod was changed and whenever it has been looked at: containers that began
-// meanwhile are probed at once instead of up to a period later.
+// AddPod starts the probes of a pod, or updates them. It must be called again when the
+// pod has changed, and should be after each inspection: new containers are then probed
+// at once instead of up to one period later.
 func (m *Manager) AddPod(spec *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(spec.UID)
 	p.spec = spec
-	wanted := probesOf(spec)
+	desired := probesOf(spec)
 	for k, b := range p.probes {
-		if _, ok := wanted[k]; !ok {
+		if _, ok := desired[k]; !ok {
 			b.stop()
 			delete(p.probes, k)
 		}
 	}
-	if len(wanted) == 0 {
+	if len(desired) == 0 {
 		return
 	}
-	view, now := m.updatePod(p), time.Now()
-	for k, c := range wanted {
-		m.reconcilePod(p.want(k, c), &view, now)
+	observed, now := m.observedPod(p), time.Now()
+	for k, c := range desired {
+		m.reconcilePod(p.ensureProbe(k, c), &observed, now)
 	}
 }
 
-// probesOf returns the containers to be probed. Init containers but sidecars run
-// to their end, and ephemeral ones are nobody's business.
+// probesOf returns the containers with probes. Only sidecars among the init containers
+// are probed, and no ephemeral containers.
 func probesOf(spec *corev1.Pod) map[key]*corev1.Container {
-	wanted := map[key]*corev1.Container{}
+	desired := map[key]*corev1.Container{}
 	add := func(c *corev1.Container) {
 		for k := range numKinds {
 			if specOf(c, k) != nil {
-				wanted[key{c.Name, k}] = c
+				desired[key{c.Name, k}] = c
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func probesOf(spec *corev1.Pod) map[key]*corev1.Container {
 	for i := range spec.Spec.Containers {
 		add(&spec.Spec.Containers[i])
 	}
-	return wanted
+	return desired
 }
 
 func specOf(c *corev1.Container, k ProbeType) *corev1.Probe {
@@ -114,17 +114,18 @@ func specOf(c *corev1.Container, k ProbeType) *corev1.Probe {
 	}
 }
 
-// want returns the probe k, made to be as c says. Its beat and results stay.
-func (p *pod) want(k key, c *corev1.Container) *probe {
+// ensureProbe returns the probe k with the spec of c. An existing one keeps its schedule
+// and result.
+func (p *pod) ensureProbe(k key, c *corev1.Container) *probe {
 	b := p.probes[k]
 	if b == nil {
-		b = &probe{key: k, pod: p, share: phaseOffset(p.uid, k.name, k.kind), result: initial(k.kind)}
+		b = &probe{key: k, pod: p, offset: phaseOffset(p.uid, k.name, k.kind), result: initial(k.kind)}
 		b.stopped = p.terminating && k.kind != Readiness
 		p.probes[k] = b
 	}
 	spec := specOf(c, k.kind)
 	if b.spec != nil && b.spec != spec && !reflect.DeepEqual(b.spec, spec) {
-		b.tally = thresholdCounter{} // it was counted by other thresholds
+		b.counter = thresholdCounter{} // it was counted with other thresholds
 	}
 	b.container, b.spec = c, spec
 	return b
@@ -139,14 +140,14 @@ func (m *Manager) pod(uid types.UID) *pod {
 	return p
 }
 
-func (m *Manager) updatePod(p *pod) runtime.Pod {
-	var view runtime.Pod
-	safe.Do(m.cfg.Logger, "look up pod", func() { view, _ = m.cfg.PodCache.Get(p.uid) })
-	return view
+func (m *Manager) observedPod(p *pod) runtime.Pod {
+	var observed runtime.Pod
+	safe.Do(m.cfg.Logger, "get pod from cache", func() { observed, _ = m.cfg.PodCache.Get(p.uid) })
+	return observed
 }
 
-// StopLivenessAndStartup ends the liveness and startup probes of a pod that is ending,
-// for good; their last results stay. Its readiness goes on being probed.
+// StopLivenessAndStartup stops the liveness and startup probes of a terminating pod
+// permanently. Their last results stay, and readiness probes continue.
 func (m *Manager) StopLivenessAndStartup(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +160,7 @@ func (m *Manager) StopLivenessAndStartup(uid types.UID) {
 	}
 }
 
-// RemovePod ends all probes of a pod and forgets their results.
+// RemovePod stops all probes of a pod and drops their results.
 func (m *Manager) RemovePod(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +179,7 @@ func (m *Manager) remove(uid types.UID) {
 	m.backlog.forget(uid)
 }
 
-// CleanupPods removes all pods but these.
+// CleanupPods removes all other pods than these.
 func (m *Manager) CleanupPods(uids []types.UID) {
 	keep := make(map[types.UID]bool, len(uids))
 	for _, uid := range uids {

@@ -19,10 +19,10 @@ import (
 
 //go:generate go tool stringer -type=ProbeType -output=probe_type_string.go
 
-// ProbeType says what a probe is about.
+// ProbeType is the kind of a probe.
 type ProbeType uint8
 
-// The kinds of probe.
+// The types of probes.
 const (
 	Startup ProbeType = iota
 	Readiness
@@ -31,38 +31,37 @@ const (
 	numKinds
 )
 
-// PodCache tells what is known of a pod in the runtime. It must be quick, and is called
-// under a lock: it must not call the Manager.
+// PodCache returns the last observed state of a pod. It is called under a lock: it must
+// not block and not call the Manager.
 type PodCache interface {
 	Get(uid types.UID) (runtime.Pod, bool)
 }
 
-// Execer runs a command in a container, returns at most limit bytes of what it
-// wrote, and ends when ctx does. An exit code other than 0 is no error. A command
-// that outlived the timeout is an error that wraps runtime.ErrDeadline.
+// Execer runs a command in a container and returns at most limit bytes of its output. It
+// returns when ctx ends. An exit code other than 0 is not an error. A command that
+// exceeds the timeout is an error that wraps runtime.ErrDeadlineExceeded.
 type Execer interface {
 	Exec(ctx context.Context, containerID string, cmd []string, timeout time.Duration, limit int) (output []byte, exitCode int, err error)
 }
 
-// Recorder takes Kubernetes events. It must not block.
+// Recorder receives Kubernetes events. It must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
 
-// Config describes a Manager. Seen is required.
+// Config describes a Manager. PodCache is required.
 type Config struct {
 	PodCache PodCache
-	Execer   Execer // default: exec probes say nothing
+	Execer   Execer // default: exec probes have no result
 
-	// Dial makes the connections of httpGet and tcpSocket probes; default: a
-	// net.Dialer's.
+	// Dial connects httpGet and tcpSocket probes. Default: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// GRPC asks a gRPC server at host:port whether service is well: see package
-	// grpchealth. Default: grpc probes say nothing.
+	// GRPC returns nil if the gRPC server at host:port reports the service as healthy; see
+	// package grpchealth. Default: grpc probes have no result.
 	GRPC func(ctx context.Context, address, service string) error
-	// HostIP is where pods of the host's network are probed; default 127.0.0.1.
+	// HostIP is the address of pods with hostNetwork. Default: 127.0.0.1.
 	HostIP string
-	// UserAgent of HTTP probes; default kube-probe/1.37.
+	// UserAgent of HTTP probes. Default: kube-probe/1.37.
 	UserAgent string
 
 	Recorder Recorder     // default: events are dropped
@@ -70,8 +69,8 @@ type Config struct {
 	Hooks    Hooks
 }
 
-// Hooks are called as probes run, from their own goroutines. Any may be nil. They
-// must not block.
+// Hooks are called from the goroutines of the probes. Any may be nil. They must not
+// block.
 type Hooks struct {
 	Probed func(ProbeRun)
 }
@@ -81,14 +80,13 @@ type ProbeRun struct {
 	Pod         *corev1.Pod
 	Container   string
 	Type        ProbeType
-	Result      runtime.ProbeResult // Unproven: the probe could not be run
-	ScheduledAt time.Time           // when it was to run
+	Result      runtime.ProbeResult // ProbeUnknown: the probe could not be run
+	ScheduledAt time.Time           // when it was due
 	StartedAt   time.Time
 	Duration    time.Duration
 }
 
-// ResultChange is a result that differs from the one before. Drain keeps the newest of
-// each probe.
+// ResultChange is a result that differs from the previous one of the probe.
 type ResultChange struct {
 	UID         types.UID
 	Container   string
@@ -96,21 +94,21 @@ type ResultChange struct {
 	Type        ProbeType
 	Result      runtime.ProbeResult
 	Message     string // why it failed
-	// GracePeriod is how long the container has to end, by the probe that failed; nil
-	// where the probe leaves that to the pod.
+	// GracePeriod of the container by the probe that has failed; nil if the probe does not
+	// set it, so that the one of the pod applies.
 	GracePeriod *time.Duration
 }
 
 func (c *Config) fill() error {
 	var errs []error
 	if c.PodCache == nil {
-		errs = append(errs, errors.New("probe: nil Seen"))
+		errs = append(errs, errors.New("probe: Config.PodCache required"))
 	}
 	if c.HostIP == "" {
 		c.HostIP = "127.0.0.1"
 	}
 	if net.ParseIP(c.HostIP) == nil {
-		errs = append(errs, fmt.Errorf("probe: HostIP %q is no IP address", c.HostIP))
+		errs = append(errs, fmt.Errorf("probe: Config.HostIP: invalid IP address %q", c.HostIP))
 	}
 	if c.UserAgent == "" {
 		c.UserAgent = "kube-probe/1.37"
@@ -127,18 +125,18 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// Manager runs the probes of all pods. Its methods may be called from any
-// goroutine, and none but Run blocks.
+// Manager runs the probes of all pods. Its methods may be called from any goroutine.
+// Only Run blocks.
 type Manager struct {
 	cfg    Config
 	http   *http.Client
-	notify chan struct{} // one slot: there is something to drain
+	notify chan struct{} // one slot: backlog has changes
 
-	// mu guards what follows. It is held over memory only.
+	// mu guards what follows. It is held over memory and calls of the PodCache only.
 	mu      sync.Mutex
-	ctx     context.Context // of Run; nil before and after: no timer is set then
+	ctx     context.Context // of Run; nil before and after it, when no timer is set
 	done    bool
-	wg      sync.WaitGroup // of probes under way
+	wg      sync.WaitGroup // of probes that run
 	pods    map[types.UID]*pod
 	backlog backlog
 }
@@ -156,8 +154,8 @@ func New(cfg Config) (*Manager, error) {
 	}, nil
 }
 
-// Run lets probes fire until ctx is done, then waits for those under way and
-// returns nil. It can be called once.
+// Run runs probes until ctx is done, waits for those that are running, and returns nil.
+// It must be called once only.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -169,9 +167,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.ctx = ctx
 	now := time.Now()
 	for _, p := range m.pods {
-		view := m.updatePod(p)
+		observed := m.observedPod(p)
 		for _, b := range p.probes {
-			m.reconcilePod(b, &view, now)
+			m.reconcilePod(b, &observed, now)
 		}
 	}
 	m.mu.Unlock()
@@ -190,17 +188,17 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// Notify returns a channel that can be received from when Drain has something to
-// return. It has one reader.
+// Notify returns a channel that receives a value when Drain has changes. It is for one
+// reader.
 func (m *Manager) Notify() <-chan struct{} { return m.notify }
 
-// Drain returns the results that changed since it was called last, in order for
-// each probe but only the newest of each.
+// Drain returns the results that have changed since its last call: the latest change of
+// each probe, grouped by pod.
 func (m *Manager) Drain() []ResultChange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
-	case <-m.notify: // it would wake the reader for nothing
+	case <-m.notify: // the reader has nothing left to drain
 	default:
 	}
 	return m.backlog.drain()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{HostIP: "nowhere"})
-	require.ErrorContains(t, err, "Seen")
+	require.ErrorContains(t, err, "Config.PodCache")
 	require.ErrorContains(t, err, "nowhere")
 }
 
@@ -29,8 +29,8 @@ func every(seconds int32, h corev1.ProbeHandler) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: seconds, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3}
 }
 
-// PB-3: what is known before any probe has spoken.
-func TestBeforeTheFirstResult(t *testing.T) {
+// PB-3: the results before the first run.
+func TestManager_InitialResults(t *testing.T) {
 	all := every(10, command("x"))
 	for _, tt := range []struct {
 		name                         string
@@ -64,7 +64,7 @@ func TestBeforeTheFirstResult(t *testing.T) {
 }
 
 // PB-4
-func TestThresholds(t *testing.T) {
+func TestManager_Thresholds(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(10, command("x"))
 		p.SuccessThreshold = 2
@@ -92,8 +92,8 @@ func TestThresholds(t *testing.T) {
 	})
 }
 
-// PB-3, PB-4: startup holds back the others, which begin as soon as it is over.
-func TestStartupHoldsBackTheOthers(t *testing.T) {
+// PB-3, PB-4: the other probes start as soon as the startup probe has succeeded.
+func TestManager_StartupProbeFirst(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
 			b.n.run = func(_ context.Context, _ string, cmd []string) (string, int, error) {
@@ -113,10 +113,10 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 			assert.Equal(t, []string{"startup"}, e.cmd)
 		}
 		b.after(3 * time.Second)
-		told := b.Drain()
-		require.Len(t, told, 2)
-		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Startup, Result: runtime.ProbeSuccess}, told[0])
-		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Readiness, Result: runtime.ProbeSuccess}, told[1])
+		delivered := b.Drain()
+		require.Len(t, delivered, 2)
+		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Startup, Result: runtime.ProbeSuccess}, delivered[0])
+		assert.Equal(t, ResultChange{UID: "u", Container: "a", ContainerID: "1", Type: Readiness, Result: runtime.ProbeSuccess}, delivered[1])
 		assert.Equal(t, runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}, b.Results("u")["1"])
 		assert.Equal(t, 7, b.n.ran(), "five for startup, one for each of the others")
 		b.after(10 * time.Minute)
@@ -130,9 +130,8 @@ func TestStartupHoldsBackTheOthers(t *testing.T) {
 	})
 }
 
-// PB-3: a container that was restarted has to start again, whatever its
-// predecessor did.
-func TestRestartedContainerStartsAgain(t *testing.T) {
+// PB-3: the startup probe runs for each restarted container.
+func TestManager_RestartedContainerRunsStartupProbe(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		spec := podOf("u", every(10, command("startup")), every(10, command("ready")), every(10, command("live")))
 		for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
@@ -152,8 +151,8 @@ func TestRestartedContainerStartsAgain(t *testing.T) {
 	})
 }
 
-// A probe that is changed counts afresh, by its new thresholds.
-func TestChangedProbe(t *testing.T) {
+// PB-3: a changed probe counts from zero, with its new thresholds.
+func TestManager_ChangedProbe(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.exit(1)
 		b.n.set("u", "1", runtime.Running)
@@ -172,8 +171,8 @@ func TestChangedProbe(t *testing.T) {
 	})
 }
 
-// PB-1: sidecars are probed; init containers that run to their end are not.
-func TestInitContainers(t *testing.T) {
+// PB-1: of the init containers only sidecars are probed.
+func TestManager_ProbesSidecarsOnly(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.exit(1)
 		b.n.set("u", "1", runtime.Running)
@@ -192,9 +191,9 @@ func TestInitContainers(t *testing.T) {
 	})
 }
 
-// PB-4: after a liveness failure no second one is told for the same container,
-// and a restarted container starts anew.
-func TestRestartedContainerStartsAnew(t *testing.T) {
+// PB-4: one liveness failure is delivered per container; a restarted container is probed
+// again.
+func TestManager_RestartedContainerAfterLivenessFailure(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		live := every(10, command("live"))
 		live.FailureThreshold = 2
@@ -236,8 +235,8 @@ func TestRestartedContainerStartsAnew(t *testing.T) {
 	})
 }
 
-// PB-1: a container that nobody tells of is found within a period.
-func TestContainerIsFoundWithoutBeingTold(t *testing.T) {
+// PB-1: a container is found within a period without AddPod.
+func TestManager_FindsContainerWithoutAddPod(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.AddPod(podOf("u", nil, every(10, command("x")), nil))
 		b.after(time.Hour)
@@ -248,8 +247,8 @@ func TestContainerIsFoundWithoutBeingTold(t *testing.T) {
 	})
 }
 
-// PB-1: initialDelaySeconds counts from the container's start.
-func TestInitialDelay(t *testing.T) {
+// PB-1: initialDelaySeconds counts from the start of the container.
+func TestManager_InitialDelay(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(10, command("x"))
 		p.InitialDelaySeconds = 30
@@ -263,9 +262,9 @@ func TestInitialDelay(t *testing.T) {
 	})
 }
 
-// PB-2: a handler that hangs ends at its timeout and counts as a failure; the
-// beat goes on.
-func TestHungHandler(t *testing.T) {
+// PB-2: a handler that hangs is cancelled at its timeout and counts as a failure. The
+// schedule continues.
+func TestManager_HandlerHangs(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
 			b.n.run = func(ctx context.Context, _ string, _ []string) (string, int, error) {
@@ -288,8 +287,8 @@ func TestHungHandler(t *testing.T) {
 	})
 }
 
-// A probe that cannot be run says nothing about the container.
-func TestProbeThatCannotBeRun(t *testing.T) {
+// PB-1: a probe that cannot run does not change the result.
+func TestManager_ProbeCannotRun(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.n.with(func() {
 			b.n.run = func(context.Context, string, []string) (string, int, error) {
@@ -305,15 +304,15 @@ func TestProbeThatCannotBeRun(t *testing.T) {
 	})
 }
 
-// PB-2: probes that begin together do not fire together, nor drift.
-func TestSpreadAndBeat(t *testing.T) {
+// PB-2: probes that start at the same time do not run at the same time, and do not drift.
+func TestManager_SpreadsProbes(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const n = 1000
 		for i := range n {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
 			b.n.set(uid, fmt.Sprint(i), runtime.Running)
 		}
-		b.after(time.Hour) // the agent was away
+		b.after(time.Hour) // no agent ran
 		for i := range n {
 			uid := types.UID(fmt.Sprintf("5d3e9c1e-0000-0000-0000-%012d", i))
 			b.AddPod(podOf(uid, nil, nil, every(10, command("x"))))
@@ -336,8 +335,8 @@ func TestSpreadAndBeat(t *testing.T) {
 	})
 }
 
-// A container that has just started is probed within a second of its delay's end.
-func TestFirst(t *testing.T) {
+// PB-2: a container that has just started is probed within a second after its delay.
+func TestFirst_Spread(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for _, tt := range []struct {
 		name               string
@@ -363,7 +362,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-func TestFollowing(t *testing.T) {
+func TestFollowing_SkipsMissedTimes(t *testing.T) {
 	due := time.Unix(1000, 0)
 	for _, tt := range []struct{ now, want int32 }{
 		{0, 10},
@@ -376,8 +375,8 @@ func TestFollowing(t *testing.T) {
 	}
 }
 
-// A reader that is asleep is told the newest result of each probe, once.
-func TestSleepingReader(t *testing.T) {
+// PB-4: a slow reader gets the latest result of each probe once.
+func TestManager_MergesUndeliveredChanges(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		p := every(1, command("x"))
 		p.FailureThreshold = 1
@@ -397,8 +396,8 @@ func TestSleepingReader(t *testing.T) {
 	})
 }
 
-// Probes wait for Run, and are quiet after it.
-func TestOutsideOfRun(t *testing.T) {
+// PB-2: probes run only during Run.
+func TestManager_OutsideOfRun(t *testing.T) {
 	n := newNode()
 	m, err := New(Config{PodCache: n, Execer: n})
 	require.NoError(t, err)
@@ -415,7 +414,7 @@ func TestOutsideOfRun(t *testing.T) {
 
 func Example() {
 	var cache podcache.Cache
-	n := newNode() // stands in for a runtime that runs commands in containers
+	n := newNode() // in place of a runtime that runs commands in containers
 	m, err := New(Config{PodCache: &cache, Execer: n})
 	if err != nil {
 		fmt.Println(err)

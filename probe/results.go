@@ -9,48 +9,48 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Adopt takes up what a former agent told of the containers of a pod. Those that
-// still run keep being ready and started until a probe says otherwise. It may be
-// called before or after Add.
-func (m *Manager) Adopt(uid types.UID, former corev1.PodStatus) {
+// Adopt restores results from the status of a pod that a previous process has saved.
+// Containers that still run stay ready and started until a probe has another result. It
+// may be called before or after AddPod.
+func (m *Manager) Adopt(uid types.UID, status corev1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(uid)
 	p.previous = map[string]runtime.ProbeResults{}
-	for _, list := range [][]corev1.ContainerStatus{former.InitContainerStatuses, former.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for i := range list {
-			if id, v, ok := resultsFromStatus(&list[i]); ok {
-				p.previous[id] = v
+			if id, results, ok := resultsFromStatus(&list[i]); ok {
+				p.previous[id] = results
 			}
 		}
 	}
 	for _, b := range p.probes {
-		if b.tally.run == 0 {
+		if b.counter.run == 0 {
 			b.adopt()
 		}
 	}
 }
 
-// resultsFromStatus returns what a status says of the container that ran then.
-func resultsFromStatus(cs *corev1.ContainerStatus) (id string, v runtime.ProbeResults, ok bool) {
+// resultsFromStatus returns the results of the running container of a status, by its id.
+func resultsFromStatus(cs *corev1.ContainerStatus) (id string, results runtime.ProbeResults, ok bool) {
 	id = cs.ContainerID
-	if _, bare, named := strings.Cut(id, "://"); named { // a runtime may tell no name
+	if _, bare, named := strings.Cut(id, "://"); named { // a runtime may have no name
 		id = bare
 	}
 	if id == "" || cs.State.Running == nil {
-		return "", v, false
+		return "", runtime.ProbeResults{}, false
 	}
-	v = runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}
+	results = runtime.ProbeResults{Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeSuccess}
 	if cs.Started != nil && *cs.Started {
-		v.Startup = runtime.ProbeSuccess
+		results.Startup = runtime.ProbeSuccess
 	}
 	if cs.Ready {
-		v.Readiness = runtime.ProbeSuccess
+		results.Readiness = runtime.ProbeSuccess
 	}
-	return id, v, true
+	return id, results, true
 }
 
-// adopt lets what was told of the container before be the result.
+// adopt sets the result to the one that was restored for the container.
 func (b *probe) adopt() {
 	b.result = b.pod.withoutProbe(b.kind, b.id)
 	if b.kind == Startup && b.result == runtime.ProbeSuccess {
@@ -58,7 +58,7 @@ func (b *probe) adopt() {
 	}
 }
 
-// withoutProbe returns the result of a probe that has not run for that container.
+// withoutProbe returns the result of a probe that has not run for the container.
 func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 	v, ok := p.previous[id]
 	switch {
@@ -71,30 +71,30 @@ func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 	}
 }
 
-// Results returns what is known of each running container of a pod, by its id.
-// A probe that a container does not have counts as passed. It returns nil for a
-// pod that was neither added nor adopted.
+// Results returns the results of all running containers of a pod, by container id. A
+// probe that a container does not have counts as successful. It returns nil for a pod
+// that was neither added nor adopted.
 func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
-	view, _ := m.cfg.PodCache.Get(uid)
+	observed, _ := m.cfg.PodCache.Get(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pods[uid]
 	if p == nil || p.spec == nil && p.previous == nil {
 		return nil
 	}
-	vs := runtime.PodProbeResults{}
-	for i := range view.Containers {
-		c := &view.Containers[i]
+	results := runtime.PodProbeResults{}
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		if c.State != runtime.Running {
 			continue
 		}
 		if p.spec != nil {
-			vs[c.ID] = p.results(c)
+			results[c.ID] = p.results(c)
 		} else if v, ok := p.previous[c.ID]; ok {
-			vs[c.ID] = v
+			results[c.ID] = v
 		}
 	}
-	return vs
+	return results
 }
 
 func (p *pod) results(c *runtime.Container) runtime.ProbeResults {
@@ -104,7 +104,7 @@ func (p *pod) results(c *runtime.Container) runtime.ProbeResults {
 		Liveness:  p.result(Liveness, c),
 	}
 	if v.Startup != runtime.ProbeSuccess && v.Readiness == runtime.ProbeSuccess {
-		v.Readiness = runtime.ProbeFailure // what has not started is not ready
+		v.Readiness = runtime.ProbeFailure // a container that has not started is not ready
 	}
 	return v
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// reconcilePod sets the probe's timer by what is seen of its container. The caller holds
-// mu.
-func (m *Manager) reconcilePod(b *probe, view *runtime.Pod, now time.Time) {
+// reconcilePod sets the timer of a probe from the observed state of its container. The
+// caller holds mu.
+func (m *Manager) reconcilePod(b *probe, observed *runtime.Pod, now time.Time) {
 	if m.ctx == nil || b.stopped || b.cancel != nil {
 		return
 	}
-	wait := period(b.spec) // in case nobody tells that a container began
-	if c := running(view, b.name); c != nil {
+	wait := period(b.spec) // until a new container is looked up without AddPod
+	if c := running(observed, b.name); c != nil {
 		if c.ID != b.id {
-			b.begin(c, now)
+			b.restart(c, now)
 		}
 		if b.shouldRun() {
 			wait = max(b.due.Sub(now), 0)
@@ -34,23 +34,23 @@ func (m *Manager) reconcilePod(b *probe, view *runtime.Pod, now time.Time) {
 	}
 }
 
-// running returns the container to probe: the newest of that name, if it runs.
-func running(view *runtime.Pod, name string) *runtime.Container {
-	if c := view.LatestContainer(name); c != nil && c.State == runtime.Running {
+// running returns the container to probe: the latest of that name, if it runs.
+func running(observed *runtime.Pod, name string) *runtime.Container {
+	if c := observed.LatestContainer(name); c != nil && c.State == runtime.Running {
 		return c
 	}
 	return nil
 }
 
-// begin starts the probe anew for another container.
-func (b *probe) begin(c *runtime.Container, now time.Time) {
+// restart starts the probe from the beginning for another container.
+func (b *probe) restart(c *runtime.Container, now time.Time) {
 	b.id = c.ID
-	b.tally, b.done = thresholdCounter{}, false
+	b.counter, b.done = thresholdCounter{}, false
 	b.adopt()
-	b.due = first(b.spec, c.Started, now, b.share)
+	b.due = first(b.spec, c.Started, now, b.offset)
 }
 
-// shouldRun reports whether there is something to find out about the container now.
+// shouldRun reports whether the result for the container can change now.
 func (b *probe) shouldRun() bool {
 	if b.done || b.kind == Startup {
 		return !b.done
@@ -66,10 +66,10 @@ func (m *Manager) fire(b *probe) {
 		m.mu.Unlock()
 		return
 	}
-	view, now := m.updatePod(b.pod), time.Now()
-	c := running(&view, b.name)
+	observed, now := m.observedPod(b.pod), time.Now()
+	c := running(&observed, b.name)
 	if c == nil || c.ID != b.id || !b.shouldRun() || now.Before(b.due) {
-		m.reconcilePod(b, &view, now)
+		m.reconcilePod(b, &observed, now)
 		m.mu.Unlock()
 		return
 	}
@@ -77,64 +77,64 @@ func (m *Manager) fire(b *probe) {
 	b.cancel = cancel
 	m.wg.Add(1)
 	defer m.wg.Done()
-	t := m.target(b, &view, c)
+	t := m.target(b, &observed, c)
 	due := b.due
 	m.mu.Unlock()
 
-	found := unknown(safe.ErrPanic)
-	safe.Do(m.cfg.Logger, "probe container "+t.container.Name, func() { found = m.handle(ctx, t) })
+	outcome := unknown(safe.ErrPanic)
+	safe.Do(m.cfg.Logger, "probe container "+t.container.Name, func() { outcome = m.handle(ctx, t) })
 	cancel()
-	m.ended(b, &t, due, now, found)
+	m.completeRun(b, &t, due, now, outcome)
 }
 
-// ended takes in what a run has found.
-func (m *Manager) ended(b *probe, t *target, due, began time.Time, found probeOutcome) {
+// completeRun records the outcome of a run and schedules the next one.
+func (m *Manager) completeRun(b *probe, t *target, due, startTime time.Time, outcome probeOutcome) {
 	m.mu.Lock()
 	now := time.Now()
 	b.cancel = nil
-	stale := b.stopped || m.ctx == nil
-	if !stale {
-		m.record(b, found, now)
+	cancelled := b.stopped || m.ctx == nil
+	if !cancelled {
+		m.record(b, outcome, now)
 		b.due = following(due, now, period(b.spec))
-		view := m.updatePod(b.pod)
-		m.reconcilePod(b, &view, now)
+		observed := m.observedPod(b.pod)
+		m.reconcilePod(b, &observed, now)
 	}
 	m.mu.Unlock()
-	if stale {
-		return // the probe was called off: what it found says nothing
+	if cancelled {
+		return // the outcome of a cancelled run has no meaning
 	}
-	m.event(t, found)
+	m.event(t, outcome)
 	if h := m.cfg.Hooks.Probed; h != nil {
-		h(ProbeRun{t.pod, t.container.Name, t.kind, found.result, due, began, now.Sub(began)})
+		h(ProbeRun{t.pod, t.container.Name, t.kind, outcome.result, due, startTime, now.Sub(startTime)})
 	}
 }
 
-// record counts a finding and tells what changes by it. The caller holds mu.
-func (m *Manager) record(b *probe, found probeOutcome, now time.Time) {
-	if found.result == runtime.ProbeUnknown || !b.tally.add(found.result, b.spec) || found.result == b.result {
+// record counts an outcome and publishes the change of the result. The caller holds mu.
+func (m *Manager) record(b *probe, outcome probeOutcome, now time.Time) {
+	if outcome.result == runtime.ProbeUnknown || !b.counter.add(outcome.result, b.spec) || outcome.result == b.result {
 		return
 	}
-	b.result = found.result
-	// A container that has failed is to be killed; one that has started has.
-	b.done = b.kind == Startup || b.kind == Liveness && found.result == runtime.ProbeFailure
-	m.publish(b, found)
-	if b.kind != Startup || found.result != runtime.ProbeSuccess {
+	b.result = outcome.result
+	// A container that has failed will be killed, and one that has started stays started.
+	b.done = b.kind == Startup || b.kind == Liveness && outcome.result == runtime.ProbeFailure
+	m.publish(b, outcome)
+	if b.kind != Startup || outcome.result != runtime.ProbeSuccess {
 		return
 	}
-	view := m.updatePod(b.pod)
+	observed := m.observedPod(b.pod)
 	for _, k := range []ProbeType{Readiness, Liveness} {
 		if o := b.pod.probes[key{b.name, k}]; o != nil {
-			m.reconcilePod(o, &view, now)
+			m.reconcilePod(o, &observed, now)
 		}
 	}
 }
 
-func (m *Manager) publish(b *probe, found probeOutcome) {
+func (m *Manager) publish(b *probe, outcome probeOutcome) {
 	c := ResultChange{
 		UID: b.pod.uid, Container: b.name, ContainerID: b.id, Type: b.kind,
-		Result: found.result, Message: found.message,
+		Result: outcome.result, Message: outcome.message,
 	}
-	if s := b.spec.TerminationGracePeriodSeconds; s != nil && found.result == runtime.ProbeFailure {
+	if s := b.spec.TerminationGracePeriodSeconds; s != nil && outcome.result == runtime.ProbeFailure {
 		grace := podspec.Seconds(*s)
 		c.GracePeriod = &grace
 	}
@@ -145,20 +145,20 @@ func (m *Manager) publish(b *probe, found probeOutcome) {
 	}
 }
 
-// event tells people of a probe that did not simply succeed.
-func (m *Manager) event(t *target, found probeOutcome) {
-	if m.cfg.Recorder == nil || found.result == runtime.ProbeSuccess && found.message == "" {
+// event emits an event for a run that has failed, could not run, or has a warning.
+func (m *Manager) event(t *target, outcome probeOutcome) {
+	if m.cfg.Recorder == nil || outcome.result == runtime.ProbeSuccess && outcome.message == "" {
 		return
 	}
-	reason, what := "Unhealthy", "failed"
-	switch found.result {
+	reason, verb := "Unhealthy", "failed"
+	switch outcome.result {
 	case runtime.ProbeSuccess:
-		reason, what = "ProbeWarning", "warns"
+		reason, verb = "ProbeWarning", "warns"
 	case runtime.ProbeUnknown:
-		what = "could not be run"
+		verb = "could not be run"
 	default:
 	}
-	text := fmt.Sprintf("%s probe %s: %s", t.kind, what, found.message)
+	text := fmt.Sprintf("%s probe %s: %s", t.kind, verb, outcome.message)
 	ev := podspec.NewEvent(t.pod, corev1.EventTypeWarning, reason, text, time.Now())
 	list := "containers"
 	for i := range t.pod.Spec.InitContainers {

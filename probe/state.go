@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// initial is a probe's result before it has spoken: a container is taken to be
-// alive and not to be ready, and whether it has started is open.
+// initial is the result of a probe before its first run: a container counts as alive and
+// not ready, and whether it has started is unknown.
 func initial(k ProbeType) runtime.ProbeResult {
 	switch k {
 	case Liveness:
@@ -30,7 +30,7 @@ type thresholdCounter struct {
 	run  int32
 }
 
-// add counts r, and reports whether there are enough of it to count.
+// add counts r, and reports whether the threshold is met.
 func (t *thresholdCounter) add(r runtime.ProbeResult, spec *corev1.Probe) bool {
 	if r != t.last {
 		*t = thresholdCounter{last: r}
@@ -39,11 +39,11 @@ func (t *thresholdCounter) add(r runtime.ProbeResult, spec *corev1.Probe) bool {
 	if r == runtime.ProbeFailure {
 		need = orDefault(spec.FailureThreshold, 3)
 	}
-	t.run = min(t.run+1, need) // it must not overflow in a year
+	t.run = min(t.run+1, need) // bounded, so that it cannot overflow
 	return t.run >= need
 }
 
-// orDefault lets a probe be used that was given no defaults.
+// orDefault returns the default for a field that is not set.
 func orDefault(n, unset int32) int32 {
 	if n <= 0 {
 		return unset
@@ -56,16 +56,16 @@ func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 func period(spec *corev1.Probe) time.Duration  { return seconds(orDefault(spec.PeriodSeconds, 10)) }
 func timeout(spec *corev1.Probe) time.Duration { return seconds(orDefault(spec.TimeoutSeconds, 1)) }
 
-// firstSpread is the longest time for which a probe of a container that has just
-// started is put off so as not to fire with others.
+// firstSpread is the maximum delay of the first probe of a container that has just
+// started; it spreads probes that would run at once.
 const firstSpread = time.Second
 
-// first returns when a container is to be probed for the first time: when its
-// initial delay is over and a part of the period on top, which share (0 to 1)
-// gives. A container that has been running for long waits for a part of its whole
-// period: the agent was restarted, and all its probes begin now. A start that is not
-// known, or yet to come by a clock that was set back, counts as now.
-func first(spec *corev1.Probe, started, now time.Time, share float64) time.Time {
+// first returns when a container is probed for the first time: after its initial delay,
+// plus a part of the spread that offset (0 to 1) selects. For a container that has run
+// for longer than a period the spread is the period, because after a restart of the
+// agent all probes start now. A start that is unknown or, by a clock that was set back,
+// in the future counts as now.
+func first(spec *corev1.Probe, started, now time.Time, offset float64) time.Time {
 	every := period(spec)
 	if started.IsZero() {
 		started = now
@@ -78,11 +78,11 @@ func first(spec *corev1.Probe, started, now time.Time, share float64) time.Time 
 	if at.Before(now) {
 		at = now
 	}
-	return at.Add(time.Duration(share * float64(spread)))
+	return at.Add(time.Duration(offset * float64(spread)))
 }
 
-// following returns the next beat after now of a probe that was due before. Beats
-// that a slow handler has let pass are left out.
+// following returns the next scheduled time after now of a probe that was due before.
+// Times that have passed while a slow handler ran are skipped.
 func following(due, now time.Time, every time.Duration) time.Time {
 	next := due.Add(every)
 	if late := now.Sub(next); late >= 0 {
@@ -91,8 +91,8 @@ func following(due, now time.Time, every time.Duration) time.Time {
 	return next
 }
 
-// phaseOffset returns a number from 0 to 1 that is the same for one probe of one pod
-// whenever it is asked for, and differs between probes.
+// phaseOffset returns a number from 0 to 1 that is always the same for one probe of one
+// pod, and differs between probes.
 func phaseOffset(uid types.UID, container string, k ProbeType) float64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid)) // a hash never fails

@@ -1,6 +1,5 @@
-// Package grpchealth asks servers whether they are well, by the gRPC Health
-// Checking Protocol. It is the edge at which gRPC meets probes: its Check is what
-// probe.Config takes as GRPC.
+// Package grpchealth checks the health of servers with the gRPC Health Checking
+// Protocol. Checker.Check is the GRPC function of a probe.Config.
 package grpchealth
 
 import (
@@ -16,18 +15,19 @@ import (
 
 // Config describes a Checker.
 type Config struct {
-	// Dial makes connections; default: a net.Dialer's.
+	// Dial connects to servers. Default: a net.Dialer.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	UserAgent string // default kube-probe/1.37
+	UserAgent string // default: kube-probe/1.37
 }
 
-// ErrNotServing is wrapped by the error for a server that answers and is not well.
+// ErrNotServing is wrapped by the error for a server that reports another status than
+// SERVING.
 var ErrNotServing = errors.New("not serving")
 
-// answerLimit is how long an answer may be: the protocol's has a few bytes.
-const answerLimit = 10 << 10
+// maxResponse is the maximum size of a response; those of the protocol have a few bytes.
+const maxResponse = 10 << 10
 
-// Checker asks servers whether they are well.
+// Checker checks the health of servers.
 type Checker struct{ opts []grpc.DialOption }
 
 // New returns a Checker. It does no I/O.
@@ -47,19 +47,19 @@ func New(cfg Config) *Checker {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerLimit)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
 	}}
 }
 
-// Check asks the server at address, host:port, whether service is well; the empty
-// service is the server as a whole. It returns nil only if it is, and ends when
-// ctx does. The connection is made for this call alone and is not encrypted.
+// Check returns nil only if the server at address (host:port) reports the service as
+// SERVING. An empty service stands for the server as a whole. Check returns when ctx
+// ends. It uses a connection of its own, without encryption.
 func (c *Checker) Check(ctx context.Context, address, service string) error {
 	conn, err := grpc.NewClient("passthrough:///"+address, c.opts...)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", address, err)
 	}
-	defer conn.Close() //nolint:errcheck // the answer is in
+	defer conn.Close() //nolint:errcheck // the response was received
 	res, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service})
 	if err != nil {
 		return fmt.Errorf("check health at %s: %w", address, err)

@@ -21,24 +21,24 @@ import (
 	"github.com/sublet-dev/agent/probe/grpchealth"
 )
 
-// wellness is the health service, remembering who asked.
-type wellness struct {
+// healthServer is the health service. It records the user agents.
+type healthServer struct {
 	*health.Server
 	agents []string
 }
 
-func (w *wellness) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+func (w *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	w.agents = append(w.agents, md.Get("user-agent")...)
 	return w.Server.Check(ctx, req)
 }
 
 // PB-1: grpc probes.
-func TestCheck(t *testing.T) {
+func TestChecker_Check(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := bufconn.Listen(1 << 16)
 		srv := grpc.NewServer()
-		w := &wellness{Server: health.NewServer()}
+		w := &healthServer{Server: health.NewServer()}
 		healthv1.RegisterHealthServer(srv, w)
 		w.SetServingStatus("ill", healthv1.HealthCheckResponse_NOT_SERVING)
 		go srv.Serve(l)
@@ -56,8 +56,8 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// PB-2: a server that accepts and says nothing, and one that refuses.
-func TestNoAnswer(t *testing.T) {
+// PB-2: a server that accepts and does not respond, and one that closes the connection.
+func TestChecker_NoResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var others []net.Conn
 		silent := grpchealth.New(grpchealth.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -65,13 +65,13 @@ func TestNoAnswer(t *testing.T) {
 			others = append(others, theirs)
 			return mine, nil
 		}})
-		refused := grpchealth.New(grpchealth.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		closed := grpchealth.New(grpchealth.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			return nil, fmt.Errorf("connection refused")
 		}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		require.ErrorContains(t, refused.Check(ctx, "pod:1", ""), "connection refused")
+		require.ErrorContains(t, closed.Check(ctx, "pod:1", ""), "connection refused")
 		assert.Zero(t, time.Since(began), "a refusal is an answer")
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(silent.Check(ctx, "pod:1", "")))
 		assert.Equal(t, time.Second, time.Since(began))
