@@ -2,30 +2,30 @@ package runtime
 
 import "time"
 
-// ActionType says what an Action does.
+// ActionType is the operation of an Action.
 type ActionType uint8
 
-// The verbs.
+// The action types.
 const (
-	// Wait: a back-off runs until Action.Until, or with no Until the container
-	// waits for another one. Nothing is to be done.
+	// Wait does nothing: a back-off ends at Action.Until, or with a zero Until the
+	// container waits for another one.
 	Wait ActionType = iota
-	// KillContainer ends container ID within its grace period.
+	// KillContainer stops container ID within its grace period.
 	KillContainer
-	// RemoveContainer removes dead container ID.
+	// RemoveContainer removes the exited container ID.
 	RemoveContainer
 	// KillSandbox stops sandbox ID and whatever still runs in it.
 	KillSandbox
-	// CreateSandbox makes the pod's sandbox with the given Attempt.
+	// CreateSandbox creates the pod's sandbox with the given Attempt.
 	CreateSandbox
-	// StartContainer pulls the image where needed, makes and starts the
-	// container with the given Attempt in the ready sandbox.
+	// StartContainer pulls the image if needed, creates and starts the container
+	// with the given Attempt in the ready sandbox.
 	StartContainer
-	// UpdateResources brings container ID's resources to the spec's in place.
+	// UpdateResources changes the resources of container ID in place to those of the spec.
 	UpdateResources
 )
 
-// Action is one step of a plan. Which fields count depends on the Verb.
+// Action is one step of a plan. Which fields are set depends on its Type.
 type Action struct {
 	Type          ActionType
 	Container     string // name in the pod spec
@@ -33,54 +33,53 @@ type Action struct {
 	ID            string // of the container or sandbox acted on
 	Attempt       uint32
 	BackOffStep   int // BackOffStep of the container to start
-	// RestartGeneration of the container to start. It grows each time that a restart rule
-	// makes all containers start anew; the container keeps it (AnnotationRound).
+	// RestartGeneration of the container to start. It is incremented each time that a
+	// restart rule restarts all containers, and stored in AnnotationRestartGeneration.
 	RestartGeneration uint32
-	GracePeriod       time.Duration // KillContainer: how long it may take, preStop included
-	// Stage orders KillContainer actions that follow each other, as Stop.Stage
-	// does: those of one stage begin together, once those of the former one have
-	// ended. All their graces begin with the first stage.
+	GracePeriod       time.Duration // KillContainer: time to stop, including the preStop hook
+	// Stage orders consecutive KillContainer actions, like ContainerStop.Stage: those of
+	// one stage begin together, after those of the previous stage have ended. All
+	// grace periods begin with the first stage.
 	Stage   int
 	Until   time.Time // Wait: when the back-off ends; zero: something has to change first
 	Reason  string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...
 	Message string    // for people
 }
 
-// Failure is why a container (or the sandbox, under the empty name) is not
-// where the plan wanted it. Reason and Message become the waiting reason in
-// status: ErrImagePull, CreateContainerError, CrashLoopBackOff, ...
+// Failure is the failure of an action of a container, or of the sandbox for an empty
+// container name. Reason and Message become the waiting reason in the status:
+// ErrImagePull, CreateContainerError, CrashLoopBackOff, ...
 type Failure struct {
 	Reason, Message string
-	Until           time.Time // back-offs: when the next try is due
+	Until           time.Time // back-offs: the time of the next try
 	Err             error     // nil for a back-off
 }
 
-// ApplyResult is what carrying out a plan came to.
+// ApplyResult is the result of executing a plan.
 type ApplyResult struct {
-	// Failures by container name; "" is the sandbox. Empty: all was done.
+	// Failures by container name; "" is the sandbox. Empty: all actions succeeded.
 	Failures map[string]Failure
-	// Changed says whether any call was made that may have changed the runtime.
+	// Changed reports whether a call was made that may have changed the runtime.
 	Changed bool
 }
 
-// SyncResult is what one sync of a pod came to.
+// SyncResult is the result of one sync of a pod.
 type SyncResult struct {
-	Terminal  bool      // every container is done for good
+	Terminal  bool      // no container runs or will be started again
 	RequeueAt time.Time // when to sync again at the latest; zero: at the resync interval
-	// Unchanged: no call was made that may have changed the runtime, so that what was
-	// seen before the sync still holds and nobody has to look again.
+	// Unchanged means that no call was made that may have changed the runtime: the state
+	// observed before the sync is still valid, and no inspection is needed.
 	Unchanged bool
 }
 
-// Termination says how and why a pod ends.
+// Termination is how and why a pod is terminated.
 type Termination struct {
 	GracePeriod time.Duration // whole seconds; 0 only when forced
-	// Reason, if set, makes the pod's phase Failed with it and Message.
+	// Reason, if set, makes the phase of the pod Failed, with this reason and Message.
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget
-	Deleted         bool // no configuration names the pod any more
-	// Drained says that the node stops, and not the pod: it is wanted still, and
-	// those of its containers that restart are started by the next agent. Its phase is
-	// the one that they call for.
+	Deleted         bool // no source contains the pod any more
+	// Drained means that the node shuts down and the pod is still desired. The next
+	// agent starts those of its containers that restart; its phase follows from them.
 	Drained bool
 }

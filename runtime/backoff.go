@@ -6,48 +6,47 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// BackOff chooses how long a container that ended waits before it is started
-// again. It is called while planning: it must be fast and must not block, and
-// the same Restart must give the same answer.
+// BackOff returns how long an exited container waits before it is restarted. It is
+// called by Plan: it must not block, and must return the same delay for the same
+// RestartInfo.
 type BackOff interface {
 	Delay(RestartInfo) time.Duration
 }
 
-// BackOffResetter is what a BackOff may be besides: it says which runs were so good
-// that the count of restarts in a row starts anew after them. Without it that
-// is a run of ten minutes.
+// BackOffResetter is an optional interface of a BackOff. ShouldReset reports whether a
+// run was long enough to reset the back-off. Without it, that is a run of ten minutes.
 type BackOffResetter interface {
 	ShouldReset(RestartInfo) bool
 }
 
-// RestartInfo is a restart that a BackOff is asked about.
+// RestartInfo describes a restart to a BackOff.
 type RestartInfo struct {
 	Pod         *corev1.Pod
 	Container   *corev1.Container
 	ExitCode    int32
-	BackOffStep int           // restarts in a row so far; 0 for the first
-	Attempt     uint32        // restarts in all so far
-	RunDuration time.Duration // how long the run that ended lasted; 0 if that is not known
+	BackOffStep int           // consecutive restarts so far; 0 for the first
+	Attempt     uint32        // total restarts so far
+	RunDuration time.Duration // duration of the last run; 0 if unknown
 }
 
-// The kubelet's figures.
+// Defaults of the kubelet.
 const (
 	DefaultBackOffBase  = 10 * time.Second
 	DefaultBackOffMax   = 5 * time.Minute
 	DefaultBackOffReset = 10 * time.Minute
 )
 
-// DefaultBackOff is the kubelet's: the first restart comes at once, the second
-// after 10 s, and each further one after twice the time, up to 5 min. A run of
-// 10 min starts the count anew.
+// DefaultBackOff returns the back-off of the kubelet: the first restart is immediate,
+// the second after 10s, and each further one after twice the delay, up to 5m. A run of
+// 10m resets it.
 func DefaultBackOff() ExponentialBackOff { return ExponentialBackOff{} }
 
-// ExponentialBackOff doubles the wait with each restart in a row. The first
-// restart never waits. Its zero value is DefaultBackOff.
+// ExponentialBackOff doubles the delay with each consecutive restart. The first restart
+// is immediate. Its zero value is DefaultBackOff.
 type ExponentialBackOff struct {
 	Base  time.Duration // wait before the second restart [10s], at most Max
 	Max   time.Duration // longest wait [5m]; less than 1s counts as 1s
-	Reset time.Duration // a run this long starts the count anew [10m]
+	Reset time.Duration // a run this long resets the back-off [10m]
 }
 
 var (
@@ -71,7 +70,7 @@ func (b ExponentialBackOff) Delay(r RestartInfo) time.Duration {
 	return delay
 }
 
-// ShouldReset implements Resetter.
+// ShouldReset implements BackOffResetter.
 func (b ExponentialBackOff) ShouldReset(r RestartInfo) bool {
 	return r.RunDuration >= orElse(b.Reset, DefaultBackOffReset)
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// Capability returns what rt can do besides what is required of it: rt itself if it
-// is a T, else what its method Unwrap() any returns if that is one, and so on. A
-// decorator of a runtime keeps the capabilities of what it decorates by that method,
-// and changes one by having its methods itself:
+// Capability returns an optional interface of a runtime: rt itself if it implements T,
+// else the result of its method Unwrap() any if that does, and so on. With Unwrap, a
+// decorator keeps the capabilities of the runtime that it decorates. It overrides one
+// by implementing its methods:
 //
 //	type traced struct{ agent.Runtime }
 //
@@ -24,11 +24,11 @@ import (
 // CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
-// ContainerRemover is the capability of a runtime that keeps what is dead until
-// somebody removes it. Without it no dead containers are collected.
+// ContainerRemover is the capability of a runtime that keeps exited containers until
+// they are removed. Without it no exited containers are collected.
 type ContainerRemover interface {
-	// RemoveContainer removes one dead container, RemoveSandbox a stopped sandbox and
-	// what is dead in it. One that is not there is no error.
+	// RemoveContainer removes an exited container, RemoveSandbox a stopped sandbox and
+	// the containers in it. A missing one is not an error.
 	RemoveContainer(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 }
@@ -36,7 +36,7 @@ type ContainerRemover interface {
 // LogReopener is the capability of a runtime that writes the logs of containers to
 // files. Without it logs are not rotated.
 type LogReopener interface {
-	// ReopenLog has a container's log file opened anew, after it was renamed.
+	// ReopenLog makes the runtime reopen a container's log file after it was renamed.
 	ReopenLog(ctx context.Context, containerID string) error
 }
 
@@ -44,70 +44,69 @@ type LogReopener interface {
 // needed, with ImageUser and ImageFSReporter, to collect images.
 type ImageStore interface {
 	Images(ctx context.Context) ([]Image, error)
-	// RemoveImage removes an image with all its names. One that is not there is no
-	// error, or one that wraps ErrNotFound.
+	// RemoveImage removes an image with all its names. For a missing image it returns
+	// nil or an error that wraps ErrNotFound.
 	RemoveImage(ctx context.Context, id string) error
 }
 
-// ImageUser is the capability of a runtime that tells which images are in use.
+// ImageUser is the capability of a runtime that reports which images are in use.
 type ImageUser interface {
-	// ImagesInUse returns the names and ids of the images that containers were made
-	// from, dead ones too, whoever made them.
+	// ImagesInUse returns the names and ids of the images of all containers, including
+	// exited ones and those of other owners.
 	ImagesInUse(ctx context.Context) ([]string, error)
 }
 
-// ImageFSReporter is the capability of a runtime that tells where images and
-// containers' layers are. Without it they count as on the node's file system.
+// ImageFSReporter is the capability of a runtime that reports the file systems of
+// images and containers' layers. Without it they count as on the node's file system.
 type ImageFSReporter interface {
-	// ImageFS measures the file systems that hold images, and those that hold
-	// containers' layers where they are told apart.
+	// ImageFS measures the file systems of images, and those of containers' layers if
+	// the runtime distinguishes them.
 	ImageFS(ctx context.Context) (images, containers []FSUsage, err error)
 }
 
-// SandboxImageReporter is the capability of a runtime that tells which image its
-// sandboxes are made from, so that it is not collected.
+// SandboxImageReporter is the capability of a runtime that reports the image of its
+// sandboxes, so that it is not collected.
 type SandboxImageReporter interface {
-	// SandboxImage returns the image's reference, "" where it is not known.
+	// SandboxImage returns the image's reference, "" if unknown.
 	SandboxImage(ctx context.Context) (string, error)
 }
 
 // ContainerStatsReporter is the capability of a runtime that measures containers.
-// Without it nothing is known of what they use, and no pod is chosen for it.
+// Without it their usage is unknown, and no pod is evicted because of it.
 type ContainerStatsReporter interface {
 	ContainerStats(ctx context.Context) ([]ContainerUsage, error)
 }
 
-// CgroupDriverReporter is the capability of a runtime that tells how it names
-// cgroups. Without it the agent takes the configured way, or cgroupfs.
+// CgroupDriverReporter is the capability of a runtime that reports its cgroup driver.
+// Without it the agent uses the configured one, or cgroupfs.
 type CgroupDriverReporter interface {
-	// CgroupDriver returns "cgroupfs" or "systemd". A runtime that cannot tell
-	// returns an error that wraps ErrUnsupported.
+	// CgroupDriver returns "cgroupfs" or "systemd", or an error that wraps
+	// ErrUnsupported.
 	CgroupDriver(ctx context.Context) (string, error)
 }
 
-// TimestampedWatcher is the capability of a runtime whose event stream tells when a
-// change happened. Without it a change that is told late is inspected once more.
+// TimestampedWatcher is the capability of a runtime whose events have the time of the
+// change. Without it a pod with a late event is inspected once more.
 type TimestampedWatcher interface {
-	// WatchTimestamped calls hint for each pod in which something may have changed, with the
-	// time of the change by this machine's clock, zero where it is not known, until
-	// the stream breaks or ctx ends.
-	WatchTimestamped(ctx context.Context, hint func(uid types.UID, at time.Time)) error
+	// WatchTimestamped calls notify for each pod that may have changed, with the time of
+	// the change by this machine's clock, or zero if unknown. It blocks until the stream
+	// breaks or ctx is done.
+	WatchTimestamped(ctx context.Context, notify func(uid types.UID, at time.Time)) error
 }
 
-// PodDialer is the capability of a runtime whose pods may have addresses that are not
-// those of the network. Without it probes connect on the network.
+// PodDialer is the capability of a runtime whose pods may have addresses that the
+// network does not reach. Without it probes connect through the network.
 type PodDialer interface {
-	// DialContext connects to the address of a pod, or on the network to any other.
+	// DialContext connects to the address of a pod, or through the network to any other.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// OwnerSetter is the capability of a runtime that others may have pods in too: it
-// marks what it makes with its owner, and keeps the pods of others out of
-// everything it tells. An agent calls SetOwner once, before anything else, with the
-// id that it keeps in its root directory. A runtime without it has no pods but the
-// agent's: all that its Pods returns is taken for the agent's own.
+// OwnerSetter is the capability of a runtime that can be shared: it labels what it
+// creates with its owner, and leaves the pods of other owners out of all results. An
+// agent calls SetOwner once, before any other method, with the id in its root
+// directory. Without it, all pods that the runtime returns count as the agent's own.
 type OwnerSetter interface {
-	// SetOwner sets the id, and the sources (kubernetes.io/config.source) of pods
-	// that bear no id and are to be taken for the owner's.
+	// SetOwner sets the id, and the sources (kubernetes.io/config.source) whose pods
+	// without an owner are adopted.
 	SetOwner(owner string, adoptSources []string)
 }

@@ -1,10 +1,10 @@
-// Package runtime is the model of pods as seen from below: the vocabulary in
-// which a container runtime's state is told (Pod, Sandbox, Container, Image),
-// the actions that change it, and Plan, the pure function from what a pod asks
-// for and what was seen to what is to be done.
+// Package runtime is the model of pods in a container runtime: the vocabulary of
+// the observed state (Pod, Sandbox, Container, Image), the actions that change it,
+// and Plan, the pure function from the spec of a pod and its observed state to the
+// actions that are needed.
 //
-// Nothing in this package does I/O, keeps time or starts goroutines, and no
-// type of a wire protocol appears in it. Package cri carries plans out over the
-// Container Runtime Interface; a runtime that speaks something else can be put
-// in its place by fulfilling the small interfaces of the parts that use it.
+// Nothing in this package does I/O, reads a clock or starts goroutines, and no type
+// of a wire protocol appears in it. Package cri executes plans over the Container
+// Runtime Interface. Another runtime can take its place by implementing the small
+// interfaces of the components that use it.
 package runtime

@@ -21,7 +21,7 @@ func ExamplePlan() {
 			Containers:     []corev1.Container{{Name: "app", Image: "app:1"}, {Name: "log", Image: "log:1"}},
 		},
 	}
-	tell := func(plan []runtime.Action) {
+	describe := func(plan []runtime.Action) {
 		for _, a := range plan {
 			fmt.Println(strings.TrimSpace(a.Type.String() + " " + a.Container))
 		}
@@ -29,14 +29,14 @@ func ExamplePlan() {
 	}
 	now := time.Now()
 
-	tell(runtime.Plan(pod, runtime.PlanInput{}, now))
+	describe(runtime.Plan(pod, runtime.PlanInput{}, now))
 
-	seen := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady}}}
-	seen.Containers = []runtime.Container{{ID: "m", Name: "migrate", SandboxID: "s", State: runtime.Running}}
-	tell(runtime.Plan(pod, runtime.PlanInput{Pod: seen}, now))
+	observed := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady}}}
+	observed.Containers = []runtime.Container{{ID: "m", Name: "migrate", SandboxID: "s", State: runtime.Running}}
+	describe(runtime.Plan(pod, runtime.PlanInput{Pod: observed}, now))
 
-	seen.Containers[0].State = runtime.Exited
-	tell(runtime.Plan(pod, runtime.PlanInput{Pod: seen}, now))
+	observed.Containers[0].State = runtime.Exited
+	describe(runtime.Plan(pod, runtime.PlanInput{Pod: observed}, now))
 	// Output:
 	// CreateSandbox
 	// StartContainer migrate

@@ -9,14 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hashVersion stands before every hash. It changes with the meaning of the hash,
-// so that a new agent does not restart what an old one made.
+// hashVersion prefixes every hash. It changes with the meaning of the hash, so that a new
+// agent does not restart the containers of an old one.
 const hashVersion = "s1-"
 
-// HashContainer returns a hash of what a container is made from. Two specs with
-// the same hash need no restart to get from one to the other: fields that are
-// read while the container runs (probes, hooks, restart policy and rules) and
-// resources, which change in place, are left out.
+// HashContainer returns a hash of a container spec. A change between two specs with the
+// same hash needs no restart: fields that are read while the container runs (probes,
+// hooks, restart policy and rules) and resources, which change in place, are left out.
 func HashContainer(c *corev1.Container) string {
 	made := *c
 	made.Resources, made.ResizePolicy = corev1.ResourceRequirements{}, nil
@@ -25,7 +24,7 @@ func HashContainer(c *corev1.Container) string {
 	made.ImagePullPolicy = ""
 	made.Lifecycle = nil
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
-		// Unlike the hooks, the runtime takes the signal when it makes the container.
+		// Unlike the hooks, the signal is fixed when the container is created.
 		made.Lifecycle = &corev1.Lifecycle{StopSignal: c.Lifecycle.StopSignal}
 	}
 	// Fields that are not set are left out of the text, so that a field added to
@@ -38,9 +37,9 @@ func HashContainer(c *corev1.Container) string {
 	return hashVersion + hex.EncodeToString(sum[:8])
 }
 
-// changed reports whether the container was made from another spec. A hash that
-// is not ours (the kubelet's, another version's) tells nothing and changes
-// nothing, lest taking over a node restart everything on it.
+// changed reports whether the container was created from another spec. A hash of another
+// format (the kubelet's, another version's) is ignored, so that adopting a node does not
+// restart its containers.
 func changed(c *corev1.Container, made *Container) bool {
 	return strings.HasPrefix(made.Hash, hashVersion) && made.Hash != HashContainer(c)
 }

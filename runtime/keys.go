@@ -11,12 +11,12 @@ const (
 )
 
 // LabelOwner is the label of sandboxes and containers that names the agent that
-// made them. What bears no such label was made by something else, a kubelet for
-// instance.
+// made them. Those without it were created by another program, for instance a
+// kubelet.
 const LabelOwner = "sublet.dev/owner"
 
-// Annotations that carry what an agent that starts again has to know of a
-// container that another process made.
+// Annotations with what a restarted agent must know of a container that a previous
+// process created.
 const (
 	AnnotationHash                     = "io.kubernetes.container.hash"
 	AnnotationRestartCount             = "io.kubernetes.container.restartCount"
@@ -28,9 +28,9 @@ const (
 	AnnotationDeletionGracePeriod      = "io.kubernetes.pod.deletionGracePeriod"
 )
 
-// Annotations of our own: what the kubelet keeps in memory and loses with it.
+// Annotations of sublet, with state that the kubelet keeps only in memory.
 const (
-	AnnotationContainerType     = "sublet.dev/container.kind"         // Kind, as its String
-	AnnotationBackOffStep       = "sublet.dev/container.backoff-step" // Action.Step; none is 0
-	AnnotationRestartGeneration = "sublet.dev/container.round"        // Action.Round; none is 0
+	AnnotationContainerType     = "sublet.dev/container.kind"         // Container.Type, as its String
+	AnnotationBackOffStep       = "sublet.dev/container.backoff-step" // Action.BackOffStep; 0 if missing
+	AnnotationRestartGeneration = "sublet.dev/container.round"        // Action.RestartGeneration; 0 if missing
 )

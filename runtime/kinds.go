@@ -38,8 +38,8 @@ func ContainerSpec(pod *corev1.Pod, name string) *corev1.Container {
 	return c
 }
 
-// ContainerTypeOf tells which list of the pod's spec the container of that name stands
-// in. It is false for a name that is in none.
+// ContainerTypeOf returns the type of the container of that name in the pod's spec. It is
+// false if the spec has no such container.
 func ContainerTypeOf(pod *corev1.Pod, name string) (ContainerType, bool) {
 	c, kind := find(pod, name)
 	return kind, c != nil
@@ -61,8 +61,8 @@ func initKind(c *corev1.Container) ContainerType {
 	return Init
 }
 
-// ephemeral sees an ephemeral container as the container that it is but for its
-// target: the API keeps the two types field by field the same.
+// ephemeral converts an ephemeral container to a container without the target: the API
+// keeps the fields of the two types equal.
 func ephemeral(e *corev1.EphemeralContainer) *corev1.Container {
 	return (*corev1.Container)(&e.EphemeralContainerCommon)
 }

@@ -8,12 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is what was seen of one pod in the runtime. A Pod is read-only once it
-// has been handed over; its slices and maps are shared.
+// Pod is the observed state of one pod. A Pod is read-only once it has been passed on:
+// its slices and maps are shared.
 //
-// A listing fills UID, Namespace, Name and, of each sandbox and container, what
-// a list call tells (ids, names, attempts, states, creation times, labels). An
-// inspection fills everything.
+// A listing sets UID, Namespace, Name and, for each sandbox and container, the result
+// of a list call (ids, names, attempts, states, creation times, labels). An inspection
+// sets all fields.
 type Pod struct {
 	UID             types.UID
 	Namespace, Name string
@@ -21,8 +21,8 @@ type Pod struct {
 	Sandboxes  []Sandbox   // newest attempt first
 	Containers []Container // of all attempts and sandboxes, newest first
 
-	// ObservedAt is when the inspection that gave this view began: whatever
-	// happened before it is in the view. Zero for a listing.
+	// ObservedAt is when the inspection began: every change before it is included.
+	// Zero for a listing.
 	ObservedAt time.Time
 }
 
@@ -38,7 +38,7 @@ type Sandbox struct {
 	IPs         []string // primary first; empty for host network
 	HostNetwork bool
 
-	// What the agent that made it left in labels and annotations.
+	// From the labels and annotations that the agent set.
 	GracePeriod time.Duration // terminationGracePeriodSeconds of the pod
 	Source      string        // kubernetes.io/config.source of the pod
 	Labels      map[string]string
@@ -65,23 +65,23 @@ type Container struct {
 	StopSignal        corev1.Signal
 	LogPath           string
 
-	// What the agent that made it left in labels and annotations.
+	// From the labels and annotations that the agent set.
 	Type              ContainerType
 	Hash              string // of the container spec it was made from
-	BackOffStep       int    // how many restarts in a row it stands at; see BackOff
-	RestartGeneration uint32 // how often all containers had been restarted; see Action
+	BackOffStep       int    // consecutive restarts; see BackOff
+	RestartGeneration uint32 // restarts of all containers before it; see Action
 	GracePeriod       time.Duration
 	PreStop           *corev1.LifecycleHandler
 	Labels            map[string]string
 	Annotations       map[string]string
 }
 
-// Resources are the resources a container runs with. What is nil is not bounded
-// or not told.
+// Resources are the actual resources of a container. A nil value is unlimited or not
+// reported.
 type Resources struct {
 	CPURequest, CPULimit, MemoryLimit, MemoryRequest *resource.Quantity
-	// NoCPUQuota says that the node enforces no CPU limits: that CPULimit is nil
-	// then tells nothing.
+	// NoCPUQuota means that the node enforces no CPU limits, so that a nil CPULimit has
+	// no meaning.
 	NoCPUQuota bool
 }
 
@@ -110,7 +110,7 @@ type Condition struct {
 	Reason, Message string
 }
 
-// Status is what a runtime says of itself.
+// Status is the status that a runtime reports.
 type Status struct {
 	Name, Version              string
 	RuntimeReady, NetworkReady bool
@@ -127,8 +127,8 @@ func (p *Pod) LatestContainer(name string) *Container {
 	return nil
 }
 
-// CouldHaveRunningContainers reports whether any container runs or may run: unknown ones may be
-// alive. One that was created only does not.
+// CouldHaveRunningContainers reports whether any container runs or may run. Unknown
+// containers may run, created ones do not.
 func (p *Pod) CouldHaveRunningContainers() bool {
 	for i := range p.Containers {
 		if p.Containers[i].State == Running || p.Containers[i].State == Unknown {

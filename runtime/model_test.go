@@ -13,7 +13,7 @@ func TestPod_Running(t *testing.T) {
 	for state, want := range map[runtime.ContainerState]bool{
 		runtime.Running: true, runtime.Unknown: true, runtime.Created: false, runtime.Exited: false,
 	} {
-		v := newView(ready(0), exited("b", 0), seen("a", 0, state))
+		v := newView(ready(0), exited("b", 0), observed("a", 0, state))
 		assert.Equal(t, want, v.CouldHaveRunningContainers(), "%v", state)
 	}
 	none := newView(ready(0))
@@ -28,18 +28,18 @@ func TestPod_Latest(t *testing.T) {
 
 func TestPod_ReadySandbox(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		seen runtime.PlanInput
-		want string
+		name     string
+		observed runtime.PlanInput
+		want     string
 	}{
 		{"none", newView(), ""},
-		{"not ready", newView(gone(0)), ""},
+		{"not ready", newView(exitedSandbox(0)), ""},
 		{"ready", newView(ready(0)), "s0"},
-		{"the newest is not ready", newView(ready(0), gone(1)), ""},
-		{"the newest is ready", newView(gone(0), ready(1)), "s1"},
+		{"the newest is not ready", newView(ready(0), exitedSandbox(1)), ""},
+		{"the newest is ready", newView(exitedSandbox(0), ready(1)), "s1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := tt.seen.ReadySandbox()
+			s := tt.observed.ReadySandbox()
 			if tt.want == "" {
 				assert.Nil(t, s)
 				return

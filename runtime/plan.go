@@ -13,34 +13,32 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Plan returns what is to be done to bring a pod from what was seen to what it
-// asks for. It is pure: same input, same plan. seen must be an inspection; a
-// listing would do, but tells too little to find a lost address, a resize or
-// the end of a back-off.
+// Plan returns the actions that bring a pod from its observed to its desired state. It
+// is pure: equal inputs give equal plans. observed should be an inspection. A listing is
+// possible, but lacks lost addresses, resizes and the end of a back-off.
 //
-// A plan holds all that can be done now, in this order: containers to end (ones
-// that follow each other may be ended at once, but for their stages), sandboxes to stop, the sandbox
-// to make, leftovers to remove, resources to change, containers to start
-// (ephemeral ones, then either the next init container or the regular ones),
-// and what is waited for. An empty plan means that the pod is where it
-// should be, or that something under way (an init container, a startup probe)
-// has to come to its end first.
+// A plan contains all actions that are possible now, in this order: containers to kill
+// (those of one stage in parallel), sandboxes to stop, the sandbox to create, containers
+// to remove, resources to update, containers to start (ephemeral ones, then either the
+// next init container or the regular ones), and waits. An empty plan means that the pod
+// is in its desired state, or that something in progress (an init container, a startup
+// probe) must end first.
 //
-// Init containers and sidecars are started one a plan, each only after the
-// former is done or has started (it may be replaced since), so that no action has to wait for
-// the success of another but for these: after a failure of KillSandbox or CreateSandbox
-// nothing further is done, and after a failed action of a container no further
-// action of that same container. Then the pod is looked at and planned again.
+// Each plan starts at most one init container or sidecar, and only after the previous
+// one has completed or started, so that no action depends on the success of another
+// except these: a failure of KillSandbox or CreateSandbox ends the plan, and a failed
+// action of a container skips the further actions of that container. Then the pod is
+// inspected and planned again.
 //
-// A pod that is Done is ended, sandbox and all. A pod that is being deleted gets
-// no plan: its end is PlanTermination's.
-func Plan(pod *corev1.Pod, seen PlanInput, now time.Time) []Action {
+// A terminal pod is stopped, including its sandbox. The plan of a pod with a deletion
+// timestamp is empty: PlanTermination is used instead.
+func Plan(pod *corev1.Pod, observed PlanInput, now time.Time) []Action {
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
 	p := &planner{
-		podScope: newScope(pod, &seen.Pod, seen.Probes),
-		view:     &seen, now: now, grace: atLeastMinGrace(podspec.GracePeriod(pod)),
+		podScope: newScope(pod, &observed.Pod, observed.Probes),
+		view:     &observed, now: now, grace: atLeastMinGrace(podspec.GracePeriod(pod)),
 	}
 	if p.view.BackOff == nil {
 		p.view.BackOff = DefaultBackOff()
@@ -61,12 +59,12 @@ func Plan(pod *corev1.Pod, seen PlanInput, now time.Time) []Action {
 	}
 	others := p.starts
 	p.starts = nil
-	p.ephemerals() // they look at what the plan ends, and start first
+	p.ephemerals() // they depend on what the plan kills, and start first
 	p.starts = append(p.starts, others...)
 	return p.actions()
 }
 
-// planner gathers a plan. Its lists are put together in the order of the plan.
+// planner collects a plan. Its lists are joined in the order of the plan.
 type planner struct {
 	*podScope
 
@@ -93,38 +91,38 @@ func (p *planner) actions() []Action {
 	return all
 }
 
-// end plans the end of everything in the pod. again says that a new sandbox
-// follows: then the newest is stopped though it is not ready, for it may still
-// hold its address and ports.
-func (p *planner) end(reason string, again bool) {
-	held := make(map[string]bool)
-	for i := range p.seen.Containers {
-		if c := &p.seen.Containers[i]; alive(c) {
-			held[c.SandboxID] = true
+// end plans the stop of all containers and sandboxes. recreate means that a new sandbox
+// follows: then the newest is stopped even if it is not ready, because it may still
+// occupy its address and ports.
+func (p *planner) end(reason string, recreate bool) {
+	occupied := make(map[string]bool)
+	for i := range p.observed.Containers {
+		if c := &p.observed.Containers[i]; alive(c) {
+			occupied[c.SandboxID] = true
 			p.kill(c, reason, "", p.grace)
 		}
 	}
 	p.stage()
-	for i := range p.seen.Sandboxes {
-		s := &p.seen.Sandboxes[i]
-		if s.State == SandboxReady || held[s.ID] || again && s == p.sandbox {
+	for i := range p.observed.Sandboxes {
+		s := &p.observed.Sandboxes[i]
+		if s.State == SandboxReady || occupied[s.ID] || recreate && s == p.sandbox {
 			p.sandboxes = append(p.sandboxes, Action{Type: KillSandbox, ID: s.ID, Attempt: s.Attempt, Reason: reason})
 		}
 	}
 }
 
-// stage has sidecars end after what they serve, in the reverse order of their start.
+// stage stops sidecars after the other containers, in the reverse order of their start.
 func (p *planner) stage() {
 	for i := range p.kills {
 		if a := &p.kills[i]; a.ContainerType == Sidecar {
-			a.Stage = 1 + sidecarRank(p.pod, p.seen, a.Container)
+			a.Stage = 1 + sidecarRank(p.pod, p.observed, a.Container)
 		}
 	}
 	slices.SortStableFunc(p.kills, func(a, b Action) int { return cmp.Compare(a.Stage, b.Stage) })
 	compactStages(p.kills, func(a *Action) *int { return &a.Stage })
 }
 
-// replaceSandbox plans a new sandbox in place of all that there are.
+// replaceSandbox plans a new sandbox that replaces all others.
 func (p *planner) replaceSandbox() {
 	attempt := uint32(0)
 	if p.sandbox != nil {
@@ -132,14 +130,14 @@ func (p *planner) replaceSandbox() {
 	}
 	p.end(p.unusable, true)
 	p.sandboxes = append(p.sandboxes, Action{Type: CreateSandbox, Attempt: attempt, Reason: p.unusable})
-	p.sandbox = nil // nothing is in the new one yet
+	p.sandbox = nil // the new one is empty
 }
 
-// killStale plans the end of what runs and should not: in an older sandbox, of
-// an older round, twice, or under a name that the spec does not have.
+// killStale plans to kill containers that should not run: those of an older sandbox or
+// restart generation, duplicates, and those that are not in the spec.
 func (p *planner) killStale() {
-	for i := range p.seen.Containers {
-		c := &p.seen.Containers[i]
+	for i := range p.observed.Containers {
+		c := &p.observed.Containers[i]
 		if !alive(c) {
 			continue
 		}
@@ -170,7 +168,7 @@ func (p *planner) kill(c *Container, reason, message string, grace time.Duration
 	})
 }
 
-// start plans the start of a container with the next free attempt.
+// start plans the start of a container with the next unused attempt.
 func (p *planner) start(c *corev1.Container, kind ContainerType, step int, reason string) {
 	attempt, known := uint32(0), false
 	if least, ok := p.view.Restarts[c.Name]; ok {
@@ -198,14 +196,14 @@ func after(attempt uint32) uint32 {
 	return attempt + 1
 }
 
-// restart plans the start of a container that is not here: for the first
-// time, or after last, once its back-off has ended.
+// restart plans the start of a container that does not run: for the first time, or
+// after last, once its back-off has ended.
 func (p *planner) restart(c *corev1.Container, kind ContainerType, last *Container) {
 	switch {
 	case last == nil:
 		p.start(c, kind, 0, "")
 	case last.State == Created && p.isCurrent(last):
-		// Nobody has seen it run: it gives its number to the one that takes its place.
+		// It never ran: its replacement gets the same attempt.
 		p.changes = append(p.changes, Action{
 			Type: RemoveContainer, Container: c.Name, ContainerType: kind, ID: last.ID, Attempt: last.Attempt, Reason: ReasonNotStarted,
 		})
@@ -213,26 +211,25 @@ func (p *planner) restart(c *corev1.Container, kind ContainerType, last *Contain
 	case last.RestartGeneration < p.round && !p.triggers(c, last):
 		p.start(c, kind, 0, ReasonRestartAll)
 	case last.State != Exited:
-		p.start(c, kind, last.BackOffStep, p.unusable) // it ends with its sandbox, not by itself
+		p.start(c, kind, last.BackOffStep, p.unusable) // it is stopped with its sandbox, and did not exit by itself
 	case changed(c, last):
 		p.start(c, kind, 0, ReasonSpecChanged)
 	case kind == Init && succeeded(kind, last) && !p.triggers(c, last):
-		p.start(c, kind, 0, p.unusable) // it did its work, and does it again in a new sandbox
+		p.start(c, kind, 0, p.unusable) // it completed, and runs again in a new sandbox
 	default:
 		p.backOff(c, kind, last)
 	}
 }
 
-// backOff plans the start of a container that ended by itself, or the wait for
-// it.
+// backOff plans the restart of a container that exited by itself, or the wait for it.
 func (p *planner) backOff(c *corev1.Container, kind ContainerType, last *Container) {
 	step, delay := p.delay(c, last)
 	ended := last.Finished
 	if ended.IsZero() {
 		ended = last.Created
 	}
-	// An end that is yet to come tells of a clock that was set back. Waiting for
-	// it could take for ever.
+	// A termination time in the future means that the clock was set back. Waiting for
+	// it could take indefinitely.
 	ahead := ended.After(p.now.Add(time.Minute))
 	if until := monotonic.Past(ended, p.now).Add(delay); p.now.Before(until) && !ahead {
 		p.waits = append(p.waits, Action{
@@ -245,8 +242,8 @@ func (p *planner) backOff(c *corev1.Container, kind ContainerType, last *Contain
 	p.start(c, kind, step+1, "")
 }
 
-// delay asks the BackOff how long to wait after last, and returns the step that
-// last stood at: 0 if it ran so long that the count starts anew.
+// delay returns the delay of the BackOff after last, and the back-off step of last: 0 if
+// it ran long enough to reset the back-off.
 func (p *planner) delay(c *corev1.Container, last *Container) (step int, delay time.Duration) {
 	r := RestartInfo{Pod: p.pod, Container: c, ExitCode: last.ExitCode, BackOffStep: max(last.BackOffStep, 0), Attempt: last.Attempt}
 	ended := last.Finished

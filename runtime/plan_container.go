@@ -8,9 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ephemerals plans the start of ephemeral containers: once only, and at once,
-// whatever the others do, but for one that wants to see the processes of another
-// container: it waits for that one to run.
+// ephemerals plans the start of ephemeral containers: once, and immediately regardless
+// of the other containers. One with a target container waits until that runs.
 func (p *planner) ephemerals() {
 	for i := range p.pod.Spec.EphemeralContainers {
 		spec := &p.pod.Spec.EphemeralContainers[i]
@@ -30,22 +29,20 @@ func (p *planner) ephemerals() {
 	}
 }
 
-// runs reports whether the container of that name runs and this plan does not
-// end it.
+// runs reports whether the container of that name runs and this plan does not kill it.
 func (p *planner) runs(name string) bool {
 	c := p.current(name)
 	return c != nil && c.State == Running &&
 		!slices.ContainsFunc(p.kills, func(a Action) bool { return a.ID == c.ID })
 }
 
-// initContainers plans the next step of the pod's initialization, and keeps the
-// sidecars running that it has passed. It reports whether regular containers
-// may start.
+// initContainers plans the next step of the pod's initialization, and keeps the sidecars
+// before it running. It reports whether regular containers may start.
 func (p *planner) initContainers() bool {
 	list := p.pod.Spec.InitContainers
 	initialized := p.initialized()
-	// What stands before the last one that was made is done, whether or not the
-	// runtime still knows of it: dead containers are collected.
+	// All init containers before the last created one have completed, even if they are
+	// not in the runtime any more: exited containers are collected.
 	reached := len(list)
 	for reached > 0 && p.current(list[reached-1].Name) == nil {
 		reached--
@@ -64,7 +61,7 @@ func (p *planner) initContainers() bool {
 			p.restart(c, kind, p.last(c.Name))
 			return false
 		case kind == Sidecar:
-			// One that has started lets the next one start, though it be replaced.
+			// Once it has started the next one may start, even if it is replaced.
 			p.keep(c, kind)
 			if !p.started(c, current) {
 				return false
@@ -77,13 +74,13 @@ func (p *planner) initContainers() bool {
 	return true
 }
 
-// started reports whether a container runs and has started: its startup probe
-// has passed, or it has none. A probe that has not spoken yet has not passed.
+// started reports whether a container runs and has started: its startup probe has
+// succeeded, or it has none. A probe without a result has not succeeded.
 func (p *planner) started(c *corev1.Container, current *Container) bool {
 	return current.State == Running && (c.StartupProbe == nil || p.probes[current.ID].Startup == ProbeSuccess)
 }
 
-// keep plans what a container needs that is to run, or to have run.
+// keep plans the actions for a container that should run, or should have completed.
 func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 	last := p.last(c.Name)
 	switch {
@@ -92,7 +89,7 @@ func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 		p.restart(c, kind, last)
 	case last.State == Unknown:
 		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
-	case changed(c, last) && kind != Init: // one that is under way is let finish its work
+	case changed(c, last) && kind != Init: // a running init container may complete
 		p.kill(last, ReasonSpecChanged, "its spec changed", p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
 	default:
@@ -104,9 +101,9 @@ func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 	}
 }
 
-// replace plans the end of a container that failed while it runs, and the start
-// of the next if that is to come and need not wait. If rules look at exit codes
-// the next plan decides, which sees the code.
+// replace plans to kill a running container that failed, and to start the next attempt
+// if there is one and it has no back-off. If rules depend on the exit code, the next
+// plan decides, because it has the exit code.
 func (p *planner) replace(c *corev1.Container, kind ContainerType, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
 	if last.State == Running {
@@ -119,8 +116,8 @@ func (p *planner) replace(c *corev1.Container, kind ContainerType, last *Contain
 	}
 }
 
-// probeGrace is how long a container may take to end for a probe: the probe's
-// own time, or the pod's.
+// probeGrace returns the grace period of a container that is killed for a probe: that of
+// the probe, or of the pod.
 func (p *planner) probeGrace(c *corev1.Container, probe string) time.Duration {
 	spec := c.LivenessProbe
 	if probe == "startup" {

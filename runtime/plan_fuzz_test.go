@@ -72,8 +72,8 @@ func FuzzPlan(f *testing.F) {
 		pod := randomPod(rand.New(rand.NewPCG(seed, 0)))
 		view := garbage(data)
 		plan := runtime.Plan(pod, view, testTime)
-		if again := runtime.Plan(pod, view, testTime); show(again) != show(plan) {
-			t.Fatalf("%s\n%s", show(plan), show(again))
+		if repeated := runtime.Plan(pod, view, testTime); show(repeated) != show(plan) {
+			t.Fatalf("%s\n%s", show(plan), show(repeated))
 		}
 		ids := map[string]bool{}
 		for _, s := range view.Sandboxes {
@@ -123,7 +123,7 @@ func BenchmarkPlan(b *testing.B) {
 	}{
 		{"fresh", newView()},
 		{"at rest", atRest},
-		{"lost", newView(gone(0), running("s"), exited("i", 0), running("a"), running("b"))},
+		{"lost", newView(exitedSandbox(0), running("s"), exited("i", 0), running("a"), running("b"))},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()

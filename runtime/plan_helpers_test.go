@@ -88,10 +88,10 @@ func rule(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRu
 }
 
 const (
-	in       = corev1.ContainerRestartRuleOnExitCodesOpIn
-	notIn    = corev1.ContainerRestartRuleOnExitCodesOpNotIn
-	again    = corev1.ContainerRestartRuleActionRestart
-	allAgain = corev1.ContainerRestartRuleActionRestartAllContainers
+	in               = corev1.ContainerRestartRuleOnExitCodesOpIn
+	notIn            = corev1.ContainerRestartRuleOnExitCodesOpNotIn
+	restartAction    = corev1.ContainerRestartRuleActionRestart
+	restartAllAction = corev1.ContainerRestartRuleActionRestartAllContainers
 
 	always    = corev1.RestartPolicyAlways
 	onFailure = corev1.RestartPolicyOnFailure
@@ -134,12 +134,12 @@ func sandbox(n uint32, state runtime.SandboxState, tweaks ...func(*runtime.Sandb
 	}
 }
 
-func ready(n uint32) put { return sandbox(n, runtime.SandboxReady) }
-func gone(n uint32) put  { return sandbox(n, runtime.SandboxNotReady) }
+func ready(n uint32) put         { return sandbox(n, runtime.SandboxReady) }
+func exitedSandbox(n uint32) put { return sandbox(n, runtime.SandboxNotReady) }
 
 // seen puts a container "name#attempt" into the newest sandbox so far. It began
 // an hour before now and, if it ended, did so after a second.
-func seen(name string, attempt uint32, state runtime.ContainerState, tweaks ...func(*runtime.Container)) put {
+func observed(name string, attempt uint32, state runtime.ContainerState, tweaks ...func(*runtime.Container)) put {
 	return func(v *runtime.PlanInput) {
 		c := runtime.Container{
 			ID: fmt.Sprintf("%s#%d", name, attempt), Name: name, Attempt: attempt, State: state,
@@ -162,11 +162,11 @@ func seen(name string, attempt uint32, state runtime.ContainerState, tweaks ...f
 }
 
 func running(name string, tweaks ...func(*runtime.Container)) put {
-	return seen(name, 0, runtime.Running, tweaks...)
+	return observed(name, 0, runtime.Running, tweaks...)
 }
 
 func exited(name string, code int32, tweaks ...func(*runtime.Container)) put {
-	return seen(name, 0, runtime.Exited, append([]func(*runtime.Container){func(c *runtime.Container) { c.ExitCode = code }}, tweaks...)...)
+	return observed(name, 0, runtime.Exited, append([]func(*runtime.Container){func(c *runtime.Container) { c.ExitCode = code }}, tweaks...)...)
 }
 
 func step(n int) func(*runtime.Container) { return func(c *runtime.Container) { c.BackOffStep = n } }

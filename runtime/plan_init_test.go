@@ -23,17 +23,17 @@ func TestInitContainers(t *testing.T) {
 		{"a failure is tried again", pod, newView(ready(0), exited("i", 1)), "start i#1 step 1"},
 		{"a second failure waits", pod, newView(ready(0), exited("i", 1, attempt(1), step(1), ended(4*time.Second))), "wait i 6s"},
 		{"never: one that runs goes on", strict, newView(ready(0), running("i")), ""},
-		{"one that runs beside regular ones holds up nobody", pod, newView(ready(0), running("j"), running("a"), exited("b", 1)), "start b#1 step 1"},
+		{"one that runs beside regular ones delays no other", pod, newView(ready(0), running("j"), running("a"), exited("b", 1)), "start b#1 step 1"},
 		{"never: a failure ends the pod", strict, newView(ready(0), exited("i", 1)), "stop s0"},
 		{"never: and ends the sidecars", newPod(never, sidecarC("s"), initC("i"), regular("a")), newView(ready(0), running("s"), exited("i", 1)), "kill s#0; stop s0"},
-		{"never: a failure after a lost sandbox ends the pod", strict, newView(gone(0), exited("i", 0), exited("j", 255)), ""},
-		{"lost before the regular ones", strict, newView(gone(0), exited("i", 0), exited("j", 0)), "stop s0; create 1; start i#1"},
-		{"again after a new sandbox", pod, newView(gone(0), exited("i", 0), exited("j", 0), running("a"), running("b")), "kill b#0; kill a#0; stop s0; create 1; start i#1"},
-		{"again in the new sandbox, in order", pod, newView(gone(0), exited("i", 0), exited("j", 0), exited("a", 0), ready(1), exited("i", 0, attempt(1))), "start j#1"},
-		{"success is not held back by a back-off", pod, newView(gone(0), exited("i", 0, step(3), ended(time.Second))), "stop s0; create 1; start i#1"},
-		{"unknown counts as failed", pod, newView(ready(0), seen("i", 0, runtime.Unknown)), "kill i#0; start i#1 step 1"},
-		{"never: unknown ends the pod", strict, newView(ready(0), seen("i", 0, runtime.Unknown)), "kill i#0; stop s0"},
-		{"made but not started", pod, newView(ready(0), exited("i", 0), seen("j", 2, runtime.Created, step(2))), "remove j#2; start j#2 step 2"},
+		{"never: a failure after a lost sandbox ends the pod", strict, newView(exitedSandbox(0), exited("i", 0), exited("j", 255)), ""},
+		{"lost before the regular ones", strict, newView(exitedSandbox(0), exited("i", 0), exited("j", 0)), "stop s0; create 1; start i#1"},
+		{"again after a new sandbox", pod, newView(exitedSandbox(0), exited("i", 0), exited("j", 0), running("a"), running("b")), "kill b#0; kill a#0; stop s0; create 1; start i#1"},
+		{"again in the new sandbox, in order", pod, newView(exitedSandbox(0), exited("i", 0), exited("j", 0), exited("a", 0), ready(1), exited("i", 0, attempt(1))), "start j#1"},
+		{"success is not held back by a back-off", pod, newView(exitedSandbox(0), exited("i", 0, step(3), ended(time.Second))), "stop s0; create 1; start i#1"},
+		{"unknown counts as failed", pod, newView(ready(0), observed("i", 0, runtime.Unknown)), "kill i#0; start i#1 step 1"},
+		{"never: unknown ends the pod", strict, newView(ready(0), observed("i", 0, runtime.Unknown)), "kill i#0; stop s0"},
+		{"made but not started", pod, newView(ready(0), exited("i", 0), observed("j", 2, runtime.Created, step(2))), "remove j#2; start j#2 step 2"},
 		{
 			"not again while regular ones run, though its dead ones were collected", pod,
 			newView(ready(0), running("a"), exited("b", 1)), "start b#1 step 1",
@@ -50,12 +50,12 @@ func TestInitContainers(t *testing.T) {
 			// Upstream: one init container was run again and the rest were thought
 			// done, for a regular container had been made in the old sandbox.
 			"after a power loss all of them, whatever was made in the old sandbox", pod,
-			newView(gone(0), exited("i", 0), exited("j", 0), seen("a", 0, runtime.Created), ready(1), exited("i", 0, attempt(1))),
+			newView(exitedSandbox(0), exited("i", 0), exited("j", 0), observed("a", 0, runtime.Created), ready(1), exited("i", 0, attempt(1))),
 			"start j#1",
 		},
 		{
 			"and the made one of the old sandbox does not take a number twice", pod,
-			newView(gone(0), exited("i", 0), exited("j", 0), seen("a", 0, runtime.Created), ready(1), exited("i", 0, attempt(1)), exited("j", 0, attempt(1))),
+			newView(exitedSandbox(0), exited("i", 0), exited("j", 0), observed("a", 0, runtime.Created), ready(1), exited("i", 0, attempt(1)), exited("j", 0, attempt(1))),
 			"start a#1; start b#0",
 		},
 		{"one that runs finishes though its spec changed", pod, newView(ready(0), running("i", hash("s1-old"))), ""},
@@ -65,13 +65,13 @@ func TestInitContainers(t *testing.T) {
 		{"on failure: so it did", newPod(onFailure, initC("i"), regular("a")), newView(ready(0), exited("i", 0, oomKilled)), "start i#1 step 1"},
 		{"never: so it did, and ends the pod", strict, newView(ready(0), exited("i", 0, oomKilled)), "stop s0"},
 		{"and it is held back by a back-off", pod, newView(ready(0), exited("i", 0, oomKilled, step(1), ended(4*time.Second))), "wait i 6s"},
-		{"in a new sandbox too", pod, newView(gone(0), exited("i", 0, oomKilled, step(1), ended(4*time.Second))), "stop s0; create 1; wait i 6s"},
+		{"in a new sandbox too", pod, newView(exitedSandbox(0), exited("i", 0, oomKilled, step(1), ended(4*time.Second))), "stop s0; create 1; wait i 6s"},
 		{
 			"its own policy", newPod(always, initC("i", policy(corev1.ContainerRestartPolicyNever)), regular("a")),
 			newView(ready(0), exited("i", 3)), "stop s0",
 		},
 		{
-			"a rule against its own policy", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(again, in, 3)), regular("a")),
+			"a rule against its own policy", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 3)), regular("a")),
 			newView(ready(0), exited("i", 3)), "start i#1 step 1",
 		},
 	})
@@ -91,7 +91,7 @@ func TestSidecars(t *testing.T) {
 		{"the next while it is held back after that", pod, newView(ready(0), running("s", step(1), since(time.Minute)), unwell("s#0")), "kill s#0; start i#0"},
 		{"the next while it is made as the changed spec has it", pod, newView(ready(0), running("s", hash("s1-old"))), "kill s#0; start s#1; start i#0"},
 		{"not the next once it has ended", pod, newView(ready(0), exited("s", 137, step(1), ended(4*time.Second))), "wait s 6s"},
-		{"not the next while its state is unknown", pod, newView(ready(0), seen("s", 0, runtime.Unknown)), "kill s#0; start s#1 step 1"},
+		{"not the next while its state is unknown", pod, newView(ready(0), observed("s", 0, runtime.Unknown)), "kill s#0; start s#1 step 1"},
 		{"startup probe not passed", probed1, newView(ready(0), running("s")), ""},
 		{"startup probe passed", probed1, newView(ready(0), running("s"), started("s#0")), "start z#0"},
 		{
@@ -117,7 +117,7 @@ func TestSidecars(t *testing.T) {
 		},
 		{"liveness", pod, newView(ready(0), running("s"), exited("i", 0), running("z"), running("a"), unwell("s#0")), "kill s#0; start s#1 step 1"},
 		{"collected while the regular ones run", pod, newView(ready(0), running("z"), running("a")), "start s#0"},
-		{"unknown", pod, newView(ready(0), seen("s", 0, runtime.Unknown), exited("i", 0), running("z"), running("a")), "kill s#0; start s#1 step 1"},
+		{"unknown", pod, newView(ready(0), observed("s", 0, runtime.Unknown), exited("i", 0), running("z"), running("a")), "kill s#0; start s#1 step 1"},
 		{"not started again when the pod is done", newPod(never, sidecarC("s"), regular("a")), newView(ready(0), exited("s", 137), exited("a", 0)), "stop s0"},
 		{"changed spec", pod, newView(ready(0), running("s", hash("s1-old")), exited("i", 0), running("z"), running("a")), "kill s#0; start s#1"},
 	})
@@ -139,33 +139,33 @@ func TestEphemeralContainers(t *testing.T) {
 		{"with the sandbox", pod, newView(), "create 0; start debug#0; start i#0"},
 		{"while init containers run", pod, newView(ready(0), running("i")), "start debug#0"},
 		{"not again after its end", pod, newView(ready(0), exited("i", 0), running("a"), exited("debug", 1)), ""},
-		{"not again after a new sandbox", pod, newView(gone(0), exited("debug", 137)), "stop s0; create 1; start i#0"},
+		{"not again after a new sandbox", pod, newView(exitedSandbox(0), exited("debug", 137)), "stop s0; create 1; start i#0"},
 		{"not again when the runtime forgot it", pod, newView(ready(0), running("a"), restarts("debug", 0)), ""},
-		{"made but not started", pod, newView(ready(0), running("i"), seen("debug", 0, runtime.Created)), "remove debug#0; start debug#0"},
-		{"made but not started, and its number known", pod, newView(ready(0), running("i"), seen("debug", 0, runtime.Created), restarts("debug", 0)), "remove debug#0; start debug#0"},
-		{"unknown is left alone", pod, newView(ready(0), running("a"), seen("debug", 0, runtime.Unknown)), ""},
+		{"made but not started", pod, newView(ready(0), running("i"), observed("debug", 0, runtime.Created)), "remove debug#0; start debug#0"},
+		{"made but not started, and its number known", pod, newView(ready(0), running("i"), observed("debug", 0, runtime.Created), restarts("debug", 0)), "remove debug#0; start debug#0"},
+		{"unknown is left alone", pod, newView(ready(0), running("a"), observed("debug", 0, runtime.Unknown)), ""},
 		{"does not keep a pod that is done", newPod(never, regular("a"), ephemeralC("debug")), newView(ready(0), exited("a", 0), running("debug")), "kill debug#0; stop s0"},
 	})
 }
 
 // RT-7: an ephemeral container that is to see another one's processes waits for
-// that one, and holds up nobody meanwhile.
+// that one, and delays no other meanwhile.
 func TestEphemeralContainersWithATarget(t *testing.T) {
 	pod := newPod(always, initC("i"), regular("a"), debugC("debug", "a"))
 	testPlans(t, []planCase{
 		{"while the sandbox is made", pod, newView(), "create 0; start i#0; wait debug"},
 		{"while init containers run", pod, newView(ready(0), running("i")), "wait debug"},
 		{"while the target is started", pod, newView(ready(0), exited("i", 0)), "start a#0; wait debug"},
-		{"made but not started", pod, newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created)), "remove a#0; start a#0; wait debug"},
+		{"made but not started", pod, newView(ready(0), exited("i", 0), observed("a", 0, runtime.Created)), "remove a#0; start a#0; wait debug"},
 		{"as soon as it runs", pod, newView(ready(0), exited("i", 0), running("a")), "start debug#0"},
 		{"before others of the same plan", newPod(always, regular("a"), regular("b"), debugC("debug", "a")), newView(ready(0), running("a")), "start debug#0; start b#0"},
 		{"while its back-off runs", pod, newView(ready(0), exited("i", 0), exited("a", 1, step(1), ended(2*time.Second))), "wait a 8s; wait debug"},
 		{"while it is restarted", pod, newView(ready(0), exited("i", 0), running("a", hash("s1-old"))), "kill a#0; start a#1; wait debug"},
-		{"in a sandbox that is lost", pod, newView(gone(0), running("a")), "kill a#0; stop s0; create 1; start i#0; wait debug"},
-		{"of unknown state", pod, newView(ready(0), exited("i", 0), seen("a", 0, runtime.Unknown)), "kill a#0; start a#1 step 1; wait debug"},
+		{"in a sandbox that is lost", pod, newView(exitedSandbox(0), running("a")), "kill a#0; stop s0; create 1; start i#0; wait debug"},
+		{"of unknown state", pod, newView(ready(0), exited("i", 0), observed("a", 0, runtime.Unknown)), "kill a#0; start a#1 step 1; wait debug"},
 		{"a sidecar", newPod(always, sidecarC("s"), initC("i"), regular("a"), debugC("debug", "s")), newView(ready(0), running("s")), "start debug#0; start i#0"},
 		{"not again after its end", pod, newView(ready(0), exited("i", 0), running("a"), exited("debug", 0)), ""},
-		{"made but not started, and the target gone", pod, newView(ready(0), exited("i", 0), exited("a", 0, step(1), ended(time.Second)), seen("debug", 0, runtime.Created)), "wait a 9s; wait debug"},
+		{"made but not started, and the target gone", pod, newView(ready(0), exited("i", 0), exited("a", 0, step(1), ended(time.Second)), observed("debug", 0, runtime.Created)), "wait a 9s; wait debug"},
 		{"a target that is done for good", newPod(never, regular("a"), regular("b"), debugC("debug", "a")), newView(ready(0), exited("a", 0), running("b")), "wait debug"},
 		{"of a pod that is done", newPod(never, regular("a"), debugC("debug", "a")), newView(ready(0), exited("a", 0)), "stop s0"},
 	})

@@ -5,19 +5,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// What the kernel's cgroups can tell apart. Smaller differences are the rounding
-// of a translation and back, not a change.
+// The resolution of the kernel's cgroups. Smaller differences are rounding errors, not
+// changes.
 const (
-	leastMilliCPULimit   = 10      // a quota of 1 ms a period
+	leastMilliCPULimit   = 10      // a quota of 1 ms per period
 	leastMilliCPURequest = 2       // two shares
-	mostMilliCPURequest  = 256_000 // all the shares there are
+	mostMilliCPURequest  = 256_000 // the maximum of shares
 	milliCPUSlack        = 1
 	memorySlack          = 64 << 10 // the largest page
-	noMemoryLimit        = 1 << 62  // how cgroups write that there is none
+	noMemoryLimit        = 1 << 62  // as cgroups report no limit
 )
 
-// resize plans the change of a running container's resources to the spec's: in
-// place, or by a restart where its resize policy asks for one.
+// resize plans the change of a running container's resources to those of the spec: in
+// place, or by a restart if its resize policy requires one.
 func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Container) {
 	cpu, memory := resized(p.pod, c, kind, have.Resources)
 	switch {
@@ -32,16 +32,16 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 	}
 }
 
-// NeedsResize reports whether a running container has other resources than its spec
-// asks for, a limit more or one less included: whether Plan would change them. What
-// the runtime does not tell is taken as right. It is pure.
+// NeedsResize reports whether the resources of a running container differ from its spec,
+// including added and removed limits: whether Plan would change them. Values that the
+// runtime does not report count as equal. It is pure.
 func NeedsResize(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) bool {
 	cpu, memory := resized(pod, c, kind, have)
 	return cpu || memory
 }
 
-// resized tells which resources of a running container differ from its spec's.
-// Init containers and ephemeral ones keep what they have.
+// resized reports which resources of a running container differ from its spec. Init
+// containers and ephemeral ones are not resized.
 func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) (cpu, memory bool) {
 	if have == nil || kind == Init || kind == Ephemeral {
 		return false, false
@@ -49,31 +49,30 @@ func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Res
 	return differ(pod, c, have)
 }
 
-// differ compares what a container has with what it asks for. A runtime that
-// tells of the CPU request, which there always is, would tell of limits too: what
-// is missing then is not bounded.
+// differ compares actual and desired resources. The CPU request is always set: a runtime
+// that reports it reports limits too, so that a missing limit is not set.
 func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory bool) {
-	told := have.CPURequest != nil
+	reported := have.CPURequest != nil
 	limit := limitOf(pod, c, corev1.ResourceCPU)
 	request, ok := c.Resources.Requests[corev1.ResourceCPU]
 	if !ok {
 		request = limit
 	}
-	if told {
+	if reported {
 		cpu = apart(shared(request.MilliValue()), shared(have.CPURequest.MilliValue()), milliCPUSlack)
 	}
 	if !have.NoCPUQuota {
-		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, told).differ(leastMilliCPULimit, milliCPUSlack)
+		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(leastMilliCPULimit, milliCPUSlack)
 	}
 	limit = limitOf(pod, c, corev1.ResourceMemory)
-	memory = bound(limit.Value(), have.MemoryLimit, bytes, told).differ(0, memorySlack)
+	memory = bound(limit.Value(), have.MemoryLimit, bytes, reported).differ(0, memorySlack)
 	if want, ok := c.Resources.Requests[corev1.ResourceMemory]; ok && have.MemoryRequest != nil {
 		memory = memory || apart(want.Value(), have.MemoryRequest.Value(), memorySlack)
 	}
 	return cpu, memory
 }
 
-// limit is the container's, or else the pod's for all its containers together.
+// limitOf returns the limit of the container, or else the pod-level one.
 func limitOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
 	if q := c.Resources.Limits[name]; !q.IsZero() || pod.Spec.Resources == nil {
 		return q
@@ -81,20 +80,20 @@ func limitOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) res
 	return pod.Spec.Resources.Limits[name]
 }
 
-// limits are a limit that is wanted and the one there is; 0 is none.
+// limits are a desired and an actual limit; 0 is none.
 type limits struct {
 	desired, actual int64
-	known           bool // what there is was told
+	known           bool // actual was reported
 }
 
-func bound(want int64, have *resource.Quantity, value func(*resource.Quantity) int64, told bool) limits {
+func bound(want int64, have *resource.Quantity, value func(*resource.Quantity) int64, reported bool) limits {
 	if have == nil {
-		return limits{desired: max(want, 0), known: told}
+		return limits{desired: max(want, 0), known: reported}
 	}
 	return limits{max(want, 0), max(value(have), 0), true}
 }
 
-// differ reports whether the limit is to be changed, set or taken away.
+// differ reports whether the limit must be changed, set or removed.
 func (l limits) differ(least, slack int64) bool {
 	switch {
 	case !l.known:
@@ -112,7 +111,7 @@ func bytes(q *resource.Quantity) int64 {
 	return 0
 }
 
-// shared is what the kernel makes of a CPU request.
+// shared limits a CPU request to the range of the kernel.
 func shared(milli int64) int64 {
 	return min(max(milli, leastMilliCPURequest), mostMilliCPURequest)
 }

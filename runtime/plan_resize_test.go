@@ -170,7 +170,7 @@ func TestHashContainer(t *testing.T) {
 		{"liveness probe", livenessProbe(3), true},
 		{"startup probe", startupProbe, true},
 		{"restart policy", policy(corev1.ContainerRestartPolicyNever), true},
-		{"restart rules", rule(again, in, 1), true},
+		{"restart rules", rule(restartAction, in, 1), true},
 		{"pull policy", func(c *corev1.Container) { c.ImagePullPolicy = corev1.PullNever }, true},
 		{"preStop hook", func(c *corev1.Container) {
 			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}}

@@ -32,19 +32,19 @@ func TestRestartPolicies(t *testing.T) {
 		{"its own: never", one(always, own(corev1.ContainerRestartPolicyNever)), after(1), ""},
 		{"its own: always", one(never, own(corev1.ContainerRestartPolicyAlways)), after(0), restarted},
 		{"its own: on failure", one(never, own(corev1.ContainerRestartPolicyOnFailure)), after(1), restarted},
-		{"rule fits", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, in, 42, 43)), after(43), restarted},
-		{"rule does not fit", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, in, 42)), after(1), ""},
-		{"rule by what is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(1), restarted},
-		{"rule by what is not, and is", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, notIn, 0, 42)), after(42), ""},
-		{"rule of a kind that there is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(again, "Between", 1)), after(1), ""},
+		{"rule fits", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 42, 43)), after(43), restarted},
+		{"rule does not fit", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 42)), after(1), ""},
+		{"rule by what is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, notIn, 0, 42)), after(1), restarted},
+		{"rule by what is not, and is", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, notIn, 0, 42)), after(42), ""},
+		{"rule of a kind that there is not", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, "Between", 1)), after(1), ""},
 		{"on failure: the exit code counts, whatever the OOM killer took", one(onFailure), newView(ready(0), exited("a", 0, oomKilled), running("b")), ""},
 		{"the highest number stays", one(always), newView(ready(0), exited("a", 1, attempt(math.MaxUint32)), running("b")), "start a#4294967295 step 1"},
 		{"rule without codes", one(never, func(c *corev1.Container) {
-			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: again}}
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: restartAction}}
 		}), after(1), ""},
-		{"unknown under never", one(never), newView(ready(0), seen("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
-		{"unknown does not wait", one(never), newView(ready(0), seen("a", 3, runtime.Unknown, step(3)), running("b")), "kill a#3; start a#4 step 4"},
-		{"made but not started, under never", one(never), newView(ready(0), seen("a", 0, runtime.Created), running("b")), "remove a#0; start a#0"},
+		{"unknown under never", one(never), newView(ready(0), observed("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
+		{"unknown does not wait", one(never), newView(ready(0), observed("a", 3, runtime.Unknown, step(3)), running("b")), "kill a#3; start a#4 step 4"},
+		{"made but not started, under never", one(never), newView(ready(0), observed("a", 0, runtime.Created), running("b")), "remove a#0; start a#0"},
 		{"restart counts of a runtime that forgot", one(always), newView(ready(0), running("b"), restarts("a", 6)), "start a#7"}, // RT-13
 		{"restart counts: the higher counts", one(always), after(1, restarts("a", 4)), "start a#5 step 1"},
 		{"not in the spec", one(always), newView(ready(0), running("a"), running("b"), running("x")), "kill x#0"},
@@ -69,11 +69,11 @@ func TestUnhealthy(t *testing.T) {
 		{"not ready is no reason", one(always), newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure})), ""},
 		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = testTime.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
 		{"after a long run its back-off starts anew", one(always), newView(ready(0), running("a", step(3)), running("b"), unwell("a#0")), "kill a#0; start a#1 step 1"},
-		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
-		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 137)), view(), "kill a#0"},
-		{"and may ask for more than its policy does", one(never, policy(corev1.ContainerRestartPolicyAlways), rule(allAgain, in, 137)), view(), "kill a#0"},
+		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
+		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 137)), view(), "kill a#0"},
+		{"and may ask for more than its policy does", one(never, policy(corev1.ContainerRestartPolicyAlways), rule(restartAllAction, in, 137)), view(), "kill a#0"},
 		{
-			"on failure: a clean exit on being told to is no success", one(onFailure),
+			"on failure: a clean exit on being stopped is not a success", one(onFailure),
 			newView(ready(0), exited("a", 0, step(1), ended(time.Second)), running("b"), unwell("a#0")), "wait a 9s",
 		},
 	})
@@ -109,7 +109,7 @@ func TestBackOffOfPlans(t *testing.T) {
 		{"a long run starts anew", pod, view(exited("a", 1, attempt(5), step(5), ended(0), ranFor(10*time.Minute))), "start a#6 step 1"},
 		{"a run that is not long enough does not", pod, view(exited("a", 1, attempt(5), step(5), ended(0), ranFor(10*time.Minute-1))), "wait a 2m40s"},
 		{"another spec does not wait", pod, view(exited("a", 1, attempt(5), step(5), ended(0), hash("s1-old"))), "start a#6"},
-		{"across a new sandbox", pod, newView(gone(0), exited("a", 1, attempt(2), step(2), ended(time.Second))), "stop s0; create 1; wait a 19s"},
+		{"across a new sandbox", pod, newView(exitedSandbox(0), exited("a", 1, attempt(2), step(2), ended(time.Second))), "stop s0; create 1; wait a 19s"},
 		{"a clock set back does not hold it", pod, view(exited("a", 1, attempt(2), step(2), ended(-24*time.Hour))), "start a#3 step 3"},
 		{"a clock set back by less holds it no longer than it would have", pod, view(exited("a", 1, attempt(2), step(2), ended(-30*time.Second))), "wait a 20s"},
 		{"the end is not known: from its making", pod, view(exited("a", 1, attempt(2), step(2), func(c *runtime.Container) {
@@ -126,8 +126,8 @@ func TestBackOffOfPlans(t *testing.T) {
 // RT-8: a back-off hears how long a container ran, or 0 where that is not known.
 func TestBackOff_HearsOfTheRun(t *testing.T) {
 	for name, tt := range map[string]struct {
-		seen put
-		want time.Duration
+		observed put
+		want     time.Duration
 	}{
 		"ended":                 {exited("a", 1, ended(time.Minute), ranFor(time.Hour)), time.Hour},
 		"still runs":            {running("a", since(time.Hour)), time.Hour},
@@ -136,7 +136,7 @@ func TestBackOff_HearsOfTheRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ran := time.Duration(-1)
-			v := newView(ready(0), tt.seen, unwell("a#0"))
+			v := newView(ready(0), tt.observed, unwell("a#0"))
 			v.BackOff = delays(func(r runtime.RestartInfo) time.Duration { ran = r.RunDuration; return 0 })
 			runtime.Plan(newPod(always, regular("a")), v, testTime)
 			assert.Equal(t, tt.want, ran)
@@ -163,7 +163,7 @@ type resetting struct {
 
 func (r resetting) ShouldReset(run runtime.RestartInfo) bool { return r.good(run) }
 
-// RT-8: the count starts anew after the runs that the back-off calls good, or
+// RT-8: the back-off is reset after the runs for which ShouldReset is true, or
 // after ten minutes.
 func TestResetOfTheBackOff(t *testing.T) {
 	pod := newPod(always, regular("a"))
@@ -202,7 +202,7 @@ func TestExponentialBackOff(t *testing.T) {
 
 // RT-4
 func TestRestartAllContainers(t *testing.T) {
-	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88))
+	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(restartAllAction, in, 88))
 	pod := newPod(never, initC("i"), sidecarC("s"), regular("a"), worker)
 	testPlans(t, []planCase{
 		{
@@ -243,15 +243,15 @@ func TestRestartAllContainers(t *testing.T) {
 			"kill s#0; start i#1 round 1",
 		},
 		{
-			"also an init container, though it failed for good", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88)), regular("a")),
+			"also an init container, though it failed for good", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(restartAllAction, in, 88)), regular("a")),
 			newView(ready(0), exited("i", 88)), "start i#1 step 1 round 1",
 		},
 		{
-			"an init container that did its work and asks for it", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 0)), regular("a")),
+			"an init container that did its work and asks for it", newPod(never, initC("i", policy(corev1.ContainerRestartPolicyNever), rule(restartAllAction, in, 0)), regular("a")),
 			newView(ready(0), exited("i", 0)), "start i#1 step 1 round 1",
 		},
 		{
-			"not one that runs", newPod(never, regular("w", rule(allAgain, notIn, 1)), regular("a")),
+			"not one that runs", newPod(never, regular("w", rule(restartAllAction, notIn, 1)), regular("a")),
 			newView(ready(0), running("w"), running("a")), "",
 		},
 		{
@@ -260,12 +260,12 @@ func TestRestartAllContainers(t *testing.T) {
 		},
 		{
 			"and ask for nothing", newPod(never, regular("a"), ephemeralC("debug"), func(p *corev1.Pod) {
-				rule(allAgain, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
+				rule(restartAllAction, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
 			}),
 			newView(ready(0), running("a"), exited("debug", 88)), "",
 		},
 		{
-			"the first rule decides", newPod(never, regular("w", rule(again, in, 88), rule(allAgain, in, 88)), regular("a")),
+			"the first rule decides", newPod(never, regular("w", rule(restartAction, in, 88), rule(restartAllAction, in, 88)), regular("a")),
 			newView(ready(0), exited("w", 88), running("a")), "start w#1 step 1",
 		},
 	})
@@ -273,12 +273,12 @@ func TestRestartAllContainers(t *testing.T) {
 
 // It agrees with Plan on who runs again.
 func TestRestartOfAll(t *testing.T) {
-	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88))
+	worker := regular("w", policy(corev1.ContainerRestartPolicyNever), rule(restartAllAction, in, 88))
 	pod := newPod(never, initC("i"), regular("a"), worker, ephemeralC("debug"))
 	names := []string{"i", "a", "w", "debug"}
 	for _, tt := range []struct {
 		name     string
-		seen     runtime.PlanInput
+		observed runtime.PlanInput
 		underWay bool
 		pending  []string
 	}{
@@ -287,7 +287,7 @@ func TestRestartOfAll(t *testing.T) {
 		{"another code", newView(ready(0), exited("i", 0), running("a"), exited("w", 1)), false, nil},
 		{"one asks for it", newView(ready(0), exited("i", 0), running("a"), exited("w", 88), running("debug")), true, []string{"i", "a", "w"}},
 		{
-			"the first is made again", newView(ready(0), exited("a", 137), exited("w", 88), seen("i", 1, runtime.Created, round(1))),
+			"the first is made again", newView(ready(0), exited("a", 137), exited("w", 88), observed("i", 1, runtime.Created, round(1))),
 			false,
 			[]string{"i", "a", "w"},
 		},
@@ -305,10 +305,10 @@ func TestRestartOfAll(t *testing.T) {
 			true,
 			[]string{"i", "a", "w"},
 		},
-		{"made for the first time", newView(ready(0), exited("i", 0), seen("a", 0, runtime.Created), running("w")), false, nil},
+		{"made for the first time", newView(ready(0), exited("i", 0), observed("a", 0, runtime.Created), running("w")), false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := runtime.RestartAllStatusOf(pod, &tt.seen.Pod)
+			all := runtime.RestartAllStatusOf(pod, &tt.observed.Pod)
 			assert.True(t, all.Configured)
 			assert.Equal(t, tt.underWay, all.InProgress)
 			var pending []string
@@ -321,9 +321,9 @@ func TestRestartOfAll(t *testing.T) {
 		})
 	}
 	for _, p := range []*corev1.Pod{
-		newPod(never, regular("a"), regular("w", rule(again, in, 88))),
+		newPod(never, regular("a"), regular("w", rule(restartAction, in, 88))),
 		newPod(never, regular("a"), ephemeralC("debug"), func(p *corev1.Pod) {
-			rule(allAgain, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
+			rule(restartAllAction, in, 88)((*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon))
 		}),
 	} {
 		v := newView(ready(0), running("a"), exited("w", 88))
@@ -333,10 +333,10 @@ func TestRestartOfAll(t *testing.T) {
 
 func TestDone(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		pod   *corev1.Pod
-		seen  runtime.PlanInput
-		phase corev1.PodPhase
+		name     string
+		pod      *corev1.Pod
+		observed runtime.PlanInput
+		phase    corev1.PodPhase
 	}{
 		{"nothing yet", newPod(never, regular("a")), newView(), ""},
 		{"runs", newPod(never, regular("a")), newView(ready(0), running("a")), ""},
@@ -344,14 +344,14 @@ func TestDone(t *testing.T) {
 		{"failed", newPod(never, regular("a"), regular("b")), newView(ready(0), exited("a", 0), exited("b", 2)), corev1.PodFailed},
 		{"one still to come", newPod(never, regular("a"), regular("b")), newView(ready(0), exited("a", 0)), ""},
 		{"one may restart", newPod(onFailure, regular("a")), newView(ready(0), exited("a", 2)), ""},
-		{"always is never done", newPod(always, regular("a")), newView(gone(0), exited("a", 0)), ""},
+		{"always is never done", newPod(always, regular("a")), newView(exitedSandbox(0), exited("a", 0)), ""},
 		{"sidecars do not count", newPod(never, sidecarC("s"), regular("a")), newView(ready(0), running("s"), exited("a", 0)), corev1.PodSucceeded},
 		{"init failed", newPod(never, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), corev1.PodFailed},
 		{"init failed and may restart", newPod(onFailure, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), ""},
 		{"stand-in", &corev1.Pod{}, newView(ready(0), exited("a", 0)), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			done, phase := runtime.IsTerminal(tt.pod, tt.seen.Pod)
+			done, phase := runtime.IsTerminal(tt.pod, tt.observed.Pod)
 			assert.Equal(t, tt.phase, phase)
 			assert.Equal(t, tt.phase != "", done)
 		})

@@ -244,8 +244,8 @@ func (s *sim) mishap() {
 // settle lets the pod come to rest: nothing fails any more, init containers
 // succeed, probes pass, waits end. It returns how many plans that took.
 func (s *sim) settle() int {
-	for turns := 0; ; turns++ {
-		require.Less(s.t, turns, 60, "the pod comes to rest: %s", show(s.plan()))
+	for syncs := 0; ; syncs++ {
+		require.Less(s.t, syncs, 60, "the pod comes to rest: %s", show(s.plan()))
 		plan := s.plan()
 		s.do(plan, len(plan))
 		// Carried out, a plan is not planned again.
@@ -283,7 +283,7 @@ func (s *sim) settle() int {
 			}
 		}
 		if idle {
-			return turns
+			return syncs
 		}
 	}
 }
@@ -331,7 +331,7 @@ func randomPod(rnd *rand.Rand) *corev1.Pod {
 			continue
 		}
 		if rnd.IntN(5) == 0 {
-			tweaks = append(tweaks, rule(allAgain, in, 88), policy(corev1.ContainerRestartPolicyOnFailure))
+			tweaks = append(tweaks, rule(restartAllAction, in, 88), policy(corev1.ContainerRestartPolicyOnFailure))
 		}
 		edits = append(edits, initC(fmt.Sprintf("i%d", i), tweaks...))
 	}
@@ -339,9 +339,9 @@ func randomPod(rnd *rand.Rand) *corev1.Pod {
 		var tweaks []tweak
 		switch rnd.IntN(6) {
 		case 0:
-			tweaks = append(tweaks, policy(corev1.ContainerRestartPolicyNever), rule(again, in, 42))
+			tweaks = append(tweaks, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 42))
 		case 1:
-			tweaks = append(tweaks, policy(corev1.ContainerRestartPolicyNever), rule(allAgain, in, 88))
+			tweaks = append(tweaks, policy(corev1.ContainerRestartPolicyNever), rule(restartAllAction, in, 88))
 		case 2:
 			tweaks = append(tweaks, startupProbe)
 		}
@@ -356,12 +356,12 @@ func randomPod(rnd *rand.Rand) *corev1.Pod {
 // RT-2..RT-8: whatever happens to a pod, carrying out plans brings it to its
 // goal in a bounded number of steps, never breaks an order rule on the way, and
 // then leaves it alone.
-func TestRandomLives(t *testing.T) {
-	lives := 1500
+func TestPlan_RandomSequences(t *testing.T) {
+	sequences := 1500
 	if testing.Short() {
-		lives = 300
+		sequences = 300
 	}
-	for seed := range lives {
+	for seed := range sequences {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 7))
 		pod := randomPod(rnd)
 		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {

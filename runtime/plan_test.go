@@ -12,17 +12,17 @@ import (
 )
 
 type planCase struct {
-	name string
-	pod  *corev1.Pod
-	seen runtime.PlanInput
-	want string // as show writes it
+	name     string
+	pod      *corev1.Pod
+	observed runtime.PlanInput
+	want     string // as show writes it
 }
 
 func testPlans(t *testing.T, cases []planCase) {
 	t.Helper()
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
-			assert.Equal(t, tt.want, show(runtime.Plan(tt.pod, tt.seen, testTime)))
+			assert.Equal(t, tt.want, show(runtime.Plan(tt.pod, tt.observed, testTime)))
 		})
 	}
 }
@@ -33,9 +33,9 @@ func TestSandbox(t *testing.T) {
 	testPlans(t, []planCase{
 		{"none yet", two, newView(), "create 0; start a#0; start b#0"},
 		{"all well", two, newView(ready(0), running("a"), running("b")), ""},
-		{"all well, told in another order", newPod(always, regular("a")), newView(ready(1), running("a"), gone(0)), ""},
+		{"all well, told in another order", newPod(always, regular("a")), newView(ready(1), running("a"), exitedSandbox(0)), ""},
 		{
-			// The clock was set back in between: what is newer is told by the number.
+			// The clock was set back in between: the newer one has the higher number.
 			"all well, though the former one looks newer", newPod(always, regular("a")),
 			newView(ready(0), running("a", attempt(1)), exited("a", 1)), "",
 		},
@@ -49,11 +49,11 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			"what was a sidecar ends like one", newPod(always, regular("a")),
-			newView(gone(0), running("a"), running("x", func(c *runtime.Container) { c.Type = runtime.Sidecar })),
+			newView(exitedSandbox(0), running("a"), running("x", func(c *runtime.Container) { c.Type = runtime.Sidecar })),
 			"kill a#0; kill x#0 stage 1; stop s0; create 1; start a#1",
 		},
 		{
-			"not ready any more", two, newView(gone(0), running("a"), exited("b", 137)),
+			"not ready any more", two, newView(exitedSandbox(0), running("a"), exited("b", 137)),
 			"kill a#0; stop s0; create 1; start a#1; start b#1 step 1",
 		},
 		{
@@ -61,7 +61,7 @@ func TestSandbox(t *testing.T) {
 			"kill b#0; kill a#0; stop s1; stop s0; create 2; start a#1; start b#1",
 		},
 		{
-			"an older one is left", two, newView(gone(0), exited("a", 0), ready(1), running("a", attempt(1)), running("b")),
+			"an older one is left", two, newView(exitedSandbox(0), exited("a", 0), ready(1), running("a", attempt(1)), running("b")),
 			"",
 		},
 		{
@@ -88,11 +88,11 @@ func TestSandbox(t *testing.T) {
 			newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs, s.HostNetwork = nil, true }), running("a")),
 			"",
 		},
-		{"two that are not ready", two, newView(gone(0), gone(1)), "stop s1; create 2; start a#0; start b#0"},
+		{"two that are not ready", two, newView(exitedSandbox(0), exitedSandbox(1)), "stop s1; create 2; start a#0; start b#0"},
 		{"being deleted", newPod(always, regular("a"), deleted), newView(), ""},
 		{
 			"all done, no new one", newPod(never, regular("a"), regular("b")),
-			newView(gone(0), exited("a", 0), exited("b", 1)), "",
+			newView(exitedSandbox(0), exited("a", 0), exited("b", 1)), "",
 		},
 		{
 			"all done, the ready one goes", newPod(onFailure, sidecarC("s"), regular("a")),
@@ -106,28 +106,28 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			"a lost one ends in the same order", newPod(always, sidecarC("s"), sidecarC("t"), regular("a")),
-			newView(gone(0), running("a"), running("s"), running("t")),
+			newView(exitedSandbox(0), running("a"), running("s"), running("t")),
 			"kill a#0; kill t#0 stage 1; kill s#0 stage 2; stop s0; create 1; start s#1",
 		},
 		{
 			"never: what runs in a lost one is done", newPod(never, regular("a"), regular("b")),
-			newView(gone(0), running("a"), exited("b", 0)), "kill a#0; stop s0",
+			newView(exitedSandbox(0), running("a"), exited("b", 0)), "kill a#0; stop s0",
 		},
 		{
 			"never: what never ran still has its turn", newPod(never, regular("a"), regular("b")),
-			newView(gone(0), exited("a", 0)), "stop s0; create 1; start b#0",
+			newView(exitedSandbox(0), exited("a", 0)), "stop s0; create 1; start b#0",
 		},
 		{
 			"never: what was made and never ran has its turn too", newPod(never, regular("a")),
-			newView(gone(0), seen("a", 0, runtime.Created)), "stop s0; create 1; start a#1",
+			newView(exitedSandbox(0), observed("a", 0, runtime.Created)), "stop s0; create 1; start a#1",
 		},
 		{
 			"never: what still runs in an older one is done", newPod(never, regular("a")),
-			newView(gone(0), running("a"), ready(1)), "kill a#0; stop s1; stop s0",
+			newView(exitedSandbox(0), running("a"), ready(1)), "kill a#0; stop s1; stop s0",
 		},
 		{
 			"on failure: what succeeded is not run again", newPod(onFailure, regular("a"), regular("b")),
-			newView(gone(0), exited("a", 0), running("b")), "kill b#0; stop s0; create 1; start b#1",
+			newView(exitedSandbox(0), exited("a", 0), running("b")), "kill b#0; stop s0; create 1; start b#1",
 		},
 		{
 			"of two with one number the newer counts, of containers too", newPod(always, regular("a")),
@@ -135,7 +135,7 @@ func TestSandbox(t *testing.T) {
 		},
 		{
 			"still runs in an older one", newPod(always, regular("a")),
-			newView(gone(0), running("a"), ready(1)), "kill a#0; start a#1",
+			newView(exitedSandbox(0), running("a"), ready(1)), "kill a#0; start a#1",
 		},
 	})
 }
@@ -154,7 +154,7 @@ func TestSandboxReason(t *testing.T) {
 	pod := newPod(always, regular("a"))
 	for want, v := range map[string]runtime.PlanInput{
 		"":                               newView(ready(0)),
-		runtime.ReasonSandboxLost:        newView(gone(0)),
+		runtime.ReasonSandboxLost:        newView(exitedSandbox(0)),
 		runtime.ReasonMultipleSandboxes:  newView(ready(0), ready(1)),
 		runtime.ReasonNoPodIP:            newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.IPs = nil })),
 		runtime.ReasonNetworkModeChanged: newView(sandbox(0, runtime.SandboxReady, func(s *runtime.Sandbox) { s.HostNetwork = true })),
@@ -164,26 +164,26 @@ func TestSandboxReason(t *testing.T) {
 }
 
 func TestInitialized(t *testing.T) {
-	pod := newPod(always, initC("i"), regular("a", rule(allAgain, in, 42)))
+	pod := newPod(always, initC("i"), regular("a", rule(restartAllAction, in, 42)))
 	for _, tt := range []struct {
-		name string
-		seen runtime.PlanInput
-		want bool
+		name     string
+		observed runtime.PlanInput
+		want     bool
 	}{
 		{"nothing yet", newView(ready(0)), false},
 		{"init is done", newView(ready(0), exited("i", 0)), false},
-		{"a regular container was made", newView(ready(0), seen("a", 0, runtime.Created)), true},
+		{"a regular container was made", newView(ready(0), observed("a", 0, runtime.Created)), true},
 		{"and ended", newView(ready(0), exited("a", 1)), true},
-		{"in an older sandbox", newView(gone(0), exited("a", 1), ready(1)), false},
+		{"in an older sandbox", newView(exitedSandbox(0), exited("a", 1), ready(1)), false},
 		{"before all are restarted", newView(ready(0), exited("a", 42)), false},
 	} {
-		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, runtime.Initialized(pod, &tt.seen.Pod)) })
+		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, runtime.Initialized(pod, &tt.observed.Pod)) })
 	}
 }
 
 // Done tells Failed of what was lost with its sandbox, whatever its exit code will be.
 func TestDone_RunsInALostSandbox(t *testing.T) {
-	done, phase := runtime.IsTerminal(newPod(never, regular("a")), newView(gone(0), running("a")).Pod)
+	done, phase := runtime.IsTerminal(newPod(never, regular("a")), newView(exitedSandbox(0), running("a")).Pod)
 	assert.True(t, done)
 	assert.Equal(t, corev1.PodFailed, phase)
 }

@@ -4,23 +4,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// podScope is where a pod stands: which of the containers that were seen count.
-// Those of an older sandbox or of an older round have run, and their attempts
-// and back-offs count, but what they did has to be done again.
+// podScope determines which observed containers are current. Of the containers of an
+// older sandbox or restart generation only attempts and back-offs count: they have to
+// run again.
 type podScope struct {
 	pod      *corev1.Pod
-	seen     *Pod
+	observed *Pod
 	probes   PodProbeResults
 	sandbox  *Sandbox // the newest; nil if there is none
 	unusable string   // why sandbox cannot be used, or ""
-	round    uint32   // that containers are started in
+	round    uint32   // restart generation of new containers
 }
 
-func newScope(pod *corev1.Pod, seen *Pod, probes PodProbeResults) *podScope {
-	s := &podScope{pod: pod, seen: seen, probes: probes}
-	s.sandbox, s.unusable = decideRestart(pod, seen)
-	for i := range seen.Containers {
-		s.round = max(s.round, seen.Containers[i].RestartGeneration)
+func newScope(pod *corev1.Pod, observed *Pod, probes PodProbeResults) *podScope {
+	s := &podScope{pod: pod, observed: observed, probes: probes}
+	s.sandbox, s.unusable = decideRestart(pod, observed)
+	for i := range observed.Containers {
+		s.round = max(s.round, observed.Containers[i].RestartGeneration)
 	}
 	for c, kind := range ContainerSpecs(pod) {
 		if last := s.last(c.Name); kind != Ephemeral && last != nil && last.RestartGeneration == s.round && s.triggers(c, last) {
@@ -31,20 +31,20 @@ func newScope(pod *corev1.Pod, seen *Pod, probes PodProbeResults) *podScope {
 	return s
 }
 
-// SandboxReason returns why Plan makes a new sandbox for a pod that is not done:
-// ReasonSandboxLost (there is none that is ready), ReasonManySandboxes,
-// ReasonNetworkMode or ReasonNoAddress, or "" if containers can run in the newest.
-// A listing tells of neither network nor addresses. It is pure.
-func SandboxReason(pod *corev1.Pod, seen *Pod) string {
-	_, unusable := decideRestart(pod, seen)
+// SandboxReason returns why Plan creates a new sandbox for a pod that is not terminal:
+// ReasonSandboxLost (none is ready), ReasonMultipleSandboxes, ReasonNetworkModeChanged or
+// ReasonNoPodIP, or "" if containers can run in the newest. A listing has neither the
+// network mode nor addresses. It is pure.
+func SandboxReason(pod *corev1.Pod, observed *Pod) string {
+	_, unusable := decideRestart(pod, observed)
 	return unusable
 }
 
 // decideRestart returns the newest sandbox and why it cannot be used.
-func decideRestart(pod *corev1.Pod, seen *Pod) (newest *Sandbox, unusable string) {
+func decideRestart(pod *corev1.Pod, observed *Pod) (newest *Sandbox, unusable string) {
 	ready := 0
-	for i := range seen.Sandboxes {
-		s := &seen.Sandboxes[i]
+	for i := range observed.Sandboxes {
+		s := &observed.Sandboxes[i]
 		if newest == nil || s.Attempt > newest.Attempt {
 			newest = s
 		}
@@ -52,7 +52,7 @@ func decideRestart(pod *corev1.Pod, seen *Pod) (newest *Sandbox, unusable string
 			ready++
 		}
 	}
-	inspected := !seen.ObservedAt.IsZero()
+	inspected := !observed.ObservedAt.IsZero()
 	switch {
 	case newest == nil || newest.State != SandboxReady:
 		return newest, ReasonSandboxLost
@@ -66,20 +66,20 @@ func decideRestart(pod *corev1.Pod, seen *Pod) (newest *Sandbox, unusable string
 	return newest, ""
 }
 
-// last returns the container of that name with the highest attempt, or nil. It
-// does not go by time: clocks jump.
+// last returns the container of that name with the highest attempt, or nil. Times are
+// not used, because clocks jump.
 func (s *podScope) last(name string) *Container {
 	var last *Container
-	for i := range s.seen.Containers {
-		if c := &s.seen.Containers[i]; c.Name == name && (last == nil || c.Attempt > last.Attempt) {
+	for i := range s.observed.Containers {
+		if c := &s.observed.Containers[i]; c.Name == name && (last == nil || c.Attempt > last.Attempt) {
 			last = c
 		}
 	}
 	return last
 }
 
-// isCurrent reports whether c belongs to the newest sandbox and the round at hand. A
-// runtime that does not tell sandboxes apart has but one.
+// isCurrent reports whether c belongs to the newest sandbox and restart generation. A
+// runtime without sandbox ids has only one.
 func (s *podScope) isCurrent(c *Container) bool {
 	return c.RestartGeneration >= s.round && s.inSandbox(c)
 }
@@ -88,7 +88,7 @@ func (s *podScope) inSandbox(c *Container) bool {
 	return s.sandbox != nil && (c.SandboxID == s.sandbox.ID || c.SandboxID == "")
 }
 
-// current returns the last container of that name if it is here, or nil.
+// current returns the last container of that name if it is current, or nil.
 func (s *podScope) current(name string) *Container {
 	if c := s.last(name); c != nil && s.isCurrent(c) {
 		return c
@@ -96,13 +96,12 @@ func (s *podScope) current(name string) *Container {
 	return nil
 }
 
-// triggers reports whether the end of c restarts the whole pod.
+// triggers reports whether the exit of c restarts all containers.
 func (s *podScope) triggers(c *corev1.Container, last *Container) bool {
 	return last.State == Exited && onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// unhealthy reports whether a probe has failed that ends its container, and
-// which.
+// unhealthy reports whether a liveness or startup probe has failed, and which.
 func (s *podScope) unhealthy(c *Container) (probe string, yes bool) {
 	switch v := s.probes[c.ID]; {
 	case v.Liveness == ProbeFailure:
@@ -113,9 +112,8 @@ func (s *podScope) unhealthy(c *Container) (probe string, yes bool) {
 	return "", false
 }
 
-// isDone reports whether nothing is left to do for a container: it ended and is
-// not to start again. Whatever runs in a sandbox that is lost is about to end,
-// and counts as failed.
+// isDone reports whether a container exited and is not restarted. A container that runs
+// in a lost sandbox is about to exit, and counts as failed.
 func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Container) bool {
 	switch {
 	case last == nil || last.State == Created:
@@ -123,30 +121,31 @@ func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Contain
 	case last.RestartGeneration < s.round:
 		return false
 	case last.State != Exited && s.usable(last):
-		// An init container that the runtime lost track of may have half done its
-		// work; a regular one is ended and starts again under any policy.
+		// An init container that the runtime lost track of may be incomplete; a regular
+		// one is killed and restarted under any policy.
 		return last.State == Unknown && kind == Init && !onFailure(s.pod, c, true)
 	case last.State != Exited:
 		return !onFailure(s.pod, c, true)
 	}
 	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
-		// It ended well because it was told to; the probe says that it was not.
+		// It exited with success because it was stopped, after its probe had failed.
 		return !onFailure(s.pod, c, true)
 	}
-	return !startsAgain(s.pod, c, kind, last)
+	return !restarts(s.pod, c, kind, last)
 }
 
-// usable reports whether c is in a sandbox that containers can run in.
+// usable reports whether c is in a usable sandbox.
 func (s *podScope) usable(c *Container) bool { return s.unusable == "" && s.inSandbox(c) }
 
 // Initialized reports whether a regular container of the pod was created in its newest
-// sandbox, and since the last restart of all its containers. Plan then takes every
-// init container as done, whatever the runtime still knows of it. It is pure.
-func Initialized(pod *corev1.Pod, seen *Pod) bool { return newScope(pod, seen, nil).initialized() }
+// sandbox, and since the last restart of all its containers. Plan then takes every init
+// container as completed, even if it is not in the runtime any more. It is pure.
+func Initialized(pod *corev1.Pod, observed *Pod) bool {
+	return newScope(pod, observed, nil).initialized()
+}
 
-// initialized reports whether every init container is done: regular ones are
-// not made before. It does not ask for the init containers themselves, which
-// may be long collected.
+// initialized reports whether every init container has completed: regular ones are not
+// created before. It ignores the init containers themselves, which may be collected.
 func (s *podScope) initialized() bool {
 	for i := range s.pod.Spec.Containers {
 		if s.current(s.pod.Spec.Containers[i].Name) != nil {
@@ -156,7 +155,7 @@ func (s *podScope) initialized() bool {
 	return false
 }
 
-// failedInit returns the init container that failed for good, or nil.
+// failedInit returns the init container that failed and is not restarted, or nil.
 func (s *podScope) failedInit() *corev1.Container {
 	if s.initialized() {
 		return nil
@@ -171,12 +170,12 @@ func (s *podScope) failedInit() *corev1.Container {
 	return nil
 }
 
-// IsTerminal reports whether a pod is done: every regular container ended for good,
-// or an init container failed for good, so that nothing will ever be started
-// for it. Sidecars and ephemeral containers may still run. The phase is
-// Succeeded or Failed when it is done and "" otherwise.
-func IsTerminal(pod *corev1.Pod, seen Pod) (bool, corev1.PodPhase) {
-	return newScope(pod, &seen, nil).done()
+// IsTerminal reports whether no container of the pod will be started any more: every
+// regular container has exited, or an init container has failed, and is not restarted.
+// Sidecars and ephemeral containers may still run. The phase is Succeeded or Failed for
+// a terminal pod and "" otherwise.
+func IsTerminal(pod *corev1.Pod, observed Pod) (bool, corev1.PodPhase) {
+	return newScope(pod, &observed, nil).done()
 }
 
 func (s *podScope) done() (bool, corev1.PodPhase) {

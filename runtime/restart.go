@@ -6,29 +6,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// startsAgain applies the rules and policies to a container that ended by itself.
-// The first rule that fits decides; without one the container's own policy does,
-// and without that the pod's. It is not asked of ephemeral containers, and what a
-// rule to restart all containers asks for is a new round.
-func startsAgain(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Container) bool {
+// restarts applies the rules and policies to a container that exited by itself. The
+// first rule that fits decides, else the container's own policy, else the pod's. It is
+// not called for ephemeral containers. A rule that restarts all containers begins a
+// new restart generation instead.
+func restarts(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Container) bool {
 	done := succeeded(kind, last)
 	switch {
 	case kind == Init && done:
-		return false // it has done its work
+		return false // it completed
 	case onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart:
 		return true
 	}
 	return onFailure(pod, c, !done)
 }
 
-// succeeded reports whether a container that exited did its work. An init container
-// of which a process was killed for lack of memory did not, whatever it exited with:
-// a shell goes on without its child, and its last command gives the exit code.
+// succeeded reports whether an exited container succeeded. An init container with an
+// OOM-killed process did not, regardless of its exit code: a shell continues without
+// its child, and its last command determines the exit code.
 func succeeded(kind ContainerType, last *Container) bool {
 	return last.ExitCode == 0 && (kind != Init || last.Reason != ReasonOOMKilled)
 }
 
-// onRules returns what the first rule that fits asks for, or "".
+// onRules returns the action of the first rule that fits, or "".
 func onRules(c *corev1.Container, exitCode int32) corev1.ContainerRestartRuleAction {
 	for i := range c.RestartPolicyRules {
 		if rule := &c.RestartPolicyRules[i]; known(rule.Action) && fits(rule.ExitCodes, exitCode) {
@@ -56,9 +56,9 @@ func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
 	return false
 }
 
-// onFailure applies the policies alone: for a container whose exit code is not
-// known, or that no rule speaks of. A sidecar is one by its own policy, Always.
-func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) (again bool) {
+// onFailure applies only the policies: for a container whose exit code is unknown or
+// that no rule matches. A sidecar always restarts, by its own policy Always.
+func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) (restarts bool) {
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*c.RestartPolicy)

@@ -8,37 +8,37 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Where in a pod's own folder is what its containers can write to besides volumes,
-// as kubelets lay it out.
+// Paths in a pod's directory that its containers can write to besides volumes, as in the
+// kubelet.
 const (
 	HostsFile   = "etc-hosts"  // mounted at /etc/hosts
-	MessagesDir = "containers" // a folder for each container, a file for each of its attempts: the termination messages
+	MessagesDir = "containers" // one directory per container, with one file per attempt: the termination messages
 )
 
-// RunOptions is what the node gives a pod besides the pod's own spec. It is
+// RunOptions are the node's inputs to running a pod, besides the spec of the pod. They are
 // read-only for the runtime.
 type RunOptions struct {
-	Dir           string   // the pod's own folder; 0700, exists
-	LogDir        string   // where the runtime puts the pod's container logs
-	CgroupParent  string   // "" leaves it to the runtime
+	Dir           string   // the pod's directory; 0700, exists
+	LogDir        string   // directory of the pod's container logs
+	CgroupParent  string   // "": the default of the runtime
 	NodeName      string   // spec.nodeName
 	HostIPs       []string // status.hostIPs, primary first
 	Hostname      string   // "" for host network
-	ClusterDomain string   // "" where the pod has none
+	ClusterDomain string   // "": none
 	DNS           DNS
 	Volumes       map[string]Volume   // by the volume's name in the spec
 	Allocatable   corev1.ResourceList // what resourceFieldRef means without a limit
 	Objects       podspec.Objects     // ConfigMaps and Secrets; nil: there are none
 	PullSecrets   []podspec.Object    // of the pod's imagePullSecrets
 
-	// SubPath returns where the subPath of a container's mount (the index in
-	// its volumeMounts, any expression already expanded) is on the node: made
-	// if it was not there, and safe from links that lead out of the volume.
-	// nil: a mount with a subPath is refused.
+	// SubPath returns the path on the node of the subPath of a container's mount (the
+	// index in its volumeMounts, expressions already expanded). It creates the path if
+	// it is missing, and follows no links out of the volume. nil: a mount with a subPath
+	// is rejected.
 	SubPath func(ctx context.Context, container string, index int, mount corev1.VolumeMount) (string, error)
 
 	// UIDMappings and GIDMappings map the ids of the pod's user namespace to those of
-	// the node; they count for pods with hostUsers false only.
+	// the node; they are used only for pods with hostUsers false.
 	UIDMappings, GIDMappings []IDMapping
 }
 
@@ -59,23 +59,23 @@ type Volume struct {
 	Image    string // image volumes: the reference, HostPath is empty
 }
 
-// Report is what there is to tell about a pod: the input of a status.
+// Report is the input of a pod's status.
 type Report struct {
 	Observed    Pod
-	Failures    map[string]Failure // of the last turn, by container name; "" is the pod
+	Failures    map[string]Failure // of the last sync, by container name; "" is the pod
 	Probes      PodProbeResults    // by container id
-	Termination *Termination       // set once termination was asked for
+	Termination *Termination       // set once termination was requested
 	Finished    bool               // containers gone and resources reclaimed
-	Blocked     *Failure           // soft admission: the phase is Pending, and what has ended starts over
+	Blocked     *Failure           // soft admission: the phase is Pending, and exited containers start from the beginning
 }
 
-// Health of a container as probes tell.
+// Probe results of containers.
 type (
-	// ProbeResults is what the probes of one container have found.
+	// ProbeResults are the results of the probes of one container.
 	ProbeResults struct {
-		Startup   ProbeResult // startup probe; Success where there is none and it runs
-		Readiness ProbeResult // readiness probe; Success where there is none and it has started
-		Liveness  ProbeResult // liveness probe; Success where there is none
+		Startup   ProbeResult // startup probe; Success without one if it runs
+		Readiness ProbeResult // readiness probe; Success without one if it has started
+		Liveness  ProbeResult // liveness probe; Success without one
 	}
 	// PodProbeResults are by container id.
 	PodProbeResults map[string]ProbeResults
@@ -83,21 +83,21 @@ type (
 	ProbeResult uint8
 )
 
-// The results. Unproven is the zero value: no probe has spoken yet.
+// The results. ProbeUnknown is the zero value: there is no result yet.
 const (
 	ProbeUnknown ProbeResult = iota
 	ProbeSuccess
 	ProbeFailure
 )
 
-// PlanInput is everything a plan looks at besides the pod.
+// PlanInput is the input of Plan besides the pod.
 type PlanInput struct {
 	Pod
 	Probes  PodProbeResults
 	BackOff BackOff // nil: DefaultBackOff
 
-	// Restarts is the highest attempt of each container that is known to have
-	// been made, by name, whatever the runtime still knows of it: from a former
-	// status or the log folder. Names without an entry are new.
+	// Restarts is the highest known attempt of each container, by name, from the
+	// previous status or the log directory. The runtime may not have it any more.
+	// Containers without an entry are new.
 	Restarts map[string]uint32
 }

@@ -2,11 +2,11 @@ package runtime
 
 //go:generate go tool stringer -type=ContainerState,SandboxState,ContainerType,ActionType,ProbeResult -output=state_string.go
 
-// ContainerState is the life stage of a container.
+// ContainerState is the lifecycle state of a container.
 type ContainerState uint8
 
-// The states, in the order a container goes through them. Unknown is told by a
-// runtime that lost track of the container; a plan treats it as a failure.
+// The states, in the order of the lifecycle. Unknown is reported by a runtime that lost
+// track of the container; Plan treats it as a failure.
 const (
 	Unknown ContainerState = iota
 	Created
@@ -14,7 +14,7 @@ const (
 	Exited
 )
 
-// SandboxState is the life stage of a pod sandbox.
+// SandboxState is the lifecycle state of a pod sandbox.
 type SandboxState uint8
 
 // The sandbox states. A sandbox that is not ready never becomes ready again.
@@ -23,10 +23,10 @@ const (
 	SandboxReady
 )
 
-// ContainerType tells which list of the pod spec a container stands in.
+// ContainerType is the list of the pod spec that contains a container.
 type ContainerType uint8
 
-// The kinds of container. A Sidecar is an init container whose restartPolicy is
+// The container types. A Sidecar is an init container whose restartPolicy is
 // Always (KEP-753).
 const (
 	Regular ContainerType = iota

@@ -8,26 +8,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MinGracePeriod is the least time that a container gets to end unless it is forced.
+// MinGracePeriod is the minimum grace period of a container that is not stopped by force.
 const MinGracePeriod = time.Second
 
-// ContainerStop says how one container ends. Stops of one Stage begin together; a stage
-// begins when every container of the former one has ended.
+// ContainerStop is how one container is stopped. Stops of one Stage begin together; a
+// stage begins when every container of the previous one has exited.
 type ContainerStop struct {
 	Container     string // its name
 	ContainerType ContainerType
 	ID            string
 	Stage         int
 	// Deadline is when the container is killed if it still runs. The preStop hook
-	// runs inside the time until then. All stages share it: a sidecar gets what
-	// the regular containers leave, though never less than MinGrace; see Left.
+	// runs within that time. All stages share it: a sidecar gets the time that the
+	// regular containers leave, but at least MinGracePeriod; see RemainingGracePeriod.
 	Deadline time.Time
 	PreStop  *corev1.LifecycleHandler // nil: none
-	Forced   bool                     // no hook and no grace at all
+	Forced   bool                     // no hook and no grace period
 }
 
-// RemainingGracePeriod returns how long the container may take if its end begins at that time:
-// hook, stop signal and all.
+// RemainingGracePeriod returns the time for hook and stop signal if the stop begins at that
+// time.
 func (s ContainerStop) RemainingGracePeriod(at time.Time) time.Duration {
 	if s.Forced {
 		return 0
@@ -35,24 +35,23 @@ func (s ContainerStop) RemainingGracePeriod(at time.Time) time.Duration {
 	return max(s.Deadline.Sub(at), MinGracePeriod)
 }
 
-// PlanTermination returns how the containers of a pod end: the regular ones (and
-// whatever else does not serve others) at once, then the sidecars one by one in
-// the reverse order of their start. It is pure. Containers that have ended are
-// left out; ones that were made but never started are in, for a start may be
-// under way.
+// PlanTermination returns how the containers of a pod are stopped: all but the sidecars
+// together, then the sidecars one by one in the reverse order of their start. It is
+// pure. Exited containers are left out. Created ones are included, because a start may
+// be in progress.
 //
-// pod may be a stand-in for a pod of which only the runtime knows. Then kinds and
-// hooks are those that the containers carry, and the newest sidecar ends first.
-// Sandboxes are stopped after all of it.
-func PlanTermination(pod *corev1.Pod, seen Pod, e Termination, now time.Time) []ContainerStop {
+// pod may be a stub for a pod that is known from the runtime only. Then types and hooks
+// come from the containers, and the newest sidecar is stopped first. Sandboxes are
+// stopped after all containers.
+func PlanTermination(pod *corev1.Pod, observed Pod, e Termination, now time.Time) []ContainerStop {
 	forced := e.GracePeriod == 0
 	deadline := now.Add(atLeastMinGrace(e.GracePeriod))
 	if forced {
 		deadline = now
 	}
 	var stops []ContainerStop
-	for i := range seen.Containers {
-		c := &seen.Containers[i]
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		if c.State == Exited {
 			continue
 		}
@@ -65,7 +64,7 @@ func PlanTermination(pod *corev1.Pod, seen Pod, e Termination, now time.Time) []
 			s.PreStop = preStop(spec, c)
 		}
 		if s.ContainerType == Sidecar {
-			s.Stage = 1 + sidecarRank(pod, &seen, c.Name)
+			s.Stage = 1 + sidecarRank(pod, &observed, c.Name)
 		}
 		stops = append(stops, s)
 	}
@@ -76,17 +75,17 @@ func PlanTermination(pod *corev1.Pod, seen Pod, e Termination, now time.Time) []
 
 // compactStages numbers the stages of a sorted list without gaps.
 func compactStages[T any](list []T, stageOf func(*T) *int) {
-	stage, former := -1, -1
+	stage, previous := -1, -1
 	for i := range list {
 		own := stageOf(&list[i])
-		if *own != former {
-			stage, former = stage+1, *own
+		if *own != previous {
+			stage, previous = stage+1, *own
 		}
 		*own = stage
 	}
 }
 
-// preStop is the hook of the spec, or without one what the container carries.
+// preStop returns the hook of the spec, or without a spec that of the container.
 func preStop(spec *corev1.Container, c *Container) *corev1.LifecycleHandler {
 	switch {
 	case spec == nil:
@@ -97,18 +96,18 @@ func preStop(spec *corev1.Container, c *Container) *corev1.LifecycleHandler {
 	return spec.Lifecycle.PreStop
 }
 
-// sidecarRank returns a number that is greater the earlier the sidecar of that
-// name starts, and so the later it ends: by the spec, or for a stand-in by who was
-// made first.
-func sidecarRank(pod *corev1.Pod, seen *Pod, name string) int {
+// sidecarRank returns a number that is greater the earlier the sidecar of that name
+// starts, and the later it is stopped: by the order in the spec, or by the creation
+// time for a stub.
+func sidecarRank(pod *corev1.Pod, observed *Pod, name string) int {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == name {
 			return len(pod.Spec.InitContainers) - i
 		}
 	}
 	first := make(map[string]time.Time)
-	for i := range seen.Containers {
-		c := &seen.Containers[i]
+	for i := range observed.Containers {
+		c := &observed.Containers[i]
 		if at, ok := first[c.Name]; !ok || c.Created.Before(at) {
 			first[c.Name] = c.Created
 		}

@@ -54,9 +54,9 @@ func TestPlanTermination(t *testing.T) {
 		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(testTime))
 	})
 	t.Run("a hook is the spec's as it is now", func(t *testing.T) {
-		former := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 60}}
-		seen := newView(ready(0), running("b", func(c *runtime.Container) { c.PreStop = former }), running("x", func(c *runtime.Container) { c.PreStop = former }))
-		for _, s := range runtime.PlanTermination(pod, seen.Pod, grace, testTime) {
+		previous := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 60}}
+		observed := newView(ready(0), running("b", func(c *runtime.Container) { c.PreStop = previous }), running("x", func(c *runtime.Container) { c.PreStop = previous }))
+		for _, s := range runtime.PlanTermination(pod, observed.Pod, grace, testTime) {
 			assert.Equal(t, s.Container == "x", s.PreStop != nil, "only who is not in the spec any more has the one it carries: %s", s.ID)
 		}
 	})
@@ -69,7 +69,7 @@ func TestPlanTermination(t *testing.T) {
 		}
 	})
 	t.Run("what has ended is left out, what may run is in", func(t *testing.T) {
-		v := newView(gone(0), exited("a", 0), running("s"), ready(1), seen("a", 1, runtime.Unknown), seen("b", 0, runtime.Created))
+		v := newView(exitedSandbox(0), exited("a", 0), running("s"), ready(1), observed("a", 1, runtime.Unknown), observed("b", 0, runtime.Created))
 		stops := runtime.PlanTermination(pod, v.Pod, grace, testTime)
 		assert.Equal(t, []string{"0 b#0", "0 a#1", "1 s#0"}, stages(stops))
 		for _, s := range stops {
@@ -105,9 +105,9 @@ func TestKinds(t *testing.T) {
 	var got []string
 	for c, kind := range runtime.ContainerSpecs(pod) {
 		got = append(got, c.Name+" "+kind.String())
-		again, ok := runtime.ContainerTypeOf(pod, c.Name)
+		typ, ok := runtime.ContainerTypeOf(pod, c.Name)
 		assert.True(t, ok)
-		assert.Equal(t, kind, again)
+		assert.Equal(t, kind, typ)
 		assert.Same(t, c, runtime.ContainerSpec(pod, c.Name))
 	}
 	assert.Equal(t, []string{"s Sidecar", "i Init", "a Regular", "e Ephemeral", "f Ephemeral"}, got)

@@ -6,9 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeUsage is one reading of how much of a node is used, and by whom. Each
-// figure has the time at which it was taken; one whose time is zero is not
-// known. It is read-only once handed over.
+// NodeUsage is a measurement of a node and its pods. Each value has the time of its
+// measurement; a value with a zero time is unknown. It is read-only once passed on.
 type NodeUsage struct {
 	Memory MemoryUsage // of the node, or of the group that bounds it
 	// PodsMemory is the memory of the group of all pods, with its limit as capacity.
@@ -16,9 +15,9 @@ type NodeUsage struct {
 	CPU        CPUUsage
 	Pids       PidUsage
 
-	NodeFS      FSUsage // where pods' folders, logs and local volumes are
-	ImageFS     FSUsage // where images are
-	ContainerFS FSUsage // where containers' writable layers are
+	NodeFS      FSUsage // of pod directories, logs and local volumes
+	ImageFS     FSUsage // of images
+	ContainerFS FSUsage // of containers' writable layers
 
 	MemoryPressure, IOPressure, CPUPressure PSIStats
 
@@ -30,8 +29,8 @@ type MemoryUsage struct {
 	At       time.Time
 	Capacity uint64 // zero: no bound is known
 	Usage    uint64 // with the page cache
-	// WorkingSet is what cannot be had back at once: Usage without the part of
-	// the page cache that was not used lately.
+	// WorkingSet is memory that cannot be reclaimed immediately: Usage without the
+	// inactive part of the page cache.
 	WorkingSet              uint64
 	RSS                     uint64
 	PageFaults, MajorFaults uint64
@@ -45,7 +44,7 @@ type CPUUsage struct {
 	At                   time.Time
 	UsageCoreNanoSeconds uint64 // consumed so far
 	UsageNanoCores       uint64 // nanoseconds a second over a recent while
-	HasRate              bool   // NanoRate is known
+	HasRate              bool   // UsageNanoCores is known
 }
 
 // PidUsage is a reading of process ids.
@@ -58,8 +57,8 @@ type PidUsage struct {
 type DiskUsage struct {
 	At            time.Time
 	Bytes, Inodes uint64
-	// Partial says that it is still being counted for the first time: there is at
-	// least so much.
+	// Partial means that the first measurement is not complete: the values are lower
+	// bounds.
 	Partial bool
 }
 
