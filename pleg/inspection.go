@@ -25,7 +25,7 @@ type podRecord struct {
 	current *inspection // the inspection under way
 	next    *inspection // the one after it
 
-	lastSeq       uint64    // sequence number of the newest inspection that began
+	lastSeq       uint64    // sequence number of the last deferred change before the newest inspection began
 	lastStartTime time.Time // when it began
 
 	deferredSeq       uint64 // sequence number of the newest deferred change; 0: none
@@ -67,7 +67,7 @@ type inspection struct {
 	eventReceived     bool      // a runtime event caused it
 	listedFingerprint uint64    // of the relist that caused it; 0: none did
 
-	seq          uint64 // set when it begins
+	seq          uint64 // sequence number of the last deferred change before it began
 	startTime    time.Time
 	slotReleased bool // its slot was given back early, or it has ended
 	queue        *inspectQueue
@@ -149,7 +149,7 @@ func (g *Generator) enqueue(in *inspection) {
 // dispatch starts as many inspections as there are free slots. The caller holds
 // mu.
 func (g *Generator) dispatch() {
-	if g.ctx == nil || !g.started || g.stopped {
+	if !g.started || g.stopped {
 		return
 	}
 	for _, q := range []*inspectQueue{&g.queue, &g.slowQueue} {
@@ -159,7 +159,6 @@ func (g *Generator) dispatch() {
 				break
 			}
 			q.free--
-			g.seq++
 			in.seq, in.startTime = g.seq, time.Now()
 			in.r.begin(in)
 			g.wg.Go(func() { g.inspect(in) })

@@ -141,7 +141,7 @@ type Generator struct {
 	stopped   bool
 	wg        sync.WaitGroup // of inspections; nothing is added once stopped
 	pods      map[types.UID]*podRecord
-	seq       uint64 // counts deferred changes and started inspections
+	seq       uint64 // counts deferred changes
 	relistSeq uint64 // counts relists
 	queue     inspectQueue
 	slowQueue inspectQueue // of pods whose last inspection was slow
