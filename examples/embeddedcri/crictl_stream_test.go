@@ -60,9 +60,9 @@ func streamCases() map[string]func(critest) {
 			text, err := io.ReadAll(out)
 			require.NoError(c, err)
 			assert.Contains(c, string(text), "the height is 33\r\n", "the echo of what was typed has no 33")
-			told, err := io.ReadAll(failure)
+			message, err := io.ReadAll(failure)
 			require.NoError(c, err)
-			assert.Contains(c, string(told), `"4"`, "crictl exits with the command's code")
+			assert.Contains(c, string(message), `"4"`, "crictl exits with the command's code")
 		},
 		"exec -i": func(c critest) {
 			resp, err := c.rs.Exec(c.Context(), &v1.ExecRequest{ContainerId: sleep(c), Cmd: []string{"sh", "-c", "cat; echo end >&2"}, Stdin: true, Stdout: true, Stderr: true})
@@ -74,9 +74,9 @@ func streamCases() map[string]func(critest) {
 			require.NoError(c, in.Close())
 			text, err := io.ReadAll(out)
 			require.NoError(c, err)
-			told, err := io.ReadAll(errOut)
+			message, err := io.ReadAll(errOut)
 			require.NoError(c, err)
-			assert.Equal(c, "to cat end\n", string(text)+" "+string(told))
+			assert.Equal(c, "to cat end\n", string(text)+" "+string(message))
 		},
 		"attach -i": func(c critest) { // critest: "runtime should support attach"
 			id := c.inNewPod(&v1.ContainerConfig{Command: []string{"/bin/sh"}, Stdin: true})
@@ -139,8 +139,8 @@ func (c critest) forward(config *v1.PodSandboxConfig) {
 		require.NoError(c, err)
 		require.NoError(c, page.Body.Close())
 		assert.True(c, strings.Contains(string(text), "Welcome"))
-		told, err := io.ReadAll(failure)
+		message, err := io.ReadAll(failure)
 		require.NoError(c, err)
-		assert.Empty(c, string(told))
+		assert.Empty(c, string(message))
 	}
 }

@@ -124,7 +124,7 @@ func (c critest) json(m proto.Message) string {
 	return string(b)
 }
 
-// ps lists containers as crictl does, which is by running unless told otherwise.
+// ps lists containers as crictl does, which is by running unless a filter is given.
 func (c critest) ps(f *v1.ContainerFilter) (ids []string) {
 	resp, err := c.rs.ListContainers(c.Context(), &v1.ListContainersRequest{Filter: f})
 	require.NoError(c, err)

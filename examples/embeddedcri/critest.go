@@ -13,8 +13,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// critestImages are the images that critest looks at more closely than to run
-// them: their users, their tags, and web servers.
+// critestImages are the images of which critest checks more than that they run: their
+// users, their tags, and web servers.
 func critestImages(self string) []embedded.Image {
 	const (
 		staging = "gcr.io/k8s-staging-cri-tools/"
@@ -37,13 +37,12 @@ func critestImages(self string) []embedded.Image {
 }
 
 // pause is the command that does nothing. It is not named sleep: one case of critest
-// looks for programs of that name that ought to be gone.
+// searches for programs of that name.
 func pause(self string) []string { return []string{self, "-pause"} }
 
-// shims makes the folder of programs that an image would have had and this
-// machine has otherwise: top, which must do without a terminal, and this program,
-// which containers of all users can run wherever it was built. It returns the
-// folder, and the program's path in it.
+// shims creates the directory of programs that differ between images and this machine:
+// top, which must work without a terminal, and this program, which containers of all
+// users must be able to run. It returns the directory, and the path of the program.
 func shims(root, self string) (bin, program string, err error) {
 	bin = filepath.Join(root, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {

@@ -51,9 +51,9 @@ func propagation(mode v1.MountPropagation, host uintptr, in, out bool) func(crit
 		mine := filepath.Join(volume, "mine")
 		c.exec(id, "sh", "-c", "mkdir -p "+mine)
 		c.exec(id, "sh", "-c", "mount --bind /etc "+mine)
-		seen, err := os.ReadDir(mine)
+		entries, err := os.ReadDir(mine)
 		require.NoError(c, err)
-		assert.Equal(c, out, len(seen) > 0, "a mount of the container gets out")
+		assert.Equal(c, out, len(entries) > 0, "a mount of the container gets out")
 		if out {
 			require.NoError(c, unix.Unmount(mine, unix.MNT_DETACH))
 		}
@@ -92,7 +92,7 @@ func (c critest) recursive() bool {
 	return resp.GetRuntimeHandlers()[0].GetFeatures().GetRecursiveReadOnlyMounts()
 }
 
-func refused(readonly bool, p v1.MountPropagation) func(critest) {
+func rejected(readonly bool, p v1.MountPropagation) func(critest) {
 	return func(c critest) {
 		pod, sandbox := c.pod(nil)
 		config := idle(nil)
@@ -111,9 +111,9 @@ func mountCases() map[string]func(critest) {
 		"mount with 'rshared' should support propagation from host to container and vice versa": propagation(shared, unix.MS_SHARED, true, true),
 		"should support non-recursive readonly mounts":                                          readOnly(false),
 		"should support recursive readonly mounts":                                              readOnly(true),
-		"should reject a recursive readonly mount with PROPAGATION_HOST_TO_CONTAINER":           refused(true, slave),
-		"should reject a recursive readonly mount with PROPAGATION_BIDIRECTIONAL":               refused(true, shared),
-		"should reject a recursive readonly mount with ReadOnly: false":                         refused(false, private),
+		"should reject a recursive readonly mount with PROPAGATION_HOST_TO_CONTAINER":           rejected(true, slave),
+		"should reject a recursive readonly mount with PROPAGATION_BIDIRECTIONAL":               rejected(true, shared),
+		"should reject a recursive readonly mount with ReadOnly: false":                         rejected(false, private),
 	}
 }
 

@@ -24,20 +24,20 @@ func TestKubeletStarts(t *testing.T) {
 		t.Run(executor, func(t *testing.T) {
 			dir := t.TempDir()
 			rs, is := serve(t, dir, executor)
-			kubeletLooks(t, rs, is)
+			kubeletQueries(t, rs, is)
 			kubeletRuns(t, rs, is, dir)
 		})
 	}
 }
 
-// kubeletLooks is what it asks before it runs anything, and again every few seconds.
-func kubeletLooks(t *testing.T, rs v1.RuntimeServiceClient, is v1.ImageServiceClient) {
+// kubeletQueries makes the queries of a kubelet before it runs pods, and periodically.
+func kubeletQueries(t *testing.T, rs v1.RuntimeServiceClient, is v1.ImageServiceClient) {
 	ctx := t.Context()
 	version, err := rs.Version(ctx, &v1.VersionRequest{Version: "0.1.0"})
 	require.NoError(t, err)
 	assert.Equal(t, "0.1.0", version.GetVersion(), "it refuses to start with any other")
 	assert.Equal(t, "v1", version.GetRuntimeApiVersion())
-	assert.NotEmpty(t, version.GetRuntimeName(), "told in the node's status")
+	assert.NotEmpty(t, version.GetRuntimeName(), "shown in the node's status")
 	assert.Regexp(t, regexp.MustCompile(`^v?\d+\.\d+\.\d+`), version.GetRuntimeVersion(), "it is parsed")
 
 	config, err := rs.RuntimeConfig(ctx, &v1.RuntimeConfigRequest{})
@@ -130,13 +130,13 @@ func kubeletRuns(t *testing.T, rs v1.RuntimeServiceClient, is v1.ImageServiceCli
 	run, err := rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: sandbox})
 	require.NoError(t, err)
 	pod := run.GetPodSandboxId()
-	seen, err := rs.PodSandboxStatus(ctx, &v1.PodSandboxStatusRequest{PodSandboxId: pod})
+	observed, err := rs.PodSandboxStatus(ctx, &v1.PodSandboxStatusRequest{PodSandboxId: pod})
 	require.NoError(t, err)
-	assert.NotNil(t, net.ParseIP(seen.GetStatus().GetNetwork().GetIp()), "the pod's address is parsed")
-	assert.Equal(t, labels, seen.GetStatus().GetLabels())
-	assert.Equal(t, annotations, seen.GetStatus().GetAnnotations(), "by these a restarted kubelet knows the pod")
-	assert.NotZero(t, seen.GetStatus().GetCreatedAt())
-	assert.NotZero(t, seen.GetTimestamp(), "newer than what the cache has")
+	assert.NotNil(t, net.ParseIP(observed.GetStatus().GetNetwork().GetIp()), "the pod's address is parsed")
+	assert.Equal(t, labels, observed.GetStatus().GetLabels())
+	assert.Equal(t, annotations, observed.GetStatus().GetAnnotations(), "by these a restarted kubelet knows the pod")
+	assert.NotZero(t, observed.GetStatus().GetCreatedAt())
+	assert.NotZero(t, observed.GetTimestamp(), "newer than what the cache has")
 
 	absent, err := is.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: image}})
 	require.NoError(t, err, "an image that is not there is no error")

@@ -1,5 +1,5 @@
 // Embeddedcri serves the embedded runtime as a CRI runtime on a unix socket, for
-// crictl, critest, a kubelet or an agent of your own.
+// crictl, critest, a kubelet or an agent.
 //
 //	go run ./examples/embeddedcri -listen unix:///tmp/cri.sock -executor host
 //	crictl -r unix:///tmp/cri.sock info
@@ -23,13 +23,13 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.listen, "listen", "unix:///tmp/sublet-cri.sock", "where to serve the CRI: unix:///path.sock")
-	flag.StringVar(&o.executor, "executor", "host", "what containers are: host (real processes, no isolation) or simulated")
-	flag.StringVar(&o.root, "root", "", "folder for scratch files (default: a temporary one)")
-	flag.StringVar(&o.stream, "stream", "127.0.0.1:0", "where to serve exec, attach and port-forward")
-	flag.StringVar(&o.serve, "serve", "", "do nothing but serve a web page at this address; what the web server images of critest run")
-	flag.StringVar(&o.as, "as", "web server", "what -serve calls itself in its log")
-	flag.BoolVar(&o.pause, "pause", false, "do nothing until a signal; what images without a command of their own run")
+	flag.StringVar(&o.listen, "listen", "unix:///tmp/sublet-cri.sock", "address of the CRI: unix:///path.sock")
+	flag.StringVar(&o.executor, "executor", "host", "executor of the containers: host (real processes, no isolation) or simulated")
+	flag.StringVar(&o.root, "root", "", "directory for scratch files (default: a temporary one)")
+	flag.StringVar(&o.stream, "stream", "127.0.0.1:0", "address of exec, attach and port-forward")
+	flag.StringVar(&o.serve, "serve", "", "only serve a web page at this address: the command of the web server images of critest")
+	flag.StringVar(&o.as, "as", "web server", "name of -serve in its output")
+	flag.BoolVar(&o.pause, "pause", false, "wait for a signal: the command of images without one")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

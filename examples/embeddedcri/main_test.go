@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-func TestServesTheCRI(t *testing.T) {
+func TestRun_ServesTheCRI(t *testing.T) {
 	for _, executor := range []string{"host", "simulated"} {
 		t.Run(executor, func(t *testing.T) {
 			dir := t.TempDir()
@@ -77,8 +77,8 @@ func serve(t *testing.T, dir, executor string) (v1.RuntimeServiceClient, v1.Imag
 	return v1.NewRuntimeServiceClient(cc), v1.NewImageServiceClient(cc)
 }
 
-// Who names no folder finds none left.
-func TestATemporaryRootGoes(t *testing.T) {
+// Without -root the temporary root directory is removed at the end.
+func TestRun_RemovesTheTemporaryRoot(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -96,7 +96,7 @@ func TestATemporaryRootGoes(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-func TestBadFlags(t *testing.T) {
+func TestRun_RejectsInvalidFlags(t *testing.T) {
 	for want, o := range map[string]options{
 		"-listen":   {listen: "tcp://1.2.3.4:5", executor: "host"},
 		"-executor": {listen: "unix:///tmp/x.sock", executor: "docker"},
@@ -105,7 +105,7 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-func TestTheHostsTopIsNotUsed(t *testing.T) {
+func TestShims_ReplaceTop(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "it's mine")
 	self := filepath.Join(t.TempDir(), "built")
 	require.NoError(t, os.WriteFile(self, []byte("a program"), 0o700))

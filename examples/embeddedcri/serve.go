@@ -22,14 +22,14 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
-// run serves until ctx ends, then ends all containers.
+// run serves until ctx ends, then stops all containers.
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.serve != "" {
 		return page(ctx, o.serve, o.as)
 	}
 	socket, ok := strings.CutPrefix(o.listen, "unix://")
 	if !ok || !filepath.IsAbs(socket) {
-		return fmt.Errorf("-listen %q: want unix:// and an absolute path", o.listen)
+		return fmt.Errorf("-listen %q: must be unix:// and an absolute path", o.listen)
 	}
 	if o.root == "" && o.executor == "host" {
 		root, err := os.MkdirTemp("", "embeddedcri-")
@@ -68,26 +68,26 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	faults := make(chan error, 3)
-	go func() { faults <- server.Run(ctx) }()
-	go func() { faults <- rt.Run(ctx) }()
+	errs := make(chan error, 3)
+	go func() { errs <- server.Run(ctx) }()
+	go func() { errs <- rt.Run(ctx) }()
 	go func() {
 		err := g.Serve(lis)
 		if errors.Is(err, grpc.ErrServerStopped) { // before it had begun
 			err = nil
 		}
-		faults <- err
+		errs <- err
 	}()
-	log.Info("serving the CRI", slog.String("address", o.listen), slog.String("executor", o.executor))
+	log.Info("serving CRI", slog.String("address", o.listen), slog.String("executor", o.executor))
 	var first error
 	select {
-	case first = <-faults:
+	case first = <-errs:
 	case <-ctx.Done():
 	}
 	cancel()
 	g.Stop()
-	for range cap(faults) - 1 {
-		first = errors.Join(first, <-faults)
+	for range cap(errs) - 1 {
+		first = errors.Join(first, <-errs)
 	}
 	return first
 }
@@ -112,18 +112,18 @@ func configure(o options) (embedded.Config, error) {
 			Root: o.root, Path: bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		})
 	default:
-		return cfg, fmt.Errorf("-executor %q: want host or simulated", o.executor)
+		return cfg, fmt.Errorf("-executor %q: must be host or simulated", o.executor)
 	}
 	cfg.Images, cfg.DefaultImage = critestImages(self), &embedded.Image{Entrypoint: pause(self)}
 	cfg.ImageKey, cfg.HostPorts = path.Base, true
 	return cfg, nil
 }
 
-// listen opens the socket, for its owner alone. A socket that nobody serves any
-// more is replaced.
+// listen opens the socket, for its owner only. A socket that no process serves any more
+// is replaced.
 func listen(path string) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("%s: somebody serves there already", path), c.Close())
+		return nil, errors.Join(fmt.Errorf("listen on %s: already served by another process", path), c.Close())
 	}
 	if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {

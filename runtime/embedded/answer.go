@@ -41,10 +41,10 @@ func (s *Simulated) DialPod(ctx context.Context, pod *v1.PodSandboxConfig, port 
 			return theirs, nil
 		}
 	}
-	return nil, refused(pod.GetMetadata().GetName() + ":" + strconv.Itoa(int(port)))
+	return nil, errNoListener(pod.GetMetadata().GetName() + ":" + strconv.Itoa(int(port)))
 }
 
-// runs notes that a process of a pod runs, or has ended.
+// runs records that a process of a pod runs, or has exited.
 func (s *Simulated) runs(p *simProcess, yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Simulated) runs(p *simProcess, yes bool) {
 	s.pods[p.c.Pod] = of
 }
 
-// listens reports whether the container listens at a port by now.
+// listens reports whether the container listens on a port.
 func (p *simProcess) listens(port int32) bool {
 	if time.Since(p.start) < p.script.ListenAfter {
 		return false
@@ -70,8 +70,8 @@ func (p *simProcess) listens(port int32) bool {
 	return p.script.Ports == nil || slices.Contains(p.script.Ports, port)
 }
 
-// accept answers on a connection, in a goroutine that ends with the connection, which
-// ends with the container. It reports whether that still runs.
+// accept serves a connection in a goroutine that ends with the connection, which ends
+// with the container. It reports whether the container still runs.
 func (p *simProcess) accept(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,13 +96,13 @@ func (p *simProcess) hangUp(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// answer finds out what is spoken.
+// answer detects the protocol and serves it.
 func (p *simProcess) answer(conn net.Conn) {
 	const handshake = 0x16 // the first byte of TLS
 	r := bufio.NewReader(conn)
 	first, err := r.Peek(1)
 	if err != nil {
-		return // it only wanted to know whether somebody listens
+		return // a TCP probe: it only connects
 	}
 	if first[0] == handshake {
 		cfg, err := certificate()
@@ -132,7 +132,7 @@ func (p *simProcess) answer(conn net.Conn) {
 	}
 }
 
-// request counts requests.
+// request counts a request and returns the number of those before it.
 func (p *simProcess) request() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,16 +140,15 @@ func (p *simProcess) request() int {
 	return p.requests - 1
 }
 
-// nthOr is the n-th of codes, the last one for all that follow, or what is said where
-// there is none.
-func nthOr(codes []int32, n int, or int32) int32 {
+// nthOr returns the n-th of codes, the last one for larger n, or def if there are none.
+func nthOr(codes []int32, n int, def int32) int32 {
 	if len(codes) == 0 {
-		return or
+		return def
 	}
 	return byAttempt(codes, n)
 }
 
-// peeked is a connection of which something was read ahead.
+// peeked is a connection with bytes that were read ahead.
 type peeked struct {
 	net.Conn
 	r *bufio.Reader
@@ -157,7 +156,7 @@ type peeked struct {
 
 func (p peeked) Read(b []byte) (int, error) { return p.r.Read(b) }
 
-// health speaks the health protocol of gRPC on one connection.
+// health serves the health protocol of gRPC on one connection.
 func (p *simProcess) health(conn net.Conn) {
 	one := &oneConn{conn: conn, done: make(chan struct{})}
 	server := grpc.NewServer()
@@ -171,7 +170,7 @@ type healthServer struct {
 	p *simProcess
 }
 
-// Check implements the health protocol; all services are one.
+// Check implements the health protocol; all services have one status.
 func (h healthServer) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	serving := nthOr(h.p.script.GRPCStatus, h.p.request(), int32(grpc_health_v1.HealthCheckResponse_SERVING))
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_ServingStatus(serving)}, nil
@@ -179,15 +178,15 @@ func (h healthServer) Check(context.Context, *grpc_health_v1.HealthCheckRequest)
 
 // oneConn is a listener with one connection, which is closed with it.
 type oneConn struct {
-	conn  net.Conn
-	taken sync.Once
-	over  sync.Once
-	done  chan struct{}
+	conn     net.Conn
+	accepted sync.Once
+	closed   sync.Once
+	done     chan struct{}
 }
 
 // Accept returns the connection, and then waits until it is closed.
 func (l *oneConn) Accept() (conn net.Conn, err error) {
-	l.taken.Do(func() { conn = closing{l.conn, l} })
+	l.accepted.Do(func() { conn = closing{l.conn, l} })
 	if conn != nil {
 		return conn, nil
 	}
@@ -196,13 +195,13 @@ func (l *oneConn) Accept() (conn net.Conn, err error) {
 }
 
 func (l *oneConn) Close() error {
-	l.over.Do(func() { close(l.done) })
+	l.closed.Do(func() { close(l.done) })
 	return nil
 }
 
 func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// closing tells its listener that it was closed.
+// closing closes its listener with the connection.
 type closing struct {
 	net.Conn
 	lis *oneConn
@@ -213,14 +212,15 @@ func (c closing) Close() error {
 	return c.Conn.Close()
 }
 
-// certificate makes up who a simulated HTTPS server is. Probes do not ask.
+// certificate returns the configuration of a simulated HTTPS server, with a new
+// self-signed certificate. Probes do not verify it.
 func certificate() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		return nil, err
 	}

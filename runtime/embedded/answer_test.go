@@ -62,7 +62,7 @@ func (g *rig) serving(t *testing.T, address string) grpc_health_v1.HealthCheckRe
 	return resp.GetStatus()
 }
 
-func TestSimulatedPodsAnswerProbes(t *testing.T) {
+func TestSimulated_AnswersProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		sb := g.run(t, podConfig("p"))
@@ -82,7 +82,7 @@ func TestSimulatedPodsAnswerProbes(t *testing.T) {
 	})
 }
 
-func TestScriptsSayWhatProbesHear(t *testing.T) {
+func TestSimulated_AnswersProbesByScript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		sb := g.run(t, podConfig("p", "c.sim.sublet.dev/ports: 80,81", "c.sim.sublet.dev/http-status: 503,500,200",
@@ -106,7 +106,7 @@ func TestScriptsSayWhatProbesHear(t *testing.T) {
 	})
 }
 
-func TestPodsAreNeverDialledOnTheNetwork(t *testing.T) {
+func TestConn_NeverDialsPodsOnTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a connection of the network would be no good in here
 		g := newRig(t, Config{})
 		assert.ErrorIs(t, g.connects(t, "10.88.0.77:80"), syscall.ECONNREFUSED, "an address of no pod")
@@ -119,14 +119,14 @@ func TestPodsAreNeverDialledOnTheNetwork(t *testing.T) {
 		own := newRig(t, Config{Executor: plain{NewSimulated(SimulatedConfig{})}})
 		sb := own.run(t, podConfig("p"))
 		own.start(t, sb, nil)
-		assert.ErrorContains(t, own.connects(t, own.ip(t, sb)+":80"), "no ports", "an executor that is no Dialer")
+		assert.ErrorContains(t, own.connects(t, own.ip(t, sb)+":80"), "does not support it", "an executor that is no Dialer")
 	})
 }
 
 // plain is an executor without more powers.
 type plain struct{ Executor }
 
-func TestHostProcessesAreDialledOnTheLoopback(t *testing.T) {
+func TestConn_DialsHostProcessesOnTheLoopback(t *testing.T) {
 	g := newRig(t, Config{Executor: NewHostProcess(HostConfig{})})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestHostProcessesAreDialledOnTheLoopback(t *testing.T) {
 	assert.Error(t, g.connects(t, "nonsense"))
 }
 
-func TestBadAnswersAreRefused(t *testing.T) {
+func TestScript_RejectsInvalidAnswers(t *testing.T) {
 	for _, annotation := range []string{"http-status: 20", "http-status: x", "grpc-status: WELL", "ports: x", "listen-after: -1s"} {
 		t.Run(annotation, func(t *testing.T) {
 			g := newRig(t, Config{})

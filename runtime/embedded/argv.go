@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Argv is the command line of the container: the pod's command and arguments,
-// with the image's entrypoint and command where the pod says nothing.
+// Argv returns the command line of the container: the pod's command and arguments,
+// with the image's entrypoint and command where the pod has none.
 func (c *Container) Argv() ([]string, error) {
 	command, args := c.Config.GetCommand(), c.Config.GetArgs()
 	if len(command) == 0 {
@@ -18,21 +18,22 @@ func (c *Container) Argv() ([]string, error) {
 	}
 	argv := slices.Concat(command, args)
 	if len(argv) == 0 {
-		return nil, errors.New("no command: neither the container nor the record of its image names one")
+		return nil, errors.New("no command: neither the container nor the record of its image has one")
 	}
 	return argv, nil
 }
 
-// Environ is the environment of the container: the image's, overlaid by the pod's.
+// Environ returns the environment of the container: the image's, overridden by the
+// pod's.
 func (c *Container) Environ() []string {
 	var env []string
-	seen := map[string]int{}
+	index := map[string]int{}
 	put := func(name, pair string) {
-		if i, ok := seen[name]; ok {
+		if i, ok := index[name]; ok {
 			env[i] = pair
 			return
 		}
-		seen[name] = len(env)
+		index[name] = len(env)
 		env = append(env, pair)
 	}
 	for _, pair := range c.Image.Env {
@@ -45,7 +46,7 @@ func (c *Container) Environ() []string {
 	return env
 }
 
-// Dir is the working directory that the pod or the image asks for; "" for none.
+// Dir returns the working directory of the pod or the image; "" for none.
 func (c *Container) Dir() string {
 	if d := c.Config.GetWorkingDir(); d != "" {
 		return d

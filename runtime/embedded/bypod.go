@@ -6,26 +6,27 @@ import (
 	"slices"
 )
 
-// labelPod is the label with which kubelets say which pod a sandbox or container
-// is of. They list by it over and over, a pod at a time.
+// labelPod is the label by which kubelets assign sandboxes and containers to pods.
+// They list by it, one pod at a time.
 const labelPod = "io.kubernetes.pod.uid"
 
-// podIndex finds things by the pod that their labels name. Others are not in it.
+// podIndex finds objects by the pod in their labels. Objects without the label are not
+// in it.
 type podIndex[T comparable] map[string][]T
 
-func (b podIndex[T]) add(labels map[string]string, thing T) {
+func (b podIndex[T]) add(labels map[string]string, object T) {
 	if pod, ok := labels[labelPod]; ok {
-		b[pod] = append(b[pod], thing)
+		b[pod] = append(b[pod], object)
 	}
 }
 
-// drop takes a thing out, if it is there.
-func (b podIndex[T]) drop(labels map[string]string, thing T) {
+// drop removes an object, if it is there.
+func (b podIndex[T]) drop(labels map[string]string, object T) {
 	pod, ok := labels[labelPod]
 	if !ok {
 		return
 	}
-	left := slices.DeleteFunc(b[pod], func(other T) bool { return other == thing })
+	left := slices.DeleteFunc(b[pod], func(other T) bool { return other == object })
 	if len(left) == 0 {
 		delete(b, pod)
 		return
@@ -33,8 +34,8 @@ func (b podIndex[T]) drop(labels map[string]string, thing T) {
 	b[pod] = left
 }
 
-// matching returns all in which things with these labels can be found: the pod's
-// if they name one, else everything there is.
+// matching returns the objects that can have these labels: those of the pod if the
+// labels name one, else all.
 func (b podIndex[T]) matching(labels map[string]string, all map[string]T) iter.Seq[T] {
 	if pod, ok := labels[labelPod]; ok {
 		return slices.Values(b[pod])

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// checkContainer finds what no executor could make a container of.
+// checkContainer validates what no executor can run.
 func checkContainer(cfg *v1.ContainerConfig) error {
 	sc := cfg.GetLinux().GetSecurityContext()
 	switch {
@@ -18,9 +18,9 @@ func checkContainer(cfg *v1.ContainerConfig) error {
 	case cfg.GetImage().GetImage() == "":
 		return status.Error(codes.InvalidArgument, "create container: config.image is empty")
 	case slices.ContainsFunc(cfg.GetMounts(), func(m *v1.Mount) bool { return m.GetImage().GetImage() != "" && !m.GetReadonly() }):
-		return status.Error(codes.InvalidArgument, "create container: an image is mounted that is not read-only")
+		return status.Error(codes.InvalidArgument, "create container: image mounts must be read-only")
 	case cfg.GetLogPath() != "" && !filepath.IsLocal(cfg.GetLogPath()):
-		return status.Errorf(codes.InvalidArgument, "create container: log_path %q leaves the log directory", cfg.GetLogPath())
+		return status.Errorf(codes.InvalidArgument, "create container: log_path %q is outside the log directory", cfg.GetLogPath())
 	case sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "":
 		return status.Error(codes.InvalidArgument, "create container: run_as_group without run_as_user or run_as_username")
 	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// compile reads a command as a script, so that everyday test pods behave in a
+// compile converts a command to a script, so that common test pods behave in a
 // simulation as they do on a machine: sleep, echo, exit, true, false, and sh -c
 // of these, parted by ; or & or newlines, with traps of TERM that ignore it or
 // exit. ok is false for anything else.
@@ -35,16 +35,16 @@ func compile(argv []string) (s Script, ok bool) {
 		}
 	}
 	if s.RunFor == 0 {
-		s.RunFor = time.Nanosecond // 0 would mean for ever
+		s.RunFor = time.Nanosecond // 0 would mean without end
 	}
 	s.ExitCodes = []int32{code}
 	return s, true
 }
 
-// forever is how long sleep infinity takes.
+// forever is the duration of sleep infinity.
 const forever = time.Duration(1<<63 - 1)
 
-// step adds one command to s. done means that nothing after it counts.
+// step adds one command to s. done means that nothing runs after it.
 func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 	if len(argv) > 0 && argv[0] == "exec" {
 		argv = argv[1:]
@@ -90,7 +90,7 @@ func (s *Script) step(argv []string, code *int32) (done, ok bool) {
 	return false, true
 }
 
-// trap reads what a shell is to do at SIGTERM.
+// trap parses the action of a shell at SIGTERM.
 func (s *Script) trap(action string) bool {
 	if action == "" {
 		s.IgnoreTERM = true
@@ -103,7 +103,7 @@ func (s *Script) trap(action string) bool {
 	return ok && err == nil
 }
 
-// sleepTime reads the argument of sleep.
+// sleepTime parses the argument of sleep.
 func sleepTime(arg string) (time.Duration, bool) {
 	if arg == "infinity" || arg == "inf" {
 		return forever, true

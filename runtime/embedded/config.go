@@ -20,37 +20,37 @@ type Config struct {
 	// Images are the records of images that are more than a name. References
 	// without a record pull at once and are 1 MiB large.
 	Images []Image
-	// DefaultImage, if set, is what images without a record are like; its Ref, Aliases
-	// and ID do not count.
+	// DefaultImage, if set, is the record of images without one; its Ref, Aliases and
+	// ID are ignored.
 	DefaultImage *Image
-	// ImageKey, if set, tells which images without a record are one image under
-	// several names: those for which it returns the same [each is its own].
+	// ImageKey, if set, returns the same key for names of the same image, for images
+	// without a record [each name is an image of its own].
 	ImageKey func(ref string) string
-	// HostPorts has the TCP host ports of pods served on this machine: connections
-	// are handed on to the container's port, if the Executor is a Dialer. [no]
+	// HostPorts serves the TCP host ports of pods on this machine: connections are
+	// forwarded to the container's port, if the Executor is a Dialer [no].
 	HostPorts bool
 	// Name is the runtime's name in Version [sublet-embedded].
 	Name string
 	// Handlers are the runtime handlers that pods may ask for besides "".
 	Handlers []string
-	// PodCIDR is where pods get their addresses from, unless the Executor gives
+	// PodCIDR is the range of the addresses of pods, unless the Executor allocates
 	// them [10.88.0.0/16]. IPv6 works as well.
 	PodCIDR netip.Prefix
-	// ImageDir is told as the mount point of the image file system [/]. Nothing
+	// ImageDir is reported as the mount point of the image file system [/]. Nothing
 	// is written to it.
 	ImageDir string
-	// EventBufferSize is how many events a reader of the event stream may lag
-	// behind [4096]. A slower one loses its stream with code ResourceExhausted,
-	// so that it can list anew; events are never dropped in silence.
+	// EventBufferSize is how many events a reader of the event stream may lag behind
+	// [4096]. The stream of a slower one ends with code ResourceExhausted, so that it
+	// lists again; events are never dropped silently.
 	EventBufferSize int
-	// Grace bounds how long Close lets a container end by itself [30s]. Negative
+	// Grace bounds the grace period that Close gives to a container [30s]. Negative
 	// kills all at once.
 	Grace time.Duration
-	// Logger hears what cannot be returned to a caller [none].
+	// Logger logs what cannot be returned to a caller [none].
 	Logger *slog.Logger
 }
 
-// fill returns c with defaults, or all its faults.
+// fill returns c with defaults, or all its errors.
 func (c Config) fill() (Config, error) {
 	var errs []error
 	if c.Executor == nil {
@@ -66,7 +66,7 @@ func (c Config) fill() (Config, error) {
 		c.PodCIDR = netip.MustParsePrefix("10.88.0.0/16")
 	}
 	if c.PodCIDR.Bits() > c.PodCIDR.Addr().BitLen()-2 {
-		errs = append(errs, fmt.Errorf("field PodCIDR: %s: no room for pods", c.PodCIDR))
+		errs = append(errs, fmt.Errorf("Config.PodCIDR: %s has no addresses for pods", c.PodCIDR))
 	}
 	if c.ImageDir == "" {
 		c.ImageDir = "/"
@@ -75,7 +75,7 @@ func (c Config) fill() (Config, error) {
 		c.EventBufferSize = 4096
 	}
 	if c.EventBufferSize < 0 {
-		errs = append(errs, fmt.Errorf("field EventBacklog: %d is negative", c.EventBufferSize))
+		errs = append(errs, fmt.Errorf("Config.EventBufferSize: %d must not be negative", c.EventBufferSize))
 	}
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second
@@ -84,7 +84,7 @@ func (c Config) fill() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if slices.Contains(c.Handlers, "") {
-		errs = append(errs, errors.New("field Handlers: the handler \"\" is always there"))
+		errs = append(errs, errors.New("Config.Handlers: the handler \"\" always exists; remove it"))
 	}
 	return c, errors.Join(errs...)
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// Conn is a connection to a Runtime of the same process. It also reaches the pods: what
-// is given addresses by the runtime may be nowhere on the network, or be somebody else
-// there.
+// Conn is a connection to a Runtime of the same process. It also connects to the pods:
+// their addresses may not exist on the network, or belong to other hosts there.
 type Conn struct {
 	*grpc.ClientConn
 	rt *Runtime
@@ -30,10 +29,10 @@ func (c *Conn) DialContext(ctx context.Context, network, address string) (net.Co
 	return c.rt.DialContext(ctx, network, address)
 }
 
-// DialContext connects to an address. That of a pod is reached through the Executor, if
-// it is a Dialer, and never on the network; nor is any of Config.PodCIDR, where pods
-// have theirs from there. Pods on the node's network are asked at any other address
-// before the network is, as long as the Executor gives pods no addresses itself.
+// DialContext connects to an address. An address of a pod is dialed through the
+// Executor, if it is a Dialer, and never on the network; nor is any address of
+// Config.PodCIDR, unless the Executor allocates the addresses. Then pods on the node's
+// network are tried at any other address before the network is.
 func (r *Runtime) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -50,12 +49,12 @@ func (r *Runtime) DialContext(ctx context.Context, network, address string) (net
 	return (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
 }
 
-// dialPods connects to who has the address. Neither a connection nor an error means that
-// it is none of a pod's.
+// dialPods connects to the pod with the address. It returns neither a connection nor an
+// error if no pod has it.
 func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.Conn, error) {
-	_, elsewhere := capability.Of[PodIPAllocator](r.cfg.Executor) // its addresses are the machine's
+	_, allocates := capability.Of[PodIPAllocator](r.cfg.Executor) // its addresses are the machine's
 	var last error
-	for _, s := range r.podsAt(ip, !elsewhere) {
+	for _, s := range r.podsAt(ip, !allocates) {
 		conn, err := r.DialPort(ctx, s.id, port)
 		if err == nil {
 			return conn, nil
@@ -64,14 +63,14 @@ func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.
 			last = err
 		}
 	}
-	if last == nil && !elsewhere && r.cfg.PodCIDR.Contains(ip) {
-		last = refused(net.JoinHostPort(ip.String(), strconv.Itoa(int(port))))
+	if last == nil && !allocates && r.cfg.PodCIDR.Contains(ip) {
+		last = errNoListener(net.JoinHostPort(ip.String(), strconv.Itoa(int(port))))
 	}
 	return nil, last
 }
 
-// podsAt are the ready pods with an address, or without one of their own if nobody has
-// it and the node's may stand for theirs.
+// podsAt returns the ready pods with an address. If there are none and node is set, it
+// returns those on the node's network.
 func (r *Runtime) podsAt(ip netip.Addr, node bool) []*sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +90,7 @@ func (r *Runtime) podsAt(ip netip.Addr, node bool) []*sandbox {
 	return onNode
 }
 
-// refused is what a port that nobody listens at gives.
-func refused(address string) error {
+// errNoListener is the error of a port without a listener.
+func errNoListener(address string) error {
 	return fmt.Errorf("dial pod %s: %w", address, syscall.ECONNREFUSED)
 }

@@ -19,8 +19,8 @@ const maxLine = 16 << 10
 // logTime is RFC 3339 with all nine digits, so that lines sort as text.
 const logTime = "2006-01-02T15:04:05.000000000Z07:00"
 
-// containerStreams is where a container's output goes: to its log file in CRI format and
-// to whoever is attached; and where its input comes from.
+// containerStreams writes a container's output to its log file in CRI format and to the
+// attached clients, and has its input.
 type containerStreams struct {
 	path string
 	tty  bool
@@ -31,31 +31,31 @@ type containerStreams struct {
 
 	mu       sync.Mutex // guards the rest
 	file     *os.File   // nil until something is written
-	err      error      // of the log file; output is never held up by it
-	partial  [2][]byte  // stdout, stderr: what no newline has ended yet
+	err      error      // of the log file; output is never blocked by it
+	partial  [2][]byte  // stdout, stderr: the unterminated line
 	attached map[*attachedClient]struct{}
 	closed   bool
 }
 
 // attachedClient is one attached client. A slow one slows the container down, as a slow
-// terminal does; one that has gone is passed over.
+// terminal does; one that has detached is skipped.
 type attachedClient struct {
-	chunks chan chunk
-	end    chan struct{} // closed when the container's output ends
-	gone   chan struct{} // closed by detach
+	chunks   chan chunk
+	end      chan struct{} // closed when the container's output ends
+	detached chan struct{} // closed by detach
 }
 
-// chunk is a piece of output on its way to an attached client.
+// chunk is a piece of output for an attached client.
 type chunk struct {
 	stream int
 	data   []byte
 }
 
-func newTap() *attachedClient {
-	return &attachedClient{chunks: make(chan chunk, 16), end: make(chan struct{}), gone: make(chan struct{})}
+func newAttachedClient() *attachedClient {
+	return &attachedClient{chunks: make(chan chunk, 16), end: make(chan struct{}), detached: make(chan struct{})}
 }
 
-func newConsole(path string, cfg *v1.ContainerConfig) *containerStreams {
+func newContainerStreams(path string, cfg *v1.ContainerConfig) *containerStreams {
 	c := &containerStreams{path: path, tty: cfg.GetTty(), isOnce: cfg.GetStdinOnce()}
 	if cfg.GetStdin() {
 		c.stdin, c.input = io.Pipe()
@@ -63,7 +63,7 @@ func newConsole(path string, cfg *v1.ContainerConfig) *containerStreams {
 	return c
 }
 
-// io is what the executor gets.
+// io returns the streams for the executor.
 func (c *containerStreams) io() IO {
 	sio := IO{Stdout: output{c, 0}, Stderr: output{c, 1}, TTY: c.tty}
 	if c.stdin != nil {
@@ -72,13 +72,14 @@ func (c *containerStreams) io() IO {
 	return sio
 }
 
-// output is one of the two output streams of a console.
+// output is one of the two output streams.
 type output struct {
 	c      *containerStreams
 	stream int
 }
 
-// Write logs and shows p. It never fails: a container does not die of a full disk.
+// Write logs p and sends it to the attached clients. It never fails: a full disk does
+// not end a container.
 func (o output) Write(p []byte) (int, error) {
 	o.c.mu.Lock()
 	if o.c.closed {
@@ -86,25 +87,25 @@ func (o output) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	o.c.log(o.stream, p)
-	taps := slices.Collect(maps.Keys(o.c.attached))
+	clients := slices.Collect(maps.Keys(o.c.attached))
 	o.c.mu.Unlock()
-	if len(taps) == 0 {
+	if len(clients) == 0 {
 		return len(p), nil
 	}
 	data := bytes.Clone(p)
-	for _, t := range taps {
+	for _, t := range clients {
 		select {
 		case t.chunks <- chunk{o.stream, data}:
-		case <-t.gone:
+		case <-t.detached:
 		}
 	}
 	return len(p), nil
 }
 
-// rest closes the log file until the next output, for who seldom speaks.
+// rest closes the log file until the next output.
 func (o output) rest() { o.c.rest() }
 
-// log writes the whole lines of p and keeps the rest. The caller holds mu.
+// log writes the terminated lines of p and keeps the rest. The caller holds mu.
 func (c *containerStreams) log(stream int, p []byte) {
 	if c.path == "" {
 		return
@@ -112,14 +113,14 @@ func (c *containerStreams) log(stream int, p []byte) {
 	var b bytes.Buffer
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
-		room := maxLine - len(c.partial[stream])
+		free := maxLine - len(c.partial[stream])
 		switch {
-		case i >= 0 && i <= room:
+		case i >= 0 && i <= free:
 			c.entry(&b, stream, 'F', p[:i])
 			p = p[i+1:]
-		case len(p) > room:
-			c.entry(&b, stream, 'P', p[:room])
-			p = p[room:]
+		case len(p) > free:
+			c.entry(&b, stream, 'P', p[:free])
+			p = p[free:]
 		default:
 			c.partial[stream] = append(c.partial[stream], p...)
 			p = nil
@@ -128,7 +129,7 @@ func (c *containerStreams) log(stream int, p []byte) {
 	c.flush(b.Bytes())
 }
 
-// entry puts one log entry into b: what was kept, then text.
+// entry appends one log entry to b: the unterminated line, then text.
 func (c *containerStreams) entry(b *bytes.Buffer, stream int, tag byte, text []byte) {
 	b.WriteString(time.Now().UTC().Format(logTime))
 	b.WriteString([...]string{" stdout ", " stderr "}[stream])
@@ -153,7 +154,7 @@ func (c *containerStreams) flush(b []byte) {
 	_, c.err = c.file.Write(b)
 }
 
-// open opens the log file anew. The caller holds mu.
+// open opens the log file, also if it is open. The caller holds mu.
 func (c *containerStreams) open() error {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (c *containerStreams) open() error {
 	return nil
 }
 
-// touch makes the log file, so that it is there before the first output.
+// touch creates the log file, so that it exists before the first output.
 func (c *containerStreams) touch() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +180,7 @@ func (c *containerStreams) touch() error {
 	return c.open()
 }
 
-// rest closes the file until the next output, for containers that seldom speak.
+// rest closes the file until the next output, for containers with little output.
 func (c *containerStreams) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +190,7 @@ func (c *containerStreams) rest() {
 	}
 }
 
-// reopen goes on in a new file of the same name, after a rotation.
+// reopen opens a new file of the same name, after a rotation.
 func (c *containerStreams) reopen() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +201,8 @@ func (c *containerStreams) reopen() error {
 	return c.err
 }
 
-// attach shows further output on t until detach or the end of the container,
-// which closes t.end.
+// attach sends further output to t until detach or the exit of the container, which
+// closes t.end.
 func (c *containerStreams) attach(t *attachedClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,14 +217,14 @@ func (c *containerStreams) attach(t *attachedClient) {
 }
 
 func (c *containerStreams) detach(t *attachedClient) {
-	close(t.gone)
+	close(t.detached)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.attached, t)
 }
 
-// close writes what no newline has ended, closes the file and lets the attached
-// go. It may be called more than once.
+// close writes the unterminated lines, closes the file and ends the attached clients.
+// It may be called more than once.
 func (c *containerStreams) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,12 +25,12 @@ type container struct {
 	proc              Process
 	console           *containerStreams
 	resources         *v1.LinuxContainerResources
-	mounts            []*v1.Mount // as they are shown
+	mounts            []*v1.Mount // for the status
 
-	ready      bool // made: it can be started and is shown in lists
+	ready      bool // created: it can be started and is listed
 	removing   bool
-	launch     context.CancelFunc // ends a start under way
-	early      syscall.Signal     // what is to be sent once a start under way is done
+	launch     context.CancelFunc // cancels a start in progress
+	early      syscall.Signal     // to be sent after a start in progress
 	terminated bool               // the stop signal was sent
 	done       chan struct{}      // closed when it has exited
 }
@@ -72,7 +72,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *v1.CreateContainerRe
 	return nil, status.Errorf(codes.FailedPrecondition, "create container %s: sandbox %s was stopped", c.name, c.SandboxID)
 }
 
-// reserveContainer checks the request and takes the container's name.
+// reserveContainer validates the request and reserves the container's name.
 func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, error) {
 	cfg := req.GetConfig()
 	if err := checkContainer(cfg); err != nil {
@@ -115,7 +115,7 @@ func (r *Runtime) reserveContainer(req *v1.CreateContainerRequest) (*container, 
 	return c, nil
 }
 
-// forget takes c out of the books. The caller holds mu.
+// forget removes c from all indexes. The caller holds mu.
 func (r *Runtime) forget(c *container) {
 	delete(r.containers, c.ID)
 	r.changed()
@@ -141,7 +141,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *v1.StartContainerRequ
 		r.finish(c, Exit{Code: 128, Reason: ReasonStartError, Message: err.Error()})
 		return nil, statusError("start container "+c.ID, err)
 	}
-	if sig := r.started(c, proc); sig != 0 { // it was asked to end while it started
+	if sig := r.started(c, proc); sig != 0 { // it was stopped while it started
 		if err := proc.Signal(sig); err != nil {
 			return nil, statusError("stop container "+c.ID, err)
 		}
@@ -149,7 +149,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *v1.StartContainerRequ
 	return &v1.StartContainerResponse{}, nil
 }
 
-// started notes that c runs, or ran, and returns the signal that came too early.
+// started records that c runs, or ran, and returns the signal that came before.
 func (r *Runtime) started(c *container, proc Process) syscall.Signal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +159,7 @@ func (r *Runtime) started(c *container, proc Process) syscall.Signal {
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_RUNNING)
 	r.changed()
 	r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	if c.exit != nil { // it was faster than we
+	if c.exit != nil { // it exited before its start was recorded
 		r.finish(c, *c.exit)
 		return 0
 	}
@@ -185,27 +185,28 @@ func (r *Runtime) beginStart(id string, cancel context.CancelFunc) (*container, 
 	case !c.sandbox.ready():
 		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: sandbox %s is not ready", c.ID, c.SandboxID)
 	}
-	c.console = newConsole(c.logPath(), c.Config)
+	c.console = newContainerStreams(c.logPath(), c.Config)
 	c.launch = cancel
 	return c, nil
 }
 
-// exited is told by the executor, once for each started container.
+// exited records the exit of a container. The executor calls it once for each started
+// container.
 func (r *Runtime) exited(c *container, e Exit) {
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
-	c.console.close() // first: who sees the exit may read the whole log
+	c.console.close() // first: a client that observes the exit reads the complete log
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.launch != nil { // StartContainer finishes it after it has told the start
+	if c.launch != nil { // StartContainer finishes it after it has recorded the start
 		c.exit = &e
 		return
 	}
 	r.finish(c, e)
 }
 
-// finish brings c to its end. The caller holds mu.
+// finish moves c to exited. The caller holds mu.
 func (r *Runtime) finish(c *container, e Exit) {
 	if e.At.IsZero() {
 		e.At = time.Now()
@@ -220,7 +221,7 @@ func (r *Runtime) finish(c *container, e Exit) {
 	if c.started == 0 { // it never ran
 		c.started = c.finished
 	}
-	// A container may end before its start was noted; time does not go back.
+	// A container may exit before its start is recorded.
 	c.finished = max(c.finished, c.started)
 	c.item = withContainerState(c.item, v1.ContainerState_CONTAINER_EXITED)
 	r.changed()
@@ -229,8 +230,8 @@ func (r *Runtime) finish(c *container, e Exit) {
 	close(c.done)
 }
 
-// kill sends sig. A start under way is broken off by SIGKILL; if it succeeds all
-// the same, the process gets sig right after.
+// kill sends sig. SIGKILL cancels a start in progress; if it succeeds nevertheless, the
+// process gets sig right after.
 func (r *Runtime) kill(c *container, sig syscall.Signal) error {
 	r.mu.Lock()
 	proc := c.proc
@@ -250,8 +251,8 @@ func (r *Runtime) kill(c *container, sig syscall.Signal) error {
 	return proc.Signal(sig)
 }
 
-// StopContainer implements the CRI: the stop signal, then SIGKILL when the
-// timeout has passed. A container that does not run, or is not there, is stopped.
+// StopContainer implements the CRI: the stop signal, then SIGKILL after the timeout. A
+// container that does not run, or does not exist, is stopped.
 func (r *Runtime) StopContainer(ctx context.Context, req *v1.StopContainerRequest) (*v1.StopContainerResponse, error) {
 	r.mu.Lock()
 	c, ok := lookup(r.containers, req.GetContainerId())
@@ -259,20 +260,20 @@ func (r *Runtime) StopContainer(ctx context.Context, req *v1.StopContainerReques
 		r.mu.Unlock()
 		return &v1.StopContainerResponse{}, nil
 	}
-	again := c.terminated
+	signaled := c.terminated
 	c.terminated = true
 	r.mu.Unlock()
-	if err := r.stop(ctx, c, max(0, time.Duration(req.GetTimeout())*time.Second), again); err != nil {
+	if err := r.stop(ctx, c, max(0, time.Duration(req.GetTimeout())*time.Second), signaled); err != nil {
 		return nil, statusError("stop container "+c.ID, err)
 	}
 	return &v1.StopContainerResponse{}, nil
 }
 
-// stop ends c. The stop signal is sent once, however many calls wait; each call
-// keeps its own timeout, so that a later one can shorten the grace.
-func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration, again bool) error {
+// stop stops c. The stop signal is sent once, however many calls wait; each call has
+// its own timeout, so that a later one can shorten the grace period.
+func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration, signaled bool) error {
 	if timeout > 0 {
-		if !again {
+		if !signaled {
 			if err := r.kill(c, stopSignal(c)); err != nil {
 				return err
 			}
@@ -293,8 +294,8 @@ func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration,
 	return wait(ctx, c.done)
 }
 
-// RemoveContainer implements the CRI. A running container is killed; one that
-// is not there is removed.
+// RemoveContainer implements the CRI. A running container is killed; one that does not
+// exist is removed.
 func (r *Runtime) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	c, ok := lookup(r.containers, req.GetContainerId())

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// broadcaster hands events to every reader, in order. A reader that falls too
-// far behind is cut off rather than lied to.
+// broadcaster sends events to every reader, in order. The stream of a reader that lags
+// too far behind ends.
 type broadcaster struct {
 	limit int
 
@@ -25,7 +25,7 @@ type reader struct {
 	queue    []*v1.ContainerEventResponse
 	overrun  bool
 	finished bool
-	wake     chan struct{} // one slot
+	wakeCh   chan struct{} // one slot
 }
 
 func newBroadcaster(limit int) *broadcaster {
@@ -33,12 +33,12 @@ func newBroadcaster(limit int) *broadcaster {
 }
 
 func (b *broadcaster) subscribe() *reader {
-	rd := &reader{wake: make(chan struct{}, 1)}
+	rd := &reader{wakeCh: make(chan struct{}, 1)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		rd.finished = true
-		rd.poke()
+		rd.signal()
 		return rd
 	}
 	b.readers[rd] = struct{}{}
@@ -51,9 +51,9 @@ func (b *broadcaster) unsubscribe(rd *reader) {
 	delete(b.readers, rd)
 }
 
-// wanted reports whether anybody listens, so that events need not be made for
-// nobody.
-func (b *broadcaster) wanted() bool {
+// hasReaders reports whether an event would be read, so that it need not be made
+// otherwise.
+func (b *broadcaster) hasReaders() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.readers) > 0
@@ -71,7 +71,7 @@ func (b *broadcaster) send(e *v1.ContainerEventResponse) {
 		} else {
 			rd.queue = append(rd.queue, e)
 		}
-		rd.poke()
+		rd.signal()
 	}
 }
 
@@ -81,12 +81,12 @@ func (b *broadcaster) close() {
 	b.closed = true
 	for rd := range b.readers {
 		rd.finished = true
-		rd.poke()
+		rd.signal()
 	}
 	clear(b.readers)
 }
 
-// take returns what has come for rd, and how its stream ends, if it does.
+// take returns the pending events of rd, and the error that ends its stream, if any.
 func (b *broadcaster) take(rd *reader) ([]*v1.ContainerEventResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,24 +94,24 @@ func (b *broadcaster) take(rd *reader) ([]*v1.ContainerEventResponse, error) {
 	rd.queue = nil
 	switch {
 	case rd.overrun:
-		return nil, status.Errorf(codes.ResourceExhausted, "event stream: the reader fell more than %d events behind; list anew", b.limit)
+		return nil, status.Errorf(codes.ResourceExhausted, "event stream: the reader lags more than %d events behind; list again", b.limit)
 	case rd.finished:
 		return q, errClosed()
 	}
 	return q, nil
 }
 
-func (rd *reader) poke() {
+func (rd *reader) signal() {
 	select {
-	case rd.wake <- struct{}{}:
+	case rd.wakeCh <- struct{}{}:
 	default:
 	}
 }
 
-// emit makes and sends an event about a sandbox or one of its containers. The
-// caller holds mu, which keeps events in the order of what happened.
+// emit sends an event of a sandbox or one of its containers. The caller holds mu, which
+// keeps events in the order of the changes.
 func (r *Runtime) emit(s *sandbox, id string, t v1.ContainerEventType) {
-	if !r.events.wanted() {
+	if !r.events.hasReaders() {
 		return
 	}
 	e := &v1.ContainerEventResponse{
@@ -125,9 +125,9 @@ func (r *Runtime) emit(s *sandbox, id string, t v1.ContainerEventType) {
 	r.events.send(e)
 }
 
-// GetContainerEvents implements the CRI: events from now on, of sandboxes and
-// containers, each with the state of the whole pod right after it. Headers are
-// sent at once, so that a client can tell when it has been subscribed.
+// GetContainerEvents implements the CRI: events of sandboxes and containers from now
+// on, each with the state of the pod right after it. Headers are sent at once, so that
+// a client knows when it is subscribed.
 func (r *Runtime) GetContainerEvents(_ *v1.GetEventsRequest, to grpc.ServerStreamingServer[v1.ContainerEventResponse]) error {
 	rd := r.events.subscribe()
 	defer r.events.unsubscribe(rd)
@@ -138,7 +138,7 @@ func (r *Runtime) GetContainerEvents(_ *v1.GetEventsRequest, to grpc.ServerStrea
 		select {
 		case <-to.Context().Done():
 			return status.FromContextError(to.Context().Err()).Err()
-		case <-rd.wake:
+		case <-rd.wakeCh:
 		}
 		events, end := r.events.take(rd)
 		for _, e := range events {

@@ -18,16 +18,17 @@ import (
 // maxExecOutput bounds each stream of ExecSync, as the CRI demands.
 const maxExecOutput = 16 << 20
 
-// StreamingServer makes the URLs that exec, attach and port-forward clients go to. It
-// calls back ExecIn, Attach… of the Runtime it was made for; see package stream.
+// StreamingServer returns the URLs for clients of exec, attach and port-forward. It
+// serves them by ExecStreams, AttachStreams and DialPort of its Runtime; see package
+// stream.
 type StreamingServer interface {
 	GetExec(*v1.ExecRequest) (*v1.ExecResponse, error)
 	GetAttach(*v1.AttachRequest) (*v1.AttachResponse, error)
 	GetPortForward(*v1.PortForwardRequest) (*v1.PortForwardResponse, error)
 }
 
-// SetStreamingServer makes s serve Exec, Attach and PortForward, which are Unimplemented
-// without it. It is called before the runtime is used.
+// SetStreamingServer sets the server of Exec, Attach and PortForward, which are
+// Unimplemented without it. It is called before the runtime is used.
 func (r *Runtime) SetStreamingServer(s StreamingServer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,16 +72,17 @@ func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Ex
 	return &v1.ExecSyncResponse{Stdout: stdout.b.Bytes(), Stderr: stderr.b.Bytes(), ExitCode: code}, nil
 }
 
-// capped keeps the first maxExecOutput bytes and swallows the rest.
+// capped keeps the first maxExecOutput bytes and discards the rest.
 type capped struct{ b bytes.Buffer }
 
 func (w *capped) Write(p []byte) (int, error) {
-	room := maxExecOutput - w.b.Len()
-	w.b.Write(p[:min(len(p), room)])
+	free := maxExecOutput - w.b.Len()
+	w.b.Write(p[:min(len(p), free)])
 	return len(p), nil
 }
 
-// ExecStreams runs a command in a running container with streams of the caller's.
+// ExecStreams runs a command in a running container with the streams of the caller. It
+// blocks until the command exits or ctx ends.
 func (r *Runtime) ExecStreams(ctx context.Context, id string, e Exec) (int32, error) {
 	_, proc, err := r.process(id)
 	if err != nil {
@@ -89,14 +91,15 @@ func (r *Runtime) ExecStreams(ctx context.Context, id string, e Exec) (int32, er
 	return proc.Exec(ctx, e)
 }
 
-// AttachStreams joins the streams of a running container until it ends, ctx ends, or
-// the client cannot be written to any more. The caller closes sio.Stdin after it.
+// AttachStreams connects the caller to the streams of a running container. It blocks
+// until the container exits, ctx ends, or a write fails. The caller closes sio.Stdin
+// afterwards.
 func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <-chan TerminalSize) error {
 	c, proc, err := r.process(id)
 	if err != nil {
 		return err
 	}
-	t := newTap()
+	t := newAttachedClient()
 	c.console.attach(t)
 	defer c.console.detach(t)
 	if sio.Stdin != nil && c.console.input != nil {
@@ -112,25 +115,25 @@ func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <
 		case <-ctx.Done():
 			return ctx.Err()
 		case k := <-t.chunks:
-			if err := sio.show(k); err != nil {
+			if err := sio.write(k); err != nil {
 				return err
 			}
 		case <-t.end:
-			return sio.rest(t)
+			return sio.writeRest(t)
 		case size, ok := <-resize:
 			if !ok {
 				resize = nil
 				continue
 			}
 			if term, can := capability.Of[TerminalResizer](proc); can {
-				_ = term.Resize(size.Width, size.Height) // the container may just have ended
+				_ = term.Resize(size.Width, size.Height) // the container may have exited
 			}
 		}
 	}
 }
 
-// show writes one chunk to the client.
-func (s IO) show(k chunk) error {
+// write writes one chunk to the client.
+func (s IO) write(k chunk) error {
 	w := [...]io.Writer{s.Stdout, s.Stderr}[k.stream]
 	if w == nil {
 		return nil
@@ -139,12 +142,12 @@ func (s IO) show(k chunk) error {
 	return err
 }
 
-// rest writes what is left after the container's end.
-func (s IO) rest(t *attachedClient) error {
+// writeRest writes the remaining output after the container's exit.
+func (s IO) writeRest(t *attachedClient) error {
 	for {
 		select {
 		case k := <-t.chunks:
-			if err := s.show(k); err != nil {
+			if err := s.write(k); err != nil {
 				return err
 			}
 		default:
@@ -167,24 +170,24 @@ func (r *Runtime) DialPort(ctx context.Context, sandboxID string, port int32) (n
 	}
 	d, can := capability.Of[Dialer](r.cfg.Executor)
 	if !can {
-		return nil, status.Error(codes.Unimplemented, "port-forward: this executor's pods have no ports")
+		return nil, status.Error(codes.Unimplemented, "port-forward: the executor does not support it")
 	}
 	return d.DialPod(ctx, s.config, port)
 }
 
-// streamer returns who serves streams.
-func (r *Runtime) streamer() (StreamingServer, error) {
+// streamingServer returns the server of streams, or Unimplemented.
+func (r *Runtime) streamingServer() (StreamingServer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.streams == nil {
-		return nil, status.Error(codes.Unimplemented, "this embedded runtime was given no streaming server")
+		return nil, status.Error(codes.Unimplemented, "the embedded runtime has no streaming server")
 	}
 	return r.streams, nil
 }
 
 // Exec implements the CRI.
 func (r *Runtime) Exec(_ context.Context, req *v1.ExecRequest) (*v1.ExecResponse, error) {
-	s, err := r.streamer()
+	s, err := r.streamingServer()
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +203,7 @@ func (r *Runtime) Exec(_ context.Context, req *v1.ExecRequest) (*v1.ExecResponse
 
 // Attach implements the CRI.
 func (r *Runtime) Attach(_ context.Context, req *v1.AttachRequest) (*v1.AttachResponse, error) {
-	s, err := r.streamer()
+	s, err := r.streamingServer()
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +218,7 @@ func (r *Runtime) Attach(_ context.Context, req *v1.AttachRequest) (*v1.AttachRe
 
 // PortForward implements the CRI.
 func (r *Runtime) PortForward(_ context.Context, req *v1.PortForwardRequest) (*v1.PortForwardResponse, error) {
-	s, err := r.streamer()
+	s, err := r.streamingServer()
 	if err != nil {
 		return nil, err
 	}

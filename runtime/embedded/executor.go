@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Container is what an Executor is told of one container. It is read-only, and
-// one container is the same pointer in every call.
+// Container describes one container to an Executor. It is read-only, and is the same
+// pointer in every call for the container.
 //
 // Image is the record that the container's image was resolved to. Its Ref is
 // normalized, as clients name images by several names and often by id:
@@ -30,68 +30,69 @@ type Container struct {
 // goroutine, for different containers at the same time; for one container
 // Create, Start and Remove are called in this order, each at most once.
 //
-// An Executor may have capabilities besides: Checker, SandboxPreparer, Addresser,
-// Featured, Dialer, io.Closer. A decorator keeps those of what it decorates by a
-// method Unwrap() any that returns it.
+// An Executor may have capabilities: Checker, SandboxPreparer, PodIPAllocator,
+// FeatureReporter, Dialer, io.Closer. A decorator keeps those of the decorated value by
+// a method Unwrap() any that returns it.
 type Executor interface {
 	// Create checks that the container can be started here and prepares for
-	// it. An error refuses the container; a gRPC status keeps its code.
+	// it. An error fails the creation; a gRPC status keeps its code.
 	Create(ctx context.Context, c *Container) error
-	// Start runs the container and returns once it runs. It may take long; ctx
-	// ends when the caller has gone or the container must go. After a nil
+	// Start starts the container and returns once it runs. It may block; ctx ends
+	// when the caller gives up or the container is killed. After a nil
 	// error exited is called exactly once, from any goroutine, even before
 	// Start returns. After an error it is never called.
 	Start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (Process, error)
-	// Remove frees what Create made. The container has ended or never ran.
+	// Remove releases what Create made. The container has exited or never ran.
 	Remove(c *Container)
 }
 
 // Process is a started container. Its methods may be called from any goroutine,
-// also after it has ended.
+// also after it has exited.
 //
-// A Process may have capabilities besides: Updater, Resizer, Identified. A decorator
-// keeps those of what it decorates by a method Unwrap() any that returns it.
+// A Process may have capabilities: ResourceUpdater, TerminalResizer, Identified. A
+// decorator keeps those of the decorated value by a method Unwrap() any that returns it.
 type Process interface {
 	// Signal sends sig to the container. SIGKILL must end all of it. Signalling
-	// an ended container is not an error.
+	// an exited container is not an error.
 	Signal(sig syscall.Signal) error
 	// Exec runs a command in the container and returns its exit code. When ctx
 	// ends, the command is killed and ctx's error returned.
 	Exec(ctx context.Context, e Exec) (int32, error)
-	// Usage measures the container now.
+	// Usage measures the resource use of the container.
 	Usage() Usage
 }
 
-// Checker is an Executor whose configuration can be wrong. New returns the error.
+// Checker is an Executor whose configuration can be invalid. New returns the error.
 type Checker interface {
 	Check() error
 }
 
-// SandboxPreparer is an Executor that does something for a pod before any of its
-// containers.
+// SandboxPreparer is an Executor that prepares a pod before its containers are
+// created.
 type SandboxPreparer interface {
-	// Sandbox is called once when a sandbox is made. It may take long; ctx ends when
-	// the caller has gone. An error refuses the sandbox; a gRPC status keeps its code.
+	// Sandbox is called once when a sandbox is created. It may block; ctx ends when
+	// the caller gives up. An error fails the creation; a gRPC status keeps its code.
 	Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
 }
 
-// Identified is a Process that is one of this machine. Its number is told in a
-// verbose container status.
+// Identified is a Process of this machine. Its PID is in the verbose status of the
+// container.
 type Identified interface {
 	PID() int
 }
 
-// PodIPAllocator is an Executor that gives pods addresses of its own. Without it the
-// Runtime hands out addresses of Config.PodCIDR.
+// PodIPAllocator is an Executor that allocates the addresses of pods. Without it the
+// Runtime allocates them from Config.PodCIDR.
 type PodIPAllocator interface {
 	// PodIPs returns the addresses of a new pod, primary first.
 	PodIPs(pod *v1.PodSandboxConfig) []string
 }
 
-// FeatureReporter is an Executor that can do some of what clients ask Status for. Without
-// it all of that is told to be missing.
+// FeatureReporter is an Executor that reports features in Status. Without it no
+// feature is reported.
 type FeatureReporter interface {
-	// Features is what each runtime handler can do. It is called for each answer.
+	// Features returns the features of each runtime handler. It is called for each
+	// response.
 	Features() *v1.RuntimeHandlerFeatures
 }
 
@@ -105,12 +106,12 @@ type TerminalResizer interface {
 	Resize(width, height uint16) error
 }
 
-// Dialer is an Executor through which a pod's ports are reached.
+// Dialer is an Executor that connects to the ports of pods.
 type Dialer interface {
 	DialPod(ctx context.Context, pod *v1.PodSandboxConfig, port int32) (net.Conn, error)
 }
 
-// IO is what a container reads and writes.
+// IO has the streams of a container or command.
 type IO struct {
 	Stdin          io.Reader // nil: none
 	Stdout, Stderr io.Writer // with TTY all output goes to Stdout
@@ -127,7 +128,7 @@ type Exec struct {
 // TerminalSize is the size of a terminal.
 type TerminalSize struct{ Width, Height uint16 }
 
-// Exit is how a container ended.
+// Exit is the result of a container.
 type Exit struct {
 	Code    int32
 	Reason  string // "" gives Completed or Error by Code
@@ -135,7 +136,7 @@ type Exit struct {
 	At      time.Time // zero: now
 }
 
-// Reasons of an Exit that clients know.
+// Reasons of an Exit that clients interpret.
 const (
 	ReasonCompleted  = "Completed"
 	ReasonError      = "Error"
@@ -143,10 +144,10 @@ const (
 	ReasonStartError = "StartError"
 )
 
-// Usage is one measurement of a container. What is not known is zero.
+// Usage is one measurement of a container. Unknown values are zero.
 type Usage struct {
 	CPU        time.Duration // used since its start
-	NanoCores  uint64        // used now; clients that get none work it out from CPU
+	NanoCores  uint64        // used now; clients compute it from CPU if it is zero
 	WorkingSet uint64        // bytes of memory
 	RSS        uint64
 	Disk       uint64 // bytes of the writable layer

@@ -10,7 +10,7 @@ import (
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
-// A panic in an executor is the error of the call that it was asked in.
+// A panic in an executor becomes the error of the call.
 
 func (r *Runtime) create(ctx context.Context, c *Container) error {
 	return safe.Call(r.cfg.Logger, "create container "+c.ID, func() error { return r.cfg.Executor.Create(ctx, c) })
@@ -28,7 +28,8 @@ func (r *Runtime) remove(c *Container) {
 	safe.Do(r.cfg.Logger, "remove container "+c.ID, func() { r.cfg.Executor.Remove(c) })
 }
 
-// recovering are the options of a server in which a panic is the error of its call.
+// recovering returns the options of a server in which a panic becomes the error of its
+// call.
 func (r *Runtime) recovering() []grpc.ServerOption {
 	failed := func(err error) error { return status.Error(codes.Internal, err.Error()) }
 	return []grpc.ServerOption{

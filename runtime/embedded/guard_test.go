@@ -48,7 +48,7 @@ func (p clumsyProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 }
 
 // AG-9: a panic in an executor is the error of the call, and the runtime goes on.
-func TestExecutorThatPanics(t *testing.T) {
+func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 	for _, method := range []string{"Create", "Start", "Exec", "Remove"} {
 		t.Run(method, func(t *testing.T) {
 			e := &clumsy{NewSimulated(SimulatedConfig{}), method}

@@ -16,10 +16,10 @@ import (
 // Environment variables that host processes get besides their own.
 const (
 	// EnvTerminationLog is the file whose content becomes the termination
-	// message. It is set where the file cannot be mounted at its own path.
+	// message. It is set where the file cannot be mounted at its path.
 	EnvTerminationLog = "SUBLET_TERMINATION_LOG"
-	// EnvContainerID tells a process what container it is of. Where nothing better
-	// can be had, processes are told by it: see HostProcess.
+	// EnvContainerID is the id of the container of a process. It identifies the
+	// processes of a container where tags are unavailable: see HostProcess.
 	EnvContainerID = "SUBLET_CONTAINER_ID"
 )
 
@@ -28,43 +28,43 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // HostConfig is the configuration of a HostProcess executor.
 type HostConfig struct {
-	// Root is the directory for scratch files, one directory a container: its working
-	// directory and HOME unless it asks for another, or a mount of the container
-	// hides it, which leaves "/". Default: a temporary directory, made at the first
-	// container and removed by Runtime.Close. What a process that was killed has left
-	// in Root is swept once nobody uses it any more.
+	// Root has one scratch directory for each container: its working directory and
+	// HOME unless it has another, or "/" if a mount of the container hides it.
+	// Default: a temporary directory, created with the first container and removed by
+	// Runtime.Close. What a killed process left in Root is removed by the next process
+	// that uses it, once no other does.
 	Root string
 	// Path is the PATH of containers that set none [the standard one].
 	Path string
-	// Env is added to every container's environment: NAME=value. Nothing of the
-	// agent's own environment is inherited.
+	// Env is added to every container's environment: NAME=value. The environment of
+	// this process is not inherited.
 	Env []string
-	// Unprivileged does without mount namespaces even for root.
+	// Unprivileged disables mount namespaces, also for root.
 	Unprivileged bool
 	// Logger logs once a pod what of it is not available to its containers on a machine
 	// without mount namespaces, and directories that cannot be removed [none].
 	Logger *slog.Logger
 }
 
-// Check finds faults in the configuration.
+// Check implements Checker.
 func (h *HostProcess) Check() error {
 	var errs []error
 	if h.cfg.Root != "" && !filepath.IsAbs(h.cfg.Root) {
-		errs = append(errs, fmt.Errorf("HostProcess: Root %q is not an absolute path", h.cfg.Root))
+		errs = append(errs, fmt.Errorf("HostConfig.Root: %q must be an absolute path", h.cfg.Root))
 	}
 	for _, pair := range h.cfg.Env {
 		if name, _, ok := strings.Cut(pair, "="); !ok || name == "" {
-			errs = append(errs, fmt.Errorf("HostProcess: Env %q is not NAME=value", name))
+			errs = append(errs, fmt.Errorf("HostConfig.Env: invalid variable %q; write NAME=value", name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// PodIPs implements Addresser: host processes are on the loopback.
+// PodIPs implements PodIPAllocator: host processes are on the loopback.
 func (h *HostProcess) PodIPs(*v1.PodSandboxConfig) []string { return []string{"127.0.0.1"} }
 
-// agentFile reports whether m is a file that agents mount into every container.
-// Without a mount namespace these are left out: a host process has the host's.
+// agentFile reports whether m is a file that agents mount into every container. These
+// mounts are ignored without a mount namespace: the process has the host's files.
 func agentFile(c *Container, m *v1.Mount) bool {
 	switch path := filepath.Clean(m.GetContainerPath()); path {
 	case "/etc/hosts", "/etc/resolv.conf", "/etc/hostname":
@@ -74,7 +74,7 @@ func agentFile(c *Container, m *v1.Mount) bool {
 	}
 }
 
-// isMessageFile reports whether m is where c leaves its termination message.
+// isMessageFile reports whether m is the file of the termination message.
 func isMessageFile(c *Container, m *v1.Mount) bool {
 	path := c.Config.GetAnnotations()[messagePath]
 	if path == "" {
@@ -83,9 +83,9 @@ func isMessageFile(c *Container, m *v1.Mount) bool {
 	return filepath.Clean(m.GetContainerPath()) == filepath.Clean(path)
 }
 
-// checkMounts refuses what cannot be mounted here, each mount by name.
-// isolated says whether the container gets a mount namespace. What can never be
-// mounted, an image, gives Unimplemented, by which clients know it.
+// checkMounts rejects mounts that are impossible here, each by its path. isolated is
+// whether the container gets a mount namespace. The error for images, which are never
+// mounted, has code Unimplemented.
 func checkMounts(c *Container, isolated bool) error {
 	var errs []error
 	code := codes.FailedPrecondition
@@ -93,20 +93,20 @@ func checkMounts(c *Container, isolated bool) error {
 		at := m.GetContainerPath()
 		switch {
 		case !filepath.IsAbs(at):
-			errs = append(errs, fmt.Errorf("mount %q: the container path is not absolute", at))
+			errs = append(errs, fmt.Errorf("mount %q: container path must be absolute", at))
 		case m.GetImage().GetImage() != "":
 			code = codes.Unimplemented
-			errs = append(errs, fmt.Errorf("mount %q: images are records here and have no files to mount", at))
+			errs = append(errs, fmt.Errorf("mount %q: image volumes are not supported", at))
 		case m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE):
-			errs = append(errs, fmt.Errorf("mount %q: read-only with all below it must be read-only itself, and private", at))
+			errs = append(errs, fmt.Errorf("mount %q: recursive_read_only requires readonly and private propagation", at))
 		case !isolated && m.GetRecursiveReadOnly():
-			errs = append(errs, fmt.Errorf("mount %q: read-only with all below it needs root", at))
+			errs = append(errs, fmt.Errorf("mount %q: recursive_read_only requires root", at))
 		case !isolated && m.GetPropagation() == v1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
-			errs = append(errs, fmt.Errorf("mount %q: bidirectional propagation needs root", at))
+			errs = append(errs, fmt.Errorf("mount %q: bidirectional propagation requires root", at))
 		case !isolated && agentFile(c, m):
 		case !isolated && filepath.Clean(at) != filepath.Clean(m.GetHostPath()):
-			errs = append(errs, fmt.Errorf("mount %q: host processes of an ordinary user see the host's files; "+
-				"only a host path mounted at its own place works without root (this one is %q)", at, m.GetHostPath()))
+			errs = append(errs, fmt.Errorf("mount %q: without root a mount must have the host path as its container path, not %q"+
+				"; run as root to mount elsewhere", at, m.GetHostPath()))
 		default:
 			if _, err := os.Stat(m.GetHostPath()); err != nil {
 				errs = append(errs, fmt.Errorf("mount %q: host path: %w", at, err))
@@ -119,16 +119,16 @@ func checkMounts(c *Container, isolated bool) error {
 	return nil
 }
 
-// checkSecurity refuses what a container asks for to be safer and cannot have here.
+// checkSecurity rejects security settings that are impossible here.
 func checkSecurity(c *Container, isolated bool) error {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	var errs []error
 	if sc.GetReadonlyRootfs() && !isolated {
-		errs = append(errs, errors.New("readOnlyRootFilesystem: host processes have the host's file systems; "+
-			"only root on Linux 5.12 or later can make them read-only for a container"))
+		errs = append(errs, errors.New("readOnlyRootFilesystem: requires root and Linux 5.12 or later"+
+			" for host processes"))
 	}
 	if sc.GetNoNewPrivs() && !canDropPrivileges {
-		errs = append(errs, errors.New("allowPrivilegeEscalation false: this needs Linux"))
+		errs = append(errs, errors.New("allowPrivilegeEscalation false: requires Linux"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
@@ -136,7 +136,7 @@ func checkSecurity(c *Container, isolated bool) error {
 	return nil
 }
 
-// environ is the whole environment of c.
+// environ returns the complete environment of c.
 func (h *HostProcess) environ(c *Container, isolated bool, dir string) []string {
 	env := append(c.Environ(), h.cfg.Env...)
 	def := func(name, value string) {
@@ -167,7 +167,7 @@ func (h *HostProcess) environ(c *Container, isolated bool, dir string) []string 
 	return append(env, EnvContainerID+"="+c.ID)
 }
 
-// lookPath finds the program of argv in the container's own PATH.
+// lookPath finds the program of argv in the container's PATH.
 func lookPath(argv, env []string, dir string) (string, error) {
 	name := argv[0]
 	if strings.Contains(name, "/") {
@@ -181,11 +181,11 @@ func lookPath(argv, env []string, dir string) (string, error) {
 		if !ok {
 			continue
 		}
-		for _, folder := range filepath.SplitList(list) {
-			if !filepath.IsAbs(folder) {
-				folder = filepath.Join(dir, folder)
+		for _, entry := range filepath.SplitList(list) {
+			if !filepath.IsAbs(entry) {
+				entry = filepath.Join(dir, entry)
 			}
-			if p := filepath.Join(folder, name); executable(p) == nil {
+			if p := filepath.Join(entry, name); executable(p) == nil {
 				return p, nil
 			}
 		}

@@ -10,20 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What of host processes needs Linux is not there on macOS: mount namespaces, terminals,
-// no_new_privs, figures of what processes use, and the end of processes that left their
-// group.
+// Not available on macOS: mount namespaces, terminals, no_new_privs, usage, and the
+// kill of processes that left their process group.
 
-// canDropPrivileges says that processes can be kept from getting more rights.
+// canDropPrivileges is whether processes can be kept from gaining privileges.
 const canDropPrivileges = false
 
-var errNeedsLinux = errors.New("this needs Linux")
+var errNeedsLinux = errors.New("requires Linux")
 
 func canIsolate() bool { return false }
 
 func onMainThread() bool { return false }
 
-// native is sig as this system numbers it; the CRI's names are numbered as on Linux.
+// native returns the number of sig on this system; the CRI has Linux' numbers.
 func native(sig syscall.Signal) syscall.Signal {
 	for name, n := range signals() {
 		if here := unix.SignalNum(name); n == sig && here != 0 {
@@ -33,16 +32,16 @@ func native(sig syscall.Signal) syscall.Signal {
 	return sig
 }
 
-// attributes are those of every process.
+// attributes returns the attributes of every process.
 func attributes(cred *syscall.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Credential: cred}
 }
 
-// prepare has all descriptors but the first three closed in what this process executes.
+// prepare marks all descriptors but the first three close-on-exec.
 func (p *hostProcess) prepare() error {
 	entries, err := os.ReadDir("/dev/fd")
 	if err != nil {
-		return fmt.Errorf("look for inherited descriptors: %w", err)
+		return fmt.Errorf("list inherited descriptors: %w", err)
 	}
 	for _, e := range entries {
 		var fd int
@@ -55,8 +54,8 @@ func (p *hostProcess) prepare() error {
 
 func (j *job) spawn(tag) (*os.Process, error) { return j.fork() }
 
-// exitOf blocks until the process has ended, and leaves it as a zombie, so that
-// its number and group cannot become another's yet.
+// exitOf blocks until the process has exited, and leaves it a zombie, so that its PID
+// and process group are not reused.
 func exitOf(pid int) {
 	for !awaited(pid) { // no descriptor is free
 		t := time.NewTimer(100 * time.Millisecond)
@@ -64,19 +63,19 @@ func exitOf(pid int) {
 	}
 }
 
-// awaited blocks until the process has ended; false says that it could not.
+// awaited blocks until the process has exited; false if that is impossible.
 func awaited(pid int) bool {
 	kq, err := unix.Kqueue()
 	if err != nil {
 		return false
 	}
 	defer func() { _ = unix.Close(kq) }()
-	ask, told := make([]unix.Kevent_t, 1), make([]unix.Kevent_t, 1)
-	unix.SetKevent(&ask[0], pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
-	ask[0].Fflags = unix.NOTE_EXIT
+	changes, events := make([]unix.Kevent_t, 1), make([]unix.Kevent_t, 1)
+	unix.SetKevent(&changes[0], pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
+	changes[0].Fflags = unix.NOTE_EXIT
 	for {
-		n, err := unix.Kevent(kq, ask, told, nil)
-		if n > 0 || errors.Is(err, unix.ESRCH) { // it has ended already
+		n, err := unix.Kevent(kq, changes, events, nil)
+		if n > 0 || errors.Is(err, unix.ESRCH) { // it has exited already
 			return true
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -85,7 +84,7 @@ func awaited(pid int) bool {
 	}
 }
 
-// tag is nothing here: processes are told by their group alone.
+// tag is unused here: processes are identified by their process group.
 type tag uint64
 
 func newTag(string) (tag, error) { return 0, nil }
@@ -94,7 +93,7 @@ func readTag(string) tag { return 0 }
 
 func killAll(map[tag]bool, map[string]bool) {}
 
-// procTable knows nothing here.
+// procTable is empty here.
 type procTable struct{}
 
 func (*procTable) of(int, tag) Usage { return Usage{} }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canDropPrivileges says that processes can be kept from getting more rights.
+// canDropPrivileges is whether processes can be kept from gaining privileges.
 const canDropPrivileges = true
 
-// canIsolate reports whether mount namespaces can be made, and mounts the way that
-// isolate makes them: with open_tree, move_mount and mount_setattr (Linux 5.12).
+// canIsolate reports whether mount namespaces can be created, and mounts in the way of
+// isolate: with open_tree, move_mount and mount_setattr (Linux 5.12).
 func canIsolate() bool {
 	if err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}); errors.Is(err, unix.ENOSYS) {
 		return false
@@ -27,19 +27,19 @@ func canIsolate() bool {
 
 func onMainThread() bool { return unix.Gettid() == os.Getpid() }
 
-// native is sig as this system numbers it.
+// native returns the number of sig on this system.
 func native(sig syscall.Signal) syscall.Signal { return sig }
 
-// attributes are those of every process.
+// attributes returns the attributes of every process.
 func attributes(cred *syscall.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
 }
 
-// prepare gives the calling thread, which is locked and thrown away later, what the
-// processes that it makes are to inherit.
+// prepare sets what processes inherit from the calling thread, which is locked and
+// discarded later.
 func (p *hostProcess) prepare() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // or the umask would be the whole process's
-		return fmt.Errorf("leave the shared root: %w", err)
+		return fmt.Errorf("unshare file system attributes: %w", err)
 	}
 	unix.Umask(0o022)
 	if p.c.Config.GetLinux().GetSecurityContext().GetNoNewPrivs() {
@@ -50,8 +50,8 @@ func (p *hostProcess) prepare() error {
 	return keepDescriptors()
 }
 
-// keepDescriptors has all descriptors but the first three closed in what this process
-// executes. Go opens its own that way; those that it inherited are not.
+// keepDescriptors marks all descriptors but the first three close-on-exec. Go does so
+// for those that it opens, not for inherited ones.
 func keepDescriptors() error {
 	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -59,7 +59,7 @@ func keepDescriptors() error {
 	}
 	entries, err := os.ReadDir("/proc/self/fd") // Linux before 5.11
 	if err != nil {
-		return fmt.Errorf("look for inherited descriptors: %w", err)
+		return fmt.Errorf("list inherited descriptors: %w", err)
 	}
 	for _, e := range entries {
 		var fd int
@@ -70,12 +70,12 @@ func keepDescriptors() error {
 	return nil
 }
 
-// spawn starts the process, tagged before its program runs: the kernel stops one that
-// is traced when it executes.
+// spawn starts the process and tags it before its program runs: the kernel stops a
+// traced process when it executes.
 //
-// A traced process gets nothing of a program's set-user-ID bit or capabilities, so that
-// such a program is tagged right after its start instead. So is any where this
-// process may not trace.
+// A traced process ignores the set-user-ID bit and the capabilities of a program, so
+// that such a program is tagged right after its start, as all are where this process
+// may not trace.
 func (j *job) spawn(t tag) (*os.Process, error) {
 	j.attr.Ptrace = t != 0 && !privileged(j.path)
 	proc, err := j.fork()
@@ -89,14 +89,14 @@ func (j *job) spawn(t tag) (*os.Process, error) {
 	if j.attr.Ptrace {
 		await(proc.Pid, unix.WSTOPPED|unix.WEXITED)
 	}
-	j.held = t.set(proc.Pid) == nil // else it has ended, or we may not
+	j.tagged = t.set(proc.Pid) == nil // else it has exited, or it is not permitted
 	if j.attr.Ptrace {
-		_ = unix.PtraceDetach(proc.Pid) // it has ended
+		_ = unix.PtraceDetach(proc.Pid) // it may have exited
 	}
 	return proc, nil
 }
 
-// privileged reports whether a program gives who runs it more rights.
+// privileged reports whether a program raises the privileges of its process.
 func privileged(path string) bool {
 	st, err := os.Stat(path)
 	if err != nil || st.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
@@ -106,8 +106,8 @@ func privileged(path string) bool {
 	return err == nil && n > 0
 }
 
-// exitOf blocks until the process has ended, and leaves it as a zombie, so that
-// its number and group cannot become another's yet.
+// exitOf blocks until the process has exited, and leaves it a zombie, so that its PID
+// and process group are not reused.
 func exitOf(pid int) { await(pid, unix.WEXITED) }
 
 func await(pid, events int) {

@@ -22,7 +22,7 @@ func hostRig(t testing.TB) *rig {
 	return newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: t.TempDir(), Unprivileged: true})})
 }
 
-func TestHostProcessExits(t *testing.T) {
+func TestHostProcess_ReportsExits(t *testing.T) {
 	tests := map[string]struct {
 		script string
 		code   int32
@@ -43,7 +43,7 @@ func TestHostProcessExits(t *testing.T) {
 	}
 }
 
-func TestHostProcessOutputGoesToTheLog(t *testing.T) {
+func TestHostProcess_LogsOutput(t *testing.T) {
 	g := hostRig(t)
 	cfg, path := withLogs(t, podConfig("p"))
 	long := strings.Repeat("x", 20<<10)
@@ -54,7 +54,7 @@ func TestHostProcessOutputGoesToTheLog(t *testing.T) {
 	}, logLines(t, path))
 }
 
-func TestHostProcessHasItsEnvironmentAndFolder(t *testing.T) {
+func TestHostProcess_SetsEnvironmentAndDirectory(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_AGENT", "1")
 	g := hostRig(t)
 	cfg, path := withLogs(t, podConfig("p"))
@@ -68,7 +68,7 @@ func TestHostProcessHasItsEnvironmentAndFolder(t *testing.T) {
 	assert.Equal(t, []string{"stdout F 1 2|box||" + dir}, logLines(t, path))
 }
 
-func TestHostProcessStops(t *testing.T) {
+func TestHostProcess_Stops(t *testing.T) {
 	g := hostRig(t)
 	sb := g.run(t, podConfig("p"))
 	polite := g.start(t, sb, nil, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.01; done")
@@ -107,7 +107,7 @@ func pidIn(t *testing.T, path string) int {
 	return pid
 }
 
-func TestCloseEndsHostProcesses(t *testing.T) {
+func TestHostProcess_EndsWithClose(t *testing.T) {
 	g := hostRig(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "trap '' TERM; echo $$ > "+file+"; sleep 1000")
@@ -116,7 +116,7 @@ func TestCloseEndsHostProcesses(t *testing.T) {
 	assert.False(t, alive(pid))
 }
 
-func TestCloseLetsHostProcessesSayGoodBye(t *testing.T) {
+func TestHostProcess_HasItsGracePeriodAtClose(t *testing.T) {
 	g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: t.TempDir(), Unprivileged: true})})
 	dir := t.TempDir()
 	bye := filepath.Join(dir, "bye")
@@ -129,13 +129,13 @@ func TestCloseLetsHostProcessesSayGoodBye(t *testing.T) {
 }
 
 // A process that embeds a runtime and is killed takes its containers along.
-func TestContainersDieWithAKilledProcess(t *testing.T) {
+func TestHostProcess_DiesWithTheEmbeddingProcess(t *testing.T) {
 	if file := os.Getenv("SUBLET_TEST_PID_FILE"); file != "" {
 		beKilled(t, file)
 		return
 	}
 	file := filepath.Join(t.TempDir(), "pid")
-	cmd := exec.Command(os.Args[0], "-test.run=^TestContainersDieWithAKilledProcess$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHostProcess_DiesWithTheEmbeddingProcess$")
 	cmd.Env = append(os.Environ(), "SUBLET_TEST_PID_FILE="+file, "TMPDIR="+t.TempDir())
 	require.NoError(t, cmd.Start())
 	pid := pidIn(t, file)
@@ -151,16 +151,16 @@ func beKilled(t *testing.T, file string) {
 	g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "trap '' TERM; echo $$ > "+file+"; exec sleep 1000"))
 }
 
-// What is left of containers whose runtime was killed goes when the next one uses
-// the folder, and not while another one does.
-func TestLeftoversOfAKilledProcessAreSwept(t *testing.T) {
+// The processes and directories of containers whose runtime was killed are removed when
+// the next runtime uses the root directory, and not while another one does.
+func TestHostProcess_RemovesStaleContainersOfAKilledProcess(t *testing.T) {
 	if root := os.Getenv("SUBLET_TEST_ROOT"); root != "" {
 		g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: root})})
 		g.exited(t, g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "(trap '' TERM HUP; exec setsid env -i sleep 1000) & echo $! > "+root+"/pid; wait"))
 		return
 	}
 	root := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestLeftoversOfAKilledProcessAreSwept$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHostProcess_RemovesStaleContainersOfAKilledProcess$")
 	cmd.Env = append(os.Environ(), "SUBLET_TEST_ROOT="+root)
 	require.NoError(t, cmd.Start())
 	pid := pidIn(t, filepath.Join(root, "pid"))
@@ -189,7 +189,7 @@ func TestLeftoversOfAKilledProcessAreSwept(t *testing.T) {
 	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, next.status(t, id).GetState())
 }
 
-func TestHostExec(t *testing.T) {
+func TestHostProcess_Exec(t *testing.T) {
 	g := hostRig(t)
 	id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
 		c.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}}
@@ -206,7 +206,7 @@ func TestHostExec(t *testing.T) {
 	assert.ErrorContains(t, err, "not found in $PATH")
 }
 
-func TestHostMountsWithoutRootNameTheMount(t *testing.T) {
+func TestHostProcess_NamesMountsThatNeedRoot(t *testing.T) {
 	g := hostRig(t)
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
@@ -233,7 +233,7 @@ func TestHostMountsWithoutRootNameTheMount(t *testing.T) {
 	assert.Equal(t, "bye", string(b))
 }
 
-func TestHostStartErrors(t *testing.T) {
+func TestHostProcess_ReportsStartErrors(t *testing.T) {
 	g := hostRig(t)
 	sb := g.run(t, podConfig("p"))
 	_, err := g.create(t, sb, nil)
@@ -247,7 +247,7 @@ func TestHostStartErrors(t *testing.T) {
 	assert.Equal(t, "StartError", st.GetReason())
 }
 
-func TestHostUsage(t *testing.T) {
+func TestHostProcess_MeasuresUsage(t *testing.T) {
 	g := hostRig(t)
 	id := g.start(t, g.run(t, podConfig("p")), nil, "sh", "-c", "head -c 100000 /dev/zero > file; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 1000")
 	require.Eventually(t, func() bool {

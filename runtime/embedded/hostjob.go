@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputDrainTimeout is how long output is waited for after a process has gone while others
-// still hold its pipe.
+// outputDrainTimeout bounds the wait for output after the exit of a process while others
+// have its pipe open.
 const outputDrainTimeout = time.Second
 
-// job is a command with the streams that go with it.
+// job is a command with its streams.
 type job struct {
 	path string
 	argv []string
@@ -25,26 +25,26 @@ type job struct {
 	attr *syscall.SysProcAttr
 
 	proc   *os.Process
-	held   bool // it has its tag
+	tagged bool
 	std    [3]*os.File
 	copies sync.WaitGroup // of output
-	ours   []*os.File     // our ends, read from
+	ours   []*os.File     // our ends
 	theirs []*os.File     // closed once the command runs
-	feed   func()         // copies input, if any
+	feed   func()         // copies input; nil without
 	master *os.File
 
 	mu     sync.Mutex // guards the rest
-	reaped bool       // the pid is not ours any more
+	reaped bool       // the pid may be reused
 }
 
-// close lets go of everything of a job that did not start.
+// close closes the files of a job that did not start.
 func (j *job) close() {
 	for _, f := range append(j.ours, j.theirs...) {
 		_ = f.Close()
 	}
 }
 
-// connect connects the streams. What it opened is closed after an error.
+// connect connects the streams. It closes what it opened if it fails.
 func (j *job) connect(sio IO) error {
 	connect := j.pipes
 	if sio.TTY {
@@ -135,7 +135,7 @@ func (j *job) fork() (*os.Process, error) {
 	return os.StartProcess(j.path, j.argv, &os.ProcAttr{Dir: j.dir, Env: j.env, Files: j.std[:], Sys: j.attr})
 }
 
-// kill ends the command's process group.
+// kill kills the command's process group.
 func (j *job) kill() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -144,12 +144,12 @@ func (j *job) kill() {
 	}
 }
 
-// finish reaps the command, waits a moment for the rest of its output, and
-// returns its exit code.
+// finish reaps the command, waits for the rest of its output until
+// outputDrainTimeout, and returns its exit code.
 func (j *job) finish() int32 {
 	j.mu.Lock()
 	j.reaped = true
-	state, err := j.proc.Wait() // it has ended already
+	state, err := j.proc.Wait() // it has exited already
 	j.mu.Unlock()
 	copied := make(chan struct{})
 	go func() {
@@ -160,14 +160,14 @@ func (j *job) finish() int32 {
 	defer t.Stop()
 	select {
 	case <-copied:
-	case <-t.C: // somebody else holds the pipe
+	case <-t.C: // another process has the pipe open
 	}
 	for _, f := range j.ours {
 		_ = f.Close()
 	}
 	<-copied
 	if err != nil {
-		return 255 // somebody else in this process reaped it
+		return 255 // other code of this process reaped it
 	}
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int32(ws.Signal())

@@ -16,8 +16,8 @@ import (
 // namespace is the mount and host name namespace of one container. A nil
 // namespace is the host's.
 type namespace struct {
-	// mu keeps the files open while a command enters: a descriptor that is
-	// closed meanwhile may already be another file's.
+	// mu keeps the files open while a command enters: the number of a closed
+	// descriptor may be reused.
 	mu       sync.RWMutex
 	mnt, uts *os.File
 }
@@ -31,8 +31,8 @@ func (n *namespace) close() {
 	}
 }
 
-// enter brings the calling thread, which is locked and shares its root with no other,
-// into the namespace. It sees what the container sees from then on.
+// enter moves the calling thread, which is locked and shares its root with no other,
+// into the namespace.
 func (n *namespace) enter() error {
 	if n == nil {
 		return nil
@@ -49,11 +49,11 @@ func setns(f *os.File, kind int) error {
 	return nil
 }
 
-// isolate gives the calling thread, which is locked and thrown away later, the
-// namespaces of p's container, with its mounts made.
+// isolate creates the namespaces of p's container, with its mounts, for the calling
+// thread, which is locked and discarded later.
 func isolate(p *hostProcess) (ns *namespace, err error) {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
-		return nil, fmt.Errorf("make a mount namespace: %w", err)
+		return nil, fmt.Errorf("create mount namespace: %w", err)
 	}
 	ns = &namespace{}
 	var merr, uerr error
@@ -78,12 +78,12 @@ func isolate(p *hostProcess) (ns *namespace, err error) {
 		return ns, err
 	}
 	b := &mounter{sources: map[*v1.Mount]int{}, volumes: map[uint64]bool{}}
-	defer b.drop()
+	defer b.close()
 	return ns, b.build(mounts, p.c.Config.GetLinux().GetSecurityContext().GetReadonlyRootfs())
 }
 
-// mounts are the container's mounts and the resolv.conf of its pod, those that lie
-// within others after them.
+// mounts returns the container's mounts and the resolv.conf of its pod, parents before
+// children.
 func (p *hostProcess) mounts() ([]*v1.Mount, error) {
 	mounts := slices.Clone(p.c.Config.GetMounts())
 	if text := resolvConf(p.c.Pod.GetDnsConfig()); text != "" {
@@ -98,7 +98,7 @@ func (p *hostProcess) mounts() ([]*v1.Mount, error) {
 	return mounts, nil
 }
 
-// resolvConf is the text of resolv.conf for a pod's DNS configuration, "" for none.
+// resolvConf returns the resolv.conf of a pod's DNS configuration, "" for none.
 func resolvConf(dns *v1.DNSConfig) string {
 	var b strings.Builder
 	for _, s := range dns.GetServers() {
@@ -114,22 +114,21 @@ func resolvConf(dns *v1.DNSConfig) string {
 }
 
 // mounter makes bind mounts in a private mount namespace, for the thread that it runs
-// on. The host's files are never changed: where a mount needs a place that is not
-// there, the directory around it is replaced, for this container alone, by one in
-// memory that has the same things in it. Only a volume of the container's own gets the
-// place made in it.
+// on. The host's files never change: where a mount point does not exist, its parent
+// directory is replaced, in this container only, by a tmpfs with the same entries. Only
+// in a volume of the container the mount point is created.
 //
-// What is mounted is held by descriptor before anything is put over anything, and the
-// thread's root is the container's when places are looked up: links lead where they
-// lead in the container.
+// The sources are opened before anything is mounted over them, and mount points are
+// resolved with the container's root as root of the thread, so that links lead where
+// they lead in the container.
 type mounter struct {
-	sources map[*v1.Mount]int // descriptors of what is mounted, attached nowhere yet
-	memory  []int             // descriptors of the directories in memory; the first is "/"
-	volumes map[uint64]bool   // the container's own mounts, by number
+	sources map[*v1.Mount]int // descriptors of what is mounted, still detached
+	memory  []int             // descriptors of the tmpfs mounts; the first is "/"
+	volumes map[uint64]bool   // the container's mounts, by mount id
 }
 
-// drop lets go of what is held. What was mounted stays so.
-func (b *mounter) drop() {
+// close closes the descriptors. What was mounted stays mounted.
+func (b *mounter) close() {
 	for _, fd := range b.sources {
 		_ = unix.Close(fd)
 	}
@@ -143,17 +142,18 @@ func (b *mounter) build(mounts []*v1.Mount, readonly bool) error {
 	if err := b.keep(mounts); err != nil {
 		return err
 	}
-	// Mounts of the host still come in; ours do not get out, but for those kept.
+	// Mounts of the host propagate to the container, its mounts not to the host, except
+	// those that keep opened.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("part from the host's mounts: %w", err)
+		return fmt.Errorf("detach from the host's mount propagation: %w", err)
 	}
 	for _, m := range mounts {
-		if err := b.hold(m); err != nil {
+		if err := b.open(m); err != nil {
 			return fmt.Errorf("mount %q: %w", m.GetContainerPath(), err)
 		}
 	}
 	if err := b.reroot(readonly); err != nil {
-		return fmt.Errorf("make a root directory: %w", err)
+		return fmt.Errorf("create root directory: %w", err)
 	}
 	for _, m := range mounts {
 		if err := b.bind(m); err != nil {
@@ -170,8 +170,8 @@ func (b *mounter) build(mounts []*v1.Mount, readonly bool) error {
 	return nil
 }
 
-// hold takes the source of m in hand, with the options that it is to be mounted with.
-func (b *mounter) hold(m *v1.Mount) error {
+// open opens the source of m and sets its mount options.
+func (b *mounter) open(m *v1.Mount) error {
 	fd, ok := b.sources[m]
 	if !ok {
 		var err error
@@ -198,11 +198,11 @@ func (b *mounter) hold(m *v1.Mount) error {
 	return nil
 }
 
-// openTree takes a copy of a mount, from path on, that is attached nowhere.
+// openTree returns a detached copy of a mount, from path on.
 func openTree(dir int, path string, flags uint) (int, error) {
 	fd, err := unix.OpenTree(dir, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|flags)
 	if err != nil {
-		return -1, fmt.Errorf("hold %s: %w", path, err)
+		return -1, fmt.Errorf("clone mount of %s: %w", path, err)
 	}
 	return fd, nil
 }
@@ -215,7 +215,7 @@ func setReadonly(fd int, flags uint) error {
 	return nil
 }
 
-// options are the attributes of the mount itself that m asks for.
+// options returns the attributes of the mount for m.
 func options(m *v1.Mount) uint64 {
 	var attr uint64
 	if m.GetReadonly() {
@@ -229,7 +229,7 @@ func options(m *v1.Mount) uint64 {
 	return attr
 }
 
-// bind makes one mount.
+// bind mounts one source.
 func (b *mounter) bind(m *v1.Mount) error {
 	source := b.sources[m]
 	var st unix.Stat_t
@@ -251,7 +251,7 @@ func (b *mounter) bind(m *v1.Mount) error {
 	return nil
 }
 
-// attach mounts what fd holds on a name in dir, or on dir itself.
+// attach mounts fd on a name in dir, or on dir itself.
 func attach(fd, dir int, name string) error {
 	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
 	if name == "" {

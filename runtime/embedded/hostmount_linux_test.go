@@ -28,7 +28,7 @@ func (g *rig) shell(t *testing.T, id, script string) string {
 	return strings.TrimSpace(string(r.GetStdout()) + string(r.GetStderr()))
 }
 
-func TestHostMounts(t *testing.T) {
+func TestHostProcess_Mounts(t *testing.T) {
 	g := rootRig(t)
 	src := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(src, "f"), []byte("content"), 0o644))
@@ -36,12 +36,12 @@ func TestHostMounts(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("a file"), 0o644))
 	id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
 		c.Mounts = []*v1.Mount{
-			{ContainerPath: "/sublet-test-top/deep", HostPath: src},                  // a place in the root folder
+			{ContainerPath: "/sublet-test-top/deep", HostPath: src},                  // in the root directory
 			{ContainerPath: "/sublet-test-top/other", HostPath: src, Readonly: true}, // beside it
 			{ContainerPath: "/var/lib/sublet-test-none/x/y", HostPath: src},          // a place deeper down
 			{ContainerPath: "/etc/hosts", HostPath: file},                            // over a file
 			{ContainerPath: "/dev/termination-log", HostPath: file},                  // a file that is not there
-			{ContainerPath: "/var/lib/sublet-test-none/x/y2", HostPath: file},        // in a folder made before
+			{ContainerPath: "/var/lib/sublet-test-none/x/y2", HostPath: file},        // in a directory made before
 		}
 	}, "sh", "-c", "cat /sublet-test-top/deep/f; exec sleep 1000")
 	assert.Equal(t, "content", g.shell(t, id, "cat /sublet-test-top/deep/f"))
@@ -69,7 +69,7 @@ func TestHostMounts(t *testing.T) {
 	assert.NoError(t, err, "removing the container removed its volume")
 }
 
-func TestHostNameAndResolver(t *testing.T) {
+func TestHostProcess_SetsHostNameAndResolver(t *testing.T) {
 	g := rootRig(t)
 	before, err := os.Hostname()
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestHostNameAndResolver(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
-func TestHostRunsAsAnotherUser(t *testing.T) {
+func TestHostProcess_RunsAsAnotherUser(t *testing.T) {
 	g := rootRig(t)
 	cfg, path := withLogs(t, podConfig("p"))
 	id := g.start(t, g.run(t, cfg), func(c *v1.ContainerConfig) {
@@ -96,7 +96,7 @@ func TestHostRunsAsAnotherUser(t *testing.T) {
 	assert.Equal(t, []string{"stdout F 1234 2345 2345 3456"}, logLines(t, path))
 }
 
-func TestAMissingHostPathIsNamed(t *testing.T) {
+func TestHostProcess_NamesMissingHostPaths(t *testing.T) {
 	g := rootRig(t)
 	_, err := g.create(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
 		c.Mounts = []*v1.Mount{{ContainerPath: "/data", HostPath: "/no/such/folder"}}

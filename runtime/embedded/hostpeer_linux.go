@@ -10,14 +10,13 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Features implements Featured.
+// Features implements FeatureReporter.
 func (h *HostProcess) Features() *v1.RuntimeHandlerFeatures {
 	return &v1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: h.isolated()}
 }
 
-// keep takes a copy of each source that is to be joined with the host in both
-// directions, while it still is: the copy stays a peer of the host's mount when the
-// namespace's own mounts part from it.
+// keep opens the sources with bidirectional propagation before the mounts of the
+// namespace leave the host's propagation: the copy stays a peer of the host's mount.
 func (b *mounter) keep(mounts []*v1.Mount) error {
 	for _, m := range mounts {
 		if m.GetPropagation() != v1.MountPropagation_PROPAGATION_BIDIRECTIONAL {
@@ -35,7 +34,7 @@ func (b *mounter) keep(mounts []*v1.Mount) error {
 	return nil
 }
 
-// checkShared tells when nothing that is mounted below path could get out of it.
+// checkShared returns an error if mounts below path cannot propagate.
 func checkShared(path string) error {
 	id, err := mountID(unix.AT_FDCWD, path)
 	if err != nil {
@@ -46,13 +45,13 @@ func checkShared(path string) error {
 		return err
 	}
 	if !isShared(string(table), id) {
-		return fmt.Errorf("bidirectional propagation needs a shared mount, which %s is not on", path)
+		return fmt.Errorf("bidirectional propagation: %s is not on a shared mount; make it shared", path)
 	}
 	return nil
 }
 
-// isShared looks a mount up by its number in the text of mountinfo, where the
-// fields from the seventh to a hyphen tell how it is joined with others.
+// isShared finds a mount by its id in the text of mountinfo, where the fields from the
+// seventh to a hyphen are its propagation.
 func isShared(table string, id uint64) bool {
 	want := strconv.FormatUint(id, 10)
 	for line := range strings.Lines(table) {

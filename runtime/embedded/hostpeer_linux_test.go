@@ -23,8 +23,8 @@ func TestIsShared(t *testing.T) {
 	}
 }
 
-// A mount that was to get out and could not would be missed by whoever waits for it.
-func TestBidirectionalMountsOfWhatIsNotSharedAreRefused(t *testing.T) {
+// Processes that wait for a mount that cannot propagate would wait indefinitely.
+func TestHostProcess_RejectsBidirectionalMountsThatAreNotShared(t *testing.T) {
 	g := rootRig(t)
 	dir := filepath.Join(t.TempDir(), "private")
 	require.NoError(t, os.Mkdir(dir, 0o755))

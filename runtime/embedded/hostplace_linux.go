@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reroot puts a directory in memory over "/", with what is in "/" in it, and makes it
-// the root of the thread. With readonly, that is read-only but for what runtimes mount
+// reroot mounts a tmpfs over "/", with the entries of "/", and makes it the root of the
+// thread. With readonly the entries are read-only, except those that runtimes mount
 // themselves.
 func (b *mounter) reroot(readonly bool) error {
 	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -35,8 +35,8 @@ func (b *mounter) reroot(readonly bool) error {
 	})
 }
 
-// place returns a descriptor of where to mount, and makes the place where it is not
-// there.
+// place returns a descriptor of the mount point, and creates the mount point if it does
+// not exist.
 func (b *mounter) place(at string, dir bool) (int, error) {
 	const flags = unix.O_PATH | unix.O_CLOEXEC
 	target, err := unix.Open(at, flags, 0)
@@ -68,15 +68,15 @@ func (b *mounter) place(at string, dir bool) (int, error) {
 	return target, named(at, err)
 }
 
-// named says what path an error is of.
+// named adds the path to an error.
 func named(path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &os.PathError{Op: "make a place at", Path: path, Err: err}
+	return &os.PathError{Op: "create mount point", Path: path, Err: err}
 }
 
-// own reports whether a directory is the container's: in memory, or a volume.
+// own reports whether a directory is the container's: a tmpfs or a volume.
 func (b *mounter) own(fd int) bool {
 	var st, memory unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -91,7 +91,7 @@ func (b *mounter) own(fd int) bool {
 	return err == nil && b.volumes[id]
 }
 
-// mountID is the number of the mount that a path, or the descriptor itself, is on.
+// mountID returns the id of the mount of a path, or of the descriptor itself.
 func mountID(dir int, path string) (uint64, error) {
 	var st unix.Statx_t
 	flags := 0
@@ -107,7 +107,7 @@ func mountID(dir int, path string) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
-// makePlace makes the directories of a path below from, none of which is there, and at
+// makePlace creates the directories of a path below from, none of which exists, and at
 // its end one more or a file. No link is followed.
 func makePlace(from int, path []string, dir bool) (int, error) {
 	fd, err := unix.Dup(from)
@@ -126,7 +126,8 @@ func makePlace(from int, path []string, dir bool) (int, error) {
 	return fd, nil
 }
 
-// makeEntry makes a directory or a file, if it is not there, and returns its descriptor.
+// makeEntry creates a directory or a file, if it does not exist, and returns its
+// descriptor.
 func makeEntry(in int, name string, dir bool) (int, error) {
 	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if dir {
@@ -144,23 +145,23 @@ func makeEntry(in int, name string, dir bool) (int, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return -1, errors.Join(unix.EEXIST, unix.Close(fd)) // a link, say, that leads nowhere
+		return -1, errors.Join(unix.EEXIST, unix.Close(fd)) // such as a dangling link
 	}
 	return fd, nil
 }
 
-// overlayTmpfs puts a directory in memory over dir, with the same things in it, and returns
-// a descriptor of it, which drop closes.
+// overlayTmpfs mounts a tmpfs over dir, with the same entries, and returns its
+// descriptor, which close closes.
 func (b *mounter) overlayTmpfs(dir int) (int, error) {
-	over, err := b.tmpfs(dir)
+	fd, err := b.tmpfs(dir)
 	if err != nil {
 		return -1, err
 	}
-	return over, mirror(dir, over, func(string) bool { return false })
+	return fd, mirror(dir, fd, func(string) bool { return false })
 }
 
-// tmpfs mounts a directory in memory on dir, with the same owner and mode. The
-// descriptor that it returns is of the one in memory, and b's.
+// tmpfs mounts a tmpfs on dir, with the same owner and mode. The returned descriptor is
+// b's.
 func (b *mounter) tmpfs(dir int) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -196,8 +197,8 @@ func (b *mounter) tmpfs(dir int) (int, error) {
 	return fd, nil
 }
 
-// mirror makes everything that is in one directory appear in another, by bind mounts,
-// read-only where that says so. What goes meanwhile is left out.
+// mirror mounts every entry of one directory in another, read-only where readonly
+// returns true. Entries that are removed meanwhile are skipped.
 func mirror(from, to int, readonly func(name string) bool) error {
 	fd, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -33,7 +33,7 @@ func mounted(pairs ...string) func(*v1.ContainerConfig) {
 	}
 }
 
-func TestVolumesAreWhereThePodWantsThem(t *testing.T) {
+func TestHostProcess_MountsVolumesAtTheirPaths(t *testing.T) {
 	t.Setenv("TMPDIR", "/tmp") // the scratch directories lie there
 	src := volume(t)
 	tests := map[string][]string{
@@ -78,7 +78,7 @@ func TestVolumesAreWhereThePodWantsThem(t *testing.T) {
 }
 
 // An init container has copied a program into a volume.
-func TestProgramsAndDirectoriesOfVolumes(t *testing.T) {
+func TestHostProcess_RunsProgramsOfVolumes(t *testing.T) {
 	tests := map[string]struct {
 		cmd  []string
 		dir  string
@@ -111,7 +111,7 @@ func TestProgramsAndDirectoriesOfVolumes(t *testing.T) {
 	}
 }
 
-func TestTheWorkingDirectoryThatIsNotThereIsNamed(t *testing.T) {
+func TestHostProcess_NamesMissingWorkingDirectories(t *testing.T) {
 	hostRigs(t, func(t *testing.T, g *rig) {
 		id, err := g.create(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) { c.WorkingDir = "/no/such/directory" }, "sleep", "1000")
 		require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestTheWorkingDirectoryThatIsNotThereIsNamed(t *testing.T) {
 }
 
 // A container that has its way with "/" does not have it with the host's.
-func TestTheRootDirectoryIsTheContainersOwn(t *testing.T) {
+func TestHostProcess_HasAPrivateRoot(t *testing.T) {
 	g := rootRig(t)
 	before, err := os.Stat("/")
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestTheRootDirectoryIsTheContainersOwn(t *testing.T) {
 	assert.NotContains(t, g.shell(t, next, "cat /proc/self/mountinfo"), "sublet-host-")
 }
 
-func TestReadOnlyRootFilesystem(t *testing.T) {
+func TestHostProcess_ReadOnlyRoot(t *testing.T) {
 	g := rootRig(t)
 	src := volume(t)
 	id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
@@ -158,7 +158,7 @@ func TestReadOnlyRootFilesystem(t *testing.T) {
 	assert.FileExists(t, filepath.Join(src, "new"))
 }
 
-func TestReadOnlyRootFilesystemWithoutMountNamespacesIsRefused(t *testing.T) {
+func TestHostProcess_RejectsReadOnlyRootWithoutNamespaces(t *testing.T) {
 	g := hostRig(t)
 	_, err := g.create(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
 		c.Linux = &v1.LinuxContainerConfig{SecurityContext: &v1.LinuxContainerSecurityContext{ReadonlyRootfs: true}}
@@ -168,7 +168,7 @@ func TestReadOnlyRootFilesystemWithoutMountNamespacesIsRefused(t *testing.T) {
 
 // What an earlier container left in a volume leads to the container's files, and what
 // is made there is seen by it alone.
-func TestLinksInVolumesLeadNowhereElse(t *testing.T) {
+func TestHostProcess_FollowsNoLinksOfVolumes(t *testing.T) {
 	g := rootRig(t)
 	data, inner := volume(t), volume(t)
 	require.NoError(t, os.Symlink("/etc", filepath.Join(data, "link")))
@@ -185,7 +185,7 @@ func TestLinksInVolumesLeadNowhereElse(t *testing.T) {
 }
 
 // The options of a mount come on top of those that its file system has.
-func TestMountOptionsAreAdded(t *testing.T) {
+func TestHostProcess_AddsMountOptions(t *testing.T) {
 	g := rootRig(t)
 	dir := volume(t)
 	require.NoError(t, unix.Mount("test", dir, "tmpfs", unix.MS_NOSUID, ""))

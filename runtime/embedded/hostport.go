@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// hostPorts hands on connections to the host ports of one pod. A nil hostPorts has
+// hostPorts forwards connections to the host ports of one pod. A nil hostPorts has
 // none.
 type hostPorts struct {
 	dial func(ctx context.Context, port int32) (net.Conn, error)
@@ -25,9 +25,8 @@ type hostPorts struct {
 	wg   sync.WaitGroup
 }
 
-// servedPorts are the ports of a pod that have to be handed on. On the host's
-// network a container has its host port already, and so has a host process whose
-// port is the same.
+// servedPorts returns the ports of a pod that must be forwarded. On the host's network
+// a container has its host port already, as has a host process with the same port.
 func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
 	var ports []*v1.PortMapping
 	for _, m := range pod.GetPortMappings() {
@@ -38,7 +37,7 @@ func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
 	return ports
 }
 
-// openPorts opens the host ports of s, all or none.
+// openPorts opens all host ports of s or fails.
 func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error) {
 	d, can := capability.Of[Dialer](r.cfg.Executor)
 	ports := servedPorts(s.config)
@@ -60,7 +59,7 @@ func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error)
 	return h, nil
 }
 
-// accept hands on the connections of one port until its listener is closed.
+// accept forwards the connections of one port until its listener is closed.
 func (h *hostPorts) accept(lis net.Listener, port int32) {
 	for {
 		conn, err := lis.Accept()
@@ -71,11 +70,11 @@ func (h *hostPorts) accept(lis net.Listener, port int32) {
 	}
 }
 
-// serve hands on one connection. Each direction ends by itself.
+// serve forwards one connection. Each direction ends by itself.
 func (h *hostPorts) serve(out net.Conn, port int32) {
 	in, err := h.dial(h.ctx, port)
 	if err != nil {
-		_ = out.Close() // the pod refuses it
+		_ = out.Close() // the pod does not accept it
 		return
 	}
 	defer context.AfterFunc(h.ctx, func() { _, _ = in.Close(), out.Close() })()
@@ -86,7 +85,7 @@ func (h *hostPorts) serve(out net.Conn, port int32) {
 	_, _ = in.Close(), out.Close()
 }
 
-// pass copies until from ends, and tells to that it did.
+// pass copies until from ends, and closes the write half of to.
 func pass(to, from net.Conn) {
 	_, _ = io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok {
@@ -96,13 +95,13 @@ func pass(to, from net.Conn) {
 	_ = to.Close()
 }
 
-// close ends all of it, and waits.
+// close closes listeners and connections, and waits.
 func (h *hostPorts) close() {
 	if h == nil {
 		return
 	}
 	for _, lis := range h.lis {
-		_ = lis.Close() // it is gone either way
+		_ = lis.Close() // it is closed either way
 	}
 	h.end()
 	h.wg.Wait()

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// process is one that lives, as it was when it was looked at.
+// process is a running process as it was read.
 type process struct {
 	pid, parent, session int
-	start                uint64 // in ticks since boot: with pid, who it is
+	start                uint64 // in ticks since boot; identifies the process together with pid
 	cpu                  time.Duration
 	rss                  uint64
 }
 
-// there reports whether p still lives.
-func (p process) there() bool {
-	now, ok := lookAt(p.pid)
+// exists reports whether p still runs.
+func (p process) exists() bool {
+	now, ok := readProcess(p.pid)
 	return ok && now.start == p.start
 }
 
-// lookAt reads what there is to know of a living process.
-func lookAt(pid int) (process, bool) {
+// readProcess reads a running process.
+func readProcess(pid int) (process, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return process{}, false
@@ -31,10 +31,10 @@ func lookAt(pid int) (process, bool) {
 	return parseStat(pid, b)
 }
 
-// parseStat reads /proc/PID/stat. CPU time is with that of children that were waited
-// for. A zombie does not live.
+// parseStat parses /proc/PID/stat. CPU time includes that of reaped children. A zombie
+// does not count as running.
 func parseStat(pid int, b []byte) (process, bool) {
-	i := bytes.LastIndexByte(b, ')') // the name may hold anything
+	i := bytes.LastIndexByte(b, ')') // the name may have any characters
 	if i < 0 {
 		return process{}, false
 	}
@@ -46,7 +46,7 @@ func parseStat(pid int, b []byte) (process, bool) {
 		v, _ := strconv.ParseUint(string(f[n]), 10, 64)
 		return v
 	}
-	// Of a zombie with more than one thread only the first thread has ended.
+	// Of a zombie with more than one thread only the first thread has exited.
 	if state := f[0][0]; (state == 'Z' || state == 'X') && num(17) < 2 {
 		return process{}, false
 	}
@@ -58,7 +58,7 @@ func parseStat(pid int, b []byte) (process, bool) {
 	}, true
 }
 
-// processes are all that live on this machine.
+// processes returns all running processes of this machine.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -72,15 +72,14 @@ func processes() []process {
 		if err != nil {
 			continue
 		}
-		if p, ok := lookAt(pid); ok {
+		if p, ok := readProcess(pid); ok {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
-// procTable is a look at all processes, shared by measurements that come close
-// together.
+// procTable is a snapshot of all processes, shared by measurements within maxAge.
 type procTable struct {
 	mu      sync.Mutex // guards the rest
 	at      time.Time
@@ -88,39 +87,40 @@ type procTable struct {
 	session map[int]Usage // of those without a tag
 }
 
-// maxAge is how old a look may be.
+// maxAge is the maximum age of a snapshot.
 const maxAge = 250 * time.Millisecond
 
-// of sums up the processes with a tag, and those without one that are of a session.
+// of returns the usage of the processes with a tag, and of those without one in a
+// session.
 func (t *procTable) of(session int, of tag) Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) > maxAge {
-		t.look()
+		t.read()
 		t.at = time.Now()
 	}
 	u := t.session[session]
 	if of != 0 {
-		u = u.and(t.tagged[of])
+		u = u.plus(t.tagged[of])
 	}
 	return u
 }
 
-// look reads what all processes use.
-func (t *procTable) look() {
+// read reads the usage of all processes.
+func (t *procTable) read() {
 	t.tagged, t.session = map[tag]Usage{}, map[int]Usage{}
 	for _, p := range processes() {
 		u := Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss, Processes: 1}
-		if of := tagOf(p.pid); of != 0 {
-			t.tagged[of] = t.tagged[of].and(u)
+		if tag := tagOf(p.pid); tag != 0 {
+			t.tagged[tag] = t.tagged[tag].plus(u)
 		} else {
-			t.session[p.session] = t.session[p.session].and(u)
+			t.session[p.session] = t.session[p.session].plus(u)
 		}
 	}
 }
 
-// and adds what processes use.
-func (u Usage) and(more Usage) Usage {
+// plus returns the sum of two usages.
+func (u Usage) plus(more Usage) Usage {
 	u.CPU += more.CPU
 	u.RSS += more.RSS
 	u.WorkingSet += more.WorkingSet

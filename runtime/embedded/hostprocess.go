@@ -14,61 +14,59 @@ import (
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// HostProcess runs containers as processes of this machine. Each has a session
-// and process group of its own. A signal goes to the first process, SIGKILL to the
-// whole group. When the first process ends, all the others are killed, as they would
-// be in a container.
+// HostProcess runs containers as processes of this machine. Each has its own session and
+// process group. A signal is sent to the first process, SIGKILL to the process group.
+// When the first process exits, all others are killed, as in a container.
 //
-// # Held processes
+// # Processes of a container
 //
-// On Linux the processes of a container are told by their hard limit of file locks
-// (RLIMIT_LOCKS, which the kernel has not looked at since 2.4): a number of the
-// container's own, set before its program runs its first instruction. All that it
-// starts inherits it, and an ordinary user cannot raise it again, so that no process
-// outlives its container by a new session, a double fork or an empty environment.
-// What can: processes of root that set the limit anew, as a service manager or
-// another container runtime does for what it starts; and, for the runtime of an
-// ordinary user, what a program with the set-user-ID bit became. Where the limit
-// cannot be set, processes are told by EnvContainerID in their environment. On macOS
-// only the process group is killed.
+// On Linux the processes of a container are identified by their hard limit of file locks
+// (RLIMIT_LOCKS, which the kernel ignores since 2.4): a number that is unique to the
+// container, set before its program runs its first instruction. Children inherit it,
+// and an ordinary user cannot raise it, so that no process outlives its container by a
+// new session, a double fork or an empty environment. Exceptions are processes of root
+// that set the limit, as a service manager or another container runtime does for its
+// children; and, for the runtime of an ordinary user, programs with the set-user-ID
+// bit. Where the limit cannot be set, processes are identified by EnvContainerID in
+// their environment. On macOS only the process group is killed.
 //
-// A container ends with the process that embeds it: Runtime.Close ends all. When the
-// embedding process itself is killed, the Linux kernel kills each container's first
-// process (PR_SET_PDEATHSIG), but not that one's children. They are killed, and what
-// they wrote is removed, when the next container is made under the same
+// Containers do not outlive the process that embeds the runtime: Runtime.Close stops
+// all. If the embedding process is killed, the Linux kernel kills each container's first
+// process (PR_SET_PDEATHSIG), but not its children. They are killed, and their scratch
+// directories removed, when the next container is created under the same
 // HostConfig.Root.
 //
-// # What a container has of its own
+// # Isolation
 //
-// It isolates nothing but, for root on Linux 5.12 or later, mounts, the host name and
-// the root directory itself: "/" is a private copy that has the host's entries in it,
-// so that nothing done to "/" reaches the host. Everything below is the host's.
-// Limits, capabilities, devices and security profiles have no effect.
+// There is none but, for root on Linux 5.12 or later, mounts, the host name and the
+// root directory itself: "/" is a private copy with the host's entries, so that changes
+// of "/" do not reach the host. Everything below is the host's. Limits, capabilities,
+// devices and security profiles have no effect.
 //
-// What a pod asks for to be safer is done or refused, never dropped:
+// Security settings of a pod are applied or rejected, never ignored:
 // allowPrivilegeEscalation false (no_new_privs, on Linux), readOnlyRootFilesystem (for
-// root; all of the host is read-only but /dev, /proc and /sys), and users and groups
-// (for an ordinary user only those that it is in). What every agent hands to every
-// pod, which a pod without it still runs on, is left to the host where there are no
-// mount namespaces: its host name, resolver and /etc/hosts. HostConfig.Logger is told
-// once a pod.
+// root; all of the host is read-only except /dev, /proc and /sys), and users and groups
+// (for an ordinary user only its own). What agents set for every pod, and pods can do
+// without, is ignored without mount namespaces: host name, resolver and /etc/hosts.
+// HostConfig.Logger logs that once a pod.
 //
-// Descriptors that this process inherited reach no container: all but the first three
-// are marked close-on-exec, in this process. Containers start with umask 022.
+// Containers inherit no descriptors: all but the first three are marked close-on-exec in
+// this process. Containers start with umask 022.
 type HostProcess struct {
 	cfg HostConfig
 
 	mu   sync.Mutex // guards the rest
 	root string     // of scratch directories
-	temp bool       // root is ours to remove
-	lock *os.File   // held while root, if it is not ours, is in use
+	temp bool       // root is removed by Close
+	lock *os.File   // open while HostConfig.Root is in use
 
 	probe    sync.Once
-	isolates bool // mount namespaces can be made
+	isolates bool // mount namespaces can be created
 
 	table procTable
 }
@@ -76,24 +74,24 @@ type HostProcess struct {
 // NewHostProcess returns an executor that runs real processes.
 func NewHostProcess(cfg HostConfig) *HostProcess { return &HostProcess{cfg: cfg} }
 
-// isolated reports whether mount namespaces can be made here.
+// isolated reports whether mount namespaces can be created here.
 func (h *HostProcess) isolated() bool {
 	h.probe.Do(func() { h.isolates = !h.cfg.Unprivileged && os.Geteuid() == 0 && canIsolate() })
 	return h.isolates
 }
 
-// ownThread runs f in a goroutine on an operating system thread that ends with
-// it. It is never the main thread, which stands for the whole process in
-// /proc/self and must stay in its namespaces.
+// ownThread runs f in a goroutine on an operating system thread that ends with it. It
+// is never the main thread, which represents the process in /proc/self and must stay in
+// its namespaces.
 func ownThread(f func()) {
 	go func() {
-		runtime.LockOSThread() // not unlocked before f: the thread is thrown away
+		runtime.LockOSThread() // not unlocked after f: the thread is discarded
 		if !onMainThread() {
 			f()
 			return
 		}
 		locked := make(chan struct{})
-		go func() { // cannot be given the thread that we hold
+		go func() { // runs on another thread: this one is locked
 			runtime.LockOSThread()
 			close(locked)
 			f()
@@ -103,7 +101,7 @@ func ownThread(f func()) {
 	}()
 }
 
-// scratch is the directory of one container.
+// scratch returns the directory of one container.
 func (h *HostProcess) scratch(id string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,14 +126,14 @@ func (h *HostProcess) scratch(id string) (string, error) {
 	return filepath.Join(h.root, "containers", id), nil
 }
 
-// Sandbox tells once a pod what its containers will not get.
+// Sandbox implements SandboxPreparer: it logs what the containers of the pod lack.
 func (h *HostProcess) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error {
 	if h.cfg.Logger == nil || h.isolated() {
 		return nil
 	}
 	m := pod.GetMetadata()
-	h.cfg.Logger.InfoContext(ctx, "host processes without mount namespaces have the host's name, resolver and hosts file, not the pod's",
-		slog.String("pod", m.GetName()), slog.String("namespace", m.GetNamespace()), slog.String("uid", m.GetUid()))
+	h.cfg.Logger.InfoContext(ctx, "mount namespaces unavailable, using host name, resolver and hosts file of the host",
+		logattr.PodName(m.GetNamespace(), m.GetName()), slog.String("podUID", m.GetUid()))
 	return nil
 }
 
@@ -158,8 +156,7 @@ func (h *HostProcess) Create(_ context.Context, c *Container) error {
 	if err != nil {
 		return err
 	}
-	// Others may pass through, not look around: the container may run as
-	// somebody else.
+	// Searchable but not readable by others: the container may run as another user.
 	if err := mkdir.All(dir, 0o711); err != nil {
 		return err
 	}
@@ -173,7 +170,7 @@ func (h *HostProcess) Create(_ context.Context, c *Container) error {
 	return nil
 }
 
-// workDir is the directory that a container works in unless it asks for another.
+// workDir is the default working directory of a container.
 const workDir = "work"
 
 // Remove implements Executor.
@@ -183,8 +180,7 @@ func (h *HostProcess) Remove(c *Container) {
 	}
 }
 
-// Close removes the temporary directory, or leaves Root to others. Runtime.Close calls
-// it.
+// Close removes the temporary directory, or releases Root. Runtime.Close calls it.
 func (h *HostProcess) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

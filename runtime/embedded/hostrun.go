@@ -39,12 +39,12 @@ func (h *HostProcess) Start(ctx context.Context, c *Container, sio IO, exited fu
 	if p.tag, err = newTag(dir); err != nil {
 		return nil, err
 	}
-	// The thread that makes a process must live as long as the process: the
-	// kernel takes its end for the death of the parent. It is also the one whose
-	// mount namespace the process gets.
-	up := make(chan error)
-	ownThread(func() { p.run(argv, sio, up) })
-	if err := <-up; err != nil {
+	// The thread that starts a process must run as long as the process: its exit
+	// is the parent's death for PR_SET_PDEATHSIG. The process also gets the mount
+	// namespace of this thread.
+	started := make(chan error)
+	ownThread(func() { p.run(argv, sio, started) })
+	if err := <-started; err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -57,9 +57,9 @@ type hostProcess struct {
 	scratch string
 	cred    *syscall.Credential
 	exited  func(Exit)
-	tag     tag // of all its processes; 0: they have none
+	tag     tag // of all its processes; 0: none
 
-	// Of the container as it is seen from inside, known once it runs.
+	// Set before the first process starts.
 	ns  *namespace // nil without isolation
 	dir string     // where commands run
 	env []string
@@ -68,26 +68,26 @@ type hostProcess struct {
 	master *os.File // of the terminal; nil without
 
 	mu    sync.RWMutex // guards the rest; read-locked while a command is started
-	ended bool         // the pid is not ours any more
+	ended bool         // the pid may be reused
 
-	loose atomic.Bool // some of its processes may have no tag
+	hasUntagged atomic.Bool // some of its processes may have no tag
 }
 
-// killRest kills what is left of the container after its first process has ended.
+// killRest kills the other processes of the container after the exit of its first.
 func (p *hostProcess) killRest() {
 	tags, ids := map[tag]bool{}, map[string]bool{}
 	if p.tag != 0 {
 		tags[p.tag] = true
 	}
-	if p.loose.Load() {
+	if p.hasUntagged.Load() {
 		ids[p.c.ID] = true
 	}
 	killAll(tags, ids)
 }
 
-// settle works out the directory and the environment of the container. The calling
-// thread sees what the container sees.
-func (p *hostProcess) settle(work os.FileInfo) {
+// setEnvironment sets the directory and the environment of the container. The calling
+// thread is in its namespaces.
+func (p *hostProcess) setEnvironment(work os.FileInfo) {
 	scratch := filepath.Join(p.scratch, workDir)
 	if now, err := os.Stat(scratch); err != nil || !os.SameFile(now, work) {
 		scratch = "/" // a mount hides it
@@ -100,20 +100,20 @@ func (p *hostProcess) settle(work os.FileInfo) {
 	p.env = p.h.environ(p.c, p.ns != nil, p.dir)
 }
 
-// run is the life of the container, on a thread of its own.
-func (p *hostProcess) run(argv []string, sio IO, up chan<- error) {
-	j, err := p.begin(argv, sio)
+// run runs the container from start to exit, on a thread of its own.
+func (p *hostProcess) run(argv []string, sio IO, started chan<- error) {
+	j, err := p.startFirst(argv, sio)
 	if err != nil {
 		p.ns.close()
-		up <- err
+		started <- err
 		return
 	}
 	p.pid, p.master = j.proc.Pid, j.master
-	up <- nil
+	started <- nil
 
 	exitOf(p.pid)
 	at := time.Now()
-	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // whoever is left of the group
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // the rest of the group
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
@@ -123,8 +123,8 @@ func (p *hostProcess) run(argv []string, sio IO, up chan<- error) {
 	p.exited(Exit{Code: code, At: at})
 }
 
-// begin makes the container's view of the machine and starts its first process in it.
-func (p *hostProcess) begin(argv []string, sio IO) (*job, error) {
+// startFirst creates the namespaces of the container and starts its first process.
+func (p *hostProcess) startFirst(argv []string, sio IO) (*job, error) {
 	work, err := os.Stat(filepath.Join(p.scratch, workDir))
 	if err != nil {
 		return nil, err
@@ -137,11 +137,12 @@ func (p *hostProcess) begin(argv []string, sio IO) (*job, error) {
 			return nil, err
 		}
 	}
-	p.settle(work)
+	p.setEnvironment(work)
 	return p.launch(argv, sio)
 }
 
-// launch starts a command on the calling thread, which sees what the container sees.
+// launch starts a command on the calling thread, which is in the container's
+// namespaces.
 func (p *hostProcess) launch(argv []string, sio IO) (*job, error) {
 	path, err := lookPath(argv, p.env, p.dir)
 	if err != nil {
@@ -150,7 +151,7 @@ func (p *hostProcess) launch(argv []string, sio IO) (*job, error) {
 	if st, err := os.Stat(p.dir); err != nil {
 		return nil, fmt.Errorf("working directory: %w", err)
 	} else if !st.IsDir() {
-		return nil, fmt.Errorf("working directory %q: it is not a directory", p.dir)
+		return nil, fmt.Errorf("working directory %q: not a directory", p.dir)
 	}
 	j := &job{path: path, argv: argv, dir: p.dir, env: p.env, attr: attributes(p.cred)}
 	if err := j.connect(sio); err != nil {
@@ -159,17 +160,17 @@ func (p *hostProcess) launch(argv []string, sio IO) (*job, error) {
 	if err := j.start(p.tag); err != nil {
 		return nil, fmt.Errorf("run %s in %s: %w", path, p.dir, err)
 	}
-	if !j.held {
-		p.loose.Store(true)
+	if !j.tagged {
+		p.hasUntagged.Store(true)
 	}
 	return j, nil
 }
 
-// PID is the number of the container's first process.
+// PID returns the PID of the container's first process.
 func (p *hostProcess) PID() int { return p.pid }
 
-// Signal implements Process: the first process gets sig; SIGKILL goes to its group,
-// and with its end to all.
+// Signal implements Process: the first process gets sig; SIGKILL its group, and after
+// its exit all others.
 func (p *hostProcess) Signal(sig syscall.Signal) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -192,16 +193,16 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 		code int32
 		err  error
 	}
-	begun, done := make(chan *job, 1), make(chan result, 1)
+	started, done := make(chan *job, 1), make(chan result, 1)
 	ownThread(func() {
 		j, err := p.execute(e)
 		if err != nil {
 			done <- result{err: err}
 			return
 		}
-		begun <- j
+		started <- j
 		exitOf(j.proc.Pid)
-		// What it left in the background lives on in the container.
+		// Its background processes run on in the container.
 		done <- result{code: j.finish()}
 	})
 	var (
@@ -212,8 +213,8 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 		select {
 		case r := <-done:
 			return r.code, r.err
-		case j = <-begun:
-			resize = e.Resize // a size that was sent before there was a terminal is its first
+		case j = <-started:
+			resize = e.Resize // with a size that was sent before the terminal existed
 		case size, ok := <-resize:
 			if !ok {
 				resize = nil
@@ -223,8 +224,8 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 		case <-ctx.Done():
 			if j == nil {
 				select {
-				case j = <-begun:
-				case <-done: // it never ran, or has ended
+				case j = <-started:
+				case <-done: // it never ran, or has exited
 					return 0, ctx.Err()
 				}
 			}
@@ -237,10 +238,10 @@ func (p *hostProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 
 // execute starts a command in the container.
 func (p *hostProcess) execute(e Exec) (*job, error) {
-	p.mu.RLock() // one that is started is killed with the rest
+	p.mu.RLock() // so that killRest finds a process that is started
 	defer p.mu.RUnlock()
 	if p.ended {
-		return nil, errors.New("the container has ended")
+		return nil, errors.New("container has exited")
 	}
 	if err := p.prepare(); err != nil {
 		return nil, err
@@ -251,7 +252,7 @@ func (p *hostProcess) execute(e Exec) (*job, error) {
 	return p.launch(e.Cmd, e.IO)
 }
 
-// Resize implements Resizer.
+// Resize implements TerminalResizer.
 func (p *hostProcess) Resize(width, height uint16) error {
 	if p.master == nil {
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/mounts"
 )
@@ -78,7 +79,7 @@ func removeStale(dir string, log *slog.Logger) error {
 // be deeper than there are descriptors, and have mounts of others in it, which stay.
 func removeScratch(dir, id string, log *slog.Logger) {
 	if err := mounts.Remove(context.Background(), dir, id); err != nil && log != nil {
-		log.Warn("removing container directory failed", slog.String("containerID", id), errAttr(err))
+		log.Warn("removing container directory failed", slog.String("containerID", id), logattr.Err(err))
 	}
 }
 

@@ -17,28 +17,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tag is a number that all processes of a container have as their limit of file
-// locks, hard and soft. It is inherited, and only root can raise it again. 0 is none.
+// tag is the limit of file locks, hard and soft, of all processes of a container. It is
+// inherited, and only root can raise it. 0 is none.
 type tag uint64
 
-// tagFile is where the tag of a container is kept, for who sweeps after a kill.
+// tagFile has the tag of a container, for the cleanup after the agent was killed.
 const tagFile = "tag"
 
-// Tags lie in a range that nobody else chooses, below what is no limit at all.
+// Tags are in a range that no other program uses, below the value of no limit.
 const minTag, maxTag = 1 << 40, 1 << 62
 
-// newTag makes up the tag of the container whose directory dir is, and keeps it there.
+// newTag returns a new tag for the container with the directory dir, and saves it there.
 func newTag(dir string) (tag, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_LOCKS, &limit); err != nil || limit.Max <= minTag {
-		return 0, nil //nolint:nilerr // who has such a limit can give no other
+		return 0, nil //nolint:nilerr // a process with such a limit cannot set another
 	}
 	t := tag(minTag + rand.Uint64N(min(limit.Max, maxTag)-minTag))
 	path := filepath.Join(dir, tagFile)
 	return t, os.WriteFile(path, strconv.AppendUint(nil, uint64(t), 10), 0o600)
 }
 
-// readTag is the tag of the container whose directory dir was.
+// readTag returns the saved tag of the container with the directory dir.
 func readTag(dir string) tag {
 	b, err := os.ReadFile(filepath.Join(dir, tagFile))
 	if err != nil {
@@ -51,13 +51,13 @@ func readTag(dir string) tag {
 	return tag(n)
 }
 
-// set gives t to a process.
+// set sets the tag of a process.
 func (t tag) set(pid int) error {
 	limit := unix.Rlimit{Cur: uint64(t), Max: uint64(t)}
 	return unix.Prlimit(pid, unix.RLIMIT_LOCKS, &limit, nil)
 }
 
-// tagOf is the tag of a process; 0 if it has none, or is gone.
+// tagOf returns the tag of a process; 0 if it has none or does not exist.
 func tagOf(pid int) tag {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
 	if err != nil {
@@ -81,11 +81,11 @@ func tagOf(pid int) tag {
 	return 0
 }
 
-// containerOf is the container that a process says it belongs to, or "".
+// containerOf returns the container id in the environment of a process, or "".
 func containerOf(pid int) string {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
-		return "" // gone, or nobody that we may know
+		return "" // it has exited, or may not be read
 	}
 	for pair := range strings.SplitSeq(string(env), "\x00") {
 		if id, ok := strings.CutPrefix(pair, EnvContainerID+"="); ok {
@@ -95,16 +95,16 @@ func containerOf(pid int) string {
 	return ""
 }
 
-// dying is how long killed processes are waited for. One that hangs in the kernel
-// goes when that lets it.
-const dying = 5 * time.Second
+// killTimeout bounds the wait for killed processes. One that hangs in the kernel exits
+// later.
+const killTimeout = 5 * time.Second
 
-// killAll kills every process with one of the tags or container ids, and all that
-// descend from them, and goes round until none is left: they may fork meanwhile.
+// killAll kills every process with one of the tags or container ids, and their
+// descendants, and repeats until none is left: they may fork meanwhile.
 func killAll(tags map[tag]bool, ids map[string]bool) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(dying); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); <-tick.C {
 		found := members(tags, ids)
 		for _, p := range found {
 			p.kill()
@@ -115,7 +115,7 @@ func killAll(tags map[tag]bool, ids map[string]bool) {
 	}
 }
 
-// members are the living processes that have one of the tags or ids, with all their
+// members returns the running processes with one of the tags or ids, and their
 // descendants.
 func members(tags map[tag]bool, ids map[string]bool) []process {
 	all := processes()
@@ -124,7 +124,7 @@ func members(tags map[tag]bool, ids map[string]bool) []process {
 		if p.pid == os.Getpid() {
 			continue
 		}
-		if (tags[tagOf(p.pid)] || len(ids) > 0 && ids[containerOf(p.pid)]) && p.there() {
+		if (tags[tagOf(p.pid)] || len(ids) > 0 && ids[containerOf(p.pid)]) && p.exists() {
 			in[p.pid] = p
 		}
 	}
@@ -133,7 +133,7 @@ func members(tags map[tag]bool, ids map[string]bool) []process {
 		for _, p := range all {
 			parent, ok := in[p.parent]
 			_, known := in[p.pid]
-			if !ok || known || p.pid == os.Getpid() || p.start < parent.start { // that one only has the parent's number
+			if !ok || known || p.pid == os.Getpid() || p.start < parent.start { // its parent exited, and the PID was reused
 				continue
 			}
 			in[p.pid], more = p, true
@@ -142,16 +142,16 @@ func members(tags map[tag]bool, ids map[string]bool) []process {
 	return slices.Collect(maps.Values(in))
 }
 
-// kill kills the process, and no other that has its number by now.
+// kill kills the process, and no other with a reused PID.
 func (p process) kill() {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {
-		if errors.Is(err, unix.ENOSYS) && p.there() {
+		if errors.Is(err, unix.ENOSYS) && p.exists() {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 		return
 	}
-	if p.there() { // so it is the one that fd is of
+	if p.exists() { // so that fd is of this process
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
 	_ = unix.Close(fd)

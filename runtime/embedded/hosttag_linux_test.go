@@ -20,14 +20,14 @@ func hostRigs(t *testing.T, run func(t *testing.T, g *rig)) {
 	t.Run("isolated", func(t *testing.T) { run(t, rootRig(t)) })
 }
 
-// gone asserts that a process ends.
-func gone(t *testing.T, pid int) {
+// requireExit asserts that a process exits.
+func requireExit(t *testing.T, pid int) {
 	t.Helper()
 	assert.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, time.Millisecond, "process %d outlives its container", pid)
 }
 
 // A process gives up what it can, and its container ends.
-func TestNothingOutlivesAHostContainer(t *testing.T) {
+func TestHostProcess_LeavesNoProcessBehind(t *testing.T) {
 	sheds := map[string]string{ // each writes its process's number to a file
 		"of its group":              "sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
 		"in a session of its own":   "setsid sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
@@ -57,14 +57,14 @@ func TestNothingOutlivesAHostContainer(t *testing.T) {
 					id := g.start(t, sandbox, nil, "sh", "-c", fmt.Sprintf(shed+end.tail, file))
 					pid := pidIn(t, file)
 					end.end(t, g, sandbox, id, file)
-					gone(t, pid)
+					requireExit(t, pid)
 				})
 			})
 		}
 	}
 }
 
-func TestWhatExecLeftBehindEndsWithTheContainer(t *testing.T) {
+func TestHostProcess_KillsBackgroundProcessesOfExec(t *testing.T) {
 	hostRigs(t, func(t *testing.T, g *rig) {
 		file := filepath.Join(t.TempDir(), "pid")
 		id := g.start(t, g.run(t, podConfig("p")), nil, "sleep", "1000")
@@ -75,11 +75,11 @@ func TestWhatExecLeftBehindEndsWithTheContainer(t *testing.T) {
 		pid := pidIn(t, file)
 		assert.True(t, alive(pid), "what a command leaves in the background lives on in its container")
 		g.stop(t, id, 0)
-		gone(t, pid)
+		requireExit(t, pid)
 	})
 }
 
-func TestProcessesThatShedAllAreCounted(t *testing.T) {
+func TestHostProcess_MeasuresDetachedProcesses(t *testing.T) {
 	g := hostRig(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	sandbox := g.run(t, podConfig("p"))
@@ -92,8 +92,8 @@ func TestProcessesThatShedAllAreCounted(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond)
 }
 
-// A process that only looks like one of the container's is somebody else's.
-func TestStrangersAreLeftAlone(t *testing.T) {
+// A process that only resembles one of the container's is not killed.
+func TestHostProcess_LeavesOtherProcessesAlone(t *testing.T) {
 	g := hostRig(t)
 	id := g.start(t, g.run(t, podConfig("p")), nil, "sleep", "1000")
 	stranger := exec.Command("sleep", "1000")
@@ -104,14 +104,14 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 	assert.True(t, alive(stranger.Process.Pid))
 }
 
-func TestProcessIdentity(t *testing.T) {
-	me, ok := lookAt(os.Getpid())
+func TestReadProcess_IdentifiesProcesses(t *testing.T) {
+	me, ok := readProcess(os.Getpid())
 	require.True(t, ok)
-	assert.True(t, me.there())
+	assert.True(t, me.exists())
 	me.start++
-	assert.False(t, me.there(), "another process had this number")
+	assert.False(t, me.exists(), "another process had this number")
 	assert.Zero(t, tagOf(os.Getpid()))
-	_, ok = lookAt(1 << 30)
+	_, ok = readProcess(1 << 30)
 	assert.False(t, ok)
 }
 
@@ -141,7 +141,7 @@ func TestParseStat(t *testing.T) {
 }
 
 // A traced program would not get what its bits say.
-func TestProgramsWithRightsOfTheirOwnAreNotTraced(t *testing.T) {
+func TestHostProcess_DoesNotTracePrivilegedPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"plain": 0o755, "user": 0o755 | os.ModeSetuid, "group": 0o755 | os.ModeSetgid} {
 		path := filepath.Join(dir, name)

@@ -15,25 +15,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// credential is who the container runs as; nil when that is who we are. An ordinary
-// user cannot give what it has not got: that is refused.
+// credential returns the user and groups of the container; nil if they are those of this
+// process. An ordinary user cannot set others: that is an error.
 func credential(c *Container) (*syscall.Credential, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
-	who := c.Image.User
+	name := c.Image.User
 	switch {
 	case sc.GetRunAsUser() != nil:
-		who = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
+		name = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
 	case sc.GetRunAsUsername() != "":
-		who = sc.GetRunAsUsername()
+		name = sc.GetRunAsUsername()
 	}
 	root := os.Geteuid() == 0
-	if who == "" && (len(sc.GetSupplementalGroups()) == 0 || !root) {
+	if name == "" && (len(sc.GetSupplementalGroups()) == 0 || !root) {
 		return nil, ourGroups(sc.GetSupplementalGroups())
 	}
-	if who == "" {
-		who = "0"
+	if name == "" {
+		name = "0"
 	}
-	uid, gid, err := resolveUser(who)
+	uid, gid, err := resolveUser(name)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -47,7 +47,7 @@ func credential(c *Container) (*syscall.Credential, error) {
 			return nil, ourGroups(groups)
 		}
 		return nil, status.Errorf(codes.FailedPrecondition,
-			"run as user %s: host processes of an ordinary user run as that user (%d); root is needed for another", who, os.Geteuid())
+			"run as user %s: host processes of an ordinary user run as that user (%d); run as root to use another", name, os.Geteuid())
 	}
 	cred := &syscall.Credential{Uid: uid, Gid: gid}
 	for _, g := range sc.GetSupplementalGroups() {
@@ -56,7 +56,7 @@ func credential(c *Container) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// ourGroups refuses groups that this process, an ordinary user's, is not in.
+// ourGroups returns an error for groups that this process does not have.
 func ourGroups(want []int64) error {
 	have, err := os.Getgroups()
 	if err != nil {
@@ -65,17 +65,17 @@ func ourGroups(want []int64) error {
 	for _, g := range want {
 		if int(g) != os.Getegid() && !slices.Contains(have, int(g)) {
 			return status.Errorf(codes.FailedPrecondition,
-				"run with group %d: host processes of an ordinary user have its groups %v; root is needed for others", g, have)
+				"run with group %d: host processes of an ordinary user have its groups %v; run as root to use others", g, have)
 		}
 	}
 	return nil
 }
 
-// resolveUser reads user[:group], each a number or a name of this machine. Without a
-// group it is the one that the user has on this machine, 0 for a number that nobody
-// here has, as containerd has it.
-func resolveUser(who string) (uid, gid uint32, err error) {
-	name, group, hasGroup := strings.Cut(who, ":")
+// resolveUser parses user[:group], each a number or a name of this machine. Without a
+// group it is the user's on this machine, 0 for the number of no user, as in
+// containerd.
+func resolveUser(spec string) (uid, gid uint32, err error) {
+	name, group, hasGroup := strings.Cut(spec, ":")
 	if n, err := strconv.ParseUint(name, 10, 32); err == nil {
 		uid = uint32(n)
 		if u, err := user.LookupId(name); err == nil {

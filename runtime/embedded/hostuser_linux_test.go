@@ -42,7 +42,7 @@ func knownUser(t *testing.T) (uid, gid int64) {
 	return 0, 0
 }
 
-func TestHostRunsAsAUserWithItsGroup(t *testing.T) {
+func TestHostProcess_RunsAsAUserWithItsGroup(t *testing.T) {
 	g := rootRig(t)
 	uid, gid := knownUser(t)
 	tests := map[string]struct {
@@ -62,7 +62,7 @@ func TestHostRunsAsAUserWithItsGroup(t *testing.T) {
 	}
 }
 
-func TestNoNewPrivileges(t *testing.T) {
+func TestHostProcess_NoNewPrivileges(t *testing.T) {
 	hostRigs(t, func(t *testing.T, g *rig) {
 		sb := g.run(t, podConfig("p"))
 		for n, want := range []string{"0", "1"} {
@@ -77,7 +77,7 @@ func TestNoNewPrivileges(t *testing.T) {
 }
 
 // The shell that started this process may have left descriptors open.
-func TestInheritedDescriptorsReachNoContainer(t *testing.T) {
+func TestHostProcess_InheritsNoDescriptors(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	defer func() { _ = null.Close() }()
@@ -93,7 +93,7 @@ func TestInheritedDescriptorsReachNoContainer(t *testing.T) {
 }
 
 // Hardened services run with umask 077.
-func TestContainersHaveAUmaskOfTheirOwn(t *testing.T) {
+func TestHostProcess_HasItsOwnUmask(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	t.Run("as somebody else", func(t *testing.T) {
 		g := rootRig(t)
@@ -122,7 +122,7 @@ func TestContainersHaveAUmaskOfTheirOwn(t *testing.T) {
 }
 
 // What a pod asks for to be safer is not dropped.
-func TestAnOrdinaryUserCannotGiveGroups(t *testing.T) {
+func TestAnOrdinaryUserCannotSetGroups(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root can")
 	}
@@ -132,8 +132,8 @@ func TestAnOrdinaryUserCannotGiveGroups(t *testing.T) {
 	none := int64(1 << 30)
 	me := &v1.Int64Value{Value: int64(os.Geteuid())}
 	tests := map[string]struct {
-		sc      *v1.LinuxContainerSecurityContext
-		refused bool
+		sc       *v1.LinuxContainerSecurityContext
+		rejected bool
 	}{
 		"its own":          {&v1.LinuxContainerSecurityContext{SupplementalGroups: []int64{ours}}, false},
 		"another":          {&v1.LinuxContainerSecurityContext{SupplementalGroups: []int64{ours, none}}, true},
@@ -144,7 +144,7 @@ func TestAnOrdinaryUserCannotGiveGroups(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := hostRig(t)
 			_, err := g.create(t, g.run(t, podConfig("p")), secured(tc.sc), "true")
-			if !tc.refused {
+			if !tc.rejected {
 				assert.NoError(t, err)
 				return
 			}
@@ -155,15 +155,15 @@ func TestAnOrdinaryUserCannotGiveGroups(t *testing.T) {
 	}
 }
 
-// What every agent hands to every pod is left to the host without an error, and told.
-func TestWhatTheHostKeepsIsTold(t *testing.T) {
-	var told bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&told, nil))
+// Settings that agents make for every pod are ignored without namespaces, and logged.
+func TestHostProcess_LogsWhatIsUnavailableWithoutNamespaces(t *testing.T) {
+	var logged bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&logged, nil))
 	g := newRig(t, Config{Executor: NewHostProcess(HostConfig{Root: t.TempDir(), Unprivileged: true, Logger: logger})})
 	cfg := podConfig("p")
 	cfg.Hostname = "box"
 	id := g.start(t, g.run(t, cfg), nil, "sleep", "1000")
 	assert.Equal(t, "box", g.shell(t, id, "echo $HOSTNAME"))
-	assert.Equal(t, 1, strings.Count(told.String(), "\n"), "once a pod: %s", &told)
-	assert.Contains(t, told.String(), "resolver")
+	assert.Equal(t, 1, strings.Count(logged.String(), "\n"), "once a pod: %s", &logged)
+	assert.Contains(t, logged.String(), "resolver")
 }

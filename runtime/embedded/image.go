@@ -22,41 +22,41 @@ import (
 // defaultSize is the size of an image without a record.
 const defaultSize = 1 << 20
 
-// Image is the record of an image: all there is of it.
+// Image is the record of an image, which has no files.
 type Image struct {
-	// Ref is what it is pulled by. Required; Aliases are further names of the
-	// same image.
+	// Ref is the reference by which it is pulled. Required; Aliases are further names of
+	// the same image.
 	Ref     string
 	Aliases []string
-	// ID is the image's identity [derived from Ref].
+	// ID is the image id [derived from Ref].
 	ID string
 	// Size in bytes [1 MiB].
 	Size uint64
-	// User is who its containers run as: a number, a name, or user:group.
+	// User is the user of its containers: a number, a name, or user:group.
 	User       string
 	Entrypoint []string
 	Cmd        []string
 	Env        []string // NAME=value
 	WorkingDir string
 	StopSignal string // SIGTERM, SIGINT, …
-	// Pinned images tell their keeper that they are not to be collected.
+	// Pinned images are reported as not to be garbage collected.
 	Pinned bool
 	// Preloaded images are on the node from the start.
 	Preloaded bool
-	// PullTime is how long a pull takes.
+	// PullTime is the duration of a pull.
 	PullTime time.Duration
-	// PullError fails pulls with that text and PullCode [Unknown]: the first
-	// PullFailures of them, or all when that is 0.
+	// PullError fails pulls with this text and PullCode [Unknown]: the first
+	// PullFailures of them, or all if that is 0.
 	PullError    string
 	PullCode     codes.Code
 	PullFailures int
-	// Script is played by the Simulated executor.
+	// Script is the script of the Simulated executor.
 	Script *Script
 
 	refs []reference
 }
 
-// fill checks the record and works out what follows from it.
+// fill validates the record and returns it with defaults.
 func (i Image) fill() (*Image, error) {
 	for _, name := range append([]string{i.Ref}, i.Aliases...) {
 		ref, err := parseReference(name)
@@ -82,7 +82,7 @@ func hash(s string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// digest is the reference by digest that goes with ref.
+// digest returns the reference by digest for ref.
 func (i *Image) digest(ref reference) string {
 	if ref.digest != "" {
 		return ref.repo + "@" + ref.digest
@@ -90,29 +90,29 @@ func (i *Image) digest(ref reference) string {
 	return ref.repo + "@" + hash("manifest "+i.ID)
 }
 
-// ref is the digested reference of the image.
+// ref returns the reference by digest of the image.
 func (i *Image) ref() string { return i.digest(i.refs[0]) }
 
-// uid is the numeric user of the image, 0 where it has a name or none.
+// uid returns the numeric user of the image, 0 if it has a name or none.
 func (i *Image) uid() int64 {
 	u, _, _ := strings.Cut(i.User, ":")
 	n, _ := strconv.ParseInt(u, 10, 64)
 	return n
 }
 
-// imageStore keeps the records and knows which images are on the node.
+// imageStore has the records, and which images are on the node.
 type imageStore struct {
-	records map[string]*Image // by whole reference; read-only
-	unknown Image             // what images without a record are like
+	records map[string]*Image // by complete reference; read-only
+	unknown Image             // record of images without one
 	same    func(string) string
 
 	mu       sync.Mutex         // guards the rest
 	present  map[string]*stored // by ID
-	names    map[string]string  // whole reference, by tag or digest, to ID
+	names    map[string]string  // complete reference, by tag or digest, to ID
 	attempts map[*Image]int     // pulls so far, for PullFailures
 }
 
-// stored is an image on the node, under the names it was pulled by.
+// stored is an image on the node, with the names by which it was pulled.
 type stored struct {
 	image *Image
 	refs  []reference
@@ -137,8 +137,8 @@ func newImageStore(images []Image, unknown *Image, same func(string) string) (*i
 			continue
 		}
 		for _, ref := range image.refs {
-			if _, twice := st.records[ref.String()]; twice {
-				errs = append(errs, fmt.Errorf("image record %d: %s has a record already", n, ref))
+			if _, duplicate := st.records[ref.String()]; duplicate {
+				errs = append(errs, fmt.Errorf("image record %d: duplicate record of %s", n, ref))
 			}
 			st.records[ref.String()] = image
 			if image.Preloaded {
@@ -149,7 +149,7 @@ func newImageStore(images []Image, unknown *Image, same func(string) string) (*i
 	return st, errors.Join(errs...)
 }
 
-// record returns the record of ref, made up where there is none.
+// record returns the record of ref, a default one if there is none.
 func (st *imageStore) record(ref reference) (*Image, error) {
 	if rec, ok := st.records[ref.String()]; ok {
 		return rec, nil
@@ -162,7 +162,7 @@ func (st *imageStore) record(ref reference) (*Image, error) {
 	return image.fill()
 }
 
-// add puts an image on the node under one name. The caller holds mu, or is New.
+// add adds an image to the node under one name. The caller holds mu, or is New.
 func (st *imageStore) add(image *Image, ref reference) {
 	s, ok := st.present[image.ID]
 	if !ok {
@@ -194,7 +194,7 @@ func (st *imageStore) add(image *Image, ref reference) {
 	}
 }
 
-// get finds an image on the node by ID, by the ID's digits, or by any name. The
+// get returns an image on the node by ID, by digits of the ID, or by any name. The
 // caller holds mu.
 func (st *imageStore) get(name string) *stored {
 	if s, ok := st.present[name]; ok {
@@ -225,9 +225,9 @@ func (st *imageStore) find(name string) (*Image, bool) {
 	return nil, false
 }
 
-// statusMounts are mounts as a status shows them: those of images with the image's ID.
+// statusMounts returns mounts for a status: those of images with the image's ID.
 func (st *imageStore) statusMounts(mounts []*v1.Mount) []*v1.Mount {
-	var out []*v1.Mount // nil as long as they are the same
+	var out []*v1.Mount // nil while they are the same
 	for i, m := range mounts {
 		image, ok := st.find(m.GetImage().GetImage())
 		if !ok {
@@ -247,7 +247,7 @@ func (st *imageStore) statusMounts(mounts []*v1.Mount) []*v1.Mount {
 	return out
 }
 
-// pull brings an image to the node as its record says.
+// pull adds an image to the node after the delay and failures of its record.
 func (st *imageStore) pull(ctx context.Context, name string) (string, error) {
 	ref, err := parseReference(name)
 	if err != nil {
@@ -278,7 +278,7 @@ func (st *imageStore) pull(ctx context.Context, name string) (string, error) {
 	return image.ID, nil
 }
 
-// remove takes the image with all its names from the node.
+// remove removes the image with all its names from the node.
 func (st *imageStore) remove(name string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -294,7 +294,7 @@ func (st *imageStore) remove(name string) {
 	}
 }
 
-// list returns the images on the node that are meant by filter, by ID.
+// list returns the images on the node that match filter, ordered by ID.
 func (st *imageStore) list(filter *v1.ImageFilter) []*v1.Image {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -333,7 +333,7 @@ func (r *Runtime) StreamImages(req *v1.StreamImagesRequest, to grpc.ServerStream
 	})
 }
 
-// ImageStatus implements the CRI: an unknown image is no error.
+// ImageStatus implements the CRI: an unknown image is not an error.
 func (r *Runtime) ImageStatus(_ context.Context, req *v1.ImageStatusRequest) (*v1.ImageStatusResponse, error) {
 	name := req.GetImage().GetImage()
 	if name == "" {
@@ -352,8 +352,8 @@ func (r *Runtime) ImageStatus(_ context.Context, req *v1.ImageStatusRequest) (*v
 	return resp, nil
 }
 
-// RemoveImage implements the CRI. An image that is not there is removed; one in
-// use may be removed, since containers keep their record.
+// RemoveImage implements the CRI. Removing an unknown image is not an error; one in use
+// may be removed, since containers keep their record.
 func (r *Runtime) RemoveImage(_ context.Context, req *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
 	if req.GetImage().GetImage() == "" {
 		return nil, status.Error(codes.InvalidArgument, "remove image: image is empty")

@@ -15,7 +15,7 @@ import (
 
 const someDigest = "sha256:9700f9a2f5bf2c45f2f605a0bd3bce7cf37420ec9d3ed50ac2758413308766bf"
 
-func TestReferences(t *testing.T) {
+func TestParseReference(t *testing.T) {
 	for in, want := range map[string]string{
 		"busybox":                             "docker.io/library/busybox:latest",
 		"busybox:1.36":                        "docker.io/library/busybox:1.36",
@@ -47,9 +47,9 @@ func FuzzReference(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := parseReference(ref.String())
+		parsed, err := parseReference(ref.String())
 		require.NoError(t, err)
-		assert.Equal(t, ref, again, "a whole reference reads as itself")
+		assert.Equal(t, ref, parsed, "a complete reference is parsed to itself")
 	})
 }
 
@@ -67,7 +67,7 @@ func (g *rig) pull(t *testing.T, name string) (string, error) {
 	return r.GetImageRef(), err
 }
 
-func TestImagesAreRecords(t *testing.T) {
+func TestRuntime_ImagesAreRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{Images: []Image{
 			{Ref: "here", Preloaded: true, Pinned: true, Size: 7, User: "www-data:users"},
@@ -111,7 +111,7 @@ func TestImagesAreRecords(t *testing.T) {
 	})
 }
 
-func TestAPulledDigestHasNoTag(t *testing.T) {
+func TestRuntime_PullByDigestHasNoTag(t *testing.T) {
 	g := newRig(t, Config{})
 	name := "gcr.io/x/y@" + someDigest
 	id, err := g.pull(t, name)
@@ -123,18 +123,18 @@ func TestAPulledDigestHasNoTag(t *testing.T) {
 	}
 }
 
-func TestBadConfigurationsAreAllTold(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{
 		Handlers: []string{""}, EventBufferSize: -1, Executor: NewHostProcess(HostConfig{Root: "relative", Env: []string{"X"}}),
 		Images: []Image{{Ref: "A B"}, {Ref: "x"}, {Ref: "x:latest"}, {Ref: "y", Script: &Script{RunFor: -1}}},
 	})
-	for _, want := range []string{"Handlers", "EventBacklog", "Root", "Env", "record 0", "record 2", "record 3"} {
+	for _, want := range []string{"Handlers", "EventBufferSize", "Root", "Env", "record 0", "record 2", "record 3"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
 
 // Kubelets make containers by the image's id and show people the name.
-func TestAContainerTellsItsImagesName(t *testing.T) {
+func TestRuntime_ReportsTheNameOfTheImage(t *testing.T) {
 	tests := map[string]struct{ pull, want string }{
 		"a tag":    {"app:1", "docker.io/library/app:1"},
 		"none":     {"app", "docker.io/library/app:latest"},

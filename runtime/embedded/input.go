@@ -25,8 +25,8 @@ func play(ctx context.Context, s Script, sio IO) (int32, error) {
 	return s.ExitCodes[0], nil
 }
 
-// interpreter is what a command does with its input, if it reads any: a shell without
-// arguments runs it line by line, cat repeats it.
+// interpreter returns the function of a command that reads its input, if any: a shell
+// without arguments runs it line by line, cat repeats it.
 func interpreter(argv []string) func(context.Context, IO) (int32, error) {
 	if len(argv) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func shell(ctx context.Context, sio IO) (code int32, err error) {
 		}
 		script, understood := compile([]string{"sh", "-c", lines.Text()})
 		if !understood {
-			printLine(sio, OutputLine{Stderr: true, Text: "sh: this command is not simulated: " + lines.Text()})
+			printLine(sio, OutputLine{Stderr: true, Text: "sh: command not simulated: " + lines.Text()})
 			code = 127
 			continue
 		}
@@ -72,16 +72,16 @@ func repeat(ctx context.Context, sio IO) (int32, error) {
 	if out == nil {
 		out = io.Discard
 	}
-	_, _ = io.Copy(out, sio.Stdin) // ends with the input, or with who reads the output
+	_, _ = io.Copy(out, sio.Stdin) // ends with the input or the reader of the output
 	return 0, ctx.Err()
 }
 
-// hears has a container with stdin read it, in a goroutine that ends with the input
-// or the container. One that does not go by its input reads it to no avail, so that
-// whoever writes is not held up.
-func (p *simProcess) hears(ctx context.Context, sio IO) {
+// readStdin reads the input of a container with stdin, in a goroutine that ends with the
+// input or the container. A container that does not use its input discards it, so that
+// writers do not block.
+func (p *simProcess) readStdin(ctx context.Context, sio IO) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the call
-	p.deaf = cancel
+	p.stopReading = cancel
 	argv, _ := p.c.Argv() // none: it reads nothing
 	read := interpreter(argv)
 	go func() {
@@ -95,7 +95,7 @@ func (p *simProcess) hears(ctx context.Context, sio IO) {
 	}()
 }
 
-// end ends the container by itself.
+// end exits the container by itself.
 func (p *simProcess) end(e Exit) {
 	p.mu.Lock()
 	ended := p.ended

@@ -21,7 +21,7 @@ func (g *rig) attached(t *testing.T, id, input string) string {
 	return out.String() + errOut.String()
 }
 
-func TestASimulatedContainerReadsItsInput(t *testing.T) {
+func TestSimulated_ReadsInput(t *testing.T) {
 	tests := map[string]struct {
 		cmd         []string
 		input, want string
@@ -31,7 +31,7 @@ func TestASimulatedContainerReadsItsInput(t *testing.T) {
 		"a shell that waits":          {[]string{"/bin/sh"}, "sleep 5; echo a\n\necho b\n", "a\nb\n", 0},
 		"a shell that is told to end": {[]string{"sh", "-i"}, "exit 3\necho never\n", "", 3},
 		"a shell's last code":         {[]string{"sh"}, "false\n", "", 1},
-		"what no simulation knows":    {[]string{"sh"}, "nginx\n", "sh: this command is not simulated: nginx\n", 127},
+		"what no simulation knows":    {[]string{"sh"}, "nginx\n", "sh: command not simulated: nginx\n", 127},
 		"cat":                         {[]string{"cat"}, "a\nb", "a\nb", 0},
 	}
 	for name, tc := range tests {
@@ -49,7 +49,7 @@ func TestASimulatedContainerReadsItsInput(t *testing.T) {
 	}
 }
 
-func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
+func TestSimulated_DiscardsUnusedInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sleep", "10")
@@ -63,7 +63,7 @@ func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestASimulatedShellEndsWhenItIsStopped(t *testing.T) {
+func TestSimulated_ShellEndsWhenStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		id := g.start(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) { c.Stdin = true }, "sh")
@@ -77,7 +77,7 @@ func TestASimulatedShellEndsWhenItIsStopped(t *testing.T) {
 	})
 }
 
-func TestSimulatedExecReadsItsInput(t *testing.T) {
+func TestSimulated_ExecReadsInput(t *testing.T) {
 	g := newRig(t, Config{})
 	id := g.start(t, g.run(t, podConfig("p")), nil)
 	var out bytes.Buffer

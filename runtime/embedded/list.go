@@ -12,7 +12,7 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// batch is how many items one answer of a streamed list carries.
+// batch is the number of items in one response of a streamed list.
 const batch = 500
 
 // hasLabels reports whether have has every pair of want.
@@ -25,11 +25,10 @@ func hasLabels(have, want map[string]string) bool {
 	return true
 }
 
-// hasID reports whether id is meant by want: whole, or by a prefix. An empty
-// want means all.
+// hasID reports whether id matches want: an id, a prefix, or "" for all.
 func hasID(id, want string) bool { return strings.HasPrefix(id, want) }
 
-// listSandboxes returns the sandboxes that f lets through, newest first.
+// listSandboxes returns the sandboxes that match f, newest first.
 func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*podItem {
 	r.mu.Lock()
 	var items []*podItem
@@ -47,7 +46,7 @@ func (r *Runtime) listSandboxes(f *v1.PodSandboxFilter) []*podItem {
 	return items
 }
 
-// listContainers returns the containers that f lets through, newest first.
+// listContainers returns the containers that match f, newest first.
 func (r *Runtime) listContainers(f *v1.ContainerFilter) []*containerItem {
 	r.mu.Lock()
 	var items []*containerItem
@@ -143,7 +142,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *v1.ContainerStatusRequ
 	return resp, nil
 }
 
-// redact leaves out what may be secret: environment values.
+// redact returns c without what may be secret: environment values.
 func redact(c *v1.ContainerConfig) map[string]any {
 	names := make([]string, len(c.GetEnvs()))
 	for i, e := range c.GetEnvs() {
@@ -186,7 +185,7 @@ func (r *Runtime) Status(_ context.Context, req *v1.StatusRequest) (*v1.StatusRe
 	return resp, nil
 }
 
-// UpdateRuntimeConfig implements the CRI. The pod CIDR is noted and shown by
+// UpdateRuntimeConfig implements the CRI. The pod CIDR is reported by
 // Status; addresses stay those of Config.
 func (r *Runtime) UpdateRuntimeConfig(_ context.Context, req *v1.UpdateRuntimeConfigRequest) (*v1.UpdateRuntimeConfigResponse, error) {
 	r.mu.Lock()

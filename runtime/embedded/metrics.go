@@ -15,7 +15,7 @@ type metric struct {
 	value      func(measured) uint64
 }
 
-// metrics are all there are; values are whole units, as the CRI has no others.
+// metrics returns all metrics; values are integers, as the CRI has no others.
 func metrics() []metric {
 	const counter, gauge = v1.MetricType_COUNTER, v1.MetricType_GAUGE
 	res := func(get func(*v1.LinuxContainerResources) int64) func(measured) uint64 {
@@ -23,7 +23,7 @@ func metrics() []metric {
 	}
 	known := []metric{
 		{"container_cpu_usage_seconds_total", "CPU time used, in seconds.", counter, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
-		{"container_cpu_user_seconds_total", "CPU time used, in seconds; not told apart from the kernel's.", counter, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
+		{"container_cpu_user_seconds_total", "CPU time used, in seconds; includes the kernel's.", counter, func(m measured) uint64 { return uint64(m.usage.CPU / time.Second) }},
 		{"container_memory_working_set_bytes", "Memory in use that cannot be dropped.", gauge, func(m measured) uint64 { return m.usage.WorkingSet }},
 		{"container_memory_usage_bytes", "Memory in use.", gauge, func(m measured) uint64 { return m.usage.WorkingSet }},
 		{"container_memory_rss", "Memory of the processes themselves.", gauge, func(m measured) uint64 { return m.usage.RSS }},
@@ -41,13 +41,13 @@ func metrics() []metric {
 		{"container_spec_memory_swap_limit_bytes", "Memory and swap limit asked for.", gauge, res((*v1.LinuxContainerResources).GetMemorySwapLimitInBytes)},
 	}
 	for _, name := range unmeasured() {
-		known = append(known, metric{name, "Always 0: there is no kernel isolation that would count it.", gauge, func(measured) uint64 { return 0 }})
+		known = append(known, metric{name, "Always 0: it is not measured without cgroups and network namespaces.", gauge, func(measured) uint64 { return 0 }})
 	}
 	return known
 }
 
-// unmeasured are the metrics of cadvisor that only cgroups and network
-// namespaces could fill. They are listed because readers expect all of them.
+// unmeasured returns the metrics of cadvisor that only cgroups and network namespaces
+// provide. They are reported because clients expect all of them.
 func unmeasured() []string {
 	return []string{
 		"container_blkio_device_usage_total", "container_cpu_cfs_periods_total", "container_cpu_cfs_throttled_periods_total",

@@ -2,8 +2,8 @@ package embedded
 
 import "net/netip"
 
-// pool hands out the addresses of a prefix, each to one pod at a time. It goes
-// round, so that an address is not used again at once.
+// pool allocates the addresses of a prefix, each to one pod at a time. It cycles
+// through them, so that a released address is not reused at once.
 type pool struct {
 	prefix netip.Prefix
 	next   netip.Addr
@@ -15,8 +15,8 @@ func newPool(p netip.Prefix) *pool {
 	return &pool{prefix: p, next: p.Addr().Next().Next(), used: map[netip.Addr]struct{}{}}
 }
 
-// take returns a free address, or false when there is none. The network's own
-// address, its gateway and its last address are never given.
+// take returns a free address, or false if there is none. The network address, the
+// gateway and the last address are never returned.
 func (p *pool) take() (string, bool) {
 	first := p.prefix.Addr().Next().Next()
 	start := p.next

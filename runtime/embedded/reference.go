@@ -5,32 +5,32 @@ import (
 	"strings"
 )
 
-// reference is an image reference, taken apart and made whole: the default
-// registry, the library folder and the tag latest are filled in.
+// reference is a parsed image reference with defaults: the registry docker.io, the path
+// prefix library/ and the tag latest.
 type reference struct {
 	repo   string // registry/path
-	tag    string // "" when only a digest was given
+	tag    string // "" if there is only a digest
 	digest string // sha256:…, or ""
 }
 
-// parseReference reads [registry/]path[:tag][@digest] as container tools do.
+// parseReference parses [registry/]path[:tag][@digest] as container tools do.
 func parseReference(s string) (reference, error) {
-	bad := func(why string) error { return fmt.Errorf("image reference %q: %s", s, why) }
+	invalid := func(why string) error { return fmt.Errorf("invalid image reference %q: %s", s, why) }
 	if len(s) > 512 {
-		return reference{}, fmt.Errorf("image reference %.32q…: longer than 512 bytes", s)
+		return reference{}, fmt.Errorf("invalid image reference %.32q…: longer than 512 bytes", s)
 	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned {
 		hex, ok := strings.CutPrefix(digest, "sha256:")
 		if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
-			return reference{}, bad("the digest is not sha256: and 64 hex digits")
+			return reference{}, invalid("digest must be sha256: and 64 hex digits")
 		}
 	}
 	ref := reference{digest: digest}
 	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
 		rest, ref.tag = rest[:i], rest[i+1:]
 		if !validTag(ref.tag) {
-			return reference{}, bad("bad tag")
+			return reference{}, invalid("invalid tag")
 		}
 	} else if !pinned {
 		ref.tag = "latest"
@@ -43,11 +43,11 @@ func parseReference(s string) (reference, error) {
 		}
 	}
 	if !validHost(host) {
-		return reference{}, bad("bad registry")
+		return reference{}, invalid("invalid registry")
 	}
 	for part := range strings.SplitSeq(path, "/") {
 		if !validPart(part) {
-			return reference{}, bad("a path has lower-case letters and digits, parted by one of . _ __ - /")
+			return reference{}, invalid("path must be lower-case letters and digits, separated by . _ __ - or /")
 		}
 	}
 	ref.repo = host + "/" + path
@@ -99,8 +99,8 @@ func validHost(h string) bool {
 	return true
 }
 
-// validPart checks one part of a path: runs of lower-case letters and digits,
-// with single separators between them.
+// validPart validates one part of a path: lower-case letters and digits with single
+// separators between them.
 func validPart(p string) bool {
 	sep := true // a separator may not come first
 	for i := 0; i < len(p); i++ {

@@ -22,6 +22,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/capability"
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // maxMessage bounds a gRPC message on connections of Dial, as the kubelet does.
@@ -36,8 +37,8 @@ type Runtime struct {
 	images *imageStore
 	events *broadcaster
 
-	// mu guards the rest and everything in sandboxes and containers that can
-	// change. It is never held while an Executor, a log or a stream is called.
+	// mu guards the rest and the mutable state of sandboxes and containers. It is
+	// never held while an Executor, a log or a stream is called.
 	mu         sync.Mutex
 	closed     bool
 	sandboxes  map[string]*sandbox
@@ -46,7 +47,7 @@ type Runtime struct {
 		sandboxes  podIndex[*sandbox]
 		containers podIndex[*container]
 	}
-	listCache wholeLists
+	listCache encodedLists
 	names     map[string]string // reserved name to the id it is reserved for
 	ips       *pool
 	podCIDR   string
@@ -81,15 +82,14 @@ func New(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// Register puts both services of the CRI on s.
+// Register registers both services of the CRI with s.
 func (r *Runtime) Register(s *grpc.Server) {
 	v1.RegisterRuntimeServiceServer(s, r)
 	v1.RegisterImageServiceServer(s, r)
 }
 
-// Dial returns a connection to the runtime that does not leave the process. The
-// caller closes it. In a testing/synctest bubble, New, Dial and Close must all
-// be called inside the bubble.
+// Dial returns an in-memory connection to the runtime. The caller closes it. In a testing/synctest bubble, New, Dial and Close must all
+// be called in the bubble.
 func (r *Runtime) Dial() (*Conn, error) {
 	lis, err := r.listen()
 	if err != nil {
@@ -98,7 +98,7 @@ func (r *Runtime) Dial() (*Conn, error) {
 	cc, err := grpc.NewClient("passthrough:///embedded",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage), // a big list in one go
+		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage), // a large list without waiting for window updates
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (r *Runtime) listen() (*bufconn.Listener, error) {
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
-		return nil, errors.New("dial embedded runtime: it is closed")
+		return nil, errors.New("dial embedded runtime: runtime is closed")
 	}
 	if r.dial.lis == nil {
 		r.dial.lis = bufconn.Listen(256 << 10)
@@ -123,7 +123,7 @@ func (r *Runtime) listen() (*bufconn.Listener, error) {
 		lis, server := r.dial.lis, r.dial.server
 		r.dial.served.Go(func() {
 			if err := server.Serve(lis); err != nil {
-				r.cfg.Logger.Error("embedded runtime stopped serving", errAttr(err))
+				r.cfg.Logger.Error("embedded runtime server failed", logattr.Err(err))
 			}
 		})
 	}
@@ -136,13 +136,13 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return r.Close()
 }
 
-// Close ends every container, waits until all have ended, and ends the
-// in-process server with its connections. A container gets its stop signal and is
-// killed when the grace period of its pod has passed, as kubelets and this module's
-// agent tell it in an annotation of the container, or Config.Grace if that is shorter.
-// One without the annotation is killed at once. Hooks of the pod are not run: whoever
-// wants them stops the pod first. Close may be called more than once; calls that
-// come after it fail with code Unavailable.
+// Close stops every container, waits until all have exited, and closes the in-process
+// server with its connections. A container gets its stop signal and is killed after
+// the grace period of its pod, which kubelets and this module's agent write to an
+// annotation of the container, or after Config.Grace if that is shorter. One without
+// the annotation is killed at once. Hooks of the pod are not run: stop the pod first if
+// they must. Close may be called more than once; later calls of other methods fail with
+// code Unavailable.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -163,11 +163,11 @@ func (r *Runtime) Close() error {
 		p.close()
 	}
 	errs := make([]error, len(live), len(live)+1)
-	var ending sync.WaitGroup
+	var stopping sync.WaitGroup
 	for i, c := range live {
-		ending.Go(func() { errs[i] = r.finishOff(c) })
+		stopping.Go(func() { errs[i] = r.terminate(c) })
 	}
-	ending.Wait()
+	stopping.Wait()
 	r.events.close()
 
 	r.dial.Lock()
@@ -183,8 +183,8 @@ func (r *Runtime) Close() error {
 	return errors.Join(errs...)
 }
 
-// finishOff ends a container within its grace.
-func (r *Runtime) finishOff(c *container) error {
+// terminate stops a container within its grace period.
+func (r *Runtime) terminate(c *container) error {
 	grace, err := strconv.ParseInt(c.Config.GetAnnotations()[gracePeriod], 10, 32)
 	if err == nil && grace > 0 && r.cfg.Grace > 0 && r.kill(c, stopSignal(c)) == nil {
 		t := time.NewTimer(min(time.Duration(grace)*time.Second, r.cfg.Grace))
@@ -200,7 +200,7 @@ func (r *Runtime) finishOff(c *container) error {
 	return err
 }
 
-// errClosed is what every call gets after Close.
+// errClosed is the error of every call after Close.
 func errClosed() error { return status.Error(codes.Unavailable, "the embedded runtime is closed") }
 
 // newID returns a random id in the form that CRI clients expect.
@@ -210,8 +210,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// lookup finds id in m, also by a prefix that only one key has, as command line
-// clients give it. An id that is not there gives the zero value.
+// lookup finds id in m, also by a prefix of exactly one key, as command line clients
+// send it.
 func lookup[T any](m map[string]T, id string) (T, bool) {
 	if v, ok := m[id]; ok {
 		return v, true
@@ -233,7 +233,7 @@ func lookup[T any](m map[string]T, id string) (T, bool) {
 	return found, true
 }
 
-// reserve takes a name for id, or tells who has it. The caller holds mu.
+// reserve reserves a name for id. The caller holds mu.
 func (r *Runtime) reserve(kind, name, id string) error {
 	if other, taken := r.names[name]; taken {
 		return status.Errorf(codes.AlreadyExists, "%s name %q is reserved for %q", kind, name, other)
@@ -242,7 +242,7 @@ func (r *Runtime) reserve(kind, name, id string) error {
 	return nil
 }
 
-// statusError gives err a gRPC code where it has none.
+// statusError returns err with its gRPC code, or one derived from it.
 func statusError(what string, err error) error {
 	if err == nil {
 		return nil

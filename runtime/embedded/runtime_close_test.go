@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func TestCloseGivesContainersTheirGrace(t *testing.T) {
+func TestRuntime_CloseWaitsForTheGracePeriod(t *testing.T) {
 	tests := map[string]struct {
 		annotation string
 		config     Config

@@ -21,7 +21,7 @@ type sandbox struct {
 	config     *v1.PodSandboxConfig
 	item       *podItem
 	ips        []string
-	pooled     bool // ips are the pool's and go back to it
+	pooled     bool // ips are from the pool
 	containers []*container
 	ports      *hostPorts
 	resources  *v1.LinuxContainerResources
@@ -34,7 +34,7 @@ func hostNetwork(c *v1.PodSandboxConfig) bool {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == v1.NamespaceMode_NODE
 }
 
-// sandboxName is what may exist once at a time.
+// sandboxName returns the name that is unique at any time.
 func sandboxName(m *v1.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
@@ -66,7 +66,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxReques
 
 	r.mu.Lock()
 	err = r.address(s)
-	if r.closed { // Close did not know of it
+	if r.closed { // Close has not stopped it
 		err = errClosed()
 	}
 	if err != nil {
@@ -96,14 +96,14 @@ func (r *Runtime) checkSandbox(req *v1.RunPodSandboxRequest) error {
 	case m == nil || m.GetName() == "":
 		return status.Error(codes.InvalidArgument, "run sandbox: config.metadata.name is empty")
 	case req.GetRuntimeHandler() != "" && !slices.Contains(r.cfg.Handlers, req.GetRuntimeHandler()):
-		return status.Errorf(codes.InvalidArgument, "run sandbox: no runtime handler %q", req.GetRuntimeHandler())
+		return status.Errorf(codes.InvalidArgument, "run sandbox: runtime handler %q not found", req.GetRuntimeHandler())
 	case sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil:
 		return status.Error(codes.InvalidArgument, "run sandbox: run_as_group without run_as_user")
 	}
 	return nil
 }
 
-// prepare gives an executor that wants it a say in the making of a sandbox.
+// prepare calls the SandboxPreparer, if any, and opens the host ports.
 func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
 	return err
 }
 
-// address gives s its addresses. The caller holds mu.
+// address allocates the addresses of s. The caller holds mu.
 func (r *Runtime) address(s *sandbox) error {
 	if hostNetwork(s.config) {
 		return nil
@@ -129,13 +129,13 @@ func (r *Runtime) address(s *sandbox) error {
 	}
 	ip, ok := r.ips.take()
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "run sandbox %s: no address left in %s", s.name, r.cfg.PodCIDR)
+		return status.Errorf(codes.ResourceExhausted, "run sandbox %s: no free address in %s", s.name, r.cfg.PodCIDR)
 	}
 	s.ips, s.pooled = []string{ip}, true
 	return nil
 }
 
-// StopPodSandbox implements the CRI. A sandbox that is not there is stopped.
+// StopPodSandbox implements the CRI. Stopping an unknown sandbox is not an error.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequest) (*v1.StopPodSandboxResponse, error) {
 	r.mu.Lock()
 	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
@@ -148,12 +148,12 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequ
 	return &v1.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox kills the containers of s and takes its addresses. From its first
-// moment on no container can be made or started in s.
+// stopSandbox kills the containers of s and releases its addresses. No container can be
+// created or started in s from its beginning on.
 func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	r.mu.Lock()
-	was := s.ready()
-	if was {
+	wasReady := s.ready()
+	if wasReady {
 		s.item = withSandboxState(s.item, v1.PodSandboxState_SANDBOX_NOTREADY)
 		r.changed()
 	}
@@ -186,13 +186,13 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 		r.ips.put(s.ips[0])
 	}
 	s.ips, s.pooled = nil, false
-	if was {
+	if wasReady {
 		r.emit(s, s.id, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
 }
 
-// RemovePodSandbox implements the CRI. A sandbox that is not there is removed.
+// RemovePodSandbox implements the CRI. Removing an unknown sandbox is not an error.
 func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
 	r.mu.Lock()
 	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
@@ -241,8 +241,8 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusRe
 	return resp, nil
 }
 
-// UpdatePodSandboxResources implements the CRI. It only notes the figures: no
-// cgroup is kept here.
+// UpdatePodSandboxResources implements the CRI. It only records the resources: there
+// are no cgroups.
 func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *v1.UpdatePodSandboxResourcesRequest) (*v1.UpdatePodSandboxResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

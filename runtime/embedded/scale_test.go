@@ -46,7 +46,7 @@ func heap() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-func TestFiveThousandPodsAreSmallAndAtRest(t *testing.T) {
+func TestRuntime_FiveThousandPodsAreSmallAndIdle(t *testing.T) {
 	const pods = 5000
 	g := newRig(t, Config{})
 	s, err := g.rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
@@ -65,9 +65,9 @@ func TestFiveThousandPodsAreSmallAndAtRest(t *testing.T) {
 	assert.Less(t, runtime.NumGoroutine()-goroutines, 20, "goroutines at rest")
 }
 
-// Who starts, stops or pulls slowly holds up nobody: in a bubble, where time passes
-// only while everybody waits, all other calls take none.
-func TestNoLockIsHeldOverSlowWork(t *testing.T) {
+// A slow start, stop or pull blocks no other call: in a bubble time passes only while
+// all goroutines wait, so that the other calls take none.
+func TestRuntime_SlowCallsBlockNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{Images: []Image{{Ref: "slow", PullTime: time.Hour}}})
 		g.fill(t, 3)
@@ -127,7 +127,7 @@ func (g *rig) sandboxOf(container string) string {
 
 // Lists of one pod are taken from a book of their own, which must say what the
 // whole list says, whatever went meanwhile.
-func TestListsOfOnePodAreItsPartOfTheWhole(t *testing.T) {
+func TestRuntime_ListsOfOnePodAgreeWithListsOfAll(t *testing.T) {
 	g := newRig(t, Config{})
 	g.fill(t, 5)
 	of := func(labels map[string]string) (ids []string) {

@@ -18,57 +18,56 @@ import (
 // sim.sublet.dev/KEY. See Script for the keys.
 const ScriptPrefix = "sim.sublet.dev/"
 
-// Script is what a simulated container does. Each field names the annotation
-// key that sets it. The zero value runs until it is stopped.
+// Script is the behaviour of a simulated container. Each field has its annotation key in
+// brackets. The zero value runs until it is stopped.
 type Script struct {
-	// RunFor [run-for: 30s] is how long it runs; 0 is until it is stopped.
+	// RunFor [run-for: 30s] is the time until it exits; 0 is until it is stopped.
 	RunFor time.Duration
 	// ExitCodes [exit-code: 1,1,0] are by attempt; the last one repeats.
 	ExitCodes []int32
 	// Output is printed line by line; [output: text] prints text at the start.
 	Output []OutputLine
-	// OutputEvery [output-every: 1s] prints Output again and again.
+	// OutputEvery [output-every: 1s] prints Output periodically.
 	OutputEvery time.Duration
-	// Message [termination-message: text] is left as termination message.
+	// Message [termination-message: text] is the termination message.
 	Message string
-	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, going
-	// straight from point to point. Where Memory reaches the container's limit,
-	// it is OOM killed.
+	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, linear between
+	// points. When Memory reaches the container's limit, it is OOM killed.
 	Memory, Disk []UsagePoint
-	// MilliCPU [cpu: 250m] is the steady use.
+	// MilliCPU [cpu: 250m] is the constant use.
 	MilliCPU uint64
 	// OOMAfter [oom-after: 10s] kills it as the kernel would.
 	OOMAfter time.Duration
-	// IgnoreTERM [ignore-term: true] leaves SIGKILL alone to end it.
+	// IgnoreTERM [ignore-term: true] ignores all signals but SIGKILL.
 	IgnoreTERM bool
-	// StopAfter [stop-after: 2s] is how long it takes to end after the stop
-	// signal, with TermExitCode [term-exit-code: 0; default 128 + signal].
+	// StopAfter [stop-after: 2s] is the time from the stop signal to its exit, with
+	// TermExitCode [term-exit-code: 0; default 128 + signal].
 	StopAfter    time.Duration
 	TermExitCode *int32
 	// CreateError, StartError [create-error, start-error: text] fail the call.
 	CreateError, StartError string
-	// StartDelay [start-delay: 5s] is how long the start takes; StartHang
-	// [start-hang: true] never comes back while its caller waits.
+	// StartDelay [start-delay: 5s] is the duration of the start; StartHang
+	// [start-hang: true] blocks it until its caller gives up.
 	StartDelay time.Duration
 	StartHang  bool
 	// SandboxDelay, SandboxError [sandbox-delay, sandbox-error] are of the pod.
 	SandboxDelay time.Duration
 	SandboxError string
-	// Exec [exec-exit-code: 1,1,0, exec-output, exec-delay] answers commands
-	// run in the container, whatever they are. Without it a few commands are
-	// understood: true, false, echo, sleep, exit, kill, and sh -c of these.
+	// Exec [exec-exit-code: 1,1,0, exec-output, exec-delay] is the result of every
+	// command run in the container. Without it a few commands are simulated: true,
+	// false, echo, sleep, exit, kill, and sh -c of these.
 	ExecExitCodes []int32
 	ExecOutput    string
 	ExecDelay     time.Duration
-	// Ports [ports: 80,8080 or none] are where the container listens: probes, hooks
-	// and port-forward reach it there. Without it, it listens at all ports.
+	// Ports [ports: 80,8080 or none] are the ports on which the container listens for
+	// probes, hooks and port-forward [all].
 	Ports []int32
-	// ListenAfter [listen-after: 10s] is how long after its start it begins to, and
-	// AnswerDelay [answer-delay: 2s] how long each connection takes.
+	// ListenAfter [listen-after: 10s] is the time from its start until it listens, and
+	// AnswerDelay [answer-delay: 2s] the duration of each connection attempt.
 	ListenAfter, AnswerDelay time.Duration
 	// HTTPStatus [http-status: 503,503,200] and GRPCStatus [grpc-status:
-	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks, one after
-	// another; the last one repeats. Without them all is well.
+	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks in order; the
+	// last one repeats [200, SERVING].
 	HTTPStatus, GRPCStatus []int32
 }
 
@@ -80,13 +79,13 @@ type OutputLine struct {
 	Open   bool   // no newline follows it
 }
 
-// UsagePoint is a use at a time after the start.
+// UsagePoint is the use at a time after the start.
 type UsagePoint struct {
 	At    time.Duration
 	Bytes uint64
 }
 
-// check finds what can never be played.
+// check validates the script.
 func (s *Script) check() error {
 	if s == nil {
 		return nil
@@ -99,16 +98,16 @@ func (s *Script) check() error {
 	}
 	for _, curve := range [][]UsagePoint{s.Memory, s.Disk} {
 		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return int(a.At - b.At) }) {
-			errs = append(errs, errors.New("script: points are not in the order of time"))
+			errs = append(errs, errors.New("script: usage points must be in order of time"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// apply returns s with the annotations for the container named, laid over it.
+// apply returns s overridden by the annotations for a container.
 func (s Script) apply(container string, annotations map[string]string) (Script, error) {
 	var errs []error
-	// What is for all containers comes first, so that what is for one wins.
+	// Keys for all containers first, so that those for one win.
 	for _, prefix := range []string{ScriptPrefix, container + "." + ScriptPrefix} {
 		for name, value := range annotations {
 			if key, ok := strings.CutPrefix(name, prefix); ok {
@@ -121,7 +120,7 @@ func (s Script) apply(container string, annotations map[string]string) (Script, 
 	return s, errors.Join(append(errs, s.check())...)
 }
 
-// set sets the field that goes with an annotation key.
+// set sets the field of an annotation key.
 func (s *Script) set(key, value string) (err error) {
 	switch key {
 	case "run-for":
@@ -152,13 +151,13 @@ func (s *Script) set(key, value string) (err error) {
 			s.TermExitCode = &codes[0]
 		}
 	default:
-		return s.setFault(key, value)
+		return s.setFailure(key, value)
 	}
 	return err
 }
 
-// setFault sets what goes wrong, and what exec does.
-func (s *Script) setFault(key, value string) (err error) {
+// setFailure sets the fields of failures, delays and exec.
+func (s *Script) setFailure(key, value string) (err error) {
 	switch key {
 	case "create-error":
 		s.CreateError = value
@@ -184,7 +183,7 @@ func (s *Script) setFault(key, value string) (err error) {
 	return err
 }
 
-// setAnswer sets what is heard at its ports.
+// setAnswer sets the fields of its ports.
 func (s *Script) setAnswer(key, value string) (err error) {
 	switch key {
 	case "ports":
@@ -199,23 +198,23 @@ func (s *Script) setAnswer(key, value string) (err error) {
 	case "http-status":
 		s.HTTPStatus, err = codeList(value)
 		if bad := slices.IndexFunc(s.HTTPStatus, func(code int32) bool { return code < 100 || code > 599 }); bad >= 0 {
-			err = fmt.Errorf("%d is no HTTP status", s.HTTPStatus[bad])
+			err = fmt.Errorf("invalid HTTP status %d", s.HTTPStatus[bad])
 		}
 	case "grpc-status":
 		s.GRPCStatus, err = servingList(value)
 	default:
-		return errors.New("no such key")
+		return errors.New("unknown key")
 	}
 	return err
 }
 
-// servingList reads states of the gRPC health protocol by their names.
+// servingList parses statuses of the gRPC health protocol by name.
 func servingList(value string) ([]int32, error) {
 	var out []int32
 	for name := range strings.SplitSeq(value, ",") {
 		n, ok := grpc_health_v1.HealthCheckResponse_ServingStatus_value[strings.TrimSpace(name)]
 		if !ok {
-			return nil, fmt.Errorf("%q is no serving status", name)
+			return nil, fmt.Errorf("invalid serving status %q", name)
 		}
 		out = append(out, n)
 	}
@@ -242,7 +241,7 @@ func codeList(value string) ([]int32, error) {
 	return out, nil
 }
 
-// parseUsage reads points: 10Mi, or 0s=10Mi,1m=100Mi.
+// parseUsage parses points: 10Mi, or 0s=10Mi,1m=100Mi.
 func parseUsage(value string) ([]UsagePoint, error) {
 	var out []UsagePoint
 	for part := range strings.SplitSeq(value, ",") {
@@ -272,7 +271,7 @@ func milli(value string) (uint64, error) {
 	return uint64(max(0, q.MilliValue())), nil
 }
 
-// at is the use at a time after the start.
+// at returns the use at a time after the start.
 func at(points []UsagePoint, t time.Duration) uint64 {
 	for i, p := range points {
 		if t >= p.At {
@@ -291,7 +290,7 @@ func at(points []UsagePoint, t time.Duration) uint64 {
 	return points[len(points)-1].Bytes
 }
 
-// reaches tells when the use first comes to limit.
+// reaches returns when the use first reaches limit.
 func reaches(points []UsagePoint, limit uint64) (time.Duration, bool) {
 	for i, p := range points {
 		if p.Bytes < limit {
@@ -307,7 +306,7 @@ func reaches(points []UsagePoint, limit uint64) (time.Duration, bool) {
 	return 0, false
 }
 
-// byAttempt is the n-th of codes, the last one for all that follow, 0 for none.
+// byAttempt returns the n-th of codes, the last one for larger n, 0 for none.
 func byAttempt(codes []int32, n int) int32 {
 	if len(codes) == 0 {
 		return 0

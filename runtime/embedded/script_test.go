@@ -71,7 +71,7 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-func TestAnnotationsScriptContainers(t *testing.T) {
+func TestScript_IsSetByAnnotations(t *testing.T) {
 	two := int32(2)
 	got, err := Script{}.apply("c", map[string]string{
 		"sim.sublet.dev/run-for": "1m", "sim.sublet.dev/exit-code": "1, 2", "sim.sublet.dev/output": "a\nb",
@@ -89,12 +89,12 @@ func TestAnnotationsScriptContainers(t *testing.T) {
 	assert.Equal(t, 5*time.Second, hit)
 
 	_, err = Script{}.apply("c", map[string]string{"sim.sublet.dev/runfor": "1m", "sim.sublet.dev/memory": "x", "sim.sublet.dev/exit-code": ""})
-	for _, want := range []string{"runfor: no such key", "memory", "exit-code"} {
+	for _, want := range []string{"runfor: unknown key", "memory", "exit-code"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
 
-func TestScriptedFaults(t *testing.T) {
+func TestScript_Failures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		_, err := g.rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: podConfig("a", "sim.sublet.dev/sandbox-error: no network")})
@@ -113,7 +113,7 @@ func TestScriptedFaults(t *testing.T) {
 	})
 }
 
-func TestScriptedExecAndOutput(t *testing.T) {
+func TestScript_ExecAndOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		cfg, path := withLogs(t, podConfig("p", "sim.sublet.dev/exec-exit-code: 1,0", "sim.sublet.dev/exec-output: sick",
@@ -130,7 +130,7 @@ func TestScriptedExecAndOutput(t *testing.T) {
 	})
 }
 
-func TestATerminationMessageIsLeftInItsMount(t *testing.T) {
+func TestScript_WritesTerminationMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		file := filepath.Join(t.TempDir(), "m")
@@ -147,7 +147,7 @@ func TestATerminationMessageIsLeftInItsMount(t *testing.T) {
 }
 
 // However output is cut into writes, the log says what was written.
-func TestTheLogHoldsWhatWasWritten(t *testing.T) {
+func TestContainerStreams_LogWhatWasWritten(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		var text strings.Builder
@@ -158,7 +158,7 @@ func TestTheLogHoldsWhatWasWritten(t *testing.T) {
 			}
 		}
 		path := filepath.Join(t.TempDir(), "log")
-		c := newConsole(path, &v1.ContainerConfig{})
+		c := newContainerStreams(path, &v1.ContainerConfig{})
 		for rest := text.String(); rest != ""; {
 			n := min(len(rest), 1+rnd.IntN(8000))
 			_, err := c.io().Stdout.Write([]byte(rest[:n]))
@@ -183,24 +183,24 @@ func TestTheLogHoldsWhatWasWritten(t *testing.T) {
 	}
 }
 
-func TestAddressesAreHeldByOnePodAtATime(t *testing.T) {
+func TestPool_AllocatesEachAddressOnce(t *testing.T) {
 	p := newPool(netip.MustParsePrefix("10.1.2.0/29")) // eight: less network, gateway and last
 	rnd := rand.New(rand.NewPCG(3, 4))
-	held := map[string]bool{}
+	used := map[string]bool{}
 	for range 2000 {
 		if rnd.IntN(2) == 0 {
 			ip, ok := p.take()
-			require.Equal(t, len(held) < 5, ok)
+			require.Equal(t, len(used) < 5, ok)
 			if ok {
-				require.False(t, held[ip], "%s was given twice", ip)
+				require.False(t, used[ip], "%s was given twice", ip)
 				require.NotContains(t, []string{"10.1.2.0", "10.1.2.1", "10.1.2.7"}, ip)
-				held[ip] = true
+				used[ip] = true
 			}
 			continue
 		}
-		for ip := range held {
+		for ip := range used {
 			p.put(ip)
-			delete(held, ip)
+			delete(used, ip)
 			break
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Annotations of containers that kubelets set: where a termination message goes, and
-// how many seconds the pod wants to end in.
+// Annotations of containers that kubelets set: the path of the termination message, and
+// the grace period of the pod in seconds.
 const (
 	messagePath = "io.kubernetes.container.terminationMessagePath"
 	gracePeriod = "io.kubernetes.pod.terminationGracePeriod"
@@ -25,23 +25,23 @@ const (
 
 // SimulatedConfig is the configuration of a Simulated executor.
 type SimulatedConfig struct {
-	// Script is what containers do whose image and annotations say nothing.
+	// Script is the script of containers whose image and annotations have none.
 	Script Script
-	// LogsAtStart makes each container's log file when it starts, as runtimes of
-	// real containers do, rather than at its first output. Whoever follows the log
-	// of a silent container needs it.
+	// LogsAtStart creates each container's log file when it starts, as runtimes of real
+	// containers do, rather than at its first output. Clients that follow the log of a
+	// silent container need it.
 	LogsAtStart bool
 }
 
-// Simulated plays containers from scripts. What a container does comes from, the
-// later the stronger: SimulatedConfig.Script, the image's script, the command
-// where it is a simple one, annotations of the pod, annotations of the container.
+// Simulated plays containers from scripts. The script of a container is merged from, in
+// increasing precedence: SimulatedConfig.Script, the image's script, the command if it
+// is a simple one, annotations of the pod, annotations of the container.
 //
-// It uses package time alone and has no goroutine for a container at rest, but one
-// that reads the input of a container with stdin. The only files it touches are the log of a container that prints, or of each if
-// SimulatedConfig says so, and the mounted file of one that leaves a termination
-// message. What connects to its pods meets an end in memory, never a socket: every
-// container that runs answers at all ports, unless its script says otherwise.
+// It reads time from package time only, and has no goroutine for an idle container
+// except the reader of its stdin. It writes no files but the logs of containers that
+// print, or of all if LogsAtStart, and the mounted file of a termination message.
+// Connections to its pods are in memory: every running container answers on all ports,
+// unless its script has others.
 type Simulated struct {
 	script      Script
 	logsAtStart bool
@@ -55,7 +55,7 @@ func NewSimulated(cfg SimulatedConfig) *Simulated {
 	return &Simulated{script: cfg.Script, logsAtStart: cfg.LogsAtStart}
 }
 
-// script works out what c does.
+// scriptOf returns the merged script of c.
 func (s *Simulated) scriptOf(c *Container) (Script, error) {
 	script := s.script
 	if c.Image.Script != nil {
@@ -78,7 +78,7 @@ func (s *Simulated) scriptOf(c *Container) (Script, error) {
 	return script.apply(name, c.Config.GetAnnotations())
 }
 
-// Sandbox delays or fails a sandbox as its annotations say.
+// Sandbox implements SandboxPreparer: it delays or fails a sandbox by its annotations.
 func (s *Simulated) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error {
 	script, err := s.script.apply("", pod.GetAnnotations())
 	if err != nil {
@@ -138,12 +138,12 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 	p.timer = time.AfterFunc(forever, p.tick)
 	p.arm()
 	if sio.Stdin != nil {
-		p.hears(ctx, sio)
+		p.readStdin(ctx, sio)
 	}
 	return p, nil
 }
 
-// pause waits for d, or for ctx to end.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -158,22 +158,22 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// simProcess is a played container. At rest it is a timer.
+// simProcess is a simulated container. While idle it is a timer.
 type simProcess struct {
-	s      *Simulated
-	c      *Container
-	script Script
-	io     IO
-	exited func(Exit)
-	start  time.Time
-	deaf   context.CancelFunc // ends what it does with its input; nil without
+	s           *Simulated
+	c           *Container
+	script      Script
+	io          IO
+	exited      func(Exit)
+	start       time.Time
+	stopReading context.CancelFunc // ends readStdin; nil without stdin
 
 	mu       sync.Mutex // guards the rest
 	timer    *time.Timer
 	limit    uint64        // of memory; 0 is none
 	line     int           // next line of output
-	round    time.Duration // when the present round of output began
-	stopAt   time.Duration // when it ends after a stop signal; 0: none came
+	round    time.Duration // start of the current round of output
+	stopAt   time.Duration // when it exits after a stop signal; 0: no signal yet
 	stopCode int32
 	execs    int
 	requests int
@@ -181,9 +181,9 @@ type simProcess struct {
 	ended    bool
 }
 
-// ending is when and how the container ends if nothing else happens. The caller
-// holds mu.
-func (p *simProcess) ending() (time.Duration, Exit) {
+// plannedExit returns when and how the container exits if nothing else happens. The
+// caller holds mu.
+func (p *simProcess) plannedExit() (time.Duration, Exit) {
 	end, exit := forever, Exit{Code: byAttempt(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
 	if p.script.RunFor > 0 {
 		end = p.script.RunFor
@@ -201,7 +201,7 @@ func (p *simProcess) ending() (time.Duration, Exit) {
 	return end, exit
 }
 
-// nextLine is when the next line is printed. The caller holds mu.
+// nextLine returns when the next line is printed. The caller holds mu.
 func (p *simProcess) nextLine() time.Duration {
 	if p.line < len(p.script.Output) {
 		return p.round + p.script.Output[p.line].At
@@ -209,9 +209,9 @@ func (p *simProcess) nextLine() time.Duration {
 	return forever
 }
 
-// arm sets the timer to whatever comes next. The caller holds mu.
+// arm sets the timer to the next line or the exit. The caller holds mu.
 func (p *simProcess) arm() {
-	end, _ := p.ending()
+	end, _ := p.plannedExit()
 	next := min(end, p.nextLine())
 	if next == forever {
 		p.timer.Stop()
@@ -220,7 +220,7 @@ func (p *simProcess) arm() {
 	p.timer.Reset(max(0, next-time.Since(p.start)))
 }
 
-// tick does what is due. It runs in a goroutine of its own for that time.
+// tick prints the lines that are due, and exits. The timer runs it.
 func (p *simProcess) tick() {
 	p.mu.Lock()
 	if p.ended {
@@ -228,7 +228,7 @@ func (p *simProcess) tick() {
 		return
 	}
 	now := time.Since(p.start)
-	end, exit := p.ending()
+	end, exit := p.plannedExit()
 	var due []OutputLine
 	for p.nextLine() <= min(now, end) {
 		due = append(due, p.script.Output[p.line])
@@ -282,12 +282,12 @@ func printLine(sio IO, l OutputLine) {
 	_, _ = io.WriteString(w, l.Text+end)
 }
 
-// finish tells the end. It is called once, without mu.
+// finish reports the exit. It is called once, without mu.
 func (p *simProcess) finish(e Exit) {
 	p.timer.Stop()
 	p.s.runs(p, false)
-	if p.deaf != nil {
-		p.deaf()
+	if p.stopReading != nil {
+		p.stopReading()
 	}
 	p.mu.Lock()
 	for conn := range p.conns {
@@ -298,7 +298,7 @@ func (p *simProcess) finish(e Exit) {
 		path := p.c.Config.GetAnnotations()[messagePath]
 		for _, m := range p.c.Config.GetMounts() {
 			if path != "" && m.GetContainerPath() == path {
-				_ = os.WriteFile(m.GetHostPath(), []byte(p.script.Message), 0o600) // as best it can, like any container
+				_ = os.WriteFile(m.GetHostPath(), []byte(p.script.Message), 0o600) // best effort, as in any container
 			}
 		}
 	}
@@ -339,7 +339,7 @@ func (p *simProcess) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// harmless reports whether sig does nothing to a process that does not care.
+// harmless reports whether a process without a handler ignores sig.
 func harmless(sig syscall.Signal) bool {
 	all := signals()
 	return sig == 0 || sig == all["SIGCHLD"] || sig == all["SIGCONT"] || sig == all["SIGURG"] || sig == all["SIGWINCH"]
@@ -373,7 +373,7 @@ func (p *simProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 	return play(ctx, script, e.IO)
 }
 
-// killsInit reads kill [-SIGNAL] 1.
+// killsInit parses kill [-SIGNAL] 1.
 func killsInit(argv []string) (syscall.Signal, bool) {
 	if len(argv) == 3 && argv[0] == "sh" && argv[1] == "-c" {
 		if steps, ok := split(argv[2]); ok && len(steps) == 1 {
@@ -405,7 +405,7 @@ func (p *simProcess) Usage() Usage {
 	}
 }
 
-// Update implements Updater: a lower memory limit may kill the container.
+// Update implements ResourceUpdater: a lower memory limit may kill the container.
 func (p *simProcess) Update(r *v1.LinuxContainerResources) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func TestSimulatedContainerRunsAsItsScriptSays(t *testing.T) {
+func TestSimulated_RunsItsScript(t *testing.T) {
 	const never = -1
 	tests := map[string]struct {
 		annotations []string
@@ -64,7 +64,7 @@ func TestSimulatedContainerRunsAsItsScriptSays(t *testing.T) {
 	}
 }
 
-func TestStopContainerKeepsTheGrace(t *testing.T) {
+func TestRuntime_StopContainerKeepsTheGracePeriod(t *testing.T) {
 	tests := map[string]struct {
 		annotation string
 		timeout    int64
@@ -93,7 +93,7 @@ func TestStopContainerKeepsTheGrace(t *testing.T) {
 	}
 }
 
-func TestALaterStopShortensTheGrace(t *testing.T) {
+func TestRuntime_ALaterStopShortensTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		id := g.start(t, g.run(t, podConfig("p", "sim.sublet.dev/ignore-term: true")), nil)
@@ -107,7 +107,7 @@ func TestALaterStopShortensTheGrace(t *testing.T) {
 	})
 }
 
-func TestASlowStartHoldsUpNobodyElse(t *testing.T) {
+func TestRuntime_ASlowStartBlocksNoOtherCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		sb := g.run(t, podConfig("slow", "sim.sublet.dev/start-hang: true"))
@@ -142,7 +142,7 @@ func (s stubborn) Start(_ context.Context, c *Container, sio IO, exited func(Exi
 	return s.Simulated.Start(context.Background(), c, sio, exited)
 }
 
-func TestAStartThatCannotBeBrokenOffIsEndedAfterIt(t *testing.T) {
+func TestRuntime_KillsAfterAStartThatCannotBeCancelled(t *testing.T) {
 	ends := map[string]struct {
 		end  func(g *rig, sandbox, id string) error
 		code int32
@@ -182,7 +182,7 @@ func TestAStartThatCannotBeBrokenOffIsEndedAfterIt(t *testing.T) {
 	}
 }
 
-func TestEventsTellWhatHappenedInOrder(t *testing.T) {
+func TestRuntime_EventsArriveInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		next := g.events(t)
@@ -213,7 +213,7 @@ func TestEventsTellWhatHappenedInOrder(t *testing.T) {
 	})
 }
 
-func TestASlowEventReaderIsCutOff(t *testing.T) {
+func TestRuntime_EndsTheStreamOfASlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{EventBufferSize: 10})
 		s, err := g.rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
@@ -233,7 +233,7 @@ func TestASlowEventReaderIsCutOff(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithItsContext(t *testing.T) {
+func TestRuntime_RunEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		id := g.start(t, g.run(t, podConfig("p")), nil)

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// measured is one container and what was measured of it.
+// measured is the measurement of one container.
 type measured struct {
 	c         *container
 	resources *v1.LinuxContainerResources
@@ -20,7 +20,7 @@ type measured struct {
 	at        int64
 }
 
-// measure measures the containers that pick lets through. Executors are asked
+// measure measures the containers for which pick returns true. Executors are called
 // without the lock.
 func (r *Runtime) measure(pick func(*container) bool) []measured {
 	r.mu.Lock()
@@ -45,8 +45,8 @@ func (r *Runtime) measure(pick func(*container) bool) []measured {
 
 func num(n uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: n} }
 
-// cpu leaves out a rate that is not known: the kubelet works out one of its own from
-// the counter then, and takes a 0 for a container that is idle.
+// cpu omits an unknown rate: the kubelet then computes it from the counter, and takes 0
+// for an idle container.
 func (m measured) cpu() *v1.CpuUsage {
 	u := &v1.CpuUsage{Timestamp: m.at, UsageCoreNanoSeconds: num(uint64(max(0, m.usage.CPU)))}
 	if m.usage.NanoCores > 0 {
@@ -66,8 +66,8 @@ func (m measured) memory() *v1.MemoryUsage {
 	return u
 }
 
-// stats is what was measured, as the CRI tells it. A container that does not
-// run has no figures for CPU and memory.
+// stats returns the measurement as a CRI message. A container that does not run has no
+// CPU and memory usage.
 func (m measured) stats(imageDir string) *v1.ContainerStats {
 	s := &v1.ContainerStats{
 		Attributes: &v1.ContainerAttributes{
@@ -98,7 +98,7 @@ func (r *Runtime) ContainerStats(_ context.Context, req *v1.ContainerStatsReques
 	return nil, noContainer(req.GetContainerId())
 }
 
-// containerStats measures the running containers that f lets through.
+// containerStats measures the running containers that match f.
 func (r *Runtime) containerStats(f *v1.ContainerStatsFilter) []*v1.ContainerStats {
 	ms := r.measure(func(c *container) bool {
 		return c.state() == v1.ContainerState_CONTAINER_RUNNING && hasID(c.ID, f.GetId()) &&
@@ -123,30 +123,30 @@ func (r *Runtime) StreamContainerStats(req *v1.StreamContainerStatsRequest, to g
 	})
 }
 
-// podStats measures the ready sandboxes that f lets through.
+// podStats measures the ready sandboxes that match f.
 func (r *Runtime) podStats(f *v1.PodSandboxStatsFilter) []*v1.PodSandboxStats {
 	sandboxes := r.listSandboxes(&v1.PodSandboxFilter{
 		Id: f.GetId(), LabelSelector: f.GetLabelSelector(),
 		State: &v1.PodSandboxStateValue{State: v1.PodSandboxState_SANDBOX_READY},
 	})
-	wanted := make(map[string][]measured, len(sandboxes))
+	byPod := make(map[string][]measured, len(sandboxes))
 	for _, s := range sandboxes {
-		wanted[s.GetId()] = nil
+		byPod[s.GetId()] = nil
 	}
 	for _, m := range r.measure(func(c *container) bool {
-		_, ok := wanted[c.SandboxID]
+		_, ok := byPod[c.SandboxID]
 		return ok && c.state() == v1.ContainerState_CONTAINER_RUNNING
 	}) {
-		wanted[m.c.SandboxID] = append(wanted[m.c.SandboxID], m)
+		byPod[m.c.SandboxID] = append(byPod[m.c.SandboxID], m)
 	}
 	out := make([]*v1.PodSandboxStats, len(sandboxes))
 	for i, s := range sandboxes {
-		out[i] = sumPod(s, wanted[s.GetId()], r.cfg.ImageDir)
+		out[i] = sumPod(s, byPod[s.GetId()], r.cfg.ImageDir)
 	}
 	return out
 }
 
-// sumPod adds up the containers of one pod.
+// sumPod returns the sum of the containers of one pod.
 func sumPod(s *podItem, ms []measured, imageDir string) *v1.PodSandboxStats {
 	total := measured{at: time.Now().UnixNano()}
 	linux := &v1.LinuxPodSandboxStats{}

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func TestUsageFollowsTheScript(t *testing.T) {
+func TestSimulated_UsageFollowsTheScript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{})
 		id := g.start(t, g.run(t, podConfig("p", "sim.sublet.dev/memory: 0s=0,10s=1000", "sim.sublet.dev/disk: 5", "sim.sublet.dev/cpu: 500m")), func(c *v1.ContainerConfig) {
@@ -37,7 +37,7 @@ func TestUsageFollowsTheScript(t *testing.T) {
 }
 
 // A kubelet works a rate out itself where there is none, and believes a 0.
-func TestAnUnknownRateIsLeftOut(t *testing.T) {
+func TestRuntime_OmitsUnknownRates(t *testing.T) {
 	g := newRig(t, Config{})
 	sb := g.run(t, podConfig("p"))
 	id := g.start(t, sb, nil)
@@ -50,7 +50,7 @@ func TestAnUnknownRateIsLeftOut(t *testing.T) {
 	assert.Nil(t, p.GetStats().GetLinux().GetCpu().GetUsageNanoCores())
 }
 
-func TestEveryMetricIsDescribed(t *testing.T) {
+func TestRuntime_DescribesEveryMetric(t *testing.T) {
 	g := newRig(t, Config{})
 	sb := g.run(t, podConfig("p"))
 	id := g.start(t, sb, nil)

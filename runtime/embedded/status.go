@@ -3,7 +3,6 @@ package embedded
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,10 +12,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func errAttr(err error) slog.Attr { return slog.String("error", err.Error()) }
-
-// withSandboxState returns a copy of it with another state. The maps are shared:
-// nobody changes them.
+// withSandboxState returns a copy of it with another state. The maps are shared and
+// never written to.
 func withSandboxState(it *podItem, state v1.PodSandboxState) *podItem {
 	return newPodItem(&v1.PodSandbox{
 		Id: it.GetId(), Metadata: it.GetMetadata(), State: state, CreatedAt: it.GetCreatedAt(),
@@ -71,22 +68,21 @@ func (c *container) status() *v1.ContainerStatus {
 	return st
 }
 
-// image is the image as the status names it: by its first tag, else by its digest,
-// whatever it was made by. Kubelets make containers by the image's id and show
-// people this name.
+// image returns the image with the name for the status: its first tag, else its
+// digest. Kubelets create containers by the id of the image and report this name.
 func (c *container) image() *v1.ImageSpec {
 	name := c.Image.ref()
 	if first := c.Image.refs[0]; first.tag != "" {
 		name = first.repo + ":" + first.tag
 	}
-	asked := c.item.GetImage()
+	requested := c.item.GetImage()
 	return &v1.ImageSpec{
-		Image: name, Annotations: asked.GetAnnotations(),
-		UserSpecifiedImage: asked.GetUserSpecifiedImage(), RuntimeHandler: asked.GetRuntimeHandler(),
+		Image: name, Annotations: requested.GetAnnotations(),
+		UserSpecifiedImage: requested.GetUserSpecifiedImage(), RuntimeHandler: requested.GetRuntimeHandler(),
 	}
 }
 
-// logPath is where the container's log is; "" when it has none.
+// logPath returns the path of the container's log, or "" if it has none.
 func (c *Container) logPath() string {
 	if c.Config.GetLogPath() == "" || c.Pod.GetLogDirectory() == "" {
 		return ""
@@ -94,7 +90,7 @@ func (c *Container) logPath() string {
 	return filepath.Join(c.Pod.GetLogDirectory(), c.Config.GetLogPath())
 }
 
-// user is who the container's first process runs as, as far as numbers tell.
+// user returns the user of the container's first process, as far as it is numeric.
 func (c *container) user() *v1.ContainerUser {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	u := &v1.LinuxContainerUser{Uid: c.Image.uid(), SupplementalGroups: sc.GetSupplementalGroups()}
@@ -107,7 +103,7 @@ func (c *container) user() *v1.ContainerUser {
 	return &v1.ContainerUser{Linux: u}
 }
 
-// stopSignal is the signal that asks c to end: the pod's choice, the image's, or
+// stopSignal returns the stop signal of the container: the pod's, the image's, or
 // SIGTERM.
 func (c *container) stopSignal() v1.Signal {
 	if s := c.Config.GetStopSignal(); s != v1.Signal_SIGNAL_RUNTIME_DEFAULT {
@@ -121,7 +117,7 @@ func (c *container) stopSignal() v1.Signal {
 
 func stopSignal(c *container) syscall.Signal { return signalNumber(c.stopSignal()) }
 
-// signalNumber is the number of s on Linux.
+// signalNumber returns the number of s on Linux.
 func signalNumber(s v1.Signal) syscall.Signal {
 	name := strings.TrimPrefix(s.String(), "SIGNAL_")
 	if n, ok := signals()[name]; ok {
@@ -149,12 +145,12 @@ func signals() map[string]syscall.Signal {
 	}
 }
 
-// stateName is a state as people write it.
+// stateName returns a state for error texts.
 func stateName(s v1.ContainerState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "CONTAINER_"))
 }
 
-// mergeResources puts the figures that next names over those of old.
+// mergeResources returns old with the values that next sets.
 func mergeResources(old, next *v1.LinuxContainerResources) *v1.LinuxContainerResources {
 	if next == nil {
 		return old
@@ -170,8 +166,8 @@ func mergeResources(old, next *v1.LinuxContainerResources) *v1.LinuxContainerRes
 	return merged
 }
 
-// info makes the extra information of verbose answers: JSON under one key, as
-// containerd has it.
+// info returns the extra information of verbose responses: JSON under one key, as
+// containerd does.
 func info(v map[string]any) map[string]string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // What goes over the wire must be what a caller in the process gets.
-func TestListsOverTheWireAreTheListsWithin(t *testing.T) {
+func TestRuntime_ListsOverTheWireAgreeWithDirectCalls(t *testing.T) {
 	g := newRig(t, Config{})
 	g.fill(t, 7)
 	stopped, err := g.ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{})
@@ -36,7 +36,7 @@ func TestListsOverTheWireAreTheListsWithin(t *testing.T) {
 
 // Whole lists are kept as bytes until something changes; whatever changes, the next
 // one tells of it.
-func TestWholeListsOverTheWireAreNeverOld(t *testing.T) {
+func TestRuntime_CachedListsAreNeverStale(t *testing.T) {
 	g := newRig(t, Config{})
 	same := func(after string) {
 		t.Helper()

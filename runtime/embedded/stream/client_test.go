@@ -62,8 +62,8 @@ type session struct {
 
 func openSPDY(t *testing.T, url string, w wants) *session {
 	s := &session{conn: upgrade(t, url, "v4.channel.k8s.io")}
-	open := func(kind string, wanted bool) httpstream.Stream {
-		if !wanted {
+	open := func(kind string, enabled bool) httpstream.Stream {
+		if !enabled {
 			return nil
 		}
 		st, err := s.conn.CreateStream(http.Header{"streamType": {kind}})

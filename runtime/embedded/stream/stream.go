@@ -1,6 +1,6 @@
-// Package stream serves exec, attach and port-forward of an embedded runtime, by
-// SPDY and by WebSocket, the way crictl and the kubelet ask for them. It is a
-// package of its own so that only those who need it link its dependencies.
+// Package stream serves exec, attach and port-forward of an embedded runtime, by SPDY
+// and by WebSocket, for crictl and kubelets. It is a separate package so that only its
+// users link its dependencies.
 package stream
 
 import (
@@ -22,20 +22,19 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// Server answers the URLs that Exec, Attach and PortForward hand out. A URL is
-// good for one use within a minute, and is the only key there is: listen on the
-// loopback.
+// Server serves the URLs that Exec, Attach and PortForward return. A URL is valid for
+// one use within a minute, and is the only authorization: listen on the loopback.
 type Server struct {
 	rt   *embedded.Runtime
 	lis  net.Listener
 	http *http.Server
 
-	live sync.WaitGroup // streams under way
+	live sync.WaitGroup // streams in progress
 	stop chan struct{}  // closed when they must end
 }
 
-// New returns a server for rt on lis, which it owns, and lets rt hand out its
-// URLs. Nothing is served before Run.
+// New returns a server for rt on lis, which it owns, and sets it as rt's streaming
+// server. It serves nothing before Run.
 func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 	s := &Server{rt: rt, lis: lis, stop: make(chan struct{})}
 	cfg := streaming.DefaultConfig
@@ -49,15 +48,15 @@ func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 	return s, nil
 }
 
-// lingering is how long a client is waited for that does not end its half of a
-// forwarded connection though the pod has ended the other.
-const lingering = time.Second
+// closeTimeout bounds the wait for a client that does not close its half of a forwarded
+// connection after the pod has closed the other.
+const closeTimeout = time.Second
 
-// withInput marks the id of a container whose input was asked for: by WebSocket
-// the library hands over an input stream in any case.
+// withInput marks the id of a container for which stdin was requested: by WebSocket the
+// library always passes an input stream.
 const withInput = "+stdin"
 
-// urls makes the URLs and keeps in them what the library forgets.
+// urls returns the URLs, with the request for stdin in them.
 type urls struct{ streaming.Server }
 
 func (u urls) GetExec(req *v1.ExecRequest) (*v1.ExecResponse, error) {
@@ -74,11 +73,11 @@ func (u urls) GetAttach(req *v1.AttachRequest) (*v1.AttachResponse, error) {
 	return u.Server.GetAttach(req)
 }
 
-// Run serves until ctx ends; streams under way end with it.
+// Run serves until ctx ends, which also ends the streams in progress. Run it once.
 func (s *Server) Run(ctx context.Context) error {
 	end := context.AfterFunc(ctx, func() {
 		close(s.stop)
-		_ = s.http.Close() // what it closes is gone anyway
+		_ = s.http.Close() // its connections are closed either way
 	})
 	defer end()
 	err := s.http.Serve(s.lis)
@@ -92,7 +91,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("serve streams: %w", err)
 }
 
-// begin ties a stream to the life of the server.
+// begin binds a stream to the lifetime of the server.
 func (s *Server) begin(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.live.Add(1)
@@ -111,10 +110,10 @@ func (s *Server) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// backend is the runtime as the streaming library wants it.
+// backend is the runtime for the streaming library.
 type backend struct{ *Server }
 
-// exitError tells the library an exit code.
+// exitError reports an exit code to the library.
 type exitError int32
 
 func (e exitError) Error() string   { return fmt.Sprintf("exit status %d", int32(e)) }
@@ -122,8 +121,8 @@ func (e exitError) String() string  { return e.Error() }
 func (e exitError) Exited() bool    { return true }
 func (e exitError) ExitStatus() int { return int(e) }
 
-// streams puts together what the client opened; the interfaces stay nil for
-// what it did not.
+// streams returns the streams that the client opened; the interfaces of the others stay
+// nil.
 func streams(id string, in io.Reader, out, errOut io.WriteCloser, tty bool) (string, embedded.IO) {
 	sio := embedded.IO{TTY: tty}
 	id, input := strings.CutSuffix(id, withInput)
@@ -139,7 +138,7 @@ func streams(id string, in io.Reader, out, errOut io.WriteCloser, tty bool) (str
 	return id, sio
 }
 
-// sizes hands on terminal sizes until the client goes.
+// sizes forwards terminal sizes until the client disconnects.
 func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan embedded.TerminalSize {
 	if from == nil {
 		return nil
@@ -209,9 +208,9 @@ func (b *backend) PortForward(ctx context.Context, sandboxID string, port int32,
 	_, err = io.Copy(client, conn)
 	_ = conn.Close()
 	_ = client.Close()
-	// A client may keep its half open until it hears that all is over, which it
-	// does when we return.
-	t := time.NewTimer(lingering)
+	// A client may keep its half open until the stream ends, which it does when this
+	// returns.
+	t := time.NewTimer(closeTimeout)
 	defer t.Stop()
 	select {
 	case <-sent:

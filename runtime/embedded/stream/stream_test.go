@@ -98,7 +98,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func TestAttachSeesOutputAndFeedsInput(t *testing.T) {
+func TestAttach_SendsOutputAndReadsInput(t *testing.T) {
 	for name, dial := range clients() {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -112,7 +112,7 @@ func TestAttachSeesOutputAndFeedsInput(t *testing.T) {
 	}
 }
 
-func TestOnlyAClientWithInputEndsTheInput(t *testing.T) {
+func TestAttach_OnlyAClientWithStdinEndsTheInput(t *testing.T) {
 	r := newRig(t)
 	id := r.start(t, func(c *v1.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, "sh", "-c", "echo up; cat; echo end")
 	url := func(stdin bool) string {
@@ -126,7 +126,7 @@ func TestOnlyAClientWithInputEndsTheInput(t *testing.T) {
 	assert.Equal(t, "xend\n", strings.TrimPrefix(got.out, "up\n"))
 }
 
-func TestAttachEndsWithItsClient(t *testing.T) {
+func TestAttach_EndsWithItsClient(t *testing.T) {
 	r := newRig(t)
 	id := r.start(t, nil, "sh", "-c", "while :; do echo tick; sleep 0.01; done")
 	resp, err := r.rs.Attach(t.Context(), &v1.AttachRequest{ContainerId: id, Stdout: true, Stderr: true})
@@ -177,7 +177,7 @@ func TestPortForward(t *testing.T) {
 	assert.Equal(t, "echo hello\n", string(got))
 }
 
-func TestRefusals(t *testing.T) {
+func TestServer_RejectsInvalidRequests(t *testing.T) {
 	r := newRig(t)
 	_, err := r.rs.Exec(t.Context(), &v1.ExecRequest{ContainerId: "none", Cmd: []string{"true"}, Stdout: true})
 	assert.Equal(t, codes.NotFound, status.Code(err))
@@ -193,8 +193,8 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	w := wants{out: true}
 	assert.Equal(t, "Success", dialSPDY(t, resp.GetUrl(), w, "", nil).status)
-	again, err := http.Get(resp.GetUrl())
+	second, err := http.Get(resp.GetUrl())
 	require.NoError(t, err)
-	defer func() { _ = again.Body.Close() }()
-	assert.Equal(t, http.StatusNotFound, again.StatusCode, "a URL is good once")
+	defer func() { _ = second.Body.Close() }()
+	assert.Equal(t, http.StatusNotFound, second.StatusCode, "a URL is good once")
 }
