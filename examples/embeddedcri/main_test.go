@@ -54,7 +54,7 @@ func TestRun_ServesTheCRI(t *testing.T) {
 			require.NoError(t, err)
 			assert.Zero(t, st.Mode().Perm()&0o077, "others can speak to the runtime")
 			err = run(ctx, options{listen: "unix://" + socket, executor: executor, root: dir, stream: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
-			assert.ErrorContains(t, err, "somebody serves there already")
+			assert.ErrorContains(t, err, "already served by another process")
 		})
 	}
 }
