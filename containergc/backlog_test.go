@@ -23,7 +23,7 @@ import (
 )
 
 // CG-1, RT-18: removing 20,000 dead containers takes minutes, at a pace that
-// leaves the runtime to others. Nobody waits for the end of it: neither a pod
+// leaves the runtime to others. No caller waits for the end of it: neither a pod
 // that goes meanwhile, nor eviction, which needs the disk now.
 func TestReclaim_PreemptsPacedCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -51,18 +51,18 @@ func TestReclaim_PreemptsPacedCollection(t *testing.T) {
 		c.RequestCollection()
 		time.Sleep(time.Second)
 		n.mu.Lock()
-		assert.True(t, n.gone["s2"], "a pod that is gone goes within a second")
+		assert.True(t, n.deleted["s2"], "a pod that is gone goes within a second")
 		n.mu.Unlock()
 
 		// Pods that keep ending ask again and again: the backlog gets shorter all the same.
 		before = n.left()
-		looks := n.listed()
+		lists := n.listed()
 		for range 1000 {
 			c.RequestCollection()
 			time.Sleep(10 * time.Millisecond)
 		}
 		assert.Less(t, n.left(), before-400)
-		assert.Less(t, n.listed(), looks+25, "and is planned anew twice a second, not for each")
+		assert.Less(t, n.listed(), lists+25, "and is planned anew twice a second, not for each")
 
 		time.Sleep(2 * time.Second)
 		began := time.Now()
@@ -122,7 +122,7 @@ func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
 
 		k.mu.Lock()
 		for i := range 20_000 {
-			k.gone[fmt.Sprint("c", i)] = true
+			k.deleted[fmt.Sprint("c", i)] = true
 		}
 		k.mu.Unlock()
 		time.Sleep(10 * time.Second)
@@ -198,8 +198,8 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 		UID: "u2", Namespace: "ns", Name: "job", Sandboxes: []runtime.Sandbox{box("d", 0, runtime.SandboxNotReady)},
 		Containers: []runtime.Container{ctr("d0", "a", "d", 0, runtime.Exited, 50)},
 	}
-	log := func(folder string, attempt int) string {
-		path := filepath.Join(dir, folder, "a", fmt.Sprint(attempt, ".log"))
+	log := func(podDir string, attempt int) string {
+		path := filepath.Join(dir, podDir, "a", fmt.Sprint(attempt, ".log"))
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		for _, name := range []string{path, path + ".20260101-000000.gz"} {
 			require.NoError(t, os.WriteFile(name, []byte("x"), 0o600))
@@ -216,12 +216,12 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 	require.NoError(t, errors.Join(owner.Mark(root, "ns_job_u2", "one"), root.Close()))
 	cfg := containergc.Config{Containers: &crashingRuntime{node: n, at: at, after: after}, LogsDir: dir, Owner: func() string { return "one" }, PodState: podStates{"u2": containergc.PodDeleted}.of}
 
-	former := collector(t, cfg)
+	previous := collector(t, cfg)
 	died = true
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, err := former.Collect(t.Context())
+		_, err := previous.Collect(t.Context())
 		assert.NoError(t, err)
 		died = false
 	}()
@@ -243,16 +243,16 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 	return died
 }
 
-// A log that does not go keeps no container: the error is told, and the runtime
-// is rid of it.
+// A log that cannot be removed does not keep its container: the error is reported and the
+// container is removed.
 func TestALogThatStays(t *testing.T) {
 	dir := t.TempDir()
 	stuck := filepath.Join(dir, "ns_web_u1", "a", "0.log")
-	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a folder that is not empty
+	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a directory that is not empty
 	n := crowded(2)
 	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, PodState: podStates{}.of})
 	_, err := c.Collect(t.Context())
-	require.ErrorContains(t, err, "remove the log of container c0")
+	require.ErrorContains(t, err, "remove log of container c0")
 	assert.Equal(t, 1, n.left())
 	boom := errors.New("boom")
 	n = crowded(2)

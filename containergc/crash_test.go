@@ -20,8 +20,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// What tells this test's program to be the process that is killed: the socket of
-// the runtime, and the logs folder.
+// Environment variables that make the test binary the process that is killed: the socket
+// of the runtime, and the logs directory.
 const (
 	socketEnv = "SUBLET_TEST_ROTATOR_SOCKET"
 	logsEnv   = "SUBLET_TEST_ROTATOR_LOGS"
@@ -55,10 +55,10 @@ func overSocket(socket string) http.Client {
 	}}}
 }
 
-func busyRotator(rt LogRuntime, dir string, tell func(error)) (*Rotator, error) {
+func busyRotator(rt LogRuntime, dir string, report func(error)) (*Rotator, error) {
 	return NewRotator(RotatorConfig{
 		Runtime: rt, LogsDir: dir, MaxSize: 200_000, MaxFiles: 5, MonitorInterval: 20 * time.Millisecond, SizePollInterval: minPollInterval,
-		Rotated: func(_ string, _ int64, _ time.Duration, err error) { tell(err) },
+		Rotated: func(_ string, _ int64, _ time.Duration, err error) { report(err) },
 	})
 }
 

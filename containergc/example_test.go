@@ -18,8 +18,8 @@ func ExamplePlan() {
 		{ID: "b", Name: "app", Attempt: 1, State: runtime.Exited},
 		{ID: "a", Name: "app", Attempt: 0, State: runtime.Exited},
 	}}
-	wanted := func(types.UID) containergc.PodState { return containergc.PodDesired }
-	for _, r := range containergc.Plan([]runtime.Pod{pod}, wanted, containergc.Policy{}, false, time.Now()) {
+	desired := func(types.UID) containergc.PodState { return containergc.PodDesired }
+	for _, r := range containergc.Plan([]runtime.Pod{pod}, desired, containergc.Policy{}, false, time.Now()) {
 		fmt.Println("remove", r.Container.ID)
 	}
 	// Output:

@@ -10,91 +10,90 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Containers is what a Collector keeps small. Its calls must end when their
-// context does. Removing what is not there is no error, or one that wraps
-// runtime.ErrNotFound.
+// Containers lists and removes containers and sandboxes. Its methods must return when
+// their context is done. Removing what does not exist returns nil or an error that
+// wraps runtime.ErrNotFound.
 type Containers interface {
 	Pods(ctx context.Context) ([]runtime.Pod, error)
 	RemoveContainer(ctx context.Context, id string) error
-	// RemoveSandbox also removes what is still in the sandbox.
+	// RemoveSandbox also removes the containers of the sandbox.
 	RemoveSandbox(ctx context.Context, id string) error
 }
 
-// Config describes a Collector. Containers and Standing are required.
+// Config is the configuration of a Collector. Containers and PodState are required.
 type Config struct {
 	Containers Containers
-	// PodState tells how a pod stands. A pod of which nobody knows is Gone only
-	// once every source of pods has spoken; until then it is Wanted. It must not
-	// block.
+	// PodState returns the state of a pod. An unknown pod is PodDeleted only after all
+	// sources have synced, and PodDesired until then. It must not block.
 	PodState func(types.UID) PodState
 	Policy   Policy
 
-	// LogsDir has a folder for each pod. Default: none, and no logs are removed.
+	// LogsDir has one directory per pod. Default: no logs are removed.
 	LogsDir string
-	// Owner returns the id that log folders of this agent's pods are marked with,
-	// as podsync does. What bears another mark or none stays: others keep their logs
-	// in the same folder. Default: no log folder is removed.
+	// Owner returns the owner id in the marks of log directories of this agent's pods,
+	// which podsync writes. Directories with another mark or none are kept, because
+	// LogsDir may be shared. Default: no log directory is removed.
 	Owner func() string
-	// LinksDir has links to logs, by names that log shippers know. Those to logs in
-	// marked folders go with the logs. Default: none.
+	// LinksDir has links to logs, with the names that log shippers expect. Links to logs
+	// in marked directories are removed with the logs. Default: none.
 	LinksDir string
 
-	Period       time.Duration // between looks; default 1 min
-	RequestDelay time.Duration // between Poke and the look that follows; default 500 ms
-	// RemovalInterval is the least time between two removals, so that others get their turn
-	// with the runtime. It does not count when disk is short. Default: 20 ms.
+	Period       time.Duration // between collections; default 1m
+	RequestDelay time.Duration // between RequestCollection and the collection; default 500ms
+	// RemovalInterval is the minimum time between two removals, so that other calls of
+	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
 	RemovalInterval time.Duration
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
 }
 
-// Hooks are called as the Collector works. Any may be nil. They must not block.
+// Hooks are called by the Collector and must not block. Each may be nil.
 type Hooks struct {
-	// Removed: a container or sandbox is gone, or failed to go.
-	Removed func(r Removal, took time.Duration, err error)
-	// Collected: a collection has ended.
+	// Removed is called after the removal of a container or sandbox, successful or not.
+	Removed func(r Removal, duration time.Duration, err error)
+	// Collected is called after a collection.
 	Collected func(Result, error)
 }
 
-// Result is what a collection came to.
+// Result is the result of a collection.
 type Result struct {
 	Containers, Sandboxes, LogDirs, Links int // removed
 	Duration                              time.Duration
 }
 
-// Collector removes dead containers.
+// Collector removes exited containers, empty sandboxes and logs.
 type Collector struct {
 	cfg          Config
-	collecting   chan struct{} // whoever has the token may collect
+	collecting   chan struct{} // has one token, which the goroutine that collects owns
 	collectCh    chan struct{}
-	diskPressure atomic.Int32 // calls of Reclaim that wait for their turn
+	diskPressure atomic.Int32 // calls of Reclaim that wait or run
 }
 
 const (
-	// yieldAfter is how long a collection goes on when there is something newer to do.
+	// yieldAfter is the minimum duration of a collection before it yields to a request.
 	yieldAfter = 500 * time.Millisecond
-	// relistAfter is how long it goes on with what it saw. Thousands of removals take
-	// minutes, and meanwhile pods remove what is theirs: what was seen of them would
-	// be kept for nothing, and the rest would wait for removals of what is gone.
+	// relistAfter is the maximum age of a list. Thousands of removals take minutes, and
+	// pods remove their own containers meanwhile, so a long plan becomes outdated.
 	relistAfter = 10 * time.Second
 )
 
-// New returns a Collector. It touches neither the runtime nor the disk.
+// New returns a Collector. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Collector, error) {
 	var errs []error
 	if cfg.Containers == nil || cfg.PodState == nil {
-		errs = append(errs, errors.New("containergc: nil Containers or Standing"))
+		errs = append(errs, errors.New("containergc: Config.Containers and PodState required"))
 	}
 	if cfg.Policy.MaxPerPodContainer < KeepUntilReplaced {
-		errs = append(errs, fmt.Errorf("containergc: PerContainer %d means nothing", cfg.Policy.MaxPerPodContainer))
+		errs = append(errs, fmt.Errorf("containergc: Config.Policy: invalid MaxPerPodContainer %d", cfg.Policy.MaxPerPodContainer))
 	}
 	if cfg.Policy.MinAge < 0 || cfg.Policy.MaxContainers < 0 || cfg.Period < 0 || cfg.RequestDelay < 0 || cfg.RemovalInterval < 0 {
-		errs = append(errs, errors.New("containergc: negative MinAge, PerNode, Period, Delay or Pace"))
+		errs = append(errs, errors.New("containergc: Config: MinAge, MaxContainers, Period, RequestDelay and RemovalInterval must not be negative"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -115,8 +114,8 @@ func orElse(d, fallback time.Duration) time.Duration {
 	return d
 }
 
-// Run looks each Period, and soon after each Poke, until ctx is done. Then it
-// returns nil.
+// Run collects in each Period and after each RequestCollection, until ctx is done. Then
+// it returns nil.
 func (c *Collector) Run(ctx context.Context) error {
 	next := time.NewTimer(c.cfg.Period)
 	defer next.Stop()
@@ -125,7 +124,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.collectCh:
-			// Pods end in crowds: a moment later one look does for all of them.
+			// Requests are debounced, because pods often terminate together.
 			next.Reset(c.cfg.RequestDelay)
 			select {
 			case <-ctx.Done():
@@ -134,18 +133,19 @@ func (c *Collector) Run(ctx context.Context) error {
 			}
 		case <-next.C:
 		}
-		for again := true; again; {
-			again = false // unless the collection says so
-			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, again, err = c.collect(ctx, modePaced); return err })
+		for yielded := true; yielded; {
+			yielded = false // also after a panic
+			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, yielded, err = c.collect(ctx, modePaced); return err })
 			if err != nil && ctx.Err() == nil {
-				c.cfg.Logger.Warn("container collection failed", slog.Any("error", err))
+				c.cfg.Logger.Warn("container garbage collection failed", logattr.Err(err))
 			}
 		}
 		next.Reset(c.cfg.Period)
 	}
 }
 
-// RequestCollection asks for a look soon: a pod is gone. It never blocks.
+// RequestCollection requests a collection soon, for example because a pod was deleted.
+// It does not block.
 func (c *Collector) RequestCollection() {
 	select {
 	case c.collectCh <- struct{}{}:
@@ -153,25 +153,25 @@ func (c *Collector) RequestCollection() {
 	}
 }
 
-// mode is how a collection goes about it.
+// mode is the pace of a collection and what it yields to.
 type mode uint8
 
 const (
-	modeFull   mode = iota // at its pace, to the end unless a Reclaim is waiting
-	modePaced              // as whole, but giving way to a Poke
-	modeUrgent             // without a pause
+	modeFull   mode = iota // paced; yields to Reclaim
+	modePaced              // paced; yields to Reclaim and to requests
+	modeUrgent             // without pauses
 )
 
-// Collect removes what the policy says, at its pace. It looks again now and then,
-// if that takes long. It ends early when Reclaim is called, which then does the
-// rest.
+// Collect removes what the policy does not keep, paced by RemovalInterval. A collection
+// that takes long lists the pods again. It ends early when Reclaim is called, which
+// removes the rest.
 func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	result, _, err := c.collect(ctx, modeFull)
 	return result, err
 }
 
-// Reclaim removes all that can be spared, as fast as the runtime can: disk is
-// short. It makes a Collector an eviction.Reclaimer.
+// Reclaim removes everything that is not needed, without pauses, to free disk space. It
+// implements eviction.Reclaimer.
 func (c *Collector) Reclaim(ctx context.Context) error {
 	c.diskPressure.Add(1)
 	defer c.diskPressure.Add(-1)
@@ -188,24 +188,24 @@ func (c *Collector) Explain(ctx context.Context) ([]Removal, error) {
 	return Plan(pods, c.cfg.PodState, c.cfg.Policy, false, time.Now()), nil
 }
 
-// collect is one collection. again says that it gave way to a Poke, and has not
-// done all.
-func (c *Collector) collect(ctx context.Context, m mode) (result Result, again bool, err error) {
+// collect runs one collection. yielded reports that it ended early because of a request,
+// and has to be repeated.
+func (c *Collector) collect(ctx context.Context, m mode) (result Result, yielded bool, err error) {
 	select {
 	case c.collecting <- struct{}{}:
 	case <-ctx.Done():
 		return Result{}, false, context.Cause(ctx)
 	}
 	defer func() { <-c.collecting }()
-	began := time.Now()
-	r := pass{mode: m, began: began, tried: make(map[string]bool), result: &result}
+	startTime := time.Now()
+	r := pass{mode: m, startTime: startTime, tried: make(map[string]bool), result: &result}
 	for r.next = passRelist; r.next == passRelist; {
 		err = errors.Join(err, c.runPass(ctx, &r))
 	}
-	result.Duration = time.Since(began)
+	result.Duration = time.Since(startTime)
 	if n := result.Containers + result.Sandboxes + result.LogDirs + result.Links; n > 0 {
-		c.cfg.Logger.Info("containers collected", slog.Int("containers", result.Containers), slog.Int("sandboxes", result.Sandboxes),
-			slog.Int("log_folders", result.LogDirs), slog.Int("links", result.Links), slog.Duration("took", result.Duration))
+		c.cfg.Logger.Info("container garbage collection done", slog.Int("containers", result.Containers), slog.Int("sandboxes", result.Sandboxes),
+			slog.Int("logDirs", result.LogDirs), slog.Int("links", result.Links), slog.Duration("duration", result.Duration))
 	}
 	if c.cfg.Hooks.Collected != nil {
 		c.cfg.Hooks.Collected(result, err)
@@ -213,27 +213,27 @@ func (c *Collector) collect(ctx context.Context, m mode) (result Result, again b
 	return result, r.next == passYielded, err
 }
 
-// pass is a collection under way, from one look to the next.
+// pass is the state of a collection, over all its lists.
 type pass struct {
-	mode   mode
-	began  time.Time
-	next   next
-	result *Result
-	// tried are the ids of what was removed or would not go, and of the sandboxes of
-	// containers that would not: what was seen later may have them still.
+	mode      mode
+	startTime time.Time
+	next      next
+	result    *Result
+	// tried are the ids of everything whose removal was attempted, and of the sandboxes
+	// of containers that could not be removed. A later list may still contain them.
 	tried map[string]bool
 }
 
-// next is what follows when a plan was carried out as far as it was.
+// next is how a collection continues after a plan was executed as far as possible.
 type next uint8
 
 const (
-	passDone    next = iota // all is done, or others do the rest
-	passRelist              // what was seen is stale
-	passYielded             // a Poke came: the rest comes with what is new
+	passDone    next = iota // everything is done, or Reclaim does the rest
+	passRelist              // the list is too old
+	passYielded             // a collection was requested; it includes the rest
 )
 
-// runPass looks, plans and carries out. What was seen is let go when it returns.
+// runPass lists, plans and executes once. The list is released when it returns.
 func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	pods, err := c.cfg.Containers.Pods(ctx)
 	if err != nil {
@@ -241,28 +241,28 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	urgently := r.mode == modeUrgent
-	r.next, err = c.carryOut(ctx, Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now()), r)
+	r.next, err = c.execute(ctx, Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now()), r)
 	if r.next == passRelist {
 		return err
 	}
 	return errors.Join(err, c.cleanLogs(pods, urgently, r.result))
 }
 
-func (c *Collector) carryOut(ctx context.Context, plan []Removal, r *pass) (next, error) {
+func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next, error) {
 	var errs []error
-	seen, removals := time.Now(), 0
+	listedAt, removals := time.Now(), 0
 	for _, x := range plan {
 		if r.tried[x.id()] {
 			continue
 		}
-		if removals > 0 && time.Since(seen) >= relistAfter {
+		if removals > 0 && time.Since(listedAt) >= relistAfter {
 			return passRelist, errors.Join(errs...)
 		}
 		if len(r.tried) > 0 && r.mode != modeUrgent {
 			if err := pause(ctx, c.cfg.RemovalInterval); err != nil {
 				return passDone, errors.Join(append(errs, err)...)
 			}
-			if stop, next := c.shouldYield(r.mode, r.began); stop {
+			if stop, next := c.shouldYield(r.mode, r.startTime); stop {
 				return next, errors.Join(errs...)
 			}
 		}
@@ -283,12 +283,12 @@ func (r *Removal) id() string {
 	return r.Sandbox.ID
 }
 
-// note keeps count.
+// note records the result of a removal.
 func (r *pass) note(x Removal, err error) {
 	r.tried[x.id()] = true
 	switch {
 	case err != nil && x.Container != nil:
-		r.tried[x.Container.SandboxID] = true // it would take the container with it
+		r.tried[x.Container.SandboxID] = true // its removal would remove the container
 	case err != nil:
 	case x.Container != nil:
 		r.result.Containers++
@@ -297,14 +297,14 @@ func (r *pass) note(x Removal, err error) {
 	}
 }
 
-// shouldYield says whether a collection that began then is to end before its plan
-// does: tens of thousands of removals take minutes, and whoever is short of disk
-// does the rest at once. For a Poke it is made again, with what is new in it.
-func (c *Collector) shouldYield(m mode, began time.Time) (stop bool, then next) {
+// shouldYield reports whether a collection has to end before its plan is executed, and
+// how it continues. Tens of thousands of removals take minutes: Reclaim does the rest
+// at once, and after a request the collection is repeated with a new list.
+func (c *Collector) shouldYield(m mode, startTime time.Time) (stop bool, then next) {
 	if c.diskPressure.Load() > 0 {
 		return true, passDone
 	}
-	if m != modePaced || time.Since(began) < yieldAfter {
+	if m != modePaced || time.Since(startTime) < yieldAfter {
 		return false, passDone
 	}
 	select {
@@ -315,10 +315,10 @@ func (c *Collector) shouldYield(m mode, began time.Time) (stop bool, then next) 
 	}
 }
 
-// remove removes one thing. A container's log goes first: were this process to end
-// in between, nothing would lead to the log of a container that is no more.
+// remove executes one removal. The log of a container is removed first: if this process
+// ended in between, no container would refer to the log.
 func (c *Collector) remove(ctx context.Context, r Removal) error {
-	began := time.Now()
+	startTime := time.Now()
 	var err error
 	if r.Container != nil {
 		err = errors.Join(c.removeLog(r.Pod, r.Container),
@@ -327,17 +327,17 @@ func (c *Collector) remove(ctx context.Context, r Removal) error {
 		err = wrap("remove sandbox "+r.Sandbox.ID, c.cfg.Containers.RemoveSandbox(ctx, r.Sandbox.ID))
 	}
 	if c.cfg.Hooks.Removed != nil {
-		c.cfg.Hooks.Removed(r, time.Since(began), err)
+		c.cfg.Hooks.Removed(r, time.Since(startTime), err)
 	}
 	return err
 }
 
-// wrap says what was tried. What is gone already is as good as removed.
-func wrap(what string, err error) error {
+// wrap adds what was attempted to err. ErrNotFound counts as success.
+func wrap(operation string, err error) error {
 	if err == nil || errors.Is(err, runtime.ErrNotFound) {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", operation, err)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -77,7 +77,7 @@ func TestPlan(t *testing.T) {
 		{"at most so many a node: the oldest that can be spared go", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 4}, false, []string{"a0", "b0", "s0"}},
 		{"never those that status needs", nil, containergc.Policy{MaxPerPodContainer: -1, MaxContainers: 1}, false, []string{"a0", "b0", "a1", "s0"}},
 		{"all of a pod that is gone", podStates{"u2": containergc.PodDeleted}, containergc.Policy{MinAge: 24 * time.Hour}, false, []string{"d0", "d"}},
-		{"one that ended is still told of", podStates{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
+		{"one that ended is still reported of", podStates{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1}, false, []string{"b0"}},
 		{"unless disk is short, and then age does not count", podStates{"u2": containergc.PodTerminated}, containergc.Policy{MaxPerPodContainer: -1, MinAge: 24 * time.Hour}, true, []string{"d0", "d", "b0"}},
 		{"none stays but what decides", nil, containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}, false, []string{"a0", "b0", "a1", "a2", "s0"}},
 		{"what is gone goes first", podStates{"u2": containergc.PodDeleted}, containergc.Policy{}, false, []string{"d0", "d", "a0", "b0", "a1", "s0"}},
@@ -116,7 +116,7 @@ type node struct {
 	mu       sync.Mutex
 	pods     map[types.UID]*runtime.Pod
 	fail     map[string]error
-	gone     map[string]bool
+	deleted  map[string]bool
 	removed  []string
 	at       []time.Time
 	listings int
@@ -146,14 +146,14 @@ func (n *node) remove(id string) error {
 	if err := n.fail[id]; err != nil {
 		return err
 	}
-	if n.gone[id] {
+	if n.deleted[id] {
 		n.twice++
 		return runtime.ErrNotFound
 	}
-	if n.gone == nil {
-		n.gone = map[string]bool{}
+	if n.deleted == nil {
+		n.deleted = map[string]bool{}
 	}
-	n.gone[id] = true
+	n.deleted[id] = true
 	n.removed, n.at = append(n.removed, id), append(n.at, time.Now())
 	return nil
 }
@@ -161,8 +161,8 @@ func (n *node) remove(id string) error {
 // sweep takes out what was removed.
 func (n *node) sweep() {
 	for uid, p := range n.pods {
-		p.Containers = slices.DeleteFunc(p.Containers, func(c runtime.Container) bool { return n.gone[c.ID] })
-		p.Sandboxes = slices.DeleteFunc(p.Sandboxes, func(s runtime.Sandbox) bool { return n.gone[s.ID] })
+		p.Containers = slices.DeleteFunc(p.Containers, func(c runtime.Container) bool { return n.deleted[c.ID] })
+		p.Sandboxes = slices.DeleteFunc(p.Sandboxes, func(s runtime.Sandbox) bool { return n.deleted[s.ID] })
 		if len(p.Containers)+len(p.Sandboxes) == 0 {
 			delete(n.pods, uid)
 		}
@@ -240,16 +240,16 @@ func TestFailures(t *testing.T) {
 		n.pods["u1"].Sandboxes[0].State = runtime.SandboxNotReady
 		n.fail["c0"] = boom
 		n.fail["c1"] = runtime.ErrNotFound
-		var told []error
+		var reported []error
 		c := collector(t, containergc.Config{Containers: n, PodState: podStates{"u1": containergc.PodDeleted}.of, Hooks: containergc.Hooks{
-			Removed: func(_ containergc.Removal, _ time.Duration, err error) { told = append(told, err) },
+			Removed: func(_ containergc.Removal, _ time.Duration, err error) { reported = append(reported, err) },
 		}})
 		_, err := c.Collect(t.Context())
 		require.ErrorIs(t, err, boom)
 		assert.ErrorContains(t, err, "remove container c0")
 		require.NotErrorIs(t, err, runtime.ErrNotFound)
 		assert.Equal(t, []string{"c2"}, n.removed, "the sandbox would take c0 with it")
-		assert.Len(t, told, 3)
+		assert.Len(t, reported, 3)
 		delete(n.fail, "c0")
 		delete(n.fail, "c1")
 		_, err = c.Collect(t.Context())
@@ -259,7 +259,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// CG-2: soon after a pod is gone, not at the next look.
+// CG-2: soon after a pod is deleted, not at the next look.
 func TestCollector_RequestCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(5)
@@ -285,16 +285,16 @@ func TestCollector_RequestCollection(t *testing.T) {
 		assert.Zero(t, n.left())
 		time.Sleep(time.Second)
 		assert.LessOrEqual(t, n.listed(), 2, "ten pokes are one look, at most two")
-		looks := n.listed()
+		lists := n.listed()
 		time.Sleep(time.Minute)
-		assert.Equal(t, looks+1, n.listed(), "and then each minute")
+		assert.Equal(t, lists+1, n.listed(), "and then each minute")
 		cancel()
 		require.NoError(t, <-ended)
 	})
 }
 
 // CG-1
-func TestLogsOfPodsThatAreGone(t *testing.T) {
+func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	dir, links := t.TempDir(), t.TempDir()
 	write := func(path string) string {
 		path = filepath.Join(dir, path)
@@ -302,11 +302,11 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
 		return path
 	}
-	gone := write("ns_old_u9/a/0.log")
+	deleted := write("ns_old_u9/a/0.log")
 	stays := write("ns_web_u1/a/2.log")
 	write("ns_web_u1/a/1.log")
 	write("ns_web_u1/a/1.log.20260101-000000.gz")
-	wanted := write("ns_new_u3/a/0.log")
+	desired := write("ns_new_u3/a/0.log")
 	foreign := write("other/a/0.log")
 	alive := write("ns_alive_u4/a/0.log")
 	outside := filepath.Join(t.TempDir(), "precious")
@@ -321,7 +321,7 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 		}
 		return path
 	}
-	dangling := link("old.log", gone, time.Hour)
+	dangling := link("old.log", deleted, time.Hour)
 	logless := link("logless.log", filepath.Join(dir, "ns_web_u1/a/0.log"), time.Hour)
 	fresh := link("fresh.log", filepath.Join(dir, "ns_web_u1/b/0.log"), 0)
 	good := link("web.log", stays, time.Hour)
@@ -353,7 +353,7 @@ func TestLogsOfPodsThatAreGone(t *testing.T) {
 	result.Duration = 0
 	assert.Equal(t, containergc.Result{Containers: 2, LogDirs: 1, Links: 2}, result)
 	for path, there := range map[string]bool{
-		gone: false, filepath.Dir(filepath.Dir(gone)): false, dangling: false, stays: true, wanted: true, foreign: true,
+		deleted: false, filepath.Dir(filepath.Dir(deleted)): false, dangling: false, stays: true, desired: true, foreign: true,
 		alive: true, outside: true, fresh: true, good: true, elsewhere: true, logless: false,
 		kubelets: true, anothers: true, unlinked: true,
 		filepath.Join(dir, "ns_web_u1/a/1.log"): false, filepath.Join(dir, "ns_web_u1/a/1.log.20260101-000000.gz"): false,
@@ -374,7 +374,7 @@ func TestExplain(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	_, err := containergc.New(containergc.Config{RemovalInterval: -1})
-	for _, want := range []string{"nil Containers", "negative MinAge"} {
+	for _, want := range []string{"Config.Containers", "must not be negative"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A log that was rotated has the time of its rotation behind its name, and .gz
-// behind that once it is compressed: 0.log.20260501-120000.000000000.gz.
+// The name of a rotated log is that of the log, the time of the rotation, and .gz when
+// it is compressed: 0.log.20260501-120000.000000000.gz.
 const (
 	stampForm  = "20060102-150405.000000000"
 	shortForm  = "20060102-150405" // the kubelet's
@@ -29,17 +29,17 @@ func stamp(base, name string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// cleanupPlan is what is to be done with the rotated logs of one container.
+// cleanupPlan is what to do with the rotated logs of one container.
 type cleanupPlan struct {
 	remove   []string
-	broken   []string // left by a compression that did not end, or is under way
+	broken   []string // temporary files of compressions that were interrupted or still run
 	compress []string
 	last     time.Time // of the newest; zero if there is none
 }
 
-// planCleanup chooses among the files of a log's folder. keep is how many rotated logs
-// may stay, the newest. Of these all are compressed but for the newest: readers
-// that follow the log may still be in it, and after a crash the writer too.
+// planCleanup plans for the files in the directory of a log. The newest keep rotated
+// logs are kept. All of them are compressed except the newest, which readers that
+// follow the log may still read and, after a crash, the runtime may still write.
 func planCleanup(base string, names []string, keep int) cleanupPlan {
 	var t cleanupPlan
 	var rotated []string // oldest first, without .gz
@@ -79,8 +79,8 @@ func planCleanup(base string, names []string, keep int) cleanupPlan {
 		case left > 1 && left <= keep && plain[bare] && !packed[bare]:
 			t.compress = append(t.compress, bare)
 		}
-		// A packed one is whole: it gets its name last. What it was made from would
-		// tell every line twice.
+		// A compressed log is complete, because it is renamed last. Its original would
+		// duplicate every line.
 		if plain[bare] && (left > keep || packed[bare]) {
 			t.remove = append(t.remove, bare)
 		}
@@ -89,8 +89,8 @@ func planCleanup(base string, names []string, keep int) cleanupPlan {
 	return t
 }
 
-// nextStamp returns a time for a new name that sorts behind all others, though
-// the clock may have been set back.
+// nextStamp returns a time for a new name that sorts after all others, even if the clock
+// was set back.
 func nextStamp(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(1)

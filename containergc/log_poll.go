@@ -6,28 +6,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollSchedule is how a log grows, and when it is to be looked at again.
+// pollSchedule is the growth of a log and when its size is due to be read.
 type pollSchedule struct {
 	size    int64
-	at, due time.Time     // of the last look and the next
+	at, due time.Time     // of the last read and the next
 	wait    time.Duration // between the two
-	room    uint64        // that the disk had at the last look; 0: not known
+	free    uint64        // free bytes of the disk at the last read; 0: unknown
 }
 
-// bounds are what a pace keeps within.
+// bounds are the limits of a pollSchedule.
 type bounds struct {
-	full           int64 // bytes that a log should not exceed
+	full           int64 // size at which a log is rotated
 	watch, longest time.Duration
 }
 
-// seen takes the size of the log, and the room that the disk has, and sets when
-// the next look is due. It reports that the log has not grown since the last.
+// update records the size of the log and the free space of the disk, and schedules the
+// next read. idle reports that the log has not grown since the last one.
 //
-// A log that grows is looked at when it has come half the way to being full at
-// the speed that it has: it may speed up. The time to the next look may only
-// double from one to the next, so that one good measurement among bad ones does
-// not put it off for long.
-func (p *pollSchedule) seen(size int64, now time.Time, room uint64, b bounds) (silent bool) {
+// A log that grows is read when it has grown halfway to its maximum size at the current
+// rate, because the rate may increase. The interval at most doubles, so that one
+// measurement at a low rate does not delay the next for long.
+func (p *pollSchedule) update(size int64, now time.Time, free uint64, b bounds) (idle bool) {
 	grown, since, first := size-p.size, now.Sub(p.at), p.at.IsZero()
 	longest := min(max(2*p.wait, b.watch), max(b.longest, b.watch))
 	p.wait = longest
@@ -38,35 +37,33 @@ func (p *pollSchedule) seen(size int64, now time.Time, room uint64, b bounds) (s
 		left := time.Duration(float64(since) * float64(b.full-size) / float64(grown) / 2)
 		p.wait = min(max(left, minPollInterval), longest)
 	default:
-		silent = grown == 0
+		idle = grown == 0
 	}
-	p.size, p.at, p.due, p.room = size, now, now.Add(p.wait), room
-	return silent
+	p.size, p.at, p.due, p.free = size, now, now.Add(p.wait), free
+	return idle
 }
 
-// retry has a log looked at again that could not be measured, ever more rarely.
+// retry schedules a log whose size could not be read, with a growing interval.
 func (p *pollSchedule) retry(now time.Time, first, longest time.Duration) {
 	p.wait = min(max(2*p.wait, first), max(longest, first))
 	p.at, p.due = now, now.Add(p.wait)
 }
 
-// begin has a log that is being rotated looked at after wait. What it is then as
-// long as, it has grown.
+// begin schedules a log that is being rotated. Its size counts from zero.
 func (p *pollSchedule) begin(wait time.Duration) { p.size, p.due = 0, p.at.Add(wait) }
 
-// pollNow has the log looked at now, and soon again after that.
+// pollNow makes the log due now, and again soon after that.
 func (p *pollSchedule) pollNow() { p.due, p.wait = time.Time{}, 0 }
 
 func (p *pollSchedule) isDue(now time.Time) bool { return !p.due.After(now) }
 
-// isDiskLow reports whether the disk has lost so much room since the last look
-// that the log may have come half the way to being full.
-func (p *pollSchedule) isDiskLow(full int64, room uint64) bool {
-	return p.room > room && p.room-room >= uint64(max(full-p.size, 2))/2
+// isDiskLow reports whether the disk has lost so much free space since the last read
+// that the log may have grown halfway to its maximum size.
+func (p *pollSchedule) isDiskLow(full int64, free uint64) bool {
+	return p.free > free && p.free-free >= uint64(max(full-p.size, 2))/2
 }
 
-// freeBytes is what the file system of dir has left, in bytes; 0 if that cannot be
-// told.
+// freeBytes returns the free space of the file system of dir, or 0 if it is unknown.
 func freeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

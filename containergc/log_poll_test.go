@@ -40,7 +40,7 @@ func TestPace(t *testing.T) {
 			var p pollSchedule
 			now := t0
 			for i, size := range tt.sizes {
-				silent := p.seen(size, now, 1, within)
+				silent := p.update(size, now, 1, within)
 				assert.EqualValues(t, tt.waits[i], p.wait.Milliseconds(), "look %d", i)
 				assert.Equal(t, tt.silent[i], silent, "look %d", i)
 				require.Equal(t, now.Add(p.wait), p.due)
@@ -57,13 +57,13 @@ func TestPaceKeepsUp(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		var p pollSchedule
 		now, size, speed := time.Now(), 0.0, 1+rnd.Float64()*1e5 // bytes a second
-		p.seen(0, now, 0, within)
+		p.update(0, now, 0, within)
 		for range 400 {
 			for until := p.due; now.Before(until); now = now.Add(minPollInterval / 4) {
 				speed = min(max(speed*(1+(rnd.Float64()*2-0.98)*0.005), 1), 1e9)
 				size += speed * (minPollInterval / 4).Seconds()
 			}
-			p.seen(int64(size), now, 0, within)
+			p.update(int64(size), now, 0, within)
 			if int64(size) >= within.full {
 				over := size - float64(within.full)
 				require.LessOrEqual(t, over, max(speed*2*minPollInterval.Seconds(), 0.1*float64(within.full)), "seed %d at %.0f B/s", seed, speed)
@@ -75,7 +75,7 @@ func TestPaceKeepsUp(t *testing.T) {
 }
 
 func TestEndangered(t *testing.T) {
-	p := pollSchedule{size: 4 << 20, room: 100 << 20}
+	p := pollSchedule{size: 4 << 20, free: 100 << 20}
 	for lost, want := range map[int64]bool{0: false, 3<<20 - 1: false, 3 << 20: true, 50 << 20: true, -50 << 20: false} {
 		assert.Equal(t, want, p.isDiskLow(10<<20, uint64(100<<20-lost)), lost)
 	}
@@ -144,14 +144,14 @@ func newLooker(t testing.TB, c *logFiles, cfg RotatorConfig) *rotatorEnv {
 	cfg.Runtime, cfg.LogsDir = c, c.dir
 	r, err := NewRotator(cfg)
 	require.NoError(t, err)
-	r.bell, err = newBell()
+	r.logWatch, err = newLogWatch()
 	require.NoError(t, err)
 	root, err := os.OpenRoot(c.dir)
 	require.NoError(t, err)
 	l := &rotatorEnv{r, t, logRoot{Root: root, maxFiles: 5, renames: new(sync.Mutex)}, make(chan struct{}, 4)}
 	t.Cleanup(func() {
 		r.wg.Wait()
-		r.bell.close()
+		r.logWatch.close()
 		require.NoError(t, root.Close())
 	})
 	r.list(t.Context())
@@ -170,19 +170,19 @@ func (l *rotatorEnv) settle() {
 	require.Eventually(l.t, func() bool { l.step(); return len(l.polled) == 0 }, 10*time.Second, time.Millisecond)
 }
 
-// CG-3: a log that is silent is not looked at, until the kernel tells that it is
+// CG-3: a log that is silent is not polledAt at, until the kernel tells that it is
 // written to.
 func TestSilentLogsSleep(t *testing.T) {
 	c := newCrowd(t, 100)
 	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond})
 	l.settle()
-	looked := l.logs["ns_p7_u/app/0.log"].at
+	polledAt := l.logs["ns_p7_u/app/0.log"].at
 	for range 10 {
 		assert.Equal(t, time.Millisecond, l.step())
 	}
 	l.list(t.Context())
 	require.Empty(t, l.polled, "listing wakes nobody")
-	assert.Equal(t, looked, l.logs["ns_p7_u/app/0.log"].at)
+	assert.Equal(t, polledAt, l.logs["ns_p7_u/app/0.log"].at)
 
 	c.write(t, 7, string(make([]byte, 500)))
 	l.step()
@@ -202,7 +202,7 @@ func TestSilentLogsSleep(t *testing.T) {
 	c.pods = c.pods[:3]
 	l.list(t.Context())
 	assert.Len(t, l.logs, 3)
-	assert.Len(t, l.bell.logs, 3)
+	assert.Len(t, l.logWatch.logs, 3)
 	for lg := range l.polled {
 		assert.Contains(t, l.logs, lg.path)
 	}
@@ -233,19 +233,19 @@ func TestNoWriteIsSlept(t *testing.T) {
 	assert.NotEmpty(t, c.reopened())
 }
 
-// Without the kernel's help silent logs are looked at, ever more rarely.
+// Without the kernel's help silent logs are polledAt at, ever more rarely.
 func TestSilentLogsWithoutNotice(t *testing.T) {
 	c := newCrowd(t, 1)
 	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
-	l.bell.close()
-	l.bell = nil
+	l.logWatch.close()
+	l.logWatch = nil
 	lg := l.logs["ns_p0_u/app/0.log"]
 	require.Eventually(t, func() bool { l.step(); return lg.wait == 8*time.Millisecond }, 10*time.Second, time.Millisecond)
 	c.write(t, 0, string(make([]byte, 2000)))
 	require.Eventually(t, func() bool { l.step(); return len(c.reopened()) == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// Two names of one file have one watch: who comes second is looked at.
+// Two names of one file have one watch: who comes second is polledAt at.
 func TestOneFileByTwoNames(t *testing.T) {
 	c := newCrowd(t, 2)
 	require.NoError(t, os.Remove(c.log(1)))
@@ -259,7 +259,7 @@ func TestOneFileByTwoNames(t *testing.T) {
 	assert.Len(t, l.polled, 1)
 }
 
-// A log that is not there is looked for ever more rarely, and found when listing.
+// A log that does not exist is polled with a growing interval, and found by a list.
 func TestMissingLogs(t *testing.T) {
 	c := newCrowd(t, 1)
 	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
@@ -280,8 +280,8 @@ func TestMissingLogs(t *testing.T) {
 		"what was set aside and not reopened is")
 }
 
-// BenchmarkLook is a look at 1,000 silent logs.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkPollLogs is a look at 1,000 silent logs.
+func BenchmarkPollLogs(b *testing.B) {
 	l := newLooker(b, newCrowd(b, 1000), RotatorConfig{SizePollInterval: time.Millisecond})
 	l.settle()
 	for b.Loop() {

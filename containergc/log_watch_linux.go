@@ -8,19 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// logWatch has the kernel tell of silent logs that are written to again, so that
-// they need not be looked at. Each log rings once and is then looked at until it
-// is silent again, so that one that is written to all the time rings no more.
-// The methods of a nil bell do nothing.
+// logWatch watches idle logs by inotify, so that they need not be polled. Each log
+// causes one event and is then polled until it is idle again, so that a log that is
+// written continuously causes no further events. The methods of a nil logWatch do
+// nothing.
 //
-// It is asked, and never waited for: no goroutine hangs on it.
+// It is read without blocking and has no goroutine.
 type logWatch struct {
 	fd   int
-	logs map[int32]*logState                 // asleep
+	logs map[int32]*logState                 // watched, by descriptor
 	buf  [256 * unix.SizeofInotifyEvent]byte // a file's events have no names
 }
 
-func newBell() (*logWatch, error) {
+func newLogWatch() (*logWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch logs by inotify: %w", err)
@@ -28,64 +28,64 @@ func newBell() (*logWatch, error) {
 	return &logWatch{fd: fd, logs: make(map[int32]*logState)}, nil
 }
 
-func (b *logWatch) close() {
-	if b != nil {
-		_ = unix.Close(b.fd) // the watches go with it
+func (w *logWatch) close() {
+	if w != nil {
+		_ = unix.Close(w.fd) // this removes the watches
 	}
 }
 
-// watch has a log ring once when it is written to, renamed or removed. It reports
-// whether it will: a user may have so many watches only.
-func (b *logWatch) watch(path string, l *logState) bool {
-	if b == nil {
+// watch watches for one write, rename or removal of a log. It reports whether it is
+// watched: the number of watches per user is limited.
+func (w *logWatch) watch(path string, l *logState) bool {
+	if w == nil {
 		return false
 	}
-	const what = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
-	w, err := unix.InotifyAddWatch(b.fd, path, what|unix.IN_ONESHOT|unix.IN_DONT_FOLLOW)
+	const mask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
+	descriptor, err := unix.InotifyAddWatch(w.fd, path, mask|unix.IN_ONESHOT|unix.IN_DONT_FOLLOW)
 	if err != nil {
 		return false
 	}
-	id := int32(w) //nolint:gosec // descriptors are small
-	if other := b.logs[id]; other != nil && other != l {
+	id := int32(descriptor) //nolint:gosec // descriptors are small
+	if other := w.logs[id]; other != nil && other != l {
 		return false // one file by two names
 	}
 	if l.watch != id {
-		b.forget(l)
+		w.forget(l)
 	}
-	l.watch, b.logs[id] = id, l
+	l.watch, w.logs[id] = id, l
 	return true
 }
 
-// forget ends the watch of a log that is not asleep any more.
-func (b *logWatch) forget(l *logState) {
-	if b == nil || l.watch == 0 {
+// forget removes the watch of a log that is polled again.
+func (w *logWatch) forget(l *logState) {
+	if w == nil || l.watch == 0 {
 		return
 	}
-	_, _ = unix.InotifyRmWatch(b.fd, uint32(l.watch)) //nolint:gosec // it came from the kernel; it may have ended
-	delete(b.logs, l.watch)
+	_, _ = unix.InotifyRmWatch(w.fd, uint32(l.watch)) //nolint:gosec // it came from the kernel; it may have ended
+	delete(w.logs, l.watch)
 	l.watch = 0
 }
 
-// drainEvents hands on the logs that have rung. It reports that some that rang were not
-// told of.
-func (b *logWatch) drainEvents(rang func(*logState)) (missed bool) {
-	for b != nil {
-		n, err := unix.Read(b.fd, b.buf[:])
+// drainEvents calls notify for each log with an event. It reports whether events were
+// lost.
+func (w *logWatch) drainEvents(notify func(*logState)) (missed bool) {
+	for w != nil {
+		n, err := unix.Read(w.fd, w.buf[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil || n <= 0 {
 			return missed
 		}
-		for rest := b.buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
+		for rest := w.buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
 			id := int32(binary.NativeEndian.Uint32(rest)) //nolint:gosec // the kernel's own type
 			missed = missed || binary.NativeEndian.Uint32(rest[4:])&unix.IN_Q_OVERFLOW != 0
 			name := binary.NativeEndian.Uint32(rest[12:])
 			rest = rest[min(len(rest), unix.SizeofInotifyEvent+int(name)):]
-			if l := b.logs[id]; l != nil {
-				delete(b.logs, id)
+			if l := w.logs[id]; l != nil {
+				delete(w.logs, id)
 				l.watch = 0
-				rang(l)
+				notify(l)
 			}
 		}
 	}

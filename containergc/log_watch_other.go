@@ -10,7 +10,7 @@ import (
 // logWatch needs inotify: elsewhere logs are polled.
 type logWatch struct{}
 
-func newBell() (*logWatch, error) {
+func newLogWatch() (*logWatch, error) {
 	return nil, fmt.Errorf("watch logs by inotify: %w", errors.ErrUnsupported)
 }
 

@@ -16,34 +16,34 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// freshLink is how long a link may point nowhere: it is made before its log.
+// freshLink is how long a link may dangle, because it is created before its log.
 const freshLink = time.Minute
 
-// logFile is where a container's log is below the logs folder:
-// <namespace>_<name>_<uid>/<container>/<attempt>.log. It is false for names that
-// are no names: they come from labels that anybody may have written.
-func logFile(pod *runtime.Pod, c *runtime.Container) (string, bool) {
-	folder := pod.Namespace + "_" + pod.Name + "_" + string(pod.UID)
-	if pod.Namespace == "" || pod.Name == "" || pod.UID == "" || !isName(folder) || !isName(c.Name) {
+// logFile returns the path of a container's log in the logs directory:
+// <namespace>_<name>_<uid>/<container>/<attempt>.log. ok is false for invalid names,
+// because they come from labels that any client of the runtime can set.
+func logFile(pod *runtime.Pod, c *runtime.Container) (path string, ok bool) {
+	dir := pod.Namespace + "_" + pod.Name + "_" + string(pod.UID)
+	if pod.Namespace == "" || pod.Name == "" || pod.UID == "" || !isName(dir) || !isName(c.Name) {
 		return "", false
 	}
-	return filepath.Join(folder, c.Name, strconv.FormatUint(uint64(c.Attempt), 10)+".log"), true
+	return filepath.Join(dir, c.Name, strconv.FormatUint(uint64(c.Attempt), 10)+".log"), true
 }
 
 func isName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\\x00")
 }
 
-// uidOf returns the pod that a log folder belongs to, or "" if it is none.
-func uidOf(folder string) types.UID {
-	parts := strings.Split(folder, "_")
+// uidOf returns the UID in the name of a pod's log directory, or "" for other names.
+func uidOf(dir string) types.UID {
+	parts := strings.Split(dir, "_")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
 		return ""
 	}
 	return types.UID(parts[2])
 }
 
-// inLogs opens the logs folder so that no link leads out of it.
+// inLogs opens the logs directory such that no link can lead out of it.
 func (c *Collector) inLogs(do func(*os.Root) error) error {
 	if c.cfg.LogsDir == "" {
 		return nil
@@ -53,14 +53,13 @@ func (c *Collector) inLogs(do func(*os.Root) error) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open the logs folder: %w", err)
+		return fmt.Errorf("open logs directory: %w", err)
 	}
 	defer func() { _ = root.Close() }()
 	return do(root)
 }
 
-// removeLog removes the log of a container that is gone, with all its rotated
-// parts.
+// removeLog removes the log of a container and all its rotated logs.
 func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 	path, ok := logFile(pod, ct)
 	if !ok {
@@ -79,7 +78,7 @@ func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
-			return fmt.Errorf("remove the log of container %s: %w", ct.ID, err)
+			return fmt.Errorf("remove log of container %s: %w", ct.ID, err)
 		}
 		return nil
 	})
@@ -92,26 +91,26 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// cleanLogs removes the log folders of pods that are gone and of which the
-// runtime knows nothing either, with the links that point into them, and links
-// that point nowhere. What does not bear the owner's mark is somebody else's.
-func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) error {
+// cleanLogs removes the log directories of deleted pods that the runtime does not have
+// either, the links into them, and dangling links. Directories without the owner's mark
+// belong to others and are kept.
+func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) error {
 	if c.cfg.Owner == nil {
 		return nil
 	}
 	known := make(map[types.UID]bool, len(pods))
 	for i := range pods {
-		// What was removed just now is in the listing still. What is not removable
-		// will be looked at again.
+		// The list may contain what was just removed. What could not be removed is
+		// handled by the next collection.
 		known[pods[i].UID] = pods[i].CouldHaveRunningContainers()
 	}
 	return c.inLogs(func(root *os.Root) error {
 		entries, err := fs.ReadDir(root.FS(), ".")
 		if err != nil {
-			return fmt.Errorf("read the logs folder: %w", err)
+			return fmt.Errorf("read logs directory: %w", err)
 		}
-		var going []string
-		ours, gone := make(map[string]bool), make(map[string]bool)
+		var deleted []string
+		ours, isDeleted := make(map[string]bool), make(map[string]bool)
 		for _, e := range entries {
 			uid := uidOf(e.Name())
 			if !e.IsDir() || uid == "" || owner.MarkOf(root, e.Name()) != c.cfg.Owner() {
@@ -119,14 +118,14 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) er
 			}
 			ours[e.Name()] = true
 			if !known[uid] && c.cfg.PodState(uid) == PodDeleted {
-				going, gone[e.Name()] = append(going, e.Name()), true
+				deleted, isDeleted[e.Name()] = append(deleted, e.Name()), true
 			}
 		}
-		// Links first: once a folder is no more, nothing tells whose they were.
-		errs := []error{c.cleanLinks(ours, gone, short, result)}
-		for _, name := range going {
+		// Links first: without the directory, their owner is unknown.
+		errs := []error{c.cleanLinks(ours, isDeleted, urgent, result)}
+		for _, name := range deleted {
 			if err := removeMarked(root, name); err != nil {
-				errs = append(errs, fmt.Errorf("remove log folder %s: %w", name, err))
+				errs = append(errs, fmt.Errorf("remove log directory %s: %w", name, err))
 				continue
 			}
 			result.LogDirs++
@@ -135,7 +134,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, short bool, result *Result) er
 	})
 }
 
-// removeMarked removes a folder, its mark last.
+// removeMarked removes a directory, its mark last.
 func removeMarked(root *os.Root, name string) error {
 	entries, err := fs.ReadDir(root.FS(), name)
 	if err != nil {
@@ -156,7 +155,7 @@ func removeMarked(root *os.Root, name string) error {
 // cleanLinks removes links into directories that are being removed, and dangling
 // links into directories of this agent's pods and into those that do not exist: a
 // pod that finishes takes its log directory along.
-func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *Result) error {
+func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, result *Result) error {
 	if c.cfg.LinksDir == "" {
 		return nil
 	}
@@ -170,8 +169,8 @@ func (c *Collector) cleanLinks(ours, gone map[string]bool, short bool, result *R
 		if !strings.HasSuffix(e.Name(), ".log") {
 			continue
 		}
-		folder := c.pointsInto(path)
-		if folder == "" || !gone[folder] && (!ours[folder] && c.hasLogs(folder) || !dangles(path, short)) {
+		dir := c.pointsInto(path)
+		if dir == "" || !isDeleted[dir] && (!ours[dir] && c.hasLogs(dir) || !dangles(path, urgent)) {
 			continue
 		}
 		if err := ignoreMissing(os.Remove(path)); err != nil {
@@ -189,7 +188,7 @@ func (c *Collector) hasLogs(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// pointsInto returns the folder of the logs folder that path is a link into, or "".
+// pointsInto returns the pod's log directory that the link at path leads into, or "".
 func (c *Collector) pointsInto(path string) string {
 	target, err := os.Readlink(path)
 	if err != nil {
@@ -202,13 +201,14 @@ func (c *Collector) pointsInto(path string) string {
 	if err != nil || !filepath.IsLocal(inside) {
 		return ""
 	}
-	folder, _, _ := strings.Cut(inside, "/")
-	return folder
+	dir, _, _ := strings.Cut(inside, "/")
+	return dir
 }
 
-// dangles reports whether a link points to nothing, and has for a while.
-func dangles(path string, short bool) bool {
-	if info, err := os.Lstat(path); err != nil || !short && time.Since(info.ModTime()) < freshLink {
+// dangles reports whether the target of a link does not exist. A link younger than
+// freshLink only counts if urgent is true.
+func dangles(path string, urgent bool) bool {
+	if info, err := os.Lstat(path); err != nil || !urgent && time.Since(info.ModTime()) < freshLink {
 		return false
 	}
 	_, err := os.Stat(path)

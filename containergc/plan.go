@@ -10,88 +10,87 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Policy says how much of what is dead is kept.
+// Policy controls which exited containers are kept.
 type Policy struct {
-	// MinAge is how long ago something must have been made to be removed.
-	// Default: 0. It does not count for pods that are gone.
+	// MinAge is the minimum time since creation before something is removed, except of
+	// deleted pods. Default: 0.
 	MinAge time.Duration
-	// MaxPerPodContainer is how many dead containers of one name are kept in a pod, or
-	// KeepAll or KeepNeeded. Default: 1.
+	// MaxPerPodContainer is the number of exited containers kept for each container name
+	// of a pod, or KeepAll or KeepUntilReplaced. Default: 1.
 	MaxPerPodContainer int
-	// MaxContainers is how many dead containers are kept in all. Those that each pod
-	// still needs stay though they are more. Default: 0, which is no limit.
+	// MaxContainers is the number of exited containers kept on the node. Those that
+	// pods need are kept above it. Default: 0, no limit.
 	MaxContainers int
 }
 
-// Values of Policy.PerContainer that are no numbers.
+// Special values of Policy.MaxPerPodContainer.
 const (
 	KeepAll = -1
-	// KeepUntilReplaced keeps a dead container only while nothing newer of its name runs:
-	// then its exit code decides what comes next. It is the kubelet's 0.
+	// KeepUntilReplaced keeps the last exited container only until a newer one of its
+	// name runs, because its exit code decides on the restart. It is the kubelet's 0.
 	KeepUntilReplaced = -2
 )
 
-// PodState says what is known of a pod besides what runs of it.
+// PodState is the state of a pod as known to the pod workers.
 type PodState uint8
 
-// The standings.
+// The pod states.
 const (
-	// PodDesired: it runs, or may run, or it is not known whether it should.
+	// PodDesired: the pod is desired, or it is unknown whether it is.
 	PodDesired PodState = iota
-	// PodTerminated: it is over for good, but its status is still told. What is left of it
-	// goes when disk is short.
+	// PodTerminated: the pod has terminated but its status is still reported. Its
+	// containers are removed to free disk space.
 	PodTerminated
-	// PodDeleted: nobody wants to know of it any more. All that is left of it goes.
+	// PodDeleted: no source contains the pod. Everything of it is removed.
 	PodDeleted
 )
 
-// Removal is one thing to remove: a container, or if Container is nil a sandbox.
+// Removal is a container to remove or, if Container is nil, a sandbox.
 type Removal struct {
 	UID       types.UID
 	Container *runtime.Container
 	Sandbox   *runtime.Sandbox
-	Pod       *runtime.Pod // that it belongs to
+	Pod       *runtime.Pod // the owner
 }
 
-// Plan returns what is to be removed, in order: containers, the oldest first,
-// then sandboxes, and all of this for pods that are gone before others. It is
-// pure. A sandbox is only in it if every container of it is too: if one of those
-// does not go, the sandbox must stay.
+// Plan returns what to remove, in order: containers, the oldest first, then sandboxes,
+// and those of deleted pods before all others. It is pure. A sandbox is only included
+// if all its containers are; if one cannot be removed, its sandbox must be kept.
 //
-// short says that disk is short: then pods that have ended count as gone, and
-// MinAge does not count.
-func Plan(pods []runtime.Pod, standing func(types.UID) PodState, p Policy, short bool, now time.Time) []Removal {
-	var gone, rest []*runtime.Pod
+// urgent means that disk space is needed: then terminated pods count as deleted, and
+// MinAge is ignored.
+func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgent bool, now time.Time) []Removal {
+	var deleted, rest []*runtime.Pod
 	for i := range pods {
-		if s := standing(pods[i].UID); s == PodDeleted || s == PodTerminated && short {
-			gone = append(gone, &pods[i])
+		if s := podState(pods[i].UID); s == PodDeleted || s == PodTerminated && urgent {
+			deleted = append(deleted, &pods[i])
 		} else {
 			rest = append(rest, &pods[i])
 		}
 	}
-	var whole, sure, spare []Removal
-	for _, pod := range gone {
-		whole = append(whole, allDead(pod)...)
+	var ofDeleted, required, optional []Removal
+	for _, pod := range deleted {
+		ofDeleted = append(ofDeleted, allExited(pod)...)
 	}
-	dead := 0
+	exited := 0
 	for _, pod := range rest {
-		must, may, kept := tooMany(pod, p, short, now)
-		sure, spare, dead = append(sure, must...), append(spare, may...), dead+len(may)+kept
+		must, may, kept := excess(pod, p, urgent, now)
+		required, optional, exited = append(required, must...), append(optional, may...), exited+len(may)+kept
 	}
-	byAge(spare)
-	if p.MaxContainers > 0 && dead > p.MaxContainers {
-		sure = append(sure, spare[:min(len(spare), dead-p.MaxContainers)]...)
+	byAge(optional)
+	if p.MaxContainers > 0 && exited > p.MaxContainers {
+		required = append(required, optional[:min(len(optional), exited-p.MaxContainers)]...)
 	}
-	byAge(whole)
-	byAge(sure)
-	whole = append(whole, sandboxes(gone, whole, func(*runtime.Pod, *runtime.Sandbox) bool { return true })...)
-	return slices.Concat(whole, sure, sandboxes(rest, sure, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
-		return s != newest(pod) && (short || aged(s.Created, p, now))
+	byAge(ofDeleted)
+	byAge(required)
+	ofDeleted = append(ofDeleted, sandboxes(deleted, ofDeleted, func(*runtime.Pod, *runtime.Sandbox) bool { return true })...)
+	return slices.Concat(ofDeleted, required, sandboxes(rest, required, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
+		return s != newest(pod) && (urgent || aged(s.Created, p, now))
 	}))
 }
 
-// allDead are the containers to remove of a pod of which nothing is to stay.
-func allDead(pod *runtime.Pod) (all []Removal) {
+// allExited returns all containers of a pod that do not run.
+func allExited(pod *runtime.Pod) (all []Removal) {
 	for _, c := range newestFirst(pod) {
 		if c.State == runtime.Exited || c.State == runtime.Created {
 			all = append(all, Removal{UID: pod.UID, Pod: pod, Container: c})
@@ -100,28 +99,28 @@ func allDead(pod *runtime.Pod) (all []Removal) {
 	return all
 }
 
-// tooMany are the containers to remove of a pod that is still told of, those that
-// may go besides, and how many dead ones stay whatever happens.
-func tooMany(pod *runtime.Pod, p Policy, short bool, now time.Time) (must, may []Removal, kept int) {
-	seen, runs := make(map[string]int), make(map[string]bool)
+// excess returns the containers that must be removed of a pod that is not deleted, those
+// that may be removed in addition, and the number of exited ones that are always kept.
+func excess(pod *runtime.Pod, p Policy, urgent bool, now time.Time) (must, may []Removal, kept int) {
+	count, runs := make(map[string]int), make(map[string]bool)
 	for _, c := range newestFirst(pod) {
 		r := Removal{UID: pod.UID, Pod: pod, Container: c}
-		old := short || aged(c.Created, p, now)
+		old := urgent || aged(c.Created, p, now)
 		switch c.State {
-		case runtime.Unknown: // it may be alive
+		case runtime.Unknown: // it may be running
 		case runtime.Running:
 			runs[c.Name] = true
 		case runtime.Created:
-			// Made in a sandbox that is no more, it will never start. In the newest
-			// one a start may be under way.
+			// In an old sandbox it will never start. In the newest one it may be about
+			// to start.
 			if old && !inNewest(pod, c) {
 				must = append(must, r)
 			}
 		case runtime.Exited:
-			seen[c.Name]++
-			n := seen[c.Name]
+			count[c.Name]++
+			n := count[c.Name]
 			switch {
-			case old && p.tooMany(n, runs[c.Name]):
+			case old && p.exceeded(n, runs[c.Name]):
 				must = append(must, r)
 			case old && n > 1:
 				may = append(may, r)
@@ -133,9 +132,9 @@ func tooMany(pod *runtime.Pod, p Policy, short bool, now time.Time) (must, may [
 	return must, may, kept
 }
 
-// tooMany reports whether the nth dead container of a name, the newest being the
-// first, is one too many. runs says that a newer one of the name does.
-func (p Policy) tooMany(n int, runs bool) bool {
+// exceeded reports whether the nth exited container of a name, counted from the newest,
+// is not kept. runs reports whether a newer one runs.
+func (p Policy) exceeded(n int, runs bool) bool {
 	switch p.MaxPerPodContainer {
 	case KeepAll:
 		return false
@@ -145,8 +144,7 @@ func (p Policy) tooMany(n int, runs bool) bool {
 	return n > max(p.MaxPerPodContainer, 1)
 }
 
-// newestFirst returns the pod's containers by attempt: clocks jump, attempts do
-// not.
+// newestFirst returns the pod's containers by attempt, because clocks can be set back.
 func newestFirst(pod *runtime.Pod) []*runtime.Container {
 	list := make([]*runtime.Container, len(pod.Containers))
 	for i := range pod.Containers {
@@ -156,10 +154,10 @@ func newestFirst(pod *runtime.Pod) []*runtime.Container {
 	return list
 }
 
-// aged reports whether something is old enough to go. What was made in the
-// future is: the clock was set back, and it could stay for years.
-func aged(made time.Time, p Policy, now time.Time) bool {
-	return made.After(now) || now.Sub(made) >= p.MinAge
+// aged reports whether something is old enough to be removed. So is what was created in
+// the future: the clock was set back, and it could be kept for years.
+func aged(created time.Time, p Policy, now time.Time) bool {
+	return created.After(now) || now.Sub(created) >= p.MinAge
 }
 
 func inNewest(pod *runtime.Pod, c *runtime.Container) bool {
@@ -183,22 +181,23 @@ func byAge(list []Removal) {
 	})
 }
 
-// sandboxes plans the removal of those that are dead, will be empty, and may go.
-func sandboxes(pods []*runtime.Pod, going []Removal, may func(*runtime.Pod, *runtime.Sandbox) bool) []Removal {
-	goes := make(map[string]bool, len(going))
-	for _, r := range going {
-		goes[r.Container.ID] = true
+// sandboxes plans the removal of sandboxes that are not ready, will be empty, and may be
+// removed.
+func sandboxes(pods []*runtime.Pod, containers []Removal, may func(*runtime.Pod, *runtime.Sandbox) bool) []Removal {
+	removed := make(map[string]bool, len(containers))
+	for _, r := range containers {
+		removed[r.Container.ID] = true
 	}
 	var out []Removal
 	for _, pod := range pods {
-		held := make(map[string]bool)
+		used := make(map[string]bool)
 		for j := range pod.Containers {
-			if c := &pod.Containers[j]; !goes[c.ID] {
-				held[c.SandboxID] = true
+			if c := &pod.Containers[j]; !removed[c.ID] {
+				used[c.SandboxID] = true
 			}
 		}
 		for j := range pod.Sandboxes {
-			if s := &pod.Sandboxes[j]; s.State != runtime.SandboxReady && !held[s.ID] && may(pod, s) {
+			if s := &pod.Sandboxes[j]; s.State != runtime.SandboxReady && !used[s.ID] && may(pod, s) {
 				out = append(out, Removal{UID: pod.UID, Pod: pod, Sandbox: s})
 			}
 		}

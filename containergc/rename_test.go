@@ -15,8 +15,8 @@ import (
 // quietPeriod is long for a goroutine that could go on, and short for a test.
 const quietPeriod = 50 * time.Millisecond
 
-// CG-3: while one gives files other names, nobody else looks at them: a rotation
-// would see a log packed and not packed, and one that was removed would come back.
+// CG-3: files are not listed while they are renamed. Otherwise a rotation could list a
+// log both compressed and not, and a removed one would reappear.
 func TestOneGivesNamesAtATime(t *testing.T) {
 	t.Run("a rotation waits", func(t *testing.T) {
 		w := newWriter(t)
@@ -74,7 +74,7 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 		_, before := w.read(t)
 		root.renames.Lock()
 		var wg sync.WaitGroup
-		wg.Go(func() { assert.NoError(t, root.tidy(t.Context(), logOf)) })
+		wg.Go(func() { assert.NoError(t, root.cleanup(t.Context(), logOf)) })
 		time.Sleep(quietPeriod)
 		_, names := w.read(t)
 		assert.Equal(t, before, names)
@@ -85,8 +85,8 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 	})
 }
 
-// CG-3: rotations and tidying of one log at the same time, as fast as they go,
-// get in nobody's way, and neither lose a line nor tell one twice.
+// CG-3: concurrent rotations and cleanups of one log neither fail nor lose or duplicate a
+// line.
 func TestRotationsBesideTidying(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
@@ -99,7 +99,7 @@ func TestRotationsBesideTidying(t *testing.T) {
 			case <-done:
 				return
 			default:
-				assert.NoError(t, root.tidy(t.Context(), logOf))
+				assert.NoError(t, root.cleanup(t.Context(), logOf))
 			}
 		}
 	})
@@ -110,21 +110,21 @@ func TestRotationsBesideTidying(t *testing.T) {
 	close(done)
 	wg.Wait()
 	w.write(1)
-	require.NoError(t, root.tidy(t.Context(), logOf))
+	require.NoError(t, root.cleanup(t.Context(), logOf))
 	lines, names := w.read(t)
 	w.inOrder(t, lines)
 	assert.Len(t, lines, 3*200+1)
 	assert.Len(t, names, 4)
 }
 
-// CG-3: killed while it gave a log its name back after a reopening that failed, a
-// rotation leaves one file under two names. Its lines are told once.
+// CG-3: a process that is killed while it restores the name of a log after a failed
+// reopen leaves one file with two names. Its lines are read once.
 func TestOneFileUnderTwoNames(t *testing.T) {
 	for name, next := range map[string]func(*testing.T, *writer, logRoot){
 		"the next rotation": func(t *testing.T, w *writer, root logRoot) {
 			require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))
 		},
-		"the next tidying":   func(t *testing.T, _ *writer, root logRoot) { require.NoError(t, root.tidy(t.Context(), logOf)) },
+		"the next tidying":   func(t *testing.T, _ *writer, root logRoot) { require.NoError(t, root.cleanup(t.Context(), logOf)) },
 		"with an older file": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestOneFileUnderTwoNames(t *testing.T) {
 			require.NoError(t, os.Link(w.path(), past))
 			if next == nil {
 				require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))
-				next = func(t *testing.T, _ *writer, root logRoot) { require.NoError(t, root.tidy(t.Context(), logOf)) }
+				next = func(t *testing.T, _ *writer, root logRoot) { require.NoError(t, root.cleanup(t.Context(), logOf)) }
 			}
 			next(t, w, root)
 			w.write(5)

@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// logRoot does the file work of rotation, below the logs folder: no link in it
-// leads out.
+// logRoot does the file operations of rotation in the logs directory. No link can lead
+// out of it.
 type logRoot struct {
 	*os.Root
 
 	maxFiles int
-	// renames is held while files get other names or go, so that a rotation never
-	// finds a compression half done. It is never held while data is copied or the
-	// runtime is asked.
+	// renames is locked while files are renamed or removed, so that a rotation never
+	// observes half a compression. It is not locked while data is copied or the runtime
+	// is called.
 	renames *sync.Mutex
 }
 
-// errBeingMade: a part of the log's path is not there yet.
-var errBeingMade = errors.New("the log is not there yet")
+// errNotCreated is returned for a log that does not exist yet.
+var errNotCreated = errors.New("log does not exist yet")
 
-// size returns how long a log is. A log that is no regular file is not ours to
-// rotate: a container that can write here might have put a link.
+// size returns the size of a log. It is 0 for other than regular files, which are not
+// rotated: a container that can write here might have created a link.
 func (r logRoot) size(log string) (int64, error) {
 	info, err := r.Lstat(log)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, errBeingMade
+		return 0, errNotCreated
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():
@@ -44,7 +44,7 @@ func (r logRoot) size(log string) (int64, error) {
 	return info.Size(), nil
 }
 
-// names lists the folder of a log.
+// names lists the directory of a log.
 func (r logRoot) names(log string) ([]string, error) {
 	dir, err := r.Open(path.Dir(log))
 	if err != nil {
@@ -54,10 +54,9 @@ func (r logRoot) names(log string) ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// rotate gives the log a name of the past and has the writer make a new one.
-// Until reopen returns the writer goes on in the renamed file, so no line is
-// lost. If reopen fails the file gets its name back, unless the writer has made
-// a new one all the same.
+// rotate renames the log and has the runtime create a new one. Until reopen returns, the
+// runtime writes to the renamed file, so no line is lost. If reopen fails the file gets
+// its name back, unless the runtime has created a new one.
 func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
 	past, err := r.renameCurrent(log, now)
 	if err != nil {
@@ -65,7 +64,7 @@ func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
 	}
 	if err := reopen(); err != nil {
 		err = fmt.Errorf("reopen log %s: %w", log, err)
-		// A link fails where a rename would write over a new log.
+		// A link fails where a rename would replace a new log.
 		if back := r.Link(past, log); back == nil {
 			err = errors.Join(err, r.Remove(past))
 		}
@@ -74,8 +73,8 @@ func (r logRoot) rotate(log string, now time.Time, reopen func() error) error {
 	return nil
 }
 
-// renameCurrent makes room and renames the log. Room comes first: a full disk must not
-// keep logs from getting shorter.
+// renameCurrent removes old logs and renames the current one. Removal comes first, so
+// that a full disk does not prevent rotation.
 func (r logRoot) renameCurrent(log string, now time.Time) (past string, err error) {
 	r.renames.Lock()
 	defer r.renames.Unlock()
@@ -94,8 +93,8 @@ func (r logRoot) renameCurrent(log string, now time.Time) (past string, err erro
 	return past, r.Rename(log, past)
 }
 
-// removeDuplicateName takes away a past name that the log's own file has: a process was killed
-// while it gave a log its name back. It returns the names that are left.
+// removeDuplicateName removes a rotated name that refers to the current log, left by a
+// process that was killed while it restored the log's name. It returns the other names.
 func (r logRoot) removeDuplicateName(log string, names []string) ([]string, error) {
 	current, err := r.Lstat(log)
 	if err != nil {
@@ -113,16 +112,16 @@ func (r logRoot) removeDuplicateName(log string, names []string) ([]string, erro
 	return names, nil
 }
 
-// needsReopen reports whether the log was renamed and not reopened: the agent was
-// killed in between, and the writer still writes to the newest rotated one.
+// needsReopen reports whether the log was renamed and not reopened, because the agent was
+// killed in between. The runtime then still writes to the newest rotated log.
 func (r logRoot) needsReopen(log string) bool {
 	names, err := r.names(log)
 	return err == nil && !planCleanup(path.Base(log), names, r.maxFiles-1).last.IsZero()
 }
 
-// tidy removes what is too much and compresses what is old. It may run beside a
-// rotation of the same log.
-func (r logRoot) tidy(ctx context.Context, log string) error {
+// cleanup removes surplus rotated logs and compresses old ones. It may run concurrently
+// with a rotation of the same log.
+func (r logRoot) cleanup(ctx context.Context, log string) error {
 	compress, err := r.pruneRotated(log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -132,12 +131,12 @@ func (r logRoot) tidy(ctx context.Context, log string) error {
 		errs = append(errs, r.compress(ctx, path.Join(path.Dir(log), name)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("tidy up log %s: %w", log, err)
+		return fmt.Errorf("remove rotated logs of %s: %w", log, err)
 	}
 	return nil
 }
 
-// pruneRotated removes what is too much or broken, and returns what is to be compressed.
+// pruneRotated removes surplus and temporary files, and returns the names to compress.
 func (r logRoot) pruneRotated(log string) (compress []string, err error) {
 	r.renames.Lock()
 	defer r.renames.Unlock()
@@ -160,9 +159,9 @@ func (r logRoot) removeAll(log string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// compress packs a file. The packed one gets its name when it is whole; only
-// then does the other go. If a rotation removed it meanwhile, the packed one
-// goes too.
+// compress compresses a file. The result is renamed when it is complete, and only then
+// is the original removed. If a rotation removed the original meanwhile, the result is
+// removed too.
 func (r logRoot) compress(ctx context.Context, file string) error {
 	info, err := r.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
@@ -201,10 +200,10 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 	if err := packer.Close(); err != nil {
 		return err
 	}
-	return out.Sync() // before the original goes
+	return out.Sync() // before the original is removed
 }
 
-// contextReader is a reader that ends with its context.
+// contextReader is a reader that fails when its context is done.
 type contextReader struct {
 	ctx context.Context
 	io.Reader

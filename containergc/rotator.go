@@ -10,85 +10,86 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// LogRuntime is whose containers' logs are rotated. Its calls must end when their
-// context does.
+// LogRuntime is the runtime whose container logs are rotated. Its methods must return
+// when their context is done.
 type LogRuntime interface {
 	Pods(ctx context.Context) ([]runtime.Pod, error)
-	// ReopenLog has the runtime close a container's log and open a new one at the
-	// same path. Until it returns, the runtime may write to the old one.
+	// ReopenLog makes the runtime close the log of a container and open a new one at
+	// the same path. Until it returns, the runtime may write to the old one.
 	ReopenLog(ctx context.Context, containerID string) error
 }
 
-// RotatorConfig describes a Rotator. Runtime and LogsDir are required.
+// RotatorConfig is the configuration of a Rotator. Runtime and LogsDir are required.
 type RotatorConfig struct {
 	Runtime LogRuntime
-	LogsDir string // <namespace>_<name>_<uid>/<container>/<attempt>.log below it
+	LogsDir string // contains <namespace>_<name>_<uid>/<container>/<attempt>.log
 
 	MaxSize  int64 // at which a log is rotated; default 10 MiB
 	MaxFiles int   // of one container, the current one included; default 5, at least 2
 
-	// MonitorInterval is the time between listings of containers, and the longest between two
-	// looks at a log that grows. Default: 10 s.
+	// MonitorInterval is the interval between lists of containers, and the maximum
+	// interval between two reads of the size of a growing log. Default: 10s.
 	MonitorInterval time.Duration
-	// SizePollInterval is the time after which a log is looked at that was silent, or that the
-	// disk has lost enough room for, and the interval to begin with. One that grows
-	// steadily is looked at each time it has come half the way to MaxSize, but every
-	// 20 ms at most. Default: 500 ms.
+	// SizePollInterval is the initial interval between two reads of the size of a log,
+	// and the one for a log that was idle. A log that grows is read when it has grown
+	// halfway to MaxSize, but every 20ms at most. Default: 500ms.
 	SizePollInterval time.Duration
-	Timeout          time.Duration // of ReopenLog; default 10 s
-	MaxWorkers       int           // rotations at a time; default 4
+	Timeout          time.Duration // of ReopenLog; default 10s
+	MaxWorkers       int           // concurrent rotations; default 4
 
 	Logger *slog.Logger // default: discard
 	// Rotated is called after each rotation, from several goroutines. May be nil.
-	Rotated func(containerID string, bytes int64, took time.Duration, err error)
+	Rotated func(containerID string, bytes int64, duration time.Duration, err error)
 }
 
-// Rotator keeps the logs of running containers short.
+// Rotator rotates the logs of running containers.
 type Rotator struct {
 	cfg RotatorConfig
 
-	// Only Run uses these.
-	logs   map[string]*logState   // by path
-	ids    map[string]*logState   // the same, by container
-	polled map[*logState]struct{} // of these, what may be due within Period
-	bell   *logWatch              // wakes the others; nil where the kernel has none
+	// Owned by Run's goroutine.
+	logs     map[string]*logState   // by path
+	ids      map[string]*logState   // the same, by container
+	polled   map[*logState]struct{} // of these, those that may be due within MonitorInterval
+	logWatch *logWatch              // for the others; nil without inotify
 
-	listed uint64 // how often containers were listed
+	listed uint64 // number of lists of containers
 
-	mu           sync.Mutex  // guards what logState says it does
-	needsCleanup chan string // logs to tidy up; when full the next rotation does it
+	mu           sync.Mutex  // guards fields of logState
+	needsCleanup chan string // logs with rotated files to clean up; if full, the next rotation does it
 	wg           sync.WaitGroup
 }
 
-// logState is a log that is watched. Run alone uses it, but for what mu guards.
+// logState is a log of a running container. It is owned by Run's goroutine, except what
+// Rotator.mu guards.
 type logState struct {
 	id, path string
 	pollSchedule
-	listed   uint64 // the last listing that it was in
+	listed   uint64 // the last list that contained it
 	missing  bool
-	watch    int32 // what the bell knows it by while it is asleep
+	watch    int32 // inotify descriptor while it is not polled
 	busy     bool  // being rotated; guarded by Rotator.mu
-	failures int   // in a row; guarded by Rotator.mu
+	failures int   // consecutive; guarded by Rotator.mu
 }
 
 const (
 	minPollInterval = 20 * time.Millisecond
 	retryMax        = time.Minute
-	// maxPollInterval is the time between two looks at a log that is silent or not there,
-	// though the kernel has told of nothing.
+	// maxPollInterval is the interval between two reads of a log that is idle or does not
+	// exist, without an inotify event.
 	maxPollInterval = 5 * time.Minute
 )
 
-// NewRotator returns a Rotator. It touches neither the runtime nor the disk.
+// NewRotator returns a Rotator. It reports all errors in cfg at once and does no I/O.
 func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 	var errs []error
 	if cfg.Runtime == nil || cfg.LogsDir == "" {
-		errs = append(errs, errors.New("containergc: nil Runtime or no LogsDir"))
+		errs = append(errs, errors.New("containergc: RotatorConfig.Runtime and LogsDir required"))
 	}
 	if cfg.MaxSize == 0 {
 		cfg.MaxSize = 10 << 20
@@ -100,10 +101,10 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 		cfg.MaxWorkers = 4
 	}
 	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.MaxWorkers < 0 {
-		errs = append(errs, errors.New("containergc: negative MaxSize or Workers, or fewer than 2 MaxFiles"))
+		errs = append(errs, errors.New("containergc: RotatorConfig: MaxSize and MaxWorkers must not be negative, MaxFiles must be at least 2"))
 	}
 	if cfg.MonitorInterval < 0 || cfg.SizePollInterval < 0 || cfg.Timeout < 0 {
-		errs = append(errs, errors.New("containergc: negative Period, Watch or Timeout"))
+		errs = append(errs, errors.New("containergc: RotatorConfig: MonitorInterval, SizePollInterval and Timeout must not be negative"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -118,30 +119,30 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 	}, nil
 }
 
-// Run rotates logs until ctx is done; then it waits for what is under way and
+// Run rotates logs until ctx is done. Then it waits for rotations in progress and
 // returns nil.
 func (r *Rotator) Run(ctx context.Context) error {
-	if err := mkdir.All(r.cfg.LogsDir, 0o755); err != nil { // as the kubelet's: log shippers read it
-		return fmt.Errorf("make the logs folder: %w", err)
+	if err := mkdir.All(r.cfg.LogsDir, 0o755); err != nil { // the kubelet's mode: log shippers read it
+		return fmt.Errorf("create logs directory: %w", err)
 	}
 	opened, err := os.OpenRoot(r.cfg.LogsDir)
 	if err != nil {
-		return fmt.Errorf("open the logs folder: %w", err)
+		return fmt.Errorf("open logs directory: %w", err)
 	}
 	defer func() { _ = opened.Close() }()
 	root := logRoot{Root: opened, maxFiles: r.cfg.MaxFiles, renames: new(sync.Mutex)}
-	if r.bell, err = newBell(); err != nil {
-		r.cfg.Logger.Warn("silent logs are looked at again and again", slog.Any("error", err))
+	if r.logWatch, err = newLogWatch(); err != nil {
+		r.cfg.Logger.Warn("falling back to polling container logs, inotify unavailable", logattr.Err(err))
 	}
-	defer r.bell.close()
+	defer r.logWatch.close()
 	defer r.wg.Wait()
-	r.wg.Go(func() { r.tidyUp(ctx, root) })
+	r.wg.Go(func() { r.runCleanup(ctx, root) })
 
 	slots := make(chan struct{}, r.cfg.MaxWorkers)
 	list := time.NewTicker(r.cfg.MonitorInterval)
 	defer list.Stop()
-	look := time.NewTimer(0)
-	defer look.Stop()
+	poll := time.NewTimer(0)
+	defer poll.Stop()
 	r.list(ctx)
 	for {
 		select {
@@ -149,20 +150,20 @@ func (r *Rotator) Run(ctx context.Context) error {
 			return nil
 		case <-list.C:
 			r.list(ctx)
-			look.Reset(0)
-		case <-look.C:
-			look.Reset(r.pollLogs(ctx, root, slots))
+			poll.Reset(0)
+		case <-poll.C:
+			poll.Reset(r.pollLogs(ctx, root, slots))
 		}
 	}
 }
 
-// list brings the set of logs up to date with the containers that run.
+// list updates the set of logs from the running containers.
 func (r *Rotator) list(ctx context.Context) {
 	var pods []runtime.Pod
 	err := safe.Call(r.cfg.Logger, "list pods", func() (err error) { pods, err = r.cfg.Runtime.Pods(ctx); return err })
 	if err != nil {
 		if ctx.Err() == nil {
-			r.cfg.Logger.Warn("list pods for log rotation", slog.Any("error", err))
+			r.cfg.Logger.Warn("listing pods for log rotation failed", logattr.Err(err))
 		}
 		return
 	}
@@ -185,7 +186,7 @@ func (r *Rotator) list(ctx context.Context) {
 	}
 }
 
-// found notes that a container runs. Most are known, by their id.
+// found records that a container runs.
 func (r *Rotator) found(pod *runtime.Pod, c *runtime.Container) {
 	l := r.ids[c.ID]
 	if l == nil {
@@ -196,7 +197,7 @@ func (r *Rotator) found(pod *runtime.Pod, c *runtime.Container) {
 		r.drop(r.logs[path])
 		l = &logState{id: c.ID, path: path}
 		r.ids[c.ID], r.logs[path], r.polled[l] = l, l, struct{}{}
-		r.tidyLater(path)
+		r.requestCleanup(path)
 	}
 	l.listed = r.listed
 }
@@ -205,13 +206,13 @@ func (r *Rotator) drop(l *logState) {
 	if l == nil {
 		return
 	}
-	r.bell.forget(l)
+	r.logWatch.forget(l)
 	delete(r.polled, l)
 	delete(r.logs, l.path)
 	delete(r.ids, l.id)
 }
 
-// wake has a log that sleeps looked at now.
+// wake makes a log that is not polled due now.
 func (r *Rotator) wake(l *logState) {
 	if _, ok := r.polled[l]; !ok {
 		r.polled[l] = struct{}{}
@@ -219,10 +220,10 @@ func (r *Rotator) wake(l *logState) {
 	}
 }
 
-// pollLogs measures the logs that are due, has those rotated that are long enough,
-// and returns when the next one is due.
+// pollLogs reads the sizes of the logs that are due, starts the rotation of those at
+// MaxSize, and returns how long to wait for the next one.
 func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{}) time.Duration {
-	if r.bell.drainEvents(r.wake) { // it has missed some
+	if r.logWatch.drainEvents(r.wake) { // events were lost
 		for _, l := range r.logs {
 			r.wake(l)
 		}
@@ -232,11 +233,11 @@ func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{
 	if len(r.polled) == 0 {
 		return r.cfg.SizePollInterval
 	}
-	room := freeBytes(r.cfg.LogsDir)
+	free := freeBytes(r.cfg.LogsDir)
 	for l := range r.polled {
-		if l.isDue(now) || !l.missing && l.isDiskLow(r.cfg.MaxSize, room) {
+		if l.isDue(now) || !l.missing && l.isDiskLow(r.cfg.MaxSize, free) {
 			if !r.isBusy(l) {
-				r.measure(ctx, root, l, slots, now, room)
+				r.measure(ctx, root, l, slots, now, free)
 			}
 		}
 		if l.due.Before(next) {
@@ -252,12 +253,12 @@ func (r *Rotator) isBusy(l *logState) bool {
 	return l.busy
 }
 
-func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time, room uint64) {
+func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time, free uint64) {
 	size, err := root.size(l.path)
-	if errors.Is(err, errBeingMade) {
+	if errors.Is(err, errNotCreated) {
 		l.missing = true
 		if l.retry(now, r.cfg.SizePollInterval, maxPollInterval); l.wait > r.cfg.MonitorInterval {
-			delete(r.polled, l) // listing finds that it is due
+			delete(r.polled, l) // list finds out when it is due
 		}
 		if root.needsReopen(l.path) {
 			r.reopenLater(ctx, l, slots)
@@ -269,24 +270,23 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	}
 	if err != nil {
 		l.retry(now, r.cfg.SizePollInterval, r.cfg.MonitorInterval)
-		r.cfg.Logger.Warn("look at a log", slog.String("log", l.path), slog.Any("error", err))
+		r.cfg.Logger.Warn("checking container log failed", slog.String("path", l.path), logattr.Err(err))
 		return
 	}
-	silent := l.seen(size, now, room, bounds{full: r.cfg.MaxSize, watch: r.cfg.SizePollInterval, longest: r.cfg.MonitorInterval})
+	idle := l.update(size, now, free, bounds{full: r.cfg.MaxSize, watch: r.cfg.SizePollInterval, longest: r.cfg.MonitorInterval})
 	switch {
 	case size >= r.cfg.MaxSize:
 		r.rotateLater(ctx, root, l, slots)
-	case silent && r.bell.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
-		// Whatever was written before the kernel was asked shows now.
-		if again, err := root.size(l.path); err == nil && again == size {
+	case idle && r.logWatch.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
+		// Check again for what was written before the watch was added.
+		if current, err := root.size(l.path); err == nil && current == size {
 			l.due = now.Add(maxPollInterval)
 			delete(r.polled, l)
 		}
 	}
 }
 
-// start runs work on a log if there is a free slot. Without one the log comes
-// again soon.
+// start runs work on a log if a slot is free. Otherwise the log is due again soon.
 func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 	r.polled[l] = struct{}{}
 	select {
@@ -315,55 +315,57 @@ func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 }
 
 func (r *Rotator) rotateLater(ctx context.Context, root logRoot, l *logState, slots chan struct{}) {
-	bytes, began := l.size, l.at
+	bytes, startTime := l.size, l.at
 	r.start(l, slots, func() error {
-		err := root.rotate(l.path, began, func() error { return r.reopen(ctx, l.id) })
+		err := root.rotate(l.path, startTime, func() error { return r.reopen(ctx, l.id) })
 		if err != nil {
-			r.cfg.Logger.Warn("rotate a log", slog.String("log", l.path), slog.Any("error", err))
+			r.cfg.Logger.Warn("container log rotation failed", slog.String("path", l.path), logattr.Err(err))
 		}
 		if r.cfg.Rotated != nil {
-			safe.Do(r.cfg.Logger, "hook Rotated", func() { r.cfg.Rotated(l.id, bytes, time.Since(began), err) })
+			safe.Do(r.cfg.Logger, "hook Rotated", func() { r.cfg.Rotated(l.id, bytes, time.Since(startTime), err) })
 		}
-		r.tidyLater(l.path)
+		r.requestCleanup(l.path)
 		return err
 	})
 }
 
-// reopenLater ends a rotation that a former process began.
+// reopenLater completes a rotation that a previous process started.
 func (r *Rotator) reopenLater(ctx context.Context, l *logState, slots chan struct{}) {
 	r.start(l, slots, func() error {
 		err := r.reopen(ctx, l.id)
 		if err != nil {
-			r.cfg.Logger.Warn("reopen a log", slog.String("log", l.path), slog.Any("error", err))
+			r.cfg.Logger.Warn("reopening container log failed", slog.String("path", l.path), logattr.Err(err))
 		}
 		return err
 	})
 }
 
-// reopen is given its time though the agent is ending: a log that was renamed
-// has no other way back.
+// reopen is not cancelled with ctx, because otherwise the runtime would keep writing to a
+// renamed log.
 func (r *Rotator) reopen(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
 	defer cancel()
 	return r.cfg.Runtime.ReopenLog(ctx, id)
 }
 
-func (r *Rotator) tidyLater(path string) {
+// requestCleanup requests a cleanup of rotated logs. It does not block.
+func (r *Rotator) requestCleanup(path string) {
 	select {
 	case r.needsCleanup <- path:
 	default:
 	}
 }
 
-// tidyUp compresses old logs, one at a time: that takes a processor.
-func (r *Rotator) tidyUp(ctx context.Context, root logRoot) {
+// runCleanup cleans up rotated logs until ctx is done, one at a time because compression
+// uses a whole CPU.
+func (r *Rotator) runCleanup(ctx context.Context, root logRoot) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case path := <-r.needsCleanup:
-			if err := root.tidy(ctx, path); err != nil && ctx.Err() == nil {
-				r.cfg.Logger.Warn("tidy up logs", slog.String("log", path), slog.Any("error", err))
+			if err := root.cleanup(ctx, path); err != nil && ctx.Err() == nil {
+				r.cfg.Logger.Warn("removing rotated logs failed", slog.String("path", path), logattr.Err(err))
 			}
 		}
 	}

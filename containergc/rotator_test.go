@@ -230,7 +230,7 @@ func TestRotateKeepsTheLatestAndPacksTheRest(t *testing.T) {
 	for range 5 {
 		w.write(10)
 		require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))
-		require.NoError(t, root.tidy(t.Context(), logOf))
+		require.NoError(t, root.cleanup(t.Context(), logOf))
 	}
 	w.write(5)
 	lines, names := w.read(t)
@@ -365,7 +365,7 @@ func TestRotationAfterACrash(t *testing.T) {
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// A container that can write to its log folder must not lead us elsewhere.
+// A container that can write to its log directory cannot redirect the rotator.
 func TestLinksAreNotFollowed(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
@@ -383,7 +383,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	require.NoError(t, os.Symlink(secret, link))
 	w.write(1)
 	require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))
-	require.NoError(t, root.tidy(t.Context(), logOf))
+	require.NoError(t, root.cleanup(t.Context(), logOf))
 	assert.FileExists(t, secret)
 	assert.False(t, exists(link+".gz"), "nothing is copied through it")
 
@@ -392,8 +392,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	require.Error(t, root.rotate(logOf, time.Now(), w.reopen), "not out of the folder either")
 }
 
-// Tidying against the rules, for random folders.
-func TestTidyKeepsItsRules(t *testing.T) {
+// Cleanup plans follow the rules for random directories.
+func TestPlanCleanup_RandomDirectories(t *testing.T) {
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		var names []string
@@ -432,10 +432,10 @@ func TestTidyKeepsItsRules(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(left), keep, "seed %d", seed)
 		for bare, n := range left {
-			require.Equal(t, 1, n, "seed %d: %s is told twice", seed, bare)
+			require.Equal(t, 1, n, "seed %d: %s is reported twice", seed, bare)
 			for _, name := range got.remove {
-				if gone := strings.TrimSuffix(name, ".gz"); left[gone] == 0 {
-					require.Less(t, gone, bare, "seed %d: the oldest go", seed)
+				if removed := strings.TrimSuffix(name, ".gz"); left[removed] == 0 {
+					require.Less(t, removed, bare, "seed %d: the oldest are removed", seed)
 				}
 			}
 		}
@@ -445,7 +445,7 @@ func TestTidyKeepsItsRules(t *testing.T) {
 
 func TestNewRotator(t *testing.T) {
 	_, err := NewRotator(RotatorConfig{MaxFiles: 1, SizePollInterval: -1})
-	for _, want := range []string{"nil Runtime", "fewer than 2 MaxFiles", "negative Period"} {
+	for _, want := range []string{"Runtime and LogsDir required", "MaxFiles must be at least 2", "MonitorInterval"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

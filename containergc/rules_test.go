@@ -54,10 +54,10 @@ type rules struct {
 	going  map[string]bool
 
 	spared, taken []*runtime.Container // dead ones that the node's limit alone decides on
-	left          int                  // dead ones that stay of pods that are told of
+	left          int                  // exited containers that are kept
 }
 
-func (r *rules) whole(pod *runtime.Pod) bool {
+func (r *rules) removesAll(pod *runtime.Pod) bool {
 	s := r.stands[pod.UID]
 	return s == containergc.PodDeleted || r.short && s == containergc.PodTerminated
 }
@@ -72,7 +72,7 @@ func (r *rules) container(pod *runtime.Pod, c *runtime.Container) {
 	case c.State == runtime.Running || c.State == runtime.Unknown:
 		is(false, "it may be alive")
 		return
-	case r.whole(pod):
+	case r.removesAll(pod):
 		is(true, "its pod is gone")
 		return
 	case c.State == runtime.Created:
@@ -112,7 +112,7 @@ func newestSandbox(pod *runtime.Pod) *runtime.Sandbox {
 }
 
 func (r *rules) sandbox(pod *runtime.Pod, s *runtime.Sandbox) {
-	want := s.State != runtime.SandboxReady && (r.whole(pod) || r.old(s.Created) && s.ID != newestSandbox(pod).ID)
+	want := s.State != runtime.SandboxReady && (r.removesAll(pod) || r.old(s.Created) && s.ID != newestSandbox(pod).ID)
 	for i := range pod.Containers {
 		if c := &pod.Containers[i]; c.SandboxID == s.ID && !r.going[c.ID] {
 			want = false
@@ -121,7 +121,7 @@ func (r *rules) sandbox(pod *runtime.Pod, s *runtime.Sandbox) {
 	require.Equal(r.t, want, r.going[s.ID], "seed %d: sandbox %s", r.seed, s.ID)
 }
 
-// node holds the limit of the whole node: no more stay than there may if any can
+// node holds the limit of the removesAll node: no more stay than there may if any can
 // be spared, no more go than it takes, and the oldest do.
 func (r *rules) node() {
 	if r.policy.MaxContainers == 0 {
@@ -145,7 +145,7 @@ func (r *rules) node() {
 func (r *rules) order() {
 	rank := func(x containergc.Removal) (int, time.Time) {
 		n := 2
-		if r.whole(x.Pod) {
+		if r.removesAll(x.Pod) {
 			n = 0
 		}
 		if x.Container == nil {
