@@ -52,7 +52,7 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 		`node: "links" is not an absolute path`:                                           {agent.WithNode(agent.NodeConfig{LogLinksDir: "links"})},
 		"node: LogLinksDir must not be PodLogsDir":                                        {agent.WithNode(agent.NodeConfig{LogLinksDir: "/logs/", PodLogsDir: "/logs"})},
 		"NodeConfig.LogLinksDir: the runtime is no runtime.ContainerRemover":              {agent.WithNode(agent.NodeConfig{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
-		"admission: a taint without a key":                                                {agent.WithNode(agent.NodeConfig{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
+		"admission: Config.Taints: key required":                                          {agent.WithNode(agent.NodeConfig{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
 		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":                    {endpoint, agent.WithCRINode(cri.Node{CPUQuotaPeriod: 2 * time.Second})},
 		"cri node: set twice": {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
 		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},

@@ -95,14 +95,14 @@ spec:
 		data string
 		want []string // in the error
 	}{
-		"empty":           {"", []string{"holds no document"}},
-		"only comments":   {"# nothing yet\n", []string{"holds no document"}},
-		"binary":          {"\x7fELF\x00\x00\x01", []string{"is not text"}},
+		"empty":           {"", []string{"input contains no document"}},
+		"only comments":   {"# nothing yet\n", []string{"input contains no document"}},
+		"binary":          {"\x7fELF\x00\x00\x01", []string{"zero byte"}},
 		"half written":    {manifest("x", "2")[:40], nil},
 		"a half token":    {manifest("x", "2") + "    ima", []string{"document 1 (line 1"}},
 		"another kind":    {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", []string{"kind Deployment of apps/v1"}},
 		"unknown fields":  {manifest("x", "2") + "    imagee: y\n", []string{"imagee"}},
-		"a YAML bomb":     {bomb, []string{"is too large"}},
+		"a YAML bomb":     {bomb, []string{"input too large"}},
 		"too large":       {strings.Repeat("#", podsource.DefaultMaxBytes+1), []string{"manifest exceeds 10485760 bytes", "split or shorten"}},
 		"invalid in five": {five, []string{"metadata.name", "spec.restartPolicy", "containers[0].image", "ports[0].containerPort", "volumeMounts[0].name"}},
 		"what needs an API server": {
@@ -355,7 +355,7 @@ func TestFile_Objects(t *testing.T) {
 		assert.Equal(t, "3", value())
 		s.dir.remove("a.yaml")
 		assert.Equal(t, []string{"REFRESH a x-n1=1"}, s.after())
-		assert.Equal(t, "get configmap default/conf: no such object", value())
+		assert.Equal(t, "get configmap default/conf: object not found", value())
 	})
 }
 

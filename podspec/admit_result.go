@@ -5,13 +5,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// AdmitResult is the answer to whether a pod may run here. A refusal has a Reason
-// in one CamelCase word and a Message for people; both go into the pod's status.
+// AdmitResult is the decision on whether a pod may run on this node. A rejection has a
+// Reason in CamelCase and a Message; both are set in the status of the pod.
 type AdmitResult struct {
 	Admitted        bool
 	Reason, Message string
-	// Insufficient are the resources that the node has too little of, in no order. It
-	// is empty for a refusal for any other reason.
+	// Insufficient contains the insufficient resources, in no order. It is empty for
+	// rejections with other reasons.
 	Insufficient []InsufficientResource
 }
 
@@ -27,9 +27,8 @@ type InsufficientResource struct {
 // pods, so that it does not fit even alone.
 func (r InsufficientResource) ExceedsCapacity() bool { return r.Requested.Cmp(r.Capacity) > 0 }
 
-// Infeasible reports whether a refusal holds whatever other pods do: the pod requests
-// more of a resource than the node has. Of a refusal for another reason that is not
-// known.
+// Infeasible reports whether the pod requests more of a resource than the node has, so
+// that it does not fit even without other pods.
 func (v AdmitResult) Infeasible() bool {
 	for _, r := range v.Insufficient {
 		if r.ExceedsCapacity() {
@@ -39,10 +38,10 @@ func (v AdmitResult) Infeasible() bool {
 	return false
 }
 
-// Admitted returns the verdict that lets a pod run.
+// Admitted returns the result that admits a pod.
 func Admitted() AdmitResult { return AdmitResult{Admitted: true} }
 
-// Rejected returns the verdict that keeps a pod from running.
+// Rejected returns a result that rejects a pod.
 func Rejected(reason, message string) AdmitResult {
 	return AdmitResult{Reason: reason, Message: message}
 }

@@ -15,33 +15,32 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// DefaultMaxBytes is the size of input that Decode takes unless told otherwise.
+// DefaultMaxBytes is the default of DecodeOptions.MaxBytes.
 const DefaultMaxBytes = 10 << 20
 
-// DecodeOptions says how Decode reads. The zero value is strict.
+// DecodeOptions are the options of Decode. The zero value is strict.
 type DecodeOptions struct {
-	// Lenient passes over unknown and repeated fields instead of refusing them.
+	// Lenient ignores unknown and duplicate fields. By default they are errors.
 	Lenient bool
-	// MaxBytes bounds the input, and each document after its YAML aliases were
-	// put in. The default, for 0, is DefaultMaxBytes.
+	// MaxBytes bounds the size of the input, and of each document with expanded YAML
+	// aliases. Default: DefaultMaxBytes.
 	MaxBytes int
 }
 
-// Bounds of what one input may hold, against input made to be slow.
+// Limits of one input, against malicious input.
 const (
-	maxDocuments = 10_000 // and objects, in lists too
-	maxFaults    = 20     // the rest are counted
+	maxDocuments = 10_000 // and objects, including those in lists
+	maxErrors    = 20     // reported; further ones are counted
 	maxNesting   = 8      // of lists in lists
 )
 
-// Decode reads manifests: YAML of any number of documents, or JSON values one
-// after the other, each a v1 Pod, ConfigMap, Secret, a list of one of these, or
-// a List of them. It neither defaults nor validates.
+// Decode decodes manifests: YAML with any number of documents, or a sequence of JSON
+// values. Each is a v1 Pod, ConfigMap or Secret, a typed list of them, or a List. It
+// neither defaults nor validates.
 //
-// A document that cannot be read is told by number and line, in a
-// *DocumentError, and does not keep the others from being returned; all of them
-// are told at once, joined. Errors quote field names but no values, which may
-// be secret.
+// An invalid document is reported in a *DocumentError with its number and line. All
+// errors are joined, and the other documents are returned nevertheless. Errors contain
+// names of fields but no values, which may be secret.
 func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
 	if opt.MaxBytes <= 0 {
 		opt.MaxBytes = DefaultMaxBytes
@@ -59,37 +58,37 @@ func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
 	if d.documents == 0 && d.errs == nil {
 		return nil, nil, ErrNoDocument
 	}
-	if more := d.faults - len(d.errs); more > 0 {
+	if more := d.failed - len(d.errs); more > 0 {
 		d.errs = append(d.errs, fmt.Errorf("and %d more documents", more))
 	}
 	if d.endless {
-		d.errs = append(d.errs, fmt.Errorf("with more than %d documents %w", maxDocuments, ErrTooLarge))
+		d.errs = append(d.errs, fmt.Errorf("more than %d documents: %w", maxDocuments, ErrTooLarge))
 	}
 	return d.pods, d.objects, errors.Join(d.errs...)
 }
 
-func checkText(data []byte, most int) error {
-	if len(data) > most {
-		return fmt.Errorf("%d bytes, more than the %d allowed: %w", len(data), most, ErrTooLarge)
+func checkText(data []byte, limit int) error {
+	if len(data) > limit {
+		return fmt.Errorf("%d bytes exceed the limit of %d: %w", len(data), limit, ErrTooLarge)
 	}
 	if i := bytes.IndexByte(data, 0); i >= 0 {
-		return fmt.Errorf("is not text: byte 0 at offset %d", i)
+		return fmt.Errorf("input contains a zero byte at offset %d", i)
 	}
 	if !utf8.Valid(data) {
-		return errors.New("is not text in UTF-8")
+		return errors.New("input is not UTF-8")
 	}
 	return nil
 }
 
-// DocumentError is what is wrong with one document of an input.
+// DocumentError is the error of one document of an input.
 type DocumentError struct {
 	Number int    // of the document in the input, from 1
-	Line   int    // where the document begins, from 1
+	Line   int    // first line of the document, from 1
 	Object string // kind and name, as far as they could be read; may be empty
 	Err    error
 }
 
-// Error names the document, then what is wrong with it.
+// Error returns the document and its error.
 func (e *DocumentError) Error() string {
 	what := ""
 	if e.Object != "" {
@@ -98,18 +97,18 @@ func (e *DocumentError) Error() string {
 	return fmt.Sprintf("document %d (line %d%s): %v", e.Number, e.Line, what, e.Err)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns Err.
 func (e *DocumentError) Unwrap() error { return e.Err }
 
 type decoder struct {
-	opt       DecodeOptions
-	pods      []*corev1.Pod
-	objects   []Object
-	documents int
-	seen      int  // objects, lists too
-	endless   bool // there are more than maxDocuments
-	faults    int
-	errs      []error
+	opt         DecodeOptions
+	pods        []*corev1.Pod
+	objects     []Object
+	documents   int
+	objectCount int  // including lists
+	endless     bool // there are more than maxDocuments
+	failed      int  // invalid documents
+	errs        []error
 }
 
 // document reads one document, YAML or JSON, that begins at line. It returns
@@ -127,7 +126,7 @@ func (d *decoder) document(raw []byte, line int, isJSON bool, err error) bool {
 	if err == nil {
 		return true
 	}
-	if d.faults++; d.faults <= maxFaults {
+	if d.failed++; d.failed <= maxErrors {
 		d.errs = append(d.errs, &DocumentError{Number: d.documents, Line: line, Object: what, Err: err})
 	}
 	return true
@@ -149,7 +148,7 @@ func (d *decoder) read(raw []byte, line int, isJSON bool) (what string, err erro
 	return d.object(raw, metav1.TypeMeta{}, maxNesting)
 }
 
-// head is as much of an object as is read before its kind is known.
+// head is the part of an object that is decoded before its kind is known.
 type head struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
@@ -167,18 +166,18 @@ func (h *head) String() string {
 	return strings.TrimSpace(h.Kind + " " + name)
 }
 
-// object reads one object from JSON. A member of a typed list may leave its
-// type away, which is then the given one.
+// object decodes one object from JSON. An item of a typed list may omit its type, which
+// is then the given one.
 func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what string, err error) {
-	if d.seen++; d.seen > 2*maxDocuments { // a list is one too
-		return "", fmt.Errorf("with more than %d objects the input %w", maxDocuments, ErrTooLarge)
+	if d.objectCount++; d.objectCount > 2*maxDocuments { // a list counts, too
+		return "", fmt.Errorf("more than %d objects: %w", maxDocuments, ErrTooLarge)
 	}
 	if !startsObject(raw) {
-		return "", errors.New("is no object with apiVersion, kind and metadata")
+		return "", errors.New("not a Kubernetes object: apiVersion, kind and metadata required")
 	}
 	var h head
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
-		return "", quiet(err)
+		return "", withoutValue(err)
 	}
 	if h.APIVersion == "" && h.Kind == "" {
 		h.TypeMeta = given
@@ -215,7 +214,7 @@ func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what str
 }
 
 func unknownKind(t metav1.TypeMeta) error {
-	return fmt.Errorf("kind %s of %s is not one of this agent's: Pod, ConfigMap, Secret, List of v1",
+	return fmt.Errorf("unsupported kind %s of %s: must be Pod, ConfigMap, Secret or List of v1",
 		t.Kind, t.APIVersion)
 }
 
@@ -239,7 +238,7 @@ func (d *decoder) list(raw []byte, kind string, depth int) error {
 	for i := range list.Items {
 		if what, err := d.object(list.Items[i].Raw, given, depth-1); err != nil {
 			errs = append(errs, fmt.Errorf("items[%d] %s: %w", i, what, err))
-			if len(errs) == maxFaults {
+			if len(errs) == maxErrors {
 				break
 			}
 		}
@@ -251,13 +250,13 @@ func (d *decoder) list(raw []byte, kind string, depth int) error {
 // repeated field is an error.
 func (d *decoder) into(raw []byte, v any) error {
 	if d.opt.Lenient {
-		return quiet(kjson.UnmarshalCaseSensitivePreserveInts(raw, v))
+		return withoutValue(kjson.UnmarshalCaseSensitivePreserveInts(raw, v))
 	}
-	faults, err := kjson.UnmarshalStrict(raw, v)
+	strictErrs, err := kjson.UnmarshalStrict(raw, v)
 	if err != nil {
-		return quiet(err)
+		return withoutValue(err)
 	}
-	return errors.Join(faults...)
+	return errors.Join(strictErrs...)
 }
 
 func startsObject(raw []byte) bool {
@@ -265,9 +264,8 @@ func startsObject(raw []byte) bool {
 	return len(raw) > 0 && raw[0] == '{'
 }
 
-// quiet keeps the value that did not fit out of the error. The field and the
-// type that it should have are enough to find it by.
-func quiet(err error) error {
+// withoutValue removes the value from a type error, which keeps field and type.
+func withoutValue(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s: want %s, is %s", wrong.Field, wrong.Type, firstWord(wrong.Value))
 	}

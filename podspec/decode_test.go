@@ -31,7 +31,7 @@ func names(pods []*corev1.Pod) []string {
 }
 
 // SR-2: several documents and lists, YAML and JSON.
-func TestDecodeForms(t *testing.T) {
+func TestDecode_Forms(t *testing.T) {
 	pod := func(name string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":"i"}]}}`, name)
 	}
@@ -69,7 +69,7 @@ func TestDecodeForms(t *testing.T) {
 	}
 }
 
-func TestDecodeObjects(t *testing.T) {
+func TestDecode_Objects(t *testing.T) {
 	pods, objects, err := Decode([]byte(`
 apiVersion: v1
 kind: ConfigMap
@@ -100,20 +100,20 @@ items:
 	assert.Equal(t, corev1.SecretTypeTLS, objects[2].Type)
 }
 
-func TestVersionFollowsContent(t *testing.T) {
+func TestObject_VersionDependsOnContent(t *testing.T) {
 	of := func(data map[string]string) string {
 		return FromConfigMap(&corev1.ConfigMap{Data: data}).Version
 	}
 	assert.Equal(t, of(map[string]string{"a": "1", "b": "2"}), of(map[string]string{"b": "2", "a": "1"}))
-	seen := map[string]bool{}
+	versions := map[string]bool{}
 	for _, data := range []map[string]string{nil, {"a": "1"}, {"a": "12"}, {"a1": "2"}, {"a": "1", "b": ""}, {"a": "", "b": "1"}} {
-		assert.False(t, seen[of(data)], "%v has the version of another", data)
-		seen[of(data)] = true
+		assert.False(t, versions[of(data)], "%v has the version of another", data)
+		versions[of(data)] = true
 	}
 }
 
-// SP-2, SR-4: every fault is told with where it is, and harms no other document.
-func TestDecodeFaults(t *testing.T) {
+// SP-2, SR-4: every error has its location, and other documents are decoded.
+func TestDecode_InvalidDocuments(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in   string
 		want []string // all of it in the error
@@ -133,11 +133,11 @@ func TestDecodeFaults(t *testing.T) {
 		"another v1 kind":      {"apiVersion: v1\nkind: Service\nmetadata: {name: d, namespace: nn}", []string{"Service nn/d", "kind Service of v1"}, 0},
 		"no kind":              {"apiVersion: v1\nmetadata: {name: d}", []string{"kind: required"}, 0},
 		"no apiVersion":        {"kind: Pod", []string{"apiVersion: required"}, 0},
-		"a scalar":             {"hello", []string{"is no object"}, 0},
-		"a list":               {"- a\n- b", []string{"is no object"}, 0},
+		"a scalar":             {"hello", []string{"not a Kubernetes object"}, 0},
+		"a list":               {"- a\n- b", []string{"not a Kubernetes object"}, 0},
 		"half of a JSON file":  {`{"apiVersion":"v1","kind":"Pod","metadata":{"na`, []string{"document 1 (line 1)"}, 0},
 		"rubbish after JSON":   {"{\"apiVersion\":\"v1\",\"kind\":\"Pod\"}\n\n}", []string{"document 2 (line 3)"}, 1},
-		"members of a list":    {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod}\n- {apiVersion: v1, kind: Node, metadata: {name: nn}}\n- 7\n", []string{"items[1] Node nn: kind Node", "items[2]", "is no object"}, 1},
+		"members of a list":    {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod}\n- {apiVersion: v1, kind: Node, metadata: {name: nn}}\n- 7\n", []string{"items[1] Node nn: unsupported kind Node", "items[2]", "not a Kubernetes object"}, 1},
 		"a bad quantity":       {web + "    resources: {limits: {cpu: lots}}\n", []string{"quantities must match"}, 0},
 		"base64 that is none":  {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: '%%%'}", []string{"Secret s", "illegal base64"}, 0},
 		"an object's bad name": {"apiVersion: v1\nkind: Secret\nmetadata: {name: ../s}\nstringData: {a/b: c}", []string{"metadata.name", "data[a/b]"}, 0},
@@ -157,13 +157,13 @@ func TestDecodeFaults(t *testing.T) {
 	}
 }
 
-func TestDecodeLenientPassesOverWhatItDoesNotKnow(t *testing.T) {
+func TestDecode_Lenient(t *testing.T) {
 	pods, _, err := Decode([]byte(web+"    new: 1\nkind: Pod\n"), DecodeOptions{Lenient: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"web"}, names(pods))
 }
 
-func TestDecodeNothing(t *testing.T) {
+func TestDecode_NoDocument(t *testing.T) {
 	for _, in := range []string{"", "\n \n", "# only words\n", "---\n---\n", "\xef\xbb\xbf", "...\n"} {
 		_, _, err := Decode([]byte(in), DecodeOptions{})
 		assert.ErrorIs(t, err, ErrNoDocument, "%q", in)
@@ -171,7 +171,7 @@ func TestDecodeNothing(t *testing.T) {
 }
 
 // Input made to hurt is refused, and soon.
-func TestDecodeHostileInput(t *testing.T) {
+func TestDecode_HostileInput(t *testing.T) {
 	bomb := "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
 	for i := 1; i < 9; i++ {
 		bomb += fmt.Sprintf("a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i-1), 10), ","))
@@ -183,12 +183,12 @@ func TestDecodeHostileInput(t *testing.T) {
 		is   error
 	}{
 		"more bytes than allowed":    {bytes.Repeat([]byte("#"), DefaultMaxBytes+1), "10485761 bytes", ErrTooLarge},
-		"a program":                  {[]byte("\x7fELF\x02\x00\x00"), "is not text: byte 0 at offset 5", nil},
-		"UTF-16":                     {[]byte("a\x00p\x00i\x00"), "is not text", nil},
+		"a program":                  {[]byte("\x7fELF\x02\x00\x00"), "zero byte at offset 5", nil},
+		"UTF-16":                     {[]byte("a\x00p\x00i\x00"), "zero byte", nil},
 		"Latin 1":                    {[]byte("a: \xe9"), "UTF-8", nil},
-		"aliases of aliases":         {[]byte(bomb), "aliases put in", ErrTooLarge},
-		"aliases of one long scalar": {[]byte(fat), "aliases put in", ErrTooLarge},
-		"an anchor in itself":        {[]byte("a: &a [*a]"), "holds itself", nil},
+		"aliases of aliases":         {[]byte(bomb), "expanded aliases", ErrTooLarge},
+		"aliases of one long scalar": {[]byte(fat), "expanded aliases", ErrTooLarge},
+		"an anchor in itself":        {[]byte("a: &a [*a]"), "contains itself", nil},
 		"documents without end":      {bytes.Repeat([]byte("---\nx\n"), 20_000), "more than 10000 documents", nil},
 		"deep nesting":               {bytes.Repeat([]byte("["), 1<<20), "depth", nil},
 		"deep JSON":                  {append([]byte(`{"a":`), bytes.Repeat([]byte("["), 1<<20)...), "depth", nil},

@@ -12,7 +12,7 @@ import (
 
 // SP-1: the whole of what an API server gives a pod that says next to nothing,
 // field by field.
-func TestDefaultGolden(t *testing.T) {
+func TestDefault_Golden(t *testing.T) {
 	bare, err := os.ReadFile("testdata/default.in.yaml")
 	require.NoError(t, err)
 	want, err := os.ReadFile("testdata/default.out.yaml")
@@ -24,14 +24,14 @@ func TestDefaultGolden(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, string(want), string(got))
 
-	again := pods[0].DeepCopy()
-	Default(again)
-	assert.Equal(t, pods[0], again, "defaulting twice is defaulting once")
+	twice := pods[0].DeepCopy()
+	Default(twice)
+	assert.Equal(t, pods[0], twice, "defaulting twice is defaulting once")
 	require.NoError(t, Validate(pods[0]))
 }
 
 // SP-1
-func TestPullPolicy(t *testing.T) {
+func TestDefault_PullPolicy(t *testing.T) {
 	digest := "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	for image, want := range map[string]corev1.PullPolicy{
 		"busybox":                        corev1.PullAlways,
@@ -50,7 +50,7 @@ func TestPullPolicy(t *testing.T) {
 }
 
 // SP-1: what a pod says for all its containers together.
-func TestDefaultPodResources(t *testing.T) {
+func TestDefault_PodResources(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, requests, limits string }{
 		"nothing said":                   {with("resources: {limits: {cpu: 1}}"), "{}", "{}"},
 		"requests from containers":       {with("resources: {requests: {cpu: 1}}") + "  resources: {limits: {cpu: 3, memory: 1Gi}}\n", "{cpu: 1, memory: 1Gi}", "{cpu: 3, memory: 1Gi}"},
@@ -84,7 +84,7 @@ func assertList(t *testing.T, want, got corev1.ResourceList) {
 	}
 }
 
-func TestDefaultLeavesTheOriginalOfACopyAlone(t *testing.T) {
+func TestDefault_ShallowCopy(t *testing.T) {
 	pod := decodeOne(t, web)
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{}
 	was := pod.DeepCopy()
@@ -92,11 +92,11 @@ func TestDefaultLeavesTheOriginalOfACopyAlone(t *testing.T) {
 	assert.Equal(t, was, pod)
 }
 
-// SP-1: what an API server makes of a negative grace period, whoever sends it.
-func TestDefaultNegativeGracePeriod(t *testing.T) {
+// SP-1: what an API server makes of a negative grace period, for every source.
+func TestDefault_NegativeGracePeriod(t *testing.T) {
 	pod := podWith(t, "  containers: [{name: c, image: i}]\n  terminationGracePeriodSeconds: -5\n")
 	assert.Equal(t, int64(1), *pod.Spec.TerminationGracePeriodSeconds)
 	require.NoError(t, Validate(pod))
 	pod.Spec.TerminationGracePeriodSeconds = new(int64(-5))
-	assert.Equal(t, []string{"spec.terminationGracePeriodSeconds"}, faultPaths(t, Validate(pod)), "a pod that nobody defaulted")
+	assert.Equal(t, []string{"spec.terminationGracePeriodSeconds"}, errorPaths(t, Validate(pod)), "a pod that nobody defaulted")
 }

@@ -12,14 +12,14 @@ import (
 	yaml3 "go.yaml.in/yaml/v3"
 )
 
-// A documentFunc takes one document and the line on which it begins, or the
-// error that kept it from being cut out. It returns false to end the reading.
+// A documentFunc processes one document that begins on the given line, or the error of
+// finding it. It returns false to stop.
 type documentFunc func(raw []byte, line int, isJSON bool, err error) bool
 
 // splitYAML cuts at the markers --- and ..., which YAML knows at the start of a
 // line only, even in the middle of a scalar. What a document has of blank lines
 // and comments before it is left out, so that line is where its content begins.
-func splitYAML(data []byte, hand documentFunc) {
+func splitYAML(data []byte, process documentFunc) {
 	var start, line, startLine int
 	begun := false
 	flush := func(end int) bool {
@@ -27,7 +27,7 @@ func splitYAML(data []byte, hand documentFunc) {
 			return true
 		}
 		begun = false
-		return hand(data[start:end], startLine, false, nil)
+		return process(data[start:end], startLine, false, nil)
 	}
 	for at := 0; at < len(data); {
 		line++
@@ -74,11 +74,11 @@ func jsonFirst(data []byte) bool {
 	return json.NewDecoder(bytes.NewReader(data)).Decode(&first) == nil
 }
 
-func splitJSON(data []byte, hand documentFunc) {
+func splitJSON(data []byte, process documentFunc) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	line, counted := 1, 0
 	for {
-		// The decoder stands at the end of the former value; blanks follow.
+		// The decoder is at the end of the previous value; blanks follow.
 		begin := int(dec.InputOffset())
 		begin += len(data[begin:]) - len(bytes.TrimLeft(data[begin:], " \t\r\n"))
 		line += bytes.Count(data[counted:begin], []byte("\n"))
@@ -89,14 +89,13 @@ func splitJSON(data []byte, hand documentFunc) {
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if !hand(raw, line, true, err) || err != nil {
+		if !process(raw, line, true, err) || err != nil {
 			return
 		}
 	}
 }
 
-// checkAliases refuses YAML that is small as written and larger than limit, or
-// endless, once its aliases are put in.
+// checkAliases rejects YAML that is larger than limit, or endless, with expanded aliases.
 func checkAliases(raw []byte, limit int) error {
 	if bytes.IndexByte(raw, '*') < 0 || bytes.IndexByte(raw, '&') < 0 {
 		return nil
@@ -124,7 +123,7 @@ func (e *expansion) size(n *yaml3.Node) (int, error) {
 	}
 	if size, ok := e.sizes[n]; ok {
 		if size == growing {
-			return 0, fmt.Errorf("line %d: anchor %q holds itself", n.Line, n.Anchor)
+			return 0, fmt.Errorf("line %d: anchor %q contains itself", n.Line, n.Anchor)
 		}
 		return size, nil
 	}
@@ -138,7 +137,7 @@ func (e *expansion) size(n *yaml3.Node) (int, error) {
 			return 0, err
 		}
 		if total += size; total > e.limit {
-			return 0, fmt.Errorf("line %d: with its aliases put in %w: more than %d bytes", n.Line, ErrTooLarge, e.limit)
+			return 0, fmt.Errorf("line %d: more than %d bytes with expanded aliases: %w", n.Line, e.limit, ErrTooLarge)
 		}
 	}
 	if n.Anchor != "" {

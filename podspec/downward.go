@@ -122,12 +122,12 @@ func divisible(name corev1.ResourceName, divisor resource.Quantity) bool {
 func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = containerNamed(pod, ref.ContainerName); c == nil {
-			return "", fmt.Errorf("resource %s of container %q: there is none of that name", ref.Resource, ref.ContainerName)
+			return "", fmt.Errorf("resource %s: container %q not found", ref.Resource, ref.ContainerName)
 		}
 	}
 	of, name, _ := strings.Cut(ref.Resource, ".")
 	if c == nil || !isResourcePath(ref.Resource, name) {
-		return "", fmt.Errorf("resource %s: is nothing that can be referred to", ref.Resource)
+		return "", fmt.Errorf("resource %s cannot be used in a resourceFieldRef", ref.Resource)
 	}
 	key := corev1.ResourceName(name)
 	amount := c.Resources.Requests[key]

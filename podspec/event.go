@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NewNodeEvent returns an event about a node as NewEvent does about a pod. As with
-// the kubelet, whoever reads it knows the node by its name.
+// NewNodeEvent returns an event about a node. As in the kubelet, the UID of the node is
+// its name.
 func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev1.Event {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Spec.NodeName = node, node
@@ -19,8 +19,8 @@ func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev
 	return e
 }
 
-// NewEvent returns the event that eventType (corev1.EventTypeNormal or
-// EventTypeWarning), reason and message tell about the pod, seen once at now.
+// NewEvent returns an event about the pod that occurred once at now. eventType is
+// corev1.EventTypeNormal or EventTypeWarning.
 func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time) *corev1.Event {
 	namespace := pod.Namespace
 	if namespace == "" {

@@ -37,13 +37,13 @@ func documented(t *testing.T) map[string]map[string]string {
 	return types
 }
 
-// No field of the API can be forgotten: the documentation names each, and what
-// it says is refused is refused by that name, and nothing else is.
+// FIELDS.md contains every field of the API, and exactly the fields that it lists as
+// rejected are rejected, by name.
 func TestFieldsDoc_CoversEveryField(t *testing.T) {
 	docs := documented(t)
 	for _, tc := range []struct {
 		of     any
-		refuse func(*corev1.Pod) any // where in a pod such a value goes
+		target func(*corev1.Pod) any // where in a pod such a value goes
 	}{
 		{corev1.PodSpec{}, func(p *corev1.Pod) any { return &p.Spec }},
 		{corev1.Container{}, func(p *corev1.Pod) any { return &p.Spec.Containers[0] }},
@@ -77,20 +77,20 @@ func TestFieldsDoc_CoversEveryField(t *testing.T) {
 				what, ok := doc[name]
 				delete(doc, name)
 				require.True(t, ok, "FIELDS.md does not say what becomes of it")
-				assert.Contains(t, []string{"works", "passed", "refused", "ignored"}, what)
+				assert.Contains(t, []string{"works", "passed", "rejected", "ignored"}, what)
 
 				pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 1)}}
-				fill(reflect.ValueOf(tc.refuse(pod)).Elem().Field(i))
-				var refused []string
+				fill(reflect.ValueOf(tc.target(pod)).Elem().Field(i))
+				var rejected []string
 				for _, e := range Unsupported(pod) {
-					refused = append(refused, e.Field)
+					rejected = append(rejected, e.Field)
 				}
-				if what != "refused" {
-					assert.Empty(t, refused)
+				if what != "rejected" {
+					assert.Empty(t, rejected)
 					return
 				}
-				require.Len(t, refused, 1)
-				assert.Contains(t, refused[0], name)
+				require.Len(t, rejected, 1)
+				assert.Contains(t, rejected[0], name)
 			})
 		}
 		assert.Empty(t, doc, "FIELDS.md has fields that %s has not", typ.Name())
@@ -98,21 +98,21 @@ func TestFieldsDoc_CoversEveryField(t *testing.T) {
 }
 
 // Types below those above are in the documentation too, so that a field that the API gains far below cannot be forgotten either.
-func TestEveryFieldBelowIsAccountedFor(t *testing.T) {
+func TestFieldsDoc_CoversNestedFields(t *testing.T) {
 	docs := documented(t)
 	// Lists of containers have a common part that is Container once more.
-	seen := map[string]bool{"Volume": true, "EphemeralContainer": true, "EphemeralContainerCommon": true, "VolumeDevice": true}
+	visited := map[string]bool{"Volume": true, "EphemeralContainer": true, "EphemeralContainerCommon": true, "VolumeDevice": true}
 	var walk func(reflect.Type, string)
 	walk = func(typ reflect.Type, owner string) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 			typ = typ.Elem()
 		}
 		embedded := owner != ""
-		if typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "core/v1") || !embedded && seen[typ.Name()] {
+		if typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "core/v1") || !embedded && visited[typ.Name()] {
 			return
 		}
 		if !embedded {
-			seen[typ.Name()], owner = true, typ.Name()
+			visited[typ.Name()], owner = true, typ.Name()
 		}
 		for f := range typ.Fields() {
 			if f.Anonymous {
@@ -130,7 +130,7 @@ func TestEveryFieldBelowIsAccountedFor(t *testing.T) {
 	walk(reflect.TypeFor[corev1.PodSpec](), "")
 	walk(reflect.TypeFor[corev1.VolumeSource](), "")
 	for name := range docs {
-		assert.True(t, seen[name] || name == "", "FIELDS.md has %s, which no pod has", name)
+		assert.True(t, visited[name] || name == "", "FIELDS.md has %s, which no pod has", name)
 	}
 }
 

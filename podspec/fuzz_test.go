@@ -9,7 +9,7 @@ import (
 )
 
 // Whatever is read in can be defaulted, validated and identified, is the same
-// when written out and read again, and its identity with it.
+// when written out and read decoded, and its identity with it.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		web, "---\n" + web + "...\n" + web, "{}", "[", "a: &a [*a]", "a: &a b\nc: *a", "--- {}\n---\t#\n",
@@ -41,18 +41,18 @@ func checkDecoded(t *testing.T, pod *corev1.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _, err := Decode(written, DecodeOptions{})
-	if err != nil || len(again) != 1 {
-		t.Fatalf("read again: %v\n%s", err, written)
+	decoded, _, err := Decode(written, DecodeOptions{})
+	if err != nil || len(decoded) != 1 {
+		t.Fatalf("decode again: %v\n%s", err, written)
 	}
-	if twice, _ := yaml.Marshal(again[0]); !bytes.Equal(twice, written) {
-		t.Fatalf("written again:\n%s\nwas\n%s", twice, written)
+	if twice, _ := yaml.Marshal(decoded[0]); !bytes.Equal(twice, written) {
+		t.Fatalf("written decoded:\n%s\nwas\n%s", twice, written)
 	}
-	for _, p := range []*corev1.Pod{pod, again[0]} {
+	for _, p := range []*corev1.Pod{pod, decoded[0]} {
 		AssignStaticIdentity(p, "n", "file", "/f")
 		Default(p)
 	}
-	if pod.UID != again[0].UID {
+	if pod.UID != decoded[0].UID {
 		t.Fatalf("identities differ: %s", written)
 	}
 	_, _, _, _ = Requests(pod), Limits(pod), ObjectRefs(pod), Unsupported(pod)

@@ -23,22 +23,21 @@ const (
 	AnnotationMirror    = "kubernetes.io/config.mirror"
 )
 
-// AnnotationStatic says whether a pod is static, "true" or "false", where the name of
-// its source would say otherwise to whoever goes by the kubelet's names.
+// AnnotationStatic is "true" or "false" for pods whose source has a name from which the
+// kubelet's rule would conclude the opposite.
 const AnnotationStatic = "sublet.dev/static"
 
 // SourceAPI is the source of pods that an API server hands out.
 const SourceAPI = "api"
 
-// AssignStaticIdentity gives a pod from a manifest the identity that it keeps for as long
-// as its content stays the same: a name that ends in -<nodeName>, a namespace,
-// a UID made from node, origin and content, and the annotations for source and
-// hash. A UID that the manifest brings is not kept, since changed content has
-// to be a new pod. The pod tolerates all NoExecute taints, as there is no one
-// to move it elsewhere.
+// AssignStaticIdentity sets the identity of a pod from a manifest, which stays the same
+// as long as the content does: a name that ends in -<nodeName>, a namespace, a UID
+// derived from node, origin and content, and the annotations for source and hash. A
+// UID in the manifest is replaced, because changed content must be a new pod. The pod
+// gets a toleration of all NoExecute taints, because it cannot run elsewhere.
 //
-// Call it with what Decode returned, before Default: the hash is then one of
-// what the manifest says, whatever is defaulted by later versions.
+// It must be called before Default, so that the hash does not depend on defaults of
+// later versions.
 func AssignStaticIdentity(pod *corev1.Pod, nodeName, source, origin string) {
 	hash := sha256.New()
 	for _, part := range []string{nodeName, source, origin, contentHash(pod)} {
@@ -58,8 +57,8 @@ func AssignStaticIdentity(pod *corev1.Pod, nodeName, source, origin string) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 }
 
-// AnnotateSource notes on the pod, of whatever source, where it came from and when it
-// was first seen. A former note of when is kept.
+// AnnotateSource sets the annotations for the source of the pod and, unless it is set,
+// for the time when it was first observed.
 func AnnotateSource(pod *corev1.Pod, source string, at time.Time) {
 	notes := map[string]string{AnnotationSource: source}
 	if pod.Annotations[AnnotationFirstSeen] == "" {
@@ -68,8 +67,8 @@ func AnnotateSource(pod *corev1.Pod, source string, at time.Time) {
 	annotate(pod, notes)
 }
 
-// MarkStatic notes on the pod, after MarkSeen, whether it is static, as its source
-// says. A former note is not kept.
+// MarkStatic sets or removes the annotation that decides whether the pod is static. It
+// must be called after AnnotateSource.
 func MarkStatic(pod *corev1.Pod, static bool) {
 	if _, ok := pod.Annotations[AnnotationStatic]; ok {
 		pod.Annotations = maps.Clone(pod.Annotations)

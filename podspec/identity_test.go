@@ -18,7 +18,7 @@ func decodeOne(t *testing.T, manifest string) *corev1.Pod {
 }
 
 // SR-3
-func TestIdentify(t *testing.T) {
+func TestAssignStaticIdentity(t *testing.T) {
 	pod := decodeOne(t, web)
 	AssignStaticIdentity(pod, "Edge-1", "file", "/etc/m/web.yaml")
 	assert.Equal(t, "web-edge-1", pod.Name)
@@ -62,10 +62,10 @@ func TestMarkStatic(t *testing.T) {
 			}
 			assert.NotContains(t, shared, AnnotationStatic, "the map may be another pod's too")
 
-			again := decodeOne(t, web)
-			MarkStatic(again, !tc.static)
-			AssignStaticIdentity(again, "node", tc.source, "/web.yaml")
-			assert.Equal(t, uid, again.UID)
+			remade := decodeOne(t, web)
+			MarkStatic(remade, !tc.static)
+			AssignStaticIdentity(remade, "node", tc.source, "/web.yaml")
+			assert.Equal(t, uid, remade.UID)
 		})
 	}
 }
@@ -73,7 +73,7 @@ func TestMarkStatic(t *testing.T) {
 // SR-3: the UID is a hash of node, origin and content, and of nothing else. The
 // value is pinned: a pod that runs while the agent is replaced by a later
 // version must keep its identity.
-func TestIdentityIsStable(t *testing.T) {
+func TestAssignStaticIdentity_IsStable(t *testing.T) {
 	uid := func(change func(*corev1.Pod), node, source, origin string) string {
 		pod := decodeOne(t, web)
 		if change != nil {
@@ -113,7 +113,7 @@ func TestIdentityIsStable(t *testing.T) {
 	assert.NotEqual(t, uid(nil, "n", "file", "/f"), uid(nil, "nf", "ile", "/f"), "parts do not run together")
 }
 
-func TestIdentifyLeavesSharedMapsAlone(t *testing.T) {
+func TestAssignStaticIdentity_CopiesMaps(t *testing.T) {
 	pod := decodeOne(t, web)
 	pod.Annotations = map[string]string{"a": "b"}
 	was := pod.Annotations

@@ -18,8 +18,8 @@ type Ref struct {
 	Namespace, Name string
 }
 
-// Object is a ConfigMap or Secret in the one form that pods use: bytes by key.
-// It is read-only once handed over. It must never be logged: Data may be secret.
+// Object is a ConfigMap or Secret as pods use it: bytes by key. It is read-only and must
+// never be logged, because Data may be secret.
 type Object struct {
 	Ref
 	Type corev1.SecretType // Secrets only
@@ -28,8 +28,8 @@ type Object struct {
 	Version string
 }
 
-// Objects finds what pods refer to. An unknown Ref is an error that wraps
-// ErrNoObject; any other error means that it could not be found out.
+// Objects returns the objects that pods refer to. The error wraps ErrObjectNotFound if an
+// object does not exist; any other error means that this is not known.
 type Objects interface {
 	Object(ctx context.Context, ref Ref) (Object, error)
 }

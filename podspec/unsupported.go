@@ -23,7 +23,7 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 	}{
 		{"serviceAccountName", needsServer, spec.ServiceAccountName != "" && spec.ServiceAccountName != "default"},
 		{"automountServiceAccountToken", needsServer, spec.AutomountServiceAccountToken != nil && *spec.AutomountServiceAccountToken},
-		{"schedulingGates", needsServer + ": nobody else can lift them", len(spec.SchedulingGates) > 0},
+		{"schedulingGates", needsServer + ", which removes them", len(spec.SchedulingGates) > 0},
 		{"resourceClaims", needsServer + " and a resource driver", len(spec.ResourceClaims) > 0},
 	} {
 		if f.set {

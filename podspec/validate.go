@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Validate returns all that is wrong with a pod at once, each fault (up to a
-// hundred) a *field.Error with the path of its field, or nil. The pod should have been defaulted. Environment
-// values are never quoted.
+// Validate returns all errors of a pod, each (up to a hundred) a *field.Error with the
+// path of its field, or nil. The pod should have been defaulted. Values of environment
+// variables are never quoted.
 //
-// It refuses what can never run, whatever the node; what this kind of node
-// cannot do is told by Unsupported.
+// It rejects pods that cannot run on any node. Unsupported returns the fields that this
+// kind of node does not support.
 func Validate(pod *corev1.Pod) error {
 	v := validator{pod: pod, volumes: make(map[string]*corev1.Volume, len(pod.Spec.Volumes))}
 	v.meta(field.NewPath("metadata"))
@@ -26,22 +26,22 @@ func Validate(pod *corev1.Pod) error {
 	return v.all()
 }
 
-// maxTold bounds how many faults of one pod are told one by one.
-const maxTold = 100
+// maxFieldErrors is the maximum number of errors that Validate returns for one pod.
+const maxFieldErrors = 100
 
 func (v *validator) all() error {
-	more := len(v.errs) - maxTold
+	more := len(v.errs) - maxFieldErrors
 	if more <= 0 {
 		return v.errs.ToAggregate()
 	}
-	told := v.errs[:maxTold:maxTold].ToAggregate().Errors()
-	return utilerrors.NewAggregate(append(told, fmt.Errorf("and %d more faults", more)))
+	reported := v.errs[:maxFieldErrors:maxFieldErrors].ToAggregate().Errors()
+	return utilerrors.NewAggregate(append(reported, fmt.Errorf("and %d more errors", more)))
 }
 
-// validator gathers the faults of one pod.
+// validator collects the errors of one pod.
 type validator struct {
 	pod     *corev1.Pod
-	volumes map[string]*corev1.Volume // by name, once they have been looked at
+	volumes map[string]*corev1.Volume // by name, after volumeList
 	errs    field.ErrorList
 }
 
@@ -61,7 +61,7 @@ func (v *validator) check(path *field.Path, value string, check func(string) []s
 	v.errs = append(v.errs, invalid(path, value, check)...)
 }
 
-// need is check for a string that must not be empty.
+// need is check for a required string.
 func (v *validator) need(path *field.Path, value string, check func(string) []string) {
 	if value == "" {
 		v.required(path, "")
@@ -70,14 +70,14 @@ func (v *validator) need(path *field.Path, value string, check func(string) []st
 	}
 }
 
-// atLeast checks a number that may be left away.
+// atLeast checks an optional number.
 func atLeast[T int32 | int64](v *validator, path *field.Path, n *T, least T) {
 	if n != nil && *n < least {
 		v.invalid(path, *n, fmt.Sprintf("must be at least %d", least))
 	}
 }
 
-// oneOf checks that value is among the allowed.
+// oneOf checks that value is one of those allowed.
 func oneOf[T ~string](v *validator, path *field.Path, value T, allowed ...T) {
 	switch {
 	case slices.Contains(allowed, value):
@@ -88,17 +88,16 @@ func oneOf[T ~string](v *validator, path *field.Path, value T, allowed ...T) {
 	}
 }
 
-// unique notes name in seen and tells when it was there already.
-func (v *validator) unique(path *field.Path, name string, seen map[string]bool) {
-	if seen[name] && name != "" {
+// unique adds name to names and reports an error if it is a duplicate.
+func (v *validator) unique(path *field.Path, name string, names map[string]bool) {
+	if names[name] && name != "" {
 		v.errs = append(v.errs, field.Duplicate(path, name))
 	}
-	seen[name] = true
+	names[name] = true
 }
 
-// maxFileName is what <namespace>_<name>_<uid> may come to: it names log
-// folders and status files, and a file system's 255 bytes leave that much
-// beside the endings.
+// maxFileName is the maximum length of <namespace>_<name>_<uid>, the name of log
+// directories and status files. With suffixes the limit of file systems is 255 bytes.
 const maxFileName = 240
 
 func (v *validator) meta(path *field.Path) {
@@ -111,14 +110,14 @@ func (v *validator) meta(path *field.Path) {
 		v.check(path.Child("uid"), string(m.UID), isUID)
 	}
 	if n := len(m.Namespace) + len(m.Name) + len(m.UID) + 2; n > maxFileName && len(m.Name) <= validation.DNS1123SubdomainMaxLength {
-		v.invalid(path.Child("name"), m.Name, fmt.Sprintf("with namespace and uid it is %d bytes, more than the %d that fit into the name of the log folder", n, maxFileName))
+		v.invalid(path.Child("name"), m.Name, fmt.Sprintf("with namespace and uid it has %d bytes, more than the %d allowed in the name of the log directory", n, maxFileName))
 	}
 	v.errs = append(v.errs, metavalidation.ValidateLabels(m.Labels, path.Child("labels"))...)
 	v.errs = append(v.errs, apivalidation.ValidateAnnotations(m.Annotations, path.Child("annotations"))...)
 	atLeast(v, path.Child("deletionGracePeriodSeconds"), m.DeletionGracePeriodSeconds, 0)
 }
 
-// isUID accepts what is safe as the name of a folder.
+// isUID accepts a UID that is safe as the name of a directory.
 func isUID(uid string) []string {
 	for i := range len(uid) {
 		c := uid[i]

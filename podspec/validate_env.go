@@ -80,7 +80,7 @@ func (v *validator) fieldRef(path *field.Path, f *corev1.ObjectFieldSelector, en
 	if f.FieldPath == "" {
 		v.required(path.Child("fieldPath"), "")
 	} else if !isFieldPath(f.FieldPath, env) {
-		v.invalid(path.Child("fieldPath"), f.FieldPath, "is no field of a pod that can be referred to here")
+		v.invalid(path.Child("fieldPath"), f.FieldPath, "cannot be used in a fieldRef here")
 	}
 }
 
@@ -91,7 +91,7 @@ func (v *validator) resourceRef(path *field.Path, r *corev1.ResourceFieldSelecto
 	case !ok || !isResourcePath(r.Resource, name):
 		v.invalid(path.Child("resource"), r.Resource, "must be limits or requests of cpu, memory, ephemeral-storage or hugepages")
 	case !divisible(corev1.ResourceName(name), r.Divisor):
-		v.invalid(path.Child("divisor"), r.Divisor.String(), "is no unit of this resource")
+		v.invalid(path.Child("divisor"), r.Divisor.String(), "invalid unit for this resource")
 	}
 }
 

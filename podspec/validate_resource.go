@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// sortedNames gives faults a fixed order.
+// sortedNames returns names in a fixed order for errors.
 func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(list))
 }
@@ -69,7 +69,7 @@ func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
 	case strings.Contains(string(name), "/"), isHugePages(name):
 	case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
 	default:
-		v.invalid(path, name, "is no resource: want cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain")
+		v.invalid(path, name, "invalid resource: must be cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain")
 	}
 }
 
@@ -101,12 +101,12 @@ func (v *validator) hugePages(path *field.Path, r *corev1.ResourceRequirements) 
 }
 
 func (v *validator) resizePolicy(path *field.Path, policies []corev1.ContainerResizePolicy) {
-	seen := make(map[string]bool)
+	names := make(map[string]bool)
 	for i, p := range policies {
 		at := path.Index(i)
 		oneOf(v, at.Child("resourceName"), p.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
 		oneOf(v, at.Child("restartPolicy"), p.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
-		v.unique(at.Child("resourceName"), string(p.ResourceName), seen)
+		v.unique(at.Child("resourceName"), string(p.ResourceName), names)
 		if p.RestartPolicy == corev1.RestartContainer && v.pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
 			v.invalid(at.Child("restartPolicy"), p.RestartPolicy, "must be NotRequired for a pod with restartPolicy Never")
 		}

@@ -97,12 +97,12 @@ func (v *validator) localProfile(path *field.Path, local bool, name *string, che
 }
 
 func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
-	seen := make(map[string]bool)
+	names := make(map[string]bool)
 	for i, s := range sysctls {
 		at := path.Index(i).Child("name")
 		v.need(at, s.Name, isSysctl)
 		name := SysctlName(s.Name)
-		v.unique(at, name, seen)
+		v.unique(at, name, names)
 		if v.pod.Spec.HostNetwork && strings.HasPrefix(name, "net.") {
 			v.forbidden(at, "would change the host: the pod has its network")
 		}
@@ -116,15 +116,15 @@ func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
 
 // isSysctl accepts what names a file below /proc/sys and nothing else.
 func isSysctl(name string) []string {
-	const fault = "must be parts of lower-case letters, digits, '-' and '_' that begin and end with a letter or digit, with '.' or '/' between them"
+	const message = "must be parts of lower-case letters, digits, '-' and '_' that begin and end with a letter or digit, with '.' or '/' between them"
 	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return r == '.' || r == '/' }) {
 		if strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || strings.Trim(part, "-_") != part {
-			return []string{fault}
+			return []string{message}
 		}
 	}
 	edge := strings.Trim(name, "./") != name
 	if edge || strings.Contains(name, "..") || strings.Contains(name, "//") || len(name) > 253 {
-		return []string{fault}
+		return []string{message}
 	}
 	return nil
 }

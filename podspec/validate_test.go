@@ -22,8 +22,8 @@ func podWith(t *testing.T, spec string) *corev1.Pod {
 	return pod
 }
 
-// faultPaths returns the field of each fault.
-func faultPaths(t *testing.T, err error) []string {
+// errorPaths returns the field of each fault.
+func errorPaths(t *testing.T, err error) []string {
 	t.Helper()
 	if err == nil {
 		return nil
@@ -152,13 +152,13 @@ func TestValidate(t *testing.T) {
 				want = append(want, strings.Replace(w, "S.", "spec.securityContext.", 1))
 			}
 			err := Validate(podWith(t, tc.spec))
-			assert.ElementsMatch(t, want, faultPaths(t, err), "%v", err)
+			assert.ElementsMatch(t, want, errorPaths(t, err), "%v", err)
 		})
 	}
 }
 
-// SP-2: names that become folders.
-func TestValidateIdentity(t *testing.T) {
+// SP-2: names that become directories.
+func TestValidate_Identity(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)
 		want   []string
@@ -177,28 +177,28 @@ func TestValidateIdentity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := podWith(t, one)
 			tc.change(pod)
-			assert.Equal(t, tc.want, faultPaths(t, Validate(pod)))
+			assert.Equal(t, tc.want, errorPaths(t, Validate(pod)))
 		})
 	}
 }
 
-// SP-2: a pod that is wrong in five places is told all five at once.
-func TestValidateTellsAllAtOnce(t *testing.T) {
+// SP-2: all errors of a pod are returned together.
+func TestValidate_ReturnsAllErrors(t *testing.T) {
 	pod := podWith(t, "  restartPolicy: Never ever\n  containers:\n  - name: Bad_Name\n    ports: [{containerPort: 0}]\n    volumeMounts: [{name: none, mountPath: /x}]\n")
 	err := Validate(pod)
-	assert.Len(t, faultPaths(t, err), 5, "%v", err)
+	assert.Len(t, errorPaths(t, err), 5, "%v", err)
 	assert.ErrorContains(t, err, "spec.restartPolicy")
 }
 
-// A pod made to be wrong without end is told so briefly.
-func TestValidateTellsSoMuchOnly(t *testing.T) {
+// The number of errors is bounded.
+func TestValidate_BoundsErrors(t *testing.T) {
 	pod := podWith(t, "  containers:\n"+strings.Repeat("  - {name: a, image: i}\n", 5000))
 	err := Validate(pod)
-	assert.ErrorContains(t, err, "and 4899 more faults")
+	assert.ErrorContains(t, err, "and 4899 more errors")
 	assert.Less(t, len(err.Error()), 1<<14)
 }
 
-func TestValidateNeverQuotesValues(t *testing.T) {
+func TestValidate_NeverQuotesValues(t *testing.T) {
 	pod := podWith(t, with("env: [{name: 'a=b', value: s3cret}, {name: A, value: s3cret, valueFrom: {}}]"))
 	assert.NotContains(t, Validate(pod).Error(), "s3cret")
 }
@@ -228,7 +228,7 @@ func TestUnsupported(t *testing.T) {
 }
 
 // SP-2: what people really write is not refused.
-func TestGoodManifests(t *testing.T) {
+func TestValidate_ValidManifests(t *testing.T) {
 	files, err := filepath.Glob("testdata/good/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

@@ -64,10 +64,10 @@ func (v *validator) volume(path *field.Path, vol *corev1.Volume) {
 		v.downward(path.Child("downwardAPI", "items"), d.Items, nil)
 	}
 	if p := vol.Projected; p != nil {
-		seen := make(map[string]bool) // sources of their own must not write over each other's files
+		names := make(map[string]bool) // sources of their own must not write over each other's files
 		v.mode(path.Child("projected", "defaultMode"), p.DefaultMode)
 		for i := range p.Sources {
-			v.projection(path.Child("projected", "sources").Index(i), &p.Sources[i], seen)
+			v.projection(path.Child("projected", "sources").Index(i), &p.Sources[i], names)
 		}
 	}
 	if i := vol.Image; i != nil {
@@ -99,38 +99,38 @@ func (v *validator) hostPath(at *field.Path, h *corev1.HostPathVolumeSource) {
 	}
 }
 
-func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, seen map[string]bool) {
+func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, names map[string]bool) {
 	if len(setFields(*p)) > 1 { // none is an empty source, which an API server accepts
 		v.exactlyOne(path, true, true)
 	}
 	if p.Secret != nil {
 		v.need(path.Child("secret", "name"), p.Secret.Name, nil)
-		v.items(path.Child("secret", "items"), p.Secret.Items, seen)
+		v.items(path.Child("secret", "items"), p.Secret.Items, names)
 	}
 	if p.ConfigMap != nil {
 		v.need(path.Child("configMap", "name"), p.ConfigMap.Name, nil)
-		v.items(path.Child("configMap", "items"), p.ConfigMap.Items, seen)
+		v.items(path.Child("configMap", "items"), p.ConfigMap.Items, names)
 	}
 	if p.DownwardAPI != nil {
-		v.downward(path.Child("downwardAPI", "items"), p.DownwardAPI.Items, seen)
+		v.downward(path.Child("downwardAPI", "items"), p.DownwardAPI.Items, names)
 	}
 	if p.ServiceAccountToken != nil {
-		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, seen)
+		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, names)
 	}
 }
 
-func (v *validator) items(path *field.Path, items []corev1.KeyToPath, seen map[string]bool) {
+func (v *validator) items(path *field.Path, items []corev1.KeyToPath, names map[string]bool) {
 	for i, item := range items {
 		v.need(path.Index(i).Child("key"), item.Key, nil)
-		v.filePath(path.Index(i).Child("path"), item.Path, seen)
+		v.filePath(path.Index(i).Child("path"), item.Path, names)
 		v.mode(path.Index(i).Child("mode"), item.Mode)
 	}
 }
 
-func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeFile, seen map[string]bool) {
+func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeFile, names map[string]bool) {
 	for i, item := range items {
 		at := path.Index(i)
-		v.filePath(at.Child("path"), item.Path, seen)
+		v.filePath(at.Child("path"), item.Path, names)
 		v.mode(at.Child("mode"), item.Mode)
 		v.exactlyOne(at, item.FieldRef != nil, item.ResourceFieldRef != nil)
 		if item.FieldRef != nil {
@@ -148,14 +148,14 @@ func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeF
 }
 
 // filePath checks where in a volume a file goes. Names that begin with two dots
-// are the volume's own. A nil seen lets a path be named twice: the last one stays.
-func (v *validator) filePath(path *field.Path, p string, seen map[string]bool) {
+// are the volume's own. A nil names lets a path be named twice: the last one stays.
+func (v *validator) filePath(path *field.Path, p string, names map[string]bool) {
 	v.need(path, p, isInside)
 	if strings.HasPrefix(p, "..") && isInside(p) == nil {
 		v.invalid(path, p, "must not start with '..'")
 	}
-	if seen != nil {
-		v.unique(path, p, seen)
+	if names != nil {
+		v.unique(path, p, names)
 	}
 }
 
