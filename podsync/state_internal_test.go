@@ -20,12 +20,15 @@ type idle struct{}
 func (idle) Apply(context.Context, *corev1.Pod, []runtime.Action, runtime.RunOptions) runtime.ApplyResult {
 	return runtime.ApplyResult{}
 }
+
 func (idle) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error { return nil }
 func (idle) Remove(context.Context, runtime.Pod) error                                 { return nil }
 func (idle) RequestInspection(types.UID)                                               {}
+
 func (idle) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return runtime.Pod{}, nil
 }
+
 func (idle) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus { return corev1.PodStatus{} }
 func (idle) Get(types.UID) (corev1.PodStatus, bool)               { return corev1.PodStatus{}, false }
 

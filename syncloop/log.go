@@ -16,7 +16,7 @@ func podAttrs(pod *corev1.Pod, more ...any) []any {
 }
 
 func (p *PodManager) logPod(msg string, pod *corev1.Pod, more ...any) {
-	p.cfg.Logger.Info(msg, podAttrs(pod, more...)...)
+	p.cfg.Logger.Info(msg, podAttrs(pod, more...)...) //nolint:sloglint // the callers pass constants
 }
 
 // sourceAttr is the source of a pod, for the line that says how a new pod was handled.

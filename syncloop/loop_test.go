@@ -20,13 +20,17 @@ import (
 // fakeHandler records its calls.
 type fakeHandler struct{ *callLog }
 
-func (f fakeHandler) HandlePodChange(c podsource.Change) { f.note("change %v %d", c.Op, len(c.Pods)) }
+func (f fakeHandler) HandlePodChange(c podsource.Change) {
+	f.note("change %v %d", c.Op, len(c.Pods))
+}
+
 func (f fakeHandler) HandlePodSync(u types.UID, why podworkers.RequeueReason) {
 	f.note("wake %s %v", u, why)
 }
-func (f fakeHandler) Revisit(ended []types.UID) {
-	if len(ended) > 0 {
-		f.note("revisit %v", ended)
+
+func (f fakeHandler) Revisit(finished []types.UID) {
+	if len(finished) > 0 {
+		f.note("revisit %v", finished)
 	}
 }
 func (f fakeHandler) HandlePodRecreations(uids []types.UID) { f.note("again %v", uids) }

@@ -45,7 +45,7 @@ type panickingHandler struct {
 	bad *bool
 }
 
-func (p panickingHandler) Requeue(uid types.UID, why podworkers.RequeueReason) {
+func (p panickingHandler) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 	if *p.bad {
 		panic("handler")
 	}
