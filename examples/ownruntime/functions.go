@@ -15,18 +15,18 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// pause is how long a function that ended waits before it is called again.
-const pause = time.Second
+// restartDelay is the time between the end of a function and its next call.
+const restartDelay = time.Second
 
 // function is what a pod runs. It should return soon after ctx is done.
 type function func(ctx context.Context, attempt uint32) error
 
-// functions is a runtime: it runs functions as pods.
+// functions is a runtime that runs functions as pods.
 type functions struct {
-	code  map[string]function // by image
-	ended func(types.UID)     // told when a function has returned
+	code     map[string]function // by image
+	onReturn func(types.UID)     // called when a function has returned
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	out   io.Writer
 	calls map[types.UID]*call // the newest of each pod
 }
@@ -36,16 +36,16 @@ var (
 	_ podworkers.Inspector = (*functions)(nil)
 )
 
-// call is a function that runs or ran. What is not set at its start is guarded
-// by functions.mu.
+// call is a function that runs or has returned. functions.mu guards endTime and
+// err.
 type call struct {
-	pod     *corev1.Pod
-	attempt uint32
-	began   time.Time
-	stop    context.CancelFunc
-	done    chan struct{} // closed when it has returned
-	end     time.Time     // zero while it runs
-	err     error
+	pod       *corev1.Pod
+	attempt   uint32
+	startTime time.Time
+	stop      context.CancelFunc
+	done      chan struct{} // closed when the function has returned
+	endTime   time.Time     // zero while it runs
+	err       error
 }
 
 func newFunctions(out io.Writer) *functions {
@@ -61,10 +61,10 @@ func newFunctions(out io.Writer) *functions {
 	}}
 }
 
-// Sync implements podworkers.Syncer: it calls the pod's function if it does not
-// run, and should.
-func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
-	last := seen.LatestContainer(pod.Spec.Containers[0].Name)
+// Sync implements podworkers.Syncer. It calls the pod's function if it should run
+// and does not.
+func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod) (runtime.SyncResult, error) {
+	last := observed.LatestContainer(pod.Spec.Containers[0].Name)
 	if last == nil {
 		return runtime.SyncResult{}, f.start(ctx, pod, 0)
 	}
@@ -75,15 +75,15 @@ func (f *functions) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod)
 	if policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && last.ExitCode == 0 {
 		return runtime.SyncResult{Terminal: true, Unchanged: true}, nil
 	}
-	if due := last.Finished.Add(pause); time.Now().Before(due) {
+	if due := last.Finished.Add(restartDelay); time.Now().Before(due) {
 		return runtime.SyncResult{RequeueAt: due, Unchanged: true}, nil
 	}
 	return runtime.SyncResult{}, f.start(ctx, pod, last.Attempt+1)
 }
 
-// Terminate implements podworkers.Syncer: it ends the context of the function
-// and waits, but no longer than the grace period.
-func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, e runtime.Termination) error {
+// Terminate implements podworkers.Syncer. It cancels the context of the function
+// and waits for it, for the grace period at most.
+func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Pod, t runtime.Termination) error {
 	f.mu.Lock()
 	c := f.calls[pod.UID]
 	f.mu.Unlock()
@@ -91,7 +91,7 @@ func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Po
 		return nil
 	}
 	c.stop()
-	late := time.NewTimer(e.GracePeriod)
+	late := time.NewTimer(t.GracePeriod)
 	defer late.Stop()
 	select {
 	case <-c.done:
@@ -99,11 +99,11 @@ func (f *functions) Terminate(ctx context.Context, pod *corev1.Pod, _ runtime.Po
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-late.C:
-		return fmt.Errorf("pod %s still runs %v after it was told to end", pod.Name, e.GracePeriod) // goroutines cannot be killed
+		return fmt.Errorf("pod %s still runs %v after its context was cancelled", pod.Name, t.GracePeriod) // goroutines cannot be killed
 	}
 }
 
-// Finish implements podworkers.Syncer: it forgets the pod.
+// Finish implements podworkers.Syncer. It forgets the pod.
 func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +111,8 @@ func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termina
 	return nil
 }
 
-// GetNewerThan implements podworkers.Seen. It looks at the runtime's own memory,
-// which is never old.
+// GetNewerThan implements podworkers.Inspector. The runtime's own memory is always
+// up to date.
 func (f *functions) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,51 +123,51 @@ func (f *functions) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) 
 	}
 	p.Namespace, p.Name = c.pod.Namespace, c.pod.Name
 	main := &c.pod.Spec.Containers[0]
-	seen := runtime.Container{Name: main.Name, Image: main.Image, Attempt: c.attempt, State: runtime.Running, Started: c.began}
-	if !c.end.IsZero() {
-		seen.State, seen.Finished = runtime.Exited, c.end
+	observed := runtime.Container{Name: main.Name, Image: main.Image, Attempt: c.attempt, State: runtime.Running, Started: c.startTime}
+	if !c.endTime.IsZero() {
+		observed.State, observed.Finished = runtime.Exited, c.endTime
 		if c.err != nil {
-			seen.ExitCode, seen.Message = 1, c.err.Error()
+			observed.ExitCode, observed.Message = 1, c.err.Error()
 		}
 	}
-	p.Containers = []runtime.Container{seen}
+	p.Containers = []runtime.Container{observed}
 	return p, nil
 }
 
-// start calls the pod's function in a goroutine of its own, which outlives the
-// turn that starts it.
+// start calls the pod's function in its own goroutine, which outlives the sync that
+// starts it.
 func (f *functions) start(ctx context.Context, pod *corev1.Pod, attempt uint32) error {
 	code, ok := f.code[pod.Spec.Containers[0].Image]
 	if !ok {
-		return fmt.Errorf("no function is called %q", pod.Spec.Containers[0].Image)
+		return fmt.Errorf("function %q not found", pod.Spec.Containers[0].Image)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &call{pod: pod, attempt: attempt, began: time.Now(), stop: stop, done: make(chan struct{})}
+	c := &call{pod: pod, attempt: attempt, startTime: time.Now(), stop: stop, done: make(chan struct{})}
 	f.mu.Lock()
 	f.calls[pod.UID] = c
-	f.say(pod.UID, "starts, attempt %d", attempt)
+	f.printf(pod.UID, "starts, attempt %d", attempt)
 	f.mu.Unlock()
 	go func() {
 		defer stop()
 		err := code(ctx, attempt)
 		f.mu.Lock()
-		c.end, c.err = time.Now(), err
-		f.say(pod.UID, "returns %v", err)
+		c.endTime, c.err = time.Now(), err
+		f.printf(pod.UID, "returns %v", err)
 		f.mu.Unlock()
 		close(c.done)
-		f.ended(pod.UID)
+		f.onReturn(pod.UID)
 	}()
 	return nil
 }
 
-// moved is a hook of podworkers.
-func (f *functions) moved(uid types.UID, from, to podworkers.Phase, why podworkers.Cause) {
+// phaseChanged is a hook of podworkers.
+func (f *functions) phaseChanged(uid types.UID, from, to podworkers.Phase, why podworkers.Cause) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.say(uid, "%v -> %v: %v", from, to, why)
+	f.printf(uid, "%v -> %v: %v", from, to, why)
 }
 
-// say prints a line. f.mu is held.
-func (f *functions) say(uid types.UID, format string, args ...any) {
+// printf prints a line. f.mu is held.
+func (f *functions) printf(uid types.UID, format string, args ...any) {
 	fmt.Fprintf(f.out, "%-6s %s\n", uid, fmt.Sprintf(format, args...))
 }

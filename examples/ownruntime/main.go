@@ -1,9 +1,9 @@
-// Ownruntime runs podworkers over a runtime that knows nothing of the CRI: its
-// pods are functions of this program, and a pod's image names one.
+// Ownruntime runs podworkers with a runtime that does not implement the CRI: its
+// pods are functions of this program, and a pod's image is the name of one.
 //
-// What a runtime has to bring is in functions.go: three calls that bring a pod up,
-// end it and clean up after it, and a view of what runs. Podworkers knows which is
-// due for which pod.
+// The file functions.go has everything that such a runtime implements: three calls
+// that sync, terminate and clean up a pod, and one that inspects it. Package
+// podworkers decides which call is due for which pod.
 //
 //	go run ./examples/ownruntime
 package main
@@ -30,15 +30,15 @@ func main() {
 	}
 }
 
-// run has three pods live their lives: a server that is ended after five seconds,
-// a job, and one that fails at first.
+// run runs three pods: a server that is killed after five seconds, a job, and one
+// that fails at first.
 func run(ctx context.Context, out io.Writer) error {
 	rt := newFunctions(out)
-	workers, err := podworkers.New(podworkers.Config{Syncer: rt, Inspector: rt, Hooks: podworkers.Hooks{PhaseChanged: rt.moved}})
+	workers, err := podworkers.New(podworkers.Config{Syncer: rt, Inspector: rt, Hooks: podworkers.Hooks{PhaseChanged: rt.phaseChanged}})
 	if err != nil {
 		return err
 	}
-	rt.ended = func(uid types.UID) { workers.Requeue(uid, podworkers.RequeueEvent) }
+	rt.onReturn = func(uid types.UID) { workers.Requeue(uid, podworkers.RequeueEvent) }
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- workers.Run(ctx) }()
@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return errors.Join(err, <-done)
 }
 
-// pod is a pod whose function has its name.
+// pod returns a pod that runs the function of the same name.
 func pod(function string, restart corev1.RestartPolicy) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: function, Namespace: "default", UID: types.UID(function)},

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each pod's life is told in order; what happens to different pods in the same
-// moment may be told in any.
-func TestRun(t *testing.T) {
+// The phases of each pod are printed in order. The order between pods at the same
+// time is not defined.
+func TestRun_PrintsPhasesInOrder(t *testing.T) {
 	want := map[string][]string{
 		"server": {
 			"starts, attempt 0",
@@ -39,9 +39,9 @@ func TestRun(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		began := time.Now()
+		startTime := time.Now()
 		require.NoError(t, run(t.Context(), &out))
-		assert.Equal(t, 5*time.Second, time.Since(began), "a function that heeds its context ends at once")
+		assert.Equal(t, 5*time.Second, time.Since(startTime), "a function returns when its context is done")
 		got := map[string][]string{}
 		for line := range strings.Lines(out.String()) {
 			name, text, _ := strings.Cut(strings.TrimSpace(line), " ")

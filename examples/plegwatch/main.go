@@ -1,5 +1,5 @@
-// Plegwatch prints what happens to pods on a machine, whoever runs them: pleg
-// alone, over a runtime that speaks CRI. It changes nothing.
+// Plegwatch prints the events of all pods on a machine, also those of other agents.
+// It uses package pleg alone, on a runtime that speaks CRI, and changes nothing.
 //
 //	go run ./examples/plegwatch -runtime-endpoint unix:///run/containerd/containerd.sock
 package main
@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	endpoint := flag.String("runtime-endpoint", "unix:///run/containerd/containerd.sock", "the runtime's CRI socket")
+	endpoint := flag.String("runtime-endpoint", "unix:///run/containerd/containerd.sock", "CRI socket of the runtime")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// watch prints events until ctx ends, each with the name of its pod.
+// watch prints events until ctx is done, each with the name of its pod.
 func watch(ctx context.Context, rt pleg.Runtime, out io.Writer) error {
 	var cache podcache.Cache
 	g, err := pleg.New(pleg.Config{Runtime: rt, Cache: &cache})

@@ -19,8 +19,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// TestWatch has somebody else run a pod, and sees its life go by.
-func TestWatch(t *testing.T) {
+// Events of a pod that another client runs are printed.
+func TestWatch_PrintsEventsOfOtherClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := embedded.New(embedded.Config{})
 		require.NoError(t, err)
@@ -47,13 +47,13 @@ func TestWatch(t *testing.T) {
 		plan := runtime.Plan(pod, runtime.PlanInput{}, time.Now())
 		require.Empty(t, client.Apply(ctx, pod, plan, runtime.RunOptions{Dir: t.TempDir(), LogDir: t.TempDir()}).Failures)
 		time.Sleep(time.Second)
-		seen, err := client.Pod(ctx, pod.UID)
+		observed, err := client.Pod(ctx, pod.UID)
 		require.NoError(t, err)
-		require.NoError(t, client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second}))
+		require.NoError(t, client.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: time.Second}))
 		time.Sleep(time.Second)
-		seen, err = client.Pod(ctx, pod.UID)
+		observed, err = client.Pod(ctx, pod.UID)
 		require.NoError(t, err)
-		require.NoError(t, client.Remove(ctx, seen))
+		require.NoError(t, client.Remove(ctx, observed))
 		time.Sleep(time.Second)
 		cancel()
 		wg.Wait()

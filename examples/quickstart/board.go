@@ -15,19 +15,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// board is the status sink of the quickstart: it keeps what was told of each pod
-// and shows it, as a table that is drawn anew on a terminal and as a line a
-// change elsewhere.
+// board is the status sink of the quickstart. It keeps the last status of each pod
+// and shows it: as a table on a terminal, and as one line per change elsewhere.
 type board struct {
 	out   io.Writer
 	table bool
 	start time.Time
 
-	mu     sync.Mutex // guards the rest
-	pods   map[string]*row
-	notes  []string
-	judged []error // by expectation
-	drawn  int     // lines of the table on the screen
+	mu      sync.Mutex // guards the rest
+	pods    map[string]*row
+	notes   []string
+	results []error // by expectation
+	drawn   int     // lines of the table on the screen
 }
 
 // row is one pod, by UID.
@@ -35,9 +34,9 @@ type row struct {
 	name, phase, detail string
 	pod                 *corev1.Pod
 	status              corev1.PodStatus
-	told                time.Time
-	gone                bool
-	history             []string // phases and container states, in the order told
+	reportedAt          time.Time
+	deleted             bool
+	history             []string // phases and container states, in the order reported
 }
 
 func newBoard(out *os.File) *board {
@@ -56,7 +55,7 @@ func (b *board) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatu
 	}
 	phase, detail := describe(pod, st)
 	changed := phase != r.phase || detail != r.detail
-	r.pod, r.status, r.phase, r.detail, r.told = pod, st, phase, detail, time.Now()
+	r.pod, r.status, r.phase, r.detail, r.reportedAt = pod, st, phase, detail, time.Now()
 	if changed {
 		r.history = append(r.history, phase+" "+detail)
 		b.change(r)
@@ -64,19 +63,19 @@ func (b *board) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatu
 	return nil
 }
 
-// DeleteStatus implements status.Deleter: the pod has left nothing behind.
+// DeleteStatus implements status.Deleter: all resources of the pod are released.
 func (b *board) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r := b.pods[string(pod.UID)]; r != nil && !r.gone {
-		r.gone, r.phase, r.told = true, "Gone", time.Now()
+	if r := b.pods[string(pod.UID)]; r != nil && !r.deleted {
+		r.deleted, r.phase, r.reportedAt = true, "Gone", time.Now()
 		r.history = append(r.history, "Gone")
 		b.change(r)
 	}
 	return nil
 }
 
-// Record implements agent.Recorder: warnings are worth a line.
+// Record implements agent.Recorder. It shows warnings.
 func (b *board) Record(e *corev1.Event) {
 	if e.Type != corev1.EventTypeWarning {
 		return
@@ -84,19 +83,19 @@ func (b *board) Record(e *corev1.Event) {
 	b.note(fmt.Sprintf("%s %s: %s", e.InvolvedObject.Name, e.Reason, e.Message))
 }
 
-// judge holds every expectation against what was told so far, before the pods
-// are ended.
-func (b *board) judge() {
+// checkExpectations compares the statuses with the expectations, before the pods
+// are terminated.
+func (b *board) checkExpectations() {
 	b.mu.Lock()
-	b.judged = make([]error, len(expectations))
+	b.results = make([]error, len(expectations))
 	for i, e := range expectations {
-		b.judged[i] = e.check(b.named(e.pod))
+		b.results[i] = e.check(b.named(e.pod))
 	}
 	b.mu.Unlock()
-	b.note("ending the pods, each within its grace period")
+	b.note("terminating the pods, each within its grace period")
 }
 
-// note shows a line of its own.
+// note shows a line of text.
 func (b *board) note(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,14 +119,14 @@ func (b *board) change(r *row) {
 
 func (b *board) stamp() string { return fmt.Sprintf("%6.2fs", time.Since(b.start).Seconds()) }
 
-// draw writes the table over the former one.
+// draw overwrites the previous table.
 func (b *board) draw() {
 	var s strings.Builder
 	if b.drawn > 0 {
 		fmt.Fprintf(&s, "\x1b[%dA", b.drawn)
 	}
 	lines := []string{
-		fmt.Sprintf("\x1b[1msublet quickstart\x1b[0m  %s  pods run as processes of yours; ctrl-c ends them", b.stamp()),
+		fmt.Sprintf("\x1b[1msublet quickstart\x1b[0m  %s  pods run as local processes; ctrl-c terminates them", b.stamp()),
 		fmt.Sprintf("\x1b[2m%-26s %-10s %-5s %-8s %s\x1b[0m", "POD", "PHASE", "READY", "RESTARTS", "CONTAINERS"),
 	}
 	for _, r := range b.rows() {
@@ -141,16 +140,16 @@ func (b *board) draw() {
 		s.WriteString("\x1b[2K\n")
 	}
 	b.drawn = max(b.drawn, len(lines))
-	_, _ = io.WriteString(b.out, s.String()) // a terminal that is gone is nobody to tell
+	_, _ = io.WriteString(b.out, s.String()) // a closed terminal is no reason to stop
 }
 
-// rows are the pods by name, newest UID last.
+// rows returns the pods by name, the last reported UID last.
 func (b *board) rows() []*row {
 	return slices.SortedFunc(maps.Values(b.pods), func(x, y *row) int {
 		if c := strings.Compare(x.name, y.name); c != 0 {
 			return c
 		}
-		return x.told.Compare(y.told)
+		return x.reportedAt.Compare(y.reportedAt)
 	})
 }
 
@@ -167,7 +166,7 @@ func colour(phase string) string {
 	}
 }
 
-// clip cuts what would not fit on a line, colour codes counted in.
+// clip shortens a line to n characters, colour codes included.
 func clip(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…\x1b[0m"
@@ -175,11 +174,11 @@ func clip(s string, n int) string {
 	return s
 }
 
-// describe is a pod's phase and its containers in a few words.
+// describe returns a pod's phase and the states of its containers.
 func describe(pod *corev1.Pod, st corev1.PodStatus) (phase, detail string) {
 	phase = string(st.Phase)
 	if pod.DeletionTimestamp != nil {
-		phase = "Ending"
+		phase = "Terminating"
 	}
 	var words []string
 	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {

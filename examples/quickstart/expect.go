@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// expectations say what each sample pod should have done by the end. They look
-// at what the agent told, in the order in which it was told.
+// expectations are what each sample pod should have done by the end, according to
+// the statuses that the agent sent.
 var expectations = []struct {
 	pod, should string
 	check       func(pods []*row) error
@@ -45,35 +45,35 @@ var expectations = []struct {
 		}
 		return nil
 	})},
-	{"slow-end", "get its grace period and end by itself", one(func(r *row) error {
+	{"slow-end", "get its grace period and exit by itself", one(func(r *row) error {
 		if t := r.status.ContainerStatuses[0].State.Terminated; t != nil && t.ExitCode != 0 {
 			return fmt.Errorf("container is %s, so it was killed", r.detail)
 		}
-		return wantGone(r)
+		return wantDeleted(r)
 	})},
-	{"edited", "end wholly before its new version starts", func(pods []*row) error {
+	{"edited", "finish before its new version starts", func(pods []*row) error {
 		if len(pods) != 2 {
 			return fmt.Errorf("%d pods, want the old and the new one", len(pods))
 		}
 		slices.SortFunc(pods, func(x, y *row) int {
 			return x.status.StartTime.Compare(y.status.StartTime.Time)
 		})
-		ended, began := pods[0].status.ContainerStatuses[0].State.Terminated, pods[1].status.ContainerStatuses[0].State.Running
-		if ended == nil || began == nil || began.StartedAt.Time.Before(ended.FinishedAt.Truncate(time.Second)) {
+		terminated, running := pods[0].status.ContainerStatuses[0].State.Terminated, pods[1].status.ContainerStatuses[0].State.Running
+		if terminated == nil || running == nil || running.StartedAt.Time.Before(terminated.FinishedAt.Truncate(time.Second)) {
 			return fmt.Errorf("old %s, new %s", pods[0].detail, pods[1].detail)
 		}
-		return errors.Join(wantGone(pods[0]), wantReady(pods[1], 1))
+		return errors.Join(wantDeleted(pods[0]), wantReady(pods[1], 1))
 	}},
-	{"deleted", "end and leave nothing", one(wantGone)},
-	{"sidecar", "succeed, its sidecar ended last", one(wantPhase(corev1.PodSucceeded))},
+	{"deleted", "terminate and leave nothing", one(wantDeleted)},
+	{"sidecar", "succeed, with its sidecar terminated last", one(wantPhase(corev1.PodSucceeded))},
 	{"config", "read its config map and succeed", one(wantPhase(corev1.PodSucceeded))},
-	{"turns-bad", "run on with the last good manifest", one(func(r *row) error { return wantReady(r, 1) })},
+	{"becomes-invalid", "run on with the last good manifest", one(func(r *row) error { return wantReady(r, 1) })},
 }
 
 func one(check func(*row) error) func([]*row) error {
 	return func(pods []*row) error {
 		if len(pods) != 1 {
-			return fmt.Errorf("%d pods of that name were told of, want one", len(pods))
+			return fmt.Errorf("%d pods of that name were reported, want one", len(pods))
 		}
 		return check(pods[0])
 	}
@@ -95,20 +95,20 @@ func wantPhase(phase corev1.PodPhase) func(*row) error {
 	}
 }
 
-func wantGone(r *row) error {
-	if !r.gone {
-		return fmt.Errorf("still there: %s", r.detail)
+func wantDeleted(r *row) error {
+	if !r.deleted {
+		return fmt.Errorf("not deleted: %s", r.detail)
 	}
 	return nil
 }
 
-// ended is whether no pod was left behind.
-func (b *board) ended() error {
+// checkTerminated returns an error if a container still runs.
+func (b *board) checkTerminated() error {
 	for _, r := range b.rows() {
-		if r.gone {
+		if r.deleted {
 			continue
 		}
-		// A drain keeps the phase of a pod that the next agent is to start again; what it ends is the containers.
+		// A drain keeps the phase of a pod that the next agent restarts, and terminates its containers.
 		for _, c := range slices.Concat(r.status.InitContainerStatuses, r.status.ContainerStatuses) {
 			if c.State.Running != nil {
 				return fmt.Errorf("container %s of %s runs", c.Name, r.name)
@@ -127,9 +127,9 @@ func (b *board) named(name string) (found []*row) {
 	return found
 }
 
-// verdict prints what each sample did beside what it should have done, and
-// reports whether all did.
-func (b *board) verdict(out io.Writer, faults []string) bool {
+// summarize prints the result of each sample next to what it should have done, and
+// reports whether all of them are as expected.
+func (b *board) summarize(out io.Writer, sourceErrors []string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ok := true
@@ -142,15 +142,15 @@ func (b *board) verdict(out io.Writer, faults []string) bool {
 		fmt.Fprintf(out, "  %s %-14s should %s%s\n", mark, pod, should, why)
 	}
 	for i, e := range expectations {
-		line(e.pod, e.should, b.judged[i])
+		line(e.pod, e.should, b.results[i])
 	}
-	for _, name := range []string{"broken", "turns-bad"} {
+	for _, name := range []string{"broken", "becomes-invalid"} {
 		var err error
-		if !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, name+".yaml") }) {
-			err = errors.New("no fault tells of it")
+		if !slices.ContainsFunc(sourceErrors, func(f string) bool { return strings.Contains(f, name+".yaml") }) {
+			err = errors.New("no source error mentions it")
 		}
-		line(name+".yaml", "be reported as a fault and harm nobody", err)
+		line(name+".yaml", "be reported as a source error and affect no other pod", err)
 	}
-	line("all", "have ended when the agent has", b.ended())
+	line("all", "have terminated when the agent has stopped", b.checkTerminated())
 	return ok
 }

@@ -1,12 +1,13 @@
-// Command quickstart runs the sample pods of its manifests folder as processes
-// of whoever starts it: no root, no daemon, no cluster.
+// Command quickstart runs the sample pods of its manifests directory as processes
+// of the current user: no root, no daemon, no cluster.
 //
 //	go run ./examples/quickstart -for 20s
 //
-// A table shows pods and containers change; it is plain lines where the output
-// is no terminal. While the pods run, some manifests are edited, deleted and
-// broken. Ctrl-c, or the end of -for, ends the pods gracefully; then it is told
-// what ran, and the exit code is 0 only if all pods did what they should.
+// A table shows the pods and their containers; if the output is not a terminal,
+// each change is a line. While the pods run, some manifests are edited, deleted
+// and made invalid. Ctrl-c, or the end of -for, terminates the pods gracefully.
+// Then a summary is printed. The exit code is 0 only if all pods behaved as
+// expected.
 package main
 
 import (
@@ -24,10 +25,10 @@ func main() {
 	if len(os.Args) > 1 && roles[os.Args[1]] != nil { // a container of one of the pods
 		os.Exit(roles[os.Args[1]](os.Args[2:]))
 	}
-	span := flag.Duration("for", 0, "end by itself after so long; 0 runs until ctrl-c. The samples need about 15s")
+	span := flag.Duration("for", 0, "stop after this time; 0 runs until ctrl-c. The samples need about 15s")
 	flag.Parse()
 	if flag.NArg() > 0 || *span < 0 {
-		fmt.Fprintln(os.Stderr, "quickstart: want nothing but perhaps -for 20s")
+		fmt.Fprintln(os.Stderr, "quickstart: invalid arguments; the only flag is -for 20s")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -46,10 +47,9 @@ func main() {
 	}
 }
 
-// errNotAll is returned when a pod did not do what it should; the verdict has
-// told which.
-var errNotAll = errors.New("not all pods did what they should")
+// errNotAll is returned when a pod did not behave as expected; the summary says
+// which one.
+var errNotAll = errors.New("not all pods behaved as expected")
 
-// scripted is how long the script of edits takes where nobody said how long the
-// quickstart shall run.
-const scripted = 20 * time.Second
+// defaultSpan is the duration of the script of edits without -for.
+const defaultSpan = 20 * time.Second

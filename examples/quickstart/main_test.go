@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bin is the program, built once for all tests where everybody may run it.
+// bin is the program, built once for all tests where every user can run it.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run starts the program, as nobody where it can, and returns what it printed.
+// run starts the program, without privileges if possible, and returns its output.
 func run(t *testing.T, end func(*os.Process), args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -54,9 +54,8 @@ func run(t *testing.T, end func(*os.Process), args ...string) (string, error) {
 	return out.String(), err
 }
 
-// The quickstart is what a newcomer sees first: all its pods do what they should
-// as an ordinary user, and nothing is left of them.
-func TestAllSamplesDoWhatTheyShould(t *testing.T) {
+// All pods behave as expected for an ordinary user, and leave nothing behind.
+func TestQuickstart_AllSamplesBehaveAsExpected(t *testing.T) {
 	out, err := run(t, nil, "-for", "20s")
 	require.NoError(t, err, out)
 	require.NotContains(t, out, "FAIL", out)
@@ -64,12 +63,11 @@ func TestAllSamplesDoWhatTheyShould(t *testing.T) {
 	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last valid version keeps running"} {
 		require.Contains(t, out, want)
 	}
-	require.NotContains(t, out, "\x1b[", "plain lines where the output is no terminal")
+	require.NotContains(t, out, "\x1b[", "plain lines if the output is not a terminal")
 }
 
-// A quickstart that is stopped before its pods could do what they should must
-// not say that they did.
-func TestAnEarlyEndIsNoSuccess(t *testing.T) {
+// A quickstart that is stopped early does not report success.
+func TestQuickstart_FailsWhenStoppedEarly(t *testing.T) {
 	out, err := run(t, func(p *os.Process) {
 		timer := time.AfterFunc(2*time.Second, func() { _ = p.Signal(os.Interrupt) })
 		t.Cleanup(func() { timer.Stop() })
@@ -78,10 +76,10 @@ func TestAnEarlyEndIsNoSuccess(t *testing.T) {
 	require.ErrorAs(t, err, &exit, out)
 	require.Equal(t, 1, exit.ExitCode())
 	require.Contains(t, out, "FAIL job ")
-	require.Contains(t, out, "ok   all ", "ctrl-c ends the pods gracefully")
+	require.Contains(t, out, "ok   all ", "ctrl-c terminates the pods gracefully")
 }
 
-func TestArgumentsAreChecked(t *testing.T) {
+func TestQuickstart_ChecksArguments(t *testing.T) {
 	for _, args := range [][]string{{"-nonsense"}, {"web"}, {"-for", "-1s"}, {"-for", "soon"}} {
 		out, err := run(t, nil, args...)
 		var exit *exec.ExitError

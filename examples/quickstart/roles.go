@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// roles are what this program does as a container: its arguments in, its exit
-// code out.
-var roles = map[string]func(args []string) int{"serve": serve, "ask": ask}
+// roles are what this program does as a container. They take its arguments and
+// return its exit code.
+var roles = map[string]func(args []string) int{"serve": serve, "fetch": fetch}
 
-// serve answers HTTP on an address until it is told to end. It is not ready for
-// its first second.
+// serve answers HTTP requests on an address until SIGTERM. It becomes ready after
+// one second.
 func serve(args []string) int {
 	if len(args) != 1 {
-		fmt.Fprintln(os.Stderr, "serve: want an address")
+		fmt.Fprintln(os.Stderr, "serve: address required")
 		return 2
 	}
 	start := time.Now()
@@ -35,8 +35,8 @@ func serve(args []string) int {
 	defer stop()
 	go func() {
 		<-ctx.Done()
-		fmt.Println("ending")
-		_ = srv.Shutdown(context.Background()) // what is left open ends with the process
+		fmt.Println("stopping")
+		_ = srv.Shutdown(context.Background()) // open connections end with the process
 	}()
 	fmt.Println("listening on", args[0])
 	if err := srv.ListenAndServe(); err != http.ErrServerClosed {
@@ -46,8 +46,8 @@ func serve(args []string) int {
 	return 0
 }
 
-// ask gets a URL once a second until it is told to end.
-func ask(args []string) int {
+// fetch requests a URL once per second until SIGTERM.
+func fetch(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	tick := time.NewTicker(time.Second)
@@ -63,7 +63,7 @@ func ask(args []string) int {
 			fmt.Println(err)
 			continue
 		}
-		b, _ := io.ReadAll(io.LimitReader(r.Body, 1<<10)) // a short answer is an answer
+		b, _ := io.ReadAll(io.LimitReader(r.Body, 1<<10)) // the beginning is enough
 		_ = r.Body.Close()
 		fmt.Printf("%s: %s", r.Status, b)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// quickstart runs the samples until ctx ends, ends them, and tells what ran.
+// quickstart runs the samples until ctx is done, terminates them and prints a
+// summary.
 func quickstart(ctx context.Context, out *os.File, span time.Duration) (err error) {
 	dir, err := os.MkdirTemp("", "sublet-quickstart-")
 	if err != nil {
@@ -43,32 +44,32 @@ func quickstart(ctx context.Context, out *os.File, span time.Duration) (err erro
 		return err
 	}
 	if span == 0 {
-		span = scripted
+		span = defaultSpan
 	}
 	script, stop := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() { play(script, manifests, span, b) })
-	var faults []string
+	var sourceErrors []string
 	done.Go(func() {
-		<-ctx.Done() // what is wrong is asked while the agent still knows
+		<-ctx.Done() // while the agent still has its state
 		for _, f := range a.SourceErrors() {
-			faults = append(faults, f.Error())
+			sourceErrors = append(sourceErrors, f.Error())
 		}
-		b.judge()
+		b.checkExpectations()
 	})
 	err = a.Run(ctx)
 	stop()
-	if ctx.Err() == nil { // the agent ended by itself, which is a fault
+	if ctx.Err() == nil { // the agent stopped by itself, which is a defect
 		return err
 	}
 	done.Wait()
-	if !b.verdict(out, faults) {
+	if !b.summarize(out, sourceErrors) {
 		err = errors.Join(err, errNotAll)
 	}
 	return err
 }
 
-// newAgent puts an agent together that ends its pods when it ends.
+// newAgent returns an agent that terminates its pods when it stops.
 func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*agent.Agent, error) {
 	cc, err := runtime.Dial()
 	if err != nil {
@@ -90,10 +91,9 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*age
 	)
 }
 
-// hostRuntime is a CRI runtime in this process whose containers are processes of
-// this machine. Its images are mere names: one brings this program itself, for
-// the pods that need a server, the other nothing, so that commands are the
-// host's.
+// hostRuntime returns a CRI runtime in this process whose containers are processes
+// of this machine. Its images are only names: one contains this program, for pods
+// that need a server; the other is empty, so that commands are those of the host.
 func hostRuntime(dir string) (*embedded.Runtime, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -18,8 +18,8 @@ var samples embed.FS
 
 const samplePort = "18080"
 
-// copySamples writes the sample manifests to dir, where they can be edited, with
-// a port that is free here and a folder for notes.
+// copySamples writes the sample manifests to dir, where they can be edited. It sets
+// a free port and a directory for notes in them.
 func copySamples(dir, notes string) error {
 	port, err := freePort()
 	if err != nil {
@@ -47,7 +47,7 @@ func freePort() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = l.Close() }() // it was only asked for its number
+	defer func() { _ = l.Close() }() // only its number is needed
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		return "", err
@@ -58,9 +58,9 @@ func freePort() (string, error) {
 	return port, nil
 }
 
-// step is something that a person might do to the manifests of a running node.
+// step is a change that a user makes to the manifests of a running node.
 type step struct {
-	at   float64 // of the time that is left after the start
+	at   float64 // as a share of the whole time
 	what string
 	do   func(dir string) error
 }
@@ -70,11 +70,11 @@ var steps = []step{
 		return rewrite(dir, "edited.yaml", func(s string) string { return strings.Replace(s, `value: "1"`, `value: "2"`, 1) })
 	}},
 	{0.35, "delete deleted.yaml", func(dir string) error { return os.Remove(filepath.Join(dir, "deleted.yaml")) }},
-	{0.40, "delete slow-end.yaml: its container takes 3 s to end", func(dir string) error {
+	{0.40, "delete slow-end.yaml: its container takes 3 s to exit", func(dir string) error {
 		return os.Remove(filepath.Join(dir, "slow-end.yaml"))
 	}},
-	{0.45, "overwrite turns-bad.yaml with garbage", func(dir string) error {
-		return rewrite(dir, "turns-bad.yaml", func(string) string { return "\x00 this is: not [a manifest" })
+	{0.45, "overwrite becomes-invalid.yaml with garbage", func(dir string) error {
+		return rewrite(dir, "becomes-invalid.yaml", func(string) string { return "\x00 this is: not [a manifest" })
 	}},
 }
 
@@ -84,15 +84,14 @@ func rewrite(dir, name string, change func(string) string) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new" // no manifest by its name until it is whole
+	next := path + ".new" // not a manifest by its name, until it is complete
 	if err := os.WriteFile(next, []byte(change(string(b))), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(next, path)
 }
 
-// play carries out the steps within span, and returns when ctx ends or all are
-// done.
+// play carries out the steps within span. It returns when all are done, or ctx is.
 func play(ctx context.Context, dir string, span time.Duration, b *board) {
 	start := time.Now()
 	for _, s := range steps {
