@@ -16,11 +16,11 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// BenchmarkTold has 500 pods whose containers somebody kills at random moments,
+// BenchmarkStatusLatency has 500 pods whose containers somebody kills at random moments,
 // and tells how long after each end and each start, by the runtime's own clock,
 // the first status that shows it came to a sink. The agent's calls of the runtime
 // are in it.
-func BenchmarkTold(b *testing.B) {
+func BenchmarkStatusLatency(b *testing.B) {
 	for _, rate := range []float64{5, 20} {
 		b.Run(fmt.Sprintf("pods=500/ends-a-second=%g", rate), func(b *testing.B) {
 			n := startNode(b, true)

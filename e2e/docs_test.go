@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write docs/podspec.md anew")
+var update = flag.Bool("update", false, "write docs/podspec.md")
 
-const intro = `# What pods can do here, shown
+const intro = `# Supported pod features
 
-[podspec/FIELDS.md](../podspec/FIELDS.md) says of every field of a pod what
-becomes of it: works, passed, refused or ignored.
+[podspec/FIELDS.md](../podspec/FIELDS.md) lists every field of a pod and whether
+it works, is passed to the runtime, rejected or ignored.
 
-Each of these manifests runs on real containerd, and what it says is checked
-from inside its containers, in ` + "`/proc`" + ` or through the CRI (package ` + "`e2e`" + `):
+Each of these manifests runs on real containerd. Its description is checked from
+inside its containers, in ` + "`/proc`" + ` or through the CRI (package ` + "`e2e`" + `):
 
 | manifest | what it shows |
 |---|---|
