@@ -194,7 +194,7 @@ func (h *HostProcess) Close() error {
 	}
 	dir := h.root
 	h.root, h.temp = "", false
-	return mounts.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir))
+	return mounts.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir)) //nolint:forbidigo // io.Closer has no context
 }
 
 // DialPod implements Dialer.

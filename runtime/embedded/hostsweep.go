@@ -78,7 +78,8 @@ func removeStale(dir string, log *slog.Logger) error {
 // removeScratch removes the directory of one container, whose content is hostile: it may
 // be deeper than there are descriptors, and have mounts of others in it, which stay.
 func removeScratch(dir, id string, log *slog.Logger) {
-	if err := mounts.Remove(context.Background(), dir, id); err != nil && log != nil {
+	err := mounts.Remove(context.Background(), dir, id) //nolint:forbidigo // Executor.Remove has no context: removal is not cancelled
+	if err != nil && log != nil {
 		log.Warn("removing container directory failed", slog.String("containerID", id), logattr.Err(err))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// unknownID is an id that nothing has.
+// unknownID is an id of no sandbox or container.
 const unknownID = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // The states of a container.

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listener collects the events of a case's pods.
+// listener records the events of a case's pods.
 type listener struct {
 	c      *CaseT
 	mu     sync.Mutex // guards the rest

@@ -116,7 +116,7 @@ func (c *CaseT) findSleep(id string, secs int) bool {
 	return strings.TrimSpace(string(r.GetStdout())) == digits
 }
 
-// lines reads the entries of a log in CRI format, without their times.
+// lines returns the entries of a log in CRI format, without their times.
 func (p *pod) lines(path string) []string {
 	b, err := os.ReadFile(filepath.Join(p.cfg.GetLogDirectory(), path))
 	if err != nil {
@@ -133,12 +133,12 @@ func (p *pod) lines(path string) []string {
 	return out
 }
 
-// logged waits until a log has a line.
+// logged waits until a log has an entry, or ends the case.
 func (p *pod) logged(path, line string) {
 	p.c.until(20*time.Second, fmt.Sprintf("the log has %q", line), func() bool { return slices.Contains(p.lines(path), line) })
 }
 
-// counting prints so many numbers, each after a short while.
+// counting returns a script that prints n lines with short pauses.
 func counting(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -147,7 +147,7 @@ func counting(n int) string {
 	return b.String() + "exit 0"
 }
 
-// numbers are the lines that counting prints.
+// numbers returns the log entries of counting.
 func numbers(n int) []string {
 	out := make([]string, n)
 	for i := range n {

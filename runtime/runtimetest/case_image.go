@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// image is an image's status; nil when it is not there.
+// image returns an image's status, or nil if the runtime does not have it.
 func (c *CaseT) image(ref string) *v1.Image {
 	r, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: ref}})
 	c.ok(err, "status of image "+ref)

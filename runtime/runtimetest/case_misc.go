@@ -83,8 +83,8 @@ func refusalCases() []testCase {
 	}
 }
 
-// cutOff makes a call with each of some short deadlines, so that it is given up
-// in the middle, and calls mend after each.
+// cutOff makes a call with several short deadlines, so that it is cancelled at different
+// points, and calls mend after each.
 func (c *CaseT) cutOff(call func(context.Context, int) error, mend func(int)) {
 	for i, d := range []time.Duration{time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond, 60 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(c.ctx, d)
@@ -108,8 +108,7 @@ func (c *CaseT) retried(what string, call func() error) {
 	c.fatal("%s: still refused after 20s: %v", what, last)
 }
 
-// adopt returns the pod of a configuration: the one whose making was given up,
-// or a new one.
+// adopt returns the pod of a configuration: the one of a cancelled call, or a new one.
 func (c *CaseT) adopt(cfg *v1.PodSandboxConfig) *pod {
 	var found *pod
 	c.retried("run or find the pod", func() error {
@@ -234,7 +233,7 @@ func cutCases() []testCase {
 	}
 }
 
-// race makes n calls at once and returns how many succeeded.
+// race makes n concurrent calls and returns how many succeeded.
 func race(n int, call func(int) error) int {
 	var won atomic.Int32
 	var wg sync.WaitGroup
@@ -388,7 +387,7 @@ func restartCases() []testCase {
 	}
 }
 
-// restart restarts the runtime and waits until it answers again.
+// restart restarts the runtime and waits until it responds.
 func (c *CaseT) restart() {
 	c.s.restart(c.t)
 	_, err := c.rs.Version(c.ctx, &v1.VersionRequest{}, grpc.WaitForReady(true))

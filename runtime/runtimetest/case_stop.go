@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// up starts a container that first runs setup, and waits until it has.
+// up starts a container that runs setup and then sleeps, and waits until setup is done.
 func (p *pod) up(name, setup string, edits ...containerEdit) string {
 	id := p.start(name, joinScript(setup, "echo up; sleep 1000 & wait"), edits...)
 	cfg := p.containerConfig(name, nil, edits...)
@@ -28,11 +28,11 @@ func joinScript(first, second string) string {
 	return first + "; " + second
 }
 
-// timed measures a call.
+// timed returns the duration of a call.
 func timed(call func()) time.Duration {
-	begin := time.Now()
+	startTime := time.Now()
 	call()
-	return time.Since(begin)
+	return time.Since(startTime)
 }
 
 // stopDuration stops containers that ignore SIGTERM until one stop takes less than

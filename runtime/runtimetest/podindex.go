@@ -7,7 +7,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// podIndex knows which pod an id belongs to, from the calls that pass by.
+// podIndex maps the ids of sandboxes and containers to pods, from the calls that the proxy
+// forwards.
 type podIndex struct {
 	mu         *sync.Mutex // guards the rest
 	sandboxes  map[string]*v1.PodSandboxMetadata
@@ -18,7 +19,7 @@ func newPodIndex() podIndex {
 	return podIndex{mu: &sync.Mutex{}, sandboxes: map[string]*v1.PodSandboxMetadata{}, containers: map[string]string{}}
 }
 
-// learn notes what an answer tells of ids.
+// learn records the ids in a response.
 func (x podIndex) learn(req, resp proto.Message) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -56,7 +57,7 @@ func (x podIndex) members(items []*v1.Container) {
 	}
 }
 
-// matches reports whether a request is about the pod that want names.
+// matches reports whether a request is about the pod want: a name, namespace/name or UID.
 func (x podIndex) matches(req proto.Message, want string) bool {
 	m := x.pod(req)
 	if m == nil {
@@ -65,7 +66,7 @@ func (x podIndex) matches(req proto.Message, want string) bool {
 	return want == m.GetName() || want == m.GetUid() || want == m.GetNamespace()+"/"+m.GetName()
 }
 
-// pod is the pod that a request is about, or nil.
+// pod returns the pod that a request is about, or nil.
 func (x podIndex) pod(req proto.Message) *v1.PodSandboxMetadata {
 	switch r := req.(type) {
 	case *v1.RunPodSandboxRequest:
