@@ -13,16 +13,15 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Apply carries out plan for pod, action by action. What can be done in
-// parallel without changing the order in which containers start is: containers
-// that are to end end together, and images are fetched from the beginning on. A
-// container that fails does not keep the next one from being started; a sandbox
-// that fails ends the turn. Apply returns when all it began has come to an end,
-// early if ctx ends.
+// Apply executes plan for pod, action by action. Containers of one stage are killed in
+// parallel, and images are fetched from the beginning on; containers start in order. The
+// failure of a container does not prevent the start of the next one; the failure of a
+// sandbox ends Apply. Apply blocks until everything that it started has ended, and
+// returns early if ctx is done.
 func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &applyRun{c: c, pod: pod, m: m, images: make(map[neededImage]*fetch)}
-	defer cancel() // fetches that nobody waits for any more
+	defer cancel() // fetches without a waiter
 	t.prefetch(ctx, plan)
 	defer t.releaseSlot(false)
 	for len(plan) > 0 {
@@ -93,7 +92,7 @@ func (t *applyRun) markChanged() {
 // acquireSlot makes sure that the turn has a slot of the limiter. Only what keeps the
 // machine busy is done with one; whatever merely waits gives it back first.
 func (t *applyRun) acquireSlot(ctx context.Context) error {
-	if t.slot.held() {
+	if t.slot.isAcquired() {
 		return nil
 	}
 	t.yieldedSlot = t.yieldedSlot || t.ticket != 0

@@ -51,27 +51,27 @@ func TestLostAnswersAreAdopted(t *testing.T) {
 					plan = plan[1:]
 				}
 				require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
-				seen, err := c.Pod(t.Context(), pod.UID)
+				observed, err := c.Pod(t.Context(), pod.UID)
 				require.NoError(t, err)
-				require.Len(t, seen.Sandboxes, 1)
-				require.Len(t, seen.Containers, 1)
-				assert.Equal(t, runtime.Running, seen.Containers[0].State)
+				require.Len(t, observed.Sandboxes, 1)
+				require.Len(t, observed.Containers, 1)
+				assert.Equal(t, runtime.Running, observed.Containers[0].State)
 			})
 		})
 	}
 }
 
 // RT-17: a name that is held by a call which is still being undone inside the
-// runtime is waited for, but not for ever.
-func TestANameThatIsHeldByNothingIsWaitedFor(t *testing.T) {
-	for held, works := range map[int]bool{3: true, 100: false} {
+// runtime is waited for, but not indefinitely.
+func TestApply_WaitsForReservedName(t *testing.T) {
+	for existing, works := range map[int]bool{3: true, 100: false} {
 		for _, at := range []string{"RunPodSandbox", "CreateContainer"} {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
 				f.addImage(busybox)
 				var tries atomic.Int64
 				f.setBefore(func(_ context.Context, rpc string, _ any) error {
-					if rpc == at && tries.Add(1) <= int64(held) {
+					if rpc == at && tries.Add(1) <= int64(existing) {
 						return status.Error(codes.FailedPrecondition, `failed to reserve name "x": name "x" is reserved for "y"`)
 					}
 					return nil
@@ -103,36 +103,36 @@ func TestAContainerInItsStartIsRemovedAfterIt(t *testing.T) {
 }
 
 // RT-17: what is of no use is removed and the name used again.
-func TestLeftoversAreRemoved(t *testing.T) {
+func TestApply_RemovesUnusableSandboxAndContainer(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	f.mu.Lock()
-	f.exit(seen.Containers[0].ID, 1)
+	f.exit(observed.Containers[0].ID, 1)
 	f.mu.Unlock()
 	// The same attempt again, though its container has ended.
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod)[1:], runtime.RunOptions{}).Failures)
-	again, err := c.Pod(t.Context(), pod.UID)
+	second, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	require.Len(t, again.Containers, 1)
-	assert.NotEqual(t, seen.Containers[0].ID, again.Containers[0].ID)
+	require.Len(t, second.Containers, 1)
+	assert.NotEqual(t, observed.Containers[0].ID, second.Containers[0].ID)
 
 	// A sandbox that has ended, likewise.
 	f.mu.Lock()
-	f.sandboxes[again.Sandboxes[0].ID].State = v1.PodSandboxState_SANDBOX_NOTREADY
+	f.sandboxes[second.Sandboxes[0].ID].State = v1.PodSandboxState_SANDBOX_NOTREADY
 	f.mu.Unlock()
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 	last, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	require.Len(t, last.Sandboxes, 1)
-	assert.NotEqual(t, again.Sandboxes[0].ID, last.Sandboxes[0].ID)
+	assert.NotEqual(t, second.Sandboxes[0].ID, last.Sandboxes[0].ID)
 }
 
-// RT-13: a runtime that lost its state does not make restart counts begin anew.
+// RT-13: a runtime that lost its state does not reset restart counts.
 func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)
@@ -144,10 +144,10 @@ func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 	}
 	pod := onePod("main")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{LogDir: logs}).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	assert.Equal(t, uint32(5), seen.Containers[0].Attempt)
-	assert.Equal(t, filepath.Join(logs, "main", "5.log"), seen.Containers[0].LogPath)
+	assert.Equal(t, uint32(5), observed.Containers[0].Attempt)
+	assert.Equal(t, filepath.Join(logs, "main", "5.log"), observed.Containers[0].LogPath)
 }
 
 // RT-12: another process knows all that this one knew.
@@ -163,18 +163,18 @@ func TestAnotherClientKnowsThePodFromTheRuntimeAlone(t *testing.T) {
 	plan := startAll(pod)
 	plan[1].Attempt, plan[1].BackOffStep, plan[1].RestartGeneration = 4, 2, 1
 	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
-	seen, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
+	observed, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	ct := seen.Containers[0]
+	ct := observed.Containers[0]
 	assert.Equal(t, runtime.HashContainer(&pod.Spec.Containers[0]), ct.Hash)
 	assert.Equal(t, uint32(4), ct.Attempt)
 	assert.Equal(t, 2, ct.BackOffStep)
 	assert.Equal(t, uint32(1), ct.RestartGeneration)
 	assert.Equal(t, 7*time.Second, ct.GracePeriod)
 	assert.Equal(t, int64(3), ct.PreStop.Sleep.Seconds)
-	assert.Equal(t, "file", seen.Sandboxes[0].Source)
-	assert.Equal(t, 7*time.Second, seen.Sandboxes[0].GracePeriod)
-	assert.Equal(t, []any{"web", "shop", types.UID("uid-1")}, []any{seen.Name, seen.Namespace, seen.UID})
+	assert.Equal(t, "file", observed.Sandboxes[0].Source)
+	assert.Equal(t, 7*time.Second, observed.Sandboxes[0].GracePeriod)
+	assert.Equal(t, []any{"web", "shop", types.UID("uid-1")}, []any{observed.Name, observed.Namespace, observed.UID})
 }
 
 func TestBackOffsAreReportedNotCarriedOut(t *testing.T) {
@@ -279,9 +279,9 @@ func TestStartsAreBoundedDeletesAreNot(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		seen := runtime.Pod{UID: "other", Sandboxes: []runtime.Sandbox{{ID: "sb-0", State: runtime.SandboxReady}}}
+		observed := runtime.Pod{UID: "other", Sandboxes: []runtime.Sandbox{{ID: "sb-0", State: runtime.SandboxReady}}}
 		began := time.Now()
-		require.NoError(t, c.Kill(t.Context(), onePod(), seen, runtime.Termination{GracePeriod: time.Second}))
+		require.NoError(t, c.Kill(t.Context(), onePod(), observed, runtime.Termination{GracePeriod: time.Second}))
 		assert.Zero(t, time.Since(began))
 		for round := range 3 { // the oldest first
 			got := []int{<-done, <-done, <-done}
@@ -296,22 +296,22 @@ func TestResourcesAreChangedInPlace(t *testing.T) {
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
-	seen := running(t, f, c, pod)
+	observed := running(t, f, c, pod)
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("2")},
 	}
-	plan := []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: seen.Containers[0].ID}}
+	plan := []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: observed.Containers[0].ID}}
 	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	require.Len(t, f.updates, 1)
 	linux := f.updates[0].GetLinux()
 	assert.Equal(t, []int64{512, 200000, 100000, -1}, []int64{linux.GetCpuShares(), linux.GetCpuQuota(), linux.GetCpuPeriod(), linux.GetMemoryLimitInBytes()})
 
-	// What is known of the container is asked for anew.
-	again, err := c.Pod(t.Context(), pod.UID)
+	// The cached status of the container is dropped.
+	second, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	assert.Equal(t, "500m", again.Containers[0].Resources.CPURequest.String())
-	assert.Equal(t, "2", again.Containers[0].Resources.CPULimit.String())
-	assert.Nil(t, again.Containers[0].Resources.MemoryLimit)
+	assert.Equal(t, "500m", second.Containers[0].Resources.CPURequest.String())
+	assert.Equal(t, "2", second.Containers[0].Resources.CPULimit.String())
+	assert.Nil(t, second.Containers[0].Resources.MemoryLimit)
 }
 
 // RT-18: an answer far above what gRPC takes by default.
@@ -363,8 +363,8 @@ func TestAnInspectionDuringAChangeIsNoFact(t *testing.T) {
 	f := newFake()
 	c := f.client(t, Config{})
 	pod := onePod("main")
-	seen := running(t, f, c, pod)
-	id := seen.Containers[0].ID
+	observed := running(t, f, c, pod)
+	id := observed.Containers[0].ID
 	c.facts.forgetContainer(pod.UID, id)
 	f.setBefore(func(_ context.Context, rpc string, _ any) error {
 		if rpc == "ContainerStatus" { // the change comes in while the status is on its way

@@ -168,7 +168,7 @@ func TestEphemeralTarget(t *testing.T) {
 	f := newFake()
 	c := f.client(t, Config{})
 	pod := onePod("main")
-	seen := running(t, f, c, pod)
+	observed := running(t, f, c, pod)
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
 		TargetContainerName:      "main",
 		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: busybox},
@@ -177,14 +177,14 @@ func TestEphemeralTarget(t *testing.T) {
 	other := f.client(t, Config{})
 	plan := []runtime.Action{{Type: runtime.StartContainer, Container: "debug", ContainerType: runtime.Ephemeral}}
 	require.Empty(t, other.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
-	again, err := other.Pod(t.Context(), pod.UID)
+	second, err := other.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	debug := f.configs[again.LatestContainer("debug").ID]
-	assert.Equal(t, seen.Containers[0].ID, debug.GetLinux().GetSecurityContext().GetNamespaceOptions().GetTargetId())
-	assert.Equal(t, runtime.Ephemeral, again.LatestContainer("debug").Type)
+	debug := f.configs[second.LatestContainer("debug").ID]
+	assert.Equal(t, observed.Containers[0].ID, debug.GetLinux().GetSecurityContext().GetNamespaceOptions().GetTargetId())
+	assert.Equal(t, runtime.Ephemeral, second.LatestContainer("debug").Type)
 
 	f.mu.Lock()
-	f.exit(seen.Containers[0].ID, 0)
+	f.exit(observed.Containers[0].ID, 0)
 	f.mu.Unlock()
 	plan[0].Attempt = 1
 	applied := other.Apply(t.Context(), pod, plan, runtime.RunOptions{})

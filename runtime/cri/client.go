@@ -22,25 +22,25 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Recorder takes the events that a Client tells about pods. It must not block.
+// Recorder receives the events that a Client emits about pods. It must not block.
 type Recorder interface {
 	Record(*corev1.Event)
 }
 
-// Hooks are called as things happen, from the goroutine in which they happen,
-// and must not block. Each may be nil.
+// Hooks observe a Client. They are called synchronously, from the goroutine that caused
+// them, and must not block. Each may be nil.
 type Hooks struct {
-	// Call is told of every call to the runtime.
-	Call func(rpc string, took time.Duration, err error)
+	// Call is called after every call to the runtime.
+	Call func(rpc string, duration time.Duration, err error)
 }
 
-// Config is what a Client may be told. The zero value works.
+// Config configures a Client. The zero value works.
 type Config struct {
-	// Owner is whose pods the Client sees and changes. What it makes bears the id
-	// as runtime.LabelOwner; what bears another is not there for it. An agent that
-	// is given a Client without an Owner sets its own, with SetOwner. All Clients
-	// that nobody tells are one owner: a program that shares a runtime with others
-	// of its kind needs an id of its own, the same at each start.
+	// Owner is the owner of the pods that the Client returns and changes. What it creates
+	// has the id as runtime.LabelOwner; objects with another id are ignored. An agent
+	// sets the owner of a Client without one, with SetOwner. All other Clients without
+	// an Owner share the default: a program that shares a runtime with others of its
+	// kind needs an id of its own, the same at each start.
 	// [DefaultOwner]
 	Owner string
 	// AdoptSources has pods taken for the owner's that bear no owner at all, as
@@ -51,8 +51,7 @@ type Config struct {
 	// Observer makes a Client that sees the pods of all owners, and of none. It
 	// changes nothing: calls that would fail with runtime.ErrNotOwner.
 	Observer bool
-	// DialContext connects to pods, for httpGet hooks and for whoever asks the Client
-	// to. [the connection's, if it has such a method, as that to an embedded runtime
+	// DialContext connects to pods, for httpGet hooks and for Client.DialContext. [the connection's, if it has such a method, as that to an embedded runtime
 	// has; else a net.Dialer's]
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
@@ -140,7 +139,7 @@ type Client struct {
 	owned  ownedIDs
 	starts *limiter
 	puller *puller
-	access *accessBook
+	access *accessRecords
 	hooked completedPreStops
 
 	features atomic.Pointer[features] // nil before the first Health
@@ -177,7 +176,7 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
 	}
 	c.claim.Store(&claim{owner: firstOf(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
-	c.puller, c.access = newPuller(c), newAccessBook(c)
+	c.puller, c.access = newPuller(c), newAccessRecords(c)
 	return c, nil
 }
 

@@ -52,19 +52,19 @@ func TestStartAndInspectionTakeEightCalls(t *testing.T) {
 		require.Empty(t, applied.Failures)
 		assert.True(t, applied.Changed)
 
-		seen, err := c.Pod(t.Context(), pod.UID)
+		observed, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		assert.Len(t, f.took(), 8)
-		require.Len(t, seen.Containers, 1)
-		got := seen.Containers[0]
+		require.Len(t, observed.Containers, 1)
+		got := observed.Containers[0]
 		assert.Equal(t, "main", got.Name)
 		assert.Equal(t, runtime.Running, got.State)
 		assert.Equal(t, busybox, got.Image)
 		assert.Equal(t, "/logs/main/0.log", got.LogPath)
 		assert.Equal(t, 30*time.Second, got.GracePeriod)
 		assert.NotEmpty(t, got.Hash)
-		assert.Equal(t, []string{"10.0.0.7"}, seen.ReadySandbox().IPs)
-		assert.Equal(t, "web", seen.Name)
+		assert.Equal(t, []string{"10.0.0.7"}, observed.ReadySandbox().IPs)
+		assert.Equal(t, "web", observed.Name)
 
 		// What cannot have changed is not asked for again.
 		_, err = c.Pod(t.Context(), pod.UID)
@@ -75,11 +75,11 @@ func TestStartAndInspectionTakeEightCalls(t *testing.T) {
 
 func TestInspectionOfNothingIsAnEmptyPod(t *testing.T) {
 	c := newFake().client(t, Config{})
-	seen, err := c.Pod(t.Context(), "uid-0")
+	observed, err := c.Pod(t.Context(), "uid-0")
 	require.NoError(t, err)
-	assert.Equal(t, types.UID("uid-0"), seen.UID)
-	assert.Empty(t, seen.Sandboxes)
-	assert.False(t, seen.ObservedAt.IsZero())
+	assert.Equal(t, types.UID("uid-0"), observed.UID)
+	assert.Empty(t, observed.Sandboxes)
+	assert.False(t, observed.ObservedAt.IsZero())
 }
 
 // An exited container is asked for once, when it has ended.
@@ -89,18 +89,18 @@ func TestInspectionSeesAnExit(t *testing.T) {
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 
 	f.mu.Lock()
-	f.exit(seen.Containers[0].ID, 3)
+	f.exit(observed.Containers[0].ID, 3)
 	f.mu.Unlock()
 	for range 2 {
-		seen, err = c.Pod(t.Context(), pod.UID)
+		observed, err = c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		assert.Equal(t, runtime.Exited, seen.Containers[0].State)
-		assert.Equal(t, int32(3), seen.Containers[0].ExitCode)
-		assert.False(t, seen.Containers[0].Finished.IsZero())
+		assert.Equal(t, runtime.Exited, observed.Containers[0].State)
+		assert.Equal(t, int32(3), observed.Containers[0].ExitCode)
+		assert.False(t, observed.Containers[0].Finished.IsZero())
 	}
 	assert.Equal(t, 2, f.count("ContainerStatus"))
 }

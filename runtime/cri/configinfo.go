@@ -72,7 +72,7 @@ func (c *Client) CgroupDriver(ctx context.Context) (string, error) {
 	if driver, ok := config.cgroupDriver(); ok {
 		return driver, nil
 	}
-	return "", fmt.Errorf("cgroup driver: the runtime does not tell: %w", runtime.ErrUnsupported)
+	return "", fmt.Errorf("cgroup driver: not reported: %w", runtime.ErrUnsupported)
 }
 
 // cgroupDriver is that of the default handler, or else of the first by name that

@@ -74,11 +74,11 @@ func (c *Client) createContainer(ctx context.Context, sandboxID string, config *
 		if err == nil || !nameTaken(err) {
 			return resp.GetContainerId(), false, err
 		}
-		held, failed := c.adoptContainer(ctx, sandboxID, config)
-		if held.id != "" {
-			return held.id, held.running, nil
+		owner, failed := c.adoptContainer(ctx, sandboxID, config)
+		if owner.id != "" {
+			return owner.id, owner.running, nil
 		}
-		if failed != nil || !r.again(ctx, held.found) {
+		if failed != nil || !r.retry(ctx, owner.found) {
 			return "", false, errors.Join(err, failed)
 		}
 	}
@@ -127,7 +127,7 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 		return fmt.Errorf("stop container: %w", err)
 	}
 	_, err := do(ctx, c, "StopContainer", id, grace+c.cfg.Timeout, c.rs.StopContainer,
-		&v1.StopContainerRequest{ContainerId: id, Timeout: wholeSeconds(grace)})
+		&v1.StopContainerRequest{ContainerId: id, Timeout: roundUpSeconds(grace)})
 	return ignoreMissing(err)
 }
 

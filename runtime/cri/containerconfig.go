@@ -25,8 +25,8 @@ func (t *applyRun) translator() *translator {
 // translates it.
 func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, a runtime.Action, image *v1.Image) (*v1.ContainerConfig, error) {
 	// The name becomes part of paths below.
-	if faults := validation.IsDNS1123Label(spec.Name); len(faults) > 0 {
-		return nil, fmt.Errorf("container name %q: %s: %w", spec.Name, strings.Join(faults, "; "), runtime.ErrInvalid)
+	if errs := validation.IsDNS1123Label(spec.Name); len(errs) > 0 {
+		return nil, fmt.Errorf("container name %q: %s: %w", spec.Name, strings.Join(errs, "; "), runtime.ErrInvalid)
 	}
 	tr := t.translator()
 	in := containerInput{spec: spec, action: a, image: image, attempt: t.attempt(a)}
@@ -80,7 +80,7 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 	}
 	dir := filepath.Join(t.m.Dir, runtime.MessagesDir, spec.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make the folder of the termination message: %w", err)
+		return nil, fmt.Errorf("create directory of the termination message: %w", err)
 	}
 	file := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
 	if attempt > 0 {
@@ -91,11 +91,11 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 		}
 	}
 	if attempt >= maxMessageFiles {
-		// A container that restarts for ever leaves no file for each time.
+		// A container that restarts indefinitely does not keep a file per attempt.
 		_ = os.Remove(filepath.Join(dir, strconv.FormatUint(uint64(attempt-maxMessageFiles), 10)))
 	}
 	if err := writeShared(file, nil, 0o666); err != nil {
-		return nil, fmt.Errorf("make the file of the termination message: %w", err)
+		return nil, fmt.Errorf("create termination message file: %w", err)
 	}
 	return &v1.Mount{
 		ContainerPath: absolute(spec.TerminationMessagePath), HostPath: file,
@@ -135,11 +135,11 @@ func (t *applyRun) target(ctx context.Context, name string) (string, error) {
 	if want == "" {
 		return "", nil
 	}
-	seen, err := t.c.Pod(ctx, t.pod.UID)
+	observed, err := t.c.Pod(ctx, t.pod.UID)
 	if err != nil {
 		return "", err
 	}
-	if ct := seen.LatestContainer(want); ct != nil && ct.State == runtime.Running {
+	if ct := observed.LatestContainer(want); ct != nil && ct.State == runtime.Running {
 		return ct.ID, nil
 	}
 	return "", fmt.Errorf("targetContainerName %q: no such container runs: %w", want, runtime.ErrNotReady)

@@ -69,9 +69,9 @@ func TestLabPods(t *testing.T) {
 			pod, m := labPod(t, c, tc.name, image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
 			tc.edit(pod, &m)
 			require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
-			seen, err := c.Pod(t.Context(), pod.UID)
+			observed, err := c.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
-			out, _, err := c.Exec(t.Context(), seen.Containers[0].ID, []string{"sh", "-c", tc.ask}, 10*time.Second, 4096)
+			out, _, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", tc.ask}, 10*time.Second, 4096)
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, strings.TrimSpace(string(out)))
 		})
@@ -98,19 +98,19 @@ func TestLabHooks(t *testing.T) {
 	}
 	ct.Lifecycle = &corev1.Lifecycle{PostStart: say("started"), PreStop: say("stopping")}
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 
 	// A command that takes too long ends at its time.
-	_, _, err = c.Exec(t.Context(), seen.Containers[0].ID, []string{"sleep", "60"}, time.Second, 10)
+	_, _, err = c.Exec(t.Context(), observed.Containers[0].ID, []string{"sleep", "60"}, time.Second, 10)
 	require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
 
 	began := time.Now()
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 20 * time.Second}))
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 20 * time.Second}))
 	assert.Less(t, time.Since(began), 10*time.Second)
-	seen, err = c.Pod(t.Context(), pod.UID)
+	observed, err = c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	assert.Equal(t, int32(5), seen.Containers[0].ExitCode)
+	assert.Equal(t, int32(5), observed.Containers[0].ExitCode)
 	said, err := os.ReadFile(filepath.Join(m.Dir, "said"))
 	require.NoError(t, err)
 	assert.Equal(t, "started\nstopping\nterm\n", string(said))
@@ -126,17 +126,17 @@ func TestLabResize(t *testing.T) {
 	}
 	limits("500m", "64Mi")
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	id := seen.Containers[0].ID
+	id := observed.Containers[0].ID
 	for _, want := range [][2]string{{"1", "128Mi"}, {"250m", "32Mi"}} {
 		limits(want[0], want[1])
 		require.Empty(t, c.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: id}}, m).Failures)
-		seen, err = c.Pod(t.Context(), pod.UID)
+		observed, err = c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		require.Equal(t, id, seen.Containers[0].ID)
-		require.NotNil(t, seen.Containers[0].Resources)
-		got := fmt.Sprint(seen.Containers[0].Resources.CPULimit, " ", seen.Containers[0].Resources.MemoryLimit)
+		require.Equal(t, id, observed.Containers[0].ID)
+		require.NotNil(t, observed.Containers[0].Resources)
+		got := fmt.Sprint(observed.Containers[0].Resources.CPULimit, " ", observed.Containers[0].Resources.MemoryLimit)
 		assert.Equal(t, want[0]+" "+want[1], got)
 	}
 }

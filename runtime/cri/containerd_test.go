@@ -83,18 +83,18 @@ func labPod(t *testing.T, c *Client, name, image string, command ...string) (*co
 
 func purge(ctx context.Context, t *testing.T, c *Client, uid types.UID) {
 	for range 2 {
-		seen, err := c.Pod(ctx, uid)
+		observed, err := c.Pod(ctx, uid)
 		if !assert.NoError(t, err) {
 			return
 		}
-		if len(seen.Sandboxes)+len(seen.Containers) == 0 {
+		if len(observed.Sandboxes)+len(observed.Containers) == 0 {
 			return
 		}
-		stand := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: seen.Namespace, Name: seen.Name}}
-		assert.NoError(t, c.Kill(ctx, stand, seen, runtime.Termination{}))
-		seen, err = c.Pod(ctx, uid)
+		stand := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: observed.Namespace, Name: observed.Name}}
+		assert.NoError(t, c.Kill(ctx, stand, observed, runtime.Termination{}))
+		observed, err = c.Pod(ctx, uid)
 		assert.NoError(t, err)
-		assert.NoError(t, c.Remove(ctx, seen))
+		assert.NoError(t, c.Remove(ctx, observed))
 	}
 }
 
@@ -121,17 +121,17 @@ func TestLabTranslation(t *testing.T) {
 	ct.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "data", MountPath: "/ro", ReadOnly: true}}
 
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	require.Equal(t, runtime.Running, seen.Containers[0].State)
+	require.Equal(t, runtime.Running, observed.Containers[0].State)
 	ask := func(script string) string {
-		out, code, err := c.Exec(t.Context(), seen.Containers[0].ID, []string{"sh", "-c", script}, 10*time.Second, 1<<16)
+		out, code, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", script}, 10*time.Second, 1<<16)
 		require.NoError(t, err)
 		return fmt.Sprintf("%d %s", code, strings.TrimSpace(string(out)))
 	}
 	assert.Equal(t, "0 1000 2000 2000 3000", ask("echo $(id -u) $(id -g) $(id -G)"))
 	assert.Equal(t, "0 /tmp", ask("pwd"))
-	assert.Equal(t, "0 12 "+seen.ReadySandbox().IPs[0], ask("echo $B $IP"))
+	assert.Equal(t, "0 12 "+observed.ReadySandbox().IPs[0], ask("echo $B $IP"))
 	assert.Contains(t, ask("grep NoNewPrivs /proc/self/status"), "1")
 	assert.Contains(t, ask("grep CapEff /proc/self/status"), "0000000000000000")
 	assert.Contains(t, ask("touch /x 2>&1"), "Read-only")
@@ -166,9 +166,9 @@ func TestLabLastWords(t *testing.T) {
 	pod.Spec.Containers = append(pod.Spec.Containers, second)
 	require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
-		seen, err := c.Pod(context.Background(), pod.UID)
+		observed, err := c.Pod(context.Background(), pod.UID)
 		require.NoError(t, err)
-		main, other := seen.LatestContainer("main"), seen.LatestContainer("other")
+		main, other := observed.LatestContainer("main"), observed.LatestContainer("other")
 		require.Equal(t, runtime.Exited, main.State)
 		require.Equal(t, runtime.Exited, other.State)
 		assert.Equal(t, int32(3), main.ExitCode)
@@ -233,35 +233,35 @@ func each(n, atOnce int, do func(i int)) []time.Duration {
 }
 
 func agentRates(t *testing.T, c *Client, image string, n int) (up, down, ratio float64) {
-	pods, materials := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
+	pods, options := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
 	for i := range n {
-		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("crowd-%d", i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
+		pods[i], options[i] = labPod(t, c, fmt.Sprintf("crowd-%d", i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
 	}
 	took := each(n, n, func(i int) {
-		assert.Empty(t, c.Apply(t.Context(), pods[i], startAll(pods[i]), materials[i]).Failures)
+		assert.Empty(t, c.Apply(t.Context(), pods[i], startAll(pods[i]), options[i]).Failures)
 	})
-	gone := each(n, n, func(i int) {
-		seen, err := c.Pod(t.Context(), pods[i].UID)
+	deleted := each(n, n, func(i int) {
+		observed, err := c.Pod(t.Context(), pods[i].UID)
 		assert.NoError(t, err)
-		assert.NoError(t, c.Kill(t.Context(), pods[i], seen, runtime.Termination{GracePeriod: 10 * time.Second}))
-		seen, err = c.Pod(t.Context(), pods[i].UID)
+		assert.NoError(t, c.Kill(t.Context(), pods[i], observed, runtime.Termination{GracePeriod: 10 * time.Second}))
+		observed, err = c.Pod(t.Context(), pods[i].UID)
 		assert.NoError(t, err)
-		assert.NoError(t, c.Remove(t.Context(), seen))
+		assert.NoError(t, c.Remove(t.Context(), observed))
 	})
-	return float64(n) / took[n-1].Seconds(), float64(n) / gone[n-1].Seconds(), took[n/2].Seconds() / took[n-1].Seconds()
+	return float64(n) / took[n-1].Seconds(), float64(n) / deleted[n-1].Seconds(), took[n/2].Seconds() / took[n-1].Seconds()
 }
 
 // rawRates starts and removes pods with nothing but the calls that it takes.
 func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down float64) {
-	pods, materials := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
+	pods, options := make([]*corev1.Pod, n), make([]runtime.RunOptions, n)
 	for i := range n {
-		pods[i], materials[i] = labPod(t, c, fmt.Sprintf("raw-%d-%d", atOnce, i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
+		pods[i], options[i] = labPod(t, c, fmt.Sprintf("raw-%d-%d", atOnce, i), image, "sh", "-c", "trap exit TERM; sleep 1000 & wait")
 	}
 	id, err := c.imageStatus(t.Context(), image, "")
 	require.NoError(t, err)
 	sandboxes, containers := make([]string, n), make([]string, n)
 	took := each(n, atOnce, func(i int) {
-		tr := &translator{node: c.cfg.Node, pod: pods[i], m: materials[i], owner: c.owner()}
+		tr := &translator{node: c.cfg.Node, pod: pods[i], m: options[i], owner: c.owner()}
 		config, err := tr.sandbox(0)
 		assert.NoError(t, err)
 		sb, err := c.rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: config})
@@ -274,7 +274,7 @@ func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down fl
 		assert.NoError(t, err)
 		sandboxes[i], containers[i] = sb.GetPodSandboxId(), ct.GetContainerId()
 	})
-	gone := each(n, atOnce, func(i int) {
+	deleted := each(n, atOnce, func(i int) {
 		_, err := c.rs.StopContainer(t.Context(), &v1.StopContainerRequest{ContainerId: containers[i], Timeout: 10})
 		assert.NoError(t, err)
 		_, err = c.rs.StopPodSandbox(t.Context(), &v1.StopPodSandboxRequest{PodSandboxId: sandboxes[i]})
@@ -282,7 +282,7 @@ func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down fl
 		_, err = c.rs.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sandboxes[i]})
 		assert.NoError(t, err)
 	})
-	return float64(n) / took[n-1].Seconds(), float64(n) / gone[n-1].Seconds()
+	return float64(n) / took[n-1].Seconds(), float64(n) / deleted[n-1].Seconds()
 }
 
 func last(all map[int][]float64) []float64 {
@@ -296,26 +296,26 @@ func last(all map[int][]float64) []float64 {
 // RT-17 on a real runtime: turns that are cut off anywhere, then one that is
 // not. In the end one sandbox is ready and one container runs, from the plan
 // alone.
-func TestLabTurnsThatAreCutOff(t *testing.T) {
+func TestApply_CancelledOnContainerd(t *testing.T) {
 	c, image := lab(t)
 	for i := range 8 {
 		pod, m := labPod(t, c, fmt.Sprintf("cut-%d", i), image, "sleep", "1000")
 		for try := range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+17*i+40*try)*time.Millisecond)
-			turnOnce(ctx, t, c, pod, m)
+			syncOnce(ctx, t, c, pod, m)
 			cancel()
 		}
 		require.EventuallyWithT(t, func(ct *assert.CollectT) {
-			turnOnce(context.Background(), t, c, pod, m)
-			seen, err := c.Pod(context.Background(), pod.UID)
+			syncOnce(context.Background(), t, c, pod, m)
+			observed, err := c.Pod(context.Background(), pod.UID)
 			require.NoError(ct, err)
 			running, ready := 0, 0
-			for _, k := range seen.Containers {
+			for _, k := range observed.Containers {
 				if k.State == runtime.Running {
 					running++
 				}
 			}
-			for _, s := range seen.Sandboxes {
+			for _, s := range observed.Sandboxes {
 				if s.State == runtime.SandboxReady {
 					ready++
 				}
@@ -326,10 +326,10 @@ func TestLabTurnsThatAreCutOff(t *testing.T) {
 	}
 }
 
-func turnOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m runtime.RunOptions) {
-	seen, err := c.Pod(context.Background(), pod.UID)
+func syncOnce(ctx context.Context, t *testing.T, c *Client, pod *corev1.Pod, m runtime.RunOptions) {
+	observed, err := c.Pod(context.Background(), pod.UID)
 	require.NoError(t, err)
-	applied := c.Apply(ctx, pod, runtime.Plan(pod, runtime.PlanInput{Pod: seen}, time.Now()), m)
+	applied := c.Apply(ctx, pod, runtime.Plan(pod, runtime.PlanInput{Pod: observed}, time.Now()), m)
 	for name, f := range applied.Failures {
 		t.Logf("%q: %s: %s", name, f.Reason, f.Message)
 	}
@@ -351,11 +351,11 @@ func TestLabPullBesideSandbox(t *testing.T) {
 	require.NoError(t, err)
 	began := time.Now()
 	require.Empty(t, watched.Apply(t.Context(), pod, startAll(pod), m).Failures)
-	whole := time.Since(began)
+	duration := time.Since(began)
 	sum := time.Duration(0)
 	for _, d := range took {
 		sum += d
 	}
-	t.Logf("whole %v, calls one after the other %v: %v", whole, sum, took)
-	assert.Less(t, whole, sum)
+	t.Logf("whole %v, calls one after the other %v: %v", duration, sum, took)
+	assert.Less(t, duration, sum)
 }

@@ -135,7 +135,7 @@ func graceOf(a map[string]string) time.Duration {
 	return 0
 }
 
-// cutShort reports that a container never ran because whoever started it went away
+// cutShort reports that a container never ran because the client that started it went away
 // in the middle of the call: an agent that was killed, for one. That says nothing
 // of the container, and must not make a pod fail for good.
 func cutShort(st *v1.ContainerStatus) bool {

@@ -29,7 +29,7 @@ type credential struct {
 type keyring []credential
 
 // newKeyring reads the credentials of pull secrets. What is malformed is left
-// out and told by an error that names the secret and holds nothing of it.
+// out and reported by an error that names the secret and contains nothing of it.
 func newKeyring(secrets []podspec.Object) (keyring, error) {
 	var ring keyring
 	var errs []error

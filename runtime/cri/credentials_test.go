@@ -101,7 +101,7 @@ func TestKeyringLookup(t *testing.T) {
 	}
 }
 
-// A secret that is malformed costs nothing but itself, and what is told of it
+// A secret that is malformed costs nothing but itself, and its error
 // holds none of it.
 func TestMalformedPullSecrets(t *testing.T) {
 	ring, err := newKeyring([]podspec.Object{
@@ -151,15 +151,15 @@ func FuzzParseImage(f *testing.F) {
 			return
 		}
 		// What was taken apart can be put together again.
-		again := r.registry + "/" + r.path
+		second := r.registry + "/" + r.path
 		if r.tag != "" {
-			again += ":" + r.tag
+			second += ":" + r.tag
 		}
 		if r.digest != "" {
-			again += "@" + r.digest
+			second += "@" + r.digest
 		}
-		got, err := parseImage(again)
-		require.NoError(t, err, again)
+		got, err := parseImage(second)
+		require.NoError(t, err, second)
 		require.Equal(t, r, got)
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // DetectNode reads what a Node is about from a machine's /proc and /sys; root is
-// its root folder, os.DirFS("/"). What cannot be read is left at its default:
+// its root directory, os.DirFS("/"). What cannot be read is left at its default:
 // nothing of it is needed to run pods, all of it makes them run as they would
 // under a kubelet.
 func DetectNode(root fs.FS) Node {

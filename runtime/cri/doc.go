@@ -1,48 +1,47 @@
-// Package cri carries out runtime plans over the Container Runtime Interface,
-// version 1. gRPC stops here: what comes in and goes out are the types of
-// packages runtime and podspec.
+// Package cri executes runtime plans over the Container Runtime Interface, version 1.
+// It is the only package that imports gRPC for it: its API uses the types of packages
+// runtime and podspec.
 //
 //	cc, err := cri.Dial("unix:///run/containerd/containerd.sock")
 //	…
 //	client, err := cri.New(cc, cri.Config{Logger: logger})
 //	…
-//	seen, err := client.Pod(ctx, pod.UID)
-//	plan := runtime.Plan(pod, runtime.View{Pod: seen}, time.Now())
-//	applied := client.Apply(ctx, pod, plan, materials)
+//	observed, err := client.Pod(ctx, pod.UID)
+//	plan := runtime.Plan(pod, runtime.PlanInput{Pod: observed}, time.Now())
+//	result := client.Apply(ctx, pod, plan, options)
 //
-// A Client promises:
+// Guarantees:
 //
 //   - Every call has a deadline, and an error that names the call, matches the
 //     sentinels of package runtime and keeps its gRPC status. Only Watch, which
-//     follows the event stream, may be silent for ever.
-//   - What a runtime holds tells another process all that this one knew:
-//     identity, attempt, hash, grace period and back-off of each container are
-//     in labels and annotations, under the kubelet's keys where it has one.
-//   - The answer to a call may be lost, but not its effect: a sandbox or
-//     container that turns out to be there already is taken over, or removed if
-//     it is of no use, and the name used again.
-//   - An inspection asks for nothing that cannot have changed.
+//     follows the event stream, has none.
+//   - No state is lost with the process: identity, attempt, hash, grace period and
+//     back-off of each container are in labels and annotations, under the kubelet's
+//     keys where it has one.
+//   - A lost response is harmless: a sandbox or container that exists already is
+//     adopted, or removed if it cannot be used, and its name is used again.
+//   - An inspection does not query what cannot have changed.
+//   - Each change of a sandbox, container or image is logged once, with its pod.
 //
 // # Starting
 //
-// Apply goes through a plan in its order. Images are fetched from the beginning
-// on, while containers are ended and the sandbox is made: each reference once
-// however many pods wait for it, few at a time, with back-off, and cancelled
-// when nobody waits any more. How many pods may be in the middle of their start
-// at a time follows the throughput that the machine shows; slots go to the pod
-// that has waited longest, so that pods are finished rather than all begun. A
-// pod that waits, for an image or a hook, gives its slot back meanwhile, and a
-// call that hangs does not keep its slot. Ends of pods wait for nobody.
+// Apply executes a plan in order. Images are fetched from the beginning on, while
+// containers are killed and the sandbox is created: each reference once regardless of
+// how many pods wait for it, few in parallel, with back-off, and cancelled without a
+// waiter. The number of pods that start in parallel follows the measured throughput of
+// the machine. Slots go to the pod that has waited longest, so that pods complete their
+// start one after the other. A pod that waits for an image or a hook releases its slot,
+// and a call that hangs loses it. Terminations need no slot.
 //
-// # Ending
+// # Termination
 //
 // Kill follows runtime.PlanTermination: stage by stage, each container's preStop
-// hook inside its grace period. Remove removes what is dead.
+// hook inside its grace period. Remove removes exited containers and stopped sandboxes.
 //
 // # Files
 //
-// A Client writes two kinds of file below Materials.Dir: the hosts file of the pod,
-// and one file a container for its termination message. ImageAccess.File is a third.
+// A Client writes two kinds of file below RunOptions.Dir: the hosts file of the pod,
+// and one file per container for its termination message. ImageAccess.File is a third.
 //
 // # Debug pages
 //
@@ -52,6 +51,6 @@
 //
 // # Secrets
 //
-// Logins of pull secrets go to the runtime and nowhere else. Whatever a runtime
-// or registry says about a pull is cleansed of them before it becomes an error.
+// Credentials of pull secrets are sent to the runtime only. They are removed from the
+// messages of the runtime and the registry before these become errors.
 package cri

@@ -51,7 +51,7 @@ func (tr *translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 	return value, ok, nil
 }
 
-// readInside reads a regular file below a folder that containers write to: no
+// readInside reads a regular file below a directory that containers write to: no
 // link leads out of it, and nothing that could block is opened.
 func readInside(dir, path string) ([]byte, error) {
 	if !filepath.IsLocal(path) {
@@ -72,7 +72,7 @@ func readInside(dir, path string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular() || info.Size() > envFileLimit:
-		return nil, fmt.Errorf("is no file of at most %d bytes: %w", envFileLimit, runtime.ErrInvalid)
+		return nil, fmt.Errorf("not a regular file of at most %d bytes: %w", envFileLimit, runtime.ErrInvalid)
 	}
 	return io.ReadAll(io.LimitReader(f, envFileLimit))
 }
@@ -100,7 +100,7 @@ func parseEnvFile(text string) (map[string]string, error) {
 		name, rest, ok := strings.Cut(text, "=")
 		name = strings.TrimRight(name, " \t")
 		if !ok || strings.Contains(name, "\n") || !isEnvName(name) || len(name) > envKeyLimit {
-			return nil, bad("is no NAME='value'")
+			return nil, bad("not of the form NAME='value'")
 		}
 		value, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "'"), "'")
 		if quoted := strings.TrimLeft(text[strings.IndexByte(text, '=')+1:], " \t"); !ok || !strings.HasPrefix(quoted, "'") {

@@ -69,8 +69,8 @@ func FuzzParseEnvFile(f *testing.F) {
 		for name, value := range all {
 			b.WriteString(name + "='" + value + "'\n")
 		}
-		again, err := parseEnvFile(b.String())
+		second, err := parseEnvFile(b.String())
 		require.NoError(t, err)
-		require.Equal(t, all, again)
+		require.Equal(t, all, second)
 	})
 }

@@ -49,13 +49,13 @@ func Example() {
 	if applied := client.Apply(ctx, pod, plan, runtime.RunOptions{}); len(applied.Failures) > 0 {
 		fmt.Println(applied.Failures)
 	}
-	seen, err := client.Pod(ctx, pod.UID)
-	fmt.Println(seen.Name, seen.Containers[0].Name, seen.Containers[0].State, err)
+	observed, err := client.Pod(ctx, pod.UID)
+	fmt.Println(observed.Name, observed.Containers[0].Name, observed.Containers[0].State, err)
 
-	err = client.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: time.Second})
+	err = client.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: time.Second})
 	fmt.Println("killed:", err)
-	seen, _ = client.Pod(ctx, pod.UID)
-	err = client.Remove(ctx, seen)
+	observed, _ = client.Pod(ctx, pod.UID)
+	err = client.Remove(ctx, observed)
 	fmt.Println("removed:", err)
 	// Output:
 	// CreateSandbox()

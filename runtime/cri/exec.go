@@ -23,7 +23,7 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 		return nil, -1, fmt.Errorf("exec: %w", err)
 	}
 	resp, err := do(ctx, c, "ExecSync", containerID, timeout+slack, c.rs.ExecSync, &v1.ExecSyncRequest{
-		ContainerId: containerID, Cmd: cmd, Timeout: wholeSeconds(timeout),
+		ContainerId: containerID, Cmd: cmd, Timeout: roundUpSeconds(timeout),
 	})
 	if err != nil {
 		return nil, -1, err
@@ -35,11 +35,11 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 }
 
 // wholeSeconds rounds up, since the CRI takes 0 for no timeout at all.
-func wholeSeconds(d time.Duration) int64 {
+func roundUpSeconds(d time.Duration) int64 {
 	return int64(math.Ceil(d.Seconds()))
 }
 
-// ReopenLog makes the runtime open a container's log file anew, after it was
+// ReopenLog makes the runtime reopen a container's log file after it was
 // renamed.
 func (c *Client) ReopenLog(ctx context.Context, containerID string) error {
 	if err := c.mayChangeContainer(ctx, containerID); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // Containers have some files of the pod's directory mounted read-write, so that
 // what is in them, how long they are, their modes and their leases are what a
-// container made of them. Opening one follows no link, waits for nobody, and
+// container made of them. Opening one follows no link, does not block, and
 // takes regular files only; reading one has a bound.
 const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
@@ -21,7 +21,7 @@ func openRegular(path string) (*os.File, error) {
 	return regular(os.OpenFile(path, os.O_RDONLY|openFlags, 0))
 }
 
-// regular closes and refuses what is no regular file.
+// regular closes and refuses what is not a regular file.
 func regular(f *os.File, err error) (*os.File, error) {
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ func TestHostsFile(t *testing.T) {
 }
 
 // hostsTurn is one that writes the hosts file of a pod with the address 10.0.0.1.
-func hostsTurn(m runtime.RunOptions) *applyRun {
+func newHostsRun(m runtime.RunOptions) *applyRun {
 	return &applyRun{c: &Client{}, pod: onePod("main"), m: m, sandbox: runtime.Sandbox{IPs: []string{"10.0.0.1"}}}
 }
 
@@ -112,7 +112,7 @@ func TestHostsFile_WrittenByAContainer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tn := hostsTurn(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
+			tn := newHostsRun(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
 			mount, err := tn.hostsMount(&corev1.Container{})
 			require.NoError(t, err)
 			want, err := os.ReadFile(mount.GetHostPath())
@@ -138,16 +138,16 @@ func TestHostsFile_WrittenByAContainer(t *testing.T) {
 
 // Running containers have the file mounted: a change reaches them.
 func TestHostsFile_ChangesInPlace(t *testing.T) {
-	tn := hostsTurn(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
+	tn := newHostsRun(runtime.RunOptions{Dir: t.TempDir(), Hostname: "web"})
 	mount, err := tn.hostsMount(&corev1.Container{})
 	require.NoError(t, err)
-	held, err := os.Open(mount.GetHostPath())
+	existing, err := os.Open(mount.GetHostPath())
 	require.NoError(t, err)
-	defer func() { _ = held.Close() }()
+	defer func() { _ = existing.Close() }()
 	tn.sandbox.IPs = []string{"10.0.0.2"}
 	_, err = tn.hostsMount(&corev1.Container{})
 	require.NoError(t, err)
-	text, err := io.ReadAll(held)
+	text, err := io.ReadAll(existing)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), "10.0.0.2\tweb\n")
 }
@@ -184,7 +184,7 @@ func TestMessageFileIsMounted(t *testing.T) {
 }
 
 // No path is made of a name that is none.
-func TestContainerNamesCannotLeaveTheFolder(t *testing.T) {
+func TestContainerNames_StayInPodDirectory(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)
 	pod := onePod("../../x")

@@ -13,21 +13,21 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// neededImage is an image that a turn needs.
+// neededImage is an image that a plan needs.
 type neededImage struct {
 	ref    string
 	policy corev1.PullPolicy
 }
 
-// fetch is a wanted image on its way.
+// fetch is the fetch of a needed image.
 type fetch struct {
 	done  chan struct{}
 	image *v1.Image // set before done is closed
 	err   error
 }
 
-// prefetch begins to fetch the images of all containers that the plan starts,
-// so that they come while the sandbox is made. RT-16
+// prefetch begins to fetch the images of all containers that the plan starts, while the
+// sandbox is created. RT-16
 func (t *applyRun) prefetch(ctx context.Context, plan []runtime.Action) {
 	ring, err := newKeyring(t.m.PullSecrets)
 	if err != nil {
@@ -59,8 +59,7 @@ func (t *applyRun) fetch(ctx context.Context, w neededImage) *fetch {
 	return f
 }
 
-// image waits for a wanted image. A turn that has to wait gives its slot away
-// meanwhile.
+// image waits for a needed image. It releases the slot while it waits.
 func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) {
 	f := t.fetch(ctx, w)
 	select {
@@ -68,7 +67,7 @@ func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) 
 		return f.image, f.err
 	default:
 	}
-	had := t.slot.held()
+	had := t.slot.isAcquired()
 	t.releaseSlot(false)
 	select {
 	case <-f.done:
@@ -83,8 +82,8 @@ func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) 
 	return f.image, f.err
 }
 
-// ensure makes an image be there as its pull policy demands, for a pod that may
-// have it.
+// ensure pulls an image according to its pull policy, or returns the present one if the
+// pod may use it.
 func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error) {
 	parsed, err := parseImage(w.ref)
 	if err != nil {
@@ -93,9 +92,9 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 	}
 	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: runtimeHandler(t.pod)}
 	logins := t.ring.lookup(parsed)
-	looked := uint64(ignorePreviousPulls)
+	known := uint64(ignorePreviousPulls)
 	if w.policy != corev1.PullAlways {
-		looked = t.c.puller.arrivals()
+		known = t.c.puller.arrivals()
 		im, err := t.c.imageStatus(ctx, key.ref, key.handler)
 		if err != nil {
 			return nil, &reasonError{"ImageInspectError", err}
@@ -109,26 +108,26 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 				t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
 				return im, nil
 			}
-			looked = ignorePreviousPulls // the registry has to say that the pod may have it
+			known = ignorePreviousPulls // the registry has to say that the pod may have it
 		}
 		if w.policy == corev1.PullNever {
-			// Nobody learns whether there is one that is not for this pod.
+			// The error does not reveal an image that is not for this pod.
 			err := fmt.Errorf("image %q is not present and its pull policy is Never: %w", w.ref, runtime.ErrNotFound)
 			t.event(corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
 			return nil, &reasonError{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, w, key, looked, logins)
+	return t.pull(ctx, w, key, known, logins)
 }
 
-func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, looked uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
+func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
 	key.logins = fingerprint(logins)
 	sandbox, err := t.translator().sandbox(0)
 	if err != nil {
-		sandbox = nil // the sandbox's own failure is told elsewhere
+		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}
 	startTime, pulled := time.Now(), false
-	id, err := t.c.puller.pull(ctx, key, looked, logins, sandbox, func() {
+	id, err := t.c.puller.pull(ctx, key, known, logins, sandbox, func() {
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 	})

@@ -151,7 +151,7 @@ func (s *accessState) mayUse(cfg *ImageAccess, id string, key pullKey, logins []
 	})
 }
 
-// note adds a pull that worked. Nil is a pull without a login, after which nobody
+// note adds a pull that worked. Nil is a pull without a login, after which no pod
 // needs one.
 func (s *accessState) note(id, repository string, auth *v1.AuthConfig) (changed bool) {
 	record := s.Images[id][repository]

@@ -20,7 +20,7 @@ import (
 
 // accessBook keeps who pulled which image, in memory and on the disk. It is safe
 // for use by several goroutines.
-type accessBook struct {
+type accessRecords struct {
 	c *Client
 
 	disk   chan struct{} // its one slot is held by who reads or writes the file
@@ -32,16 +32,16 @@ type accessBook struct {
 	pulls uint64
 	noted map[string]uint64
 	// tidyAt is the number of images at which those that are gone are forgotten.
-	tidyAt int
+	pruneAt int
 }
 
 const (
 	maxAccessFile = 64 << 20
-	tidyAtLeast   = 1000
+	minPruneAt    = 1000
 )
 
-func newAccessBook(c *Client) *accessBook {
-	b := &accessBook{c: c, disk: make(chan struct{}, 1), noted: make(map[string]uint64), tidyAt: tidyAtLeast}
+func newAccessRecords(c *Client) *accessRecords {
+	b := &accessRecords{c: c, disk: make(chan struct{}, 1), noted: make(map[string]uint64), pruneAt: minPruneAt}
 	b.state.reset()
 	return b
 }
@@ -53,7 +53,7 @@ func (s *accessState) reset() {
 }
 
 // lock takes the disk's slot.
-func (b *accessBook) lock(ctx context.Context) error {
+func (b *accessRecords) lock(ctx context.Context) error {
 	select {
 	case b.disk <- struct{}{}:
 		return nil
@@ -63,7 +63,7 @@ func (b *accessBook) lock(ctx context.Context) error {
 }
 
 // load reads what a former process noted, once.
-func (b *accessBook) load(ctx context.Context) error {
+func (b *accessRecords) load(ctx context.Context) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (b *accessBook) load(ctx context.Context) error {
 
 // read returns what is in the file. One that cannot be made sense of is put aside,
 // and from then on every image has to be verified: better than to give one away.
-func (b *accessBook) read() (accessState, error) {
+func (b *accessRecords) read() (accessState, error) {
 	var state accessState
 	state.reset()
 	path := b.c.cfg.ImageAccess.File
@@ -126,7 +126,7 @@ func (b *accessBook) read() (accessState, error) {
 	return state, errors.Join(atomicfile.SetAside(path), b.write(&state))
 }
 
-func (b *accessBook) write(state *accessState) error {
+func (b *accessRecords) write(state *accessState) error {
 	path := b.c.cfg.ImageAccess.File
 	if path == "" {
 		return nil
@@ -142,7 +142,7 @@ func (b *accessBook) write(state *accessState) error {
 }
 
 // save writes the present state, as it is once the disk is free.
-func (b *accessBook) save(ctx context.Context) error {
+func (b *accessRecords) save(ctx context.Context) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (b *accessBook) save(ctx context.Context) error {
 
 // mayUse reports whether a pod with these logins may use an image that is present.
 // If that cannot be found out it may not.
-func (b *accessBook) mayUse(ctx context.Context, id string, key pullKey, logins []*v1.AuthConfig) (bool, error) {
+func (b *accessRecords) mayUse(ctx context.Context, id string, key pullKey, logins []*v1.AuthConfig) (bool, error) {
 	if b.c.cfg.ImageAccess.Policy == NeverVerify {
 		return true, nil
 	}
@@ -171,7 +171,7 @@ func (b *accessBook) mayUse(ctx context.Context, id string, key pullKey, logins 
 }
 
 // knows is mayUse once everything is loaded.
-func (b *accessBook) knows(id string, key pullKey, logins []*v1.AuthConfig) bool {
+func (b *accessRecords) knows(id string, key pullKey, logins []*v1.AuthConfig) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state.mayUse(&b.c.cfg.ImageAccess, id, key, logins)
@@ -179,7 +179,7 @@ func (b *accessBook) knows(id string, key pullKey, logins []*v1.AuthConfig) bool
 
 // begin notes that a pull with a login begins: killed before its end, the agent
 // would take the image for preloaded. Nil, a pull without a login, needs no note.
-func (b *accessBook) begin(ctx context.Context, key pullKey, auth *v1.AuthConfig) error {
+func (b *accessRecords) begin(ctx context.Context, key pullKey, auth *v1.AuthConfig) error {
 	if err := b.load(ctx); err != nil || auth == nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (b *accessBook) begin(ctx context.Context, key pullKey, auth *v1.AuthConfig
 }
 
 // end takes back what begin noted.
-func (b *accessBook) end(key pullKey, auth *v1.AuthConfig) {
+func (b *accessRecords) end(key pullKey, auth *v1.AuthConfig) {
 	if auth == nil {
 		return
 	}
@@ -210,16 +210,16 @@ func (b *accessBook) end(key pullKey, auth *v1.AuthConfig) {
 }
 
 // pulled notes a pull that worked, before its beginning is forgotten.
-func (b *accessBook) pulled(ctx context.Context, id string, key pullKey, auth *v1.AuthConfig) {
+func (b *accessRecords) pulled(ctx context.Context, id string, key pullKey, auth *v1.AuthConfig) {
 	b.mu.Lock()
 	changed := b.state.note(id, key.repository, auth)
 	b.pulls++
 	b.noted[id] = b.pulls
-	crowded := len(b.state.Images) > b.tidyAt
+	crowded := len(b.state.Images) > b.pruneAt
 	b.mu.Unlock()
 	b.end(key, auth)
 	if crowded {
-		b.tidy(ctx)
+		b.prune(ctx)
 	}
 	if changed || crowded || auth != nil {
 		b.ended(ctx, key)
@@ -228,14 +228,14 @@ func (b *accessBook) pulled(ctx context.Context, id string, key pullKey, auth *v
 
 // ended saves what became of a pull. If that fails it is known as long as this
 // process lives, and the next one finds that the pull had begun.
-func (b *accessBook) ended(ctx context.Context, key pullKey) {
+func (b *accessRecords) ended(ctx context.Context, key pullKey) {
 	if err := b.save(context.WithoutCancel(ctx)); err != nil {
 		b.c.cfg.Logger.Warn("saving image pull record failed", slog.String("image", key.ref), logattr.Err(err))
 	}
 }
 
 // attempt pulls an image with one login, and notes it.
-func (b *accessBook) attempt(ctx context.Context, key pullKey, auth *v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
+func (b *accessRecords) attempt(ctx context.Context, key pullKey, auth *v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
 	if err := b.begin(ctx, key, auth); err != nil {
 		return "", err
 	}
@@ -264,7 +264,7 @@ func isImageID(s string) bool {
 
 // tidy forgets images that are not on the node any more, but for those that were
 // pulled while it looked.
-func (b *accessBook) tidy(ctx context.Context) {
+func (b *accessRecords) prune(ctx context.Context) {
 	b.mu.Lock()
 	before := b.pulls
 	b.mu.Unlock()
@@ -279,11 +279,11 @@ func (b *accessBook) tidy(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.state.Images, func(id string, _ map[string]pullRecord) bool {
-		gone := !present[id] && b.noted[id] <= before
-		if gone {
+		removed := !present[id] && b.noted[id] <= before
+		if removed {
 			delete(b.noted, id)
 		}
-		return gone
+		return removed
 	})
-	b.tidyAt = max(tidyAtLeast, 2*len(b.state.Images))
+	b.pruneAt = max(minPruneAt, 2*len(b.state.Images))
 }

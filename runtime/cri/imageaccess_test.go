@@ -39,7 +39,7 @@ const private = "reg.example/team/app:1"
 // use is a pod that needs an image, and returns the reason why it does not get it.
 func use(t *testing.T, c *Client, ref string, policy corev1.PullPolicy, secrets ...podspec.Object) string {
 	t.Helper()
-	im, err := ensureTurn(c, onePod("main"), secrets...).ensure(t.Context(), neededImage{ref, policy})
+	im, err := newEnsureRun(c, onePod("main"), secrets...).ensure(t.Context(), neededImage{ref, policy})
 	if err != nil {
 		return failure("", err).Reason
 	}
@@ -95,14 +95,14 @@ func TestImageAccess_ByAnotherName(t *testing.T) {
 	assert.Equal(t, "ErrImagePull", use(t, c, private, corev1.PullIfNotPresent))
 }
 
-// A pod whose look came before somebody else's pull does not get what that brought.
+// A pod whose status call was before the pull of another pod does not get its image.
 func TestImageAccess_OfAnArrival(t *testing.T) {
 	f := privateRegistry()
 	c := f.client(t, Config{})
 	key := pullKey{ref: private, repository: "reg.example/team/app"}
-	looked := c.puller.arrivals()
+	known := c.puller.arrivals()
 	require.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
-	_, err := c.puller.pull(t.Context(), key, looked, nil, nil, func() {})
+	_, err := c.puller.pull(t.Context(), key, known, nil, nil, func() {})
 	assert.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
 }
 
@@ -192,7 +192,7 @@ func TestImageAccess_IsBounded(t *testing.T) {
 	c := f.client(t, Config{})
 	require.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
 	c.access.mu.Lock()
-	for i := range tidyAtLeast {
+	for i := range minPruneAt {
 		c.access.state.Images[strings.Repeat("x", i+1)] = map[string]pullRecord{}
 	}
 	c.access.mu.Unlock()

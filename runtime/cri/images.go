@@ -26,7 +26,7 @@ func (c *Client) Images(ctx context.Context) ([]runtime.Image, error) {
 }
 
 // ImagesInUse returns the names and ids of the images that containers were made
-// from, dead ones too, whoever made them: the images of a runtime are everybody's.
+// from, including exited ones and those of other owners: images are shared.
 func (c *Client) ImagesInUse(ctx context.Context) ([]string, error) {
 	containers, err := c.listContainers(ctx, nil)
 	if err != nil {

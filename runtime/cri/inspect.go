@@ -55,13 +55,13 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(inspectAtOnce)
 	var mu sync.Mutex // guards gone
-	gone := make(map[string]bool)
+	removed := make(map[string]bool)
 	missing := func(id string, err error) error {
 		if !errors.Is(err, runtime.ErrNotFound) {
 			return err
 		}
 		mu.Lock()
-		gone[id] = true
+		removed[id] = true
 		mu.Unlock()
 		return nil
 	}
@@ -100,9 +100,9 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if len(gone) > 0 {
-		p.Sandboxes = without(p.Sandboxes, func(s runtime.Sandbox) bool { return gone[s.ID] })
-		p.Containers = without(p.Containers, func(ct runtime.Container) bool { return gone[ct.ID] })
+	if len(removed) > 0 {
+		p.Sandboxes = without(p.Sandboxes, func(s runtime.Sandbox) bool { return removed[s.ID] })
+		p.Containers = without(p.Containers, func(ct runtime.Container) bool { return removed[ct.ID] })
 	}
 	return nil
 }

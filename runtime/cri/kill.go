@@ -15,27 +15,27 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Kill ends every container of the pod as it was seen, in the stages of
-// runtime.PlanTermination, then stops its sandboxes. pod may be a stand-in that
-// has only a name, for a pod of which nothing but the runtime knows.
+// Kill stops every observed container of the pod, in the stages of
+// runtime.PlanTermination, then its sandboxes. It blocks until they have stopped. pod may
+// be a stub that has only a name and UID, for a pod that is known from the runtime only.
 //
-// Kill may be called again with a shorter grace period after the context of a
-// former call has ended; a preStop hook that came to its end is not run again.
-func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
-	stops := runtime.PlanTermination(pod, seen, e, time.Now())
+// Kill may be called again with a shorter grace period after the context of an earlier
+// call was cancelled. A preStop hook that has completed does not run again.
+func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, e runtime.Termination) error {
+	stops := runtime.PlanTermination(pod, observed, e, time.Now())
 	for len(stops) > 0 {
 		n := 1
 		for n < len(stops) && stops[n].Stage == stops[0].Stage {
 			n++
 		}
-		if err := c.stopAll(ctx, pod, &seen, stops[:n], terminationReason(e)); err != nil {
+		if err := c.stopAll(ctx, pod, &observed, stops[:n], terminationReason(e)); err != nil {
 			return err
 		}
 		stops = stops[n:]
 	}
 	var wg sync.WaitGroup
-	errs := make([]error, len(seen.Sandboxes))
-	for i, s := range seen.Sandboxes {
+	errs := make([]error, len(observed.Sandboxes))
+	for i, s := range observed.Sandboxes {
 		if s.State == runtime.SandboxReady {
 			wg.Go(func() {
 				if errs[i] = c.stopSandbox(ctx, s.ID); errs[i] == nil {
@@ -49,22 +49,22 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e 
 }
 
 // stopAll ends the containers of one stage, all at once.
-func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, stops []runtime.ContainerStop, reason string) error {
+func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, stops []runtime.ContainerStop, reason string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(stops))
 	for i, s := range stops {
-		wg.Go(func() { errs[i] = c.stop(ctx, pod, seen, s, reason, "Stopping container "+s.Container) })
+		wg.Go(func() { errs[i] = c.stop(ctx, pod, observed, s, reason, "Stopping container "+s.Container) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
 // stop runs a container's preStop hook and ends it, both before the deadline.
-func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
 	c.event(pod, corev1.EventTypeNormal, "Killing", message)
 	startTime := time.Now()
 	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
-		if err := c.preStop(ctx, pod, seen, s); err != nil {
+		if err := c.preStop(ctx, pod, observed, s); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
 			}
@@ -82,16 +82,16 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s
 	return nil
 }
 
-func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop) error {
+func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) error {
 	within, cancel := context.WithTimeout(ctx, s.RemainingGracePeriod(time.Now()))
 	defer cancel()
-	return c.runHook(within, c.hookTargetOf(pod, seen, s), s.PreStop)
+	return c.runHook(within, c.hookTargetOf(pod, observed, s), s.PreStop)
 }
 
-func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.ContainerStop) hookTarget {
+func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) hookTarget {
 	to := hookTarget{id: s.ID}
-	for i := range seen.Sandboxes {
-		if sb := &seen.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
+	for i := range observed.Sandboxes {
+		if sb := &observed.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
 			to.ip = sb.IPs[0]
 			break
 		}
@@ -101,7 +101,7 @@ func (c *Client) hookTargetOf(pod *corev1.Pod, seen *runtime.Pod, s runtime.Cont
 	}
 	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
 		to.ports = spec.Ports
-	} else if ct := byID(seen.Containers, s.ID); ct != nil {
+	} else if ct := byID(observed.Containers, s.ID); ct != nil {
 		to.ports = portsFrom(ct.Annotations)
 	}
 	return to
@@ -119,9 +119,9 @@ func byID(all []runtime.Container, id string) *runtime.Container {
 // once, the stages one after the other in the time that began with the first.
 func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action) {
 	known := t.c.facts.of(t.pod.UID)
-	seen := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
+	observed := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
 	for i := range known.sandboxes {
-		seen.Sandboxes = append(seen.Sandboxes, known.sandboxes[i].Sandbox)
+		observed.Sandboxes = append(observed.Sandboxes, known.sandboxes[i].Sandbox)
 	}
 	t.markChanged()
 	began := time.Now()
@@ -132,29 +132,29 @@ func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action)
 		}
 		var wg sync.WaitGroup
 		for _, a := range actions[:n] {
-			wg.Go(func() { t.killContainer(ctx, &seen, a, began) })
+			wg.Go(func() { t.killContainer(ctx, &observed, a, began) })
 		}
 		wg.Wait()
 		actions = actions[n:]
 	}
 }
 
-func (t *applyRun) killContainer(ctx context.Context, seen *runtime.Pod, a runtime.Action, began time.Time) {
+func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a runtime.Action, began time.Time) {
 	s := runtime.ContainerStop{Container: a.Container, ContainerType: a.ContainerType, ID: a.ID, Stage: a.Stage, Deadline: began.Add(a.GracePeriod), Forced: a.GracePeriod <= 0}
 	if spec := t.spec(a.Container); spec != nil {
 		if spec.Lifecycle != nil {
 			s.PreStop = spec.Lifecycle.PreStop
 		}
-	} else if ct := byID(seen.Containers, a.ID); ct != nil {
+	} else if ct := byID(observed.Containers, a.ID); ct != nil {
 		s.PreStop = ct.PreStop
 	}
-	if err := t.c.stop(ctx, t.pod, seen, s, a.Reason, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
+	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
 		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
 	}
 }
 
 // completedPreStops remembers which containers' preStop hooks came to their end, until the
-// containers have ended too: whoever has to try again does not run them twice.
+// containers have exited: a retry does not run them twice.
 type completedPreStops struct {
 	mu  sync.Mutex
 	ids map[string]bool

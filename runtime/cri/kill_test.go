@@ -32,9 +32,9 @@ func running(t *testing.T, f *fake, c *Client, pod *corev1.Pod) runtime.Pod {
 		plan = append(plan, runtime.Action{Type: runtime.StartContainer, Container: ct.Name, ContainerType: kind})
 	}
 	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
-	return seen
+	return observed
 }
 
 func sleepHook(seconds int64) *corev1.Lifecycle {
@@ -50,14 +50,14 @@ func TestKill(t *testing.T) {
 		pod := onePod("hooked", "plain", "slow")
 		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
 		pod.Spec.Containers[2].Lifecycle = sleepHook(1000)
-		seen := running(t, f, c, pod)
+		observed := running(t, f, c, pod)
 		f.took()
 		began := time.Now()
-		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 30 * time.Second}))
+		require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 30 * time.Second}))
 		assert.Equal(t, 30*time.Second, time.Since(began))
-		assert.Equal(t, int64(20), f.stops[seen.LatestContainer("hooked").ID])
-		assert.Equal(t, int64(30), f.stops[seen.LatestContainer("plain").ID])
-		assert.Equal(t, int64(1), f.stops[seen.LatestContainer("slow").ID], "the hook used the grace up")
+		assert.Equal(t, int64(20), f.stops[observed.LatestContainer("hooked").ID])
+		assert.Equal(t, int64(30), f.stops[observed.LatestContainer("plain").ID])
+		assert.Equal(t, int64(1), f.stops[observed.LatestContainer("slow").ID], "the hook used the grace up")
 		assert.Contains(t, rec.text(), "FailedPreStopHook")
 		calls := f.took()
 		assert.Equal(t, "StopPodSandbox", calls[len(calls)-1])
@@ -67,10 +67,10 @@ func TestKill(t *testing.T) {
 		assert.False(t, after.CouldHaveRunningContainers())
 		assert.Nil(t, after.ReadySandbox())
 		require.NoError(t, c.Remove(t.Context(), after))
-		gone, err := c.Pod(t.Context(), pod.UID)
+		exited, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		assert.Empty(t, gone.Sandboxes)
-		assert.Empty(t, gone.Containers)
+		assert.Empty(t, exited.Sandboxes)
+		assert.Empty(t, exited.Containers)
 		assert.Empty(t, c.facts.pods)
 		assert.Empty(t, c.hooked.ids)
 	})
@@ -85,18 +85,18 @@ func TestSidecarsEndLast(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name, Image: busybox, RestartPolicy: &always})
 	}
-	seen := running(t, f, c, pod)
+	observed := running(t, f, c, pod)
 	var order []string
 	var mu sync.Mutex
 	f.setBefore(func(_ context.Context, rpc string, req any) error {
 		if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" {
 			mu.Lock()
-			order = append(order, byID(seen.Containers, r.ContainerId).Name)
+			order = append(order, byID(observed.Containers, r.ContainerId).Name)
 			mu.Unlock()
 		}
 		return nil
 	})
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 5 * time.Second}))
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 5 * time.Second}))
 	assert.Equal(t, []string{"main", "second", "first"}, order)
 }
 
@@ -108,8 +108,8 @@ func TestStagesOfAPlan(t *testing.T) {
 		c := f.client(t, Config{})
 		pod := onePod("main", "beside", "last", "leftover")
 		pod.Spec.Containers[0].Lifecycle = sleepHook(10)
-		seen := running(t, f, c, pod)
-		id := func(name string) string { return seen.LatestContainer(name).ID }
+		observed := running(t, f, c, pod)
+		id := func(name string) string { return observed.LatestContainer(name).ID }
 		kill := func(name string, stage int) runtime.Action {
 			return runtime.Action{Type: runtime.KillContainer, Container: name, ID: id(name), Stage: stage, GracePeriod: 30 * time.Second}
 		}
@@ -129,9 +129,9 @@ func TestForcedKill(t *testing.T) {
 	c := f.client(t, Config{})
 	pod := onePod("main")
 	pod.Spec.Containers[0].Lifecycle = sleepHook(1000)
-	seen := running(t, f, c, pod)
-	require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{}))
-	assert.Equal(t, int64(0), f.stops[seen.Containers[0].ID])
+	observed := running(t, f, c, pod)
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{}))
+	assert.Equal(t, int64(0), f.stops[observed.Containers[0].ID])
 }
 
 // A kill that was cut short by a shorter grace does not run the hook again if
@@ -144,7 +144,7 @@ func TestAHookRunsOnceHoweverOftenAPodIsKilled(t *testing.T) {
 		c := f.client(t, Config{})
 		pod := onePod("main")
 		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"drain"}}}}
-		seen := running(t, f, c, pod)
+		observed := running(t, f, c, pod)
 		f.setBefore(func(ctx context.Context, rpc string, _ any) error {
 			if rpc == "StopContainer" {
 				<-ctx.Done()
@@ -154,9 +154,9 @@ func TestAHookRunsOnceHoweverOftenAPodIsKilled(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		require.ErrorIs(t, c.Kill(ctx, pod, seen, runtime.Termination{GracePeriod: 30 * time.Second}), context.DeadlineExceeded)
+		require.ErrorIs(t, c.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: 30 * time.Second}), context.DeadlineExceeded)
 		f.setBefore(nil)
-		require.NoError(t, c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 2 * time.Second}))
+		require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 2 * time.Second}))
 		assert.Equal(t, 1, hooks)
 	})
 }
@@ -168,19 +168,19 @@ func TestKillOfAnOrphan(t *testing.T) {
 		c := f.client(t, Config{})
 		pod := onePod("main")
 		pod.Spec.Containers[0].Lifecycle = sleepHook(4)
-		seen := running(t, f, c, pod)
+		observed := running(t, f, c, pod)
 		stand := &corev1.Pod{}
-		stand.UID, stand.Name, stand.Namespace = seen.UID, seen.Name, seen.Namespace
-		require.NoError(t, c.Kill(t.Context(), stand, seen, runtime.Termination{GracePeriod: seen.Containers[0].GracePeriod}))
-		assert.Equal(t, int64(26), f.stops[seen.Containers[0].ID])
+		stand.UID, stand.Name, stand.Namespace = observed.UID, observed.Name, observed.Namespace
+		require.NoError(t, c.Kill(t.Context(), stand, observed, runtime.Termination{GracePeriod: observed.Containers[0].GracePeriod}))
+		assert.Equal(t, int64(26), f.stops[observed.Containers[0].ID])
 	})
 }
 
 func TestRemoveRefusesWhatMayRun(t *testing.T) {
 	f := newFake()
 	c := f.client(t, Config{})
-	seen := running(t, f, c, onePod("main"))
-	require.ErrorIs(t, c.Remove(t.Context(), seen), runtime.ErrNotReady)
+	observed := running(t, f, c, onePod("main"))
+	require.ErrorIs(t, c.Remove(t.Context(), observed), runtime.ErrNotReady)
 	assert.Zero(t, f.count("RemovePodSandbox"))
 }
 
@@ -189,7 +189,7 @@ func TestNoStartAfterAFailedKill(t *testing.T) {
 	f := newFake()
 	c := f.client(t, Config{})
 	pod := onePod("main")
-	seen := running(t, f, c, pod)
+	observed := running(t, f, c, pod)
 	f.setBefore(func(_ context.Context, rpc string, _ any) error {
 		if rpc == "StopContainer" {
 			return status.Error(codes.Internal, "stuck")
@@ -198,7 +198,7 @@ func TestNoStartAfterAFailedKill(t *testing.T) {
 	})
 	f.took()
 	applied := c.Apply(t.Context(), pod, []runtime.Action{
-		{Type: runtime.KillContainer, Container: "main", ID: seen.Containers[0].ID, GracePeriod: time.Second},
+		{Type: runtime.KillContainer, Container: "main", ID: observed.Containers[0].ID, GracePeriod: time.Second},
 		{Type: runtime.StartContainer, Container: "main", Attempt: 1},
 	}, runtime.RunOptions{})
 	assert.Equal(t, "KillContainerError", applied.Failures["main"].Reason)
@@ -230,13 +230,13 @@ func TestPostStart(t *testing.T) {
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm", "up"}}}}
 			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 			assert.Equal(t, tc.want, applied.Failures["main"].Reason)
-			seen, err := c.Pod(t.Context(), pod.UID)
+			observed, err := c.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
 			if tc.want == "" {
-				assert.Equal(t, runtime.Running, seen.Containers[0].State)
+				assert.Equal(t, runtime.Running, observed.Containers[0].State)
 				return
 			}
-			assert.Equal(t, runtime.Exited, seen.Containers[0].State)
+			assert.Equal(t, runtime.Exited, observed.Containers[0].State)
 			assert.Contains(t, rec.text(), "FailedPostStartHook")
 			assert.Contains(t, f.took(), "StopContainer")
 		})
@@ -263,9 +263,9 @@ func TestPostStartThatFailsAndCannotBeStoppedAtFirst(t *testing.T) {
 		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}}
 		applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 		assert.Equal(t, "PostStartHookError", applied.Failures["main"].Reason)
-		seen, err := c.Pod(t.Context(), pod.UID)
+		observed, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
-		assert.Equal(t, runtime.Exited, seen.Containers[0].State)
+		assert.Equal(t, runtime.Exited, observed.Containers[0].State)
 	})
 }
 
@@ -367,25 +367,25 @@ func TestHTTPHook(t *testing.T) {
 
 // A hung stop is bounded by the grace period and the deadline of the call, and
 // holds up no other container.
-func TestAHungStopHoldsUpNoOther(t *testing.T) {
+func TestKill_HungStopDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := f.client(t, Config{})
 		pod := onePod("a", "b")
-		seen := running(t, f, c, pod)
+		observed := running(t, f, c, pod)
 		f.setBefore(func(ctx context.Context, rpc string, req any) error {
-			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == seen.LatestContainer("a").ID {
+			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == observed.LatestContainer("a").ID {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
 		})
 		began := time.Now()
-		err := c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: 10 * time.Second})
+		err := c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 10 * time.Second})
 		require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
-		assert.ErrorContains(t, err, "StopContainer "+seen.LatestContainer("a").ID+": no answer within 2m10s")
+		assert.ErrorContains(t, err, "StopContainer "+observed.LatestContainer("a").ID+": no answer within 2m10s")
 		assert.Equal(t, 130*time.Second, time.Since(began))
 		assert.True(t, slices.Contains(f.took(), "StopContainer"))
-		assert.Contains(t, f.stops, seen.LatestContainer("b").ID)
+		assert.Contains(t, f.stops, observed.LatestContainer("b").ID)
 	})
 }

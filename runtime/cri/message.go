@@ -24,7 +24,7 @@ const (
 // wrote to its message file, else the end of its log if it failed and its
 // policy says so, else what the runtime says. Of a file or log that is too long
 // the end counts, where the error is: 4 KiB of the file, 2 KiB or 80 lines of
-// the log. A file that cannot be read is told in its place, as the kubelet does:
+// the log. For an unreadable file the error is returned instead, as the kubelet does:
 // this is asked at each inspection, too often for a log. RT-14
 func (c *Client) terminationMessage(ct runtime.Container, st *v1.ContainerStatus) string {
 	if ct.State != runtime.Exited {

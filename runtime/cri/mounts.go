@@ -87,7 +87,7 @@ func (tr *translator) mountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
 }
 
 // expandSubPath returns where in its volume a mount begins. An expression that
-// names an unknown variable is an error: another folder would be mounted.
+// names an unknown variable is an error: another directory would be mounted.
 func expandSubPath(vm *corev1.VolumeMount, env []envVar) (string, error) {
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {

@@ -42,7 +42,7 @@ type Node struct {
 	// HugePageSizes are the sizes the node has, such as "2MB": a container that
 	// names no limit for one may not use any.
 	HugePageSizes []string
-	// SeccompRoot is the folder that Localhost profiles are in.
+	// SeccompRoot is the directory of Localhost profiles.
 	// [/var/lib/kubelet/seccomp]
 	SeccompRoot string
 	// SeccompDefault confines containers that name no profile by the runtime's.

@@ -28,7 +28,7 @@ var (
 	_ runtime.OwnerSetter            = (*Client)(nil)
 )
 
-// DefaultOwner is the owner of what a Client makes that was told of none.
+// DefaultOwner is the owner of what a Client without Config.Owner creates.
 const DefaultOwner = "sublet"
 
 // claim says which pods are the Client's. It is replaced, never changed.
@@ -94,7 +94,7 @@ func (o *claim) visible(sandboxes []*v1.PodSandbox, containers []*v1.Container) 
 		return sandboxes, containers
 	}
 	sandboxes = without(sandboxes, func(s *v1.PodSandbox) bool { return !o.sandbox(s.GetLabels(), s.GetAnnotations()) })
-	var adopted map[string]bool // most of the time nobody asks
+	var adopted map[string]bool // filled only when needed
 	containers = without(containers, func(ct *v1.Container) bool {
 		return !o.container(ct.GetLabels(), func() bool {
 			if adopted == nil {
@@ -140,7 +140,7 @@ func (o *ownedIDs) put(id string) {
 
 // listed notes what a listing has. If it was one of all pods, begun at a time, ids
 // that are not in it are forgotten, but for those noted meanwhile.
-func (o *ownedIDs) listed(sandboxes []*v1.PodSandbox, containers []*v1.Container, whole bool, begun uint64) {
+func (o *ownedIDs) listed(sandboxes []*v1.PodSandbox, containers []*v1.Container, complete bool, begun uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clock++
@@ -150,7 +150,7 @@ func (o *ownedIDs) listed(sandboxes []*v1.PodSandbox, containers []*v1.Container
 	for _, ct := range containers {
 		o.put(ct.GetId())
 	}
-	if !whole || len(o.ids) == len(sandboxes)+len(containers) {
+	if !complete || len(o.ids) == len(sandboxes)+len(containers) {
 		return
 	}
 	for id, noted := range o.ids {

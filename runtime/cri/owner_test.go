@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// kubeletPod puts a pod in the fake as a kubelet makes it: the source is told by
+// kubeletPod puts a pod in the fake as a kubelet makes it: the source is in
 // the sandbox alone. It returns the ids.
 func (f *fake) kubeletPod(name, source string) (sandbox, container string) {
 	f.mu.Lock()
@@ -114,9 +114,9 @@ func TestClient_MarksWhatItMakes(t *testing.T) {
 	assert.Equal(t, "node-1", p.Sandboxes[0].Labels[runtime.LabelOwner])
 	assert.Equal(t, "node-1", p.Containers[0].Labels[runtime.LabelOwner])
 
-	told := f.client(t, Config{Owner: "told"})
-	told.SetOwner("node-1", nil)
-	assert.Equal(t, "told", told.owner(), "what Config says counts")
+	reported := f.client(t, Config{Owner: "mine"})
+	reported.SetOwner("node-1", nil)
+	assert.Equal(t, "mine", reported.owner(), "what Config says counts")
 	_, err := New(nil, Config{})
 	require.Error(t, err)
 	cfg := Config{Observer: true, Owner: "x"}
@@ -153,8 +153,8 @@ func TestClient_ChangesNothingOfOthers(t *testing.T) {
 	}
 }
 
-// What a Client has seen needs no further call before it is changed; what nobody
-// has listed is asked for, and what is not there is no error.
+// What a Client has seen needs no further call before it is changed; what was not
+// listed is queried, and a missing one is not an error.
 func TestClient_AsksOnceWhoseItIs(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)
@@ -216,7 +216,7 @@ func TestClient_WatchesItsOwn(t *testing.T) {
 	assert.Equal(t, []types.UID{"ours", "from-api"}, hints)
 }
 
-// OW-1: the images of a runtime are in use by whoever uses them.
+// OW-1: the images of a runtime are in use by all owners.
 func TestClient_ImagesInUseAreThoseOfAll(t *testing.T) {
 	f := newFake()
 	f.addImage(busybox)

@@ -52,10 +52,9 @@ func (p *PullLimits) fill() error {
 	return nil
 }
 
-// puller pulls images: each reference once at a time however many wait for it,
-// few at a time in the order in which they were asked for, and after a failure
-// not again before its back-off ends. A pull that nobody waits for any more is
-// cancelled.
+// puller pulls images: each reference once at a time regardless of how many wait for it,
+// few in parallel in the order of the requests, and after a failure not before its
+// back-off ends. A pull without a waiter is cancelled.
 type puller struct {
 	c     *Client
 	slots *semaphore.Weighted // first come, first served
@@ -73,7 +72,7 @@ type puller struct {
 // another one.
 type pullKey struct{ ref, repository, logins, handler string }
 
-// pullTarget is what a pull left on the node, whoever's logins it was had with.
+// pullTarget is the result of a pull on the node, regardless of the credentials.
 type pullTarget struct{ ref, handler string }
 
 func (k pullKey) landing() pullTarget { return pullTarget{k.ref, k.handler} }
@@ -96,9 +95,9 @@ type pull struct {
 	landed bool // it was over before it was asked for; there is no more to it
 }
 
-// pullFailure is a pull that failed. To those who look while it is fresh the failure
-// itself is told, though they do not try; later, that there is a back-off. Else the
-// failure would hardly be seen: a pod is often looked at again right after it.
+// pullFailure is a pull that failed. While it is fresh, callers get the failure itself
+// without a new try, and later the back-off. Otherwise the failure would hardly be
+// visible, because a pod is often synced again right after it.
 type pullFailure struct {
 	err   error
 	wait  time.Duration
@@ -131,8 +130,8 @@ func newPuller(c *Client) *puller {
 // is of no use to it.
 const ignorePreviousPulls = math.MaxUint64
 
-// arrivals is how many pulls have worked so far. Whoever looks for an image asks
-// before, and hands it to pull if there was none.
+// arrivals is the number of successful pulls so far. A caller reads it before the image
+// status, and passes it to pull if the image is missing.
 func (p *puller) arrivals() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +141,8 @@ func (p *puller) arrivals() uint64 {
 // pull fetches an image and returns its id. began is called if a pull is under
 // way or begun now, as against a back-off that runs and an image that has arrived
 // since the caller looked for it, when there were so many arrivals.
-func (p *puller) pull(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
-	f, err := p.join(ctx, key, looked, logins, sandbox)
+func (p *puller) pull(ctx context.Context, key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
+	f, err := p.join(ctx, key, known, logins, sandbox)
 	if err != nil {
 		return "", err
 	}
@@ -171,7 +170,7 @@ func (p *puller) pull(ctx context.Context, key pullKey, looked uint64, logins []
 }
 
 // join returns the flight of that key, begun now if there is none.
-func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*pull, error) {
+func (p *puller) join(ctx context.Context, key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*pull, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := p.inFlight[key]; f != nil {
@@ -180,7 +179,7 @@ func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []
 	}
 	now := time.Now()
 	p.forget(now)
-	if a := p.landed[key.landing()]; looked != ignorePreviousPulls && a.number > looked && p.c.access.knows(a.image, key, logins) {
+	if a := p.landed[key.landing()]; known != ignorePreviousPulls && a.number > known && p.c.access.knows(a.image, key, logins) {
 		return &pull{image: a.image, landed: true}, nil
 	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
@@ -195,8 +194,8 @@ func (p *puller) join(ctx context.Context, key pullKey, looked uint64, logins []
 	return f, nil
 }
 
-// forget drops failures that are too old to count, and arrivals that nobody can
-// have missed any more.
+// forget drops failures that are too old to count, and arrivals that no caller can have
+// missed any more.
 func (p *puller) forget(now time.Time) {
 	for key, a := range p.landed {
 		if now.Sub(a.at) > p.c.cfg.Timeout {
@@ -247,7 +246,7 @@ func (p *puller) failure(key pullKey, err error) error {
 
 func (f *pullFailure) isReported() error { return &reasonError{pullReason(f.err), f.err} }
 
-// backOff is what is told of an image that is not tried for.
+// backOff is the error of an image in its back-off.
 func (f *pullFailure) backOff(ref string, now time.Time) error {
 	if now.Before(f.fresh) {
 		return &backingOff{until: f.fresh, waiting: true, error: f.isReported()}
@@ -307,8 +306,8 @@ func (p *puller) fetch(ctx context.Context, before *pull, key pullKey, logins []
 	return "", errors.Join(errs...)
 }
 
-// pullImage pulls an image with one login. What the error says holds none of
-// it, nor does what hooks are told.
+// pullImage pulls an image with one login. Neither the error nor the hooks get the
+// login.
 func (c *Client) pullImage(ctx context.Context, key pullKey, auth *v1.AuthConfig, sandbox *v1.PodSandboxConfig) (string, error) {
 	scrubbed := func(ctx context.Context, req *v1.PullImageRequest, opts ...grpc.CallOption) (*v1.PullImageResponse, error) {
 		resp, err := c.is.PullImage(ctx, req, opts...)

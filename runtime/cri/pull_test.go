@@ -46,7 +46,7 @@ func pullsTake(f *fake, d time.Duration, most *int) {
 	})
 }
 
-func ensureTurn(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *applyRun {
+func newEnsureRun(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *applyRun {
 	t := &applyRun{c: c, pod: pod, images: make(map[neededImage]*fetch)}
 	t.ring, _ = newKeyring(secrets)
 	return t
@@ -61,7 +61,7 @@ func TestOnePullHoweverManyWait(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				im, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{"lab/big:1", corev1.PullIfNotPresent})
+				im, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{"lab/big:1", corev1.PullIfNotPresent})
 				assert.NoError(t, err)
 				assert.Equal(t, "sha256:lab/big:1", im.GetId())
 			})
@@ -73,7 +73,7 @@ func TestOnePullHoweverManyWait(t *testing.T) {
 
 // IM-2: who looked for an image before it arrived, and asks for it after, does
 // not cause a second pull, unless it wants the newest one.
-func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
+func TestEnsure_ImagePulledBetweenStatusAndPull(t *testing.T) {
 	for _, policy := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways} {
 		t.Run(string(policy), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,14 +93,14 @@ func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
 				var wg sync.WaitGroup
 				slow <- struct{}{}
 				wg.Go(func() {
-					turn := ensureTurn(c, onePod("late"))
-					im, err := turn.ensure(t.Context(), neededImage{"lab/big:1", policy})
+					run := newEnsureRun(c, onePod("late"))
+					im, err := run.ensure(t.Context(), neededImage{"lab/big:1", policy})
 					assert.NoError(t, err)
 					assert.Equal(t, "sha256:lab/big:1", im.GetId())
-					assert.Equal(t, policy == corev1.PullAlways, turn.changed)
+					assert.Equal(t, policy == corev1.PullAlways, run.changed)
 				})
 				synctest.Wait()
-				_, err := ensureTurn(c, onePod("early")).ensure(t.Context(), neededImage{"lab/big:1", policy})
+				_, err := newEnsureRun(c, onePod("early")).ensure(t.Context(), neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				wg.Wait()
 				if policy == corev1.PullAlways {
@@ -110,7 +110,7 @@ func TestAnImageThatArrivesBetweenLookAndPull(t *testing.T) {
 				assert.Len(t, f.pulls, 1)
 				assert.Contains(t, rec.text(), "already present")
 				f.images = map[string]*v1.Image{}
-				_, err = ensureTurn(c, onePod("late")).ensure(t.Context(), neededImage{"lab/big:1", policy})
+				_, err = newEnsureRun(c, onePod("late")).ensure(t.Context(), neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				assert.Len(t, f.pulls, 2, "one that is gone is fetched again")
 			})
@@ -129,7 +129,7 @@ func TestFewPullsAtOnceInTheirOrder(t *testing.T) {
 		for i := range 9 {
 			synctest.Wait() // one after the other asks
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
+				_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
 				assert.NoError(t, err)
 			})
 		}
@@ -157,7 +157,7 @@ func TestPullsAreBegunAtARate(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 10 {
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
+				_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
 				assert.NoError(t, err)
 			})
 		}
@@ -179,7 +179,7 @@ func TestPullFailuresBackOff(t *testing.T) {
 		c := f.client(t, Config{})
 		for _, seconds := range []int{10, 20, 40, 80, 160, 300, 300} {
 			wait := time.Duration(seconds) * time.Second
-			_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
+			_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got := containerFailure(err)
 			assert.Equal(t, "ErrImagePull", got.Reason)
 			assert.ErrorContains(t, got.Err, "manifest unknown")
@@ -187,20 +187,20 @@ func TestPullFailuresBackOff(t *testing.T) {
 			assert.Equal(t, tried.Add(fresh), got.Until)
 			n := f.count("PullImage")
 			for range 2 { // who looks again at once does not hide the failure
-				_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
-				again := containerFailure(err)
-				require.NoError(t, again.Err, "nothing was tried")
-				assert.Equal(t, runtime.Failure{Reason: got.Reason, Message: got.Message, Until: got.Until}, again)
+				_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
+				second := containerFailure(err)
+				require.NoError(t, second.Err, "nothing was tried")
+				assert.Equal(t, runtime.Failure{Reason: got.Reason, Message: got.Message, Until: got.Until}, second)
 				time.Sleep(fresh/2 - time.Millisecond)
 			}
 			time.Sleep(time.Until(tried.Add(fresh)))
-			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
+			_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
 			assert.Equal(t, "ImagePullBackOff", got.Reason)
 			assert.Equal(t, tried.Add(wait), got.Until)
 
 			time.Sleep(time.Until(tried.Add(wait - time.Millisecond)))
-			_, err = ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
+			_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
 			got = containerFailure(err)
 			assert.Equal(t, "ImagePullBackOff", got.Reason)
 			assert.NoError(t, got.Err, "a back-off is no error")
@@ -212,7 +212,7 @@ func TestPullFailuresBackOff(t *testing.T) {
 }
 
 // IM-4: others go on waiting when one gives up; the pull ends with the last.
-func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
+func TestPull_CancelledWithoutWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, most := newFake(), 0
 		ended := make(chan error, 1)
@@ -231,7 +231,7 @@ func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, ctx := range []context.Context{first, second} {
 			wg.Go(func() {
-				_, err := ensureTurn(c, onePod("main")).ensure(ctx, neededImage{busybox, corev1.PullAlways})
+				_, err := newEnsureRun(c, onePod("main")).ensure(ctx, neededImage{busybox, corev1.PullAlways})
 				assert.ErrorIs(t, err, context.Canceled)
 			})
 			synctest.Wait()
@@ -246,7 +246,7 @@ func TestAPullThatNobodyWaitsForIsCancelled(t *testing.T) {
 
 		// Giving up is no failure of the image: the next one pulls at once.
 		pullsTake(f, time.Second, &most)
-		_, err := ensureTurn(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
+		_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 		assert.NoError(t, err)
 	})
 }
@@ -283,7 +283,7 @@ func TestPullPolicies(t *testing.T) {
 				}
 				return nil
 			})
-			im, err := ensureTurn(f.client(t, Config{}), onePod("main")).ensure(t.Context(), neededImage{tc.ref, tc.policy})
+			im, err := newEnsureRun(f.client(t, Config{}), onePod("main")).ensure(t.Context(), neededImage{tc.ref, tc.policy})
 			assert.Equal(t, tc.pulls, f.count("PullImage"))
 			if tc.reason == "" {
 				require.NoError(t, err)
@@ -324,7 +324,7 @@ func (r *fakeRecorder) text() string {
 }
 
 // IM-5: a registry that echoes all it was sent cannot make the agent tell it.
-func TestCredentialsAreNeverTold(t *testing.T) {
+func TestPull_CredentialsAreNotReported(t *testing.T) {
 	const password, token = "s3cr3t/pass+word", "tok-0123456789"
 	f := newFake()
 	f.setBefore(func(_ context.Context, rpc string, req any) error {
@@ -339,20 +339,20 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 	var hooked []error
 	c := f.client(t, Config{Recorder: rec, Hooks: Hooks{Call: func(_ string, _ time.Duration, err error) { hooked = append(hooked, err) }}})
 	secret := dockerSecret("s", fmt.Sprintf(`{"auths":{"docker.io":{"username":"ann","password":%q,"identitytoken":%q}}}`, password, token))
-	_, err := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
+	_, err := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 	require.Error(t, err)
 	assert.ErrorIs(t, err, runtime.ErrUnauthorized)
 	assert.Equal(t, codes.Unauthenticated, status.Code(errors.Unwrap(errors.Unwrap(err))))
-	_, again := ensureTurn(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
-	told := err.Error() + fmt.Sprintf("%+v", err) + again.Error() + containerFailure(again).Message + rec.text() + fmt.Sprint(hooked) + status.Convert(err).Message()
+	_, second := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
+	reported := err.Error() + fmt.Sprintf("%+v", err) + second.Error() + containerFailure(second).Message + rec.text() + fmt.Sprint(hooked) + status.Convert(err).Message()
 	for _, never := range []string{password, token, url.QueryEscape(password), base64.StdEncoding.EncodeToString([]byte("ann:" + password))} {
-		assert.NotContains(t, told, never)
+		assert.NotContains(t, reported, never)
 	}
-	assert.Contains(t, told, "[redacted]")
+	assert.Contains(t, reported, "[redacted]")
 }
 
 // IM-5: every login that fits is tried, the best first.
-func TestLoginsAreTriedInTurn(t *testing.T) {
+func TestPull_TriesLoginsInOrder(t *testing.T) {
 	f := newFake()
 	var tried []string
 	f.setBefore(func(_ context.Context, rpc string, req any) error {
@@ -369,7 +369,7 @@ func TestLoginsAreTriedInTurn(t *testing.T) {
 	secret := dockerSecret("s", `{"auths":{
 		"reg.example/shop/web":{"username":"exact","password":"xxxx"}, "reg.example/shop":{"username":"team","password":"xxxx"},
 		"reg.example":{"username":"all","password":"xxxx"}, "other.example":{"username":"other","password":"xxxx"}}}`)
-	_, err := ensureTurn(f.client(t, Config{}), onePod("main"), secret).ensure(t.Context(), neededImage{"reg.example/shop/web:1", corev1.PullAlways})
+	_, err := newEnsureRun(f.client(t, Config{}), onePod("main"), secret).ensure(t.Context(), neededImage{"reg.example/shop/web:1", corev1.PullAlways})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"exact", "team"}, tried)
 }
@@ -423,8 +423,8 @@ func TestOneFailingContainerDoesNotKeepOthersFromStarting(t *testing.T) {
 	applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 	require.Len(t, applied.Failures, 1)
 	assert.Equal(t, "ErrImageNeverPull", applied.Failures["a"].Reason)
-	seen, err := c.Pod(t.Context(), types.UID("uid-1"))
+	observed, err := c.Pod(t.Context(), types.UID("uid-1"))
 	require.NoError(t, err)
-	require.Len(t, seen.Containers, 1)
-	assert.Equal(t, runtime.Running, seen.Containers[0].State)
+	require.Len(t, observed.Containers, 1)
+	assert.Equal(t, runtime.Running, observed.Containers[0].State)
 }

@@ -19,14 +19,14 @@ import (
 )
 
 // faults makes calls fail at random, before or after they took effect, until it
-// is told to end.
-type faults struct {
+// is stopped.
+type errs struct {
 	mu  sync.Mutex
 	r   *rand.Rand
 	off bool
 }
 
-func (x *faults) strike() error {
+func (x *errs) strike() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	all := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.Internal, codes.Canceled}
@@ -48,17 +48,17 @@ func TestAnyFaultsAreOvercome(t *testing.T) {
 }
 
 func overcome(t *testing.T, r *rand.Rand) {
-	f, x := newFake(), &faults{r: r}
+	f, x := newFake(), &errs{r: r}
 	f.before = func(context.Context, string, any) error { return x.strike() }
 	f.after = func(string, any) error { return x.strike() }
 	c := f.client(t, Config{})
 	pod := onePod("a", "b")
 	always := corev1.ContainerRestartPolicyAlways
 	pod.Spec.InitContainers = []corev1.Container{{Name: "side", Image: busybox, RestartPolicy: &always}}
-	turn := func() {
-		if seen, err := c.Pod(t.Context(), pod.UID); err == nil {
-			v := runtime.PlanInput{Pod: seen, Probes: runtime.PodProbeResults{}}
-			for _, ct := range seen.Containers {
+	run := func() {
+		if observed, err := c.Pod(t.Context(), pod.UID); err == nil {
+			v := runtime.PlanInput{Pod: observed, Probes: runtime.PodProbeResults{}}
+			for _, ct := range observed.Containers {
 				v.Probes[ct.ID] = runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
 			}
 			c.Apply(t.Context(), pod, runtime.Plan(pod, v, time.Now()), runtime.RunOptions{})
@@ -66,39 +66,39 @@ func overcome(t *testing.T, r *rand.Rand) {
 		time.Sleep(6 * time.Minute) // longer than any back-off
 	}
 	end := func() error {
-		seen, err := c.Pod(t.Context(), pod.UID)
+		observed, err := c.Pod(t.Context(), pod.UID)
 		if err != nil {
 			return err
 		}
-		if err := c.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: time.Second}); err != nil {
+		if err := c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: time.Second}); err != nil {
 			return err
 		}
-		if seen, err = c.Pod(t.Context(), pod.UID); err != nil {
+		if observed, err = c.Pod(t.Context(), pod.UID); err != nil {
 			return err
 		}
-		return c.Remove(t.Context(), seen)
+		return c.Remove(t.Context(), observed)
 	}
 	for range 6 {
-		turn()
+		run()
 	}
 	x.mu.Lock()
 	x.off = true
 	x.mu.Unlock()
 	for range 6 {
-		turn()
+		run()
 	}
-	seen, err := c.Pod(t.Context(), pod.UID)
+	observed, err := c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	running := map[string]int{}
-	for _, ct := range seen.Containers {
+	for _, ct := range observed.Containers {
 		if ct.State == runtime.Running {
 			running[ct.Name]++
-			assert.Equal(t, seen.Sandboxes[0].ID, ct.SandboxID)
+			assert.Equal(t, observed.Sandboxes[0].ID, ct.SandboxID)
 		}
 	}
 	assert.Equal(t, map[string]int{"a": 1, "b": 1, "side": 1}, running)
 	ready := 0
-	for _, s := range seen.Sandboxes {
+	for _, s := range observed.Sandboxes {
 		if s.State == runtime.SandboxReady {
 			ready++
 		}

@@ -27,7 +27,7 @@ func (c *Client) removeSettled(ctx context.Context, id string) error {
 	var r retry
 	for {
 		err := c.RemoveContainer(ctx, id)
-		if err == nil || !strings.Contains(err.Error(), "is in starting state") || !r.again(ctx, false) {
+		if err == nil || !strings.Contains(err.Error(), "is in starting state") || !r.retry(ctx, false) {
 			return err
 		}
 	}
@@ -45,28 +45,28 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 
 // Remove removes every dead container and every sandbox of a pod as it was
 // seen. It refuses to touch a pod of which something may still run.
-func (c *Client) Remove(ctx context.Context, seen runtime.Pod) error {
-	if seen.CouldHaveRunningContainers() {
-		return fmt.Errorf("remove pod %s: a container may be running: %w", seen.UID, runtime.ErrNotReady)
+func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
+	if observed.CouldHaveRunningContainers() {
+		return fmt.Errorf("remove pod %s: a container may be running: %w", observed.UID, runtime.ErrNotReady)
 	}
 	var errs []error
-	inSandbox := make(map[string]bool, len(seen.Sandboxes))
-	for _, s := range seen.Sandboxes {
+	inSandbox := make(map[string]bool, len(observed.Sandboxes))
+	for _, s := range observed.Sandboxes {
 		inSandbox[s.ID] = true
 	}
 	// A sandbox takes its containers with it. Only those that lost their
 	// sandbox need a call of their own.
-	for _, ct := range seen.Containers {
+	for _, ct := range observed.Containers {
 		if !inSandbox[ct.SandboxID] {
 			errs = append(errs, c.RemoveContainer(ctx, ct.ID))
 		}
 	}
-	for _, s := range seen.Sandboxes {
+	for _, s := range observed.Sandboxes {
 		errs = append(errs, c.RemoveSandbox(ctx, s.ID))
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		c.facts.forget(seen.UID)
+		c.facts.forget(observed.UID)
 	}
 	return err
 }

@@ -47,7 +47,7 @@ const (
 // again reports whether the name is worth another try. If its holder was found,
 // it has been removed and the name is free; if not, a call is under way inside
 // the runtime and again waits a little for its end.
-func (r *retry) again(ctx context.Context, found bool) bool {
+func (r *retry) retry(ctx context.Context, found bool) bool {
 	if found {
 		r.removed++
 		return r.removed == 1

@@ -65,7 +65,7 @@ func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, ha
 		if id != "" {
 			return id, nil
 		}
-		if failed != nil || !r.again(ctx, found) {
+		if failed != nil || !r.retry(ctx, found) {
 			return "", errors.Join(err, failed)
 		}
 	}
@@ -108,11 +108,11 @@ func (t *applyRun) needSandbox(ctx context.Context) error {
 	if len(known.sandboxes) > 0 && known.sandboxes[0].State == runtime.SandboxReady {
 		t.sandbox = known.sandboxes[0].Sandbox
 	} else {
-		seen, err := t.c.Pod(ctx, t.pod.UID)
+		observed, err := t.c.Pod(ctx, t.pod.UID)
 		if err != nil {
 			return err
 		}
-		s := seen.ReadySandbox()
+		s := observed.ReadySandbox()
 		if s == nil {
 			return fmt.Errorf("no ready sandbox: %w", runtime.ErrNotReady)
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// A sandbox that cannot be made is told as an event, for no status shows why;
+// A sandbox that cannot be created is reported as an event, because no status shows why;
 // one that the agent itself gave up is not.
-func TestAFailedSandboxIsTold(t *testing.T) {
+func TestApply_ReportsFailedSandbox(t *testing.T) {
 	f, rec := newFake(), &fakeRecorder{}
 	f.addImage(busybox)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,7 +14,7 @@ import (
 // throughput that was measured, see tuner.
 //
 // A slot that is held for much longer than starts take is lent to the next in
-// the queue, so that calls that hang hold up nobody else.
+// the queue, so that calls that hang delay no other pod.
 type limiter struct {
 	slotTimeout time.Duration // the longest that a slot is not lent
 
@@ -39,8 +39,8 @@ const (
 	ewmaDivisor = 4
 )
 
-func newLimiter(initial, most int, patience time.Duration) *limiter {
-	return &limiter{slotTimeout: patience, tuner: newTuner(initial, most)}
+func newLimiter(initial, most int, slotTimeout time.Duration) *limiter {
+	return &limiter{slotTimeout: slotTimeout, tuner: newTuner(initial, most)}
 }
 
 // slot is the right to work on one pod's start. The zero slot holds nothing.
@@ -122,13 +122,13 @@ func (l *limiter) ended(took time.Duration) {
 }
 
 // expireSlot counts a slot that was held for too long as free.
-func (l *limiter) expireSlot(held *lease) {
+func (l *limiter) expireSlot(occupied *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if held.ended {
+	if occupied.ended {
 		return
 	}
-	held.ended = true
+	occupied.ended = true
 	l.inUse--
 	l.tuner.pause()
 	l.serve()
@@ -159,7 +159,7 @@ func (s slot) release(started bool) {
 }
 
 // held reports whether the slot was not given back yet. A lent slot is held.
-func (s slot) held() bool { return s.lease != nil }
+func (s slot) isAcquired() bool { return s.lease != nil }
 
 // queue is a heap of waiters by ticket.
 type queue []*waiter

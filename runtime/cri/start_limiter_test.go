@@ -70,13 +70,13 @@ func TestATicketKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// PL-8 for starts: a call that hangs holds up nobody else, for not much longer than
+// PL-8 for starts: a call that hangs delays no other, for not much longer than
 // starts take.
 func TestASlotThatHangsIsLent(t *testing.T) {
 	for name, tc := range map[string]struct {
-		before   []time.Duration // how long starts took that ended
-		patience time.Duration
-		want     time.Duration
+		before      []time.Duration // how long starts took that ended
+		slotTimeout time.Duration
+		want        time.Duration
 	}{
 		"nothing is known":               {nil, 10 * time.Second, 2 * time.Second},
 		"nothing is known, less allowed": {nil, time.Second, time.Second},
@@ -88,7 +88,7 @@ func TestASlotThatHangsIsLent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLimiter(1, 1, tc.patience)
+				l := newLimiter(1, 1, tc.slotTimeout)
 				for _, took := range tc.before {
 					s, err := l.acquire(t.Context(), 0)
 					require.NoError(t, err)
@@ -113,14 +113,14 @@ func TestASlotThatHangsIsLent(t *testing.T) {
 func TestAcquireEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(1, 1, time.Hour)
-		held, err := l.acquire(t.Context(), 0)
+		existing, err := l.acquire(t.Context(), 0)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err = l.acquire(ctx, 0)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Empty(t, l.waiting)
-		held.release(false)
+		existing.release(false)
 		assert.Zero(t, l.inUse)
 	})
 }

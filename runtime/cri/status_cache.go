@@ -25,7 +25,7 @@ type statusCache struct {
 // podFacts is what is known of one pod. It is replaced, never changed.
 type podFacts struct {
 	sandboxes  []sandboxFact
-	containers []runtime.Container // with all that their status told
+	containers []runtime.Container // with the results of their status calls
 	// stamp changes with everything that this Client changed itself: what an
 	// inspection saw that began before is not taken for a fact.
 	stamp uint64

@@ -14,7 +14,7 @@ import (
 // an environment refers to: what else has to be looked up comes in by arguments.
 type translator struct {
 	node     Node
-	features *features // nil: the runtime has not told yet
+	features *features // nil: not reported yet
 	pod      *corev1.Pod
 	m        runtime.RunOptions
 	owner    string
@@ -131,7 +131,7 @@ func stopSignal(spec *corev1.Container) (v1.Signal, error) {
 	name := string(*spec.Lifecycle.StopSignal)
 	value, ok := v1.Signal_value["SIGNAL_"+flattenSignal(name)]
 	if !ok {
-		return 0, fmt.Errorf("stopSignal %q is no signal: %w", name, runtime.ErrInvalid)
+		return 0, fmt.Errorf("invalid stopSignal %q: %w", name, runtime.ErrInvalid)
 	}
 	return v1.Signal(value), nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Whatever a pod says, translating it neither panics nor gives a message that
-// leaves the folders it may use, or that says another thing the second time.
+// leaves the directories it may use, or differs the second time.
 func FuzzTranslate(f *testing.F) {
 	files, err := filepath.Glob("testdata/translate/*.yaml")
 	require.NoError(f, err)
@@ -48,9 +48,9 @@ func FuzzTranslate(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			again, err := fx.container(context.Background(), tr, ct)
+			second, err := fx.container(context.Background(), tr, ct)
 			require.NoError(t, err)
-			require.True(t, proto.Equal(cfg, again))
+			require.True(t, proto.Equal(cfg, second))
 			checkResources(t, cfg.GetLinux().GetResources())
 			checkContainer(t, fx, cfg)
 		}

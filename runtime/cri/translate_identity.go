@@ -81,7 +81,7 @@ func containerAnnotations(pod *corev1.Pod, ct *corev1.Container, a runtime.Actio
 	return out
 }
 
-// logPath is where a container's log goes, below the pod's log folder.
+// logPath is where a container's log goes, below the pod's log directory.
 func logPath(container string, attempt uint32) string {
 	return path.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
 }

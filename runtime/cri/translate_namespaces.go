@@ -43,7 +43,7 @@ func (tr *translator) hasUserNamespaces() error {
 	handler := runtimeHandler(tr.pod)
 	switch f := tr.features; {
 	case f == nil:
-		return fmt.Errorf("hostUsers false: the runtime has not told yet whether it has user namespaces: %w", runtime.ErrNotReady)
+		return fmt.Errorf("hostUsers false: runtime features not known yet: %w", runtime.ErrNotReady)
 	case f.userNamespaces[handler]:
 		return nil
 	case handler == "":

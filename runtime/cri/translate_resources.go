@@ -120,15 +120,15 @@ func (tr *translator) spareMemory() int64 {
 	if tr.pod.Spec.Resources == nil {
 		return 0
 	}
-	whole := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	requested := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
 	bare := *tr.pod
 	bare.Spec.Resources, bare.Spec.Overhead = nil, nil
 	asked := podspec.Requests(&bare)[corev1.ResourceMemory]
 	count := int64(len(bare.Spec.InitContainers) + len(bare.Spec.Containers))
-	if count == 0 || whole.Value() <= asked.Value() {
+	if count == 0 || requested.Value() <= asked.Value() {
 		return 0
 	}
-	return (whole.Value() - asked.Value()) / count
+	return (requested.Value() - asked.Value()) / count
 }
 
 func (tr *translator) scoreOf(memory int64) int64 {

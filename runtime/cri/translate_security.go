@@ -186,7 +186,7 @@ func (tr *translator) containerSecurity(spec *corev1.Container, image *v1.Image,
 		out.RunAsUser, out.RunAsUsername = image.GetUid(), image.GetUsername()
 	}
 	if out.RunAsGroup != nil && out.RunAsUser == nil && out.RunAsUsername == "" {
-		// Nobody said who, which is root; runtimes refuse a group of nobody.
+		// No user means root; runtimes reject a group without a user.
 		out.RunAsUser = &v1.Int64Value{}
 	}
 	return out, nil
@@ -231,7 +231,7 @@ func (tr *translator) seccomp(p *corev1.SeccompProfile) (*v1.SecurityProfile, er
 	case p.Type != corev1.SeccompProfileTypeLocalhost:
 		return nil, fmt.Errorf("seccompProfile type %q is unknown: %w", p.Type, runtime.ErrInvalid)
 	case p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile):
-		return nil, fmt.Errorf("seccompProfile: localhostProfile must be a path below the node's folder of profiles: %w", runtime.ErrInvalid)
+		return nil, fmt.Errorf("seccompProfile: localhostProfile must be a path below the node's profile directory: %w", runtime.ErrInvalid)
 	}
 	return &v1.SecurityProfile{
 		ProfileType:  v1.SecurityProfile_Localhost,

@@ -38,8 +38,8 @@ type fixture struct {
 		Runtime           string
 		NoImageVolumes    bool
 	}
-	Materials runtime.RunOptions
-	Objects   []struct {
+	Options runtime.RunOptions
+	Objects []struct {
 		Kind, Name string
 		Data       map[string]string
 	}
@@ -74,7 +74,7 @@ func (f *fixture) translator(t *testing.T) *translator {
 	}
 	f.Pod.Name, f.Pod.Namespace, f.Pod.UID = "web", "shop", "uid-1"
 	podspec.Default(&f.Pod)
-	m := f.Materials
+	m := f.Options
 	m.NodeName, m.HostIPs, m.Volumes = "edge-1", []string{"192.0.2.1", "2001:db8::1"}, f.Volumes
 	m.Allocatable = corev1.ResourceList{"memory": resource.MustParse("4Gi"), "cpu": resource.MustParse("2"), "ephemeral-storage": resource.MustParse("9.5Gi")}
 	all := objects{}

@@ -19,7 +19,7 @@ import (
 // runtime without events is runtime.ErrUnsupported. Hints are hints: a runtime
 // may repeat them, tell them late and tell of pods long gone.
 //
-// The stream has no deadline; it is the one call that may be silent for ever.
+// The stream has no deadline; it is the only call without one.
 func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
 	return c.WatchTimestamped(ctx, func(uid types.UID, _ time.Time) { hint(uid) })
 }
