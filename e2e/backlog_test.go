@@ -27,7 +27,7 @@ import (
 )
 
 // BenchmarkStartsBesideDeadContainers has pods started one after the other while a
-// backlog of dead containers is removed (CG-1), and as many when it is gone.
+// backlog of dead containers is removed (CG-1), and as many afterwards.
 // SUBLET_DEAD says how many dead ones there are [200]. Run it with -benchtime 1x.
 func BenchmarkStartsBesideDeadContainers(b *testing.B) {
 	dead := 200
@@ -77,7 +77,7 @@ type backlog struct {
 	removed     int       // guarded by mu
 }
 
-// starts are pods that somebody waits for.
+// starts are pods whose start is measured.
 type starts struct {
 	mu    sync.Mutex
 	waits map[string]chan struct{}
@@ -121,7 +121,7 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithBackOff(wait),
 		agent.WithNode(agent.NodeConfig{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGC(keep),
-		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.gone}}),
+		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.onRemoved}}),
 	)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -140,7 +140,7 @@ func (b *backlog) pileUp(t testing.TB, dead int) {
 	defer stop()
 	client, err := criclient.New(b.node.Dial(t), criclient.Config{Observer: true})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // of containers that nobody removes
+	require.Eventually(t, func() bool { // of containers that are not removed
 		pods, err := client.Pods(context.Background())
 		require.NoError(t, err)
 		n := 0
@@ -151,7 +151,7 @@ func (b *backlog) pileUp(t testing.TB, dead int) {
 	}, testTimeout, 100*time.Millisecond)
 }
 
-func (b *backlog) gone(_ containergc.Removal, _ time.Duration, err error) {
+func (b *backlog) onRemoved(_ containergc.Removal, _ time.Duration, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.last = time.Now(); b.removed == 0 {

@@ -31,7 +31,7 @@ const testTimeout = 2 * time.Minute
 // time. What they ask of the runtime goes through a tap.
 type benchEnv struct {
 	cc    grpc.ClientConnInterface
-	root  string // folder of the agents and of what is made beside them
+	root  string // directory of the agents and of the files beside them
 	image string
 	node  agent.NodeConfig
 	tap   tap
@@ -46,7 +46,7 @@ func newRig(cc grpc.ClientConnInterface, root, image, cgroups string) *benchEnv 
 	}
 }
 
-// pod is a pod of one container that does nothing, and ends as soon as it is told to.
+// pod is a pod of one container that does nothing, and exits at once on SIGTERM.
 func (r *benchEnv) pod(name string) *corev1.Pod {
 	p := new(corev1.Pod)
 	p.Name, p.Namespace = name, "default"
@@ -64,16 +64,16 @@ type agentProcess struct {
 	stop  func() // ends the agent; a second call does nothing
 
 	mu      sync.Mutex
-	running map[string]time.Time // when pods were told to run, by name
-	gone    map[string]time.Time // when nothing of them was left
-	told    chan struct{}        // one slot: something was
+	running map[string]time.Time // when pods were reported as running, by name
+	deleted map[string]time.Time // when nothing of them was left
+	changed chan struct{}        // one slot: a status or a deletion was reported
 }
 
 // start starts an agent that runs until stop, or the end of the test.
 func (r *benchEnv) start(t testing.TB) *agentProcess {
 	t.Helper()
 	l := &agentProcess{
-		Memory: podsource.NewMemory(), running: map[string]time.Time{}, gone: map[string]time.Time{}, told: make(chan struct{}, 1),
+		Memory: podsource.NewMemory(), running: map[string]time.Time{}, deleted: map[string]time.Time{}, changed: make(chan struct{}, 1),
 	}
 	client, err := criclient.New(&r.tap, r.cri)
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ func allRun(st corev1.PodStatus) bool {
 
 // DeleteStatus implements status.Deleter.
 func (l *agentProcess) DeleteStatus(_ context.Context, p *corev1.Pod) error {
-	l.note(l.gone, p.Name)
+	l.note(l.deleted, p.Name)
 	return nil
 }
 
@@ -123,12 +123,12 @@ func (l *agentProcess) note(where map[string]time.Time, pod string) {
 	}
 	l.mu.Unlock()
 	select {
-	case l.told <- struct{}{}:
+	case l.changed <- struct{}{}:
 	default:
 	}
 }
 
-// up adds pods and waits until all are told to run. It returns how long each
+// up adds pods and waits until all are reported as running. It returns how long each
 // took, in order.
 func (l *agentProcess) up(t testing.TB, pods ...*corev1.Pod) []time.Duration {
 	t.Helper()
@@ -143,7 +143,7 @@ func (l *agentProcess) down(t testing.TB, n int) []time.Duration {
 	t.Helper()
 	began := time.Now()
 	l.Set()
-	return l.await(t, l.gone, began, n)
+	return l.await(t, l.deleted, began, n)
 }
 
 func (l *agentProcess) await(t testing.TB, where map[string]time.Time, began time.Time, n int) []time.Duration {
@@ -166,7 +166,7 @@ func (l *agentProcess) await(t testing.TB, where map[string]time.Time, began tim
 			return took
 		}
 		select {
-		case <-l.told:
+		case <-l.changed:
 		case <-late.C:
 			t.Fatalf("after %v only %d of %d pods are there: %v", testTimeout, len(at), n, l.agent.Healthy())
 		}
@@ -174,7 +174,7 @@ func (l *agentProcess) await(t testing.TB, where map[string]time.Time, began tim
 }
 
 // tap is a connection that counts calls, keeps what a pod is made with, and has
-// no event stream if so told.
+// no event stream if configured so.
 type tap struct {
 	cc       grpc.ClientConnInterface
 	eventful bool

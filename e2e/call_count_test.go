@@ -32,18 +32,18 @@ func TestCallsOfAStart(t *testing.T) {
 			pod := r.pod(fmt.Sprint("p", i))
 			r.tap.take()
 			l.up(t, pod)
-			told := r.tap.take()
-			assert.LessOrEqual(t, total(told, listing), most, "from add to running: %v", told)
+			calls := r.tap.take()
+			assert.LessOrEqual(t, total(calls, listing), most, "from add to running: %v", calls)
 			time.Sleep(3 * time.Second)
 			late := r.tap.take()
-			t.Logf("%v, then %v", told, late)
-			assert.LessOrEqual(t, total(told, listing)+total(late, listing), most, "and after: %v, then %v", told, late)
+			t.Logf("%v, then %v", calls, late)
+			assert.LessOrEqual(t, total(calls, listing)+total(late, listing), most, "and after: %v, then %v", calls, late)
 		}
 		l.down(t, 6)
 	})
 }
 
-// Pods to which nothing happens are next to free: nobody asks about them where
+// Pods to which nothing happens cost almost nothing: they are not inspected where
 // the runtime tells what changes, and two lists a second are all where it does not.
 func TestCallsOfIdlePods(t *testing.T) {
 	const pods, minutes = 30, 20

@@ -59,7 +59,7 @@ func lifecycleHooks(p *pod) {
 	})
 	began := time.Now()
 	require.NoError(p.t, os.Remove(filepath.Join(p.manifests, p.file)))
-	p.gone()
+	p.cleanedUp()
 	require.Less(p.t, time.Since(began), 15*time.Second, "nobody waited for the whole grace period")
 	require.Equal(p.t, "postStart of lifecycle-hooks-node\npreStop\nterm\n", p.shared("hooks/log"))
 	at, err := strconv.ParseInt(strings.TrimSpace(p.shared("hooks/slow")), 10, 64)
@@ -67,8 +67,8 @@ func lifecycleHooks(p *pod) {
 	require.False(p.t, time.Unix(at, 0).Before(began.Add(2*time.Second)), "the hook's three seconds pass before the signal")
 }
 
-// gone waits until the runtime has nothing of the pod.
-func (p *pod) gone() {
+// cleanedUp waits until the runtime has nothing of the pod.
+func (p *pod) cleanedUp() {
 	p.t.Helper()
 	p.eventually(func() error {
 		r, err := p.rt.ListPodSandbox(p.t.Context(), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{

@@ -37,7 +37,7 @@ func downwardEnv(p *pod) {
 	}
 	said, _, err := p.sh("main", "ip -4 -o addr")
 	require.NoError(p.t, err)
-	require.Contains(p.t, said, " "+v.Status.PodIP+"/", "the address it is told is the one it has")
+	require.Contains(p.t, said, " "+v.Status.PodIP+"/", "the reported address is the one it has")
 }
 
 func downwardFiles(p *pod) {
@@ -115,7 +115,7 @@ func emptyDirDisk(p *pod) {
 	_, err := os.Stat(host)
 	require.NoError(p.t, err)
 	require.NoError(p.t, os.Remove(filepath.Join(p.manifests, p.file)))
-	p.gone()
+	p.cleanedUp()
 	p.eventually(func() error {
 		if _, err := os.Stat(host); !os.IsNotExist(err) {
 			return fmt.Errorf("%s is there: %w", host, err)

@@ -60,7 +60,7 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 		assert.Empty(t, c.wrong, "what a pod heard of")
 		assert.Greater(t, len(c.removed), starts/15, "collection was at work")
 		assert.Greater(t, pulls, len(c.images)+starts/15, "and what it took was wanted again")
-		for _, ref := range c.held {
+		for _, ref := range c.used {
 			assert.NotContains(t, c.removed, ref, "in use, or pinned")
 		}
 	})
@@ -72,7 +72,7 @@ type gcRace struct {
 	cc     grpc.ClientConnInterface
 	disk   string
 	images []string
-	held   []string // of pods that run all the while, and that of the sandboxes
+	used   []string // of pods that run all the while, and that of the sandboxes
 	pods   *podsource.Memory
 
 	mu          sync.Mutex // guards the rest
@@ -95,7 +95,7 @@ func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
 		}
 		c.images = append(c.images, n.PushLayers(t, fmt.Sprint("test/app", i), "1", layers...))
 	}
-	c.held = []string{c.images[0], c.images[1], pause}
+	c.used = []string{c.images[0], c.images[1], pause}
 	c.disk = n.SmallRoot(t, 64<<20)
 
 	client, err := criclient.New(c, criclient.Config{Recorder: c, Pulls: criclient.PullLimits{MaxParallel: 4, QPS: -1}})
@@ -106,7 +106,7 @@ func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: 50 * time.Millisecond}),
 		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),
-		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.gone, Collected: c.collected}}),
+		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.imageRemoved, Collected: c.collected}}),
 	)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -128,7 +128,7 @@ func noise(name string, n int) containerdtest.File {
 
 // loners are pods that run from first to last.
 func (c *gcRace) loners(t *testing.T) {
-	for i, ref := range c.held[:2] {
+	for i, ref := range c.used[:2] {
 		p := c.pod(fmt.Sprint("loner", i), ref, "sleep 1000000 & wait")
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		c.start(t, p)
@@ -230,7 +230,7 @@ func (c *gcRace) NewStream(ctx context.Context, d *grpc.StreamDesc, method strin
 	return c.cc.NewStream(ctx, d, method, opts...)
 }
 
-func (c *gcRace) gone(image runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
+func (c *gcRace) imageRemoved(image runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {

@@ -46,17 +46,17 @@ type testEnv struct {
 	logs      string
 	replace   *strings.Replacer
 
-	mu   sync.Mutex
-	told map[string]*corev1.Pod // newest pods and statuses, by the manifests' names
-	news []*corev1.Event
-	said strings.Builder // the agent's log
+	mu       sync.Mutex
+	statuses map[string]*corev1.Pod // newest pods and statuses, by the manifests' names
+	news     []*corev1.Event
+	said     strings.Builder // the agent's log
 }
 
 func newWorld(t *testing.T, n *containerdtest.Node) *testEnv {
 	t.Helper()
 	w := &testEnv{
 		node: n, rt: cri.NewRuntimeServiceClient(n.Dial(t)), manifests: t.TempDir(),
-		share: filepath.Join(n.Shared, "share"), logs: filepath.Join(n.Shared, "logs"), told: map[string]*corev1.Pod{},
+		share: filepath.Join(n.Shared, "share"), logs: filepath.Join(n.Shared, "logs"), statuses: map[string]*corev1.Pod{},
 	}
 	require.NoError(t, os.Mkdir(w.share, 0o755))
 	w.replace = strings.NewReplacer("registry.example/busybox:1", n.Busybox, "/srv/share", w.share, "private.example", private(t, n.Registry))
@@ -126,7 +126,7 @@ func (w *testEnv) setStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatu
 	p.Status = st
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told[strings.TrimSuffix(p.Name, "-"+nodeName)] = p
+	w.statuses[strings.TrimSuffix(p.Name, "-"+nodeName)] = p
 	return nil
 }
 
@@ -168,10 +168,10 @@ func (p *pod) until(f func(*corev1.Pod) error) *corev1.Pod {
 	var last *corev1.Pod
 	p.eventually(func() error {
 		p.mu.Lock()
-		last = p.told[p.name]
+		last = p.statuses[p.name]
 		p.mu.Unlock()
 		if last == nil {
-			return fmt.Errorf("nothing was told of %s", p.name)
+			return fmt.Errorf("no status was sent for %s", p.name)
 		}
 		if err := f(last); err != nil {
 			return fmt.Errorf("%w: phase %s %s %s, init %v, containers %v", err, last.Status.Phase, last.Status.Reason,
@@ -380,7 +380,7 @@ func (p *pod) log(container string, attempt int) string {
 	return out.String()
 }
 
-// shared returns what a pod left in the folder that manifests call /srv/share.
+// shared returns what a pod left in the directory that manifests call /srv/share.
 func (p *pod) shared(file string) string {
 	b, err := os.ReadFile(filepath.Join(p.share, file))
 	if err != nil {

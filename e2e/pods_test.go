@@ -120,8 +120,8 @@ func TestPods(t *testing.T) {
 	})
 }
 
-// empty takes every manifest away and waits until nothing of the pods is left:
-// no containers, mounts, cgroups, folders and logs. PS-4
+// empty removes every manifest and waits until nothing of the pods is left:
+// no containers, mounts, cgroups, directories and logs. PS-4
 func (w *testEnv) empty(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(w.manifests, "*"))

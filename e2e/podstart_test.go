@@ -68,8 +68,8 @@ func median(all []time.Duration) time.Duration {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// BenchmarkPodStart starts one pod after another, by turns with the whole agent,
-// from the source to the told status, and with the three raw calls.
+// BenchmarkPodStart starts one pod after another, alternately with the whole agent,
+// from the source to the reported status, and with the three raw calls.
 func BenchmarkPodStart(b *testing.B) {
 	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
@@ -102,7 +102,7 @@ func BenchmarkThirtyPods(b *testing.B) {
 		r.tap.eventful = true
 		r.settled(b).stop()
 		ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}
-		var first, middle, last, gone []time.Duration
+		var first, middle, last, deleted []time.Duration
 		for b.Loop() {
 			l := r.settled(b)
 			pods := make([]*corev1.Pod, n)
@@ -112,7 +112,7 @@ func BenchmarkThirtyPods(b *testing.B) {
 			took := l.up(b, pods...)
 			b.Logf("the agent's pods ran after %v", took)
 			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[n-1])
-			gone = append(gone, l.down(b, n)[n-1])
+			deleted = append(deleted, l.down(b, n)[n-1])
 			r.empty(b)
 			l.stop()
 			for _, c := range atOnce {
@@ -132,10 +132,10 @@ func BenchmarkThirtyPods(b *testing.B) {
 		b.ReportMetric(ms(up), "raw-up-ms")
 		b.ReportMetric(float64(upAt), "raw-up-at-once")
 		b.ReportMetric(float64(up)/float64(median(last)), "throughput/raw")
-		b.ReportMetric(ms(median(gone)), "gone-ms")
+		b.ReportMetric(ms(median(deleted)), "gone-ms")
 		b.ReportMetric(ms(down), "raw-down-ms")
 		b.ReportMetric(float64(downAt), "raw-down-at-once")
-		b.ReportMetric(float64(down)/float64(median(gone)), "deletion/raw")
+		b.ReportMetric(float64(down)/float64(median(deleted)), "deletion/raw")
 	})
 }
 

@@ -118,7 +118,7 @@ func TestPullsOverlap(t *testing.T) {
 
 // BenchmarkPullStart starts a pod of three containers whose images have to be
 // pulled, by turns with the whole agent at its defaults, from the source to the
-// told status, and with the raw calls one after the other. Each blob takes the
+// reported status, and with the raw calls one after the other. Each blob takes the
 // registry as long as the name says: a network that is far, or none.
 func BenchmarkPullStart(b *testing.B) {
 	const bytes = 4 << 20

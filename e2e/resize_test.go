@@ -20,7 +20,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 )
 
-// none is how bounds are told that there are not.
+// none stands for a limit that is not set.
 const none = -1
 
 // amounts is a list of resources; "" leaves one out.

@@ -47,7 +47,7 @@ func sharingTime(t *testing.T) time.Duration {
 }
 
 // OW-1, AG-6: two agents and pods of a kubelet share a containerd, a log directory
-// and a cgroup, while pods come and go and everything that nobody uses is collected.
+// and a cgroup, while pods come and go and all unused resources are collected.
 // None sees, inspects, changes or removes anything of another.
 func TestAgentsShareARuntime(t *testing.T) {
 	d := sharingTime(t)
@@ -207,7 +207,7 @@ type tenant struct {
 	source *podsource.Memory
 	agent  *agent.Agent
 	stop   func()
-	turn   int
+	round  int
 
 	mu       sync.Mutex
 	strange  map[string]bool // what of others it had to do with
@@ -226,7 +226,7 @@ func (x *tenant) start(t *testing.T) {
 		agent.WithRuntimeEndpoint(x.node.Endpoint()), agent.WithNodeName(nodeName), agent.WithSource("memory", x.source),
 		agent.WithRootDir(filepath.Join(x.node.Shared, x.name)),
 		agent.WithNode(agent.NodeConfig{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
-		// Whatever is used by nobody goes, but for what the other has just pulled.
+		// Removes all unused images, except those that the other has just pulled.
 		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: time.Second}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
@@ -291,10 +291,10 @@ func (x *tenant) pod(name, script string) *corev1.Pod {
 // churn has some pods go and others come, and looks at what the agent tells.
 func (x *tenant) churn(t *testing.T) {
 	t.Helper()
-	x.turn++
-	x.source.Set(append(x.pods(), x.pod("p"+strconv.Itoa(x.turn/4), "sleep 3600"), x.pod("q"+strconv.Itoa(x.turn/6), "exit 0"))...)
+	x.round++
+	x.source.Set(append(x.pods(), x.pod("p"+strconv.Itoa(x.round/4), "sleep 3600"), x.pod("q"+strconv.Itoa(x.round/6), "exit 0"))...)
 	for _, p := range x.agent.Pods() {
-		x.touched("told", p.UID)
+		x.touched("reported", p.UID)
 	}
 	if s, err := x.agent.Stats(t.Context()); err == nil { // not before the runtime is connected to
 		for _, p := range s.Pods {

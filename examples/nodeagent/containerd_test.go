@@ -48,8 +48,8 @@ func TestPodsOnContainerd(t *testing.T) {
 			before := w.identity()
 			w.signal(syscall.SIGKILL)
 			w.start()
-			w.eventually(longRunTime, func() error { return w.toldRunning(left...) })
-			w.holds(2*time.Second, func() { require.Equal(t, before, w.identity()) })
+			w.eventually(longRunTime, func() error { return w.reportedRunning(left...) })
+			w.consistently(2*time.Second, func() { require.Equal(t, before, w.identity()) })
 		})
 		t.Run("AG-3 a second agent is refused", w.second)
 		t.Run("SL-2 the runtime goes away and comes back", w.outage)
@@ -62,7 +62,7 @@ func TestPodsOnContainerd(t *testing.T) {
 		t.Run("drain ends them", func(t *testing.T) {
 			w.extra = []string{"-drain"}
 			w.start()
-			w.eventually(longRunTime, func() error { return w.toldRunning(left...) })
+			w.eventually(longRunTime, func() error { return w.reportedRunning(left...) })
 			require.NoError(t, w.signal(syscall.SIGTERM))
 			require.NoError(t, w.drained())
 			require.Empty(t, w.podCgroups())
@@ -70,8 +70,8 @@ func TestPodsOnContainerd(t *testing.T) {
 	})
 }
 
-// holds checks f for a while: that something does not happen shows in time only.
-func (w *world) holds(d time.Duration, f func()) {
+// consistently checks f for d: only time shows that something does not happen.
+func (w *world) consistently(d time.Duration, f func()) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(tick) {
 		f()
 	}
@@ -138,7 +138,7 @@ func (w *world) edit(t *testing.T) {
 	have, err := w.containers()
 	require.NoError(t, err)
 	require.Len(t, have["p1-node"], 1, "nothing of the old pod is left when the new one runs")
-	w.eventually(soon, func() error { return w.toldRunning(ten()...) })
+	w.eventually(soon, func() error { return w.reportedRunning(ten()...) })
 }
 
 func (w *world) garbage(t *testing.T) {
@@ -151,7 +151,7 @@ func (w *world) garbage(t *testing.T) {
 		}
 		return nil
 	})
-	w.holds(3*time.Second, func() { require.Equal(t, before, w.identity()) })
+	w.consistently(3*time.Second, func() { require.Equal(t, before, w.identity()) })
 	w.write("p2.yaml", w.manifest("p2", "1"))
 	w.eventually(soon, func() error {
 		if _, b, err := w.get("/problems"); err != nil || strings.Contains(string(b), "p2.yaml") {
@@ -197,7 +197,7 @@ func (w *world) remove(t *testing.T) {
 				return fmt.Errorf("%v is left: %w", left, err)
 			}
 		}
-		return w.toldRunning(ten()[:9]...)
+		return w.reportedRunning(ten()[:9]...)
 	})
 }
 
@@ -220,7 +220,7 @@ func (w *world) outage(t *testing.T) {
 		}
 		return nil
 	})
-	w.holds(time.Until(stopped.Add(20*time.Second)), func() { require.NoError(t, w.cmd.Process.Signal(syscall.Signal(0))) })
+	w.consistently(time.Until(stopped.Add(20*time.Second)), func() { require.NoError(t, w.cmd.Process.Signal(syscall.Signal(0))) })
 	w.node.StartDaemon(t)
 	w.eventually(longRunTime, func() error { return w.running(append(ten()[:9], "new-node")...) })
 	w.eventually(soon, func() error {

@@ -143,7 +143,7 @@ func TestRoomFlagsOnTheEmbeddedRuntime(t *testing.T) {
 		"-minimum-container-ttl-duration", "1s", "-container-log-max-size", "1Mi", "-container-log-max-files", "3",
 		"-max-parallel-image-pulls", "1", "-registry-qps", "1", "-registry-burst", "1",
 	)
-	w.eventually(soon, func() error { return w.toldRunning("web-node") })
+	w.eventually(soon, func() error { return w.reportedRunning("web-node") })
 	var g garbage
 	w.eventually(soon, func() error {
 		code, b, err := w.get("/gc")

@@ -162,7 +162,7 @@ func TestSimulatedDaemon(t *testing.T) {
 	w := &world{t: t, bin: bin, manifests: manifests, statuses: filepath.Join(dir, "status"), addr: addr}
 	w.startWith("-manifests", manifests, "-root-dir", filepath.Join(dir, "root"), "-pod-logs-dir", filepath.Join(dir, "logs"),
 		"-listen", addr, "-status-dir", w.statuses, "-node-name", "node", "-cgroup-root", "/sublet-nodeagent-test")
-	w.eventually(soon, func() error { return w.toldRunning("web-node") })
+	w.eventually(soon, func() error { return w.reportedRunning("web-node") })
 	code, body, err := w.get("/healthz?verbose")
 	require.NoError(t, err)
 	require.Equal(t, 200, code, string(body))

@@ -107,7 +107,7 @@ func (w *world) deadAreCollected(t *testing.T) {
 	require.NotNil(t, c.LastTerminationState.Terminated)
 	require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
 	// One stays, and the newest few are on their way out.
-	w.holds(3*time.Second, func() {
+	w.consistently(3*time.Second, func() {
 		have, err := w.containers()
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(have["crash-node"]), 4)
@@ -138,7 +138,7 @@ func (w *world) logsAreRotated(t *testing.T) {
 			return fmt.Errorf("0.log does not go on after %q", last)
 		})
 	}
-	w.holds(3*time.Second, func() {
+	w.consistently(3*time.Second, func() {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(files), 4, "one more while it is being rotated")

@@ -116,7 +116,7 @@ func (w *world) write(name, text string) {
 	require.NoError(w.t, os.Rename(path+".new", path))
 }
 
-// manifest is a pod that runs for long and ends at once when told to.
+// manifest is a pod that runs for long and exits at once on SIGTERM.
 func (w *world) manifest(name, env string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -209,20 +209,20 @@ func (w *world) phases() (map[string]corev1.PodPhase, error) {
 	if err := json.Unmarshal(b, &list); err != nil {
 		return nil, fmt.Errorf("%w in %q", err, b)
 	}
-	told := map[string]corev1.PodPhase{}
+	phases := map[string]corev1.PodPhase{}
 	for _, p := range list.Items {
-		told[p.Name] = p.Status.Phase
+		phases[p.Name] = p.Status.Phase
 	}
-	return told, nil
+	return phases, nil
 }
 
-// filed are the phases in the status folder.
+// filed are the phases in the status directory.
 func (w *world) filed() (map[string]corev1.PodPhase, error) {
 	files, err := filepath.Glob(filepath.Join(w.statuses, "*.json"))
 	if err != nil {
 		return nil, err
 	}
-	told := map[string]corev1.PodPhase{}
+	phases := map[string]corev1.PodPhase{}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
@@ -235,27 +235,27 @@ func (w *world) filed() (map[string]corev1.PodPhase, error) {
 		if want := p.Namespace + "_" + p.Name + "_" + string(p.UID) + ".json"; filepath.Base(f) != want {
 			return nil, fmt.Errorf("file %s should be %s", f, want)
 		}
-		told[p.Name] = p.Status.Phase
+		phases[p.Name] = p.Status.Phase
 	}
-	return told, nil
+	return phases, nil
 }
 
-// toldRunning returns an error until /pods and the status folder tell exactly
+// reportedRunning returns an error until /pods and the status directory have exactly
 // these pods, as Running.
-func (w *world) toldRunning(names ...string) error {
+func (w *world) reportedRunning(names ...string) error {
 	for where, ask := range map[string]func() (map[string]corev1.PodPhase, error){"/pods": w.phases, "status-dir": w.filed} {
-		told, err := ask()
+		phases, err := ask()
 		if err != nil {
 			return err
 		}
-		have := slices.Sorted(maps.Keys(told))
+		have := slices.Sorted(maps.Keys(phases))
 		want := slices.Sorted(slices.Values(names))
 		if !slices.Equal(have, want) {
-			return fmt.Errorf("%s tells of %v, want %v", where, have, want)
+			return fmt.Errorf("%s has %v, want %v", where, have, want)
 		}
-		for name, phase := range told {
+		for name, phase := range phases {
 			if phase != corev1.PodRunning {
-				return fmt.Errorf("%s tells %s of %s", where, phase, name)
+				return fmt.Errorf("%s has %s for %s", where, phase, name)
 			}
 		}
 	}
@@ -265,7 +265,7 @@ func (w *world) toldRunning(names ...string) error {
 func (w *world) up(names ...string) {
 	w.t.Helper()
 	w.eventually(longRunTime, func() error { return w.running(names...) })
-	w.eventually(soon, func() error { return w.toldRunning(names...) })
+	w.eventually(soon, func() error { return w.reportedRunning(names...) })
 }
 
 // identity is what must not change of a container that is left alone.
