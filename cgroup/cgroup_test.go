@@ -53,11 +53,11 @@ func guaranteed(uid types.UID) *corev1.Pod {
 // Names are those that a kubelet gives, for both drivers.
 func TestNames(t *testing.T) {
 	for _, tc := range []struct {
-		driver cgroup.Driver
-		parent string
-		pod    *corev1.Pod
-		dir    string
-		told   string
+		driver   cgroup.Driver
+		parent   string
+		pod      *corev1.Pod
+		dir      string
+		reported string
 	}{
 		{cgroup.Cgroupfs, "/", guaranteed("a-b"), "/kubepods/poda-b", "/kubepods/poda-b"},
 		{cgroup.Cgroupfs, "/", burstable("a-b"), "/kubepods/burstable/poda-b", "/kubepods/burstable/poda-b"},
@@ -76,9 +76,9 @@ func TestNames(t *testing.T) {
 		root := madeUpV2(t, tc.dir)
 		m, err := cgroup.New(cgroup.Config{Root: root, Parent: tc.parent, Driver: tc.driver})
 		require.NoError(t, err)
-		told, err := m.Ensure(t.Context(), tc.pod)
+		reported, err := m.Ensure(t.Context(), tc.pod)
 		require.NoError(t, err)
-		assert.Equal(t, tc.told, told)
+		assert.Equal(t, tc.reported, reported)
 		assert.DirExists(t, filepath.Join(root, tc.dir))
 		known, err := m.PodUIDs()
 		require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestWithoutCgroups(t *testing.T) {
 	assert.Contains(t, m.Unenforced()[0], "no limits and no QoS weights for pods: no cgroups")
 }
 
-func TestMissingControllersAreTold(t *testing.T) {
+func TestManager_ReportsMissingControllers(t *testing.T) {
 	root := madeUpV2(t)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpu\n"), 0o600))
 	m, err := cgroup.New(cgroup.Config{Root: root})
@@ -186,7 +186,7 @@ func TestAsksTheRuntime(t *testing.T) {
 		{says: "systemd", want: "kubepods-poda_b.slice"},
 		{says: "cgroupfs", want: "/kubepods/poda-b"},
 		{says: "", want: "/kubepods/poda-b"},
-		{err: errors.New("unavailable"), bad: "ask for the cgroup driver: unavailable"},
+		{err: errors.New("unavailable"), bad: "get cgroup driver of the runtime: unavailable"},
 		{says: "other", bad: `"other" is neither`},
 	} {
 		asked := 0
@@ -222,7 +222,7 @@ func TestRefusesBadNames(t *testing.T) {
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PodPidsLimit: -1})
-	for _, part := range []string{`root "x"`, `parent "../y"`, `driver "z"`, "-1 is negative"} {
+	for _, part := range []string{`Config.Root: "x"`, `parent "../y"`, `Config.Driver: "z"`, "must not be negative: -1"} {
 		require.ErrorContains(t, err, part)
 	}
 	for parent, ok := range map[string]bool{
@@ -235,7 +235,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 }
 
 // On the kernel's own cgroups: limits are set, what is left is killed, and no
-// folder stays in any hierarchy, also in those that a runtime made.
+// directory stays in any hierarchy, also in those that a runtime made.
 func TestOnTheKernel(t *testing.T) {
 	const root, parent = "/sys/fs/cgroup", "/lab/cgrouptest"
 	if os.Getuid() != 0 || !isV1(root) {
@@ -313,11 +313,11 @@ func TestOnTheKernel(t *testing.T) {
 	require.NoError(t, m.Remove(ctx, "u1"))
 }
 
-// Two agents below one parent leave each other's groups alone; the same agent
-// anew knows what its former process made.
+// Two agents with one parent do not touch each other's cgroups. A restarted agent
+// recognizes the cgroups of its previous process.
 func TestOwners(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root to mark folders")
+		t.Skip("needs root to mark directories")
 	}
 	root := madeUpV2(t, "/kubepods/podu1", "/kubepods/podu2", "/kubepods/podu3")
 	for _, uid := range []string{"u1", "u2", "u3"} { // as on the kernel's own, there are no files to remove
@@ -333,8 +333,8 @@ func TestOwners(t *testing.T) {
 		require.NoError(t, err)
 		return uids
 	}
-	one, two, nobody := agent("/var/lib/one"), agent("/var/lib/two"), agent("")
-	for uid, m := range map[types.UID]*cgroup.Manager{"u1": one, "u2": two, "u3": nobody} {
+	one, two, unmarked := agent("/var/lib/one"), agent("/var/lib/two"), agent("")
+	for uid, m := range map[types.UID]*cgroup.Manager{"u1": one, "u2": two, "u3": unmarked} {
 		_, err := m.Ensure(t.Context(), guaranteed(uid))
 		require.NoError(t, err)
 	}
@@ -343,7 +343,7 @@ func TestOwners(t *testing.T) {
 	}
 	assert.Equal(t, []types.UID{"u1"}, known(one))
 	assert.Equal(t, []types.UID{"u2"}, known(two))
-	assert.Equal(t, []types.UID{"u3"}, known(nobody))
+	assert.Equal(t, []types.UID{"u3"}, known(unmarked))
 	assert.Empty(t, known(agent("")))
 	assert.Empty(t, known(agent("/var/lib/three")))
 }

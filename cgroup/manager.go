@@ -14,28 +14,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Config describes a Manager. Every field is optional.
+// Config is the configuration of a Manager. Every field is optional.
 type Config struct {
-	// Root is where cgroups are mounted: the folder with one hierarchy a
-	// controller on v1, the one hierarchy on v2. Default: /sys/fs/cgroup.
+	// Root is the mount point of cgroups: the directory with one hierarchy per
+	// controller on v1, the only hierarchy on v2. Default: /sys/fs/cgroup.
 	Root string
-	// Parent is the group below which all of ours are, as a path from Root's
-	// hierarchies. Default: "/". With the systemd driver it is made of slices.
+	// Parent is the cgroup that contains all cgroups of pods, as a path relative to the
+	// hierarchies. Default: "/". With the systemd driver it consists of slices.
 	Parent string
-	// Driver names groups and must be the runtime's own. Default: what Ask
-	// says, else Cgroupfs.
+	// Driver must be the driver of the runtime. Default: the result of RuntimeDriver,
+	// or Cgroupfs without one.
 	Driver Driver
-	// RuntimeDriver asks the runtime for its driver. It is called, with no lock held, for
-	// the first pods until it has answered once; "" is the answer of a runtime
-	// that cannot tell. Not called when Driver is set.
+	// RuntimeDriver returns the driver of the runtime, or "" if the runtime cannot
+	// report it. It is called without a lock for the first pods until it succeeds, and
+	// not at all if Driver is set.
 	RuntimeDriver func(ctx context.Context) (string, error)
-	// PodPidsLimit bounds the processes of each pod. Default: no bound.
+	// PodPidsLimit limits the processes of each pod. Default: no limit.
 	PodPidsLimit int64
-	// Allocatable bounds all pods together: cpu by weight, memory in bytes, pid in
-	// processes. Default: they share the whole node.
+	// Allocatable limits all pods together: cpu by weight, memory in bytes, pid in
+	// processes. Default: no limit.
 	Allocatable corev1.ResourceList
 	// Owner returns a mark for the groups that are made, by which a new process of
 	// the same agent knows them. Groups that bear another mark or none, another
@@ -77,18 +78,18 @@ type podGroup struct {
 	done   bool // it was written
 }
 
-// tree is one version's way to write groups.
+// tree writes the cgroups of one cgroup version.
 type tree interface {
 	// set makes the group with its limits, or changes them.
 	set(group string, l limits) error
-	// folders are where the group is, in each hierarchy that it may be in. There
-	// is one at least.
-	folders(group string) []string
-	// pageSizes are the huge pages that can be bounded.
+	// dirs returns the directories of the group in all hierarchies that it can be in,
+	// at least one.
+	dirs(group string) []string
+	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
 }
 
-// New returns a Manager. It tells all faults of cfg at once and does no I/O.
+// New returns a Manager. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Root == "" {
 		cfg.Root = "/sys/fs/cgroup"
@@ -101,13 +102,13 @@ func New(cfg Config) (*Manager, error) {
 	}
 	var errs []error
 	if !filepath.IsAbs(cfg.Root) {
-		errs = append(errs, fmt.Errorf("root %q is not absolute", cfg.Root))
+		errs = append(errs, fmt.Errorf("Config.Root: %q must be an absolute path", cfg.Root))
 	}
 	if cfg.Driver != "" && cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
-		errs = append(errs, fmt.Errorf("driver %q is neither %s nor %s", cfg.Driver, Cgroupfs, Systemd))
+		errs = append(errs, fmt.Errorf("Config.Driver: %q must be %s or %s", cfg.Driver, Cgroupfs, Systemd))
 	}
 	if cfg.PodPidsLimit < 0 {
-		errs = append(errs, fmt.Errorf("pids limit %d is negative", cfg.PodPidsLimit))
+		errs = append(errs, fmt.Errorf("Config.PodPidsLimit: must not be negative: %d", cfg.PodPidsLimit))
 	}
 	if cfg.Driver != "" || cfg.RuntimeDriver == nil {
 		cfg.RuntimeDriver = nil
@@ -216,14 +217,14 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	return names.forRuntime(group), nil
 }
 
-// bound makes a pod's group or brings it to its limits. later says that the kernel
-// did not take them yet: version 1 lets no group have less time on the CPU than a
-// group in it, so that a pod that is to have less comes after its containers.
+// bound creates the cgroup of a pod or updates its limits. later reports that the kernel
+// rejected them for now: on v1 a cgroup cannot have a lower CPU quota than its children,
+// so a pod's quota is lowered after those of its containers.
 func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) {
 	had := exists(t, group)
 	err = t.set(group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
-		m.cfg.Logger.Debug("what is in a cgroup has more than it is to have", slog.String("cgroup", group), slog.Any("error", err))
+		m.cfg.Logger.Debug("cgroup limit decrease deferred", slog.String("cgroup", group), logattr.Err(err))
 		return true, nil
 	}
 	if err == nil {
@@ -232,7 +233,7 @@ func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) 
 	return false, err
 }
 
-// ask finds out the runtime's driver, once.
+// ask gets the driver of the runtime, once.
 func (m *Manager) ask(ctx context.Context) error {
 	m.mu.Lock()
 	asked := m.asked
@@ -240,15 +241,15 @@ func (m *Manager) ask(ctx context.Context) error {
 	if asked {
 		return nil
 	}
-	said, err := m.cfg.RuntimeDriver(ctx)
-	driver := Driver(said)
+	reported, err := m.cfg.RuntimeDriver(ctx)
+	driver := Driver(reported)
 	switch {
 	case err != nil:
-		return fmt.Errorf("ask for the cgroup driver: %w", err)
-	case said == "":
+		return fmt.Errorf("get cgroup driver of the runtime: %w", err)
+	case reported == "":
 		driver = Cgroupfs
 	case driver != Cgroupfs && driver != Systemd:
-		return fmt.Errorf("the runtime's cgroup driver %q is neither %s nor %s", said, Cgroupfs, Systemd)
+		return fmt.Errorf("the runtime's cgroup driver %q is neither %s nor %s", reported, Cgroupfs, Systemd)
 	}
 	if err := checkParent(driver, m.cfg.Parent); err != nil {
 		return err
@@ -326,7 +327,7 @@ func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 
 // exists reports whether the group is there.
 func exists(t tree, group string) bool {
-	return isDir(t.folders(group)[0])
+	return isDir(t.dirs(group)[0])
 }
 
 // PodUIDs returns the pods whose groups this process made, and those that bear
@@ -338,9 +339,9 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 	}
 	var errs []error
 	names := m.named()
-	seen := make(map[types.UID]struct{})
+	found := make(map[types.UID]struct{})
 	for _, q := range tiers() {
-		for _, dir := range t.folders(names.tier(q)) {
+		for _, dir := range t.dirs(names.tier(q)) {
 			entries, err := os.ReadDir(dir)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				errs = append(errs, err)
@@ -348,13 +349,13 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 			for _, e := range entries {
 				uid, ok := names.uid(q, e.Name())
 				if ok && e.IsDir() && (m.made(uid) || m.marked(filepath.Join(dir, e.Name()))) {
-					seen[uid] = struct{}{}
+					found[uid] = struct{}{}
 				}
 			}
 		}
 	}
-	out := make([]types.UID, 0, len(seen))
-	for uid := range seen {
+	out := make([]types.UID, 0, len(found))
+	for uid := range found {
 		out = append(out, uid)
 	}
 	slices.Sort(out)

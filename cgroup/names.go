@@ -32,8 +32,8 @@ func tiers() []corev1.PodQOSClass {
 	return []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}
 }
 
-// names maps pods to groups. Groups are told as a path below the root of a
-// hierarchy, with a leading slash.
+// names maps pods to groups. A cgroup is named by its path relative to the root of
+// a hierarchy, with a leading slash.
 type names struct {
 	driver Driver
 	parent string // clean, absolute; "/" is the root
@@ -92,7 +92,7 @@ func (n names) forRuntime(group string) string {
 	return group
 }
 
-// uid returns the pod whose group has that name in the tier's folder.
+// uid returns the pod whose group has that name in the tier's directory.
 func (n names) uid(q corev1.PodQOSClass, name string) (types.UID, bool) {
 	if n.driver == Systemd {
 		prefix := strings.TrimSuffix(path.Base(n.tier(q)), slice) + "-"
@@ -137,7 +137,7 @@ func checkParent(d Driver, parent string) error {
 	for e := range strings.SplitSeq(parent[1:], "/") {
 		name, ok := strings.CutSuffix(e, slice)
 		if !ok || !regexp.MustCompile(`^[A-Za-z0-9_.:]+$`).MatchString(strings.TrimPrefix(name, unit)) || !strings.HasPrefix(name, unit) {
-			return fmt.Errorf("cgroup parent %q is no path of systemd slices", parent)
+			return fmt.Errorf("cgroup parent %q is not a systemd slice path", parent)
 		}
 		unit = name + "-"
 	}

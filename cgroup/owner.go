@@ -8,20 +8,22 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // ownerMark is the extended attribute that tells whose a group is. Only root
 // can set and see it.
 const ownerMark = "trusted.sublet.owner"
 
-// maxMark bounds what is read of a mark.
+// maxMark is the maximum size of a mark in bytes.
 const maxMark = 4096
 
-// ErrNotOwner is wrapped by the error for a pod's group that bears the mark of
-// another owner, and in which something runs.
-var ErrNotOwner = errors.New("the cgroup belongs to another owner")
+// ErrNotOwner is wrapped by the error for a pod's cgroup that has the mark of another
+// owner and is not empty.
+var ErrNotOwner = errors.New("cgroup belongs to another owner")
 
-// owner is what our mark says, or "".
+// owner returns the owner in the marks of this manager, or "".
 func (m *Manager) owner() string {
 	if m.cfg.Owner == nil {
 		return ""
@@ -29,18 +31,18 @@ func (m *Manager) owner() string {
 	return m.cfg.Owner()
 }
 
-// mark marks a group as ours. A kernel that cannot keep marks costs no more
-// than that a new process does not know the group.
+// mark marks a cgroup as owned. Where the kernel does not support it, a new process does
+// not recognize the cgroup.
 func (m *Manager) mark(t tree, group string) {
 	if m.owner() == "" {
 		return
 	}
-	if err := unix.Setxattr(t.folders(group)[0], ownerMark, []byte(m.owner()), 0); err != nil {
-		m.cfg.Logger.Debug("cgroup could not be marked", slog.String("cgroup", group), slog.Any("error", err))
+	if err := unix.Setxattr(t.dirs(group)[0], ownerMark, []byte(m.owner()), 0); err != nil {
+		m.cfg.Logger.Debug("setting cgroup owner failed", slog.String("cgroup", group), logattr.Err(err))
 	}
 }
 
-// markOf returns the mark that a folder bears, or "".
+// markOf returns the mark of a directory, or "".
 func markOf(dir string) string {
 	buf := make([]byte, maxMark)
 	n, err := unix.Getxattr(dir, ownerMark, buf)
@@ -50,27 +52,27 @@ func markOf(dir string) string {
 	return string(buf[:n])
 }
 
-// marked reports whether the folder bears our mark.
+// marked reports whether the directory has the owner's mark.
 func (m *Manager) marked(dir string) bool {
 	owner := m.owner()
 	return owner != "" && markOf(dir) == owner
 }
 
-// foreign reports whether a group bears the mark of another owner. One without a
-// mark is a kubelet's that was adopted, or one of which the mark is lost.
+// foreign reports whether a cgroup has the mark of another owner. One without a mark was
+// adopted from a kubelet, or has lost its mark.
 func (m *Manager) foreign(t tree, group string) bool {
 	owner := m.owner()
-	mark := markOf(t.folders(group)[0])
+	mark := markOf(t.dirs(group)[0])
 	return owner != "" && mark != "" && mark != owner
 }
 
-// taken reports whether a group is another owner's and something runs in it. An
-// empty one was left by an agent that is no more, and is taken over.
+// taken reports whether a cgroup belongs to another owner and is not empty. An empty one
+// was left by an agent that no longer exists, and is adopted.
 func (m *Manager) taken(t tree, group string) (bool, error) {
 	if !m.foreign(t, group) {
 		return false, nil
 	}
-	for _, dir := range t.folders(group) {
+	for _, dir := range t.dirs(group) {
 		if empty, err := isEmpty(dir); err != nil || !empty {
 			return true, err
 		}
@@ -78,7 +80,7 @@ func (m *Manager) taken(t tree, group string) (bool, error) {
 	return false, nil
 }
 
-// isEmpty reports whether no process is in the folder's groups.
+// isEmpty reports whether the cgroups in a directory have no process.
 func isEmpty(dir string) (empty bool, err error) {
 	empty = true
 	err = walkDirs(dir, func(at string) error {
@@ -92,22 +94,21 @@ func isEmpty(dir string) (empty bool, err error) {
 	return empty, err
 }
 
-// mayLimit reports whether a group above pods may be given limits: one that this
-// agent made. A kubelet, or another agent, that has its pods below the same group
-// has set it up for these. What no process may mark is taken for ours, as long as
-// nobody else has marked it.
+// mayLimit reports whether limits of a cgroup above pods may be set: only if this agent
+// created it. A kubelet or another agent with pods below the same cgroup has configured
+// it for them. Where marks cannot be set, a cgroup without one counts as owned.
 func (m *Manager) mayLimit(t tree, group string) bool {
-	if m.owner() == "" || !exists(t, group) || m.marked(t.folders(group)[0]) {
+	if m.owner() == "" || !exists(t, group) || m.marked(t.dirs(group)[0]) {
 		return true
 	}
-	if markOf(t.folders(group)[0]) != "" {
+	if markOf(t.dirs(group)[0]) != "" {
 		return false
 	}
 	_, made := m.lastLimits[group]
 	return made || os.Geteuid() != 0
 }
 
-// made reports whether this process made the pod's group.
+// made reports whether this process created the cgroup of the pod.
 func (m *Manager) made(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // agent has made, are neither changed nor removed.
 func TestManager_LeavesGroupsOfOthersAlone(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root to mark folders")
+		t.Skip("needs root to mark directories")
 	}
 	root := madeUpV2(t, "/kubepods/burstable/podu1", "/kubepods/burstable/podu2", "/kubepods/besteffort")
 	theirs := filepath.Join(root, "kubepods/burstable/podu1")

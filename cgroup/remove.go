@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How long a removal waits for killed processes to be gone, and between looks.
+// How long a removal waits for killed processes to exit, and between two attempts.
 const (
 	removeTimeout = 10 * time.Second
 	removePause   = 10 * time.Millisecond
 )
 
 // Remove kills what is left in the pod's groups and removes them from every
-// hierarchy. It waits, bounded, until the kernel lets them go; an error means
-// that it is to be called again. A pod without a group is no error.
+// hierarchy. It waits up to 10s for the processes to exit; after an error the caller
+// must call it again. It returns nil for a pod without cgroups.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := checkUID(uid); err != nil {
 		return err
@@ -33,14 +33,14 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if t == nil {
 		return nil
 	}
-	dirs, err := m.foldersOf(t, uid)
+	dirs, err := m.dirsOf(t, uid)
 	if err != nil {
 		return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	// The folder with the owner's mark is the first of each group and goes last,
-	// so that a removal cut short is known to the next process.
+	// The directory with the owner's mark is the first of each cgroup and is removed
+	// last, so that the next process recognizes an interrupted removal.
 	for _, dir := range slices.Backward(dirs) {
 		if err := removeTree(ctx, dir); err != nil {
 			return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
@@ -52,9 +52,9 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	return m.setTiers(t)
 }
 
-// foldersOf returns all folders that the pod may have, under any QoS class:
-// one that changed its class may have left one behind.
-func (m *Manager) foldersOf(t tree, uid types.UID) ([]string, error) {
+// dirsOf returns all directories that the pod can have, in all QoS classes, because a pod
+// that changed its class may have left one behind.
+func (m *Manager) dirsOf(t tree, uid types.UID) ([]string, error) {
 	var out []string
 	for _, q := range tiers() {
 		group, err := m.named().pod(q, uid)
@@ -64,12 +64,12 @@ func (m *Manager) foldersOf(t tree, uid types.UID) ([]string, error) {
 		if m.foreign(t, group) {
 			continue
 		}
-		out = append(out, t.folders(group)...)
+		out = append(out, t.dirs(group)...)
 	}
 	return out, nil
 }
 
-// removeTree kills and removes until the folder is gone or ctx is done.
+// removeTree kills and removes until the directory is removed or ctx is done.
 func removeTree(ctx context.Context, dir string) error {
 	pause := time.NewTicker(removePause)
 	defer pause.Stop()
@@ -92,8 +92,8 @@ func removeTree(ctx context.Context, dir string) error {
 	}
 }
 
-// killTree kills every process in the folder's groups. Where the kernel can
-// kill a whole group at once it does, so that nothing forks away.
+// killTree kills every process in the cgroups of a directory, at once where the kernel
+// supports it, so that no process can escape by forking.
 func killTree(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -125,8 +125,8 @@ func killTree(dir string) error {
 	})
 }
 
-// rmdirTree removes the folder's groups, deepest first. Their files are the
-// kernel's and go with them.
+// rmdirTree removes the cgroups of a directory, deepest first. The kernel removes their
+// files.
 func rmdirTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -150,7 +150,7 @@ func rmdirTree(dir string) error {
 	return nil
 }
 
-// walkDirs calls visit for dir and all folders below it.
+// walkDirs calls visit for dir and all directories below it.
 func walkDirs(dir string, visit func(string) error) error {
 	if err := visit(dir); err != nil {
 		return err
@@ -172,7 +172,7 @@ func walkDirs(dir string, visit func(string) error) error {
 	return nil
 }
 
-// isCgroupRemoved reports whether err says that a group went away while we looked.
+// isCgroupRemoved reports whether err means that the cgroup was removed meanwhile.
 func isCgroupRemoved(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

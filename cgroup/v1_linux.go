@@ -15,7 +15,7 @@ import (
 // v1 writes groups into one hierarchy a controller.
 type v1 struct {
 	subsystems  []cgroup1.Subsystem
-	hierarchies []string // their folders; the first is one that set makes groups in
+	hierarchies []string // their directories; the first is one that set makes groups in
 	huge        []string
 }
 
@@ -57,7 +57,7 @@ func openV1(root, parent string) (tree, []string, error) {
 	return t, missing, nil
 }
 
-// parentOrRoot is the deepest folder of the parent that exists: the one that
+// parentOrRoot is the deepest directory of the parent that exists: the one that
 // must be writable for the rest to be made.
 func parentOrRoot(root, hierarchy, parent string) string {
 	for parent != "/" && !isDir(filepath.Join(root, hierarchy, parent)) {
@@ -66,7 +66,7 @@ func parentOrRoot(root, hierarchy, parent string) string {
 	return parent
 }
 
-// pageSizesIn lists the page sizes that a hugetlb folder has files of.
+// pageSizesIn lists the page sizes that a hugetlb directory has files of.
 func pageSizesIn(dir, suffix string) []string {
 	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*B"+suffix))
 	if err != nil {
@@ -111,9 +111,9 @@ func (t *v1) set(group string, l limits) error {
 	return err
 }
 
-// folders are in every hierarchy: also in those that we do not set up, such as
-// systemd's and a mounted v2 tree, runtimes make a folder of their parent's.
-func (t *v1) folders(group string) []string {
+// dirs returns the directories in all hierarchies. Runtimes also create the directory of
+// their parent in those that this package does not set up, such as systemd's.
+func (t *v1) dirs(group string) []string {
 	out := make([]string, len(t.hierarchies))
 	for i, h := range t.hierarchies {
 		out[i] = filepath.Join(h, group)
@@ -129,11 +129,11 @@ func hierarchiesIn(root, first string) ([]string, error) {
 		return nil, err
 	}
 	out := []string{filepath.Join(root, first)}
-	seen := map[string]bool{realPath(out[0]): true}
+	listed := map[string]bool{realPath(out[0]): true}
 	for _, e := range entries {
 		dir := filepath.Join(root, e.Name())
-		if real := realPath(dir); !seen[real] && isDir(dir) {
-			seen[real] = true
+		if real := realPath(dir); !listed[real] && isDir(dir) {
+			listed[real] = true
 			out = append(out, dir)
 		}
 	}

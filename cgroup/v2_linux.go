@@ -122,6 +122,6 @@ func (t *v2) unbound(group string) error {
 	return f.Close()
 }
 
-func (t *v2) folders(group string) []string {
+func (t *v2) dirs(group string) []string {
 	return []string{filepath.Join(t.root, group)}
 }

@@ -70,7 +70,7 @@ func BenchmarkUsage500Pods(b *testing.B) {
 }
 
 // What is looked at again and again while nothing is short.
-func BenchmarkGlance(b *testing.B) {
+func BenchmarkNodeUsage(b *testing.B) {
 	p, err := stats.New(stats.Config{NodeFS: "/"})
 	require.NoError(b, err)
 	b.ReportAllocs()

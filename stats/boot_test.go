@@ -20,9 +20,9 @@ func TestBoot(t *testing.T) {
 		stat string
 		want time.Time
 	}{
-		"told":     {"cpu  1 2 3\nctxt 9\nbtime 1700000000\nprocesses 5\n", time.Unix(1700000000, 0)},
-		"not told": {"cpu  1 2 3\n", time.Time{}},
-		"absurd":   {"btime 99999999999999999\n", time.Time{}},
+		"reported":     {"cpu  1 2 3\nctxt 9\nbtime 1700000000\nprocesses 5\n", time.Unix(1700000000, 0)},
+		"not reported": {"cpu  1 2 3\n", time.Time{}},
+		"absurd":       {"btime 99999999999999999\n", time.Time{}},
 	} {
 		p, err := stats.New(stats.Config{Proc: files(map[string]string{"stat": tc.stat}), Cgroups: files(nil)})
 		require.NoError(t, err)

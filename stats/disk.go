@@ -32,8 +32,8 @@ func Statfs(path string) (runtime.FSUsage, error) {
 	}, nil
 }
 
-// logFolders returns the folders of a pod's logs by container name.
-func logFolders(dir string) (map[string]string, error) {
+// logDirs returns the directories of a pod's logs by container name.
+func logDirs(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

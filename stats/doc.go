@@ -1,16 +1,15 @@
-// Package stats measures how much of a node is used, and by which pods: memory,
-// processor time and processes from cgroups (v1 and v2), pressure from the
-// kernel's pressure stall information, file systems from the kernel, writable
-// layers from the container runtime, logs and local volumes by counting files.
+// Package stats measures the resource usage of a node and its pods: memory, CPU time and
+// processes from cgroups (v1 and v2), pressure from the kernel's pressure stall
+// information, file systems from the kernel, writable layers from the container
+// runtime, and logs and local volumes by counting files.
 //
-// Every figure has the time at which it was taken. What costs little is read
-// anew for each [Provider.Usage], and [Provider.NodeUsage] reads only what costs
-// next to nothing. Counting files does cost: [Provider.Run] goes through the
-// folders of the pods that are watched one by one, spread over
-// [Config].DiskEvery, so that there is never a storm of them; those of others are
-// counted while somebody wants to know ([Provider.RefreshDiskUsage]). A count that takes long
-// is left off and gone on with, and tells what it came to so far.
+// Each measurement has its time. Cheap ones are made for each [Provider.Usage], and
+// [Provider.NodeUsage] makes only those that take microseconds. Counting files is
+// expensive: [Provider.Run] counts the files of the tracked pods one by one, spread over
+// [Config].DiskUsagePeriod. Those of other pods are counted only while they are
+// requested by [Provider.RefreshDiskUsage]. A count that takes long is suspended and
+// continued later, and its result so far is available.
 //
-// Kernel files are read through an fs.FS, so that tests bring trees of their own.
-// [Summarize] gives a reading the form of the kubelet's stats/summary.
+// Kernel files are read through an fs.FS, so that tests can supply their own.
+// [Summarize] converts a measurement to the kubelet's stats/summary.
 package stats

@@ -37,7 +37,7 @@ const (
 	maxSingleRead = 3584
 )
 
-func newKeeper() *fdCache {
+func newFDCache() *fdCache {
 	k := &fdCache{files: make(map[string]*cachedFile), most: maxKept}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -49,8 +49,8 @@ func newKeeper() *fdCache {
 // mayKeep is how many files are kept open in a process that may have so many open.
 func mayKeep(limit uint64) int { return int(min(limit/keptPart, maxKept)) }
 
-// read reads a kept file into buf. It is not ok when the file is not kept, is
-// gone or does not fit: it is to be read anew then.
+// read reads a cached file into buf. ok is false if the file is not cached, was removed or
+// does not fit; the caller must open it then.
 func (k *fdCache) read(name string, buf []byte) (n int, ok bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -94,7 +94,7 @@ func (k *fdCache) keep(name string, f fs.File) bool {
 	return true
 }
 
-// sweep closes the files that nobody has read since the sweep before the last.
+// sweep closes the files that were not read since the sweep before the last.
 func (k *fdCache) sweep() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

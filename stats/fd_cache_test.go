@@ -12,8 +12,8 @@ import (
 )
 
 // Files are kept open between readings; a group that was removed and made
-// again is read anew all the same, and one that is gone is not known.
-func TestGroupMadeAgain(t *testing.T) {
+// again is read again, and a removed one is unknown.
+func TestFDCache_RecreatedCgroup(t *testing.T) {
 	const group = "/lab/statskeeptest"
 	hierarchies := []string{"memory", "cpuacct", "pids"}
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.stat"); err != nil || os.Getuid() != 0 {

@@ -2,12 +2,13 @@ package stats
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // Run counts the files of the pods that are watched, one after the other, each
@@ -24,7 +25,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-p.wanted:
+		case <-p.countCh:
 		}
 		if len(round) == 0 {
 			round = p.round()
@@ -52,8 +53,8 @@ const (
 	// countsKept is how many counts that are not done are gone on with. Each holds a
 	// few directories open.
 	countsKept = 16
-	// onDemandDuration is how long all pods' files are counted after somebody wanted to
-	// know: tools that do ask again.
+	// onDemandDuration is how long the files of all pods are counted after a request,
+	// because tools repeat it.
 	onDemandDuration = 5 * time.Minute
 )
 
@@ -72,7 +73,7 @@ func (p *Provider) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	p.refresh(ctx, pods, since)
 	if idle {
 		select {
-		case p.wanted <- struct{}{}:
+		case p.countCh <- struct{}{}:
 		default:
 		}
 	}
@@ -110,9 +111,9 @@ func (p *Provider) refresh(ctx context.Context, pods []Pod, since time.Time) {
 	}
 }
 
-// countSome goes on counting the files of a pod for a while, and reports whether
-// they are all counted: now, or by another since. One pod is counted at a time,
-// whoever asks. A count that could not begin before ctx was done is not done.
+// countSome continues counting the files of a pod for countSlice, and reports whether all
+// are counted, by this call or another one since. One pod is counted at a time. It
+// returns false if ctx is done before it can start.
 func (p *Provider) countSome(ctx context.Context, pod *Pod, since time.Time) (done bool) {
 	select {
 	case p.counting <- struct{}{}:
@@ -135,9 +136,7 @@ func (p *Provider) countSome(ctx context.Context, pod *Pod, since time.Time) (do
 	done = c.run(slice)
 	p.keepCount(uid, c, done)
 	if err := c.err(); done && err != nil {
-		p.cfg.Logger.Warn("some files of a pod could not be counted",
-			slog.String("pod", pod.Pod.Name), slog.String("namespace", pod.Pod.Namespace),
-			slog.String("uid", string(uid)), slog.Any("error", err))
+		p.cfg.Logger.Warn("measuring pod disk usage failed", logattr.Pod(pod.Pod), logattr.PodUID(uid), logattr.Err(err))
 	}
 	return done
 }
@@ -155,7 +154,7 @@ func (p *Provider) keepCount(uid types.UID, c *podCount, done bool) {
 	}
 	p.partial[uid] = c.soFar()
 	if _, there := p.counts[uid]; !there && len(p.counts) >= countsKept {
-		c.close() // it begins anew another time
+		c.close() // it starts again later
 		return
 	}
 	p.counts[uid] = c
@@ -176,11 +175,11 @@ func (p *Provider) dropCounts() {
 	p.closeCounts(func(uid types.UID) bool { return !there[uid] })
 }
 
-// stopCounts ends all counts: nobody goes on with them.
+// stopCounts ends all counts.
 func (p *Provider) stopCounts() { p.closeCounts(func(types.UID) bool { return true }) }
 
 func (p *Provider) closeCounts(which func(types.UID) bool) {
-	p.counting <- struct{}{} // nobody is at one of them
+	p.counting <- struct{}{} // no count runs
 	defer func() { <-p.counting }()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,21 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 const (
-	// imageDirsTTL is how long the runtime's word on where its images are is
-	// taken: they move when it is set up anew.
+	// imageDirsTTL is how long the reported image file systems are used. They only
+	// change with the configuration of the runtime.
 	imageDirsTTL = 10 * time.Minute
-	// foldersRetry is how soon a runtime that gave no answer is asked again, while
-	// there is an older answer.
-	foldersRetry = time.Minute
-	// folderWait is how long it has to answer, while there is an older answer.
-	folderWait = time.Second
+	// imageDirsRetry is the interval between attempts while an older result is used.
+	imageDirsRetry = time.Minute
+	// imageDirsTimeout is the timeout of an attempt while an older result is used.
+	imageDirsTimeout = time.Second
 )
 
 // imageDirs are where images and writable layers are.
@@ -45,7 +44,7 @@ func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error 
 		u.ImageFS, u.ContainerFS = u.NodeFS, u.NodeFS
 		return errors.Join(errs...)
 	}
-	at, err := p.imageFolders(ctx)
+	at, err := p.findImageDirs(ctx)
 	errs = append(errs, err)
 	stat(at.images, &u.ImageFS)
 	if at.containers == at.images {
@@ -54,23 +53,23 @@ func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error 
 		stat(at.containers, &u.ContainerFS)
 	}
 	if at.images != "" && (u.ImageFS.At.IsZero() || u.ContainerFS.At.IsZero()) {
-		p.keepFolders(imageDirs{}) // it is not there any more
+		p.setImageDirs(imageDirs{}) // it is not there any more
 	}
 	return errors.Join(errs...)
 }
 
-// imageFolders asks the runtime where its images are, and once it has said so
-// only from time to time. A runtime that hangs does not make the node blind.
-func (p *Provider) imageFolders(ctx context.Context) (imageDirs, error) {
+// findImageDirs returns the image file systems. They are cached, so that a runtime that
+// hangs does not prevent measurements of the node.
+func (p *Provider) findImageDirs(ctx context.Context) (imageDirs, error) {
 	p.mu.Lock()
-	known := p.folders
+	known := p.imageDirs
 	p.mu.Unlock()
 	if time.Now().Before(known.until) {
 		return known, nil
 	}
 	wait := runtimeWait
 	if !known.until.IsZero() {
-		wait = folderWait
+		wait = imageDirsTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -81,15 +80,15 @@ func (p *Provider) imageFolders(ctx context.Context) (imageDirs, error) {
 	case known.until.IsZero():
 		return known, fmt.Errorf("find image file system: %w", err)
 	default:
-		p.cfg.Logger.Debug("the runtime does not tell where its images are; they are taken to be where they were", slog.Any("error", err))
-		known.until = time.Now().Add(foldersRetry)
+		p.cfg.Logger.Debug("image file system unknown, using the last known one", logattr.Err(err))
+		known.until = time.Now().Add(imageDirsRetry)
 	}
-	p.keepFolders(known)
+	p.setImageDirs(known)
 	return known, nil
 }
 
-func (p *Provider) keepFolders(f imageDirs) {
+func (p *Provider) setImageDirs(f imageDirs) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.folders = f
+	p.imageDirs = f
 }

@@ -21,43 +21,43 @@ import (
 type silent struct{ t *testing.T }
 
 func (s silent) ContainerStats(context.Context) ([]runtime.ContainerUsage, error) {
-	s.t.Error("a glance asked the runtime")
+	s.t.Error("a nodeUsage asked the runtime")
 	return nil, nil
 }
 
-// A glance has the node's figures and costs the runtime one call in ten minutes.
-// While it gives no answer the file systems it told of are read on.
-func TestGlance(t *testing.T) {
+// NodeUsage calls the runtime once in ten minutes. While the runtime does not answer, the
+// last reported file systems are measured.
+func TestProvider_NodeUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked, hangs, gone := 0, error(nil), false
+		asked, hangs, removed := 0, error(nil), false
 		p, err := stats.New(stats.Config{
 			Proc: proc(), Cgroups: files(nil), NodeFS: "/node", ContainerStats: silent{t},
-			Pods: func() []stats.Pod { t.Error("a glance looked at pods"); return nil },
+			Pods: func() []stats.Pod { t.Error("a nodeUsage looked at pods"); return nil },
 			ImageFS: func(context.Context) (string, string, error) {
 				asked++
 				return "/images", "/layers", hangs
 			},
 			Statfs: func(path string) (runtime.FSUsage, error) {
-				if gone && path == "/layers" {
+				if removed && path == "/layers" {
 					return runtime.FSUsage{}, errors.New("not there")
 				}
 				return runtime.FSUsage{At: time.Now(), Mountpoint: path, CapacityBytes: 1}, nil
 			},
 		})
 		require.NoError(t, err)
-		glance := func() runtime.NodeUsage {
+		nodeUsage := func() runtime.NodeUsage {
 			u, err := p.NodeUsage(t.Context())
 			require.NoError(t, err)
 			return u
 		}
 		hangs = errors.New("no answer")
-		assert.True(t, glance().ImageFS.At.IsZero(), "not known yet")
-		assert.Equal(t, "/node", glance().NodeFS.Mountpoint)
+		assert.True(t, nodeUsage().ImageFS.At.IsZero(), "not known yet")
+		assert.Equal(t, "/node", nodeUsage().NodeFS.Mountpoint)
 		require.Equal(t, 2, asked)
 
 		hangs = nil
 		for range 590 {
-			u := glance()
+			u := nodeUsage()
 			require.Equal(t, "/images", u.ImageFS.Mountpoint)
 			require.Equal(t, "/layers", u.ContainerFS.Mountpoint)
 			require.NotZero(t, u.Memory.Capacity)
@@ -70,20 +70,19 @@ func TestGlance(t *testing.T) {
 		hangs = errors.New("no answer")
 		for range 60 {
 			time.Sleep(time.Second)
-			require.Equal(t, "/images", glance().ImageFS.Mountpoint)
+			require.Equal(t, "/images", nodeUsage().ImageFS.Mountpoint)
 		}
 		require.Equal(t, 4, asked, "it is asked again after a minute")
 
-		hangs, gone = nil, true
-		assert.True(t, glance().ContainerFS.At.IsZero())
-		gone = false
-		assert.Equal(t, "/layers", glance().ContainerFS.Mountpoint)
+		hangs, removed = nil, true
+		assert.True(t, nodeUsage().ContainerFS.At.IsZero())
+		removed = false
+		assert.Equal(t, "/layers", nodeUsage().ContainerFS.Mountpoint)
 		require.Equal(t, 5, asked, "where nothing is any more it is asked at once")
 	})
 }
 
-// Files of pods that nobody watches are counted for who asks, and go on being
-// counted for a while; those of pods with limits always are.
+// Files of pods that are not tracked are counted on request, and then for a while; those of pods with limits always are.
 func TestFilesAreCountedForWhoAsks(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"watched", "other"} {
@@ -114,7 +113,7 @@ func TestFilesAreCountedForWhoAsks(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(10 * time.Minute)
 		assert.LessOrEqual(t, age(0), time.Minute)
-		assert.Equal(t, time.Duration(-1), age(1), "nobody wants to know")
+		assert.Equal(t, time.Duration(-1), age(1), "no caller wants to know")
 
 		p.RefreshDiskUsage(t.Context(), time.Now().Add(-time.Minute))
 		assert.Zero(t, age(1))
@@ -124,7 +123,7 @@ func TestFilesAreCountedForWhoAsks(t *testing.T) {
 			assert.InDelta(t, 0, age(1).Seconds(), 61, "it is counted on")
 		}
 		time.Sleep(10 * time.Minute)
-		assert.Greater(t, age(1), 5*time.Minute, "nobody asks any more")
+		assert.Greater(t, age(1), 5*time.Minute, "no caller asks any more")
 		assert.LessOrEqual(t, age(0), time.Minute)
 
 		late, over := context.WithCancel(t.Context())

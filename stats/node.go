@@ -2,6 +2,7 @@ package stats
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -30,14 +31,14 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 		return runtime.MemoryUsage{}, err
 	}
 	if total == 0 {
-		return runtime.MemoryUsage{}, fmt.Errorf("meminfo tells no MemTotal")
+		return runtime.MemoryUsage{}, errors.New("meminfo has no MemTotal")
 	}
 	m := runtime.MemoryUsage{At: now, Capacity: total, Usage: total - min(free, total), RSS: anon}
 	m.WorkingSet = m.Usage - min(inactive, m.Usage)
 	return m, nil
 }
 
-// BootTime returns when the machine started; the zero time if that is not told.
+// BootTime returns when the machine started; the zero time if it is unknown.
 func (p *Provider) BootTime() time.Time {
 	var boot time.Time
 	_ = p.proc.table("stat", func(key []byte, n uint64) {

@@ -18,7 +18,7 @@ type podDisk struct {
 	files   runtime.DiskUsage
 }
 
-// partKind says where a part of a pod's files is told.
+// partKind is the kind of a part of a pod's files.
 type partKind int
 
 const (
@@ -49,12 +49,12 @@ func newPodCount(pod *Pod) *podCount {
 		c.parts = append(c.parts, part{kind: partFile, path: path})
 	}
 	if pod.LogDir != "" {
-		folders, err := logFolders(pod.LogDir)
+		dirs, err := logDirs(pod.LogDir)
 		if err != nil {
 			c.errs = append(c.errs, err)
 		}
-		for _, name := range slices.Sorted(maps.Keys(folders)) {
-			c.parts = append(c.parts, part{kind: partLogs, name: name, path: folders[name]})
+		for _, name := range slices.Sorted(maps.Keys(dirs)) {
+			c.parts = append(c.parts, part{kind: partLogs, name: name, path: dirs[name]})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(pod.Volumes)) {

@@ -79,7 +79,7 @@ func TestPodCountInPieces(t *testing.T) {
 	}
 	so := c.soFar()
 	assert.NotContains(t, so.volumes, "vol", "not begun")
-	assert.True(t, so.files.Partial || so.logs["main"].Partial, "what is being counted is told as such")
+	assert.True(t, so.files.Partial || so.logs["main"].Partial, "what is being counted is reported as such")
 	assert.Empty(t, c.disk.volumes, "and is not taken for the end")
 	require.True(t, c.run(t.Context()))
 	bytesIn(t, c.disk.files, 90_000)
@@ -141,9 +141,8 @@ func newTestProvider(t *testing.T, cfg Config) *Provider {
 	return p
 }
 
-// A count that is not done in its time is told, kept and gone on with by who comes
-// next; not more of them are kept than may hold directories open.
-func TestCountsAreGoneOnWith(t *testing.T) {
+// A count that is not done in its time is reported, kept and continued by the next call; not more of them are kept than may hold directories open.
+func TestProvider_ContinuesCounts(t *testing.T) {
 	var pods []Pod
 	for i := range countsKept + 1 {
 		pods = append(pods, podOf(t, types.UID(fmt.Sprint("p", i))))
@@ -164,7 +163,7 @@ func TestCountsAreGoneOnWith(t *testing.T) {
 		assert.True(t, u.Pods[i].Volumes["vol"].Partial)
 		assert.NotContains(t, u.Pods[i].Volumes, "mem")
 		s := Summarize("n", time.Time{}, &u, nil)
-		assert.Empty(t, s.Pods[i].VolumeStats, "what is partial is not told to others")
+		assert.Empty(t, s.Pods[i].VolumeStats, "what is partial is not reported to others")
 		assert.Nil(t, s.Pods[i].EphemeralStorage)
 	}
 	assert.True(t, p.countSome(t.Context(), &pods[0], time.Now()))
@@ -219,7 +218,7 @@ func TestPressureOfPods(t *testing.T) {
 	require.NoError(t, err)
 	assert.InDelta(t, 30, u.Pods[0].MemoryPressure.Some.Avg10, 0)
 	assert.False(t, u.Pods[0].MemoryPressure.At.IsZero())
-	assert.True(t, u.Pods[0].IOPressure.At.IsZero(), "nobody waits for a disk")
+	assert.True(t, u.Pods[0].IOPressure.At.IsZero(), "no caller waits for a disk")
 	assert.True(t, u.Pods[1].MemoryPressure.At.IsZero(), "it has no group")
 	proc["pressure/io"] = line("0.50")
 	u, err = p.Usage(t.Context(), time.Time{})
@@ -241,7 +240,7 @@ func (hangs) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, erro
 	return nil, ctx.Err()
 }
 
-// A runtime that hangs does not make the node blind: its own figures are told in
+// A runtime that hangs does not prevent measurements of the node: they are returned in
 // seconds, and are from after the wait.
 func TestRuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -270,9 +269,9 @@ func TestRuntimeThatHangs(t *testing.T) {
 		began = time.Now()
 		u, err = p.NodeUsage(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, folderWait, time.Since(began))
+		assert.Equal(t, imageDirsTimeout, time.Since(began))
 		assert.Equal(t, "/images", u.ImageFS.Mountpoint)
-		p.keepFolders(imageDirs{})
+		p.setImageDirs(imageDirs{})
 		began = time.Now()
 		_, err = p.NodeUsage(t.Context())
 		require.NoError(t, err)

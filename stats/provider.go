@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -25,13 +26,13 @@ import (
 type Pod struct {
 	Pod     *corev1.Pod
 	Cgroup  string            // below the root of each hierarchy, with a leading slash
-	LogDir  string            // holds one folder a container
+	LogDir  string            // holds one directory per container
 	Volumes map[string]Volume // the local ones, by their name in the spec
-	// Files are files and folders that the node keeps for the pod and that its
+	// Files are files and directories that the node keeps for the pod and that its
 	// containers can write to: the hosts file, those of the termination messages.
 	Files []string
-	// TrackDiskUsage has the files counted all the time, as local storage limits want it.
-	// Those of others are counted when somebody asks.
+	// TrackDiskUsage counts the files continuously, as local storage limits require.
+	// Those of other pods are counted on request.
 	TrackDiskUsage bool
 }
 
@@ -47,8 +48,8 @@ type Containers interface {
 	ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, error)
 }
 
-// Config describes a Provider. Every field is optional: what a field is needed
-// for is not measured without it.
+// Config is the configuration of a Provider. Every field is optional; what needs a
+// missing field is not measured.
 type Config struct {
 	Proc    fs.FS // default: /proc
 	Cgroups fs.FS // default: /sys/fs/cgroup
@@ -57,17 +58,17 @@ type Config struct {
 	NodeCgroup string
 	// PodsCgroup is the group of all pods. Default: none.
 	PodsCgroup string
-	// FindPodsCgroup says it in the place of AllPods, where its name is not known
-	// from the start. "" is for none.
+	// FindPodsCgroup replaces PodsCgroup if the name is not known from the start. ""
+	// means none.
 	FindPodsCgroup func() string
 
 	Pods           func() []Pod // the pods to measure; must not block
 	TrackedPods    func() []Pod // those of them that are watched; default: found among all
 	ContainerStats Containers
 
-	// NodeFS is a folder on the file system of the pods' folders.
+	// NodeFS is a directory on the file system of the pods' directories.
 	NodeFS string
-	// ImageFS returns a folder on the file system of images, and one on that
+	// ImageFS returns a directory on the file system of images, and one on that
 	// of writable layers. The answer is used for ten minutes, and on while there
 	// is no newer one. Default: both are on the node's.
 	ImageFS func(ctx context.Context) (images, containers string, err error)
@@ -85,28 +86,28 @@ type Provider struct {
 	proc   *reader
 	groups func() *groups
 
-	counting chan struct{} // holds one token: whoever counts files for a caller has it
-	wanted   chan struct{} // one slot: Run has more to count
+	counting chan struct{} // has one token, which the goroutine that counts files owns
+	countCh  chan struct{} // one slot: Run has more to count
 
-	mu      sync.Mutex                  // guards all below
-	disks   map[types.UID]podDisk       // counted to the end
-	partial map[types.UID]podDisk       // what counts that are under way came to
-	counts  map[types.UID]*podCount     // those counts; whoever has the token of counting may touch them
-	rates   map[string]runtime.CPUUsage // by group: the sample that rates are taken from
-	folders imageDirs
-	asked   time.Time // when Count was called last
+	mu        sync.Mutex                  // guards all below
+	disks     map[types.UID]podDisk       // counted to the end
+	partial   map[types.UID]podDisk       // what counts that are under way came to
+	counts    map[types.UID]*podCount     // those counts; owned by the holder of the token of counting
+	rates     map[string]runtime.CPUUsage // by group: the sample that rates are taken from
+	imageDirs imageDirs
+	asked     time.Time // last RefreshDiskUsage
 }
 
-// New returns a Provider. It tells all faults of cfg at once and does no I/O.
+// New returns a Provider. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Provider, error) {
 	var errs []error
-	for name, group := range map[string]string{"Bound": cfg.NodeCgroup, "AllPods": cfg.PodsCgroup} {
+	for name, group := range map[string]string{"NodeCgroup": cfg.NodeCgroup, "PodsCgroup": cfg.PodsCgroup} {
 		if group != "" && (group[0] != '/' || path.Clean(group) != group) {
-			errs = append(errs, fmt.Errorf("%s %q is not a clean absolute path", name, group))
+			errs = append(errs, fmt.Errorf("Config.%s: %q must be a clean absolute path", name, group))
 		}
 	}
 	if cfg.DiskUsagePeriod < 0 {
-		errs = append(errs, fmt.Errorf("DiskEvery is negative: %v", cfg.DiskUsagePeriod))
+		errs = append(errs, fmt.Errorf("Config.DiskUsagePeriod: must not be negative: %v", cfg.DiskUsagePeriod))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("stats: %w", err)
@@ -130,17 +131,16 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Provider{
-		cfg: cfg, proc: newReader(cfg.Proc), counting: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
+		cfg: cfg, proc: newReader(cfg.Proc), counting: make(chan struct{}, 1), countCh: make(chan struct{}, 1),
 		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
 		disks:  make(map[types.UID]podDisk), partial: make(map[types.UID]podDisk), counts: make(map[types.UID]*podCount), rates: make(map[string]runtime.CPUUsage),
 	}, nil
 }
 
-// Usage measures the node and its pods. What costs little is always new. Files are
-// not counted in this call: it tells what [Provider.RefreshDiskUsage] and [Provider.Run] came
-// to, and where that is from before since, or a count that is under way has found
-// more already, what that came to so far. A figure that cannot be had is left out;
-// an error says that nothing at all could be measured.
+// Usage measures the node and its pods. It does not count files but returns the last
+// results of [Provider.RefreshDiskUsage] and [Provider.Run] or, if these are older than
+// since or a running count has found more, the result of that count so far. What cannot
+// be measured is left out; an error means that nothing could be measured.
 func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
 	pods := p.cfg.Pods()
@@ -154,8 +154,8 @@ func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsag
 	return u, p.sum(&u, errs)
 }
 
-// NodeUsage measures the node alone and leaves its pods out. It costs some
-// microseconds and asks the runtime next to never, so that it can be done often.
+// NodeUsage measures the node without its pods. It takes some microseconds and calls the
+// runtime at most every ten minutes, so it can be called often.
 func (p *Provider) NodeUsage(ctx context.Context) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
 	errs := p.node(ctx, &u)
@@ -169,7 +169,7 @@ func (p *Provider) sum(u *runtime.NodeUsage, errs []error) error {
 		return fmt.Errorf("measure node: %w", err)
 	}
 	if err != nil {
-		p.cfg.Logger.Debug("some figures could not be had", slog.Any("error", err))
+		p.cfg.Logger.Debug("node stats incomplete", logattr.Err(err))
 	}
 	return nil
 }
@@ -233,8 +233,8 @@ func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 	}
 }
 
-// runtimeWait is how long the runtime has to answer. One that hangs does not keep
-// the node's own figures from being told.
+// runtimeWait is the timeout of runtime calls, so that a runtime that hangs does not
+// prevent measurements of the node.
 const runtimeWait = 5 * time.Second
 
 // containers asks the runtime, and sorts what it says by pod.
@@ -308,8 +308,8 @@ func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.C
 	return u
 }
 
-// podPressures reads how long a pod's own tasks wait, where its group tells. While
-// nobody on the node waits, no pod does, and none is asked.
+// podPressures reads how long the pod's own tasks wait, if its cgroup reports it. Pods are
+// not read while no task on the node waits.
 func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, group string, now time.Time) {
 	g := p.groups()
 	if !g.v2 {

@@ -124,14 +124,14 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A rate is taken over a second or more, and starts anew when a group did.
+// A rate is taken over a second or more, and starts again with a recreated cgroup.
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := files(map[string]string{"cpuacct/cpuacct.usage": "0"})
 		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: tree})
 		require.NoError(t, err)
 		const unknown = -1
-		look := func(nanos uint64) int {
+		observe := func(nanos uint64) int {
 			tree["cpuacct/cpuacct.usage"] = &fstest.MapFile{Data: fmt.Append(nil, nanos)}
 			u, err := p.Usage(t.Context(), time.Time{})
 			require.NoError(t, err)
@@ -143,19 +143,19 @@ func TestRates(t *testing.T) {
 			assert.Equal(t, u.CPU.UsageNanoCores, *s.Node.CPU.UsageNanoCores, "nothing is a rate too")
 			return int(u.CPU.UsageNanoCores)
 		}
-		assert.Equal(t, unknown, look(1000))
+		assert.Equal(t, unknown, observe(1000))
 		time.Sleep(999 * time.Millisecond)
-		assert.Equal(t, unknown, look(1500), "too soon")
+		assert.Equal(t, unknown, observe(1500), "too soon")
 		time.Sleep(1001 * time.Millisecond)
-		assert.Equal(t, 500, look(2000))
+		assert.Equal(t, 500, observe(2000))
 		time.Sleep(10 * time.Millisecond)
-		assert.Equal(t, 500, look(9000), "the rate before")
+		assert.Equal(t, 500, observe(9000), "the rate before")
 		time.Sleep(10*time.Second - 10*time.Millisecond)
-		assert.Equal(t, 700, look(9000))
+		assert.Equal(t, 700, observe(9000))
 		time.Sleep(time.Second)
-		assert.Equal(t, 0, look(9000), "it rests")
+		assert.Equal(t, 0, observe(9000), "it rests")
 		time.Sleep(10 * time.Millisecond)
-		assert.Equal(t, unknown, look(1), "the group was made again")
+		assert.Equal(t, unknown, observe(1), "the group was made again")
 	})
 }
 
@@ -185,7 +185,7 @@ func TestDisk(t *testing.T) {
 	require.NoError(t, err)
 	u, err := p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
-	assert.Empty(t, u.Pods[0].Volumes, "nobody has counted yet")
+	assert.Empty(t, u.Pods[0].Volumes, "no caller has counted yet")
 	assert.Equal(t, uint64(7), u.Pods[0].ExitedContainers.Bytes)
 	assert.NotZero(t, u.NodeFS.CapacityBytes)
 	assert.NotZero(t, u.NodeFS.Device)
@@ -196,7 +196,7 @@ func TestDisk(t *testing.T) {
 	v := u.Pods[0].Volumes["v"]
 	assert.GreaterOrEqual(t, v.Bytes, uint64(100_000))
 	assert.Less(t, v.Bytes, uint64(200_000))
-	assert.Equal(t, uint64(3), v.Inodes, "the folder, the file and the link")
+	assert.Equal(t, uint64(3), v.Inodes, "the directory, the file and the link")
 	assert.Zero(t, u.Pods[0].Volumes["none"].Bytes)
 	require.Len(t, u.Pods[0].Containers, 1)
 	assert.GreaterOrEqual(t, u.Pods[0].Containers[0].Logs.Bytes, uint64(5000))
@@ -229,7 +229,7 @@ func TestWhatCannotBeHad(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, u.NodeFS.At.IsZero())
 	_, err = stats.New(stats.Config{NodeCgroup: "x", PodsCgroup: "/a/../b", DiskUsagePeriod: -1})
-	for _, part := range []string{`Bound "x"`, `AllPods "/a/../b"`, "DiskEvery is negative"} {
+	for _, part := range []string{`Config.NodeCgroup: "x"`, `Config.PodsCgroup: "/a/../b"`, "Config.DiskUsagePeriod: must not be negative"} {
 		require.ErrorContains(t, err, part)
 	}
 }

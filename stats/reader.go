@@ -24,7 +24,7 @@ type reader struct {
 
 func newReader(fsys fs.FS) *reader {
 	return &reader{
-		fsys: fsys, kept: newKeeper(),
+		fsys: fsys, kept: newFDCache(),
 		bufs: sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }},
 	}
 }
@@ -39,7 +39,7 @@ func (r *reader) read(name string, use func([]byte) error) error {
 	n, ok := r.kept.read(name, *buf)
 	if !ok {
 		var err error
-		if n, err = r.readAnew(name, buf); err != nil {
+		if n, err = r.readUncached(name, buf); err != nil {
 			return err
 		}
 	}
@@ -49,8 +49,8 @@ func (r *reader) read(name string, use func([]byte) error) error {
 	return nil
 }
 
-// readAnew opens a file and reads it, and keeps it open where that can be.
-func (r *reader) readAnew(name string, buf *[]byte) (n int, err error) {
+// readUncached opens a file and reads it, and keeps it open where that can be.
+func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 	f, err := r.fsys.Open(name)
 	if err != nil {
 		return 0, err

@@ -14,29 +14,28 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// walk adds up what is below a directory, on its own file system: what it takes up
-// rather than how long the files are, and each file once. What goes away meanwhile
-// does not count. It can be left off and gone on with, as a container can make
-// more files than can be counted while somebody waits; what it came to so far is
-// never too much.
+// walk adds up the disk usage below a directory, on its own file system, each file once.
+// Files that are removed meanwhile do not count. It can be suspended and continued,
+// because a container can create more files than can be counted at once. Its result so
+// far is never too high.
 //
-// Containers write what it goes through. It holds on to directories rather than
-// paths, so that no link leads it astray and no depth is too deep; it reads a
-// directory in pieces; and it has no more than a few of them open.
+// Containers control the files. Therefore it uses open directories instead of paths, so
+// that neither links nor depth can mislead it, reads directories in pieces, and keeps
+// only a few of them open.
 type walk struct {
-	path  string // for errors only
-	root  fileID
-	dirs  []walkDir // from the root to where it is; empty: done
-	used  runtime.DiskUsage
-	parts float64 // inodes that are counted in parts
-	seen  map[fileID]struct{}
-	err   error // the first fault; what it is about is left out
+	path    string // for errors only
+	root    fileID
+	dirs    []walkDir // from the root to where it is; empty: done
+	used    runtime.DiskUsage
+	parts   float64 // inodes that are counted in parts
+	counted map[fileID]struct{}
+	err     error // the first error; the files concerned are not counted
 }
 
-// fileID tells files apart that have several names.
+// fileID identifies a file that has several names.
 type fileID struct{ dev, ino uint64 }
 
-// walkDir is a directory that is gone through.
+// walkDir is a directory of the walk.
 type walkDir struct {
 	id   fileID
 	file *os.File // nil: closed, to be opened again on the way back
@@ -60,10 +59,10 @@ const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOE
 // newWalk begins at path. What is not there is empty; what is no directory is
 // counted by itself.
 func newWalk(path string) *walk {
-	w := &walk{path: path, seen: make(map[fileID]struct{})}
+	w := &walk{path: path, counted: make(map[fileID]struct{})}
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		w.fault("stat", err)
+		w.fail("stat", err)
 		return w
 	}
 	w.root = idOf(&st)
@@ -73,7 +72,7 @@ func newWalk(path string) *walk {
 	}
 	fd, err := unix.Open(path, openDir, 0)
 	if err != nil {
-		w.fault("open", err)
+		w.fail("open", err)
 		return w
 	}
 	w.enter(fd)
@@ -107,7 +106,7 @@ func (w *walk) step() {
 	d.rest = rest
 	fd, err := unix.Openat(int(d.file.Fd()), string(name), openDir, 0)
 	if err != nil {
-		w.fault("open", err)
+		w.fail("open", err)
 		return
 	}
 	w.enter(fd)
@@ -137,7 +136,7 @@ func (w *walk) enter(fd int) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err != nil || uint64(st.Dev) != w.root.dev { //nolint:unconvert // its type differs by system
-		w.fault("stat", err)
+		w.fail("stat", err)
 		f.Close() //nolint:errcheck,gosec // it was not even read
 		return
 	}
@@ -167,7 +166,7 @@ func (w *walk) leave() {
 		}
 		unix.Close(fd) //nolint:errcheck // it was not even read
 	}
-	// Somebody moved it away. The nearest that is held open is gone on with.
+	// The directory was moved. Continue with the nearest one that is open.
 	w.dirs = w.dirs[:walkOpen]
 }
 
@@ -177,7 +176,7 @@ func (w *walk) readSome(d *walkDir) {
 	for _, e := range entries {
 		var st unix.Stat_t
 		if err := unix.Fstatat(int(d.file.Fd()), e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			w.fault("stat", err)
+			w.fail("stat", err)
 			continue
 		}
 		if uint64(st.Dev) != w.root.dev { //nolint:unconvert // its type differs by system
@@ -191,7 +190,7 @@ func (w *walk) readSome(d *walkDir) {
 	if err != nil {
 		d.read = true
 		if !errors.Is(err, io.EOF) {
-			w.fault("read", err)
+			w.fail("read", err)
 		}
 	}
 }
@@ -201,26 +200,26 @@ func (w *walk) add(st *unix.Stat_t) {
 	n := uint64(max(st.Blocks, 0)) * 512
 	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		id := idOf(st)
-		if _, twice := w.seen[id]; twice {
+		if _, twice := w.counted[id]; twice {
 			return
 		}
-		if len(w.seen) >= walkLinked {
+		if len(w.counted) >= walkLinked {
 			w.used.Bytes += n / uint64(st.Nlink) //nolint:unconvert // its type differs by system
 			w.parts += 1 / float64(st.Nlink)
 			return
 		}
-		w.seen[id] = struct{}{}
+		w.counted[id] = struct{}{}
 	}
 	w.used.Bytes += n
 	w.used.Inodes++
 }
 
-// fault notes an error, but of what went away or is nobody's to look at.
-func (w *walk) fault(what string, err error) {
+// fail records the first error, except for files that were removed or are not readable.
+func (w *walk) fail(operation string, err error) {
 	harmless := err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
 		errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) // another file took its place
 	if w.err == nil && !harmless {
-		w.err = fmt.Errorf("count %s: %s: %w", w.path, what, err)
+		w.err = fmt.Errorf("count %s: %s: %w", w.path, operation, err)
 	}
 }
 

@@ -24,14 +24,14 @@ import (
 // naive counts as plainly as can be.
 func naive(t *testing.T, dir string) (u runtime.DiskUsage) {
 	t.Helper()
-	seen := map[uint64]bool{}
+	counted := map[uint64]bool{}
 	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil {
 			err = unix.Lstat(path, &st)
 		}
-		if err == nil && !seen[st.Ino] {
-			seen[st.Ino] = true
+		if err == nil && !counted[st.Ino] {
+			counted[st.Ino] = true
 			u.Bytes += uint64(st.Blocks) * 512
 			u.Inodes++
 		}
@@ -205,11 +205,11 @@ func TestWalkOfManyLinks(t *testing.T) {
 	assert.Equal(t, uint64(11), want.Inodes)
 	w := newWalk(dir)
 	for i := range uint64(walkLinked) {
-		w.seen[fileID{1 << 60, i}] = struct{}{}
+		w.counted[fileID{1 << 60, i}] = struct{}{}
 	}
 	require.True(t, w.run(t.Context()))
 	assert.Equal(t, want, w.soFar())
-	assert.Len(t, w.seen, walkLinked)
+	assert.Len(t, w.counted, walkLinked)
 }
 
 // A flat directory of very many files costs next to no memory.
@@ -236,15 +236,15 @@ func TestWalkOfAFlatDirectory(t *testing.T) {
 	assert.Equal(t, uint64(10_001), w.soFar().Inodes)
 }
 
-// What cannot be read is left out and told, and the rest counts.
-func TestWalkFaults(t *testing.T) {
+// What cannot be read is left out and reported, and the rest counts.
+func TestWalk_Errors(t *testing.T) {
 	w := newWalk(t.TempDir())
 	for _, err := range []error{nil, fs.ErrNotExist, fs.ErrPermission, unix.ELOOP, unix.ENOTDIR} {
-		w.fault("read", err)
+		w.fail("read", err)
 	}
 	assert.NoError(t, w.err)
-	w.fault("read", unix.EIO)
-	w.fault("read", unix.EBADF)
+	w.fail("read", unix.EIO)
+	w.fail("read", unix.EBADF)
 	assert.ErrorIs(t, w.err, unix.EIO, "the first one")
 	assert.ErrorContains(t, w.err, w.path)
 	w.close()
@@ -256,7 +256,7 @@ func TestMayKeep(t *testing.T) {
 	for limit, want := range map[uint64]int{0: 0, 7: 0, 1024: 128, 4096: 512, 32768: 4096, 1 << 20: 4096, 1<<64 - 1: 4096} {
 		assert.Equal(t, want, mayKeep(limit), "of %d", limit)
 	}
-	k := newKeeper()
+	k := newFDCache()
 	assert.Positive(t, k.most)
 	k.most = 1
 	for i, want := range []bool{true, false, true} {
