@@ -77,7 +77,7 @@ func (w *cachedWatch) restore() {
 	w.deliverMu.Lock()
 	defer w.deliverMu.Unlock()
 	w.mu.Lock()
-	w.previous = w.cached.latest
+	w.previous = w.latest
 	w.mu.Unlock()
 	if w.previous != nil {
 		return
@@ -103,7 +103,7 @@ func (w *cachedWatch) receive(s Set) {
 	if !s.Incomplete {
 		w.previous = nil
 		w.mu.Lock()
-		w.cached.latest = &s
+		w.latest = &s
 		w.mu.Unlock()
 		select {
 		case w.dirty <- struct{}{}:
@@ -171,7 +171,7 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 			}
 		}
 		w.mu.Lock()
-		latest := w.cached.latest
+		latest := w.latest
 		w.mu.Unlock()
 		if latest == nil {
 			continue

@@ -55,5 +55,6 @@ func (noMounts) canMount() bool { return false }
 func (noMounts) tmpfs(p string, _ tmpfsOptions) error {
 	return mountError("mount tmpfs on", p, unix.EPERM)
 }
+
 func (noMounts) bind(_ int, p string) error     { return mountError("bind mount on", p, unix.EPERM) }
 func (noMounts) unmount(p string, _ bool) error { return mountError("unmount", p, unix.EPERM) }
