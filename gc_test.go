@@ -327,7 +327,7 @@ func TestLogsAreRotated(t *testing.T) {
 // bare has none of a runtime's optional powers.
 type bare struct{ agent.Runtime }
 
-func TestReclaimOptions(t *testing.T) {
+func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts []agent.Option
 		want []string
@@ -340,7 +340,7 @@ func TestReclaimOptions(t *testing.T) {
 				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
 				agent.WithImagePulls(cri.PullLimits{MaxParallel: -1}),
 			},
-			[]string{"nonsense", "grace", "low threshold", "container collection", "MaxFiles 1", "AtOnce"},
+			[]string{"nonsense", "grace", "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
 		},
 		"a runtime that cannot": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
@@ -350,7 +350,7 @@ func TestReclaimOptions(t *testing.T) {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.PullLimits{MaxParallel: 1})},
 			[]string{"image pulls"},
 		},
-		"negative transition": {[]agent.Option{agent.WithEviction(agent.EvictionConfig{PressureTransitionPeriod: -1})}, []string{"transition"}},
+		"negative transition": {[]agent.Option{agent.WithEviction(agent.EvictionConfig{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod -1ns is negative"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)
