@@ -3,6 +3,7 @@ package agent_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func removeCgroups(t *testing.T, group string) {
 			}))
 		}
 	}
-	for i := len(dirs) - 1; i >= 0; i-- {
-		_ = os.Remove(dirs[i]) // links of version 1 name a directory twice
+	for _, dir := range slices.Backward(dirs) {
+		_ = os.Remove(dir) // links of version 1 name a directory twice
 	}
 }

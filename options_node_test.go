@@ -231,7 +231,7 @@ func serveEmbedded(t *testing.T, created func(*criv1.CreateContainerRequest)) (e
 		return handler(ctx, req)
 	}))
 	rt.Register(s)
-	dir, err := os.MkdirTemp("", "cri") // t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
 	require.NoError(t, err)

@@ -101,7 +101,8 @@ func (m *Manager) warn(t Threshold, problem, reason, eventReason, message string
 		return
 	}
 	m.warned[t.String()] = reason
-	m.cfg.Logger.Warn(problem, slog.String("threshold", t.String()), slog.String("reason", reason), attr)
+	m.cfg.Logger.Warn(problem, //nolint:sloglint // both callers give a constant
+		slog.String("threshold", t.String()), slog.String("reason", reason), attr)
 	m.nodeEvent(eventReason, message)
 }
 

@@ -145,7 +145,7 @@ func New(cfg Config) (*Manager, error) {
 	errs = append(errs, err)
 	for name, d := range map[string]*time.Duration{"PressureTransitionPeriod": &cfg.PressureTransitionPeriod, "MonitoringPeriod": &cfg.MonitoringPeriod, "PodCleanupTimeout": &cfg.PodCleanupTimeout} {
 		if *d < 0 {
-			errs = append(errs, fmt.Errorf("Config.%s: must not be negative: %v", name, *d))
+			errs = append(errs, fmt.Errorf("%s: must not be negative: %v", "Config."+name, *d))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -22,8 +22,9 @@ func (idle) Apply(context.Context, *corev1.Pod, []runtime.Action, runtime.RunOpt
 }
 
 func (idle) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error { return nil }
-func (idle) Remove(context.Context, runtime.Pod) error                                 { return nil }
-func (idle) RequestInspection(types.UID)                                               {}
+
+func (idle) Remove(context.Context, runtime.Pod) error { return nil }
+func (idle) RequestInspection(types.UID)               {}
 
 func (idle) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
 	return runtime.Pod{}, nil

@@ -20,7 +20,7 @@ import (
 //go:generate go tool stringer -type=ProbeType -output=probe_type_string.go
 
 // ProbeType is the kind of a probe.
-type ProbeType uint8
+type ProbeType uint8 //nolint:revive // the name that the kubelet uses
 
 // The types of probes.
 const (
@@ -76,7 +76,7 @@ type Hooks struct {
 }
 
 // ProbeRun is one run of a probe.
-type ProbeRun struct {
+type ProbeRun struct { //nolint:revive // Run is the method that runs the manager
 	Pod         *corev1.Pod
 	Container   string
 	Type        ProbeType

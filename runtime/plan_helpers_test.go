@@ -170,9 +170,11 @@ func exited(name string, code int32, tweaks ...func(*runtime.Container)) put {
 }
 
 func step(n int) func(*runtime.Container) { return func(c *runtime.Container) { c.BackOffStep = n } }
+
 func round(n uint32) func(*runtime.Container) {
 	return func(c *runtime.Container) { c.RestartGeneration = n }
 }
+
 func attempt(n uint32) func(*runtime.Container) {
 	return func(c *runtime.Container) { c.Attempt, c.ID = n, fmt.Sprintf("%s#%d", c.Name, n) }
 }

@@ -20,7 +20,7 @@ import (
 // A socket replaces the one that a killed process left, and only its user can
 // connect.
 func TestServer_ListensOnASocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "srv") // t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "srv") //nolint:usetesting // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "s")

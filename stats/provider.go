@@ -103,7 +103,7 @@ func New(cfg Config) (*Provider, error) {
 	var errs []error
 	for name, group := range map[string]string{"NodeCgroup": cfg.NodeCgroup, "PodsCgroup": cfg.PodsCgroup} {
 		if group != "" && (group[0] != '/' || path.Clean(group) != group) {
-			errs = append(errs, fmt.Errorf("Config.%s: %q must be a clean absolute path", name, group))
+			errs = append(errs, fmt.Errorf("%s: %q must be a clean absolute path", "Config."+name, group))
 		}
 	}
 	if cfg.DiskUsagePeriod < 0 {

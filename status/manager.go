@@ -59,7 +59,7 @@ func (c *Config) fill() error {
 		"Timeout": c.Timeout, "BackOff": c.BackOff, "MaxBackOff": c.MaxBackOff, "FlushTimeout": c.FlushTimeout,
 	} {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("Config.%s must not be negative: %v", name, d))
+			errs = append(errs, fmt.Errorf("%s must not be negative: %v", "Config."+name, d))
 		}
 	}
 	if c.MaxParallel < 0 {

@@ -14,7 +14,7 @@ import (
 
 func resourceList(list string) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	for _, entry := range strings.Fields(list) {
+	for entry := range strings.FieldsSeq(list) {
 		name, value, _ := strings.Cut(entry, "=")
 		out[corev1.ResourceName(name)] = resource.MustParse(value)
 	}

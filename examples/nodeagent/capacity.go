@@ -163,5 +163,5 @@ func diskCapacity(dir string) (resource.Quantity, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return resource.Quantity{}, fmt.Errorf("size of the file system of %s: %w", dir, err)
 	}
-	return *resource.NewQuantity(int64(st.Blocks)*int64(st.Bsize), resource.BinarySI), nil
+	return *resource.NewQuantity(int64(st.Blocks)*int64(st.Bsize), resource.BinarySI), nil //nolint:unconvert // Bsize has another type on other systems
 }

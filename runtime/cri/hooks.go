@@ -180,7 +180,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, id string, started error) error {
 	lost := errors.Is(started, runtime.ErrDeadlineExceeded) || errors.Is(started, runtime.ErrUnavailable)
 	if !lost || spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil || ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // started is the caller's error, which it returns itself
 	}
 	return t.stopUnhooked(ctx, id)
 }

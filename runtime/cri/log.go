@@ -15,11 +15,12 @@ import (
 // identify the pod. It is called once per change of the runtime, and never per
 // sync or inspection. pod may be nil.
 func (c *Client) logPod(level slog.Level, pod *corev1.Pod, message string, attrs ...slog.Attr) {
-	if pod == nil || !c.cfg.Logger.Enabled(context.Background(), level) {
+	if pod == nil {
 		return
 	}
+	ctx := context.Background() //nolint:forbidigo // a log record has no deadline, and no value of a context belongs into it
 	all := append([]slog.Attr{logattr.Pod(pod), logattr.PodUID(pod.UID)}, attrs...)
-	c.cfg.Logger.LogAttrs(context.Background(), level, message, all...)
+	c.cfg.Logger.LogAttrs(ctx, level, message, all...) //nolint:sloglint // all callers give a constant
 }
 
 func sandboxID(id string) slog.Attr { return slog.String("sandboxID", id) }
