@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -108,6 +109,33 @@ func TestWorkers_LogsFailures(t *testing.T) {
 		for _, line := range lines(&log)[3:] {
 			assert.Contains(t, line, "level=INFO")
 		}
+	})
+}
+
+// A failure that repeats is logged once until a call succeeds or fails otherwise.
+func TestWorkers_LogsRepeatedFailureOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		errs := []string{"no disk", "no disk", "no disk", "no image", "no disk", "", "no disk", "no disk"}
+		calls := 0
+		f := &fakeSyncer{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) {
+			calls++
+			if calls > len(errs) || errs[calls-1] == "" {
+				return runtime.SyncResult{}, nil
+			}
+			return runtime.SyncResult{}, errors.New(errs[calls-1])
+		}}
+		w := runWorkers(t, f, logTo(&log))
+		w.Update(create(newTestPod("a")))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Greater(t, calls, len(errs))
+		var logged []string
+		for _, line := range lines(&log) {
+			_, err, _ := strings.Cut(line, "err=")
+			logged = append(logged, err)
+		}
+		assert.Equal(t, []string{`"no disk"`, `"no image"`, `"no disk"`, `"no disk"`}, logged)
 	})
 }
 

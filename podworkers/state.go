@@ -44,6 +44,7 @@ type podState struct {
 	requeueAt   time.Time // when a call is due without a request; zero: never
 	failures    int       // consecutive
 	deferUntil  time.Time // until when deferrable requests wait
+	lastFailure string    // of the last call; "" after a success. Only for the log
 }
 
 // effect is what must be done after a change of the state.

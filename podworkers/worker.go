@@ -40,6 +40,7 @@ func (w *Workers) work(uid types.UID) {
 			return
 		}
 		result, err := w.runSync(ctx, call)
+		w.logFailure(ctx, call, err)
 		w.completeSync(call, result, err)
 	}
 }
@@ -83,7 +84,32 @@ func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err err
 	w.deliver()
 }
 
-// runSync makes a call and logs its failure.
+// logFailure logs a failed call. A failure that repeats with the same error is logged once, and then at Debug until a
+// call succeeds or fails otherwise. A cancelled call is not a failure.
+func (w *Workers) logFailure(ctx context.Context, call SyncCall, err error) {
+	text := ""
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return
+	case err != nil:
+		text = call.Phase.String() + ": " + err.Error()
+	}
+	level := slog.LevelWarn
+	w.mu.Lock()
+	if s := w.tracker.pods[call.UID]; s != nil {
+		if s.lastFailure == text {
+			level = slog.LevelDebug
+		}
+		s.lastFailure = text
+	}
+	w.mu.Unlock()
+	if err != nil {
+		w.cfg.Logger.LogAttrs(ctx, level, "pod sync failed", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
+			slog.String("phase", call.Phase.String()), logattr.Err(err))
+	}
+}
+
+// runSync makes a call.
 func (w *Workers) runSync(ctx context.Context, call SyncCall) (result runtime.SyncResult, err error) {
 	startTime := time.Now()
 	if h := w.cfg.Hooks.SyncStarted; h != nil {
@@ -92,10 +118,6 @@ func (w *Workers) runSync(ctx context.Context, call SyncCall) (result runtime.Sy
 	defer func() {
 		if p := recover(); p != nil {
 			result, err = runtime.SyncResult{}, w.handlePanic(call, p)
-		}
-		if err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Warn("pod sync failed", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
-				slog.String("phase", call.Phase.String()), logattr.Err(err))
 		}
 		if h := w.cfg.Hooks.SyncEnded; h != nil {
 			h(call, time.Since(startTime), result, err)
