@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/dirlock"
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/pleg"
@@ -27,9 +27,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// Runtime is everything the agent needs of a container runtime: the union of
-// what its parts ask for. *cri.Client is one. What a runtime may do besides is in
-// the documentation of runtime.Capability.
+// Runtime is what the agent requires of a container runtime: the union of what its
+// components require. *cri.Client is one. What a runtime can do in addition is
+// documented at runtime.Capability.
 type Runtime interface {
 	pleg.Runtime
 	podsync.Runtime
@@ -37,13 +37,13 @@ type Runtime interface {
 	runtimestate.Runtime
 }
 
-// Recorder takes Kubernetes events. It must not block.
+// Recorder records Kubernetes events. Record must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
 }
 
-// Agent is a node agent: the parts, put together. Faults, Pods and Healthy may
-// be called from any goroutine at any time.
+// Agent is a node agent: the assembled components. Its methods can be called from any
+// goroutine at any time.
 type Agent struct {
 	settings
 
@@ -55,7 +55,7 @@ type Agent struct {
 	pleg     *pleg.Generator
 	ready    *runtimestate.Tracker
 	statuses *status.Manager
-	told     *status.FileSink
+	saved    *status.FileSink // statuses on disk, for the next process
 	probes   *probe.Manager
 	syncer   *podsync.Syncer
 	workers  *podworkers.Workers
@@ -64,15 +64,15 @@ type Agent struct {
 	gcState
 }
 
-// New puts an agent together. It checks everything that can be checked and
-// tells all faults at once; it changes nothing on the node and starts nothing.
+// New assembles an agent. It checks everything that can be checked and reports all
+// errors at once. It changes nothing on the node and starts nothing.
 func New(opts ...Option) (*Agent, error) {
 	a := new(Agent)
 	var errs []error
 	for _, o := range opts {
 		errs = append(errs, o(&a.settings))
 	}
-	errs = append(errs, a.fill())
+	errs = append(errs, a.setDefaults())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -82,15 +82,15 @@ func New(opts ...Option) (*Agent, error) {
 	return a, nil
 }
 
-// Run runs the agent until ctx is done and returns nil after a clean end. Pods
-// run on unless the shutdown policy is to drain. It makes and locks the root
-// folder first, and takes up what a former agent left there and in the runtime.
+// Run runs the agent until ctx is done and returns nil after a clean stop. Pods
+// keep running unless the shutdown policy is to drain. Run creates and locks the root
+// directory first, and restores what an earlier agent left there and in the runtime.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.started.Swap(true) {
 		return ErrAlreadyRun
 	}
 	if err := os.MkdirAll(a.rootDir, 0o700); err != nil {
-		return fmt.Errorf("root folder: %w", err)
+		return fmt.Errorf("create root directory: %w", err)
 	}
 	release, err := dirlock.Acquire(a.rootDir)
 	if err != nil {
@@ -103,20 +103,20 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := a.own(); err != nil {
 		return err
 	}
-	former, err := a.told.Load()
+	previous, err := a.saved.Load()
 	if err != nil {
-		a.logger.Warn("some statuses of the former agent cannot be read", slog.Any("error", err))
+		a.logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
 	}
-	a.statuses.Restore(former...)
-	if err := a.leaseImages(ctx, former); err != nil {
+	a.statuses.Restore(previous...)
+	if err := a.leaseImages(ctx, previous); err != nil {
 		return err
 	}
 	a.logCapabilities()
-	hangUp, err := a.connect()
+	disconnect, err := a.connect()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, hangUp()) }()
+	defer func() { err = errors.Join(err, disconnect()) }()
 	return run.Stages(ctx,
 		[]run.Component{{Name: "podsource", Run: a.mux.Run}},
 		a.reclaimParts(),
@@ -129,7 +129,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	)
 }
 
-// SourceErrors returns what is wrong with manifests and sources now.
+// SourceErrors returns the current errors of manifests and sources.
 func (a *Agent) SourceErrors() []podsource.SourceError { return a.mux.Errors() }
 
 // Object returns a ConfigMap or Secret that came with the pods, or that a place of
@@ -138,11 +138,11 @@ func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, er
 	return a.lookup.Object(ctx, ref)
 }
 
-// podKiller lets podsync end a pod without knowing who does.
+// podKiller requests the termination of a pod from its worker, for podsync.
 type podKiller struct{ a *Agent }
 
-func (e podKiller) RequestKill(uid types.UID, end runtime.Termination) {
-	e.a.workers.RequestKill(uid, podworkers.KillOptions{GracePeriod: end.GracePeriod, Reason: end.Reason, Message: end.Message, Evicted: end.Evicted})
+func (e podKiller) RequestKill(uid types.UID, t runtime.Termination) {
+	e.a.workers.RequestKill(uid, podworkers.KillOptions{GracePeriod: t.GracePeriod, Reason: t.Reason, Message: t.Message, Evicted: t.Evicted})
 }
 
 func (a *Agent) path(name string) string { return filepath.Join(a.rootDir, name) }

@@ -79,16 +79,16 @@ func TestOptionsThatContradict(t *testing.T) {
 	}{
 		"a name twice, the same":       {[]agent.Option{sim, agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
 		"two names":                    {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
-		"two root folders":             {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
+		"two root directories":         {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
 		"one root folder in two words": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
 		"two runtimes":                 {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
 		"a runtime and an endpoint":    {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "runtime endpoint: conflicts with WithRuntime"},
 		"an endpoint and a runtime":    {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
 		"three endpoints":              {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one socket and at most one image socket"},
 		"no runtime":                   {nil, "no runtime; give WithRuntimeEndpoint"},
-		"simulated and real":           {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime was set too"},
+		"simulated and real":           {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime is set"},
 		"simulated twice":              {[]agent.Option{sim, sim}, "simulated runtime: set twice"},
-		"a real runtime without root":  {[]agent.Option{agent.WithRuntime(rt)}, "pods of a real runtime outlive the agent"},
+		"a real runtime without root":  {[]agent.Option{agent.WithRuntime(rt)}, "required with a container runtime"},
 		"two sources of one name":      {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,25 +29,24 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// listingTimeout bounds a listing of all pods and a look at one. A runtime with
-// tens of thousands of dead containers takes its time, and one that is slow must
-// still be heard.
-const listingTimeout = 2 * time.Minute
+// relistTimeout bounds a relist and an inspection. A runtime with tens of thousands
+// of exited containers takes its time, and a slow response is better than none.
+const relistTimeout = 2 * time.Minute
 
-// Names of the folders in the root folder.
+// Names of the directories in the root directory.
 const (
 	podsDirName     = "pods"
 	logsDirName     = "logs"
 	statusesDirName = "statuses"
 )
 
-// fill gives what no option has said its default.
-func (s *settings) fill() error {
+// setDefaults sets what no option has set, and checks options against each other.
+func (s *settings) setDefaults() error {
 	var errs []error
 	if s.nodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("node name: none was given and the host's is not known: %w", err))
+			errs = append(errs, fmt.Errorf("node name: cannot read the host name: %w; set WithNodeName", err))
 		}
 		s.nodeName = name
 	}
@@ -55,19 +54,19 @@ func (s *settings) fill() error {
 	case !real && !s.simulated:
 		errs = append(errs, ErrNoRuntime)
 	case real && s.simulated:
-		errs = append(errs, errors.New("simulated runtime: another runtime was set too"))
+		errs = append(errs, errors.New("simulated runtime: another runtime is set; use one of them"))
 	}
 	if s.rootDir == "" {
 		if s.runtime != nil || s.endpoint != "" {
-			errs = append(errs, errors.New("root dir: pods of a real runtime outlive the agent, so it needs a folder that does too"))
+			errs = append(errs, errors.New("root dir: required with a container runtime, whose pods outlive the agent; set WithRootDir"))
 		}
 		s.rootDir, s.ephemeralRoot = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
 	}
 	if s.runtime != nil && s.pulls != (cri.PullLimits{}) {
-		errs = append(errs, errors.New("image pulls: a runtime that is handed over bounds its own"))
+		errs = append(errs, errors.New("image pulls: WithImagePulls cannot be combined with WithRuntime; set cri.Config.Pulls"))
 	}
 	if s.runtime != nil && s.imageAccess.Policy != "" {
-		errs = append(errs, errors.New("image verification: a runtime that is handed over verifies by itself (cri.Config.ImageAccess)"))
+		errs = append(errs, errors.New("image verification: WithImageVerification cannot be combined with WithRuntime; set cri.Config.ImageAccess"))
 	}
 	if s.endpoint == "" && s.criNode != nil {
 		errs = append(errs, errors.New("cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime"))
@@ -82,7 +81,7 @@ func (s *settings) fill() error {
 	return errors.Join(errs...)
 }
 
-// assemble makes the parts. None of them does anything before Run.
+// assemble makes the components. None of them does any I/O before Run.
 func (a *Agent) assemble() error {
 	if a.runtime == nil {
 		a.runtime = new(lazyRuntime)
@@ -97,7 +96,7 @@ func (a *Agent) assemble() error {
 		a.makeWorkers, a.makeLoop,
 	} {
 		if err := make(); err != nil {
-			return err // later parts need the former ones
+			return err // later components need the earlier ones
 		}
 	}
 	return nil
@@ -118,18 +117,18 @@ func (a *Agent) makePleg() (err error) {
 	hooks.StreamChanged = chain2(a.ready.StreamChanged, hooks.StreamChanged)
 	a.pleg, err = pleg.New(pleg.Config{
 		Runtime: a.runtime, Cache: &a.cache, Logger: a.logger, Hooks: hooks,
-		Timeout:   listingTimeout,
+		Timeout:   relistTimeout,
 		IsWorking: func(uid types.UID) bool { return a.workers.IsWorking(uid) },
 	})
 	return err
 }
 
 func (a *Agent) makeStatus() (err error) {
-	if a.told, err = status.NewFileSink(a.path(statusesDirName)); err != nil {
+	if a.saved, err = status.NewFileSink(a.path(statusesDirName)); err != nil {
 		return err
 	}
 	a.statuses, err = status.New(status.Config{
-		Sinks: append([]status.Sink{a.told}, a.sinks...), NodeInfo: a.nodeInfo,
+		Sinks: append([]status.Sink{a.saved}, a.sinks...), NodeInfo: a.nodeInfo,
 		Logger: a.logger, Hooks: a.hooks.Status,
 	})
 	return err
@@ -174,7 +173,7 @@ func (a *Agent) makeSyncer() error {
 	if a.syncer, err = podsync.New(cfg); err != nil {
 		return err
 	}
-	a.stores = append(a.stores, syncloop.PodStore{Name: "pod folders", PodUIDs: a.syncer.ListPodsFromDisk, Remove: a.syncer.CleanupOrphan})
+	a.stores = append(a.stores, syncloop.PodStore{Name: "pod directories", PodUIDs: a.syncer.ListPodsFromDisk, Remove: a.syncer.CleanupOrphan})
 	return nil
 }
 
@@ -206,7 +205,7 @@ func (a *Agent) makeLoop() (err error) {
 	if err != nil {
 		return err
 	}
-	keeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
+	housekeeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
 		Workers: a.workers, PodManager: a.pods, Sources: a.mux, RuntimePods: a.cache.Pods, Uninspected: a.pleg.Uninspected,
 		Stores: append(a.stores, syncloop.PodStore{Name: "statuses", PodUIDs: a.statusesKnown, Remove: a.forgetStatus}),
 		Logger: a.logger, Hooks: a.hooks.Housekeeper,
@@ -215,14 +214,14 @@ func (a *Agent) makeLoop() (err error) {
 		return err
 	}
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: prober{a.probes}, Cleaner: keeper,
+		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: prober{a.probes}, Cleaner: housekeeper,
 		RuntimeReady: a.ready.Ready, RecheckRuntime: a.ready.Recheck(), HousekeepingPeriod: a.timing.HousekeepingPeriod,
 		Logger: a.logger, Hooks: a.hooks.SyncLoop,
 	})
 	return err
 }
 
-// kernelRelease is that of the node, or "" where it cannot be told.
+// kernelRelease returns the release of the node's kernel, or "" where it cannot be read.
 func kernelRelease() string {
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

@@ -1,36 +1,36 @@
-// Package agent puts the parts of a Kubernetes node agent together.
+// Package agent assembles a Kubernetes node agent from its components.
 //
-// An Agent runs pods on one node, with or without an API server: it takes what
-// should run from its sources, brings it about in a container runtime, and tells
-// what became of it. All it does is done by packages that can be used alone; in
-// the order in which data flows they are
+// An Agent runs pods on one node, with or without an API server. It takes the desired
+// state from its sources, changes the state of a container runtime accordingly, and
+// reports the status of each pod to its sinks. The work is done by packages that can
+// be used alone. In the order in which data flows they are
 //
-//   - podsource: what should run here, from files, URLs, lists, as changes
-//   - syncloop: one loop that joins all that can change a pod, and never blocks
-//   - podworkers: one worker for each pod, and the states of its life
+//   - podsource: the desired pods, from files, URLs and lists, delivered as changes
+//   - syncloop: one loop that merges everything that concerns a pod, and never blocks
+//   - podworkers: one worker per pod, and the phases of its lifecycle
 //   - podsync: the transactions of a pod: sync, terminate, finish
-//   - runtime: what to do, as one pure function; runtime/cri does it
-//   - volume, cgroup: what the containers stand on
-//   - pleg, podcache: what was seen in the runtime, and when
-//   - probe: whether containers are well
-//   - status: what is true of a pod, told once
-//   - containergc, imagegc, stats, eviction: room on the node
+//   - runtime: the plan, a pure function; runtime/cri carries it out
+//   - volume, cgroup: what containers need on the node
+//   - pleg, podcache: the observed state of each pod, and its time
+//   - probe: container probes
+//   - status: the status of each pod, generated and sent once per change
+//   - containergc, imagegc, stats, eviction: garbage collection and node pressure
 //
-// This package only joins them: it has no policy of its own.
+// This package connects them: it builds them in order, and starts and stops them.
 //
-// # Promises
+// # Guarantees
 //
-//   - New checks everything, tells all faults at once and changes nothing.
-//   - Run blocks, owns every goroutine, and returns nil after a clean end.
+//   - New checks everything, reports all errors at once and changes nothing.
+//   - Run blocks, owns every goroutine, and returns nil after a clean stop.
 //   - Pods outlive the agent unless the shutdown policy is to drain; the next
-//     agent on the same root folder adopts them. Those of an embedded runtime end
-//     with the process: embedded.Runtime.Close gives them their grace.
+//     agent on the same root directory adopts them. Those of an embedded runtime end
+//     with the process: embedded.Runtime.Close gives them their grace period.
 //   - When in doubt, a running pod is left alone.
-//   - What others made is left alone. All that an agent makes bears an id that is
-//     kept in its root folder; pods, logs and cgroups without it do not exist for
-//     the agent, unless WithAdoption says so.
-//   - There is no package state: agents in one process do not meet.
+//   - The agent changes only what it made. Everything it makes carries an owner id
+//     that is kept in its root directory; pods, logs and cgroups without it are
+//     ignored, except for pods that WithAdoption names.
+//   - There is no package state: agents in one process are independent.
 //
-// With an endpoint of the CRI pods are containers. With WithSimulatedRuntime they are
-// simulated inside the process, which needs neither root nor a daemon.
+// With the endpoint of a CRI runtime, pods are containers. With WithSimulatedRuntime they
+// are simulated inside the process, which needs neither root nor a daemon.
 package agent

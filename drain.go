@@ -13,8 +13,8 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 )
 
-// drainPods waits for the end and ends the pods' containers then, if that is the
-// policy. The pods stay, so that the next agent starts them again.
+// drainPods waits until ctx is done and then terminates the containers of all pods, if
+// that is the policy. The pods stay desired, so the next agent starts them again.
 func (a *Agent) drainPods(ctx context.Context) error {
 	<-ctx.Done()
 	if !a.shutdown.Drain {
@@ -33,12 +33,12 @@ func (a *Agent) drainPods(ctx context.Context) error {
 	return nil
 }
 
-// drainUnadoptedPods has workers take pods of our sources, to end them, that the loop
-// had not come to when it was stopped.
+// drainUnadoptedPods hands workers the running pods of this agent's sources that the
+// sync loop had not adopted when it was stopped, to terminate them.
 func (a *Agent) drainUnadoptedPods(ctx context.Context) error {
 	pods, err := a.runtime.Pods(ctx)
 	if err != nil {
-		return fmt.Errorf("look for pods that were not adopted yet: %w", err)
+		return fmt.Errorf("list pods that are not adopted yet: %w", err)
 	}
 	specs := a.specs()
 	for i := range pods {
@@ -51,14 +51,13 @@ func (a *Agent) drainUnadoptedPods(ctx context.Context) error {
 			a.workers.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod, Kill: &podworkers.KillOptions{Drained: true}})
 			continue
 		}
-		// Nobody knows what it was: to be started again it must be new.
+		// Its spec is unknown: it can only be started again as a new pod.
 		a.workers.Update(podworkers.Update{Orphan: p})
 	}
 	return nil
 }
 
-// specs are the pods that a former process told of, as it knew them, and those that
-// sources want.
+// specs returns the pods of restored statuses, and the desired ones, by UID.
 func (a *Agent) specs() map[types.UID]*corev1.Pod {
 	specs := map[types.UID]*corev1.Pod{}
 	for _, pod := range append(a.statuses.Pods(), a.mux.Pods()...) {

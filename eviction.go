@@ -160,8 +160,8 @@ func (g cgroupEventsNotifier) Watch(ctx context.Context, crossed func()) error {
 	if _, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers")); err != nil {
 		return fmt.Errorf("memory events: %w: there is no cgroup v2: %w", runtime.ErrUnsupported, err)
 	}
-	look := time.NewTicker(cgroupPollPeriod)
-	defer look.Stop()
+	poll := time.NewTicker(cgroupPollPeriod)
+	defer poll.Stop()
 	for {
 		path := filepath.Join(cgroupMount, g.group(), "memory.events.local")
 		if _, err := os.Stat(path); err == nil {
@@ -170,7 +170,7 @@ func (g cgroupEventsNotifier) Watch(ctx context.Context, crossed func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-look.C:
+		case <-poll.C:
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (a *Agent) imageDirs(rt runtime.ImageFSReporter) func(context.Context) (ima
 			return "", "", err
 		}
 		if len(im) == 0 {
-			return "", "", errors.New("the runtime tells of no file system")
+			return "", "", errors.New("runtime reports no image file system")
 		}
 		images = filepath.Clean(im[0].Mountpoint)
 		if len(co) == 0 {

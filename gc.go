@@ -17,10 +17,10 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// gcState is what keeps the node from filling up. A part that the runtime cannot
-// serve, or that nobody asked for, is nil.
+// gcState has the components that reclaim resources of the node. One that no option asks
+// for, or that the runtime lacks the capability for, is nil.
 type gcState struct {
-	adopted    atomic.Bool // the runtime is there, and every pod has a lease on its images
+	adopted    atomic.Bool // the runtime is connected, and every pod has a lease on its images
 	volumes    *volume.Manager
 	groups     *cgroup.Manager
 	usage      *stats.Provider
@@ -30,7 +30,7 @@ type gcState struct {
 	eviction   *eviction.Manager
 }
 
-// reclaimParts are the stage that runs it. It ends before the workers do.
+// reclaimParts is the stage that runs them. It stops before the workers do.
 func (a *Agent) reclaimParts() []run.Component {
 	var parts []run.Component
 	if a.images != nil {
@@ -49,8 +49,8 @@ func (a *Agent) reclaimParts() []run.Component {
 	return parts
 }
 
-// cachedPods tells from memory what is in the runtime, so that looking for garbage
-// costs it nothing. What is dead stays dead: a view that is late removes late.
+// cachedPods returns the observed pods from memory, so that garbage collection costs the
+// runtime no call. An exited container stays exited: an old state only removes it later.
 type cachedPods struct{ a *Agent }
 
 func (s cachedPods) Pods(context.Context) ([]runtime.Pod, error) { return s.a.cache.Pods(), nil }
@@ -86,7 +86,7 @@ func (a *Agent) makeLogRotation() (err error) {
 	return err
 }
 
-// onFinished has a pod that came to its end tidied up after.
+// onFinished starts the cleanup of a pod that has finished.
 func (a *Agent) onFinished(uid types.UID) {
 	a.loop.PodFinished(uid)
 	a.releaseImages(uid)
@@ -95,32 +95,33 @@ func (a *Agent) onFinished(uid types.UID) {
 	}
 }
 
-// onIdle has the containers collected that a pod which keeps ending piles up.
+// onIdle requests a collection when a crashing pod has more exited containers than the
+// policy keeps.
 func (a *Agent) onIdle(uid types.UID) {
 	a.pleg.MarkIdle(uid)
 	if a.containers == nil || a.containerGCPolicy.MaxPerPodContainer == containergc.KeepAll {
 		return
 	}
 	p, _ := a.cache.Get(uid)
-	wanted := func(types.UID) containergc.PodState { return containergc.PodDesired }
-	if len(containergc.Plan([]runtime.Pod{p}, wanted, a.containerGCPolicy, false, time.Now())) > 0 {
+	desired := func(types.UID) containergc.PodState { return containergc.PodDesired }
+	if len(containergc.Plan([]runtime.Pod{p}, desired, a.containerGCPolicy, false, time.Now())) > 0 {
 		a.containers.RequestCollection()
 	}
 }
 
-// podState says what may be removed of a pod. What is wanted is asked first: a pod
-// that goes is missing there before its life ends.
+// podState returns what can be removed of a pod. The sources are read first: a deleted
+// pod is missing there before its worker has finished.
 func (a *Agent) podState(uid types.UID) containergc.PodState {
-	_, wanted := a.mux.Pod(uid)
-	st, lives := a.workers.State(uid)
+	_, desired := a.mux.Pod(uid)
+	st, known := a.workers.State(uid)
 	switch {
-	case lives && !st.Idle, wanted && !lives:
+	case known && !st.Idle, desired && !known:
 		return containergc.PodDesired
-	case wanted:
+	case desired:
 		return containergc.PodTerminated
-	case lives:
+	case known:
 		return containergc.PodDeleted
-	case !a.workers.ShouldPodContentBeRemoved(uid): // not all sources have spoken
+	case !a.workers.ShouldPodContentBeRemoved(uid): // not all sources have synced
 		return containergc.PodDesired
 	}
 	if p, ok := a.cache.Get(uid); ok && len(p.Sandboxes) > 0 && a.mux.MayBeDesired(p.Sandboxes[0].Source, p.Namespace, p.Name) {

@@ -8,12 +8,12 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 )
 
-var errNotAdopted = errors.New("what runs on the node is not taken up yet")
+var errNotAdopted = errors.New("agent is not ready: running pods are not adopted yet")
 
-// ExplainImages says what would become of each image now and why, and removes
-// none: first those that would go, in order. all is for eviction's question, which
-// asks for every image that may go; else it is for the room that is wanted now.
-// Without WithImageGC there is nothing to tell.
+// ExplainImages returns the decision on each image now and its reason, and removes
+// none: first those that would be removed, in order. With all set it decides as eviction
+// does, which removes every unused image; otherwise for the bytes to free now. Without
+// WithImageGC it returns nil.
 func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
 	switch {
 	case a.images == nil:
@@ -24,8 +24,8 @@ func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision
 	return a.images.Explain(ctx, all)
 }
 
-// ExplainContainers says which dead containers and sandboxes would be removed now,
-// in order, and removes none.
+// ExplainContainers returns the exited containers and stopped sandboxes that would be
+// removed now, in order, and removes none.
 func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, error) {
 	if a.containers == nil {
 		return nil, nil

@@ -20,7 +20,7 @@ var (
 	// ErrAlreadyRun is returned by a second Run.
 	ErrAlreadyRun = errors.New("an agent runs once")
 	// ErrRootInUse is wrapped by the error of Run while another agent has the root
-	// folder. The error names its process.
+	// directory. The error names its process.
 	ErrRootInUse = dirlock.ErrInUse
 	// ErrOwnerID is wrapped by the error of Run if the root directory has pods, or
 	// had, but the id of their owner cannot be read from it. The error says what to

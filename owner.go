@@ -33,15 +33,15 @@ func WithAdoption(sources ...string) Option {
 	}
 }
 
-// own finds out who this agent is. The id is made once, and never anew while there
-// may be pods that bear the old one. The root directory is locked.
+// own loads the owner id of this agent. The id is created once, and not again while there
+// can be pods that carry the old one. The root directory is locked.
 func (a *Agent) own() error {
 	id, err := owner.Load(a.rootDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		kept, readErr := os.ReadDir(a.path(podsDirName))
 		switch {
 		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
-			return fmt.Errorf("look for pods of a former agent: %w", readErr)
+			return fmt.Errorf("list pods of an earlier agent: %w", readErr)
 		case len(kept) > 0 && len(a.adopt) == 0:
 			return owner.Missing(a.rootDir, a.path(podsDirName))
 		}

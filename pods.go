@@ -14,13 +14,12 @@ import (
 // pod that no source has named yet.
 const ReasonNotSynced = "SourceNotSynced"
 
-// Pods returns the pods that this node runs or ran and still wants, each with its
-// newest status. They are read-only.
+// Pods returns the pods that this node runs, and those that have ended and are still
+// desired, each with its newest status. They are read-only.
 //
-// A pod that a former process told of, and that no source has named yet, is told as
-// it is observed in the runtime now, and its readiness as unknown: nobody starts it
-// again and nobody probes it until its source speaks. Status sinks hear nothing of it
-// before.
+// A pod whose status was restored and that no source has delivered yet is returned as it
+// is observed in the runtime now, with unknown readiness: it is neither restarted nor
+// probed until its source has synced, and its status is not sent to sinks before.
 func (a *Agent) Pods() []*corev1.Pod {
 	pods := a.statuses.Pods()
 	for i, pod := range pods {
@@ -41,8 +40,8 @@ func (a *Agent) unadopted(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	if a.ready.PodsKnown() {
-		seen, _ := a.cache.Get(pod.UID)
-		out.Status = status.Generate(pod, runtime.Report{Observed: seen}, pod.Status, a.nodeInfo(), time.Now())
+		observed, _ := a.cache.Get(pod.UID)
+		out.Status = status.Generate(pod, runtime.Report{Observed: observed}, pod.Status, a.nodeInfo(), time.Now())
 	} else {
 		out.Status = *pod.Status.DeepCopy()
 		unobserved(&out.Status, why)
@@ -53,7 +52,7 @@ func (a *Agent) unadopted(pod *corev1.Pod) *corev1.Pod {
 
 func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
-// unobserved takes back what st says of containers that ran.
+// unobserved marks containers that were running as waiting.
 func unobserved(st *corev1.PodStatus, why string) {
 	st.Phase = corev1.PodUnknown
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
@@ -65,7 +64,7 @@ func unobserved(st *corev1.PodStatus, why string) {
 	}
 }
 
-// unproven takes back what st says of readiness.
+// unproven sets readiness to unknown.
 func unproven(st *corev1.PodStatus, why string) {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]

@@ -40,7 +40,7 @@ func (a *Agent) PodProblems() []PodProblem {
 	}
 	var problems []PodProblem
 	for _, pod := range a.statuses.Pods() {
-		if _, wanted := a.mux.Pod(pod.UID); !wanted || !podspec.IsRejected(&pod.Status) && !podspec.IsEvicted(&pod.Status) {
+		if _, desired := a.mux.Pod(pod.UID); !desired || !podspec.IsRejected(&pod.Status) && !podspec.IsEvicted(&pod.Status) {
 			continue
 		}
 		problems = append(problems, PodProblem{Pod: pod, Since: endedAt(&pod.Status), NextAttempt: next[pod.UID]})

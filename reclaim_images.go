@@ -3,19 +3,19 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// imagesFile keeps the ages of images, in the root folder.
+// imagesFile has the usage records of images, in the root directory.
 const imagesFile = "images.json"
 
 func (a *Agent) makeImageGC() (err error) {
@@ -36,15 +36,14 @@ func (a *Agent) makeImageGC() (err error) {
 	return err
 }
 
-// leaseImages has the pods of a former process hold their images until they have
-// ended, or it is known that no source wants them any more. So nothing that they
-// used is removed before sources have spoken, be it by the periodic collection or
-// for eviction.
-func (a *Agent) leaseImages(ctx context.Context, former []*corev1.Pod) error {
+// leaseImages gives the pods of the previous process leases on their images until they
+// have terminated or no source contains them. So none of their images is removed before
+// the sources have synced, neither by the periodic collection nor for eviction.
+func (a *Agent) leaseImages(ctx context.Context, previous []*corev1.Pod) error {
 	if a.images == nil {
 		return nil
 	}
-	for _, pod := range former {
+	for _, pod := range previous {
 		if err := a.images.Lease(ctx, pod.UID, imagegc.ImageRefs(pod)); err != nil {
 			return fmt.Errorf("lease the images of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
@@ -64,47 +63,47 @@ func (a *Agent) releaseImages(uid types.UID) {
 const sourcesTimeout = 2 * time.Minute
 
 // afterAdoption runs the periodic image collection once the pods in the runtime are
-// known and sources have spoken, or were waited for long enough.
+// listed and the sources have synced, or sourcesTimeout has passed.
 func (a *Agent) afterAdoption(ctx context.Context) error {
-	began := time.Now()
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
-	for a.loop.Healthy() != nil || len(a.mux.Unsynced()) > 0 && time.Since(began) < sourcesTimeout {
+	startTime := time.Now()
+	poll := time.NewTicker(time.Second)
+	defer poll.Stop()
+	for a.loop.Healthy() != nil || len(a.mux.Unsynced()) > 0 && time.Since(startTime) < sourcesTimeout {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-look.C:
+		case <-poll.C:
 		}
 	}
 	if u := a.mux.Unsynced(); len(u) > 0 {
-		a.logger.Warn("image collection goes on without all sources; images that pods of the last run used are kept", slog.Any("error", u[0]))
+		a.logger.Warn("image garbage collection starts before all sources have synced", logattr.Err(u[0]))
 	}
 	a.adopted.Store(true)
 	return a.images.Run(ctx)
 }
 
-// leasingSyncer has pods hold their images for as long as they may start containers.
+// leasingSyncer gives pods leases on their images as long as they can start containers.
 type leasingSyncer struct {
 	*podsync.Syncer
 	images *imagegc.Collector
 }
 
-func (l leasingSyncer) Sync(ctx context.Context, pod *corev1.Pod, seen runtime.Pod) (runtime.SyncResult, error) {
+func (l leasingSyncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod) (runtime.SyncResult, error) {
 	if err := l.images.Lease(ctx, pod.UID, imagegc.ImageRefs(pod)); err != nil {
 		return runtime.SyncResult{}, fmt.Errorf("wait for an image that is being removed: %w", err)
 	}
-	return l.Syncer.Sync(ctx, pod, seen)
+	return l.Syncer.Sync(ctx, pod, observed)
 }
 
-func (l leasingSyncer) Terminate(ctx context.Context, pod *corev1.Pod, seen runtime.Pod, e runtime.Termination) error {
-	err := l.Syncer.Terminate(ctx, pod, seen, e)
+func (l leasingSyncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, t runtime.Termination) error {
+	err := l.Syncer.Terminate(ctx, pod, observed, t)
 	if err == nil {
 		l.images.Release(pod.UID)
 	}
 	return err
 }
 
-// podSyncer is who does the workers' work.
+// podSyncer returns the Syncer of the workers.
 func (a *Agent) podSyncer() podworkers.Syncer {
 	if a.images == nil {
 		return a.syncer

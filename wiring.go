@@ -27,8 +27,8 @@ type lazyRuntime struct {
 	*cri.Client
 }
 
-// connect makes the connection that New only spoke of. The result ends it.
-func (a *Agent) connect() (hangUp func() error, err error) {
+// connect connects to the runtime that the options name. The result disconnects.
+func (a *Agent) connect() (disconnect func() error, err error) {
 	rt, ok := a.runtime.(*lazyRuntime)
 	if !ok {
 		if rt, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); ok {
@@ -38,7 +38,7 @@ func (a *Agent) connect() (hangUp func() error, err error) {
 	}
 	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
-		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // played containers have nothing to lose
+		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // simulated containers need no grace period
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (a *Agent) hostIP() string {
 	return a.node.IPs[0]
 }
 
-// cgroupDriver asks the runtime, if it can be asked at all.
+// cgroupDriver returns a query of the runtime's cgroup driver, or nil without the capability.
 func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	rt, ok := runtime.Capability[runtime.CgroupDriverReporter](a.runtime)
 	if !ok {
@@ -109,9 +109,9 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	}
 }
 
-// isRunning tells from memory whether anything of the pod lives in the runtime. What was
-// listed and has not been inspected yet may: a pod that runs is never taken for one
-// that does not because the runtime is slow to tell of it.
+// isRunning reports, from memory, whether the runtime can have a running container or a
+// ready sandbox of the pod. A pod that was listed and not inspected yet counts: a running
+// pod is never taken for a stopped one because the runtime is slow.
 func (a *Agent) isRunning(uid types.UID) bool {
 	if a.pleg.IsUninspected(uid) { // before the cache: a pod that is inspected meanwhile is in one of them
 		return true
@@ -120,8 +120,8 @@ func (a *Agent) isRunning(uid types.UID) bool {
 	return ok && (p.CouldHaveRunningContainers() || p.ReadySandbox() != nil)
 }
 
-// expected are the pods that a source wants, and those of a former process of which
-// their source may yet say that it does.
+// expected returns the desired pods, and the restored ones that their source may still
+// deliver.
 func (a *Agent) expected() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range a.statuses.Pods() {
@@ -129,14 +129,14 @@ func (a *Agent) expected() []*corev1.Pod {
 			pods = append(pods, pod)
 		}
 	}
-	return append(pods, a.mux.Pods()...) // last: one whose source speaks meanwhile is in either
+	return append(pods, a.mux.Pods()...) // last: a pod whose source syncs meanwhile is in one of them
 }
 
-// podsHooks has adopted pods go on with the readiness that was told of them, and
-// refused ones give up their images.
+// podsHooks restores the readiness of adopted pods, and releases the images of rejected
+// ones.
 func (a *Agent) podsHooks() syncloop.PodManagerHooks {
 	hooks := a.hooks.PodManager
-	adopted, refused := hooks.Adopted, hooks.Rejected
+	adopted, rejected := hooks.Adopted, hooks.Rejected
 	hooks.Adopted = func(pod *corev1.Pod) {
 		if st, ok := a.statuses.Get(pod.UID); ok {
 			a.probes.Adopt(pod.UID, st)
@@ -147,14 +147,14 @@ func (a *Agent) podsHooks() syncloop.PodManagerHooks {
 	}
 	hooks.Rejected = func(pod *corev1.Pod, reason, message string) {
 		a.releaseImages(pod.UID)
-		if refused != nil {
-			refused(pod, reason, message)
+		if rejected != nil {
+			rejected(pod, reason, message)
 		}
 	}
 	return hooks
 }
 
-// nodeInfo is what statuses tell of the node.
+// nodeInfo returns what statuses report about the node.
 func (a *Agent) nodeInfo() status.NodeInfo {
 	return status.NodeInfo{HostIPs: a.node.IPs, RuntimeName: a.ready.Name()}
 }
@@ -167,7 +167,7 @@ func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-// prober hands the loop the pods that probe results are of.
+// prober returns the UIDs of pods with changed probe results to the sync loop.
 type prober struct{ *probe.Manager }
 
 func (p prober) Drain() []types.UID {
