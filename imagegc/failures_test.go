@@ -188,6 +188,7 @@ func TestCollector_RunLogsFailures(t *testing.T) {
 		synctest.Wait()
 		assert.Empty(t, logged.String())
 		time.Sleep(6 * time.Minute)
+		synctest.Wait()
 		assert.Contains(t, logged.String(), `msg="image garbage collection failed" err="list images: boom"`)
 		cancel()
 		require.NoError(t, <-done)
