@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,10 +196,16 @@ func TestRequeueTimes_Overdue(t *testing.T) {
 func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		handler, failure := &countingHandler{}, error(nil)
+		handler := &countingHandler{}
+		var failure atomic.Pointer[error] // read beside the test
 		l, err := New(Config{
 			Changes: make(chan podsource.Change), Handler: handler, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			RuntimeReady: func(context.Context) error { return failure },
+			RuntimeReady: func(context.Context) error {
+				if err := failure.Load(); err != nil {
+					return *err
+				}
+				return nil
+			},
 		})
 		require.NoError(t, err)
 		require.ErrorContains(t, l.Healthy(), "Run was not called")
@@ -207,23 +214,24 @@ func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 		go func() { stopped <- l.Run(ctx) }()
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, 5, handler.revisits)
-		failure = errors.New("no socket")
+		assert.EqualValues(t, 5, handler.revisits.Load())
+		down := errors.New("no socket")
+		failure.Store(&down)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		atFailure := handler.revisits
+		atFailure := handler.revisits.Load()
 		time.Sleep(time.Minute)
 		cancel()
 		require.NoError(t, <-stopped)
-		assert.Equal(t, atFailure, handler.revisits)
+		assert.Equal(t, atFailure, handler.revisits.Load())
 		assert.Equal(t, 1, strings.Count(log.String(), `level=INFO msg="runtime ready"`))
 		assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="runtime not ready" err="container runtime not ready: no socket"`))
 	})
 }
 
-type countingHandler struct{ revisits int }
+type countingHandler struct{ revisits atomic.Int32 }
 
 func (*countingHandler) HandlePodChange(podsource.Change)                  {}
 func (*countingHandler) HandlePodSync(types.UID, podworkers.RequeueReason) {}
 func (*countingHandler) HandlePodRecreations([]types.UID)                  {}
-func (h *countingHandler) Revisit([]types.UID)                             { h.revisits++ }
+func (h *countingHandler) Revisit([]types.UID)                             { h.revisits.Add(1) }
