@@ -1,6 +1,7 @@
 package containergc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,20 +99,13 @@ func New(cfg Config) (*Collector, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.Period, cfg.RequestDelay = orElse(cfg.Period, time.Minute), orElse(cfg.RequestDelay, 500*time.Millisecond)
-	cfg.RemovalInterval = orElse(cfg.RemovalInterval, 20*time.Millisecond)
+	cfg.Period, cfg.RequestDelay = cmp.Or(cfg.Period, time.Minute), cmp.Or(cfg.RequestDelay, 500*time.Millisecond)
+	cfg.RemovalInterval = cmp.Or(cfg.RemovalInterval, 20*time.Millisecond)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
 	return &Collector{cfg: cfg, collecting: make(chan struct{}, 1), collectCh: make(chan struct{}, 1)}, nil
-}
-
-func orElse(d, fallback time.Duration) time.Duration {
-	if d == 0 {
-		return fallback
-	}
-	return d
 }
 
 // Run collects in each Period and after each RequestCollection, until ctx is done. Then

@@ -1,6 +1,7 @@
 package containergc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,8 +110,8 @@ func NewRotator(cfg RotatorConfig) (*Rotator, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.MonitorInterval, cfg.SizePollInterval = orElse(cfg.MonitorInterval, 10*time.Second), orElse(cfg.SizePollInterval, 500*time.Millisecond)
-	cfg.Timeout = orElse(cfg.Timeout, 10*time.Second)
+	cfg.MonitorInterval, cfg.SizePollInterval = cmp.Or(cfg.MonitorInterval, 10*time.Second), cmp.Or(cfg.SizePollInterval, 500*time.Millisecond)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

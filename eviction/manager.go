@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,9 +152,9 @@ func New(cfg Config) (*Manager, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("eviction: %w", err)
 	}
-	fillDuration(&cfg.PressureTransitionPeriod, 5*time.Minute)
-	fillDuration(&cfg.MonitoringPeriod, 10*time.Second)
-	fillDuration(&cfg.PodCleanupTimeout, 30*time.Second)
+	cfg.PressureTransitionPeriod = cmp.Or(cfg.PressureTransitionPeriod, 5*time.Minute)
+	cfg.MonitoringPeriod = cmp.Or(cfg.MonitoringPeriod, 10*time.Second)
+	cfg.PodCleanupTimeout = cmp.Or(cfg.PodCleanupTimeout, 30*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -166,12 +167,6 @@ func New(cfg Config) (*Manager, error) {
 	m.kernelSignals, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
 	m.effects, m.warned = make(map[string]*effect), make(map[string]string)
 	return m, nil
-}
-
-func fillDuration(d *time.Duration, def time.Duration) {
-	if *d == 0 {
-		*d = def
-	}
 }
 
 // RequestMeasurement requests a measurement. It does not block.

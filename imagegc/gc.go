@@ -1,6 +1,7 @@
 package imagegc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,15 +112,15 @@ func New(cfg Config) (*Collector, error) {
 		errs = append(errs, errors.New("imagegc: Config.Images required"))
 	}
 	p := &cfg.Policy
-	p.HighThresholdPercent, p.LowThresholdPercent = orElse(p.HighThresholdPercent, 85), orElse(p.LowThresholdPercent, 80)
+	p.HighThresholdPercent, p.LowThresholdPercent = cmp.Or(p.HighThresholdPercent, 85), cmp.Or(p.LowThresholdPercent, 80)
 	if p.HighThresholdPercent < 0 || p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
 		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: LowThresholdPercent %d must be below HighThresholdPercent %d and not negative", p.LowThresholdPercent, p.HighThresholdPercent))
 	}
-	p.MinAge = orElse(p.MinAge, 2*time.Minute)
+	p.MinAge = cmp.Or(p.MinAge, 2*time.Minute)
 	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
 		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: MaxAge %v must be above MinAge %v", p.MaxAge, p.MinAge))
 	}
-	cfg.Period, cfg.DiskSettleTime = orElse(cfg.Period, 5*time.Minute), orElse(cfg.DiskSettleTime, time.Second)
+	cfg.Period, cfg.DiskSettleTime = cmp.Or(cfg.Period, 5*time.Minute), cmp.Or(cfg.DiskSettleTime, time.Second)
 	if cfg.Period < 0 || cfg.DiskSettleTime < 0 {
 		errs = append(errs, errors.New("imagegc: Config.Period and DiskSettleTime must not be negative"))
 	}
@@ -139,13 +140,6 @@ func New(cfg Config) (*Collector, error) {
 		c.keep.add(ref)
 	}
 	return c, nil
-}
-
-func orElse[T int | time.Duration](v, fallback T) T {
-	if v == 0 {
-		return fallback
-	}
-	return v
 }
 
 // Run collects images at once and then in each Period. When ctx is done it saves the

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,11 +66,11 @@ func (c *Config) fill() error {
 	if c.MaxParallel < 0 {
 		errs = append(errs, fmt.Errorf("Config.MaxParallel must not be negative: %d", c.MaxParallel))
 	}
-	c.MaxParallel = orDefault(c.MaxParallel, 10)
-	c.Timeout = orDefault(c.Timeout, 30*time.Second)
-	c.BackOff = orDefault(c.BackOff, 200*time.Millisecond)
-	c.MaxBackOff = max(orDefault(c.MaxBackOff, 5*time.Second), c.BackOff)
-	c.FlushTimeout = orDefault(c.FlushTimeout, 5*time.Second)
+	c.MaxParallel = cmp.Or(c.MaxParallel, 10)
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.BackOff = cmp.Or(c.BackOff, 200*time.Millisecond)
+	c.MaxBackOff = max(cmp.Or(c.MaxBackOff, 5*time.Second), c.BackOff)
+	c.FlushTimeout = cmp.Or(c.FlushTimeout, 5*time.Second)
 	if c.NodeInfo == nil {
 		c.NodeInfo = func() NodeInfo { return NodeInfo{} }
 	}
@@ -78,13 +79,6 @@ func (c *Config) fill() error {
 	}
 	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
 	return errors.Join(errs...)
-}
-
-func orDefault[T int | time.Duration](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
 }
 
 // Manager keeps the newest status of each pod and sends it to the sinks. Its methods
