@@ -108,8 +108,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		a.logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
 	}
 	a.statuses.Restore(previous...)
-	if err := a.leaseImages(ctx, previous); err != nil {
-		return err
+	if a.images != nil {
+		a.images.Restore(previous...)
 	}
 	a.logCapabilities()
 	disconnect, err := a.connect()

@@ -92,8 +92,8 @@ func (a *Agent) assemble() error {
 	a.ready = runtimestate.New(a.runtime)
 	for _, make := range []func() error{
 		a.makeSources, a.makePleg, a.makeStatus, a.makeProbes, a.makeSyncer,
-		a.makeContainerGC, a.makeLogRotation, a.makeImageGC, a.makeUsage, a.makeEviction,
-		a.makeWorkers, a.makeLoop,
+		a.makeImageGC, a.makeWorkers, a.makeContainerGC, a.makeLogRotation, a.makeUsage, a.makeEviction,
+		a.makeLoop,
 	} {
 		if err := make(); err != nil {
 			return err // later components need the earlier ones

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -12,15 +10,18 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/volume"
 )
 
+// imagesFile has the usage records of images, in the root directory.
+const imagesFile = "images.json"
+
 // gcState has the components that reclaim resources of the node. One that no option asks
 // for, or that the runtime lacks the capability for, is nil.
 type gcState struct {
-	adopted    atomic.Bool // the runtime is connected, and every pod has a lease on its images
 	volumes    *volume.Manager
 	groups     *cgroup.Manager
 	usage      *stats.Provider
@@ -34,7 +35,7 @@ type gcState struct {
 func (a *Agent) reclaimParts() []run.Component {
 	var parts []run.Component
 	if a.images != nil {
-		parts = append(parts, run.Component{Name: "imagegc", Run: a.afterAdoption})
+		parts = append(parts, run.Component{Name: "imagegc", Run: a.images.Run})
 	}
 	if a.containers != nil {
 		parts = append(parts, run.Component{Name: "containergc", Run: a.containers.Run})
@@ -65,7 +66,8 @@ func (a *Agent) makeContainerGC() (err error) {
 			runtime.ContainerRemover
 			cachedPods
 		}{rt, cachedPods{a}},
-		PodState: a.podState, Policy: a.containerGCPolicy, LogsDir: a.node.PodLogsDir, LinksDir: a.node.LogLinksDir, Owner: a.ownerID,
+		PodState: containergc.PodStates{Sources: a.mux, Workers: a.workers, Cache: &a.cache}.State,
+		Policy:   a.containerGCPolicy, LogsDir: a.node.PodLogsDir, LinksDir: a.node.LogLinksDir, Owner: a.ownerID,
 		Logger: a.logger, Hooks: a.hooks.ContainerGC,
 	})
 	return err
@@ -86,6 +88,39 @@ func (a *Agent) makeLogRotation() (err error) {
 	return err
 }
 
+func (a *Agent) makeImageGC() (err error) {
+	if a.imagePolicy == nil {
+		return nil
+	}
+	store, _ := runtime.Capability[runtime.ImageStore](a.runtime)
+	user, _ := runtime.Capability[runtime.ImageUser](a.runtime)
+	fs, _ := runtime.Capability[runtime.ImageFSReporter](a.runtime)
+	cfg := imagegc.Config{
+		Images: imageStore{store, user, fs}, Policy: *a.imagePolicy, KeepImages: a.imageKeep, RecordsFile: a.path(imagesFile), Period: a.timing.ImageGCPeriod,
+		Ready: func() error { return a.loop.Healthy() }, Unsynced: a.mux.FirstUnsynced,
+		NodeName: a.nodeName, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.ImageGC,
+	}
+	if rt, ok := runtime.Capability[runtime.SandboxImageReporter](a.runtime); ok {
+		cfg.SandboxImage = rt.SandboxImage
+	}
+	a.images, err = imagegc.New(cfg)
+	return err
+}
+
+// podSyncer returns the Syncer of the workers.
+func (a *Agent) podSyncer() podworkers.Syncer {
+	if a.images == nil {
+		return a.syncer
+	}
+	return imagegc.LeasingSyncer{Syncer: a.syncer, Images: a.images}
+}
+
+func (a *Agent) releaseImages(uid types.UID) {
+	if a.images != nil {
+		a.images.Release(uid)
+	}
+}
+
 // onFinished starts the cleanup of a pod that has finished.
 func (a *Agent) onFinished(uid types.UID) {
 	a.loop.PodFinished(uid)
@@ -95,37 +130,28 @@ func (a *Agent) onFinished(uid types.UID) {
 	}
 }
 
-// onIdle requests a collection when a crashing pod has more exited containers than the
-// policy keeps.
+// onIdle is called after each sync of a pod.
 func (a *Agent) onIdle(uid types.UID) {
 	a.pleg.MarkIdle(uid)
-	if a.containers == nil || a.containerGCPolicy.MaxPerPodContainer == containergc.KeepAll {
-		return
-	}
-	p, _ := a.cache.Get(uid)
-	desired := func(types.UID) containergc.PodState { return containergc.PodDesired }
-	if len(containergc.Plan([]runtime.Pod{p}, desired, a.containerGCPolicy, false, time.Now())) > 0 {
-		a.containers.RequestCollection()
+	if pod, ok := a.cache.Get(uid); ok && a.containers != nil {
+		a.containers.RequestCollectionFor(pod)
 	}
 }
 
-// podState returns what can be removed of a pod. The sources are read first: a deleted
-// pod is missing there before its worker has finished.
-func (a *Agent) podState(uid types.UID) containergc.PodState {
-	_, desired := a.mux.Pod(uid)
-	st, known := a.workers.State(uid)
-	switch {
-	case known && !st.Idle, desired && !known:
-		return containergc.PodDesired
-	case desired:
-		return containergc.PodTerminated
-	case known:
-		return containergc.PodDeleted
-	case !a.workers.ShouldPodContentBeRemoved(uid): // not all sources have synced
-		return containergc.PodDesired
+// ExplainImages returns what image garbage collection would do with each image now, and
+// why, as imagegc.Collector.Explain. Without WithImageGC it returns nil.
+func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
+	if a.images == nil {
+		return nil, nil
 	}
-	if p, ok := a.cache.Get(uid); ok && len(p.Sandboxes) > 0 && a.mux.MayBeDesired(p.Sandboxes[0].Source, p.Namespace, p.Name) {
-		return containergc.PodDesired
+	return a.images.Explain(ctx, all)
+}
+
+// ExplainContainers returns what container garbage collection would remove now, as
+// containergc.Collector.Explain.
+func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, error) {
+	if a.containers == nil {
+		return nil, nil
 	}
-	return containergc.PodDeleted
+	return a.containers.Explain(ctx)
 }

@@ -29,8 +29,9 @@ type Containers interface {
 // Config is the configuration of a Collector. Containers and PodState are required.
 type Config struct {
 	Containers Containers
-	// PodState returns the state of a pod. An unknown pod is PodDeleted only after all
-	// sources have synced, and PodDesired until then. It must not block.
+	// PodState returns the state of a pod, for example PodStates.State. An unknown pod is
+	// PodDeleted only after all sources have synced, and PodDesired until then. It must
+	// not block.
 	PodState func(types.UID) PodState
 	Policy   Policy
 

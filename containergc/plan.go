@@ -45,6 +45,32 @@ const (
 	PodDeleted
 )
 
+// podFacts is what is known about a pod when its state is decided.
+type podFacts struct {
+	desired  bool // a source contains it
+	known    bool // it has a worker
+	finished bool // its worker has nothing left to do
+
+	// Of pods that are neither desired nor known:
+	removable    bool // all sources have synced
+	mayBeDesired bool // its own source has not, and may still contain it
+}
+
+// state decides what may be removed of a pod. It is pure. In doubt the pod is desired.
+func (f podFacts) state() PodState {
+	switch {
+	case f.known && !f.finished:
+		return PodDesired // its containers are needed until its worker is done
+	case f.desired && f.known:
+		return PodTerminated
+	case f.desired:
+		return PodDesired // its worker is about to be started
+	case f.known, f.removable && !f.mayBeDesired:
+		return PodDeleted
+	}
+	return PodDesired
+}
+
 // Removal is a container to remove or, if Container is nil, a sandbox.
 type Removal struct {
 	UID       types.UID

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,17 @@ type Config struct {
 	// SandboxImage returns the sandbox image of the runtime, which is never removed,
 	// or "" if it is unknown. Default: unknown.
 	SandboxImage func(context.Context) (string, error)
+	// Ready returns nil once all pods in the runtime are known, for example the Healthy of
+	// a syncloop.Loop. Until then Run removes nothing, and Explain returns ErrNotReady. It
+	// must not block. Default: ready.
+	Ready func() error
+	// Unsynced returns an error while desired pods may be unknown, because a source has
+	// not synced. Run waits for that too, but no longer than SourcesTimeout: pods that are
+	// delivered later may need images that no pod has used before, but the disk of a node
+	// whose server stays away must not fill up. It must not block. Default: synced.
+	Unsynced func() error
+	// SourcesTimeout is how long Run waits for sources that have not synced. Default: 2m.
+	SourcesTimeout time.Duration
 	// RecordsFile stores image records across restarts. Its directory must exist
 	// when Run is called. Default: records are not stored.
 	RecordsFile string
@@ -96,6 +108,7 @@ type Collector struct {
 	cfg    Config
 	keep   nameSet
 	leases *leases
+	ready  atomic.Bool // the images that pods need are known
 
 	// collectCh has one token, which the goroutine that collects owns. It guards the
 	// fields below.
@@ -121,8 +134,9 @@ func New(cfg Config) (*Collector, error) {
 		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: MaxAge %v must be above MinAge %v", p.MaxAge, p.MinAge))
 	}
 	cfg.Period, cfg.DiskSettleTime = cmp.Or(cfg.Period, 5*time.Minute), cmp.Or(cfg.DiskSettleTime, time.Second)
-	if cfg.Period < 0 || cfg.DiskSettleTime < 0 {
-		errs = append(errs, errors.New("imagegc: Config.Period and DiskSettleTime must not be negative"))
+	cfg.SourcesTimeout = cmp.Or(cfg.SourcesTimeout, 2*time.Minute)
+	if cfg.Period < 0 || cfg.DiskSettleTime < 0 || cfg.SourcesTimeout < 0 {
+		errs = append(errs, errors.New("imagegc: Config.Period, DiskSettleTime and SourcesTimeout must not be negative"))
 	}
 	if cfg.Statfs == nil {
 		cfg.Statfs = statfs
@@ -136,16 +150,20 @@ func New(cfg Config) (*Collector, error) {
 		return nil, err
 	}
 	c := &Collector{cfg: cfg, keep: make(nameSet), leases: newLeases(), collectCh: make(chan struct{}, 1)}
+	c.ready.Store(cfg.Ready == nil && cfg.Unsynced == nil)
 	for _, ref := range cfg.KeepImages {
 		c.keep.add(ref)
 	}
 	return c, nil
 }
 
-// Run collects images at once and then in each Period. When ctx is done it saves the
-// image records and returns nil. A collection that fails is logged and retried after
-// Period.
+// Run waits until the images that pods need are known, collects images at once and then
+// in each Period. When ctx is done it saves the image records and returns nil. A
+// collection that fails is logged and retried after Period.
 func (c *Collector) Run(ctx context.Context) error {
+	if c.awaitPods(ctx); !c.ready.Load() {
+		return nil
+	}
 	tick := time.NewTicker(c.cfg.Period)
 	defer tick.Stop()
 	for {
@@ -184,8 +202,12 @@ func (c *Collector) Reclaim(ctx context.Context) error {
 
 // Explain returns what a collection would do now, and why, without doing it. If all is
 // true, it explains DeleteUnused. The images that would be removed for disk usage are
-// estimated by their sizes.
+// estimated by their sizes. Before Run has found out which images pods need, it returns
+// ErrNotReady.
 func (c *Collector) Explain(ctx context.Context, all bool) ([]Decision, error) {
+	if !c.ready.Load() {
+		return nil, ErrNotReady
+	}
 	if err := c.acquire(ctx); err != nil {
 		return nil, err
 	}

@@ -383,7 +383,7 @@ func TestRun(t *testing.T) {
 func TestNew(t *testing.T) {
 	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60, MaxAge: time.Second}, Period: -1})
 	require.Error(t, err)
-	for _, want := range []string{"Config.Images required", "LowThresholdPercent 60", "MaxAge 1s", "Config.Period and"} {
+	for _, want := range []string{"Config.Images required", "LowThresholdPercent 60", "MaxAge 1s", "SourcesTimeout must not be negative"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -49,6 +49,15 @@ func (m *Mux) Unsynced() []Unsynced {
 	return list
 }
 
+// FirstUnsynced returns the first of Unsynced as an error, or nil if all sources have
+// synced.
+func (m *Mux) FirstUnsynced() error {
+	if list := m.Unsynced(); len(list) > 0 {
+		return list[0]
+	}
+	return nil
+}
+
 // unsynced reports whether the source has delivered no Set, and why. A source that has
 // delivered only invalid manifests has synced in this sense.
 func (d *sourceState) unsynced() (err error, unsynced bool) { //nolint:revive // err is a result, not a failure

@@ -54,9 +54,11 @@ func TestMux_Unsynced(t *testing.T) {
 				waits := r.mux.Unsynced()
 				if tt.want == "" {
 					require.Empty(t, waits)
+					require.NoError(t, r.mux.FirstUnsynced())
 					return
 				}
 				require.Len(t, waits, 1)
+				require.Equal(t, waits[0], r.mux.FirstUnsynced())
 				assert.Equal(t, "a", waits[0].Source)
 				assert.ErrorContains(t, waits[0], tt.want)
 			})
