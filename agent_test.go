@@ -26,7 +26,7 @@ import (
 	"github.com/sublet-dev/agent/status"
 )
 
-// untouched is a runtime that nobody may call.
+// untouched is a runtime whose methods must not be called.
 type untouched struct{ agent.Runtime }
 
 func simplePod(name string, annotations ...string) *corev1.Pod {
@@ -41,7 +41,7 @@ func simplePod(name string, annotations ...string) *corev1.Pod {
 	return pod
 }
 
-// AG-1: all faults are told at once.
+// AG-1: New reports all errors at once.
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := agent.New(
 		agent.WithNodeName(""),
@@ -69,27 +69,27 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	}
 }
 
-// AG-1: what contradicts itself or another option is refused.
-func TestOptionsThatContradict(t *testing.T) {
+// AG-1: New rejects an option that contradicts itself or another one.
+func TestNew_RejectsContradictoryOptions(t *testing.T) {
 	rt, src := untouched{}, podsource.NewMemory()
 	root, sim := agent.WithRootDir("/var/lib/sublet-test"), agent.WithSimulatedRuntime()
 	for name, c := range map[string]struct {
 		opts []agent.Option
 		want string // empty: fine
 	}{
-		"a name twice, the same":       {[]agent.Option{sim, agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
-		"two names":                    {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
-		"two root directories":         {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
-		"one root folder in two words": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
-		"two runtimes":                 {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
-		"a runtime and an endpoint":    {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "runtime endpoint: conflicts with WithRuntime"},
-		"an endpoint and a runtime":    {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
-		"three endpoints":              {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one socket and at most one image socket"},
-		"no runtime":                   {nil, "no runtime; give WithRuntimeEndpoint"},
-		"simulated and real":           {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime is set"},
-		"simulated twice":              {[]agent.Option{sim, sim}, "simulated runtime: set twice"},
-		"a real runtime without root":  {[]agent.Option{agent.WithRuntime(rt)}, "required with a container runtime"},
-		"two sources of one name":      {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
+		"a name twice, the same":            {[]agent.Option{sim, agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
+		"two names":                         {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
+		"two root directories":              {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
+		"one root directory, two spellings": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
+		"two runtimes":                      {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
+		"a runtime and an endpoint":         {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "runtime endpoint: conflicts with WithRuntime"},
+		"an endpoint and a runtime":         {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
+		"three endpoints":                   {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one socket and at most one image socket"},
+		"no runtime":                        {nil, "no runtime; give WithRuntimeEndpoint"},
+		"simulated and real":                {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime is set"},
+		"simulated twice":                   {[]agent.Option{sim, sim}, "simulated runtime: set twice"},
+		"a real runtime without root":       {[]agent.Option{agent.WithRuntime(rt)}, "required with a container runtime"},
+		"two sources of one name":           {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(c.opts, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))...)
@@ -102,9 +102,9 @@ func TestOptionsThatContradict(t *testing.T) {
 	}
 }
 
-// AG-1: New changes nothing and starts nothing. A goroutine would keep the bubble
-// from ending, and a call of the runtime would be one of nil.
-func TestNewTouchesNothing(t *testing.T) {
+// AG-1: New has no side effects. A goroutine would keep the bubble from ending, and
+// a call of the runtime would panic.
+func TestNew_HasNoSideEffects(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		_, err := agent.New(
@@ -119,16 +119,16 @@ func TestNewTouchesNothing(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// AG-1: Run ends cleanly, once, and a second one says so. AG-2: with hardly
-// any options there is an agent that works.
-func TestRunOnce(t *testing.T) {
+// AG-1: Run returns nil after a clean stop, and a second call fails. AG-2: an agent
+// with the fewest options runs pods.
+func TestAgent_RunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var told []corev1.PodPhase
+		var phases []corev1.PodPhase
 		a, err := agent.New(
 			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
-				told = append(told, st.Phase)
+				phases = append(phases, st.Phase)
 				return nil
 			})),
 		)
@@ -136,7 +136,7 @@ func TestRunOnce(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- a.Run(ctx) }()
 		synctest.Wait()
-		assert.Equal(t, corev1.PodRunning, told[len(told)-1])
+		assert.Equal(t, corev1.PodRunning, phases[len(phases)-1])
 		require.NoError(t, a.Healthy())
 		require.Len(t, a.Pods(), 1)
 		assert.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
@@ -146,34 +146,34 @@ func TestRunOnce(t *testing.T) {
 	})
 }
 
-// AG-2: each part that an option takes is the one that is used.
-func TestOptionsAreUsed(t *testing.T) {
+// AG-2: the agent uses the components given by options.
+func TestNew_UsesComponentsOfOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &scenario{})
+		w := newHarness(t, &scenario{})
 		var waits int
-		refuse := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "unloved" })
+		admit := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "denied" })
 		w.opts = []agent.Option{
-			agent.WithAdmitter(refuse),
+			agent.WithAdmitter(admit),
 			agent.WithBackOff(backOffFunc(func(r runtime.RestartInfo) time.Duration { waits++; return 3 * time.Second })),
 		}
 		w.start()
-		w.memory.Put(simplePod("unloved"), simplePod("crashes", "run-for=1s", "exit-code=1"))
+		w.memory.Put(simplePod("denied"), simplePod("crashes", "run-for=1s", "exit-code=1"))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		st := w.told("unloved")
+		st := w.lastStatus("denied")
 		assert.Equal(t, corev1.PodFailed, st.Phase)
-		assert.Equal(t, "NotLoved", st.Reason)
+		assert.Equal(t, "AdmissionDenied", st.Reason)
 		assert.NotZero(t, waits)
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 }
 
-// AG-3: a second agent on one root folder refuses to start and says who has it;
-// when the first has ended it starts.
-func TestSecondAgentOnOneRoot(t *testing.T) {
+// AG-3: a second agent on the same root directory does not start, and its error names
+// the process that has the directory. It starts after the first has stopped.
+func TestAgent_LocksItsRootDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &scenario{})
+		w := newHarness(t, &scenario{})
 		w.start()
 		synctest.Wait()
 		other, err := agent.New(agent.WithRootDir(w.dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
@@ -188,14 +188,14 @@ func TestSecondAgentOnOneRoot(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, w.running(), 1)
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 }
 
-// AG-4, SL-7: an agent that ends in any way leaves its pods as they are, and
-// however often and whenever it is killed, nothing is started twice, restarted, or
-// left behind, and each exit code is told.
-func TestKilledAtAnyMoment(t *testing.T) {
+// AG-4, SL-7: an agent leaves its pods running when it stops or is killed. However
+// often that happens, no container is started twice, restarted or left behind, and
+// each exit code is reported.
+func TestAgent_KilledAtAnyMoment(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { killAtRandom(t, rand.New(rand.NewPCG(seed, 4))) })
@@ -204,7 +204,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 }
 
 func killAtRandom(t *testing.T, rnd *rand.Rand) {
-	w := newWorld(t, &scenario{})
+	w := newHarness(t, &scenario{})
 	slow := []string{"sandbox-delay=300ms", "start-delay=200ms", "stop-after=700ms"}
 	var pods []*corev1.Pod
 	for i := range 6 {
@@ -230,11 +230,11 @@ func killAtRandom(t *testing.T, rnd *rand.Rand) {
 	keepIDs(t, w, first)
 	require.Len(t, first, 6+1, "%s", w.trace)
 	for _, pod := range pods {
-		st := w.told(pod.Name)
+		st := w.lastStatus(pod.Name)
 		require.Equal(t, corev1.PodRunning, st.Phase, "%s", w.trace)
 		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
 	}
-	st := w.told("job")
+	st := w.lastStatus("job")
 	require.Equal(t, corev1.PodFailed, st.Phase)
 	require.NotNil(t, st.ContainerStatuses[0].State.Terminated)
 	assert.EqualValues(t, 7, st.ContainerStatuses[0].State.Terminated.ExitCode)
@@ -248,7 +248,7 @@ func killAtRandom(t *testing.T, rnd *rand.Rand) {
 	time.Sleep(time.Minute)
 	assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
 	w.stop()
-	w.halted()
+	w.shutDown()
 }
 
 // keepIDs checks that no pod has another container than the one it had first.
@@ -262,10 +262,10 @@ func keepIDs(t *testing.T, w *harness, first map[string]string) {
 	}
 }
 
-// AG-6: two agents with two runtimes in one process do not see each other.
-func TestTwoAgents(t *testing.T) {
+// AG-6: two agents with their own runtimes in one process are independent.
+func TestAgent_SharesAProcessWithAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newWorld(t, &scenario{}), newWorld(t, &scenario{})
+		one, two := newHarness(t, &scenario{}), newHarness(t, &scenario{})
 		one.start()
 		two.start()
 		one.memory.Put(simplePod("web"), simplePod("only-one"))
@@ -291,13 +291,13 @@ func TestTwoAgents(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []string{"late", "only-two", "web"}, names(two))
 		two.stop()
-		one.halted()
-		two.halted()
+		one.shutDown()
+		two.shutDown()
 	})
 }
 
-// Bad input of a node: what is wrong is told by name, and nothing hangs.
-func TestRunTellsWhatIsWrong(t *testing.T) {
+// The error of Run names the path that cannot be used.
+func TestAgent_NamesUnusableRootDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -306,10 +306,11 @@ func TestRunTellsWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, a.Run(t.Context()), file)
 }
 
-// A runtime that nothing listens for: the agent runs, says so, and ends cleanly.
-func TestRuntimeOutOfReach(t *testing.T) {
+// While no process listens at the runtime's endpoint, the agent is unhealthy. It
+// starts its pods when the runtime answers, and stops cleanly.
+func TestAgent_WaitsForItsRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &scenario{})
+		w := newHarness(t, &scenario{})
 		w.down()
 		w.start()
 		w.memory.Put(simplePod("web"))
@@ -322,11 +323,10 @@ func TestRuntimeOutOfReach(t *testing.T) {
 		require.NoError(t, w.current.agent.Healthy())
 		assert.Len(t, w.running(), 1)
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 }
 
-// *cri.Client is a Runtime, with all that parts look for by assertion.
 var _ agent.Runtime = (*cri.Client)(nil)
 
 type admitFunc func(pod *corev1.Pod) bool
@@ -336,7 +336,7 @@ func (f admitFunc) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	if f(pod) {
 		return podspec.Admitted()
 	}
-	return podspec.AdmitResult{Reason: "NotLoved", Message: "nobody loves it"}
+	return podspec.AdmitResult{Reason: "AdmissionDenied", Message: "admission denied"}
 }
 
 type backOffFunc func(runtime.RestartInfo) time.Duration

@@ -84,11 +84,11 @@ type node struct {
 	agent  *agent.Agent
 	end    func()
 
-	mu    sync.Mutex // guards the rest
-	seen  map[string]*corev1.PodStatus
-	event chan struct{}
-	at    map[string]time.Time // when a pod's condition was met
-	want  func(name string, st *corev1.PodStatus) bool
+	mu       sync.Mutex // guards the rest
+	statuses map[string]*corev1.PodStatus
+	event    chan struct{}
+	at       map[string]time.Time // when a pod's condition was met
+	want     func(name string, st *corev1.PodStatus) bool
 }
 
 // startNode starts the runtime and an agent that works with it.
@@ -105,7 +105,7 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	require.NoError(b, cmd.Start())
 	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
 
-	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), seen: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
+	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), statuses: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
 	a, err := agent.New(append(opts,
 		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
 		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
@@ -130,14 +130,14 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 func (n *node) watchHealth() func() {
 	stop, bad := make(chan struct{}), make(chan error, 1)
 	go func() {
-		look := time.NewTicker(10 * time.Millisecond)
-		defer look.Stop()
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
 		for {
 			select {
 			case <-stop:
 				bad <- nil
 				return
-			case <-look.C:
+			case <-ticker.C:
 			}
 			if err := n.agent.Healthy(); err != nil {
 				bad <- err
@@ -166,7 +166,7 @@ func (n *node) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 func (n *node) note(name string, st *corev1.PodStatus) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.seen[name] = st
+	n.statuses[name] = st
 	if n.want != nil && n.at[name].IsZero() && n.want(name, st) {
 		n.at[name] = time.Now()
 		select {
@@ -185,7 +185,7 @@ func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool
 	n.mu.Unlock()
 	began := time.Now()
 	do()
-	patience := time.After(5 * time.Minute)
+	timeout := time.After(5 * time.Minute)
 	for {
 		n.mu.Lock()
 		if len(n.at) >= pods {
@@ -202,7 +202,7 @@ func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool
 		n.mu.Unlock()
 		select {
 		case <-n.event:
-		case <-patience:
+		case <-timeout:
 			n.b.Fatalf("%d of %d pods came as far as they should", have, pods)
 		}
 	}
@@ -212,7 +212,7 @@ func isRunning(_ string, st *corev1.PodStatus) bool {
 	return st != nil && st.Phase == corev1.PodRunning && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].Ready
 }
 
-func isGone(_ string, st *corev1.PodStatus) bool { return st == nil }
+func isDeleted(_ string, st *corev1.PodStatus) bool { return st == nil }
 
 func manyPods(n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)

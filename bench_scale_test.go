@@ -34,7 +34,7 @@ func BenchmarkManyPods(b *testing.B) {
 				n := startNode(b, true)
 				for range 3 {
 					n.await(200, isRunning, func() { n.memory.Put(manyPods(200)...) })
-					n.await(200, isGone, func() { n.memory.Set() })
+					n.await(200, isDeleted, func() { n.memory.Set() })
 					n.settle()
 				}
 				none := n.weigh()
@@ -56,7 +56,7 @@ func BenchmarkManyPods(b *testing.B) {
 				b.ReportMetric(ms(n.change(all[pods/2], 25)), "change-ms")
 
 				used = cpu(b)
-				down := n.await(pods, isGone, func() { n.memory.Set() })
+				down := n.await(pods, isDeleted, func() { n.memory.Set() })
 				b.ReportMetric(down[len(down)-1].Seconds(), "down-s")
 				b.ReportMetric(ms(down[len(down)-1])/float64(pods), "down-ms/pod")
 				n.settle()
@@ -69,34 +69,34 @@ func BenchmarkManyPods(b *testing.B) {
 	}
 }
 
-// settle waits until the agent rests: until it uses less than a fifth of a core
-// for half a second. It returns how long it took, without that.
+// settle waits until the agent is idle: it has used less than a fifth of a core for
+// half a second. It returns the time before that half second.
 func (n *node) settle() time.Duration {
-	const look, still = 50 * time.Millisecond, 10
+	const interval, quietIntervals = 50 * time.Millisecond, 10
 	began := time.Now()
-	for quiet := 0; quiet < still; {
+	for quiet := 0; quiet < quietIntervals; {
 		used := cpu(n.b)
-		time.Sleep(look)
-		if cpu(n.b)-used < look/5 {
+		time.Sleep(interval)
+		if cpu(n.b)-used < interval/5 {
 			quiet++
 		} else {
 			quiet = 0
 		}
 		require.Less(n.b, time.Since(began), 5*time.Minute)
 	}
-	return max(0, time.Since(began)-still*look)
+	return max(0, time.Since(began)-quietIntervals*interval)
 }
 
 // weigh returns the memory in use but for what the benchmark itself keeps.
 func (n *node) weigh() uint64 {
 	n.mu.Lock()
-	n.seen, n.at = map[string]*corev1.PodStatus{}, map[string]time.Time{}
+	n.statuses, n.at = map[string]*corev1.PodStatus{}, map[string]time.Time{}
 	n.mu.Unlock()
 	return heap()
 }
 
-// change gives a pod that runs another image again and again, and returns the
-// median of the times until it is told to run with it.
+// change repeatedly changes the image of a running pod, and returns the median time
+// until the pod is reported as running with it.
 func (n *node) change(pod *corev1.Pod, times int) time.Duration {
 	var took []time.Duration
 	for i := range times {
@@ -110,12 +110,12 @@ func (n *node) change(pod *corev1.Pod, times int) time.Duration {
 	return median(sorted(took))
 }
 
-// listings are what was heard of listings of all pods.
+// listings records the relists of an agent.
 type listings struct {
-	next chan struct{} // room for one: there was another
+	next chan struct{} // one slot: another relist ended
 
-	mu    sync.Mutex // guards heard
-	heard []listing
+	mu  sync.Mutex // guards all
+	all []listing
 }
 
 type listing struct {
@@ -126,7 +126,7 @@ type listing struct {
 
 func (l *listings) listed(took time.Duration, _, changed int, _ error) {
 	l.mu.Lock()
-	l.heard = append(l.heard, listing{time.Now().Add(-took), took, changed})
+	l.all = append(l.all, listing{time.Now().Add(-took), took, changed})
 	l.mu.Unlock()
 	select {
 	case l.next <- struct{}{}:
@@ -134,11 +134,11 @@ func (l *listings) listed(took time.Duration, _, changed int, _ error) {
 	}
 }
 
-// since returns the listings that began after a time.
+// since returns the relists that started after a time.
 func (l *listings) since(at time.Time) (found []listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, x := range l.heard {
+	for _, x := range l.all {
 		if x.began.After(at) {
 			found = append(found, x)
 		}
@@ -146,11 +146,10 @@ func (l *listings) since(at time.Time) (found []listing) {
 	return found
 }
 
-// BenchmarkRelist is what a listing of all pods takes, which an agent without an
-// event stream makes each second: with nothing changed, how long the call and the
-// look at its answer take; with the containers of one pod in a hundred ended, how
-// long it is from the beginning of the listing that shows it until all are told to
-// run again.
+// BenchmarkRelist measures a relist, which an agent without an event stream makes once
+// a second: without a change, the duration of the call and of the comparison; after
+// the containers of one pod in a hundred have exited, the time from the start of the
+// relist that finds it until all are reported as running again.
 func BenchmarkRelist(b *testing.B) {
 	for _, pods := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
@@ -158,7 +157,7 @@ func BenchmarkRelist(b *testing.B) {
 			n := startNode(b, false, agent.WithHooks(agent.Hooks{PLEG: pleg.Hooks{Relisted: l.listed}}))
 			defer n.end()
 			n.await(pods, isRunning, func() { n.memory.Put(manyPods(pods)...) })
-			time.Sleep(5 * time.Second) // what follows starts has ended
+			time.Sleep(5 * time.Second) // the work that follows the starts is done
 			rt, ids := n.containers()
 			var still, some []time.Duration
 			for round := 0; b.Loop(); round++ {
@@ -172,7 +171,7 @@ func BenchmarkRelist(b *testing.B) {
 					}
 				}
 				percent := max(1, pods/100)
-				require.GreaterOrEqual(b, len(ids), percent, "each container is ended once, so that none waits for its back-off")
+				require.GreaterOrEqual(b, len(ids), percent, "each container is stopped once, so that none waits for its back-off")
 				some = append(some, n.endSome(l, rt, ids[:percent]))
 				ids = ids[percent:]
 			}
@@ -185,12 +184,12 @@ func BenchmarkRelist(b *testing.B) {
 	}
 }
 
-// endSome ends containers right after a listing, and returns how long it was from
-// the beginning of the next one until the last was told to run again.
+// endSome stops containers right after a relist, and returns the time from the start
+// of the next one until the last of them is reported as running again.
 func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) time.Duration {
 	<-l.next
 	began := time.Now()
-	again := n.await(len(ids), func(name string, st *corev1.PodStatus) bool {
+	restarts := n.await(len(ids), func(name string, st *corev1.PodStatus) bool {
 		return isRunning(name, st) && st.ContainerStatuses[0].RestartCount == 1
 	}, func() {
 		for _, id := range ids {
@@ -201,10 +200,10 @@ func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) ti
 	end := time.Now()
 	for _, x := range l.since(began) {
 		if x.changed > 0 {
-			return began.Add(again[len(again)-1]).Sub(x.began)
+			return began.Add(restarts[len(restarts)-1]).Sub(x.began)
 		}
 	}
-	n.b.Fatalf("no listing showed what was told %s ago", time.Since(end))
+	n.b.Fatalf("no relist found what was reported %s ago", time.Since(end))
 	return 0
 }
 

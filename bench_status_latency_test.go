@@ -16,23 +16,22 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// BenchmarkStatusLatency has 500 pods whose containers somebody kills at random moments,
-// and tells how long after each end and each start, by the runtime's own clock,
-// the first status that shows it came to a sink. The agent's calls of the runtime
-// are in it.
+// BenchmarkStatusLatency measures the time from the exit and the start of a container,
+// by the clock of the runtime, to the first status with it at a sink. Containers of
+// 500 pods are killed at random times. The agent's calls of the runtime are included.
 func BenchmarkStatusLatency(b *testing.B) {
 	for _, rate := range []float64{5, 20} {
 		b.Run(fmt.Sprintf("pods=500/ends-a-second=%g", rate), func(b *testing.B) {
 			n := startNode(b, true)
 			defer n.end()
 			n.await(500, isRunning, func() { n.memory.Put(manyPods(500)...) })
-			time.Sleep(5 * time.Second) // what follows starts has ended
-			w := newWitness(b, n)
+			time.Sleep(5 * time.Second) // the work that follows the starts is done
+			w := newLatencyRecorder(b, n)
 			for b.Loop() {
 				w.disturb(rate, 30*time.Second)
 			}
 			w.settle()
-			ends, starts := w.late()
+			ends, starts := w.latencies()
 			for name, d := range map[string][]time.Duration{"end": ends, "start": starts} {
 				sorted(d)
 				b.ReportMetric(ms(median(d)), name+"-p50-ms")
@@ -45,36 +44,37 @@ func BenchmarkStatusLatency(b *testing.B) {
 	}
 }
 
-// latencyRecorder holds what is told against what the runtime says.
+// latencyRecorder compares the times of statuses with the times that the runtime
+// reports.
 type latencyRecorder struct {
 	b  *testing.B
 	rt v1.RuntimeServiceClient
 
-	mu            sync.Mutex           // guards the rest
-	endedTold     map[string]time.Time // container id: when it was first told as ended
-	startedTold   map[string]time.Time // … and as running
-	ended, starts map[string]time.Time // the same by the runtime's clock
-	running       []string             // as told, those left out that were killed
-	begun         []string             // were told as running since
+	mu             sync.Mutex           // guards the rest
+	reportedExits  map[string]time.Time // by container id: the first status with its termination
+	reportedStarts map[string]time.Time // … with its start
+	exits, starts  map[string]time.Time // the same by the runtime's clock
+	running        []string             // as reported, without those that were killed
+	started        []string             // reported as running since the recorder exists
 }
 
-func newWitness(b *testing.B, n *node) *latencyRecorder {
+func newLatencyRecorder(b *testing.B, n *node) *latencyRecorder {
 	cc, err := cri.Dial("unix://" + n.socket)
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = cc.Close() })
 	w := &latencyRecorder{
-		b: b, rt: v1.NewRuntimeServiceClient(cc), endedTold: map[string]time.Time{}, startedTold: map[string]time.Time{},
-		ended: map[string]time.Time{}, starts: map[string]time.Time{},
+		b: b, rt: v1.NewRuntimeServiceClient(cc), reportedExits: map[string]time.Time{}, reportedStarts: map[string]time.Time{},
+		exits: map[string]time.Time{}, starts: map[string]time.Time{},
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, st := range n.seen {
+	for _, st := range n.statuses {
 		id := bareID(st.ContainerStatuses[0].ContainerID)
 		w.running = append(w.running, id)
-		w.startedTold[id] = time.Now() // it was before
+		w.reportedStarts[id] = time.Now() // the time is not used: it was reported before
 	}
 	clear(n.at)
-	n.want = func(_ string, st *corev1.PodStatus) bool { w.hear(st); return false }
+	n.want = func(_ string, st *corev1.PodStatus) bool { w.observe(st); return false }
 	return w
 }
 
@@ -83,8 +83,8 @@ func bareID(id string) string {
 	return id
 }
 
-// hear notes what a status is the first one to tell.
-func (w *latencyRecorder) hear(st *corev1.PodStatus) {
+// observe records the exits and starts that a status is the first to report.
+func (w *latencyRecorder) observe(st *corev1.PodStatus) {
 	now := time.Now()
 	if st == nil {
 		return
@@ -96,19 +96,18 @@ func (w *latencyRecorder) hear(st *corev1.PodStatus) {
 		if end == nil {
 			continue
 		}
-		if id := bareID(end.ContainerID); w.endedTold[id].IsZero() {
-			w.endedTold[id] = now
+		if id := bareID(end.ContainerID); w.reportedExits[id].IsZero() {
+			w.reportedExits[id] = now
 		}
 	}
-	if id := bareID(c.ContainerID); c.State.Running != nil && w.startedTold[id].IsZero() {
-		w.startedTold[id] = now
+	if id := bareID(c.ContainerID); c.State.Running != nil && w.reportedStarts[id].IsZero() {
+		w.reportedStarts[id] = now
 		w.running = append(w.running, id)
-		w.begun = append(w.begun, id)
+		w.started = append(w.started, id)
 	}
 }
 
-// disturb kills containers that run, so many a second, at moments that nothing
-// can foresee.
+// disturb kills running containers at random times, at a mean rate per second.
 func (w *latencyRecorder) disturb(rate float64, during time.Duration) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -140,41 +139,41 @@ func (w *latencyRecorder) kill(id string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended[id] = time.Unix(0, st.GetStatus().GetFinishedAt())
+	w.exits[id] = time.Unix(0, st.GetStatus().GetFinishedAt())
 }
 
-// settle waits until each end was told, and asks the runtime for the starts.
+// settle waits until each exit is reported, and gets the start times from the runtime.
 func (w *latencyRecorder) settle() {
 	require.Eventually(w.b, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for id := range w.ended {
-			if w.endedTold[id].IsZero() {
+		for id := range w.exits {
+			if w.reportedExits[id].IsZero() {
 				return false
 			}
 		}
 		return true
-	}, time.Minute, 10*time.Millisecond, "an end was never told")
+	}, time.Minute, 10*time.Millisecond, "an exit was never reported")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, id := range w.begun {
+	for _, id := range w.started {
 		st, err := w.rt.ContainerStatus(context.Background(), &v1.ContainerStatusRequest{ContainerId: id})
 		if err != nil {
-			continue // it was killed again and collected
+			continue // killed again, and collected
 		}
 		w.starts[id] = time.Unix(0, st.GetStatus().GetStartedAt())
 	}
 }
 
-// late returns how much later than they happened ends and starts were told.
-func (w *latencyRecorder) late() (ends, starts []time.Duration) {
+// latencies returns the time from each exit and each start to its first status.
+func (w *latencyRecorder) latencies() (ends, starts []time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for id, at := range w.ended {
-		ends = append(ends, w.endedTold[id].Sub(at))
+	for id, at := range w.exits {
+		ends = append(ends, w.reportedExits[id].Sub(at))
 	}
 	for id, at := range w.starts {
-		starts = append(starts, w.startedTold[id].Sub(at))
+		starts = append(starts, w.reportedStarts[id].Sub(at))
 	}
 	return ends, starts
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// Nothing waits for a timer on the way up or down: a hundred pods come up, change,
-// fail and go in no time at all, as a bubble counts it.
-func TestNoTimerInTheWay(t *testing.T) {
+// No timer is on the critical path: a hundred pods start, change, fail and end while
+// the clock of a bubble stands still.
+func TestAgent_NeedsNoTimerToSyncPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &scenario{})
+		w := newHarness(t, &scenario{})
 		w.start()
 		synctest.Wait()
 		began := time.Now()
@@ -31,36 +31,36 @@ func TestNoTimerInTheWay(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, w.running(), 100)
 		for _, pod := range manyPods(100) {
-			st := w.told(pod.Name)
+			st := w.lastStatus(pod.Name)
 			require.Equal(t, corev1.PodRunning, st.Phase, pod.Name)
 		}
 		changed := simplePod("pod-00050")
 		changed.Spec.Containers[0].Image = "app:2"
 		w.memory.Put(changed)
 		synctest.Wait()
-		st := w.told("pod-00050")
+		st := w.lastStatus("pod-00050")
 		assert.EqualValues(t, 1, st.ContainerStatuses[0].RestartCount)
 		w.memory.Set()
 		synctest.Wait()
 		assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
-		assert.Zero(t, time.Since(began), "somebody waited")
+		assert.Zero(t, time.Since(began), "a sync waited for a timer")
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 }
 
-// SL-8, PL-8: a pod whose start hangs for ever makes neither the agent unhealthy nor
-// another pod wait, however long it does so.
-func TestHungPodLeavesTheRestAlone(t *testing.T) {
+// SL-8, PL-8: a pod whose start hangs indefinitely neither makes the agent unhealthy
+// nor delays another pod.
+func TestAgent_HungPodDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &scenario{})
+		w := newHarness(t, &scenario{})
 		w.start()
 		synctest.Wait()
 		began := time.Now()
 		w.memory.Put(append(manyPods(100), simplePod("hung", "start-hang=true"))...)
 		synctest.Wait()
 		require.Len(t, w.running(), 100)
-		assert.Zero(t, time.Since(began), "somebody waited for the one that hangs")
+		assert.Zero(t, time.Since(began), "another pod waited for the one that hangs")
 		for i := range 15 {
 			for range 12 {
 				time.Sleep(5 * time.Second)
@@ -72,11 +72,11 @@ func TestHungPodLeavesTheRestAlone(t *testing.T) {
 			w.memory.Put(other, simplePod(fmt.Sprint("late-", i)))
 			w.memory.Delete("default", fmt.Sprintf("pod-%05d", 99-i/2))
 			synctest.Wait()
-			late := w.told(fmt.Sprint("late-", i))
+			late := w.lastStatus(fmt.Sprint("late-", i))
 			require.Equal(t, corev1.PodRunning, late.Phase, "minute %d", i)
 			require.Zero(t, time.Since(at))
 		}
-		hung := w.told("hung")
+		hung := w.lastStatus("hung")
 		require.Len(t, hung.ContainerStatuses, 1)
 		assert.Nil(t, hung.ContainerStatuses[0].State.Running, "it never came up")
 		w.memory.Set()
@@ -84,12 +84,13 @@ func TestHungPodLeavesTheRestAlone(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 }
 
-// BenchmarkOnePod is the time from put to told as running, and from deleted to
-// told as gone, of one pod among others. The runtime's calls are in it.
+// BenchmarkOnePod measures one pod among others: the time from its creation until it
+// is reported as running, and from its deletion until it is reported as deleted. The
+// calls of the runtime are included.
 func BenchmarkOnePod(b *testing.B) {
 	for _, others := range []int{0, 100, 1000, 10000} {
 		b.Run(fmt.Sprint("among=", others), func(b *testing.B) {
@@ -98,7 +99,7 @@ func BenchmarkOnePod(b *testing.B) {
 			if others > 0 {
 				n.await(others, isRunning, func() { n.memory.Put(manyPods(others)...) })
 			}
-			time.Sleep(time.Second) // what follows starts has ended
+			time.Sleep(time.Second) // the work that follows the starts is done
 			one := simplePod("one")
 			mine := func(is func(string, *corev1.PodStatus) bool) func(string, *corev1.PodStatus) bool {
 				return func(name string, st *corev1.PodStatus) bool { return name == "one" && is(name, st) }
@@ -112,7 +113,7 @@ func BenchmarkOnePod(b *testing.B) {
 					return isRunning("", st) && st.ContainerStatuses[0].RestartCount == 1
 				}
 				change = append(change, n.await(1, mine(restarted), func() { n.memory.Put(other) })...)
-				down = append(down, n.await(1, mine(isGone), func() { n.memory.Delete("default", "one") })...)
+				down = append(down, n.await(1, mine(isDeleted), func() { n.memory.Delete("default", "one") })...)
 			}
 			for name, d := range map[string][]time.Duration{"up": up, "change": change, "down": down} {
 				b.ReportMetric(ms(median(sorted(d))), name+"-ms")
@@ -122,9 +123,8 @@ func BenchmarkOnePod(b *testing.B) {
 	}
 }
 
-// BenchmarkHungPod has 300 pods start, all well or with one that hangs, by turns,
-// and tells how much longer the 299 others take for it. All the while the agent
-// must count as healthy.
+// BenchmarkHungPod starts 300 pods, alternately all healthy and with one that hangs,
+// and measures how much longer the 299 others take. The agent must stay healthy.
 func BenchmarkHungPod(b *testing.B) {
 	round := func(hung bool) (middle, last time.Duration) {
 		n := startNode(b, true)

@@ -18,13 +18,13 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// traced is how tracing or metrics are added to a runtime in Go.
+// traced decorates a runtime, as a user does to add tracing or metrics.
 type traced struct{ agent.Runtime }
 
 func (t traced) Unwrap() any { return t.Runtime }
 
-// What an option asks for and the runtime cannot do is an error of New that names
-// both; a decorator that can be unwrapped has all capabilities of its runtime.
+// New fails if an option needs a capability that the runtime lacks, and names both. A
+// decorator that can be unwrapped has all capabilities of its runtime.
 func TestNew_NamesMissingCapabilities(t *testing.T) {
 	for want, option := range map[string]agent.Option{
 		"WithContainerGC: the runtime is no runtime.ContainerRemover":    agent.WithContainerGC(containergc.Policy{}),
@@ -44,11 +44,11 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 	}
 	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
 		agent.WithEviction(agent.EvictionConfig{UsageProvider: &meter{}}))
-	require.NoError(t, err, "nothing is asked of the runtime")
+	require.NoError(t, err, "no option needs a capability")
 }
 
-// A decorated runtime is collected and owned as the one in it; what a runtime lacks
-// is told once.
+// Garbage collection and ownership work with a decorated runtime. Missing capabilities
+// are logged once.
 func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		for name, wrap := range map[string]func(agent.Runtime) agent.Runtime{
@@ -59,24 +59,24 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 			pod.Annotations[embedded.ScriptPrefix+"run-for"], pod.Annotations[embedded.ScriptPrefix+"exit-code"] = "2s", "1"
 			client, err := cri.New(r.cc, cri.Config{Owner: name})
 			require.NoError(t, err)
-			var said bytes.Buffer
+			var logs bytes.Buffer
 			a, err := agent.New(
 				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
-				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&said, nil))),
+				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&logs, nil))),
 			)
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Hour)
 			require.NoError(t, a.Run(ctx))
 			cancel()
-			seen, err := client.Pod(t.Context(), pod.UID)
+			observed, err := client.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
 			if name == "decorated" {
-				assert.LessOrEqual(t, len(seen.Containers), 3)
-				assert.NotContains(t, said.String(), "runtime lacks capabilities")
+				assert.LessOrEqual(t, len(observed.Containers), 3)
+				assert.NotContains(t, logs.String(), "runtime lacks capabilities")
 			} else {
-				assert.Greater(t, len(seen.Containers), 20, "nobody removes them")
-				assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("runtime lacks capabilities")))
-				assert.Contains(t, said.String(), "ContainerRemover")
+				assert.Greater(t, len(observed.Containers), 20, "none is removed")
+				assert.Equal(t, 1, bytes.Count(logs.Bytes(), []byte("runtime lacks capabilities")))
+				assert.Contains(t, logs.String(), "ContainerRemover")
 			}
 		}
 	})

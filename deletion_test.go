@@ -17,7 +17,8 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// phasesSink notes what it is told, in words. Pending may be merged into what follows.
+// phasesSink records the phases of a pod and its deletion. Pending is left out, because
+// it can be merged into the next status.
 type phasesSink struct {
 	mu    sync.Mutex
 	lines []string
@@ -50,9 +51,9 @@ func (s *phasesSink) DeleteStatus(context.Context, *corev1.Pod) error {
 	return nil
 }
 
-// ST-8: as with an API server: a pod is marked for deletion and stays in the set
-// until the agent says that it is gone, which it does once, also when it starts anew.
-func TestDeletionOfAPodThatIsStillNamedIsTold(t *testing.T) {
+// ST-8: a pod with a deletion timestamp stays in its source, as with an API server,
+// until the agent reports that it is deleted. It does so once, also after a restart.
+func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pod  *corev1.Pod
 		want []string
@@ -74,7 +75,7 @@ func TestDeletionOfAPodThatIsStillNamedIsTold(t *testing.T) {
 				require.Equal(t, tt.want, sink.all())
 				src.Delete("default", "web")
 				time.Sleep(10 * time.Minute)
-				assert.Equal(t, tt.want, sink.all(), "it was told already")
+				assert.Equal(t, tt.want, sink.all(), "the deletion was reported already")
 				stop()
 			})
 		})

@@ -14,13 +14,13 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 )
 
-// SL-7: a drain ends containers and no pod. Statuses and logs stay, and say what
-// became of the containers; the next agent starts again what restarts.
+// SL-7: a drain terminates containers and no pod. Statuses and logs stay and contain
+// the result of each container. The next agent restarts what its policy restarts.
 func TestDrain_KeepsPods(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pod   *corev1.Pod
-		told  []string
-		again bool
+		pod      *corev1.Pod
+		phases   []string
+		restarts bool
 	}{
 		"restarts always":       {simplePod("web", "output=hello", "output-every=1s"), []string{"Running"}, true},
 		"restarts on failure":   {onFailure(simplePod("web", "output=hello", "output-every=1s")), []string{"Running"}, true},
@@ -37,10 +37,10 @@ func TestDrain_KeepsPods(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				stop()
 				assert.Zero(t, n.running())
-				assert.Equal(t, tt.told, sink.all())
+				assert.Equal(t, tt.phases, sink.all())
 				logs, err := filepath.Glob(filepath.Join(n.root, "logs", "default_web_*", "main", "*.log"))
 				require.NoError(t, err)
-				assert.NotEmpty(t, logs, "they are of use to whoever asks why the node went down")
+				assert.NotEmpty(t, logs, "logs are kept for the operator of the node")
 				statuses, err := os.ReadDir(filepath.Join(n.root, "statuses"))
 				require.NoError(t, err)
 				assert.Len(t, statuses, 1)
@@ -48,13 +48,13 @@ func TestDrain_KeepsPods(t *testing.T) {
 				_, stop = n.start(src)
 				defer stop()
 				time.Sleep(20 * time.Second)
-				assert.Equal(t, tt.again, n.running() == 1)
+				assert.Equal(t, tt.restarts, n.running() == 1)
 			})
 		})
 	}
 }
 
-// SL-7: pods that no source has named yet are drained like those that run by it.
+// SL-7: pods of a source that has not synced yet are drained as well.
 func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		src := podsource.NewMemory(simplePod("web", "output=hello", "output-every=1s"))

@@ -20,12 +20,12 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// CG-1, CG-2: where no dead container is to be kept, one is while it decides
-// whether its container is started again, and none beside one that runs; a pod's
-// init containers are not run twice for that.
+// CG-1, CG-2: under KeepUntilReplaced the last exited container is kept while it decides
+// whether to restart, and removed when the next one runs. Init containers do not run
+// twice because of it.
 func TestOnlyWhatDecidesIsKept(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var seen told
+		var statuses statusRecorder
 		pod := sized("crash", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/run-for"] = "20s"
 		pod.Annotations["sim.sublet.dev/exit-code"] = "3"
@@ -35,7 +35,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		pod.Annotations["first.sim.sublet.dev/exit-code"] = "0"
 		pod.Spec.InitContainers = []corev1.Container{*first}
 		start(
-			agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&seen),
+			agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&statuses),
 			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}),
 		)
 		ran, waited := 0, 0
@@ -56,7 +56,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 			}
 			require.LessOrEqual(t, dead, 1)
 			if runs {
-				require.Zero(t, dead, "nothing hangs on it any more")
+				require.Zero(t, dead, "it decides nothing any more")
 				ran++
 			} else {
 				waited++
@@ -64,26 +64,25 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		}
 		require.Greater(t, ran, 10)
 		require.Greater(t, waited, 10)
-		require.Greater(t, seen.of("crash").ContainerStatuses[0].RestartCount, int32(5))
+		require.Greater(t, statuses.of("crash").ContainerStatuses[0].RestartCount, int32(5))
 	})
 }
 
-// IG-3: an agent starts on whatever is left of the file of ages, says that it lost
-// something, and removes no image because of that; from a whole file it knows that
-// one is over its age.
+// IG-3: an agent starts with a truncated file of image records, reports the loss, and
+// removes no image because of it. With a complete file it knows the age of the image.
 func TestAFileOfAgesThatWasCut(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
 		require.NoError(t, pull(t, client, "unused:1"))
-		whole := filepath.Join(t.TempDir(), "images.json")
-		c, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: whole})
+		records := filepath.Join(t.TempDir(), "images.json")
+		c, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: records})
 		require.NoError(t, err)
 		_, err = c.Collect(t.Context())
 		require.NoError(t, err)
-		text, err := os.ReadFile(whole)
+		text, err := os.ReadFile(records)
 		require.NoError(t, err)
 		time.Sleep(2 * time.Hour)
 		var lost, removed atomic.Int32
-		run := func(n int, look func(*agent.Agent)) {
+		run := func(n int, check func(*agent.Agent)) {
 			root := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
@@ -100,7 +99,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 			go func() { done <- a.Run(ctx) }()
 			time.Sleep(5 * time.Second)
 			require.NoError(t, a.Healthy())
-			look(a)
+			check(a)
 			cancel()
 			require.NoError(t, <-done)
 		}
@@ -116,7 +115,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 		}
 		require.Zero(t, removed.Load())
 		run(len(text), func(*agent.Agent) { require.Equal(t, int32(1), removed.Load()) })
-		require.Equal(t, int32(cuts), lost.Load(), "a whole one is no loss")
+		require.Equal(t, int32(cuts), lost.Load(), "a complete file is no loss")
 	})
 }
 

@@ -72,13 +72,13 @@ func (m *meter) count() int {
 	return m.reclaim
 }
 
-// told is what was last told of each pod.
-type told struct {
+// statusRecorder is a sink that keeps the last status of each pod.
+type statusRecorder struct {
 	mu sync.Mutex
 	by map[string]corev1.PodStatus
 }
 
-func (s *told) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+func (s *statusRecorder) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
@@ -88,7 +88,7 @@ func (s *told) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus
 	return nil
 }
 
-func (s *told) of(name string) corev1.PodStatus {
+func (s *statusRecorder) of(name string) corev1.PodStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.by[name]
@@ -138,24 +138,24 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 	})
 }
 
-// EV-5, EV-6, EV-8, EV-9: the pod above its request goes when memory is short, with all that
-// it held, and nothing else does; a new pod without a request is refused for as
-// long as the pressure is told.
-func TestEvictionThroughTheWholeAgent(t *testing.T) {
+// EV-5, EV-6, EV-8, EV-9: under memory pressure the pod above its request is evicted with
+// all its resources, and no other. A new pod without a request is rejected while the
+// node reports the pressure.
+func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var seen told
+		var statuses statusRecorder
 		var mu sync.Mutex
 		var order []string // guarded by mu
 		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
-			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&seen), // static pods are critical
+			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses), // static pods are critical
 			agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi", UsageProvider: &meter{client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
 				require.NoError(t, err)
 				for _, p := range left {
-					assert.False(t, p.Name == "greedy" && p.CouldHaveRunningContainers(), "it is told as evicted only when it is gone")
+					assert.False(t, p.Name == "greedy" && p.CouldHaveRunningContainers(), "it is reported as evicted only when it has stopped")
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -163,26 +163,26 @@ func TestEvictionThroughTheWholeAgent(t *testing.T) {
 			}}}),
 		)
 		time.Sleep(time.Minute)
-		require.Equal(t, corev1.PodRunning, seen.of("greedy").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.of("greedy").Phase)
 		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
 
 		time.Sleep(11 * time.Minute)
 		mu.Lock()
 		require.Equal(t, []string{"greedy"}, order)
 		mu.Unlock()
-		st := seen.of("greedy")
+		st := statuses.of("greedy")
 		require.Equal(t, corev1.PodFailed, st.Phase)
 		require.Equal(t, eviction.Reason, st.Reason)
 		require.Contains(t, st.Message, "low on resource: memory")
 		require.True(t, hasCondition(st, corev1.DisruptionTarget))
-		require.Equal(t, corev1.PodRunning, seen.of("calm").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.of("calm").Phase)
 		require.Equal(t, corev1.ConditionTrue, a.Conditions()[0].Status, "the condition holds for the transition period")
 
 		best := sized("best", "1Mi", "0s=1Mi")
 		best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
 		pods.Put(best)
 		time.Sleep(time.Second)
-		require.Equal(t, eviction.Reason, seen.of("best").Reason, seen.of("best"))
+		require.Equal(t, eviction.Reason, statuses.of("best").Reason, statuses.of("best"))
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
 		require.NoError(t, a.Healthy())
@@ -202,7 +202,7 @@ func hasCondition(st corev1.PodStatus, kind corev1.PodConditionType) bool {
 // if that helps.
 func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var seen told
+		var statuses statusRecorder
 		node := &meter{client: client}
 		var evicted []string
 		// An image that is there for a container that cannot be made yet.
@@ -210,7 +210,7 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		waits.Annotations["sim.sublet.dev/create-error"] = "not now"
 		pods := podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
-			agent.WithSource("memory", pods), agent.WithStatusSink(&seen),
+			agent.WithSource("memory", pods), agent.WithStatusSink(&statuses),
 			agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
 			agent.WithEviction(agent.EvictionConfig{Hard: "imagefs.available<15%", UsageProvider: node}),
 			agent.WithHooks(agent.Hooks{
@@ -236,7 +236,7 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		left, err := client.Images(t.Context())
 		require.NoError(t, err)
 		require.Len(t, left, 2)
-		require.Equal(t, corev1.PodRunning, seen.of("web").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.of("web").Phase)
 		require.NoError(t, a.Healthy())
 
 		require.True(t, pods.Delete(waits.Namespace, waits.Name))
@@ -246,11 +246,11 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		node.mu.Unlock()
 		time.Sleep(time.Minute)
 		require.Empty(t, evicted)
-		require.Equal(t, 2, node.count(), "nobody needs it any more")
+		require.Equal(t, 2, node.count(), "no pod needs the image")
 	})
 }
 
-// pull has the runtime fetch an image that no pod of the agent's wants.
+// pull has the runtime fetch an image that no pod of the agent needs.
 func pull(t *testing.T, client *cri.Client, ref string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "puller", Namespace: "x", UID: "uid-puller"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: ref}}}}
 	podspec.Default(pod)
@@ -258,34 +258,34 @@ func pull(t *testing.T, client *cri.Client, ref string) error {
 	for _, f := range applied.Failures {
 		return f.Err
 	}
-	seen, err := client.Pod(t.Context(), pod.UID)
+	observed, err := client.Pod(t.Context(), pod.UID)
 	if err != nil {
 		return err
 	}
-	if err := client.Kill(t.Context(), pod, seen, runtime.Termination{GracePeriod: time.Second}); err != nil {
+	if err := client.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: time.Second}); err != nil {
 		return err
 	}
-	seen, err = client.Pod(t.Context(), pod.UID)
+	observed, err = client.Pod(t.Context(), pod.UID)
 	if err != nil {
 		return err
 	}
-	return client.Remove(t.Context(), seen)
+	return client.Remove(t.Context(), observed)
 }
 
-// CG-1, CG-2: of a container that keeps ending the last dead one stays, and
-// restart counts and last states are told as before.
+// CG-1, CG-2: of a container that crashes repeatedly the last exited one stays, so that
+// restart counts and last states are reported as before.
 func TestDeadContainersAreCollected(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var seen told
+		var statuses statusRecorder
 		pod := sized("crash", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/run-for"] = "1s"
 		pod.Annotations["sim.sublet.dev/exit-code"] = "3"
-		start(agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&seen))
+		start(agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&statuses))
 		time.Sleep(20 * time.Minute)
 		p, err := client.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(p.Containers), 2)
-		c := seen.of("crash").ContainerStatuses[0]
+		c := statuses.of("crash").ContainerStatuses[0]
 		require.Greater(t, c.RestartCount, int32(5))
 		require.NotNil(t, c.LastTerminationState.Terminated)
 		require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
@@ -365,4 +365,4 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-var _ status.Sink = (*told)(nil)
+var _ status.Sink = (*statusRecorder)(nil)

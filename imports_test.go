@@ -60,8 +60,8 @@ var allowedImports = map[string][]string{
 // sharedImports may be imported by every package of the module.
 var sharedImports = []string{"internal/logattr"}
 
-// adapters may be imported by tests and by whoever uses them, and know what they
-// turn into something else.
+// adapters may import any package of the module, and are imported by users and tests
+// alone.
 var adapters = []string{"prom", "kube", "internal/containerdtest"}
 
 func TestImports_OnlyAllowed(t *testing.T) {
@@ -75,22 +75,22 @@ func TestImports_OnlyAllowed(t *testing.T) {
 		}
 		may, ok := allowedImports[pkg]
 		if !ok {
-			t.Errorf("%s is not in the table of arrows", pkg)
+			t.Errorf("%s is not in allowedImports", pkg)
 			continue
 		}
 		for _, imported := range f[1:] {
 			if imported == module {
-				t.Errorf("%s imports the root: no package calls back up", pkg)
+				t.Errorf("%s imports the root", pkg)
 			}
 			if to, ours := strings.CutPrefix(imported, module+"/"); ours && !slices.Contains(may, to) && !slices.Contains(sharedImports, to) {
-				t.Errorf("%s -> %s is no allowed arrow", pkg, to)
+				t.Errorf("%s imports %s, which allowedImports does not list", pkg, to)
 			}
 		}
 	}
 }
 
-// One file of each package says what the package is for.
-func TestEachPackageHasOnePackageComment(t *testing.T) {
+// Each package has a package comment.
+func TestImports_EachPackageIsDocumented(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}}: {{.Doc}}{{end}}", "./...").Output()
 	require.NoError(t, err)
 	for line := range strings.Lines(string(out)) {
@@ -101,15 +101,15 @@ func TestEachPackageHasOnePackageComment(t *testing.T) {
 	}
 }
 
-// RT-1: whoever takes the model or a part does not get gRPC with it, so that a
-// runtime of another kind costs what it does and nothing more.
-func TestModelsAndPartsDoWithoutGRPC(t *testing.T) {
+// RT-1: models and components do not depend on gRPC, so a user with another kind of
+// runtime does not link it.
+func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
 		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {
-			t.Errorf("%s comes with a model or a part", strings.TrimSpace(pkg))
+			t.Errorf("a model or component depends on %s", strings.TrimSpace(pkg))
 		}
 	}
 }

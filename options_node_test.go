@@ -67,9 +67,9 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 
 // runSimulated runs an agent in a bubble for a minute, with a source that is made in
 // it, and returns the statuses that it sent.
-func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podsource.Source, opts ...agent.Option) *told {
+func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podsource.Source, opts ...agent.Option) *statusRecorder {
 	t.Helper()
-	var statuses told
+	var statuses statusRecorder
 	synctest.Test(t, func(t *testing.T) {
 		a, err := agent.New(append(opts, agent.WithNodeName("node"), agent.WithSimulatedRuntime(), agent.WithStatusSink(&statuses), agent.WithSource("memory", source()))...)
 		require.NoError(t, err)

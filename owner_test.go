@@ -23,7 +23,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// shared is one runtime that several have pods in.
+// shared is a runtime with pods of several owners.
 type shared struct {
 	t    *testing.T
 	cc   grpc.ClientConnInterface
@@ -62,8 +62,8 @@ func (r *shared) start(root string, opts ...agent.Option) (a *agent.Agent, stop 
 	return a, func() { cancel(); assert.NoError(r.t, <-done) }
 }
 
-// kubelet makes a pod as a kubelet of the source would: an init container that
-// has ended and one that runs, with its own kind of hash. It returns their ids.
+// kubelet creates a pod of the source as a kubelet does: an init container that has
+// exited and a running container, with the kubelet's container hash.
 func (r *shared) kubelet(pod *corev1.Pod, source string) (sandbox, container string) {
 	r.t.Helper()
 	ctx, labels := r.t.Context(), map[string]string{
@@ -125,7 +125,7 @@ func withInit(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// OW-1: pods of a kubelet stay, with their logs, whatever the agent's sources want.
+// OW-1: pods of a kubelet and their logs stay, whatever the sources of the agent contain.
 func TestAgent_LeavesPodsOfAKubeletAlone(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		sb, ct := r.kubelet(withInit(sized("coredns", "1Mi", "0s=1Mi")), "api")
@@ -141,13 +141,13 @@ func TestAgent_LeavesPodsOfAKubeletAlone(t *testing.T) {
 	})
 }
 
-// OW-1, AG-6: agents with root directories of their own share a runtime and a log
-// directory, and know nothing of each other; each knows its pods after a restart.
+// OW-1, AG-6: agents with different root directories share a runtime and a log directory
+// without observing each other. Each finds its own pods after a restart.
 func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		roots := []string{t.TempDir(), t.TempDir()}
 		pods := []*podsource.Memory{
-			podsource.NewMemory(sized("a", "1Mi", "0s=1Mi"), sized("gone", "1Mi", "0s=1Mi")), podsource.NewMemory(sized("b", "1Mi", "0s=1Mi")),
+			podsource.NewMemory(sized("a", "1Mi", "0s=1Mi"), sized("removed", "1Mi", "0s=1Mi")), podsource.NewMemory(sized("b", "1Mi", "0s=1Mi")),
 		}
 		var before map[types.UID]string
 		for round := range 3 {
@@ -165,14 +165,14 @@ func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 				require.Len(t, agents[1].Pods(), 1)
 				pods[0].Set(sized("a", "1Mi", "0s=1Mi"))
 				time.Sleep(10 * time.Minute)
-				delete(before, "uid-gone")
-				assert.NoDirExists(t, filepath.Join(r.logs, "default_gone_uid-gone"))
+				delete(before, "uid-removed")
+				assert.NoDirExists(t, filepath.Join(r.logs, "default_removed_uid-removed"))
 			case 1:
 				for _, a := range agents {
 					assert.NoError(t, a.Healthy())
 				}
 			}
-			assert.Equal(t, before, r.running(), "nothing is ended or made anew, round %d", round)
+			assert.Equal(t, before, r.running(), "no container is stopped or created, round %d", round)
 			for _, stop := range stops {
 				stop()
 			}
@@ -183,7 +183,7 @@ func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 	})
 }
 
-// OW-2: a kubelet's pod is taken over where an option says so, and runs on.
+// OW-2: with the option, the agent adopts a pod of a kubelet, which keeps running.
 func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		web := withInit(sized("web", "1Mi", "0s=1Mi"))
@@ -191,12 +191,12 @@ func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 		_, other := r.kubelet(sized("coredns", "1Mi", "0s=1Mi"), "api")
 		r.kubelet(sized("old", "1Mi", "0s=1Mi"), "file")
 		root, source := t.TempDir(), podsource.NewMemory(web)
-		var seen told
-		_, stop := r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"), agent.WithStatusSink(&seen))
+		var statuses statusRecorder
+		_, stop := r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"), agent.WithStatusSink(&statuses))
 		time.Sleep(time.Hour)
 		assert.Equal(t, map[types.UID]string{"uid-web": ct, "uid-coredns": other}, r.running(),
-			"what is wanted runs on, what is not ends, what comes from elsewhere is not seen")
-		st := seen.of("web")
+			"the desired pod keeps running, the other one ends, and pods of another source stay")
+		st := statuses.of("web")
 		require.Equal(t, corev1.PodRunning, st.Phase)
 		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
 
@@ -205,14 +205,14 @@ func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 		_, stop = r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"))
 		time.Sleep(time.Hour)
 		assert.Equal(t, ct, r.running()["uid-web"])
-		// A container that ends is made again in the sandbox of the kubelet.
+		// A container that exits is created again in the sandbox of the kubelet.
 		_, err := r.rs.StopContainer(t.Context(), &criv1.StopContainerRequest{ContainerId: ct})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		again := r.running()["uid-web"]
-		assert.NotEmpty(t, again)
-		assert.NotEqual(t, ct, again)
-		// The pod goes with all that the kubelet made for it.
+		recreated := r.running()["uid-web"]
+		assert.NotEmpty(t, recreated)
+		assert.NotEqual(t, ct, recreated)
+		// The pod is removed with all that the kubelet created for it.
 		source.Set()
 		time.Sleep(10 * time.Minute)
 		stop()
@@ -222,7 +222,7 @@ func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 	})
 }
 
-// OW-1: pods of another agent are not adopted, though they come from such a source.
+// OW-1: pods of another agent are not adopted, even if their source has the name.
 func TestAgent_AdoptsNoPodsOfAnother(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		_, stop := r.start(t.TempDir(), agent.WithSource("file", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
@@ -237,9 +237,9 @@ func TestAgent_AdoptsNoPodsOfAnother(t *testing.T) {
 	})
 }
 
-// OW-1: an agent that cannot tell who it is ends with an error that says what to
-// do, and touches nothing.
-func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
+// OW-1: an agent that cannot read its owner id stops with an error that names the
+// remedy, and changes nothing.
+func TestAgent_StopsWithoutItsOwnerID(t *testing.T) {
 	for name, spoil := range map[string]func(file string) error{
 		"cut off": func(file string) error { return os.Truncate(file, 7) },
 		"empty":   func(file string) error { return os.Truncate(file, 0) },
@@ -266,7 +266,7 @@ func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
 				assert.ErrorContains(t, err, "sublet.dev/owner")
 				assert.Equal(t, before, r.running())
 
-				// What the error says to do.
+				// The remedy that the error names.
 				require.NoError(t, os.WriteFile(filepath.Join(root, "owner-id"), id, 0o600))
 				_, stop = r.start(root, source)
 				time.Sleep(time.Minute)
@@ -277,7 +277,7 @@ func TestAgent_NeverTakesANewIdentityInSilence(t *testing.T) {
 	}
 }
 
-func TestWithAdoption_NeedsARuntimeThatKnowsOwners(t *testing.T) {
+func TestWithAdoption_NeedsARuntimeWithOwners(t *testing.T) {
 	for name, opts := range map[string][]agent.Option{
 		"sources": {agent.WithAdoption()},
 		"WithAdoption: the runtime is no runtime.OwnerSetter": {agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithAdoption("file")},

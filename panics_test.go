@@ -59,16 +59,16 @@ func (s *clumsySource) Watch(ctx context.Context, hand func(podsource.Set)) erro
 type clumsyAdmitter struct{}
 
 func (clumsyAdmitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
-	if pod.Name == "unjudged" {
+	if pod.Name == "undecided" {
 		panic("admitter")
 	}
 	return podspec.Admitted()
 }
 
-type clumsySlowAdmitter struct{ clumsy }
+type clumsySoftAdmitter struct{ clumsy }
 
-func (a *clumsySlowAdmitter) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
-	a.check("slow admitter")
+func (a *clumsySoftAdmitter) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, error) {
+	a.check("soft admitter")
 	return podspec.Admitted(), nil
 }
 
@@ -94,9 +94,9 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// AG-9: whatever panics of what is handed over to an agent, its pods run, and the
-// fault is logged with its stack.
-func TestPanicsOfOthers(t *testing.T) {
+// AG-9: a panic in code that the user passed to an agent is logged with its stack, and
+// pods keep running.
+func TestAgent_SurvivesPanicsOfUserCode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			hooks agent.Hooks
@@ -109,19 +109,19 @@ func TestPanicsOfOthers(t *testing.T) {
 			defer mu.Unlock()
 			names[name] = true
 		})
-		source := &clumsySource{Source: podsource.NewMemory(simplePod("web"), simplePod("unjudged"), simplePod("crashes", "run-for=1s", "exit-code=1"))}
+		source := &clumsySource{Source: podsource.NewMemory(simplePod("web"), simplePod("undecided"), simplePod("crashes", "run-for=1s", "exit-code=1"))}
 		var sink clumsy
-		var told corev1.PodStatus
+		var lastStatus corev1.PodStatus
 		a, err := agent.New(
 			agent.WithSimulatedRuntime(),
 			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", source),
 			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
-			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSoftAdmitter(new(clumsySlowAdmitter)),
+			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSoftAdmitter(new(clumsySoftAdmitter)),
 			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithImageGC(imagegc.Policy{}),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 				sink.check("sink")
 				if pod.Name == "web" {
-					told = st
+					lastStatus = st
 				}
 				return nil
 			})),
@@ -132,10 +132,10 @@ func TestPanicsOfOthers(t *testing.T) {
 		go func() { done <- a.Run(ctx) }()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		assert.Equal(t, corev1.PodRunning, told.Phase)
+		assert.Equal(t, corev1.PodRunning, lastStatus.Phase)
 		require.NoError(t, a.Healthy())
 		for _, pod := range a.Pods() {
-			if pod.Name == "unjudged" {
+			if pod.Name == "undecided" {
 				assert.Equal(t, "UnexpectedAdmissionError", pod.Status.Reason)
 			}
 		}
@@ -143,7 +143,7 @@ func TestPanicsOfOthers(t *testing.T) {
 		require.NoError(t, <-done)
 
 		out := log.String()
-		for _, part := range []string{"watch source memory", "admit pod", "slow admitter", "record event", "goroutine"} {
+		for _, part := range []string{"watch source memory", "admit pod", "soft admitter", "record event", "goroutine"} {
 			assert.Contains(t, out, part)
 		}
 		mu.Lock()

@@ -19,15 +19,15 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// TestScenariosUnderFaults plays each scenario with things going wrong at random
-// between agent and runtime: calls are delayed, hang, fail, or are made and their
-// answers lost; streams are cut, repeat and reorder what they tell; answers lie.
-// When that is over, the same must run as if nothing had gone wrong, and nothing
-// else be left: not in the runtime, not on disk, no goroutine. On the way nothing
-// may be stopped that does not also end without faults. // AG-4, PW-8, RT-17, PL-1
+// TestScenariosUnderFaults plays each scenario with random faults between agent and
+// runtime: calls are delayed, hang, fail, or are made and their responses lost;
+// streams break, duplicate and reorder events; responses are wrong. After the faults
+// have ended, the same containers must run as without faults, and nothing else may be
+// left in the runtime, on disk or as a goroutine. Containers that keep running without
+// faults must not be stopped. // AG-4, PW-8, RT-17, PL-1
 //
-// SUBLET_FAULT_SEEDS=2000 go test -run TestScenariosUnderFaults . plays more, and
-// -run 'TestScenariosUnderFaults/17_' one of them again.
+// SUBLET_FAULT_SEEDS=2000 go test -run TestScenariosUnderFaults . plays more seeds, and
+// -run 'TestScenariosUnderFaults/17_' repeats one of them.
 func TestScenariosUnderFaults(t *testing.T) {
 	files := scenarioFiles(t)
 	without := make([]func(*testing.T) *finalState, len(files))
@@ -45,8 +45,8 @@ func TestScenariosUnderFaults(t *testing.T) {
 		seeds, err = strconv.Atoi(s)
 		require.NoError(t, err)
 	}
-	var struck tally
-	t.Cleanup(func() { struck.assert(t) }) // when all have been played
+	var faults tally
+	t.Cleanup(func() { faults.assert(t) }) // after all seeds
 	for seed := range seeds {
 		path := files[seed%len(files)]
 		t.Run(fmt.Sprintf("%d_%s", seed, strings.TrimSuffix(filepath.Base(path), ".txtar")), func(t *testing.T) {
@@ -56,12 +56,12 @@ func TestScenariosUnderFaults(t *testing.T) {
 			want := without[seed%len(files)](t)
 			require.NotNil(t, want, "the scenario fails without faults")
 			playUnder(t, sc, x, want)
-			struck.add(x)
+			faults.add(x)
 		})
 	}
 }
 
-// tally is how many calls went wrong, by kind.
+// tally counts the calls with a fault, by kind.
 type tally struct {
 	mu     sync.Mutex
 	hits   map[runtimetest.FaultKind]int
@@ -80,22 +80,22 @@ func (n *tally) add(x *faultPlan) {
 	}
 }
 
-// assert makes sure that something did go wrong.
+// assert requires that each kind of fault occurred.
 func (n *tally) assert(t *testing.T) {
-	t.Logf("%d played, calls that went wrong: %v", n.played, n.hits)
-	if n.played < 200 { // one of them alone
+	t.Logf("%d seeds played, calls with a fault: %v", n.played, n.hits)
+	if n.played < 200 { // a selection with -run
 		return
 	}
 	for _, kind := range kinds() {
-		assert.Greater(t, n.hits[kind], 20, "calls struck by %s", kind)
+		assert.Greater(t, n.hits[kind], 20, "calls with the fault %s", kind)
 	}
 }
 
-// playUnder plays a scenario with what goes wrong by chance, lets it come to rest
-// and returns what became of it. want is what it should be.
+// playUnder plays a scenario with the faults of a plan, waits until nothing changes any
+// more, and returns the final state. It asserts that this is want, unless that is nil.
 func playUnder(t *testing.T, sc *scenario, x *faultPlan, want *finalState) (got *finalState) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldOf(t, sc, x)
+		w := newHarnessWith(t, sc, x)
 		w.collect = true
 		defer func() {
 			if t.Failed() {
@@ -105,32 +105,32 @@ func playUnder(t *testing.T, sc *scenario, x *faultPlan, want *finalState) (got 
 		w.run()
 		w.calm()
 		time.Sleep(rest)
-		got = w.outcome()
-		if want == nil && got.restarted() || want != nil && len(want.restless) > 0 {
+		got = w.finalState()
+		if want == nil && got.restarted() || want != nil && len(want.restarting) > 0 {
 			time.Sleep(2 * rest)
-			got.later(w.outcome())
+			got.later(w.finalState())
 		}
 		if want != nil {
 			got.compare(t, w, want)
 		}
 		w.startsAnother()
 		w.stop()
-		w.halted()
+		w.shutDown()
 	})
 	return got
 }
 
-// rest is, with what comes before it, longer than any back-off and the time between
-// two listings together.
+// rest is the time without faults at the end of a scenario. With the time before it, it
+// is longer than the longest back-off and the relist period together.
 const rest = 8 * time.Minute
 
-// calm has nothing go wrong any more. Faults outlast the script by a minute.
+// calm ends all faults, a minute after the end of the script.
 func (w *harness) calm() {
 	if w.chance != nil {
 		time.Sleep(time.Minute)
 	}
 	w.mu.Lock()
-	w.traps, w.sinkErr, w.listing = nil, nil, 0
+	w.breakpoints, w.sinkErr, w.listing = nil, nil, 0
 	w.calmed = true
 	w.mu.Unlock()
 	w.rules = nil
@@ -139,17 +139,16 @@ func (w *harness) calm() {
 	if w.isDown() {
 		w.up()
 	}
-	time.Sleep(5 * time.Minute) // an agent that a trap killed is back
+	time.Sleep(5 * time.Minute) // an agent that a breakpoint killed has been started
 	w.mu.Lock()
-	gone := w.current == nil
+	stopped := w.current == nil
 	w.mu.Unlock()
-	if gone {
+	if stopped {
 		w.start()
 	}
 }
 
-// startsAnother asserts that an agent that has been through all this starts and
-// ends a pod as any other does.
+// startsAnother asserts that the agent starts and ends another pod after the faults.
 func (w *harness) startsAnother() {
 	if _, full := w.sc.option("max-pods"); full {
 		return
@@ -158,12 +157,12 @@ func (w *harness) startsAnother() {
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "another:1"}}
 	w.memory.Put(pod)
 	time.Sleep(5 * time.Second)
-	if w.told("another").Phase != corev1.PodRunning {
-		w.t.Errorf("a pod that is put afterwards is told as %q", w.told("another").Phase)
+	if w.lastStatus("another").Phase != corev1.PodRunning {
+		w.t.Errorf("a pod that is put afterwards is reported as %q", w.lastStatus("another").Phase)
 	}
 	w.memory.Delete("default", "another")
 	time.Sleep(5 * time.Second)
-	if st := w.told("another"); st.Phase != "" {
-		w.t.Errorf("a pod that is deleted afterwards is still told as %s", st.Phase)
+	if st := w.lastStatus("another"); st.Phase != "" {
+		w.t.Errorf("a pod that is deleted afterwards is still reported as %s", st.Phase)
 	}
 }

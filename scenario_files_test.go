@@ -45,32 +45,32 @@ func (w *harness) images() []embedded.Image {
 	return all
 }
 
-// files is a folder of manifests and who tells of changes in it.
+// files is a directory of manifests and its notifier.
 type files struct {
-	dir  string
-	mu   sync.Mutex
-	hint func()
+	dir    string
+	mu     sync.Mutex
+	notify func()
 }
 
 // Notify implements podsource.Notifier.
-func (f *files) Notify(ctx context.Context, _ string, hint func()) error {
+func (f *files) Notify(ctx context.Context, _ string, notify func()) error {
 	f.mu.Lock()
-	f.hint = hint
+	f.notify = notify
 	f.mu.Unlock()
-	hint()
+	notify()
 	<-ctx.Done()
 	f.mu.Lock()
-	f.hint = nil
+	f.notify = nil
 	f.mu.Unlock()
 	return nil
 }
 
 func (f *files) changed() {
 	f.mu.Lock()
-	hint := f.hint
+	notify := f.notify
 	f.mu.Unlock()
-	if hint != nil {
-		hint()
+	if notify != nil {
+		notify()
 	}
 }
 

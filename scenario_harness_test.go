@@ -32,38 +32,38 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// harness is a node in a bubble: a simulated runtime behind a proxy that can fail,
-// sources, and one agent at a time.
+// harness is a node in a bubble: a simulated runtime behind a proxy that injects faults,
+// sources, and one agent process at a time.
 type harness struct {
-	t      *testing.T
-	sc     *scenario
-	trace  *trace
-	things things
-	dir    string // the agent's root folder
-	files  *files
-	opts   []agent.Option   // of each agent, besides those that all have
-	node   agent.NodeConfig // what agents are told of it, besides their folders
-	memory *podsource.Memory
+	t       *testing.T
+	sc      *scenario
+	trace   *trace
+	objects runtimeObjects
+	dir     string // root directory of the agent
+	files   *files
+	opts    []agent.Option   // of each agent, in addition to those of start
+	node    agent.NodeConfig // of each agent; start sets the directories
+	memory  *podsource.Memory
 
 	inside  *embedded.Runtime
-	direct  *embedded.Conn // past proxy and tap
+	direct  *embedded.Conn // without proxy and interceptor
 	proxy   *runtimetest.Proxy
 	rules   []runtimetest.Rule
-	made    time.Time  // when proxy was
-	chance  *faultPlan // nil: nothing goes wrong but what the scenario says
-	calmed  bool       // … any more
-	collect bool       // what is dead, as it is by default
+	made    time.Time  // the time of the proxy
+	chance  *faultPlan // nil: only the faults of the scenario
+	calmed  bool       // all faults have ended
+	collect bool       // exited containers, as by default
 	stops   stops
 
-	mu      sync.Mutex        // guards the rest
-	lis     *bufconn.Listener // nil: the runtime is down
-	halt    context.CancelFunc
-	served  chan struct{}
-	current *agentProcess
-	traps   []*breakpoint
-	sinkErr error
-	listing time.Duration                  // how long a listing of all sandboxes takes
-	last    map[types.UID]corev1.PodStatus // as told
+	mu          sync.Mutex        // guards the rest
+	lis         *bufconn.Listener // nil: the runtime is down
+	halt        context.CancelFunc
+	served      chan struct{}
+	current     *agentProcess
+	breakpoints []*breakpoint
+	sinkErr     error
+	listing     time.Duration                  // duration of a list of all sandboxes
+	last        map[types.UID]corev1.PodStatus // last status of each pod
 }
 
 // agentProcess is one process of the agent.
@@ -75,18 +75,18 @@ type agentProcess struct {
 	done  chan error
 }
 
-// breakpoint does something at a call.
+// breakpoint runs a command at a call.
 type breakpoint struct {
 	rpc, when string
-	n         int // calls to go
+	n         int // calls until then
 	do        []string
 }
 
-func newWorld(t *testing.T, sc *scenario) *harness { return newWorldOf(t, sc, nil) }
+func newHarness(t *testing.T, sc *scenario) *harness { return newHarnessWith(t, sc, nil) }
 
-func newWorldOf(t *testing.T, sc *scenario, x *faultPlan) *harness {
+func newHarnessWith(t *testing.T, sc *scenario, x *faultPlan) *harness {
 	w := &harness{t: t, sc: sc, chance: x, dir: filepath.Join(t.TempDir(), "root"), memory: podsource.NewMemory(), last: map[types.UID]corev1.PodStatus{}}
-	w.things.by, w.stops.first = map[string]runtimeObject{}, map[string]time.Duration{}
+	w.objects.by, w.stops.first = map[string]runtimeObject{}, map[string]time.Duration{}
 	w.files = &files{dir: t.TempDir()}
 	grain := time.Millisecond
 	if g, ok := sc.option("grain"); ok {
@@ -100,7 +100,7 @@ func newWorldOf(t *testing.T, sc *scenario, x *faultPlan) *harness {
 	return w
 }
 
-// source is w.memory, with pods as an API server hands them out if the scenario says so.
+// source is w.memory, whose pods are not static if the scenario has that option.
 func (w *harness) source() podsource.Source {
 	if _, ok := w.sc.option("not-static"); ok {
 		return podsource.NotStatic(w.memory)
@@ -108,21 +108,21 @@ func (w *harness) source() podsource.Source {
 	return w.memory
 }
 
-// boot starts a runtime in which nothing runs.
+// boot starts an empty runtime.
 func (w *harness) boot() {
 	rt, err := embedded.New(embedded.Config{Images: w.images()})
 	require.NoError(w.t, err)
 	w.inside = rt
 	w.direct, err = rt.Dial()
 	require.NoError(w.t, err)
-	w.proxy, err = runtimetest.NewProxy(w.direct, w.chance.lot())
+	w.proxy, err = runtimetest.NewProxy(w.direct, w.chance.proxySeed())
 	require.NoError(w.t, err)
 	w.made = time.Now()
 	w.setRules()
 	w.up()
 }
 
-// setRules has the proxy go by what the scenario says and by chance.
+// setRules sets the faults of the scenario and of the fault plan.
 func (w *harness) setRules() {
 	var rules []runtimetest.Rule
 	if !w.calmed {
@@ -131,14 +131,14 @@ func (w *harness) setRules() {
 	require.NoError(w.t, w.proxy.SetRules(append(rules, w.rules...)...))
 }
 
-// halted is the end of boot: all containers are killed.
-func (w *harness) halted() {
+// shutDown ends what boot started, and kills all containers.
+func (w *harness) shutDown() {
 	w.down()
 	require.NoError(w.t, w.direct.Close())
 	require.NoError(w.t, w.inside.Close())
 }
 
-// up has the runtime answer.
+// up starts to serve the runtime.
 func (w *harness) up() {
 	ctx, cancel := context.WithCancel(context.Background())
 	lis, served := bufconn.Listen(256<<10), make(chan struct{})
@@ -151,7 +151,7 @@ func (w *harness) up() {
 	w.mu.Unlock()
 }
 
-// down ends the runtime's process. Containers run on.
+// down stops to serve the runtime. Containers keep running.
 func (w *harness) down() {
 	w.mu.Lock()
 	halt, served := w.halt, w.served
@@ -163,8 +163,8 @@ func (w *harness) down() {
 	}
 }
 
-// told is what was last told of the pod with that label, if anything.
-func (w *harness) told(label string) corev1.PodStatus {
+// lastStatus returns the last status of the pod with a label, or the zero value.
+func (w *harness) lastStatus(label string) corev1.PodStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, st := range w.last {
@@ -191,7 +191,7 @@ func (w *harness) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return lis.DialContext(ctx)
 }
 
-// start starts an agent on what the former one left.
+// start starts an agent on the state that the previous one left.
 func (w *harness) start() {
 	l := &agentProcess{done: make(chan error, 1)}
 	var err error
@@ -200,17 +200,17 @@ func (w *harness) start() {
 		MinConnectTimeout: 5 * time.Second,
 	}))
 	require.NoError(w.t, err)
-	l.tap = newTap(w, l.cc)
+	l.tap = newInterceptor(w, l.cc)
 	client, err := cri.New(l.tap, cri.Config{Recorder: events.New(fakeRecorder{w, l.tap}), InitialParallelStarts: 64, PullTimeout: 3 * time.Minute})
 	require.NoError(w.t, err)
 	opts := []agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(w.dir), agent.WithRuntime(client),
 		agent.WithTiming(agent.Timing{Jitter: 1e-9}),
-		agent.WithRecorder(fakeRecorder{w, l.tap}), agent.WithStatusSink(&recordingSink{w: w, tap: l.tap, heard: map[types.UID]bool{}}),
+		agent.WithRecorder(fakeRecorder{w, l.tap}), agent.WithStatusSink(&recordingSink{w: w, tap: l.tap, sent: map[types.UID]bool{}}),
 		agent.WithSource("memory", w.source()),
 		agent.WithSource("file", podsource.File(w.files.dir, podsource.FileNotifier(w.files))),
 	}
-	if _, ok := w.sc.option("collect"); !ok && !w.collect { // it goes its own ways, which would be in all traces
+	if _, ok := w.sc.option("collect"); !ok && !w.collect { // its removals would be in all traces
 		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
 	}
 	node := w.node
@@ -234,25 +234,25 @@ func (w *harness) start() {
 	w.mu.Unlock()
 }
 
-// stop ends the agent as SIGTERM would.
+// stop stops the agent as SIGTERM does.
 func (w *harness) stop() {
 	if l := w.take(); l != nil {
 		l.end()
-		if err := <-l.done; w.chance == nil || w.calmed { // a drain may fail when things go wrong
-			assert.NoError(w.t, err, "Run of an agent that was told to end")
+		if err := <-l.done; w.chance == nil || w.calmed { // a drain can fail because of faults
+			assert.NoError(w.t, err, "Run of an agent that was stopped")
 		}
 		l.tap.die()
 		require.NoError(w.t, l.cc.Close())
 	}
 }
 
-// kill ends the agent as SIGKILL would: from this moment on it changes and tells
-// nothing, except for files that a process might have written just before.
+// kill ends the agent as SIGKILL does: from now on it neither calls the runtime nor
+// sends a status. It can still write files, as a process could just before its end.
 func (w *harness) kill() {
 	if l := w.take(); l != nil {
 		l.tap.die()
 		l.end()
-		<-l.done // it may end with an error: nothing works for it any more
+		<-l.done // its calls fail, so it can end with an error
 		require.NoError(w.t, l.cc.Close())
 	}
 }
@@ -265,11 +265,11 @@ func (w *harness) take() *agentProcess {
 	return l
 }
 
-// hitBreakpoint does what traps are set for at this call.
+// hitBreakpoint runs the commands of the breakpoints at this call.
 func (w *harness) hitBreakpoint(rpc, when, pod string) {
 	w.mu.Lock()
 	var due []*breakpoint
-	for _, t := range w.traps {
+	for _, t := range w.breakpoints {
 		if t.rpc == rpc && t.when == when && t.n > 0 {
 			if t.n--; t.n == 0 {
 				due = append(due, t)
@@ -278,7 +278,7 @@ func (w *harness) hitBreakpoint(rpc, when, pod string) {
 	}
 	w.mu.Unlock()
 	for _, t := range due {
-		time.Sleep(time.Millisecond) // what else happens in this moment has happened then
+		time.Sleep(time.Millisecond) // after everything else at this time
 		w.trace.add("", lineScript, "", fmt.Sprintf("%s: %s", strings.TrimSuffix(when+" "+rpc+" of "+pod, " of "), strings.Join(t.do, " ")))
 		switch t.do[0] {
 		case "restart-runtime":
@@ -288,14 +288,14 @@ func (w *harness) hitBreakpoint(rpc, when, pod string) {
 			w.mu.Lock()
 			l := w.current
 			w.mu.Unlock()
-			l.tap.die() // the rest is done where one may wait
+			l.tap.die() // the rest blocks
 			go func() {
 				w.kill()
 				time.Sleep(w.duration(t.do[1]))
 				w.start()
 			}()
 		default:
-			w.t.Errorf("no trap does %q", t.do[0])
+			w.t.Errorf("unknown command of a breakpoint: %q", t.do[0])
 		}
 	}
 }
@@ -306,8 +306,8 @@ func (w *harness) duration(s string) time.Duration {
 	return d
 }
 
-// sleepRandomly makes a listing of everything slow. Looks at one pod are not.
-func (w *harness) sleepRandomly(ctx context.Context, req any) {
+// delayList delays a list of all sandboxes. Inspections of one pod are not delayed.
+func (w *harness) delayList(ctx context.Context, req any) {
 	q, ok := req.(*v1.ListPodSandboxRequest)
 	w.mu.Lock()
 	d := w.listing
@@ -323,14 +323,14 @@ func (w *harness) sleepRandomly(ctx context.Context, req any) {
 	}
 }
 
-// checkStart asserts that no container is started while one of its name runs in
-// that pod.
+// checkStart asserts that no container starts while another one of its name runs in the
+// pod.
 func (w *harness) checkStart(rpc string, req any) {
 	q, ok := req.(*v1.StartContainerRequest)
 	if !ok {
 		return
 	}
-	x := w.thing(q.GetContainerId())
+	x := w.object(q.GetContainerId())
 	name, _, _ := strings.Cut(x.name, "#")
 	for _, c := range w.running() {
 		if c.GetLabels()["io.kubernetes.pod.uid"] == string(x.uid) && c.GetMetadata().GetName() == name && c.GetId() != q.GetContainerId() && !w.chance.lies() {
@@ -347,7 +347,7 @@ func (w *harness) running() []*v1.Container {
 	return list.GetContainers()
 }
 
-// left is what is in the runtime at the end of a scenario.
+// left lists the sandboxes and containers in the runtime at the end of a scenario.
 func (w *harness) left() string {
 	var all []string
 	boxes, err := w.inside.ListPodSandbox(context.Background(), &v1.ListPodSandboxRequest{})
@@ -360,7 +360,7 @@ func (w *harness) left() string {
 	list, err := w.inside.ListContainers(context.Background(), &v1.ListContainersRequest{})
 	require.NoError(w.t, err)
 	for _, c := range list.GetContainers() {
-		x := w.thing(c.GetId())
+		x := w.object(c.GetId())
 		all = append(all, fmt.Sprintf("    %s  %s %s\n", x.pod, x.name, strings.ToLower(strings.TrimPrefix(c.GetState().String(), "CONTAINER_"))))
 	}
 	slices.Sort(all)
@@ -370,12 +370,12 @@ func (w *harness) left() string {
 	return "end, with these in the runtime\n" + strings.Join(all, "")
 }
 
-// decode reads the pods of a file of the scenario.
+// decode returns the pods in a file of the scenario.
 func (w *harness) decode(name string) []*corev1.Pod {
 	text, ok := w.sc.files[name]
 	require.True(w.t, ok, "no file %s in the scenario", name)
 	pods, objects, err := podspec.Decode([]byte(text), podspec.DecodeOptions{})
 	require.NoError(w.t, err, name)
-	require.Empty(w.t, objects, "%s: ConfigMaps and Secrets belong into files", name)
+	require.Empty(w.t, objects, "%s: only pods are supported", name)
 	return pods
 }

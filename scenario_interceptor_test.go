@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// criInterceptor is the connection of one agent: it writes down the calls that change
-// something, springs traps, and goes dead when its agent is killed.
+// criInterceptor is the connection of one agent process. It records the calls that
+// change something, hits breakpoints, and fails all calls after its process was killed.
 type criInterceptor struct {
 	w  *harness
 	cc grpc.ClientConnInterface
@@ -25,13 +25,13 @@ type criInterceptor struct {
 	kill context.CancelFunc
 }
 
-func newTap(w *harness, cc grpc.ClientConnInterface) *criInterceptor {
+func newInterceptor(w *harness, cc grpc.ClientConnInterface) *criInterceptor {
 	ctx, kill := context.WithCancel(context.Background())
 	return &criInterceptor{w: w, cc: cc, ctx: ctx, kill: kill}
 }
 
-// die makes every call fail from now on, those under way as well: the process
-// that made them is gone.
+// die makes every call fail from now on, including those under way, because the process
+// that makes them was killed.
 func (t *criInterceptor) die() {
 	t.mu.Lock()
 	t.dead = true
@@ -54,8 +54,8 @@ func (t *criInterceptor) Invoke(ctx context.Context, method string, req, resp an
 	}
 	rpc := method[strings.LastIndex(method, "/")+1:]
 	pod, text, side := t.w.describe(rpc, req)
-	if t.w.isDown() || t.w.isGone(req) {
-		text = "" // it reaches nobody, or changes nothing
+	if t.w.isDown() || t.w.isDeleted(req) {
+		text = "" // it does not reach the runtime, or changes nothing
 	}
 	if text != "" {
 		t.w.hitBreakpoint(rpc, "before", pod)
@@ -73,7 +73,7 @@ func (t *criInterceptor) Invoke(ctx context.Context, method string, req, resp an
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	t.w.sleepRandomly(ctx, req)
+	t.w.delayList(ctx, req)
 	err := t.cc.Invoke(ctx, method, req, resp, opts...)
 	if text == "" {
 		return err
@@ -102,7 +102,7 @@ func (t *criInterceptor) NewStream(ctx context.Context, desc *grpc.StreamDesc, m
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(t.ctx, cancel)
 	if strings.HasSuffix(method, "/StreamPodSandboxes") {
-		t.w.sleepRandomly(ctx, &v1.ListPodSandboxRequest{})
+		t.w.delayList(ctx, &v1.ListPodSandboxRequest{})
 	}
 	s, err := t.cc.NewStream(ctx, desc, method, opts...)
 	if err != nil {
@@ -118,29 +118,29 @@ type runtimeObject struct {
 	name string // container#attempt, or sandbox#attempt
 }
 
-// things knows what ids stand for.
-type things struct {
+// runtimeObjects are the sandboxes and containers by id.
+type runtimeObjects struct {
 	mu sync.Mutex
 	by map[string]runtimeObject
 }
 
-func (t *things) get(id string) (runtimeObject, bool) {
+func (t *runtimeObjects) get(id string) (runtimeObject, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x, ok := t.by[id]
 	return x, ok
 }
 
-func (t *things) put(id string, x runtimeObject) {
+func (t *runtimeObjects) put(id string, x runtimeObject) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.by[id] = x
 }
 
-// thing says what an id stands for. Of what was made by a call whose answer was
-// lost only the runtime knows.
-func (w *harness) thing(id string) runtimeObject {
-	x, ok := w.things.get(id)
+// object returns the sandbox or container with an id. One whose creation got no response
+// is found in the runtime.
+func (w *harness) object(id string) runtimeObject {
+	x, ok := w.objects.get(id)
 	if ok {
 		return x
 	}
@@ -155,12 +155,12 @@ func (w *harness) thing(id string) runtimeObject {
 	} else {
 		return runtimeObject{pod: "?", name: "?"}
 	}
-	w.things.put(id, x)
+	w.objects.put(id, x)
 	return x
 }
 
-// isGone reports whether a call is to remove what is not there.
-func (w *harness) isGone(req any) bool {
+// isDeleted reports whether a call removes an object that does not exist any more.
+func (w *harness) isDeleted(req any) bool {
 	ctx := context.Background()
 	var err error
 	switch q := req.(type) {
@@ -172,43 +172,43 @@ func (w *harness) isGone(req any) bool {
 	return err != nil
 }
 
-// learn notes what was made.
+// learn records the object that a call created.
 func (w *harness) learn(req, resp any) {
 	switch q := req.(type) {
 	case *v1.RunPodSandboxRequest:
 		m := q.GetConfig().GetMetadata()
 		if r, ok := resp.(*v1.RunPodSandboxResponse); ok {
 			uid := types.UID(m.GetUid())
-			w.things.put(r.GetPodSandboxId(), runtimeObject{w.trace.label(uid, m.GetName()), uid, fmt.Sprintf("sandbox#%d", m.GetAttempt())})
+			w.objects.put(r.GetPodSandboxId(), runtimeObject{w.trace.label(uid, m.GetName()), uid, fmt.Sprintf("sandbox#%d", m.GetAttempt())})
 		}
 	case *v1.CreateContainerRequest:
 		m := q.GetConfig().GetMetadata()
 		if r, ok := resp.(*v1.CreateContainerResponse); ok {
-			of := w.thing(q.GetPodSandboxId())
-			w.things.put(r.GetContainerId(), runtimeObject{of.pod, of.uid, fmt.Sprintf("%s#%d", m.GetName(), m.GetAttempt())})
+			of := w.object(q.GetPodSandboxId())
+			w.objects.put(r.GetContainerId(), runtimeObject{of.pod, of.uid, fmt.Sprintf("%s#%d", m.GetName(), m.GetAttempt())})
 		}
 	}
 }
 
-// describe puts a call that changes something into words. Others have no text.
+// describe returns the text of a call that changes something, and none for others.
 func (w *harness) describe(rpc string, req any) (pod, text, side string) {
 	switch q := req.(type) {
 	case *v1.RunPodSandboxRequest:
 		m := q.GetConfig().GetMetadata()
 		return w.trace.label(types.UID(m.GetUid()), m.GetName()), fmt.Sprintf("%s sandbox#%d", rpc, m.GetAttempt()), ""
 	case *v1.PullImageRequest:
-		return "", fmt.Sprintf("%s %s", rpc, q.GetImage().GetImage()), rpc // for whom is a matter of chance
+		return "", fmt.Sprintf("%s %s", rpc, q.GetImage().GetImage()), rpc // any of the pods that need it
 	case *v1.CreateContainerRequest:
 		m := q.GetConfig().GetMetadata()
-		return w.thing(q.GetPodSandboxId()).pod, fmt.Sprintf("%s %s#%d", rpc, m.GetName(), m.GetAttempt()), ""
+		return w.object(q.GetPodSandboxId()).pod, fmt.Sprintf("%s %s#%d", rpc, m.GetName(), m.GetAttempt()), ""
 	case *v1.StopContainerRequest:
-		x := w.thing(q.GetContainerId())
+		x := w.object(q.GetContainerId())
 		return x.pod, fmt.Sprintf("%s %s within %ds", rpc, x.name, q.GetTimeout()), rpc
 	case *v1.StartContainerRequest, *v1.RemoveContainerRequest, *v1.UpdateContainerResourcesRequest, *v1.ReopenContainerLogRequest:
-		x := w.thing(q.(interface{ GetContainerId() string }).GetContainerId())
+		x := w.object(q.(interface{ GetContainerId() string }).GetContainerId())
 		return x.pod, rpc + " " + x.name, sideOf(rpc)
 	case *v1.StopPodSandboxRequest, *v1.RemovePodSandboxRequest:
-		x := w.thing(q.(interface{ GetPodSandboxId() string }).GetPodSandboxId())
+		x := w.object(q.(interface{ GetPodSandboxId() string }).GetPodSandboxId())
 		return x.pod, rpc + " " + x.name, sideOf(rpc)
 	case *v1.RemoveImageRequest:
 		return "", rpc + " " + q.GetImage().GetImage(), rpc

@@ -19,13 +19,13 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// stops is when containers were first stopped while they ran, by pod and name.
+// stops records when each container was first stopped while it ran, by pod and name.
 type stops struct {
 	mu    sync.Mutex
 	first map[string]time.Duration
 }
 
-// noteStop notes a call that ends what runs, whether it will be carried out or not.
+// noteStop records a call that stops a running container, whether it succeeds or not.
 func (w *harness) noteStop(req any) {
 	var is func(c *v1.Container) bool
 	switch q := req.(type) {
@@ -50,26 +50,26 @@ func (w *harness) noteStop(req any) {
 	}
 }
 
-// finalState is what became of a scenario, by the names of pods.
+// finalState is the state at the end of a scenario, by the names of pods.
 type finalState struct {
-	boxes    map[string]int                       // ready sandboxes
-	runs     map[string][]string                  // containers that run, with their images
-	phases   map[string][]string                  // told, with reasons
-	told     map[string]map[string]containerCount // of containers
-	restless map[string]bool                      // pod/container: started again and again
-	stops    map[string]time.Duration
+	boxes      map[string]int                       // ready sandboxes
+	runs       map[string][]string                  // running containers with their images
+	phases     map[string][]string                  // reported, with reasons
+	reported   map[string]map[string]containerCount // of containers
+	restarting map[string]bool                      // pod/container: restarts indefinitely
+	stops      map[string]time.Duration
 }
 
-// containerCount is what was told of a container.
+// containerCount is the reported state of a container.
 type containerCount struct {
 	state    string
 	restarts int32
 }
 
-func (w *harness) outcome() *finalState {
+func (w *harness) finalState() *finalState {
 	o := &finalState{
 		boxes: map[string]int{}, runs: map[string][]string{}, phases: map[string][]string{},
-		told: map[string]map[string]containerCount{}, restless: map[string]bool{},
+		reported: map[string]map[string]containerCount{}, restarting: map[string]bool{},
 	}
 	ctx := context.Background()
 	list, err := w.inside.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{
@@ -87,12 +87,12 @@ func (w *harness) outcome() *finalState {
 	for uid, st := range w.last {
 		name, _, _ := strings.Cut(w.trace.label(uid, ""), "(")
 		o.phases[name] = append(o.phases[name], strings.TrimSpace(string(st.Phase)+" "+st.Reason))
-		if o.told[name] == nil {
-			o.told[name] = map[string]containerCount{}
+		if o.reported[name] == nil {
+			o.reported[name] = map[string]containerCount{}
 		}
 		for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
 			state := containerText(corev1.ContainerStatus{Name: c.Name, State: c.State, Ready: c.Ready})
-			o.told[name][c.Name] = containerCount{state: state, restarts: c.RestartCount}
+			o.reported[name][c.Name] = containerCount{state: state, restarts: c.RestartCount}
 		}
 	}
 	w.mu.Unlock()
@@ -109,7 +109,7 @@ func (w *harness) outcome() *finalState {
 }
 
 func (o *finalState) restarted() bool {
-	for _, containers := range o.told {
+	for _, containers := range o.reported {
 		for _, c := range containers {
 			if c.restarts > 0 {
 				return true
@@ -119,40 +119,39 @@ func (o *finalState) restarted() bool {
 	return false
 }
 
-// later finds out what does not come to rest, from an outcome some time later.
+// later finds the containers that restart indefinitely, from a state some time later.
 func (o *finalState) later(next *finalState) {
-	for pod, containers := range o.told {
+	for pod, containers := range o.reported {
 		for name, c := range containers {
-			if next.told[pod][name].restarts > c.restarts {
-				o.restless[pod+"/"+name] = true
+			if next.reported[pod][name].restarts > c.restarts {
+				o.restarting[pod+"/"+name] = true
 			}
 		}
 	}
 }
 
-// compare holds what became of a scenario in which things went wrong against what
-// becomes of it if nothing does.
+// compare asserts that the final state with faults is the one without.
 func (o *finalState) compare(t *testing.T, w *harness, want *finalState) {
 	if !w.mayRestart() {
-		assert.Equal(t, want.restless, o.restless, "what is started again and again")
+		assert.Equal(t, want.restarting, o.restarting, "containers that restart indefinitely")
 	}
 	for pod := range o.pods(want) {
-		if _, limited := w.sc.option("max-pods"); limited && o.refused(pod) != want.refused(pod) {
-			continue // which of them find room is a matter of when the others go
+		if _, limited := w.sc.option("max-pods"); limited && o.rejected(pod) != want.rejected(pod) {
+			continue // which of them fit depends on when the others end
 		}
 		if w.mayBeOver(pod, o) {
-			assert.Empty(t, o.runs[pod], "%s is over: what runs", pod)
+			assert.Empty(t, o.runs[pod], "%s has finished: running containers", pod)
 			continue
 		}
 		assert.Equal(t, want.boxes[pod], o.boxes[pod], "%s: ready sandboxes", pod)
-		assert.Equal(t, want.phases[pod], o.phases[pod], "%s: told", pod)
-		assert.Equal(t, want.steady(pod, want.runs[pod]), want.steady(pod, o.runs[pod]), "%s: what runs", pod)
-		for name, c := range want.told[pod] {
-			if want.restless[pod+"/"+name] || strings.HasPrefix(want.phases[pod][0], "Failed DeadlineExceeded") {
+		assert.Equal(t, want.phases[pod], o.phases[pod], "%s: reported phases", pod)
+		assert.Equal(t, want.steady(pod, want.runs[pod]), want.steady(pod, o.runs[pod]), "%s: running containers", pod)
+		for name, c := range want.reported[pod] {
+			if want.restarting[pod+"/"+name] || strings.HasPrefix(want.phases[pod][0], "Failed DeadlineExceeded") {
 				continue
 			}
-			got := o.told[pod][name]
-			assert.Equal(t, c.state, got.state, "%s: told of %s", pod, name)
+			got := o.reported[pod][name]
+			assert.Equal(t, c.state, got.state, "%s: reported state of %s", pod, name)
 			if !w.mayRestart() && !w.takesNumbers() {
 				assert.LessOrEqual(t, got.restarts, c.restarts, "%s: restarts of %s", pod, name)
 			}
@@ -160,16 +159,16 @@ func (o *finalState) compare(t *testing.T, w *harness, want *finalState) {
 	}
 	for what, at := range o.stops {
 		first, ok := want.stops[what]
-		asked := w.ends() // it may run yet, when it would have ended by itself
+		asked := w.ends() // after that it can still run, where it exits by itself without faults
 		if !w.mayRestart() && at < asked {
 			assert.True(t, ok, "%s is stopped at %v, and without faults never", what, at)
 			assert.GreaterOrEqual(t, at, first-retry, "%s is stopped earlier than without faults", what)
 		}
 	}
-	w.leaked(want.restless)
+	w.leaked(want.restarting)
 }
 
-// pods are all that either knows.
+// pods returns the pods in either state.
 func (o *finalState) pods(other *finalState) map[string]bool {
 	all := map[string]bool{}
 	for _, x := range []*finalState{o, other} {
@@ -186,34 +185,33 @@ func (o *finalState) pods(other *finalState) map[string]bool {
 	return all
 }
 
-func (o *finalState) refused(pod string) bool {
+func (o *finalState) rejected(pod string) bool {
 	return slices.Contains(o.phases[pod], "Failed OutOfpods")
 }
 
-// retry is how much sooner something may be found out without faults: by another
-// retry of a call or turn.
+// retry is how much earlier an event can occur with faults, because of another retry of
+// a call or sync.
 const retry = 10 * time.Second
 
-// steady are those of a pod's containers that are not started again and again.
+// steady returns the containers of a pod without those that restart indefinitely.
 func (o *finalState) steady(pod string, runs []string) []string {
 	steady := []string{}
 	for _, c := range runs {
-		if name, _, _ := strings.Cut(c, " "); !o.restless[pod+"/"+name] {
+		if name, _, _ := strings.Cut(c, " "); !o.restarting[pod+"/"+name] {
 			steady = append(steady, c)
 		}
 	}
 	return steady
 }
 
-// mayRestart reports whether containers may be restarted for no other reason than
-// the faults: an inspection was lied to, or what runs inside of containers could
-// not be asked how they are.
+// mayRestart reports whether the faults alone can restart containers: an inspection got
+// a wrong response, or exec probes failed.
 func (w *harness) mayRestart() bool {
 	return w.chance.lies() || w.chance.strikes("", "ExecSync") && w.manifests("exec:")
 }
 
-// mayBeOver reports whether a pod is told as over because of a lie that it ended:
-// its sandbox may have been left out of the list when it was to be stopped.
+// mayBeOver reports whether a pod can be reported as finished because of a wrong
+// response. Its sandbox may have been missing from the list when it was to be stopped.
 func (w *harness) mayBeOver(pod string, o *finalState) bool {
 	lied := w.chance.lies() && (w.manifests("restartPolicy: Never") || w.manifests("restartPolicy: OnFailure"))
 	for _, phase := range o.phases[pod] {
@@ -224,9 +222,9 @@ func (w *harness) mayBeOver(pod string, o *finalState) bool {
 	return false
 }
 
-// takesNumbers reports whether a container may have been made by a call whose answer
-// was lost, been seen with a number of its own, and removed before it ran: like a
-// kubelet's, that number is not used again.
+// takesNumbers reports whether a container can have been created by a call whose response
+// was lost, and removed before it ran. Its attempt number is not used again, as in the
+// kubelet.
 func (w *harness) takesNumbers() bool { return w.chance.strikes(runtimetest.Drop, "CreateContainer") }
 
 func (w *harness) manifests(text string) bool {
@@ -238,7 +236,7 @@ func (w *harness) manifests(text string) bool {
 	return false
 }
 
-// ends is when the script first asks for the end of a pod.
+// ends returns the time of the first command that ends a pod.
 func (w *harness) ends() time.Duration {
 	for _, s := range w.sc.script {
 		switch s.args[0] {
@@ -249,9 +247,9 @@ func (w *harness) ends() time.Duration {
 	return 1000 * time.Hour
 }
 
-// leaked asserts that there is nothing of pods of which nothing is told any more:
-// in the runtime, in the agent's folders, among the logs.
-func (w *harness) leaked(restless map[string]bool) {
+// leaked asserts that of pods without a status nothing is left in the runtime, in the
+// directories of the agent and among the logs.
+func (w *harness) leaked(restarting map[string]bool) {
 	ctx := context.Background()
 	owned := map[string]bool{}
 	w.mu.Lock()
@@ -266,12 +264,12 @@ func (w *harness) leaked(restless map[string]bool) {
 		uid, name := c.GetLabels()["io.kubernetes.pod.uid"], c.GetMetadata().GetName()
 		pod := c.GetLabels()["io.kubernetes.pod.name"]
 		full[c.GetPodSandboxId()] = true
-		assert.True(w.t, owned[uid], "%s#%d of %s is nobody's", name, c.GetMetadata().GetAttempt(), pod)
+		assert.True(w.t, owned[uid], "%s#%d of %s has no pod", name, c.GetMetadata().GetAttempt(), pod)
 		key := fmt.Sprintf("%s %s %v", uid, name, c.GetState())
 		of[key]++
 		most := 1
-		if restless[pod+"/"+name] && c.GetState() == v1.ContainerState_CONTAINER_EXITED {
-			most = 2 // the older one has still to be collected
+		if restarting[pod+"/"+name] && c.GetState() == v1.ContainerState_CONTAINER_EXITED {
+			most = 2 // the older one is collected later
 		}
 		assert.LessOrEqual(w.t, of[key], most, "%s of %s that are %v", name, pod, c.GetState())
 	}
@@ -279,9 +277,9 @@ func (w *harness) leaked(restless map[string]bool) {
 	require.NoError(w.t, err)
 	for _, s := range boxes.GetItems() {
 		m := s.GetMetadata()
-		assert.True(w.t, owned[m.GetUid()], "sandbox %s#%d is nobody's", m.GetName(), m.GetAttempt())
+		assert.True(w.t, owned[m.GetUid()], "sandbox %s#%d has no pod", m.GetName(), m.GetAttempt())
 		if s.GetState() == v1.PodSandboxState_SANDBOX_NOTREADY && !full[s.GetId()] {
-			of[m.GetUid()]++ // the newest one of a pod that is over stays
+			of[m.GetUid()]++ // the newest one of a finished pod stays
 			assert.LessOrEqual(w.t, of[m.GetUid()], 1, "empty sandboxes of %s", m.GetName())
 		}
 	}
@@ -292,7 +290,7 @@ func (w *harness) leaked(restless map[string]bool) {
 		}
 		for _, e := range entries {
 			uid := strings.TrimSuffix(e.Name()[strings.LastIndex(e.Name(), "_")+1:], ".json")
-			assert.True(w.t, owned[uid], "%s/%s is left of a pod that is gone", sub, e.Name())
+			assert.True(w.t, owned[uid], "%s/%s is left of a deleted pod", sub, e.Name())
 		}
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// faultPlan is what goes wrong between an agent and its runtime beside what a scenario
-// says. nil is nothing.
+// faultPlan is the set of random faults between an agent and its runtime, in addition to
+// those of a scenario. nil has none.
 type faultPlan struct {
 	seed  uint64
-	rules []runtimetest.Rule // their times are since the scenario's start
-	hits  []int              // calls that each has made go wrong, as far as counted
+	rules []runtimetest.Rule // their times count from the start of the scenario
+	hits  []int              // calls that each rule has affected
 }
 
 func kinds() []runtimetest.FaultKind {
@@ -28,9 +28,8 @@ func kinds() []runtimetest.FaultKind {
 	}
 }
 
-// reads are the calls that an inspection makes; who is lied to by these cannot know
-// better. Of all others an agent believes nothing but that they call for an
-// inspection.
+// reads are the calls of an inspection. An agent cannot detect that their responses are
+// wrong. The content of all others only triggers an inspection.
 func reads() []string {
 	return []string{"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
 }
@@ -39,16 +38,16 @@ func streams() []string {
 	return []string{"GetContainerEvents", "StreamPodSandboxes", "StreamContainers", "Stream*"}
 }
 
-// draw draws what goes wrong in a scenario that takes so long. The first rule's kind
-// goes by the seed, so that each kind has its turn with each scenario.
-func draw(seed uint64, turn int, length time.Duration) *faultPlan {
+// draw returns random faults for a scenario of that length. first selects the kind of
+// the first rule, so that each kind occurs in each scenario.
+func draw(seed uint64, first int, length time.Duration) *faultPlan {
 	r := rand.New(rand.NewPCG(seed, 0xFA17))
 	kinds := kinds()
 	x := &faultPlan{seed: seed}
 	for i := range 1 + r.IntN(3) {
 		kind := kinds[r.IntN(len(kinds))]
 		if i == 0 {
-			kind = kinds[turn%len(kinds)]
+			kind = kinds[first%len(kinds)]
 		}
 		x.rules = append(x.rules, drawRule(r, kind, length))
 	}
@@ -75,7 +74,7 @@ func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) ru
 	case runtimetest.Fail:
 		rule.Code = one(r, failures)
 	case runtimetest.Drop:
-		rule.Code = one(r, append(failures, codes.OK)) // OK: silence
+		rule.Code = one(r, append(failures, codes.OK)) // OK: no response
 	case runtimetest.BreakStream:
 		rule.RPC, rule.After, rule.Code = one(r, streams()), r.IntN(4), one(r, failures)
 	case runtimetest.Duplicate, runtimetest.Reorder:
@@ -83,7 +82,7 @@ func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) ru
 	case runtimetest.Corrupt:
 		rule.RPC = one(r, append(append(reads(), streams()...), "*"))
 	}
-	switch r.IntN(3) { // a few calls, or those of some time, or all
+	switch r.IntN(3) { // a few calls, those in an interval, or all
 	case 0:
 		rule.Skip, rule.Count, rule.Probability = r.IntN(4), 1+r.IntN(5), 0
 	case 1:
@@ -95,14 +94,14 @@ func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) ru
 
 func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
-func (x *faultPlan) lot() uint64 {
+func (x *faultPlan) proxySeed() uint64 {
 	if x == nil {
 		return 1
 	}
 	return x.seed
 }
 
-// count takes what a proxy counted, unless rules had ended when it was made.
+// count adds the counts of a proxy, unless it was made after some rules had ended.
 func (x *faultPlan) count(hits []int) {
 	if x == nil || len(hits) < len(x.rules) {
 		return
@@ -112,7 +111,7 @@ func (x *faultPlan) count(hits []int) {
 	}
 }
 
-// since are the rules as seen by a proxy that is made so late.
+// since returns the rules for a proxy that is made that long after the start.
 func (x *faultPlan) since(made time.Duration) []runtimetest.Rule {
 	if x == nil {
 		return nil
@@ -141,7 +140,7 @@ func (x *faultPlan) strikes(kind runtimetest.FaultKind, rpc string) bool {
 	})
 }
 
-// lies reports whether inspections see what is not so.
+// lies reports whether inspections get wrong responses.
 func (x *faultPlan) lies() bool {
 	return slices.ContainsFunc(reads(), func(rpc string) bool { return x.strikes(runtimetest.Corrupt, rpc) })
 }

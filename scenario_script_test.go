@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scenario is a file of testdata: what is done to an agent and its runtime, when,
-// and what it is then seen to do. The format is that of txtar: a comment that says
-// what is shown, then files after lines of the form "-- name --".
+// scenario is a file of testdata: a script of changes to an agent and its runtime, and
+// the expected actions of the agent. The format is txtar: a comment that describes the
+// scenario, then files after lines of the form "-- name --".
 type scenario struct {
 	comment string
 	names   []string // of the files, in order
@@ -51,7 +51,7 @@ func readScenario(t *testing.T, path string) *scenario {
 	}
 	s.config = steps(t, s.files["config"], false)
 	s.script = steps(t, s.files["script"], true)
-	require.NotEmpty(t, strings.TrimSpace(s.comment), "%s: say first what the scenario shows", path)
+	require.NotEmpty(t, strings.TrimSpace(s.comment), "%s: a comment that describes the scenario is required", path)
 	require.NotEmpty(t, s.script, "%s: no script", path)
 	require.Equal(t, "end", s.script[len(s.script)-1].args[0], "%s: the script's last command must be end", path)
 	return s
@@ -63,8 +63,7 @@ func fileMark(line string) (string, bool) {
 	return name, ok && ok2
 }
 
-// steps reads lines. A time may be one since the start or, with a +, one since
-// the line before.
+// steps parses lines. A time counts from the start or, with a +, from the previous line.
 func steps(t *testing.T, text string, timed bool) []step {
 	t.Helper()
 	var all []step
@@ -91,7 +90,7 @@ func steps(t *testing.T, text string, timed bool) []step {
 	return all
 }
 
-// option finds a config line by its first word.
+// option returns the arguments of the config line with that first word.
 func (s *scenario) option(name string) ([]string, bool) {
 	for _, c := range s.config {
 		if c.args[0] == name {
@@ -101,7 +100,7 @@ func (s *scenario) option(name string) ([]string, bool) {
 	return nil, false
 }
 
-// write puts the scenario back with another trace.
+// write writes the scenario with another trace.
 func (s *scenario) write(t *testing.T, path, trace string) {
 	t.Helper()
 	var b bytes.Buffer

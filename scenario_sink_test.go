@@ -11,25 +11,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recordingSink takes statuses and holds them against what was told before, by this
-// process of the agent and by former ones.
+// recordingSink compares each status with the last one that this or a previous process of
+// the agent sent.
 type recordingSink struct {
 	w   *harness
 	tap *criInterceptor
 
-	mu    sync.Mutex
-	heard map[types.UID]bool // a new process tells everything once
+	mu   sync.Mutex
+	sent map[types.UID]bool // a new process sends each status once
 }
 
 // SetStatus implements status.Sink.
 func (s *recordingSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 	if s.tap.isDead() {
-		return nil // so that the remains of the agent do not try again
+		return nil // so that the killed agent does not retry
 	}
 	w := s.w
 	w.mu.Lock()
 	err := w.sinkErr
-	former, told := w.last[pod.UID]
+	previous, known := w.last[pod.UID]
 	if err == nil {
 		w.last[pod.UID] = st
 	}
@@ -38,24 +38,24 @@ func (s *recordingSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.
 		return err
 	}
 	label := w.trace.label(pod.UID, pod.Name)
-	if told && !former.StartTime.Equal(st.StartTime) && former.StartTime != nil {
-		told = false // its UID came back
-		w.trace.add(label, lineStatus, "", "= anew")
+	if known && !previous.StartTime.Equal(st.StartTime) && previous.StartTime != nil {
+		known = false // a recreated UID
+		w.trace.add(label, lineStatus, "", recreated)
 	}
-	if told {
+	if known {
 		s.mu.Lock()
-		again := s.heard[pod.UID] && equality.Semantic.DeepEqual(former, st)
-		s.heard[pod.UID] = true
+		repeated := s.sent[pod.UID] && equality.Semantic.DeepEqual(previous, st)
+		s.sent[pod.UID] = true
 		s.mu.Unlock()
-		if again {
-			w.t.Errorf("%s: the same status is told twice of %s", w.trace.String(), label)
+		if repeated {
+			w.t.Errorf("%s: status of %s sent twice", w.trace.String(), label)
 		}
-		faults := goesBack(former, st)
+		problems := goesBack(previous, st)
 		if !w.chance.lies() {
-			faults = append(faults, contradicts(former, st)...)
+			problems = append(problems, contradicts(previous, st)...)
 		}
-		for _, fault := range faults {
-			w.t.Errorf("%s: status told of %s: %s", w.trace.String(), label, fault)
+		for _, problem := range problems {
+			w.t.Errorf("%s: status of %s: %s", w.trace.String(), label, problem)
 		}
 	}
 	w.trace.add(label, lineStatus, "", statusText(pod, st))
@@ -65,7 +65,7 @@ func (s *recordingSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.
 // DeleteStatus implements status.Deleter.
 func (s *recordingSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	if s.tap.isDead() {
-		return nil // so that the remains of the agent do not try again
+		return nil // so that the killed agent does not retry
 	}
 	w := s.w
 	label := w.trace.label(pod.UID, pod.Name)
@@ -78,45 +78,46 @@ func (s *recordingSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	}
 	for _, c := range w.running() {
 		if c.GetLabels()["io.kubernetes.pod.uid"] == string(pod.UID) && !w.chance.lies() {
-			w.t.Errorf("%s is told as deleted while %s runs", label, c.GetMetadata().GetName())
+			w.t.Errorf("%s is reported as deleted while %s runs", label, c.GetMetadata().GetName())
 		}
 	}
-	w.trace.add(label, lineStatus, "", "= gone")
+	w.trace.add(label, lineStatus, "", deleted)
 	return nil
 }
 
-// goesBack finds what can never follow in the statuses of one pod, whatever the
-// runtime tells. // ST-5
-func goesBack(former, now corev1.PodStatus) (faults []string) {
-	if isOver(former.Phase) && now.Phase != former.Phase {
-		faults = append(faults, fmt.Sprintf("%s after %s", now.Phase, former.Phase))
+// goesBack returns the changes from the previous status that must never occur, whatever
+// the runtime reports. // ST-5
+func goesBack(previous, now corev1.PodStatus) (problems []string) {
+	if isOver(previous.Phase) && now.Phase != previous.Phase {
+		problems = append(problems, fmt.Sprintf("%s after %s", now.Phase, previous.Phase))
 	}
 	for _, c := range slices.Concat(now.InitContainerStatuses, now.ContainerStatuses) {
 		if c.Ready && c.State.Running == nil && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0) {
-			faults = append(faults, fmt.Sprintf("%s is ready and does not run", c.Name))
+			problems = append(problems, fmt.Sprintf("%s is ready and does not run", c.Name))
 		}
-		if was := statusOf(former, c.Name); was != nil && c.RestartCount < was.RestartCount {
-			faults = append(faults, fmt.Sprintf("restarts of %s go back from %d to %d", c.Name, was.RestartCount, c.RestartCount))
+		if was := statusOf(previous, c.Name); was != nil && c.RestartCount < was.RestartCount {
+			problems = append(problems, fmt.Sprintf("restarts of %s go back from %d to %d", c.Name, was.RestartCount, c.RestartCount))
 		}
 	}
-	return faults
+	return problems
 }
 
-// contradicts finds what can never follow if the runtime tells the truth. // ST-5
-func contradicts(former, now corev1.PodStatus) (faults []string) {
+// contradicts returns the changes from the previous status that must never occur if the
+// runtime reports the truth. // ST-5
+func contradicts(previous, now corev1.PodStatus) (problems []string) {
 	for _, c := range slices.Concat(now.InitContainerStatuses, now.ContainerStatuses) {
 		if isOver(now.Phase) && c.State.Running != nil {
-			faults = append(faults, fmt.Sprintf("%s while %s runs", now.Phase, c.Name))
+			problems = append(problems, fmt.Sprintf("%s while %s runs", now.Phase, c.Name))
 		}
-		was := statusOf(former, c.Name)
+		was := statusOf(previous, c.Name)
 		if was == nil || was.State.Terminated == nil || c.RestartCount != was.RestartCount {
 			continue
 		}
 		if t := was.State.Terminated; !sameEnd(c.State.Terminated, t) && !sameEnd(c.LastTerminationState.Terminated, t) {
-			faults = append(faults, fmt.Sprintf("the exit code of %s is lost: %s after %s", c.Name, containerText(c), containerText(*was)))
+			problems = append(problems, fmt.Sprintf("the exit code of %s is lost: %s after %s", c.Name, containerText(c), containerText(*was)))
 		}
 	}
-	return faults
+	return problems
 }
 
 func isOver(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
@@ -134,7 +135,7 @@ func sameEnd(a, b *corev1.ContainerStateTerminated) bool {
 	return a != nil && a.ExitCode == b.ExitCode && a.Reason == b.Reason
 }
 
-// fakeRecorder takes events; the warnings among them are shown.
+// fakeRecorder records the warnings of an agent in the trace.
 type fakeRecorder struct {
 	w   *harness
 	tap *criInterceptor

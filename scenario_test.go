@@ -19,26 +19,26 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-var update = flag.Bool("update", false, "write what is seen into the scenario files")
+var update = flag.Bool("update", false, "write the observed traces and statuses into the scenario files")
 
-// TestScenarios plays each testdata/*.txtar: a whole agent and a simulated runtime
-// in a bubble. A script has one command a line, after its time:
+// TestScenarios plays each testdata/*.txtar with an agent and a simulated runtime in a
+// bubble. A script has one command per line, after its time:
 //
-//	put FILE           the source in memory names these pods from now on
-//	delete NAME        … and does not name this one any more
-//	mark NAME GRACE    … and tells that this one is being deleted, as an API server does
-//	write FILE, copy FILE TO, remove FILE   the same in a folder of manifests
-//	kill POD CONTAINER        somebody else kills the container
-//	stop-sandbox POD   somebody else stops the sandbox
+//	put FILE           adds these pods to the memory source
+//	delete NAME        removes a pod from it
+//	mark NAME GRACE    gives a pod of it a deletion timestamp, as an API server does
+//	write FILE, copy FILE TO, remove FILE   the same in a directory of manifests
+//	kill POD CONTAINER        stops the container without the agent
+//	stop-sandbox POD   stops the sandbox without the agent
 //	stop-agent, kill-agent, start-agent, restart-agent
-//	runtime down|up|reboot    its process ends, or comes back; or the node goes down and up
-//	fault RULE…, no-faults    what the calls of the runtime suffer
+//	runtime down|up|reboot    ends or starts the runtime's process, or restarts the node
+//	fault RULE…, no-faults    sets the faults of calls of the runtime
 //	trap RPC N before|after restart-runtime|kill-agent FOR    at the Nth call of RPC
-//	listing-takes FOR         so long lasts each listing of all pods in the runtime
+//	listing-takes FOR         sets the duration of a list of all pods in the runtime
 //	sink fails|works
 //	end
 //
-// In a trace, ">" are inputs, "=" is a status told and "!" a warning.
+// In a trace, ">" is an input, "=" a status that was sent and "!" a warning.
 func TestScenarios(t *testing.T) {
 	files := scenarioFiles(t)
 	require.GreaterOrEqual(t, len(files), 30)
@@ -51,22 +51,22 @@ func TestScenarios(t *testing.T) {
 				sc.write(t, path, got)
 				return
 			}
-			assert.Equal(t, sc.files["trace"], got, "-update writes what is seen, when that is right")
+			assert.Equal(t, sc.files["trace"], got, "-update writes the observed trace, if that is right")
 		})
 	}
 }
 
 // play runs a scenario and returns its trace.
 func play(t *testing.T, sc *scenario) string {
-	w := newWorld(t, sc)
+	w := newHarness(t, sc)
 	w.run()
 	got := w.trace.String() + w.left()
 	w.stop()
-	w.halted()
+	w.shutDown()
 	return got
 }
 
-// run does what the scenario says, up to its end.
+// run runs the script of the scenario.
 func (w *harness) run() {
 	if rule, ok := w.sc.option("fault"); ok {
 		w.fault(rule)
@@ -89,7 +89,7 @@ func (w *harness) run() {
 	synctest.Wait()
 }
 
-// do carries out one command.
+// do runs one command.
 func (w *harness) do(s step) {
 	arg := func(i int) string {
 		require.Greater(w.t, len(s.args), i, "%s: too few words", s.line)
@@ -121,7 +121,7 @@ func (w *harness) do(s step) {
 		n, err := strconv.Atoi(arg(2))
 		require.NoError(w.t, err, s.line)
 		w.mu.Lock()
-		w.traps = append(w.traps, &breakpoint{rpc: arg(1), n: n, when: arg(3), do: s.args[4:]})
+		w.breakpoints = append(w.breakpoints, &breakpoint{rpc: arg(1), n: n, when: arg(3), do: s.args[4:]})
 		w.mu.Unlock()
 	case "listing-takes":
 		w.mu.Lock()
@@ -143,7 +143,7 @@ func (w *harness) do(s step) {
 	case "runtime":
 		w.runtime(arg(1))
 	default:
-		w.t.Fatalf("no such command: %s", s.line)
+		w.t.Fatalf("unknown command: %s", s.line)
 	}
 }
 
@@ -154,7 +154,7 @@ func (w *harness) runtime(what string) {
 	case "up":
 		w.up()
 	case "reboot":
-		w.halted()
+		w.shutDown()
 		w.boot()
 	default:
 		w.t.Fatalf("runtime %s?", what)
@@ -170,7 +170,7 @@ func (w *harness) fault(rules []string) {
 	w.setRules()
 }
 
-// mark tells of a deletion as an API server does: the pod stays, with a time.
+// mark sets the deletion timestamp of a pod, which stays in its source.
 func (w *harness) mark(name, grace string) {
 	for _, file := range w.sc.names {
 		if !strings.HasSuffix(file, ".yaml") {
@@ -190,12 +190,11 @@ func (w *harness) mark(name, grace string) {
 	w.t.Fatalf("no pod %s in the scenario", name)
 }
 
-// outside does something to a pod behind the agent's back: it kills a container,
-// or stops the sandbox.
+// outside stops a container of a pod, or its sandbox, without the agent.
 func (w *harness) outside(pod, container string) {
 	ctx := context.Background()
 	for _, c := range w.running() {
-		x := w.thing(c.GetId())
+		x := w.object(c.GetId())
 		if x.pod != pod || container != "" && c.GetMetadata().GetName() != container {
 			continue
 		}
@@ -208,7 +207,7 @@ func (w *harness) outside(pod, container string) {
 		require.NoError(w.t, err)
 		return
 	}
-	if w.chance == nil { // with faults it may not have been started yet
+	if w.chance == nil { // with faults it may not have started yet
 		w.t.Errorf("nothing of %s %s runs", pod, container)
 	}
 }

@@ -12,46 +12,51 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a line of a trace is about, in the order in which lines of one moment and
-// one pod are shown.
+// The kinds of lines of a trace, in the order in which lines with the same time and pod
+// are shown.
 const (
-	lineScript = iota // what the script did
-	linePull          // images are fetched while the sandbox is made
+	lineScript = iota // a command of the script
+	linePull          // an image pull; concurrent with the creation of the sandbox
 	lineCall          // a call of the runtime that changes something
 	lineEvent         // a warning
-	lineStatus        // the last status told in this moment
+	lineStatus        // the last status sent at this time
 )
 
-// trace is what was seen of an agent. Lines of one moment are put into an order
-// that does not depend on which goroutine was first: by pod, then by kind; calls
-// that are made side by side are sorted. Of the statuses that are told of a pod in
-// one moment the last is kept, because the others may or may not have been merged
-// into it.
+// trace records the actions of an agent. Lines with the same time are in an order that
+// does not depend on the scheduler: by pod, then by kind; concurrent calls are sorted.
+// Of several statuses of a pod at one time the last is kept, because the others may or
+// may not have been merged into it.
 type trace struct {
-	grain time.Duration // how long a moment is
+	grain time.Duration // times are truncated to it
 	hide  *strings.Replacer
 	began time.Time
 
 	mu    sync.Mutex // guards the rest
 	lines []line
-	pods  map[types.UID]string // what a pod is called in the trace
+	pods  map[types.UID]string // labels
 	names map[string]int
 }
+
+// Lines of a trace about the deletion of a status.
+const (
+	deleted   = "= gone"
+	recreated = "= anew" // not shown
+)
 
 type line struct {
 	at   time.Duration
 	pod  string
 	kind int
 	text string
-	side string // calls of one side name are made side by side
+	side string // calls with the same value are concurrent
 }
 
 func newTrace(grain time.Duration) *trace {
 	return &trace{grain: grain, began: time.Now(), pods: map[types.UID]string{}, names: map[string]int{}}
 }
 
-// label is what a pod is called: its name, and for later pods of that name a
-// number.
+// label returns the name of a pod in the trace: its name, and for later pods of the same
+// name a number.
 func (t *trace) label(uid types.UID, name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,14 +80,14 @@ func (t *trace) add(pod string, kind int, side, text string) {
 	t.lines = append(t.lines, line{at: at, pod: pod, kind: kind, side: side, text: mask(text)})
 }
 
-// mask takes out of a text what is different each time.
+// mask replaces the parts of a text that differ between runs.
 func mask(s string) string {
 	s = regexp.MustCompile(`: (connection error: .*connection refused"|error reading from server: EOF)`).ReplaceAllString(s, ": connection lost")
 	s = regexp.MustCompile(`\b[0-9a-f]{64}\b`).ReplaceAllString(s, "ID")
 	return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "UID")
 }
 
-// String is the trace as it stands in a scenario file.
+// String returns the trace as in a scenario file.
 func (t *trace) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,15 +122,15 @@ func (t *trace) String() string {
 	return b.String()
 }
 
-// removals drops removals of what goes with its sandbox in the same moment: the
-// end of a pod and the collection of what is dead may both see to it.
+// removals drops removals of containers that are removed with their sandbox at the same
+// time: the cleanup of the pod and the container garbage collection both can do that.
 func removals(lines []line) []line {
 	type key struct {
 		at   time.Duration
 		pod  string
 		text string
 	}
-	boxes, seen := map[key]bool{}, map[key]bool{}
+	boxes, removed := map[key]bool{}, map[key]bool{}
 	for _, l := range lines {
 		if strings.HasPrefix(l.text, "RemovePodSandbox") {
 			boxes[key{l.at, l.pod, ""}] = true
@@ -134,9 +139,9 @@ func removals(lines []line) []line {
 	return slices.DeleteFunc(lines, func(l line) bool {
 		switch k := (key{l.at, l.pod, l.text}); {
 		case strings.HasPrefix(l.text, "RemovePodSandbox"):
-			again := seen[k]
-			seen[k] = true
-			return again
+			repeated := removed[k]
+			removed[k] = true
+			return repeated
 		case strings.HasPrefix(l.text, "RemoveContainer"):
 			return boxes[key{l.at, l.pod, ""}]
 		}
@@ -155,37 +160,37 @@ func short(d time.Duration) string {
 	return s
 }
 
-// lastStatuses drops repeated warnings, each status that another one follows in the same moment, and
-// each that reads the same as the one before.
+// lastStatuses drops repeated warnings, each status that is followed by another one at the
+// same time, and each whose text equals the previous one.
 func lastStatuses(lines []line) []line {
 	var out []line
-	told := map[string]string{}
+	previous := map[string]string{}
 	for i, l := range lines {
 		if l.kind == lineEvent && i > 0 && lines[i-1] == l {
 			continue
 		}
 		if l.kind == lineStatus {
-			if l.text == "= anew" {
-				told[l.pod] = ""
+			if l.text == recreated {
+				previous[l.pod] = ""
 				continue
 			}
 			if i+1 < len(lines) && lines[i+1].kind == lineStatus && lines[i+1].pod == l.pod && lines[i+1].at == l.at {
-				if l.text == "= gone" {
-					told[l.pod] = ""
+				if l.text == deleted {
+					previous[l.pod] = ""
 				}
 				continue
 			}
-			if told[l.pod] == l.text {
+			if previous[l.pod] == l.text {
 				continue
 			}
-			told[l.pod] = l.text
+			previous[l.pod] = l.text
 		}
 		out = append(out, l)
 	}
 	return out
 }
 
-// sideBySide sorts neighbours whose order does not matter.
+// sideBySide sorts concurrent calls.
 func sideBySide(lines []line) []line {
 	for i := 0; i < len(lines); {
 		j := i + 1
@@ -198,7 +203,7 @@ func sideBySide(lines []line) []line {
 	return lines
 }
 
-// statusText is a status in one line.
+// statusText returns a status in one line.
 func statusText(pod *corev1.Pod, st corev1.PodStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "= %s", st.Phase)

@@ -22,28 +22,30 @@ import (
 )
 
 // sourceFunc is a source that is a function.
-type sourceFunc func(ctx context.Context, hand func(podsource.Set)) error
+type sourceFunc func(ctx context.Context, deliver func(podsource.Set)) error
 
-func (f sourceFunc) Watch(ctx context.Context, hand func(podsource.Set)) error { return f(ctx, hand) }
+func (f sourceFunc) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	return f(ctx, deliver)
+}
 
-var errRefused = errors.New("connection refused")
+var errNoConnection = errors.New("connection refused")
 
-// offline is a remote source whose server does not answer until it is told to.
+// offline is a remote source whose server does not respond until back is closed.
 func offline(back <-chan struct{}, then podsource.Source) podsource.Source {
-	return sourceFunc(func(ctx context.Context, hand func(podsource.Set)) error {
-		hand(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{{
-			Location: "http://manifests.example", Err: fmt.Errorf("%w: %w", podsource.ErrUnavailable, errRefused),
+	return sourceFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
+		deliver(podsource.Set{Incomplete: true, Errors: []podsource.SourceError{{
+			Location: "http://manifests.example", Err: fmt.Errorf("%w: %w", podsource.ErrUnavailable, errNoConnection),
 		}}})
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-back:
-			return then.Watch(ctx, hand)
+			return then.Watch(ctx, deliver)
 		}
 	})
 }
 
-// sourcesNode is a runtime that outlives agents, and the folder that they share.
+// sourcesNode is a simulated runtime and the root directory of its agents.
 type sourcesNode struct {
 	t      *testing.T
 	root   string
@@ -62,7 +64,7 @@ func onSourcesNode(t *testing.T, test func(t *testing.T, n *sourcesNode)) {
 	})
 }
 
-// boot gives the node a runtime in which nothing is.
+// boot gives the node an empty runtime.
 func (n *sourcesNode) boot() (shutDown func()) {
 	inside, err := embedded.New(embedded.Config{})
 	require.NoError(n.t, err)
@@ -77,7 +79,7 @@ func (n *sourcesNode) boot() (shutDown func()) {
 	}
 }
 
-// start starts an agent with a source named http. What it returns ends it.
+// start starts an agent with a source named http, and returns a function that stops it.
 func (n *sourcesNode) start(src podsource.Source, opts ...agent.Option) (*agent.Agent, func()) {
 	n.t.Helper()
 	a, err := agent.New(append([]agent.Option{
@@ -94,7 +96,7 @@ func (n *sourcesNode) start(src podsource.Source, opts ...agent.Option) (*agent.
 	}
 }
 
-// running counts the containers that run.
+// running returns the number of running containers.
 func (n *sourcesNode) running() int {
 	n.t.Helper()
 	list, err := n.direct.ListContainers(n.t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
@@ -114,10 +116,10 @@ func (n *sourcesNode) stopContainers() {
 	}
 }
 
-// SR-10: what is not known is not told as good. Of pods that no source has named
-// yet the readiness is unknown and the rest is as observed, and the agent is not
-// healthy and says what it waits for.
-func TestPods_TellsWhatIsObservedWhileASourceIsSilent(t *testing.T) {
+// SR-10: unknown state is not reported as good. Until a source has synced, the readiness
+// of its pods is unknown and the rest is as observed. The agent is not healthy and names
+// the source.
+func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		memory := podsource.NewMemory(simplePod("web"))
 		a, stop := n.start(memory)
@@ -126,13 +128,13 @@ func TestPods_TellsWhatIsObservedWhileASourceIsSilent(t *testing.T) {
 		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
 		stop()
 
-		var heard told
+		var statuses statusRecorder
 		back := make(chan struct{})
-		a, stop = n.start(offline(back, memory), agent.WithStatusSink(&heard))
+		a, stop = n.start(offline(back, memory), agent.WithStatusSink(&statuses))
 		defer stop()
 		time.Sleep(time.Minute)
 		st := a.Pods()[0].Status
-		assert.Equal(t, corev1.PodRunning, st.Phase, "it is seen to run")
+		assert.Equal(t, corev1.PodRunning, st.Phase, "as observed")
 		assert.False(t, st.ContainerStatuses[0].Ready)
 		ready := condition(st.Conditions, corev1.PodReady)
 		assert.Equal(t, corev1.ConditionUnknown, ready.Status)
@@ -141,15 +143,15 @@ func TestPods_TellsWhatIsObservedWhileASourceIsSilent(t *testing.T) {
 		var waits podsource.Unsynced
 		require.ErrorAs(t, a.Healthy(), &waits)
 		assert.Equal(t, "http", waits.Source)
-		require.ErrorIs(t, a.Healthy(), errRefused)
+		require.ErrorIs(t, a.Healthy(), errNoConnection)
 
 		n.stopContainers()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		st = a.Pods()[0].Status
-		require.NotNil(t, st.ContainerStatuses[0].State.Terminated, "it is seen to have ended")
+		require.NotNil(t, st.ContainerStatuses[0].State.Terminated, "as observed")
 		assert.False(t, st.ContainerStatuses[0].Ready)
-		assert.Zero(t, len(heard.by), "sinks hold what they were told until the source speaks")
+		assert.Zero(t, len(statuses.by), "no status is sent before the source has synced")
 
 		close(back)
 		time.Sleep(time.Minute)
@@ -159,8 +161,8 @@ func TestPods_TellsWhatIsObservedWhileASourceIsSilent(t *testing.T) {
 	})
 }
 
-// KU-2: a node that boots while its server is away starts the pods it had, keeps
-// them running, and ends what was dropped when the server is back.
+// KU-2: a node that boots while its server is unavailable starts its cached pods and keeps
+// them running. When the server is available again, deleted pods are terminated.
 func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		dir := filepath.Join(n.root, "sources", "http")
@@ -177,13 +179,13 @@ func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 		defer stop()
 		time.Sleep(5 * time.Second)
 		require.Equal(t, 2, n.running())
-		require.NoError(t, a.Healthy(), "it is known what should run")
+		require.NoError(t, a.Healthy(), "the cache has synced")
 		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
-		require.NotEmpty(t, a.SourceErrors(), "that the server is away is told")
+		require.NotEmpty(t, a.SourceErrors(), "the unavailable server is reported")
 
 		n.stopContainers()
 		time.Sleep(time.Minute)
-		require.Equal(t, 2, n.running(), "what dies is started again")
+		require.Equal(t, 2, n.running(), "exited containers are restarted")
 
 		memory.Delete("default", "dropped")
 		close(back)
@@ -193,28 +195,28 @@ func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 	})
 }
 
-// IG-6: image collection goes on while a source is silent, and that it is silent
-// is told.
-func TestImageGC_GoesOnWhileASourceIsSilent(t *testing.T) {
+// IG-6: image garbage collection runs while a source has not synced, which is reported as
+// a source error.
+func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		var runs []time.Duration
 		began := time.Now()
 		hooks := agent.Hooks{ImageGC: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
-		silent := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
-		a, stop := n.start(silent, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{}), agent.WithHooks(hooks))
+		unsynced := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
+		a, stop := n.start(unsynced, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{}), agent.WithHooks(hooks))
 		time.Sleep(time.Hour)
-		faults := a.SourceErrors()
+		errs := a.SourceErrors()
 		stop()
 		require.GreaterOrEqual(t, len(runs), 10)
-		require.Greater(t, runs[0], time.Minute, "the source is waited for a while")
-		require.Len(t, faults, 1)
-		require.ErrorIs(t, faults[0], podsource.ErrUnavailable)
+		require.Greater(t, runs[0], time.Minute, "it waits for the source for a while")
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], podsource.ErrUnavailable)
 	})
 }
 
-// IG-6: before sources have spoken nothing is removed that pods of the last run
-// used, be the disk as full as it may; afterwards what nobody wants goes.
-func TestImageGC_KeepsImagesOfTheLastRunUntilSourcesSpeak(t *testing.T) {
+// IG-6: until all sources have synced, images that pods of the previous run used are kept,
+// however full the disk is. Afterwards unused images are removed.
+func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		collect := agent.WithImageGC(imagegc.Policy{MinAge: 1})
 		_, stop := n.start(podsource.NewMemory(simplePod("web")), collect)

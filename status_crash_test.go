@@ -20,19 +20,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestToldThroughKills plays each testdata/status/*.txtar with the agent killed and
-// started anew six times at random moments. What its lives tell, put together,
-// could have been told by one that was never killed: each status can follow the
-// one before, and the last is the one that is told without kills, unless it hangs
-// on when the agent looks (ends-by-chance in the config).
-// SUBLET_TOLD_SEEDS says how often [1].
+// TestStatus_AgentKilled plays each testdata/status/*.txtar and kills and restarts the
+// agent six times at random times. The statuses that all its processes send, taken
+// together, are possible for one process: each status can follow the previous one, and
+// the last one is the same as without kills, unless it depends on when the agent
+// inspects the pod (ends-by-chance in the config).
+//
+// SUBLET_KILL_SEEDS is the number of seeds. Default: 1.
 //
 // AG-4, ST-5, PB-4
-func TestToldThroughKills(t *testing.T) {
+func TestStatus_AgentKilled(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "status", "*.txtar"))
 	require.NoError(t, err)
 	seeds := 1
-	if n := os.Getenv("SUBLET_TOLD_SEEDS"); n != "" {
+	if n := os.Getenv("SUBLET_KILL_SEEDS"); n != "" {
 		seeds, err = strconv.Atoi(n)
 		require.NoError(t, err)
 	}
@@ -44,8 +45,8 @@ func TestToldThroughKills(t *testing.T) {
 				var calm, killed *transcript
 				synctest.Test(t, func(t *testing.T) { calm = listen(t, sc, sc.script) })
 				synctest.Test(t, func(t *testing.T) { killed = listen(t, sc, withKills(sc, rnd)) })
-				for _, fault := range killed.faults(sc) {
-					t.Errorf("%s\n%s", fault, killed)
+				for _, problem := range killed.problems(sc) {
+					t.Errorf("%s\n%s", problem, killed)
 				}
 				if _, ok := sc.option("ends-by-chance"); !ok {
 					assert.Equal(t, calm.last(), killed.last(), "%s", killed)
@@ -55,12 +56,12 @@ func TestToldThroughKills(t *testing.T) {
 	}
 }
 
-// withKills puts kills into a scenario's script, none where the agent is down.
+// withKills adds kills to the script of a scenario, none while the agent is down.
 func withKills(sc *scenario, rnd *rand.Rand) []step {
 	script := slices.Clone(sc.script)
 	end := script[len(script)-1].at
 	for range 6 {
-		at := time.Duration(rnd.Int64N(int64(end) * 2 / 3)) // so that there is time to come to the same end
+		at := time.Duration(rnd.Int64N(int64(end) * 2 / 3)) // leaves time to reach the same final state
 		down := false
 		for _, s := range sc.script {
 			if s.at <= at && (s.args[0] == "kill-agent" || s.args[0] == "start-agent") {
@@ -75,13 +76,12 @@ func withKills(sc *scenario, rnd *rand.Rand) []step {
 	return script
 }
 
-// last is how it stands with each pod at the end, without what depends on when
-// who looked.
+// last returns the final state of each pod, without times.
 func (b *transcript) last() map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last := map[string]string{}
-	for _, p := range b.pages {
+	for _, p := range b.entries {
 		switch {
 		case p.script != "":
 		case p.status == nil:
@@ -97,28 +97,27 @@ func (b *transcript) last() map[string]string {
 	return last
 }
 
-// faults are statuses that an agent which was never killed could not have told
-// after the one before.
-func (b *transcript) faults(sc *scenario) (all []string) {
+// problems returns the changes of a status that are not possible for one process.
+func (b *transcript) problems(sc *scenario) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	probed := sc.probed()
-	told := map[types.UID]*corev1.PodStatus{}
-	for _, p := range b.pages {
+	last := map[types.UID]*corev1.PodStatus{}
+	for _, p := range b.entries {
 		if p.script != "" {
 			continue
 		}
-		if former := told[p.uid]; former != nil && p.status != nil {
-			for _, f := range cannotFollow(former, p.status, probed) {
+		if previous := last[p.uid]; previous != nil && p.status != nil {
+			for _, f := range cannotFollow(previous, p.status, probed) {
 				all = append(all, fmt.Sprintf("%v: %s: %s", p.at, p.pod, f))
 			}
 		}
-		told[p.uid] = p.status
+		last[p.uid] = p.status
 	}
 	return all
 }
 
-// probed reports whether a manifest of the scenario has probes that fail.
+// probed reports whether a manifest of the scenario has failing probes.
 func (s *scenario) probed() bool {
 	fails := regexp.MustCompile(`exec-exit-code: "[^"]*[1-9]`)
 	for name, text := range s.files {
@@ -129,71 +128,71 @@ func (s *scenario) probed() bool {
 	return false
 }
 
-// cannotFollow finds what no history of a pod has.
-func cannotFollow(former, now *corev1.PodStatus, probed bool) (faults []string) {
-	faults = contradicts(*former, *now)
+// cannotFollow returns the changes from the previous status that must not occur.
+func cannotFollow(previous, now *corev1.PodStatus, probed bool) (problems []string) {
+	problems = contradicts(*previous, *now)
 	add := func(ok bool, format string, args ...any) {
 		if !ok {
-			faults = append(faults, fmt.Sprintf(format, args...))
+			problems = append(problems, fmt.Sprintf(format, args...))
 		}
 	}
-	add(former.StartTime.Equal(now.StartTime), "start time %v after %v", now.StartTime, former.StartTime)
-	add(now.QOSClass == former.QOSClass, "QoS class %s after %s", now.QOSClass, former.QOSClass)
-	add(now.ObservedGeneration >= former.ObservedGeneration, "generation %d after %d", now.ObservedGeneration, former.ObservedGeneration)
-	add(former.PodIP == "" || now.PodIP != "", "its address is lost")
-	for i := range former.Conditions {
-		was := &former.Conditions[i]
+	add(previous.StartTime.Equal(now.StartTime), "start time %v after %v", now.StartTime, previous.StartTime)
+	add(now.QOSClass == previous.QOSClass, "QoS class %s after %s", now.QOSClass, previous.QOSClass)
+	add(now.ObservedGeneration >= previous.ObservedGeneration, "generation %d after %d", now.ObservedGeneration, previous.ObservedGeneration)
+	add(previous.PodIP == "" || now.PodIP != "", "the pod IP is lost")
+	for i := range previous.Conditions {
+		was := &previous.Conditions[i]
 		is := condition(now.Conditions, was.Type)
 		switch {
 		case is == nil:
-			add(was.Type == corev1.PodResizeInProgress || was.Type == corev1.PodResizePending, "%s is told no more", was.Type)
+			add(was.Type == corev1.PodResizeInProgress || was.Type == corev1.PodResizePending, "%s is missing", was.Type)
 		case is.Status != was.Status:
-			add(!is.LastTransitionTime.Before(&was.LastTransitionTime), "%s changed before it did so last", was.Type)
+			add(!is.LastTransitionTime.Before(&was.LastTransitionTime), "%s changed before its last transition", was.Type)
 			add(was.Type != corev1.PodInitialized || is.Status == corev1.ConditionTrue, "no longer initialized")
 		default:
-			add(!is.LastTransitionTime.Before(&was.LastTransitionTime), "%s has changed less lately than before", was.Type)
+			add(!is.LastTransitionTime.Before(&was.LastTransitionTime), "transition time of %s goes back", was.Type)
 		}
 	}
-	were := slices.Concat(former.InitContainerStatuses, former.ContainerStatuses, former.EphemeralContainerStatuses)
+	were := slices.Concat(previous.InitContainerStatuses, previous.ContainerStatuses, previous.EphemeralContainerStatuses)
 	for _, c := range slices.Concat(now.InitContainerStatuses, now.ContainerStatuses, now.EphemeralContainerStatuses) {
 		i := slices.IndexFunc(were, func(o corev1.ContainerStatus) bool { return o.Name == c.Name })
 		if i >= 0 {
 			for _, f := range cannotFollowContainer(&were[i], &c, probed) {
-				faults = append(faults, fmt.Sprintf("%s: %s after %s", f, containerText(c), containerText(were[i])))
+				problems = append(problems, fmt.Sprintf("%s: %s after %s", f, containerText(c), containerText(were[i])))
 			}
 		}
 	}
-	return faults
+	return problems
 }
 
-func cannotFollowContainer(was, is *corev1.ContainerStatus, probed bool) (faults []string) {
+func cannotFollowContainer(was, is *corev1.ContainerStatus, probed bool) (problems []string) {
 	if was.ContainerID != "" && is.ContainerID == "" {
-		faults = append(faults, "its id is lost")
+		problems = append(problems, "the container id is lost")
 	}
 	same := was.ContainerID != "" && was.ContainerID == is.ContainerID
 	switch {
 	case !same:
-		// One that was made and never seen to run leaves its number to the next.
+		// The attempt number of one that was never observed running is used again.
 		ran := was.State.Waiting == nil || was.LastTerminationState.Terminated != nil && was.LastTerminationState.Terminated.ContainerID == was.ContainerID
 		if ran && was.ContainerID != "" && is.ContainerID != "" && is.RestartCount <= was.RestartCount {
-			faults = append(faults, "another container, and no restart")
+			problems = append(problems, "another container without a restart")
 		}
 	case is.RestartCount != was.RestartCount:
-		faults = append(faults, "a restart, and the same container")
+		problems = append(problems, "a restart of the same container")
 	case was.State.Terminated != nil && is.State.Running != nil:
-		faults = append(faults, "it runs, though it has ended")
+		problems = append(problems, "running after its termination")
 	case was.State.Running != nil && is.State.Running != nil:
 		if !was.State.Running.StartedAt.Equal(&is.State.Running.StartedAt) {
-			faults = append(faults, "another start")
+			problems = append(problems, "another start time")
 		}
 		if was.Started != nil && *was.Started && (is.Started == nil || !*is.Started) {
-			faults = append(faults, "started no more")
+			problems = append(problems, "not started any more")
 		}
 		if was.Ready && !is.Ready && !probed {
-			faults = append(faults, "ready no more, for no reason")
+			problems = append(problems, "not ready any more without a reason")
 		}
 	case was.State.Running != nil && is.State.Waiting != nil && is.LastTerminationState.Terminated == nil:
-		faults = append(faults, "it waits to be started, though it runs")
+		problems = append(problems, "waiting while it runs")
 	}
-	return faults
+	return problems
 }

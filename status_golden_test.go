@@ -22,13 +22,13 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// TestTold plays each testdata/status/*.txtar: a pod, what happens to it, and every
-// status that the whole agent then tells of it, in the file "told". Scripts are
-// those of TestScenarios. Each status shows what it changes against the one before;
-// times are those since the start. Of statuses told in one moment the last is kept.
+// TestStatus_Golden plays each testdata/status/*.txtar: a pod, a script as in
+// TestScenarios, and in the file "statuses" every status that the agent sends. Each
+// status is shown by its changes against the previous one. Times count from the start.
+// Of several statuses at one time the last is kept.
 //
 // ST-2, ST-3, ST-4, ST-5, ST-6, ST-8
-func TestTold(t *testing.T) {
+func TestStatus_Golden(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "status", "*.txtar"))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(files), 40)
@@ -38,18 +38,18 @@ func TestTold(t *testing.T) {
 			var got string
 			synctest.Test(t, func(t *testing.T) { got = listen(t, sc, sc.script).String() })
 			if *update {
-				require.NoError(t, os.WriteFile(path, withTold(sc, got), 0o600))
+				require.NoError(t, os.WriteFile(path, withStatuses(sc, got), 0o600))
 				return
 			}
-			assert.Equal(t, sc.files["told"], got, "-update writes what is told, when that is right")
+			assert.Equal(t, sc.files["statuses"], got, "-update writes the observed statuses, if those are right")
 		})
 	}
 }
 
-// listen runs a scenario by a script and returns what was told.
+// listen plays a scenario with a script and returns the statuses that were sent.
 func listen(t *testing.T, sc *scenario, script []step) *transcript {
-	w := newWorld(t, sc)
-	b := newBook(w)
+	w := newHarness(t, sc)
+	b := newTranscript(w)
 	node := agent.NodeConfig{DisableCgroups: true, PodLogsDir: filepath.Join(w.dir, "logs"), IPs: []string{"192.0.2.7", "2001:db8::7"}}
 	if n, ok := sc.option("max-pods"); ok {
 		max, err := strconv.Atoi(n[0])
@@ -89,11 +89,11 @@ func listen(t *testing.T, sc *scenario, script []step) *transcript {
 	synctest.Wait()
 	b.close()
 	w.stop()
-	w.halted()
+	w.shutDown()
 	return b
 }
 
-// blockedUntil is an admitter that lets no pod in before that time.
+// blockedUntil is a soft admitter that rejects pods before that time.
 type blockedUntil time.Time
 
 // Admit implements podsync.Admitter.
@@ -104,16 +104,16 @@ func (b blockedUntil) Admit(context.Context, *corev1.Pod) (podspec.AdmitResult, 
 	return podspec.Admitted(), nil
 }
 
-// withTold is the scenario's file with what was told in it.
-func withTold(sc *scenario, told string) []byte {
+// withStatuses returns the file of the scenario with other statuses.
+func withStatuses(sc *scenario, statuses string) []byte {
 	var b bytes.Buffer
 	b.WriteString(sc.comment)
 	for _, name := range sc.names {
-		if name != "told" {
+		if name != "statuses" {
 			fmt.Fprintf(&b, "-- %s --\n%s", name, sc.files[name])
 		}
 	}
-	fmt.Fprintf(&b, "-- told --\n%s", told)
+	fmt.Fprintf(&b, "-- statuses --\n%s", statuses)
 	return b.Bytes()
 }
 

@@ -14,31 +14,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// transcript is a sink that keeps all that is told, to be read by people.
+// transcript is a sink that records all statuses in a readable form.
 type transcript struct {
 	w     *harness
 	began time.Time
 
-	mu     sync.Mutex // guards the rest
-	pages  []transcriptEntry
-	closed bool
-	ids    map[string]string // what containers are called
+	mu      sync.Mutex // guards the rest
+	entries []transcriptEntry
+	closed  bool
+	ids     map[string]string // names of containers
 }
 
-// transcriptEntry is one thing that was told, or one that was done.
+// transcriptEntry is a status or a command of the script.
 type transcriptEntry struct {
 	at     time.Duration
-	script string // what was done
+	script string // the command
 	uid    types.UID
 	pod    string
-	status *corev1.PodStatus // nil: it is gone
+	status *corev1.PodStatus // nil: deleted
 }
 
-func newBook(w *harness) *transcript {
+func newTranscript(w *harness) *transcript {
 	return &transcript{w: w, began: time.Now(), ids: map[string]string{}}
 }
 
-// close keeps what comes later out of the book.
+// close ends the transcript.
 func (b *transcript) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +48,7 @@ func (b *transcript) close() {
 func (b *transcript) note(script string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pages = append(b.pages, transcriptEntry{at: b.since(time.Now()), script: script})
+	b.entries = append(b.entries, transcriptEntry{at: b.since(time.Now()), script: script})
 }
 
 func (b *transcript) add(pod *corev1.Pod, st *corev1.PodStatus) {
@@ -56,7 +56,7 @@ func (b *transcript) add(pod *corev1.Pod, st *corev1.PodStatus) {
 	l := b.w.current
 	b.w.mu.Unlock()
 	if l == nil || l.tap.isDead() {
-		return // the remains of an agent that was killed
+		return // a killed agent
 	}
 	label := b.w.trace.label(pod.UID, pod.Name)
 	b.mu.Lock()
@@ -64,26 +64,26 @@ func (b *transcript) add(pod *corev1.Pod, st *corev1.PodStatus) {
 	if b.closed {
 		return
 	}
-	b.pages = append(b.pages, transcriptEntry{at: b.since(time.Now()), uid: pod.UID, pod: label, status: st})
+	b.entries = append(b.entries, transcriptEntry{at: b.since(time.Now()), uid: pod.UID, pod: label, status: st})
 }
 
 func (b *transcript) since(t time.Time) time.Duration {
 	return t.Sub(b.began).Truncate(time.Millisecond)
 }
 
-// String is what was told, moment by moment: what was done comes first, then the
-// last status of each pod.
+// String returns, for each time, the commands of the script and then the last status of
+// each pod.
 func (b *transcript) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out strings.Builder
-	told := map[types.UID]*corev1.PodStatus{}
-	for i := 0; i < len(b.pages); {
-		at := b.pages[i].at
-		last := map[string][]transcriptEntry{} // by pod: its last status, and that it is gone
+	previous := map[types.UID]*corev1.PodStatus{}
+	for i := 0; i < len(b.entries); {
+		at := b.entries[i].at
+		last := map[string][]transcriptEntry{} // by pod: its last status and its deletion
 		var lines string
-		for ; i < len(b.pages) && b.pages[i].at == at; i++ {
-			if p := b.pages[i]; p.script != "" {
+		for ; i < len(b.entries) && b.entries[i].at == at; i++ {
+			if p := b.entries[i]; p.script != "" {
 				lines += "  > " + p.script + "\n"
 			} else {
 				kept := last[p.pod]
@@ -95,8 +95,8 @@ func (b *transcript) String() string {
 		}
 		for _, pod := range slices.Sorted(maps.Keys(last)) {
 			for _, p := range last[pod] {
-				lines += b.changes(told[p.uid], p)
-				told[p.uid] = p.status
+				lines += b.changes(previous[p.uid], p)
+				previous[p.uid] = p.status
 			}
 		}
 		if lines != "" {
@@ -106,32 +106,32 @@ func (b *transcript) String() string {
 	return out.String()
 }
 
-// changes is what a status tells that the former one did not.
-func (b *transcript) changes(former *corev1.PodStatus, p transcriptEntry) string {
+// changes returns the differences between a status and the previous one.
+func (b *transcript) changes(previous *corev1.PodStatus, p transcriptEntry) string {
 	now := p.status
 	if now == nil {
 		return "  " + p.pod + " is gone\n"
 	}
-	first := former == nil
+	first := previous == nil
 	if first {
-		former = &corev1.PodStatus{}
+		previous = &corev1.PodStatus{}
 	}
 	var lines []string
 	for i := range now.Conditions {
 		c := &now.Conditions[i]
-		if was := condition(former.Conditions, c.Type); was == nil || b.condition(was) != b.condition(c) {
+		if was := condition(previous.Conditions, c.Type); was == nil || b.condition(was) != b.condition(c) {
 			lines = append(lines, b.condition(c))
 		}
 	}
-	for i := range former.Conditions {
-		if c := &former.Conditions[i]; condition(now.Conditions, c.Type) == nil {
-			lines = append(lines, string(c.Type)+" is told no more")
+	for i := range previous.Conditions {
+		if c := &previous.Conditions[i]; condition(now.Conditions, c.Type) == nil {
+			lines = append(lines, string(c.Type)+" is removed")
 		}
 	}
 	for _, lists := range [][2][]corev1.ContainerStatus{
-		{former.InitContainerStatuses, now.InitContainerStatuses},
-		{former.ContainerStatuses, now.ContainerStatuses},
-		{former.EphemeralContainerStatuses, now.EphemeralContainerStatuses},
+		{previous.InitContainerStatuses, now.InitContainerStatuses},
+		{previous.ContainerStatuses, now.ContainerStatuses},
+		{previous.EphemeralContainerStatuses, now.EphemeralContainerStatuses},
 	} {
 		for i := range lists[1] {
 			c := &lists[1][i]
@@ -142,7 +142,7 @@ func (b *transcript) changes(former *corev1.PodStatus, p transcriptEntry) string
 		}
 	}
 	head := b.head(now)
-	if !first && len(lines) == 0 && head == b.head(former) {
+	if !first && len(lines) == 0 && head == b.head(previous) {
 		return ""
 	}
 	text := fmt.Sprintf("  %s  %s\n", p.pod, head)
@@ -161,7 +161,7 @@ func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.Po
 	return nil
 }
 
-// head is what a status says of the pod as a whole.
+// head returns the part of a status that concerns the pod.
 func (b *transcript) head(st *corev1.PodStatus) string {
 	words := []string{cmp.Or(string(st.Phase), "no phase")}
 	if st.Reason != "" || st.Message != "" {
@@ -221,8 +221,7 @@ func (b *transcript) container(c *corev1.ContainerStatus) string {
 	return strings.Join(words, ", ")
 }
 
-// state is one state of a container. One that is several at once, or none, is
-// shown as it is.
+// state returns one state of a container. An invalid one is shown as it is.
 func (b *transcript) state(s *corev1.ContainerState) string {
 	switch {
 	case s.Waiting != nil && s.Running == nil && s.Terminated == nil:
@@ -247,14 +246,14 @@ func (b *transcript) state(s *corev1.ContainerState) string {
 	return fmt.Sprintf("%+v", *s)
 }
 
-// id is what a container is called: its name and attempt.
+// id returns the name and attempt of a container.
 func (b *transcript) id(id string) string {
 	kind, id, ok := strings.Cut(id, "://")
 	if !ok {
 		return "no id"
 	}
 	if b.ids[id] == "" {
-		b.ids[id] = b.w.thing(id).name
+		b.ids[id] = b.w.object(id).name
 	}
 	return kind + "://" + b.ids[id]
 }

@@ -34,8 +34,8 @@ const (
 	quietPeriod = "while :; do sleep 0.1; done"
 )
 
-// pressureEnv is a node that can run short: its memory and processes are those of a
-// cgroup, its disk is a small file system.
+// pressureEnv is a node that can get under pressure: its memory and process ids are those
+// of a cgroup, and its disk is a small file system.
 type pressureEnv struct {
 	t      *testing.T
 	node   *containerdtest.Node
@@ -46,9 +46,9 @@ type pressureEnv struct {
 	logged logLines
 
 	mu      sync.Mutex
-	told    map[string]corev1.PodStatus
+	last    map[string]corev1.PodStatus
 	asked   map[string]time.Time // when evictions were decided on
-	gone    map[string]time.Time
+	ended   map[string]time.Time // when evictions had ended
 	signals []eviction.Signal
 	ranked  []string    // the candidates of the last eviction, in order
 	changes []condition // of the node, in order
@@ -57,10 +57,10 @@ type pressureEnv struct {
 type condition struct {
 	at   time.Time
 	kind corev1.NodeConditionType
-	held bool
+	met  bool
 }
 
-// logLines are what the agent logs.
+// logLines collects the log of an agent.
 type logLines struct {
 	mu sync.Mutex
 	strings.Builder
@@ -83,13 +83,12 @@ func (l *logLines) with(part string) (out []string) {
 	return out
 }
 
-// newShort starts an agent on the node with thresholds and three pods: one that is
-// calm, one that uses a little, and greedy.
-func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *pressureEnv {
+// newPressureEnv starts an agent with thresholds and pods on the node.
+func newPressureEnv(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *pressureEnv {
 	t.Helper()
 	s := &pressureEnv{
 		t: t, node: n, disk: filepath.Join(n.Shared, "small"), pods: podsource.NewMemory(pods...),
-		told: map[string]corev1.PodStatus{}, asked: map[string]time.Time{}, gone: map[string]time.Time{},
+		last: map[string]corev1.PodStatus{}, asked: map[string]time.Time{}, ended: map[string]time.Time{},
 	}
 	require.NoError(t, os.MkdirAll(s.disk, 0o755))
 	require.NoError(t, unix.Mount("tmpfs", s.disk, "tmpfs", 0, "size=64m,nr_inodes=4000"))
@@ -115,7 +114,7 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods
 	t.Cleanup(func() {
 		s.stop()
 		if t.Failed() {
-			t.Logf("the agent said:\n%s", s.logged.String())
+			t.Logf("log of the agent:\n%s", s.logged.String())
 		}
 	})
 	return s
@@ -124,7 +123,7 @@ func newShort(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods
 func (s *pressureEnv) SetStatus(_ context.Context, p *corev1.Pod, st corev1.PodStatus) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told[p.Name] = st
+	s.last[p.Name] = st
 	return nil
 }
 
@@ -141,7 +140,7 @@ func (s *pressureEnv) evicted(_ eviction.Signal, pod *corev1.Pod, _ time.Duratio
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if assert.NoError(s.t, err) {
-		s.gone[pod.Name] = time.Now()
+		s.ended[pod.Name] = time.Now()
 	}
 }
 
@@ -149,10 +148,10 @@ func (s *pressureEnv) conditions(all []corev1.NodeCondition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range all {
-		held := c.Status == corev1.ConditionTrue
+		met := c.Status == corev1.ConditionTrue
 		i := slices.IndexFunc(s.changes, func(had condition) bool { return had.kind == c.Type })
-		if i >= 0 || held {
-			s.changes = append(s.changes, condition{time.Now(), c.Type, held})
+		if i >= 0 || met {
+			s.changes = append(s.changes, condition{time.Now(), c.Type, met})
 		}
 	}
 }
@@ -160,7 +159,7 @@ func (s *pressureEnv) conditions(all []corev1.NodeCondition) {
 func (s *pressureEnv) status(name string) corev1.PodStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.told[name]
+	return s.last[name]
 }
 
 func (s *pressureEnv) running(names ...string) {
@@ -170,16 +169,17 @@ func (s *pressureEnv) running(names ...string) {
 	}, longRunTime, 10*time.Millisecond, "%v", names)
 }
 
-// greedy is put on the node and goes, it alone; the node tells of it for the
-// transition period. left reads from the kernel what is left above the threshold.
-func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal, kind corev1.NodeConditionType, message string, left func() (int64, error)) {
+// requireEviction starts a pod with the script, and requires that it alone is evicted and
+// that the node reports the condition for the transition period. left reads from the
+// kernel how much is available above the threshold.
+func (s *pressureEnv) requireEviction(script, request string, signal eviction.Signal, kind corev1.NodeConditionType, message string, left func() (int64, error)) {
 	s.t.Helper()
 	s.running("calm", "modest")
 	name := "greedy-" + strings.ToLower(strings.ReplaceAll(string(signal), ".", "-"))
 	crossed := make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(s.t.Context(), longRunTime)
 	defer cancel()
-	go func() { // an eye of our own, on the kernel's figure
+	go func() { // an independent measurement
 		defer close(crossed)
 		for ctx.Err() == nil {
 			if n, err := left(); err == nil && n < 0 {
@@ -192,9 +192,9 @@ func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal,
 	s.pods.Put(hungry(name, s.node.Busybox, request, script))
 	require.Eventually(s.t, func() bool { return s.status(name).Phase == corev1.PodFailed }, longRunTime, 10*time.Millisecond, name)
 	at, ok := <-crossed
-	require.True(s.t, ok, "the threshold was never crossed")
-	// It holds for the transition period after the last breach, and goes.
-	require.Eventually(s.t, func() bool { return !s.held(kind) }, longRunTime, 10*time.Millisecond)
+	require.True(s.t, ok, "the threshold was never met")
+	// The condition lasts for the transition period.
+	require.Eventually(s.t, func() bool { return !s.reports(kind) }, longRunTime, 10*time.Millisecond)
 
 	st := s.status(name)
 	require.Equal(s.t, eviction.Reason, st.Reason)
@@ -204,35 +204,35 @@ func (s *pressureEnv) greedyGoes(script, request string, signal eviction.Signal,
 	}), "%v", st.Conditions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	decided, gone := s.asked[name], s.gone[name]
-	s.t.Logf("%s: decided %v after the crossing, gone %v later", signal, decided.Sub(at), gone.Sub(decided))
+	decided, evicted := s.asked[name], s.ended[name]
+	s.t.Logf("%s: decided %v after the crossing, ended %v later", signal, decided.Sub(at), evicted.Sub(decided))
 	require.Equal(s.t, signal, s.signals[len(s.signals)-1])
 	require.Equal(s.t, []string{name}, s.ranked[:1], "ranked %v", s.ranked)
 	require.Len(s.t, s.ranked, 3, "all were candidates")
-	require.Len(s.t, s.asked, len(s.signals), "nobody was chosen twice")
+	require.Len(s.t, s.asked, len(s.signals), "no pod was evicted twice")
 	// The next periodic measurement is an hour away: the kernel notified or, where it
 	// cannot, the manager polled as soon as the threshold could be met.
 	require.Less(s.t, decided.Sub(at), longRunTime)
 	var began, ended time.Time
 	for _, c := range s.changes {
-		if c.kind == kind && c.held && began.IsZero() {
+		if c.kind == kind && c.met && began.IsZero() {
 			began = c.at
-		} else if c.kind == kind && !c.held && !began.IsZero() {
+		} else if c.kind == kind && !c.met && !began.IsZero() {
 			ended = c.at
 		}
 	}
 	require.GreaterOrEqual(s.t, ended.Sub(began), transition)
-	require.Less(s.t, ended.Sub(gone), transition+longRunTime)
+	require.Less(s.t, ended.Sub(evicted), transition+longRunTime)
 	for _, other := range []string{"calm", "modest"} {
-		require.Equal(s.t, corev1.PodRunning, s.told[other].Phase, other)
-		require.Zero(s.t, s.told[other].ContainerStatuses[0].RestartCount)
+		require.Equal(s.t, corev1.PodRunning, s.last[other].Phase, other)
+		require.Zero(s.t, s.last[other].ContainerStatuses[0].RestartCount)
 	}
 	s.changes = nil
-	require.Len(s.t, s.logged.with("evicting pod"), len(s.signals), "one line an eviction")
+	require.Len(s.t, s.logged.with("evicting pod"), len(s.signals), "one line per eviction")
 	require.True(s.t, s.pods.Delete("default", name))
 }
 
-func (s *pressureEnv) held(kind corev1.NodeConditionType) bool {
+func (s *pressureEnv) reports(kind corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(s.agent.Conditions(), func(c corev1.NodeCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue
 	})
@@ -262,10 +262,10 @@ func consume(command string, times, pause int) string {
 	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); %s\nusleep %d; done; %s", times, command, pause, quietPeriod)
 }
 
-// EV-5, EV-6, EV-8, EV-10 on a real containerd, through the whole agent, with a
-// cgroup as the node's bound: of three pods the one above its request that grows
-// goes, and no other, as soon as the kernel tells that memory is short; so does
-// the one that fills the disk, takes its inodes, or forks without end.
+// EV-5, EV-6, EV-8, EV-10 with an agent on a real containerd, where a cgroup limits the
+// node: of three pods the growing one above its request is evicted, and no other, as soon
+// as the kernel reports memory pressure. The same applies to the pod that fills the disk,
+// uses its inodes, or forks indefinitely.
 func TestEvictionOnContainerd(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		memory, pids := filepath.Join("/sys/fs/cgroup/memory", n.CgroupParent), filepath.Join("/sys/fs/cgroup/pids", n.CgroupParent)
@@ -284,30 +284,30 @@ func TestEvictionOnContainerd(t *testing.T) {
 			}
 		}
 		t.Run("memory", func(t *testing.T) {
-			s := newShort(t, n, agent.EvictionConfig{Hard: "memory.available<150Mi"}, calm()...)
-			s.greedyGoes(consume("head -c 1000000 /dev/zero >> /memory/x", 320, 5000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
+			s := newPressureEnv(t, n, agent.EvictionConfig{Hard: "memory.available<150Mi"}, calm()...)
+			s.requireEviction(consume("head -c 1000000 /dev/zero >> /memory/x", 320, 5000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
 				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
 				func() (int64, error) { return memoryLeft(memory, limit, threshold) })
 			s.stop()
 		})
 		t.Run("disk, inodes and processes", func(t *testing.T) {
-			s := newShort(t, n, agent.EvictionConfig{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
-			s.greedyGoes(consume("head -c 500000 /dev/zero > /scratch/$i", 90, 5000), "16Mi",
+			s := newPressureEnv(t, n, agent.EvictionConfig{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
+			s.requireEviction(consume("head -c 500000 /dev/zero > /scratch/$i", 90, 5000), "16Mi",
 				eviction.NodeFSAvailable, corev1.NodeDiskPressure,
 				`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \S+\. $`,
 				func() (int64, error) {
 					st, err := statfs(s.disk)
 					return int64(st.Bavail*uint64(st.Bsize)) - 32*mib, err
 				})
-			s.greedyGoes(consume("cd /scratch; touch $i-1 $i-2 $i-3 $i-4 $i-5 $i-6 $i-7 $i-8", 320, 5000), "16Mi",
+			s.requireEviction(consume("cd /scratch; touch $i-1 $i-2 $i-3 $i-4 $i-5 $i-6 $i-7 $i-8", 320, 5000), "16Mi",
 				eviction.NodeFSInodesFree, corev1.NodeDiskPressure,
 				`^The node was low on resource: inodes\. Threshold quantity: 2k, available: \S+\. $`,
 				func() (int64, error) {
 					st, err := statfs(s.disk)
 					return int64(st.Ffree) - 2000, err
 				})
-			s.greedyGoes(consume("sleep 1000 &", 110, 10000), "16Mi", eviction.PIDAvailable, corev1.NodePIDPressure,
+			s.requireEviction(consume("sleep 1000 &", 110, 10000), "16Mi", eviction.PIDAvailable, corev1.NodePIDPressure,
 				`^The node was low on resource: pids\. Threshold quantity: 60, available: \S+\. $`,
 				func() (int64, error) {
 					used, err := number(pids + "/pids.current")
@@ -318,7 +318,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 	})
 }
 
-// memoryLeft is what is left above the threshold, page cache not counted.
+// memoryLeft returns the available memory above the threshold, without the page cache.
 func memoryLeft(group string, limit, threshold int64) (int64, error) {
 	used, err := number(group + "/memory.usage_in_bytes")
 	if err != nil {

@@ -18,9 +18,10 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// Probes of simulated pods are answered by their scripts, and nothing is dialled on the
-// network, whoever made the runtime. In a bubble nothing could be.
-func TestProbesOfSimulatedPods(t *testing.T) {
+// The scripts of simulated pods answer their probes without a network connection, which
+// a bubble would not allow. That holds for a runtime made by the agent and for one that
+// the user made.
+func TestAgent_ProbesSimulatedPods(t *testing.T) {
 	port := intstr.FromInt32(80)
 	probes := map[string]corev1.ProbeHandler{
 		"tcp":   {TCPSocket: &corev1.TCPSocketAction{Port: port}},
@@ -37,10 +38,10 @@ func TestProbesOfSimulatedPods(t *testing.T) {
 	}
 	for kind, handler := range probes {
 		for how, script := range scripts {
-			for _, own := range []bool{false, true} {
+			for _, givenRuntime := range []bool{false, true} {
 				name := kind + " " + how
-				if own {
-					name += " with a client of one's own"
+				if givenRuntime {
+					name += " in a runtime of the user"
 				}
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestProbesOfSimulatedPods(t *testing.T) {
 								Name: "main", Image: "app:1", ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: handler},
 							}}},
 						}
-						assert.Equal(t, script.ready, readyWithin(t, 20*time.Second, own, pod))
+						assert.Equal(t, script.ready, readyWithin(t, 20*time.Second, givenRuntime, pod))
 					})
 				})
 			}
@@ -58,14 +59,15 @@ func TestProbesOfSimulatedPods(t *testing.T) {
 	}
 }
 
-// readyWithin runs an agent for that long and reports whether the pod is ready then.
-func readyWithin(t *testing.T, d time.Duration, own bool, pod *corev1.Pod) bool {
+// readyWithin runs an agent for the duration and reports whether the pod is ready at
+// its end.
+func readyWithin(t *testing.T, d time.Duration, givenRuntime bool, pod *corev1.Pod) bool {
 	t.Helper()
 	options := []agent.Option{
 		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 	}
-	if !own {
+	if !givenRuntime {
 		options = append(options, agent.WithSimulatedRuntime())
 	} else {
 		rt, err := embedded.New(embedded.Config{Grace: -1})

@@ -22,14 +22,14 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// process is one run of an agent on a node that outlives it.
+// process is one run of an agent on a machine.
 type process struct {
 	*agent.Agent
 	stop func()
 }
 
-// machine is a simulated runtime and a root directory, on which one agent after another
-// runs.
+// machine is a simulated runtime and a root directory, on which agents run one after
+// another.
 type machine struct {
 	t      *testing.T
 	client *cri.Client
@@ -69,7 +69,7 @@ func (n *machine) start(opts ...agent.Option) *process {
 	}}
 }
 
-// running are the names of the pods with a container that runs.
+// running returns the names of the pods with a running container.
 func (n *machine) running() []string {
 	n.t.Helper()
 	pods, err := n.client.Pods(n.t.Context())
@@ -83,14 +83,14 @@ func (n *machine) running() []string {
 	return names
 }
 
-// slowToInspect takes a while to tell of one pod.
-type slowToInspect struct {
+// slowInspection delays the inspection of one pod.
+type slowInspection struct {
 	*cri.Client
 	uid  types.UID
 	take time.Duration
 }
 
-func (s slowToInspect) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+func (s slowInspection) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	if uid == s.uid {
 		select {
 		case <-time.After(s.take):
@@ -101,11 +101,10 @@ func (s slowToInspect) Pod(ctx context.Context, uid types.UID) (runtime.Pod, err
 	return s.Client.Pod(ctx, uid)
 }
 
-// SL-3, ST-5: what runs when the agent starts is adopted before anything new is
-// admitted, whichever source names it and however long the runtime takes to tell of
-// it.
-func TestAgent_AdoptsWhatRunsBeforeItAdmits(t *testing.T) {
-	old, added := sized("old", "1Mi", "0s=1Mi"), sized("added", "1Mi", "0s=1Mi") // of these UIDs, added's sorts first
+// SL-3, ST-5: running pods are adopted before a new pod is admitted, whichever source
+// contains them and however long their inspection takes.
+func TestAgent_AdoptsRunningPodsBeforeAdmission(t *testing.T) {
+	old, added := sized("old", "1Mi", "0s=1Mi"), sized("added", "1Mi", "0s=1Mi") // the UID of added sorts first
 	for name, take := range map[string]time.Duration{
 		"inspected at once":                    0,
 		"inspected before the agent begins":    time.Second,
@@ -127,17 +126,17 @@ func TestAgent_AdoptsWhatRunsBeforeItAdmits(t *testing.T) {
 					require.Equal(t, []string{"old"}, n.running())
 					a.stop()
 
-					var seen told
-					a = n.start(append(opts(), agent.WithRuntime(slowToInspect{n.client, old.UID, take}), agent.WithStatusSink(&seen))...)
+					var statuses statusRecorder
+					a = n.start(append(opts(), agent.WithRuntime(slowInspection{n.client, old.UID, take}), agent.WithStatusSink(&statuses))...)
 					time.Sleep(10 * time.Minute)
-					assert.Equal(t, []string{"old"}, n.running(), "there is room for one")
-					assert.Equal(t, "OutOfpods", seen.of("added").Reason)
-					assert.NotEqual(t, corev1.PodFailed, seen.of("old").Phase)
+					assert.Equal(t, []string{"old"}, n.running(), "MaxPods is 1")
+					assert.Equal(t, "OutOfpods", statuses.of("added").Reason)
+					assert.NotEqual(t, corev1.PodFailed, statuses.of("old").Phase)
 					a.stop()
 
 					a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
 					time.Sleep(time.Minute)
-					assert.Equal(t, []string{"old"}, n.running(), "the next agent leaves it alone too")
+					assert.Equal(t, []string{"old"}, n.running(), "the next agent does not touch it either")
 					a.stop()
 				}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
 			})
@@ -152,8 +151,7 @@ func (exhausted) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	return runtime.NodeUsage{Memory: runtime.MemoryUsage{At: time.Now(), Capacity: 1 << 30, Usage: 1 << 30, WorkingSet: 1 << 30}}, nil
 }
 
-// SR-3, EV-9: what a source is called changes nothing for its pods; what it says of
-// them does.
+// SR-3, EV-9: whether the pods of a source are static does not depend on its name.
 func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 	best := sized("best", "1Mi", "0s=1Mi")
 	best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
@@ -170,21 +168,21 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
-				var seen told
+				var statuses statusRecorder
 				pods := podsource.NewMemory()
-				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&seen), agent.WithEviction(agent.EvictionConfig{UsageProvider: exhausted{}}))
+				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithEviction(agent.EvictionConfig{UsageProvider: exhausted{}}))
 				time.Sleep(30 * time.Second)
 				pods.Put(best)
 				time.Sleep(5 * time.Second)
-				assert.Equal(t, tc.phase, seen.of("best").Phase)
+				assert.Equal(t, tc.phase, statuses.of("best").Phase)
 			})
 		})
 	}
 }
 
-// SL-3, SR-8: a pod that runs and whose source has not spoken takes room; once its
-// source does not name it, it does not.
-func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {
+// SL-3, SR-8: a running pod counts for the limit of pods until its source has synced
+// without it.
+func TestAgent_CountsRunningPodsOfAnUnsyncedSource(t *testing.T) {
 	onNode(t, func(t *testing.T, n *machine) {
 		a := n.start(agent.WithRuntime(n.client), agent.WithSource("late", podsource.NewMemory(sized("old", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Minute)
@@ -206,7 +204,7 @@ func TestAgent_CountsRunningPodsOfASilentSource(t *testing.T) {
 	}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
 }
 
-// licences is a slow check that says no within a time, and takes its time for it.
+// licences is a soft admitter that rejects pods during an interval, after a delay.
 type licences struct {
 	from, to time.Time
 	takes    time.Duration
@@ -215,7 +213,7 @@ type licences struct {
 func (l licences) Admit(ctx context.Context, _ *corev1.Pod) (podspec.AdmitResult, error) {
 	select {
 	case <-time.After(l.takes):
-	case <-ctx.Done(): // so that nothing is left of it when the bubble ends
+	case <-ctx.Done(): // no goroutine may be left at the end of the bubble
 		return podspec.AdmitResult{}, context.Cause(ctx)
 	}
 	if now := time.Now(); now.Before(l.from) || now.After(l.to) {
@@ -224,8 +222,7 @@ func (l licences) Admit(ctx context.Context, _ *corev1.Pod) (podspec.AdmitResult
 	return podspec.Rejected("NoLicence", "all are in use"), nil
 }
 
-// history is what was told of one pod: each phase and reason that differs from the
-// one before.
+// history is a sink that records each change of the phase and reason of one pod.
 type history struct {
 	mu    sync.Mutex
 	lines []string
@@ -250,9 +247,9 @@ func (h *history) take() (lines []string, sends int) {
 	return lines, sends
 }
 
-// PS-1, ST-6: a pod that a slow check refuses is told as Blocked once, waits without
-// end, also in another process, and starts over when it is admitted, whatever its
-// restart policy.
+// PS-1, ST-6: a pod that a soft admitter rejects is reported as Blocked once. It waits
+// indefinitely, also after a restart of the agent, and starts when it is admitted,
+// whatever its restart policy.
 func TestAgent_BlockedPodWaits(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever} {
 		for name, between := range map[string]bool{"": false, " over a restart of the agent": true} {
@@ -260,35 +257,35 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 				onNode(t, func(t *testing.T, n *machine) {
 					pod := sized("web", "1Mi", "0s=1Mi")
 					pod.Spec.RestartPolicy = policy
-					var seen history
+					var sent history
 					now := time.Now()
 					run := func() *process {
-						return n.start(agent.WithRuntime(n.client), agent.WithStatusSink(&seen), agent.WithSource("memory", podsource.NewMemory(pod)),
+						return n.start(agent.WithRuntime(n.client), agent.WithStatusSink(&sent), agent.WithSource("memory", podsource.NewMemory(pod)),
 							agent.WithSoftAdmitter(licences{now.Add(time.Minute), now.Add(10 * time.Minute), time.Second}))
 					}
 					a := run()
 					time.Sleep(50 * time.Second)
 					require.Equal(t, []string{"web"}, n.running())
-					seen.take()
+					sent.take()
 
 					time.Sleep(3 * time.Minute)
-					lines, sends := seen.take()
+					lines, sends := sent.take()
 					require.Equal(t, []string{"Pending Blocked"}, lines)
-					require.LessOrEqual(t, sends, 3, "when it is refused, when it has ended, and when nothing is left of it")
+					require.LessOrEqual(t, sends, 3, "on rejection, after its termination, and after its cleanup")
 					require.Empty(t, n.running())
 					if between {
 						a.stop()
 						a = run()
 						time.Sleep(time.Minute)
-						lines, _ = seen.take()
+						lines, _ = sent.take()
 						require.Equal(t, []string{"Pending Blocked"}, lines)
 					}
 					time.Sleep(5 * time.Minute)
-					_, sends = seen.take()
+					_, sends = sent.take()
 					require.Zero(t, sends, "nothing is new")
 
 					time.Sleep(5 * time.Minute)
-					lines, _ = seen.take()
+					lines, _ = sent.take()
 					require.Equal(t, "Running ", lines[len(lines)-1])
 					require.NotContains(t, lines, "Failed ")
 					require.Equal(t, []string{"web"}, n.running())
@@ -299,8 +296,8 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 	}
 }
 
-// spiking is a node of 1 GiB that is short of memory while its spike lasts, all of it
-// by one pod.
+// spiking is a node of 1 GiB that is under memory pressure while spike is true. One pod
+// uses all of it.
 type spiking struct {
 	uid   types.UID
 	spike atomic.Bool
@@ -315,14 +312,14 @@ func (s *spiking) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 	return runtime.NodeUsage{Memory: m, Pods: []runtime.PodUsage{{UID: s.uid, Memory: m}}}, nil
 }
 
-// SL-11, EV-8: an evicted static pod is a problem and no fault of the agent's, and starts
-// again when the pressure has ended, under its UID, also after a restart of the agent.
-// One that is not static stays Failed.
-func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
+// SL-11, EV-8: an evicted static pod is reported as a problem, and does not make the agent
+// unhealthy. It starts again under its UID when the pressure has ended, also after a
+// restart of the agent. A pod that is not static stays Failed.
+func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 	for name, tc := range map[string]struct {
-		restart bool
-		wrap    func(podsource.Source) podsource.Source
-		again   bool
+		restart  bool
+		wrap     func(podsource.Source) podsource.Source
+		restarts bool
 	}{
 		"in one process":             {false, func(s podsource.Source) podsource.Source { return s }, true},
 		"in the next process":        {true, func(s podsource.Source) podsource.Source { return s }, true},
@@ -353,11 +350,11 @@ func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
 				problems := a.PodProblems()
 				require.Len(t, problems, 1)
 				require.ErrorContains(t, problems[0], "pod default/web: Evicted: The node was low on resource: memory")
-				require.Equal(t, tc.again, !problems[0].NextAttempt.IsZero())
-				require.Equal(t, tc.again, strings.Contains(problems[0].Error(), "next attempt at"))
+				require.Equal(t, tc.restarts, !problems[0].NextAttempt.IsZero())
+				require.Equal(t, tc.restarts, strings.Contains(problems[0].Error(), "next attempt at"))
 				require.WithinDuration(t, time.Now(), problems[0].Since, time.Minute)
 				require.NoError(t, a.Healthy())
-				require.Equal(t, tc.again, events.Load() > 0)
+				require.Equal(t, tc.restarts, events.Load() > 0)
 				if tc.restart {
 					a.stop()
 					a = run()
@@ -370,7 +367,7 @@ func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				require.Empty(t, n.running(), "the condition holds for the transition period")
 				time.Sleep(5 * time.Minute)
-				if tc.again {
+				if tc.restarts {
 					require.Equal(t, []string{"web"}, n.running())
 					require.Empty(t, a.PodProblems())
 					require.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
@@ -385,11 +382,11 @@ func TestAgent_EvictedStaticPodStartsAgain(t *testing.T) {
 	}
 }
 
-// SL-11: a rejection of a static pod ends with its reason, that of another pod does not.
+// SL-11: the rejection of a static pod ends with its reason; that of another pod is final.
 func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 	for name, tc := range map[string]struct {
-		wrap  func(podsource.Source) podsource.Source
-		again bool
+		wrap     func(podsource.Source) podsource.Source
+		restarts bool
 	}{
 		"static":     {func(s podsource.Source) podsource.Source { return s }, true},
 		"not static": {podsource.NotStatic, false},
@@ -399,20 +396,20 @@ func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 				source := func() agent.Option {
 					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
 				}
-				for range 2 { // as long as it is rejected, in whatever process
+				for range 2 { // also after a restart
 					a := n.start(agent.WithRuntime(n.client), source(), agent.WithAdmitter(admitFunc(func(*corev1.Pod) bool { return false })))
 					time.Sleep(time.Hour)
 					problems := a.PodProblems()
 					require.Len(t, problems, 1)
-					require.ErrorContains(t, problems[0], "NotLoved: Pod was rejected: nobody loves it")
-					require.Equal(t, tc.again, !problems[0].NextAttempt.IsZero())
+					require.ErrorContains(t, problems[0], "AdmissionDenied: Pod was rejected: admission denied")
+					require.Equal(t, tc.restarts, !problems[0].NextAttempt.IsZero())
 					require.NoError(t, a.Healthy())
 					a.stop()
 				}
 				a := n.start(agent.WithRuntime(n.client), source())
 				time.Sleep(time.Minute)
-				require.Equal(t, tc.again, len(n.running()) == 1)
-				require.Equal(t, tc.again, len(a.PodProblems()) == 0)
+				require.Equal(t, tc.restarts, len(n.running()) == 1)
+				require.Equal(t, tc.restarts, len(a.PodProblems()) == 0)
 				a.stop()
 			}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 		})
