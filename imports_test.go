@@ -53,12 +53,13 @@ var allowedImports = map[string][]string{
 	"internal/pathname":       {},
 	"internal/events":         {},
 	"internal/logattr":        {},
+	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"internal/runtimestate":   {"runtime"},
 }
 
 // sharedImports may be imported by every package of the module.
-var sharedImports = []string{"internal/logattr"}
+var sharedImports = []string{"internal/logattr", "internal/sleep"}
 
 // adapters may import any package of the module, and are imported by users and tests
 // alone.

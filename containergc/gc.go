@@ -13,6 +13,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -254,7 +255,7 @@ func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next,
 			return passRelist, errors.Join(errs...)
 		}
 		if len(r.tried) > 0 && r.mode != modeUrgent {
-			if err := pause(ctx, c.cfg.RemovalInterval); err != nil {
+			if err := sleep.For(ctx, c.cfg.RemovalInterval); err != nil {
 				return passDone, errors.Join(append(errs, err)...)
 			}
 			if stop, next := c.shouldYield(r.mode, r.startTime); stop {
@@ -333,15 +334,4 @@ func wrap(operation string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", operation, err)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

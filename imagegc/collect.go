@@ -10,6 +10,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/monotonic"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -244,12 +245,8 @@ func (c *Collector) freed(ctx context.Context, start runtime.FSUsage, previous u
 		if freed > previous || try == tries {
 			return freed, nil
 		}
-		wait := time.NewTimer(c.cfg.DiskSettleTime / tries)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return freed, context.Cause(ctx)
+		if err := sleep.For(ctx, c.cfg.DiskSettleTime/tries); err != nil {
+			return freed, err
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -45,13 +46,6 @@ func newFakeRuntime() *fakeRuntime {
 // hang is a delay longer than every timeout.
 const hang = 24 * time.Hour
 
-func sleep(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return ctx.Err()
-	}
-	return sleepUntil(ctx, time.Now().Add(d))
-}
-
 func (rt *fakeRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	rt.mu.Lock()
 	rt.lists++
@@ -61,7 +55,7 @@ func (rt *fakeRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	}
 	delay, err := rt.listDelay, rt.listErr
 	rt.mu.Unlock()
-	return pods, errors.Join(sleep(ctx, delay), err)
+	return pods, errors.Join(sleep.For(ctx, delay), err)
 }
 
 func (rt *fakeRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
@@ -84,7 +78,7 @@ func (rt *fakeRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, err
 		rt.now--
 		rt.mu.Unlock()
 	}()
-	if err := errors.Join(sleep(ctx, delay), err); err != nil {
+	if err := errors.Join(sleep.For(ctx, delay), err); err != nil {
 		return runtime.Pod{}, err
 	}
 	return p, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -25,8 +26,10 @@ import (
 // A worker for which IsWorking is true calls it before MarkIdle, so that one
 // inspection serves both.
 func (g *Generator) GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
-	if err := sleepUntil(ctx, at); err != nil {
-		return runtime.Pod{}, fmt.Errorf("wait for newer state of pod %s: %w", uid, err)
+	if delay := time.Until(at); delay > 0 {
+		if err := sleep.For(ctx, delay); err != nil {
+			return runtime.Pod{}, fmt.Errorf("wait for newer state of pod %s: %w", uid, err)
+		}
 	}
 	p, in, err := g.requestNewerThan(uid, at)
 	if in == nil {
@@ -83,23 +86,6 @@ func (r *podRecord) joinable(at time.Time) *inspection {
 // RequestInspection at the very time at.
 func isSameInstant(startTime, requestedAt, at time.Time) bool {
 	return !requestedAt.IsZero() && startTime.Equal(at) && requestedAt.Equal(at)
-}
-
-// sleepUntil waits until the given time and returns nil, or the cause if ctx ends
-// first.
-func sleepUntil(ctx context.Context, at time.Time) error {
-	delay := time.Until(at)
-	if delay <= 0 {
-		return nil
-	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // RequestInspection requests an inspection of the pod that begins after this call.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -66,7 +67,7 @@ func (g *Generator) watch(ctx context.Context) {
 		}
 		g.cfg.Logger.Debug("runtime event stream closed", slog.Duration("retryAfter", delay), logattr.Err(err))
 		backOff = min(2*backOff, maxReopenBackOff)
-		sleepUntil(ctx, time.Now().Add(delay)) //nolint:errcheck // the loop checks ctx
+		sleep.For(ctx, delay) //nolint:errcheck // the loop checks ctx
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/clocktest"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -231,7 +232,7 @@ func (rt timestampedRuntime) WatchTimestamped(ctx context.Context, onEvent func(
 	return rt.Watch(ctx, func(uid types.UID) {
 		at := time.Now()
 		wg.Go(func() {
-			if sleep(ctx, 50*time.Millisecond) == nil {
+			if sleep.For(ctx, 50*time.Millisecond) == nil {
 				onEvent(uid, at)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // Bounds of the back-off before a failed source is watched again.
@@ -154,12 +155,8 @@ func (m *Mux) watch(ctx context.Context, i int) {
 			err = errors.New("Watch returned")
 		}
 		m.handleSourceFailure(ctx, i, fmt.Errorf("%w: watch source: %w", ErrUnavailable, err))
-		retry := time.NewTimer(backOff)
-		select {
-		case <-ctx.Done():
-			retry.Stop()
+		if sleep.For(ctx, backOff) != nil {
 			return
-		case <-retry.C:
 		}
 		backOff = min(2*backOff, maxRetryBackOff)
 	}

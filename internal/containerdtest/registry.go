@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 const (
@@ -81,12 +83,8 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.NotFound(w, q)
 		return
 	}
-	if delay > 0 {
-		select {
-		case <-time.After(delay):
-		case <-q.Context().Done():
-			return
-		}
+	if delay > 0 && sleep.For(q.Context(), delay) != nil {
+		return
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Docker-Content-Digest", digest(body))

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -37,14 +38,7 @@ func (c *Client) runHook(ctx context.Context, to hookTarget, h *corev1.Lifecycle
 	case h.HTTPGet != nil:
 		return c.httpHook(ctx, to, h.HTTPGet)
 	case h.Sleep != nil:
-		timer := time.NewTimer(time.Duration(max(h.Sleep.Seconds, 0)) * time.Second)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return sleep.For(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	}
 	return fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
 }
@@ -190,7 +184,7 @@ func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, 
 func (t *applyRun) stopUnhooked(ctx context.Context, id string) error {
 	err := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
 	for tries := range maxStopAttempts - 1 {
-		if err == nil || !pause(ctx, time.Second<<tries) {
+		if err == nil || sleep.For(ctx, time.Second<<tries) != nil {
 			break
 		}
 		err = t.c.stopContainer(ctx, id, graceOfPod(t.pod))

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -56,17 +57,5 @@ func (r *retry) retry(ctx context.Context, found bool) bool {
 	if r.waited > maxNameWaits {
 		return false
 	}
-	return pause(ctx, firstRetry<<(r.waited-1))
-}
-
-// pause waits for d, and reports whether ctx is still there then.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return sleep.For(ctx, firstRetry<<(r.waited-1)) == nil
 }

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // DialPod implements Dialer: a container of the pod that runs and listens at the port
@@ -33,7 +35,7 @@ func (s *Simulated) DialPod(ctx context.Context, pod *v1.PodSandboxConfig, port 
 		if !p.listens(port) {
 			continue
 		}
-		if err := pause(ctx, p.script.AnswerDelay); err != nil {
+		if err := sleep.For(ctx, p.script.AnswerDelay); err != nil {
 			return nil, err
 		}
 		ours, theirs := net.Pipe()

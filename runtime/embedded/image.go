@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // defaultSize is the size of an image without a record.
@@ -258,12 +260,8 @@ func (st *imageStore) pull(ctx context.Context, name string) (string, error) {
 		return "", status.Error(codes.InvalidArgument, err.Error())
 	}
 	if image.PullTime > 0 {
-		t := time.NewTimer(image.PullTime)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return "", ctx.Err()
+		if err := sleep.For(ctx, image.PullTime); err != nil {
+			return "", err
 		}
 	}
 	st.mu.Lock()

@@ -7,19 +7,21 @@ import (
 	"path"
 	"slices"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // play runs a script to its end, with its output on sio, and returns its exit code.
 func play(ctx context.Context, s Script, sio IO) (int32, error) {
 	var now time.Duration
 	for _, l := range s.Output {
-		if err := pause(ctx, l.At-now); err != nil {
+		if err := sleep.For(ctx, l.At-now); err != nil {
 			return 0, err
 		}
 		now = l.At
 		printLine(sio, l)
 	}
-	if err := pause(ctx, s.RunFor-now); err != nil {
+	if err := sleep.For(ctx, s.RunFor-now); err != nil {
 		return 0, err
 	}
 	return s.ExitCodes[0], nil

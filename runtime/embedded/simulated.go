@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // Annotations of containers that kubelets set: the path of the termination message, and
@@ -84,7 +86,7 @@ func (s *Simulated) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := pause(ctx, script.SandboxDelay); err != nil {
+	if err := sleep.For(ctx, script.SandboxDelay); err != nil {
 		return err
 	}
 	if script.SandboxError != "" {
@@ -118,7 +120,7 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if err := pause(ctx, script.StartDelay); err != nil {
+	if err := sleep.For(ctx, script.StartDelay); err != nil {
 		return nil, err
 	}
 	if script.StartError != "" {
@@ -141,21 +143,6 @@ func (s *Simulated) Start(ctx context.Context, c *Container, sio IO, exited func
 		p.readStdin(ctx, sio)
 	}
 	return p, nil
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // simProcess is a simulated container. While idle it is a timer.
@@ -352,7 +339,7 @@ func (p *simProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 	p.execs++
 	p.mu.Unlock()
 	if p.script.ExecExitCodes != nil || p.script.ExecOutput != "" || p.script.ExecDelay > 0 {
-		if err := pause(ctx, p.script.ExecDelay); err != nil {
+		if err := sleep.For(ctx, p.script.ExecDelay); err != nil {
 			return 0, err
 		}
 		if p.script.ExecOutput != "" {

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // Proxy forwards CRI calls to a runtime and injects faults by rules. Its methods may
@@ -240,7 +242,7 @@ func (c *call) fault(k FaultKind) *rule {
 
 func (c *call) serve(ctx context.Context) error {
 	if r := c.fault(Delay); r != nil {
-		if err := pause(ctx, r.Delay); err != nil {
+		if err := sleep.For(ctx, r.Delay); err != nil {
 			return err
 		}
 	}
@@ -385,17 +387,5 @@ func (c *call) relay(ctx context.Context, in <-chan received) error {
 				return fmt.Errorf("proxy: %w", err)
 			}
 		}
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // caseTimeout bounds one case. No call sequence of a case takes that long on a
@@ -333,14 +335,14 @@ func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 		if time.Now().After(deadline) {
 			c.fatal("%s: did not happen within %s", what, within)
 		}
-		if err := pause(c.ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(c.ctx, 10*time.Millisecond); err != nil {
 			c.fatal("%s: %v", what, err)
 		}
 	}
 }
 
 // wait lets time pass.
-func (c *CaseT) wait(d time.Duration) { c.ok(pause(c.ctx, d), "wait") }
+func (c *CaseT) wait(d time.Duration) { c.ok(sleep.For(c.ctx, d), "wait") }
 
 // cleanup removes all pods of the case, in whatever state they are.
 func (c *CaseT) cleanup(ctx context.Context) {

@@ -1,0 +1,24 @@
+// Package sleep waits for a duration or the end of a context.
+package sleep
+
+import (
+	"context"
+	"time"
+)
+
+// For blocks until d has passed, and returns nil, or until ctx is done, and returns
+// the cause of its end. For d of zero or less it does not block: the result is nil, or
+// the cause if ctx is done already.
+func For(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
