@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtimestate"
 )
 
 type rt struct {
