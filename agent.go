@@ -14,7 +14,6 @@ import (
 	"github.com/sublet-dev/agent/internal/dirlock"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/run"
-	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
@@ -23,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 )

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/internal/events"
-	"github.com/sublet-dev/agent/internal/runtimestate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podsync"
@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/probe/grpchealth"
 	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 	"github.com/sublet-dev/agent/userns"
@@ -199,7 +200,8 @@ func (a *Agent) makeLoop() (err error) {
 		return err
 	}
 	a.pods, err = syncloop.NewPodManager(syncloop.PodManagerConfig{
-		Workers: a.workers, Statuses: a.statuses, Admitters: append([]syncloop.Admitter{fits}, a.admit...), IsRunning: a.isRunning, Expected: a.expected, UnderPressure: a.underPressure,
+		Workers: a.workers, Statuses: a.statuses, Admitters: append([]syncloop.Admitter{fits}, a.admit...), Probes: a.probes, IsRunning: a.isRunning,
+		Expected: func() []*corev1.Pod { return a.mux.Expected(a.statuses.Pods()) }, UnderPressure: a.underPressure,
 		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/sublet-dev/agent/internal/dirlock"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/run"
-	"github.com/sublet-dev/agent/internal/runtimestate"
+	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/syncloop"
 )
 

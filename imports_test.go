@@ -55,7 +55,7 @@ var allowedImports = map[string][]string{
 	"internal/logattr":        {},
 	"internal/sleep":          {},
 	"internal/mutate":         {},
-	"internal/runtimestate":   {"runtime"},
+	"runtimestate":            {"runtime"},
 }
 
 // sharedImports may be imported by every package of the module.

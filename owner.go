@@ -1,10 +1,7 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/sublet-dev/agent/internal/owner"
@@ -33,20 +30,9 @@ func WithAdoption(sources ...string) Option {
 	}
 }
 
-// own loads the owner id of this agent. The id is created once, and not again while there
-// can be pods that carry the old one. The root directory is locked.
+// own loads the owner id of this agent, or creates it. The root directory is locked.
 func (a *Agent) own() error {
-	id, err := owner.Load(a.rootDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		kept, readErr := os.ReadDir(a.path(podsDirName))
-		switch {
-		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
-			return fmt.Errorf("list pods of an earlier agent: %w", readErr)
-		case len(kept) > 0 && len(a.adopt) == 0:
-			return owner.Missing(a.rootDir, a.path(podsDirName))
-		}
-		id, err = owner.Create(a.rootDir)
-	}
+	id, err := owner.LoadOrCreate(a.rootDir, a.path(podsDirName), len(a.adopt) > 0)
 	if err != nil {
 		return err
 	}

@@ -8,11 +8,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/syncloop"
 )
-
-// ReasonNotSynced is the reason of the conditions Ready and ContainersReady of a
-// pod that no source has named yet.
-const ReasonNotSynced = "SourceNotSynced"
 
 // Pods returns the pods that this node runs, and those that have ended and are still
 // desired, each with its newest status. They are read-only.
@@ -23,60 +20,28 @@ const ReasonNotSynced = "SourceNotSynced"
 func (a *Agent) Pods() []*corev1.Pod {
 	pods := a.statuses.Pods()
 	for i, pod := range pods {
-		if a.statuses.IsRestored(pod.UID) && !terminal(pod.Status.Phase) {
-			pods[i] = a.unadopted(pod)
+		if !a.statuses.IsRestored(pod.UID) {
+			continue
 		}
+		message := "no source has delivered the pod yet"
+		for _, u := range a.mux.Unsynced() {
+			if u.Source == pod.Annotations[podspec.AnnotationSource] {
+				message = u.Error()
+			}
+		}
+		var observed *runtime.Pod
+		if a.ready.PodsKnown() {
+			p, _ := a.cache.Get(pod.UID)
+			observed = &p
+		}
+		pods[i] = status.Unsynced(pod, observed, message, a.nodeInfo(), time.Now())
 	}
 	return pods
 }
 
-// unadopted returns a restored pod as it is observed now.
-func (a *Agent) unadopted(pod *corev1.Pod) *corev1.Pod {
-	out := *pod
-	why := "no source has named the pod yet"
-	for _, u := range a.mux.Unsynced() {
-		if u.Source == pod.Annotations[podspec.AnnotationSource] {
-			why = u.Error()
-		}
-	}
-	if a.ready.PodsKnown() {
-		observed, _ := a.cache.Get(pod.UID)
-		out.Status = status.Generate(pod, runtime.Report{Observed: observed}, pod.Status, a.nodeInfo(), time.Now())
-	} else {
-		out.Status = *pod.Status.DeepCopy()
-		unobserved(&out.Status, why)
-	}
-	unproven(&out.Status, why)
-	return &out
-}
+// PodProblem is a desired pod that the node has rejected or evicted.
+type PodProblem = syncloop.PodProblem
 
-func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
-
-// unobserved marks containers that were running as waiting.
-func unobserved(st *corev1.PodStatus, why string) {
-	st.Phase = corev1.PodUnknown
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-		for i := range list {
-			if list[i].State.Running != nil {
-				list[i].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonNotSynced, Message: why}}
-			}
-		}
-	}
-}
-
-// unproven sets readiness to unknown.
-func unproven(st *corev1.PodStatus, why string) {
-	for i := range st.Conditions {
-		c := &st.Conditions[i]
-		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
-			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, ReasonNotSynced, why
-		}
-	}
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
-		for i := range list {
-			if list[i].State.Terminated == nil { // an init container that has succeeded is ready for good
-				list[i].Ready = false
-			}
-		}
-	}
-}
+// PodProblems returns the desired pods that do not run because the node has rejected or
+// evicted them. They leave the agent healthy: it does what it should.
+func (a *Agent) PodProblems() []PodProblem { return a.pods.Problems() }

@@ -19,6 +19,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/status"
 )
 
 // sourceFunc is a source that is a function.
@@ -138,7 +139,7 @@ func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 		assert.False(t, st.ContainerStatuses[0].Ready)
 		ready := condition(st.Conditions, corev1.PodReady)
 		assert.Equal(t, corev1.ConditionUnknown, ready.Status)
-		assert.Equal(t, agent.ReasonNotSynced, ready.Reason)
+		assert.Equal(t, status.ReasonNotSynced, ready.Reason)
 		assert.Contains(t, ready.Message, "waiting for source http")
 		var waits podsource.Unsynced
 		require.ErrorAs(t, a.Healthy(), &waits)

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -120,31 +119,10 @@ func (a *Agent) isRunning(uid types.UID) bool {
 	return ok && (p.CouldHaveRunningContainers() || p.ReadySandbox() != nil)
 }
 
-// expected returns the desired pods, and the restored ones that their source may still
-// deliver.
-func (a *Agent) expected() []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, pod := range a.statuses.Pods() {
-		if a.mux.MayBeDesired(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
-			pods = append(pods, pod)
-		}
-	}
-	return append(pods, a.mux.Pods()...) // last: a pod whose source syncs meanwhile is in one of them
-}
-
-// podsHooks restores the readiness of adopted pods, and releases the images of rejected
-// ones.
+// podsHooks releases the images of rejected pods.
 func (a *Agent) podsHooks() syncloop.PodManagerHooks {
 	hooks := a.hooks.PodManager
-	adopted, rejected := hooks.Adopted, hooks.Rejected
-	hooks.Adopted = func(pod *corev1.Pod) {
-		if st, ok := a.statuses.Get(pod.UID); ok {
-			a.probes.Adopt(pod.UID, st)
-		}
-		if adopted != nil {
-			adopted(pod)
-		}
-	}
+	rejected := hooks.Rejected
 	hooks.Rejected = func(pod *corev1.Pod, reason, message string) {
 		a.releaseImages(pod.UID)
 		if rejected != nil {

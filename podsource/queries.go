@@ -47,6 +47,19 @@ func (m *Mux) MayBeDesired(source, namespace, name string) bool {
 	return false
 }
 
+// Expected returns the desired pods and those of the given ones, which a previous process
+// ran, that their source may still deliver. A pod whose source syncs during the call can
+// be in both. The caller owns the slice; the pods are shared and read-only.
+func (m *Mux) Expected(restored []*corev1.Pod) []*corev1.Pod {
+	var expected []*corev1.Pod
+	for _, pod := range restored {
+		if m.MayBeDesired(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
+			expected = append(expected, pod)
+		}
+	}
+	return append(expected, m.Pods()...) // last, so that no pod is missing
+}
+
 func podNamed(namespace, name string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = namespace, name

@@ -9,8 +9,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // saying hands over some Sets and then waits for its end.
@@ -101,5 +104,27 @@ func TestMux_EventOfUnavailableSource(t *testing.T) {
 		require.Len(t, r.events, 2)
 		assert.Equal(t, podsource.ReasonUnavailable, r.events[0].Reason)
 		assert.Equal(t, podsource.ReasonInvalid, r.events[1].Reason)
+	})
+}
+
+// SL-3: pods of a previous process are expected until their source has synced without
+// them. Desired pods always are.
+func TestMux_Expected(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, saying(podsource.Set{Incomplete: true, Pods: []podsource.Manifest{{Pod: pod("desired", "1")}}}))
+		time.Sleep(100 * time.Millisecond)
+		restored := func(source, name string) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{podspec.AnnotationSource: source}}}
+		}
+		var names []string
+		for _, p := range r.mux.Expected([]*corev1.Pod{restored("a", "kept"), restored("removed source", "kept"), restored("a", "desired")}) {
+			names = append(names, p.Name)
+		}
+		assert.Equal(t, []string{"kept", "kept", "desired"}, names)
+	})
+	bubble(t, func(t *testing.T) {
+		r := start(t, saying(podsource.Set{}))
+		time.Sleep(100 * time.Millisecond)
+		assert.Empty(t, r.mux.Expected([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "dropped", Annotations: map[string]string{podspec.AnnotationSource: "a"}}}}))
 	})
 }

@@ -36,6 +36,12 @@ type Statuses interface {
 	Forget(uid types.UID)
 }
 
+// ProbeResults takes over the probe results of pods that already run.
+type ProbeResults interface {
+	// Adopt starts the pod's probes from the readiness in its status. It does not block.
+	Adopt(uid types.UID, st corev1.PodStatus)
+}
+
 // Admitter decides whether a new pod may run beside the other pods. These are in no
 // order: the admitted pods that have not finished, and those that have run since before
 // this process started and may be desired. Admit does no I/O and does not block.
@@ -53,6 +59,8 @@ type PodManagerConfig struct {
 	Workers   Workers    // required
 	Statuses  Statuses   // required
 	Admitters []Admitter // called in this order until one rejects; default: all pods are admitted
+	// Probes is given the last status of each pod that is adopted. Default: none.
+	Probes ProbeResults
 
 	// IsRunning reports, from memory, whether a container or sandbox of the pod runs in
 	// the runtime, or may run because it was not inspected yet. Such a pod is adopted

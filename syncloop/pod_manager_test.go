@@ -112,13 +112,23 @@ func TestPodManager_FinishedPodsUseNoResources(t *testing.T) {
 // SL-3: a running pod is adopted, whatever resources the node has.
 func TestPodManager_AdoptsRunningPods(t *testing.T) {
 	var adopted []types.UID
+	var probes adoptedProbes
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Admitters = []Admitter{podLimit(0)}
 		c.IsRunning = func(uid types.UID) bool { return uid == "runs" }
 		c.Hooks.Adopted = func(pod *Pod) { adopted = append(adopted, pod.UID) }
+		c.Probes = &probes
 	})
+	p.statuses.saved["runs"] = corev1.PodStatus{Phase: corev1.PodRunning, Message: "saved"}
 	assert.Equal(t, []string{"create runs ", "refuse new: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("new"), newPod("runs")))
 	assert.Equal(t, []types.UID{"runs"}, adopted)
+	assert.Equal(t, adoptedProbes{"runs saved"}, probes, "its readiness is taken over")
+}
+
+type adoptedProbes []string
+
+func (a *adoptedProbes) Adopt(uid types.UID, st corev1.PodStatus) {
+	*a = append(*a, string(uid)+" "+st.Message)
 }
 
 // SL-3: a running pod counts for admission for as long as it may be added.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podsource"
@@ -285,5 +286,39 @@ func TestPodManager_LogsRetries(t *testing.T) {
 		assert.Contains(t, log.String(), `msg="retrying rejected pod" pod=ns/a podUID=a`)
 		p.finishes("a", eviction)
 		assert.Contains(t, log.String(), `msg="pod restart postponed" pod=ns/a podUID=a message="Back-off restarting evicted pod" retryAt=`)
+	})
+}
+
+// SL-11: the pods that the node has rejected or evicted are known, with the time of the
+// next attempt for those that are retried.
+func TestPodManager_Problems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, g := newSwitchedPods(t)
+		p.do(podsource.Add, newPod("b", static), newPod("a"))
+		g.reason = ""
+		p.do(podsource.Add, newPod("c"), newPod("d"), newPod("e"))
+		began := time.Now().Add(-time.Hour)
+		p.statuses.saved["c"] = corev1.PodStatus{Phase: corev1.PodFailed, Reason: podspec.ReasonEvicted, Message: "low on memory", Conditions: []corev1.PodCondition{
+			{Type: corev1.PodInitialized}, {Type: corev1.PodReady, LastTransitionTime: metav1.NewTime(began)},
+		}}
+		p.statuses.saved["d"] = corev1.PodStatus{Phase: corev1.PodFailed, Message: "it failed by itself"}
+		var texts []string
+		for _, problem := range p.Problems() {
+			texts = append(texts, problem.Error())
+			if problem.Pod.UID == "c" {
+				assert.Equal(t, began, problem.Since)
+				assert.Equal(t, "low on memory", problem.Pod.Status.Message)
+			}
+		}
+		next := time.Now().Add(10 * time.Second).Format(time.RFC3339)
+		assert.Equal(t, []string{
+			"pod ns/a: NoLicence: Pod was rejected: not now",
+			"pod ns/b: NoLicence: Pod was rejected: not now (next attempt at " + next + ")",
+			"pod ns/c: Evicted: low on memory",
+		}, texts)
+
+		g.reason = "NoLicence"
+		p.do(podsource.Remove, newPod("a"), newPod("c"))
+		assert.Len(t, p.Problems(), 1)
 	})
 }

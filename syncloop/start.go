@@ -58,6 +58,9 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 // adopt returns a pod that already runs with the resources that it runs with.
 func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
 	p.logPod("pod adopted", pod, sourceAttr(pod))
+	if st, ok := p.cfg.Statuses.Get(pod.UID); ok && p.cfg.Probes != nil {
+		p.cfg.Probes.Adopt(pod.UID, st)
+	}
 	if h := p.cfg.Hooks.Adopted; h != nil {
 		h(pod)
 	}

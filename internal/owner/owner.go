@@ -48,10 +48,24 @@ func Load(dir string) (string, error) {
 	return id, nil
 }
 
-// Missing returns the error for a directory that has pods, in keeps, but no id.
-func Missing(dir, keeps string) error {
-	return fmt.Errorf("%w: %s is missing, but %s has pods; %s and all in %s",
-		ErrNoID, filepath.Join(dir, fileName), keeps, remedy, keeps)
+// LoadOrCreate returns the id stored in dir, and creates one if there is none. podsDir is
+// the directory of the pods: if it has any, and adopt is false, a missing id is an error
+// that wraps ErrNoID, because the pods carry the id that was lost. dir must exist and
+// must not be used by another process.
+func LoadOrCreate(dir, podsDir string, adopt bool) (string, error) {
+	id, err := Load(dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	kept, err := os.ReadDir(podsDir)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("list pods of an earlier agent: %w", err)
+	case len(kept) > 0 && !adopt:
+		return "", fmt.Errorf("%w: %s is missing, but %s has pods; %s and all in %s",
+			ErrNoID, filepath.Join(dir, fileName), podsDir, remedy, podsDir)
+	}
+	return Create(dir)
 }
 
 // Create creates an id and stores it in dir atomically. dir must exist and must not be

@@ -106,3 +106,39 @@ func ExampleLoad() {
 	fmt.Println(kept == id, err)
 	// Output: true <nil>
 }
+
+// OW-1: a new id is created for a new directory only. Pods whose owner is not known any
+// more are never taken for nobody's.
+func TestLoadOrCreate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kept  bool // pods of an earlier process
+		adopt bool
+		want  error
+	}{
+		"new directory":          {},
+		"pods without an id":     {kept: true, want: owner.ErrNoID},
+		"pods that are adopted":  {kept: true, adopt: true},
+		"adoption without a pod": {adopt: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			pods := filepath.Join(dir, "pods")
+			if tc.kept {
+				require.NoError(t, os.MkdirAll(filepath.Join(pods, "uid"), 0o700))
+			}
+			id, err := owner.LoadOrCreate(dir, pods, tc.adopt)
+			require.ErrorIs(t, err, tc.want)
+			if tc.want != nil {
+				assert.ErrorContains(t, err, pods)
+				return
+			}
+			again, err := owner.LoadOrCreate(dir, pods, false)
+			require.NoError(t, err, "the id is there now")
+			assert.Equal(t, id, again)
+		})
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := owner.LoadOrCreate(t.TempDir(), file, true)
+	require.ErrorContains(t, err, "list pods of an earlier agent")
+}

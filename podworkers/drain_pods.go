@@ -1,0 +1,76 @@
+package podworkers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// DrainConfig says which pods DrainPods drains. Workers and Runtime are required.
+type DrainConfig struct {
+	Workers DrainWorkers
+	Runtime DrainRuntime
+	// Pods returns the desired and the restored pods, the latter first. Default: none.
+	Pods func() []*corev1.Pod
+	// Sources are the names of the configured sources. Pods of others are not drained
+	// unless Workers know them.
+	Sources []string
+}
+
+// DrainWorkers are the workers of the pods that are drained. See Workers.
+type DrainWorkers interface {
+	IsKnown(uid types.UID) bool
+	Update(u Update)
+	Drain(ctx context.Context, k KillOptions) error
+}
+
+// DrainRuntime lists the pods in the runtime.
+type DrainRuntime interface {
+	Pods(ctx context.Context) ([]runtime.Pod, error)
+}
+
+// DrainPods terminates the containers of all pods that Workers know, and of the running
+// pods of the sources that were not adopted yet. The pods stay desired: the next process
+// starts them again. DrainPods blocks until they have finished or ctx is done; its error
+// names those that have not. The sync loop must have stopped, and Workers must run.
+func DrainPods(ctx context.Context, cfg DrainConfig) error {
+	err := errors.Join(drainUnadopted(ctx, &cfg), cfg.Workers.Drain(ctx, KillOptions{Drained: true}))
+	if err != nil {
+		return fmt.Errorf("drain pods: %w", err)
+	}
+	return nil
+}
+
+// drainUnadopted passes the running pods that no worker knows to the workers, to be
+// terminated.
+func drainUnadopted(ctx context.Context, cfg *DrainConfig) error {
+	pods, err := cfg.Runtime.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("list pods that are not adopted yet: %w", err)
+	}
+	specs := map[types.UID]*corev1.Pod{}
+	if cfg.Pods != nil {
+		for _, pod := range cfg.Pods() {
+			specs[pod.UID] = pod
+		}
+	}
+	for i := range pods {
+		p := &pods[i]
+		if len(p.Sandboxes) == 0 || !slices.Contains(cfg.Sources, p.Sandboxes[0].Source) || cfg.Workers.IsKnown(p.UID) {
+			continue
+		}
+		if pod := specs[p.UID]; pod != nil {
+			cfg.Workers.Update(Update{Type: PodCreate, Pod: pod, Kill: &KillOptions{Drained: true}})
+			continue
+		}
+		// Its spec is unknown: it can only be started again as a new pod.
+		cfg.Workers.Update(Update{Orphan: p})
+	}
+	return nil
+}
