@@ -10,6 +10,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/stats"
@@ -27,7 +28,7 @@ type gcState struct {
 	usage      *stats.Provider
 	images     *imagegc.Collector
 	containers *containergc.Collector
-	logs       *containergc.Rotator
+	logs       *logrotate.Rotator
 	eviction   *eviction.Manager
 }
 
@@ -41,7 +42,7 @@ func (a *Agent) reclaimParts() []run.Component {
 		parts = append(parts, run.Component{Name: "containergc", Run: a.containers.Run})
 	}
 	if a.logs != nil {
-		parts = append(parts, run.Component{Name: "log rotation", Run: a.logs.Run})
+		parts = append(parts, run.Component{Name: "logrotate", Run: a.logs.Run})
 	}
 	parts = append(parts, run.Component{Name: "stats", Run: a.usage.Run})
 	if a.eviction != nil {
@@ -78,12 +79,12 @@ func (a *Agent) makeLogRotation() (err error) {
 	if !ok || a.rotation.MaxSize < 0 {
 		return nil
 	}
-	a.logs, err = containergc.NewRotator(containergc.RotatorConfig{
+	a.logs, err = logrotate.New(logrotate.Config{
 		Runtime: struct {
 			runtime.LogReopener
 			cachedPods
 		}{rt, cachedPods{a}},
-		LogsDir: a.node.PodLogsDir, MaxSize: a.rotation.MaxSize, MaxFiles: a.rotation.MaxFiles, Logger: a.logger,
+		LogsDir: a.node.PodLogsDir, MaxSize: a.rotation.MaxSize, MaxFiles: a.rotation.MaxFiles, Logger: a.logger, Hooks: a.hooks.LogRotation,
 	})
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
@@ -29,6 +30,7 @@ type Hooks struct {
 	Eviction    eviction.Hooks
 	ImageGC     imagegc.Hooks
 	ContainerGC containergc.Hooks
+	LogRotation logrotate.Hooks
 	CRI         cri.Hooks // calls of the runtime that the agent itself connects to
 }
 

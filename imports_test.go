@@ -37,10 +37,13 @@ var allowedImports = map[string][]string{
 	"stats":                   {"internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
-	"containergc":             {"internal/mkdir", "internal/owner", "internal/safe", "runtime"},
+	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"podspec"},
 	"e2e":                     {},
 	"internal/atomicfile":     {},
+	"internal/fserr":          {},
+	"internal/logpath":        {"runtime"},
 	"internal/run":            {},
 	"internal/clocktest":      {},
 	"internal/dirlock":        {},
@@ -106,7 +109,7 @@ func TestImports_EachPackageIsDocumented(t *testing.T) {
 // runtime does not link it.
 func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
-		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc").Output()
+		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {

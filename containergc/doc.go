@@ -1,5 +1,5 @@
 // Package containergc removes what pods leave behind: exited containers, empty
-// sandboxes and logs. It also rotates the logs of running containers.
+// sandboxes and logs.
 //
 // Guarantees:
 //   - The last exited container of each name is kept while its pod is desired or, with
@@ -8,9 +8,6 @@
 //   - Everything of a deleted pod is removed, within a second of RequestCollection.
 //   - Removals are paced, so that the runtime can start containers meanwhile. Deleted
 //     pods come first, and Reclaim does not wait for a paced collection.
-//   - Rotation neither loses nor duplicates a line of a log that is kept, whatever the
-//     rate at which it is written, and also after a crash at any point.
 //
-// Decisions are made by Plan, a pure function. Collector executes them, and Rotator
-// rotates logs.
+// Decisions are made by Plan, a pure function, and PodStates. Collector executes them.
 package containergc

@@ -6,33 +6,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/fserr"
+	"github.com/sublet-dev/agent/internal/logpath"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // freshLink is how long a link may dangle, because it is created before its log.
 const freshLink = time.Minute
-
-// logFile returns the path of a container's log in the logs directory:
-// <namespace>_<name>_<uid>/<container>/<attempt>.log. ok is false for invalid names,
-// because they come from labels that any client of the runtime can set.
-func logFile(pod *runtime.Pod, c *runtime.Container) (path string, ok bool) {
-	dir := pod.Namespace + "_" + pod.Name + "_" + string(pod.UID)
-	if pod.Namespace == "" || pod.Name == "" || pod.UID == "" || !isName(dir) || !isName(c.Name) {
-		return "", false
-	}
-	return filepath.Join(dir, c.Name, strconv.FormatUint(uint64(c.Attempt), 10)+".log"), true
-}
-
-func isName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\\x00")
-}
 
 // uidOf returns the UID in the name of a pod's log directory, or "" for other names.
 func uidOf(dir string) types.UID {
@@ -61,7 +47,7 @@ func (c *Collector) inLogs(do func(*os.Root) error) error {
 
 // removeLog removes the log of a container and all its rotated logs.
 func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
-	path, ok := logFile(pod, ct)
+	path, ok := logpath.Container(pod, ct)
 	if !ok {
 		return nil
 	}
@@ -74,7 +60,7 @@ func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 		errs := []error{err}
 		for _, e := range entries {
 			if e.Name() == base || strings.HasPrefix(e.Name(), base+".") {
-				errs = append(errs, ignoreMissing(root.Remove(dir+e.Name())))
+				errs = append(errs, fserr.IgnoreNotExist(root.Remove(dir+e.Name())))
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
@@ -82,13 +68,6 @@ func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 		}
 		return nil
 	})
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // cleanLogs removes the log directories of deleted pods that the runtime does not have
@@ -138,7 +117,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 func removeMarked(root *os.Root, name string) error {
 	entries, err := fs.ReadDir(root.FS(), name)
 	if err != nil {
-		return ignoreMissing(err)
+		return fserr.IgnoreNotExist(err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -161,7 +140,7 @@ func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, res
 	}
 	entries, err := os.ReadDir(c.cfg.LinksDir)
 	if err != nil {
-		return ignoreMissing(err)
+		return fserr.IgnoreNotExist(err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -173,7 +152,7 @@ func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, res
 		if dir == "" || !isDeleted[dir] && (!ours[dir] && c.hasLogs(dir) || !dangles(path, urgent)) {
 			continue
 		}
-		if err := ignoreMissing(os.Remove(path)); err != nil {
+		if err := fserr.IgnoreNotExist(os.Remove(path)); err != nil {
 			errs = append(errs, fmt.Errorf("remove link: %w", err))
 			continue
 		}

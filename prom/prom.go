@@ -20,6 +20,7 @@ type Metrics struct {
 	eviction evictionMetrics
 	images   imageMetrics
 	garbage  garbageMetrics
+	rotation rotationMetrics
 }
 
 // New registers all metrics with reg. On error, none is registered.
@@ -30,6 +31,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
 		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
+		rotation: newRotation(),
 	}
 	if err := reg.Register(m); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)
@@ -55,7 +57,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 func (m *Metrics) all() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, group := range []interface{ all() []prometheus.Collector }{
-		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage,
+		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage, &m.rotation,
 	} {
 		all = append(all, group.all()...)
 	}

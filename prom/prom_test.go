@@ -95,6 +95,9 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	gc.Removed(containergc.Removal{}, time.Second, nil)
 	gc.Removed(containergc.Removal{Container: &runtime.Container{}}, time.Second, errors.New("x"))
 	gc.Collected(containergc.Result{Duration: time.Second}, nil)
+	lr := m.LogRotation()
+	lr.Rotated("c1", 100, time.Second, nil)
+	lr.Rotated("c1", 100, time.Second, errors.New("x"))
 	m.RuntimeCall("RunPodSandbox", time.Second, errors.New("x"))
 	e := m.Eviction()
 	e.Measured(time.Millisecond, nil)
@@ -168,6 +171,8 @@ func TestMetrics_NamesAndLabels(t *testing.T) {
 		"kubelet_orphaned_runtime_pods_total":     `kubelet_orphaned_runtime_pods_total 1`,
 		"sublet_leftovers_total":                  `sublet_leftovers_total{result="error",store="cgroups"} 1`,
 		"sublet_container_gc_total":               "sublet_container_gc_total{kind=\"container\",result=\"error\"} 1\nsublet_container_gc_total{kind=\"sandbox\",result=\"success\"} 1",
+		"sublet_log_rotations_total":              "sublet_log_rotations_total{result=\"error\"} 1\nsublet_log_rotations_total{result=\"success\"} 1",
+		"sublet_log_rotated_bytes_total":          `sublet_log_rotated_bytes_total 100`,
 		"sublet_node_condition":                   `sublet_node_condition{condition="MemoryPressure"} 1`,
 		"sublet_pleg_stream_open":                 `sublet_pleg_stream_open 0`,
 		"sublet_pod_worker_turns":                 `sublet_pod_worker_turns{operation_type="sync"} 0`,

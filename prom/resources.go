@@ -9,6 +9,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -104,6 +105,33 @@ func (m *Metrics) ContainerGC() containergc.Hooks {
 		},
 		Collected: func(r containergc.Result, _ error) { g.duration.Observe(r.Duration.Seconds()) },
 	}
+}
+
+type rotationMetrics struct {
+	rotations *prometheus.CounterVec
+	rotated   prometheus.Counter
+}
+
+func newRotation() rotationMetrics {
+	return rotationMetrics{
+		rotations: counters("sublet_log_rotations_total", "Rotations of container logs, by result.", "result"),
+		rotated:   counter("sublet_log_rotated_bytes_total", "Bytes of container logs that were rotated."),
+	}
+}
+
+func (r *rotationMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{r.rotations, r.rotated}
+}
+
+// LogRotation returns the hooks of a logrotate.Rotator.
+func (m *Metrics) LogRotation() logrotate.Hooks {
+	r := &m.rotation
+	return logrotate.Hooks{Rotated: func(_ string, bytes int64, _ time.Duration, err error) {
+		r.rotations.WithLabelValues(result(err)).Inc()
+		if err == nil {
+			r.rotated.Add(float64(bytes))
+		}
+	}}
 }
 
 // ImageGC returns the hooks of an imagegc.Collector.

@@ -32,7 +32,7 @@ func metrics() (*prometheus.Registry, agent.Hooks, error) {
 	}
 	return reg, agent.Hooks{
 		Sources: m.Sources(), SyncLoop: m.SyncLoop(), PodManager: m.PodManager(), Housekeeper: m.Housekeeper(), PodWorkers: m.PodWorkers(),
-		PLEG: m.PLEG(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), ImageGC: m.ImageGC(), ContainerGC: m.ContainerGC(),
+		PLEG: m.PLEG(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), ImageGC: m.ImageGC(), ContainerGC: m.ContainerGC(), LogRotation: m.LogRotation(),
 		CRI: cri.Hooks{Call: m.RuntimeCall},
 	}, nil
 }

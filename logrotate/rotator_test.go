@@ -1,4 +1,4 @@
-package containergc
+package logrotate
 
 import (
 	"bufio"
@@ -174,13 +174,13 @@ func TestRotationAtFullSpeed(t *testing.T) {
 	w := newWriter(t)
 	rotations := 0
 	var mu sync.Mutex
-	r, err := NewRotator(RotatorConfig{Runtime: w, LogsDir: w.dir, Rotated: func(_ string, bytes int64, took time.Duration, err error) {
+	r, err := New(Config{Runtime: w, LogsDir: w.dir, Hooks: Hooks{Rotated: func(_ string, bytes int64, took time.Duration, err error) {
 		t.Logf("rotated at %d MB in %v", bytes>>20, took)
 		assert.NoError(t, err)
 		mu.Lock()
 		rotations++
 		mu.Unlock()
-	}})
+	}}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -296,7 +296,7 @@ func TestClockSetBack(t *testing.T) {
 func TestRotationAfterACrash(t *testing.T) {
 	run := func(t *testing.T, w *writer, until func() bool) {
 		t.Helper()
-		r, err := NewRotator(RotatorConfig{Runtime: w, LogsDir: w.dir, MaxSize: 1000, MaxFiles: 4, SizePollInterval: minPollInterval})
+		r, err := New(Config{Runtime: w, LogsDir: w.dir, MaxSize: 1000, MaxFiles: 4, SizePollInterval: minPollInterval})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -444,7 +444,7 @@ func TestPlanCleanup_RandomDirectories(t *testing.T) {
 }
 
 func TestNewRotator(t *testing.T) {
-	_, err := NewRotator(RotatorConfig{MaxFiles: 1, SizePollInterval: -1})
+	_, err := New(Config{MaxFiles: 1, SizePollInterval: -1})
 	for _, want := range []string{"Runtime and LogsDir required", "MaxFiles must be at least 2", "MonitorInterval"} {
 		assert.ErrorContains(t, err, want)
 	}

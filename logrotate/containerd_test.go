@@ -1,6 +1,6 @@
 //go:build linux
 
-package containergc_test
+package logrotate_test
 
 import (
 	"bufio"
@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -54,15 +54,15 @@ func TestRotationOnContainerd(t *testing.T) {
 		client, err := cri.New(n.Dial(t), cri.Config{})
 		require.NoError(t, err)
 		var rotations atomic.Int32
-		r, err := containergc.NewRotator(containergc.RotatorConfig{
+		r, err := logrotate.New(logrotate.Config{
 			Runtime: client, LogsDir: logs, MaxSize: maxSize, MaxFiles: maxFiles, MonitorInterval: time.Second,
-			Rotated: func(_ string, _ int64, _ time.Duration, err error) {
+			Hooks: logrotate.Hooks{Rotated: func(_ string, _ int64, _ time.Duration, err error) {
 				if err != nil && strings.Contains(err.Error(), "container is not running") {
 					return // it ended between two listings, with a log that is long enough
 				}
 				assert.NoError(t, err)
 				rotations.Add(1)
-			},
+			}},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

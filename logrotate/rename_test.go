@@ -1,4 +1,4 @@
-package containergc
+package logrotate
 
 import (
 	"os"

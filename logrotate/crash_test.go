@@ -1,4 +1,4 @@
-package containergc
+package logrotate
 
 import (
 	"context"
@@ -55,10 +55,10 @@ func overSocket(socket string) http.Client {
 	}}}
 }
 
-func busyRotator(rt LogRuntime, dir string, report func(error)) (*Rotator, error) {
-	return NewRotator(RotatorConfig{
+func busyRotator(rt Runtime, dir string, report func(error)) (*Rotator, error) {
+	return New(Config{
 		Runtime: rt, LogsDir: dir, MaxSize: 200_000, MaxFiles: 5, MonitorInterval: 20 * time.Millisecond, SizePollInterval: minPollInterval,
-		Rotated: func(_ string, _ int64, _ time.Duration, err error) { report(err) },
+		Hooks: Hooks{Rotated: func(_ string, _ int64, _ time.Duration, err error) { report(err) }},
 	})
 }
 
@@ -151,7 +151,7 @@ func (w *writer) count() int {
 	return w.reopens
 }
 
-var _ LogRuntime = (*remote)(nil)
+var _ Runtime = (*remote)(nil)
 
 // Pods of a remote runtime are those of a writer, whatever it writes.
 func (r *remote) Pods(ctx context.Context) ([]runtime.Pod, error) { return r.writer.Pods(ctx) }

@@ -1,4 +1,4 @@
-package containergc
+package logrotate
 
 import (
 	"compress/gzip"
@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/fserr"
 )
 
 // logRoot does the file operations of rotation in the logs directory. No link can lead
@@ -98,7 +100,7 @@ func (r logRoot) renameCurrent(log string, now time.Time) (past string, err erro
 func (r logRoot) removeDuplicateName(log string, names []string) ([]string, error) {
 	current, err := r.Lstat(log)
 	if err != nil {
-		return names, ignoreMissing(err)
+		return names, fserr.IgnoreNotExist(err)
 	}
 	for i, name := range names {
 		if _, ok := stamp(path.Base(log), name); !ok {
@@ -106,7 +108,7 @@ func (r logRoot) removeDuplicateName(log string, names []string) ([]string, erro
 		}
 		past := path.Join(path.Dir(log), name)
 		if info, err := r.Lstat(past); err == nil && os.SameFile(info, current) {
-			return slices.Delete(names, i, i+1), ignoreMissing(r.Remove(past))
+			return slices.Delete(names, i, i+1), fserr.IgnoreNotExist(r.Remove(past))
 		}
 	}
 	return names, nil
@@ -154,7 +156,7 @@ func (r logRoot) pruneRotated(log string) (compress []string, err error) {
 func (r logRoot) removeAll(log string, names []string) error {
 	var errs []error
 	for _, name := range names {
-		errs = append(errs, ignoreMissing(r.Remove(path.Join(path.Dir(log), name))))
+		errs = append(errs, fserr.IgnoreNotExist(r.Remove(path.Join(path.Dir(log), name))))
 	}
 	return errors.Join(errs...)
 }
@@ -165,16 +167,16 @@ func (r logRoot) removeAll(log string, names []string) error {
 func (r logRoot) compress(ctx context.Context, file string) error {
 	info, err := r.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
-		return ignoreMissing(err)
+		return fserr.IgnoreNotExist(err)
 	}
 	tmp := file + unfinished
-	if err := ignoreMissing(r.pack(ctx, file, tmp, info.Mode().Perm())); err != nil {
-		return errors.Join(err, ignoreMissing(r.Remove(tmp)))
+	if err := fserr.IgnoreNotExist(r.pack(ctx, file, tmp, info.Mode().Perm())); err != nil {
+		return errors.Join(err, fserr.IgnoreNotExist(r.Remove(tmp)))
 	}
 	r.renames.Lock()
 	defer r.renames.Unlock()
 	if _, err := r.Lstat(file); err != nil {
-		return errors.Join(ignoreMissing(err), ignoreMissing(r.Remove(tmp)))
+		return errors.Join(fserr.IgnoreNotExist(err), fserr.IgnoreNotExist(r.Remove(tmp)))
 	}
 	return errors.Join(r.Rename(tmp, file+compressed), r.Remove(file))
 }

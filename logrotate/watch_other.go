@@ -1,6 +1,6 @@
 //go:build !linux
 
-package containergc
+package logrotate
 
 import (
 	"errors"

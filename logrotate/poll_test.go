@@ -1,6 +1,6 @@
 //go:build linux
 
-package containergc
+package logrotate
 
 import (
 	"context"
@@ -140,9 +140,9 @@ type rotatorEnv struct {
 	slots chan struct{}
 }
 
-func newLooker(t testing.TB, c *logFiles, cfg RotatorConfig) *rotatorEnv {
+func newLooker(t testing.TB, c *logFiles, cfg Config) *rotatorEnv {
 	cfg.Runtime, cfg.LogsDir = c, c.dir
-	r, err := NewRotator(cfg)
+	r, err := New(cfg)
 	require.NoError(t, err)
 	r.logWatch, err = newLogWatch()
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func (l *rotatorEnv) settle() {
 // written to.
 func TestSilentLogsSleep(t *testing.T) {
 	c := newCrowd(t, 100)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond})
+	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond})
 	l.settle()
 	polledAt := l.logs["ns_p7_u/app/0.log"].at
 	for range 10 {
@@ -211,7 +211,7 @@ func TestSilentLogsSleep(t *testing.T) {
 // A write that comes while a log is being put to sleep is not missed.
 func TestNoWriteIsSlept(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 2000, SizePollInterval: time.Millisecond})
+	l := newLooker(t, c, Config{MaxSize: 2000, SizePollInterval: time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -236,7 +236,7 @@ func TestNoWriteIsSlept(t *testing.T) {
 // Without the kernel's help silent logs are polledAt at, ever more rarely.
 func TestSilentLogsWithoutNotice(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
+	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
 	l.logWatch.close()
 	l.logWatch = nil
 	lg := l.logs["ns_p0_u/app/0.log"]
@@ -250,7 +250,7 @@ func TestOneFileByTwoNames(t *testing.T) {
 	c := newCrowd(t, 2)
 	require.NoError(t, os.Remove(c.log(1)))
 	require.NoError(t, os.Link(c.log(0), c.log(1)))
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 2 * time.Millisecond})
+	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 2 * time.Millisecond})
 	require.Eventually(t, func() bool { l.step(); return len(l.polled) == 1 }, 10*time.Second, time.Millisecond)
 	for range 5 {
 		l.step()
@@ -262,7 +262,7 @@ func TestOneFileByTwoNames(t *testing.T) {
 // A log that does not exist is polled with a growing interval, and found by a list.
 func TestMissingLogs(t *testing.T) {
 	c := newCrowd(t, 1)
-	l := newLooker(t, c, RotatorConfig{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
+	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
 	require.NoError(t, os.Remove(c.log(0)))
 	lg := l.logs["ns_p0_u/app/0.log"]
 	l.settle()
@@ -282,7 +282,7 @@ func TestMissingLogs(t *testing.T) {
 
 // BenchmarkPollLogs is a look at 1,000 silent logs.
 func BenchmarkPollLogs(b *testing.B) {
-	l := newLooker(b, newCrowd(b, 1000), RotatorConfig{SizePollInterval: time.Millisecond})
+	l := newLooker(b, newCrowd(b, 1000), Config{SizePollInterval: time.Millisecond})
 	l.settle()
 	for b.Loop() {
 		l.step()

@@ -1,7 +1,6 @@
-package containergc
+package logrotate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,46 +11,23 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/logpath"
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// LogRuntime is the runtime whose container logs are rotated. Its methods must return
-// when their context is done.
-type LogRuntime interface {
-	Pods(ctx context.Context) ([]runtime.Pod, error)
-	// ReopenLog makes the runtime close the log of a container and open a new one at
-	// the same path. Until it returns, the runtime may write to the old one.
-	ReopenLog(ctx context.Context, containerID string) error
-}
-
-// RotatorConfig is the configuration of a Rotator. Runtime and LogsDir are required.
-type RotatorConfig struct {
-	Runtime LogRuntime
-	LogsDir string // contains <namespace>_<name>_<uid>/<container>/<attempt>.log
-
-	MaxSize  int64 // at which a log is rotated; default 10 MiB
-	MaxFiles int   // of one container, the current one included; default 5, at least 2
-
-	// MonitorInterval is the interval between lists of containers, and the maximum
-	// interval between two reads of the size of a growing log. Default: 10s.
-	MonitorInterval time.Duration
-	// SizePollInterval is the initial interval between two reads of the size of a log,
-	// and the one for a log that was idle. A log that grows is read when it has grown
-	// halfway to MaxSize, but every 20ms at most. Default: 500ms.
-	SizePollInterval time.Duration
-	Timeout          time.Duration // of ReopenLog; default 10s
-	MaxWorkers       int           // concurrent rotations; default 4
-
-	Logger *slog.Logger // default: discard
-	// Rotated is called after each rotation, from several goroutines. May be nil.
-	Rotated func(containerID string, bytes int64, duration time.Duration, err error)
-}
+const (
+	minPollInterval = 20 * time.Millisecond
+	retryMax        = time.Minute
+	// maxPollInterval is the interval between two reads of a log that is idle or does not
+	// exist, without an inotify event.
+	maxPollInterval = 5 * time.Minute
+)
 
 // Rotator rotates the logs of running containers.
 type Rotator struct {
-	cfg RotatorConfig
+	cfg Config
 
 	// Owned by Run's goroutine.
 	logs     map[string]*logState   // by path
@@ -76,48 +52,6 @@ type logState struct {
 	watch    int32 // inotify descriptor while it is not polled
 	busy     bool  // being rotated; guarded by Rotator.mu
 	failures int   // consecutive; guarded by Rotator.mu
-}
-
-const (
-	minPollInterval = 20 * time.Millisecond
-	retryMax        = time.Minute
-	// maxPollInterval is the interval between two reads of a log that is idle or does not
-	// exist, without an inotify event.
-	maxPollInterval = 5 * time.Minute
-)
-
-// NewRotator returns a Rotator. It reports all errors in cfg at once and does no I/O.
-func NewRotator(cfg RotatorConfig) (*Rotator, error) {
-	var errs []error
-	if cfg.Runtime == nil || cfg.LogsDir == "" {
-		errs = append(errs, errors.New("containergc: RotatorConfig.Runtime and LogsDir required"))
-	}
-	if cfg.MaxSize == 0 {
-		cfg.MaxSize = 10 << 20
-	}
-	if cfg.MaxFiles == 0 {
-		cfg.MaxFiles = 5
-	}
-	if cfg.MaxWorkers == 0 {
-		cfg.MaxWorkers = 4
-	}
-	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.MaxWorkers < 0 {
-		errs = append(errs, errors.New("containergc: RotatorConfig: MaxSize and MaxWorkers must not be negative, MaxFiles must be at least 2"))
-	}
-	if cfg.MonitorInterval < 0 || cfg.SizePollInterval < 0 || cfg.Timeout < 0 {
-		errs = append(errs, errors.New("containergc: RotatorConfig: MonitorInterval, SizePollInterval and Timeout must not be negative"))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	cfg.MonitorInterval, cfg.SizePollInterval = cmp.Or(cfg.MonitorInterval, 10*time.Second), cmp.Or(cfg.SizePollInterval, 500*time.Millisecond)
-	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Rotator{
-		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256),
-	}, nil
 }
 
 // Run rotates logs until ctx is done. Then it waits for rotations in progress and
@@ -191,7 +125,7 @@ func (r *Rotator) list(ctx context.Context) {
 func (r *Rotator) found(pod *runtime.Pod, c *runtime.Container) {
 	l := r.ids[c.ID]
 	if l == nil {
-		path, ok := logFile(pod, c)
+		path, ok := logpath.Container(pod, c)
 		if !ok {
 			return
 		}
@@ -322,8 +256,8 @@ func (r *Rotator) rotateLater(ctx context.Context, root logRoot, l *logState, sl
 		if err != nil {
 			r.cfg.Logger.Warn("container log rotation failed", slog.String("path", l.path), logattr.Err(err))
 		}
-		if r.cfg.Rotated != nil {
-			safe.Do(r.cfg.Logger, "hook Rotated", func() { r.cfg.Rotated(l.id, bytes, time.Since(startTime), err) })
+		if r.cfg.Hooks.Rotated != nil {
+			r.cfg.Hooks.Rotated(l.id, bytes, time.Since(startTime), err)
 		}
 		r.requestCleanup(l.path)
 		return err

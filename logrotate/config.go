@@ -1,0 +1,78 @@
+package logrotate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Runtime is the runtime whose container logs are rotated. Its methods must return
+// when their context is done.
+type Runtime interface {
+	Pods(ctx context.Context) ([]runtime.Pod, error)
+	// ReopenLog makes the runtime close the log of a container and open a new one at
+	// the same path. Until it returns, the runtime may write to the old one.
+	ReopenLog(ctx context.Context, containerID string) error
+}
+
+// Config is the configuration of a Rotator. Runtime and LogsDir are required.
+type Config struct {
+	Runtime Runtime
+	LogsDir string // contains <namespace>_<name>_<uid>/<container>/<attempt>.log
+
+	MaxSize  int64 // at which a log is rotated; default 10 MiB
+	MaxFiles int   // of one container, the current one included; default 5, at least 2
+
+	// MonitorInterval is the interval between lists of containers, and the maximum
+	// interval between two reads of the size of a growing log. Default: 10s.
+	MonitorInterval time.Duration
+	// SizePollInterval is the initial interval between two reads of the size of a log,
+	// and the one for a log that was idle. A log that grows is read when it has grown
+	// halfway to MaxSize, but every 20ms at most. Default: 500ms.
+	SizePollInterval time.Duration
+	Timeout          time.Duration // of ReopenLog; default 10s
+	MaxWorkers       int           // concurrent rotations; default 4
+
+	Logger *slog.Logger // default: discard
+	Hooks  Hooks
+}
+
+// Hooks are called by the Rotator, from several goroutines, and must not block. Each may
+// be nil.
+type Hooks struct {
+	// Rotated is called after each rotation, successful or not. bytes is the size of the
+	// log before it.
+	Rotated func(containerID string, bytes int64, duration time.Duration, err error)
+}
+
+// New returns a Rotator. It reports all errors in cfg at once and does no I/O.
+func New(cfg Config) (*Rotator, error) {
+	var errs []error
+	if cfg.Runtime == nil || cfg.LogsDir == "" {
+		errs = append(errs, errors.New("logrotate: Config.Runtime and LogsDir required"))
+	}
+	cfg.MaxSize, cfg.MaxFiles, cfg.MaxWorkers = cmp.Or(cfg.MaxSize, 10<<20), cmp.Or(cfg.MaxFiles, 5), cmp.Or(cfg.MaxWorkers, 4)
+	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.MaxWorkers < 0 {
+		errs = append(errs, errors.New("logrotate: Config: MaxSize and MaxWorkers must not be negative, MaxFiles must be at least 2"))
+	}
+	if cfg.MonitorInterval < 0 || cfg.SizePollInterval < 0 || cfg.Timeout < 0 {
+		errs = append(errs, errors.New("logrotate: Config: MonitorInterval, SizePollInterval and Timeout must not be negative"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	cfg.MonitorInterval, cfg.SizePollInterval = cmp.Or(cfg.MonitorInterval, 10*time.Second), cmp.Or(cfg.SizePollInterval, 500*time.Millisecond)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	return &Rotator{
+		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256),
+	}, nil
+}
