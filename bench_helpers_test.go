@@ -22,6 +22,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
@@ -169,10 +170,7 @@ func (n *node) note(name string, st *corev1.PodStatus) {
 	n.statuses[name] = st
 	if n.want != nil && n.at[name].IsZero() && n.want(name, st) {
 		n.at[name] = time.Now()
-		select {
-		case n.event <- struct{}{}:
-		default:
-		}
+		notify.Send(n.event)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -128,10 +129,7 @@ func (l *listings) listed(took time.Duration, _, changed int, _ error) {
 	l.mu.Lock()
 	l.all = append(l.all, listing{time.Now().Add(-took), took, changed})
 	l.mu.Unlock()
-	select {
-	case l.next <- struct{}{}:
-	default:
-	}
+	notify.Send(l.next)
 }
 
 // since returns the relists that started after a time.

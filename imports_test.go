@@ -56,13 +56,14 @@ var allowedImports = map[string][]string{
 	"internal/pathname":       {},
 	"internal/events":         {},
 	"internal/logattr":        {},
+	"internal/notify":         {},
 	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},
 }
 
 // sharedImports may be imported by every package of the module.
-var sharedImports = []string{"internal/logattr", "internal/sleep"}
+var sharedImports = []string{"internal/logattr", "internal/notify", "internal/sleep"}
 
 // adapters may import any package of the module, and are imported by users and tests
 // alone.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
@@ -143,10 +144,7 @@ func (c *Collector) Run(ctx context.Context) error {
 // RequestCollection requests a collection soon, for example because a pod was deleted.
 // It does not block.
 func (c *Collector) RequestCollection() {
-	select {
-	case c.collectCh <- struct{}{}:
-	default:
-	}
+	notify.Send(c.collectCh)
 }
 
 // mode is the pace of a collection and what it yields to.

@@ -20,6 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podsource"
 	criclient "github.com/sublet-dev/agent/runtime/cri"
 )
@@ -122,10 +123,7 @@ func (l *agentProcess) note(where map[string]time.Time, pod string) {
 		where[pod] = now
 	}
 	l.mu.Unlock()
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	notify.Send(l.changed)
 }
 
 // up adds pods and waits until all are reported as running. It returns how long each

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -171,10 +172,7 @@ func New(cfg Config) (*Manager, error) {
 
 // RequestMeasurement requests a measurement. It does not block.
 func (m *Manager) RequestMeasurement() {
-	select {
-	case m.measureCh <- struct{}{}:
-	default:
-	}
+	notify.Send(m.measureCh)
 }
 
 // Run monitors the node until ctx is done, and returns nil then. It also waits for

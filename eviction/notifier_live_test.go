@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -28,12 +29,7 @@ func watch(t *testing.T, n eviction.ThresholdNotifier) <-chan struct{} {
 	ctx, cancel := context.WithCancel(context.Background())
 	notified, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- n.Watch(ctx, func() {
-			select {
-			case notified <- struct{}{}:
-			default:
-			}
-		})
+		done <- n.Watch(ctx, func() { notify.Send(notified) })
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -73,8 +74,5 @@ func (g *Generator) publish(previous, current runtime.Pod, events []Event) {
 		return
 	}
 	g.backlog.add(previous, current, events)
-	select {
-	case g.notify <- struct{}{}:
-	default:
-	}
+	notify.Send(g.notify)
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/monotonic"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
@@ -102,10 +103,7 @@ func (g *Generator) RequestInspection(uid types.UID) {
 
 // RequestRelist requests a relist that begins after this call. It does not block.
 func (g *Generator) RequestRelist() {
-	select {
-	case g.relistCh <- struct{}{}:
-	default:
-	}
+	notify.Send(g.relistCh)
 }
 
 // MarkIdle ends the deferral of the pod: IsWorking is false for it now. The pod is

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -105,10 +106,7 @@ func (w *cachedWatch) receive(s Set) {
 		w.mu.Lock()
 		w.latest = &s
 		w.mu.Unlock()
-		select {
-		case w.dirty <- struct{}{}:
-		default:
-		}
+		notify.Send(w.dirty)
 	}
 	w.deliverLatest()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -160,17 +161,11 @@ func (f *file) Watch(ctx context.Context, deliver func(Set)) error {
 
 // watchNotifier forwards notifications, and restarts the notifier when it fails.
 func (f *file) watchNotifier(ctx context.Context, notifications chan<- struct{}) {
-	notify := func() {
-		select {
-		case notifications <- struct{}{}:
-		default: // one is pending
-		}
-	}
 	retry := time.NewTicker(f.rescan)
 	defer retry.Stop()
 	logged := false
 	for {
-		err := f.notifier.Notify(ctx, f.path, notify)
+		err := f.notifier.Notify(ctx, f.path, func() { notify.Send(notifications) })
 		if ctx.Err() != nil {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 )
@@ -196,10 +197,7 @@ func (m *Mux) publish(ctx context.Context, i int, next *sourceState) {
 	added, resolved := m.updateErrors()
 	m.mu.Unlock()
 
-	select {
-	case m.dirty <- struct{}{}:
-	default:
-	}
+	notify.Send(m.dirty)
 	m.report(ctx, added, resolved)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -139,10 +140,7 @@ func (m *Manager) publish(b *probe, outcome probeOutcome) {
 		c.GracePeriod = &grace
 	}
 	m.backlog.add(c)
-	select {
-	case m.notify <- struct{}{}:
-	default:
-	}
+	notify.Send(m.notify)
 }
 
 // event emits an event for a run that has failed, could not run, or has a warning.

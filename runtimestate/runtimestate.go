@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -157,7 +158,7 @@ func (t *Tracker) Relisted(_ time.Duration, _, changed int, err error) {
 	default:
 		return
 	}
-	t.notify()
+	notify.Send(t.recheck)
 }
 
 // Inspected is the PLEG hook for an inspection.
@@ -176,7 +177,7 @@ func (t *Tracker) Inspected(uid types.UID, _, _ time.Duration, _ error) {
 	}
 	if t.missing--; t.missing <= 0 {
 		t.inspected = nil
-		t.notify()
+		notify.Send(t.recheck)
 	}
 }
 
@@ -188,14 +189,7 @@ func (t *Tracker) StreamChanged(open bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.recheckNeeded = t.recheckNeeded || !open
-	t.notify()
-}
-
-func (t *Tracker) notify() {
-	select {
-	case t.recheck <- struct{}{}:
-	default:
-	}
+	notify.Send(t.recheck)
 }
 
 // conditionError adds reason and message of a condition to err.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 )
 
 // Run counts the files of the pods that are watched, one after the other, each
@@ -72,10 +73,7 @@ func (p *Provider) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	slices.SortStableFunc(pods, func(a, b Pod) int { return p.counted(a.Pod.UID).Compare(p.counted(b.Pod.UID)) })
 	p.refresh(ctx, pods, since)
 	if idle {
-		select {
-		case p.countCh <- struct{}{}:
-		default:
-		}
+		notify.Send(p.countCh)
 	}
 }
 

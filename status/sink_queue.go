@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 )
 
 // sinkQueue queues the pods to be sent to one sink. It is guarded by Manager.mu. The
@@ -58,14 +59,7 @@ func (l *sinkQueue) add(uid types.UID) {
 	}
 	// A pod that waits already keeps its place. One that is being sent is checked
 	// again at the end of the send.
-	l.signal()
-}
-
-func (l *sinkQueue) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(l.wake)
 }
 
 // run sends until ctx is done, and then the rest for at most FlushTimeout.
@@ -276,7 +270,7 @@ func (l *sinkQueue) deliver(ctx context.Context, job *delivery, version uint64) 
 func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures int) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	defer l.signal()
+	defer notify.Send(l.wake)
 	l.ended(it)
 	job.entry.sent[l.n] = job.lastSent
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
@@ -157,7 +158,7 @@ func (b *backlog[E]) put(es ...E) {
 	b.mu.Lock()
 	b.queue = append(b.queue, es...)
 	b.mu.Unlock()
-	signal(b.notify)
+	notify.Send(b.notify)
 }
 
 func (b *backlog[E]) Notify() <-chan struct{} { return b.notify }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
@@ -174,7 +175,7 @@ func (l *Loop) RequeueAt(uid types.UID, at time.Time) {
 	changed := !l.requeues.next().Equal(previous)
 	l.mu.Unlock()
 	if changed {
-		signal(l.requeueCh)
+		notify.Send(l.requeueCh)
 	}
 }
 
@@ -187,12 +188,5 @@ func (l *Loop) PodFinished(uid types.UID) {
 	l.mu.Lock()
 	l.finished = append(l.finished, uid)
 	l.mu.Unlock()
-	signal(l.finishedCh)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	notify.Send(l.finishedCh)
 }

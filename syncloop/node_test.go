@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -219,10 +220,7 @@ func (a *agent) inspect(uid types.UID) {
 		kind = pleg.ContainerDied
 	}
 	a.events = append(a.events, pleg.Event{Type: kind, UID: uid})
-	select {
-	case a.notify <- struct{}{}:
-	default:
-	}
+	notify.Send(a.notify)
 }
 
 func (a *agent) Notify() <-chan struct{} { return a.notify }
@@ -266,10 +264,7 @@ func (a *agent) drop(_ context.Context, uid types.UID) error {
 }
 
 func (a *agent) signalProgress() {
-	select {
-	case a.progressCh <- struct{}{}:
-	default:
-	}
+	notify.Send(a.progressCh)
 }
 
 // The statuses.

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/notify"
 )
 
 // broadcaster sends events to every reader, in order. The stream of a reader that lags
@@ -38,7 +40,7 @@ func (b *broadcaster) subscribe() *reader {
 	defer b.mu.Unlock()
 	if b.closed {
 		rd.finished = true
-		rd.signal()
+		notify.Send(rd.wakeCh)
 		return rd
 	}
 	b.readers[rd] = struct{}{}
@@ -71,7 +73,7 @@ func (b *broadcaster) send(e *v1.ContainerEventResponse) {
 		} else {
 			rd.queue = append(rd.queue, e)
 		}
-		rd.signal()
+		notify.Send(rd.wakeCh)
 	}
 }
 
@@ -81,7 +83,7 @@ func (b *broadcaster) close() {
 	b.closed = true
 	for rd := range b.readers {
 		rd.finished = true
-		rd.signal()
+		notify.Send(rd.wakeCh)
 	}
 	clear(b.readers)
 }
@@ -99,13 +101,6 @@ func (b *broadcaster) take(rd *reader) ([]*v1.ContainerEventResponse, error) {
 		return q, errClosed()
 	}
 	return q, nil
-}
-
-func (rd *reader) signal() {
-	select {
-	case rd.wakeCh <- struct{}{}:
-	default:
-	}
 }
 
 // emit sends an event of a sandbox or one of its containers. The caller holds mu, which
