@@ -41,6 +41,7 @@ var allowedImports = map[string][]string{
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"podspec"},
 	"e2e":                     {},
+	"docs":                    {},
 	"internal/atomicfile":     {},
 	"internal/fserr":          {},
 	"internal/logpath":        {"runtime"},
