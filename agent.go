@@ -113,10 +113,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	a.logCapabilities()
 	disconnect, err := a.connect()
+	if disconnect != nil {
+		defer func() { err = errors.Join(err, disconnect()) }()
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, disconnect()) }()
 	return run.Stages(ctx,
 		[]run.Component{{Name: "podsource", Run: a.mux.Run}},
 		a.reclaimParts(),

@@ -85,7 +85,7 @@ func (s *settings) setDefaults() error {
 // assemble makes the components. None of them does any I/O before Run.
 func (a *Agent) assemble() error {
 	if a.runtime == nil {
-		a.runtime = new(lazyRuntime)
+		a.runtime = a.newRuntime()
 	}
 	if err := a.checkCapabilities(); err != nil {
 		return err

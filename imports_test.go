@@ -58,6 +58,7 @@ var allowedImports = map[string][]string{
 	"internal/events":         {},
 	"internal/logattr":        {},
 	"internal/notify":         {},
+	"internal/lazycri":        {"runtime/cri", "runtime/embedded"},
 	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},

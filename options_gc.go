@@ -86,7 +86,7 @@ func WithEviction(e EvictionConfig) Option {
 // Default: no image is removed, because other clients of the runtime may use them.
 func WithImageGC(p imagegc.Policy, keep ...string) Option {
 	return func(s *settings) error {
-		if _, err := imagegc.New(imagegc.Config{Images: new(lazyRuntime), Policy: p}); err != nil {
+		if _, err := imagegc.New(imagegc.Config{Images: new(cri.Client), Policy: p}); err != nil {
 			return err
 		}
 		s.imagePolicy, s.imageKeep = &p, keep

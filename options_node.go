@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -131,27 +130,6 @@ func WithCRINode(n cri.Node) Option {
 		s.criNode = &n
 		return s.once("cri node")
 	}
-}
-
-// detectCRINode merges the options with what the machine has.
-func (s *settings) detectCRINode() cri.Node {
-	detected := cri.DetectNode(os.DirFS("/"))
-	if s.criNode == nil {
-		return detected
-	}
-	n := *s.criNode
-	n.CgroupV2 = detected.CgroupV2
-	if n.MemoryCapacity == 0 {
-		n.MemoryCapacity = detected.MemoryCapacity
-	}
-	if n.SwapCapacity == 0 {
-		n.SwapCapacity = detected.SwapCapacity
-	}
-	if n.HugePageSizes == nil {
-		n.HugePageSizes = detected.HugePageSizes
-	}
-	n.MaskedPaths = append(detected.MaskedPaths, n.MaskedPaths...)
-	return n
 }
 
 // WithObjects adds a place where ConfigMaps and Secrets of pods are found, such as an API server. Those that came with the sources

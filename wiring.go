@@ -3,12 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
+	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -20,61 +21,41 @@ import (
 // pulledImagesFile is where the agent remembers who could pull which image.
 const pulledImagesFile = "pulled-images.json"
 
-// lazyRuntime is a runtime that is connected to when the agent runs. It has all of the
-// client's methods, the capabilities included.
-type lazyRuntime struct {
-	*cri.Client
-}
-
-// connect connects to the runtime that the options name. The result disconnects.
-func (a *Agent) connect() (disconnect func() error, err error) {
-	rt, ok := a.runtime.(*lazyRuntime)
-	if !ok {
-		if rt, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); ok {
-			rt.SetOwner(a.ownerID(), a.adopt)
-		}
-		return func() error { return nil }, nil
+// newRuntime returns the client of the runtime that the options name. It connects when
+// the agent runs.
+func (a *Agent) newRuntime() Runtime {
+	config := func() cri.Config {
+		return cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	}
-	cfg := cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	if a.endpoint == "" {
-		inside, err := embedded.New(embedded.Config{Logger: a.logger, Grace: -1}) // simulated containers need no grace period
-		if err != nil {
-			return nil, err
-		}
-		cc, err := inside.Dial()
-		if err != nil {
-			return nil, err
-		}
-		rt.Client, err = cri.New(cc, cfg)
-		return closeAll(cc, inside), err
+		return lazycri.NewEmbedded(embedded.Config{Logger: a.logger, Grace: -1}, config) // simulated containers need no grace period
 	}
-	cfg.Node = a.detectCRINode()
-	cfg.ImageAccess.File = a.path(pulledImagesFile)
-	cc, err := cri.Dial(a.endpoint)
-	if err != nil {
-		return nil, err
-	}
-	all := []io.Closer{cc}
-	if a.image != "" {
-		images, err := cri.Dial(a.image)
-		if err != nil {
-			return nil, errors.Join(err, cc.Close())
+	return lazycri.New(a.endpoint, a.image, func() cri.Config {
+		cfg := config()
+		cfg.Node = cri.DetectNode(os.DirFS("/"))
+		if a.criNode != nil {
+			cfg.Node = a.criNode.WithDetected(cfg.Node)
 		}
-		cfg.ImageConn = images
-		all = append(all, images)
-	}
-	rt.Client, err = cri.New(cc, cfg)
-	return closeAll(all...), err
+		cfg.ImageAccess.File = a.path(pulledImagesFile)
+		return cfg
+	})
 }
 
-func closeAll(all ...io.Closer) func() error {
-	return func() error {
-		var errs []error
-		for _, c := range all {
-			errs = append(errs, c.Close())
-		}
-		return errors.Join(errs...)
+// connecter is a runtime that has to be connected to.
+type connecter interface {
+	Connect() (disconnect func() error, err error)
+}
+
+// connect connects to the runtime, if it is one that newRuntime has made, and tells it
+// the owner. The result disconnects.
+func (a *Agent) connect() (disconnect func() error, err error) {
+	if rt, ok := runtime.Capability[connecter](a.runtime); ok {
+		return rt.Connect()
 	}
+	if rt, ok := runtime.Capability[runtime.OwnerSetter](a.runtime); ok {
+		rt.SetOwner(a.ownerID(), a.adopt)
+	}
+	return func() error { return nil }, nil
 }
 
 // dial connects probes with pods, through the runtime if that knows how: the addresses

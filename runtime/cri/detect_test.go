@@ -39,3 +39,14 @@ func TestDetectNode(t *testing.T) {
 	here := DetectNode(os.DirFS("/"))
 	assert.NoError(t, here.fill())
 }
+
+// What is configured takes precedence over what the machine has.
+func TestNode_WithDetected(t *testing.T) {
+	found := Node{CgroupV2: true, MemoryCapacity: 8, SwapCapacity: 4, HugePageSizes: []string{"2MB"}, MaskedPaths: []string{"/sys/a"}}
+	assert.Equal(t, found, Node{}.WithDetected(found))
+	set := Node{MemoryCapacity: 2, SwapCapacity: 1, HugePageSizes: []string{}, MaskedPaths: []string{"/sys/b"}, Swap: LimitedSwap}
+	assert.Equal(t, Node{
+		CgroupV2: true, MemoryCapacity: 2, SwapCapacity: 1, HugePageSizes: []string{}, MaskedPaths: []string{"/sys/a", "/sys/b"}, Swap: LimitedSwap,
+	}, set.WithDetected(found))
+	assert.Equal(t, []string{"/sys/a"}, found.MaskedPaths, "the arguments are not changed")
+}

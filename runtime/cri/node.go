@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -56,6 +57,19 @@ type Node struct {
 
 // Check returns an error for each field that is invalid, as New would.
 func (n Node) Check() error { return n.fill() }
+
+// WithDetected returns n with the fields that are zero taken from what DetectNode has
+// found. CgroupV2 is always the detected one, and MaskedPaths are those of both.
+func (n Node) WithDetected(found Node) Node {
+	n.CgroupV2 = found.CgroupV2
+	n.MemoryCapacity = cmp.Or(n.MemoryCapacity, found.MemoryCapacity)
+	n.SwapCapacity = cmp.Or(n.SwapCapacity, found.SwapCapacity)
+	if n.HugePageSizes == nil {
+		n.HugePageSizes = found.HugePageSizes
+	}
+	n.MaskedPaths = slices.Concat(found.MaskedPaths, n.MaskedPaths)
+	return n
+}
 
 func (n *Node) fill() error {
 	var errs []error
