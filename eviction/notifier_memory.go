@@ -13,6 +13,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
+var _ ThresholdUpdater = (*MemoryThresholdNotifier)(nil)
+
 // MemoryThresholdNotifier notifies when the memory usage of a cgroup v1 cgroup crosses
 // a threshold. It uses the kernel's memory thresholds, an eventfd registered in
 // cgroup.event_control. The usage that corresponds to a threshold depends on the size

@@ -52,8 +52,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true,
 		housekeeping: time.NewTicker(l.cfg.HousekeepingPeriod), requeue: time.NewTimer(l.cfg.HousekeepingPeriod),
 	}
-	if w, ok := l.cfg.Cleaner.(interface{ Wait() }); ok {
-		defer w.Wait()
+	if l.cfg.Cleaner != nil {
+		defer l.cfg.Cleaner.Wait()
 	}
 	defer r.wg.Wait()
 	defer cancel()

@@ -33,14 +33,15 @@ type Handler interface {
 
 // Cleaner removes what finished, deleted and orphaned pods have left. Its methods run
 // in a goroutine of their own, one at a time, and may block. Both return the pods that
-// must be added again. A Cleaner that continues to work after they have returned has a
-// method Wait, which Run calls last and which returns when that work has ended.
+// must be added again. A Cleaner may continue to work after they have returned.
 type Cleaner interface {
 	// CleanupPods checks all pods. It reports whether everything is settled: then there
 	// is nothing to do until something happens.
 	CleanupPods(ctx context.Context) (recreated []types.UID, settled bool)
 	// CleanupFinished checks pods that have finished.
 	CleanupFinished(ctx context.Context, finished []types.UID) (recreated []types.UID)
+	// Wait returns when work that continued has ended. Run calls it last.
+	Wait()
 }
 
 // Events is a source of PLEG events. Notify receives a value when Drain has events.

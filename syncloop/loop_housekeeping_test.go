@@ -1,6 +1,8 @@
 package syncloop
 
 import (
+	"github.com/stretchr/testify/require"
+
 	"context"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 )
@@ -41,16 +44,13 @@ func (k *fakeCleaner) CleanupFinished(ctx context.Context, ended []types.UID) []
 	return k.work(ctx)
 }
 
+func (k *fakeCleaner) Wait() { k.note("wait") }
+
 func (k *fakeCleaner) work(ctx context.Context) []types.UID {
 	k.mu.Lock()
 	takes, recreated := k.takes, k.recreated
 	k.mu.Unlock()
-	timer := time.NewTimer(takes)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	_ = sleep.For(ctx, takes) // what was found counts even if the loop ends
 	return recreated
 }
 
@@ -115,4 +115,17 @@ func TestLoop_HousekeepingWhenIdle(t *testing.T) {
 			})
 		})
 	}
+}
+
+// SL-6: the loop ends after the work that the Cleaner continues.
+func TestLoop_WaitsForCleaner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeCleaner{}
+		b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
+		k.set(time.Minute)
+		time.Sleep(2500 * time.Millisecond)
+		b.cancel()
+		require.NoError(t, <-b.stopped)
+		assert.Equal(t, []string{"2s housekeep", "2.5s wait"}, b.log.take())
+	})
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/status"
 )
 
 // board is the status sink of the quickstart. It keeps the last status of each pod
@@ -28,6 +30,8 @@ type board struct {
 	results []error // by expectation
 	drawn   int     // lines of the table on the screen
 }
+
+var _ status.Deleter = (*board)(nil)
 
 // row is one pod, by UID.
 type row struct {

@@ -25,6 +25,7 @@ var (
 	_ runtime.ContainerStatsReporter = (*Client)(nil)
 	_ runtime.CgroupDriverReporter   = (*Client)(nil)
 	_ runtime.TimestampedWatcher     = (*Client)(nil)
+	_ runtime.PodDialer              = (*Client)(nil)
 	_ runtime.OwnerSetter            = (*Client)(nil)
 )
 
