@@ -119,12 +119,7 @@ func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitRes
 
 // counts reports whether another pod uses resources that the pod cannot use.
 func counts(other, pod *corev1.Pod) bool {
-	return other.UID != pod.UID && !isTerminal(other)
-}
-
-// isTerminal reports whether a pod has ended and uses no resources.
-func isTerminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return other.UID != pod.UID && !podspec.IsTerminalPhase(other.Status.Phase)
 }
 
 // features rejects a pod with unsupported fields. The message names all of them.

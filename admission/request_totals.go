@@ -45,7 +45,7 @@ func (t *requestTotals) update(others []*corev1.Pod) {
 
 // add adds the requests of a pod unless it is terminal.
 func (t *requestTotals) add(pod *corev1.Pod) {
-	if isTerminal(pod) {
+	if podspec.IsTerminalPhase(pod.Status.Phase) {
 		return
 	}
 	if t.active == nil {

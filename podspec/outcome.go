@@ -13,6 +13,12 @@ const ReasonEvicted = "Evicted"
 // rejected.
 const RejectedPrefix = "Pod was rejected: "
 
+// IsTerminalPhase reports whether a phase is Succeeded or Failed. A pod does not leave
+// such a phase: none of its containers runs or will be started.
+func IsTerminalPhase(phase corev1.PodPhase) bool {
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
+
 // IsRejected reports whether a status is that of a pod that its node has not admitted:
 // none of its containers was ever made.
 func IsRejected(st *corev1.PodStatus) bool {

@@ -43,7 +43,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	s.logExits(pod, st, observed)
 	report := runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Blocked: st.blocked}
 	status := s.cfg.Statuses.Observe(pod, report)
-	if status.Phase == corev1.PodSucceeded || status.Phase == corev1.PodFailed {
+	if podspec.IsTerminalPhase(status.Phase) {
 		return runtime.SyncResult{Terminal: true}, nil
 	}
 	st.restarts = st.knownAttempts(status)

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -20,7 +21,7 @@ func (w *Workers) Update(u Update) {
 		w.failKill(u.Kill, fmt.Errorf("update has neither Pod nor Orphan: %w", runtime.ErrInvalid))
 		return
 	}
-	stopped := u.Pod != nil && isTerminal(u.Pod) && w.cfg.IsStopped != nil && w.cfg.IsStopped(uid)
+	stopped := u.Pod != nil && podspec.IsTerminalPhase(u.Pod.Status.Phase) && w.cfg.IsStopped != nil && w.cfg.IsStopped(uid)
 	w.handleUpdate(uid, u.Kill, func() []effect { return w.tracker.update(u, stopped, time.Now()) })
 }
 

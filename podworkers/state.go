@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/monotonic"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -75,11 +76,6 @@ func (s *podState) shouldStartSync() bool {
 	return !s.working && s.urgency == immediate && !s.waitingToStart
 }
 
-// isTerminal reports whether the pod's status has a terminal phase.
-func isTerminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
 // request records a request for a call that was made at the given time.
 func (s *podState) request(u urgency, at time.Time) {
 	s.urgency = max(s.urgency, u)
@@ -106,7 +102,7 @@ func (s *podState) update(u Update, now time.Time) effect {
 	switch {
 	case s.phase == Syncing && u.Pod.DeletionTimestamp != nil:
 		s.beginTermination(Deleted, &e)
-	case s.phase == Syncing && isTerminal(u.Pod):
+	case s.phase == Syncing && podspec.IsTerminalPhase(u.Pod.Status.Phase):
 		s.beginTermination(Completed, &e)
 	case s.phase == Terminating && u.Pod.DeletionTimestamp != nil:
 		s.shortenGracePeriod(min(s.termination.GracePeriod, podGracePeriod(u.Pod)), &e)

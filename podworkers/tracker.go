@@ -58,7 +58,7 @@ func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 		s = t.add(u.Pod)
 	}
 	var effects []effect
-	if added && stopped && isTerminal(u.Pod) {
+	if added && stopped && podspec.IsTerminalPhase(u.Pod.Status.Phase) {
 		effects = t.startNextStaticPod(s.addFinished(u))
 	} else {
 		effects = t.startNextStaticPod(s.update(u, now))

@@ -40,8 +40,7 @@ func (w *Workers) work(uid types.UID) {
 			return
 		}
 		result, err := w.runSync(ctx, call)
-		w.logFailure(ctx, call, err)
-		w.completeSync(call, result, err)
+		w.completeSync(ctx, call, result, err)
 	}
 }
 
@@ -62,9 +61,16 @@ func (w *Workers) next(uid types.UID) (context.Context, SyncCall, bool) {
 	return nil, SyncCall{}, false
 }
 
-// completeSync records the result of a call and runs the callbacks.
-func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err error) {
+// completeSync records and logs the result of a call and runs the callbacks.
+func (w *Workers) completeSync(ctx context.Context, call SyncCall, result runtime.SyncResult, err error) {
+	cancelled, failure, repeated := err != nil && ctx.Err() != nil, "", false // a cancelled call is not a failure
+	if err != nil {
+		failure = call.Phase.String() + ": " + err.Error()
+	}
 	w.mu.Lock()
+	if s := w.tracker.pods[call.UID]; s != nil && !cancelled {
+		repeated, s.lastFailure = failure == s.lastFailure, failure
+	}
 	w.active[call.UID](nil)
 	w.active[call.UID] = nil
 	effects := w.tracker.complete(call, result, err, time.Now())
@@ -73,6 +79,9 @@ func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err err
 	pauses, stopped := s == nil || !s.shouldStartSync(), w.stopped
 	w.mu.Unlock()
 
+	if err != nil && !cancelled {
+		w.logFailure(call, err, repeated)
+	}
 	if pauses && !stopped {
 		if effects[0].inspect && w.cfg.RequestInspection != nil {
 			safe.Do(w.cfg.Logger, "request an inspection", func() { w.cfg.RequestInspection(call.UID) })
@@ -84,29 +93,14 @@ func (w *Workers) completeSync(call SyncCall, result runtime.SyncResult, err err
 	w.deliver()
 }
 
-// logFailure logs a failed call. A failure that repeats with the same error is logged once, and then at Debug until a
-// call succeeds or fails otherwise. A cancelled call is not a failure.
-func (w *Workers) logFailure(ctx context.Context, call SyncCall, err error) {
-	text := ""
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return
-	case err != nil:
-		text = call.Phase.String() + ": " + err.Error()
-	}
+// logFailure logs a failed call, at Debug if the call before it failed with the same error.
+func (w *Workers) logFailure(call SyncCall, err error, repeated bool) {
 	level := slog.LevelWarn
-	w.mu.Lock()
-	if s := w.tracker.pods[call.UID]; s != nil {
-		if s.lastFailure == text {
-			level = slog.LevelDebug
-		}
-		s.lastFailure = text
+	if repeated {
+		level = slog.LevelDebug
 	}
-	w.mu.Unlock()
-	if err != nil {
-		w.cfg.Logger.LogAttrs(ctx, level, "pod sync failed", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
-			slog.String("phase", call.Phase.String()), logattr.Err(err))
-	}
+	w.cfg.Logger.LogAttrs(w.ctx, level, "pod sync failed", logattr.Pod(call.Pod), logattr.PodUID(call.UID),
+		slog.String("phase", call.Phase.String()), logattr.Err(err))
 }
 
 // runSync makes a call.

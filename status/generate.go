@@ -52,7 +52,7 @@ func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env 
 	g.allContainers(&st)
 	g.addresses(&st)
 	g.phase(&st)
-	if terminal(st.Phase) {
+	if podspec.IsTerminalPhase(st.Phase) {
 		// No container starts again, so a waiting one is reported by its last
 		// termination.
 		g.terminal = true
@@ -79,7 +79,7 @@ type generator struct {
 }
 
 func (g *generator) allContainers(st *corev1.PodStatus) {
-	if terminal(g.previous.Phase) && noContainers(g.previous) {
+	if podspec.IsTerminalPhase(g.previous.Phase) && noContainers(g.previous) {
 		return // it was rejected: none of its containers will ever exist
 	}
 	st.InitContainerStatuses = g.containers(specsOf(g.pod, true))
@@ -166,5 +166,3 @@ func stamp(t time.Time) metav1.Time {
 	}
 	return metav1.NewTime(t.UTC().Truncate(time.Second))
 }
-
-func terminal(p corev1.PodPhase) bool { return p == corev1.PodFailed || p == corev1.PodSucceeded }

@@ -9,7 +9,7 @@ import (
 
 // phase sets the phase with its reason and message.
 func (g *generator) phase(st *corev1.PodStatus) {
-	if terminal(g.previous.Phase) {
+	if podspec.IsTerminalPhase(g.previous.Phase) {
 		st.Phase, st.Reason, st.Message = g.previous.Phase, g.previous.Reason, g.previous.Message
 		return
 	}
@@ -18,7 +18,7 @@ func (g *generator) phase(st *corev1.PodStatus) {
 	if e := g.report.Termination; e != nil && e.Reason != "" && final {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
-	if terminal(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
+	if podspec.IsTerminalPhase(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
 		// An ephemeral container, or one that is being stopped. Until it has exited
 		// the pod is Running, unless no regular container had started.
 		st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""

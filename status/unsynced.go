@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -17,7 +18,7 @@ const ReasonNotSynced = "SourceNotSynced"
 // not there, or nil if that is not known either. Readiness is unknown, because nothing probes the pod. message says
 // what is waited for. A pod in a terminal phase is returned as it is. It is pure.
 func Unsynced(pod *corev1.Pod, observed *runtime.Pod, message string, env NodeInfo, now time.Time) *corev1.Pod {
-	if phase := pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+	if podspec.IsTerminalPhase(pod.Status.Phase) {
 		return pod
 	}
 	out := *pod

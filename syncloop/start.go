@@ -73,10 +73,8 @@ func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
 }
 
 // isFinished reports whether the pod must not run, whatever resources the node has.
-func isFinished(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || isTerminal(pod.Status) }
-
-func isTerminal(st corev1.PodStatus) bool {
-	return st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed
+func isFinished(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || podspec.IsTerminalPhase(pod.Status.Phase)
 }
 
 // unfinishedEviction returns the eviction that a previous process has reported and not
@@ -96,7 +94,7 @@ func (p *PodManager) unfinishedEviction(uid types.UID) *podworkers.KillOptions {
 // source may not have it, and the pod must not run twice.
 func (p *PodManager) withRestoredStatus(pod *corev1.Pod) *corev1.Pod {
 	st, _ := p.cfg.Statuses.Get(pod.UID)
-	if !isTerminal(st) {
+	if !podspec.IsTerminalPhase(st.Phase) {
 		return pod
 	}
 	with := *pod

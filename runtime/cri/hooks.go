@@ -150,10 +150,14 @@ func portOf(p intstr.IntOrString, ports []corev1.ContainerPort) (int, error) {
 // that fails.
 const maxStopAttempts = 5
 
+func hasPostStart(spec *corev1.Container) bool {
+	return spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil
+}
+
 // postStart runs a container's postStart hook. A hook that fails costs the
 // container its life. RT-10
 func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id string) error {
-	if spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
+	if !hasPostStart(spec) {
 		return nil
 	}
 	t.releaseSlot(false) // a hook may take its time
@@ -173,7 +177,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 // running, and its hook was not run. RT-10
 func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, id string, started error) error {
 	lost := errors.Is(started, runtime.ErrDeadlineExceeded) || errors.Is(started, runtime.ErrUnavailable)
-	if !lost || spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil || ctx.Err() != nil {
+	if !lost || !hasPostStart(spec) || ctx.Err() != nil {
 		return nil //nolint:nilerr // started is the caller's error, which it returns itself
 	}
 	return t.stopUnhooked(ctx, id)
