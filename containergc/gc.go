@@ -196,8 +196,9 @@ func (c *Collector) collect(ctx context.Context, m mode) (result Result, yielded
 	for r.next = passRelist; r.next == passRelist; {
 		err = errors.Join(err, c.runPass(ctx, &r))
 	}
+	removed := result != Result{}
 	result.Duration = time.Since(startTime)
-	if n := result.Containers + result.Sandboxes + result.LogDirs + result.Links; n > 0 {
+	if removed {
 		c.cfg.Logger.Info("container garbage collection done", slog.Int("containers", result.Containers), slog.Int("sandboxes", result.Sandboxes),
 			slog.Int("logDirs", result.LogDirs), slog.Int("links", result.Links), slog.Duration("duration", result.Duration))
 	}
@@ -244,12 +245,12 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 
 func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next, error) {
 	var errs []error
-	listedAt, removals := time.Now(), 0
+	listedAt := time.Now()
 	for _, x := range plan {
 		if r.tried[x.id()] {
 			continue
 		}
-		if removals > 0 && time.Since(listedAt) >= relistAfter {
+		if time.Since(listedAt) >= relistAfter {
 			return passRelist, errors.Join(errs...)
 		}
 		if len(r.tried) > 0 && r.mode != modeUrgent {
@@ -265,7 +266,7 @@ func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next,
 		}
 		err := c.remove(ctx, x)
 		r.note(x, err)
-		errs, removals = append(errs, err), removals+1
+		errs = append(errs, err)
 	}
 	return passDone, errors.Join(errs...)
 }

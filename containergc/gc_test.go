@@ -49,6 +49,27 @@ func ids(plan []containergc.Removal) []string {
 	return out
 }
 
+// A container that was created and not started is kept while it may belong to the newest
+// sandbox.
+func TestPlan_CreatedContainers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sandboxes []runtime.Sandbox
+		sandbox   string // of the container
+		want      []string
+	}{
+		"the pod has no sandbox":             {nil, "s0", []string{}},
+		"the sandbox is unknown":             {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "", []string{}},
+		"in the newest sandbox":              {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "s0", []string{}},
+		"in an old sandbox":                  {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady), box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
+		"in a sandbox that no longer exists": {[]runtime.Sandbox{box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := runtime.Pod{UID: "u1", Sandboxes: tt.sandboxes, Containers: []runtime.Container{ctr("c", "a", tt.sandbox, 0, runtime.Created, 60)}}
+			assert.Equal(t, tt.want, ids(containergc.Plan([]runtime.Pod{pod}, podStates{}.of, containergc.Policy{}, false, testTime)))
+		})
+	}
+}
+
 // CG-1, CG-2
 func TestPlan(t *testing.T) {
 	pod := runtime.Pod{
@@ -329,12 +350,21 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	// A kubelet, and another agent, have their logs there too. OW-1
 	kubelets := write("kube-system_proxy_u9/a/0.log")
 	anothers := write("ns_other_u9/a/0.log")
+	target, err := filepath.Rel(links, filepath.Join(dir, "ns_web_u1/a/9.log"))
+	require.NoError(t, err)
+	relative := link("relative.log", target, time.Hour)
+	orphan := link("orphan.log", filepath.Join(dir, "ns_finished_u7/a/0.log"), time.Hour)
+	// What no log directory of a pod is named like, and a link to one.
+	nameless, alias := write("_web_u9/a/0.log"), filepath.Join(dir, "ns_alias_u9")
+	write("ns__u9/a/0.log")
+	require.NoError(t, os.Symlink("ns_new_u3", alias))
 	unlinked := link("kubelet.log", filepath.Join(dir, "kube-system_proxy_u9/a/1.log"), time.Hour)
 	root, err := os.OpenRoot(dir)
 	require.NoError(t, err)
 	defer root.Close()
 	for dir, id := range map[string]string{
 		"ns_old_u9": "one", "ns_web_u1": "one", "ns_new_u3": "one", "ns_alive_u4": "one", "ns_other_u9": "two",
+		"_web_u9": "one", "ns__u9": "one", "other": "one",
 	} {
 		require.NoError(t, owner.Mark(root, dir, id))
 	}
@@ -346,15 +376,16 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	}}
 	c := collector(t, containergc.Config{
 		Containers: n, LogsDir: dir, LinksDir: links, Owner: func() string { return "one" },
-		PodState: podStates{"u9": containergc.PodDeleted, "u8": containergc.PodDeleted, "u4": containergc.PodDeleted}.of,
+		PodState: podStates{"": containergc.PodDeleted, "u9": containergc.PodDeleted, "u8": containergc.PodDeleted, "u4": containergc.PodDeleted}.of,
 	})
 	result, err := c.Collect(t.Context())
 	require.NoError(t, err)
 	result.Duration = 0
-	assert.Equal(t, containergc.Result{Containers: 2, LogDirs: 1, Links: 2}, result)
+	assert.Equal(t, containergc.Result{Containers: 2, LogDirs: 1, Links: 4}, result)
 	for path, there := range map[string]bool{
 		deleted: false, filepath.Dir(filepath.Dir(deleted)): false, dangling: false, stays: true, desired: true, foreign: true,
 		alive: true, outside: true, fresh: true, good: true, elsewhere: true, logless: false,
+		relative: false, orphan: false, nameless: true, filepath.Join(dir, "ns__u9/a/0.log"): true, alias: true,
 		kubelets: true, anothers: true, unlinked: true,
 		filepath.Join(dir, "ns_web_u1/a/1.log"): false, filepath.Join(dir, "ns_web_u1/a/1.log.20260101-000000.gz"): false,
 	} {

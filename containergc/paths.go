@@ -85,9 +85,6 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 	}
 	return c.inLogs(func(root *os.Root) error {
 		entries, err := fs.ReadDir(root.FS(), ".")
-		if err != nil {
-			return fmt.Errorf("read logs directory: %w", err)
-		}
 		var deleted []string
 		ours, isDeleted := make(map[string]bool), make(map[string]bool)
 		for _, e := range entries {
@@ -101,7 +98,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 			}
 		}
 		// Links first: without the directory, their owner is unknown.
-		errs := []error{c.cleanLinks(ours, isDeleted, urgent, result)}
+		errs := []error{err, c.cleanLinks(ours, isDeleted, urgent, result)}
 		for _, name := range deleted {
 			if err := removeMarked(root, name); err != nil {
 				errs = append(errs, fmt.Errorf("remove log directory %s: %w", name, err))
@@ -176,8 +173,8 @@ func (c *Collector) pointsInto(path string) string {
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(c.cfg.LinksDir, target)
 	}
-	inside, err := filepath.Rel(c.cfg.LogsDir, target)
-	if err != nil || !filepath.IsLocal(inside) {
+	inside, _ := filepath.Rel(c.cfg.LogsDir, target) // "" if there is no such path
+	if !filepath.IsLocal(inside) {
 		return ""
 	}
 	dir, _, _ := strings.Cut(inside, "/")

@@ -51,24 +51,21 @@ type podFacts struct {
 	known    bool // it has a worker
 	finished bool // its worker has nothing left to do
 
-	// Of pods that are neither desired nor known:
-	removable    bool // all sources have synced
-	mayBeDesired bool // its own source has not, and may still contain it
+	removable    bool // if it is unknown: all sources have synced
+	mayBeDesired bool // its own source has not synced, and may still contain it
 }
 
 // state decides what may be removed of a pod. It is pure. In doubt the pod is desired.
 func (f podFacts) state() PodState {
 	switch {
-	case f.known && !f.finished:
-		return PodDesired // its containers are needed until its worker is done
-	case f.desired && f.known:
+	case f.finished && f.desired:
 		return PodTerminated
-	case f.desired:
-		return PodDesired // its worker is about to be started
-	case f.known, f.removable && !f.mayBeDesired:
+	case f.finished:
+		return PodDeleted
+	case !f.desired && !f.known && f.removable && !f.mayBeDesired:
 		return PodDeleted
 	}
-	return PodDesired
+	return PodDesired // its worker needs its containers, or is about to be started
 }
 
 // Removal is a container to remove or, if Container is nil, a sandbox.

@@ -45,15 +45,12 @@ type PodStates struct {
 // does.
 func (s PodStates) State(uid types.UID) PodState {
 	// The sources come first: a deleted pod is missing there before its worker has
-	// finished. A pod that is forgotten between the two calls of the workers is kept.
+	// finished. A pod that is added between the calls of the workers is kept.
 	_, desired := s.Sources.Pod(uid)
-	f := podFacts{desired: desired, known: s.Workers.IsKnown(uid)}
-	f.finished = f.known && s.Workers.IsFinished(uid)
-	if !f.desired && !f.known {
-		f.removable = s.Workers.ShouldPodContentBeRemoved(uid)
-		if pod, ok := s.Cache.Get(uid); ok && len(pod.Sandboxes) > 0 {
-			f.mayBeDesired = s.Sources.MayBeDesired(pod.Sandboxes[0].Source, pod.Namespace, pod.Name)
-		}
+	f := podFacts{desired: desired, finished: s.Workers.IsFinished(uid)}
+	f.known, f.removable = s.Workers.IsKnown(uid), s.Workers.ShouldPodContentBeRemoved(uid)
+	if pod, ok := s.Cache.Get(uid); ok && len(pod.Sandboxes) > 0 {
+		f.mayBeDesired = s.Sources.MayBeDesired(pod.Sandboxes[0].Source, pod.Namespace, pod.Name)
 	}
 	return f.state()
 }

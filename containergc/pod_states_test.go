@@ -59,19 +59,19 @@ func TestPodStates_State(t *testing.T) {
 		pod  fakePod
 		want containergc.PodState
 	}{
-		"a pod that runs is desired":                                     {fakePod{desired: true, known: true, removable: true}, desired},
-		"a deleted pod is desired until its worker has finished":         {fakePod{known: true, removable: true}, desired},
-		"a pod whose worker has not started is desired":                  {fakePod{desired: true, removable: true}, desired},
-		"a finished pod that a source has is terminated":                 {fakePod{desired: true, known: true, finished: true, removable: true}, terminated},
-		"a finished pod that no source has is deleted":                   {fakePod{known: true, finished: true}, deleted},
-		"an unknown pod is desired before all sources have synced":       {fakePod{cached: true, hasSandbox: true}, desired},
-		"an unknown pod is deleted after all sources have synced":        {fakePod{removable: true, cached: true, hasSandbox: true}, deleted},
-		"a pod that the runtime does not have is deleted":                {fakePod{removable: true, hasSandbox: true, unsynced: true}, deleted},
-		"a pod without a sandbox is deleted":                             {fakePod{removable: true, cached: true, unsynced: true}, deleted},
-		"an unknown pod is desired while its own source has not synced":  {fakePod{removable: true, cached: true, hasSandbox: true, unsynced: true}, desired},
-		"a finished pod is deleted although its source has not synced":   {fakePod{known: true, finished: true, cached: true, hasSandbox: true, unsynced: true}, deleted},
-		"a pod that is forgotten while it is looked up is not finished":  {fakePod{finished: true, removable: false}, desired},
-		"a desired pod is not looked up in the runtime, nor its content": {fakePod{desired: true, finished: true, removable: true, cached: true}, desired},
+		"a pod that runs is desired":                                    {fakePod{desired: true, known: true, removable: true}, desired},
+		"a deleted pod is desired until its worker has finished":        {fakePod{known: true, removable: true}, desired},
+		"a pod whose worker has not started is desired":                 {fakePod{desired: true, removable: true}, desired},
+		"a finished pod that a source has is terminated":                {fakePod{desired: true, known: true, finished: true, removable: true}, terminated},
+		"a finished pod that no source has is deleted":                  {fakePod{known: true, finished: true}, deleted},
+		"an unknown pod is desired before all sources have synced":      {fakePod{cached: true, hasSandbox: true}, desired},
+		"an unknown pod is deleted after all sources have synced":       {fakePod{removable: true, cached: true, hasSandbox: true}, deleted},
+		"a pod that the runtime does not have is deleted":               {fakePod{removable: true, hasSandbox: true, unsynced: true}, deleted},
+		"a pod without a sandbox is deleted":                            {fakePod{removable: true, cached: true, unsynced: true}, deleted},
+		"an unknown pod is desired while its own source has not synced": {fakePod{removable: true, cached: true, hasSandbox: true, unsynced: true}, desired},
+		"a finished pod is deleted although its source has not synced":  {fakePod{known: true, finished: true, cached: true, hasSandbox: true, unsynced: true}, deleted},
+		"a pod that was forgotten after it had finished is deleted":     {fakePod{finished: true}, deleted},
+		"an evicted pod is desired until its worker has finished":       {fakePod{desired: true, known: true, removable: true, cached: true, hasSandbox: true}, desired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := containergc.PodStates{Sources: tt.pod, Workers: tt.pod, Cache: tt.pod}
