@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -170,7 +171,7 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
 				var statuses statusRecorder
 				pods := podsource.NewMemory()
-				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithEviction(agent.EvictionConfig{UsageProvider: exhausted{}}))
+				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithEviction(eviction.Config{Usage: exhausted{}}))
 				time.Sleep(30 * time.Second)
 				pods.Put(best)
 				time.Sleep(5 * time.Second)
@@ -334,7 +335,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 				var events atomic.Int32
 				run := func() *process {
 					return n.start(agent.WithRuntime(n.client), agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
-						agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<200Mi", UsageProvider: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
+						agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), Usage: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
 						agent.WithRecorder(noting(func(e *corev1.Event) {
 							if strings.Contains(e.Message, "next attempt in 10s") {
 								events.Add(1)

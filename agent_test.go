@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -57,7 +58,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		agent.WithBackOff(nil),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{DrainTimeout: -time.Second}),
 		agent.WithTiming(agent.Timing{ResyncPeriod: -1}),
-		agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<lots"}),
+		agent.WithEviction(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
 	)
 	require.Error(t, err)
 	for _, want := range []string{

@@ -163,7 +163,7 @@ func (a *Agent) makeSyncer() error {
 	}
 	if !a.node.DisableCgroups {
 		cgroups, err := cgroup.New(cgroup.Config{
-			Parent: a.node.CgroupRoot, Driver: cgroup.Driver(a.node.CgroupDriver), Allocatable: a.node.podsCgroupLimits(), PodPidsLimit: a.node.PodPidsLimit, Owner: a.ownerID, RuntimeDriver: a.cgroupDriver(), Logger: a.logger,
+			Parent: a.node.CgroupRoot, Driver: a.node.CgroupDriver, Allocatable: a.node.podsCgroupLimits(), PodPidsLimit: a.node.PodPidsLimit, Owner: a.ownerID, RuntimeDriver: a.cgroupDriver(), Logger: a.logger,
 		})
 		if err != nil {
 			return err

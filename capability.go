@@ -41,7 +41,7 @@ func (a *Agent) capabilities() []capability {
 		return ""
 	}
 	rotates := a.given["log rotation"] && a.rotation.MaxSize >= 0
-	measures := a.evict != nil && a.evict.UsageProvider == nil
+	measures := a.evict != nil && a.evict.Usage == nil
 	collects := a.imagePolicy != nil
 	return []capability{
 		{"ContainerRemover", has[runtime.ContainerRemover](a), "container collection", given("WithContainerGC", a.given["container collection"])},
@@ -50,6 +50,7 @@ func (a *Agent) capabilities() []capability {
 		{"ImageStore", has[runtime.ImageStore](a), "image collection", given("WithImageGC", collects)},
 		{"ImageUser", has[runtime.ImageUser](a), "image collection", given("WithImageGC", collects)},
 		{"ImageFSReporter", has[runtime.ImageFSReporter](a), "figures of the image file system", given("WithImageGC", collects)},
+		{"ImageFSReporter", has[runtime.ImageFSReporter](a), "figures of the image file system", given("WithEviction", measures)},
 		{"ContainerStatsReporter", has[runtime.ContainerStatsReporter](a), "figures of containers", given("WithEviction", measures)},
 		{"CgroupDriverReporter", has[runtime.CgroupDriverReporter](a), "asking for the cgroup driver", ""},
 		{"SandboxImageReporter", has[runtime.SandboxImageReporter](a), "asking for the image of sandboxes", ""},

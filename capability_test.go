@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -30,7 +31,8 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		"WithContainerGC: the runtime is no runtime.ContainerRemover":    agent.WithContainerGC(containergc.Policy{}),
 		"WithLogRotation: the runtime is no runtime.LogReopener":         agent.WithLogRotation(agent.LogRotation{}),
 		"WithImageGC: the runtime is no runtime.ImageUser":               agent.WithImageGC(imagegc.Policy{}),
-		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(agent.EvictionConfig{}),
+		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(eviction.Config{}),
+		"WithEviction: the runtime is no runtime.ImageFSReporter":        agent.WithEviction(eviction.Config{}),
 		"WithAdoption: the runtime is no runtime.OwnerSetter":            agent.WithAdoption("file"),
 	} {
 		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
@@ -43,7 +45,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		}
 	}
 	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
-		agent.WithEviction(agent.EvictionConfig{UsageProvider: &meter{}}))
+		agent.WithEviction(eviction.Config{Usage: &meter{}}))
 	require.NoError(t, err, "no option needs a capability")
 }
 

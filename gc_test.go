@@ -149,7 +149,7 @@ func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses), // static pods are critical
-			agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi", UsageProvider: &meter{client: client}}),
+			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &meter{client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
@@ -212,7 +212,7 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		a := start(
 			agent.WithSource("memory", pods), agent.WithStatusSink(&statuses),
 			agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
-			agent.WithEviction(agent.EvictionConfig{Hard: "imagefs.available<15%", UsageProvider: node}),
+			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("imagefs.available<15%"), Usage: node}),
 			agent.WithHooks(agent.Hooks{
 				ImageGC: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 					assert.NoError(t, err)
@@ -334,13 +334,13 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	}{
 		"all faults at once": {
 			[]agent.Option{
-				agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<1%,nonsense<1", Soft: "nodefs.available<1%"}),
+				agent.WithEviction(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "nonsense"}, {Signal: eviction.NodeFSAvailable, GracePeriod: -1}}}),
 				agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}),
 				agent.WithContainerGC(containergc.Policy{MinAge: -1}),
 				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
 				agent.WithImagePulls(cri.PullLimits{MaxParallel: -1}),
 			},
-			[]string{"nonsense", "grace", "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
+			[]string{"nonsense", `"nodefs.available<0": the value must be above 0`, "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
 		},
 		"a runtime that cannot": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
@@ -350,7 +350,7 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.PullLimits{MaxParallel: 1})},
 			[]string{"image pulls"},
 		},
-		"negative transition": {[]agent.Option{agent.WithEviction(agent.EvictionConfig{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod -1ns is negative"}},
+		"negative transition": {[]agent.Option{agent.WithEviction(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)
@@ -363,6 +363,15 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	require.NoError(t, err, "what a runtime cannot do and nobody asked for is left out")
 	_, err = os.Stat("/nowhere")
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// hardThresholds parses a list in the form of the kubelet's flag.
+func hardThresholds(list string) []eviction.Threshold {
+	thresholds, err := eviction.ParseThresholds(list, "", "", "")
+	if err != nil {
+		panic(err)
+	}
+	return thresholds
 }
 
 var _ status.Sink = (*statusRecorder)(nil)

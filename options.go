@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/podsource"
@@ -48,7 +49,7 @@ type settings struct {
 	timing            Timing
 	pulls             cri.PullLimits
 	imageAccess       cri.ImageAccess
-	evict             *EvictionConfig
+	evict             *eviction.Config
 	imagePolicy       *imagegc.Policy
 	imageKeep         []string
 	containerGCPolicy containergc.Policy

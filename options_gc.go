@@ -17,67 +17,23 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// EvictionConfig sets when the node is under pressure and how pods are evicted then.
-// The zero value has the kubelet's defaults.
-type EvictionConfig struct {
-	// Hard, Soft, SoftGracePeriod and MinimumReclaim have the syntax of the kubelet's
-	// flags: see eviction.ParseThresholds. Default of Hard: eviction.DefaultHardThresholds;
-	// eviction.None sets none.
-	Hard, Soft, SoftGracePeriod, MinimumReclaim string
-	// PressureTransitionPeriod is how long a condition stays true after its threshold was
-	// last met. Default: 5m.
-	PressureTransitionPeriod time.Duration
-	// MaxPodGracePeriod bounds the grace period of pods evicted for a soft threshold.
-	// Default: 0, which gives them 1s; a negative value gives them their own.
-	MaxPodGracePeriod time.Duration
-	// PodCleanupTimeout is how long the manager waits for an evicted pod to be cleaned up
-	// before it measures again. Default: 30s, as with the kubelet.
-	PodCleanupTimeout time.Duration
-	// EvictCritical evicts critical pods too, after all others: static pods, which are
-	// restarted with back-off once the pressure has ended, and pods of a system priority.
-	// Default: they are never evicted, as with the kubelet, not even for their own limits
-	// on local storage.
-	EvictCritical bool
-	// MonitoringPeriod is the time between measurements of the node when the kernel
-	// reports nothing and no threshold can be met sooner. Default: 10s.
-	MonitoringPeriod time.Duration
-	// NodeCgroup is a cgroup, as a path below the hierarchies' roots, whose memory and
-	// process limits are the node's, and below which all pods are: that of the
-	// container or slice in which the agent runs. Default: the machine.
-	NodeCgroup string
-	// UsageProvider measures usage instead of the machine on which the agent runs; the
-	// kernel's notifications are not used then.
-	UsageProvider eviction.UsageProvider
-	Notifiers     []eviction.ThresholdNotifier // additional notifiers
-}
-
-// WithEviction evicts pods when the node runs short of memory, disk or process ids,
-// and pods that exceed their limits on local storage. New pods are rejected
-// meanwhile. Default: no evictions.
-func WithEviction(e EvictionConfig) Option {
+// WithEviction evicts pods when the node runs short of memory, disk or process ids, and
+// pods that exceed their limits on local storage. New pods are rejected meanwhile. The
+// zero Config has the kubelet's defaults. Default: no evictions.
+//
+// Pods, NodeName, Recorder and Logger are the agent's and must not be set. Reclaimers of
+// c are called before the agent's own. Without c.Usage the agent measures the machine or
+// NodeConfig.NodeCgroup, with the notifiers of the kernel before those of c.
+func WithEviction(c eviction.Config) Option {
 	return func(s *settings) error {
-		hard := e.Hard
-		if hard == "" {
-			hard = eviction.DefaultHardThresholds
+		err := c.Check()
+		if c.Pods != nil || c.NodeName != "" || c.Recorder != nil || c.Logger != nil {
+			err = errors.Join(err, errors.New("eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them"))
 		}
-		_, err := eviction.ParseThresholds(hard, e.Soft, e.SoftGracePeriod, e.MinimumReclaim)
-		if err == nil && e.PressureTransitionPeriod < 0 {
-			err = fmt.Errorf("PressureTransitionPeriod %v is negative", e.PressureTransitionPeriod)
-		}
-		if err == nil && e.PodCleanupTimeout < 0 {
-			err = fmt.Errorf("PodCleanupTimeout %v is negative", e.PodCleanupTimeout)
-		}
-		if err == nil && e.MonitoringPeriod < 0 {
-			err = fmt.Errorf("MonitoringPeriod %v is negative", e.MonitoringPeriod)
-		}
-		if err == nil && e.NodeCgroup != "" && e.UsageProvider != nil {
-			err = errors.New("NodeCgroup has no effect with a UsageProvider; remove one of them")
-		}
-		if err != nil {
-			return fmt.Errorf("eviction: %w", err)
-		}
-		s.evict = &e
-		return s.once("eviction")
+		cfg := c
+		cfg.Thresholds, cfg.Reclaimers, cfg.Notifiers = slices.Clone(c.Thresholds), slices.Clone(c.Reclaimers), slices.Clone(c.Notifiers)
+		s.evict = &cfg
+		return errors.Join(err, s.once("eviction"))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -42,10 +43,14 @@ type NodeConfig struct {
 	// LogLinksDir has symbolic links to container logs, /var/log/containers of a kubelet, for log shippers. The agent makes none; it
 	// removes links to logs that it removes. Default: none.
 	LogLinksDir string
-	CgroupRoot  string // cgroup below which pods are created. Default: the root cgroup
-	// CgroupDriver is cgroupfs or systemd, and must be the runtime's. Default: as the runtime reports it or, for containerd 1.x, as
+	// NodeCgroup is a cgroup, as a clean absolute path below the hierarchies' roots, whose
+	// memory and process limits are the node's, and below which all pods are: that of the
+	// container or slice in which the agent runs. Default: the machine.
+	NodeCgroup string
+	CgroupRoot string // cgroup below which pods are created. Default: the root cgroup
+	// CgroupDriver must be the runtime's. Default: as the runtime reports it or, for containerd 1.x, as
 	// its configuration says; else cgroupfs.
-	CgroupDriver   string
+	CgroupDriver   cgroup.Driver
 	DisableCgroups bool // leave cgroups to the runtime
 	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the kubelet's safe ones: names, or prefixes that end in *.
 	AllowedUnsafeSysctls []string
@@ -72,7 +77,7 @@ func WithNode(n NodeConfig) Option {
 func (n *NodeConfig) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("node: "+format, args...)) }
-	for _, dir := range []string{n.PodLogsDir, n.LogLinksDir, n.CgroupRoot} {
+	for _, dir := range []string{n.PodLogsDir, n.LogLinksDir, n.NodeCgroup, n.CgroupRoot} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			fail("%q is not an absolute path", dir)
 		}

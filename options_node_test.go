@@ -57,8 +57,9 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 		"cri node: set twice": {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
 		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},
 		"objects: nil": {agent.WithObjects(nil)},
-		"eviction: PodCleanupTimeout -1s is negative":                                 {agent.WithEviction(agent.EvictionConfig{PodCleanupTimeout: -time.Second})},
-		"eviction: NodeCgroup has no effect with a UsageProvider; remove one of them": {agent.WithEviction(agent.EvictionConfig{NodeCgroup: "/x", UsageProvider: &meter{}})},
+		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithEviction(eviction.Config{PodCleanupTimeout: -time.Second})},
+		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithEviction(eviction.Config{NodeName: "other"})},
+		`"slice" is not an absolute path`:                                            {agent.WithNode(agent.NodeConfig{NodeCgroup: "slice"})},
 	} {
 		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
 		assert.ErrorContains(t, err, want)
@@ -183,7 +184,7 @@ func (slowKill) Kill(ctx context.Context, _ *corev1.Pod, _ runtime.Pod, _ runtim
 	return context.Cause(ctx)
 }
 
-func TestEvictionConfig_PodCleanupTimeout(t *testing.T) {
+func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := embedded.New(embedded.Config{})
 		require.NoError(t, err)
@@ -197,7 +198,7 @@ func TestEvictionConfig_PodCleanupTimeout(t *testing.T) {
 			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 			agent.WithRuntime(slowKill{client}),
 			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(sized("greedy", "1Mi", "0s=1000Mi")))),
-			agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi", UsageProvider: &meter{client: client}, PodCleanupTimeout: 7 * time.Second}),
+			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &meter{client: client}, PodCleanupTimeout: 7 * time.Second}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, _ error) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -31,7 +32,7 @@ func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
 		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},
 		"timing: set twice":               {agent.WithTiming(agent.Timing{ResyncPeriod: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
-		"eviction: set twice":             {agent.WithEviction(agent.EvictionConfig{Hard: "memory.available<100Mi"}), agent.WithEviction(agent.EvictionConfig{})},
+		"eviction: set twice":             {agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithEviction(eviction.Config{})},
 		"image collection: set twice":     {agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}), agent.WithImageGC(imagegc.Policy{})},
 		"container collection: set twice": {agent.WithContainerGC(containergc.Policy{}), agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: 2})},
 		"log rotation: set twice":         {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotation(agent.LogRotation{MaxFiles: 2})},

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -71,7 +72,7 @@ func listen(t *testing.T, sc *scenario, script []step) *transcript {
 	if threshold, ok := sc.option("evict"); ok {
 		client, err := cri.New(w.direct, cri.Config{Observer: true})
 		require.NoError(t, err)
-		w.opts = append(w.opts, agent.WithEviction(agent.EvictionConfig{Hard: threshold[0], UsageProvider: &meter{client: client}, EvictCritical: true}))
+		w.opts = append(w.opts, agent.WithEviction(eviction.Config{Thresholds: hardThresholds(threshold[0]), Usage: &meter{client: client}, EvictCritical: true}))
 	}
 	if d, ok := sc.option("blocked-for"); ok {
 		w.opts = append(w.opts, agent.WithSoftAdmitter(blockedUntil(time.Now().Add(w.duration(d[0])))))

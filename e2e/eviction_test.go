@@ -84,7 +84,7 @@ func (l *logLines) with(part string) (out []string) {
 }
 
 // newPressureEnv starts an agent with thresholds and pods on the node.
-func newPressureEnv(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig, pods ...*corev1.Pod) *pressureEnv {
+func newPressureEnv(t *testing.T, n *containerdtest.Node, hard string, pods ...*corev1.Pod) *pressureEnv {
 	t.Helper()
 	s := &pressureEnv{
 		t: t, node: n, disk: filepath.Join(n.Shared, "small"), pods: podsource.NewMemory(pods...),
@@ -93,13 +93,14 @@ func newPressureEnv(t *testing.T, n *containerdtest.Node, e agent.EvictionConfig
 	require.NoError(t, os.MkdirAll(s.disk, 0o755))
 	require.NoError(t, unix.Mount("tmpfs", s.disk, "tmpfs", 0, "size=64m,nr_inodes=4000"))
 	t.Cleanup(func() { assert.NoError(t, unix.Unmount(s.disk, unix.MNT_DETACH)) })
-	e.PressureTransitionPeriod, e.MonitoringPeriod, e.NodeCgroup, e.EvictCritical = transition, time.Hour, n.CgroupParent, true
-	var err error
+	thresholds, err := eviction.ParseThresholds(hard, "", "", "")
+	require.NoError(t, err)
 	s.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),
-		agent.WithNode(agent.NodeConfig{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
+		agent.WithNode(agent.NodeConfig{NodeCgroup: n.CgroupParent, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
 		agent.WithRootDir(filepath.Join(s.disk, "agent")), agent.WithSource("memory", s.pods), agent.WithStatusSink(s),
-		agent.WithEviction(e), agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),
+		agent.WithEviction(eviction.Config{Thresholds: thresholds, PressureTransitionPeriod: transition, MonitoringPeriod: time.Hour, EvictCritical: true}),
+		agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),
 		agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicting: s.evicting, Evicted: s.evicted, ConditionsChanged: s.conditions}}),
 	)
 	require.NoError(t, err)
@@ -284,7 +285,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 			}
 		}
 		t.Run("memory", func(t *testing.T) {
-			s := newPressureEnv(t, n, agent.EvictionConfig{Hard: "memory.available<150Mi"}, calm()...)
+			s := newPressureEnv(t, n, "memory.available<150Mi", calm()...)
 			s.requireEviction(consume("head -c 1000000 /dev/zero >> /memory/x", 320, 5000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
 				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
@@ -292,7 +293,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 			s.stop()
 		})
 		t.Run("disk, inodes and processes", func(t *testing.T) {
-			s := newPressureEnv(t, n, agent.EvictionConfig{Hard: "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60"}, calm()...)
+			s := newPressureEnv(t, n, "nodefs.available<50%,nodefs.inodesFree<2000,pid.available<60", calm()...)
 			s.requireEviction(consume("head -c 500000 /dev/zero > /scratch/$i", 90, 5000), "16Mi",
 				eviction.NodeFSAvailable, corev1.NodeDiskPressure,
 				`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \S+\. $`,

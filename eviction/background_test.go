@@ -65,7 +65,7 @@ func (c *counted) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage
 // that fills the disk goes when the count is done.
 func TestMemoryWaitsForNoCount(t *testing.T) {
 	c := &counted{nodeSimulator: newSim(), takes: 20 * time.Second}
-	cfg := eviction.Config{Hard: "memory.available<100Mi,nodefs.available<10%"}
+	cfg := eviction.Config{Thresholds: hardThresholds("memory.available<100Mi,nodefs.available<10%")}
 	bubbleOver(t, c.nodeSimulator, c, cfg, func(t *testing.T, m *eviction.Manager) {
 		c.add("calm", "", 0, 1*mib).logs = 1 * mib
 		c.add("full", "", 0, 1*mib).logs = 950 * mib
@@ -91,7 +91,7 @@ func TestMemoryWaitsForNoCount(t *testing.T) {
 // the other at once.
 func TestMemoryEvictionsCountNoFiles(t *testing.T) {
 	c := &counted{nodeSimulator: newSim(), takes: 20 * time.Second}
-	cfg := eviction.Config{Hard: "memory.available<800Mi,nodefs.available<10%"}
+	cfg := eviction.Config{Thresholds: hardThresholds("memory.available<800Mi,nodefs.available<10%")}
 	bubbleOver(t, c.nodeSimulator, c, cfg, func(t *testing.T, _ *eviction.Manager) {
 		for _, uid := range []types.UID{"a", "b", "c", "d"} {
 			c.add(uid, "", 0, 240*mib).logs = 100 * mib
@@ -108,7 +108,7 @@ func TestMemoryEvictionsCountNoFiles(t *testing.T) {
 func TestLongCount(t *testing.T) {
 	for _, partly := range []bool{false, true} {
 		c := &counted{nodeSimulator: newSim(), takes: time.Hour, partly: partly}
-		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
+		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Thresholds: hardThresholds("nodefs.available<10%")}, func(t *testing.T, m *eviction.Manager) {
 			c.add("calm", "", 0, 1*mib).logs = 100 * mib
 			c.add("full", "", 0, 1*mib).logs = 850 * mib
 			c.pause(45 * time.Second)
@@ -130,7 +130,7 @@ func TestLongCount(t *testing.T) {
 func TestCountsOfADiskThatStaysFull(t *testing.T) {
 	for takes, most := range map[time.Duration]int{time.Second: 361, 30 * time.Second: 12} {
 		c := &counted{nodeSimulator: newSim(), takes: takes}
-		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Hard: "nodefs.available<10%"}, func(t *testing.T, m *eviction.Manager) {
+		bubbleOver(t, c.nodeSimulator, c, eviction.Config{Thresholds: hardThresholds("nodefs.available<10%")}, func(t *testing.T, m *eviction.Manager) {
 			c.add("calm", "", 0, 1*mib).logs = 1 * mib
 			c.images = 950 * mib
 			c.pause(time.Hour)
@@ -170,7 +170,7 @@ func TestReclaimThatHangs(t *testing.T) {
 	for name, deaf := range map[string]bool{"listens": false, "does not": true} {
 		t.Run(name, func(t *testing.T) {
 			s, r, second := newSim(), &slow{takes: time.Hour}, &slow{}
-			cfg := eviction.Config{Hard: "memory.available<100Mi,nodefs.available<10%", Reclaimers: []eviction.Reclaimer{r, second}}
+			cfg := eviction.Config{Thresholds: hardThresholds("memory.available<100Mi,nodefs.available<10%"), Reclaimers: []eviction.Reclaimer{r, second}}
 			bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 				if deaf {
 					r.deaf = make(chan struct{})
@@ -211,7 +211,7 @@ func TestManager_ContinuesAfterFailedReclaim(t *testing.T) {
 	var log bytes.Buffer
 	s, w, f := newSim(), &wild{}, failing{}
 	cfg := eviction.Config{
-		Hard: "nodefs.available<10%", Reclaimers: []eviction.Reclaimer{f, w}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Thresholds: hardThresholds("nodefs.available<10%"), Reclaimers: []eviction.Reclaimer{f, w}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		s.add("full", "", 0, 1*mib).logs = 950 * mib

@@ -21,6 +21,9 @@ func (m *Manager) Conditions() []corev1.NodeCondition {
 	return slices.Clone(m.conditions)
 }
 
+// UnderPressure reports whether one of the conditions is true.
+func (m *Manager) UnderPressure() bool { return len(m.activeConditions()) > 0 }
+
 // activeConditions returns the types of the conditions that are true.
 func (m *Manager) activeConditions() []corev1.NodeConditionType {
 	m.mu.Lock()

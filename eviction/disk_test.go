@@ -118,7 +118,7 @@ func TestManager_EvictsGreedyPodOnRealDisk(t *testing.T) {
 				return out
 			}, DiskUsagePeriod: 30 * time.Millisecond})
 			require.NoError(t, err)
-			m, err := eviction.New(eviction.Config{Usage: node, Pods: pods, Hard: tc.hard, MonitoringPeriod: 10 * time.Millisecond})
+			m, err := eviction.New(eviction.Config{Usage: node, Pods: pods, Thresholds: hardThresholds(tc.hard), MonitoringPeriod: 10 * time.Millisecond})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
@@ -177,7 +177,7 @@ func TestManager_EvictsPodWithMostProcesses(t *testing.T) {
 		return out
 	}})
 	require.NoError(t, err)
-	m, err := eviction.New(eviction.Config{Usage: node, Pods: killer{k}, Hard: "pid.available<25", MonitoringPeriod: 10 * time.Millisecond})
+	m, err := eviction.New(eviction.Config{Usage: node, Pods: killer{k}, Thresholds: hardThresholds("pid.available<25"), MonitoringPeriod: 10 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -169,7 +170,9 @@ func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, t run
 	m.evicting[pod.UID] = true
 	wait, cancel := context.WithTimeout(ctx, m.cfg.PodCleanupTimeout)
 	defer cancel()
-	err = m.cfg.Pods.Evict(wait, pod, t)
+	if err = m.cfg.Pods.Evict(wait, pod, t); errors.Is(err, runtime.ErrNotFound) {
+		err = nil
+	}
 	if m.cfg.Hooks.Evicted != nil {
 		m.cfg.Hooks.Evicted(s, pod, time.Since(startTime), err)
 	}

@@ -176,7 +176,7 @@ func TestManager_EvictsOnMemoryThresholdNotification(t *testing.T) {
 	notifier, err := eviction.NewMemoryThresholdNotifier(cgroupRoot+"/memory", func() string { return parent }, eviction.MemoryAvailable)
 	require.NoError(t, err)
 	m, err := eviction.New(eviction.Config{
-		Usage: node, Pods: k, Hard: "memory.available<200Mi", MonitoringPeriod: time.Hour, Notifiers: []eviction.ThresholdNotifier{notifier},
+		Usage: node, Pods: k, Thresholds: hardThresholds("memory.available<200Mi"), MonitoringPeriod: time.Hour, Notifiers: []eviction.ThresholdNotifier{notifier},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

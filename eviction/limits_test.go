@@ -18,7 +18,7 @@ func TestSeveralPodsOverTheirLimits(t *testing.T) {
 	s := newSim()
 	s.failing["b"] = errors.New("no")
 	tried := 0
-	cfg := eviction.Config{Hard: "none", Hooks: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
+	cfg := eviction.Config{Thresholds: hardThresholds("none"), Hooks: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 		if pod.UID == "b" {
 			tried++
 			assert.Error(t, err)

@@ -40,7 +40,8 @@ type Pods interface {
 	// ActivePods returns the pods that are not terminal, read-only.
 	ActivePods() []*corev1.Pod
 	// Evict terminates the pod and returns when its containers are removed and its
-	// resources released, or with ctx's error if ctx is done before.
+	// resources released, or with ctx's error if ctx is done before. An error that wraps
+	// runtime.ErrNotFound means that the pod no longer exists, which is as good.
 	Evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 
@@ -56,7 +57,8 @@ type Recorder interface {
 	Record(event *corev1.Event)
 }
 
-// Config is the configuration of a Manager. Usage and Pods are required.
+// Config is the configuration of a Manager. Usage and Pods are required. A stats.Provider
+// is a UsageProvider.
 type Config struct {
 	Usage UsageProvider
 	Pods  Pods
@@ -66,9 +68,11 @@ type Config struct {
 	// no pod can be evicted. Default: no such events.
 	NodeName string
 
-	// Hard, Soft, SoftGracePeriod and MinimumReclaim are parsed by ParseThresholds.
-	// Hard defaults to DefaultHardThresholds; None means no thresholds.
-	Hard, Soft, SoftGracePeriod, MinimumReclaim string
+	// Thresholds are those at which pods are evicted. A hard one on MemoryAvailable also
+	// holds for AllocatableMemoryAvailable, unless that has one of its own. Default, if
+	// nil: DefaultThresholds. An empty list sets none, so that only local storage limits
+	// are enforced.
+	Thresholds []Threshold
 	// EvictCritical allows the eviction of critical pods, including static ones, after
 	// all others. Default: they are never evicted, as with the kubelet, and not for
 	// exceeding their own limits either.
@@ -135,23 +139,13 @@ type Manager struct {
 func New(cfg Config) (*Manager, error) {
 	var errs []error
 	if cfg.Usage == nil {
-		errs = append(errs, errors.New("Config.Usage required"))
+		errs = append(errs, errors.New("eviction: Config.Usage required"))
 	}
 	if cfg.Pods == nil {
-		errs = append(errs, errors.New("Config.Pods required"))
+		errs = append(errs, errors.New("eviction: Config.Pods required"))
 	}
-	if cfg.Hard == "" {
-		cfg.Hard = DefaultHardThresholds
-	}
-	thresholds, err := ParseThresholds(cfg.Hard, cfg.Soft, cfg.SoftGracePeriod, cfg.MinimumReclaim)
-	errs = append(errs, err)
-	for name, d := range map[string]*time.Duration{"PressureTransitionPeriod": &cfg.PressureTransitionPeriod, "MonitoringPeriod": &cfg.MonitoringPeriod, "PodCleanupTimeout": &cfg.PodCleanupTimeout} {
-		if *d < 0 {
-			errs = append(errs, fmt.Errorf("%s: must not be negative: %v", "Config."+name, *d))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("eviction: %w", err)
+	if err := errors.Join(append(errs, cfg.Check())...); err != nil {
+		return nil, err
 	}
 	cfg.PressureTransitionPeriod = cmp.Or(cfg.PressureTransitionPeriod, 5*time.Minute)
 	cfg.MonitoringPeriod = cmp.Or(cfg.MonitoringPeriod, 10*time.Second)
@@ -162,12 +156,34 @@ func New(cfg Config) (*Manager, error) {
 	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	m := &Manager{
-		cfg: cfg, state: newState(thresholds, cfg.PressureTransitionPeriod),
+		cfg: cfg, state: newState(thresholdsOf(cfg.Thresholds), cfg.PressureTransitionPeriod),
 		measureCh: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
 	}
 	m.kernelSignals, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
 	m.effects, m.warned = make(map[string]*effect), make(map[string]string)
 	return m, nil
+}
+
+// Check returns all errors in the thresholds and durations, joined. New does so too, and
+// checks what is required in addition.
+func (c *Config) Check() error {
+	var errs []error
+	for _, t := range c.Thresholds {
+		if err := t.check(); err != nil {
+			errs = append(errs, fmt.Errorf("eviction: Config.Thresholds: %q: %w", t, err))
+		}
+	}
+	for _, field := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"PressureTransitionPeriod", c.PressureTransitionPeriod}, {"MonitoringPeriod", c.MonitoringPeriod}, {"PodCleanupTimeout", c.PodCleanupTimeout},
+	} {
+		if field.value < 0 {
+			errs = append(errs, fmt.Errorf("eviction: Config.%s: must not be negative: %v", field.name, field.value))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // RequestMeasurement requests a measurement. It does not block.

@@ -20,7 +20,7 @@ const mib = 1 << 20
 // a break, and at that very time.
 func TestSoftThreshold(t *testing.T) {
 	s := newSim()
-	cfg := eviction.Config{Hard: "none", Soft: "memory.available<200Mi", SoftGracePeriod: "memory.available=95s", MaxPodGracePeriod: 20 * time.Second}
+	cfg := eviction.Config{Thresholds: thresholds("", "memory.available<200Mi", "memory.available=95s", ""), MaxPodGracePeriod: 20 * time.Second}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		p := s.add("a", "10Mi", 0, 900*mib)
 		s.pause(60 * time.Second)
@@ -56,9 +56,9 @@ func TestGrace(t *testing.T) {
 		{true, -1, 300, 300 * time.Second},
 	} {
 		s := newSim()
-		cfg := eviction.Config{Hard: "memory.available<200Mi", MaxPodGracePeriod: tc.most}
+		cfg := eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), MaxPodGracePeriod: tc.most}
 		if tc.soft {
-			cfg.Hard, cfg.Soft, cfg.SoftGracePeriod = "none", cfg.Hard, "memory.available=1s"
+			cfg.Thresholds = thresholds("", "memory.available<200Mi", "memory.available=1s", "")
 		}
 		s.add("a", "", 0, 900*mib).pod.Spec.TerminationGracePeriodSeconds = &tc.own
 		bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
@@ -76,7 +76,7 @@ func TestManager_ReclaimsBeforeEviction(t *testing.T) {
 	s := newSim()
 	s.images = 950 * mib
 	s.add("a", "", 0, 0).logs = 20 * mib
-	bubble(t, s, eviction.Config{Hard: "nodefs.available<10%", Reclaimers: []eviction.Reclaimer{s}}, func(t *testing.T, m *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("nodefs.available<10%"), Reclaimers: []eviction.Reclaimer{s}}, func(t *testing.T, m *eviction.Manager) {
 		s.pause(time.Minute)
 		assert.Equal(t, 1, s.reclaim)
 		assert.Empty(t, s.evicted)
@@ -136,7 +136,7 @@ func TestRanking(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSim()
 			tc.pods(s)
-			bubble(t, s, eviction.Config{Hard: tc.hard, EvictCritical: true}, func(t *testing.T, _ *eviction.Manager) {
+			bubble(t, s, eviction.Config{Thresholds: hardThresholds(tc.hard), EvictCritical: true}, func(t *testing.T, _ *eviction.Manager) {
 				s.pause(5 * time.Second)
 				assert.Equal(t, tc.want, s.victims())
 			})
@@ -170,7 +170,7 @@ func TestLocalLimits(t *testing.T) {
 			p := s.add("a", "", 0, 0)
 			tc.set(p)
 			p.logs, p.volume = tc.logs, tc.volume
-			bubble(t, s, eviction.Config{Hard: "none"}, func(t *testing.T, _ *eviction.Manager) {
+			bubble(t, s, eviction.Config{Thresholds: hardThresholds("none")}, func(t *testing.T, _ *eviction.Manager) {
 				s.pause(time.Minute)
 				if tc.want == "" {
 					assert.Empty(t, s.evicted)
@@ -191,7 +191,7 @@ func TestLocalLimits(t *testing.T) {
 func TestConditionsAndAdmission(t *testing.T) {
 	s := newSim()
 	var changes [][]corev1.NodeConditionType
-	cfg := eviction.Config{Hard: "memory.available<200Mi,nodefs.available<10%", Hooks: eviction.Hooks{ConditionsChanged: func(list []corev1.NodeCondition) {
+	cfg := eviction.Config{Thresholds: hardThresholds("memory.available<200Mi,nodefs.available<10%"), Hooks: eviction.Hooks{ConditionsChanged: func(list []corev1.NodeCondition) {
 		var active []corev1.NodeConditionType
 		for _, c := range list {
 			if c.Status == corev1.ConditionTrue {
@@ -237,7 +237,7 @@ func TestConditionsAndAdmission(t *testing.T) {
 // EV-11: outdated and missing measurements evict no pod.
 func TestManager_EvictsNoPodWithoutMeasurements(t *testing.T) {
 	s := newSim()
-	bubble(t, s, eviction.Config{Hard: "memory.available<200Mi"}, func(t *testing.T, _ *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("memory.available<200Mi")}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("first", "1Mi", 0, 500*mib)
 		s.add("second", "1Mi", 0, 400*mib).measured = time.Now()
 		s.lost = true
@@ -264,7 +264,7 @@ func TestManager_EvictsNoPodWithoutMeasurements(t *testing.T) {
 func TestManager_EvictsNextPodAfterCleanup(t *testing.T) {
 	s := newSim()
 	s.takes = 3 * time.Second
-	bubble(t, s, eviction.Config{Hard: "memory.available<800Mi"}, func(t *testing.T, _ *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("memory.available<800Mi")}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("a", "", 0, 400*mib)
 		s.add("b", "", 0, 300*mib)
 		s.pause(20 * time.Second)
@@ -286,7 +286,7 @@ func TestEvictionFails(t *testing.T) {
 	s := newSim()
 	s.failing["stuck"] = errors.New("no")
 	events := &fakeRecorder{}
-	bubble(t, s, eviction.Config{Hard: "memory.available<200Mi", Recorder: events}, func(t *testing.T, _ *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), Recorder: events}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("stuck", "", 0, 500*mib)
 		s.add("other", "", 0, 400*mib)
 		s.pause(time.Second)
@@ -308,7 +308,7 @@ func (r *fakeRecorder) Record(e *corev1.Event) { r.of = append(r.of, e.InvolvedO
 // A minimum reclaim keeps a threshold acting until there is that much more.
 func TestMinimumReclaim(t *testing.T) {
 	s := newSim()
-	bubble(t, s, eviction.Config{Hard: "memory.available<200Mi", MinimumReclaim: "memory.available=300Mi"}, func(t *testing.T, _ *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: thresholds("memory.available<200Mi", "", "", "memory.available=300Mi")}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("a", "", 0, 400*mib)
 		s.add("b", "", 0, 300*mib)
 		s.add("c", "", 0, 200*mib)

@@ -26,7 +26,7 @@ func (n *noted) Record(e *corev1.Event) {
 // EV-13: a disk that was not filled by pods evicts none, and the reason is reported.
 func TestManager_EvictsNoPodForDiskUsageOfOthers(t *testing.T) {
 	s, events := newSim(), &noted{}
-	cfg := eviction.Config{Hard: "nodefs.available<10%", Recorder: events, NodeName: "node", EvictCritical: true}
+	cfg := eviction.Config{Thresholds: hardThresholds("nodefs.available<10%"), Recorder: events, NodeName: "node", EvictCritical: true}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 		for i := range 6 {
 			s.add(types.UID(fmt.Sprint("p", i)), "", 0, 0).volume = 4096
@@ -60,7 +60,7 @@ func TestManager_EvictsNoPodForDiskUsageOfOthers(t *testing.T) {
 // was measured of the pods promised that they would.
 func TestManager_PostponesEvictionsWithoutEffect(t *testing.T) {
 	s, events := newSim(), &noted{}
-	cfg := eviction.Config{Hard: "memory.available<100Mi", Recorder: events, NodeName: "node"}
+	cfg := eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Recorder: events, NodeName: "node"}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 		s.hidden = 200 * mib
 		for i := range 8 {
@@ -94,7 +94,7 @@ func TestManager_PostponesEvictionsWithoutEffect(t *testing.T) {
 // what went to other pods was freed.
 func TestFreedMemoryGoesToAnotherPod(t *testing.T) {
 	s := newSim()
-	bubble(t, s, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}, func(t *testing.T, _ *eviction.Manager) {
 		s.add("a", "", 0, 500*mib)
 		leak := s.add("leak", "", 0, 450*mib)
 		s.onEvict = func(e evictionRecord) {
@@ -113,7 +113,7 @@ func TestFreedMemoryGoesToAnotherPod(t *testing.T) {
 func TestCriticalPodsAreSpared(t *testing.T) {
 	for _, evictCritical := range []bool{false, true} {
 		s, events := newSim(), &noted{}
-		cfg := eviction.Config{Hard: "memory.available<100Mi", EvictCritical: evictCritical, Recorder: events, NodeName: "node"}
+		cfg := eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), EvictCritical: evictCritical, Recorder: events, NodeName: "node"}
 		bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 			limited := s.add("limited", "1Mi", 0, 1*mib)
 			limited.pod.Spec.Volumes = bounded("50Mi")
@@ -137,7 +137,7 @@ func TestCriticalPodsAreSpared(t *testing.T) {
 // EV-13: a threshold above the capacity is ignored, because it would always be met.
 func TestManager_IgnoresThresholdAboveCapacity(t *testing.T) {
 	s, events := newSim(), &noted{}
-	cfg := eviction.Config{Hard: "nodefs.available<1Ti,memory.available<200Mi", Recorder: events, NodeName: "node"}
+	cfg := eviction.Config{Thresholds: hardThresholds("nodefs.available<1Ti,memory.available<200Mi"), Recorder: events, NodeName: "node"}
 	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
 		s.add("a", "", 0, 900*mib).volume = 900 * mib
 		s.add("b", "", 0, 10*mib).volume = 10 * mib
@@ -159,7 +159,7 @@ func TestManager_IgnoresThresholdAboveCapacity(t *testing.T) {
 // EV-12: a minimum reclaim beyond all that there is leaves something to run with.
 func TestMinimumReclaimAboveTheCapacity(t *testing.T) {
 	s := newSim()
-	cfg := eviction.Config{Hard: "memory.available<200Mi", MinimumReclaim: "memory.available=1Ti"}
+	cfg := eviction.Config{Thresholds: thresholds("memory.available<200Mi", "", "", "memory.available=1Ti")}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		s.add("a", "", 0, 900*mib)
 		s.pause(time.Minute)

@@ -36,7 +36,7 @@ func TestManager_MeasuresNodeOnlyWhileNothingIsNear(t *testing.T) {
 	g := &fakeUsageProvider{nodeSimulator: newSim()}
 	g.capacity = 1 << 40
 	g.add("a", "10Mi", 0, 900*mib)
-	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "memory.available<100Mi"}, func(t *testing.T, _ *eviction.Manager) {
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}, func(t *testing.T, _ *eviction.Manager) {
 		g.pause(time.Hour)
 		assert.Zero(t, g.measurements, "pods are not measured")
 		assert.InDelta(t, 360, int(g.glances.Load()), 2)
@@ -50,7 +50,7 @@ func TestManager_PollsMoreOftenNearThreshold(t *testing.T) {
 		g := &fakeUsageProvider{nodeSimulator: newSim()}
 		g.capacity = 200 << 30
 		p := g.add("a", "10Mi", 0, 0)
-		bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "memory.available<198Gi"}, func(t *testing.T, _ *eviction.Manager) {
+		bubbleOver(t, g.nodeSimulator, g, eviction.Config{Thresholds: hardThresholds("memory.available<198Gi")}, func(t *testing.T, _ *eviction.Manager) {
 			g.pause(time.Minute)
 			var crossed time.Time
 			for len(g.evicted) == 0 {
@@ -80,7 +80,7 @@ func TestManager_DoesNotPollWhatTheKernelReports(t *testing.T) {
 	for signal, most := range map[eviction.Signal]int32{eviction.MemoryAvailable: 362, eviction.AllocatableMemoryAvailable: 40000} {
 		g := &fakeUsageProvider{nodeSimulator: newSim()}
 		g.add("a", "10Mi", 0, 899*mib)
-		cfg := eviction.Config{Hard: "memory.available<100Mi", Notifiers: []eviction.ThresholdNotifier{fakeNotifier{signal}}}
+		cfg := eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Notifiers: []eviction.ThresholdNotifier{fakeNotifier{signal}}}
 		bubbleOver(t, g.nodeSimulator, g, cfg, func(t *testing.T, _ *eviction.Manager) {
 			g.pause(time.Hour)
 			assert.LessOrEqual(t, g.glances.Load(), most)
@@ -97,7 +97,7 @@ func TestManager_ChecksLocalStorageLimits(t *testing.T) {
 	g := &fakeUsageProvider{nodeSimulator: newSim()}
 	p := g.add("a", "10Mi", 0, 0)
 	p.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
-	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Hard: "none"}, func(t *testing.T, _ *eviction.Manager) {
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Thresholds: hardThresholds("none")}, func(t *testing.T, _ *eviction.Manager) {
 		g.pause(time.Minute)
 		assert.InDelta(t, 7, g.measurements, 1)
 		p.volume = 200 * mib
@@ -118,7 +118,7 @@ func TestManager_WaitsForWritableLayers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSim()
 			s.layers, s.images = every, 10*mib
-			cfg := eviction.Config{Hard: "nodefs.available<600Mi", Reclaimers: []eviction.Reclaimer{s}}
+			cfg := eviction.Config{Thresholds: hardThresholds("nodefs.available<600Mi"), Reclaimers: []eviction.Reclaimer{s}}
 			bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 				s.pause(15 * time.Second)
 				s.add("chatty", "", 0, 0).logs = 100 * mib

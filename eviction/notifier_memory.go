@@ -42,7 +42,11 @@ func NewMemoryThresholdNotifier(hierarchy string, group func() string, signal Si
 	if signal != MemoryAvailable && signal != AllocatableMemoryAvailable {
 		return nil, fmt.Errorf("eviction: signal %s has no memory cgroup", signal)
 	}
-	return &MemoryThresholdNotifier{hierarchy: hierarchy, group: group, signal: signal, errCh: make(chan error, 1)}, nil
+	return newMemoryThresholdNotifier(hierarchy, group, signal), nil
+}
+
+func newMemoryThresholdNotifier(hierarchy string, group func() string, signal Signal) *MemoryThresholdNotifier {
+	return &MemoryThresholdNotifier{hierarchy: hierarchy, group: group, signal: signal, errCh: make(chan error, 1)}
 }
 
 // Watch notifies of each crossing until ctx is done.

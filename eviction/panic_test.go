@@ -34,7 +34,7 @@ func TestManager_Panics(t *testing.T) {
 		p := new(panicky)
 		measured := 0
 		m, err := eviction.New(eviction.Config{
-			Hard: "memory.available<200Mi", Usage: p, Pods: newSim(), Notifiers: []eviction.ThresholdNotifier{p},
+			Thresholds: hardThresholds("memory.available<200Mi"), Usage: p, Pods: newSim(), Notifiers: []eviction.ThresholdNotifier{p},
 			Hooks: eviction.Hooks{Measured: func(time.Duration, error) { measured++; panic("hook") }},
 		})
 		require.NoError(t, err)

@@ -67,7 +67,7 @@ func TestPressureThreshold(t *testing.T) {
 			p.add(types.UID(fmt.Sprint("idle-", i)), "1Mi", 0, 20*mib)
 		}
 		p.add("culprit", "1Mi", 0, 100*mib)
-		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, m *eviction.Manager) {
+		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Thresholds: hardThresholds("memory.psi.full.avg10>20%")}, func(t *testing.T, m *eviction.Manager) {
 			p.pause(5 * time.Minute)
 			if assert.Equal(t, []string{"culprit"}, p.victims()) {
 				assert.Regexp(t, `^The node was low on resource: memory\. Threshold pressure: 20%, pressure: \d\d\.\d\d%\. `+
@@ -89,7 +89,7 @@ func TestPressureThatStays(t *testing.T) {
 			p.add(types.UID(fmt.Sprint("idle-", i)), "1Mi", 0, 20*mib)
 		}
 		p.add("first", "1Mi", 0, 100*mib)
-		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Hard: "memory.psi.full.avg10>20%"}, func(t *testing.T, _ *eviction.Manager) {
+		bubbleOver(t, p.nodeSimulator, p, eviction.Config{Thresholds: hardThresholds("memory.psi.full.avg10>20%")}, func(t *testing.T, _ *eviction.Manager) {
 			p.pause(time.Hour)
 			if !assert.Len(t, p.evicted, 6, "%t", noTotal) {
 				return

@@ -314,8 +314,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 		short: map[corev1.NodeConditionType]time.Time{}, since: map[corev1.NodeConditionType]time.Time{},
 	}
 	cfg := eviction.Config{
-		Hard: "memory.available<6400Mi,nodefs.available<6400Mi,pid.available<10000",
-		Soft: "memory.available<12800Mi", SoftGracePeriod: "memory.available=90s", Reclaimers: []eviction.Reclaimer{s}, EvictCritical: true,
+		Reclaimers: []eviction.Reclaimer{s}, EvictCritical: true,
 		Hooks: eviction.Hooks{
 			ConditionsChanged: r.conditions,
 			Evicting: func(signal eviction.Signal, _ []eviction.Candidate, _ runtime.Termination) {
@@ -325,9 +324,11 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 			},
 		},
 	}
+	reclaim := ""
 	if seed%4 == 3 {
-		r.reclaim, cfg.MinimumReclaim = 50*unit, "memory.available=3200Mi"
+		r.reclaim, reclaim = 50*unit, "memory.available=3200Mi"
 	}
+	cfg.Thresholds = thresholds("memory.available<6400Mi,nodefs.available<6400Mi,pid.available<10000", "memory.available<12800Mi", "memory.available=90s", reclaim)
 	s.onMeasured, s.onEvict = r.measured, r.eviction
 	s.onReclaim = func() { r.acted = time.Now(); counts["reclaims"]++ }
 	var node eviction.UsageProvider = s

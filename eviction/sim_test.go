@@ -194,6 +194,17 @@ func (s *nodeSimulator) victims() []string {
 	return out
 }
 
+// thresholds parses the flags of a kubelet.
+func thresholds(hard, soft, softGrace, minReclaim string) []eviction.Threshold {
+	list, err := eviction.ParseThresholds(hard, soft, softGrace, minReclaim)
+	if err != nil {
+		panic(err)
+	}
+	return list
+}
+
+func hardThresholds(list string) []eviction.Threshold { return thresholds(list, "", "", "") }
+
 // bubble runs a manager over the sim and then the test, in fake time.
 func bubble(t *testing.T, s *nodeSimulator, cfg eviction.Config, test func(t *testing.T, m *eviction.Manager)) {
 	t.Helper()

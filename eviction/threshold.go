@@ -3,20 +3,23 @@ package eviction
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// DefaultHardThresholds is the default of Config.Hard. It is the kubelet's.
-const DefaultHardThresholds = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
+// DefaultThresholds returns the hard thresholds of a kubelet without configuration:
+// those of DefaultHardThresholds.
+func DefaultThresholds() []Threshold {
+	thresholds, _ := ParseThresholds(DefaultHardThresholds, "", "", "")
+	return thresholds
+}
 
-// None stands for an empty list of thresholds where "" means the default.
-const None = "none"
-
-// Threshold is a limit on a signal.
+// Threshold is a limit on a signal. Several on one signal act each by itself, such as
+// a hard and a soft one.
 type Threshold struct {
 	Signal Signal
 	Value  ThresholdValue
@@ -40,10 +43,41 @@ func (t Threshold) String() string {
 	return string(t.Signal) + "<" + t.Value.String()
 }
 
-// ThresholdValue is a quantity or a percentage of the capacity.
+// check returns why the threshold is invalid.
+func (t Threshold) check() error {
+	f, ok := infoFor(t.Signal)
+	if !ok {
+		return fmt.Errorf("unknown signal %q", string(t.Signal))
+	}
+	if err := t.Value.check(f.pressure); err != nil {
+		return err
+	}
+	switch r := t.MinReclaim; {
+	case t.GracePeriod < 0:
+		return errNegativeGracePeriod
+	case f.pressure && !r.IsZero():
+		return errPressureReclaim
+	case r.Quantity.Sign() < 0 || r.Percentage < 0:
+		return errNegativeReclaim
+	case r.Percentage > 100 || math.IsNaN(r.Percentage):
+		return fmt.Errorf("the minimum reclaim of %v%% is not up to 100%%", r.Percentage)
+	case r.Percentage > 0 && !r.Quantity.IsZero():
+		return fmt.Errorf("the minimum reclaim has %w", errTwoValues)
+	}
+	return nil
+}
+
+var (
+	errNegativeGracePeriod = errors.New("the grace period must not be negative")
+	errNegativeReclaim     = errors.New("the minimum reclaim must not be negative")
+	errPressureReclaim     = errors.New("pressure cannot be reclaimed")
+	errTwoValues           = errors.New("both a quantity and a percentage")
+)
+
+// ThresholdValue is a quantity or a percentage of the capacity. Only one of them is set.
 type ThresholdValue struct {
-	Quantity   resource.Quantity // used if Percentage is zero
-	Percentage float64
+	Quantity   resource.Quantity // bytes, inodes or processes
+	Percentage float64           // of the capacity; of pressure: of the time
 }
 
 // Of returns the amount for a capacity.
@@ -65,176 +99,47 @@ func (v ThresholdValue) String() string {
 	return v.Quantity.String()
 }
 
-// ParseThresholds parses thresholds in the form of the kubelet's flags: hard and soft
-// ones as "memory.available<100Mi,nodefs.available<10%", grace periods of soft ones as
-// "memory.available=1m30s", and minimum reclaims as "memory.available=50Mi". It reports
-// all errors at once, each with its expression.
-//
-// As in the kubelet, thresholds of 0% and 100% disable the signal and are left out, a
-// grace period without a soft threshold is ignored, and one of 0 makes the threshold a
-// hard one.
-func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, error) {
-	graces, err1 := parsePairs("eviction-soft-grace-period", softGrace, parseGrace)
-	reclaims, err2 := parsePairs("eviction-minimum-reclaim", minReclaim, parseReclaim)
-	hards, err3 := parseList("eviction-hard", hard)
-	softs, err4 := parseList("eviction-soft", soft)
-	errs := []error{err1, err2, err3, err4}
-	for i := range softs {
-		grace, ok := graces[softs[i].Signal]
-		if !ok && err1 == nil {
-			errs = append(errs, fmt.Errorf("eviction-soft: %q has no grace period", softs[i]))
-		}
-		softs[i].GracePeriod = grace
-	}
-	out := append(hards, softs...)
-	for i := range out {
-		out[i].MinReclaim = reclaims[out[i].Signal]
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	kept := out[:0]
-	for _, t := range out {
-		if f, _ := infoFor(t.Signal); !f.pressure && (t.Value.Percentage >= 100 || t.Value.IsZero()) {
-			continue
-		}
-		kept = append(kept, t)
-	}
-	return kept, nil
-}
-
-// parseList parses a list of expressions without duplicate signals.
-func parseList(flag, list string) ([]Threshold, error) {
-	if list = strings.TrimSpace(list); list == "" || list == None {
-		return nil, nil
-	}
-	var out []Threshold
-	var errs []error
-	parsed := make(map[Signal]bool)
-	for expr := range strings.SplitSeq(list, ",") {
-		t, err := parseThreshold(strings.TrimSpace(expr))
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
-		case parsed[t.Signal]:
-			errs = append(errs, fmt.Errorf("%s: %q: duplicate threshold for %s", flag, expr, t.Signal))
-		default:
-			parsed[t.Signal] = true
-			out = append(out, t)
-		}
-	}
-	return out, errors.Join(errs...)
-}
-
-// parseThreshold parses one expression.
-func parseThreshold(expr string) (Threshold, error) {
-	at := strings.IndexAny(expr, "<>")
-	if at < 0 {
-		return Threshold{}, fmt.Errorf("%q: must be written as signal<value", expr)
-	}
-	signal := Signal(strings.TrimSpace(expr[:at]))
-	f, ok := infoFor(signal)
-	if !ok {
-		return Threshold{}, fmt.Errorf("%q: unknown signal %q", expr, string(signal))
-	}
-	if f.pressure != (expr[at] == '>') {
-		want := "<"
-		if f.pressure {
-			want = ">"
-		}
-		return Threshold{}, fmt.Errorf("%q: a threshold on %s must be written with %s", expr, signal, want)
-	}
-	value, err := parseValue(strings.TrimSpace(expr[at+1:]))
-	if err != nil {
-		return Threshold{}, fmt.Errorf("%q: %w", expr, err)
-	}
+// check returns why the value of a threshold is invalid.
+func (v ThresholdValue) check(pressure bool) error {
+	between := v.Percentage > 0 && v.Percentage < 100 // false for NaN
 	switch {
-	case f.pressure && value.Percentage == 0 && !value.Quantity.IsZero():
-		return Threshold{}, fmt.Errorf("%q: pressure must be a percentage", expr)
-	case f.pressure && (value.IsZero() || value.Percentage >= 100):
-		return Threshold{}, fmt.Errorf("%q: pressure must be above 0%% and below 100%%", expr)
-	case value.isPercentage():
-		return Threshold{Signal: signal, Value: value}, nil
-	case value.Quantity.Sign() <= 0:
-		return Threshold{}, fmt.Errorf("%q: the value must be above 0", expr)
+	case v.Percentage != 0 && !v.Quantity.IsZero():
+		return fmt.Errorf("the value has %w", errTwoValues)
+	case pressure && v.Percentage == 0 && !v.Quantity.IsZero():
+		return errors.New("pressure must be a percentage")
+	case pressure && !between:
+		return errors.New("pressure must be above 0% and below 100%")
+	case v.Percentage == 0 && v.Quantity.Sign() <= 0:
+		return errors.New("the value must be above 0")
+	case v.Percentage != 0 && !between:
+		return fmt.Errorf("percentage %v must be above 0%% and below 100%%", v.Percentage)
 	}
-	return Threshold{Signal: signal, Value: value}, nil
+	return nil
 }
 
-// isPercentage reports whether v was written as a percentage, including 0%, whose
-// Quantity has no format.
-func (v ThresholdValue) isPercentage() bool { return v.Percentage > 0 || v.Quantity.Format == "" }
-
-// parseValue parses a quantity or a percentage.
-func parseValue(s string) (ThresholdValue, error) {
-	if p, ok := strings.CutSuffix(s, "%"); ok {
-		n, err := strconv.ParseFloat(p, 64)
-		if err != nil || n != n {
-			return ThresholdValue{}, fmt.Errorf("invalid percentage %q", s)
-		}
-		if n < 0 || n > 100 {
-			return ThresholdValue{}, fmt.Errorf("percentage %q must be between 0%% and 100%%", s)
-		}
-		return ThresholdValue{Percentage: n}, nil
+// thresholdsOf returns the thresholds of a configuration: the default ones in place of
+// nil, and in addition the allocatable one that they imply.
+func thresholdsOf(configured []Threshold) []Threshold {
+	if configured == nil {
+		configured = DefaultThresholds()
 	}
-	q, err := resource.ParseQuantity(s)
-	if err != nil {
-		return ThresholdValue{}, fmt.Errorf("invalid quantity %q", s)
-	}
-	return ThresholdValue{Quantity: q}, nil
+	return withAllocatableMemory(configured)
 }
 
-// parsePairs parses a list of signal=value pairs without duplicate signals.
-func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error)) (map[Signal]T, error) {
-	out := make(map[Signal]T)
-	if list = strings.TrimSpace(list); list == "" {
-		return out, nil
-	}
-	var errs []error
-	for expr := range strings.SplitSeq(list, ",") {
-		name, value, ok := strings.Cut(expr, "=")
-		signal := Signal(strings.TrimSpace(name))
-		_, known := infoFor(signal)
-		_, duplicate := out[signal]
-		switch {
-		case !ok:
-			errs = append(errs, fmt.Errorf("%s: %q: must be written as signal=value", flag, expr))
-		case !known:
-			errs = append(errs, fmt.Errorf("%s: %q: unknown signal %q", flag, expr, string(signal)))
-		case duplicate:
-			errs = append(errs, fmt.Errorf("%s: %q: duplicate signal %s", flag, expr, signal))
-		default:
-			v, err := parse(signal, strings.TrimSpace(value))
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %q: %w", flag, expr, err))
-			}
-			out[signal] = v
+// withAllocatableMemory adds to a hard threshold on the node's memory the same one on that
+// of all pods, unless it has one: at the limit of their cgroup the kernel kills
+// processes before the node is short. Where they have no limit the signal is unknown
+// and the threshold has no effect.
+func withAllocatableMemory(thresholds []Threshold) []Threshold {
+	all := slices.Clone(thresholds)
+	for _, t := range thresholds {
+		if t.Signal == AllocatableMemoryAvailable {
+			return slices.Clone(thresholds)
+		}
+		if t.Signal == MemoryAvailable && t.IsHard() {
+			t.Signal = AllocatableMemoryAvailable
+			all = append(all, t)
 		}
 	}
-	return out, errors.Join(errs...)
-}
-
-func parseGrace(_ Signal, s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("invalid duration %q", s)
-	}
-	if d < 0 {
-		return 0, errors.New("the grace period must not be negative")
-	}
-	return d, nil
-}
-
-func parseReclaim(signal Signal, s string) (ThresholdValue, error) {
-	v, err := parseValue(s)
-	if err != nil {
-		return ThresholdValue{}, err
-	}
-	if v.Quantity.Sign() < 0 {
-		return ThresholdValue{}, errors.New("the minimum reclaim must not be negative")
-	}
-	if f, _ := infoFor(signal); f.pressure {
-		return ThresholdValue{}, errors.New("pressure cannot be reclaimed")
-	}
-	return v, nil
+	return all
 }

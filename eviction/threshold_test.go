@@ -1,11 +1,13 @@
 package eviction_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/eviction"
 )
@@ -125,10 +127,73 @@ func TestSoftThresholds(t *testing.T) {
 }
 
 func TestNew_ReportsAllErrors(t *testing.T) {
-	_, err := eviction.New(eviction.Config{Hard: "x<1", MonitoringPeriod: -1})
-	for _, part := range []string{"Config.Usage required", "Config.Pods required", `unknown signal "x"`, "Config.MonitoringPeriod: must not be negative"} {
-		require.ErrorContains(t, err, part)
+	_, err := eviction.New(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "x"}}, MonitoringPeriod: -1, PodCleanupTimeout: -2, PressureTransitionPeriod: -3})
+	require.EqualError(t, err, `eviction: Config.Usage required
+eviction: Config.Pods required
+eviction: Config.Thresholds: "x<0": unknown signal "x"
+eviction: Config.PressureTransitionPeriod: must not be negative: -3ns
+eviction: Config.MonitoringPeriod: must not be negative: -1ns
+eviction: Config.PodCleanupTimeout: must not be negative: -2ns`)
+}
+
+// EV-1: an invalid threshold is an error that names it.
+func TestConfig_Check(t *testing.T) {
+	bytes := func(n int64) eviction.ThresholdValue {
+		return eviction.ThresholdValue{Quantity: *resource.NewQuantity(n, resource.BinarySI)}
 	}
+	percent := func(p float64) eviction.ThresholdValue { return eviction.ThresholdValue{Percentage: p} }
+	both := eviction.ThresholdValue{Quantity: resource.MustParse("1Gi"), Percentage: 5}
+	const memory, psi = eviction.MemoryAvailable, eviction.MemoryPSISome
+	for _, tc := range []struct {
+		threshold eviction.Threshold
+		want      string // "" if it is valid
+	}{
+		{eviction.Threshold{Signal: memory, Value: bytes(1)}, ""},
+		{eviction.Threshold{Signal: memory, Value: percent(0.1)}, ""},
+		{eviction.Threshold{Signal: memory, Value: percent(99.9), GracePeriod: 1, MinReclaim: percent(100)}, ""},
+		{eviction.Threshold{Signal: memory, Value: percent(5), MinReclaim: bytes(1)}, ""},
+		{eviction.Threshold{Signal: psi, Value: percent(20), GracePeriod: time.Minute}, ""},
+		{eviction.Threshold{Signal: "memory.free", Value: bytes(1)}, `"memory.free<1": unknown signal "memory.free"`},
+		{eviction.Threshold{Signal: memory}, `"memory.available<0": the value must be above 0`},
+		{eviction.Threshold{Signal: memory, Value: bytes(-1)}, `"memory.available<-1": the value must be above 0`},
+		{eviction.Threshold{Signal: memory, Value: percent(-1)}, `"memory.available<0": percentage -1 must be above 0% and below 100%`},
+		{eviction.Threshold{Signal: memory, Value: percent(100)}, `"memory.available<100%": percentage 100 must be above 0% and below 100%`},
+		{eviction.Threshold{Signal: memory, Value: percent(math.NaN())}, `"memory.available<0": percentage NaN must be above 0% and below 100%`},
+		{eviction.Threshold{Signal: memory, Value: both}, `"memory.available<5%": the value has both a quantity and a percentage`},
+		{eviction.Threshold{Signal: psi, Value: bytes(1)}, `"memory.psi.some.avg10>1": pressure must be a percentage`},
+		{eviction.Threshold{Signal: psi}, `"memory.psi.some.avg10>0": pressure must be above 0% and below 100%`},
+		{eviction.Threshold{Signal: psi, Value: percent(100)}, `"memory.psi.some.avg10>100%": pressure must be above 0% and below 100%`},
+		{eviction.Threshold{Signal: psi, Value: percent(1), MinReclaim: percent(1)}, `"memory.psi.some.avg10>1%": pressure cannot be reclaimed`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), GracePeriod: -1}, `"memory.available<1": the grace period must not be negative`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: bytes(-1)}, `"memory.available<1": the minimum reclaim must not be negative`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: percent(-1)}, `"memory.available<1": the minimum reclaim must not be negative`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: percent(101)}, `"memory.available<1": the minimum reclaim of 101% is not up to 100%`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: percent(math.NaN())}, `"memory.available<1": the minimum reclaim of NaN% is not up to 100%`},
+		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: both}, `"memory.available<1": the minimum reclaim has both a quantity and a percentage`},
+	} {
+		cfg := eviction.Config{Thresholds: []eviction.Threshold{tc.threshold}}
+		if tc.want == "" {
+			require.NoError(t, cfg.Check(), tc.threshold.String())
+			continue
+		}
+		require.EqualError(t, cfg.Check(), "eviction: Config.Thresholds: "+tc.want)
+	}
+	require.NoError(t, new(eviction.Config).Check())
+}
+
+// EV-1: what is parsed from flags is valid, and "none" is not the default.
+func TestParseThresholds_ReturnsThresholdsOfAConfig(t *testing.T) {
+	for _, hard := range []string{"", eviction.None, eviction.DefaultHardThresholds, "memory.available<0%,nodefs.available<100%"} {
+		list, err := eviction.ParseThresholds(hard, "pid.available<5%", "pid.available=0s", "pid.available=100%,nodefs.available=0")
+		require.NoError(t, err)
+		require.NotNil(t, list)
+		cfg := eviction.Config{Thresholds: list}
+		require.NoError(t, cfg.Check())
+	}
+	none, err := eviction.ParseThresholds(eviction.None, "", "", "")
+	require.NoError(t, err)
+	assert.Equal(t, []eviction.Threshold{}, none)
+	assert.Equal(t, eviction.DefaultThresholds(), hardThresholds(eviction.DefaultHardThresholds))
 }
 
 func FuzzParseThresholds(f *testing.F) {

@@ -62,7 +62,7 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 // The name of the group of all pods may be known only after the runtime was asked.
 func TestGroupOfAllPodsIsFoundLater(t *testing.T) {
 	name := ""
-	p, err := stats.New(stats.Config{FindPodsCgroup: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{
+	p, err := stats.New(stats.Config{PodsCgroup: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{
 		"memory/kubepods.slice/memory.usage_in_bytes": "1000\n", "memory/kubepods.slice/memory.limit_in_bytes": "4096\n",
 		"memory/kubepods.slice/memory.stat": "total_inactive_file 200\n",
 	})})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -73,7 +74,7 @@ func (p *Provider) findImageDirs(ctx context.Context) (imageDirs, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	images, containers, err := p.cfg.ImageFS(ctx)
+	images, containers, err := reportedImageDirs(ctx, p.cfg.ImageFS)
 	switch {
 	case err == nil:
 		known = imageDirs{images, containers, time.Now().Add(imageDirsTTL)}
@@ -85,6 +86,23 @@ func (p *Provider) findImageDirs(ctx context.Context) (imageDirs, error) {
 	}
 	p.setImageDirs(known)
 	return known, nil
+}
+
+// reportedImageDirs returns a directory on the file system of images, and one on that of
+// writable layers.
+func reportedImageDirs(ctx context.Context, r ImageFSReporter) (images, containers string, err error) {
+	imageFS, containerFS, err := r.ImageFS(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	if len(imageFS) == 0 {
+		return "", "", errors.New("runtime reports no image file system")
+	}
+	images = filepath.Clean(imageFS[0].Mountpoint)
+	if len(containerFS) == 0 {
+		return images, images, nil
+	}
+	return images, filepath.Clean(containerFS[0].Mountpoint), nil
 }
 
 func (p *Provider) setImageDirs(f imageDirs) {

@@ -33,10 +33,10 @@ func TestProvider_NodeUsage(t *testing.T) {
 		p, err := stats.New(stats.Config{
 			Proc: proc(), Cgroups: files(nil), NodeFS: "/node", ContainerStats: silent{t},
 			Pods: func() []stats.Pod { t.Error("a nodeUsage looked at pods"); return nil },
-			ImageFS: func(context.Context) (string, string, error) {
+			ImageFS: imageFS(func(context.Context) (images, containers []runtime.FSUsage, err error) {
 				asked++
-				return "/images", "/layers", hangs
-			},
+				return mountedAt("/images"), mountedAt("/layers"), hangs
+			}),
 			Statfs: func(path string) (runtime.FSUsage, error) {
 				if removed && path == "/layers" {
 					return runtime.FSUsage{}, errors.New("not there")

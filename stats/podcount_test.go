@@ -250,13 +250,13 @@ func TestRuntimeThatHangs(t *testing.T) {
 			Statfs: func(path string) (runtime.FSUsage, error) {
 				return runtime.FSUsage{At: time.Now(), Mountpoint: path}, nil
 			},
-			ImageFS: func(ctx context.Context) (string, string, error) {
+			ImageFS: imageFSFunc(func(ctx context.Context) error {
 				if hang {
 					<-ctx.Done()
-					return "", "", errors.New("no answer")
+					return errors.New("no answer")
 				}
-				return "/images", "/images", nil
-			},
+				return nil
+			}),
 		})
 		began := time.Now()
 		u, err := p.Usage(t.Context(), time.Time{})
@@ -277,4 +277,11 @@ func TestRuntimeThatHangs(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, runtimeWait, time.Since(began))
 	})
+}
+
+// imageFSFunc reports /images, or the error of a call.
+type imageFSFunc func(ctx context.Context) error
+
+func (f imageFSFunc) ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error) {
+	return []runtime.FSUsage{{Mountpoint: "/images"}}, nil, f(ctx)
 }

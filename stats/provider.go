@@ -56,22 +56,20 @@ type Config struct {
 	// NodeCgroup is a group that bounds the node's memory and processes in the
 	// place of the machine. Default: the machine.
 	NodeCgroup string
-	// PodsCgroup is the group of all pods. Default: none.
-	PodsCgroup string
-	// FindPodsCgroup replaces PodsCgroup if the name is not known from the start. ""
-	// means none.
-	FindPodsCgroup func() string
+	// PodsCgroup returns the cgroup of all pods, or "" while it is unknown. Default: none.
+	PodsCgroup func() string
 
-	Pods           func() []Pod // the pods to measure; must not block
-	TrackedPods    func() []Pod // those of them that are watched; default: found among all
-	ContainerStats Containers
+	// Pods returns the pods to measure, and TrackedPods those of them whose files are
+	// counted continuously. Neither may block. See Locator. Default of TrackedPods: those
+	// of Pods that have TrackDiskUsage.
+	Pods, TrackedPods func() []Pod
+	ContainerStats    Containers
 
 	// NodeFS is a directory on the file system of the pods' directories.
 	NodeFS string
-	// ImageFS returns a directory on the file system of images, and one on that
-	// of writable layers. The answer is used for ten minutes, and on while there
-	// is no newer one. Default: both are on the node's.
-	ImageFS func(ctx context.Context) (images, containers string, err error)
+	// ImageFS reports the file systems of images and writable layers. The answer is used
+	// for ten minutes, and on while there is no newer one. Default: both are on the node's.
+	ImageFS ImageFSReporter
 	// Statfs reads a file system. Default: Statfs.
 	Statfs func(path string) (runtime.FSUsage, error)
 
@@ -101,10 +99,8 @@ type Provider struct {
 // New returns a Provider. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Provider, error) {
 	var errs []error
-	for name, group := range map[string]string{"NodeCgroup": cfg.NodeCgroup, "PodsCgroup": cfg.PodsCgroup} {
-		if group != "" && (group[0] != '/' || path.Clean(group) != group) {
-			errs = append(errs, fmt.Errorf("%s: %q must be a clean absolute path", "Config."+name, group))
-		}
+	if group := cfg.NodeCgroup; group != "" && (group[0] != '/' || path.Clean(group) != group) {
+		errs = append(errs, fmt.Errorf("Config.NodeCgroup: %q must be a clean absolute path", group))
 	}
 	if cfg.DiskUsagePeriod < 0 {
 		errs = append(errs, fmt.Errorf("Config.DiskUsagePeriod: must not be negative: %v", cfg.DiskUsagePeriod))
@@ -208,10 +204,10 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 }
 
 func (p *Provider) allPods() string {
-	if p.cfg.FindPodsCgroup != nil {
-		return p.cfg.FindPodsCgroup()
+	if p.cfg.PodsCgroup == nil {
+		return ""
 	}
-	return p.cfg.PodsCgroup
+	return p.cfg.PodsCgroup()
 }
 
 // pressures reads the bound group's pressure where it has its own. A kernel

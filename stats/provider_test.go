@@ -228,8 +228,8 @@ func TestWhatCannotBeHad(t *testing.T) {
 	u, err := p.Usage(t.Context(), time.Time{})
 	require.NoError(t, err)
 	assert.True(t, u.NodeFS.At.IsZero())
-	_, err = stats.New(stats.Config{NodeCgroup: "x", PodsCgroup: "/a/../b", DiskUsagePeriod: -1})
-	for _, part := range []string{`Config.NodeCgroup: "x"`, `Config.PodsCgroup: "/a/../b"`, "Config.DiskUsagePeriod: must not be negative"} {
+	_, err = stats.New(stats.Config{NodeCgroup: "/a/../b", DiskUsagePeriod: -1})
+	for _, part := range []string{`Config.NodeCgroup: "/a/../b"`, "Config.DiskUsagePeriod: must not be negative"} {
 		require.ErrorContains(t, err, part)
 	}
 }

@@ -30,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -80,7 +81,7 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 	}
 	switch {
 	case isCRI: // eviction and collection keep the disk from filling up
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEviction(agent.EvictionConfig{}),
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEviction(eviction.Config{}),
 			agent.WithImageGC(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
 	case f.runtime == "host":
 		rt, err := embedded.New(embedded.Config{Logger: log, Executor: embedded.NewHostProcess(embedded.HostConfig{Logger: log})})

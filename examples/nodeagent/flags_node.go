@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -79,7 +80,7 @@ func (f *flags) resources() (nodeResources, error) {
 // nodeConfig describes the node to the agent.
 func (f *flags) nodeConfig(ip string, r nodeResources) agent.NodeConfig {
 	return agent.NodeConfig{
-		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
+		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
 		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
 		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
 		ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain,

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"strings"
@@ -81,13 +80,10 @@ func (f *reclaimFlags) define(fs *flag.FlagSet) {
 }
 
 func (f *reclaimFlags) check(fail func(bad bool, format string, args ...any)) {
-	_, err := eviction.ParseThresholds(f.evictionHard.text, "", "", "")
-	fail(err != nil, "-%w", err)
-	_, softErr := eviction.ParseThresholds("", f.evictionSoft.text, f.evictionSoftGrace.text, "")
-	fail(softErr != nil, "-%w", softErr)
-	if err == nil && softErr == nil {
-		_, err = eviction.ParseThresholds(f.evictionHard.text, f.evictionSoft.text, f.evictionSoftGrace.text, f.evictionMinReclaim.text)
-		fail(err != nil, "-%w", err)
+	if _, err := f.thresholds(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fail(true, "-%s", line)
+		}
 	}
 	fail(f.evictionTransition <= 0, "-eviction-pressure-transition-period %v: must be positive", f.evictionTransition)
 	fail(f.imageHigh < 1 || f.imageHigh > 100, "-image-gc-high-threshold %d: must be from 1 to 100", f.imageHigh)
@@ -104,6 +100,11 @@ func (f *reclaimFlags) check(fail func(bad bool, format string, args ...any)) {
 	fail(f.registryBurst < 1, "-registry-burst %d: must be at least 1", f.registryBurst)
 }
 
+// thresholds parses the thresholds of eviction. Their errors name the flags.
+func (f *reclaimFlags) thresholds() ([]eviction.Threshold, error) {
+	return eviction.ParseThresholds(f.evictionHard.text, f.evictionSoft.text, f.evictionSoftGrace.text, f.evictionMinReclaim.text)
+}
+
 // options converts checked flags to options of the agent. Where 0 is a value for
 // the kubelet and the default here, another value stands for it.
 func (f *reclaimFlags) options() ([]agent.Option, error) {
@@ -111,15 +112,17 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-container-log-max-size: %w", err)
 	}
+	thresholds, err := f.thresholds()
+	if err != nil {
+		return nil, err
+	}
 	var keep []string
 	if f.infraImage != "" {
 		keep = append(keep, f.infraImage)
 	}
 	return []agent.Option{
-		agent.WithEviction(agent.EvictionConfig{
-			Hard: cmp.Or(strings.TrimSpace(f.evictionHard.text), eviction.None), Soft: f.evictionSoft.text,
-			SoftGracePeriod: f.evictionSoftGrace.text, MinimumReclaim: f.evictionMinReclaim.text,
-			PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
+		agent.WithEviction(eviction.Config{
+			Thresholds: thresholds, PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
 			EvictCritical: f.evictCritical,
 		}),
 		agent.WithImageGC(imagegc.Policy{
