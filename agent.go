@@ -50,7 +50,7 @@ type Agent struct {
 	started  atomic.Bool
 	owner    atomic.Pointer[string]
 	mux      *podsource.Mux
-	lookup   objectLookup
+	lookup   podspec.Objects
 	cache    podcache.Cache
 	pleg     *pleg.Generator
 	ready    *runtimestate.Tracker

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +17,12 @@ import (
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/probe/grpchealth"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/status"
@@ -107,7 +108,7 @@ func (a *Agent) makeSources() (err error) {
 	a.mux, err = podsource.New(podsource.Config{
 		NodeName: a.nodeName, Sources: a.sources, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Sources,
 	})
-	a.lookup = append(objectLookup{a.mux}, a.objects...)
+	a.lookup = podspec.FirstObjects(append([]podspec.Objects{a.mux}, a.objects...)...)
 	return err
 }
 
@@ -136,9 +137,10 @@ func (a *Agent) makeStatus() (err error) {
 }
 
 func (a *Agent) makeProbes() (err error) {
+	dial := runtime.Dialer(a.runtime)
 	a.probes, err = probe.New(probe.Config{
-		PodCache: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: a.dial}).Check,
-		Dial: a.dial, HostIP: a.hostIP(), Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
+		PodCache: &a.cache, Execer: a.runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: dial}).Check,
+		Dial: dial, HostIP: a.hostIP(), Recorder: a.events, Logger: a.logger, Hooks: a.hooks.Probe,
 	})
 	return err
 }
@@ -194,7 +196,7 @@ func (a *Agent) makeWorkers() (err error) {
 func (a *Agent) makeLoop() (err error) {
 	fits, err := admission.New(admission.Config{
 		NodeName: a.nodeName, Allocatable: a.node.Allocatable, MaxPods: a.node.MaxPods, Labels: a.node.Labels,
-		Taints: a.node.Taints, Unsupported: a.node.UnsupportedFields, AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: kernelRelease(),
+		Taints: a.node.Taints, Unsupported: a.node.UnsupportedFields, AllowedUnsafeSysctls: a.node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(),
 	})
 	if err != nil {
 		return err
@@ -221,13 +223,4 @@ func (a *Agent) makeLoop() (err error) {
 		Logger: a.logger, Hooks: a.hooks.SyncLoop,
 	})
 	return err
-}
-
-// kernelRelease returns the release of the node's kernel, or "" where it cannot be read.
-func kernelRelease() string {
-	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(release))
 }

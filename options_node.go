@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -149,17 +148,4 @@ func WithObjects(o podspec.Objects) Option {
 		s.objects = append(s.objects, o)
 		return nil
 	}
-}
-
-// objectLookup asks places for an object until one has it.
-type objectLookup []podspec.Objects
-
-// Object implements podspec.Objects.
-func (l objectLookup) Object(ctx context.Context, ref podspec.Ref) (o podspec.Object, err error) {
-	for _, place := range l {
-		if o, err = place.Object(ctx, ref); err == nil || !errors.Is(err, podspec.ErrObjectNotFound) {
-			return o, err
-		}
-	}
-	return o, err
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,15 +55,6 @@ func (a *Agent) connect() (disconnect func() error, err error) {
 		rt.SetOwner(a.ownerID(), a.adopt)
 	}
 	return func() error { return nil }, nil
-}
-
-// dial connects probes with pods, through the runtime if that knows how: the addresses
-// of pods that run inside this process mean nothing on the network, or something else.
-func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if rt, ok := runtime.Capability[runtime.PodDialer](a.runtime); ok {
-		return rt.DialContext(ctx, network, address)
-	}
-	return (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
 }
 
 func (a *Agent) hostIP() string {

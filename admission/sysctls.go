@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,6 +58,16 @@ func isSafeSysctl(name, kernel string) bool {
 		return isKernelAtLeast(kernel, 4, 15)
 	}
 	return false
+}
+
+// KernelRelease returns the release of this machine's kernel for Config.Kernel, or "" if
+// it cannot be read.
+func KernelRelease() string {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(release))
 }
 
 // isKernelAtLeast compares the first two numbers of a release such as

@@ -2,6 +2,8 @@ package podspec
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -32,4 +34,21 @@ type Object struct {
 // object does not exist; any other error means that this is not known.
 type Objects interface {
 	Object(ctx context.Context, ref Ref) (Object, error)
+}
+
+// FirstObjects returns Objects that ask places in order until one has the object, or
+// fails for another reason than that it does not exist.
+func FirstObjects(places ...Objects) Objects { return objectPlaces(slices.Clone(places)) }
+
+type objectPlaces []Objects
+
+// Object implements Objects.
+func (l objectPlaces) Object(ctx context.Context, ref Ref) (o Object, err error) {
+	err = ErrObjectNotFound // without places
+	for _, place := range l {
+		if o, err = place.Object(ctx, ref); err == nil || !errors.Is(err, ErrObjectNotFound) {
+			break
+		}
+	}
+	return o, err
 }

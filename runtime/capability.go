@@ -110,3 +110,12 @@ type OwnerSetter interface {
 	// without an owner are adopted.
 	SetOwner(owner string, adoptSources []string)
 }
+
+// Dialer returns the function that connects to the address of a pod: that of rt if it has
+// the capability PodDialer, else one that connects through the network.
+func Dialer(rt any) func(ctx context.Context, network, address string) (net.Conn, error) {
+	if d, ok := Capability[PodDialer](rt); ok {
+		return d.DialContext
+	}
+	return (&net.Dialer{KeepAlive: -1}).DialContext
+}
