@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/internal/events"
@@ -29,6 +26,7 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 	"github.com/sublet-dev/agent/userns"
 	"github.com/sublet-dev/agent/volume"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // relistTimeout bounds a relist and an inspection. A runtime with tens of thousands
@@ -119,8 +117,7 @@ func (a *Agent) makePleg() (err error) {
 	hooks.StreamChanged = chain2(a.ready.StreamChanged, hooks.StreamChanged)
 	a.pleg, err = pleg.New(pleg.Config{
 		Runtime: a.runtime, Cache: &a.cache, Logger: a.logger, Hooks: hooks,
-		Timeout:   relistTimeout,
-		IsWorking: func(uid types.UID) bool { return a.workers.IsWorking(uid) },
+		Timeout: relistTimeout,
 	})
 	return err
 }
@@ -181,14 +178,12 @@ func (a *Agent) makeSyncer() error {
 }
 
 func (a *Agent) makeWorkers() (err error) {
+	hooks := a.hooks.PodWorkers
+	hooks.SyncEnded = chain4(a.onSyncEnded, hooks.SyncEnded)
+	hooks.PodFinished = chain1(a.onFinished, hooks.PodFinished)
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a.podSyncer(), Inspector: a.pleg, ResyncPeriod: a.timing.ResyncPeriod, BackOff: a.timing.SyncBackOff, Jitter: a.timing.Jitter,
-		IsStopped:         func(uid types.UID) bool { return !a.isRunning(uid) },
-		OnRequeue:         func(uid types.UID, at time.Time) { a.loop.RequeueAt(uid, at) },
-		RequestInspection: a.pleg.RequestInspection,
-		OnIdle:            a.onIdle,
-		OnFinished:        a.onFinished,
-		Logger:            a.logger, Hooks: a.hooks.PodWorkers,
+		Syncer: a.podSyncer(), Inspector: a.pleg, Observer: a.pleg, ResyncPeriod: a.timing.ResyncPeriod, BackOff: a.timing.SyncBackOff, Jitter: a.timing.Jitter,
+		Logger: a.logger, Hooks: hooks,
 	})
 	return err
 }
@@ -202,7 +197,7 @@ func (a *Agent) makeLoop() (err error) {
 		return err
 	}
 	a.pods, err = syncloop.NewPodManager(syncloop.PodManagerConfig{
-		Workers: a.workers, Statuses: a.statuses, Admitters: append([]syncloop.Admitter{fits}, a.admit...), Probes: a.probes, IsRunning: a.isRunning,
+		Workers: a.workers, Statuses: a.statuses, Admitters: append([]syncloop.Admitter{fits}, a.admit...), Probes: a.probes, Inspector: a.pleg,
 		Expected: func() []*corev1.Pod { return a.mux.Expected(a.statuses.Pods()) }, UnderPressure: a.underPressure,
 		Recorder: a.events, Logger: a.logger, Hooks: a.podsHooks(),
 	})
@@ -210,7 +205,7 @@ func (a *Agent) makeLoop() (err error) {
 		return err
 	}
 	housekeeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Workers: a.workers, PodManager: a.pods, Sources: a.mux, RuntimePods: a.cache.Pods, Uninspected: a.pleg.Uninspected,
+		Workers: a.workers, PodManager: a.pods, Sources: a.mux, PodCache: &a.cache, Inspector: a.pleg,
 		Stores: append(a.stores, syncloop.PodStore{Name: "statuses", PodUIDs: a.statusesKnown, Remove: a.forgetStatus}),
 		Logger: a.logger, Hooks: a.hooks.Housekeeper,
 	})
@@ -218,8 +213,8 @@ func (a *Agent) makeLoop() (err error) {
 		return err
 	}
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.mux.Changes(), Handler: a.pods, Events: a.pleg, Probes: prober{a.probes}, Cleaner: housekeeper,
-		RuntimeReady: a.ready.Ready, RecheckRuntime: a.ready.Recheck(), HousekeepingPeriod: a.timing.HousekeepingPeriod,
+		Changes: a.mux.Changes(), Handler: a.pods, Workers: a.workers, Events: a.pleg, Probes: a.probes, Cleaner: housekeeper,
+		RuntimeState: a.ready, HousekeepingPeriod: a.timing.HousekeepingPeriod,
 		Logger: a.logger, Hooks: a.hooks.SyncLoop,
 	})
 	return err

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -122,19 +123,17 @@ func (a *Agent) releaseImages(uid types.UID) {
 	}
 }
 
-// onFinished starts the cleanup of a pod that has finished.
+// onFinished releases what a pod that has finished does not need any more.
 func (a *Agent) onFinished(uid types.UID) {
-	a.loop.PodFinished(uid)
 	a.releaseImages(uid)
 	if a.containers != nil {
 		a.containers.RequestCollection()
 	}
 }
 
-// onIdle is called after each sync of a pod.
-func (a *Agent) onIdle(uid types.UID) {
-	a.pleg.MarkIdle(uid)
-	if pod, ok := a.cache.Get(uid); ok && a.containers != nil {
+// onSyncEnded is called after each sync of a pod.
+func (a *Agent) onSyncEnded(call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) {
+	if pod, ok := a.cache.Get(call.UID); ok && a.containers != nil {
 		a.containers.RequestCollectionFor(pod)
 	}
 }

@@ -26,7 +26,7 @@ var allowedImports = map[string][]string{
 	"pleg":                    {"internal/monotonic", "internal/safe", "runtime"},
 	"podworkers":              {"internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"podsync":                 {"internal/mkdir", "internal/monotonic", "internal/mounts", "internal/owner", "internal/pathname", "internal/safe", "podspec", "runtime"},
-	"syncloop":                {"internal/monotonic", "internal/safe", "pleg", "podsource", "podspec", "podworkers", "runtime"},
+	"syncloop":                {"internal/safe", "pleg", "podsource", "podspec", "podworkers", "probe", "runtime"},
 	"status":                  {"internal/safe", "podspec", "runtime"},
 	"probe":                   {"internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"probe/grpchealth":        {},

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/lazycri"
-	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -79,17 +78,6 @@ func (a *Agent) cgroupDriver() func(context.Context) (string, error) {
 	}
 }
 
-// isRunning reports, from memory, whether the runtime can have a running container or a
-// ready sandbox of the pod. A pod that was listed and not inspected yet counts: a running
-// pod is never taken for a stopped one because the runtime is slow.
-func (a *Agent) isRunning(uid types.UID) bool {
-	if a.pleg.IsUninspected(uid) { // before the cache: a pod that is inspected meanwhile is in one of them
-		return true
-	}
-	p, ok := a.cache.Get(uid)
-	return ok && (p.CouldHaveRunningContainers() || p.ReadySandbox() != nil)
-}
-
 // podsHooks releases the images of rejected pods.
 func (a *Agent) podsHooks() syncloop.PodManagerHooks {
 	hooks := a.hooks.PodManager
@@ -116,21 +104,7 @@ func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	return nil
 }
 
-// prober returns the UIDs of pods with changed probe results to the sync loop.
-type prober struct{ *probe.Manager }
-
-func (p prober) Drain() []types.UID {
-	changes := p.Manager.Drain()
-	uids := make([]types.UID, 0, len(changes))
-	for _, c := range changes {
-		if n := len(uids); n == 0 || uids[n-1] != c.UID {
-			uids = append(uids, c.UID)
-		}
-	}
-	return uids
-}
-
-// both calls two hooks, of which the second may be nil.
+// chain4 calls two hooks, of which the second may be nil.
 func chain4[A, B, C, D any](one, two func(A, B, C, D)) func(A, B, C, D) {
 	if two == nil {
 		return one
@@ -143,4 +117,11 @@ func chain2[A, B any](one, two func(A, B)) func(A, B) {
 		return one
 	}
 	return func(a A, b B) { one(a, b); two(a, b) }
+}
+
+func chain1[A any](one, two func(A)) func(A) {
+	if two == nil {
+		return one
+	}
+	return func(a A) { one(a); two(a) }
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// AG-9: a panic in the runtime, the cache, a hook or IsWorking is the error of that
+// AG-9: a panic in the runtime, the cache or a hook is the error of that
 // call.
 func TestGenerator_RecoversPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestGenerator_RecoversPanics(t *testing.T) {
 		rt.set(newTestPod("u", runtime.Running), false)
 		bad := &panickingRuntime{fakeRuntime: rt}
 		g, err := New(Config{
-			Runtime: bad, Cache: bad, IsWorking: func(types.UID) bool { panic("working") },
+			Runtime: bad, Cache: bad,
 			Hooks: Hooks{Relisted: func(time.Duration, int, int, error) { panic("hook") }},
 		})
 		require.NoError(t, err)

@@ -84,12 +84,11 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
 
-		var working, streaming atomic.Bool
+		var streaming atomic.Bool
 		var cache podcache.Cache
 		g, err := pleg.New(pleg.Config{
 			Runtime: client, Cache: &cache,
-			IsWorking: func(types.UID) bool { return working.Load() },
-			Hooks:     pleg.Hooks{StreamChanged: func(open bool, _ error) { streaming.Store(open) }},
+			Hooks: pleg.Hooks{StreamChanged: func(open bool, _ error) { streaming.Store(open) }},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -104,16 +103,14 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o755))
 		options := runtime.RunOptions{Dir: t.TempDir(), LogDir: logs, CgroupParent: n.CgroupParent, NodeName: "node"}
 
-		working.Store(true)
+		g.SyncStarted(pod.UID)
 		count.take()
 		observed, err := g.GetNewerThan(ctx, pod.UID, time.Time{})
 		require.NoError(t, err)
 		plan := runtime.Plan(pod, runtime.PlanInput{Pod: observed}, time.Now())
 		require.Empty(t, client.Apply(ctx, pod, plan, options).Failures)
 		appliedAt := time.Now()
-		g.RequestInspection(pod.UID)
-		working.Store(false)
-		g.MarkIdle(pod.UID)
+		g.SyncEnded(pod.UID, true)
 		observed, err = g.GetNewerThan(ctx, pod.UID, appliedAt)
 		require.NoError(t, err)
 		defer func() {

@@ -96,12 +96,15 @@ func (g *Generator) Uninspected() []types.UID {
 	return uids
 }
 
-// IsUninspected reports whether Uninspected contains the pod.
-func (g *Generator) IsUninspected(uid types.UID) bool {
+// IsRunning reports whether the pod has a container that could be running or a ready
+// sandbox, as far as is known without asking the runtime. A pod that Uninspected
+// contains counts as running: a running pod is never taken for a stopped one because
+// the runtime is slow.
+func (g *Generator) IsRunning(uid types.UID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := g.pods[uid]
-	return r != nil && r.isUninspected()
+	return r != nil && (r.isUninspected() || r.observed.CouldHaveRunningContainers() || r.observed.ReadySandbox() != nil)
 }
 
 func (r *podRecord) isUninspected() bool { return r.relistSeq > 0 && r.observedAt.IsZero() }

@@ -56,7 +56,7 @@ func TestUninspected_UnlistedPod(t *testing.T) {
 		env.RequestInspection("u")
 		env.after(100 * time.Millisecond)
 		assert.Empty(t, env.Uninspected())
-		assert.False(t, env.IsUninspected("u"))
+		assert.False(t, env.IsRunning("u"))
 	})
 }
 
@@ -83,17 +83,15 @@ func TestGenerator_KeepsAbsentPodThatFails(t *testing.T) {
 // contain.
 func TestGenerator_KeepsDeferredEventOfAbsentPod(t *testing.T) {
 	rt := newFakeRuntime()
-	working := true
-	cfg := Config{IsWorking: func(types.UID) bool { return working }, MaxDeferral: time.Hour}
-	inBubble(t, rt, cfg, func(env *testEnv) {
+	inBubble(t, rt, Config{MaxDeferral: time.Hour}, func(env *testEnv) {
+		env.SyncStarted("u")
 		env.after(10 * time.Second)
 		rt.with(func() { rt.emit("u") })
 		env.after(time.Second)
 		env.RequestRelist()
 		env.after(time.Second)
 		assert.Zero(t, rt.inspectionsOf("u"))
-		working = false
-		env.MarkIdle("u")
+		env.SyncEnded("u", false)
 		env.after(0)
 		assert.Equal(t, 1, rt.inspectionsOf("u"))
 	})

@@ -79,9 +79,6 @@ func TestGenerator_RandomSequences(t *testing.T) {
 			rt.watchErr = runtime.ErrUnsupported
 		}
 		cfg := Config{MaxParallel: 1 + int(seed%4)}
-		if seed%2 == 0 {
-			cfg.IsWorking = func(uid types.UID) bool { return time.Now().Second()%2 == int(uid[0])%2 }
-		}
 		inBubble(t, rt, cfg, func(env *testEnv) {
 			known := map[types.UID]eventReplay{}
 			read := func() {
@@ -107,7 +104,7 @@ func TestGenerator_RandomSequences(t *testing.T) {
 				case 1:
 					env.RequestInspection(other)
 				case 2:
-					env.MarkIdle(other)
+					env.SyncEnded(other, rnd.IntN(2) == 0)
 				case 3:
 					rt.with(func() {
 						for ch := range rt.streams {
@@ -124,6 +121,10 @@ func TestGenerator_RandomSequences(t *testing.T) {
 					}
 				case 6:
 					read()
+				case 7, 8:
+					if seed%2 == 0 {
+						env.SyncStarted(other)
+					}
 				}
 				env.after(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 			}

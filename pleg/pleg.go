@@ -47,15 +47,9 @@ type Config struct {
 	Runtime Runtime
 	Cache   Cache
 
-	// IsWorking reports whether a worker is syncing the pod and will call
-	// GetNewerThan and MarkIdle itself when the sync ends. Runtime events and
-	// relists do not cause an inspection of such a pod until MarkIdle, or for at
-	// most MaxDeferral. It must not block. Default: always false.
-	IsWorking func(uid types.UID) bool
-
 	RelistPeriod            time.Duration // without an event stream. Default: 1s
 	EventedRelistPeriod     time.Duration // with an event stream. Default: 5m
-	MaxDeferral             time.Duration // bounds how long a working pod is not inspected. Default: 1s
+	MaxDeferral             time.Duration // bounds how long a pod is not inspected while it is synced. Default: 1s
 	MaxParallel             int           // concurrent inspections. Default: 10
 	Timeout                 time.Duration // of a relist or an inspection. Default: 1m
 	SlowInspectionThreshold time.Duration // slower inspections give their slot back. Default: 1s
@@ -141,8 +135,9 @@ type Generator struct {
 	stopped   bool
 	wg        sync.WaitGroup // of inspections; nothing is added once stopped
 	pods      map[types.UID]*podRecord
-	seq       uint64 // counts deferred changes
-	relistSeq uint64 // counts relists
+	syncing   map[types.UID]struct{} // between SyncStarted and SyncEnded
+	seq       uint64                 // counts deferred changes
+	relistSeq uint64                 // counts relists
 	queue     inspectQueue
 	slowQueue inspectQueue // of pods whose last inspection was slow
 	backlog   backlog
@@ -161,6 +156,7 @@ func New(cfg Config) (*Generator, error) {
 		notify:    make(chan struct{}, 1),
 		relistCh:  make(chan struct{}, 1),
 		pods:      map[types.UID]*podRecord{},
+		syncing:   map[types.UID]struct{}{},
 		queue:     inspectQueue{free: cfg.MaxParallel},
 		slowQueue: inspectQueue{free: cfg.MaxParallel},
 	}, nil

@@ -67,7 +67,8 @@ func TestGetNewerThan_FirstRelistTooOld(t *testing.T) {
 // PL-1: a change that was deferred before an inspection began needs no other one.
 func TestGenerator_InspectionCoversDeferredEvent(t *testing.T) {
 	rt := newFakeRuntime()
-	inBubble(t, rt, Config{IsWorking: func(types.UID) bool { return true }}, func(env *testEnv) {
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.SyncStarted("u")
 		env.after(10 * time.Second)
 		rt.set(newTestPod("u", runtime.Running), true)
 		env.after(time.Millisecond)

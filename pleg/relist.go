@@ -65,7 +65,7 @@ func (g *Generator) relist(ctx context.Context, fingerprints []uint64) []uint64 
 	if g.ctx.Err() != nil {
 		return fingerprints
 	}
-	var changed []types.UID
+	changed := 0
 	if err == nil {
 		if g.health.hasWarned(g) {
 			g.cfg.Logger.Info("relist recovered")
@@ -80,18 +80,16 @@ func (g *Generator) relist(ctx context.Context, fingerprints []uint64) []uint64 
 			g.cfg.Logger.Warn("relist failed", logattr.Err(err))
 		}
 	}
-	for _, uid := range changed {
-		g.enqueueUnlessWorking(uid)
-	}
 	if h := g.cfg.Hooks.Relisted; h != nil {
-		h(time.Since(startTime), len(pods), len(changed), err)
+		h(time.Since(startTime), len(pods), changed, err)
 	}
 	return fingerprints
 }
 
-// compare compares the listed pods with the observed ones and returns those that
-// have changed. It deletes the pods that are in neither.
-func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime time.Time) []types.UID {
+// compare compares the listed pods with the observed ones. It has those that have
+// changed inspected, and returns how many they are. It deletes the pods that are in
+// neither.
+func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime time.Time) (changed int) {
 	g.mu.Lock()
 	c := comparison{g: g, now: time.Now()}
 	g.relistSeq++
@@ -120,7 +118,7 @@ func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime
 type comparison struct {
 	g       *Generator
 	now     time.Time
-	changed []types.UID
+	changed int
 	absent  []*podRecord // to be deleted
 	missed  int          // changes that were not known before
 }
@@ -159,7 +157,7 @@ func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
 	}
 	r.listedFingerprint = fingerprint
 	c.g.deferInspection(r)
-	c.changed = append(c.changed, r.uid)
+	c.changed++
 }
 
 // delete removes pods that are absent from the runtime. A pod for which an

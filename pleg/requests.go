@@ -9,7 +9,6 @@ import (
 
 	"github.com/sublet-dev/agent/internal/monotonic"
 	"github.com/sublet-dev/agent/internal/notify"
-	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -24,8 +23,8 @@ import (
 // nonetheless, and a PodSync is emitted when that succeeds. It returns the cause of
 // ctx's end, and ErrStopped after Run has ended. It starts no goroutine.
 //
-// A worker for which IsWorking is true calls it before MarkIdle, so that one
-// inspection serves both.
+// A worker calls it between SyncStarted and SyncEnded, so that one inspection serves
+// both.
 func (g *Generator) GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error) {
 	if delay := time.Until(at); delay > 0 {
 		if err := sleep.For(ctx, delay); err != nil {
@@ -90,11 +89,14 @@ func isSameInstant(startTime, requestedAt, at time.Time) bool {
 }
 
 // RequestInspection requests an inspection of the pod that begins after this call.
-// The caller must call it after changing the pod and before MarkIdle. It does not
-// block.
+// It does not block.
 func (g *Generator) RequestInspection(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.requestInspectionNow(uid)
+}
+
+func (g *Generator) requestInspectionNow(uid types.UID) {
 	if !g.stopped {
 		now := time.Now()
 		g.requestInspection(g.record(uid), now, false).requestedAt = now
@@ -106,17 +108,33 @@ func (g *Generator) RequestRelist() {
 	notify.Send(g.relistCh)
 }
 
-// MarkIdle ends the deferral of the pod: IsWorking is false for it now. The pod is
-// inspected if a deferred change is newer than its last inspection. It does not
-// block.
-func (g *Generator) MarkIdle(uid types.UID) {
+// SyncStarted reports that a worker syncs the pod. Until SyncEnded, or for at most
+// Config.MaxDeferral, runtime events and relists do not cause an inspection of the
+// pod: the worker calls GetNewerThan itself. It does not block.
+func (g *Generator) SyncStarted(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.syncing[uid] = struct{}{}
+}
+
+// SyncEnded reports that the worker of the pod has nothing more to do for now. If
+// the sync may have changed the pod in the runtime, the pod is inspected after this
+// call. It is also inspected if it has changed since its last inspection began. It
+// does not block.
+func (g *Generator) SyncEnded(uid types.UID, changed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.syncing, uid)
+	if changed {
+		g.requestInspectionNow(uid)
+	}
 	if r := g.pods[uid]; r != nil {
 		g.endDeferral(r)
 	}
 }
 
+// endDeferral inspects the pod if a deferred change is newer than its last
+// inspection. The caller holds mu.
 func (g *Generator) endDeferral(r *podRecord) {
 	if r.deferTimer != nil {
 		r.deferTimer.Stop()
@@ -139,19 +157,16 @@ func (g *Generator) handleRuntimeEvent(uid types.UID, at time.Time) {
 		return
 	}
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.stopped {
-		g.mu.Unlock()
 		return
 	}
 	r := g.record(uid)
 	if r.isCoveredBy(at, time.Now(), g.cfg.MaxDeferral) {
-		g.mu.Unlock()
 		return
 	}
 	r.eventReceived = true
 	g.deferInspection(r)
-	g.mu.Unlock()
-	g.enqueueUnlessWorking(uid)
 }
 
 // maxEventDelay bounds how late a runtime event may arrive for its time to be
@@ -167,24 +182,20 @@ func (r *podRecord) isCoveredBy(at, now time.Time, recent time.Duration) bool {
 	return !at.IsZero() && at.Before(r.lastStartTime) && now.Sub(at) < maxEventDelay && now.Sub(r.lastStartTime) < recent
 }
 
-// deferInspection records a change of the pod until MarkIdle. The caller holds mu
-// and calls enqueueUnlessWorking after it has released mu. The change is recorded
-// before IsWorking is called, so that the MarkIdle of a sync that ends in between
-// finds it.
+// deferInspection records a change of the pod. The pod is inspected now or, if it is
+// being synced, when that ends. The caller holds mu.
 func (g *Generator) deferInspection(r *podRecord) {
 	g.seq++
 	r.deferredSeq = g.seq
-	if r.deferTimer == nil && g.cfg.IsWorking != nil {
-		r.deferTimer = time.AfterFunc(g.cfg.MaxDeferral, func() { g.MarkIdle(r.uid) })
+	if _, syncing := g.syncing[r.uid]; !syncing {
+		g.endDeferral(r)
+		return
 	}
-}
-
-func (g *Generator) enqueueUnlessWorking(uid types.UID) {
-	working := false
-	if g.cfg.IsWorking != nil {
-		safe.Do(g.cfg.Logger, "check whether the pod is working", func() { working = g.cfg.IsWorking(uid) })
-	}
-	if !working {
-		g.MarkIdle(uid)
+	if r.deferTimer == nil {
+		r.deferTimer = time.AfterFunc(g.cfg.MaxDeferral, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.endDeferral(r)
+		})
 	}
 }

@@ -111,22 +111,51 @@ func TestGenerator_Uninspected(t *testing.T) {
 		}
 		return time.Second
 	}
-	rt.set(newTestPod("slow", runtime.Running), false)
-	rt.set(newTestPod("quick", runtime.Running), false)
+	rt.set(stoppedTestPod("slow"), false)
+	rt.set(stoppedTestPod("quick"), false)
 	inBubble(t, rt, Config{}, func(env *testEnv) {
 		assert.Empty(t, env.Uninspected(), "no relist yet")
 		env.after(10 * time.Millisecond)
 		assert.ElementsMatch(t, []types.UID{"slow", "quick"}, env.Uninspected())
-		assert.True(t, env.IsUninspected("quick"))
-		assert.False(t, env.IsUninspected("unknown"))
+		assert.True(t, env.IsRunning("quick"), "it may run")
+		assert.False(t, env.IsRunning("unknown"))
 		env.after(5 * time.Minute)
 		assert.Equal(t, []types.UID{"slow"}, env.Uninspected(), "its inspection has failed")
-		assert.True(t, env.IsUninspected("slow"))
-		assert.False(t, env.IsUninspected("quick"))
+		assert.True(t, env.IsRunning("slow"))
+		assert.False(t, env.IsRunning("quick"))
 		rt.with(func() { hangs = false })
 		env.after(time.Hour)
-		assert.False(t, env.IsUninspected("slow"))
+		assert.False(t, env.IsRunning("slow"))
 	})
+}
+
+// SL-3: a pod runs as long as it has a ready sandbox or a container that may run.
+func TestGenerator_IsRunning(t *testing.T) {
+	rt := newFakeRuntime()
+	rt.set(newTestPod("sandbox"), false)
+	container := newTestPod("container", runtime.Running)
+	container.Sandboxes[0].State = runtime.SandboxNotReady
+	rt.set(container, false)
+	rt.set(stoppedTestPod("stopped"), false)
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.after(time.Minute)
+		assert.True(t, env.IsRunning("sandbox"))
+		assert.True(t, env.IsRunning("container"))
+		assert.False(t, env.IsRunning("stopped"))
+		assert.False(t, env.IsRunning("absent"))
+		rt.set(stoppedTestPod("sandbox"), true)
+		rt.set(runtime.Pod{UID: "container"}, true)
+		env.after(time.Minute)
+		assert.False(t, env.IsRunning("sandbox"))
+		assert.False(t, env.IsRunning("container"))
+	})
+}
+
+// stoppedTestPod returns a pod of which nothing runs.
+func stoppedTestPod(uid types.UID) runtime.Pod {
+	p := newTestPod(uid, runtime.Exited)
+	p.Sandboxes[0].State = runtime.SandboxNotReady
+	return p
 }
 
 // PL-8: a single pod that hangs does not make the Generator unhealthy.

@@ -126,9 +126,9 @@ func TestGenerator_PodStartNeedsOneInspection(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			rt := newFakeRuntime()
 			rt.watchErr = tt.watchErr
-			working := true
-			inBubble(t, rt, Config{IsWorking: func(types.UID) bool { return working }}, func(env *testEnv) {
+			inBubble(t, rt, Config{}, func(env *testEnv) {
 				env.after(10 * time.Second)
+				env.SyncStarted("u")
 				_, err := env.GetNewerThan(env.t.Context(), "u", time.Time{})
 				require.NoError(t, err)
 				rt.set(newTestPod("u"), true) // sandbox
@@ -142,8 +142,7 @@ func TestGenerator_PodStartNeedsOneInspection(t *testing.T) {
 				p, err := env.GetNewerThan(env.t.Context(), "u", time.Now())
 				require.NoError(t, err)
 				assert.True(t, p.CouldHaveRunningContainers())
-				working = false
-				env.MarkIdle("u")
+				env.SyncEnded("u", false)
 				env.after(10 * time.Second)
 				assert.Equal(t, 1, rt.inspectionsOf("u"))
 				assert.Equal(t, []EventType{ContainerStarted, ContainerStarted}, env.eventTypes())
@@ -203,9 +202,9 @@ func TestGenerator_EqualTimestamps(t *testing.T) {
 // ends without GetNewerThan does not lose the deferred change.
 func TestGenerator_DefersEventsWhileSyncing(t *testing.T) {
 	rt := newFakeRuntime()
-	working := true
-	inBubble(t, rt, Config{IsWorking: func(types.UID) bool { return working }}, func(env *testEnv) {
+	inBubble(t, rt, Config{}, func(env *testEnv) {
 		env.after(10 * time.Second)
+		env.SyncStarted("u")
 		rt.set(newTestPod("u", runtime.Created), true)
 		env.after(999 * time.Millisecond)
 		assert.Zero(t, rt.inspectionsOf("u"))
@@ -215,8 +214,7 @@ func TestGenerator_DefersEventsWhileSyncing(t *testing.T) {
 		rt.set(newTestPod("u", runtime.Running), true)
 		env.after(0)
 		assert.Equal(t, 1, rt.inspectionsOf("u"))
-		working = false
-		env.MarkIdle("u")
+		env.SyncEnded("u", false)
 		env.after(0)
 		assert.Equal(t, 2, rt.inspectionsOf("u"))
 	})
@@ -324,7 +322,8 @@ func TestGenerator_AbsenceNewerThanRelist(t *testing.T) {
 func TestGenerator_EventDuringFirstRelist(t *testing.T) {
 	rt := newFakeRuntime()
 	rt.listDelay = 500 * time.Millisecond
-	inBubble(t, rt, Config{IsWorking: func(types.UID) bool { return true }}, func(env *testEnv) {
+	inBubble(t, rt, Config{}, func(env *testEnv) {
+		env.SyncStarted("u")
 		env.after(100 * time.Millisecond)
 		rt.set(newTestPod("u", runtime.Running), true) // after the list was made
 		rt.with(func() { rt.listed = func([]runtime.Pod) []runtime.Pod { return nil } })

@@ -2,7 +2,6 @@ package podworkers
 
 import (
 	"log/slog"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -11,11 +10,10 @@ import (
 )
 
 // callback is a call of a function of the user that waits until mu is released.
-// One of phaseChange, requeueAt, kill and finished is set.
+// One of phaseChange, kill and finished is set.
 type callback struct {
 	uid         types.UID
 	phaseChange *effect
-	requeueAt   *time.Time
 	kill        *KillOptions
 	err         error // for kill
 	finished    bool
@@ -68,12 +66,13 @@ func (w *Workers) runCallback(c *callback) {
 		if h := w.cfg.Hooks.PhaseChanged; h != nil {
 			h(c.uid, c.phaseChange.from, c.phaseChange.to, c.phaseChange.cause)
 		}
-	case c.requeueAt != nil:
-		w.cfg.OnRequeue(c.uid, *c.requeueAt)
 	case c.kill != nil:
 		c.kill.Done(c.err)
 	case c.finished:
-		w.cfg.OnFinished(c.uid)
+		w.addFinished(c.uid)
+		if h := w.cfg.Hooks.PodFinished; h != nil {
+			h(c.uid)
+		}
 	}
 }
 

@@ -3,12 +3,14 @@ package podworkers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podworkers"
@@ -21,15 +23,11 @@ func TestWorkers_CallbacksDoNotNest(t *testing.T) {
 		var w *podworkers.Workers
 		var callbacks []string
 		w = runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) {
-			c.OnRequeue = func(_ types.UID, at time.Time) {
-				if at.IsZero() {
-					callbacks = append(callbacks, "requeue cancelled")
-				}
-			}
 			c.Hooks.PhaseChanged = func(_ types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
 				if to == podworkers.Terminating {
 					callbacks = append(callbacks, "terminating")
-					w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { callbacks = append(callbacks, "done") }})
+					w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { callbacks = append(callbacks, "unknown") }})
+					callbacks = append(callbacks, "killed")
 				}
 			}
 		})
@@ -37,7 +35,7 @@ func TestWorkers_CallbacksDoNotNest(t *testing.T) {
 		synctest.Wait()
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
-		assert.Equal(t, []string{"terminating", "requeue cancelled", "done"}, callbacks)
+		assert.Equal(t, []string{"terminating", "killed", "unknown"}, callbacks)
 	})
 }
 
@@ -56,15 +54,24 @@ func TestWorkers_PhaseChangedPrecedesCall(t *testing.T) {
 	})
 }
 
-// OnFinished is called again when a pod is deleted after it has finished.
-func TestWorkers_OnFinished(t *testing.T) {
+// PodFinished is called again when a pod is deleted after it has finished, and
+// DrainFinished returns the pod again.
+func TestWorkers_PodFinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		finished := 0
-		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) { c.OnFinished = func(types.UID) { finished++ } })
+		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) { c.Hooks.PodFinished = func(types.UID) { finished++ } })
+		w.Update(create(newTestPod("early", phase(corev1.PodFailed))))
+		synctest.Wait()
+		notify := w.NotifyFinished()
+		assert.Empty(t, w.DrainFinished(), "there was no reader")
+		assert.Empty(t, notify)
+		finished = 0
 		w.Update(create(newTestPod("a")))
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
 		assert.Equal(t, 1, finished)
+		<-notify
+		assert.Equal(t, []types.UID{"a"}, w.DrainFinished())
 		w.Requeue("a", podworkers.RequeueNow)
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
@@ -72,6 +79,9 @@ func TestWorkers_OnFinished(t *testing.T) {
 		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
 		synctest.Wait()
 		assert.Equal(t, 2, finished)
+		assert.Len(t, notify, 1)
+		assert.Equal(t, []types.UID{"a"}, w.DrainFinished())
+		assert.Empty(t, w.DrainFinished())
 	})
 }
 
@@ -80,12 +90,16 @@ func TestWorkers_OrphanNeedsNoInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var callbacks []string
 		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) {
-			c.RequestInspection = func(types.UID) { callbacks = append(callbacks, "inspect") }
-			c.OnIdle = func(types.UID) { callbacks = append(callbacks, "idle") }
+			c.Observer = observer{
+				started: func(uid types.UID) { callbacks = append(callbacks, "started "+string(uid)) },
+				ended: func(uid types.UID, changed bool) {
+					callbacks = append(callbacks, fmt.Sprintf("ended %s %v", uid, changed))
+				},
+			}
 		})
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o"}})
 		synctest.Wait()
-		assert.Equal(t, []string{"idle"}, callbacks)
+		assert.Equal(t, []string{"started o", "ended o false"}, callbacks)
 	})
 }
 

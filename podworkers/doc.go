@@ -12,9 +12,11 @@
 //   - Immediate: termination and a shorter grace period cancel the call under way.
 //     The next call follows without delay unless the last one failed.
 //   - Fresh: each sync gets a state observed after the previous sync ended.
+//   - On time: pods are requeued when they are due, whatever the wall clock does.
 //   - Serialized: static pods with the same full name run one at a time, in order of
 //     arrival.
-//   - Light: an idle pod has no goroutine, no timer and no channel.
+//   - Light: an idle pod has no goroutine, no timer and no channel: one
+//     timer serves all pods.
 //
 // The decisions are in state.go, requeue.go and tracker.go. These are pure: they
 // read no clock, start no goroutine and take no lock.

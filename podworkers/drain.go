@@ -10,11 +10,11 @@ import (
 )
 
 // Drain kills all pods and waits until they have finished or ctx is done. Its error
-// then names the pods that have not finished. Run must not end before. After Drain
-// is called, Workers use their own timers, because the owner of Config.OnRequeue
-// may have stopped. Pods that are added during Drain are not killed.
+// then names the pods that have not finished. Run must not end before. Drain resumes
+// paused requeues, for good: the component that has paused them may have stopped. Pods that are
+// added during Drain are not killed.
 func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
-	left := w.startTimers()
+	left := w.startDraining()
 	type result struct {
 		uid types.UID
 		err error
@@ -44,12 +44,13 @@ func (w *Workers) Drain(ctx context.Context, k KillOptions) error {
 	return errors.Join(errs...)
 }
 
-// startTimers switches to own timers and returns the pods that are not idle,
-// sorted by UID.
-func (w *Workers) startTimers() []types.UID {
+// startDraining resumes requeues and returns the pods that are not idle, sorted by
+// UID.
+func (w *Workers) startDraining() []types.UID {
+	w.PauseRequeues(false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ownTimers = true
+	w.draining = true
 	var uids []types.UID
 	for uid, s := range w.tracker.pods {
 		if !s.isIdle() {

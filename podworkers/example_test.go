@@ -36,6 +36,9 @@ func (printer) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runt
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
+// IsRunning implements Inspector.
+func (printer) IsRunning(types.UID) bool { return false }
+
 func Example() {
 	calls := make(chan podworkers.Phase, 3)
 	w, err := podworkers.New(podworkers.Config{

@@ -222,15 +222,15 @@ func TestWorkers_RequestRecreation(t *testing.T) {
 	})
 }
 
-// PW-12: IsStopped is called for terminal pods only, and a deletion that was not
+// PW-12: IsRunning is called for terminal pods only, and a deletion that was not
 // handled keeps such a pod from being forgotten.
 func TestWorkers_TerminalPodBeforeRun(t *testing.T) {
-	f := &fakeSyncer{}
 	var queried []types.UID
-	w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f, IsStopped: func(uid types.UID) bool {
+	f := &fakeSyncer{isRunning: func(uid types.UID) bool {
 		queried = append(queried, uid)
-		return true
-	}})
+		return false
+	}}
+	w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f})
 	require.NoError(t, err)
 	w.Update(create(newTestPod("running", phase(corev1.PodRunning))))
 	w.Update(create(newTestPod("done", phase(corev1.PodSucceeded))))

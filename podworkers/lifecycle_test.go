@@ -168,12 +168,10 @@ func TestWorkers_Orphans(t *testing.T) {
 // PW-12: a pod that is terminal and stopped when added is finished without a call.
 func TestWorkers_TerminalPodWhenAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakeSyncer{}
-		stopped := map[types.UID]bool{"a": true, "c": true}
+		f := &fakeSyncer{isRunning: func(uid types.UID) bool { return uid == "b" }}
 		finished := map[types.UID]int{}
 		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.IsStopped = func(uid types.UID) bool { return stopped[uid] }
-			c.OnFinished = func(uid types.UID) { finished[uid]++ }
+			c.Hooks.PodFinished = func(uid types.UID) { finished[uid]++ }
 		})
 		w.Update(create(newTestPod("a", phase(corev1.PodSucceeded))))
 		synctest.Wait()
@@ -189,7 +187,7 @@ func TestWorkers_TerminalPodWhenAdded(t *testing.T) {
 		w.Update(create(newTestPod("c", phase(corev1.PodFailed), deleted(9)))) // its deletion is handled by Finish
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish c grace=9s"}, f.take())
-		assert.Equal(t, map[types.UID]int{"a": 1, "b": 1, "c": 1}, finished, "OnFinished is called once")
+		assert.Equal(t, map[types.UID]int{"a": 1, "b": 1, "c": 1}, finished, "PodFinished is called once")
 	})
 }
 

@@ -110,7 +110,7 @@ func (s *trackerSubject) advance(d time.Duration) {
 			return
 		}
 		s.clock = first.requeueAt
-		s.pump(s.tracker.requeue(first.uid, RequeueDue, s.clock))
+		s.pump(s.tracker.requeueDue(first.uid, s.clock))
 	}
 }
 
@@ -171,7 +171,7 @@ func (s *realSubject) restart() {
 	s.calls, s.starts = map[types.UID]pendingCall{}, nil
 	var err error
 	s.Workers, err = New(Config{
-		Syncer: s, Inspector: s, Jitter: 1e-12, IsStopped: func(types.UID) bool { return s.stopped },
+		Syncer: s, Inspector: s, Jitter: 1e-12,
 		Hooks: Hooks{SyncStarted: func(t SyncCall) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -232,8 +232,10 @@ func (s *realSubject) GetNewerThan(_ context.Context, uid types.UID, _ time.Time
 	return runtime.Pod{UID: uid}, nil
 }
 
+func (s *realSubject) IsRunning(types.UID) bool { return !s.stopped }
+
 func (s *realSubject) update(u Update, stopped bool) {
-	s.stopped = stopped // only read by Update, in this goroutine
+	s.stopped = stopped // only read by IsRunning, in this goroutine
 	s.Update(u)
 	synctest.Wait()
 }

@@ -36,9 +36,6 @@ const (
 	// repeatedly is deferred for up to a second, so that the changes that a failing
 	// call makes do not cause the next call without delay.
 	RequeueEvent RequeueReason = iota
-	// RequeueDue: the time passed to Config.OnRequeue has come. Ignored before that
-	// time.
-	RequeueDue
 	// RequeueNow: an explicit request, for example after a failed probe.
 	RequeueNow
 )

@@ -54,13 +54,12 @@ func _() {
 	// Re-run the stringer command to generate them again.
 	var x [1]struct{}
 	_ = x[RequeueEvent-0]
-	_ = x[RequeueDue-1]
-	_ = x[RequeueNow-2]
+	_ = x[RequeueNow-1]
 }
 
-const _RequeueReason_name = "RequeueEventRequeueDueRequeueNow"
+const _RequeueReason_name = "RequeueEventRequeueNow"
 
-var _RequeueReason_index = [...]uint8{0, 12, 22, 32}
+var _RequeueReason_index = [...]uint8{0, 12, 22}
 
 func (i RequeueReason) String() string {
 	idx := int(i) - 0

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -21,8 +22,15 @@ func (w *Workers) Update(u Update) {
 		w.failKill(u.Kill, fmt.Errorf("update has neither Pod nor Orphan: %w", runtime.ErrInvalid))
 		return
 	}
-	stopped := u.Pod != nil && podspec.IsTerminalPhase(u.Pod.Status.Phase) && w.cfg.IsStopped != nil && w.cfg.IsStopped(uid)
+	stopped := u.Pod != nil && podspec.IsTerminalPhase(u.Pod.Status.Phase) && !w.isRunning(uid)
 	w.handleUpdate(uid, u.Kill, func() []effect { return w.tracker.update(u, stopped, time.Now()) })
+}
+
+// isRunning asks the Inspector. A pod counts as running if that panics.
+func (w *Workers) isRunning(uid types.UID) bool {
+	running := true
+	safe.Do(w.cfg.Logger, "check whether the pod is running", func() { running = w.cfg.Inspector.IsRunning(uid) })
+	return running
 }
 
 // RequestKill terminates a known pod. It does not block; k.Done reports the
@@ -98,7 +106,7 @@ func (w *Workers) apply(effects []effect) {
 			w.schedule(e.uid)
 		}
 		w.notifyKillWaiters(e.uid)
-		if (e.finished || e.deletedAfterFinish) && w.cfg.OnFinished != nil {
+		if e.finished || e.deletedAfterFinish {
 			w.addCallback(callback{uid: e.uid, finished: true})
 		}
 		w.launch(e.uid)

@@ -43,15 +43,20 @@ func (s *podState) requeue(reason RequeueReason, now time.Time) effect {
 		return e
 	}
 	switch reason {
-	case RequeueDue:
-		if !s.requeueAt.IsZero() && !now.Before(s.requeueAt) {
-			s.setRequeueAt(time.Time{}, &e)
-			s.request(immediate, now)
-		}
 	case RequeueNow:
 		s.request(immediate, now)
 	case RequeueEvent:
 		s.requestOrDefer(deferrable, now, now, &e)
+	}
+	return e
+}
+
+// requeueDue makes the pod due for a call if requeueAt has come.
+func (s *podState) requeueDue(now time.Time) effect {
+	e := effect{uid: s.uid}
+	if !s.requeueAt.IsZero() && !now.Before(s.requeueAt) {
+		s.setRequeueAt(time.Time{}, &e)
+		s.request(immediate, now)
 	}
 	return e
 }

@@ -25,9 +25,9 @@ func TestPodState_RequeueAtSurvivesClockChange(t *testing.T) {
 		s := &podState{uid: "a", pod: new(corev1.Pod)}
 		call := s.start()
 		s.complete(call, runtime.SyncResult{RequeueAt: now.Add(10 * time.Second).Round(0)}, err, p, now)
-		s.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
+		s.requeueDue(clocktest.BeforeSetBack(t, now.Add(9*time.Second), step))
 		assert.Equal(t, notRequested, s.urgency, "the clock was set forward")
-		s.requeue(RequeueDue, clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
+		s.requeueDue(clocktest.BeforeSetBack(t, now.Add(11*time.Second), -step))
 		assert.Equal(t, immediate, s.urgency, "the clock was set back")
 	}
 }

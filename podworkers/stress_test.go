@@ -61,6 +61,8 @@ func (j *randomSyncer) GetNewerThan(_ context.Context, uid types.UID, _ time.Tim
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
 }
 
+func (j *randomSyncer) IsRunning(types.UID) bool { return rand.IntN(2) == 0 }
+
 // PW-2, PW-7, PW-16: concurrent requests of all kinds.
 func TestWorkers_Stress(t *testing.T) {
 	j := &randomSyncer{}

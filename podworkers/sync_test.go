@@ -36,8 +36,12 @@ func TestWorkers_SyncSeesStateNewerThanLastSync(t *testing.T) {
 		}
 		var callbacks []string
 		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.RequestInspection = func(types.UID) { callbacks = append(callbacks, "inspect") }
-			c.OnIdle = func(types.UID) { callbacks = append(callbacks, "idle") }
+			c.Observer = observer{
+				started: func(types.UID) { callbacks = append(callbacks, "started") },
+				ended: func(_ types.UID, changed bool) {
+					callbacks = append(callbacks, map[bool]string{true: "changed", false: "unchanged"}[changed])
+				},
+			}
 		})
 		w.Update(create(newTestPod("a")))
 		for range 4 {
@@ -58,8 +62,9 @@ func TestWorkers_SyncSeesStateNewerThanLastSync(t *testing.T) {
 		}
 		assert.Equal(t, []string{"any", "1s", "1s", "1s", "5.5s", "5.5s"}, newerThan)
 		assert.Equal(t, []string{
-			"inspect", "idle", "idle", "idle", "inspect", "idle", "idle", "idle",
-		}, callbacks, "after a call that may have changed the pod, and not between consecutive calls")
+			"started", "changed", "started", "unchanged", "started", "unchanged", "started", "changed", "started", "unchanged",
+			"started", "started", "unchanged",
+		}, callbacks, "the end of consecutive calls is reported once")
 	})
 }
 
@@ -113,24 +118,18 @@ func TestWorkers_RequeueTimes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakeSyncer{do: func(context.Context, string, types.UID) (runtime.SyncResult, error) { return tt.out, tt.err }}
-				var times []time.Time
-				w := runWorkers(t, f, func(c *podworkers.Config) {
-					c.OnRequeue = func(_ types.UID, at time.Time) { times = append(times, at) }
-				})
+				w := runWorkers(t, f)
 				w.Update(create(newTestPod("a")))
 				synctest.Wait()
-				require.Len(t, times, 1)
-				assert.InDelta(t, tt.want, times[0].Sub(f.startTime), float64(time.Microsecond))
-				f.take()
-				w.Requeue("a", podworkers.RequeueDue)
+				assert.Len(t, f.take(), 1)
+				st, _ := w.State("a")
+				assert.InDelta(t, tt.want, st.RequeueAt.Sub(f.startTime), float64(time.Microsecond))
+				time.Sleep(time.Until(st.RequeueAt) - 1)
 				synctest.Wait()
 				assert.Empty(t, f.take(), "too early")
-				time.Sleep(times[0].Sub(f.startTime))
-				w.Requeue("a", podworkers.RequeueDue)
+				time.Sleep(1)
 				synctest.Wait()
 				assert.Len(t, f.take(), 1)
-				require.Len(t, times, 3)
-				assert.Zero(t, times[1], "the time that has come is cancelled")
 			})
 		})
 	}
@@ -143,16 +142,15 @@ func TestWorkers_Jitter(t *testing.T) {
 		delays := map[time.Duration]bool{}
 		w := runWorkers(t, f, func(c *podworkers.Config) {
 			c.Jitter = 0.5
-			c.OnRequeue = func(_ types.UID, at time.Time) {
-				d := time.Until(at)
-				assert.GreaterOrEqual(t, d, time.Minute)
-				assert.LessOrEqual(t, d, 90*time.Second)
-				delays[d] = true
-			}
 		})
 		for range 200 {
 			w.Update(podworkers.Update{Pod: newTestPod("a")})
 			synctest.Wait()
+			st, _ := w.State("a")
+			d := time.Until(st.RequeueAt)
+			assert.GreaterOrEqual(t, d, time.Minute)
+			assert.LessOrEqual(t, d, 90*time.Second)
+			delays[d] = true
 		}
 		assert.Greater(t, len(delays), 20)
 		assert.LessOrEqual(t, len(delays), 31, "resyncs are aligned to seconds")
@@ -169,7 +167,7 @@ func TestWorkers_DefersEventsAfterFailures(t *testing.T) {
 			return runtime.SyncResult{}, errors.New("sync failed")
 		}
 		w = runWorkers(t, f, func(c *podworkers.Config) {
-			c.RequestInspection = func(uid types.UID) { w.Requeue(uid, podworkers.RequeueEvent) }
+			c.Observer = observer{ended: func(uid types.UID, _ bool) { w.Requeue(uid, podworkers.RequeueEvent) }}
 		})
 		w.Update(create(newTestPod("a")))
 		time.Sleep(3 * time.Second)
@@ -202,10 +200,10 @@ func TestWorkers_Drain(t *testing.T) {
 			}
 			return runtime.SyncResult{}, nil
 		}
-		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.OnRequeue = func(types.UID, time.Time) {} // the owner has stopped
-		})
+		w := runWorkers(t, f)
+		w.PauseRequeues(true) // by a loop that has stopped
 		require.NoError(t, w.Drain(t.Context(), podworkers.KillOptions{}), "no pods")
+		w.PauseRequeues(true)
 		for _, uid := range []string{"a", "flaky", "hung", "done"} {
 			w.Update(create(newTestPod(uid)))
 		}
@@ -284,16 +282,21 @@ func TestWorkers_RecoversPanicsOfCallbacks(t *testing.T) {
 			panic(what)
 		}
 		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.OnRequeue = func(types.UID, time.Time) { panicIn("requeue") }
-			c.RequestInspection = func(types.UID) { panicIn("inspect") }
-			c.OnIdle = func(types.UID) { panicIn("idle") }
-			c.OnFinished = func(types.UID) { panicIn("finished") }
+			c.Observer = observer{
+				started: func(types.UID) { panicIn("sync started") },
+				ended:   func(types.UID, bool) { panicIn("sync ended") },
+			}
 			c.Hooks = podworkers.Hooks{
 				PhaseChanged: func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { panicIn("phase changed") },
+				PodFinished:  func(types.UID) { panicIn("finished") },
 				SyncStarted:  func(podworkers.SyncCall) { panicIn("started") },
 				SyncEnded:    func(podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { panicIn("ended") },
 			}
 		})
+		f.isRunning = func(types.UID) bool { panicIn("is running"); return false }
+		w.Update(create(newTestPod("b", phase(corev1.PodFailed))))
+		synctest.Wait()
+		assert.Equal(t, []string{"0s terminate b grace=30s", "0s finish b grace=30s"}, f.take(), "it may be running")
 		w.Update(create(newTestPod("a")))
 		synctest.Wait()
 		w.RequestKill("a", podworkers.KillOptions{Done: func(error) { panicIn("done") }})
@@ -301,7 +304,7 @@ func TestWorkers_RecoversPanicsOfCallbacks(t *testing.T) {
 		w.RequestKill("unknown", podworkers.KillOptions{Done: func(error) { panicIn("done") }})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s sync a", "0s terminate a grace=30s", "0s finish a grace=30s"}, f.take())
-		for _, what := range []string{"requeue", "inspect", "idle", "finished", "phase changed", "started", "ended", "done"} {
+		for _, what := range []string{"sync started", "sync ended", "is running", "finished", "phase changed", "started", "ended", "done"} {
 			assert.NotZero(t, calls[what], what)
 		}
 		assert.Equal(t, 2, calls["done"])
@@ -316,11 +319,17 @@ func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 		var w *podworkers.Workers
 		var callbacks []string
 		w = runWorkers(t, f, func(c *podworkers.Config) {
-			c.OnRequeue = func(uid types.UID, at time.Time) {
-				st, _ := w.State(uid)
-				if st.RequeueAt.Equal(at) && !at.IsZero() {
-					callbacks = append(callbacks, "requeue")
-				}
+			c.Observer = observer{
+				started: func(uid types.UID) {
+					if st, _ := w.State(uid); st.Working && st.Phase == podworkers.Syncing {
+						callbacks = append(callbacks, "sync started")
+					}
+				},
+				ended: func(uid types.UID, _ bool) {
+					if st, _ := w.State(uid); !st.Working && st.Phase == podworkers.Syncing {
+						callbacks = append(callbacks, "sync ended")
+					}
+				},
 			}
 			c.Hooks.PhaseChanged = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
 				callbacks = append(callbacks, to.String())
@@ -328,7 +337,7 @@ func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 					w.RequestKill(uid, podworkers.KillOptions{Deleted: true, Done: func(error) { callbacks = append(callbacks, "killed") }})
 				}
 			}
-			c.OnFinished = func(uid types.UID) {
+			c.Hooks.PodFinished = func(uid types.UID) {
 				callbacks = append(callbacks, "finished")
 				w.ForgetFinished(uid, false)
 			}
@@ -337,7 +346,7 @@ func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 		synctest.Wait()
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
-		assert.Equal(t, []string{"requeue", "Terminating", "Terminated", "killed", "Finished", "finished"}, callbacks)
+		assert.Equal(t, []string{"sync started", "sync ended", "Terminating", "Terminated", "killed", "Finished", "finished"}, callbacks)
 		assert.False(t, w.IsKnown("a"))
 	})
 }

@@ -183,6 +183,15 @@ func (t *tracker) requeue(uid types.UID, reason RequeueReason, now time.Time) []
 	return []effect{s.requeue(reason, now)}
 }
 
+// requeueDue records that the pod's requeueAt has come.
+func (t *tracker) requeueDue(uid types.UID, now time.Time) []effect {
+	s := t.pods[uid]
+	if s == nil {
+		return nil
+	}
+	return []effect{s.requeueDue(now)}
+}
+
 // start begins the next call for the pod. It reports false if none is due.
 func (t *tracker) start(uid types.UID) (SyncCall, bool) {
 	s := t.pods[uid]

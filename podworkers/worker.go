@@ -39,6 +39,9 @@ func (w *Workers) work(uid types.UID) {
 		if !ok {
 			return
 		}
+		if o := w.cfg.Observer; o != nil {
+			safe.Do(w.cfg.Logger, "report the start of a sync", func() { o.SyncStarted(uid) })
+		}
 		result, err := w.runSync(ctx, call)
 		w.completeSync(ctx, call, result, err)
 	}
@@ -53,6 +56,7 @@ func (w *Workers) next(uid types.UID) (context.Context, SyncCall, bool) {
 		if call, ok := w.tracker.start(uid); ok {
 			ctx, cancel := context.WithCancelCause(w.ctx)
 			w.active[uid] = cancel
+			w.schedule(uid)    // the call replaces the requeue
 			w.awaitCallbacks() // those of the changes that led to this call
 			return ctx, call, true
 		}
@@ -82,13 +86,8 @@ func (w *Workers) completeSync(ctx context.Context, call SyncCall, result runtim
 	if err != nil && !cancelled {
 		w.logFailure(call, err, repeated)
 	}
-	if pauses && !stopped {
-		if effects[0].inspect && w.cfg.RequestInspection != nil {
-			safe.Do(w.cfg.Logger, "request an inspection", func() { w.cfg.RequestInspection(call.UID) })
-		}
-		if w.cfg.OnIdle != nil {
-			safe.Do(w.cfg.Logger, "callback for the end of a sync", func() { w.cfg.OnIdle(call.UID) })
-		}
+	if o := w.cfg.Observer; o != nil && pauses && !stopped {
+		safe.Do(w.cfg.Logger, "report the end of a sync", func() { o.SyncEnded(call.UID, effects[0].inspect) })
 	}
 	w.deliver()
 }
@@ -141,24 +140,4 @@ func (w *Workers) handlePanic(call SyncCall, value any) error {
 		h(call, value)
 	}
 	return fmt.Errorf("%w: %v", ErrSyncerPanicked, value)
-}
-
-// schedule passes the pod's requeueAt to Config.OnRequeue, or sets its timer. The
-// caller holds mu.
-func (w *Workers) schedule(uid types.UID) {
-	var at time.Time
-	if s := w.tracker.pods[uid]; s != nil {
-		at = s.requeueAt
-	}
-	if !w.ownTimers {
-		w.addCallback(callback{uid: uid, requeueAt: &at})
-		return
-	}
-	if t := w.timers[uid]; t != nil {
-		t.Stop()
-		delete(w.timers, uid)
-	}
-	if !at.IsZero() && !w.stopped {
-		w.timers[uid] = time.AfterFunc(time.Until(at), func() { w.Requeue(uid, RequeueDue) })
-	}
 }

@@ -29,11 +29,29 @@ type Syncer interface {
 	Finish(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 
-// Inspector returns the state of a pod in the runtime, observed after the given
-// time. For the zero time any state is new enough. For a pod that does not exist it
-// returns an empty Pod and no error. See pleg.Generator.
+// Inspector has the state of each pod in the runtime. See pleg.Generator.
 type Inspector interface {
+	// GetNewerThan returns a state that was observed after the given time. For the
+	// zero time any state is new enough. For a pod that does not exist it returns an
+	// empty Pod and no error.
 	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
+	// IsRunning reports, from memory, whether the pod has a running container or a
+	// ready sandbox, or may have. A pod that is first seen in a terminal phase and is
+	// not running is marked finished without a call of the Syncer. It must not block.
+	IsRunning(uid types.UID) bool
+}
+
+// Observer is notified when the worker of a pod is syncing, so that the pod need not
+// be inspected meanwhile. Its methods are called one at a time for each pod, and must
+// not block. See pleg.Generator.
+type Observer interface {
+	// SyncStarted is called before each call of the Syncer.
+	SyncStarted(uid types.UID)
+	// SyncEnded is called after the last of consecutive calls. changed is false if the
+	// last call reported that it has changed nothing in the runtime. Otherwise the
+	// Observer must inspect the pod, and the owner must call Requeue(uid, RequeueEvent)
+	// if that finds a change.
+	SyncEnded(uid types.UID, changed bool)
 }
 
 // UpdateType is the kind of an Update.
@@ -95,6 +113,9 @@ type Hooks struct {
 	// SyncStarted and SyncEnded are called before and after each call of the Syncer.
 	SyncStarted func(SyncCall)
 	SyncEnded   func(call SyncCall, duration time.Duration, result runtime.SyncResult, err error)
+	// PodFinished is called when a pod has finished, and again when it was deleted
+	// later and the rest of its resources are released.
+	PodFinished func(uid types.UID)
 	// SyncPanicked is called when the Syncer has panicked.
 	SyncPanicked func(call SyncCall, value any)
 }
@@ -103,33 +124,11 @@ type Hooks struct {
 type Config struct {
 	Syncer    Syncer
 	Inspector Inspector
+	Observer  Observer // Default: none
 
 	ResyncPeriod time.Duration // between syncs of a pod without requests. Default: 1m
 	BackOff      time.Duration // after a failed call. Default: 10s
 	Jitter       float64       // lengthens both by up to this share. Default: 0.5
-
-	// IsStopped reports, from memory, whether the pod has no container and no sandbox
-	// in the runtime. A pod first observed in a terminal phase that is stopped is
-	// marked finished without calling the Syncer. Default: always false.
-	IsStopped func(types.UID) bool
-
-	// OnRequeue is called with the time at which the owner must call
-	// Requeue(uid, RequeueDue). It replaces the time of the previous call; the zero
-	// time cancels it. Calls do not overlap. It must not block. Default: Workers use
-	// a timer for each pod.
-	OnRequeue func(uid types.UID, at time.Time)
-
-	// RequestInspection is called after a call that failed or may have changed the
-	// pod in the runtime. If the inspection finds a change, the owner must call
-	// Requeue(uid, RequeueEvent). OnIdle is called right after it, when IsWorking is
-	// false for the pod. Neither is called if another call follows at once. Neither
-	// may block.
-	RequestInspection func(types.UID)
-	OnIdle            func(types.UID)
-
-	// OnFinished is called when a pod has finished, and again when it was deleted
-	// later and the rest of its resources are released. It must not block.
-	OnFinished func(types.UID)
 
 	// Logger gets the phases of each pod at Info. Default: discard.
 	Logger *slog.Logger
@@ -181,11 +180,19 @@ type Workers struct {
 	tracker     *tracker
 	active      map[types.UID]context.CancelCauseFunc // pods with a goroutine; nil between calls
 	killWaiters map[types.UID][]KillOptions           // kills whose Done was not called yet
-	timers      map[types.UID]*time.Timer             // only if ownTimers
-	ownTimers   bool                                  // Config.OnRequeue is nil or not used any more
+	requeues    requeueTimes                          // of the pods whose requeueAt is not zero
+	timer       *time.Timer                           // of the first of requeues; nil: not needed yet
+	timerAt     time.Time                             // when timer fires; zero: never
+	paused      bool                                  // see PauseRequeues
+	resumedAt   time.Time                             // when paused changed
+	draining    bool                                  // see Drain
 	ctx         context.Context                       // of Run; nil before it
 	stopped     bool
 	wg          sync.WaitGroup
+
+	finished       []types.UID   // pods that DrainFinished returns
+	finishedCh     chan struct{} // one slot: finished has pods
+	recordFinished bool          // NotifyFinished was called, so that finished has a reader
 
 	callbacks                    []callback // queued, oldest first
 	delivering                   bool       // a goroutine is running callbacks
@@ -203,8 +210,7 @@ func New(cfg Config) (*Workers, error) {
 		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
 		active:      map[types.UID]context.CancelCauseFunc{},
 		killWaiters: map[types.UID][]KillOptions{},
-		timers:      map[types.UID]*time.Timer{},
-		ownTimers:   cfg.OnRequeue == nil,
+		finishedCh:  make(chan struct{}, 1),
 	}
 	w.callbacksChanged = sync.NewCond(&w.mu)
 	return w, nil
@@ -225,10 +231,7 @@ func (w *Workers) Run(ctx context.Context) error {
 	<-ctx.Done()
 	w.mu.Lock()
 	w.stopped = true
-	for _, t := range w.timers {
-		t.Stop()
-	}
-	clear(w.timers)
+	w.setTimer()
 	w.mu.Unlock()
 	stop(ErrStopped)
 	w.wg.Wait()

@@ -29,6 +29,7 @@ type fakeSyncer struct {
 	calls     []string
 	do        func(ctx context.Context, call string, uid types.UID) (runtime.SyncResult, error)
 	newerThan map[types.UID][]time.Time // arguments of GetNewerThan
+	isRunning func(types.UID) bool      // default: all pods are running
 }
 
 func (f *fakeSyncer) note(format string, args ...any) {
@@ -97,6 +98,26 @@ func (f *fakeSyncer) GetNewerThan(_ context.Context, uid types.UID, at time.Time
 	}
 	f.newerThan[uid] = append(f.newerThan[uid], at)
 	return runtime.Pod{UID: uid, ObservedAt: time.Now()}, nil
+}
+
+func (f *fakeSyncer) IsRunning(uid types.UID) bool { return f.isRunning == nil || f.isRunning(uid) }
+
+// observer has the functions of an Observer. Each may be nil.
+type observer struct {
+	started func(types.UID)
+	ended   func(uid types.UID, changed bool)
+}
+
+func (o observer) SyncStarted(uid types.UID) {
+	if o.started != nil {
+		o.started(uid)
+	}
+}
+
+func (o observer) SyncEnded(uid types.UID, changed bool) {
+	if o.ended != nil {
+		o.ended(uid, changed)
+	}
 }
 
 // runWorkers runs Workers in a bubble until the test ends.

@@ -19,7 +19,7 @@ import (
 func (p *PodManager) inOrder(pods []*corev1.Pod) []*corev1.Pod {
 	var running, others []*corev1.Pod
 	for _, pod := range pods {
-		if p.cfg.IsRunning(pod.UID) {
+		if p.cfg.Inspector.IsRunning(pod.UID) {
 			running = append(running, pod)
 		} else {
 			others = append(others, pod)
@@ -42,7 +42,7 @@ func (p *PodManager) loadExpected() {
 	}
 	p.expected = map[types.UID]struct{}{}
 	for _, pod := range p.cfg.Expected() {
-		if p.cfg.IsRunning(pod.UID) {
+		if p.cfg.Inspector.IsRunning(pod.UID) {
 			p.expected[pod.UID] = struct{}{}
 			p.activePods.put(pod)
 		}
@@ -56,7 +56,7 @@ func (p *PodManager) updateExpected() {
 	}
 	still := map[types.UID]struct{}{}
 	for _, pod := range p.cfg.Expected() {
-		if _, ok := p.expected[pod.UID]; ok && p.cfg.IsRunning(pod.UID) {
+		if _, ok := p.expected[pod.UID]; ok && p.cfg.Inspector.IsRunning(pod.UID) {
 			still[pod.UID] = struct{}{}
 		}
 	}

@@ -37,8 +37,8 @@ func newHousekeeperEnv(t *testing.T) *housekeeperEnv {
 	h.w = h.pods.w
 	var err error
 	h.Housekeeper, err = NewHousekeeper(HousekeeperConfig{
-		Workers: h.w, PodManager: h.pods.PodManager, Sources: h.sources, RuntimePods: func() []runtime.Pod { return h.observed },
-		Uninspected: func() []types.UID { return h.uninspectedUIDs },
+		Workers: h.w, PodManager: h.pods.PodManager, Sources: h.sources, PodCache: podList(func() []runtime.Pod { return h.observed }),
+		Inspector: fakeInspector{uninspected: func() []types.UID { return h.uninspectedUIDs }},
 		Stores: []PodStore{{
 			Name: "things",
 			PodUIDs: func() (uids []types.UID, err error) {
@@ -298,7 +298,7 @@ func TestNewHousekeeper_ReportsAllErrors(t *testing.T) {
 	for line := range strings.Lines(err.Error()) {
 		fields = append(fields, strings.FieldsFunc(strings.TrimPrefix(line, "syncloop: HousekeeperConfig."), func(r rune) bool { return r == ' ' || r == ':' })[0])
 	}
-	assert.Equal(t, []string{"Workers", "PodManager", "Sources", "RuntimePods", "RemoveTimeout", "Stores", "Stores", "Stores"}, fields)
+	assert.Equal(t, []string{"Workers", "PodManager", "Sources", "PodCache", "RemoveTimeout", "Stores", "Stores", "Stores"}, fields)
 }
 
 // After a restart all resources of the previous process may be orphaned.

@@ -82,7 +82,7 @@ func TestHooksPanic(t *testing.T) {
 
 	orphans := 0
 	h, err := NewHousekeeper(HousekeeperConfig{
-		Workers: p.w, PodManager: p.PodManager, Sources: &fakeSources{}, RuntimePods: func() []runtime.Pod { return []runtime.Pod{runtimePod("o", "file")} },
+		Workers: p.w, PodManager: p.PodManager, Sources: &fakeSources{}, PodCache: podList(func() []runtime.Pod { return []runtime.Pod{runtimePod("o", "file")} }),
 		Hooks: HousekeeperHooks{OrphanFound: func(runtime.Pod) { orphans++; panic("orphan") }},
 	})
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestPodManager_RejectedHook(t *testing.T) {
 // SL-3: running pods come first, both groups in the order of creation.
 func TestPodManager_InOrder(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) {
-		c.IsRunning = func(uid types.UID) bool { return strings.HasPrefix(string(uid), "r") }
+		c.Inspector = running(func(uid types.UID) bool { return strings.HasPrefix(string(uid), "r") })
 	})
 	var uids []types.UID
 	for _, pod := range p.inOrder([]*Pod{newPod("r2", created(40)), newPod("b", created(20)), newPod("r1", created(30)), newPod("a", created(20))}) {
@@ -179,18 +179,6 @@ func TestRuntimeHealth(t *testing.T) {
 	require.EqualError(t, h.evaluate(now.Add(time.Minute), time.Second), "container runtime not ready: no socket")
 }
 
-// SL-8: pods are overdue if they were due before the limit.
-func TestRequeueTimes_Overdue(t *testing.T) {
-	var r requeueTimes
-	now := time.Now()
-	assert.True(t, r.next().IsZero())
-	r.set("a", now)
-	r.set("b", now.Add(time.Minute))
-	assert.Zero(t, r.overdue(now))
-	assert.Equal(t, 1, r.overdue(now.Add(time.Second)))
-	assert.Equal(t, 2, r.overdue(now.Add(time.Hour)))
-}
-
 // SL-11: postponed work is retried once per housekeeping period while the runtime is
 // ready, and the log has each change of its readiness.
 func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
@@ -200,12 +188,12 @@ func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 		var failure atomic.Pointer[error] // read beside the test
 		l, err := New(Config{
 			Changes: make(chan podsource.Change), Handler: handler, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			RuntimeReady: func(context.Context) error {
+			RuntimeState: readyFunc(func() error {
 				if err := failure.Load(); err != nil {
 					return *err
 				}
 				return nil
-			},
+			}),
 		})
 		require.NoError(t, err)
 		require.ErrorContains(t, l.Healthy(), "Run was not called")
@@ -228,6 +216,12 @@ func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 		assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="runtime not ready" err="container runtime not ready: no socket"`))
 	})
 }
+
+// readyFunc is a RuntimeState that is only polled.
+type readyFunc func() error
+
+func (f readyFunc) Ready(context.Context) error { return f() }
+func (readyFunc) Recheck() <-chan struct{}      { return nil }
 
 type countingHandler struct{ revisits atomic.Int32 }
 

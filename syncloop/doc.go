@@ -1,5 +1,5 @@
 // Package syncloop merges all event sources that affect pods: configuration changes,
-// PLEG events, probe results and timers. The Loop is one goroutine that selects over
+// PLEG events, probe results and finished pods. The Loop is one goroutine that selects over
 // them and calls a Handler. PodManager is the Handler that admits pods and passes them
 // to workers. Housekeeper terminates orphans and removes their resources.
 //
@@ -7,9 +7,8 @@
 //   - The loop never blocks: it waits for no pod, no runtime call and no admission check
 //     that does I/O. Housekeeping and runtime health checks run in other goroutines.
 //   - A pod is admitted or rejected once. A pod that already runs is adopted.
-//   - Pods are requeued on time, with one timer for all pods.
-//   - While the runtime is not ready, no input is handled and none is lost. The loop
-//     continues as soon as the runtime is ready.
+//   - While the runtime is not ready, no input is handled, no pod is requeued and nothing
+//     is lost. The loop continues as soon as the runtime is ready.
 //   - Running pods are left alone when in doubt: a pod is terminated only if its source
 //     has synced and does not contain it. A pod of a source that is no longer configured
 //     is terminated when all sources have synced, and a pod that names no source never.

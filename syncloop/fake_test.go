@@ -3,6 +3,7 @@ package syncloop
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -173,8 +175,45 @@ func (b *backlog[E]) Drain() []E {
 
 var (
 	_ Events = newBacklog[pleg.Event]()
-	_ Probes = newBacklog[types.UID]()
+	_ Probes = newBacklog[probe.ResultChange]()
 )
+
+// fakeLoopWorkers are LoopWorkers.
+type fakeLoopWorkers struct {
+	*callLog
+	finished *backlog[types.UID]
+	overdue  atomic.Int32
+}
+
+func (f *fakeLoopWorkers) PauseRequeues(paused bool)       { f.note("pause %t", paused) }
+func (f *fakeLoopWorkers) OverduePods(time.Duration) int   { return int(f.overdue.Load()) }
+func (f *fakeLoopWorkers) NotifyFinished() <-chan struct{} { return f.finished.Notify() }
+func (f *fakeLoopWorkers) DrainFinished() []types.UID      { return f.finished.Drain() }
+
+// podList is a PodCache.
+type podList func() []runtime.Pod
+
+func (l podList) Pods() []runtime.Pod { return l() }
+
+// fakeInspector has the functions of an Inspector. Each may be nil.
+type fakeInspector struct {
+	isRunning   func(types.UID) bool
+	uninspected func() []types.UID
+}
+
+// running returns an Inspector.
+func running(isRunning func(types.UID) bool) fakeInspector {
+	return fakeInspector{isRunning: isRunning}
+}
+
+func (f fakeInspector) IsRunning(uid types.UID) bool { return f.isRunning != nil && f.isRunning(uid) }
+
+func (f fakeInspector) Uninspected() []types.UID {
+	if f.uninspected == nil {
+		return nil
+	}
+	return f.uninspected()
+}
 
 // fakeSources has the desired pods.
 type fakeSources struct {

@@ -37,6 +37,11 @@ type Sources interface {
 	Pods() []*corev1.Pod
 }
 
+// PodCache has the last observed state of each pod in the runtime. See podcache.Cache.
+type PodCache interface {
+	Pods() []runtime.Pod // from memory
+}
+
 // PodStore has resources of pods by their UIDs: directories, volumes, cgroups, statuses,
 // probes.
 type PodStore struct {
@@ -53,12 +58,9 @@ type HousekeeperConfig struct {
 	Workers    HousekeeperWorkers // required
 	PodManager *PodManager        // required
 
-	Sources Sources // required
-	// RuntimePods returns the last observed pods in the runtime, from memory. Required.
-	RuntimePods func() []runtime.Pod
-	// Uninspected returns pods in the runtime that are missing from RuntimePods because
-	// they were not inspected yet. Their resources are kept. Default: none.
-	Uninspected func() []types.UID
+	Sources   Sources   // required
+	PodCache  PodCache  // required
+	Inspector Inspector // default: PodCache has all pods in the runtime
 
 	Stores        []PodStore    // default: none
 	RemoveTimeout time.Duration // of each removal from a store; default 2 min
@@ -83,13 +85,13 @@ func (c *HousekeeperConfig) fill() error {
 	require(c.Workers != nil, "Workers required")
 	require(c.PodManager != nil, "PodManager required")
 	require(c.Sources != nil, "Sources required")
-	require(c.RuntimePods != nil, "RuntimePods required")
+	require(c.PodCache != nil, "PodCache required")
 	require(c.RemoveTimeout >= 0, "RemoveTimeout must not be negative")
 	for _, s := range c.Stores {
 		require(s.Name != "" && s.PodUIDs != nil && s.Remove != nil, "Stores: Name, PodUIDs and Remove required: "+s.Name)
 	}
-	if c.Uninspected == nil {
-		c.Uninspected = func() []types.UID { return nil }
+	if c.Inspector == nil {
+		c.Inspector = noInspector{}
 	}
 	setDefault(&c.RemoveTimeout, defaultRemoveTimeout)
 	if c.Logger == nil {
@@ -156,8 +158,8 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 		s.stores = append(s.stores, storeUIDs{i, uids, err})
 		h.addKnown(s, uids...)
 	}
-	s.uninspected = h.cfg.Uninspected() // before RuntimePods, so that a pod inspected meanwhile is in one of them
-	s.runtime = h.cfg.RuntimePods()
+	s.uninspected = h.cfg.Inspector.Uninspected() // before PodCache, so that a pod inspected meanwhile is in one of them
+	s.runtime = h.cfg.PodCache.Pods()
 	for i := range s.runtime {
 		p := &s.runtime[i]
 		if h.addKnown(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(sourceOf(p), p.Namespace, p.Name) {

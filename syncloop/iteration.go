@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
 )
 
 // maxIterationAge is the health threshold of the loop: for the age of the last
@@ -34,7 +35,7 @@ type runner struct {
 	cleanupNeeded   bool               // there is a reason for another
 	lastCleanupAt   time.Time          // start of the last cleanup of all pods
 	housekeeping    *time.Ticker       // also keeps iterations coming, for Healthy
-	requeue         *time.Timer
+	paused          bool               // LoopWorkers.PauseRequeues was called with this
 	wg              sync.WaitGroup
 }
 
@@ -50,7 +51,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
 		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true,
-		housekeeping: time.NewTicker(l.cfg.HousekeepingPeriod), requeue: time.NewTimer(l.cfg.HousekeepingPeriod),
+		housekeeping: time.NewTicker(l.cfg.HousekeepingPeriod),
 	}
 	if l.cfg.Cleaner != nil {
 		defer l.cfg.Cleaner.Wait()
@@ -58,8 +59,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer r.wg.Wait()
 	defer cancel()
 	defer r.housekeeping.Stop()
-	defer r.requeue.Stop()
-	if l.cfg.RuntimeReady != nil {
+	if l.cfg.RuntimeState != nil {
 		r.wg.Go(func() { l.watchRuntime(ctx, r.checks) })
 	}
 	r.endIteration()
@@ -82,13 +82,12 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 	var (
 		changes        <-chan podsource.Change
 		events, probes <-chan struct{}
-		requeue        <-chan time.Time
 		finished       <-chan struct{}
 	)
 	if r.health.ready {
-		changes, requeue = r.cfg.Changes, r.requeue.C
-		if !r.cleaningUp {
-			finished = r.finishedCh
+		changes = r.cfg.Changes
+		if r.cfg.Workers != nil && r.cfg.Cleaner != nil && !r.cleaningUp {
+			finished = r.cfg.Workers.NotifyFinished()
 		}
 		if r.cfg.Events != nil {
 			events = r.cfg.Events.Notify()
@@ -112,16 +111,7 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 		r.handleEvents(r.cfg.Events.Drain())
 	case <-probes:
 		startTime, in = time.Now(), InputProbe
-		for _, uid := range r.cfg.Probes.Drain() {
-			r.cfg.Handler.HandlePodSync(uid, podworkers.RequeueNow)
-		}
-	case <-r.requeueCh: // endIteration sets the timer
-		startTime, in = time.Now(), InputRequeue
-	case <-requeue:
-		startTime, in = time.Now(), InputRequeue
-		for _, uid := range r.takeRequeues(startTime) {
-			r.cfg.Handler.HandlePodSync(uid, podworkers.RequeueDue)
-		}
+		r.handleProbeResults(r.cfg.Probes.Drain())
 	case <-r.housekeeping.C:
 		startTime, in = time.Now(), InputHousekeeping
 		if r.health.ready {
@@ -130,7 +120,7 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 		r.cleanUpAll(ctx, startTime)
 	case <-finished:
 		startTime, in, r.cleanupNeeded = time.Now(), InputHousekeeping, true
-		uids := r.takeFinished()
+		uids := r.cfg.Workers.DrainFinished()
 		r.cfg.Handler.Revisit(uids)
 		r.startCleanup(func(c Cleaner) cleanupResult { return cleanupResult{recreated: c.CleanupFinished(ctx, uids)} })
 	case result := <-r.cleanupDone:
@@ -160,18 +150,13 @@ func (r *runner) handleEvents(events []pleg.Event) {
 	}
 }
 
-func (l *Loop) takeRequeues(now time.Time) []types.UID {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.requeues.take(now)
-}
-
-func (l *Loop) takeFinished() []types.UID {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	finished := l.finished
-	l.finished = nil
-	return finished
+// handleProbeResults requeues each pod with a changed probe result once.
+func (r *runner) handleProbeResults(changes []probe.ResultChange) {
+	for i, c := range changes { // grouped by pod
+		if i == 0 || c.UID != changes[i-1].UID {
+			r.cfg.Handler.HandlePodSync(c.UID, podworkers.RequeueNow)
+		}
+	}
 }
 
 // cleanUpAll starts a cleanup of all pods, if there is a reason for one or the last was
@@ -209,11 +194,12 @@ func (l *Loop) setCleanupSince(since time.Time) {
 	l.cleanupSince = since
 }
 
-// endIteration records the health of the loop and sets the timer of the next requeue.
+// endIteration records the health of the loop, and pauses requeues while the runtime is
+// not ready.
 func (r *runner) endIteration() {
 	now := time.Now()
 	var runtimeErr error
-	if r.cfg.RuntimeReady == nil {
+	if r.cfg.RuntimeState == nil {
 		r.health.ready = true
 	} else {
 		runtimeErr = r.health.evaluate(now, r.cfg.RuntimeSyncThreshold)
@@ -229,18 +215,13 @@ func (r *runner) endIteration() {
 			h(runtimeErr)
 		}
 	}
+	if r.cfg.Workers != nil && r.paused == r.health.ready {
+		r.paused = !r.health.ready
+		r.cfg.Workers.PauseRequeues(r.paused)
+	}
 	r.mu.Lock()
-	next := r.requeues.next()
-	if runtimeErr == nil && (r.runtimeErr != nil || r.readySince.IsZero()) {
-		r.readySince = now
-	}
+	defer r.mu.Unlock()
 	r.iterationAt, r.runtimeErr = now, runtimeErr
-	r.mu.Unlock()
-	if next.IsZero() {
-		r.requeue.Stop()
-	} else {
-		r.requeue.Reset(next.Sub(now))
-	}
 }
 
 // Healthy returns nil if iterations end, pods are requeued on time and cleanups end.
@@ -248,6 +229,10 @@ func (r *runner) endIteration() {
 // too long or a cleanup runs for too long, and ErrRuntimeNotReady while the loop waits
 // for the runtime.
 func (l *Loop) Healthy() error {
+	overdue := 0
+	if l.cfg.Workers != nil {
+		overdue = l.cfg.Workers.OverduePods(maxIterationAge)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -259,8 +244,7 @@ func (l *Loop) Healthy() error {
 		return fmt.Errorf("%w: last iteration ended %s ago", ErrStalled, age.Round(time.Second))
 	case l.runtimeErr != nil:
 		return l.runtimeErr
-	}
-	if overdue := l.requeues.overdue(now.Add(-maxIterationAge)); overdue > 0 && now.Sub(l.readySince) > maxIterationAge {
+	case overdue > 0:
 		return fmt.Errorf("%w: pods due for more than %s: %d", ErrStalled, maxIterationAge, overdue)
 	}
 	if duration := now.Sub(l.cleanupSince); !l.cleanupSince.IsZero() && duration > maxIterationAge {

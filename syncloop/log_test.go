@@ -24,7 +24,7 @@ func TestPodManager_LogsLifecycle(t *testing.T) {
 	}})
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Logger, c.Admitters = slog.New(handler), []Admitter{podLimit(2)}
-		c.IsRunning = func(uid types.UID) bool { return uid == "runs" || uid == "evicted" }
+		c.Inspector = running(func(uid types.UID) bool { return uid == "runs" || uid == "evicted" })
 	})
 	p.statuses.saved["done"] = corev1.PodStatus{Phase: corev1.PodSucceeded}
 	p.statuses.saved["evicted"] = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{

@@ -9,11 +9,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
 )
 
 // Handler handles the inputs of the loop. Its methods are called from the goroutine of
@@ -50,36 +50,55 @@ type Events interface {
 	Drain() []pleg.Event
 }
 
-// Probes is a source of pods of which a probe result has changed.
+// Probes is a source of changed probe results, grouped by pod. Notify receives a value
+// when Drain has changes.
 type Probes interface {
 	Notify() <-chan struct{}
-	Drain() []types.UID
+	Drain() []probe.ResultChange
+}
+
+// LoopWorkers is what the Loop needs of the pod workers. None of the methods blocks.
+type LoopWorkers interface {
+	// PauseRequeues stops or resumes the resync and the retries of all pods.
+	PauseRequeues(paused bool)
+	// OverduePods returns how many pods have been due for longer than threshold.
+	OverduePods(threshold time.Duration) int
+	// NotifyFinished receives a value when DrainFinished has pods that have finished, so
+	// that they are cleaned up at once.
+	NotifyFinished() <-chan struct{}
+	DrainFinished() []types.UID
+}
+
+// RuntimeState knows whether the runtime can run pods.
+type RuntimeState interface {
+	// Ready returns nil if the runtime can run pods. It is called outside of the loop, one
+	// call at a time and with a deadline. It should answer from memory while anything else
+	// proves that the runtime is ready, and must return an error until the pods in the
+	// runtime are known.
+	Ready(ctx context.Context) error
+	// Recheck receives a value when the result of Ready may have changed. It may return
+	// nil: Ready is also polled.
+	Recheck() <-chan struct{}
 }
 
 // Config describes a Loop.
 type Config struct {
 	Changes <-chan podsource.Change // desired state; the loop ends when it is closed. Required
 	Handler Handler                 // required
+	Workers LoopWorkers             // default: none; what pods that finish have left waits for housekeeping
 	Events  Events                  // default: none
 	Probes  Probes                  // default: none
 	Cleaner Cleaner                 // default: no housekeeping
 
-	// RuntimeReady returns nil if the runtime can run pods. It is called outside of the
-	// loop, one call at a time and with a deadline. It should answer from memory while
-	// anything else proves that the runtime is ready, and must return an error until the
-	// pods in the runtime are known. Default: always nil.
-	RuntimeReady func(ctx context.Context) error
-	// RecheckRuntime receives a value when the result of RuntimeReady may have changed.
-	// Default: never; RuntimeReady is polled.
-	RecheckRuntime <-chan struct{}
+	RuntimeState RuntimeState // default: the runtime is always ready
 
 	// HousekeepingPeriod is the time between passes of housekeeping while there is a
 	// reason for them: something has changed since the last one, or it left something to
 	// do. Default: 2 s.
 	HousekeepingPeriod     time.Duration
 	IdleHousekeepingPeriod time.Duration // between passes without a reason; default 1 min
-	RuntimeCheckPeriod     time.Duration // between calls of RuntimeReady, and the deadline of each; default 5 s
-	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready after the last nil of RuntimeReady; default 30 s
+	RuntimeCheckPeriod     time.Duration // between calls of RuntimeState.Ready, and the deadline of each; default 5 s
+	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready after the last nil of RuntimeState.Ready; default 30 s
 
 	Logger *slog.Logger // default: discard
 	Hooks  Hooks
@@ -101,7 +120,6 @@ const (
 	InputChange       Input = "change"
 	InputEvent        Input = "event"
 	InputProbe        Input = "probe"
-	InputRequeue      Input = "due"
 	InputHousekeeping Input = "housekeep"
 	InputRuntime      Input = "runtime"
 )
@@ -143,20 +161,15 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Loop is the sync loop. RequeueAt, PodFinished, Healthy and LastIteration may be
-// called from any goroutine, at any time.
+// Loop is the sync loop. Healthy and LastIteration may be called from any goroutine, at
+// any time.
 type Loop struct {
-	cfg        Config
-	finishedCh chan struct{} // one slot: finished has pods
-	requeueCh  chan struct{} // one slot: the first requeue time has changed
+	cfg Config
 
 	mu           sync.Mutex // guards what follows; held over memory only
-	requeues     requeueTimes
-	finished     []types.UID // pods to clean up
-	iterationAt  time.Time   // end of the last iteration; zero before Run
-	runtimeErr   error       // why the runtime is not ready
-	readySince   time.Time   // when it became ready
-	cleanupSince time.Time   // start of the cleanup that runs; zero: none
+	iterationAt  time.Time  // end of the last iteration; zero before Run
+	runtimeErr   error      // why the runtime is not ready
+	cleanupSince time.Time  // start of the cleanup that runs; zero: none
 }
 
 // New returns a Loop.
@@ -164,30 +177,5 @@ func New(cfg Config) (*Loop, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Loop{cfg: cfg, finishedCh: make(chan struct{}, 1), requeueCh: make(chan struct{}, 1)}, nil
-}
-
-// RequeueAt sets when a pod is requeued, and replaces what was set before. The zero
-// time cancels it. Setting the wall clock does not affect it. It does not block.
-func (l *Loop) RequeueAt(uid types.UID, at time.Time) {
-	l.mu.Lock()
-	previous := l.requeues.next()
-	l.requeues.set(uid, at)
-	changed := !l.requeues.next().Equal(previous)
-	l.mu.Unlock()
-	if changed {
-		notify.Send(l.requeueCh)
-	}
-}
-
-// PodFinished reports that a pod has finished, so that it is cleaned up at once. It
-// does not block.
-func (l *Loop) PodFinished(uid types.UID) {
-	if l.cfg.Cleaner == nil {
-		return
-	}
-	l.mu.Lock()
-	l.finished = append(l.finished, uid)
-	l.mu.Unlock()
-	notify.Send(l.finishedCh)
+	return &Loop{cfg: cfg}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/probe"
 )
 
 // fakeCleaner is a Cleaner that takes a while.
@@ -61,16 +62,16 @@ func TestLoop_HousekeepingDoesNotBlock(t *testing.T) {
 		k := &fakeCleaner{}
 		b := start(t, func(b *loopEnv, c *Config) { c.Cleaner, k.callLog = k, &b.log })
 		time.Sleep(4500 * time.Millisecond)
-		b.PodFinished("x")
+		b.podFinished("x")
 		synctest.Wait()
 		assert.Equal(t, []string{"2s housekeep", "2s again []", "4s housekeep", "4s again []", "4.5s revisit [x]", "4.5s tidy [x]", "4.5s again []"}, b.log.take())
 
 		synctest.Wait()
 		k.set(3*time.Second, "y")
 		time.Sleep(2 * time.Second) // the third begins at 6 s
-		b.PodFinished("x")
-		b.PodFinished("z")
-		b.probes.put("a")
+		b.podFinished("x")
+		b.podFinished("z")
+		b.probes.put(probe.ResultChange{UID: "a"})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		assert.Equal(t, []string{"6s housekeep", "6.5s wake a RequeueNow", "9s again [y]", "9s revisit [x z]", "9s tidy [x z]"}, b.log.take())
@@ -85,7 +86,7 @@ func TestLoop_HousekeepingWhenIdle(t *testing.T) {
 	for name, do := range map[string]func(b *loopEnv){
 		"a change": func(b *loopEnv) { b.changes <- podsource.Change{Op: podsource.Add} },
 		"an event": func(b *loopEnv) { b.events.put(pleg.Event{Type: pleg.ContainerRemoved, UID: "a"}) },
-		"an end":   func(b *loopEnv) { b.PodFinished("a") },
+		"an end":   func(b *loopEnv) { b.podFinished("a") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,10 +107,9 @@ func TestLoop_HousekeepingWhenIdle(t *testing.T) {
 				do(b)
 				time.Sleep(60 * time.Second)
 				assert.Equal(t, []string{"2m12s"}, passes(), "one pass, which starts the next minute")
-				b.probes.put("a")
-				b.RequeueAt("a", time.Now())
+				b.probes.put(probe.ResultChange{UID: "a"})
 				time.Sleep(10 * time.Second)
-				assert.Equal(t, []string{"3m12s"}, passes(), "a probe and a requeue are no reason")
+				assert.Equal(t, []string{"3m12s"}, passes(), "a probe result is no reason")
 				b.cancel()
 				assert.NoError(t, <-b.stopped)
 			})

@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
 )
 
 // fakeHandler records its calls.
@@ -40,17 +41,18 @@ type loopEnv struct {
 	log     callLog
 	changes chan podsource.Change
 	events  *backlog[pleg.Event]
-	probes  *backlog[types.UID]
+	probes  *backlog[probe.ResultChange]
+	workers *fakeLoopWorkers
 	recheck chan struct{}
 	stopped chan error
 	cancel  context.CancelFunc
 
 	mu    sync.Mutex
-	ready func() error // Config.RuntimeReady
+	ready func() error // RuntimeState.Ready
 	asked []time.Duration
 }
 
-// says sets the result of RuntimeReady.
+// says sets the result of Ready.
 func (b *loopEnv) says(err error) { b.does(func() error { return err }) }
 
 func (b *loopEnv) does(ready func() error) {
@@ -68,15 +70,21 @@ func (b *loopEnv) Ready(context.Context) error {
 	return ready()
 }
 
+func (b *loopEnv) Recheck() <-chan struct{} { return b.recheck }
+
+// podFinished reports that a pod has finished.
+func (b *loopEnv) podFinished(uid types.UID) { b.workers.finished.put(uid) }
+
 // start runs a Loop in a bubble.
 func start(t *testing.T, change ...func(*loopEnv, *Config)) *loopEnv {
 	t.Helper()
 	b := &loopEnv{
-		changes: make(chan podsource.Change), events: newBacklog[pleg.Event](), probes: newBacklog[types.UID](),
+		changes: make(chan podsource.Change), events: newBacklog[pleg.Event](), probes: newBacklog[probe.ResultChange](),
 		recheck: make(chan struct{}, 1), stopped: make(chan error, 1),
 	}
 	b.log.began = time.Now()
-	cfg := Config{Changes: b.changes, Handler: fakeHandler{&b.log}, Events: b.events, Probes: b.probes, RecheckRuntime: b.recheck}
+	b.workers = &fakeLoopWorkers{callLog: &b.log, finished: newBacklog[types.UID]()}
+	cfg := Config{Changes: b.changes, Handler: fakeHandler{&b.log}, Events: b.events, Probes: b.probes, Workers: b.workers}
 	for _, c := range change {
 		c(b, &cfg)
 	}
@@ -106,33 +114,16 @@ func TestLoop_HandlesEachInput(t *testing.T) {
 			pleg.Event{Type: pleg.ContainerRemoved, UID: "b"}, pleg.Event{Type: pleg.PodSync, UID: "c"},
 		)
 		synctest.Wait()
-		b.probes.put("a", "b")
-		synctest.Wait()
-		b.RequeueAt("a", time.Now())
+		b.probes.put(
+			probe.ResultChange{UID: "a", Type: probe.Startup}, probe.ResultChange{UID: "a", Type: probe.Readiness}, probe.ResultChange{UID: "b"},
+		)
 		synctest.Wait()
 		assert.Equal(t, []string{
-			"0s change ADD 1", "0s wake a RequeueEvent", "0s wake c RequeueEvent", "0s wake a RequeueNow", "0s wake b RequeueNow", "0s wake a RequeueDue",
+			"0s change ADD 1", "0s wake a RequeueEvent", "0s wake c RequeueEvent", "0s wake a RequeueNow", "0s wake b RequeueNow",
 		}, b.log.take())
-		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe, InputRequeue, InputRequeue}, inputs)
+		assert.Equal(t, []Input{InputChange, InputEvent, InputProbe}, inputs)
 		require.NoError(t, b.Healthy())
 		assert.Equal(t, time.Now(), b.LastIteration())
-	})
-}
-
-// SL-5: pods are requeued when they are due, and not before.
-func TestLoop_RequeuesPodsOnTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t)
-		at := func(d time.Duration) time.Time { return b.log.began.Add(d) }
-		b.RequeueAt("late", at(90*time.Minute))
-		b.RequeueAt("soon", at(1234*time.Millisecond))
-		b.RequeueAt("moved", at(time.Second))
-		b.RequeueAt("moved", at(5*time.Second))
-		b.RequeueAt("off", at(2*time.Second))
-		b.RequeueAt("off", time.Time{})
-		b.RequeueAt("never", time.Time{})
-		time.Sleep(2 * time.Hour)
-		assert.Equal(t, []string{"1.234s wake soon RequeueDue", "5s wake moved RequeueDue", "1h30m0s wake late RequeueDue"}, b.log.take())
 	})
 }
 
@@ -160,15 +151,14 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 		var ready []error
 		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(down)
-			c.RuntimeReady = b.Ready
+			c.RuntimeState = b
 			c.Hooks.RuntimeReadyChanged = func(err error) { ready = append(ready, err) }
 		})
 		b.events.put(pleg.Event{Type: pleg.PodSync, UID: "a"})
-		b.RequeueAt("a", time.Now())
 		go func() { b.changes <- podsource.Change{Op: podsource.Add} }()
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		assert.Empty(t, b.log.take(), "nothing is handed on")
+		assert.Equal(t, []string{"0s pause true"}, b.log.take(), "no input is handled")
 		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		require.ErrorIs(t, b.Healthy(), down)
 		assert.Equal(t, []time.Duration{
@@ -180,7 +170,7 @@ func TestRuntimeNotReadyAtFirst(t *testing.T) {
 		b.says(nil)
 		b.recheck <- struct{}{}
 		synctest.Wait()
-		assert.ElementsMatch(t, []string{"20s change ADD 0", "20s wake a RequeueEvent", "20s wake a RequeueDue"}, b.log.take(), "nothing was lost, and it goes on at once")
+		assert.ElementsMatch(t, []string{"20s change ADD 0", "20s wake a RequeueEvent", "20s pause false"}, b.log.take(), "no input is lost, and all are handled at once")
 		require.NoError(t, b.Healthy())
 		assert.Equal(t, []error{nil}, ready)
 	})
@@ -191,12 +181,13 @@ func TestRuntimeGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
-			c.RuntimeReady = b.Ready
+			c.RuntimeState = b
 		})
 		require.NoError(t, b.Healthy())
+		assert.Equal(t, []string{"0s pause true", "0s pause false"}, b.log.take())
 		b.says(errors.New("gone"))
 		wake := func() []string {
-			b.probes.put("a")
+			b.probes.put(probe.ResultChange{UID: "a"})
 			synctest.Wait()
 			return b.log.take()
 		}
@@ -204,12 +195,12 @@ func TestRuntimeGoesAway(t *testing.T) {
 		assert.Len(t, wake(), 1)
 		require.NoError(t, b.Healthy())
 		time.Sleep(3 * time.Second)
-		assert.Empty(t, wake())
+		assert.Equal(t, []string{"31.3s pause true"}, wake())
 		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
 		require.ErrorContains(t, b.Healthy(), "gone")
 		b.says(nil)
 		time.Sleep(5 * time.Second)
-		assert.Len(t, b.log.take(), 1)
+		assert.Equal(t, []string{"36.3s pause false", "36.3s wake a RequeueNow"}, b.log.take())
 		require.NoError(t, b.Healthy())
 	})
 }
@@ -220,11 +211,12 @@ func TestRuntimeHangs(t *testing.T) {
 		release := make(chan struct{})
 		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
-			c.RuntimeReady = b.Ready
+			c.RuntimeState = b
 		})
+		b.log.take()
 		b.does(func() error { <-release; return nil })
 		time.Sleep(20 * time.Second)
-		b.probes.put("a")
+		b.probes.put(probe.ResultChange{UID: "a"})
 		synctest.Wait()
 		assert.Equal(t, []string{"20s wake a RequeueNow"}, b.log.take())
 		time.Sleep(20 * time.Second)
@@ -251,7 +243,7 @@ func TestStuckLoop(t *testing.T) {
 		})
 		time.Sleep(time.Hour)
 		require.NoError(t, b.Healthy(), "an idle loop turns")
-		b.probes.put("a")
+		b.probes.put(probe.ResultChange{UID: "a"})
 		time.Sleep(time.Minute)
 		require.NoError(t, b.Healthy())
 		time.Sleep(2 * time.Minute)
@@ -281,36 +273,17 @@ func TestLoop_HungHousekeeping(t *testing.T) {
 	})
 }
 
-// SL-8, SL-5: a loop that iterates but does not requeue pods that are due is not healthy.
+// SL-8, SL-5: a loop whose workers do not requeue pods that are due is not healthy,
+// unless it waits for the runtime.
 func TestLoop_OverduePodsAreUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t)
-		b.RequeueAt("first", time.Now().Add(3*time.Hour))
-		b.RequeueAt("second", time.Now().Add(4*time.Hour))
-		b.Loop.mu.Lock()
-		b.requeues.pods["second"].at = time.Now() // without an update of the heap
-		b.Loop.mu.Unlock()
-		time.Sleep(maxIterationAge)
+		b := start(t, func(b *loopEnv, c *Config) { b.says(nil); c.RuntimeState = b })
 		require.NoError(t, b.Healthy())
-		time.Sleep(time.Minute)
+		b.workers.overdue.Store(3)
 		require.ErrorIs(t, b.Healthy(), ErrStalled)
-		require.ErrorContains(t, b.Healthy(), "due for more than 2m0s: 1")
-	})
-}
-
-// SL-8: pods that became due while the runtime was not ready do not make the loop unhealthy.
-func TestLoop_PodsDueWhileRuntimeNotReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *loopEnv, c *Config) { b.says(nil); c.RuntimeReady = b.Ready })
+		require.ErrorContains(t, b.Healthy(), "pods due for more than 2m0s: 3")
 		b.says(errors.New("away"))
 		time.Sleep(time.Minute)
-		b.RequeueAt("a", time.Now())
-		time.Sleep(time.Hour)
 		require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
-		b.says(nil)
-		for b.Healthy() != nil {
-			require.ErrorIs(t, b.Healthy(), ErrRuntimeNotReady)
-			time.Sleep(time.Millisecond)
-		}
 	})
 }

@@ -106,25 +106,21 @@ func start(tb testing.TB, m *fakeNode, silent ...string) *agent {
 	}
 	var err error
 	a.workers, err = podworkers.New(podworkers.Config{
-		Syncer: a, Inspector: a, Jitter: 1e-12,
-		IsStopped:         func(uid types.UID) bool { _, ok := m.get(uid); return !ok },
-		OnRequeue:         func(uid types.UID, at time.Time) { a.loop.RequeueAt(uid, at) },
-		RequestInspection: a.inspect,
-		OnFinished:        func(uid types.UID) { a.loop.PodFinished(uid) },
+		Syncer: a, Inspector: a, Observer: a, Jitter: 1e-12,
 	})
 	require.NoError(tb, err)
 	pods, err := syncloop.NewPodManager(syncloop.PodManagerConfig{
-		Workers: a.workers, Statuses: a, IsRunning: func(uid types.UID) bool { _, ok := m.get(uid); return ok },
+		Workers: a.workers, Statuses: a, Inspector: a,
 		Hooks: syncloop.PodManagerHooks{Adopted: func(pod *corev1.Pod) { m.note("adopt %s", pod.UID) }},
 	})
 	require.NoError(tb, err)
 	a.housekeeper, err = syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
-		Workers: a.workers, PodManager: pods, Sources: a, RuntimePods: a.list,
+		Workers: a.workers, PodManager: pods, Sources: a, PodCache: podCache{a},
 		Stores: []syncloop.PodStore{{Name: "things", PodUIDs: a.kept, Remove: a.drop}},
 	})
 	require.NoError(tb, err)
 	a.loop, err = syncloop.New(syncloop.Config{
-		Changes: a.changes, Handler: pods, Events: a, Cleaner: a.housekeeper, RuntimeReady: a.ready, RecheckRuntime: a.recheck,
+		Changes: a.changes, Handler: pods, Workers: a.workers, RuntimeState: a, Events: a, Cleaner: a.housekeeper,
 	})
 	require.NoError(tb, err)
 	a.run(tb)
@@ -146,11 +142,13 @@ func (a *agent) run(tb testing.TB) {
 	tb.Cleanup(a.stop)
 }
 
-func (a *agent) ready(context.Context) error {
+func (a *agent) Ready(context.Context) error {
 	a.fakeNode.mu.Lock()
 	defer a.fakeNode.mu.Unlock()
 	return a.down
 }
+
+func (a *agent) Recheck() <-chan struct{} { return a.recheck }
 
 // The Syncer.
 
@@ -202,6 +200,20 @@ func (a *agent) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termination
 
 // The inspector and the PLEG.
 
+func (a *agent) IsRunning(uid types.UID) bool {
+	_, ok := a.get(uid)
+	return ok
+}
+
+func (*agent) Uninspected() []types.UID { return nil }
+func (*agent) SyncStarted(types.UID)    {}
+
+func (a *agent) SyncEnded(uid types.UID, changed bool) {
+	if changed {
+		a.inspect(uid)
+	}
+}
+
 func (a *agent) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
 	p, _ := a.get(uid)
 	return p, nil
@@ -233,7 +245,10 @@ func (a *agent) Drain() []pleg.Event {
 	return events
 }
 
-func (a *agent) list() (pods []runtime.Pod) {
+// podCache is what the agent has observed.
+type podCache struct{ *agent }
+
+func (a podCache) Pods() (pods []runtime.Pod) {
 	a.fakeNode.mu.Lock()
 	defer a.fakeNode.mu.Unlock()
 	for _, p := range a.fakeNode.pods {

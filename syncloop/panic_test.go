@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/probe"
 )
 
 // AG-9: a panic in a call of the loop affects only that call.
@@ -19,11 +20,11 @@ func TestLoop_Panics(t *testing.T) {
 		bad := true
 		b := start(t, func(b *loopEnv, c *Config) {
 			b.says(nil)
-			c.Cleaner, c.RuntimeReady = k, b.Ready
+			c.Cleaner, c.RuntimeState = k, b
 			c.Hooks.IterationEnded = func(Input, time.Duration) { panic("hook") }
 			c.Handler = panickingHandler{c.Handler, &bad}
 		})
-		b.probes.put("a")
+		b.probes.put(probe.ResultChange{UID: "a"})
 		time.Sleep(time.Second)
 		b.does(func() error { panic("runtime") })
 		time.Sleep(time.Minute)
@@ -33,7 +34,7 @@ func TestLoop_Panics(t *testing.T) {
 		require.NoError(t, b.Healthy())
 		bad = false
 		b.log.take()
-		b.probes.put("a")
+		b.probes.put(probe.ResultChange{UID: "a"})
 		synctest.Wait()
 		assert.Equal(t, []string{"2m1s wake a RequeueNow"}, b.log.take())
 	})

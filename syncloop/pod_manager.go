@@ -42,6 +42,22 @@ type ProbeResults interface {
 	Adopt(uid types.UID, st corev1.PodStatus)
 }
 
+// Inspector knows the pods in the runtime, from memory. See pleg.Generator.
+type Inspector interface {
+	// IsRunning reports whether a container or sandbox of the pod runs, or may run because
+	// the pod was not inspected yet. Such a pod is adopted instead of admitted.
+	IsRunning(uid types.UID) bool
+	// Uninspected returns the pods in the runtime whose state is not known, because they
+	// were not inspected yet. Their resources are kept.
+	Uninspected() []types.UID
+}
+
+// noInspector is the Inspector of an empty runtime.
+type noInspector struct{}
+
+func (noInspector) IsRunning(types.UID) bool { return false }
+func (noInspector) Uninspected() []types.UID { return nil }
+
 // Admitter decides whether a new pod may run beside the other pods. These are in no
 // order: the admitted pods that have not finished, and those that have run since before
 // this process started and may be desired. Admit does no I/O and does not block.
@@ -62,10 +78,7 @@ type PodManagerConfig struct {
 	// Probes is given the last status of each pod that is adopted. Default: none.
 	Probes ProbeResults
 
-	// IsRunning reports, from memory, whether a container or sandbox of the pod runs in
-	// the runtime, or may run because it was not inspected yet. Such a pod is adopted
-	// instead of admitted. Default: none does.
-	IsRunning func(uid types.UID) bool
+	Inspector Inspector // default: no pod runs
 	// Expected returns the pods that may be added later: those that a source contains,
 	// and those of a previous process whose source has not synced. If they run, they
 	// count as other pods for admission. Default: none.
@@ -96,8 +109,8 @@ func (c *PodManagerConfig) fill() error {
 	if c.Statuses == nil {
 		errs = append(errs, errors.New("syncloop: PodManagerConfig.Statuses required"))
 	}
-	if c.IsRunning == nil {
-		c.IsRunning = func(types.UID) bool { return false }
+	if c.Inspector == nil {
+		c.Inspector = noInspector{}
 	}
 	if c.Expected == nil {
 		c.Expected = func() []*corev1.Pod { return nil }
@@ -138,7 +151,8 @@ type PodManager struct {
 	lastPrunedAt time.Time // of removed
 	// pendingResizes are pods with resources that the node lacks; desired has them with
 	// the resources that were allocated.
-	pendingResizes map[types.UID]*corev1.Pod
+	pendingResizes   map[types.UID]*corev1.Pod
+	resizesRetriedAt time.Time
 
 	mu           sync.Mutex                // guards what follows
 	desired      map[types.UID]*desiredPod // written only by the loop

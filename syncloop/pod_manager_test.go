@@ -115,7 +115,7 @@ func TestPodManager_AdoptsRunningPods(t *testing.T) {
 	var probes adoptedProbes
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Admitters = []Admitter{podLimit(0)}
-		c.IsRunning = func(uid types.UID) bool { return uid == "runs" }
+		c.Inspector = running(func(uid types.UID) bool { return uid == "runs" })
 		c.Hooks.Adopted = func(pod *Pod) { adopted = append(adopted, pod.UID) }
 		c.Probes = &probes
 	})
@@ -138,7 +138,7 @@ func TestPodManager_ExpectedPodsUseResources(t *testing.T) {
 	newPods := func() *pods {
 		return newPods(t, func(c *PodManagerConfig) {
 			c.Admitters = []Admitter{podLimit(1)}
-			c.IsRunning = func(uid types.UID) bool { return alive[uid] }
+			c.Inspector = running(func(uid types.UID) bool { return alive[uid] })
 			c.Expected = func() []*Pod { return expected }
 		})
 	}
@@ -187,7 +187,7 @@ func TestPodManager_ResumesReportedEviction(t *testing.T) {
 	}
 	same := func(*corev1.PodCondition) {}
 	p := newPods(t, func(c *PodManagerConfig) {
-		c.IsRunning = func(uid types.UID) bool { return uid != "dead" }
+		c.Inspector = running(func(uid types.UID) bool { return uid != "dead" })
 		c.Admitters = []Admitter{podLimit(1)}
 	})
 	p.statuses.saved["alive"], p.statuses.saved["dead"] = saved(same), saved(same)
@@ -244,7 +244,7 @@ func TestPodManager_RecreatedPod(t *testing.T) {
 func TestPodManager_RecreatedPodIsAdmitted(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Admitters = []Admitter{podLimit(1)}
-		c.IsRunning = func(uid types.UID) bool { return uid == "a" }
+		c.Inspector = running(func(uid types.UID) bool { return uid == "a" })
 	})
 	p.do(podsource.Add, newPod("a"))
 	p.do(podsource.Remove, newPod("a"))

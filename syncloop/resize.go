@@ -13,6 +13,9 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
+// resizeRetryPeriod is the time between attempts of deferred resizes without a reason.
+const resizeRetryPeriod = time.Minute
+
 // allocate returns the pod with the resources that it gets. If it requests more than
 // previous and an admitter rejects that, it keeps those of previous, with a condition
 // that gives the reason; deferred is then the pod as requested. Other changes are
@@ -144,6 +147,7 @@ func (p *PodManager) reportPendingResize(previous, allocated *corev1.Pod, now ti
 
 // retryResizes retries all deferred resizes, ordered by UID so that the order is stable.
 func (p *PodManager) retryResizes(now time.Time) {
+	p.resizesRetriedAt = now
 	for _, uid := range slices.Sorted(maps.Keys(p.pendingResizes)) {
 		p.retryResize(uid, now)
 	}

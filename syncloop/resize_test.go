@@ -2,6 +2,8 @@ package syncloop
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -106,23 +108,28 @@ func TestPodManager_DefersResizeForAnyReason(t *testing.T) {
 }
 
 // SL-9: a deferred resize is retried when another pod changes or is removed, and when the
-// pod is requeued after another one has finished.
+// another one has finished.
 func TestPodManager_RetriesResizes(t *testing.T) {
 	for name, freeResources := range map[string]func(p *pods){
 		"another is removed":    func(p *pods) { p.do(podsource.Remove, newPod("b", asking("2"))) },
 		"another asks for less": func(p *pods) { p.do(podsource.Update, newPod("b", asking("1"))) },
 		"another has ended": func(p *pods) {
 			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
-			p.HandlePodSync("a", podworkers.RequeueDue)
-			assert.Equal(t, []string{"change a ", "wake a RequeueDue"}, p.w.take())
+			p.Revisit([]types.UID{"b"})
+			assert.Equal(t, []string{"change a "}, p.w.take())
+		},
+		"another has ended, and the pod has an event": func(p *pods) {
+			p.w.states["b"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
+			p.HandlePodSync("a", podworkers.RequeueEvent)
+			assert.Equal(t, []string{"change a ", "wake a RequeueEvent"}, p.w.take())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
 			p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")))
 			p.do(podsource.Update, newPod("a", asking("3")))
-			p.HandlePodSync("a", podworkers.RequeueDue)
-			assert.Equal(t, []string{"wake a RequeueDue"}, p.w.take(), "nothing is new")
+			p.HandlePodSync("a", podworkers.RequeueNow)
+			assert.Equal(t, []string{"wake a RequeueNow"}, p.w.take(), "nothing is new")
 			p.do(podsource.Add, newPod("z", asking("0")))
 			assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"))
 			freeResources(p)
@@ -132,12 +139,46 @@ func TestPodManager_RetriesResizes(t *testing.T) {
 	}
 }
 
+// SL-9: a deferred resize is also retried once a minute, because the result of an
+// admitter can depend on other things.
+func TestPodManager_RetriesResizesPeriodically(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		admit := true
+		startTime, attempts := time.Now(), map[time.Duration]bool{}
+		p := newPods(t, func(c *PodManagerConfig) {
+			c.Admitters = []Admitter{admitterFunc(func() bool { attempts[time.Since(startTime)] = true; return admit })}
+		})
+		p.do(podsource.Add, newPod("a", asking("1")))
+		admit = false
+		p.do(podsource.Update, newPod("a", asking("3")))
+		for range 90 { // 3 minutes of housekeeping
+			time.Sleep(2 * time.Second)
+			p.Revisit(nil)
+		}
+		assert.Equal(t, map[time.Duration]bool{0: true, time.Minute: true, 2 * time.Minute: true, 3 * time.Minute: true}, attempts)
+		admit = true
+		time.Sleep(time.Minute)
+		p.Revisit(nil)
+		assert.Equal(t, "3", p.has(t, "a"))
+	})
+}
+
+// admitterFunc is an Admitter that admits a pod if it returns true.
+type admitterFunc func() bool
+
+func (f admitterFunc) Admit(*Pod, []*Pod) podspec.AdmitResult {
+	if f() {
+		return podspec.Admitted()
+	}
+	return podspec.Rejected("NotNow", "later")
+}
+
 // SL-9: a resize that a previous process has deferred stays deferred until all pods are
 // known. The condition in the status that a source returns is ignored.
 func TestPodManager_RestoresDeferredResize(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) {
 		c.Admitters = []Admitter{cores("4")}
-		c.IsRunning = func(types.UID) bool { return true }
+		c.Inspector = running(func(types.UID) bool { return true })
 	})
 	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 	status := corev1.PodStatus{

@@ -108,7 +108,8 @@ func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod 
 
 // Revisit retries rejected and evicted pods that are due. The retry of a finished pod
 // that was evicted is postponed; other finished pods have freed resources, so that all
-// rejected pods are retried.
+// rejected pods and deferred resizes are retried. Resizes are also retried once per
+// resizeRetryPeriod, because the result of an admitter can depend on other things.
 func (p *PodManager) Revisit(finished []types.UID) {
 	now := time.Now()
 	for _, uid := range finished {
@@ -120,6 +121,9 @@ func (p *PodManager) Revisit(finished []types.UID) {
 	}
 	if len(finished) > 0 {
 		p.retryAllRejected(now)
+	}
+	if len(finished) > 0 || now.Sub(p.resizesRetriedAt) >= resizeRetryPeriod {
+		p.retryResizes(now)
 	}
 	evicted := p.waiting(true, due)
 	if len(evicted) == 0 || p.cfg.UnderPressure() {

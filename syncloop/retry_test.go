@@ -213,7 +213,7 @@ func TestPodManager_RestoresRetries(t *testing.T) {
 	evicted := corev1.PodStatus{Phase: corev1.PodFailed, Reason: podspec.ReasonEvicted, Message: "low on memory"}
 	failed := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too late"}
 	synctest.Test(t, func(t *testing.T) {
-		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.IsRunning = func(uid types.UID) bool { return uid == "runs" } })
+		p, g := newSwitchedPods(t, func(c *PodManagerConfig) { c.Inspector = running(func(uid types.UID) bool { return uid == "runs" }) })
 		maps.Copy(p.statuses.saved, map[types.UID]corev1.PodStatus{
 			"still": rejected, "other": {Phase: corev1.PodFailed, Reason: "Old", Message: "Pod was rejected: then"}, "runs": rejected,
 			"gone": evicted, "late": failed, "api": rejected,

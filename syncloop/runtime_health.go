@@ -17,7 +17,7 @@ const (
 	maxBackOff   = 5 * time.Second
 )
 
-// check is a result of Config.RuntimeReady.
+// check is a result of RuntimeState.Ready.
 type check struct {
 	at  time.Time
 	err error
@@ -60,12 +60,13 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	backOff := firstBackOff
+	recheck := l.cfg.RuntimeState.Recheck()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-l.cfg.RecheckRuntime:
+		case <-recheck:
 		}
 		c := l.checkRuntime(ctx)
 		select {
@@ -86,6 +87,6 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 func (l *Loop) checkRuntime(ctx context.Context) check {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.RuntimeCheckPeriod)
 	defer cancel()
-	err := safe.Call(l.cfg.Logger, "check whether the runtime is ready", func() error { return l.cfg.RuntimeReady(ctx) })
+	err := safe.Call(l.cfg.Logger, "check whether the runtime is ready", func() error { return l.cfg.RuntimeState.Ready(ctx) })
 	return check{at: time.Now(), err: err}
 }

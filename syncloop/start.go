@@ -33,7 +33,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		return
 	case u.Kill != nil:
 		p.logPod("pod eviction resumed", pod, slog.String("message", u.Kill.Message))
-	case !recreated && p.cfg.IsRunning(pod.UID):
+	case !recreated && p.cfg.Inspector.IsRunning(pod.UID):
 		if wasRejected {
 			p.cfg.Statuses.Forget(pod.UID)
 		}

@@ -111,6 +111,14 @@ func (f *functions) Finish(_ context.Context, pod *corev1.Pod, _ runtime.Termina
 	return nil
 }
 
+// IsRunning implements podworkers.Inspector.
+func (f *functions) IsRunning(uid types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.calls[uid]
+	return c != nil && c.endTime.IsZero()
+}
+
 // GetNewerThan implements podworkers.Inspector. The runtime's own memory is always
 // up to date.
 func (f *functions) GetNewerThan(_ context.Context, uid types.UID, _ time.Time) (runtime.Pod, error) {
