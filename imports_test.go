@@ -59,13 +59,14 @@ var allowedImports = map[string][]string{
 	"internal/logattr":        {},
 	"internal/notify":         {},
 	"internal/lazycri":        {"runtime/cri", "runtime/embedded"},
+	"internal/priority":       {},
 	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},
 }
 
 // sharedImports may be imported by every package of the module.
-var sharedImports = []string{"internal/logattr", "internal/notify", "internal/sleep"}
+var sharedImports = []string{"internal/logattr", "internal/notify", "internal/priority", "internal/sleep"}
 
 // adapters may import any package of the module, and are imported by users and tests
 // alone.

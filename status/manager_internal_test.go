@@ -47,7 +47,7 @@ func TestManager_DropsDeletedPods(t *testing.T) {
 				assert.Empty(t, m.entries)
 				for _, l := range m.queues {
 					assert.Empty(t, l.items)
-					assert.Zero(t, l.busy+l.retries+l.ready.len()+l.retrying.len()+l.delayed.len())
+					assert.Zero(t, l.busy+l.retries+l.ready.Len()+l.retrying.Len()+l.delayed.Len())
 				}
 				m.mu.Unlock()
 				cancel()

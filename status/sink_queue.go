@@ -15,7 +15,17 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/priority"
 )
+
+// queuedPod is a pod to be sent to a sink. It is in one queue, or in none during
+// the send.
+type queuedPod struct {
+	uid      types.UID
+	since    time.Time // since when it waits to be sent
+	due      time.Time // when its back-off ends
+	failures int       // in a row
+}
 
 // sinkQueue queues the pods to be sent to one sink. It is guarded by Manager.mu. The
 // statuses stay in the manager, so that each is kept once and the newest is sent.
@@ -25,14 +35,14 @@ type sinkQueue struct {
 	sink Sink
 	wake chan struct{} // one slot: there may be something to send
 
-	items    map[types.UID]*queuedPod // pods that wait or are being sent
-	ready    queue                    // by waiting time; none of them failed in its last send
-	retrying queue                    // by waiting time; all of them failed in their last send
-	delayed  queue                    // by the end of their back-off
-	busy     int                      // sends in progress
-	retries  int                      // of these, pods that failed in their last send
-	failures int                      // consecutive failed sends, of any pod
-	probe    time.Time                // when the last pod that found the sink down is retried
+	items    map[types.UID]*queuedPod    // pods that wait or are being sent
+	ready    *priority.Queue[*queuedPod] // by waiting time; none of them failed in its last send
+	retrying *priority.Queue[*queuedPod] // by waiting time; all of them failed in their last send
+	delayed  *priority.Queue[*queuedPod] // by the end of their back-off
+	busy     int                         // sends in progress
+	retries  int                         // of these, pods that failed in their last send
+	failures int                         // consecutive failed sends, of any pod
+	probe    time.Time                   // when the last pod that found the sink down is retried
 	draining bool
 }
 
@@ -41,9 +51,9 @@ func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 		m: m, n: n, sink: sink,
 		wake:     make(chan struct{}, 1),
 		items:    make(map[types.UID]*queuedPod),
-		ready:    queue{less: waitsLonger},
-		retrying: queue{less: waitsLonger},
-		delayed:  queue{less: func(a, b *queuedPod) bool { return a.due.Before(b.due) }},
+		ready:    priority.New(waitsLonger),
+		retrying: priority.New(waitsLonger),
+		delayed:  priority.New(func(a, b *queuedPod) bool { return a.due.Before(b.due) }),
 	}
 }
 
@@ -55,7 +65,7 @@ func (l *sinkQueue) add(uid types.UID) {
 	if it == nil {
 		it = &queuedPod{uid: uid, since: time.Now()}
 		l.items[uid] = it
-		l.ready.push(it)
+		l.ready.Push(it)
 	}
 	// A pod that waits already keeps its place. One that is being sent is checked
 	// again at the end of the send.
@@ -123,8 +133,8 @@ func (l *sinkQueue) retryNow() {
 
 // release ends all back-offs. Manager.mu is held.
 func (l *sinkQueue) release() {
-	for l.delayed.len() > 0 {
-		l.retrying.push(l.delayed.pop())
+	for l.delayed.Len() > 0 {
+		l.retrying.Push(l.delayed.Pop())
 	}
 }
 
@@ -134,15 +144,15 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	now := time.Now()
-	for l.delayed.len() > 0 && !l.delayed.first().due.After(now) {
-		l.retrying.push(l.delayed.pop())
+	for l.delayed.Len() > 0 && !l.delayed.First().due.After(now) {
+		l.retrying.Push(l.delayed.Pop())
 	}
 	for it := l.next(); it != nil; it = l.next() {
 		l.start(ctx, wg, it)
 	}
 	next = time.Hour
-	if l.delayed.len() > 0 {
-		next = l.delayed.first().due.Sub(now)
+	if l.delayed.Len() > 0 {
+		next = l.delayed.First().due.Sub(now)
 	}
 	return len(l.items), next
 }
@@ -151,23 +161,23 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 // down is probed with one pod at a time. A second pod may be sent if it has not
 // failed itself, so that pods whose sends hang do not delay the others.
 func (l *sinkQueue) next() *queuedPod {
-	from := &l.ready
+	from := l.ready
 	switch {
 	case l.failures >= sinkDownThreshold && !l.draining:
-		fresh, retry := l.ready.len() > 0 && l.busy == l.retries, l.retrying.len() > 0 && l.retries == 0
+		fresh, retry := l.ready.Len() > 0 && l.busy == l.retries, l.retrying.Len() > 0 && l.retries == 0
 		if !fresh && !retry {
 			return nil
 		}
 		if !fresh {
-			from = &l.retrying
+			from = l.retrying
 		}
-	case l.busy >= l.m.cfg.MaxParallel || l.ready.len()+l.retrying.len() == 0:
+	case l.busy >= l.m.cfg.MaxParallel || l.ready.Len()+l.retrying.Len() == 0:
 		return nil
-	case l.ready.len() == 0 || l.retrying.len() > 0 && waitsLonger(l.retrying.first(), l.ready.first()):
-		from = &l.retrying
+	case l.ready.Len() == 0 || l.retrying.Len() > 0 && waitsLonger(l.retrying.First(), l.ready.First()):
+		from = l.retrying
 	}
 	l.busy++
-	it := from.pop()
+	it := from.Pop()
 	if it.failures > 0 {
 		l.retries++
 	}
@@ -277,7 +287,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 		l.failures++
 		it.failures++
 		it.due = l.retry(it.failures, time.Now())
-		l.delayed.push(it)
+		l.delayed.Push(it)
 		return l.failures
 	}
 	if l.failures >= sinkDownThreshold {
@@ -288,7 +298,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 	e := l.m.entries[it.uid]
 	if e != nil && (e != job.entry || e.version != job.version) {
 		it.since = time.Now()
-		l.ready.push(it)
+		l.ready.Push(it)
 		return 0
 	}
 	delete(l.items, it.uid)

@@ -1,10 +1,11 @@
 package cri
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/priority"
 )
 
 // limiter decides how many pods may be in the middle of their start at a time.
@@ -22,7 +23,7 @@ type limiter struct {
 	tuner   concurrencyTuner
 	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
 	inUse   int
-	waiting queue
+	waiting *priority.Queue[*waiter] // by ticket
 	tickets uint64
 }
 
@@ -40,7 +41,10 @@ const (
 )
 
 func newLimiter(initial, most int, slotTimeout time.Duration) *limiter {
-	return &limiter{slotTimeout: slotTimeout, tuner: newTuner(initial, most)}
+	return &limiter{
+		slotTimeout: slotTimeout, tuner: newTuner(initial, most),
+		waiting: priority.New(func(a, b *waiter) bool { return a.ticket < b.ticket }),
+	}
 }
 
 // slot is the right to work on one pod's start. The zero slot holds nothing.
@@ -60,7 +64,6 @@ type lease struct {
 type waiter struct {
 	ticket uint64
 	ready  chan *lease // buffered: the giver never blocks
-	index  int         // in the queue; -1 once taken out
 }
 
 // acquire waits for a slot under ticket; 0 draws a new one. An error is ctx's.
@@ -71,7 +74,7 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 		ticket = l.tickets
 	}
 	w := &waiter{ticket: ticket, ready: make(chan *lease, 1)}
-	heap.Push(&l.waiting, w)
+	queued := l.waiting.Push(w)
 	l.serve()
 	l.mu.Unlock()
 	select {
@@ -80,9 +83,7 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	if w.index >= 0 {
-		heap.Remove(&l.waiting, w.index)
-	}
+	l.waiting.Remove(queued)
 	l.mu.Unlock()
 	select {
 	case got := <-w.ready: // given in the same moment
@@ -94,8 +95,8 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 
 // serve gives out what is free. l.mu is held.
 func (l *limiter) serve() {
-	for len(l.waiting) > 0 && l.inUse < l.tuner.limit {
-		w, _ := heap.Pop(&l.waiting).(*waiter)
+	for l.waiting.Len() > 0 && l.inUse < l.tuner.limit {
+		w := l.waiting.Pop()
 		l.inUse++
 		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
 		given.timer = time.AfterFunc(l.slotTimeoutNow(), func() { l.expireSlot(given) })
@@ -152,7 +153,7 @@ func (s slot) release(started bool) {
 	s.lease.ended = true
 	s.lease.timer.Stop()
 	if started {
-		s.l.tuner.done(took, s.lease.epoch, len(s.l.waiting) > 0)
+		s.l.tuner.done(took, s.lease.epoch, s.l.waiting.Len() > 0)
 	}
 	s.l.inUse--
 	s.l.serve()
@@ -160,30 +161,3 @@ func (s slot) release(started bool) {
 
 // held reports whether the slot was not given back yet. A lent slot is held.
 func (s slot) isAcquired() bool { return s.lease != nil }
-
-// queue is a heap of waiters by ticket.
-type queue []*waiter
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].ticket < q[j].ticket }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	w, _ := x.(*waiter)
-	w.index = len(*q)
-	*q = append(*q, w)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	last.index = -1
-	return last
-}

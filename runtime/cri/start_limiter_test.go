@@ -119,7 +119,7 @@ func TestAcquireEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		_, err = l.acquire(ctx, 0)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Empty(t, l.waiting)
+		assert.Zero(t, l.waiting.Len())
 		existing.release(false)
 		assert.Zero(t, l.inUse)
 	})
