@@ -362,11 +362,11 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	root, err := os.OpenRoot(dir)
 	require.NoError(t, err)
 	defer root.Close()
-	for folder, id := range map[string]string{
+	for dir, id := range map[string]string{
 		"ns_old_u9": "one", "ns_web_u1": "one", "ns_new_u3": "one", "ns_alive_u4": "one", "ns_other_u9": "two",
 		"_web_u9": "one", "ns__u9": "one", "other": "one",
 	} {
-		require.NoError(t, owner.Mark(root, folder, id))
+		require.NoError(t, owner.Mark(root, dir, id))
 	}
 
 	n := &node{pods: map[types.UID]*runtime.Pod{

@@ -133,9 +133,9 @@ func (r *rules) node() {
 	if len(r.taken) > 0 {
 		require.GreaterOrEqual(r.t, r.left, r.policy.MaxContainers, "seed %d: more go than it takes", r.seed)
 	}
-	for _, gone := range r.taken {
+	for _, removed := range r.taken {
 		for _, c := range r.spared {
-			require.False(r.t, c.Created.Before(gone.Created), "seed %d: %s is older than %s", r.seed, c.ID, gone.ID)
+			require.False(r.t, c.Created.Before(removed.Created), "seed %d: %s is older than %s", r.seed, c.ID, removed.ID)
 		}
 	}
 }

@@ -133,11 +133,11 @@ func TestHousekeeper_HungCleanup(t *testing.T) {
 // SL-6: a pod that is wanted again while what it left is removed slowly waits for
 // that, and for nothing else.
 func TestHousekeeper_PodComesBackDuringASlowCleanup(t *testing.T) {
-	for _, lives := range []bool{true, false} {
+	for _, known := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newSlowStoreEnv(t, "x", takes(time.Minute))
 			h.put("x")
-			if lives {
+			if known {
 				h.w.states["x"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
 			}
 			assert.Empty(t, h.CleanupFinished(t.Context(), []types.UID{"x"}))
