@@ -57,6 +57,7 @@ var allowedImports = map[string][]string{
 	"internal/pathname":       {},
 	"internal/events":         {},
 	"internal/logattr":        {},
+	"internal/logtest":        {},
 	"internal/notify":         {},
 	"internal/lazycri":        {"runtime/cri", "runtime/embedded"},
 	"internal/priority":       {},

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"reflect"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/status"
@@ -76,31 +76,13 @@ type clumsyRecorder struct{}
 
 func (clumsyRecorder) Record(*corev1.Event) { panic("recorder") }
 
-// syncBuffer is a buffer that many write to.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // AG-9: a panic in code that the user passed to an agent is logged with its stack, and
 // pods keep running.
 func TestAgent_SurvivesPanicsOfUserCode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			hooks agent.Hooks
-			log   syncBuffer
+			log   logtest.Buffer
 			mu    sync.Mutex
 			names = map[string]bool{}
 		)

@@ -1,13 +1,11 @@
 package containergc_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -74,7 +73,7 @@ func TestCollector_ReturnsListErrors(t *testing.T) {
 		boom := errors.New("boom")
 		rt := &unlistable{node: crowded(3), err: boom}
 		var reported []error
-		var log lockedBuffer
+		var log logtest.Buffer
 		c := collector(t, containergc.Config{
 			Containers: rt, PodState: podStates{}.of, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Hooks: containergc.Hooks{Collected: func(r containergc.Result, err error) {
@@ -186,7 +185,7 @@ func TestCollector_StopsWhenContextIsDone(t *testing.T) {
 // What was removed is logged in one line; a collection without removals is not.
 func TestCollector_LogsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		n := crowded(3)
 		n.pods["u1"].Sandboxes[0].State = runtime.SandboxNotReady
 		c := collector(t, containergc.Config{
@@ -363,28 +362,4 @@ func bindReadOnly(t *testing.T, dir string) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	require.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-}
-
-// lockedBuffer is a buffer that a test can read while a logger writes to it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (b *lockedBuffer) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf.Reset()
 }

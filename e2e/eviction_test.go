@@ -24,6 +24,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -61,20 +62,9 @@ type condition struct {
 }
 
 // logLines collects the log of an agent.
-type logLines struct {
-	mu sync.Mutex
-	strings.Builder
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Builder.Write(b)
-}
+type logLines struct{ logtest.Buffer }
 
 func (l *logLines) with(part string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for line := range strings.Lines(l.String()) {
 		if strings.Contains(line, part) {
 			out = append(out, line)

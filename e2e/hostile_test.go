@@ -140,8 +140,6 @@ func newHostileEnv(t *testing.T, n *containerdtest.Node) *hostileEnv {
 		assert.NoError(t, <-done)
 		sampler.Wait()
 		if t.Failed() {
-			e.logs.mu.Lock()
-			defer e.logs.mu.Unlock()
 			said := e.logs.String()
 			t.Logf("the agent logged:\n%s", said[max(0, len(said)-16<<10):])
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -179,7 +179,7 @@ func TestCollector_ReportsResult(t *testing.T) {
 // Run logs a failed collection and continues, and logs nothing when it ends.
 func TestCollector_RunLogsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var logged lockedBuffer
+		var logged logtest.Buffer
 		f := newFailing()
 		f.images = 1
 		c := collector(t, imagegc.Config{Images: f, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
@@ -198,30 +198,6 @@ func TestCollector_RunLogsFailures(t *testing.T) {
 		require.NoError(t, <-done)
 		assert.NotContains(t, logged.String(), "failed")
 	})
-}
-
-// lockedBuffer is a buffer that a test can read while a logger writes to it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (b *lockedBuffer) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf.Reset()
 }
 
 type panickyRecorder struct{}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/logtest"
 )
 
 // IG-6
@@ -43,7 +44,7 @@ func TestCollector_RunWaitsUntilImagesOfPodsAreKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log lockedBuffer
+				var log logtest.Buffer
 				var collectedAt atomic.Pointer[time.Duration]
 				startTime := time.Now()
 				c := collector(t, imagegc.Config{

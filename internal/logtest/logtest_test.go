@@ -1,0 +1,29 @@
+package logtest_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/sublet-dev/agent/internal/logtest"
+)
+
+func ExampleBuffer() {
+	var (
+		log    logtest.Buffer
+		wg     sync.WaitGroup
+		logger = slog.New(slog.NewTextHandler(&log, nil))
+	)
+	for range 10 {
+		wg.Go(func() { logger.Info("pod synced") })
+	}
+	_ = log.String() // at any time
+	wg.Wait()
+	fmt.Println(strings.Count(log.String(), "pod synced"))
+	log.Reset()
+	fmt.Println(len(log.String()))
+	// Output:
+	// 10
+	// 0
+}
