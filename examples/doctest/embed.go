@@ -20,6 +20,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -181,7 +182,7 @@ func diskOptions() []agent.Option {
 	return []agent.Option{
 		agent.WithImageGC(imagegc.Policy{MaxAge: 30 * 24 * time.Hour}),
 		agent.WithLogRotation(agent.LogRotation{MaxSize: 5 << 20, MaxFiles: 3}),
-		agent.WithEviction(agent.EvictionConfig{}), // the kubelet's thresholds
+		agent.WithEviction(eviction.Config{}), // the kubelet's thresholds
 	}
 }
 
