@@ -108,7 +108,7 @@ func ExampleLoad() {
 }
 
 // OW-1: a new id is created for a new directory only. Pods whose owner is not known any
-// more are never taken for nobody's.
+// more are never taken for pods without an owner.
 func TestLoadOrCreate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kept  bool // pods of an earlier process
@@ -132,9 +132,9 @@ func TestLoadOrCreate(t *testing.T) {
 				assert.ErrorContains(t, err, pods)
 				return
 			}
-			again, err := owner.LoadOrCreate(dir, pods, false)
+			reloaded, err := owner.LoadOrCreate(dir, pods, false)
 			require.NoError(t, err, "the id is there now")
-			assert.Equal(t, id, again)
+			assert.Equal(t, id, reloaded)
 		})
 	}
 	file := filepath.Join(t.TempDir(), "file")
