@@ -147,10 +147,28 @@ func TestCollector_StopsWhenContextIsDone(t *testing.T) {
 	t.Run("without pauses", func(t *testing.T) {
 		n := crowded(10)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(stop)
-		c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
+		c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of, Hooks: containergc.Hooks{
+			Removed: func(containergc.Removal, time.Duration, error) { cancel(stop) },
+		}})
 		require.ErrorIs(t, c.Reclaim(ctx), stop)
-		assert.Empty(t, n.removed)
+		assert.Equal(t, []string{"c0"}, n.removed)
+	})
+	t.Run("in Run, without a word", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log lockedBuffer
+			n := crowded(10)
+			c := collector(t, containergc.Config{Containers: slowRuntime{n}, PodState: podStates{}.of, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute+1500*time.Millisecond)
+			defer cancel()
+			require.NoError(t, c.Run(ctx))
+			assert.Equal(t, []string{"c0"}, n.removed)
+			assert.NotContains(t, log.String(), "failed")
+			c = collector(t, containergc.Config{Containers: &node{}, PodState: podStates{}.of, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			require.NoError(t, c.Run(ctx))
+			assert.NotContains(t, log.String(), "failed", "nor is a success a failure")
+		})
 	})
 	t.Run("while another collection runs", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

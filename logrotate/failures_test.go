@@ -1,0 +1,332 @@
+//go:build linux
+
+package logrotate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// lockedBuffer is a buffer that a test can read while a logger writes to it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func (b *lockedBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+// failingRuntime is a runtime whose calls fail as long as its errors are set.
+type failingRuntime struct {
+	*logFiles
+
+	listErr   error
+	reopenErr error
+	reopenAt  []time.Time
+	block     bool // ReopenLog returns when its context is done
+}
+
+func (f *failingRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	pods, _ := f.logFiles.Pods(ctx)
+	return pods, f.listErr
+}
+
+func (f *failingRuntime) ReopenLog(ctx context.Context, id string) error {
+	f.mu.Lock()
+	f.reopenAt = append(f.reopenAt, time.Now())
+	block, err := f.block, f.reopenErr
+	f.mu.Unlock()
+	if block {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return f.logFiles.ReopenLog(ctx, id)
+}
+
+func (f *failingRuntime) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// run runs a Rotator until stop is called.
+func run(t *testing.T, cfg Config) (stop func()) {
+	t.Helper()
+	r, err := New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// A list that fails changes nothing: known logs are still rotated, and the next list is
+// used again.
+func TestRotator_SurvivesListErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer
+		rt := &failingRuntime{logFiles: newCrowd(t, 2), listErr: errors.New("boom")}
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: log.logger()})
+		rt.write(t, 0, string(make([]byte, 2000)))
+		time.Sleep(15 * time.Second)
+		assert.Empty(t, rt.reopened(), "nothing is known yet")
+		assert.Equal(t, 2, strings.Count(log.String(), `msg="listing pods for log rotation failed" err=boom`))
+		rt.set(func() { rt.listErr = nil })
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, []string{"0"}, rt.reopened())
+		rt.set(func() { rt.listErr = errors.New("again") })
+		time.Sleep(10 * time.Second)
+		rt.write(t, 1, string(make([]byte, 2000)))
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"0", "1"}, rt.reopened())
+		stop()
+	})
+}
+
+// The end of the context is no failure, and a runtime that panics is one.
+func TestRotator_LogsFailedLists(t *testing.T) {
+	var log lockedBuffer
+	rt := &failingRuntime{logFiles: newCrowd(t, 1), listErr: context.Canceled}
+	r, err := New(Config{Runtime: rt, LogsDir: rt.dir, Logger: log.logger()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.list(ctx)
+	assert.Empty(t, log.String())
+	r.cfg.Runtime = nil // its method panics
+	r.list(t.Context())
+	assert.Contains(t, log.String(), `msg="listing pods for log rotation failed"`)
+}
+
+// Containers are known by their ids: a new container with the log of another replaces it.
+func TestRotator_List(t *testing.T) {
+	c := newCrowd(t, 3)
+	l := newLooker(t, c, Config{})
+	c.pods[0].Containers[0].ID = "new"
+	c.pods[1].Containers[0].State = runtime.Exited
+	c.pods = append(c.pods, runtime.Pod{Namespace: "ns", Name: "..", UID: "/", Containers: []runtime.Container{{ID: "evil", Name: "app", State: runtime.Running}}})
+	l.list(t.Context())
+	assert.Len(t, l.logs, 2)
+	assert.Len(t, l.ids, 2)
+	assert.Len(t, l.polled, 2)
+	assert.Equal(t, "new", l.logs["ns_p0_u/app/0.log"].id)
+	assert.NotNil(t, l.ids["2"])
+}
+
+// A rotation that fails is logged, reported and retried with a growing interval.
+func TestRotator_RetriesWithBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer
+		boom := errors.New("boom")
+		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: boom}
+		var reported []error
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: log.logger(), Hooks: Hooks{
+			Rotated: func(id string, bytes int64, duration time.Duration, err error) {
+				assert.Equal(t, "0", id)
+				assert.EqualValues(t, 2006, bytes)
+				assert.Zero(t, duration)
+				reported = append(reported, err)
+			},
+		}})
+		rt.write(t, 0, string(make([]byte, 2000)))
+		time.Sleep(10 * time.Minute)
+		require.Greater(t, len(rt.reopenAt), 12)
+		for i, want := range []time.Duration{0, 1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
+			wait := max(want*time.Second, minPollInterval)
+			assert.Equal(t, wait, rt.reopenAt[i+1].Sub(rt.reopenAt[i]), "wait after attempt %d", i+1)
+		}
+		assert.Contains(t, log.String(), `msg="container log rotation failed" path=ns_p0_u/app/0.log err="reopen log ns_p0_u/app/0.log: boom"`)
+		require.ErrorIs(t, reported[0], boom)
+
+		rt.set(func() { rt.reopenErr = nil })
+		time.Sleep(time.Minute)
+		require.NoError(t, reported[len(reported)-1])
+		assert.Equal(t, []string{"0"}, rt.reopened())
+		rt.set(func() { rt.reopenErr, rt.reopenAt = boom, nil })
+		rt.write(t, 0, string(make([]byte, 2006)))
+		time.Sleep(3 * time.Second)
+		require.Len(t, rt.reopenAt, 3, "the back-off has been reset")
+		assert.Equal(t, minPollInterval, rt.reopenAt[1].Sub(rt.reopenAt[0]))
+		stop()
+	})
+}
+
+// CG-3: a log that was renamed by a previous process is reopened until that succeeds.
+func TestRotator_RetriesReopening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer
+		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: errors.New("boom")}
+		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: log.logger()})
+		time.Sleep(time.Minute)
+		assert.Contains(t, log.String(), `msg="reopening container log failed" path=ns_p0_u/app/0.log err=boom`)
+		rt.set(func() { rt.reopenErr = nil })
+		time.Sleep(6 * time.Minute)
+		assert.Equal(t, []string{"0"}, rt.reopened(), "once")
+		assert.FileExists(t, rt.log(0))
+		stop()
+	})
+}
+
+// A runtime that does not answer is given up after the timeout, also when Run is ending:
+// otherwise the runtime would go on writing to a renamed log.
+func TestRotator_ReopenIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &failingRuntime{logFiles: newCrowd(t, 1), block: true}
+		var took time.Duration
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Timeout: time.Minute, Hooks: Hooks{
+			Rotated: func(_ string, _ int64, duration time.Duration, err error) {
+				took = duration
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			},
+		}})
+		rt.write(t, 0, string(make([]byte, 2000)))
+		time.Sleep(10 * time.Second)
+		assert.Len(t, rt.reopenAt, 1)
+		startTime := time.Now()
+		stop()
+		assert.Equal(t, time.Minute, took)
+		assert.Equal(t, time.Minute, time.Since(rt.reopenAt[0]))
+		assert.Greater(t, time.Since(startTime), 49*time.Second, "Run waits for it")
+		assert.FileExists(t, rt.log(0), "it has its name back")
+	})
+}
+
+// Rotations run in parallel, as many as there are workers. The others follow.
+func TestRotator_BoundsWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &failingRuntime{logFiles: newCrowd(t, 5), block: true}
+		for i := range 5 {
+			rt.write(t, i, string(make([]byte, 2000)))
+		}
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Timeout: time.Minute, MaxWorkers: 2})
+		time.Sleep(30 * time.Second)
+		rt.set(func() { assert.Len(t, rt.reopenAt, 2) })
+		time.Sleep(31 * time.Second)
+		rt.set(func() { assert.Len(t, rt.reopenAt, 4); rt.block = false })
+		time.Sleep(2 * time.Minute)
+		reopened := rt.reopened()
+		slices.Sort(reopened)
+		assert.Equal(t, []string{"0", "1", "2", "3", "4"}, reopened)
+		stop()
+	})
+}
+
+// A log whose size cannot be read is logged and read again, ever more rarely.
+func TestRotator_LogsUnreadableLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer
+		c := newCrowd(t, 1)
+		dir := filepath.Dir(c.log(0))
+		require.NoError(t, os.RemoveAll(dir))
+		require.NoError(t, os.WriteFile(dir, nil, 0o600))
+		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Logger: log.logger()})
+		time.Sleep(65 * time.Second)
+		lines := strings.Count(log.String(), `msg="checking container log failed" path=ns_p0_u/app/0.log err=`)
+		assert.InDelta(t, 11, lines, 1, "after 0.5, 1, 2, 4, 8 s, and each 10 s")
+		require.NoError(t, os.Remove(dir))
+		require.NoError(t, os.Mkdir(dir, 0o755))
+		c.write(t, 0, string(make([]byte, 2000)))
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"0"}, c.reopened())
+		stop()
+	})
+}
+
+// Rotated logs that cannot be cleaned up are logged, and kept.
+func TestRotator_LogsFailedCleanups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer
+		c := newCrowd(t, 1)
+		stuck := c.log(0) + ".20260101-000000.000000000"
+		require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a directory that is not empty
+		for i := range 5 {
+			require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+2), nil, 0o600))
+		}
+		stop := run(t, Config{Runtime: c, LogsDir: c.dir, Logger: log.logger()})
+		time.Sleep(time.Second)
+		stop()
+		assert.Contains(t, log.String(), `msg="removing rotated logs failed" path=ns_p0_u/app/0.log err="remove rotated logs of ns_p0_u/app/0.log: `)
+		assert.DirExists(t, stuck)
+	})
+}
+
+// Requests for cleanups never block the loop that reads sizes.
+func TestRotator_CleanupRequestsDoNotBlock(t *testing.T) {
+	l := newLooker(t, newCrowd(t, 1), Config{})
+	for range 1000 {
+		l.requestCleanup("ns_p0_u/app/0.log")
+	}
+	assert.Len(t, l.needsCleanup, cap(l.needsCleanup))
+}
+
+// Run creates the logs directory with the kubelet's mode, because log shippers read it.
+func TestRotator_RunCreatesLogsDir(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "var", "log")
+		run(t, Config{Runtime: &logFiles{}, LogsDir: dir})()
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		assert.Equal(t, fs.FileMode(0o755), info.Mode().Perm())
+	})
+}
+
+func TestRotator_RunReturnsErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	r, err := New(Config{Runtime: &logFiles{}, LogsDir: filepath.Join(file, "logs")})
+	require.NoError(t, err)
+	require.ErrorContains(t, r.Run(t.Context()), "create logs directory: ")
+}
+
+// AG-9: a hook that panics does not end a rotation, nor the next.
+func TestRotator_SurvivesHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1)
+		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Hooks: Hooks{
+			Rotated: func(string, int64, time.Duration, error) { panic("hook") },
+		}})
+		for range 3 {
+			c.write(t, 0, string(make([]byte, 2000)))
+			time.Sleep(2 * time.Second)
+		}
+		stop()
+		assert.Len(t, c.reopened(), 3)
+	})
+}

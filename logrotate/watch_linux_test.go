@@ -1,0 +1,181 @@
+package logrotate
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func newTestWatch(t *testing.T) *logWatch {
+	w, err := newLogWatch()
+	require.NoError(t, err)
+	t.Cleanup(w.close)
+	return w
+}
+
+func drain(w *logWatch) (logs []*logState, missed bool) {
+	missed = w.drainEvents(func(l *logState) { logs = append(logs, l) })
+	return logs, missed
+}
+
+// Each of write, change of attributes, rename and removal is one event, the first of which
+// ends the watch.
+func TestLogWatch_ReportsOneEvent(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"write":    func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"truncate": func(path string) error { return os.Truncate(path, 0) },
+		"rename":   func(path string) error { return os.Rename(path, path+".1") },
+		"remove":   os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestWatch(t)
+			path := filepath.Join(t.TempDir(), "log")
+			require.NoError(t, os.WriteFile(path, []byte("y"), 0o600))
+			l := new(logState)
+			require.True(t, w.watch(path, l))
+			assert.NotZero(t, l.watch)
+			logs, missed := drain(w)
+			assert.Empty(t, logs)
+			assert.False(t, missed)
+
+			require.NoError(t, change(path))
+			logs, missed = drain(w)
+			assert.Equal(t, []*logState{l}, logs)
+			assert.False(t, missed)
+			assert.Zero(t, l.watch)
+			assert.Empty(t, w.logs)
+			_ = os.WriteFile(path, []byte("z"), 0o600)
+			logs, _ = drain(w)
+			assert.Empty(t, logs)
+		})
+	}
+}
+
+// A log is watched once, a forgotten one is not watched, and a name that is given to
+// another file moves the watch.
+func TestLogWatch_Forget(t *testing.T) {
+	w := newTestWatch(t)
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "log"), filepath.Join(dir, "other")
+	for _, p := range []string{path, other} {
+		require.NoError(t, os.WriteFile(p, nil, 0o600))
+	}
+	l := new(logState)
+	require.True(t, w.watch(path, l))
+	require.True(t, w.watch(path, l), "again")
+	assert.Len(t, w.logs, 1)
+	require.False(t, w.watch(path, new(logState)), "another log is the same file")
+	require.True(t, w.watch(other, l))
+	assert.Len(t, w.logs, 1)
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	logs, _ := drain(w)
+	assert.Empty(t, logs, "the first file is not watched any more")
+
+	w.forget(l)
+	assert.Zero(t, l.watch)
+	assert.Empty(t, w.logs)
+	w.forget(l)
+	require.NoError(t, os.WriteFile(other, []byte("x"), 0o600))
+	logs, _ = drain(w)
+	assert.Empty(t, logs)
+	assert.Empty(t, watches(t, w), "the kernel has none either")
+}
+
+// watches returns the kernel's list of watches.
+func watches(t *testing.T, w *logWatch) (lines []string) {
+	t.Helper()
+	info, err := os.ReadFile(filepath.Join("/proc/self/fdinfo", strconv.Itoa(w.fd)))
+	require.NoError(t, err)
+	for _, line := range strings.Split(string(info), "\n") {
+		if strings.HasPrefix(line, "inotify") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// What cannot be watched is polled: a missing file, a link, and everything without
+// inotify.
+func TestLogWatch_CannotWatch(t *testing.T) {
+	w := newTestWatch(t)
+	dir := t.TempDir()
+	assert.False(t, w.watch(filepath.Join(dir, "none"), new(logState)))
+	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "link")))
+	l := new(logState)
+	if w.watch(filepath.Join(dir, "link"), l) { // the link itself, not its target
+		require.NoError(t, os.Remove(filepath.Join(dir, "link")))
+		logs, _ := drain(w)
+		assert.Equal(t, []*logState{l}, logs)
+	}
+	var none *logWatch
+	assert.False(t, none.watch(dir, new(logState)))
+	none.forget(&logState{watch: 7})
+	none.close()
+	_, missed := drain(none)
+	assert.False(t, missed)
+}
+
+// More events than fit into the buffer are read at once, and names in events are skipped.
+func TestLogWatch_ReadsAllEvents(t *testing.T) {
+	var fds [2]int
+	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	w := &logWatch{fd: fds[0], logs: make(map[int32]*logState)}
+	t.Cleanup(w.close)
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	send := func(descriptor int32, mask uint32, name string) {
+		event := make([]byte, unix.SizeofInotifyEvent, unix.SizeofInotifyEvent+len(name))
+		binary.NativeEndian.PutUint32(event, uint32(descriptor))
+		binary.NativeEndian.PutUint32(event[4:], mask)
+		binary.NativeEndian.PutUint32(event[12:], uint32(len(name)))
+		_, err := unix.Write(fds[1], append(event, name...))
+		require.NoError(t, err)
+	}
+	for i := range int32(600) {
+		w.logs[i+1] = &logState{watch: i + 1}
+		send(i+1, unix.IN_MODIFY, "")
+	}
+	logs, missed := drain(w)
+	assert.Len(t, logs, 600)
+	assert.False(t, missed)
+
+	l := &logState{watch: 7}
+	w.logs[7] = l
+	send(5, unix.IN_IGNORED, "")
+	send(6, unix.IN_MODIFY, "sixteen bytes...")
+	send(7, unix.IN_MODIFY, "")
+	logs, missed = drain(w)
+	assert.Equal(t, []*logState{l}, logs)
+	assert.False(t, missed)
+
+	send(-1, unix.IN_Q_OVERFLOW, "")
+	send(5, unix.IN_IGNORED, "")
+	logs, missed = drain(w)
+	assert.Empty(t, logs)
+	assert.True(t, missed, "events were lost")
+}
+
+// CG-3: after lost events, all logs are read.
+func TestRotator_ReadsAllLogsAfterLostEvents(t *testing.T) {
+	c := newCrowd(t, 3)
+	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: 1})
+	l.settle()
+	l.logWatch.close()
+	var fds [2]int
+	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	l.logWatch.fd = fds[0]
+	event := make([]byte, unix.SizeofInotifyEvent)
+	binary.NativeEndian.PutUint32(event[4:], unix.IN_Q_OVERFLOW)
+	_, err := unix.Write(fds[1], event)
+	require.NoError(t, err)
+	c.write(t, 1, string(make([]byte, 2000)))
+	l.step()
+	assert.Equal(t, []string{"1"}, c.reopened())
+}
