@@ -155,7 +155,7 @@ func TestCollector_StopsWhenContextIsDone(t *testing.T) {
 	})
 	t.Run("in Run, without a word", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var log lockedBuffer
+			var log logtest.Buffer
 			n := crowded(10)
 			c := collector(t, containergc.Config{Containers: slowRuntime{n}, PodState: podStates{}.of, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute+1500*time.Millisecond)

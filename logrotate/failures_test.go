@@ -3,7 +3,6 @@
 package logrotate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,28 +20,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
 )
-
-// lockedBuffer is a buffer that a test can read while a logger writes to it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (b *lockedBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 // failingRuntime is a runtime whose calls fail as long as its errors are set.
 type failingRuntime struct {
@@ -100,9 +80,9 @@ func run(t *testing.T, cfg Config) (stop func()) {
 // used again.
 func TestRotator_SurvivesListErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		rt := &failingRuntime{logFiles: newCrowd(t, 2), listErr: errors.New("boom")}
-		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: log.logger()})
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		rt.write(t, 0, string(make([]byte, 2000)))
 		time.Sleep(15 * time.Second)
 		assert.Empty(t, rt.reopened(), "nothing is known yet")
@@ -121,9 +101,9 @@ func TestRotator_SurvivesListErrors(t *testing.T) {
 
 // The end of the context is no failure, and a runtime that panics is one.
 func TestRotator_LogsFailedLists(t *testing.T) {
-	var log lockedBuffer
+	var log logtest.Buffer
 	rt := &failingRuntime{logFiles: newCrowd(t, 1), listErr: context.Canceled}
-	r, err := New(Config{Runtime: rt, LogsDir: rt.dir, Logger: log.logger()})
+	r, err := New(Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -152,11 +132,11 @@ func TestRotator_List(t *testing.T) {
 // A rotation that fails is logged, reported and retried with a growing interval.
 func TestRotator_RetriesWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		boom := errors.New("boom")
 		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: boom}
 		var reported []error
-		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: log.logger(), Hooks: Hooks{
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil)), Hooks: Hooks{
 			Rotated: func(id string, bytes int64, duration time.Duration, err error) {
 				assert.Equal(t, "0", id)
 				assert.EqualValues(t, 2006, bytes)
@@ -190,10 +170,10 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 // CG-3: a log that was renamed by a previous process is reopened until that succeeds.
 func TestRotator_RetriesReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: errors.New("boom")}
 		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
-		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: log.logger()})
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Minute)
 		assert.Contains(t, log.String(), `msg="reopening container log failed" path=ns_p0_u/app/0.log err=boom`)
 		rt.set(func() { rt.reopenErr = nil })
@@ -251,12 +231,12 @@ func TestRotator_BoundsWorkers(t *testing.T) {
 // A log whose size cannot be read is logged and read again, ever more rarely.
 func TestRotator_LogsUnreadableLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		c := newCrowd(t, 1)
 		dir := filepath.Dir(c.log(0))
 		require.NoError(t, os.RemoveAll(dir))
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
-		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Logger: log.logger()})
+		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(65 * time.Second)
 		lines := strings.Count(log.String(), `msg="checking container log failed" path=ns_p0_u/app/0.log err=`)
 		assert.InDelta(t, 11, lines, 1, "after 0.5, 1, 2, 4, 8 s, and each 10 s")
@@ -272,14 +252,14 @@ func TestRotator_LogsUnreadableLogs(t *testing.T) {
 // Rotated logs that cannot be cleaned up are logged, and kept.
 func TestRotator_LogsFailedCleanups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		c := newCrowd(t, 1)
 		stuck := c.log(0) + ".20260101-000000.000000000"
 		require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a directory that is not empty
 		for i := range 5 {
 			require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+2), nil, 0o600))
 		}
-		stop := run(t, Config{Runtime: c, LogsDir: c.dir, Logger: log.logger()})
+		stop := run(t, Config{Runtime: c, LogsDir: c.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Second)
 		stop()
 		assert.Contains(t, log.String(), `msg="removing rotated logs failed" path=ns_p0_u/app/0.log err="remove rotated logs of ns_p0_u/app/0.log: `)
