@@ -263,6 +263,13 @@ func TestOnTheKernel(t *testing.T) {
 	assert.Equal(t, "50", read(t, root, "pids", group, "pids.max"))
 	assert.Equal(t, "256", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
 
+	// A limit on processes ends with the configuration that set it.
+	unlimited, err := cgroup.New(cgroup.Config{Root: root, Parent: parent})
+	require.NoError(t, err)
+	_, err = unlimited.Ensure(t.Context(), burstable("u1"))
+	require.NoError(t, err)
+	assert.Equal(t, "max", read(t, root, "pids", group, "pids.max"))
+
 	// A pod gets less only after what is in it: version 1 has it so.
 	cpus := func(limit string) *corev1.Pod {
 		return podOf("u3", figures{"cpu": "100m"}, figures{"cpu": limit})

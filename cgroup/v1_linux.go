@@ -16,6 +16,7 @@ import (
 type v1 struct {
 	subsystems  []cgroup1.Subsystem
 	hierarchies []string // their directories; the first is one that set makes groups in
+	pids        string   // the directory of the pids controller; "" if it cannot be written
 	huge        []string
 }
 
@@ -39,6 +40,9 @@ func openV1(root, parent string) (tree, []string, error) {
 		switch err := unix.Access(filepath.Join(root, c.name, parentOrRoot(root, c.name, parent)), unix.W_OK); {
 		case err == nil:
 			t.subsystems = append(t.subsystems, c.sub)
+			if c.name == "pids" {
+				t.pids = filepath.Join(root, c.name)
+			}
 		case c.lost != "":
 			missing = append(missing, fmt.Sprintf("%s: controller %s: %v", c.lost, c.name, err))
 		}
@@ -108,7 +112,10 @@ func (t *v1) set(group string, l limits) error {
 	_, err := cgroup1.New(cgroup1.StaticPath(group), res, cgroup1.WithHierarchy(func() ([]cgroup1.Subsystem, error) {
 		return t.subsystems, nil
 	}))
-	return err
+	if err != nil || l.pids > 0 || t.pids == "" {
+		return err
+	}
+	return os.WriteFile(filepath.Join(t.pids, group, "pids.max"), []byte("max"), 0) // resets an earlier limit
 }
 
 // dirs returns the directories in all hierarchies. Runtimes also create the directory of
