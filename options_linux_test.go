@@ -29,7 +29,7 @@ func cgroupFile(t *testing.T, controller, group, v1, v2 string) string {
 	return ""
 }
 
-// CG-2: process and memory limits of all pods, and the process limit of each pod.
+// CR-2: process and memory limits of all pods, and the process limit of each pod.
 func TestNodeConfig_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
 	const root = "/sublet-options-test"
 	probe := "/sys/fs/cgroup/pids" + root

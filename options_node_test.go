@@ -253,7 +253,7 @@ func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
 	a, err := agent.New(
 		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 		agent.WithRuntimeEndpoint(endpoint),
-		agent.WithCRINode(cri.Node{SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
+		agent.WithCRINode(cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
 		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {
 			pod := simplePod("web")
 			pod.Spec.Containers[0].Resources.Limits = resources("cpu=500m", "memory=64Mi")
@@ -275,6 +275,11 @@ func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
 		assert.Equal(t, int64(20000), linux.GetResources().GetCpuPeriod(), "microseconds")
 		assert.Equal(t, int64(10000), linux.GetResources().GetCpuQuota())
 		assert.Contains(t, linux.GetSecurityContext().GetMaskedPaths(), "/proc/secret")
+		if cri.DetectNode(os.DirFS("/")).CgroupV2 {
+			assert.Equal(t, "0", linux.GetResources().GetUnified()["memory.swap.max"])
+		} else {
+			assert.Equal(t, int64(64<<20), linux.GetResources().GetMemorySwapLimitInBytes(), "memory and swap together")
+		}
 		assert.NotZero(t, linux.GetResources().GetOomScoreAdj(), "the memory of the machine is detected")
 	case <-time.After(time.Minute):
 		t.Fatal("no container was created")

@@ -234,7 +234,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	}
 }
 
-// On the kernel's own cgroups: limits are set, what is left is killed, and no
+// CR-1: on the kernel's own cgroups limits are set, what is left is killed, and no
 // directory stays in any hierarchy, also in those that a runtime made.
 func TestOnTheKernel(t *testing.T) {
 	const root, parent = "/sys/fs/cgroup", "/lab/cgrouptest"
