@@ -77,6 +77,7 @@ func (s *settings) setDefaults() error {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
+	s.hooks = joinHooks(s.logger, s.observers)
 	s.events = events.New(s.recorder)
 	return errors.Join(errs...)
 }
@@ -111,12 +112,9 @@ func (a *Agent) makeSources() (err error) {
 }
 
 func (a *Agent) makePleg() (err error) {
-	hooks := a.hooks.PLEG
-	hooks.Relisted = chain4(a.ready.Relisted, hooks.Relisted)
-	hooks.Inspected = chain4(a.ready.Inspected, hooks.Inspected)
-	hooks.StreamChanged = chain2(a.ready.StreamChanged, hooks.StreamChanged)
+	own := pleg.Hooks{Relisted: a.ready.Relisted, Inspected: a.ready.Inspected, StreamChanged: a.ready.StreamChanged}
 	a.pleg, err = pleg.New(pleg.Config{
-		Runtime: a.runtime, Cache: &a.cache, Logger: a.logger, Hooks: hooks,
+		Runtime: a.runtime, Cache: &a.cache, Logger: a.logger, Hooks: a.observersAfter(Hooks{PLEG: own}).PLEG,
 		Timeout: relistTimeout,
 	})
 	return err
@@ -178,12 +176,10 @@ func (a *Agent) makeSyncer() error {
 }
 
 func (a *Agent) makeWorkers() (err error) {
-	hooks := a.hooks.PodWorkers
-	hooks.SyncEnded = chain4(a.onSyncEnded, hooks.SyncEnded)
-	hooks.PodFinished = chain1(a.onFinished, hooks.PodFinished)
+	own := podworkers.Hooks{SyncEnded: a.onSyncEnded, PodFinished: a.onFinished}
 	a.workers, err = podworkers.New(podworkers.Config{
 		Syncer: a.podSyncer(), Inspector: a.pleg, Observer: a.pleg, ResyncPeriod: a.timing.ResyncPeriod, BackOff: a.timing.SyncBackOff, Jitter: a.timing.Jitter,
-		Logger: a.logger, Hooks: hooks,
+		Logger: a.logger, Hooks: a.observersAfter(Hooks{PodWorkers: own}).PodWorkers,
 	})
 	return err
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -41,7 +40,7 @@ func (a *Agent) makeEviction() (err error) {
 	}
 	cfg := *a.evict
 	cfg.Pods, cfg.NodeName, cfg.Recorder, cfg.Logger = evictionPods{a}, a.nodeName, a.events, a.logger
-	chain(reflect.ValueOf(&cfg.Hooks).Elem(), reflect.ValueOf(a.hooks.Eviction))
+	cfg.Hooks = a.observersAfter(Hooks{Eviction: cfg.Hooks}).Eviction
 	if cfg.Usage == nil {
 		kernel := eviction.KernelConfig{NodeCgroup: a.node.NodeCgroup}
 		if a.groups != nil {

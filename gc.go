@@ -132,7 +132,7 @@ func (a *Agent) onFinished(uid types.UID) {
 }
 
 // onSyncEnded is called after each sync of a pod.
-func (a *Agent) onSyncEnded(call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) {
+func (a *Agent) onSyncEnded(_ context.Context, call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) {
 	if pod, ok := a.cache.Get(call.UID); ok && a.containers != nil {
 		a.containers.RequestCollectionFor(pod)
 	}

@@ -45,7 +45,8 @@ type settings struct {
 	admit             []syncloop.Admitter
 	softAdmitters     []podsync.SoftAdmitter
 	shutdown          ShutdownPolicy
-	hooks             Hooks
+	observers         []Hooks
+	hooks             Hooks // of all observers
 	timing            Timing
 	pulls             cri.PullLimits
 	imageAccess       cri.ImageAccess

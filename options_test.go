@@ -71,14 +71,22 @@ func eachFunc(path string, v reflect.Value, visit func(path string, f reflect.Va
 	visit(path, v)
 }
 
-// AG-8: every hook of every component can be given more than once. They are no
-// functions that return something: which one's result would count?
-func TestHooks_AreFunctionsWithoutResults(t *testing.T) {
+// AG-8: every hook of every component can be set by several observers: it returns nothing,
+// or a context derived from the one that it gets, which the next observer gets.
+func TestHooks_HaveNoResultButContext(t *testing.T) {
 	n := 0
 	eachFunc("Hooks", reflect.ValueOf(agent.Hooks{}), func(path string, f reflect.Value) {
 		n++
 		require.Equal(t, reflect.Func, f.Kind(), path)
-		assert.Zero(t, f.Type().NumOut(), path)
+		switch f.Type().NumOut() {
+		case 0:
+		case 1:
+			ctx := reflect.TypeFor[context.Context]()
+			assert.Equal(t, ctx, f.Type().In(0), path)
+			assert.Equal(t, ctx, f.Type().Out(0), path)
+		default:
+			assert.Fail(t, "results", path)
+		}
 	})
 	require.Greater(t, n, 25)
 }

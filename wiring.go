@@ -103,25 +103,3 @@ func (a *Agent) forgetStatus(_ context.Context, uid types.UID) error {
 	a.releaseImages(uid)
 	return nil
 }
-
-// chain4 calls two hooks, of which the second may be nil.
-func chain4[A, B, C, D any](one, two func(A, B, C, D)) func(A, B, C, D) {
-	if two == nil {
-		return one
-	}
-	return func(a A, b B, c C, d D) { one(a, b, c, d); two(a, b, c, d) }
-}
-
-func chain2[A, B any](one, two func(A, B)) func(A, B) {
-	if two == nil {
-		return one
-	}
-	return func(a A, b B) { one(a, b); two(a, b) }
-}
-
-func chain1[A any](one, two func(A)) func(A) {
-	if two == nil {
-		return one
-	}
-	return func(a A) { one(a); two(a) }
-}

@@ -65,6 +65,14 @@ type Hooks struct {
 	Collected func(Result, error)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Removed:   safe.Hook3(log, "Removed", h.Removed),
+		Collected: safe.Hook2(log, "Collected", h.Collected),
+	}
+}
+
 // Result is the result of a collection.
 type Result struct {
 	Containers, Sandboxes, LogDirs, Links int // removed
@@ -107,7 +115,7 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	return &Collector{cfg: cfg, collecting: make(chan struct{}, 1), collectCh: make(chan struct{}, 1)}, nil
 }
 

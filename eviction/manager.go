@@ -112,6 +112,16 @@ type Hooks struct {
 	ConditionsChanged func([]corev1.NodeCondition)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Measured:          safe.Hook2(log, "Measured", h.Measured),
+		Evicting:          safe.Hook3(log, "Evicting", h.Evicting),
+		Evicted:           safe.Hook4(log, "Evicted", h.Evicted),
+		ConditionsChanged: safe.Hook1(log, "ConditionsChanged", h.ConditionsChanged),
+	}
+}
+
 // Manager evicts pods under pressure. Admit, Conditions and RequestMeasurement may be
 // called from any goroutine.
 type Manager struct {
@@ -153,7 +163,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	m := &Manager{
 		cfg: cfg, state: newState(thresholdsOf(cfg.Thresholds), cfg.PressureTransitionPeriod),

@@ -87,6 +87,15 @@ type Hooks struct {
 	RecordsLost func(err error)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Removed:     safe.Hook4(log, "Removed", h.Removed),
+		Collected:   safe.Hook2(log, "Collected", h.Collected),
+		RecordsLost: safe.Hook1(log, "RecordsLost", h.RecordsLost),
+	}
+}
+
 // Result is the result of a collection.
 type Result struct {
 	Removed     []Decision
@@ -144,7 +153,7 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

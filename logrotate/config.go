@@ -50,6 +50,11 @@ type Hooks struct {
 	Rotated func(containerID string, bytes int64, duration time.Duration, err error)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{Rotated: safe.Hook4(log, "Rotated", h.Rotated)}
+}
+
 // New returns a Rotator. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Rotator, error) {
 	var errs []error
@@ -71,7 +76,7 @@ func New(cfg Config) (*Rotator, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	return &Rotator{
 		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256),
 	}, nil

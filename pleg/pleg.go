@@ -77,6 +77,17 @@ type Hooks struct {
 	RuntimeEventsMissed func(pods int)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Relisted:             safe.Hook4(log, "Relisted", h.Relisted),
+		Inspected:            safe.Hook4(log, "Inspected", h.Inspected),
+		StreamChanged:        safe.Hook2(log, "StreamChanged", h.StreamChanged),
+		RuntimeEventReceived: safe.Hook1(log, "RuntimeEventReceived", h.RuntimeEventReceived),
+		RuntimeEventsMissed:  safe.Hook1(log, "RuntimeEventsMissed", h.RuntimeEventsMissed),
+	}
+}
+
 // complete checks the configuration and sets the defaults.
 func (c *Config) complete() error {
 	var errs []error
@@ -116,7 +127,7 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 

@@ -52,6 +52,15 @@ type Hooks struct {
 	SourceFailed func(source string, err SourceError)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		SetReceived:     safe.Hook4(log, "SetReceived", h.SetReceived),
+		ChangeDelivered: safe.Hook3(log, "ChangeDelivered", h.ChangeDelivered),
+		SourceFailed:    safe.Hook2(log, "SourceFailed", h.SourceFailed),
+	}
+}
+
 // complete validates the Config and sets defaults.
 func (c *Config) complete() error {
 	var errs []error
@@ -76,7 +85,7 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }

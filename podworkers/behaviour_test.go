@@ -195,7 +195,10 @@ func TestWorkers_MergesUpdates(t *testing.T) {
 		f := &fakeSyncer{do: slow(time.Second)}
 		var requested []time.Duration
 		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.Hooks.SyncStarted = func(call podworkers.SyncCall) { requested = append(requested, call.RequestedAt.Sub(f.startTime)) }
+			c.Hooks.SyncStarted = func(ctx context.Context, call podworkers.SyncCall) context.Context {
+				requested = append(requested, call.RequestedAt.Sub(f.startTime))
+				return ctx
+			}
 		})
 		w.Update(create(newTestPod("a", version("1"))))
 		synctest.Wait()

@@ -47,7 +47,9 @@ func Example() {
 			PhaseChanged: func(_ types.UID, from, to podworkers.Phase, cause podworkers.Cause) {
 				fmt.Println(from, "->", to, cause)
 			},
-			SyncEnded: func(call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) { calls <- call.Phase },
+			SyncEnded: func(_ context.Context, call podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, _ error) {
+				calls <- call.Phase
+			},
 		},
 	})
 	if err != nil {

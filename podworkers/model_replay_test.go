@@ -172,10 +172,11 @@ func (s *realSubject) restart() {
 	var err error
 	s.Workers, err = New(Config{
 		Syncer: s, Inspector: s, Jitter: 1e-12,
-		Hooks: Hooks{SyncStarted: func(t SyncCall) {
+		Hooks: Hooks{SyncStarted: func(ctx context.Context, call SyncCall) context.Context {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.starts = append(s.starts, startedCall{t, time.Now()})
+			s.starts = append(s.starts, startedCall{call, time.Now()})
+			return ctx
 		}},
 	})
 	if err != nil {

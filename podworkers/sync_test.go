@@ -83,7 +83,7 @@ func TestWorkers_RecoversSyncerPanic(t *testing.T) {
 		var errs []error
 		w := runWorkers(t, f, func(c *podworkers.Config) {
 			c.Hooks.SyncPanicked = func(_ podworkers.SyncCall, v any) { values = append(values, v) }
-			c.Hooks.SyncEnded = func(_ podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, err error) {
+			c.Hooks.SyncEnded = func(_ context.Context, _ podworkers.SyncCall, _ time.Duration, _ runtime.SyncResult, err error) {
 				errs = append(errs, err)
 			}
 		})
@@ -252,7 +252,7 @@ func TestWorkers_OrphanHasSource(t *testing.T) {
 		var got *corev1.Pod
 		f := &fakeSyncer{}
 		w := runWorkers(t, f, func(c *podworkers.Config) {
-			c.Hooks.SyncStarted = func(call podworkers.SyncCall) { got = call.Pod }
+			c.Hooks.SyncStarted = func(ctx context.Context, call podworkers.SyncCall) context.Context { got = call.Pod; return ctx }
 		})
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o", Sandboxes: []runtime.Sandbox{{}, {Source: "file"}}}})
 		synctest.Wait()
@@ -289,8 +289,8 @@ func TestWorkers_RecoversPanicsOfCallbacks(t *testing.T) {
 			c.Hooks = podworkers.Hooks{
 				PhaseChanged: func(types.UID, podworkers.Phase, podworkers.Phase, podworkers.Cause) { panicIn("phase changed") },
 				PodFinished:  func(types.UID) { panicIn("finished") },
-				SyncStarted:  func(podworkers.SyncCall) { panicIn("started") },
-				SyncEnded:    func(podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { panicIn("ended") },
+				SyncStarted:  func(context.Context, podworkers.SyncCall) context.Context { panicIn("started"); return nil },
+				SyncEnded:    func(context.Context, podworkers.SyncCall, time.Duration, runtime.SyncResult, error) { panicIn("ended") },
 			}
 		})
 		f.isRunning = func(types.UID) bool { panicIn("is running"); return false }

@@ -106,14 +106,14 @@ func (w *Workers) logFailure(call SyncCall, err error, repeated bool) {
 func (w *Workers) runSync(ctx context.Context, call SyncCall) (result runtime.SyncResult, err error) {
 	startTime := time.Now()
 	if h := w.cfg.Hooks.SyncStarted; h != nil {
-		h(call)
+		ctx = h(ctx, call)
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			result, err = runtime.SyncResult{}, w.handlePanic(call, p)
 		}
 		if h := w.cfg.Hooks.SyncEnded; h != nil {
-			h(call, time.Since(startTime), result, err)
+			h(ctx, call, time.Since(startTime), result, err)
 		}
 	}()
 	return w.callSyncer(ctx, call)

@@ -105,19 +105,34 @@ type KillOptions struct {
 	WaitUntilFinished bool
 }
 
-// Hooks are called when pods change. Each may be nil and must not block.
+// Hooks observe pods and the calls of the Syncer. Each may be nil and must not block.
 type Hooks struct {
 	// PhaseChanged is called for each change of a phase, in order, one at a time,
 	// and before the first call of the new phase.
 	PhaseChanged func(uid types.UID, from, to Phase, cause Cause)
-	// SyncStarted and SyncEnded are called before and after each call of the Syncer.
-	SyncStarted func(SyncCall)
-	SyncEnded   func(call SyncCall, duration time.Duration, result runtime.SyncResult, err error)
+	// SyncStarted is called before each call of the Syncer, which gets the context that
+	// it returns: ctx or one derived from it, for instance with a trace span. Nil counts
+	// as ctx.
+	SyncStarted func(ctx context.Context, call SyncCall) context.Context
+	// SyncEnded is called after each call of the Syncer, also if that has panicked, with
+	// the context that SyncStarted returned. It is done if the call was cancelled.
+	SyncEnded func(ctx context.Context, call SyncCall, duration time.Duration, result runtime.SyncResult, err error)
 	// PodFinished is called when a pod has finished, and again when it was deleted
 	// later and the rest of its resources are released.
 	PodFinished func(uid types.UID)
 	// SyncPanicked is called when the Syncer has panicked.
 	SyncPanicked func(call SyncCall, value any)
+}
+
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		PhaseChanged: safe.Hook4(log, "PhaseChanged", h.PhaseChanged),
+		SyncStarted:  safe.HookContext(log, "SyncStarted", h.SyncStarted),
+		SyncEnded:    safe.Hook5(log, "SyncEnded", h.SyncEnded),
+		PodFinished:  safe.Hook1(log, "PodFinished", h.PodFinished),
+		SyncPanicked: safe.Hook2(log, "SyncPanicked", h.SyncPanicked),
+	}
 }
 
 // Config configures Workers. Syncer and Inspector are required.
@@ -166,7 +181,7 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 

@@ -77,6 +77,13 @@ type Hooks struct {
 	Probed func(ProbeRun)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Probed: safe.Hook1(log, "Probed", h.Probed),
+	}
+}
+
 // ProbeRun is one run of a probe.
 type ProbeRun struct { //nolint:revive // Run is the method that runs the manager
 	Pod         *corev1.Pod
@@ -121,7 +128,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	c.Dial = safe.Dial(c.Logger, c.Dial)
 	return errors.Join(errs...)

@@ -68,8 +68,7 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	pl.RuntimeEventsMissed(2)
 	w := m.PodWorkers()
 	call := podworkers.SyncCall{Pod: p, UID: p.UID, RequestedAt: time.Now()}
-	w.SyncStarted(call)
-	w.SyncEnded(call, time.Second, runtime.SyncResult{}, errors.New("x"))
+	w.SyncEnded(w.SyncStarted(t.Context(), call), call, time.Second, runtime.SyncResult{}, errors.New("x"))
 	w.SyncPanicked(call, "x")
 	w.PhaseChanged(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
 	st := m.Status()

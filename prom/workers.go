@@ -1,6 +1,7 @@
 package prom
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,15 +47,16 @@ func (m *Metrics) PodWorkers() podworkers.Hooks {
 			default:
 			}
 		},
-		SyncStarted: func(t podworkers.SyncCall) {
-			op := operation(t.Phase)
+		SyncStarted: func(ctx context.Context, call podworkers.SyncCall) context.Context {
+			op := operation(call.Phase)
 			w.running.WithLabelValues(op).Inc()
-			if !t.RequestedAt.IsZero() {
-				w.waited.WithLabelValues(op).Observe(max(0, time.Since(t.RequestedAt)).Seconds())
+			if !call.RequestedAt.IsZero() {
+				w.waited.WithLabelValues(op).Observe(max(0, time.Since(call.RequestedAt)).Seconds())
 			}
+			return ctx
 		},
-		SyncEnded: func(t podworkers.SyncCall, duration time.Duration, _ runtime.SyncResult, err error) {
-			op := operation(t.Phase)
+		SyncEnded: func(_ context.Context, call podworkers.SyncCall, duration time.Duration, _ runtime.SyncResult, err error) {
+			op := operation(call.Phase)
 			w.running.WithLabelValues(op).Dec()
 			w.duration.WithLabelValues(op).Observe(duration.Seconds())
 			if err != nil {

@@ -38,17 +38,6 @@ type Config struct {
 	Hooks        Hooks
 }
 
-// Hooks observe a Manager. They are called synchronously, from the goroutine that
-// caused them, and must not block. Any may be nil.
-type Hooks struct {
-	// Changed is called when a pod's status changed. Both statuses are read-only.
-	// previous is zero for the first status of a pod in this process.
-	Changed func(pod *corev1.Pod, previous, now corev1.PodStatus)
-	// Sent is called after each send, with its duration and the time that the status
-	// had waited for it.
-	Sent func(pod *corev1.Pod, duration, waited time.Duration, err error)
-}
-
 func (c *Config) fill() error {
 	var errs []error
 	for i, s := range c.Sinks {
@@ -77,7 +66,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 

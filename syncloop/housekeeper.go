@@ -75,6 +75,14 @@ type HousekeeperHooks struct {
 	StoreCleaned func(store string, uid types.UID, err error)
 }
 
+// guarded returns hooks that recover panics.
+func (h HousekeeperHooks) guarded(log *slog.Logger) HousekeeperHooks {
+	return HousekeeperHooks{
+		OrphanFound:  safe.Hook1(log, "OrphanFound", h.OrphanFound),
+		StoreCleaned: safe.Hook3(log, "StoreCleaned", h.StoreCleaned),
+	}
+}
+
 func (c *HousekeeperConfig) fill() error {
 	var errs []error
 	require := func(ok bool, problem string) {
@@ -97,7 +105,7 @@ func (c *HousekeeperConfig) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 

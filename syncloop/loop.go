@@ -112,6 +112,14 @@ type Hooks struct {
 	RuntimeReadyChanged func(err error)
 }
 
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		IterationEnded:      safe.Hook2(log, "IterationEnded", h.IterationEnded),
+		RuntimeReadyChanged: safe.Hook1(log, "RuntimeReadyChanged", h.RuntimeReadyChanged),
+	}
+}
+
 // Input is what an iteration of the loop handles.
 type Input string
 
@@ -151,7 +159,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 

@@ -101,6 +101,15 @@ type PodManagerHooks struct {
 	Rejected func(pod *corev1.Pod, reason, message string)
 }
 
+// guarded returns hooks that recover panics.
+func (h PodManagerHooks) guarded(log *slog.Logger) PodManagerHooks {
+	return PodManagerHooks{
+		Admitted: safe.Hook1(log, "Admitted", h.Admitted),
+		Adopted:  safe.Hook1(log, "Adopted", h.Adopted),
+		Rejected: safe.Hook3(log, "Rejected", h.Rejected),
+	}
+}
+
 func (c *PodManagerConfig) fill() error {
 	var errs []error
 	if c.Workers == nil {
@@ -121,7 +130,7 @@ func (c *PodManagerConfig) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Hooks = safe.Hooks(c.Logger, c.Hooks)
+	c.Hooks = c.Hooks.guarded(c.Logger)
 	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"reflect"
 	"runtime/debug"
 )
 
@@ -69,34 +68,4 @@ func Dial(log *slog.Logger, dial Dialer) Dialer {
 		err = Call(log, "dial "+address, func() (err error) { conn, err = dial(ctx, network, address); return err })
 		return conn, err
 	}
-}
-
-// Hooks returns a copy of a struct of hooks whose functions recover panics. After a panic
-// a function returns zero values. Nil functions stay nil.
-func Hooks[T any](log *slog.Logger, hooks T) T {
-	v := reflect.ValueOf(&hooks).Elem()
-	for i := range v.NumField() {
-		field := v.Field(i)
-		if field.Kind() != reflect.Func || field.IsNil() {
-			continue
-		}
-		what := v.Type().Field(i).Name
-		field.Set(guarded(log, what, field.Type(), reflect.ValueOf(field.Interface())))
-	}
-	return hooks
-}
-
-func guarded(log *slog.Logger, what string, t reflect.Type, f reflect.Value) reflect.Value {
-	return reflect.MakeFunc(t, func(args []reflect.Value) (results []reflect.Value) {
-		defer func() {
-			if p := recover(); p != nil {
-				_ = Recovered(log, "hook "+what, p) // logged
-				results = make([]reflect.Value, t.NumOut())
-				for i := range results {
-					results[i] = reflect.Zero(t.Out(i))
-				}
-			}
-		}()
-		return f.Call(args)
-	})
 }

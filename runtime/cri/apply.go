@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,10 +124,9 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		}
 	case runtime.KillSandbox:
 		t.markChanged()
-		if err := t.c.stopSandbox(ctx, a.ID); err != nil {
+		if err := t.c.killSandbox(ctx, t.pod, a.ID, a.Reason); err != nil {
 			return &reasonError{"KillPodSandboxError", err}
 		}
-		t.log("sandbox stopped", sandboxID(a.ID), slog.String("reason", a.Reason))
 	case runtime.CreateSandbox:
 		err := t.createSandbox(ctx, a)
 		if err != nil {

@@ -32,6 +32,22 @@ type Recorder interface {
 type Hooks struct {
 	// Call is called after every call to the runtime.
 	Call func(rpc string, duration time.Duration, err error)
+	// OperationStarted is called before each operation for a pod. The calls of the
+	// operation get the context that it returns: ctx or one derived from it, for instance
+	// with a trace span. Nil counts as ctx.
+	OperationStarted func(ctx context.Context, op runtime.Operation) context.Context
+	// OperationEnded is called after each operation, with the context that
+	// OperationStarted returned. It is done if the operation was cancelled.
+	OperationEnded func(ctx context.Context, op runtime.Operation, duration time.Duration, err error)
+}
+
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Call:             safe.Hook3(log, "Call", h.Call),
+		OperationStarted: safe.HookContext(log, "OperationStarted", h.OperationStarted),
+		OperationEnded:   safe.Hook4(log, "OperationEnded", h.OperationEnded),
+	}
 }
 
 // Config configures a Client. The zero value works.
@@ -123,7 +139,7 @@ func (cfg *Config) fill() error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = safe.Hooks(cfg.Logger, cfg.Hooks)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	cfg.DialContext = safe.Dial(cfg.Logger, cfg.DialContext)
 	return errors.Join(errs...)

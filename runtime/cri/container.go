@@ -34,12 +34,18 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	t.markChanged()
-	startTime := time.Now()
-	id, running, err := t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
-	if err != nil {
+	startTime, running := time.Now(), false
+	op := runtime.Operation{
+		Type: runtime.OperationCreateContainer, Pod: t.pod, SandboxID: t.sandbox.ID, Container: spec.Name, Image: spec.Image,
+	}
+	if err := t.c.observe(ctx, &op, func(ctx context.Context) (err error) {
+		op.ContainerID, running, err = t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
+		return err
+	}); err != nil {
 		t.emitFailure(ctx, "Failed", err)
 		return &reasonError{"CreateContainerError", err}
 	}
+	id := op.ContainerID
 	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
 	t.log("container created", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID),
 		slog.String("image", spec.Image), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))...)
@@ -47,9 +53,11 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		t.log("container adopted", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID))...)
 		return nil
 	}
-	startTime = time.Now()
-	if _, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer,
-		&v1.StartContainerRequest{ContainerId: id}); err != nil {
+	startTime, op.Type = time.Now(), runtime.OperationStartContainer
+	if err := t.c.observe(ctx, &op, func(ctx context.Context) error {
+		_, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer, &v1.StartContainerRequest{ContainerId: id})
+		return err
+	}); err != nil {
 		t.emitFailure(ctx, "Failed", err)
 		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
 	}

@@ -163,7 +163,12 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 	t.releaseSlot(false) // a hook may take its time
 	within, cancel := context.WithTimeout(ctx, t.c.cfg.HookTimeout)
 	defer cancel()
-	err := t.c.runHook(within, hookTarget{id, firstOf(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
+	op := runtime.Operation{
+		Type: runtime.OperationPostStartHook, Pod: t.pod, SandboxID: t.sandbox.ID, ContainerID: id, Container: spec.Name, Image: spec.Image,
+	}
+	err := t.c.observe(within, &op, func(ctx context.Context) error {
+		return t.c.runHook(ctx, hookTarget{id, firstOf(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
+	})
 	if err == nil || ctx.Err() != nil {
 		return err // the pod is ending: who ends it stops this container too
 	}

@@ -127,9 +127,11 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known u
 		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}
 	startTime, pulled := time.Now(), false
-	id, err := t.c.puller.pull(ctx, key, known, logins, sandbox, func() {
+	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: t.pod, Image: w.ref}
+	id, err := t.c.puller.pull(key, known, logins, sandbox, func(wait func(context.Context) error) error {
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
+		return t.c.observe(ctx, &op, wait)
 	})
 	if err != nil {
 		if ctx.Err() == nil {

@@ -102,7 +102,7 @@ func TestImageAccess_OfAnArrival(t *testing.T) {
 	key := pullKey{ref: private, repository: "reg.example/team/app"}
 	known := c.puller.arrivals()
 	require.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
-	_, err := c.puller.pull(t.Context(), key, known, nil, nil, func() {})
+	_, err := c.puller.pull(key, known, nil, nil, func(wait func(context.Context) error) error { return wait(t.Context()) })
 	assert.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
 }
 

@@ -37,15 +37,21 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	errs := make([]error, len(observed.Sandboxes))
 	for i, s := range observed.Sandboxes {
 		if s.State == runtime.SandboxReady {
-			wg.Go(func() {
-				if errs[i] = c.stopSandbox(ctx, s.ID); errs[i] == nil {
-					c.logPod(slog.LevelInfo, pod, "sandbox stopped", sandboxID(s.ID), slog.String("reason", terminationReason(e)))
-				}
-			})
+			wg.Go(func() { errs[i] = c.killSandbox(ctx, pod, s.ID, terminationReason(e)) })
 		}
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// killSandbox stops a sandbox of the pod and whatever still runs in it.
+func (c *Client) killSandbox(ctx context.Context, pod *corev1.Pod, id, reason string) error {
+	op := runtime.Operation{Type: runtime.OperationStopSandbox, Pod: pod, SandboxID: id, Reason: reason}
+	if err := c.observe(ctx, &op, func(ctx context.Context) error { return c.stopSandbox(ctx, id) }); err != nil {
+		return err
+	}
+	c.logPod(slog.LevelInfo, pod, "sandbox stopped", sandboxID(id), slog.String("reason", reason))
+	return nil
 }
 
 // stopAll ends the containers of one stage, all at once.
@@ -62,9 +68,20 @@ func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, observed *runtime
 // stop runs a container's preStop hook and ends it, both before the deadline.
 func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
 	c.event(pod, corev1.EventTypeNormal, "Killing", message)
-	startTime := time.Now()
+	op := runtime.Operation{
+		Type: runtime.OperationKillContainer, Pod: pod, ContainerID: s.ID, Container: s.Container,
+		GracePeriod: s.RemainingGracePeriod(time.Now()), Reason: reason,
+	}
+	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
+		op.Image = spec.Image
+	}
+	return c.observe(ctx, &op, func(ctx context.Context) error { return c.killContainer(ctx, observed, s, op) })
+}
+
+func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) error {
+	startTime, pod := time.Now(), op.Pod
 	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
-		if err := c.preStop(ctx, pod, observed, s); err != nil {
+		if err := c.preStop(ctx, observed, s, op); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
 			}
@@ -76,16 +93,19 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Po
 	if err := c.stopContainer(ctx, s.ID, s.RemainingGracePeriod(time.Now())); err != nil {
 		return err
 	}
-	c.logPod(slog.LevelInfo, pod, "container killed", containerAttrs(s.Container, s.ID, slog.String("reason", reason),
-		slog.Duration("gracePeriod", s.RemainingGracePeriod(startTime)), since(startTime))...)
+	c.logPod(slog.LevelInfo, pod, "container killed", containerAttrs(s.Container, s.ID, slog.String("reason", op.Reason),
+		slog.Duration("gracePeriod", op.GracePeriod), since(startTime))...)
 	c.hooked.forget(s.ID)
 	return nil
 }
 
-func (c *Client) preStop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) error {
+func (c *Client) preStop(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) error {
 	within, cancel := context.WithTimeout(ctx, s.RemainingGracePeriod(time.Now()))
 	defer cancel()
-	return c.runHook(within, c.hookTargetOf(pod, observed, s), s.PreStop)
+	op.Type = runtime.OperationPreStopHook
+	return c.observe(within, &op, func(ctx context.Context) error {
+		return c.runHook(ctx, c.hookTargetOf(op.Pod, observed, s), s.PreStop)
+	})
 }
 
 func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) hookTarget {

@@ -138,21 +138,31 @@ func (p *puller) arrivals() uint64 {
 	return p.count
 }
 
-// pull fetches an image and returns its id. began is called if a pull is under
-// way or begun now, as against a back-off that runs and an image that has arrived
-// since the caller looked for it, when there were so many arrivals.
-func (p *puller) pull(ctx context.Context, key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig, began func()) (string, error) {
-	f, err := p.join(ctx, key, known, logins, sandbox)
+// pull fetches an image and returns its id. observe is called if a pull is under way or
+// starts now, as against a back-off in progress and an image that has arrived since the
+// caller looked for it, when there were so many arrivals. It must call its argument, which
+// pulls.
+func (p *puller) pull(key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig,
+	observe func(func(context.Context) error) error,
+) (string, error) {
+	f, start, err := p.join(key, known, logins, sandbox)
 	if err != nil {
 		return "", err
 	}
-	if f.landed {
-		return f.image, nil
+	if !f.landed {
+		err = observe(func(ctx context.Context) error { start(ctx); return p.wait(ctx, key, f) })
 	}
-	began()
+	if err != nil {
+		return "", err
+	}
+	return f.image, nil
+}
+
+// wait waits for a pull. One that nobody waits for any more is cancelled.
+func (p *puller) wait(ctx context.Context, key pullKey, f *pull) error {
 	select {
 	case <-f.done:
-		return f.image, f.err
+		return f.err
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
@@ -166,32 +176,35 @@ func (p *puller) pull(ctx context.Context, key pullKey, known uint64, logins []*
 		f.cancel()
 		<-f.done // soon: it is cancelled
 	}
-	return "", ctx.Err()
+	return ctx.Err()
 }
 
-// join returns the flight of that key, begun now if there is none.
-func (p *puller) join(ctx context.Context, key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (*pull, error) {
+// join returns the pull of that key, made now if there is none. The caller must call start
+// and then wait.
+func (p *puller) join(key pullKey, known uint64, logins []*v1.AuthConfig, sandbox *v1.PodSandboxConfig) (f *pull, start func(context.Context), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := p.inFlight[key]; f != nil {
 		f.waiters++
-		return f, nil
+		return f, func(context.Context) {}, nil
 	}
 	now := time.Now()
 	p.forget(now)
 	if a := p.landed[key.landing()]; known != ignorePreviousPulls && a.number > known && p.c.access.knows(a.image, key, logins) {
-		return &pull{image: a.image, landed: true}, nil
+		return &pull{image: a.image, landed: true}, nil, nil
 	}
 	if was := p.failed[key]; was != nil && now.Before(was.until) {
-		return nil, was.backOff(key.ref, now)
+		return nil, nil, was.backOff(key.ref, now)
 	}
-	// The pull outlives the one that asked first if others wait too.
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &pull{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	f = &pull{done: make(chan struct{}), waiters: 1}
 	before := p.last[key.ref]
 	p.inFlight[key], p.last[key.ref] = f, f
-	go p.run(run, f, before, key, logins, sandbox)
-	return f, nil
+	return f, func(ctx context.Context) {
+		// The pull outlives the one that asked first if others wait too.
+		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		f.cancel = cancel // read by the last waiter: this caller, or one that locks mu after it
+		go p.run(run, f, before, key, logins, sandbox)
+	}, nil
 }
 
 // forget drops failures that are too old to count, and arrivals that no caller can have

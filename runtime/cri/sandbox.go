@@ -23,10 +23,20 @@ func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	t.markChanged()
+	op := runtime.Operation{Type: runtime.OperationCreateSandbox, Pod: t.pod}
+	return t.c.observe(ctx, &op, func(ctx context.Context) error {
+		id, err := t.createSandboxFrom(ctx, a, config)
+		op.SandboxID = id
+		return err
+	})
+}
+
+// createSandboxFrom returns the id of the sandbox also if it is of no use.
+func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, config *v1.PodSandboxConfig) (string, error) {
 	startTime, handler := time.Now(), runtimeHandler(t.pod)
 	id, err := t.c.runSandbox(ctx, config, handler)
 	if err != nil {
-		return err
+		return "", err
 	}
 	t.log("sandbox created", sandboxID(id), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))
 	t.sandboxConfig, t.made = config, true
@@ -37,14 +47,14 @@ func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 	}
 	st, err := t.c.sandboxStatus(ctx, id)
 	if err != nil {
-		return err
+		return id, err
 	}
 	t.sandbox = withStatus(t.sandbox, st)
 	if t.sandbox.State != runtime.SandboxReady {
-		return fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
+		return id, fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
 	}
 	t.c.facts.addSandbox(t.pod.UID, t.sandbox, time.Now())
-	return nil
+	return id, nil
 }
 
 // runSandbox makes a sandbox. If its name turns out to be taken by a former try
