@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -105,7 +106,7 @@ func (s slowInspection) Pod(ctx context.Context, uid types.UID) (runtime.Pod, er
 // SL-3, ST-5: running pods are adopted before a new pod is admitted, whichever source
 // contains them and however long their inspection takes.
 func TestAgent_AdoptsRunningPodsBeforeAdmission(t *testing.T) {
-	old, added := sized("old", "1Mi", "0s=1Mi"), sized("added", "1Mi", "0s=1Mi") // the UID of added sorts first
+	old, added := agenttest.SizedPod("old", "1Mi", "0s=1Mi"), agenttest.SizedPod("added", "1Mi", "0s=1Mi") // the UID of added sorts first
 	for name, take := range map[string]time.Duration{
 		"inspected at once":                    0,
 		"inspected before the agent begins":    time.Second,
@@ -127,12 +128,12 @@ func TestAgent_AdoptsRunningPodsBeforeAdmission(t *testing.T) {
 					require.Equal(t, []string{"old"}, n.running())
 					a.stop()
 
-					var statuses statusRecorder
+					var statuses agenttest.Statuses
 					a = n.start(append(opts(), agent.WithRuntime(slowInspection{n.client, old.UID, take}), agent.WithStatusSink(&statuses))...)
 					time.Sleep(10 * time.Minute)
 					assert.Equal(t, []string{"old"}, n.running(), "MaxPods is 1")
-					assert.Equal(t, "OutOfpods", statuses.of("added").Reason)
-					assert.NotEqual(t, corev1.PodFailed, statuses.of("old").Phase)
+					assert.Equal(t, "OutOfpods", statuses.Of("added").Reason)
+					assert.NotEqual(t, corev1.PodFailed, statuses.Of("old").Phase)
 					a.stop()
 
 					a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
@@ -154,7 +155,7 @@ func (exhausted) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 
 // SR-3, EV-9: whether the pods of a source are static does not depend on its name.
 func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
-	best := sized("best", "1Mi", "0s=1Mi")
+	best := agenttest.SizedPod("best", "1Mi", "0s=1Mi")
 	best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
 	for name, tc := range map[string]struct {
 		source string
@@ -169,13 +170,13 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
-				var statuses statusRecorder
+				var statuses agenttest.Statuses
 				pods := podsource.NewMemory()
 				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithEviction(eviction.Config{Usage: exhausted{}}))
 				time.Sleep(30 * time.Second)
 				pods.Put(best)
 				time.Sleep(5 * time.Second)
-				assert.Equal(t, tc.phase, statuses.of("best").Phase)
+				assert.Equal(t, tc.phase, statuses.Of("best").Phase)
 			})
 		})
 	}
@@ -185,19 +186,19 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 // without it.
 func TestAgent_CountsRunningPodsOfAnUnsyncedSource(t *testing.T) {
 	onNode(t, func(t *testing.T, n *machine) {
-		a := n.start(agent.WithRuntime(n.client), agent.WithSource("late", podsource.NewMemory(sized("old", "1Mi", "0s=1Mi"))))
+		a := n.start(agent.WithRuntime(n.client), agent.WithSource("late", podsource.NewMemory(agenttest.SizedPod("old", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Minute)
 		a.stop()
 
 		source := make(lateSource)
-		pods := podsource.NewMemory(sized("early", "1Mi", "0s=1Mi"))
+		pods := podsource.NewMemory(agenttest.SizedPod("early", "1Mi", "0s=1Mi"))
 		a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", pods), agent.WithSource("late", source))
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"old"}, n.running())
 
 		close(source)
 		synctest.Wait()
-		pods.Put(sized("next", "1Mi", "0s=1Mi"))
+		pods.Put(agenttest.SizedPod("next", "1Mi", "0s=1Mi"))
 		time.Sleep(time.Minute)
 		assert.Len(t, n.running(), 1)
 		assert.NotContains(t, n.running(), "old")
@@ -256,7 +257,7 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 		for name, between := range map[string]bool{"": false, " over a restart of the agent": true} {
 			t.Run(string(policy)+name, func(t *testing.T) {
 				onNode(t, func(t *testing.T, n *machine) {
-					pod := sized("web", "1Mi", "0s=1Mi")
+					pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 					pod.Spec.RestartPolicy = policy
 					var sent history
 					now := time.Now()
@@ -329,7 +330,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(t *testing.T, n *machine) {
-				pod := sized("web", "1Mi", "0s=1Mi")
+				pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 				pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 				usage := &spiking{uid: pod.UID}
 				var events atomic.Int32
@@ -395,7 +396,7 @@ func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onNode(t, func(t *testing.T, n *machine) {
 				source := func() agent.Option {
-					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))))
 				}
 				for range 2 { // also after a restart
 					a := n.start(agent.WithRuntime(n.client), source(), agent.WithAdmitter(admitFunc(func(*corev1.Pod) bool { return false })))

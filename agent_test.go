@@ -3,11 +3,9 @@ package agent_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,32 +13,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
-	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/status"
 )
 
 // untouched is a runtime whose methods must not be called.
 type untouched struct{ agent.Runtime }
-
-func simplePod(name string, annotations ...string) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Annotations: map[string]string{}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
-	}
-	for _, a := range annotations {
-		key, value, _ := strings.Cut(a, "=")
-		pod.Annotations[embedded.ScriptPrefix+key] = value
-	}
-	return pod
-}
 
 // AG-1: New reports all errors at once.
 func TestNew_ReportsAllErrors(t *testing.T) {
@@ -110,7 +95,7 @@ func TestNew_HasNoSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, err := agent.New(
 			agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntime(untouched{}),
-			agent.WithSource("file", podsource.File(filepath.Join(dir, "manifests"))), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithSource("file", podsource.File(filepath.Join(dir, "manifests"))), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
 			agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
 		)
 		require.NoError(t, err)
@@ -127,7 +112,7 @@ func TestAgent_RunsOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var phases []corev1.PodPhase
 		a, err := agent.New(
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(simplePod("web"))),
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
 				phases = append(phases, st.Phase)
 				return nil
@@ -150,23 +135,23 @@ func TestAgent_RunsOnce(t *testing.T) {
 // AG-2: the agent uses the components given by options.
 func TestNew_UsesComponentsOfOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, &scenario{})
+		h := agenttest.New(t, agenttest.Config{})
 		var waits int
 		admit := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "denied" })
-		w.opts = []agent.Option{
+		h.AddOptions(
 			agent.WithAdmitter(admit),
 			agent.WithBackOff(backOffFunc(func(r runtime.RestartInfo) time.Duration { waits++; return 3 * time.Second })),
-		}
-		w.start()
-		w.memory.Put(simplePod("denied"), simplePod("crashes", "run-for=1s", "exit-code=1"))
+		)
+		h.Start()
+		h.Memory.Put(agenttest.Pod("denied"), agenttest.Pod("crashes", "run-for=1s", "exit-code=1"))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		st := w.lastStatus("denied")
+		st := h.LastStatus("denied")
 		assert.Equal(t, corev1.PodFailed, st.Phase)
 		assert.Equal(t, "AdmissionDenied", st.Reason)
 		assert.NotZero(t, waits)
-		w.stop()
-		w.shutDown()
+		h.Stop()
+		h.ShutDown()
 	})
 }
 
@@ -174,108 +159,38 @@ func TestNew_UsesComponentsOfOptions(t *testing.T) {
 // the process that has the directory. It starts after the first has stopped.
 func TestAgent_LocksItsRootDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, &scenario{})
-		w.start()
+		h := agenttest.New(t, agenttest.Config{})
+		h.Start()
 		synctest.Wait()
-		other, err := agent.New(agent.WithRootDir(w.dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+		other, err := agent.New(agent.WithRootDir(h.Dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
 		require.NoError(t, err)
 		err = other.Run(t.Context())
-		require.ErrorContains(t, err, w.dir)
+		require.ErrorContains(t, err, h.Dir)
 		require.ErrorIs(t, err, agent.ErrRootInUse)
 		require.ErrorContains(t, err, fmt.Sprint(os.Getpid()))
-		w.stop()
-		w.start()
-		w.memory.Put(simplePod("web"))
+		h.Stop()
+		h.Start()
+		h.Memory.Put(agenttest.Pod("web"))
 		synctest.Wait()
-		assert.Len(t, w.running(), 1)
-		w.stop()
-		w.shutDown()
+		assert.Len(t, h.Running(), 1)
+		h.Stop()
+		h.ShutDown()
 	})
-}
-
-// AG-4, SL-7: an agent leaves its pods running when it stops or is killed. However
-// often that happens, no container is started twice, restarted or left behind, and
-// each exit code is reported.
-func TestAgent_KilledAtAnyMoment(t *testing.T) {
-	for seed := range uint64(12) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { killAtRandom(t, rand.New(rand.NewPCG(seed, 4))) })
-		})
-	}
-}
-
-func killAtRandom(t *testing.T, rnd *rand.Rand) {
-	w := newHarness(t, &scenario{})
-	slow := []string{"sandbox-delay=300ms", "start-delay=200ms", "stop-after=700ms"}
-	var pods []*corev1.Pod
-	for i := range 6 {
-		pods = append(pods, simplePod(fmt.Sprint("server-", i), slow...))
-	}
-	job := simplePod("job", append(slow, "run-for=1500ms", "exit-code=7")...)
-	job.Spec.RestartPolicy = corev1.RestartPolicyNever
-	w.start()
-	w.memory.Put(append(pods, job)...)
-	first := map[string]string{} // running container of each pod
-	for range 12 {
-		time.Sleep(time.Duration(rnd.IntN(600)) * time.Millisecond)
-		if rnd.IntN(4) == 0 {
-			w.stop()
-		} else {
-			w.kill()
-		}
-		keepIDs(t, w, first)
-		time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
-		w.start()
-	}
-	time.Sleep(time.Minute)
-	keepIDs(t, w, first)
-	require.Len(t, first, 6+1, "%s", w.trace)
-	for _, pod := range pods {
-		st := w.lastStatus(pod.Name)
-		require.Equal(t, corev1.PodRunning, st.Phase, "%s", w.trace)
-		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
-	}
-	st := w.lastStatus("job")
-	require.Equal(t, corev1.PodFailed, st.Phase)
-	require.NotNil(t, st.ContainerStatuses[0].State.Terminated)
-	assert.EqualValues(t, 7, st.ContainerStatuses[0].State.Terminated.ExitCode)
-
-	w.memory.Set()
-	for range 4 {
-		time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
-		w.kill()
-		w.start()
-	}
-	time.Sleep(time.Minute)
-	assert.Equal(t, "end, with nothing left in the runtime\n", w.left())
-	w.stop()
-	w.shutDown()
-}
-
-// keepIDs checks that no pod has another container than the one it had first.
-func keepIDs(t *testing.T, w *harness, first map[string]string) {
-	for _, c := range w.running() {
-		pod := c.GetLabels()["io.kubernetes.pod.name"]
-		if first[pod] == "" {
-			first[pod] = c.GetId()
-		}
-		assert.Equal(t, first[pod], c.GetId(), "%s has another container\n%s", pod, w.trace)
-	}
 }
 
 // AG-6: two agents with their own runtimes in one process are independent.
 func TestAgent_SharesAProcessWithAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newHarness(t, &scenario{}), newHarness(t, &scenario{})
-		one.start()
-		two.start()
-		one.memory.Put(simplePod("web"), simplePod("only-one"))
-		two.memory.Put(simplePod("web"), simplePod("only-two"))
+		one, two := agenttest.New(t, agenttest.Config{}), agenttest.New(t, agenttest.Config{})
+		one.Start()
+		two.Start()
+		one.Memory.Put(agenttest.Pod("web"), agenttest.Pod("only-one"))
+		two.Memory.Put(agenttest.Pod("web"), agenttest.Pod("only-two"))
 		time.Sleep(time.Minute)
-		one.memory.Delete("default", "web")
+		one.Memory.Delete("default", "web")
 		time.Sleep(time.Minute)
-		names := func(w *harness) (names []string) {
-			for _, c := range w.running() {
+		names := func(h *agenttest.Harness) (names []string) {
+			for _, c := range h.Running() {
 				names = append(names, c.GetLabels()["io.kubernetes.pod.name"])
 			}
 			slices.Sort(names)
@@ -283,17 +198,17 @@ func TestAgent_SharesAProcessWithAnother(t *testing.T) {
 		}
 		assert.Equal(t, []string{"only-one"}, names(one))
 		assert.Equal(t, []string{"only-two", "web"}, names(two))
-		assert.NotContains(t, one.trace.String(), "only-two")
-		assert.NotContains(t, two.trace.String(), "only-one")
-		one.stop()
+		assert.NotContains(t, one.Trace.String(), "only-two")
+		assert.NotContains(t, two.Trace.String(), "only-one")
+		one.Stop()
 		synctest.Wait()
-		require.NoError(t, two.current.agent.Healthy())
-		two.memory.Put(simplePod("late"))
+		require.NoError(t, two.Agent().Healthy())
+		two.Memory.Put(agenttest.Pod("late"))
 		synctest.Wait()
 		assert.Equal(t, []string{"late", "only-two", "web"}, names(two))
-		two.stop()
-		one.shutDown()
-		two.shutDown()
+		two.Stop()
+		one.ShutDown()
+		two.ShutDown()
 	})
 }
 
@@ -311,20 +226,20 @@ func TestAgent_NamesUnusableRootDirectory(t *testing.T) {
 // starts its pods when the runtime answers, and stops cleanly.
 func TestAgent_WaitsForItsRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, &scenario{})
-		w.down()
-		w.start()
-		w.memory.Put(simplePod("web"))
+		h := agenttest.New(t, agenttest.Config{})
+		h.Down()
+		h.Start()
+		h.Memory.Put(agenttest.Pod("web"))
 		time.Sleep(time.Minute)
-		err := w.current.agent.Healthy()
+		err := h.Agent().Healthy()
 		require.ErrorIs(t, err, runtime.ErrUnavailable)
 		require.ErrorContains(t, err, "connection refused")
-		w.up()
+		h.Up()
 		time.Sleep(6 * time.Second)
-		require.NoError(t, w.current.agent.Healthy())
-		assert.Len(t, w.running(), 1)
-		w.stop()
-		w.shutDown()
+		require.NoError(t, h.Agent().Healthy())
+		assert.Len(t, h.Running(), 1)
+		h.Stop()
+		h.ShutDown()
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -45,7 +46,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		}
 	}
 	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
-		agent.WithEviction(eviction.Config{Usage: &meter{}}))
+		agent.WithEviction(eviction.Config{Usage: &agenttest.Node{}}))
 	require.NoError(t, err, "no option needs a capability")
 }
 
@@ -57,7 +58,7 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 			"decorated": func(rt agent.Runtime) agent.Runtime { return traced{rt} },
 			"hidden":    func(rt agent.Runtime) agent.Runtime { return bare{rt} },
 		} {
-			pod := sized("crash-"+name, "1Mi", "0s=1Mi")
+			pod := agenttest.SizedPod("crash-"+name, "1Mi", "0s=1Mi")
 			pod.Annotations[embedded.ScriptPrefix+"run-for"], pod.Annotations[embedded.ScriptPrefix+"exit-code"] = "2s", "1"
 			client, err := cri.New(r.cc, cri.Config{Owner: name})
 			require.NoError(t, err)

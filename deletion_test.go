@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -58,8 +59,8 @@ func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 		pod  *corev1.Pod
 		want []string
 	}{
-		"it runs":                {simplePod("web"), []string{"Running", "mark", "Failed", "deleted"}},
-		"it has finished before": {once(simplePod("web", "run-for=1s")), []string{"Running", "Succeeded", "mark", "deleted"}},
+		"it runs":                {agenttest.Pod("web"), []string{"Running", "mark", "Failed", "deleted"}},
+		"it has finished before": {agenttest.PodWithPolicy("web", corev1.RestartPolicyNever, "run-for=1s"), []string{"Running", "Succeeded", "mark", "deleted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
@@ -80,10 +81,4 @@ func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 			})
 		})
 	}
-}
-
-// once returns the pod as one that does not start again.
-func once(pod *corev1.Pod) *corev1.Pod {
-	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-	return pod
 }

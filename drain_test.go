@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -22,11 +23,11 @@ func TestDrain_KeepsPods(t *testing.T) {
 		phases   []string
 		restarts bool
 	}{
-		"restarts always":       {simplePod("web", "output=hello", "output-every=1s"), []string{"Running"}, true},
-		"restarts on failure":   {onFailure(simplePod("web", "output=hello", "output-every=1s")), []string{"Running"}, true},
-		"never restarts":        {once(simplePod("web", "output=hello", "output-every=1s")), []string{"Running", "Failed"}, false},
-		"had succeeded before":  {once(simplePod("web", "output=hello", "output-every=1s", "run-for=1s")), []string{"Running", "Succeeded"}, false},
-		"waits for its restart": {simplePod("web", "output=hello", "output-every=1s", "run-for=25s", "exit-code=1"), []string{"Running"}, true},
+		"restarts always":       {agenttest.Pod("web", "output=hello", "output-every=1s"), []string{"Running"}, true},
+		"restarts on failure":   {agenttest.PodWithPolicy("web", corev1.RestartPolicyOnFailure, "output=hello", "output-every=1s"), []string{"Running"}, true},
+		"never restarts":        {agenttest.PodWithPolicy("web", corev1.RestartPolicyNever, "output=hello", "output-every=1s"), []string{"Running", "Failed"}, false},
+		"had succeeded before":  {agenttest.PodWithPolicy("web", corev1.RestartPolicyNever, "output=hello", "output-every=1s", "run-for=1s"), []string{"Running", "Succeeded"}, false},
+		"waits for its restart": {agenttest.Pod("web", "output=hello", "output-every=1s", "run-for=25s", "exit-code=1"), []string{"Running"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
@@ -57,7 +58,7 @@ func TestDrain_KeepsPods(t *testing.T) {
 // SL-7: pods of a source that has not synced yet are drained as well.
 func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
-		src := podsource.NewMemory(simplePod("web", "output=hello", "output-every=1s"))
+		src := podsource.NewMemory(agenttest.Pod("web", "output=hello", "output-every=1s"))
 		_, stop := n.start(src)
 		time.Sleep(time.Minute)
 		stop()
@@ -75,9 +76,4 @@ func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 1, n.running())
 	})
-}
-
-func onFailure(pod *corev1.Pod) *corev1.Pod {
-	pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-	return pod
 }

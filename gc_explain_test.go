@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -25,8 +26,8 @@ import (
 // twice because of it.
 func TestOnlyWhatDecidesIsKept(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var statuses statusRecorder
-		pod := sized("crash", "1Mi", "0s=1Mi")
+		var statuses agenttest.Statuses
+		pod := agenttest.SizedPod("crash", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/run-for"] = "20s"
 		pod.Annotations["sim.sublet.dev/exit-code"] = "3"
 		first := pod.Spec.Containers[0].DeepCopy()
@@ -64,7 +65,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		}
 		require.Greater(t, ran, 10)
 		require.Greater(t, waited, 10)
-		require.Greater(t, statuses.of("crash").ContainerStatuses[0].RestartCount, int32(5))
+		require.Greater(t, statuses.Of("crash").ContainerStatuses[0].RestartCount, int32(5))
 	})
 }
 
@@ -127,7 +128,7 @@ func TestExplain(t *testing.T) {
 		require.Empty(t, none)
 
 		a := start(
-			agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithImageGC(imagegc.Policy{}),
+			agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithImageGC(imagegc.Policy{}),
 			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepAll}),
 		)
 		_, err = a.ExplainImages(t.Context(), true)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,97 +14,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
-	"github.com/sublet-dev/agent/status"
 )
-
-// meter is a node of 1 GiB that is as full as its simulated containers make it.
-type meter struct {
-	client *cri.Client
-
-	mu      sync.Mutex
-	disk    float64 // share of the file system that is in use
-	reclaim int
-}
-
-func (m *meter) Usage(ctx context.Context, _ time.Time) (runtime.NodeUsage, error) {
-	const gib = 1 << 30
-	now := time.Now()
-	m.mu.Lock()
-	fs := runtime.FSUsage{At: now, CapacityBytes: gib, AvailableBytes: uint64(float64(gib) * (1 - m.disk)), Inodes: 100}
-	m.mu.Unlock()
-	u := runtime.NodeUsage{Memory: runtime.MemoryUsage{At: now, Capacity: gib}, NodeFS: fs, ImageFS: fs, ContainerFS: fs}
-	list, err := m.client.ContainerStats(ctx)
-	if err != nil {
-		return u, err
-	}
-	byPod := map[types.UID]*runtime.PodUsage{}
-	for _, c := range list {
-		p := byPod[c.PodUID]
-		if p == nil {
-			p = &runtime.PodUsage{UID: c.PodUID, Memory: runtime.MemoryUsage{At: now}}
-			byPod[c.PodUID] = p
-		}
-		p.Memory.WorkingSet += c.Memory.WorkingSet
-		p.Containers = append(p.Containers, c)
-		u.Memory.WorkingSet += c.Memory.WorkingSet
-	}
-	for _, p := range byPod {
-		u.Pods = append(u.Pods, *p)
-	}
-	return u, nil
-}
-
-func (m *meter) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.reclaim
-}
-
-// statusRecorder is a sink that keeps the last status of each pod.
-type statusRecorder struct {
-	mu sync.Mutex
-	by map[string]corev1.PodStatus
-}
-
-func (s *statusRecorder) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = map[string]corev1.PodStatus{}
-	}
-	s.by[pod.Name] = st
-	return nil
-}
-
-func (s *statusRecorder) of(name string) corev1.PodStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.by[name]
-}
-
-func sized(name, memory, script string) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Annotations: map[string]string{"sim.sublet.dev/memory": script}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "img-" + name, Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
-		}}}},
-	}
-	podspec.Default(pod)
-	return pod
-}
 
 // inside runs an agent on a simulated runtime until f is done.
 func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent)) {
@@ -143,13 +66,13 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 // node reports the pressure.
 func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var statuses statusRecorder
+		var statuses agenttest.Statuses
 		var mu sync.Mutex
 		var order []string // guarded by mu
-		pods := podsource.NewMemory(sized("calm", "300Mi", "0s=250Mi"), sized("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
+		pods := podsource.NewMemory(agenttest.SizedPod("calm", "300Mi", "0s=250Mi"), agenttest.SizedPod("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses), // static pods are critical
-			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &meter{client: client}}),
+			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
@@ -163,26 +86,26 @@ func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 			}}}),
 		)
 		time.Sleep(time.Minute)
-		require.Equal(t, corev1.PodRunning, statuses.of("greedy").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.Of("greedy").Phase)
 		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
 
 		time.Sleep(11 * time.Minute)
 		mu.Lock()
 		require.Equal(t, []string{"greedy"}, order)
 		mu.Unlock()
-		st := statuses.of("greedy")
+		st := statuses.Of("greedy")
 		require.Equal(t, corev1.PodFailed, st.Phase)
 		require.Equal(t, eviction.Reason, st.Reason)
 		require.Contains(t, st.Message, "low on resource: memory")
 		require.True(t, hasCondition(st, corev1.DisruptionTarget))
-		require.Equal(t, corev1.PodRunning, statuses.of("calm").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.Of("calm").Phase)
 		require.Equal(t, corev1.ConditionTrue, a.Conditions()[0].Status, "the condition holds for the transition period")
 
-		best := sized("best", "1Mi", "0s=1Mi")
+		best := agenttest.SizedPod("best", "1Mi", "0s=1Mi")
 		best.Spec.Containers[0].Resources, best.Status = corev1.ResourceRequirements{}, corev1.PodStatus{}
 		pods.Put(best)
 		time.Sleep(time.Second)
-		require.Equal(t, eviction.Reason, statuses.of("best").Reason, statuses.of("best"))
+		require.Equal(t, eviction.Reason, statuses.Of("best").Reason, statuses.Of("best"))
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, corev1.ConditionFalse, a.Conditions()[0].Status)
 		require.NoError(t, a.Healthy())
@@ -202,13 +125,14 @@ func hasCondition(st corev1.PodStatus, kind corev1.PodConditionType) bool {
 // if that helps.
 func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var statuses statusRecorder
-		node := &meter{client: client}
+		var statuses agenttest.Statuses
+		node := &agenttest.Node{Client: client}
 		var evicted []string
+		var reclaimed atomic.Int32
 		// An image that is there for a container that cannot be made yet.
-		waits := sized("waits", "10Mi", "0s=1Mi")
+		waits := agenttest.SizedPod("waits", "10Mi", "0s=1Mi")
 		waits.Annotations["sim.sublet.dev/create-error"] = "not now"
-		pods := podsource.NewMemory(sized("web", "10Mi", "0s=1Mi"), waits)
+		pods := podsource.NewMemory(agenttest.SizedPod("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
 			agent.WithSource("memory", pods), agent.WithStatusSink(&statuses),
 			agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
@@ -216,9 +140,8 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 			agent.WithHooks(agent.Hooks{
 				ImageGC: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 					assert.NoError(t, err)
-					node.mu.Lock()
-					defer node.mu.Unlock()
-					node.disk, node.reclaim = 0.1, node.reclaim+1
+					reclaimed.Add(1)
+					node.SetDiskUsed(0.1)
 				}},
 				Eviction: eviction.Hooks{Evicting: func(_ eviction.Signal, ranked []eviction.Candidate, _ runtime.Termination) {
 					evicted = append(evicted, ranked[0].Pod.Name)
@@ -227,26 +150,22 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		)
 		require.NoError(t, pull(t, client, "unused:1"))
 		time.Sleep(time.Minute)
-		node.mu.Lock()
-		node.disk = 0.9
-		node.mu.Unlock()
+		node.SetDiskUsed(0.9)
 		time.Sleep(time.Minute)
 		require.Empty(t, evicted)
-		require.Equal(t, 1, node.count(), "one image was not in use")
+		require.EqualValues(t, 1, reclaimed.Load(), "one image was not in use")
 		left, err := client.Images(t.Context())
 		require.NoError(t, err)
 		require.Len(t, left, 2)
-		require.Equal(t, corev1.PodRunning, statuses.of("web").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.Of("web").Phase)
 		require.NoError(t, a.Healthy())
 
 		require.True(t, pods.Delete(waits.Namespace, waits.Name))
 		time.Sleep(time.Minute)
-		node.mu.Lock()
-		node.disk = 0.9
-		node.mu.Unlock()
+		node.SetDiskUsed(0.9)
 		time.Sleep(time.Minute)
 		require.Empty(t, evicted)
-		require.Equal(t, 2, node.count(), "no pod needs the image")
+		require.EqualValues(t, 2, reclaimed.Load(), "no pod needs the image")
 	})
 }
 
@@ -276,8 +195,8 @@ func pull(t *testing.T, client *cri.Client, ref string) error {
 // restart counts and last states are reported as before.
 func TestDeadContainersAreCollected(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		var statuses statusRecorder
-		pod := sized("crash", "1Mi", "0s=1Mi")
+		var statuses agenttest.Statuses
+		pod := agenttest.SizedPod("crash", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/run-for"] = "1s"
 		pod.Annotations["sim.sublet.dev/exit-code"] = "3"
 		start(agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&statuses))
@@ -285,7 +204,7 @@ func TestDeadContainersAreCollected(t *testing.T) {
 		p, err := client.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(p.Containers), 2)
-		c := statuses.of("crash").ContainerStatuses[0]
+		c := statuses.Of("crash").ContainerStatuses[0]
 		require.Greater(t, c.RestartCount, int32(5))
 		require.NotNil(t, c.LastTerminationState.Terminated)
 		require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
@@ -296,7 +215,7 @@ func TestDeadContainersAreCollected(t *testing.T) {
 func TestLogsAreRotated(t *testing.T) {
 	dir := t.TempDir()
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
-		pod := sized("loud", "1Mi", "0s=1Mi")
+		pod := agenttest.SizedPod("loud", "1Mi", "0s=1Mi")
 		pod.Annotations["sim.sublet.dev/output"] = strings.Repeat("x", 100)
 		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
 		a, err := agent.New(
@@ -373,5 +292,3 @@ func hardThresholds(list string) []eviction.Threshold {
 	}
 	return thresholds
 }
-
-var _ status.Sink = (*statusRecorder)(nil)

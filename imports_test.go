@@ -41,6 +41,8 @@ var allowedImports = map[string][]string{
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"podspec"},
 	"e2e":                     {},
+	"test/bench":              {},
+	"test/scenario":           {},
 	"docs":                    {},
 	"internal/atomicfile":     {},
 	"internal/fserr":          {},
@@ -69,9 +71,9 @@ var allowedImports = map[string][]string{
 // sharedImports may be imported by every package of the module.
 var sharedImports = []string{"internal/logattr", "internal/notify", "internal/priority", "internal/sleep"}
 
-// adapters may import any package of the module, and are imported by users and tests
+// adapters and test kits may import any package of the module, and are imported by users and tests
 // alone.
-var adapters = []string{"prom", "kube", "internal/containerdtest"}
+var adapters = []string{"prom", "kube", "internal/agenttest", "internal/containerdtest"}
 
 func TestImports_OnlyAllowed(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()

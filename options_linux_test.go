@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -40,7 +41,7 @@ func TestNodeConfig_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
 		t.Skipf("cgroups cannot be created here: %v", err)
 	}
 	t.Cleanup(func() { removeCgroups(t, root) })
-	web := simplePod("web")
+	web := agenttest.Pod("web")
 	web.UID = "uid-web"
 	web.Spec.Containers[0].Resources.Requests = resources("cpu=10m")
 	runSimulated(t,
@@ -63,7 +64,7 @@ func TestNodeConfig_LogLinksDir(t *testing.T) {
 	root, links := t.TempDir(), t.TempDir()
 	var pods *podsource.Memory
 	source := func() podsource.Source {
-		pods = podsource.NewMemory(simplePod("web"), simplePod("stays"))
+		pods = podsource.NewMemory(agenttest.Pod("web"), agenttest.Pod("stays"))
 		return pods
 	}
 	link := func(name string) string { return filepath.Join(links, name+".log") }

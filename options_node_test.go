@@ -22,6 +22,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -68,9 +69,9 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 
 // runSimulated runs an agent in a bubble for a minute, with a source that is made in
 // it, and returns the statuses that it sent.
-func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podsource.Source, opts ...agent.Option) *statusRecorder {
+func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podsource.Source, opts ...agent.Option) *agenttest.Statuses {
 	t.Helper()
-	var statuses statusRecorder
+	var statuses agenttest.Statuses
 	synctest.Test(t, func(t *testing.T) {
 		a, err := agent.New(append(opts, agent.WithNodeName("node"), agent.WithSimulatedRuntime(), agent.WithStatusSink(&statuses), agent.WithSource("memory", source()))...)
 		require.NoError(t, err)
@@ -90,17 +91,19 @@ func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podso
 
 func TestNodeConfig_Taints(t *testing.T) {
 	node := agent.WithNode(agent.NodeConfig{DisableCgroups: true, Taints: []corev1.Taint{{Key: "broken", Effect: corev1.TaintEffectNoExecute}}})
-	static := func() podsource.Source { return podsource.NewMemory(simplePod("web")) }
-	assert.Equal(t, corev1.PodRunning, runSimulated(t, nil, static, node).of("web").Phase)
+	static := func() podsource.Source { return podsource.NewMemory(agenttest.Pod("web")) }
+	assert.Equal(t, corev1.PodRunning, runSimulated(t, nil, static, node).Of("web").Phase)
 	other := func() podsource.Source { return podsource.NotStatic(static()) }
-	assert.Equal(t, "TaintToleration", runSimulated(t, nil, other, node).of("web").Reason)
+	assert.Equal(t, "TaintToleration", runSimulated(t, nil, other, node).Of("web").Reason)
 }
 
 func TestNodeConfig_UnsupportedFields(t *testing.T) {
-	exotic := simplePod("exotic")
+	exotic := agenttest.Pod("exotic")
 	exotic.Spec.HostIPC = true
 	statuses := runSimulated(t, nil,
-		func() podsource.Source { return podsource.NewMemory(exotic, simplePod("plain"), simplePod("panics")) },
+		func() podsource.Source {
+			return podsource.NewMemory(exotic, agenttest.Pod("plain"), agenttest.Pod("panics"))
+		},
 		agent.WithNode(agent.NodeConfig{DisableCgroups: true, UnsupportedFields: func(pod *corev1.Pod) field.ErrorList {
 			switch {
 			case pod.Name == "panics":
@@ -111,10 +114,10 @@ func TestNodeConfig_UnsupportedFields(t *testing.T) {
 			return nil
 		}}),
 	)
-	assert.Equal(t, "PodFeatureUnsupported", statuses.of("exotic").Reason)
-	assert.Contains(t, statuses.of("exotic").Message, "spec.hostIPC is not for this node")
-	assert.Equal(t, corev1.PodRunning, statuses.of("plain").Phase)
-	assert.Equal(t, "UnexpectedAdmissionError", statuses.of("panics").Reason)
+	assert.Equal(t, "PodFeatureUnsupported", statuses.Of("exotic").Reason)
+	assert.Contains(t, statuses.Of("exotic").Message, "spec.hostIPC is not for this node")
+	assert.Equal(t, corev1.PodRunning, statuses.Of("plain").Phase)
+	assert.Equal(t, "UnexpectedAdmissionError", statuses.Of("panics").Reason)
 }
 
 // objectsFunc is a place of objects.
@@ -135,7 +138,7 @@ func TestWithObjects_FindsWhatNoSourceHas(t *testing.T) {
 		m := podsource.NewMemory()
 		m.SetObjects(object("both", "source"))
 		for _, name := range []string{"second", "absent", "broken"} {
-			pod := simplePod(name)
+			pod := agenttest.Pod(name)
 			pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
 			m.Put(pod)
 		}
@@ -171,9 +174,9 @@ func TestWithObjects_FindsWhatNoSourceHas(t *testing.T) {
 			return object(ref.Name, "second"), nil
 		})),
 	)
-	assert.Equal(t, corev1.PodRunning, statuses.of("second").Phase)
-	assert.Equal(t, corev1.PodPending, statuses.of("absent").Phase)
-	assert.Equal(t, corev1.PodPending, statuses.of("broken").Phase)
+	assert.Equal(t, corev1.PodRunning, statuses.Of("second").Phase)
+	assert.Equal(t, corev1.PodPending, statuses.Of("absent").Phase)
+	assert.Equal(t, corev1.PodPending, statuses.Of("broken").Phase)
 }
 
 // slowKill is a runtime in which a pod does not end.
@@ -197,8 +200,8 @@ func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 		a, err := agent.New(
 			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 			agent.WithRuntime(slowKill{client}),
-			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(sized("greedy", "1Mi", "0s=1000Mi")))),
-			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &meter{client: client}, PodCleanupTimeout: 7 * time.Second}),
+			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(agenttest.SizedPod("greedy", "1Mi", "0s=1000Mi")))),
+			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, _ error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -255,7 +258,7 @@ func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
 		agent.WithRuntimeEndpoint(endpoint),
 		agent.WithCRINode(cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
 		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {
-			pod := simplePod("web")
+			pod := agenttest.Pod("web")
 			pod.Spec.Containers[0].Resources.Limits = resources("cpu=500m", "memory=64Mi")
 			return pod
 		}())),

@@ -17,6 +17,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -128,8 +129,8 @@ func withInit(pod *corev1.Pod) *corev1.Pod {
 // OW-1: pods of a kubelet and their logs stay, whatever the sources of the agent contain.
 func TestAgent_LeavesPodsOfAKubeletAlone(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
-		sb, ct := r.kubelet(withInit(sized("coredns", "1Mi", "0s=1Mi")), "api")
-		_, stop := r.start(t.TempDir(), agent.WithSource("api", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+		sb, ct := r.kubelet(withInit(agenttest.SizedPod("coredns", "1Mi", "0s=1Mi")), "api")
+		_, stop := r.start(t.TempDir(), agent.WithSource("api", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Hour)
 		stop()
 		assert.Equal(t, ct, r.running()["uid-coredns"])
@@ -147,7 +148,7 @@ func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		roots := []string{t.TempDir(), t.TempDir()}
 		pods := []*podsource.Memory{
-			podsource.NewMemory(sized("a", "1Mi", "0s=1Mi"), sized("removed", "1Mi", "0s=1Mi")), podsource.NewMemory(sized("b", "1Mi", "0s=1Mi")),
+			podsource.NewMemory(agenttest.SizedPod("a", "1Mi", "0s=1Mi"), agenttest.SizedPod("removed", "1Mi", "0s=1Mi")), podsource.NewMemory(agenttest.SizedPod("b", "1Mi", "0s=1Mi")),
 		}
 		var before map[types.UID]string
 		for round := range 3 {
@@ -163,7 +164,7 @@ func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 				before = r.running()
 				require.Len(t, before, 3)
 				require.Len(t, agents[1].Pods(), 1)
-				pods[0].Set(sized("a", "1Mi", "0s=1Mi"))
+				pods[0].Set(agenttest.SizedPod("a", "1Mi", "0s=1Mi"))
 				time.Sleep(10 * time.Minute)
 				delete(before, "uid-removed")
 				assert.NoDirExists(t, filepath.Join(r.logs, "default_removed_uid-removed"))
@@ -186,17 +187,17 @@ func TestAgent_SharesARuntimeWithAnother(t *testing.T) {
 // OW-2: with the option, the agent adopts a pod of a kubelet, which keeps running.
 func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
-		web := withInit(sized("web", "1Mi", "0s=1Mi"))
+		web := withInit(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))
 		_, ct := r.kubelet(web, "file")
-		_, other := r.kubelet(sized("coredns", "1Mi", "0s=1Mi"), "api")
-		r.kubelet(sized("old", "1Mi", "0s=1Mi"), "file")
+		_, other := r.kubelet(agenttest.SizedPod("coredns", "1Mi", "0s=1Mi"), "api")
+		r.kubelet(agenttest.SizedPod("old", "1Mi", "0s=1Mi"), "file")
 		root, source := t.TempDir(), podsource.NewMemory(web)
-		var statuses statusRecorder
+		var statuses agenttest.Statuses
 		_, stop := r.start(root, agent.WithSource("memory", source), agent.WithAdoption("file"), agent.WithStatusSink(&statuses))
 		time.Sleep(time.Hour)
 		assert.Equal(t, map[types.UID]string{"uid-web": ct, "uid-coredns": other}, r.running(),
 			"the desired pod keeps running, the other one ends, and pods of another source stay")
-		st := statuses.of("web")
+		st := statuses.Of("web")
 		require.Equal(t, corev1.PodRunning, st.Phase)
 		assert.Zero(t, st.ContainerStatuses[0].RestartCount)
 
@@ -225,7 +226,7 @@ func TestAgent_AdoptsPodsOfAKubelet(t *testing.T) {
 // OW-1: pods of another agent are not adopted, even if their source has the name.
 func TestAgent_AdoptsNoPodsOfAnother(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
-		_, stop := r.start(t.TempDir(), agent.WithSource("file", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))))
+		_, stop := r.start(t.TempDir(), agent.WithSource("file", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Minute)
 		stop()
 		before := r.running()
@@ -248,7 +249,7 @@ func TestAgent_StopsWithoutItsOwnerID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sharing(t, func(t *testing.T, r *shared) {
 				root := t.TempDir()
-				source := agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi")))
+				source := agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi")))
 				_, stop := r.start(root, source)
 				time.Sleep(time.Minute)
 				stop()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -91,7 +92,7 @@ func TestAgent_SurvivesPanicsOfUserCode(t *testing.T) {
 			defer mu.Unlock()
 			names[name] = true
 		})
-		source := &clumsySource{Source: podsource.NewMemory(simplePod("web"), simplePod("undecided"), simplePod("crashes", "run-for=1s", "exit-code=1"))}
+		source := &clumsySource{Source: podsource.NewMemory(agenttest.Pod("web"), agenttest.Pod("undecided"), agenttest.Pod("crashes", "run-for=1s", "exit-code=1"))}
 		var sink clumsy
 		var lastStatus corev1.PodStatus
 		a, err := agent.New(

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -51,7 +52,7 @@ func TestAgent_LogsLifecycleOfPod(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		var log podLog
-		source := podsource.NewMemory(simplePod("web", "run-for=2s", "exit-code=3"))
+		source := podsource.NewMemory(agenttest.Pod("web", "run-for=2s", "exit-code=3"))
 		a, err := agent.New(
 			agent.WithNodeName("n"), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(),
 			agent.WithSource("memory", source), agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),

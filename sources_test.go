@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -107,6 +109,14 @@ func (n *sourcesNode) running() int {
 	return len(list.GetContainers())
 }
 
+// condition returns the condition of that type, or nil.
+func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
+	if i := slices.IndexFunc(list, func(c corev1.PodCondition) bool { return c.Type == t }); i >= 0 {
+		return &list[i]
+	}
+	return nil
+}
+
 func (n *sourcesNode) stopContainers() {
 	n.t.Helper()
 	list, err := n.direct.ListContainers(n.t.Context(), &criv1.ListContainersRequest{})
@@ -122,14 +132,14 @@ func (n *sourcesNode) stopContainers() {
 // the source.
 func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
-		memory := podsource.NewMemory(simplePod("web"))
+		memory := podsource.NewMemory(agenttest.Pod("web"))
 		a, stop := n.start(memory)
 		time.Sleep(time.Minute)
 		require.NoError(t, a.Healthy())
 		require.Equal(t, corev1.ConditionTrue, condition(a.Pods()[0].Status.Conditions, corev1.PodReady).Status)
 		stop()
 
-		var statuses statusRecorder
+		var statuses agenttest.Statuses
 		back := make(chan struct{})
 		a, stop = n.start(offline(back, memory), agent.WithStatusSink(&statuses))
 		defer stop()
@@ -152,7 +162,7 @@ func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 		st = a.Pods()[0].Status
 		require.NotNil(t, st.ContainerStatuses[0].State.Terminated, "as observed")
 		assert.False(t, st.ContainerStatuses[0].Ready)
-		assert.Zero(t, len(statuses.by), "no status is sent before the source has synced")
+		assert.Zero(t, statuses.Len(), "no status is sent before the source has synced")
 
 		close(back)
 		time.Sleep(time.Minute)
@@ -167,7 +177,7 @@ func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		dir := filepath.Join(n.root, "sources", "http")
-		memory := podsource.NewMemory(simplePod("web"), simplePod("dropped"))
+		memory := podsource.NewMemory(agenttest.Pod("web"), agenttest.Pod("dropped"))
 		_, stop := n.start(podsource.Cached(memory, dir))
 		time.Sleep(time.Minute)
 		require.Equal(t, 2, n.running())
@@ -220,7 +230,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
 		collect := agent.WithImageGC(imagegc.Policy{MinAge: 1})
-		_, stop := n.start(podsource.NewMemory(simplePod("web")), collect)
+		_, stop := n.start(podsource.NewMemory(agenttest.Pod("web")), collect)
 		time.Sleep(time.Minute)
 		stop()
 		list, err := n.direct.ListPodSandbox(t.Context(), &criv1.ListPodSandboxRequest{})

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -45,11 +46,11 @@ func TestAgent_ReportsHungInspection(t *testing.T) {
 		require.NoError(t, err)
 		client, err := cri.New(cc, cri.Config{})
 		require.NoError(t, err)
-		var statuses statusRecorder
+		var statuses agenttest.Statuses
 		a, err := agent.New(
 			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithStatusSink(&statuses),
 			agent.WithRuntime(hanging{client, "uid-hung"}),
-			agent.WithSource("api", podsource.NewMemory(sized("hung", "1Mi", "0s=1Mi"), sized("well", "1Mi", "0s=1Mi"))),
+			agent.WithSource("api", podsource.NewMemory(agenttest.SizedPod("hung", "1Mi", "0s=1Mi"), agenttest.SizedPod("well", "1Mi", "0s=1Mi"))),
 		)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +64,7 @@ func TestAgent_ReportsHungInspection(t *testing.T) {
 		require.NoError(t, cc.Close())
 		require.NoError(t, rt.Close())
 		require.NoError(t, healthy)
-		require.Equal(t, corev1.PodRunning, statuses.of("well").Phase)
+		require.Equal(t, corev1.PodRunning, statuses.Of("well").Phase)
 		require.Len(t, errs, 1)
 		require.ErrorContains(t, errs[0], "uid-hung")
 	})
@@ -86,7 +87,7 @@ func (l lateSource) Watch(ctx context.Context, deliver func(podsource.Set)) erro
 // because the status of their pod may still be needed.
 func TestContainerGC_WaitsForAllSources(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
-		pod := sized("orphan", "1Mi", "0s=1Mi")
+		pod := agenttest.SizedPod("orphan", "1Mi", "0s=1Mi")
 		dir := t.TempDir()
 		applied := client.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.CreateSandbox}, {Type: runtime.StartContainer, Container: "main"}}, runtime.RunOptions{Dir: dir, LogDir: dir})
 		require.Empty(t, applied.Failures)
@@ -95,7 +96,7 @@ func TestContainerGC_WaitsForAllSources(t *testing.T) {
 		require.NoError(t, client.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: time.Second}))
 
 		source := make(lateSource)
-		start(agent.WithSource("memory", podsource.NewMemory(sized("web", "1Mi", "0s=1Mi"))), agent.WithSource("late", source))
+		start(agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithSource("late", source))
 		time.Sleep(10 * time.Minute)
 		left, err := client.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)

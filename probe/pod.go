@@ -17,7 +17,6 @@ import (
 type pod struct {
 	uid         types.UID
 	spec        *corev1.Pod // nil until AddPod
-	observed    runtime.Pod // the newest that was read from the cache
 	probes      map[key]*probe
 	terminating bool                            // only readiness probes run
 	previous    map[string]runtime.ProbeResults // by container id; see Adopt
@@ -62,7 +61,6 @@ func (b *probe) stop() {
 // pod has changed, and should be after each inspection: new containers are then probed
 // at once instead of up to one period later.
 func (m *Manager) AddPod(spec *corev1.Pod) {
-	observed := m.cachedPod(spec.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(spec.UID)
@@ -77,26 +75,9 @@ func (m *Manager) AddPod(spec *corev1.Pod) {
 	if len(desired) == 0 {
 		return
 	}
-	p.observe(observed)
-	now := time.Now()
+	observed, now := m.observedPod(p), time.Now()
 	for k, c := range desired {
-		m.reconcile(p.ensureProbe(k, c), now)
-	}
-}
-
-// startProbes starts the probes of a pod that was added before Run.
-func (m *Manager) startProbes(uid types.UID) {
-	observed := m.cachedPod(uid)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[uid]
-	if p == nil {
-		return
-	}
-	p.observe(observed)
-	now := time.Now()
-	for _, b := range p.probes {
-		m.reconcile(b, now)
+		m.reconcilePod(p.ensureProbe(k, c), &observed, now)
 	}
 }
 
@@ -159,20 +140,10 @@ func (m *Manager) pod(uid types.UID) *pod {
 	return p
 }
 
-// cachedPod reads a pod from the cache. The caller does not hold mu.
-func (m *Manager) cachedPod(uid types.UID) runtime.Pod {
+func (m *Manager) observedPod(p *pod) runtime.Pod {
 	var observed runtime.Pod
-	safe.Do(m.cfg.Logger, "get pod from cache", func() { observed, _ = m.cfg.PodCache.Get(uid) })
+	safe.Do(m.cfg.Logger, "get pod from cache", func() { observed, _ = m.cfg.PodCache.Get(p.uid) })
 	return observed
-}
-
-// observe stores a state that was read from the cache. Another goroutine may have read
-// and stored a newer one since: then a container that has been replaced would be taken
-// for a new one.
-func (p *pod) observe(observed runtime.Pod) {
-	if !observed.ObservedAt.Before(p.observed.ObservedAt) {
-		p.observed = observed
-	}
 }
 
 // StopLivenessAndStartup stops the liveness and startup probes of a terminating pod

@@ -1,6 +1,7 @@
-package agent_test
+package agenttest
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -22,14 +23,14 @@ const (
 	lineStatus        // the last status sent at this time
 )
 
-// trace records the actions of an agent. Lines with the same time are in an order that
+// Trace records the actions of an agent. Lines with the same time are in an order that
 // does not depend on the scheduler: by pod, then by kind; concurrent calls are sorted.
 // Of several statuses of a pod at one time the last is kept, because the others may or
 // may not have been merged into it.
-type trace struct {
-	grain time.Duration // times are truncated to it
-	hide  *strings.Replacer
-	began time.Time
+type Trace struct {
+	grain time.Duration     // times are truncated to it
+	hide  *strings.Replacer // of directories
+	start time.Time
 
 	mu    sync.Mutex // guards the rest
 	lines []line
@@ -40,24 +41,24 @@ type trace struct {
 // Lines of a trace about the deletion of a status.
 const (
 	deleted   = "= gone"
-	recreated = "= anew" // not shown
+	recreated = "= recreated" // not shown
 )
 
 type line struct {
-	at   time.Duration
-	pod  string
-	kind int
-	text string
-	side string // calls with the same value are concurrent
+	at    time.Duration
+	pod   string
+	kind  int
+	text  string
+	group string // lines with the same group are concurrent
 }
 
-func newTrace(grain time.Duration) *trace {
-	return &trace{grain: grain, began: time.Now(), pods: map[types.UID]string{}, names: map[string]int{}}
+func newTrace(grain time.Duration, hide *strings.Replacer) *Trace {
+	return &Trace{grain: cmp.Or(grain, time.Millisecond), hide: hide, start: time.Now(), pods: map[types.UID]string{}, names: map[string]int{}}
 }
 
-// label returns the name of a pod in the trace: its name, and for later pods of the same
+// Label returns the name of a pod in the trace: its name, and for later pods of the same
 // name a number.
-func (t *trace) label(uid types.UID, name string) string {
+func (t *Trace) Label(uid types.UID, name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l, ok := t.pods[uid]; ok {
@@ -72,23 +73,26 @@ func (t *trace) label(uid types.UID, name string) string {
 	return l
 }
 
-func (t *trace) add(pod string, kind int, side, text string) {
+// Command adds a line about an input of the test.
+func (t *Trace) Command(text string) { t.add("", lineScript, "", text) }
+
+func (t *Trace) add(pod string, kind int, group, text string) {
 	text = t.hide.Replace(text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := time.Since(t.began).Truncate(t.grain)
-	t.lines = append(t.lines, line{at: at, pod: pod, kind: kind, side: side, text: mask(text)})
+	at := time.Since(t.start).Truncate(t.grain)
+	t.lines = append(t.lines, line{at: at, pod: pod, kind: kind, group: group, text: Mask(text)})
 }
 
-// mask replaces the parts of a text that differ between runs.
-func mask(s string) string {
+// Mask replaces the parts of a text that differ between runs.
+func Mask(s string) string {
 	s = regexp.MustCompile(`: (connection error: .*connection refused"|error reading from server: EOF)`).ReplaceAllString(s, ": connection lost")
 	s = regexp.MustCompile(`\b[0-9a-f]{64}\b`).ReplaceAllString(s, "ID")
 	return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "UID")
 }
 
 // String returns the trace as in a scenario file.
-func (t *trace) String() string {
+func (t *Trace) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lines := slices.Clone(t.lines)
@@ -111,7 +115,7 @@ func (t *trace) String() string {
 	for _, l := range lines {
 		if l.at != at {
 			at = l.at
-			fmt.Fprintf(&b, "%s\n", short(at))
+			fmt.Fprintf(&b, "%s\n", ShortDuration(at))
 		}
 		if l.kind == lineScript {
 			fmt.Fprintf(&b, "  > %s\n", l.text)
@@ -149,7 +153,8 @@ func removals(lines []line) []line {
 	})
 }
 
-func short(d time.Duration) string {
+// ShortDuration returns a duration without zero minutes and seconds, such as 1h.
+func ShortDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -194,7 +199,7 @@ func lastStatuses(lines []line) []line {
 func sideBySide(lines []line) []line {
 	for i := 0; i < len(lines); {
 		j := i + 1
-		for j < len(lines) && lines[i].side != "" && lines[j].side == lines[i].side && lines[j].pod == lines[i].pod && lines[j].at == lines[i].at {
+		for j < len(lines) && lines[i].group != "" && lines[j].group == lines[i].group && lines[j].pod == lines[i].pod && lines[j].at == lines[i].at {
 			j++
 		}
 		slices.SortStableFunc(lines[i:j], func(a, b line) int { return strings.Compare(a.text, b.text) })
@@ -219,7 +224,7 @@ func statusText(pod *corev1.Pod, st corev1.PodStatus) string {
 		fmt.Fprintf(&b, " %s %q", st.Reason, st.Message)
 	}
 	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses) {
-		fmt.Fprintf(&b, " | %s", containerText(c))
+		fmt.Fprintf(&b, " | %s", ContainerText(c))
 	}
 	if pod.DeletionTimestamp != nil {
 		b.WriteString(" (deleted)")
@@ -227,7 +232,8 @@ func statusText(pod *corev1.Pod, st corev1.PodStatus) string {
 	return b.String()
 }
 
-func containerText(c corev1.ContainerStatus) string {
+// ContainerText returns the status of a container in one line.
+func ContainerText(c corev1.ContainerStatus) string {
 	text := c.Name
 	switch s := c.State; {
 	case s.Running != nil:

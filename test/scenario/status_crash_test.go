@@ -1,23 +1,21 @@
-package agent_test
+package scenario
 
 import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/agenttest"
 )
 
 // TestStatus_AgentKilled plays each testdata/status/*.txtar and kills and restarts the
@@ -30,21 +28,14 @@ import (
 //
 // AG-4, ST-5, PB-4
 func TestStatus_AgentKilled(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "status", "*.txtar"))
-	require.NoError(t, err)
-	seeds := 1
-	if n := os.Getenv("SUBLET_KILL_SEEDS"); n != "" {
-		seeds, err = strconv.Atoi(n)
-		require.NoError(t, err)
-	}
-	for i, path := range files {
+	for i, path := range scenarioFiles(t, "status", "*.txtar") {
 		sc := readScenario(t, path)
-		for seed := range seeds {
-			t.Run(fmt.Sprintf("%s/%d", strings.TrimSuffix(filepath.Base(path), ".txtar"), seed), func(t *testing.T) {
+		for seed := range seeds(t, "SUBLET_KILL_SEEDS", 1) {
+			t.Run(fmt.Sprintf("%s/%d", caseName(path), seed), func(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(uint64(seed), uint64(i)))
 				var calm, killed *transcript
-				synctest.Test(t, func(t *testing.T) { calm = listen(t, sc, sc.script) })
-				synctest.Test(t, func(t *testing.T) { killed = listen(t, sc, withKills(sc, rnd)) })
+				synctest.Test(t, func(t *testing.T) { calm = playStatuses(t, sc, sc.script) })
+				synctest.Test(t, func(t *testing.T) { killed = playStatuses(t, sc, withKills(sc, rnd)) })
 				for _, problem := range killed.problems(sc) {
 					t.Errorf("%s\n%s", problem, killed)
 				}
@@ -77,11 +68,11 @@ func withKills(sc *scenario, rnd *rand.Rand) []step {
 }
 
 // last returns the final state of each pod, without times.
-func (b *transcript) last() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (tr *transcript) last() map[string]string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	last := map[string]string{}
-	for _, p := range b.entries {
+	for _, p := range tr.entries {
 		switch {
 		case p.script != "":
 		case p.status == nil:
@@ -89,7 +80,7 @@ func (b *transcript) last() map[string]string {
 		default:
 			text := fmt.Sprint(p.status.Phase, " ", p.status.Reason)
 			for _, c := range slices.Concat(p.status.InitContainerStatuses, p.status.ContainerStatuses, p.status.EphemeralContainerStatuses) {
-				text += " | " + containerText(c)
+				text += " | " + agenttest.ContainerText(c)
 			}
 			last[p.pod] = text
 		}
@@ -98,12 +89,12 @@ func (b *transcript) last() map[string]string {
 }
 
 // problems returns the changes of a status that are not possible for one process.
-func (b *transcript) problems(sc *scenario) (all []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (tr *transcript) problems(sc *scenario) (all []string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	probed := sc.probed()
 	last := map[types.UID]*corev1.PodStatus{}
-	for _, p := range b.entries {
+	for _, p := range tr.entries {
 		if p.script != "" {
 			continue
 		}
@@ -130,7 +121,7 @@ func (s *scenario) probed() bool {
 
 // cannotFollow returns the changes from the previous status that must not occur.
 func cannotFollow(previous, now *corev1.PodStatus, probed bool) (problems []string) {
-	problems = contradicts(*previous, *now)
+	problems = agenttest.StatusProblems(previous, now, false)
 	add := func(ok bool, format string, args ...any) {
 		if !ok {
 			problems = append(problems, fmt.Sprintf(format, args...))
@@ -158,7 +149,7 @@ func cannotFollow(previous, now *corev1.PodStatus, probed bool) (problems []stri
 		i := slices.IndexFunc(were, func(o corev1.ContainerStatus) bool { return o.Name == c.Name })
 		if i >= 0 {
 			for _, f := range cannotFollowContainer(&were[i], &c, probed) {
-				problems = append(problems, fmt.Sprintf("%s: %s after %s", f, containerText(c), containerText(were[i])))
+				problems = append(problems, fmt.Sprintf("%s: %s after %s", f, agenttest.ContainerText(c), agenttest.ContainerText(were[i])))
 			}
 		}
 	}

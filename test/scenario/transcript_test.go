@@ -1,7 +1,8 @@
-package agent_test
+package scenario
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,12 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/agenttest"
 )
 
 // transcript is a sink that records all statuses in a readable form.
 type transcript struct {
-	w     *harness
-	began time.Time
+	player *player
+	start  time.Time
 
 	mu      sync.Mutex // guards the rest
 	entries []transcriptEntry
@@ -34,56 +37,65 @@ type transcriptEntry struct {
 	status *corev1.PodStatus // nil: deleted
 }
 
-func newTranscript(w *harness) *transcript {
-	return &transcript{w: w, began: time.Now(), ids: map[string]string{}}
+func newTranscript(p *player) *transcript {
+	return &transcript{player: p, start: time.Now(), ids: map[string]string{}}
 }
 
 // close ends the transcript.
-func (b *transcript) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
+func (tr *transcript) close() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.closed = true
 }
 
-func (b *transcript) note(script string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.entries = append(b.entries, transcriptEntry{at: b.since(time.Now()), script: script})
+func (tr *transcript) note(script string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.entries = append(tr.entries, transcriptEntry{at: tr.since(time.Now()), script: script})
 }
 
-func (b *transcript) add(pod *corev1.Pod, st *corev1.PodStatus) {
-	b.w.mu.Lock()
-	l := b.w.current
-	b.w.mu.Unlock()
-	if l == nil || l.tap.isDead() {
-		return // a killed agent
-	}
-	label := b.w.trace.label(pod.UID, pod.Name)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+func (tr *transcript) add(pod *corev1.Pod, st *corev1.PodStatus) {
+	if tr.player.Killed() {
 		return
 	}
-	b.entries = append(b.entries, transcriptEntry{at: b.since(time.Now()), uid: pod.UID, pod: label, status: st})
+	label := tr.player.Trace.Label(pod.UID, pod.Name)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.closed {
+		return
+	}
+	tr.entries = append(tr.entries, transcriptEntry{at: tr.since(time.Now()), uid: pod.UID, pod: label, status: st})
 }
 
-func (b *transcript) since(t time.Time) time.Duration {
-	return t.Sub(b.began).Truncate(time.Millisecond)
+// SetStatus implements status.Sink.
+func (tr *transcript) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	tr.add(pod, &st)
+	return nil
+}
+
+// DeleteStatus implements status.Deleter.
+func (tr *transcript) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+	tr.add(pod, nil)
+	return nil
+}
+
+func (tr *transcript) since(t time.Time) time.Duration {
+	return t.Sub(tr.start).Truncate(time.Millisecond)
 }
 
 // String returns, for each time, the commands of the script and then the last status of
 // each pod.
-func (b *transcript) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (tr *transcript) String() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	var out strings.Builder
 	previous := map[types.UID]*corev1.PodStatus{}
-	for i := 0; i < len(b.entries); {
-		at := b.entries[i].at
+	for i := 0; i < len(tr.entries); {
+		at := tr.entries[i].at
 		last := map[string][]transcriptEntry{} // by pod: its last status and its deletion
 		var lines string
-		for ; i < len(b.entries) && b.entries[i].at == at; i++ {
-			if p := b.entries[i]; p.script != "" {
+		for ; i < len(tr.entries) && tr.entries[i].at == at; i++ {
+			if p := tr.entries[i]; p.script != "" {
 				lines += "  > " + p.script + "\n"
 			} else {
 				kept := last[p.pod]
@@ -95,19 +107,19 @@ func (b *transcript) String() string {
 		}
 		for _, pod := range slices.Sorted(maps.Keys(last)) {
 			for _, p := range last[pod] {
-				lines += b.changes(previous[p.uid], p)
+				lines += tr.changes(previous[p.uid], p)
 				previous[p.uid] = p.status
 			}
 		}
 		if lines != "" {
-			fmt.Fprintf(&out, "%s\n%s", short(at), mask(lines))
+			fmt.Fprintf(&out, "%s\n%s", agenttest.ShortDuration(at), agenttest.Mask(lines))
 		}
 	}
 	return out.String()
 }
 
 // changes returns the differences between a status and the previous one.
-func (b *transcript) changes(previous *corev1.PodStatus, p transcriptEntry) string {
+func (tr *transcript) changes(previous *corev1.PodStatus, p transcriptEntry) string {
 	now := p.status
 	if now == nil {
 		return "  " + p.pod + " is gone\n"
@@ -119,8 +131,8 @@ func (b *transcript) changes(previous *corev1.PodStatus, p transcriptEntry) stri
 	var lines []string
 	for i := range now.Conditions {
 		c := &now.Conditions[i]
-		if was := condition(previous.Conditions, c.Type); was == nil || b.condition(was) != b.condition(c) {
-			lines = append(lines, b.condition(c))
+		if was := condition(previous.Conditions, c.Type); was == nil || tr.condition(was) != tr.condition(c) {
+			lines = append(lines, tr.condition(c))
 		}
 	}
 	for i := range previous.Conditions {
@@ -136,13 +148,13 @@ func (b *transcript) changes(previous *corev1.PodStatus, p transcriptEntry) stri
 		for i := range lists[1] {
 			c := &lists[1][i]
 			j := slices.IndexFunc(lists[0], func(o corev1.ContainerStatus) bool { return o.Name == c.Name })
-			if j < 0 || b.container(&lists[0][j]) != b.container(c) {
-				lines = append(lines, b.container(c))
+			if j < 0 || tr.container(&lists[0][j]) != tr.container(c) {
+				lines = append(lines, tr.container(c))
 			}
 		}
 	}
-	head := b.head(now)
-	if !first && len(lines) == 0 && head == b.head(previous) {
+	head := tr.head(now)
+	if !first && len(lines) == 0 && head == tr.head(previous) {
 		return ""
 	}
 	text := fmt.Sprintf("  %s  %s\n", p.pod, head)
@@ -162,13 +174,13 @@ func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.Po
 }
 
 // head returns the part of a status that concerns the pod.
-func (b *transcript) head(st *corev1.PodStatus) string {
+func (tr *transcript) head(st *corev1.PodStatus) string {
 	words := []string{cmp.Or(string(st.Phase), "no phase")}
 	if st.Reason != "" || st.Message != "" {
 		words = append(words, fmt.Sprintf("%s %q", st.Reason, st.Message))
 	}
 	if st.StartTime != nil {
-		words = append(words, "since "+b.time(*st.StartTime))
+		words = append(words, "since "+tr.time(*st.StartTime))
 	}
 	words = append(words, string(st.QOSClass))
 	if len(st.PodIPs) > 0 {
@@ -184,8 +196,8 @@ func (b *transcript) head(st *corev1.PodStatus) string {
 	return strings.Join(words, ", ")
 }
 
-func (b *transcript) condition(c *corev1.PodCondition) string {
-	text := fmt.Sprintf("%s %s since %s", c.Type, c.Status, b.time(c.LastTransitionTime))
+func (tr *transcript) condition(c *corev1.PodCondition) string {
+	text := fmt.Sprintf("%s %s since %s", c.Type, c.Status, tr.time(c.LastTransitionTime))
 	if c.Reason != "" {
 		text += " " + c.Reason
 	}
@@ -195,8 +207,8 @@ func (b *transcript) condition(c *corev1.PodCondition) string {
 	return text
 }
 
-func (b *transcript) container(c *corev1.ContainerStatus) string {
-	words := []string{c.Name + ": " + b.state(&c.State)}
+func (tr *transcript) container(c *corev1.ContainerStatus) string {
+	words := []string{c.Name + ": " + tr.state(&c.State)}
 	if c.Started != nil && *c.Started {
 		words = append(words, "started")
 	}
@@ -207,10 +219,10 @@ func (b *transcript) container(c *corev1.ContainerStatus) string {
 		words = append(words, fmt.Sprint("restarts ", c.RestartCount))
 	}
 	if c.ContainerID != "" {
-		words = append(words, b.id(c.ContainerID))
+		words = append(words, tr.id(c.ContainerID))
 	}
 	if c.LastTerminationState != (corev1.ContainerState{}) {
-		words = append(words, "last "+b.state(&c.LastTerminationState))
+		words = append(words, "last "+tr.state(&c.LastTerminationState))
 	}
 	if len(c.AllocatedResources) > 0 {
 		words = append(words, "allocated "+amounts(c.AllocatedResources))
@@ -222,7 +234,7 @@ func (b *transcript) container(c *corev1.ContainerStatus) string {
 }
 
 // state returns one state of a container. An invalid one is shown as it is.
-func (b *transcript) state(s *corev1.ContainerState) string {
+func (tr *transcript) state(s *corev1.ContainerState) string {
 	switch {
 	case s.Waiting != nil && s.Running == nil && s.Terminated == nil:
 		text := "waits, " + cmp.Or(s.Waiting.Reason, "without a reason")
@@ -231,7 +243,7 @@ func (b *transcript) state(s *corev1.ContainerState) string {
 		}
 		return text
 	case s.Running != nil && s.Waiting == nil && s.Terminated == nil:
-		return "runs since " + b.time(s.Running.StartedAt)
+		return "runs since " + tr.time(s.Running.StartedAt)
 	case s.Terminated != nil && s.Waiting == nil && s.Running == nil:
 		t := s.Terminated
 		text := fmt.Sprintf("%s %d", cmp.Or(t.Reason, "without a reason"), t.ExitCode)
@@ -241,28 +253,28 @@ func (b *transcript) state(s *corev1.ContainerState) string {
 		if t.Message != "" {
 			text += fmt.Sprintf(" %q", t.Message)
 		}
-		return text + fmt.Sprintf(" (%s, %s to %s)", b.id(t.ContainerID), b.time(t.StartedAt), b.time(t.FinishedAt))
+		return text + fmt.Sprintf(" (%s, %s to %s)", tr.id(t.ContainerID), tr.time(t.StartedAt), tr.time(t.FinishedAt))
 	}
 	return fmt.Sprintf("%+v", *s)
 }
 
 // id returns the name and attempt of a container.
-func (b *transcript) id(id string) string {
+func (tr *transcript) id(id string) string {
 	kind, id, ok := strings.Cut(id, "://")
 	if !ok {
 		return "no id"
 	}
-	if b.ids[id] == "" {
-		b.ids[id] = b.w.object(id).name
+	if tr.ids[id] == "" {
+		tr.ids[id] = tr.player.ContainerName(id)
 	}
-	return kind + "://" + b.ids[id]
+	return kind + "://" + tr.ids[id]
 }
 
-func (b *transcript) time(t metav1.Time) string {
+func (tr *transcript) time(t metav1.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return short(t.Sub(b.began))
+	return agenttest.ShortDuration(t.Sub(tr.start))
 }
 
 func amounts(list corev1.ResourceList) string {

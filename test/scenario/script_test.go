@@ -1,4 +1,4 @@
-package agent_test
+package scenario
 
 import (
 	"bytes"
@@ -100,23 +100,28 @@ func (s *scenario) option(name string) ([]string, bool) {
 	return nil, false
 }
 
-// write writes the scenario with another trace.
-func (s *scenario) write(t *testing.T, path, trace string) {
+// write writes the scenario with another content of its last file, the observed one.
+func (s *scenario) write(t *testing.T, path, last, content string) {
 	t.Helper()
 	var b bytes.Buffer
 	b.WriteString(s.comment)
 	for _, name := range s.names {
-		if name != "trace" {
+		if name != last {
 			fmt.Fprintf(&b, "-- %s --\n%s", name, s.files[name])
 		}
 	}
-	fmt.Fprintf(&b, "-- trace --\n%s", trace)
+	fmt.Fprintf(&b, "-- %s --\n%s", last, content)
 	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o600))
 }
 
-func scenarioFiles(t *testing.T) []string {
+// scenarioFiles returns the files of testdata that match a pattern. Their order gives the
+// seeds of random faults their meaning.
+func scenarioFiles(t *testing.T, pattern ...string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
+	files, err := filepath.Glob(filepath.Join(append([]string{"testdata"}, pattern...)...))
 	require.NoError(t, err)
 	return files
 }
+
+// caseName returns the name of the test case of a file.
+func caseName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".txtar") }

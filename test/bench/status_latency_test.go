@@ -1,4 +1,4 @@
-package agent_test
+package bench
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkStatusLatency(b *testing.B) {
 		b.Run(fmt.Sprintf("pods=500/ends-a-second=%g", rate), func(b *testing.B) {
 			n := startNode(b, true)
 			defer n.end()
-			n.await(500, isRunning, func() { n.memory.Put(manyPods(500)...) })
+			n.await(500, isRunning, func() { n.memory.Put(agenttest.Pods(500)...) })
 			time.Sleep(5 * time.Second) // the work that follows the starts is done
 			w := newLatencyRecorder(b, n)
 			for b.Loop() {

@@ -1,4 +1,4 @@
-package agent_test
+package agenttest
 
 import (
 	"fmt"
@@ -13,15 +13,16 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
-// faultPlan is the set of random faults between an agent and its runtime, in addition to
+// FaultPlan is the set of random faults between an agent and its runtime, in addition to
 // those of a scenario. nil has none.
-type faultPlan struct {
+type FaultPlan struct {
 	seed  uint64
 	rules []runtimetest.Rule // their times count from the start of the scenario
 	hits  []int              // calls that each rule has affected
 }
 
-func kinds() []runtimetest.FaultKind {
+// FaultKinds returns all kinds of faults.
+func FaultKinds() []runtimetest.FaultKind {
 	return []runtimetest.FaultKind{
 		runtimetest.Delay, runtimetest.Hang, runtimetest.Fail, runtimetest.Drop,
 		runtimetest.BreakStream, runtimetest.Duplicate, runtimetest.Reorder, runtimetest.Corrupt,
@@ -38,21 +39,21 @@ func streams() []string {
 	return []string{"GetContainerEvents", "StreamPodSandboxes", "StreamContainers", "Stream*"}
 }
 
-// draw returns random faults for a scenario of that length. first selects the kind of
+// DrawFaults returns random faults for a scenario of that length. first selects the kind of
 // the first rule, so that each kind occurs in each scenario.
-func draw(seed uint64, first int, length time.Duration) *faultPlan {
+func DrawFaults(seed uint64, first int, length time.Duration) *FaultPlan {
 	r := rand.New(rand.NewPCG(seed, 0xFA17))
-	kinds := kinds()
-	x := &faultPlan{seed: seed}
+	kinds := FaultKinds()
+	p := &FaultPlan{seed: seed}
 	for i := range 1 + r.IntN(3) {
 		kind := kinds[r.IntN(len(kinds))]
 		if i == 0 {
 			kind = kinds[first%len(kinds)]
 		}
-		x.rules = append(x.rules, drawRule(r, kind, length))
+		p.rules = append(p.rules, drawRule(r, kind, length))
 	}
-	x.hits = make([]int, len(x.rules))
-	return x
+	p.hits = make([]int, len(p.rules))
+	return p
 }
 
 func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) runtimetest.Rule {
@@ -94,30 +95,30 @@ func drawRule(r *rand.Rand, kind runtimetest.FaultKind, length time.Duration) ru
 
 func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
-func (x *faultPlan) proxySeed() uint64 {
-	if x == nil {
+func (p *FaultPlan) proxySeed() uint64 {
+	if p == nil {
 		return 1
 	}
-	return x.seed
+	return p.seed
 }
 
 // count adds the counts of a proxy, unless it was made after some rules had ended.
-func (x *faultPlan) count(hits []int) {
-	if x == nil || len(hits) < len(x.rules) {
+func (p *FaultPlan) count(hits []int) {
+	if p == nil || len(hits) < len(p.rules) {
 		return
 	}
-	for i := range x.rules {
-		x.hits[i] += hits[i]
+	for i := range p.rules {
+		p.hits[i] += hits[i]
 	}
 }
 
 // since returns the rules for a proxy that is made that long after the start.
-func (x *faultPlan) since(made time.Duration) []runtimetest.Rule {
-	if x == nil {
+func (p *FaultPlan) since(made time.Duration) []runtimetest.Rule {
+	if p == nil {
 		return nil
 	}
 	var rules []runtimetest.Rule
-	for _, r := range x.rules {
+	for _, r := range p.rules {
 		if r.Until > 0 && r.Until <= made {
 			continue
 		}
@@ -130,24 +131,36 @@ func (x *faultPlan) since(made time.Duration) []runtimetest.Rule {
 	return rules
 }
 
-func (x *faultPlan) strikes(kind runtimetest.FaultKind, rpc string) bool {
-	if x == nil {
+// Strikes reports whether a rule of that kind applies to a call. An empty kind is any.
+func (p *FaultPlan) Strikes(kind runtimetest.FaultKind, rpc string) bool {
+	if p == nil {
 		return false
 	}
-	return slices.ContainsFunc(x.rules, func(r runtimetest.Rule) bool {
+	return slices.ContainsFunc(p.rules, func(r runtimetest.Rule) bool {
 		ok, err := path.Match(r.RPC, rpc)
 		return ok && err == nil && (kind == "" || r.Fault == kind)
 	})
 }
 
-// lies reports whether inspections get wrong responses.
-func (x *faultPlan) lies() bool {
-	return slices.ContainsFunc(reads(), func(rpc string) bool { return x.strikes(runtimetest.Corrupt, rpc) })
+// Lies reports whether inspections get wrong responses.
+func (p *FaultPlan) Lies() bool {
+	return slices.ContainsFunc(reads(), func(rpc string) bool { return p.Strikes(runtimetest.Corrupt, rpc) })
 }
 
-func (x *faultPlan) String() string {
-	all := []string{fmt.Sprintf("seed %d", x.seed)}
-	for _, r := range x.rules {
+// Hits returns the number of calls that each kind of fault has affected. EndFaults counts
+// them.
+func (p *FaultPlan) Hits() map[runtimetest.FaultKind]int {
+	hits := map[runtimetest.FaultKind]int{}
+	for i, r := range p.rules {
+		hits[r.Fault] += p.hits[i]
+	}
+	return hits
+}
+
+// String lists the rules.
+func (p *FaultPlan) String() string {
+	all := []string{fmt.Sprintf("seed %d", p.seed)}
+	for _, r := range p.rules {
 		all = append(all, "  "+r.String())
 	}
 	return strings.Join(all, "\n")

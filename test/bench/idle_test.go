@@ -1,4 +1,4 @@
-package agent_test
+package bench
 
 import (
 	"fmt"
@@ -12,29 +12,30 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/agenttest"
 )
 
-// benchProfile names a file for a CPU profile of the time at rest alone, if it is
-// set.
+// benchProfile is the environment variable with the file for a CPU profile of the idle
+// time alone.
 const benchProfile = "SUBLET_BENCH_PROFILE"
 
-// BenchmarkIdle is what 1,000 pods that nothing happens to cost, in a share of one
-// core, and how often a second they have the machine woken. It looks for long
-// enough to see each pod's resync and all that is done once a minute, and begins
-// when the last of the start has settled. Their logs are there and silent. The
-// runtime is another process, which is not counted.
+// BenchmarkIdle measures the CPU time of 1,000 idle pods as a share of one core, and the
+// wake-ups per second. It measures for longer than a minute, so that periodic work is
+// included, and starts after the work that follows the start of the pods. Each container
+// has a log that does not grow. The runtime is another process and not included.
 func BenchmarkIdle(b *testing.B) {
 	for _, events := range []bool{true, false} {
 		b.Run(fmt.Sprint("events=", events), func(b *testing.B) {
 			n := startNode(b, events)
 			defer n.end()
-			pods := manyPods(1000)
+			pods := agenttest.Pods(1000)
 			n.await(len(pods), isRunning, func() { n.memory.Put(pods...) })
 			for _, pod := range pods {
 				n.writeLog(pod, "the only line\n")
 			}
-			time.Sleep(90 * time.Second) // each has had a turn at rest, and their logs sleep
-			debug.FreeOSMemory()         // what the start took is given back
+			time.Sleep(90 * time.Second) // each pod was synced while idle, and each log is watched
+			debug.FreeOSMemory()         // memory of the start
 			defer profile(b)()
 			var used unix.Rusage
 			var took time.Duration
@@ -52,8 +53,8 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// writeLog does what a real runtime would: the simulated one has no logs of
-// containers that write nothing.
+// writeLog writes the log of a container as a real runtime does. The simulated one has no
+// log of a container that writes nothing.
 func (n *node) writeLog(pod *corev1.Pod, text string) {
 	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(n.socket), "root", "logs", pod.Namespace+"_"+pod.Name+"_*"))
 	require.NoError(n.b, err)
@@ -76,8 +77,8 @@ func spent(from, to unix.Rusage) unix.Rusage {
 	}
 }
 
-// profile writes a CPU profile until the function that it returns is called, if
-// one is wanted.
+// profile writes a CPU profile until the returned function is called, if the environment
+// asks for it.
 func profile(b *testing.B) func() {
 	path := os.Getenv(benchProfile)
 	if path == "" {

@@ -1,4 +1,4 @@
-package agent_test
+package bench
 
 import (
 	"fmt"
@@ -11,34 +11,35 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
-// mostMemory is what a pod at rest may take, in KiB, beside the pod that was put. The
-// copy that the agent works with is in it.
-const mostMemory = 16
+// maxMemory is the limit for the memory of an idle pod, in KiB, without the copy of the
+// pod in the source, but with the agent's own copy.
+const maxMemory = 16
 
-// BenchmarkManyPods brings many pods up at once, lets them rest, changes one, and
-// ends them all. Before it counts memory it has brought up and ended some, so that
-// what is made once, threads, buffers of connections and tables of types, does not
-// count as theirs: "once-KiB" is that.
+// BenchmarkManyPods starts many pods at once, waits until they are idle, changes one, and
+// deletes all. Some other pods are started and deleted before, so that memory allocated
+// once, for threads, buffers of connections and tables of types, is not counted for the
+// pods. "once-KiB" is that memory.
 func BenchmarkManyPods(b *testing.B) {
 	for _, pods := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
 			for b.Loop() {
 				own := heap()
-				all := manyPods(pods)
+				all := agenttest.Pods(pods)
 				before := heap()
 				own = before - own
 				n := startNode(b, true)
 				for range 3 {
-					n.await(200, isRunning, func() { n.memory.Put(manyPods(200)...) })
+					n.await(200, isRunning, func() { n.memory.Put(agenttest.Pods(200)...) })
 					n.await(200, isDeleted, func() { n.memory.Set() })
 					n.settle()
 				}
-				none := n.weigh()
+				none := n.memoryInUse()
 				b.ReportMetric((float64(none)-float64(before))/1024, "once-KiB")
 
 				used := cpu(b)
@@ -48,11 +49,11 @@ func BenchmarkManyPods(b *testing.B) {
 				b.ReportMetric(n.settle().Seconds(), "settle-s")
 				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "up-cpu-ms/pod")
 
-				// The source keeps a copy of its own, as large as all.
-				each := float64(n.weigh()-none-own) / float64(pods) / 1024
+				// The source keeps its own copy, which is as large as all.
+				each := float64(n.memoryInUse()-none-own) / float64(pods) / 1024
 				b.ReportMetric(each, "KiB/pod")
 				b.ReportMetric(float64(own)/float64(pods)/1024, "put-KiB/pod")
-				require.Less(b, each, float64(mostMemory))
+				require.Less(b, each, float64(maxMemory))
 
 				b.ReportMetric(ms(n.change(all[pods/2], 25)), "change-ms")
 
@@ -62,7 +63,7 @@ func BenchmarkManyPods(b *testing.B) {
 				b.ReportMetric(ms(down[len(down)-1])/float64(pods), "down-ms/pod")
 				n.settle()
 				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "down-cpu-ms/pod")
-				b.ReportMetric((float64(n.weigh())-float64(none))/float64(pods)/1024, "left-KiB/pod")
+				b.ReportMetric((float64(n.memoryInUse())-float64(none))/float64(pods)/1024, "left-KiB/pod")
 				n.end()
 			}
 			b.ReportMetric(0, "ns/op")
@@ -88,8 +89,8 @@ func (n *node) settle() time.Duration {
 	return max(0, time.Since(began)-quietIntervals*interval)
 }
 
-// weigh returns the memory in use but for what the benchmark itself keeps.
-func (n *node) weigh() uint64 {
+// memoryInUse returns the memory in use without that of the benchmark.
+func (n *node) memoryInUse() uint64 {
 	n.mu.Lock()
 	n.statuses, n.at = map[string]*corev1.PodStatus{}, map[string]time.Time{}
 	n.mu.Unlock()
@@ -154,7 +155,7 @@ func BenchmarkRelist(b *testing.B) {
 			l := &listings{next: make(chan struct{}, 1)}
 			n := startNode(b, false, agent.WithHooks(agent.Hooks{PLEG: pleg.Hooks{Relisted: l.listed}}))
 			defer n.end()
-			n.await(pods, isRunning, func() { n.memory.Put(manyPods(pods)...) })
+			n.await(pods, isRunning, func() { n.memory.Put(agenttest.Pods(pods)...) })
 			time.Sleep(5 * time.Second) // the work that follows the starts is done
 			rt, ids := n.containers()
 			var still, some []time.Duration
@@ -205,7 +206,7 @@ func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) ti
 	return 0
 }
 
-// containers returns a way to the runtime past the agent, and the containers in it.
+// containers returns a connection to the runtime and the ids of its containers.
 func (n *node) containers() (v1.RuntimeServiceClient, []string) {
 	cc, err := cri.Dial("unix://" + n.socket)
 	require.NoError(n.b, err)

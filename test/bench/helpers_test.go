@@ -1,8 +1,7 @@
-package agent_test
+package bench
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -22,19 +21,20 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// The runtime that benchmarks are made with is a process of its own, so that what
-// is measured here is the agent's alone.
+// The environment of the runtime's process.
 const (
 	benchSocket   = "SUBLET_BENCH_SOCKET"
 	benchNoEvents = "SUBLET_BENCH_NO_EVENTS"
 )
 
-// TestMain is that process, when it is asked to be; it ends when its input does.
+// TestMain serves the runtime instead of running tests if the environment asks for it. The
+// process ends when its standard input is closed.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(benchSocket); socket != "" {
 		if err := serveRuntime(socket); err != nil {
@@ -42,13 +42,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if raced {
-		// All timers of a bubble share one context of the race detector, which
-		// crashes when two threads use it at once (seen with Go 1.26). Its findings
-		// follow from the order of synchronization and not from the number of threads.
-		goruntime.GOMAXPROCS(1)
-	}
-	os.Exit(m.Run())
+	agenttest.Main(m)
 }
 
 func serveRuntime(socket string) error {
@@ -77,7 +71,7 @@ func serveRuntime(socket string) error {
 	return rt.Close()
 }
 
-// node is an agent on a runtime in a process of its own.
+// node is an agent with a runtime in another process. It is the sink of the agent.
 type node struct {
 	b      *testing.B
 	memory *podsource.Memory
@@ -92,7 +86,8 @@ type node struct {
 	want     func(name string, st *corev1.PodStatus) bool
 }
 
-// startNode starts the runtime and an agent that works with it.
+// startNode starts a runtime and an agent. The runtime has an event stream if events is
+// true.
 func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	dir := b.TempDir()
 	socket := filepath.Join(dir, "r.sock")
@@ -126,8 +121,8 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	return n
 }
 
-// watchHealth asks for the agent's health all the time until the function that it
-// returns is called, which fails if it was bad once.
+// watchHealth polls the health of the agent until the returned function is called, which
+// fails the benchmark if the agent was unhealthy.
 func (n *node) watchHealth() func() {
 	stop, bad := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -174,8 +169,8 @@ func (n *node) note(name string, st *corev1.PodStatus) {
 	}
 }
 
-// await does something and waits until so many pods have met the condition. It
-// returns how long each took.
+// await calls do and waits until a number of pods have a status that want accepts. It
+// returns the times that they took, in ascending order.
 func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool, do func()) []time.Duration {
 	n.mu.Lock()
 	clear(n.at)
@@ -201,7 +196,7 @@ func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool
 		select {
 		case <-n.event:
 		case <-timeout:
-			n.b.Fatalf("%d of %d pods came as far as they should", have, pods)
+			n.b.Fatalf("%d of %d pods reached the desired status", have, pods)
 		}
 	}
 }
@@ -212,14 +207,6 @@ func isRunning(_ string, st *corev1.PodStatus) bool {
 
 func isDeleted(_ string, st *corev1.PodStatus) bool { return st == nil }
 
-func manyPods(n int) []*corev1.Pod {
-	pods := make([]*corev1.Pod, n)
-	for i := range pods {
-		pods[i] = simplePod(fmt.Sprintf("pod-%05d", i))
-	}
-	return pods
-}
-
 func sorted(d []time.Duration) []time.Duration {
 	slices.Sort(d)
 	return d
@@ -229,14 +216,14 @@ func median(d []time.Duration) time.Duration { return d[len(d)/2] }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// cpu is the CPU time that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// heap is what is alive.
+// heap returns the size of live objects and stacks.
 func heap() uint64 {
 	goruntime.GC()
 	goruntime.GC()

@@ -1,0 +1,6 @@
+//go:build !race
+
+package agenttest
+
+// raceDetector reports whether the race detector is enabled.
+const raceDetector = false

@@ -1,6 +1,0 @@
-//go:build !race
-
-package agent_test
-
-// raced reports whether the race detector watches.
-const raced = false

@@ -1,0 +1,9 @@
+package scenario
+
+import (
+	"testing"
+
+	"github.com/sublet-dev/agent/internal/agenttest"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
