@@ -25,7 +25,7 @@ import (
 // CG-1, RT-18: removing 20,000 dead containers takes minutes, at a pace that
 // leaves the runtime to others. No caller waits for the end of it: neither a pod
 // that goes meanwhile, nor eviction, which needs the disk now.
-func TestReclaim_PreemptsPacedCollection(t *testing.T) {
+func TestCollector_ReclaimPreemptsPacedCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, stands := crowded(20_000), podStates{}
 		var mu sync.Mutex
@@ -107,7 +107,7 @@ func (k *kept) alive() (n int) {
 // CG-1, RT-18: when thousands of pods end at once, each removes what is its own
 // while the collector comes to it at its pace. What went without it is neither
 // asked for again one by one nor kept in memory for the minutes that would take.
-func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
+func TestCollector_ForgetsOldLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{node: crowded(20_000)}
 		k.fail["c1"] = errors.New("boom")
@@ -134,7 +134,7 @@ func TestWhatGoesOfItselfIsNotKept(t *testing.T) {
 }
 
 // What is slower than what was seen gets stale comes to its end all the same.
-func TestSlowPace(t *testing.T) {
+func TestCollector_SlowPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(10)
 		began := time.Now()
@@ -176,7 +176,7 @@ func (k *crashingRuntime) RemoveSandbox(ctx context.Context, id string) error {
 
 // CG-1, CG-2: killed in any call, a collection is taken up by the next process,
 // which removes what is left, nothing again, and all the logs.
-func TestCollectionAfterACrash(t *testing.T) {
+func TestCollector_AfterCrash(t *testing.T) {
 	for at := 1; ; at++ {
 		died := false
 		for _, after := range []bool{false, true} {
@@ -245,7 +245,7 @@ func crash(t *testing.T, at int, after bool) (died bool) {
 
 // A log that cannot be removed does not keep its container: the error is reported and the
 // container is removed.
-func TestALogThatStays(t *testing.T) {
+func TestCollector_ReportsLogsThatStay(t *testing.T) {
 	dir := t.TempDir()
 	stuck := filepath.Join(dir, "ns_web_u1", "a", "0.log")
 	require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a directory that is not empty

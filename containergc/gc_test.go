@@ -225,7 +225,7 @@ func collector(t *testing.T, cfg containergc.Config) *containergc.Collector {
 }
 
 // CG-1, RT-18
-func TestTwentyThousandDeadContainers(t *testing.T) {
+func TestCollector_20000ExitedContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(20_000)
 		c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
@@ -242,7 +242,7 @@ func TestTwentyThousandDeadContainers(t *testing.T) {
 	})
 }
 
-func TestReclaimIsNotPaced(t *testing.T) {
+func TestCollector_ReclaimIsNotPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(100)
 		c := collector(t, containergc.Config{Containers: n, PodState: podStates{"u1": containergc.PodTerminated}.of})
@@ -254,7 +254,7 @@ func TestReclaimIsNotPaced(t *testing.T) {
 }
 
 // One that fails keeps its sandbox, and nothing else.
-func TestFailures(t *testing.T) {
+func TestCollector_KeepsSandboxOfFailedRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		boom := errors.New("boom")
 		n := crowded(3)
@@ -394,7 +394,7 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	}
 }
 
-func TestExplain(t *testing.T) {
+func TestCollector_Explain(t *testing.T) {
 	n := crowded(3)
 	c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
 	plan, err := c.Explain(t.Context())
@@ -403,7 +403,7 @@ func TestExplain(t *testing.T) {
 	assert.Empty(t, n.removed)
 }
 
-func TestNew(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := containergc.New(containergc.Config{RemovalInterval: -1})
 	for _, want := range []string{"Config.Containers", "must not be negative"} {
 		assert.ErrorContains(t, err, want)

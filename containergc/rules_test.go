@@ -14,7 +14,7 @@ import (
 )
 
 // CG-1, CG-2: random nodes against the rules, one by one.
-func TestPlanKeepsItsRules(t *testing.T) {
+func TestPlan_Rules(t *testing.T) {
 	for seed := range uint64(5000) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		pods, stands := randomNode(rnd)

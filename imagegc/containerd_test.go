@@ -27,7 +27,7 @@ const mb = 1 << 20
 // IG-1, IG-3, IG-5: containerd with a small file system of its own and twelve
 // images of known sizes, six of which share a layer that is bigger than what they
 // have of their own. By their sizes few would do; the file system says how many.
-func TestOnContainerd(t *testing.T) {
+func TestCollector_OnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts containerd")
 	}

@@ -20,7 +20,7 @@ import (
 
 // IG-1: a runtime lists an image by its id alone before its pull is over, and
 // tells the names later, by which it is leased.
-func TestAnImageWithoutANameMayBeBeingPulled(t *testing.T) {
+func TestCollector_KeepsUntaggedImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MinAge: -1}})
@@ -52,7 +52,7 @@ func TestAnImageWithoutANameMayBeBeingPulled(t *testing.T) {
 }
 
 // IG-1: what an image is called is looked at again right before it goes.
-func TestAnImageThatGetsALeasedName(t *testing.T) {
+func TestCollector_KeepsImageThatGetsLeasedName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		c := collector(t, imagegc.Config{Images: s})
@@ -97,7 +97,7 @@ func (d *crashingRuntime) RemoveImage(ctx context.Context, id string) error {
 // IG-1, IG-3: killed in any removal, a collection is taken up by the next process,
 // which knows the ages, goes on in the same order, and removes no more than it
 // takes, and nothing again.
-func TestCollectionAfterACrash(t *testing.T) {
+func TestCollector_AfterCrash(t *testing.T) {
 	for at := range 4 {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("call %d, after it: %v", at+1, after), func(t *testing.T) {

@@ -145,7 +145,7 @@ func collector(t *testing.T, cfg imagegc.Config) *imagegc.Collector {
 }
 
 // IG-1
-func TestLeastRecentlyUsedDownToTheLowThreshold(t *testing.T) {
+func TestCollector_RemovesLeastRecentlyUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		c := collector(t, imagegc.Config{Images: s})
@@ -169,7 +169,7 @@ func TestLeastRecentlyUsedDownToTheLowThreshold(t *testing.T) {
 }
 
 // IG-1
-func TestWhatNeverGoes(t *testing.T) {
+func TestCollector_KeepsImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(100)
 		c := collector(t, imagegc.Config{Images: s, KeepImages: []string{"reg.io/pause:1"}})
@@ -215,7 +215,7 @@ func TestWhatNeverGoes(t *testing.T) {
 }
 
 // IG-1, IG-5: sizes share layers; the file system says when it is enough.
-func TestFreedIsWhatTheFileSystemSays(t *testing.T) {
+func TestCollector_MeasuresFreedSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1_000_000)
 		s.layers["base"] = 600
@@ -239,7 +239,7 @@ func TestFreedIsWhatTheFileSystemSays(t *testing.T) {
 
 // IG-5: what runtimes tell is often the size of the packed layers; then fewer
 // images do than their sizes say.
-func TestFewerGoWhereTheyTakeMoreThanTheirSizes(t *testing.T) {
+func TestCollector_RemovesNoMoreThanNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1_000_000)
 		s.unpacked = 90
@@ -259,7 +259,7 @@ func TestFewerGoWhereTheyTakeMoreThanTheirSizes(t *testing.T) {
 }
 
 // IG-2
-func TestMaximumAge(t *testing.T) {
+func TestCollector_MaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1_000_000)
 		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MaxAge: 24 * time.Hour}})
@@ -280,7 +280,7 @@ func TestMaximumAge(t *testing.T) {
 }
 
 // IG-3
-func TestAgesSurviveARestart(t *testing.T) {
+func TestCollector_RecordsSurviveRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1_000_000)
 		cfg := imagegc.Config{Images: s, RecordsFile: t.TempDir() + "/ages", Policy: imagegc.Policy{MaxAge: 24 * time.Hour}}
@@ -300,7 +300,7 @@ func TestAgesSurviveARestart(t *testing.T) {
 }
 
 // IG-4
-func TestNotEnough(t *testing.T) {
+func TestCollector_InsufficientSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		rec := &fakeRecorder{}
@@ -325,7 +325,7 @@ func TestNotEnough(t *testing.T) {
 }
 
 // IG-5
-func TestOneThatFailsDoesNotStopTheOthers(t *testing.T) {
+func TestCollector_ContinuesAfterFailedRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		c := collector(t, imagegc.Config{Images: s})
@@ -346,7 +346,7 @@ func TestOneThatFailsDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-func TestNothingGoesInTheDark(t *testing.T) {
+func TestCollector_RemovesNothingWithoutList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(10)
 		c := collector(t, imagegc.Config{Images: s})
@@ -360,7 +360,7 @@ func TestNothingGoesInTheDark(t *testing.T) {
 	})
 }
 
-func TestRun(t *testing.T) {
+func TestCollector_Run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -380,7 +380,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-func TestNew(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := imagegc.New(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60, MaxAge: time.Second}, Period: -1})
 	require.Error(t, err)
 	for _, want := range []string{"Config.Images required", "LowThresholdPercent 60", "MaxAge 1s", "SourcesTimeout must not be negative"} {
@@ -388,7 +388,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestRefs(t *testing.T) {
+func TestImageRefs(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		InitContainers: []corev1.Container{{Image: "a"}}, Containers: []corev1.Container{{Image: "b"}},
 		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "c"}}},

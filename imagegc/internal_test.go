@@ -64,7 +64,7 @@ func TestDecode_FlippedByte(t *testing.T) {
 	}
 }
 
-func TestStoreForeignFiles(t *testing.T) {
+func TestDecode_ForeignFiles(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "json": `{"images":[]}`, "binary": "\x00\xff\x7fELF", "one endless line": string(make([]byte, 1<<20)),
 	} {
@@ -80,7 +80,7 @@ func TestStoreForeignFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrImageRecords, "a folder")
 }
 
-func TestStoreIsBounded(t *testing.T) {
+func TestEncode_IsBounded(t *testing.T) {
 	known := ages(3)
 	for i := range maxStored {
 		known[fmt.Sprint(i)] = ImageRecord{LastUsed: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -124,7 +124,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestNames(t *testing.T) {
+func TestNameSet(t *testing.T) {
 	const hex = "0123456789012345678901234567890123456789012345678901234567890123"
 	image := runtime.Image{ID: "sha256:" + hex, Tags: []string{"docker.io/library/busybox:latest", "reg.io:5000/a/b:2"}, Digests: []string{"reg.io:5000/a/b@sha256:abcd"}}
 	for name, want := range map[string]bool{

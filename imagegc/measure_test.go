@@ -16,7 +16,7 @@ import (
 
 // A runtime that tells no size of its file system, and one that takes a moment to
 // let go of an image.
-func TestMeasuring(t *testing.T) {
+func TestCollector_MeasuresWithStatfs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		lag := &lagging{store: s}
@@ -73,7 +73,7 @@ func (l *lagging) available() uint64 {
 
 // IG-1: without the image of its sandboxes no pod starts, and no container tells
 // that it is in use.
-func TestTheImageOfSandboxesStays(t *testing.T) {
+func TestCollector_KeepsSandboxImage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		pause, other := s.pull("pause", 10), s.pull("other", 10)

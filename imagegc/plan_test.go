@@ -16,7 +16,7 @@ import (
 var testTime = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // IG-1, IG-2, IG-5: random nodes, against the rules one by one.
-func TestPlanKeepsItsRules(t *testing.T) {
+func TestPlan_Rules(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		p := imagegc.Policy{MinAge: time.Hour}
@@ -82,7 +82,7 @@ func check(t *testing.T, seed uint64, plan []imagegc.Decision, images []runtime.
 	}
 }
 
-func TestNeed(t *testing.T) {
+func TestBytesToFree(t *testing.T) {
 	p := imagegc.Policy{HighThresholdPercent: 85, LowThresholdPercent: 80}
 	fs := func(capacity, available uint64) runtime.FSUsage {
 		return runtime.FSUsage{CapacityBytes: capacity, AvailableBytes: available}
@@ -98,7 +98,7 @@ func TestNeed(t *testing.T) {
 }
 
 // IG-5
-func TestMerge(t *testing.T) {
+func TestMergeByID(t *testing.T) {
 	got := imagegc.MergeByID([]runtime.Image{
 		{ID: "a", Tags: []string{"x:1"}, Bytes: 5}, {ID: "b", Bytes: 1}, {ID: "a", Tags: []string{"x:2"}, Bytes: 5, Pinned: true},
 	})

@@ -19,7 +19,7 @@ import (
 // IG-1: a pod that starts while its image is being removed waits, and finds the
 // image gone; one that starts before keeps it; one that starts with no lease is
 // seen right before the removal.
-func TestCollectionNeverRacesAPodsStart(t *testing.T) {
+func TestCollector_LeasesDuringRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(10)
 		s.slow = 10 * time.Second
@@ -58,7 +58,7 @@ func TestCollectionNeverRacesAPodsStart(t *testing.T) {
 
 // Many pods start, run and end while collection goes on without a pause: none
 // ever misses an image that it had found.
-func TestStartsAgainstCollection(t *testing.T) {
+func TestCollector_StartsDuringCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(1000)
 		c := collector(t, imagegc.Config{Images: s, DiskSettleTime: time.Millisecond, Policy: imagegc.Policy{MinAge: time.Millisecond, HighThresholdPercent: 2, LowThresholdPercent: 1}})

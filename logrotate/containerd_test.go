@@ -39,7 +39,7 @@ const (
 // kept is there once and in order, and the disk that they take is bounded.
 // SUBLET_LOG_SECONDS lets it write for longer; from 10 s on, a write that was held
 // up for more than 50 ms is a failure too.
-func TestRotationOnContainerd(t *testing.T) {
+func TestRotator_RotationOnContainerd(t *testing.T) {
 	seconds := 2
 	if n, err := strconv.Atoi(os.Getenv("SUBLET_LOG_SECONDS")); err == nil {
 		seconds = n

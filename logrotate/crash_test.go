@@ -62,8 +62,8 @@ func busyRotator(rt Runtime, dir string, report func(error)) (*Rotator, error) {
 	})
 }
 
-// beKilled rotates until it is killed.
-func beKilled() {
+// rotateUntilKilled rotates until it is killed.
+func rotateUntilKilled() {
 	rt := &remote{client: overSocket(os.Getenv(socketEnv))}
 	r, err := busyRotator(rt, os.Getenv(logsEnv), func(error) {})
 	if err != nil {
@@ -75,7 +75,7 @@ func beKilled() {
 // CG-3: a process that rotates is killed again and again, wherever it stands, while
 // a container writes. Each next one goes on from there: at the end every kept line
 // is there once and in order, and nothing half done is left.
-func TestRotationKilledAnywhere(t *testing.T) {
+func TestRotator_KilledAnywhere(t *testing.T) {
 	w := newWriter(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)

@@ -81,7 +81,7 @@ func run(t *testing.T, cfg Config) (stop func()) {
 func TestRotator_SurvivesListErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Buffer
-		rt := &failingRuntime{logFiles: newCrowd(t, 2), listErr: errors.New("boom")}
+		rt := &failingRuntime{logFiles: newLogFiles(t, 2), listErr: errors.New("boom")}
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		rt.write(t, 0, string(make([]byte, 2000)))
 		time.Sleep(15 * time.Second)
@@ -102,7 +102,7 @@ func TestRotator_SurvivesListErrors(t *testing.T) {
 // The end of the context is no failure, and a runtime that panics is one.
 func TestRotator_LogsFailedLists(t *testing.T) {
 	var log logtest.Buffer
-	rt := &failingRuntime{logFiles: newCrowd(t, 1), listErr: context.Canceled}
+	rt := &failingRuntime{logFiles: newLogFiles(t, 1), listErr: context.Canceled}
 	r, err := New(Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -116,8 +116,8 @@ func TestRotator_LogsFailedLists(t *testing.T) {
 
 // Containers are known by their ids: a new container with the log of another replaces it.
 func TestRotator_List(t *testing.T) {
-	c := newCrowd(t, 3)
-	l := newLooker(t, c, Config{})
+	c := newLogFiles(t, 3)
+	l := newRotatorEnv(t, c, Config{})
 	c.pods[0].Containers[0].ID = "new"
 	c.pods[1].Containers[0].State = runtime.Exited
 	c.pods = append(c.pods, runtime.Pod{Namespace: "ns", Name: "..", UID: "/", Containers: []runtime.Container{{ID: "evil", Name: "app", State: runtime.Running}}})
@@ -134,7 +134,7 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Buffer
 		boom := errors.New("boom")
-		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: boom}
+		rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: boom}
 		var reported []error
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil)), Hooks: Hooks{
 			Rotated: func(id string, bytes int64, duration time.Duration, err error) {
@@ -171,7 +171,7 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 func TestRotator_RetriesReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Buffer
-		rt := &failingRuntime{logFiles: newCrowd(t, 1), reopenErr: errors.New("boom")}
+		rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: errors.New("boom")}
 		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Minute)
@@ -188,7 +188,7 @@ func TestRotator_RetriesReopening(t *testing.T) {
 // otherwise the runtime would go on writing to a renamed log.
 func TestRotator_ReopenIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := &failingRuntime{logFiles: newCrowd(t, 1), block: true}
+		rt := &failingRuntime{logFiles: newLogFiles(t, 1), block: true}
 		var took time.Duration
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Timeout: time.Minute, Hooks: Hooks{
 			Rotated: func(_ string, _ int64, duration time.Duration, err error) {
@@ -211,7 +211,7 @@ func TestRotator_ReopenIsBounded(t *testing.T) {
 // Rotations run in parallel, as many as there are workers. The others follow.
 func TestRotator_BoundsWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := &failingRuntime{logFiles: newCrowd(t, 5), block: true}
+		rt := &failingRuntime{logFiles: newLogFiles(t, 5), block: true}
 		for i := range 5 {
 			rt.write(t, i, string(make([]byte, 2000)))
 		}
@@ -232,7 +232,7 @@ func TestRotator_BoundsWorkers(t *testing.T) {
 func TestRotator_LogsUnreadableLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Buffer
-		c := newCrowd(t, 1)
+		c := newLogFiles(t, 1)
 		dir := filepath.Dir(c.log(0))
 		require.NoError(t, os.RemoveAll(dir))
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
@@ -253,7 +253,7 @@ func TestRotator_LogsUnreadableLogs(t *testing.T) {
 func TestRotator_LogsFailedCleanups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Buffer
-		c := newCrowd(t, 1)
+		c := newLogFiles(t, 1)
 		stuck := c.log(0) + ".20260101-000000.000000000"
 		require.NoError(t, os.MkdirAll(filepath.Join(stuck, "full"), 0o755)) // a directory that is not empty
 		for i := range 5 {
@@ -269,7 +269,7 @@ func TestRotator_LogsFailedCleanups(t *testing.T) {
 
 // Requests for cleanups never block the loop that reads sizes.
 func TestRotator_CleanupRequestsDoNotBlock(t *testing.T) {
-	l := newLooker(t, newCrowd(t, 1), Config{})
+	l := newRotatorEnv(t, newLogFiles(t, 1), Config{})
 	for range 1000 {
 		l.requestCleanup("ns_p0_u/app/0.log")
 	}
@@ -298,7 +298,7 @@ func TestRotator_RunReturnsErrors(t *testing.T) {
 // AG-9: a hook that panics does not end a rotation, nor the next.
 func TestRotator_SurvivesHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 1)
+		c := newLogFiles(t, 1)
 		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Hooks: Hooks{
 			Rotated: func(string, int64, time.Duration, error) { panic("hook") },
 		}})

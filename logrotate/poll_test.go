@@ -21,7 +21,7 @@ import (
 
 var within = bounds{full: 10 << 20, watch: 500 * time.Millisecond, longest: 10 * time.Second}
 
-func TestPace(t *testing.T) {
+func TestPollSchedule_Update(t *testing.T) {
 	t0 := time.Now()
 	for _, tt := range []struct {
 		name   string
@@ -52,7 +52,7 @@ func TestPace(t *testing.T) {
 
 // A log is longer than it may be by what is written within the least interval, if
 // its speed doubles at most from one second to the next: whatever speeds come.
-func TestPaceKeepsUp(t *testing.T) {
+func TestPollSchedule_KeepsUp(t *testing.T) {
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		var p pollSchedule
@@ -74,7 +74,7 @@ func TestPaceKeepsUp(t *testing.T) {
 	}
 }
 
-func TestEndangered(t *testing.T) {
+func TestPollSchedule_IsDiskLow(t *testing.T) {
 	p := pollSchedule{size: 4 << 20, free: 100 << 20}
 	for lost, want := range map[int64]bool{0: false, 3<<20 - 1: false, 3 << 20: true, 50 << 20: true, -50 << 20: false} {
 		assert.Equal(t, want, p.isDiskLow(10<<20, uint64(100<<20-lost)), lost)
@@ -93,7 +93,7 @@ type logFiles struct {
 	opened []string
 }
 
-func newCrowd(t testing.TB, n int) *logFiles {
+func newLogFiles(t testing.TB, n int) *logFiles {
 	c := &logFiles{dir: t.TempDir()}
 	for i := range n {
 		c.pods = append(c.pods, runtime.Pod{Namespace: "ns", Name: fmt.Sprint("p", i), UID: "u", Containers: []runtime.Container{
@@ -140,7 +140,7 @@ type rotatorEnv struct {
 	slots chan struct{}
 }
 
-func newLooker(t testing.TB, c *logFiles, cfg Config) *rotatorEnv {
+func newRotatorEnv(t testing.TB, c *logFiles, cfg Config) *rotatorEnv {
 	cfg.Runtime, cfg.LogsDir = c, c.dir
 	r, err := New(cfg)
 	require.NoError(t, err)
@@ -172,9 +172,9 @@ func (l *rotatorEnv) settle() {
 
 // CG-3: a log that is silent is not polledAt at, until the kernel tells that it is
 // written to.
-func TestSilentLogsSleep(t *testing.T) {
-	c := newCrowd(t, 100)
-	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond})
+func TestRotator_WatchesIdleLogs(t *testing.T) {
+	c := newLogFiles(t, 100)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond})
 	l.settle()
 	polledAt := l.logs["ns_p7_u/app/0.log"].at
 	for range 10 {
@@ -209,9 +209,9 @@ func TestSilentLogsSleep(t *testing.T) {
 }
 
 // A write that comes while a log is being put to sleep is not missed.
-func TestNoWriteIsSlept(t *testing.T) {
-	c := newCrowd(t, 1)
-	l := newLooker(t, c, Config{MaxSize: 2000, SizePollInterval: time.Millisecond})
+func TestRotator_MissesNoWrite(t *testing.T) {
+	c := newLogFiles(t, 1)
+	l := newRotatorEnv(t, c, Config{MaxSize: 2000, SizePollInterval: time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -234,9 +234,9 @@ func TestNoWriteIsSlept(t *testing.T) {
 }
 
 // Without the kernel's help silent logs are polledAt at, ever more rarely.
-func TestSilentLogsWithoutNotice(t *testing.T) {
-	c := newCrowd(t, 1)
-	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
+func TestRotator_PollsWithoutInotify(t *testing.T) {
+	c := newLogFiles(t, 1)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 8 * time.Millisecond})
 	l.logWatch.close()
 	l.logWatch = nil
 	lg := l.logs["ns_p0_u/app/0.log"]
@@ -246,11 +246,11 @@ func TestSilentLogsWithoutNotice(t *testing.T) {
 }
 
 // Two names of one file have one watch: who comes second is polledAt at.
-func TestOneFileByTwoNames(t *testing.T) {
-	c := newCrowd(t, 2)
+func TestRotator_OneFileByTwoNames(t *testing.T) {
+	c := newLogFiles(t, 2)
 	require.NoError(t, os.Remove(c.log(1)))
 	require.NoError(t, os.Link(c.log(0), c.log(1)))
-	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 2 * time.Millisecond})
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 2 * time.Millisecond})
 	require.Eventually(t, func() bool { l.step(); return len(l.polled) == 1 }, 10*time.Second, time.Millisecond)
 	for range 5 {
 		l.step()
@@ -260,9 +260,9 @@ func TestOneFileByTwoNames(t *testing.T) {
 }
 
 // A log that does not exist is polled with a growing interval, and found by a list.
-func TestMissingLogs(t *testing.T) {
-	c := newCrowd(t, 1)
-	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
+func TestRotator_MissingLogs(t *testing.T) {
+	c := newLogFiles(t, 1)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
 	require.NoError(t, os.Remove(c.log(0)))
 	lg := l.logs["ns_p0_u/app/0.log"]
 	l.settle()
@@ -282,7 +282,7 @@ func TestMissingLogs(t *testing.T) {
 
 // BenchmarkPollLogs is a look at 1,000 silent logs.
 func BenchmarkPollLogs(b *testing.B) {
-	l := newLooker(b, newCrowd(b, 1000), Config{SizePollInterval: time.Millisecond})
+	l := newRotatorEnv(b, newLogFiles(b, 1000), Config{SizePollInterval: time.Millisecond})
 	l.settle()
 	for b.Loop() {
 		l.step()

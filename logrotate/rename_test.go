@@ -17,7 +17,7 @@ const quietPeriod = 50 * time.Millisecond
 
 // CG-3: files are not listed while they are renamed. Otherwise a rotation could list a
 // log both compressed and not, and a removed one would reappear.
-func TestOneGivesNamesAtATime(t *testing.T) {
+func TestLogRoot_SerializesRenames(t *testing.T) {
 	t.Run("a rotation waits", func(t *testing.T) {
 		w := newWriter(t)
 		root := w.root(t)
@@ -87,7 +87,7 @@ func TestOneGivesNamesAtATime(t *testing.T) {
 
 // CG-3: concurrent rotations and cleanups of one log neither fail nor lose or duplicate a
 // line.
-func TestRotationsBesideTidying(t *testing.T) {
+func TestLogRoot_RotatesDuringCleanup(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	root.maxFiles = 4
@@ -119,7 +119,7 @@ func TestRotationsBesideTidying(t *testing.T) {
 
 // CG-3: a process that is killed while it restores the name of a log after a failed
 // reopen leaves one file with two names. Its lines are read once.
-func TestOneFileUnderTwoNames(t *testing.T) {
+func TestLogRoot_OneFileByTwoNames(t *testing.T) {
 	for name, next := range map[string]func(*testing.T, *writer, logRoot){
 		"the next rotation": func(t *testing.T, w *writer, root logRoot) {
 			require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))

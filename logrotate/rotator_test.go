@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(socketEnv) != "" {
-		beKilled() // see TestRotationKilledAnywhere
+		rotateUntilKilled() // see TestRotator_KilledAnywhere
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -164,7 +164,7 @@ func (w *writer) reopen() error { return w.ReopenLog(context.Background(), "c1")
 
 // CG-3: a container that writes as fast as 50 MB/s. SUBLET_LOG_SECONDS lets it do
 // so for longer.
-func TestRotationAtFullSpeed(t *testing.T) {
+func TestRotator_RotationAtFullSpeed(t *testing.T) {
 	seconds := 3
 	if n, err := strconv.Atoi(os.Getenv("SUBLET_LOG_SECONDS")); err == nil {
 		seconds = n
@@ -224,7 +224,7 @@ func usage(t *testing.T, dir string) (sum int64) {
 }
 
 // CG-3
-func TestRotateKeepsTheLatestAndPacksTheRest(t *testing.T) {
+func TestLogRoot_CompressesAllButNewest(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	for range 5 {
@@ -242,7 +242,7 @@ func TestRotateKeepsTheLatestAndPacksTheRest(t *testing.T) {
 }
 
 // Until it has reopened, the runtime writes to the old file.
-func TestLinesWrittenDuringARotation(t *testing.T) {
+func TestLogRoot_LinesWrittenDuringRotation(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	w.write(3)
@@ -257,7 +257,7 @@ func TestLinesWrittenDuringARotation(t *testing.T) {
 	assert.Len(t, lines, 9)
 }
 
-func TestReopenFails(t *testing.T) {
+func TestLogRoot_ReopenFails(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	w.write(3)
@@ -278,7 +278,7 @@ func TestReopenFails(t *testing.T) {
 }
 
 // CG-3: a clock that is set back does not make the newest log the oldest.
-func TestClockSetBack(t *testing.T) {
+func TestLogRoot_ClockSetBack(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	now := time.Now()
@@ -293,7 +293,7 @@ func TestClockSetBack(t *testing.T) {
 }
 
 // CG-3: killed anywhere, the next process goes on from there.
-func TestRotationAfterACrash(t *testing.T) {
+func TestRotator_AfterCrash(t *testing.T) {
 	run := func(t *testing.T, w *writer, until func() bool) {
 		t.Helper()
 		r, err := New(Config{Runtime: w, LogsDir: w.dir, MaxSize: 1000, MaxFiles: 4, SizePollInterval: minPollInterval})
@@ -366,7 +366,7 @@ func TestRotationAfterACrash(t *testing.T) {
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 // A container that can write to its log directory cannot redirect the rotator.
-func TestLinksAreNotFollowed(t *testing.T) {
+func TestLogRoot_DoesNotFollowLinks(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -443,7 +443,7 @@ func TestPlanCleanup_RandomDirectories(t *testing.T) {
 	}
 }
 
-func TestNewRotator(t *testing.T) {
+func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := New(Config{MaxFiles: 1, SizePollInterval: -1})
 	for _, want := range []string{"Runtime and LogsDir required", "MaxFiles must be at least 2", "MonitorInterval"} {
 		assert.ErrorContains(t, err, want)

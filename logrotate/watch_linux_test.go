@@ -163,8 +163,8 @@ func TestLogWatch_ReadsAllEvents(t *testing.T) {
 
 // CG-3: after lost events, all logs are read.
 func TestRotator_ReadsAllLogsAfterLostEvents(t *testing.T) {
-	c := newCrowd(t, 3)
-	l := newLooker(t, c, Config{MaxSize: 1000, SizePollInterval: 1})
+	c := newLogFiles(t, 3)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: 1})
 	l.settle()
 	l.logWatch.close()
 	var fds [2]int
