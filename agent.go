@@ -144,7 +144,7 @@ func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, er
 type podKiller struct{ a *Agent }
 
 func (e podKiller) RequestKill(uid types.UID, t runtime.Termination) {
-	e.a.workers.RequestKill(uid, podworkers.KillOptions{GracePeriod: t.GracePeriod, Reason: t.Reason, Message: t.Message, Evicted: t.Evicted})
+	e.a.workers.RequestKill(uid, podworkers.KillOptions{Termination: t})
 }
 
 func (a *Agent) path(name string) string { return filepath.Join(a.rootDir, name) }

@@ -78,7 +78,5 @@ func (e evictionPods) ActivePods() []*corev1.Pod {
 }
 
 func (e evictionPods) Evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error {
-	return e.a.workers.Kill(ctx, pod.UID, podworkers.KillOptions{
-		GracePeriod: t.GracePeriod, Reason: t.Reason, Message: t.Message, Evicted: true, WaitUntilFinished: true,
-	})
+	return e.a.workers.Kill(ctx, pod.UID, podworkers.KillOptions{Termination: t, WaitUntilFinished: true})
 }

@@ -56,22 +56,22 @@ func TestWorkers_TerminationCauses(t *testing.T) {
 		{"succeeded", 30, []func(*podworkers.Workers){update(phase(corev1.PodSucceeded))}, "grace=30s", podworkers.Completed},
 		{"failed", 30, []func(*podworkers.Workers){update(phase(corev1.PodFailed))}, "grace=30s", podworkers.Completed},
 		{"killed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=30s", podworkers.Killed},
-		{"evicted", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Evicted: true, Reason: "Evicted", GracePeriod: time.Second})}, "grace=1s Evicted evicted", podworkers.Evicted},
-		{"removed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Deleted: true})}, "grace=30s deleted", podworkers.Removed},
+		{"evicted", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{Evicted: true, Reason: "Evicted", GracePeriod: time.Second}})}, "grace=1s Evicted evicted", podworkers.Evicted},
+		{"removed", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})}, "grace=30s deleted", podworkers.Removed},
 
 		{"grace period of zero in the spec is one second", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{})}, "grace=1s", podworkers.Killed},
 		{"deletion grace period of zero is one second", 30, []func(*podworkers.Workers){update(deleted(0))}, "grace=1s", podworkers.Deleted},
 		{"deletion grace period longer than that of the spec", 30, []func(*podworkers.Workers){update(deleted(90))}, "grace=1m30s", podworkers.Deleted},
-		{"a kill cannot lengthen the grace period", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Minute})}, "grace=30s", podworkers.Killed},
-		{"grace period of a kill is truncated to seconds", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 2900 * time.Millisecond})}, "grace=2s", podworkers.Killed},
-		{"grace period of a kill is at least one second", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: time.Millisecond})}, "grace=1s", podworkers.Killed},
-		{"negative grace period of a kill is ignored", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: -time.Second})}, "grace=30s", podworkers.Killed},
-		{"force sets zero", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true, GracePeriod: time.Minute})}, "grace=0s", podworkers.Killed},
+		{"a kill cannot lengthen the grace period", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: time.Minute}})}, "grace=30s", podworkers.Killed},
+		{"grace period of a kill is truncated to seconds", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 2900 * time.Millisecond}})}, "grace=2s", podworkers.Killed},
+		{"grace period of a kill is at least one second", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: time.Millisecond}})}, "grace=1s", podworkers.Killed},
+		{"negative grace period of a kill is ignored", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: -time.Second}})}, "grace=30s", podworkers.Killed},
+		{"force sets zero", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: time.Minute}, Force: true})}, "grace=0s", podworkers.Killed},
 		{"force with a grace period of zero in the spec", 0, []func(*podworkers.Workers){kill(podworkers.KillOptions{Force: true})}, "grace=0s", podworkers.Killed},
-		{"the shortest grace period wins", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{GracePeriod: 20 * time.Second}), update(deleted(10)), kill(podworkers.KillOptions{GracePeriod: 15 * time.Second})}, "grace=10s", podworkers.Killed},
+		{"the shortest grace period wins", 30, []func(*podworkers.Workers){kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 20 * time.Second}}), update(deleted(10)), kill(podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 15 * time.Second}})}, "grace=10s", podworkers.Killed},
 		{"the first reason is kept", 30, []func(*podworkers.Workers){
-			kill(podworkers.KillOptions{Deleted: true}), kill(podworkers.KillOptions{Reason: "Preempting"}),
-			kill(podworkers.KillOptions{Reason: "Evicted", Evicted: true}),
+			kill(podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}}), kill(podworkers.KillOptions{Termination: runtime.Termination{Reason: "Preempting"}}),
+			kill(podworkers.KillOptions{Termination: runtime.Termination{Reason: "Evicted", Evicted: true}}),
 		}, "grace=30s Preempting evicted deleted", podworkers.Removed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,10 +114,10 @@ func TestWorkers_TerminatesCompletedPod(t *testing.T) {
 		assert.True(t, w.IsFinished("a"))
 
 		// A later deletion causes one more Finish.
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s finish a grace=30s deleted"}, f.take())
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		synctest.Wait()
 		assert.Empty(t, f.take())
 	})
@@ -169,7 +169,7 @@ func TestWorkers_CancelsCallUnderWay(t *testing.T) {
 		w := runWorkers(t, f)
 		w.Update(create(newTestPod("a")))
 		for _, k := range []podworkers.KillOptions{
-			{}, {GracePeriod: 20 * time.Second}, {GracePeriod: 25 * time.Second}, {GracePeriod: time.Second}, {Force: true}, {Force: true}, {},
+			{}, {Termination: runtime.Termination{GracePeriod: 20 * time.Second}}, {Termination: runtime.Termination{GracePeriod: 25 * time.Second}}, {Termination: runtime.Termination{GracePeriod: time.Second}}, {Force: true}, {Force: true}, {},
 		} {
 			synctest.Wait()
 			w.RequestKill("a", k)

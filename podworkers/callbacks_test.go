@@ -76,7 +76,7 @@ func TestWorkers_PodFinished(t *testing.T) {
 		w.RequestKill("a", podworkers.KillOptions{})
 		synctest.Wait()
 		assert.Equal(t, 1, finished)
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		synctest.Wait()
 		assert.Equal(t, 2, finished)
 		assert.Len(t, notify, 1)

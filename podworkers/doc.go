@@ -27,5 +27,5 @@
 //	}
 //	go w.Run(ctx)
 //	w.Update(podworkers.Update{Pod: pod})
-//	err = w.Kill(ctx, pod.UID, podworkers.KillOptions{Deleted: true})
+//	err = w.Kill(ctx, pod.UID, podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 package podworkers

@@ -40,7 +40,7 @@ type DrainRuntime interface {
 // starts them again. DrainPods blocks until they have finished or ctx is done; its error
 // names those that have not. The sync loop must have stopped, and Workers must run.
 func DrainPods(ctx context.Context, cfg DrainConfig) error {
-	err := errors.Join(drainUnadopted(ctx, &cfg), cfg.Workers.Drain(ctx, KillOptions{Drained: true}))
+	err := errors.Join(drainUnadopted(ctx, &cfg), cfg.Workers.Drain(ctx, KillOptions{Termination: runtime.Termination{Drained: true}}))
 	if err != nil {
 		return fmt.Errorf("drain pods: %w", err)
 	}
@@ -66,7 +66,7 @@ func drainUnadopted(ctx context.Context, cfg *DrainConfig) error {
 			continue
 		}
 		if pod := specs[p.UID]; pod != nil {
-			cfg.Workers.Update(Update{Type: PodCreate, Pod: pod, Kill: &KillOptions{Drained: true}})
+			cfg.Workers.Update(Update{Type: PodCreate, Pod: pod, Kill: &KillOptions{Termination: runtime.Termination{Drained: true}}})
 			continue
 		}
 		// Its spec is unknown: it can only be started again as a new pod.

@@ -63,7 +63,7 @@ func Example() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1", Namespace: "default", Name: "web"}}
 	w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: pod})
 	<-calls
-	err = w.Kill(ctx, "1", podworkers.KillOptions{GracePeriod: 5 * time.Second, WaitUntilFinished: true})
+	err = w.Kill(ctx, "1", podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 5 * time.Second}, WaitUntilFinished: true})
 	fmt.Println("killed:", err)
 	cancel()
 	<-done

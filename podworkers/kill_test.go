@@ -20,7 +20,7 @@ import (
 // A pod counts as drained only if nothing but draining terminates it, because only
 // then another process starts it again.
 func TestWorkers_Drained(t *testing.T) {
-	drain := podworkers.KillOptions{Drained: true}
+	drain := podworkers.KillOptions{Termination: runtime.Termination{Drained: true}}
 	for _, tt := range []struct {
 		name  string
 		kills []podworkers.KillOptions
@@ -29,12 +29,12 @@ func TestWorkers_Drained(t *testing.T) {
 		{"drained", []podworkers.KillOptions{drain}, true},
 		{"drained and killed", []podworkers.KillOptions{drain, {}}, true},
 		{"killed first", []podworkers.KillOptions{{}, drain}, false},
-		{"deleted at once", []podworkers.KillOptions{{Drained: true, Deleted: true}}, false},
-		{"evicted at once", []podworkers.KillOptions{{Drained: true, Evicted: true}}, false},
-		{"with a reason at once", []podworkers.KillOptions{{Drained: true, Reason: "Preempting"}}, false},
-		{"deleted later", []podworkers.KillOptions{drain, {Deleted: true}}, false},
-		{"evicted later", []podworkers.KillOptions{drain, {Evicted: true}}, false},
-		{"with a reason later", []podworkers.KillOptions{drain, {Reason: "Preempting"}}, false},
+		{"deleted at once", []podworkers.KillOptions{{Termination: runtime.Termination{Drained: true, Deleted: true}}}, false},
+		{"evicted at once", []podworkers.KillOptions{{Termination: runtime.Termination{Drained: true, Evicted: true}}}, false},
+		{"with a reason at once", []podworkers.KillOptions{{Termination: runtime.Termination{Drained: true, Reason: "Preempting"}}}, false},
+		{"deleted later", []podworkers.KillOptions{drain, {Termination: runtime.Termination{Deleted: true}}}, false},
+		{"evicted later", []podworkers.KillOptions{drain, {Termination: runtime.Termination{Evicted: true}}}, false},
+		{"with a reason later", []podworkers.KillOptions{drain, {Termination: runtime.Termination{Reason: "Preempting"}}}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWorkers_UpdateWithKill(t *testing.T) {
 		f := &fakeSyncer{}
 		w := runWorkers(t, f)
 		var results []error
-		kill := &podworkers.KillOptions{Evicted: true, Reason: "Evicted", Done: func(err error) { results = append(results, err) }}
+		kill := &podworkers.KillOptions{Termination: runtime.Termination{Evicted: true, Reason: "Evicted"}, Done: func(err error) { results = append(results, err) }}
 		w.Update(podworkers.Update{Pod: newTestPod("a"), Kill: kill})
 		synctest.Wait()
 		assert.Equal(t, []string{"0s terminate a grace=30s Evicted evicted", "0s finish a grace=30s Evicted evicted"}, f.take())

@@ -31,12 +31,12 @@ func TestWorkers_StaticPodsOfOneNameRunOneAtATime(t *testing.T) {
 		st, _ := w.State("u3")
 		assert.True(t, st.WaitingToStart)
 
-		assert.NoError(t, w.Kill(t.Context(), "u2", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		assert.NoError(t, w.Kill(t.Context(), "u2", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		assert.True(t, w.IsFinished("u2"))
 		assert.False(t, w.CouldHaveRunningContainers("u2"))
 		assert.Empty(t, f.take())
 
-		assert.NoError(t, w.Kill(t.Context(), "u1", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		assert.NoError(t, w.Kill(t.Context(), "u1", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		synctest.Wait()
 		assert.Equal(t, []string{
 			"0s terminate web grace=30s deleted", "0s finish web grace=30s deleted", "0s sync web",
@@ -79,7 +79,7 @@ func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 			return runtime.SyncResult{}, nil
 		}
 		all := map[types.UID]struct{}{"a": {}}
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		w.Update(create(newTestPod("a", version("2"))))
 		assert.Empty(t, w.SyncKnownPods(all, true), "not before it has finished")
 		time.Sleep(time.Minute)
@@ -95,9 +95,9 @@ func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {
 		assert.Greater(t, f.newerThan["a"][0].Sub(f.startTime), time.Minute, "a state observed before it was forgotten is outdated") // PW-14
 
 		// A deletion cancels the recreation.
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		assert.True(t, w.RequestRecreation("a"))
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		time.Sleep(time.Minute)
 		assert.Empty(t, w.SyncKnownPods(all, true))
 		assert.False(t, w.ForgetFinished("a", false))
@@ -114,7 +114,7 @@ func TestWorkers_RecreatedPodNeedNotBeDesired(t *testing.T) {
 			func() bool { return w.ForgetFinished("a", false) },
 		} {
 			w.Update(create(newTestPod("a")))
-			require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+			require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 			require.True(t, w.RequestRecreation("a"))
 			assert.True(t, forget())
 			assert.False(t, w.IsKnown("a"))
@@ -150,7 +150,7 @@ func TestWorkers_Orphans(t *testing.T) {
 		synctest.Wait()
 		assert.Empty(t, f.take(), "observed before it was forgotten")
 		observed.ObservedAt = time.Now()
-		w.Update(podworkers.Update{Orphan: &observed, Kill: &podworkers.KillOptions{GracePeriod: time.Second}})
+		w.Update(podworkers.Update{Orphan: &observed, Kill: &podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: time.Second}}})
 		w.Update(create(newTestPod("o")))
 		synctest.Wait()
 		assert.Equal(t, []string{"1m0s terminate left grace=1s deleted"}, f.take())
@@ -197,7 +197,7 @@ func TestWorkers_KillForgottenPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := runWorkers(t, &fakeSyncer{})
 		w.Update(create(newTestPod("a")))
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		w.SyncKnownPods(nil, true)
 		require.False(t, w.IsKnown("a"))
 		time.Sleep(10 * time.Minute)
@@ -239,7 +239,7 @@ func TestWorkers_Queries(t *testing.T) {
 		check("unknown, after a complete and an incomplete set", answers{terminating: true, remove: true})
 		w.Update(create(newTestPod("a")))
 		check("syncing", answers{known: true, running: true})
-		w.RequestKill("a", podworkers.KillOptions{Deleted: true})
+		w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
 		check("terminating", answers{known: true, running: true, terminating: true, working: true})
 		block <- struct{}{}
 		check("terminated", answers{known: true, terminating: true, remove: true, working: true})
@@ -252,7 +252,7 @@ func TestWorkers_Queries(t *testing.T) {
 func TestWorkers_KeepsContentOfKilledPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := runWorkers(t, &fakeSyncer{})
-		for uid, k := range map[string]podworkers.KillOptions{"killed": {}, "evicted": {Evicted: true}} {
+		for uid, k := range map[string]podworkers.KillOptions{"killed": {}, "evicted": {Termination: runtime.Termination{Evicted: true}}} {
 			w.Update(create(newTestPod(uid)))
 			require.NoError(t, w.Kill(t.Context(), types.UID(uid), k))
 		}

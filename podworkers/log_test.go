@@ -51,7 +51,7 @@ func TestWorkers_LogsPhases(t *testing.T) {
 		}},
 		{"killed with a reason", func(w *podworkers.Workers) {
 			w.Update(create(newTestPod("a")))
-			w.RequestKill("a", podworkers.KillOptions{Reason: "DeadlineExceeded", GracePeriod: 2 * time.Second})
+			w.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{Reason: "DeadlineExceeded", GracePeriod: 2 * time.Second}})
 		}, []string{
 			`level=INFO msg="pod terminating" pod=ns/a podUID=a reason=DeadlineExceeded gracePeriod=2s`,
 			`level=INFO msg="pod terminated" pod=ns/a podUID=a reason=DeadlineExceeded`,

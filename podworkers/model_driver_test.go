@@ -125,7 +125,7 @@ func (x *modelDriver) orphan(uid types.UID) {
 }
 
 func (x *modelDriver) kill(uid types.UID) {
-	k := KillOptions{Deleted: x.rnd.IntN(2) == 0, Evicted: x.rnd.IntN(6) == 0, Force: x.rnd.IntN(8) == 0, WaitUntilFinished: x.rnd.IntN(2) == 0}
+	k := KillOptions{Termination: runtime.Termination{Deleted: x.rnd.IntN(2) == 0, Evicted: x.rnd.IntN(6) == 0}, Force: x.rnd.IntN(8) == 0, WaitUntilFinished: x.rnd.IntN(2) == 0}
 	if x.rnd.IntN(2) == 0 {
 		k.GracePeriod = time.Duration(x.rnd.IntN(40)) * time.Second
 	}

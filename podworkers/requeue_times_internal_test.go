@@ -123,7 +123,7 @@ func TestWorkers_OneTimer(t *testing.T) {
 		assert.Equal(t, 2, s.syncs, "the sync has replaced the requeue")
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, 3, s.syncs)
-		require.NoError(t, w.Kill(t.Context(), "a", KillOptions{Deleted: true, WaitUntilFinished: true}))
+		require.NoError(t, w.Kill(t.Context(), "a", KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		w.mu.Lock()
 		assert.Empty(t, w.requeues.heap)
 		assert.Zero(t, w.timerAt)

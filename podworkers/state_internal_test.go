@@ -41,7 +41,7 @@ func TestTracker_ForgetsStaticPodQueue(t *testing.T) {
 	}}
 	tr.update(Update{Pod: pod}, false, now)
 	assert.Len(t, tr.staticPods, 1)
-	tr.pods["a"].kill(KillOptions{Deleted: true}, now)
+	tr.pods["a"].kill(KillOptions{Termination: runtime.Termination{Deleted: true}}, now)
 	for range 2 {
 		call, ok := tr.start("a")
 		require.True(t, ok)

@@ -77,7 +77,8 @@ func TestWorkers_Stress(t *testing.T) {
 		kills.Add(1)
 		var once atomic.Int32
 		return podworkers.KillOptions{
-			Deleted: rand.IntN(2) == 0, WaitUntilFinished: rand.IntN(2) == 0, GracePeriod: time.Duration(rand.IntN(30)) * time.Second,
+			Termination:       runtime.Termination{Deleted: rand.IntN(2) == 0, GracePeriod: time.Duration(rand.IntN(30)) * time.Second},
+			WaitUntilFinished: rand.IntN(2) == 0,
 			Done: func(error) {
 				assert.EqualValues(t, 1, once.Add(1))
 				results.Add(1)
@@ -113,7 +114,7 @@ func TestWorkers_Stress(t *testing.T) {
 	clients.Wait()
 	drain, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	require.NoError(t, w.Drain(drain, podworkers.KillOptions{Deleted: true}))
+	require.NoError(t, w.Drain(drain, podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}}))
 	for _, st := range w.Snapshot() {
 		assert.True(t, st.Idle, st)
 	}

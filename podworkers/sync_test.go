@@ -210,7 +210,7 @@ func TestWorkers_Drain(t *testing.T) {
 		require.NoError(t, w.Kill(t.Context(), "done", podworkers.KillOptions{WaitUntilFinished: true}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		err := w.Drain(ctx, podworkers.KillOptions{GracePeriod: 5 * time.Second, Reason: "Terminated"})
+		err := w.Drain(ctx, podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 5 * time.Second, Reason: "Terminated"}})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "hung")
 		assert.NotContains(t, err.Error(), "flaky")
@@ -334,7 +334,7 @@ func TestWorkers_CallbacksMayCallTheWorkers(t *testing.T) {
 			c.Hooks.PhaseChanged = func(uid types.UID, _, to podworkers.Phase, _ podworkers.Cause) {
 				callbacks = append(callbacks, to.String())
 				if to == podworkers.Terminating {
-					w.RequestKill(uid, podworkers.KillOptions{Deleted: true, Done: func(error) { callbacks = append(callbacks, "killed") }})
+					w.RequestKill(uid, podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, Done: func(error) { callbacks = append(callbacks, "killed") }})
 				}
 			}
 			c.Hooks.PodFinished = func(uid types.UID) {

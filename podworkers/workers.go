@@ -87,14 +87,11 @@ func (u Update) uid() types.UID {
 
 // KillOptions is a request to terminate a pod.
 type KillOptions struct {
-	GracePeriod time.Duration // at least 1s. Default, and upper limit: the pod's own
-	Force       bool          // kill without grace period
-	// Reason, if set, sets the pod's phase to Failed with Reason and Message. Those
-	// of the first kill that has a Reason are kept.
-	Reason, Message string
-	Evicted         bool // adds the condition DisruptionTarget
-	Deleted         bool // no source contains the pod any more
-	Drained         bool // the node shuts down: another process will start the pod again
+	// Termination is how and why. Its GracePeriod is at least 1s; the default, and the
+	// upper limit, is the pod's own. Of several requests the shortest one applies, and
+	// Reason and Message of the first that has a Reason.
+	runtime.Termination
+	Force bool // kill without grace period
 
 	// Done, if set, is called exactly once, from any goroutine: with nil when the
 	// pod's containers have stopped, with ErrStopped if Run has ended before, or with

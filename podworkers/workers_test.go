@@ -182,7 +182,7 @@ func TestWorkers_PhasesInOrder(t *testing.T) {
 		w := runWorkers(t, f)
 		w.Update(podworkers.Update{Type: podworkers.PodCreate, Pod: newTestPod("a")})
 		synctest.Wait()
-		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true}))
+		require.NoError(t, w.Kill(t.Context(), "a", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		assert.True(t, w.IsFinished("a"))
 		assert.Equal(t, []string{
 			"0s sync a",

@@ -72,9 +72,12 @@ type SyncResult struct {
 	Unchanged bool
 }
 
-// Termination is how and why a pod is terminated.
+// Termination is how and why a pod is terminated: from a request of eviction, for
+// example, through the worker of the pod to the runtime and the status.
 type Termination struct {
-	GracePeriod time.Duration // whole seconds; 0 only when forced
+	// GracePeriod is in whole seconds, and 0 only when forced. In a request 0 means the
+	// pod's own, which is also the upper limit.
+	GracePeriod time.Duration
 	// Reason, if set, makes the phase of the pod Failed, with this reason and Message.
 	Reason, Message string
 	Evicted         bool // adds the condition DisruptionTarget

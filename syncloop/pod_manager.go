@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // Workers run the lifecycle of pods. None of the methods blocks.
@@ -299,7 +300,7 @@ func (p *PodManager) remove(uid types.UID, now time.Time) {
 		p.cfg.Statuses.Forget(uid)
 		return
 	}
-	p.cfg.Workers.Update(podworkers.Update{Pod: d.pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
+	p.cfg.Workers.Update(podworkers.Update{Pod: d.pod, Kill: &podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}}, StartTime: now})
 }
 
 // change handles a newer version of a pod. A rejected pod stays rejected until it is

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // No controller replaces a static pod that the node has rejected or evicted, so the
@@ -179,7 +180,7 @@ func (p *PodManager) retryEvicted(pod *corev1.Pod, now time.Time) {
 	}
 	p.logPod("restarting evicted pod", pod)
 	p.startRetry(pod.UID, now)
-	p.cfg.Workers.Update(podworkers.Update{Pod: pod, Kill: &podworkers.KillOptions{Deleted: true}, StartTime: now})
+	p.cfg.Workers.Update(podworkers.Update{Pod: pod, Kill: &podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}}, StartTime: now})
 	p.cfg.Workers.RequestRecreation(pod.UID)
 }
 

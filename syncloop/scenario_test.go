@@ -124,9 +124,9 @@ func TestScenarios(t *testing.T) {
 			synctest.Wait()
 			x.change(podsource.Remove, a)
 			time.Sleep(5 * time.Second)
-			x.workers.RequestKill("a", podworkers.KillOptions{GracePeriod: 10 * time.Second})
+			x.workers.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 10 * time.Second}})
 			time.Sleep(time.Second)
-			x.workers.RequestKill("a", podworkers.KillOptions{GracePeriod: 2 * time.Second})
+			x.workers.RequestKill("a", podworkers.KillOptions{Termination: runtime.Termination{GracePeriod: 2 * time.Second}})
 			time.Sleep(5 * time.Second)
 		}, []string{
 			"0s sync a: start", "0s sync a: runs", "0s terminate a grace=30s", "5s terminate a grace=10s", "6s terminate a grace=2s", "8s finish a", "8s drop a",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // start passes a pod to a worker, unless it is rejected: a finished pod, a pod whose
@@ -84,7 +85,7 @@ func (p *PodManager) unfinishedEviction(uid types.UID) *podworkers.KillOptions {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
-			return &podworkers.KillOptions{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}
+			return &podworkers.KillOptions{Termination: runtime.Termination{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}}
 		}
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 func main() {
@@ -47,7 +48,7 @@ func run(ctx context.Context, out io.Writer) error {
 	workers.Update(podworkers.Update{Pod: pod("job", corev1.RestartPolicyNever)})
 	workers.Update(podworkers.Update{Pod: pod("flaky", corev1.RestartPolicyOnFailure)})
 	<-time.NewTimer(5 * time.Second).C
-	err = workers.Kill(ctx, "server", podworkers.KillOptions{Deleted: true, WaitUntilFinished: true})
+	err = workers.Kill(ctx, "server", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true})
 	stop()
 	return errors.Join(err, <-done)
 }
