@@ -31,7 +31,7 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 		c := &u.Containers[i]
 		used := bytesSince(c.Rootfs, since) + bytesSince(c.Logs, since)
 		total += used
-		spec := specOf(pod, c.Name)
+		spec := runtime.ContainerSpec(pod, c.Name)
 		if spec == nil {
 			continue
 		}

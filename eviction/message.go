@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -53,7 +52,7 @@ func writeExcess(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u 
 	default:
 		return // cannot be requested
 	}
-	spec := specOf(pod, u.Name)
+	spec := runtime.ContainerSpec(pod, u.Name)
 	if spec == nil {
 		return
 	}
@@ -63,13 +62,4 @@ func writeExcess(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u 
 	}
 	fmt.Fprintf(b, "Container %s was using %s, request is %s, has larger consumption of %s. ",
 		u.Name, amount(f.resource, used), request.String(), f.resource)
-}
-
-func specOf(pod *corev1.Pod, name string) *corev1.Container {
-	for c := range podspec.Containers(pod) {
-		if c.Name == name {
-			return c
-		}
-	}
-	return nil
 }

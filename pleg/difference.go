@@ -55,7 +55,7 @@ type observedItem struct {
 // observedItems returns the sandboxes and then the containers of p, each oldest
 // first. A ready sandbox counts as running, any other as exited.
 func observedItems(p runtime.Pod) []observedItem {
-	if len(p.Sandboxes)+len(p.Containers) == 0 {
+	if p.IsEmpty() {
 		return nil
 	}
 	items := make([]observedItem, 0, len(p.Sandboxes)+len(p.Containers))

@@ -116,7 +116,7 @@ func (rt *fakeRuntime) Watch(ctx context.Context, onEvent func(types.UID)) error
 func (rt *fakeRuntime) set(p runtime.Pod, emitEvent bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if isEmpty(&p) {
+	if p.IsEmpty() {
 		delete(rt.pods, p.UID)
 	} else {
 		rt.pods[p.UID] = p

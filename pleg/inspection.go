@@ -54,8 +54,6 @@ func (r *podRecord) isIdle() bool {
 	return r.current == nil && r.next == nil && r.deferredSeq == 0 && r.failures == 0
 }
 
-func isEmpty(p *runtime.Pod) bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
-
 // inspection is one inspection of a pod, shared by all callers that can use its
 // result.
 type inspection struct {
@@ -238,7 +236,7 @@ func (g *Generator) succeed(r *podRecord, in *inspection) {
 	case len(events) > 0:
 	case r.failures > 0:
 		events = []Event{{Type: PodSync, UID: r.uid}}
-	case in.eventReceived && isEmpty(&r.observed) && isEmpty(&in.pod):
+	case in.eventReceived && r.observed.IsEmpty() && in.pod.IsEmpty():
 		// A container of the pod was created and removed between two inspections.
 		events = []Event{{Type: ContainerRemoved, UID: r.uid}}
 	}

@@ -138,7 +138,7 @@ func (c *comparison) compareListed(uid types.UID, fingerprint uint64) {
 
 func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {
 	switch {
-	case !isEmpty(&r.observed):
+	case !r.observed.IsEmpty():
 		c.markChanged(r, unlistedFingerprint)
 	case r.isIdle() && r.observedAt.Before(startTime):
 		r.current = &inspection{r: r} // no inspection may begin before the cache entry is deleted

@@ -94,6 +94,11 @@ func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
+// IsPrivileged reports whether a container with that security context is privileged. nil is not.
+func IsPrivileged(sc *corev1.SecurityContext) bool {
+	return sc != nil && sc.Privileged != nil && *sc.Privileged
+}
+
 // Containers calls yield for each container of the pod, in the order init,
 // regular, ephemeral, until it returns false. Ephemeral containers are handed
 // over as a view: all their fields but the target are a container's.

@@ -160,7 +160,7 @@ func (v *validator) propagation(path *field.Path, m *corev1.VolumeMount, c *core
 	}
 	at := path.Child("mountPropagation")
 	oneOf(v, at, mode, corev1.MountPropagationNone, corev1.MountPropagationHostToContainer, corev1.MountPropagationBidirectional)
-	if mode == corev1.MountPropagationBidirectional && !isPrivileged(c) {
+	if mode == corev1.MountPropagationBidirectional && !IsPrivileged(c.SecurityContext) {
 		v.forbidden(at, "Bidirectional is for privileged containers")
 	}
 	if m.RecursiveReadOnly == nil {
@@ -177,8 +177,4 @@ func (v *validator) propagation(path *field.Path, m *corev1.VolumeMount, c *core
 	if mode != corev1.MountPropagationNone {
 		v.forbidden(at, "only for a mount without propagation")
 	}
-}
-
-func isPrivileged(c *corev1.Container) bool {
-	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
 }

@@ -143,7 +143,7 @@ func (v *validator) containerSecurity(path *field.Path, sc *corev1.SecurityConte
 		return
 	}
 	at := path.Child("allowPrivilegeEscalation")
-	if sc.Privileged != nil && *sc.Privileged {
+	if IsPrivileged(sc) {
 		v.invalid(at, false, "cannot be kept from a privileged container")
 	}
 	if sc.Capabilities == nil {

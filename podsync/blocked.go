@@ -87,7 +87,7 @@ func (s *Syncer) unblock(ctx context.Context, pod *corev1.Pod, observed runtime.
 }
 
 func hasRemains(observed runtime.Pod) bool {
-	return len(observed.Sandboxes)+len(observed.Containers) > 0
+	return !observed.IsEmpty()
 }
 
 // removeRemains removes exited containers and stores their attempts, so that the next

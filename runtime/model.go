@@ -117,6 +117,10 @@ type Status struct {
 	Conditions                 []Condition
 }
 
+// IsEmpty reports whether the pod has no sandbox and no container: it is not in the
+// runtime.
+func (p *Pod) IsEmpty() bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
+
 // LatestContainer returns the newest container of that name, or nil.
 func (p *Pod) LatestContainer(name string) *Container {
 	for i := range p.Containers {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // ephemerals plans the start of ephemeral containers: once, and immediately regardless
@@ -107,7 +109,7 @@ func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 func (p *planner) replace(c *corev1.Container, kind ContainerType, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
 	if last.State == Running {
-		if !onFailure(p.pod, c, true) || len(c.RestartPolicyRules) > 0 {
+		if !podspec.RestartsByPolicy(p.pod, c, true) || len(c.RestartPolicyRules) > 0 {
 			return
 		}
 	}

@@ -2,6 +2,8 @@ package runtime
 
 import (
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // podScope determines which observed containers are current. Of the containers of an
@@ -98,7 +100,7 @@ func (s *podScope) current(name string) *Container {
 
 // triggers reports whether the exit of c restarts all containers.
 func (s *podScope) triggers(c *corev1.Container, last *Container) bool {
-	return last.State == Exited && onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
+	return last.State == Exited && podspec.RestartRuleAction(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
 // unhealthy reports whether a liveness or startup probe has failed, and which.
@@ -123,13 +125,13 @@ func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Contain
 	case last.State != Exited && s.usable(last):
 		// An init container that the runtime lost track of may be incomplete; a regular
 		// one is killed and restarted under any policy.
-		return last.State == Unknown && kind == Init && !onFailure(s.pod, c, true)
+		return last.State == Unknown && kind == Init && !podspec.RestartsByPolicy(s.pod, c, true)
 	case last.State != Exited:
-		return !onFailure(s.pod, c, true)
+		return !podspec.RestartsByPolicy(s.pod, c, true)
 	}
 	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
 		// It exited with success because it was stopped, after its probe had failed.
-		return !onFailure(s.pod, c, true)
+		return !podspec.RestartsByPolicy(s.pod, c, true)
 	}
 	return !restarts(s.pod, c, kind, last)
 }

@@ -1,9 +1,9 @@
 package runtime
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // restarts applies the rules and policies to a container that exited by itself. The
@@ -15,10 +15,10 @@ func restarts(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Co
 	switch {
 	case kind == Init && done:
 		return false // it completed
-	case onRules(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart:
+	case podspec.RestartRuleAction(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart:
 		return true
 	}
-	return onFailure(pod, c, !done)
+	return podspec.RestartsByPolicy(pod, c, !done)
 }
 
 // succeeded reports whether an exited container succeeded. An init container with an
@@ -26,51 +26,6 @@ func restarts(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Co
 // its child, and its last command determines the exit code.
 func succeeded(kind ContainerType, last *Container) bool {
 	return last.ExitCode == 0 && (kind != Init || last.Reason != ReasonOOMKilled)
-}
-
-// onRules returns the action of the first rule that fits, or "".
-func onRules(c *corev1.Container, exitCode int32) corev1.ContainerRestartRuleAction {
-	for i := range c.RestartPolicyRules {
-		if rule := &c.RestartPolicyRules[i]; known(rule.Action) && fits(rule.ExitCodes, exitCode) {
-			return rule.Action
-		}
-	}
-	return ""
-}
-
-func known(a corev1.ContainerRestartRuleAction) bool {
-	return a == corev1.ContainerRestartRuleActionRestart || a == corev1.ContainerRestartRuleActionRestartAllContainers
-}
-
-func fits(codes *corev1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
-	if codes == nil {
-		return false
-	}
-	among := slices.Contains(codes.Values, exitCode)
-	switch codes.Operator {
-	case corev1.ContainerRestartRuleOnExitCodesOpIn:
-		return among
-	case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
-		return !among
-	}
-	return false
-}
-
-// onFailure applies only the policies: for a container whose exit code is unknown or
-// that no rule matches. A sidecar always restarts, by its own policy Always.
-func onFailure(pod *corev1.Pod, c *corev1.Container, failed bool) (restarts bool) {
-	policy := pod.Spec.RestartPolicy
-	if c.RestartPolicy != nil {
-		policy = corev1.RestartPolicy(*c.RestartPolicy)
-	}
-	switch policy {
-	case corev1.RestartPolicyNever:
-		return false
-	case corev1.RestartPolicyOnFailure:
-		return failed
-	case corev1.RestartPolicyAlways:
-	}
-	return true
 }
 
 // hasRestartAll reports whether a rule of the container may restart the pod.

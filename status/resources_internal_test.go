@@ -83,15 +83,3 @@ func TestActual(t *testing.T) {
 		})
 	}
 }
-
-func TestRuleFits(t *testing.T) {
-	rule := func(op corev1.ContainerRestartRuleOnExitCodesOperator) *corev1.ContainerRestartRule {
-		return &corev1.ContainerRestartRule{ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: []int32{1}}}
-	}
-	assert.True(t, ruleFits(rule(corev1.ContainerRestartRuleOnExitCodesOpIn), 1))
-	assert.False(t, ruleFits(rule(corev1.ContainerRestartRuleOnExitCodesOpIn), 2))
-	assert.True(t, ruleFits(rule(corev1.ContainerRestartRuleOnExitCodesOpNotIn), 2))
-	assert.False(t, ruleFits(rule(corev1.ContainerRestartRuleOnExitCodesOpNotIn), 1))
-	assert.False(t, ruleFits(rule("Unknown"), 1))
-	assert.False(t, ruleFits(&corev1.ContainerRestartRule{}, 1))
-}

@@ -1,8 +1,6 @@
 package status
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -20,45 +18,13 @@ func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerState
 		}
 		failed = true
 	}
-	for i := range c.RestartPolicyRules {
-		if ruleFits(&c.RestartPolicyRules[i], end.ExitCode) {
-			return true
-		}
-	}
-	policy := pod.Spec.RestartPolicy
-	if c.RestartPolicy != nil {
-		policy = corev1.RestartPolicy(*c.RestartPolicy)
-	}
-	switch policy {
-	case corev1.RestartPolicyNever:
-		return false
-	case corev1.RestartPolicyOnFailure:
-		return failed
-	default:
-		return true
-	}
+	return podspec.RestartRuleAction(c, end.ExitCode) != "" || podspec.RestartsByPolicy(pod, c, failed)
 }
 
 // initSucceeded reports whether an init container with that termination succeeded.
 // One that lost a process to the OOM killer did not, as in runtime.Plan.
 func initSucceeded(end *corev1.ContainerStateTerminated) bool {
 	return end.ExitCode == 0 && end.Reason != runtime.ReasonOOMKilled
-}
-
-// ruleFits reports whether a rule requests a restart, which both actions do.
-func ruleFits(rule *corev1.ContainerRestartRule, exitCode int32) bool {
-	if rule.ExitCodes == nil {
-		return false
-	}
-	in := slices.Contains(rule.ExitCodes.Values, exitCode)
-	switch rule.ExitCodes.Operator {
-	case corev1.ContainerRestartRuleOnExitCodesOpIn:
-		return in
-	case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
-		return !in
-	default:
-		return false
-	}
 }
 
 func isInit(pod *corev1.Pod, c *corev1.Container) bool {

@@ -43,7 +43,7 @@ func (s *snapshot) plan() cleanupPlan {
 	var c cleanupPlan
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if isEmpty(p) {
+		if p.IsEmpty() {
 			continue
 		}
 		_, mayBeDesired := s.mayBeDesired[p.UID]
@@ -78,14 +78,12 @@ func (s *snapshot) runtimeUIDs() map[types.UID]struct{} {
 		uids[uid] = struct{}{}
 	}
 	for i := range s.runtime {
-		if p := &s.runtime[i]; !isEmpty(p) {
+		if p := &s.runtime[i]; !p.IsEmpty() {
 			uids[p.UID] = struct{}{}
 		}
 	}
 	return uids
 }
-
-func isEmpty(p *runtime.Pod) bool { return len(p.Sandboxes) == 0 && len(p.Containers) == 0 }
 
 // isDesiredOrKnown reports whether a source contains the pod or a worker handles it.
 func (s *snapshot) isDesiredOrKnown(uid types.UID) bool {

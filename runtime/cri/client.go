@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
 		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
 	}
-	c.claim.Store(&claim{owner: firstOf(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
+	c.claim.Store(&claim{owner: cmp.Or(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
 	c.puller, c.access = newPuller(c), newAccessRecords(c)
 	return c, nil
 }

@@ -3,6 +3,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -41,7 +42,7 @@ func lab(t *testing.T) (*Client, string) {
 	require.NoError(t, err)
 	_, err = c.Status(t.Context())
 	require.NoError(t, err)
-	return c, firstOf(os.Getenv("SUBLET_TEST_IMAGE"), "127.0.0.1:5000/lab/busybox:1")
+	return c, cmp.Or(os.Getenv("SUBLET_TEST_IMAGE"), "127.0.0.1:5000/lab/busybox:1")
 }
 
 func mustDial(t *testing.T) *grpc.ClientConn {
@@ -87,7 +88,7 @@ func purge(ctx context.Context, t *testing.T, c *Client, uid types.UID) {
 		if !assert.NoError(t, err) {
 			return
 		}
-		if len(observed.Sandboxes)+len(observed.Containers) == 0 {
+		if observed.IsEmpty() {
 			return
 		}
 		stand := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: observed.Namespace, Name: observed.Name}}

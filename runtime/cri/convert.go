@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -72,7 +73,7 @@ func containerOf(ct *v1.Container) runtime.Container {
 	out := runtime.Container{
 		ID: ct.GetId(), Name: ct.GetMetadata().GetName(), SandboxID: ct.GetPodSandboxId(),
 		Attempt: ct.GetMetadata().GetAttempt(), State: stateOf(ct.GetState()), Created: at(ct.GetCreatedAt()),
-		Image: userImage(ct.GetImage()), ImageID: firstOf(ct.GetImageId(), ct.GetImageRef()),
+		Image: userImage(ct.GetImage()), ImageID: cmp.Or(ct.GetImageId(), ct.GetImageRef()),
 		Labels: ct.GetLabels(), Annotations: ct.GetAnnotations(),
 	}
 	fromAnnotations(&out, ct.GetAnnotations())
@@ -81,16 +82,7 @@ func containerOf(ct *v1.Container) runtime.Container {
 
 // userImage returns the image as the pod names it.
 func userImage(spec *v1.ImageSpec) string {
-	return firstOf(spec.GetUserSpecifiedImage(), spec.GetImage())
-}
-
-func firstOf(names ...string) string {
-	for _, n := range names {
-		if n != "" {
-			return n
-		}
-	}
-	return ""
+	return cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage())
 }
 
 // fromAnnotations reads back what the agent that made the container left in its
@@ -152,7 +144,7 @@ func withContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Co
 		c.State = runtime.Created
 	}
 	c.LogPath = st.GetLogPath()
-	if id := firstOf(st.GetImageId(), st.GetImageRef()); id != "" {
+	if id := cmp.Or(st.GetImageId(), st.GetImageRef()); id != "" {
 		c.ImageID = id
 	}
 	if ref := st.GetImageRef(); ref != "" && strings.Contains(ref, "@") {
@@ -203,7 +195,7 @@ func resourcesOf(l *v1.LinuxContainerResources) *runtime.Resources {
 func newestFirst(p *runtime.Pod) {
 	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
 		if a.Attempt != b.Attempt {
-			return compare(b.Attempt, a.Attempt)
+			return cmp.Compare(b.Attempt, a.Attempt)
 		}
 		return b.Created.Compare(a.Created)
 	})
@@ -211,18 +203,8 @@ func newestFirst(p *runtime.Pod) {
 		if byTime := b.Created.Compare(a.Created); byTime != 0 {
 			return byTime
 		}
-		return compare(b.Attempt, a.Attempt)
+		return cmp.Compare(b.Attempt, a.Attempt)
 	})
-}
-
-func compare(a, b uint32) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // portsFrom reads back the ports of a container of which the spec is gone.

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (tr *translator) withStatus(ips []string) *corev1.Pod {
 	for _, ip := range ips {
 		view.Status.PodIPs = append(view.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
-	view.Status.HostIP, view.Status.PodIP = firstOf(tr.m.HostIPs...), firstOf(ips...)
+	view.Status.HostIP, view.Status.PodIP = cmp.Or(tr.m.HostIPs...), cmp.Or(ips...)
 	return &view
 }
 

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -111,7 +112,7 @@ func (c *Client) hookClient() *http.Client {
 }
 
 func hookURL(to hookTarget, h *corev1.HTTPGetAction) (*url.URL, error) {
-	host := firstOf(h.Host, to.ip)
+	host := cmp.Or(h.Host, to.ip)
 	if host == "" {
 		return nil, fmt.Errorf("httpGet: the pod has no address: %w", runtime.ErrNotReady)
 	}
@@ -123,7 +124,7 @@ func hookURL(to hookTarget, h *corev1.HTTPGetAction) (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpGet: path: %w", err)
 	}
-	target.Scheme = strings.ToLower(firstOf(string(h.Scheme), "http"))
+	target.Scheme = strings.ToLower(cmp.Or(string(h.Scheme), "http"))
 	target.Host = net.JoinHostPort(host, strconv.Itoa(port))
 	if !strings.HasPrefix(target.Path, "/") {
 		target.Path = "/" + target.Path
@@ -167,7 +168,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 		Type: runtime.OperationPostStartHook, Pod: t.pod, SandboxID: t.sandbox.ID, ContainerID: id, Container: spec.Name, Image: spec.Image,
 	}
 	err := t.c.observe(within, &op, func(ctx context.Context) error {
-		return t.c.runHook(ctx, hookTarget{id, firstOf(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
+		return t.c.runHook(ctx, hookTarget{id, cmp.Or(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
 	})
 	if err == nil || ctx.Err() != nil {
 		return err // the pod is ending: who ends it stops this container too

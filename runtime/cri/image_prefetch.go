@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -147,7 +148,7 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known u
 	}
 	t.event(corev1.EventTypeNormal, "Pulled", message)
 	// The response to a pull has only the id; the user of the image is needed too.
-	im, err := t.c.imageStatus(ctx, firstOf(id, key.ref), key.handler)
+	im, err := t.c.imageStatus(ctx, cmp.Or(id, key.ref), key.handler)
 	if err != nil {
 		return nil, &reasonError{"ImageInspectError", err}
 	}

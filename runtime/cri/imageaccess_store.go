@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -249,7 +250,7 @@ func (b *accessRecords) attempt(ctx context.Context, key pullKey, auth *v1.AuthC
 	}
 	if !isImageID(id) {
 		// Some tell a reference.
-		if im, err := b.c.imageStatus(ctx, firstOf(id, key.ref), key.handler); err == nil && im != nil {
+		if im, err := b.c.imageStatus(ctx, cmp.Or(id, key.ref), key.handler); err == nil && im != nil {
 			id = im.GetId()
 		}
 	}

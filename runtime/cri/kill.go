@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.
 		}
 	}
 	if to.ip == "" && (pod.Status.PodIP != "" || podspec.IsHostNetwork(pod)) {
-		to.ip = firstOf(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
+		to.ip = cmp.Or(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
 	}
 	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
 		to.ports = spec.Ports
@@ -168,7 +169,7 @@ func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a r
 	} else if ct := byID(observed.Containers, a.ID); ct != nil {
 		s.PreStop = ct.PreStop
 	}
-	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, firstOf(a.Message, "Stopping container "+a.Container)); err != nil {
+	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, cmp.Or(a.Message, "Stopping container "+a.Container)); err != nil {
 		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
 	}
 }

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -38,7 +39,7 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 	if err != nil {
 		return nil, err
 	}
-	propagation, err := propagationOf(vm.MountPropagation, isPrivileged(spec.SecurityContext))
+	propagation, err := propagationOf(vm.MountPropagation, podspec.IsPrivileged(spec.SecurityContext))
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 		}
 		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
 		m.UidMappings, m.GidMappings = nil, nil
-		m.Image = &v1.ImageSpec{Image: firstOf(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image}
+		m.Image = &v1.ImageSpec{Image: cmp.Or(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image}
 		return m, nil
 	}
 	if m.RecursiveReadOnly, err = tr.recursiveReadOnly(vm); err != nil {

@@ -95,13 +95,9 @@ func int64Value(p *int64) *v1.Int64Value {
 	return &v1.Int64Value{Value: *p}
 }
 
-func isPrivileged(sc *corev1.SecurityContext) bool {
-	return sc != nil && sc.Privileged != nil && *sc.Privileged
-}
-
 func anyPrivileged(pod *corev1.Pod) bool {
 	for ct := range podspec.Containers(pod) {
-		if isPrivileged(ct.SecurityContext) {
+		if podspec.IsPrivileged(ct.SecurityContext) {
 			return true
 		}
 	}
@@ -171,7 +167,7 @@ func (tr *translator) containerSecurity(spec *corev1.Container, image *v1.Image,
 		return nil, err
 	}
 	out := &v1.LinuxContainerSecurityContext{
-		Privileged: isPrivileged(sc), NamespaceOptions: namespaces, SelinuxOptions: selinux(sc.SELinuxOptions),
+		Privileged: podspec.IsPrivileged(sc), NamespaceOptions: namespaces, SelinuxOptions: selinux(sc.SELinuxOptions),
 		RunAsUser: int64Value(sc.RunAsUser), RunAsGroup: int64Value(sc.RunAsGroup),
 		ReadonlyRootfs:     sc.ReadOnlyRootFilesystem != nil && *sc.ReadOnlyRootFilesystem,
 		NoNewPrivs:         sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
