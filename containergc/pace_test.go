@@ -31,7 +31,7 @@ func (l *listTimes) Pods(ctx context.Context) ([]runtime.Pod, error) {
 
 // CG-1: a paced collection lists again for a request after half a second, and lists
 // that are ten seconds old are renewed. Collect is not interrupted by requests.
-func TestCollector_RelistsPods(t *testing.T) {
+func TestCollector_Relists(t *testing.T) {
 	for name, tt := range map[string]struct {
 		interval  time.Duration
 		requestAt time.Duration // during the collection; 0: never

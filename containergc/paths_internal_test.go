@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A link that another process removes while it is checked is not dangling.
+// A link that vanishes while it is checked is not counted as dangling.
 func TestDangles_MissingLink(t *testing.T) {
 	assert.False(t, dangles(filepath.Join(t.TempDir(), "link"), true))
 }

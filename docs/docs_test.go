@@ -68,6 +68,10 @@ func (d *docTree) unknown(dir, name string) string {
 		if !d.files[name] && !d.files[path.Join(dir, name)] {
 			return "no such file"
 		}
+	case regexp.MustCompile(`^sublet(_|\.dev/)[a-z_./-]+[a-z]$`).MatchString(name):
+		if !slices.ContainsFunc(d.sources, func(src string) bool { return strings.Contains(src, `"`+name) }) {
+			return "no such metric, label or annotation"
+		}
 	case regexp.MustCompile(`^\w+(\.\w+){1,2}(\(.*\))?$`).MatchString(name):
 		name, _, _ = strings.Cut(name, "(")
 		pkg, rest, _ := strings.Cut(name, ".")
@@ -100,6 +104,45 @@ func checkCommands(t *testing.T, d *docTree, doc, text string) {
 			}
 		}
 	}
+}
+
+// TestDocs_ConceptsAreMapped requires an existing package or name of this module in each row of docs/concepts.md that has one.
+func TestDocs_ConceptsAreMapped(t *testing.T) {
+	tree := readDocTree(t)
+	rows := 0
+	for line := range strings.Lines(readDocs(t)["docs/concepts.md"]) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 3 || strings.HasPrefix(line, "| kubelet") {
+			continue
+		}
+		rows++
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+			name := strings.TrimSuffix(m[1], "/")
+			if pkg, _, _ := strings.Cut(name, "."); !tree.packages[name] && !(tree.packages[pkg] && tree.exported[name]) {
+				t.Errorf("docs/concepts.md: %s is not a package or a name of this module", m[1])
+			}
+		}
+		if !strings.Contains(cells[1], "`") && !strings.HasPrefix(cells[1], "none") {
+			t.Errorf("docs/concepts.md: no name in %q", line)
+		}
+	}
+	require.Greater(t, rows, 50)
+}
+
+// TestDocs_ReadmeNamesEachPackage compares the table of packages with the module.
+func TestDocs_ReadmeNamesEachPackage(t *testing.T) {
+	readme, missing := readDocs(t)["README.md"], map[string]bool{}
+	walk(t, func(file string) {
+		dir := path.Dir(file)
+		isPackage := path.Ext(file) == ".go" && !strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "examples/")
+		if isPackage && dir != "." && dir != "e2e" && !strings.HasPrefix(dir, "test/") && !strings.Contains(dir, "internal") && !strings.Contains(dir, "testdata") && !strings.Contains(readme, "`"+dir+"`") {
+			missing[dir] = true
+		}
+		if strings.HasPrefix(file, "examples/") && path.Base(file) == "main.go" && !strings.Contains(readme, "`"+dir+"`") {
+			missing[dir] = true
+		}
+	})
+	require.Empty(t, missing, "not in README.md")
 }
 
 // TestDocs_SnippetsCompile compares each Go snippet of a document with the Go files of this module, which contain it word for word.

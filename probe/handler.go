@@ -44,10 +44,10 @@ type target struct {
 	ip        string // of the pod; "" if it has none
 }
 
-func (m *Manager) target(b *probe, observed *runtime.Pod, c *runtime.Container) target {
+func (m *Manager) target(b *probe, c *runtime.Container) target {
 	t := target{kind: b.kind, pod: b.pod.spec, container: b.container, spec: b.spec, id: c.ID}
-	for i := range observed.Sandboxes {
-		s := &observed.Sandboxes[i]
+	for i := range b.pod.observed.Sandboxes {
+		s := &b.pod.observed.Sandboxes[i]
 		if s.ID != c.SandboxID {
 			continue
 		}

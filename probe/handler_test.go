@@ -333,14 +333,14 @@ func TestTarget_Address(t *testing.T) {
 	m, err := New(Config{PodCache: newNode(), HostIP: "192.0.2.1"})
 	require.NoError(t, err)
 	c := &runtime.Container{ID: "1", SandboxID: "new"}
-	view := &runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "old", IPs: []string{"10.0.0.9"}}, {ID: "new", IPs: []string{"10.0.0.1", "fd00::1"}}}}
+	observed := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "old", IPs: []string{"10.0.0.9"}}, {ID: "new", IPs: []string{"10.0.0.1", "fd00::1"}}}}
 	spec := podOf("u", nil, nil, nil)
-	b := &probe{pod: &pod{spec: spec}, container: &spec.Spec.Containers[0]}
-	assert.Equal(t, "10.0.0.1", m.target(b, view, c).ip)
-	view.Sandboxes[1].IPs = nil
-	assert.Empty(t, m.target(b, view, c).ip)
+	b := &probe{pod: &pod{spec: spec, observed: observed}, container: &spec.Spec.Containers[0]}
+	assert.Equal(t, "10.0.0.1", m.target(b, c).ip)
+	observed.Sandboxes[1].IPs = nil
+	assert.Empty(t, m.target(b, c).ip)
 	spec.Spec.HostNetwork = true
-	assert.Equal(t, "192.0.2.1", m.target(b, view, c).ip)
+	assert.Equal(t, "192.0.2.1", m.target(b, c).ip)
 }
 
 // PB-5: certificates are not verified.

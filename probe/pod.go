@@ -17,6 +17,7 @@ import (
 type pod struct {
 	uid         types.UID
 	spec        *corev1.Pod // nil until AddPod
+	observed    runtime.Pod // the newest that was read from the cache
 	probes      map[key]*probe
 	terminating bool                            // only readiness probes run
 	previous    map[string]runtime.ProbeResults // by container id; see Adopt
@@ -61,6 +62,7 @@ func (b *probe) stop() {
 // pod has changed, and should be after each inspection: new containers are then probed
 // at once instead of up to one period later.
 func (m *Manager) AddPod(spec *corev1.Pod) {
+	observed := m.cachedPod(spec.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pod(spec.UID)
@@ -75,9 +77,26 @@ func (m *Manager) AddPod(spec *corev1.Pod) {
 	if len(desired) == 0 {
 		return
 	}
-	observed, now := m.observedPod(p), time.Now()
+	p.observe(observed)
+	now := time.Now()
 	for k, c := range desired {
-		m.reconcilePod(p.ensureProbe(k, c), &observed, now)
+		m.reconcile(p.ensureProbe(k, c), now)
+	}
+}
+
+// startProbes starts the probes of a pod that was added before Run.
+func (m *Manager) startProbes(uid types.UID) {
+	observed := m.cachedPod(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[uid]
+	if p == nil {
+		return
+	}
+	p.observe(observed)
+	now := time.Now()
+	for _, b := range p.probes {
+		m.reconcile(b, now)
 	}
 }
 
@@ -140,10 +159,20 @@ func (m *Manager) pod(uid types.UID) *pod {
 	return p
 }
 
-func (m *Manager) observedPod(p *pod) runtime.Pod {
+// cachedPod reads a pod from the cache. The caller does not hold mu.
+func (m *Manager) cachedPod(uid types.UID) runtime.Pod {
 	var observed runtime.Pod
-	safe.Do(m.cfg.Logger, "get pod from cache", func() { observed, _ = m.cfg.PodCache.Get(p.uid) })
+	safe.Do(m.cfg.Logger, "get pod from cache", func() { observed, _ = m.cfg.PodCache.Get(uid) })
 	return observed
+}
+
+// observe stores a state that was read from the cache. Another goroutine may have read
+// and stored a newer one since: then a container that has been replaced would be taken
+// for a new one.
+func (p *pod) observe(observed runtime.Pod) {
+	if !observed.ObservedAt.Before(p.observed.ObservedAt) {
+		p.observed = observed
+	}
 }
 
 // StopLivenessAndStartup stops the liveness and startup probes of a terminating pod

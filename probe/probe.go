@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -139,7 +141,7 @@ type Manager struct {
 	http   *http.Client
 	notify chan struct{} // one slot: backlog has changes
 
-	// mu guards what follows. It is held over memory and calls of the PodCache only.
+	// mu guards what follows. It is held over memory only.
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before and after it, when no timer is set
 	done    bool
@@ -172,14 +174,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		return errors.New("probe: Run was called twice")
 	}
 	m.ctx = ctx
-	now := time.Now()
-	for _, p := range m.pods {
-		observed := m.observedPod(p)
-		for _, b := range p.probes {
-			m.reconcilePod(b, &observed, now)
-		}
-	}
+	uids := slices.Collect(maps.Keys(m.pods))
 	m.mu.Unlock()
+	for _, uid := range uids {
+		m.startProbes(uid)
+	}
 
 	<-ctx.Done()
 

@@ -75,7 +75,7 @@ func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 // probe that a container does not have counts as successful. It returns nil for a pod
 // that was neither added nor adopted.
 func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
-	observed, _ := m.cfg.PodCache.Get(uid)
+	observed := m.cachedPod(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pods[uid]

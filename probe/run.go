@@ -13,14 +13,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// reconcilePod sets the timer of a probe from the observed state of its container. The
+// reconcile sets the timer of a probe from the observed state of its container. The
 // caller holds mu.
-func (m *Manager) reconcilePod(b *probe, observed *runtime.Pod, now time.Time) {
+func (m *Manager) reconcile(b *probe, now time.Time) {
 	if m.ctx == nil || b.stopped || b.cancel != nil {
 		return
 	}
 	wait := period(b.spec) // until a new container is looked up without AddPod
-	if c := running(observed, b.name); c != nil {
+	if c := b.running(); c != nil {
 		if c.ID != b.id {
 			b.restart(c, now)
 		}
@@ -35,9 +35,9 @@ func (m *Manager) reconcilePod(b *probe, observed *runtime.Pod, now time.Time) {
 	}
 }
 
-// running returns the container to probe: the latest of that name, if it runs.
-func running(observed *runtime.Pod, name string) *runtime.Container {
-	if c := observed.LatestContainer(name); c != nil && c.State == runtime.Running {
+// running returns the container to probe: the latest of its name, if it runs.
+func (b *probe) running() *runtime.Container {
+	if c := b.pod.observed.LatestContainer(b.name); c != nil && c.State == runtime.Running {
 		return c
 	}
 	return nil
@@ -62,15 +62,16 @@ func (b *probe) shouldRun() bool {
 
 // fire runs the probe if it is due.
 func (m *Manager) fire(b *probe) {
+	observed := m.cachedPod(b.pod.uid)
 	m.mu.Lock()
 	if m.ctx == nil || b.stopped || b.cancel != nil {
 		m.mu.Unlock()
 		return
 	}
-	observed, now := m.observedPod(b.pod), time.Now()
-	c := running(&observed, b.name)
+	b.pod.observe(observed)
+	c, now := b.running(), time.Now()
 	if c == nil || c.ID != b.id || !b.shouldRun() || now.Before(b.due) {
-		m.reconcilePod(b, &observed, now)
+		m.reconcile(b, now)
 		m.mu.Unlock()
 		return
 	}
@@ -78,7 +79,7 @@ func (m *Manager) fire(b *probe) {
 	b.cancel = cancel
 	m.wg.Add(1)
 	defer m.wg.Done()
-	t := m.target(b, &observed, c)
+	t := m.target(b, c)
 	due := b.due
 	m.mu.Unlock()
 
@@ -90,15 +91,16 @@ func (m *Manager) fire(b *probe) {
 
 // completeRun records the outcome of a run and schedules the next one.
 func (m *Manager) completeRun(b *probe, t *target, due, startTime time.Time, outcome probeOutcome) {
+	observed := m.cachedPod(b.pod.uid)
 	m.mu.Lock()
 	now := time.Now()
 	b.cancel = nil
 	cancelled := b.stopped || m.ctx == nil
 	if !cancelled {
+		b.pod.observe(observed)
 		m.record(b, outcome, now)
 		b.due = following(due, now, period(b.spec))
-		observed := m.observedPod(b.pod)
-		m.reconcilePod(b, &observed, now)
+		m.reconcile(b, now)
 	}
 	m.mu.Unlock()
 	if cancelled {
@@ -122,10 +124,9 @@ func (m *Manager) record(b *probe, outcome probeOutcome, now time.Time) {
 	if b.kind != Startup || outcome.result != runtime.ProbeSuccess {
 		return
 	}
-	observed := m.observedPod(b.pod)
 	for _, k := range []ProbeType{Readiness, Liveness} {
 		if o := b.pod.probes[key{b.name, k}]; o != nil {
-			m.reconcilePod(o, &observed, now)
+			m.reconcile(o, now)
 		}
 	}
 }

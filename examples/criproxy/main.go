@@ -57,5 +57,6 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(os.Stderr, "criproxy: serving %s for %s\n", *listen, *to)
 	return p.Serve(ctx, lis)
 }

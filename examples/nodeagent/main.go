@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -34,7 +35,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, f, os.Stderr); err != nil {
-		fmt.Fprintf(os.Stderr, "nodeagent: %v\n", err)
+		fmt.Fprintf(os.Stderr, "nodeagent: %v%s\n", err, advice(err, os.Geteuid()))
 		os.Exit(1)
 	}
 }
@@ -46,4 +47,12 @@ func version() string {
 		return "nodeagent, version unknown"
 	}
 	return "nodeagent " + info.Main.Version + " " + info.GoVersion
+}
+
+// advice returns what an ordinary user can do about an error.
+func advice(err error, uid int) string {
+	if uid == 0 || !errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
+	return "; run nodeagent as root or, for simulated pods, give -root-dir and -pod-logs-dir that this user can write to"
 }

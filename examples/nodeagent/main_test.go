@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -127,6 +128,13 @@ func TestBadInput(t *testing.T) {
 			require.NotContains(t, out.String(), "goroutine ", "an error, not a crash")
 		})
 	}
+}
+
+func TestAdvice(t *testing.T) {
+	err := fmt.Errorf("create root directory: %w", fs.ErrPermission)
+	require.Contains(t, advice(err, 1000), "-root-dir and -pod-logs-dir")
+	require.Empty(t, advice(err, 0))
+	require.Empty(t, advice(io.EOF, 1000))
 }
 
 // measured returns an error until /metrics tells at least least of a metric: the

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -40,7 +41,7 @@ func main() {
 // watch prints events until ctx is done, each with the name of its pod.
 func watch(ctx context.Context, rt pleg.Runtime, out io.Writer) error {
 	var cache podcache.Cache
-	g, err := pleg.New(pleg.Config{Runtime: rt, Cache: &cache})
+	g, err := pleg.New(pleg.Config{Runtime: rt, Cache: &cache, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}

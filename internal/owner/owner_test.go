@@ -107,8 +107,8 @@ func ExampleLoad() {
 	// Output: true <nil>
 }
 
-// OW-1: a new id is created for a new directory only. Pods whose owner id is lost are not
-// adopted unless the caller asks for it.
+// OW-1: a new id is created for a new directory only. Pods whose owner is not known any
+// more are never taken for pods without an owner.
 func TestLoadOrCreate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kept  bool // pods of an earlier process
@@ -132,9 +132,9 @@ func TestLoadOrCreate(t *testing.T) {
 				assert.ErrorContains(t, err, pods)
 				return
 			}
-			loaded, err := owner.LoadOrCreate(dir, pods, false)
+			reloaded, err := owner.LoadOrCreate(dir, pods, false)
 			require.NoError(t, err, "the id is there now")
-			assert.Equal(t, id, loaded)
+			assert.Equal(t, id, reloaded)
 		})
 	}
 	file := filepath.Join(t.TempDir(), "file")
