@@ -59,7 +59,7 @@ func TestRequeueTimes_MatchList(t *testing.T) {
 			}
 			require.True(t, first.Equal(r.next()), "%v, not %v", r.next(), first)
 			require.Len(t, r.pods, len(naive))
-			require.Len(t, r.heap, len(naive))
+			require.Len(t, r.pods, len(naive))
 			overdue := 0
 			for _, at := range naive {
 				if at.Before(now) {
@@ -112,7 +112,7 @@ func TestWorkers_OneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := runCounting(t)
 		w.mu.Lock()
-		assert.Len(t, w.requeues.heap, 1)
+		assert.Len(t, w.requeues.pods, 1)
 		assert.Equal(t, time.Minute, time.Until(w.timerAt).Round(time.Second))
 		w.mu.Unlock()
 		time.Sleep(30 * time.Second)
@@ -125,7 +125,7 @@ func TestWorkers_OneTimer(t *testing.T) {
 		assert.Equal(t, 3, s.syncs)
 		require.NoError(t, w.Kill(t.Context(), "a", KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		w.mu.Lock()
-		assert.Empty(t, w.requeues.heap)
+		assert.Empty(t, w.requeues.pods)
 		assert.Zero(t, w.timerAt)
 		assert.False(t, w.timer.Stop(), "the timer is stopped")
 		w.mu.Unlock()
