@@ -158,7 +158,7 @@ func (p *puller) pull(key pullKey, known uint64, logins []*v1.AuthConfig, sandbo
 	return f.image, nil
 }
 
-// wait waits for a pull. One that nobody waits for any more is cancelled.
+// wait waits for a pull. A pull without waiters is cancelled.
 func (p *puller) wait(ctx context.Context, key pullKey, f *pull) error {
 	select {
 	case <-f.done:
