@@ -196,9 +196,13 @@ func observed(opts ...agent.Option) (*agent.Agent, *server.Server, error) {
 	a, err := agent.New(append(opts, agent.WithHooks(agent.Hooks{
 		Sources: m.Sources(), SyncLoop: m.SyncLoop(), PodManager: m.PodManager(), Housekeeper: m.Housekeeper(), PodWorkers: m.PodWorkers(),
 		PLEG: m.PLEG(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), ImageGC: m.ImageGC(), ContainerGC: m.ContainerGC(),
-		CRI: cri.Hooks{Call: m.RuntimeCall},
+		LogRotation: m.LogRotation(), CRI: cri.Hooks{Call: m.RuntimeCall},
 	}))...)
 	if err != nil {
+		return nil, nil, err
+	}
+	problems := prom.Problems{SourceErrors: a.SourceErrors, InspectionErrors: a.InspectionErrors, RejectedPods: func() int { return len(a.PodProblems()) }}
+	if err := errors.Join(prom.RegisterPods(reg, a.Pods), prom.RegisterProblems(reg, problems)); err != nil {
 		return nil, nil, err
 	}
 	srv, err := server.New(server.Config{
@@ -206,7 +210,7 @@ func observed(opts ...agent.Option) (*agent.Agent, *server.Server, error) {
 		Checks:   []server.HealthCheck{{Name: "agent", Check: a.Healthy}},
 		Handlers: map[string]http.Handler{"/metrics": promhttp.HandlerFor(reg, promhttp.HandlerOpts{})},
 	})
-	return a, srv, errors.Join(err, prom.RegisterPods(reg, a.Pods))
+	return a, srv, err
 }
 
 // runBoth runs the agent and its server. The server ends last, so that it serves while pods are drained.

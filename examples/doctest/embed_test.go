@@ -115,8 +115,8 @@ func TestOptions_MakeAnAgent(t *testing.T) {
 	devices, err := withDevices("unix:///run/nothing.sock", t.TempDir(), slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	for name, opts := range map[string][]agent.Option{
-		"an endpoint":     append(append(imageOptions(), admitters()...), agent.WithRuntimeEndpoint("unix:///run/nothing.sock")),
-		"a client of its": append(admitters(), devices),
+		"an endpoint":         append(append(imageOptions(), admitters()...), agent.WithRuntimeEndpoint("unix:///run/nothing.sock")),
+		"a client of its own": append(admitters(), devices),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, srv, err := observed(append(append(opts, diskOptions()...), agent.WithRootDir(t.TempDir()))...)
@@ -125,6 +125,7 @@ func TestOptions_MakeAnAgent(t *testing.T) {
 			w := httptest.NewRecorder()
 			srv.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil))
 			require.Contains(t, w.Body.String(), "kubelet_running_pods")
+			require.Contains(t, w.Body.String(), "sublet_problems")
 		})
 	}
 }
