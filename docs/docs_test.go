@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -22,10 +21,13 @@ import (
 type docTree struct {
 	files    map[string]bool // paths, and names of files without directory
 	tests    map[string]bool
-	packages map[string]bool // paths and names
+	testsIn  map[string][]string // by directory
+	packages map[string]bool     // paths and names
 	exported map[string]bool
 	targets  map[string]bool // of make
-	sources  []string        // text of Go files, without the indentation
+
+	variables map[string]bool // of the environment
+	sources   []string        // text of Go files, without the indentation
 }
 
 // history describes earlier versions, whose names are gone.
@@ -82,25 +84,35 @@ func (d *docTree) unknown(dir, name string) string {
 	return ""
 }
 
-// checkCommands checks the patterns and packages of go commands.
+// checkCommands checks the packages and the patterns of go commands, and variables of the environment.
 func checkCommands(t *testing.T, d *docTree, doc, text string) {
-	for line := range strings.Lines(text) {
-		_, command, ok := strings.Cut(line, "go test ")
-		if !ok && !strings.Contains(line, "go run ./") {
-			continue
+	for _, name := range regexp.MustCompile(`\b(SUBLET|CRI)_[A-Z0-9_]+\b`).FindAllString(text, -1) {
+		if !d.variables[name] {
+			t.Errorf("%s: nothing reads %s", doc, name)
 		}
-		for _, m := range regexp.MustCompile(`-(?:run|bench|fuzz)[ =]'?([^'\s`+"`"+`]+)`).FindAllStringSubmatch(command, -1) {
-			first, _, _ := strings.Cut(m[1], "/")
-			for pattern := range strings.SplitSeq(first, "|") {
-				re, err := regexp.Compile(pattern)
-				if err != nil || pattern != "^$" && !slices.ContainsFunc(slices.Collect(maps.Keys(d.tests)), re.MatchString) {
-					t.Errorf("%s: %s: %q matches no test", doc, strings.TrimSpace(line), pattern)
+	}
+	for _, m := range regexp.MustCompile(`go (test|run) [^\n`+"`"+`]*`).FindAllString(text, -1) {
+		var tests []string
+		dirs := regexp.MustCompile(`\s\.(?:/([\w/.]+))?(?:\s|$)`).FindAllStringSubmatch(m, -1)
+		for _, dir := range dirs {
+			switch name := strings.TrimSuffix(strings.TrimSuffix(dir[1], "..."), "/"); {
+			case name == "" && dir[1] == "":
+				name = "."
+				fallthrough
+			case name != "":
+				if !d.packages[name] {
+					t.Errorf("%s: %s: no package %s", doc, m, name)
 				}
+				tests = append(tests, d.testsIn[name]...)
 			}
 		}
-		for _, m := range regexp.MustCompile(`\s\./([\w/]+)`).FindAllStringSubmatch(line, -1) {
-			if name := strings.TrimSuffix(m[1], "/"); !d.packages[name] {
-				t.Errorf("%s: %s: no package %s", doc, strings.TrimSpace(line), name)
+		for _, flag := range regexp.MustCompile(`-(?:run|bench|fuzz)[ =](?:'([^']+)'|(\S+))`).FindAllStringSubmatch(m, -1) {
+			first, _, _ := strings.Cut(flag[1]+flag[2], "/")
+			for pattern := range strings.SplitSeq(first, "|") {
+				re, err := regexp.Compile(pattern)
+				if err != nil || pattern != "^$" && len(tests) > 0 && !slices.ContainsFunc(tests, re.MatchString) {
+					t.Errorf("%s: %s: %q matches no test there", doc, m, pattern)
+				}
 			}
 		}
 	}
@@ -212,22 +224,32 @@ func walk(t *testing.T, f func(file string)) {
 
 func readDocTree(t *testing.T) *docTree {
 	t.Helper()
-	d := &docTree{files: map[string]bool{}, tests: map[string]bool{}, packages: map[string]bool{}, exported: map[string]bool{}, targets: map[string]bool{}}
+	d := &docTree{
+		files: map[string]bool{}, tests: map[string]bool{}, testsIn: map[string][]string{}, packages: map[string]bool{}, exported: map[string]bool{},
+		targets: map[string]bool{}, variables: map[string]bool{},
+	}
 	walk(t, func(file string) {
 		d.files[file], d.files[path.Base(file)] = true, true
 		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
 			d.files[dir] = true
 		}
-		if path.Ext(file) != ".go" {
+		isGo := path.Ext(file) == ".go"
+		if !isGo && !strings.HasPrefix(file, ".ci/") {
 			return
 		}
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)
+		for _, name := range regexp.MustCompile(`\b(SUBLET|CRI)_[A-Z0-9_]+\b`).FindAllString(string(src), -1) {
+			d.variables[name] = true
+		}
+		if !isGo {
+			return
+		}
 		d.sources = append(d.sources, unindented(string(src)))
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, src, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		d.packages[path.Dir(file)], d.packages[parsed.Name.Name] = true, true
-		d.add(parsed)
+		d.add(path.Dir(file), parsed)
 	})
 	makefile, err := os.ReadFile("Makefile")
 	require.NoError(t, err)
@@ -238,7 +260,7 @@ func readDocTree(t *testing.T) *docTree {
 }
 
 // add adds the declarations of a file.
-func (d *docTree) add(file *ast.File) {
+func (d *docTree) add(dir string, file *ast.File) {
 	pkg := file.Name.Name + "."
 	for _, decl := range file.Decls {
 		switch decl := decl.(type) {
@@ -248,6 +270,7 @@ func (d *docTree) add(file *ast.File) {
 				d.exported[pkg+typeName(decl.Recv.List[0].Type)+"."+decl.Name.Name] = true
 			case regexp.MustCompile(`^(Test|Benchmark|Fuzz|Example)`).MatchString(decl.Name.Name):
 				d.tests[decl.Name.Name] = true
+				d.testsIn[dir] = append(d.testsIn[dir], decl.Name.Name)
 			default:
 				d.exported[pkg+decl.Name.Name] = true
 			}
