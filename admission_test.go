@@ -22,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // process is one run of an agent on a machine.
@@ -43,7 +44,7 @@ func onNode(t *testing.T, f func(t *testing.T, n *machine), opts ...agent.Option
 	t.Helper()
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		cc, err := rt.Dial()
 		require.NoError(t, err)

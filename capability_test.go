@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
-	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // traced decorates a runtime, as a user does to add tracing or metrics.
@@ -59,7 +59,7 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 			"hidden":    func(rt agent.Runtime) agent.Runtime { return bare{rt} },
 		} {
 			pod := agenttest.SizedPod("crash-"+name, "1Mi", "0s=1Mi")
-			pod.Annotations[embedded.ScriptPrefix+"run-for"], pod.Annotations[embedded.ScriptPrefix+"exit-code"] = "2s", "1"
+			pod.Annotations[simulated.ScriptPrefix+"run-for"], pod.Annotations[simulated.ScriptPrefix+"exit-code"] = "2s", "1"
 			client, err := cri.New(r.cc, cri.Config{Owner: name})
 			require.NoError(t, err)
 			var logs bytes.Buffer

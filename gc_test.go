@@ -26,13 +26,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // inside runs an agent on a simulated runtime until f is done.
 func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		cc, err := rt.Dial()
 		require.NoError(t, err)

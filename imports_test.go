@@ -18,7 +18,7 @@ var allowedImports = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":             {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
-	"runtime/embedded":        {"internal/capability", "internal/mkdir", "internal/mounts", "internal/safe"},
+	"runtime/embedded":        {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},
 	"podsource":               {"internal/atomicfile", "internal/safe", "podspec"},
@@ -66,6 +66,12 @@ var allowedImports = map[string][]string{
 	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},
+
+	"runtime/embedded/simulated":             {"runtime/embedded", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
+	"runtime/embedded/hostprocess":           {"internal/mkdir", "internal/mounts", "runtime/embedded", "runtime/embedded/internal/signals"},
+	"runtime/embedded/internal/embeddedtest": {"runtime/embedded"},
+	"runtime/embedded/internal/reference":    {},
+	"runtime/embedded/internal/signals":      {},
 }
 
 // sharedImports may be imported by every package of the module.

@@ -99,7 +99,7 @@ func WithRootDir(dir string) Option {
 
 // WithSimulatedRuntime runs pods in a runtime inside the process that simulates
 // them: no process is started, and containers behave as the annotations of their
-// pods say (see embedded.ScriptPrefix). It needs neither root nor a daemon, and is
+// pods say (see simulated.ScriptPrefix). It needs neither root nor a daemon, and is
 // for tests and trials. It excludes WithRuntime and WithRuntimeEndpoint.
 func WithSimulatedRuntime() Option {
 	return func(s *settings) error {

@@ -28,6 +28,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 func resources(list ...string) corev1.ResourceList {
@@ -189,7 +190,7 @@ func (slowKill) Kill(ctx context.Context, _ *corev1.Pod, _ runtime.Pod, _ runtim
 
 func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		cc, err := rt.Dial()
 		require.NoError(t, err)
@@ -226,7 +227,7 @@ func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 // to create containers.
 func serveEmbedded(t *testing.T, created func(*criv1.CreateContainerRequest)) (endpoint string) {
 	t.Helper()
-	rt, err := embedded.New(embedded.Config{Grace: -1})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Grace: -1})
 	require.NoError(t, err)
 	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if r, ok := req.(*criv1.CreateContainerRequest); ok {

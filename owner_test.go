@@ -22,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // shared is a runtime with pods of several owners.
@@ -37,7 +38,7 @@ func sharing(t *testing.T, f func(t *testing.T, r *shared)) {
 	t.Helper()
 	logs := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		inside, err := embedded.New(embedded.Config{})
+		inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		defer inside.Close()
 		cc, err := inside.Dial()

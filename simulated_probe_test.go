@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // The scripts of simulated pods answer their probes without a network connection, which
@@ -34,7 +35,7 @@ func TestAgent_ProbesSimulatedPods(t *testing.T) {
 		ready       bool
 	}{
 		"well":   {nil, true},
-		"unwell": {map[string]string{embedded.ScriptPrefix + "http-status": "500", embedded.ScriptPrefix + "grpc-status": "NOT_SERVING", embedded.ScriptPrefix + "listen-after": "1h"}, false},
+		"unwell": {map[string]string{simulated.ScriptPrefix + "http-status": "500", simulated.ScriptPrefix + "grpc-status": "NOT_SERVING", simulated.ScriptPrefix + "listen-after": "1h"}, false},
 	}
 	for kind, handler := range probes {
 		for how, script := range scripts {
@@ -70,7 +71,7 @@ func readyWithin(t *testing.T, d time.Duration, givenRuntime bool, pod *corev1.P
 	if !givenRuntime {
 		options = append(options, agent.WithSimulatedRuntime())
 	} else {
-		rt, err := embedded.New(embedded.Config{Grace: -1})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Grace: -1})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, rt.Close()) }()
 		cc, err := rt.Dial()

@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/status"
 )
 
@@ -69,7 +70,7 @@ func onSourcesNode(t *testing.T, test func(t *testing.T, n *sourcesNode)) {
 
 // boot gives the node an empty runtime.
 func (n *sourcesNode) boot() (shutDown func()) {
-	inside, err := embedded.New(embedded.Config{})
+	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	require.NoError(n.t, err)
 	cc, err := inside.Dial()
 	require.NoError(n.t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 )
@@ -26,7 +27,7 @@ func (a *Agent) newRuntime() Runtime {
 		return cri.Config{Owner: a.ownerID(), AdoptSources: a.adopt, Pulls: a.pulls, ImageAccess: a.imageAccess, Recorder: a.events, Logger: a.logger, Hooks: a.hooks.CRI}
 	}
 	if a.endpoint == "" {
-		return lazycri.NewEmbedded(embedded.Config{Logger: a.logger, Grace: -1}, config) // simulated containers need no grace period
+		return lazycri.NewEmbedded(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: a.logger, Grace: -1}, config) // simulated containers need no grace period
 	}
 	return lazycri.New(a.endpoint, a.image, func() cri.Config {
 		cfg := config()

@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 type noting func(*corev1.Event)
@@ -40,7 +41,7 @@ func (h hanging) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 // the agent unhealthy nor keeps other pods from running.
 func TestAgent_ReportsHungInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		cc, err := rt.Dial()
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // Starting a pod of one container whose image is present costs eight calls: is
@@ -56,7 +57,7 @@ func TestCallsOfIdlePods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rt, err := embedded.New(embedded.Config{})
+				rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, rt.Close()) }()
 				cc, err := rt.Dial()

@@ -15,6 +15,8 @@ import (
 
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // eachRuntime runs a benchmark on every runtime there is.
@@ -23,8 +25,8 @@ func eachRuntime(b *testing.B, f func(b *testing.B, r *benchEnv)) {
 		name     string
 		executor embedded.Executor
 	}{
-		{"embedded/simulated", embedded.NewSimulated(embedded.SimulatedConfig{})},
-		{"embedded/host", embedded.NewHostProcess(embedded.HostConfig{})},
+		{"embedded/simulated", simulated.New(simulated.Config{})},
+		{"embedded/host", hostprocess.New(hostprocess.Config{})},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			rt, err := embedded.New(embedded.Config{Executor: c.executor})

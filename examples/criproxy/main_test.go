@@ -15,10 +15,11 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 func TestRun_InjectsFaultsByRule(t *testing.T) {
-	rt, err := embedded.New(embedded.Config{})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
 	dir := t.TempDir()

@@ -36,6 +36,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
 )
 
 type flags struct {
@@ -84,7 +85,7 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEviction(eviction.Config{}),
 			agent.WithImageGC(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
 	case f.runtime == "host":
-		rt, err := embedded.New(embedded.Config{Logger: log, Executor: embedded.NewHostProcess(embedded.HostConfig{Logger: log})})
+		rt, err := embedded.New(embedded.Config{Logger: log, Executor: hostprocess.New(hostprocess.Config{Logger: log})})
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // TestMain is the program itself in the processes that tests start.
@@ -109,7 +110,7 @@ func containers(t *testing.T, rt v1.RuntimeServiceClient) (found []string) {
 // simulatedRuntime serves a simulated runtime at a socket. It outlives the agents that use it.
 func simulatedRuntime(t *testing.T) (endpoint string, rt v1.RuntimeServiceClient) {
 	t.Helper()
-	inside, err := embedded.New(embedded.Config{Grace: -1})
+	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Grace: -1})
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "edge-") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)

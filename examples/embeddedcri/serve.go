@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
@@ -101,14 +103,14 @@ func configure(o options) (embedded.Config, error) {
 	}
 	switch o.executor {
 	case "simulated":
-		cfg.Executor = embedded.NewSimulated(embedded.SimulatedConfig{LogsAtStart: true})
+		cfg.Executor = simulated.New(simulated.Config{LogsAtStart: true})
 	case "host":
 		var bin string
 		if bin, self, err = shims(o.root, self); err != nil {
 			return cfg, err
 		}
 		cfg.ImageDir = o.root
-		cfg.Executor = embedded.NewHostProcess(embedded.HostConfig{
+		cfg.Executor = hostprocess.New(hostprocess.Config{
 			Root: o.root, Path: bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		})
 	default:

@@ -17,12 +17,13 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // Events of a pod that another client runs are printed.
 func TestWatch_PrintsEventsOfOtherClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{})
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 		require.NoError(t, err)
 		defer rt.Close()
 		cc, err := rt.Dial()

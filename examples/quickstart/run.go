@@ -13,6 +13,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
 )
 
 // quickstart runs the samples until ctx is done, terminates them and prints a
@@ -100,7 +101,7 @@ func hostRuntime(dir string) (*embedded.Runtime, error) {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	return embedded.New(embedded.Config{
-		Executor: embedded.NewHostProcess(embedded.HostConfig{Root: filepath.Join(dir, "containers"), Unprivileged: true}),
+		Executor: hostprocess.New(hostprocess.Config{Root: filepath.Join(dir, "containers"), Unprivileged: true}),
 		Images: []embedded.Image{
 			{Ref: "quickstart/self:1", Entrypoint: []string{self}},
 			{Ref: "quickstart/host:1"},

@@ -22,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
@@ -100,7 +101,7 @@ func New(t *testing.T, config Config) *Harness {
 // Boot starts an empty runtime. It may be called again after ShutDown.
 func (h *Harness) Boot() {
 	h.t.Helper()
-	rt, err := embedded.New(embedded.Config{Images: h.config.Images})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Images: h.config.Images})
 	require.NoError(h.t, err)
 	h.inside = rt
 	h.direct, err = rt.Dial()

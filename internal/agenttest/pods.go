@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
-	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // Pod returns a pod in the namespace default with the container main. script has entries
@@ -22,7 +22,7 @@ func Pod(name string, script ...string) *corev1.Pod {
 	}
 	for _, entry := range script {
 		key, value, _ := strings.Cut(entry, "=")
-		pod.Annotations[embedded.ScriptPrefix+key] = value
+		pod.Annotations[simulated.ScriptPrefix+key] = value
 	}
 	return pod
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // A pod is planned, started, looked at, ended and removed, on a runtime inside
@@ -19,7 +20,7 @@ import (
 // be on the one of the machine.
 func Example() {
 	ctx := context.Background()
-	inside, err := embedded.New(embedded.Config{})
+	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -2,8 +2,18 @@ package embedded
 
 import (
 	"errors"
+	"path"
 	"slices"
 	"strings"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Annotations of containers that kubelets set: the path of the termination message, and
+// the grace period of the pod in seconds.
+const (
+	messagePath = "io.kubernetes.container.terminationMessagePath"
+	gracePeriod = "io.kubernetes.pod.terminationGracePeriod"
 )
 
 // Argv returns the command line of the container: the pod's command and arguments,
@@ -44,6 +54,16 @@ func (c *Container) Environ() []string {
 		put(e.GetKey(), e.GetKey()+"="+string(e.GetValue()))
 	}
 	return env
+}
+
+// IsTerminationMessage reports whether m is the file in which a container leaves the
+// message that explains its exit. Kubelets mount it, and name its path in an annotation.
+func (c *Container) IsTerminationMessage(m *v1.Mount) bool {
+	file := c.Config.GetAnnotations()[messagePath]
+	if file == "" {
+		file = "/dev/termination-log"
+	}
+	return path.Clean(m.GetContainerPath()) == path.Clean(file)
 }
 
 // Dir returns the working directory of the pod or the image; "" for none.

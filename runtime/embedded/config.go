@@ -11,11 +11,10 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// Config is the configuration of a Runtime. The zero value is a simulated
-// runtime without scripts: every container runs until it is stopped.
+// Config is the configuration of a Runtime. Only Executor is required.
 type Config struct {
-	// Executor runs the containers [NewSimulated with its zero config]. It must
-	// not be shared with another Runtime.
+	// Executor runs the containers: see packages simulated and hostprocess, or write
+	// one. Required. It must not be shared with another Runtime.
 	Executor Executor
 	// Images are the records of images that are more than a name. References
 	// without a record pull at once and are 1 MiB large.
@@ -54,9 +53,8 @@ type Config struct {
 func (c Config) fill() (Config, error) {
 	var errs []error
 	if c.Executor == nil {
-		c.Executor = NewSimulated(SimulatedConfig{})
-	}
-	if e, ok := capability.Of[Checker](c.Executor); ok {
+		errs = append(errs, errors.New("Config.Executor required; use simulated.New or hostprocess.New"))
+	} else if e, ok := capability.Of[Checker](c.Executor); ok {
 		errs = append(errs, e.Check())
 	}
 	if c.Name == "" {

@@ -65,7 +65,7 @@ func newContainerStreams(path string, cfg *v1.ContainerConfig) *containerStreams
 
 // io returns the streams for the executor.
 func (c *containerStreams) io() IO {
-	sio := IO{Stdout: output{c, 0}, Stderr: output{c, 1}, TTY: c.tty}
+	sio := IO{Stdout: output{c, 0}, Stderr: output{c, 1}, TTY: c.tty, Log: c}
 	if c.stdin != nil {
 		sio.Stdin = c.stdin
 	}
@@ -101,9 +101,6 @@ func (o output) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
-
-// rest closes the log file until the next output.
-func (o output) rest() { o.c.rest() }
 
 // log writes the terminated lines of p and keeps the rest. The caller holds mu.
 func (c *containerStreams) log(stream int, p []byte) {
@@ -170,8 +167,8 @@ func (c *containerStreams) open() error {
 	return nil
 }
 
-// touch creates the log file, so that it exists before the first output.
-func (c *containerStreams) touch() error {
+// Create implements LogFile.
+func (c *containerStreams) Create() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.path == "" || c.file != nil {
@@ -180,8 +177,8 @@ func (c *containerStreams) touch() error {
 	return c.open()
 }
 
-// rest closes the file until the next output, for containers with little output.
-func (c *containerStreams) rest() {
+// Release implements LogFile.
+func (c *containerStreams) Release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file != nil {

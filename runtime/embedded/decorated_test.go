@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // decorated is an Executor around another, as one that traces.
@@ -15,20 +17,25 @@ type decorated struct{ embedded.Executor }
 
 func (d decorated) Unwrap() any { return d.Executor }
 
-// A decorated Executor is checked, asked before a sandbox is made and closed as the
-// one in it.
+// A decorated Executor is checked, called before a sandbox is created and closed as the
+// decorated one is.
 func TestRuntime_KeepsTheCapabilitiesOfADecoratedExecutor(t *testing.T) {
-	simulated := embedded.NewSimulated(embedded.SimulatedConfig{})
-	for name, executor := range map[string]embedded.Executor{"plain": simulated, "decorated": decorated{simulated}} {
+	inner := simulated.New(simulated.Config{})
+	for name, executor := range map[string]embedded.Executor{"plain": inner, "decorated": decorated{inner}} {
 		rt, err := embedded.New(embedded.Config{Executor: executor})
 		require.NoError(t, err)
 		_, err = rt.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: &v1.PodSandboxConfig{
 			Metadata:    &v1.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "u"},
-			Annotations: map[string]string{embedded.ScriptPrefix + "sandbox-error": "boom"},
+			Annotations: map[string]string{simulated.ScriptPrefix + "sandbox-error": "boom"},
 		}})
 		assert.ErrorContains(t, err, "boom", name)
 		require.NoError(t, rt.Close())
 	}
-	_, err := embedded.New(embedded.Config{Executor: decorated{embedded.NewHostProcess(embedded.HostConfig{Root: "relative"})}})
-	assert.Error(t, err, "a fault of the one inside is told")
+	_, err := embedded.New(embedded.Config{Executor: decorated{hostprocess.New(hostprocess.Config{Root: "relative"})}})
+	assert.ErrorContains(t, err, "Root", "the error of the decorated executor")
+}
+
+func TestNew_RequiresAnExecutor(t *testing.T) {
+	_, err := embedded.New(embedded.Config{})
+	assert.ErrorContains(t, err, "Config.Executor required")
 }

@@ -8,11 +8,12 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // A pod of one container that is run, looked into and removed.
 func Example() {
-	rt, err := embedded.New(embedded.Config{Executor: embedded.NewSimulated(embedded.SimulatedConfig{})})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -52,7 +52,8 @@ type Executor interface {
 // A Process may have capabilities: ResourceUpdater, TerminalResizer, Identified. A
 // decorator keeps those of the decorated value by a method Unwrap() any that returns it.
 type Process interface {
-	// Signal sends sig to the container. SIGKILL must end all of it. Signalling
+	// Signal sends sig to the container. Its number is that of Linux on every system, as
+	// in the CRI. SIGKILL must end all of it. Signalling
 	// an exited container is not an error.
 	Signal(sig syscall.Signal) error
 	// Exec runs a command in the container and returns its exit code. When ctx
@@ -116,6 +117,18 @@ type IO struct {
 	Stdin          io.Reader // nil: none
 	Stdout, Stderr io.Writer // with TTY all output goes to Stdout
 	TTY            bool
+	Log            LogFile // of a container; nil for a command
+}
+
+// LogFile is the log file to which a Runtime writes the output of a container. Without
+// either call the first output creates it, and it stays open until the container exits.
+type LogFile interface {
+	// Create creates the file before the first output, for clients that follow the log
+	// of a silent container.
+	Create() error
+	// Release closes the file until the next output, so that an idle container keeps no
+	// descriptor open.
+	Release()
 }
 
 // Exec is a command to run in a container.

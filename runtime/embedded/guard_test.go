@@ -1,4 +1,4 @@
-package embedded
+package embedded_test
 
 import (
 	"context"
@@ -7,11 +7,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // clumsy is an executor that panics in one of its methods.
 type clumsy struct {
-	*Simulated
+	*simulated.Executor
 	in string
 }
 
@@ -21,28 +25,28 @@ func (e *clumsy) panicIn(method string) {
 	}
 }
 
-func (e *clumsy) Create(ctx context.Context, c *Container) error {
+func (e *clumsy) Create(ctx context.Context, c *embedded.Container) error {
 	e.panicIn("Create")
-	return e.Simulated.Create(ctx, c)
+	return e.Executor.Create(ctx, c)
 }
 
-func (e *clumsy) Start(ctx context.Context, c *Container, sio IO, exited func(Exit)) (Process, error) {
+func (e *clumsy) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
 	e.panicIn("Start")
-	p, err := e.Simulated.Start(ctx, c, sio, exited)
+	p, err := e.Executor.Start(ctx, c, sio, exited)
 	return clumsyProcess{p, e}, err
 }
 
-func (e *clumsy) Remove(c *Container) {
+func (e *clumsy) Remove(c *embedded.Container) {
 	e.panicIn("Remove")
-	e.Simulated.Remove(c)
+	e.Executor.Remove(c)
 }
 
 type clumsyProcess struct {
-	Process
+	embedded.Process
 	*clumsy
 }
 
-func (p clumsyProcess) Exec(ctx context.Context, e Exec) (int32, error) {
+func (p clumsyProcess) Exec(ctx context.Context, e embedded.Exec) (int32, error) {
 	p.panicIn("Exec")
 	return p.Process.Exec(ctx, e)
 }
@@ -51,17 +55,17 @@ func (p clumsyProcess) Exec(ctx context.Context, e Exec) (int32, error) {
 func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 	for _, method := range []string{"Create", "Start", "Exec", "Remove"} {
 		t.Run(method, func(t *testing.T) {
-			e := &clumsy{NewSimulated(SimulatedConfig{}), method}
-			g := newRig(t, Config{Executor: e})
-			sb := g.run(t, podConfig("p"))
+			e := &clumsy{simulated.New(simulated.Config{}), method}
+			g := newRig(t, embedded.Config{Executor: e})
+			sb := g.RunPod(t, embeddedtest.PodConfig("p"))
 			use := func() (id string, err error) {
-				if id, err = g.create(t, sb, nil, "sleep", "1d"); err != nil {
+				if id, err = g.Create(t, sb, nil, "sleep", "1d"); err != nil {
 					return id, err
 				}
-				if _, err := g.rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id}); err != nil {
+				if _, err := g.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id}); err != nil {
 					return id, err
 				}
-				_, err = g.rs.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 10})
+				_, err = g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 10})
 				return id, err
 			}
 			id, err := use()
@@ -69,7 +73,7 @@ func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 				require.ErrorContains(t, err, "no such luck")
 			}
 			if id != "" {
-				_, err = g.rs.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: id})
+				_, err = g.CRI.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: id})
 				require.NoError(t, err)
 			}
 			e.in = ""

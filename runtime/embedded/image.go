@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/runtime/embedded/internal/reference"
 )
 
 // defaultSize is the size of an image without a record.
@@ -52,21 +53,20 @@ type Image struct {
 	PullError    string
 	PullCode     codes.Code
 	PullFailures int
-	// Script is the script of the Simulated executor.
-	Script *Script
 
-	refs []reference
+	refs []reference.Reference
 }
 
 // fill validates the record and returns it with defaults.
 func (i Image) fill() (*Image, error) {
 	for _, name := range append([]string{i.Ref}, i.Aliases...) {
-		ref, err := parseReference(name)
+		ref, err := reference.Parse(name)
 		if err != nil {
 			return nil, err
 		}
 		i.refs = append(i.refs, ref)
 	}
+	i.Ref = i.refs[0].String()
 	if i.ID == "" {
 		i.ID = hash("image " + i.refs[0].String())
 	}
@@ -76,7 +76,7 @@ func (i Image) fill() (*Image, error) {
 	if i.PullError != "" && i.PullCode == codes.OK {
 		i.PullCode = codes.Unknown
 	}
-	return &i, i.Script.check()
+	return &i, nil
 }
 
 func hash(s string) string {
@@ -85,15 +85,22 @@ func hash(s string) string {
 }
 
 // digest returns the reference by digest for ref.
-func (i *Image) digest(ref reference) string {
-	if ref.digest != "" {
-		return ref.repo + "@" + ref.digest
+func (i *Image) digest(ref reference.Reference) string {
+	if ref.Digest != "" {
+		return ref.Repo + "@" + ref.Digest
 	}
-	return ref.repo + "@" + hash("manifest "+i.ID)
+	return ref.Repo + "@" + hash("manifest "+i.ID)
 }
 
 // ref returns the reference by digest of the image.
 func (i *Image) ref() string { return i.digest(i.refs[0]) }
+
+// IsNamed reports whether ref is a name of the image: its Ref or one of its Aliases, in
+// any form in which it can be pulled.
+func (i *Image) IsNamed(ref string) bool {
+	r, err := reference.Parse(ref)
+	return err == nil && slices.Contains(i.refs, r)
+}
 
 // uid returns the numeric user of the image, 0 if it has a name or none.
 func (i *Image) uid() int64 {
@@ -117,7 +124,7 @@ type imageStore struct {
 // stored is an image on the node, with the names by which it was pulled.
 type stored struct {
 	image *Image
-	refs  []reference
+	refs  []reference.Reference
 	item  *v1.Image // replaced, never changed
 }
 
@@ -130,7 +137,6 @@ func newImageStore(images []Image, unknown *Image, same func(string) string) (*i
 	if unknown != nil {
 		st.unknown = *unknown
 		st.unknown.Aliases, st.unknown.ID = nil, ""
-		errs = append(errs, unknown.Script.check())
 	}
 	for n, rec := range images {
 		image, err := rec.fill()
@@ -152,7 +158,7 @@ func newImageStore(images []Image, unknown *Image, same func(string) string) (*i
 }
 
 // record returns the record of ref, a default one if there is none.
-func (st *imageStore) record(ref reference) (*Image, error) {
+func (st *imageStore) record(ref reference.Reference) (*Image, error) {
 	if rec, ok := st.records[ref.String()]; ok {
 		return rec, nil
 	}
@@ -165,7 +171,7 @@ func (st *imageStore) record(ref reference) (*Image, error) {
 }
 
 // add adds an image to the node under one name. The caller holds mu, or is New.
-func (st *imageStore) add(image *Image, ref reference) {
+func (st *imageStore) add(image *Image, ref reference.Reference) {
 	s, ok := st.present[image.ID]
 	if !ok {
 		s = &stored{image: image}
@@ -178,8 +184,8 @@ func (st *imageStore) add(image *Image, ref reference) {
 	for _, r := range s.refs {
 		byDigest := image.digest(r)
 		st.names[byDigest] = image.ID
-		if r.tag != "" {
-			tag := r.repo + ":" + r.tag
+		if r.Tag != "" {
+			tag := r.Repo + ":" + r.Tag
 			st.names[tag], st.names[r.String()] = image.ID, image.ID
 			s.item.RepoTags = append(s.item.RepoTags, tag)
 		}
@@ -202,7 +208,7 @@ func (st *imageStore) get(name string) *stored {
 	if s, ok := st.present[name]; ok {
 		return s
 	}
-	if ref, err := parseReference(name); err == nil {
+	if ref, err := reference.Parse(name); err == nil {
 		if s, ok := st.present[st.names[ref.String()]]; ok {
 			return s
 		}
@@ -251,7 +257,7 @@ func (st *imageStore) statusMounts(mounts []*v1.Mount) []*v1.Mount {
 
 // pull adds an image to the node after the delay and failures of its record.
 func (st *imageStore) pull(ctx context.Context, name string) (string, error) {
-	ref, err := parseReference(name)
+	ref, err := reference.Parse(name)
 	if err != nil {
 		return "", status.Error(codes.InvalidArgument, err.Error())
 	}

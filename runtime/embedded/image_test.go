@@ -1,4 +1,4 @@
-package embedded
+package embedded_test
 
 import (
 	"strings"
@@ -11,65 +11,31 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
 const someDigest = "sha256:9700f9a2f5bf2c45f2f605a0bd3bce7cf37420ec9d3ed50ac2758413308766bf"
-
-func TestParseReference(t *testing.T) {
-	for in, want := range map[string]string{
-		"busybox":                             "docker.io/library/busybox:latest",
-		"busybox:1.36":                        "docker.io/library/busybox:1.36",
-		"org/app":                             "docker.io/org/app:latest",
-		"localhost/app":                       "localhost/app:latest",
-		"127.0.0.1:5000/lab/busybox:1":        "127.0.0.1:5000/lab/busybox:1",
-		"registry.k8s.io/e2e/x__y/a-b.c:v1_2": "registry.k8s.io/e2e/x__y/a-b.c:v1_2",
-		"gcr.io/x/y@" + someDigest:            "gcr.io/x/y@" + someDigest,
-		"gcr.io/x/y:t@" + someDigest:          "gcr.io/x/y:t@" + someDigest,
-	} {
-		got, err := parseReference(in)
-		require.NoError(t, err, in)
-		assert.Equal(t, want, got.String(), in)
-	}
-	for _, bad := range []string{
-		"", "UPPER", "a b", "x:", "x:-t", "/x", "x/", "x//y", "-x", "x-", "x@sha256:1", "x@md5:" + strings.Repeat("0", 64), "ho_st.com/x", "h:p/x",
-		strings.Repeat("x", 600), "a/../b", "x___y", "é",
-	} {
-		_, err := parseReference(bad)
-		assert.Error(t, err, bad)
-	}
-}
-
-func FuzzReference(f *testing.F) {
-	f.Add("busybox")
-	f.Add("127.0.0.1:5000/a/b:c@" + someDigest)
-	f.Fuzz(func(t *testing.T, s string) {
-		ref, err := parseReference(s)
-		if err != nil {
-			return
-		}
-		parsed, err := parseReference(ref.String())
-		require.NoError(t, err)
-		assert.Equal(t, ref, parsed, "a complete reference is parsed to itself")
-	})
-}
 
 func spec(name string) *v1.ImageSpec { return &v1.ImageSpec{Image: name} }
 
 func (g *rig) image(t *testing.T, name string) *v1.Image {
 	t.Helper()
-	r, err := g.is.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: spec(name)})
+	r, err := g.Images.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: spec(name)})
 	require.NoError(t, err)
 	return r.GetImage()
 }
 
 func (g *rig) pull(t *testing.T, name string) (string, error) {
-	r, err := g.is.PullImage(t.Context(), &v1.PullImageRequest{Image: spec(name)})
+	r, err := g.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: spec(name)})
 	return r.GetImageRef(), err
 }
 
 func TestRuntime_ImagesAreRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, Config{Images: []Image{
+		g := newRig(t, embedded.Config{Images: []embedded.Image{
 			{Ref: "here", Preloaded: true, Pinned: true, Size: 7, User: "www-data:users"},
 			{Ref: "tags:1", Aliases: []string{"tags:2"}, User: "1002"},
 			{Ref: "slow", PullTime: time.Minute},
@@ -90,7 +56,7 @@ func TestRuntime_ImagesAreRecords(t *testing.T) {
 		assert.Equal(t, one, two)
 		assert.Len(t, g.image(t, one).GetRepoTags(), 2)
 		assert.Equal(t, int64(1002), g.image(t, one).GetUid().GetValue())
-		_, err = g.is.RemoveImage(t.Context(), &v1.RemoveImageRequest{Image: spec("tags:1")})
+		_, err = g.Images.RemoveImage(t.Context(), &v1.RemoveImageRequest{Image: spec("tags:1")})
 		require.NoError(t, err)
 		assert.Nil(t, g.image(t, "tags:2"), "an image goes with all its names")
 
@@ -112,7 +78,7 @@ func TestRuntime_ImagesAreRecords(t *testing.T) {
 }
 
 func TestRuntime_PullByDigestHasNoTag(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newRig(t, embedded.Config{})
 	name := "gcr.io/x/y@" + someDigest
 	id, err := g.pull(t, name)
 	require.NoError(t, err)
@@ -124,11 +90,11 @@ func TestRuntime_PullByDigestHasNoTag(t *testing.T) {
 }
 
 func TestNew_ReportsAllErrors(t *testing.T) {
-	_, err := New(Config{
-		Handlers: []string{""}, EventBufferSize: -1, Executor: NewHostProcess(HostConfig{Root: "relative", Env: []string{"X"}}),
-		Images: []Image{{Ref: "A B"}, {Ref: "x"}, {Ref: "x:latest"}, {Ref: "y", Script: &Script{RunFor: -1}}},
+	_, err := embedded.New(embedded.Config{
+		Handlers: []string{""}, EventBufferSize: -1, Executor: hostprocess.New(hostprocess.Config{Root: "relative", Env: []string{"X"}}),
+		Images: []embedded.Image{{Ref: "A B"}, {Ref: "x"}, {Ref: "x:latest"}},
 	})
-	for _, want := range []string{"Handlers", "EventBufferSize", "Root", "Env", "record 0", "record 2", "record 3"} {
+	for _, want := range []string{"Handlers", "EventBufferSize", "Root", "Env", "record 0", "record 2"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -142,14 +108,14 @@ func TestRuntime_ReportsTheNameOfTheImage(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			g := newRig(t, Config{})
-			r, err := g.is.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: tc.pull}})
+			g := newRig(t, embedded.Config{})
+			r, err := g.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: tc.pull}})
 			require.NoError(t, err)
-			id, err := g.create(t, g.run(t, podConfig("p")), func(c *v1.ContainerConfig) {
+			id, err := g.Create(t, g.RunPod(t, embeddedtest.PodConfig("p")), func(c *v1.ContainerConfig) {
 				c.Image = &v1.ImageSpec{Image: r.GetImageRef(), UserSpecifiedImage: tc.pull}
 			})
 			require.NoError(t, err)
-			st := g.status(t, id)
+			st := g.Inspect(t, id)
 			assert.Equal(t, tc.want, st.GetImage().GetImage())
 			assert.Equal(t, tc.pull, st.GetImage().GetUserSpecifiedImage())
 			assert.Equal(t, r.GetImageRef(), st.GetImageId())

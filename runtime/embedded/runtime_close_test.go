@@ -1,4 +1,4 @@
-package embedded
+package embedded_test
 
 import (
 	"testing"
@@ -8,40 +8,43 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
 func TestRuntime_CloseWaitsForTheGracePeriod(t *testing.T) {
 	tests := map[string]struct {
 		annotation string
-		config     Config
+		config     embedded.Config
 		script     []string
 		takes      time.Duration
 		code       int32
 	}{
-		"it ends in time":             {"20", Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 5 * time.Second, 143},
-		"it does not":                 {"20", Config{}, []string{"sim.sublet.dev/ignore-term: true"}, 20 * time.Second, 137},
-		"it wants more than there is": {"1000", Config{Grace: time.Minute}, []string{"sim.sublet.dev/ignore-term: true"}, time.Minute, 137},
-		"more than by default":        {"1000", Config{}, []string{"sim.sublet.dev/ignore-term: true"}, 30 * time.Second, 137},
-		"it wants none":               {"0", Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
-		"it says nothing":             {"", Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
-		"it says nonsense":            {"soon", Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
-		"nobody gets any":             {"20", Config{Grace: -1}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
+		"it ends in time":             {"20", embedded.Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 5 * time.Second, 143},
+		"it does not":                 {"20", embedded.Config{}, []string{"sim.sublet.dev/ignore-term: true"}, 20 * time.Second, 137},
+		"it wants more than there is": {"1000", embedded.Config{Grace: time.Minute}, []string{"sim.sublet.dev/ignore-term: true"}, time.Minute, 137},
+		"more than by default":        {"1000", embedded.Config{}, []string{"sim.sublet.dev/ignore-term: true"}, 30 * time.Second, 137},
+		"it wants none":               {"0", embedded.Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
+		"it says nothing":             {"", embedded.Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
+		"it says nonsense":            {"soon", embedded.Config{}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
+		"nobody gets any":             {"20", embedded.Config{Grace: -1}, []string{"sim.sublet.dev/stop-after: 5s"}, 0, 137},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t, tc.config)
-				id := g.start(t, g.run(t, podConfig("p", tc.script...)), func(c *v1.ContainerConfig) {
+				id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p", tc.script...)), func(c *v1.ContainerConfig) {
 					if tc.annotation != "" {
-						c.Annotations = map[string]string{gracePeriod: tc.annotation}
+						c.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": tc.annotation}
 					}
 				})
 				begin := time.Now()
 				require.NoError(t, g.Close())
 				assert.Equal(t, tc.takes, time.Since(begin))
-				g.mu.Lock()
-				defer g.mu.Unlock()
-				assert.Equal(t, tc.code, g.containers[id].exit.Code)
+				st, err := g.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: id})
+				require.NoError(t, err)
+				assert.Equal(t, tc.code, st.GetStatus().GetExitCode())
 			})
 		})
 	}

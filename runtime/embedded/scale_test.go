@@ -1,4 +1,4 @@
-package embedded
+package embedded_test
 
 import (
 	"fmt"
@@ -13,16 +13,22 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
+
+// podUIDLabel is the label by which kubelets list the containers of a pod.
+const podUIDLabel = "io.kubernetes.pod.uid"
 
 // fill makes n pods of one container each, as an agent would write them,
 // without a wire in between.
 func (g *rig) fill(tb testing.TB, n int) {
-	_, err := g.is.PullImage(tb.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "busybox"}})
+	_, err := g.Images.PullImage(tb.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "busybox"}})
 	require.NoError(tb, err)
 	for i := range n {
 		name := fmt.Sprintf("pod-%d", i)
-		pod := podConfig(name, "kubernetes.io/config.source: file", "kubernetes.io/config.hash: 0123456789abcdef", "io.kubernetes.pod.terminationGracePeriod: 30")
+		pod := embeddedtest.PodConfig(name, "kubernetes.io/config.source: file", "kubernetes.io/config.hash: 0123456789abcdef", "io.kubernetes.pod.terminationGracePeriod: 30")
 		pod.Labels["io.kubernetes.pod.namespace"], pod.Labels["io.kubernetes.pod.uid"] = "default", name+"-uid"
 		sb, err := g.RunPodSandbox(tb.Context(), &v1.RunPodSandboxRequest{Config: pod})
 		require.NoError(tb, err)
@@ -48,8 +54,8 @@ func heap() uint64 {
 
 func TestRuntime_FiveThousandPodsAreSmallAndIdle(t *testing.T) {
 	const pods = 5000
-	g := newRig(t, Config{})
-	s, err := g.rs.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
+	g := newRig(t, embedded.Config{})
+	s, err := g.CRI.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
 	require.NoError(t, err)
 	go func() { // a reader, so that events are made as well; it may be cut off
 		for err := error(nil); err == nil; {
@@ -69,9 +75,9 @@ func TestRuntime_FiveThousandPodsAreSmallAndIdle(t *testing.T) {
 // all goroutines wait, so that the other calls take none.
 func TestRuntime_SlowCallsBlockNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, Config{Images: []Image{{Ref: "slow", PullTime: time.Hour}}})
+		g := newRig(t, embedded.Config{Images: []embedded.Image{{Ref: "slow", PullTime: time.Hour}}})
 		g.fill(t, 3)
-		c := g.make(t, podConfig("slow", "sim.sublet.dev/start-delay: 1h", "sim.sublet.dev/stop-after: 1h"))
+		_, c := g.make(t, embeddedtest.PodConfig("slow", "sim.sublet.dev/start-delay: 1h", "sim.sublet.dev/stop-after: 1h"))
 		began := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -96,10 +102,10 @@ func TestRuntime_SlowCallsBlockNoOthers(t *testing.T) {
 			require.NoError(t, err)
 			_, err = g.ImageFsInfo(t.Context(), &v1.ImageFsInfoRequest{})
 			require.NoError(t, err)
-			other := g.make(t, podConfig("other"))
+			sandbox, other := g.make(t, embeddedtest.PodConfig("other"))
 			_, err = g.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: other})
 			require.NoError(t, err)
-			_, err = g.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: g.sandboxOf(other)})
+			_, err = g.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sandbox})
 			require.NoError(t, err)
 			assert.Zero(t, time.Since(before))
 		}
@@ -109,26 +115,20 @@ func TestRuntime_SlowCallsBlockNoOthers(t *testing.T) {
 }
 
 // make makes a container in a pod of its own.
-func (g *rig) make(tb testing.TB, pod *v1.PodSandboxConfig) string {
+func (g *rig) make(tb testing.TB, pod *v1.PodSandboxConfig) (sandbox, container string) {
 	sb, err := g.RunPodSandbox(tb.Context(), &v1.RunPodSandboxRequest{Config: pod})
 	require.NoError(tb, err)
 	c, err := g.CreateContainer(tb.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: &v1.ContainerConfig{
 		Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: "busybox"},
 	}})
 	require.NoError(tb, err)
-	return c.GetContainerId()
-}
-
-func (g *rig) sandboxOf(container string) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.containers[container].SandboxID
+	return sb.GetPodSandboxId(), c.GetContainerId()
 }
 
 // Lists of one pod are taken from a book of their own, which must say what the
 // whole list says, whatever went meanwhile.
 func TestRuntime_ListsOfOnePodAgreeWithListsOfAll(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newRig(t, embedded.Config{})
 	g.fill(t, 5)
 	of := func(labels map[string]string) (ids []string) {
 		pods, err := g.ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{LabelSelector: labels}})
@@ -145,29 +145,28 @@ func TestRuntime_ListsOfOnePodAgreeWithListsOfAll(t *testing.T) {
 	}
 	for i := range 5 {
 		pod := fmt.Sprintf("pod-%d", i)
-		mine := of(map[string]string{labelPod: pod + "-uid"})
+		mine := of(map[string]string{podUIDLabel: pod + "-uid"})
 		require.Len(t, mine, 2, pod)
 		assert.Equal(t, mine, of(map[string]string{"io.kubernetes.pod.name": pod}), "found by another label, which no book is kept by")
 		assert.Subset(t, of(nil), mine)
-		assert.Empty(t, of(map[string]string{labelPod: pod + "-uid", "app": "other"}), "all labels count")
+		assert.Empty(t, of(map[string]string{podUIDLabel: pod + "-uid", "app": "other"}), "all labels count")
 		_, err := g.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: mine[0]})
 		require.NoError(t, err)
-		assert.Empty(t, of(map[string]string{labelPod: pod + "-uid"}), "it is gone")
+		assert.Empty(t, of(map[string]string{podUIDLabel: pod + "-uid"}), "it is gone")
 		assert.Len(t, of(nil), 2*(4-i))
 	}
-	assert.Empty(t, g.pods.sandboxes)
-	assert.Empty(t, g.pods.containers)
+	assert.Zero(t, embedded.IndexedByPod(g.Runtime), "nothing is left in the index")
 }
 
 func BenchmarkListOnePod(b *testing.B) {
 	for _, pods := range []int{100, 10_000} {
 		b.Run(fmt.Sprint("of=", pods), func(b *testing.B) {
-			g := newRig(b, Config{})
+			g := newRig(b, embedded.Config{})
 			g.fill(b, pods)
-			f := &v1.ContainerFilter{LabelSelector: map[string]string{labelPod: "pod-50-uid"}}
+			f := &v1.ContainerFilter{LabelSelector: map[string]string{podUIDLabel: "pod-50-uid"}}
 			b.ReportAllocs()
 			for b.Loop() {
-				if n := len(g.listContainers(f)); n != 1 {
+				if n := embedded.CountContainers(g.Runtime, f); n != 1 {
 					b.Fatal(n)
 				}
 			}
@@ -176,7 +175,7 @@ func BenchmarkListOnePod(b *testing.B) {
 }
 
 func BenchmarkListFiveThousandPods(b *testing.B) {
-	g := newRig(b, Config{})
+	g := newRig(b, embedded.Config{})
 	g.fill(b, 5000)
 	b.Run("in the runtime", func(b *testing.B) {
 		b.ReportAllocs()
@@ -190,7 +189,7 @@ func BenchmarkListFiveThousandPods(b *testing.B) {
 	b.Run("put into bytes", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := proto.Marshal(fill(&v1.ListPodSandboxResponse{}, g.listSandboxes(nil), (*podItem).bytes)); err != nil {
+			if _, err := proto.Marshal(embedded.EncodedPodList(g.Runtime)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -198,7 +197,7 @@ func BenchmarkListFiveThousandPods(b *testing.B) {
 	b.Run("over the wire", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			r, err := g.rs.ListPodSandbox(b.Context(), &v1.ListPodSandboxRequest{})
+			r, err := g.CRI.ListPodSandbox(b.Context(), &v1.ListPodSandboxRequest{})
 			if err != nil || len(r.GetItems()) != 5000 {
 				b.Fatal(len(r.GetItems()), err)
 			}

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded/internal/signals"
 )
 
 // withSandboxState returns a copy of it with another state. The maps are shared and
@@ -72,8 +74,8 @@ func (c *container) status() *v1.ContainerStatus {
 // digest. Kubelets create containers by the id of the image and report this name.
 func (c *container) image() *v1.ImageSpec {
 	name := c.Image.ref()
-	if first := c.Image.refs[0]; first.tag != "" {
-		name = first.repo + ":" + first.tag
+	if first := c.Image.refs[0]; first.Tag != "" {
+		name = first.Repo + ":" + first.Tag
 	}
 	requested := c.item.GetImage()
 	return &v1.ImageSpec{
@@ -120,7 +122,7 @@ func stopSignal(c *container) syscall.Signal { return signalNumber(c.stopSignal(
 // signalNumber returns the number of s on Linux.
 func signalNumber(s v1.Signal) syscall.Signal {
 	name := strings.TrimPrefix(s.String(), "SIGNAL_")
-	if n, ok := signals()[name]; ok {
+	if n, ok := signals.Number(name); ok {
 		return n
 	}
 	const rtmin, rtmax = 34, 64
@@ -133,16 +135,6 @@ func signalNumber(s v1.Signal) syscall.Signal {
 		return syscall.Signal(rtmax - n)
 	}
 	return syscall.SIGTERM
-}
-
-func signals() map[string]syscall.Signal {
-	return map[string]syscall.Signal{
-		"SIGABRT": 6, "SIGALRM": 14, "SIGBUS": 7, "SIGCHLD": 17, "SIGCLD": 17, "SIGCONT": 18, "SIGFPE": 8, "SIGHUP": 1,
-		"SIGILL": 4, "SIGINT": 2, "SIGIO": 29, "SIGIOT": 6, "SIGKILL": 9, "SIGPIPE": 13, "SIGPOLL": 29, "SIGPROF": 27,
-		"SIGPWR": 30, "SIGQUIT": 3, "SIGSEGV": 11, "SIGSTKFLT": 16, "SIGSTOP": 19, "SIGSYS": 31, "SIGTERM": 15,
-		"SIGTRAP": 5, "SIGTSTP": 20, "SIGTTIN": 21, "SIGTTOU": 22, "SIGURG": 23, "SIGUSR1": 10, "SIGUSR2": 12,
-		"SIGVTALRM": 26, "SIGWINCH": 28, "SIGXCPU": 24, "SIGXFSZ": 25, "SIGRTMIN": 34, "SIGRTMAX": 64,
-	}
 }
 
 // stateName returns a state for error texts.

@@ -12,11 +12,12 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 func TestMeasureBaseline_MeasuresRawCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{Executor: embedded.NewSimulated(embedded.SimulatedConfig{Script: embedded.Script{
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{Script: simulated.Script{
 			SandboxDelay: 80 * time.Millisecond, StartDelay: 50 * time.Millisecond, StopAfter: 30 * time.Millisecond,
 		}})})
 		require.NoError(t, err)

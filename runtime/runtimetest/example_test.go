@@ -10,12 +10,13 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
 // A runtime whose first call of Version is lost.
 func ExampleProxy() {
-	rt, err := embedded.New(embedded.Config{})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
@@ -20,9 +22,9 @@ import (
 func (m mutant) suite(t *testing.T) *suite {
 	s := newSuite(WithoutResourceLimits())
 	s.logs = t.TempDir()
-	var executor embedded.Executor = embedded.NewSimulated(embedded.SimulatedConfig{})
-	if m.runs != simulated {
-		executor = embedded.NewHostProcess(embedded.HostConfig{Unprivileged: m.runs == hostProcesses})
+	var executor embedded.Executor = simulated.New(simulated.Config{})
+	if m.runs != simulation {
+		executor = hostprocess.New(hostprocess.Config{Unprivileged: m.runs == hostProcesses})
 	}
 	if m.executor != nil {
 		executor = m.executor(executor)

@@ -32,7 +32,7 @@ type mutant struct {
 type executorKind int
 
 const (
-	simulated executorKind = iota
+	simulation executorKind = iota
 	hostProcesses
 	isolatedProcesses // they need root
 )

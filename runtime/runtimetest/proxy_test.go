@@ -20,13 +20,14 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // behind returns clients of a simulated runtime behind a proxy, and the proxy.
 func behind(t testing.TB, seed uint64, rules ...Rule) (v1.RuntimeServiceClient, *Proxy) {
-	rt, err := embedded.New(embedded.Config{Images: []embedded.Image{{Ref: "i", Preloaded: true}}})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Images: []embedded.Image{{Ref: "i", Preloaded: true}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	direct, err := rt.Dial()
@@ -235,7 +236,7 @@ func TestProxy_IsRepeatable(t *testing.T) {
 }
 
 func TestProxy_ServesASocket(t *testing.T) {
-	rt, err := embedded.New(embedded.Config{})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
 	direct := must(rt.Dial())

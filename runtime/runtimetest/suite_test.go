@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
@@ -47,13 +49,13 @@ func serveStreams(t testing.TB, rt *embedded.Runtime) {
 
 func TestRuntime_Simulated(t *testing.T) {
 	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
-		return embedded.NewSimulated(embedded.SimulatedConfig{})
+		return simulated.New(simulated.Config{})
 	}), runtimetest.WithoutProcesses(), runtimetest.SecondImage("example.com/second:1"), runtimetest.LargeListSize(500))
 }
 
 func TestRuntime_HostProcess(t *testing.T) {
 	runtimetest.TestRuntime(t, embeddedRuntime(func(t testing.TB) embedded.Executor {
-		return embedded.NewHostProcess(embedded.HostConfig{Root: t.TempDir(), Unprivileged: true})
+		return hostprocess.New(hostprocess.Config{Root: t.TempDir(), Unprivileged: true})
 	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.LargeListSize(500),
 		runtimetest.WithoutResourceLimits(), runtimetest.WithoutIsolation())
 }
@@ -63,7 +65,7 @@ func TestRuntime_HostProcessOfRoot(t *testing.T) {
 		t.Skip("needs root: mounts are made in namespaces")
 	}
 	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
-		return embedded.NewHostProcess(embedded.HostConfig{})
+		return hostprocess.New(hostprocess.Config{})
 	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.WithoutResourceLimits())
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // The environment of the runtime's process.
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 }
 
 func serveRuntime(socket string) error {
-	rt, err := embedded.New(embedded.Config{EventBufferSize: 1 << 20})
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), EventBufferSize: 1 << 20})
 	if err != nil {
 		return err
 	}

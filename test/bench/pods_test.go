@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/agenttest"
-	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // BenchmarkOnePod measures one pod among others: the time from its creation until it
@@ -54,7 +54,7 @@ func BenchmarkHungPod(b *testing.B) {
 		defer n.end()
 		pods := agenttest.Pods(300)
 		if hung {
-			pods[150].Annotations = map[string]string{embedded.ScriptPrefix + "start-hang": "true"}
+			pods[150].Annotations = map[string]string{simulated.ScriptPrefix + "start-hang": "true"}
 		}
 		well := n.watchHealth()
 		took := n.await(299, isRunning, func() { n.memory.Put(pods...) })

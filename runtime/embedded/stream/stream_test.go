@@ -21,6 +21,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
@@ -35,7 +36,7 @@ type rig struct {
 
 // newRig is a runtime of host processes with a streaming server and one pod.
 func newRig(t *testing.T) *rig {
-	rt, err := embedded.New(embedded.Config{Executor: embedded.NewHostProcess(embedded.HostConfig{Root: t.TempDir(), Unprivileged: true})})
+	rt, err := embedded.New(embedded.Config{Executor: hostprocess.New(hostprocess.Config{Root: t.TempDir(), Unprivileged: true})})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,0 +1,251 @@
+package hostprocess
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// reroot mounts a tmpfs over "/", with the entries of "/", and makes it the root of the
+// thread. With readonly the entries are read-only, except those that runtimes mount
+// themselves.
+func (b *mounter) reroot(readonly bool) error {
+	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(host) }()
+	root, err := b.tmpfs(host)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
+	if err := unix.Chroot("."); err != nil {
+		return err
+	}
+	return mirror(host, root, func(name string) bool {
+		return readonly && !slices.Contains([]string{"dev", "proc", "sys"}, name)
+	})
+}
+
+// place returns a descriptor of the mount point, and creates the mount point if it does
+// not exist.
+func (b *mounter) place(at string, dir bool) (int, error) {
+	const flags = unix.O_PATH | unix.O_CLOEXEC
+	target, err := unix.Open(at, flags, 0)
+	if !errors.Is(err, unix.ENOENT) {
+		return target, named(at, err)
+	}
+	above := at
+	var fd int
+	for err = unix.ENOENT; errors.Is(err, unix.ENOENT) && above != "/"; {
+		above = filepath.Dir(above)
+		fd, err = unix.Open(above, flags|unix.O_DIRECTORY, 0)
+	}
+	if err != nil {
+		return -1, named(above, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	missing := strings.Split(strings.Trim(strings.TrimPrefix(at, above), "/"), "/")
+	if b.own(fd) {
+		target, err := makePlace(fd, missing, dir)
+		if !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+			return target, named(at, err)
+		}
+	}
+	copied, err := b.overlayTmpfs(fd)
+	if err != nil {
+		return -1, named(above, err)
+	}
+	target, err = makePlace(copied, missing, dir)
+	return target, named(at, err)
+}
+
+// named adds the path to an error.
+func named(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: "create mount point", Path: path, Err: err}
+}
+
+// own reports whether a directory is the container's: a tmpfs or a volume.
+func (b *mounter) own(fd int) bool {
+	var st, memory unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false
+	}
+	for _, m := range b.memory {
+		if unix.Fstat(m, &memory) == nil && memory.Dev == st.Dev {
+			return true
+		}
+	}
+	id, err := mountID(fd, "")
+	return err == nil && b.volumes[id]
+}
+
+// mountID returns the id of the mount of a path, or of the descriptor itself.
+func mountID(dir int, path string) (uint64, error) {
+	var st unix.Statx_t
+	flags := 0
+	if path == "" {
+		flags = unix.AT_EMPTY_PATH
+	}
+	if err := unix.Statx(dir, path, flags, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, err
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, unix.ENOTSUP
+	}
+	return st.Mnt_id, nil
+}
+
+// makePlace creates the directories of a path below from, none of which exists, and at
+// its end one more or a file. No link is followed.
+func makePlace(from int, path []string, dir bool) (int, error) {
+	fd, err := unix.Dup(from)
+	if err != nil {
+		return -1, err
+	}
+	for i, name := range path {
+		last := i == len(path)-1
+		next, err := makeEntry(fd, name, dir || !last)
+		_ = unix.Close(fd)
+		if err != nil {
+			return -1, err
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
+// makeEntry creates a directory or a file, if it does not exist, and returns its
+// descriptor.
+func makeEntry(in int, name string, dir bool) (int, error) {
+	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if dir {
+		if err := unix.Mkdirat(in, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return -1, err
+		}
+		return unix.Openat(in, name, flags|unix.O_DIRECTORY, 0)
+	}
+	if err := unix.Mknodat(in, name, unix.S_IFREG|0o644, 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	fd, err := unix.Openat(in, name, flags, 0)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1, errors.Join(unix.EEXIST, unix.Close(fd)) // such as a dangling link
+	}
+	return fd, nil
+}
+
+// overlayTmpfs mounts a tmpfs over dir, with the same entries, and returns its
+// descriptor, which close closes.
+func (b *mounter) overlayTmpfs(dir int) (int, error) {
+	fd, err := b.tmpfs(dir)
+	if err != nil {
+		return -1, err
+	}
+	return fd, mirror(dir, fd, func(string) bool { return false })
+}
+
+// tmpfs mounts a tmpfs on dir, with the same owner and mode. The returned descriptor is
+// b's.
+func (b *mounter) tmpfs(dir int) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return -1, err
+	}
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	defer func() { _ = unix.Close(fs) }()
+	for _, o := range [][2]string{
+		{"source", "sublet"},
+		{"size", "64m"},
+		{"mode", fmt.Sprintf("%o", st.Mode&0o7777)},
+		{"uid", fmt.Sprint(st.Uid)},
+		{"gid", fmt.Sprint(st.Gid)},
+	} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("tmpfs option %s: %w", o[0], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	b.memory = append(b.memory, fd)
+	if err := attach(fd, dir, ""); err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	return fd, nil
+}
+
+// mirror mounts every entry of one directory in another, read-only where readonly
+// returns true. Entries that are removed meanwhile are skipped.
+func mirror(from, to int, readonly func(name string) bool) error {
+	fd, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	list := os.NewFile(uintptr(fd), "directory")
+	defer func() { _ = list.Close() }() // only read
+	names, err := list.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := mirrorEntry(from, to, name, readonly(name)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("mirror %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func mirrorEntry(from, to int, name string, readonly bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(from, name, buf)
+		if err != nil {
+			return err
+		}
+		return unix.Symlinkat(string(buf[:n]), to, name)
+	}
+	tree, err := openTree(from, name, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(tree) }()
+	if readonly {
+		if err := setReadonly(tree, unix.AT_RECURSIVE); err != nil {
+			return err
+		}
+	}
+	at, err := makeEntry(to, name, kind == unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(at) }()
+	return attach(tree, at, "")
+}

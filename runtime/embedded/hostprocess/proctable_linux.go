@@ -1,0 +1,131 @@
+package hostprocess
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// process is a running process as it was read.
+type process struct {
+	pid, parent, session int
+	start                uint64 // in ticks since boot; identifies the process together with pid
+	cpu                  time.Duration
+	rss                  uint64
+}
+
+// exists reports whether p still runs.
+func (p process) exists() bool {
+	now, ok := readProcess(p.pid)
+	return ok && now.start == p.start
+}
+
+// readProcess reads a running process.
+func readProcess(pid int) (process, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(pid, b)
+}
+
+// parseStat parses /proc/PID/stat. CPU time includes that of reaped children. A zombie
+// does not count as running.
+func parseStat(pid int, b []byte) (process, bool) {
+	i := bytes.LastIndexByte(b, ')') // the name may have any characters
+	if i < 0 {
+		return process{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 22 {
+		return process{}, false
+	}
+	num := func(n int) uint64 {
+		v, _ := strconv.ParseUint(string(f[n]), 10, 64)
+		return v
+	}
+	// Of a zombie with more than one thread only the first thread has exited.
+	if state := f[0][0]; (state == 'Z' || state == 'X') && num(17) < 2 {
+		return process{}, false
+	}
+	ticks := num(11) + num(12) + num(13) + num(14)
+	return process{
+		pid: pid, parent: int(num(1)), session: int(num(3)), start: num(19),
+		cpu: time.Duration(ticks) * (time.Second / 100), // USER_HZ is 100 on Linux
+		rss: num(21) * uint64(os.Getpagesize()),
+	}, true
+}
+
+// processes returns all running processes of this machine.
+func processes() []process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = dir.Close() }() // only read
+	names, _ := dir.Readdirnames(-1)
+	all := make([]process, 0, len(names))
+	for _, n := range names {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// procTable is a snapshot of all processes, shared by measurements within maxAge.
+type procTable struct {
+	mu      sync.Mutex // guards the rest
+	at      time.Time
+	tagged  map[tag]embedded.Usage
+	session map[int]embedded.Usage // of those without a tag
+}
+
+// maxAge is the maximum age of a snapshot.
+const maxAge = 250 * time.Millisecond
+
+// of returns the usage of the processes with a tag, and of those without one in a
+// session.
+func (t *procTable) of(session int, of tag) embedded.Usage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.at) > maxAge {
+		t.read()
+		t.at = time.Now()
+	}
+	u := t.session[session]
+	if of != 0 {
+		u = sum(u, t.tagged[of])
+	}
+	return u
+}
+
+// read reads the usage of all processes.
+func (t *procTable) read() {
+	t.tagged, t.session = map[tag]embedded.Usage{}, map[int]embedded.Usage{}
+	for _, p := range processes() {
+		u := embedded.Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss, Processes: 1}
+		if tag := tagOf(p.pid); tag != 0 {
+			t.tagged[tag] = sum(t.tagged[tag], u)
+		} else {
+			t.session[p.session] = sum(t.session[p.session], u)
+		}
+	}
+}
+
+// sum returns the sum of two usages.
+func sum(u, more embedded.Usage) embedded.Usage {
+	u.CPU += more.CPU
+	u.RSS += more.RSS
+	u.WorkingSet += more.WorkingSet
+	u.Processes += more.Processes
+	return u
+}

@@ -1,0 +1,158 @@
+package hostprocess
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tag is the limit of file locks, hard and soft, of all processes of a container. It is
+// inherited, and only root can raise it. 0 is none.
+type tag uint64
+
+// tagFile has the tag of a container, for the cleanup after the agent was killed.
+const tagFile = "tag"
+
+// Tags are in a range that no other program uses, below the value of no limit.
+const minTag, maxTag = 1 << 40, 1 << 62
+
+// newTag returns a new tag for the container with the directory dir, and saves it there.
+func newTag(dir string) (tag, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_LOCKS, &limit); err != nil || limit.Max <= minTag {
+		return 0, nil //nolint:nilerr // a process with such a limit cannot set another
+	}
+	t := tag(minTag + rand.Uint64N(min(limit.Max, maxTag)-minTag))
+	path := filepath.Join(dir, tagFile)
+	return t, os.WriteFile(path, strconv.AppendUint(nil, uint64(t), 10), 0o600)
+}
+
+// readTag returns the saved tag of the container with the directory dir.
+func readTag(dir string) tag {
+	b, err := os.ReadFile(filepath.Join(dir, tagFile))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil || n < minTag || n >= maxTag {
+		return 0
+	}
+	return tag(n)
+}
+
+// set sets the tag of a process.
+func (t tag) set(pid int) error {
+	limit := unix.Rlimit{Cur: uint64(t), Max: uint64(t)}
+	return unix.Prlimit(pid, unix.RLIMIT_LOCKS, &limit, nil)
+}
+
+// tagOf returns the tag of a process; 0 if it has none or does not exist.
+func tagOf(pid int) tag {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		rest, ok := bytes.CutPrefix(line, []byte("Max file locks"))
+		if !ok {
+			continue
+		}
+		fields := bytes.Fields(rest) // soft, hard, unit
+		if len(fields) < 2 {
+			return 0
+		}
+		n, err := strconv.ParseUint(string(fields[1]), 10, 64)
+		if err != nil || n < minTag || n >= maxTag { // mostly "unlimited"
+			return 0
+		}
+		return tag(n)
+	}
+	return 0
+}
+
+// containerOf returns the container id in the environment of a process, or "".
+func containerOf(pid int) string {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return "" // it has exited, or may not be read
+	}
+	for pair := range strings.SplitSeq(string(env), "\x00") {
+		if id, ok := strings.CutPrefix(pair, EnvContainerID+"="); ok {
+			return id
+		}
+	}
+	return ""
+}
+
+// killTimeout bounds the wait for killed processes. One that hangs in the kernel exits
+// later.
+const killTimeout = 5 * time.Second
+
+// killAll kills every process with one of the tags or container ids, and their
+// descendants, and repeats until none is left: they may fork meanwhile.
+func killAll(tags map[tag]bool, ids map[string]bool) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); <-tick.C {
+		found := members(tags, ids)
+		for _, p := range found {
+			p.kill()
+		}
+		if len(found) == 0 {
+			return
+		}
+	}
+}
+
+// members returns the running processes with one of the tags or ids, and their
+// descendants.
+func members(tags map[tag]bool, ids map[string]bool) []process {
+	all := processes()
+	in := map[int]process{}
+	for _, p := range all {
+		if p.pid == os.Getpid() {
+			continue
+		}
+		if (tags[tagOf(p.pid)] || len(ids) > 0 && ids[containerOf(p.pid)]) && p.exists() {
+			in[p.pid] = p
+		}
+	}
+	for more := true; more; {
+		more = false
+		for _, p := range all {
+			parent, ok := in[p.parent]
+			_, known := in[p.pid]
+			if !ok || known || p.pid == os.Getpid() || p.start < parent.start { // its parent exited, and the PID was reused
+				continue
+			}
+			in[p.pid], more = p, true
+		}
+	}
+	return slices.Collect(maps.Values(in))
+}
+
+// kill kills the process, and no other with a reused PID.
+func (p process) kill() {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		if errors.Is(err, unix.ENOSYS) && p.exists() {
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+		return
+	}
+	if p.exists() { // so that fd is of this process
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+	_ = unix.Close(fd)
+}

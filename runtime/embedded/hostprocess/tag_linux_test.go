@@ -1,0 +1,156 @@
+package hostprocess
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
+)
+
+// hostRigs are runtimes of host processes as an ordinary user has them and, for root,
+// with mount namespaces.
+func hostRigs(t *testing.T, run func(t *testing.T, g *rig)) {
+	t.Run("ordinary", func(t *testing.T) { run(t, hostRig(t)) })
+	t.Run("isolated", func(t *testing.T) { run(t, rootRig(t)) })
+}
+
+// requireExit asserts that a process exits.
+func requireExit(t *testing.T, pid int) {
+	t.Helper()
+	assert.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, time.Millisecond, "process %d outlives its container", pid)
+}
+
+// A process gives up what it can, and its container ends.
+func TestExecutor_LeavesNoProcessBehind(t *testing.T) {
+	sheds := map[string]string{ // each writes its process's number to a file
+		"of its group":              "sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
+		"in a session of its own":   "setsid sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
+		"without an environment":    "env -i sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
+		"with neither":              "setsid env -i /bin/sh -c 'echo $$ > %[1]s; exec sleep 1000' & ",
+		"with neither, and forked":  "(setsid env -i /bin/sh -c '(echo $$ > /dev/null; setsid sh -c \"echo \\$\\$ > %[1]s; exec sleep 1000\" &)' &) ; ",
+		"that ignores what it gets": "setsid env -i /bin/sh -c 'trap \"\" TERM HUP INT; echo $$ > %[1]s; while :; do sleep 0.01; done' & ",
+	}
+	ends := map[string]struct {
+		tail string
+		end  func(t *testing.T, g *rig, sandbox, id, file string)
+	}{
+		"by itself": {"while ! [ -s %[1]s ]; do sleep 0.01; done; exit 3", func(t *testing.T, g *rig, _, id, _ string) { g.AwaitExit(t, id) }},
+		"stopped":   {"sleep 1000", func(t *testing.T, g *rig, _, id, _ string) { g.Stop(t, id, 0) }},
+		"removed with its pod": {"sleep 1000", func(t *testing.T, g *rig, sandbox, _, _ string) {
+			_, err := g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sandbox})
+			require.NoError(t, err)
+		}},
+	}
+	for how, shed := range sheds {
+		for when, end := range ends {
+			t.Run(how+" "+when, func(t *testing.T) {
+				t.Parallel()
+				hostRigs(t, func(t *testing.T, g *rig) {
+					file := filepath.Join(t.TempDir(), "pid")
+					sandbox := g.RunPod(t, embeddedtest.PodConfig("p"))
+					id := g.Start(t, sandbox, nil, "sh", "-c", fmt.Sprintf(shed+end.tail, file))
+					pid := pidIn(t, file)
+					end.end(t, g, sandbox, id, file)
+					requireExit(t, pid)
+				})
+			})
+		}
+	}
+}
+
+func TestExecutor_KillsBackgroundProcessesOfExec(t *testing.T) {
+	hostRigs(t, func(t *testing.T, g *rig) {
+		file := filepath.Join(t.TempDir(), "pid")
+		id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
+		_, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{
+			"sh", "-c", "setsid env -i /bin/sh -c 'echo $$ > " + file + "; exec sleep 1000' >/dev/null 2>&1 &",
+		}})
+		require.NoError(t, err)
+		pid := pidIn(t, file)
+		assert.True(t, alive(pid), "what a command leaves in the background lives on in its container")
+		g.Stop(t, id, 0)
+		requireExit(t, pid)
+	})
+}
+
+func TestExecutor_MeasuresDetachedProcesses(t *testing.T) {
+	g := hostRig(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	sandbox := g.RunPod(t, embeddedtest.PodConfig("p"))
+	g.Start(t, sandbox, nil, "sh", "-c", "setsid env -i /bin/sh -c 'echo $$ > "+file+"; exec sleep 1000' & exec sleep 1000")
+	pidIn(t, file)
+	require.Eventually(t, func() bool {
+		r, err := g.CRI.PodSandboxStats(t.Context(), &v1.PodSandboxStatsRequest{PodSandboxId: sandbox})
+		require.NoError(t, err)
+		return r.GetStats().GetLinux().GetProcess().GetProcessCount().GetValue() == 2
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+// A process that only resembles one of the container's is not killed.
+func TestExecutor_LeavesOtherProcessesAlone(t *testing.T) {
+	g := hostRig(t)
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
+	stranger := exec.Command("sleep", "1000")
+	stranger.Env = []string{EnvContainerID + "=" + strings.Repeat("ab", 32)}
+	require.NoError(t, stranger.Start())
+	defer func() { _, _ = stranger.Process.Kill(), stranger.Wait() }()
+	g.Stop(t, id, 0)
+	assert.True(t, alive(stranger.Process.Pid))
+}
+
+func TestReadProcess_IdentifiesProcesses(t *testing.T) {
+	me, ok := readProcess(os.Getpid())
+	require.True(t, ok)
+	assert.True(t, me.exists())
+	me.start++
+	assert.False(t, me.exists(), "another process had this number")
+	assert.Zero(t, tagOf(os.Getpid()))
+	_, ok = readProcess(1 << 30)
+	assert.False(t, ok)
+}
+
+func TestParseStat(t *testing.T) {
+	const rest = " 5 6 7 0 -1 0 1 2 3 4 10 20 30 40 20 0 %d 0 999 0 3"
+	tests := map[string]struct {
+		text string
+		ok   bool
+	}{
+		"a process":                   {"12 (sh) S" + fmt.Sprintf(rest, 1), true},
+		"a name that looks like more": {"12 (a) Z 1 (b) S" + fmt.Sprintf(rest, 1), true},
+		"a zombie":                    {"12 (sh) Z" + fmt.Sprintf(rest, 1), false},
+		"a first thread that ended":   {"12 (sh) Z" + fmt.Sprintf(rest, 2), true},
+		"torn":                        {"12 (sh) S 5", false},
+		"nothing":                     {"", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p, ok := parseStat(12, []byte(tc.text))
+			require.Equal(t, tc.ok, ok)
+			if ok {
+				want := process{pid: 12, parent: 5, session: 7, start: 999, cpu: time.Second, rss: 3 * uint64(os.Getpagesize())}
+				assert.Equal(t, want, p)
+			}
+		})
+	}
+}
+
+// A traced program would not get what its bits say.
+func TestExecutor_DoesNotTracePrivilegedPrograms(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"plain": 0o755, "user": 0o755 | os.ModeSetuid, "group": 0o755 | os.ModeSetgid} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chmod(path, mode))
+		assert.Equal(t, name != "plain", privileged(path), name)
+	}
+	assert.True(t, privileged(filepath.Join(dir, "none")))
+}

@@ -1,0 +1,113 @@
+package simulated
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/runtime/embedded"
+)
+
+// maxInput is the longest line of input that a shell reads.
+const maxInput = 16 << 10
+
+// play runs a script to its end, with its output on sio, and returns its exit code.
+func play(ctx context.Context, s Script, sio embedded.IO) (int32, error) {
+	var now time.Duration
+	for _, l := range s.Output {
+		if err := sleep.For(ctx, l.At-now); err != nil {
+			return 0, err
+		}
+		now = l.At
+		printLine(sio, l)
+	}
+	if err := sleep.For(ctx, s.RunFor-now); err != nil {
+		return 0, err
+	}
+	return s.ExitCodes[0], nil
+}
+
+// interpreter returns the function of a command that reads its input, if any: a shell
+// without arguments runs it line by line, cat repeats it.
+func interpreter(argv []string) func(context.Context, embedded.IO) (int32, error) {
+	if len(argv) == 0 {
+		return nil
+	}
+	name, args := path.Base(argv[0]), argv[1:]
+	switch {
+	case slices.Contains([]string{"sh", "bash"}, name) && (len(args) == 0 || len(args) == 1 && (args[0] == "-i" || args[0] == "-s")):
+		return shell
+	case name == "cat" && (len(args) == 0 || len(args) == 1 && args[0] == "-"):
+		return repeat
+	}
+	return nil
+}
+
+// shell runs the lines of its input until it ends or one of them exits.
+func shell(ctx context.Context, sio embedded.IO) (code int32, err error) {
+	lines := bufio.NewScanner(sio.Stdin)
+	lines.Buffer(nil, maxInput)
+	for lines.Scan() {
+		steps, ok := split(lines.Text())
+		if ok && len(steps) == 0 {
+			continue
+		}
+		script, understood := compile([]string{"sh", "-c", lines.Text()})
+		if !understood {
+			printLine(sio, OutputLine{Stderr: true, Text: "sh: command not simulated: " + lines.Text()})
+			code = 127
+			continue
+		}
+		if code, err = play(ctx, script, sio); err != nil {
+			return 0, err
+		}
+		if ok && slices.ContainsFunc(steps, func(argv []string) bool { return argv[0] == "exit" }) {
+			return code, nil
+		}
+	}
+	return code, ctx.Err()
+}
+
+// repeat writes its input to its output.
+func repeat(ctx context.Context, sio embedded.IO) (int32, error) {
+	out := sio.Stdout
+	if out == nil {
+		out = io.Discard
+	}
+	_, _ = io.Copy(out, sio.Stdin) // ends with the input or the reader of the output
+	return 0, ctx.Err()
+}
+
+// readStdin reads the input of a container with stdin, in a goroutine that ends with the
+// input or the container. A container that does not use its input discards it, so that
+// writers do not block.
+func (p *process) readStdin(ctx context.Context, sio embedded.IO) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the call
+	p.stopReading = cancel
+	argv, _ := p.c.Argv() // none: it reads nothing
+	read := interpreter(argv)
+	go func() {
+		if read == nil {
+			_, _ = io.Copy(io.Discard, sio.Stdin)
+			return
+		}
+		if code, err := read(ctx, sio); err == nil {
+			p.end(embedded.Exit{Code: code})
+		}
+	}()
+}
+
+// end exits the container by itself.
+func (p *process) end(e embedded.Exit) {
+	p.mu.Lock()
+	ended := p.ended
+	p.ended = true
+	p.mu.Unlock()
+	if !ended {
+		p.finish(e)
+	}
+}

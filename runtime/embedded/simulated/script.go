@@ -1,0 +1,315 @@
+package simulated
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// ScriptPrefix is the domain of the annotations that script simulated
+// containers. On a pod, sim.sublet.dev/KEY counts for all its containers and
+// NAME.sim.sublet.dev/KEY for the container NAME alone; on a container,
+// sim.sublet.dev/KEY. See Script for the keys.
+const ScriptPrefix = "sim.sublet.dev/"
+
+// Script is the behaviour of a simulated container. Each field has its annotation key in
+// brackets. The zero value runs until it is stopped.
+type Script struct {
+	// RunFor [run-for: 30s] is the time until it exits; 0 is until it is stopped.
+	RunFor time.Duration
+	// ExitCodes [exit-code: 1,1,0] are by attempt; the last one repeats.
+	ExitCodes []int32
+	// Output is printed line by line; [output: text] prints text at the start.
+	Output []OutputLine
+	// OutputEvery [output-every: 1s] prints Output periodically.
+	OutputEvery time.Duration
+	// Message [termination-message: text] is the termination message.
+	Message string
+	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, linear between
+	// points. When Memory reaches the container's limit, it is OOM killed.
+	Memory, Disk []UsagePoint
+	// MilliCPU [cpu: 250m] is the constant use.
+	MilliCPU uint64
+	// OOMAfter [oom-after: 10s] kills it as the kernel would.
+	OOMAfter time.Duration
+	// IgnoreTERM [ignore-term: true] ignores all signals but SIGKILL.
+	IgnoreTERM bool
+	// StopAfter [stop-after: 2s] is the time from the stop signal to its exit, with
+	// TermExitCode [term-exit-code: 0; default 128 + signal].
+	StopAfter    time.Duration
+	TermExitCode *int32
+	// CreateError, StartError [create-error, start-error: text] fail the call.
+	CreateError, StartError string
+	// StartDelay [start-delay: 5s] is the duration of the start; StartHang
+	// [start-hang: true] blocks it until its caller gives up.
+	StartDelay time.Duration
+	StartHang  bool
+	// SandboxDelay, SandboxError [sandbox-delay, sandbox-error] are of the pod.
+	SandboxDelay time.Duration
+	SandboxError string
+	// Exec [exec-exit-code: 1,1,0, exec-output, exec-delay] is the result of every
+	// command run in the container. Without it a few commands are simulated: true,
+	// false, echo, sleep, exit, kill, and sh -c of these.
+	ExecExitCodes []int32
+	ExecOutput    string
+	ExecDelay     time.Duration
+	// Ports [ports: 80,8080 or none] are the ports on which the container listens for
+	// probes, hooks and port-forward [all].
+	Ports []int32
+	// ListenAfter [listen-after: 10s] is the time from its start until it listens, and
+	// AnswerDelay [answer-delay: 2s] the duration of each connection attempt.
+	ListenAfter, AnswerDelay time.Duration
+	// HTTPStatus [http-status: 503,503,200] and GRPCStatus [grpc-status:
+	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks in order; the
+	// last one repeats [200, SERVING].
+	HTTPStatus, GRPCStatus []int32
+}
+
+// OutputLine is one line of output.
+type OutputLine struct {
+	At     time.Duration // after the start
+	Stderr bool
+	Text   string // without the newline
+	Open   bool   // no newline follows it
+}
+
+// UsagePoint is the use at a time after the start.
+type UsagePoint struct {
+	At    time.Duration
+	Bytes uint64
+}
+
+// check validates the script.
+func (s *Script) check() error {
+	if s == nil {
+		return nil
+	}
+	var errs []error
+	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay, s.ListenAfter, s.AnswerDelay} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
+		}
+	}
+	for _, curve := range [][]UsagePoint{s.Memory, s.Disk} {
+		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return int(a.At - b.At) }) {
+			errs = append(errs, errors.New("script: usage points must be in order of time"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// apply returns s overridden by the annotations for a container.
+func (s Script) apply(container string, annotations map[string]string) (Script, error) {
+	var errs []error
+	// Keys for all containers first, so that those for one win.
+	for _, prefix := range []string{ScriptPrefix, container + "." + ScriptPrefix} {
+		for name, value := range annotations {
+			if key, ok := strings.CutPrefix(name, prefix); ok {
+				if err := s.set(key, value); err != nil {
+					errs = append(errs, fmt.Errorf("annotation %s: %w", name, err))
+				}
+			}
+		}
+	}
+	return s, errors.Join(append(errs, s.check())...)
+}
+
+// set sets the field of an annotation key.
+func (s *Script) set(key, value string) (err error) {
+	switch key {
+	case "run-for":
+		s.RunFor, err = time.ParseDuration(value)
+	case "exit-code":
+		s.ExitCodes, err = codeList(value)
+	case "output":
+		s.Output = lines(value)
+	case "output-every":
+		s.OutputEvery, err = time.ParseDuration(value)
+	case "termination-message":
+		s.Message = value
+	case "memory":
+		s.Memory, err = parseUsage(value)
+	case "disk":
+		s.Disk, err = parseUsage(value)
+	case "cpu":
+		s.MilliCPU, err = milli(value)
+	case "oom-after":
+		s.OOMAfter, err = time.ParseDuration(value)
+	case "ignore-term":
+		s.IgnoreTERM, err = strconv.ParseBool(value)
+	case "stop-after":
+		s.StopAfter, err = time.ParseDuration(value)
+	case "term-exit-code":
+		var codes []int32
+		if codes, err = codeList(value); err == nil {
+			s.TermExitCode = &codes[0]
+		}
+	default:
+		return s.setFailure(key, value)
+	}
+	return err
+}
+
+// setFailure sets the fields of failures, delays and exec.
+func (s *Script) setFailure(key, value string) (err error) {
+	switch key {
+	case "create-error":
+		s.CreateError = value
+	case "start-error":
+		s.StartError = value
+	case "start-delay":
+		s.StartDelay, err = time.ParseDuration(value)
+	case "start-hang":
+		s.StartHang, err = strconv.ParseBool(value)
+	case "sandbox-delay":
+		s.SandboxDelay, err = time.ParseDuration(value)
+	case "sandbox-error":
+		s.SandboxError = value
+	case "exec-exit-code":
+		s.ExecExitCodes, err = codeList(value)
+	case "exec-output":
+		s.ExecOutput = value
+	case "exec-delay":
+		s.ExecDelay, err = time.ParseDuration(value)
+	default:
+		return s.setAnswer(key, value)
+	}
+	return err
+}
+
+// setAnswer sets the fields of its ports.
+func (s *Script) setAnswer(key, value string) (err error) {
+	switch key {
+	case "ports":
+		s.Ports = []int32{}
+		if value != "none" {
+			s.Ports, err = codeList(value)
+		}
+	case "listen-after":
+		s.ListenAfter, err = time.ParseDuration(value)
+	case "answer-delay":
+		s.AnswerDelay, err = time.ParseDuration(value)
+	case "http-status":
+		s.HTTPStatus, err = codeList(value)
+		if bad := slices.IndexFunc(s.HTTPStatus, func(code int32) bool { return code < 100 || code > 599 }); bad >= 0 {
+			err = fmt.Errorf("invalid HTTP status %d", s.HTTPStatus[bad])
+		}
+	case "grpc-status":
+		s.GRPCStatus, err = servingList(value)
+	default:
+		return errors.New("unknown key")
+	}
+	return err
+}
+
+// servingList parses statuses of the gRPC health protocol by name.
+func servingList(value string) ([]int32, error) {
+	var out []int32
+	for name := range strings.SplitSeq(value, ",") {
+		n, ok := grpc_health_v1.HealthCheckResponse_ServingStatus_value[strings.TrimSpace(name)]
+		if !ok {
+			return nil, fmt.Errorf("invalid serving status %q", name)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func lines(text string) []OutputLine {
+	var out []OutputLine
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		out = append(out, OutputLine{Text: line})
+	}
+	return out
+}
+
+func codeList(value string) ([]int32, error) {
+	var out []int32
+	for part := range strings.SplitSeq(value, ",") {
+		n, err := strconv.ParseInt(strings.TrimSpace(part), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, int32(n))
+	}
+	return out, nil
+}
+
+// parseUsage parses points: 10Mi, or 0s=10Mi,1m=100Mi.
+func parseUsage(value string) ([]UsagePoint, error) {
+	var out []UsagePoint
+	for part := range strings.SplitSeq(value, ",") {
+		at, amount, timed := strings.Cut(strings.TrimSpace(part), "=")
+		var p UsagePoint
+		var err error
+		if !timed {
+			amount = at
+		} else if p.At, err = time.ParseDuration(at); err != nil {
+			return nil, err
+		}
+		q, err := resource.ParseQuantity(amount)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", amount, err)
+		}
+		p.Bytes = uint64(max(0, q.Value()))
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func milli(value string) (uint64, error) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(max(0, q.MilliValue())), nil
+}
+
+// at returns the use at a time after the start.
+func at(points []UsagePoint, t time.Duration) uint64 {
+	for i, p := range points {
+		if t >= p.At {
+			continue
+		}
+		if i == 0 {
+			return p.Bytes
+		}
+		from := points[i-1]
+		part := float64(t-from.At) / float64(p.At-from.At)
+		return uint64(float64(from.Bytes) + part*(float64(p.Bytes)-float64(from.Bytes)))
+	}
+	if len(points) == 0 {
+		return 0
+	}
+	return points[len(points)-1].Bytes
+}
+
+// reaches returns when the use first reaches limit.
+func reaches(points []UsagePoint, limit uint64) (time.Duration, bool) {
+	for i, p := range points {
+		if p.Bytes < limit {
+			continue
+		}
+		if i == 0 {
+			return p.At, true
+		}
+		from := points[i-1]
+		part := float64(limit-from.Bytes) / float64(p.Bytes-from.Bytes)
+		return from.At + time.Duration(part*float64(p.At-from.At)), true
+	}
+	return 0, false
+}
+
+// byAttempt returns the n-th of codes, the last one for larger n, 0 for none.
+func byAttempt(codes []int32, n int) int32 {
+	if len(codes) == 0 {
+		return 0
+	}
+	return codes[min(max(n, 0), len(codes)-1)]
+}

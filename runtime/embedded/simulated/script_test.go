@@ -1,0 +1,146 @@
+package simulated
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
+)
+
+func TestCompile(t *testing.T) {
+	seven := int32(7)
+	tests := map[string]struct {
+		cmd  []string
+		want Script
+		not  bool
+	}{
+		"sleep":       {cmd: []string{"/bin/sleep", "1.5"}, want: Script{RunFor: 1500 * time.Millisecond, ExitCodes: []int32{0}}},
+		"sleep unit":  {cmd: []string{"sleep", "2m"}, want: Script{RunFor: 2 * time.Minute, ExitCodes: []int32{0}}},
+		"exit code":   {cmd: []string{"sh", "-c", "exit 3; echo never"}, want: Script{RunFor: 1, ExitCodes: []int32{3}}},
+		"last status": {cmd: []string{"sh", "-c", "true; false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"output": {cmd: []string{"sh", "-c", `echo "a b" 'c;d'; sleep 1; echo e >&2`}, want: Script{
+			RunFor: time.Second, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "a b c;d"}, {At: time.Second, Stderr: true, Text: "e"}},
+		}},
+		"no newline":       {cmd: []string{"echo", "-n", "hello"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "hello", Open: true}}}},
+		"ignored":          {cmd: []string{"sh", "-c", "trap '' TERM; sleep 5"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, IgnoreTERM: true}},
+		"handled":          {cmd: []string{"sh", "-c", "trap 'exit 7' TERM; sleep 5 & wait"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, TermExitCode: &seven}},
+		"no shell":         {cmd: []string{"sh"}, not: true},
+		"variables":        {cmd: []string{"sh", "-c", "echo $HOME"}, not: true},
+		"pipes":            {cmd: []string{"sh", "-c", "echo a | cat"}, not: true},
+		"loops":            {cmd: []string{"sh", "-c", "while true; do sleep 1; done"}, not: true},
+		"another trap":     {cmd: []string{"sh", "-c", "trap 'rm x' TERM; sleep 1"}, not: true},
+		"anything else":    {cmd: []string{"nginx"}, not: true},
+		"an open quote":    {cmd: []string{"sh", "-c", "echo 'a"}, not: true},
+		"nothing":          {not: true},
+		"a code too large": {cmd: []string{"sh", "-c", "exit 256"}, not: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, ok := compile(tc.cmd)
+			assert.Equal(t, !tc.not, ok)
+			if ok {
+				assert.Equal(t, tc.want, got)
+			}
+		})
+	}
+}
+
+func FuzzCompile(f *testing.F) {
+	f.Add("trap '' TERM; echo a; sleep 0.5 && exit 3")
+	f.Add("echo \"x y\" >&2 & wait")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, ok := compile([]string{"sh", "-c", text})
+		if !ok {
+			return
+		}
+		require.NoError(t, s.check())
+		require.Positive(t, s.RunFor)
+		for _, l := range s.Output {
+			require.GreaterOrEqual(t, s.RunFor, l.At)
+		}
+	})
+}
+
+func TestScript_IsSetByAnnotations(t *testing.T) {
+	two := int32(2)
+	got, err := Script{}.apply("c", map[string]string{
+		"sim.sublet.dev/run-for": "1m", "sim.sublet.dev/exit-code": "1, 2", "sim.sublet.dev/output": "a\nb",
+		"sim.sublet.dev/memory": "0s=1Ki,10s=3Ki", "sim.sublet.dev/cpu": "250m", "c.sim.sublet.dev/run-for": "2m",
+		"sim.sublet.dev/term-exit-code": "2", "other.sim.sublet.dev/run-for": "9m", "example.com/else": "x",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, Script{
+		RunFor: 2 * time.Minute, ExitCodes: []int32{1, 2}, Output: []OutputLine{{Text: "a"}, {Text: "b"}},
+		Memory: []UsagePoint{{0, 1024}, {10 * time.Second, 3072}}, MilliCPU: 250, TermExitCode: &two,
+	}, got)
+	assert.Equal(t, uint64(2048), at(got.Memory, 5*time.Second))
+	hit, ok := reaches(got.Memory, 2048)
+	assert.True(t, ok)
+	assert.Equal(t, 5*time.Second, hit)
+
+	_, err = Script{}.apply("c", map[string]string{"sim.sublet.dev/runfor": "1m", "sim.sublet.dev/memory": "x", "sim.sublet.dev/exit-code": ""})
+	for _, want := range []string{"runfor: unknown key", "memory", "exit-code"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestScript_Failures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		_, err := g.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("a", "sim.sublet.dev/sandbox-error: no network")})
+		assert.ErrorContains(t, err, "no network")
+		begin := time.Now()
+		sb := g.RunPod(t, embeddedtest.PodConfig("b", "sim.sublet.dev/sandbox-delay: 3s", "sim.sublet.dev/create-error: no room", "d.sim.sublet.dev/create-error: ", "d.sim.sublet.dev/start-error: no entry"))
+		assert.Equal(t, 3*time.Second, time.Since(begin))
+		_, err = g.Create(t, sb, nil)
+		assert.ErrorContains(t, err, "no room")
+		id, err := g.Create(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Name = "d" })
+		require.NoError(t, err)
+		_, err = g.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+		assert.ErrorContains(t, err, "no entry")
+		_, err = g.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("e", "sim.sublet.dev/exit-code: many")})
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+	})
+}
+
+func TestScript_ExecAndOutput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		cfg, path := embeddedtest.WithLogs(t, embeddedtest.PodConfig("p", "sim.sublet.dev/exec-exit-code: 1,0", "sim.sublet.dev/exec-output: sick",
+			"sim.sublet.dev/output: tick", "sim.sublet.dev/output-every: 1s", "sim.sublet.dev/run-for: 3500ms"))
+		id := g.Start(t, g.RunPod(t, cfg), nil)
+		for _, want := range []int32{1, 0, 0} {
+			r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"check"}})
+			require.NoError(t, err)
+			assert.Equal(t, want, r.GetExitCode())
+			assert.Equal(t, "sick\n", string(r.GetStdout()))
+		}
+		time.Sleep(4 * time.Second)
+		assert.Equal(t, []string{"stdout F tick", "stdout F tick", "stdout F tick", "stdout F tick"}, embeddedtest.ReadLog(t, path))
+	})
+}
+
+func TestScript_WritesTerminationMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		file := filepath.Join(t.TempDir(), "m")
+		id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p", "sim.sublet.dev/termination-message: bye", "sim.sublet.dev/run-for: 1s")), func(c *v1.ContainerConfig) {
+			c.Annotations = map[string]string{"io.kubernetes.container.terminationMessagePath": "/dev/termination-log"}
+			c.Mounts = []*v1.Mount{{ContainerPath: "/dev/termination-log", HostPath: file}}
+		})
+		time.Sleep(2 * time.Second)
+		require.Equal(t, v1.ContainerState_CONTAINER_EXITED, g.Inspect(t, id).GetState())
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Equal(t, "bye", string(b))
+	})
+}
