@@ -22,7 +22,7 @@ func difference(previous, current runtime.Pod) []Event {
 		}
 	}
 	for _, item := range newItems {
-		if o, ok := before.find(item.id); item.state == runtime.Exited && (!ok || o.state != item.state) {
+		if o, _ := before.find(item.id); item.state == runtime.Exited && o.state != runtime.Exited {
 			d.emit(ContainerDied, item)
 		}
 	}

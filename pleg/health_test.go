@@ -34,9 +34,10 @@ func TestHealthy_Stopped(t *testing.T) {
 func TestInspectionErrors_Sorted(t *testing.T) {
 	rt := newFakeRuntime()
 	rt.inspectErr = func(types.UID) error { return errors.New("inspection failed") }
-	want := []types.UID{"a", "b", "c", "d", "e", "f"}
-	for _, uid := range want {
-		rt.set(newTestPod(uid, runtime.Running), false)
+	var want []types.UID
+	for r := 'a'; r <= 'z'; r++ { // small maps have few orders
+		want = append(want, types.UID(r))
+		rt.set(newTestPod(types.UID(r), runtime.Running), false)
 	}
 	inBubble(t, rt, Config{}, func(env *testEnv) {
 		env.after(time.Second)

@@ -236,8 +236,9 @@ func (g *Generator) succeed(r *podRecord, in *inspection) {
 	case len(events) > 0:
 	case r.failures > 0:
 		events = []Event{{Type: PodSync, UID: r.uid}}
-	case in.eventReceived && r.observed.IsEmpty() && in.pod.IsEmpty():
-		// A container of the pod was created and removed between two inspections.
+	case in.eventReceived && r.observed.IsEmpty():
+		// The pod was and is empty: one of its containers was created and removed
+		// between two inspections.
 		events = []Event{{Type: ContainerRemoved, UID: r.uid}}
 	}
 	g.publish(r.observed, in.pod, events)
@@ -277,7 +278,7 @@ func (g *Generator) fail(r *podRecord, in *inspection) {
 func (g *Generator) markSlow(in *inspection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if in.slotReleased || g.stopped {
+	if in.slotReleased {
 		return
 	}
 	in.slotReleased, in.r.slow = true, true
