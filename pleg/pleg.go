@@ -205,7 +205,6 @@ func (g *Generator) stop() {
 	for _, r := range g.pods {
 		r.stopTimers()
 		if in := r.next; in != nil {
-			r.next = nil
 			in.err = ErrStopped
 			close(in.done)
 		}

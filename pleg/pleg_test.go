@@ -276,6 +276,56 @@ func TestGenerator_Stopped(t *testing.T) {
 	})
 }
 
+// stubbornRuntime is a runtime whose inspections last until release is closed.
+type stubbornRuntime struct {
+	*fakeRuntime
+	release chan struct{}
+}
+
+func (rt stubbornRuntime) Pod(context.Context, types.UID) (runtime.Pod, error) {
+	<-rt.release
+	return runtime.Pod{}, nil
+}
+
+// PL-7: the caller of an inspection that has not begun does not wait for the end of one
+// that ignores its context. Run does.
+func TestGenerator_StoppedWhileInspectionHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := stubbornRuntime{newFakeRuntime(), make(chan struct{})}
+		g, err := New(Config{Runtime: rt, Cache: discardCache{}, MaxParallel: 1, SlowInspectionThreshold: hang})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- g.Run(ctx) }()
+		time.Sleep(time.Second)
+		g.RequestInspection("under way")
+		queued := make(chan error, 1)
+		go func() {
+			_, err := g.GetNewerThan(t.Context(), "queued", time.Now())
+			queued <- err
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.Len(t, queued, 1)
+		require.ErrorIs(t, <-queued, ErrStopped)
+		assert.Empty(t, stopped, "an inspection is under way")
+		close(rt.release)
+		require.NoError(t, <-stopped)
+	})
+}
+
+// New sets the documented defaults.
+func TestConfig_Defaults(t *testing.T) {
+	cfg := Config{Runtime: newFakeRuntime(), Cache: discardCache{}}
+	require.NoError(t, cfg.complete())
+	cfg.Runtime, cfg.Cache, cfg.Logger, cfg.Hooks = nil, nil, nil, Hooks{}
+	assert.Equal(t, Config{
+		RelistPeriod: time.Second, EventedRelistPeriod: 5 * time.Minute, MaxDeferral: time.Second, MaxParallel: 10, Timeout: time.Minute,
+		SlowInspectionThreshold: time.Second, RelistThreshold: 3 * time.Minute, StreamOpenAfter: time.Second, StreamRetryPeriod: 10 * time.Minute,
+	}, cfg)
+}
+
 // PL-6: a failed inspection is repeated until it succeeds. Meanwhile the cache has
 // the error and the last good state.
 func TestGenerator_RepeatsFailedInspection(t *testing.T) {
