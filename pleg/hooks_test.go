@@ -89,6 +89,12 @@ func TestHooks_EventStream(t *testing.T) {
 		env.RequestRelist()
 		env.after(time.Second)
 		assert.Equal(t, []string{"missed 2"}, calls.take())
+		rt.with(func() { rt.inspectDelay = func(types.UID) time.Duration { return 500 * time.Millisecond } })
+		rt.set(newTestPod("u", runtime.Exited), true)
+		env.after(100 * time.Millisecond)
+		env.RequestRelist()
+		env.after(time.Second)
+		assert.Equal(t, []string{"event of u"}, calls.take(), "its inspection is under way")
 		rt.with(func() {
 			for ch := range rt.streams {
 				close(ch)
@@ -103,20 +109,30 @@ func TestHooks_EventStream(t *testing.T) {
 	})
 }
 
-// The context of an inspection ends with it.
-func TestInspection_ReleasesContext(t *testing.T) {
+// The context of a query of the runtime ends with it.
+func TestGenerator_ReleasesContexts(t *testing.T) {
 	rt := &contextRuntime{fakeRuntime: newFakeRuntime()}
 	inBubble(t, rt.fakeRuntime, Config{}, func(env *testEnv) {
+		env.after(10 * time.Second) // no relist is under way
 		env.cfg.Runtime = rt
 		_, err := env.GetNewerThan(env.t.Context(), "u", time.Now())
 		require.NoError(t, err)
 		require.ErrorIs(t, rt.ctx.Err(), context.Canceled)
+		env.RequestRelist()
+		env.after(time.Second)
+		require.ErrorIs(t, rt.listCtx.Err(), context.Canceled)
 	})
 }
 
+// contextRuntime keeps the contexts of the last inspection and of the last relist.
 type contextRuntime struct {
 	*fakeRuntime
-	ctx context.Context
+	ctx, listCtx context.Context
+}
+
+func (rt *contextRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	rt.listCtx = ctx
+	return rt.fakeRuntime.Pods(ctx)
 }
 
 func (rt *contextRuntime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {

@@ -35,6 +35,7 @@ func (g *Generator) relistPeriodically(ctx context.Context) {
 	}
 }
 
+// allowInspections starts the inspections that have waited for a relist.
 func (g *Generator) allowInspections() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,7 +153,7 @@ func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
 	if r.flapping.shouldIgnore(fingerprint, c.now) {
 		return
 	}
-	if c.g.stream.open && r.isIdle() {
+	if r.isIdle() {
 		c.missed++
 	}
 	r.listedFingerprint = fingerprint
@@ -161,7 +162,7 @@ func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
 }
 
 // delete removes pods that are absent from the runtime. A pod for which an
-// inspection was requested meanwhile is kept and inspected now.
+// inspection was requested meanwhile is kept, and inspected after the relist.
 func (g *Generator) delete(absent []*podRecord) {
 	for _, r := range absent {
 		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Cache.Delete(r.uid) })
@@ -175,9 +176,6 @@ func (g *Generator) delete(absent []*podRecord) {
 		} else if r.next != nil {
 			g.enqueue(r.next)
 		}
-	}
-	if len(absent) > 0 {
-		g.dispatch()
 	}
 }
 
