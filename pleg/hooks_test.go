@@ -63,7 +63,10 @@ func TestHooks_RelistAndInspections(t *testing.T) {
 		env.RequestInspection("v")
 		env.after(time.Second)
 		assert.Equal(t, []string{"inspected u after 0s in 300ms: <nil>", "inspected v after 300ms in 300ms: <nil>"}, calls.take())
-		rt.with(func() { rt.listErr = errors.New("no socket"); rt.inspectErr = func(types.UID) error { return rt.listErr } })
+		rt.with(func() {
+			rt.listErr = errors.New("no socket")
+			rt.inspectErr = func(types.UID) error { return rt.listErr }
+		})
 		env.RequestRelist()
 		env.RequestInspection("u")
 		env.after(time.Second)

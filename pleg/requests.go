@@ -140,7 +140,7 @@ func (g *Generator) endDeferral(r *podRecord) {
 		r.deferTimer.Stop()
 		r.deferTimer = nil
 	}
-	if r.deferredSeq > r.lastSeq && !g.stopped {
+	if r.deferredSeq > r.lastSeq {
 		g.requestInspection(r, time.Now(), false)
 	}
 	r.deferredSeq = 0
@@ -174,12 +174,13 @@ func (g *Generator) handleRuntimeEvent(uid types.UID, at time.Time) {
 const maxEventDelay = time.Minute
 
 // isCoveredBy reports whether the newest inspection certainly reflects a change at
-// the given time that is reported now. Only an inspection younger than recent is
+// the given time that is reported now. A change at an unknown time, which is zero, is
+// too old. Only an inspection younger than recent is
 // trusted. Times are compared by their age, because the wall clock may have been
 // set between the change and the inspection or the arrival of the event.
 func (r *podRecord) isCoveredBy(at, now time.Time, recent time.Duration) bool {
 	at = monotonic.Past(at, now)
-	return !at.IsZero() && at.Before(r.lastStartTime) && now.Sub(at) < maxEventDelay && now.Sub(r.lastStartTime) < recent
+	return at.Before(r.lastStartTime) && now.Sub(at) < maxEventDelay && now.Sub(r.lastStartTime) < recent
 }
 
 // deferInspection records a change of the pod. The pod is inspected now or, if it is
