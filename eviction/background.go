@@ -102,7 +102,7 @@ func (m *Manager) needsDiskUsage(ctx context.Context) bool {
 	}
 	// A count that took long is valid for longer, so that a disk that stays full does
 	// not cause counting without a pause.
-	if !endTime.IsZero() && !startTime.Before(evicted) && now.Sub(endTime) < max(m.cfg.MonitoringPeriod, retryPeriod, 10*endTime.Sub(startTime)) {
+	if !startTime.Before(evicted) && now.Sub(endTime) < max(m.cfg.MonitoringPeriod, retryPeriod, 10*endTime.Sub(startTime)) {
 		return false
 	}
 	since := latest(evicted, now.Add(-m.cfg.MonitoringPeriod))

@@ -58,6 +58,7 @@ func TestWorthwhile(t *testing.T) {
 		"with what is on its way":             {m: short, used: []uint64{400}, coming: 600, want: []uint64{400}},
 		"and that is not enough":              {m: short, used: []uint64{400}, coming: 599, why: tooLittle},
 		"a hundredth is something":            {m: short, used: []uint64{10, 1000}, want: []uint64{10, 1000}},
+		"a hundredth goes before less":        {m: short, used: []uint64{9, 10, 1000}, want: []uint64{10, 1000, 9}},
 		"less is spared":                      {m: short, used: []uint64{9, 8, 1000, 20}, want: []uint64{1000, 20, 9, 8}},
 		"many with next to nothing":           {m: short, used: []uint64{9, 9}, coming: 5000, why: tooLittle},
 		"more than can be counted":            {m: short, used: []uint64{math.MaxUint64, 9, math.MaxUint64}, want: []uint64{math.MaxUint64, math.MaxUint64, 9}},

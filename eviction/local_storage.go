@@ -22,7 +22,7 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 			continue
 		}
-		if used, ok := u.Volumes[v.Name]; ok && current(used.At, since) && exceedsLimit(used.Bytes, *v.EmptyDir.SizeLimit) {
+		if used := u.Volumes[v.Name]; current(used.At, since) && exceedsLimit(used.Bytes, *v.EmptyDir.SizeLimit) {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), true
 		}
 	}
@@ -35,8 +35,8 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 		if spec == nil {
 			continue
 		}
-		limit, ok := spec.Resources.Limits[corev1.ResourceEphemeralStorage]
-		if ok && limit.Sign() > 0 && exceedsLimit(used, limit) {
+		limit := spec.Resources.Limits[corev1.ResourceEphemeralStorage]
+		if limit.Sign() > 0 && exceedsLimit(used, limit) {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
 		}
 	}
@@ -46,8 +46,8 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 			total += bytesSince(v.DiskUsage, since)
 		}
 	}
-	limit, ok := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
-	if ok && limit.Sign() > 0 && exceedsLimit(total, limit) {
+	limit := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
+	if limit.Sign() > 0 && exceedsLimit(total, limit) {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), true
 	}
 	return "", false

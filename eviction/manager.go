@@ -292,7 +292,7 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 			return wait
 		}
 	}
-	return m.cfg.MonitoringPeriod
+	return 0 // ctx is done
 }
 
 // measure measures the node and its pods.

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,26 +29,15 @@ type PSINotifier struct {
 
 // Watch notifies of stalls until ctx is done.
 func (n PSINotifier) Watch(ctx context.Context, notify func()) error {
-	stall, window, kind := n.Stall, n.Window, "some"
-	if stall == 0 {
-		stall = 50 * time.Millisecond
-	}
-	if window == 0 {
-		window = time.Second
-	}
-	if n.Full {
-		kind = "full"
-	}
+	trigger, unprivileged := n.triggers()
 	f, err := os.OpenFile(n.Path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return unsupported("pressure trigger", err)
 	}
 	defer f.Close() //nolint:errcheck // nothing is lost
-	_, err = fmt.Fprintf(f, "%s %d %d\x00", kind, stall.Microseconds(), window.Microseconds())
+	_, err = f.WriteString(trigger)
 	if errors.Is(err, unix.EINVAL) {
-		longer := (window + 2*time.Second - 1).Truncate(2 * time.Second)
-		stall = time.Duration(float64(stall) * float64(longer) / float64(window))
-		_, err = fmt.Fprintf(f, "%s %d %d\x00", kind, stall.Microseconds(), longer.Microseconds())
+		_, err = f.WriteString(unprivileged)
 	}
 	if err != nil {
 		return unsupported("pressure trigger", err)
@@ -59,6 +49,19 @@ func (n PSINotifier) Watch(ctx context.Context, notify func()) error {
 		notify()
 		return nil
 	})
+}
+
+// triggers returns what is written to the pressure file, and what the kernel accepts
+// without CAP_SYS_RESOURCE.
+func (n PSINotifier) triggers() (trigger, unprivileged string) {
+	kind, stall, window := "some", cmp.Or(n.Stall, 50*time.Millisecond), cmp.Or(n.Window, time.Second)
+	if n.Full {
+		kind = "full"
+	}
+	longer := (window + 2*time.Second - 1).Truncate(2 * time.Second)
+	scaled := time.Duration(float64(stall) * float64(longer) / float64(window))
+	return fmt.Sprintf("%s %d %d\x00", kind, stall.Microseconds(), window.Microseconds()),
+		fmt.Sprintf("%s %d %d\x00", kind, scaled.Microseconds(), longer.Microseconds())
 }
 
 // MemoryEventsNotifier notifies when the memory.events file of a cgroup changes: after

@@ -128,6 +128,7 @@ func TestToleratesMemoryPressure(t *testing.T) {
 	}{
 		"everything":      {corev1.Toleration{Operator: corev1.TolerationOpExists}, true},
 		"the taint":       {corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists}, true},
+		"any value":       {corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Value: "x"}, true},
 		"by its value":    {corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpEqual}, true},
 		"by another":      {corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpEqual, Value: "x"}, false},
 		"its effect":      {corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, true},
@@ -219,4 +220,24 @@ func TestMessage(t *testing.T) {
 	m.observation.Percent = 45.678
 	assert.Equal(t, "The node was low on resource: ephemeral-storage. Threshold pressure: 12.5%, pressure: 45.68%. The pod waited 30.00% of the time. ",
 		message(m, Candidate{Pod: pod, Usage: 3000, Stalled: true}, u))
+}
+
+// EV-8: the transition time is that of the status of the same condition.
+func TestNodeConditions_TransitionTime(t *testing.T) {
+	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
+	memory := []corev1.NodeConditionType{corev1.NodeMemoryPressure}
+	transitions := func(list []corev1.NodeCondition) (times []int64) {
+		for _, c := range list {
+			times = append(times, c.LastTransitionTime.Unix())
+		}
+		return times
+	}
+	first := nodeConditions(nil, nil, nil, time.Time{})
+	atStart := nodeConditions(first, nil, nil, at(10).Time)
+	assert.Equal(t, []int64{10, 10, 10}, transitions(atStart), "before, nothing was known")
+	pressure := nodeConditions(atStart, memory, nil, at(20).Time)
+	assert.Equal(t, []int64{20, 10, 10}, transitions(pressure))
+	ended := nodeConditions(pressure, nil, nil, at(30).Time)
+	assert.Equal(t, []int64{30, 10, 10}, transitions(ended))
+	assert.Equal(t, []int64{30, 10, 10}, transitions(nodeConditions(ended, nil, nil, at(40).Time)))
 }
