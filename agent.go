@@ -5,81 +5,79 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/dirlock"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/pleg"
-	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
-	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
-	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
+	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// Runtime is what the agent requires of a container runtime: the union of what its
-// components require. *cri.Client is one. What a runtime can do in addition is
-// documented at runtime.Capability.
-type Runtime interface {
-	pleg.Runtime
-	podsync.Runtime
-	probe.Execer
-	runtimestate.Runtime
-}
-
-// Recorder records Kubernetes events. Record must not block.
-type Recorder interface {
-	Record(event *corev1.Event)
-}
+// Errors of New, Run and Healthy, which wrap them, for callers that branch on them.
+var (
+	// ErrNoRuntime: no option says where pods run.
+	ErrNoRuntime = errors.New("no runtime; give WithRuntimeEndpoint for the CRI socket of a real one, " +
+		"WithRuntime for one of your own or an embedded one with host processes, or WithSimulatedRuntime for pods that do not really run")
+	// ErrAlreadyRun: Run was called before.
+	ErrAlreadyRun = errors.New("an agent runs once")
+	// ErrRootInUse: another agent has the root directory. The error names its process.
+	ErrRootInUse = dirlock.ErrInUse
+	// ErrOwnerID: the root directory has pods, or had, but the id of their owner cannot be
+	// read from it. The error says what to do.
+	ErrOwnerID = owner.ErrNoID
+	// ErrComponentExited: a component returned before it was asked to.
+	ErrComponentExited = run.ErrExited
+	// ErrRuntimeNotReady: the runtime does not answer or says that it is not ready.
+	ErrRuntimeNotReady = syncloop.ErrRuntimeNotReady
+	// ErrNetworkNotReady: the network of the runtime is not ready. Pods on the host's
+	// network run.
+	ErrNetworkNotReady = runtimestate.ErrNetworkNotReady
+	// ErrPodsNotListed: the pods in the runtime are not known yet. ErrRuntimeNotReady is
+	// wrapped as well.
+	ErrPodsNotListed = runtimestate.ErrPodsNotListed
+	// ErrStalled: changes of pods are not handled any more.
+	ErrStalled = syncloop.ErrStalled
+)
 
 // Agent is a node agent: the assembled components. Its methods can be called from any
 // goroutine at any time.
 type Agent struct {
-	settings
-
-	started  atomic.Bool
-	owner    atomic.Pointer[string]
-	mux      *podsource.Mux
-	lookup   podspec.Objects
-	cache    podcache.Cache
-	pleg     *pleg.Generator
-	ready    *runtimestate.Tracker
-	statuses *status.Manager
-	saved    *status.FileSink // statuses on disk, for the next process
-	probes   *probe.Manager
-	syncer   *podsync.Syncer
-	workers  *podworkers.Workers
-	pods     *syncloop.PodManager
-	loop     *syncloop.Loop
-	gcState
+	c       *Components
+	started atomic.Bool
 }
 
 // New assembles an agent. It checks everything that can be checked and reports all
 // errors at once. It changes nothing on the node and starts nothing.
 func New(opts ...Option) (*Agent, error) {
-	a := new(Agent)
+	var s settings
 	var errs []error
 	for _, o := range opts {
-		errs = append(errs, o(&a.settings))
+		errs = append(errs, o(&s))
 	}
-	errs = append(errs, a.setDefaults())
+	errs = append(errs, s.complete())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	if err := a.assemble(); err != nil {
+	c := newComponents(s)
+	if err := c.build(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	return a, nil
+	return &Agent{c: c}, nil
 }
 
 // Run runs the agent until ctx is done and returns nil after a clean stop. Pods
@@ -89,30 +87,33 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.started.Swap(true) {
 		return ErrAlreadyRun
 	}
-	if err := os.MkdirAll(a.rootDir, 0o700); err != nil {
+	c := a.c
+	if err := os.MkdirAll(c.RootDir, 0o700); err != nil {
 		return fmt.Errorf("create root directory: %w", err)
 	}
-	release, err := dirlock.Acquire(a.rootDir)
+	release, err := dirlock.Acquire(c.RootDir)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if a.ephemeralRoot {
-		defer func() { err = errors.Join(err, os.RemoveAll(a.rootDir)) }()
+	if c.opts.ephemeralRoot {
+		defer func() { err = errors.Join(err, os.RemoveAll(c.RootDir)) }()
 	}
-	if err := a.own(); err != nil {
+	id, err := owner.LoadOrCreate(c.RootDir, c.path(podsDirName), len(c.opts.adopt) > 0)
+	if err != nil {
 		return err
 	}
-	previous, err := a.saved.Load()
+	c.ownerID.Store(&id)
+	previous, err := c.saved.Load()
 	if err != nil {
-		a.logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
+		c.Logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
 	}
-	a.statuses.Restore(previous...)
-	if a.images != nil {
-		a.images.Restore(previous...)
+	c.StatusManager.Restore(previous...)
+	if c.ImageGC != nil {
+		c.ImageGC.Restore(previous...)
 	}
-	a.logCapabilities()
-	disconnect, err := a.connect()
+	c.logCapabilities()
+	disconnect, err := c.connect()
 	if disconnect != nil {
 		defer func() { err = errors.Join(err, disconnect()) }()
 	}
@@ -120,31 +121,149 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	return run.Stages(ctx,
-		[]run.Component{{Name: "podsource", Run: a.mux.Run}},
-		a.reclaimParts(),
-		[]run.Component{{Name: "syncloop", Run: a.loop.Run}},
-		[]run.Component{{Name: "drain", Run: a.drainPods}},
-		[]run.Component{{Name: "podworkers", Run: a.workers.Run}},
-		[]run.Component{{Name: "probe", Run: a.probes.Run}},
-		[]run.Component{{Name: "pleg", Run: a.pleg.Run}},
-		[]run.Component{{Name: "status", Run: a.statuses.Run}},
+		[]run.Component{{Name: "podsource", Run: c.Sources.Run}},
+		c.nodeComponents(),
+		[]run.Component{{Name: "syncloop", Run: c.SyncLoop.Run}},
+		[]run.Component{{Name: "drain", Run: c.drainPods}},
+		[]run.Component{{Name: "podworkers", Run: c.PodWorkers.Run}},
+		[]run.Component{{Name: "probe", Run: c.Prober.Run}},
+		[]run.Component{{Name: "pleg", Run: c.PLEG.Run}},
+		[]run.Component{{Name: "status", Run: c.StatusManager.Run}},
 	)
 }
 
+// nodeComponents are those that watch over the node. They stop before the loop does.
+func (c *Components) nodeComponents() []run.Component {
+	var running []run.Component
+	add := func(name string, component interface{ Run(context.Context) error }) {
+		if component != nil {
+			running = append(running, run.Component{Name: name, Run: component.Run})
+		}
+	}
+	add("imagegc", c.ImageGC)
+	add("containergc", c.ContainerGC)
+	add("logrotate", c.LogRotator)
+	add("stats", c.Stats)
+	add("eviction", c.Eviction)
+	return running
+}
+
+// drainPods waits until ctx is done, and drains pods if that is the policy.
+func (c *Components) drainPods(ctx context.Context) error {
+	<-ctx.Done()
+	if !c.opts.shutdown.Drain {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	if timeout := c.opts.shutdown.DrainTimeout; timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	cfg := podworkers.DrainConfig{
+		Workers: c.PodWorkers, Runtime: c.Runtime,
+		Pods: func() []*corev1.Pod { return append(c.StatusManager.Pods(), c.Sources.Pods()...) },
+	}
+	for _, s := range c.opts.sources {
+		cfg.Sources = append(cfg.Sources, s.Name)
+	}
+	return podworkers.DrainPods(ctx, cfg)
+}
+
+// Components returns the components of the agent. The result is shared: changing it
+// changes nothing but what later callers see.
+func (a *Agent) Components() *Components { return a.c }
+
+// Healthy returns nil if the agent works, its runtime answers and it is known what
+// should run, else all that is wrong. A source that is waited for is a
+// podsource.Unsynced in it; one whose desired pods are known from its cache is not
+// waited for: see podsource.Cached.
+func (a *Agent) Healthy() error {
+	loop := a.c.SyncLoop.Healthy()
+	errs := []error{loop, a.c.PLEG.Healthy()}
+	switch err := a.c.RuntimeState.Healthy(); {
+	case err == nil, loop != nil && strings.Contains(loop.Error(), err.Error()): // the loop waits for just that
+	case errors.Is(err, ErrNetworkNotReady):
+		errs = append(errs, err)
+	default:
+		errs = append(errs, fmt.Errorf("%w: %w", ErrRuntimeNotReady, err))
+	}
+	for _, u := range a.c.Sources.Unsynced() {
+		errs = append(errs, u)
+	}
+	return errors.Join(errs...)
+}
+
 // SourceErrors returns the current errors of manifests and sources.
-func (a *Agent) SourceErrors() []podsource.SourceError { return a.mux.Errors() }
+func (a *Agent) SourceErrors() []podsource.SourceError { return a.c.Sources.Errors() }
 
 // Object returns a ConfigMap or Secret that came with the pods, or that a place of
 // WithObjects has.
 func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
-	return a.lookup.Object(ctx, ref)
+	return a.c.Objects.Object(ctx, ref)
 }
 
-// podKiller requests the termination of a pod from its worker, for podsync.
-type podKiller struct{ a *Agent }
+// InspectionErrors returns the pods that the runtime fails to inspect. They do not
+// make the agent unhealthy, and other pods run on.
+func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.c.PLEG.InspectionErrors() }
 
-func (e podKiller) RequestKill(uid types.UID, t runtime.Termination) {
-	e.a.workers.RequestKill(uid, podworkers.KillOptions{Termination: t})
+// Pods returns the pods that this node runs, and those that have ended and are still
+// desired, each with its newest status. They are read-only.
+//
+// A pod whose status was restored and that no source has delivered yet is returned as it
+// is observed in the runtime now, with unknown readiness: it is neither restarted nor
+// probed until its source has synced, and its status is not sent to sinks before.
+func (a *Agent) Pods() []*corev1.Pod {
+	pods := a.c.StatusManager.Pods()
+	for i, pod := range pods {
+		if a.c.StatusManager.IsRestored(pod.UID) {
+			var observed *runtime.Pod
+			if a.c.RuntimeState.PodsKnown() {
+				p, _ := a.c.PodCache.Get(pod.UID)
+				observed = &p
+			}
+			pods[i] = status.Unsynced(pod, observed, a.c.Sources.WhyUnsynced(pod), a.c.nodeInfo(), time.Now())
+		}
+	}
+	return pods
 }
 
-func (a *Agent) path(name string) string { return filepath.Join(a.rootDir, name) }
+// PodProblems returns the desired pods that do not run because the node has rejected or
+// evicted them. They leave the agent healthy: it does what it should.
+func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }
+
+// Conditions returns the node's conditions MemoryPressure, DiskPressure and
+// PIDPressure; none without eviction.
+func (a *Agent) Conditions() []corev1.NodeCondition {
+	if a.c.Eviction == nil {
+		return nil
+	}
+	return a.c.Eviction.Conditions()
+}
+
+// Stats measures the node and its pods now. The usage of logs and volumes is about a
+// minute old at most, and left out if it takes too long to count.
+func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
+	if !a.started.Load() {
+		return stats.Summary{}, errors.New("stats: agent is not running")
+	}
+	return a.c.Stats.Summary(ctx, a.c.NodeName, a.Pods())
+}
+
+// ExplainImages returns what image garbage collection would do with each image now, and
+// why, as imagegc.Collector.Explain. Without it, it returns nil.
+func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
+	if a.c.ImageGC == nil {
+		return nil, nil
+	}
+	return a.c.ImageGC.Explain(ctx, all)
+}
+
+// ExplainContainers returns what container garbage collection would remove now, as
+// containergc.Collector.Explain. Without it, it returns nil.
+func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, error) {
+	if a.c.ContainerGC == nil {
+		return nil, nil
+	}
+	return a.c.ContainerGC.Explain(ctx)
+}

@@ -43,7 +43,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		agent.WithBackOff(nil),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{DrainTimeout: -time.Second}),
 		agent.WithTiming(agent.Timing{ResyncPeriod: -1}),
-		agent.WithEviction(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
+		agent.WithEvictionConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
 	)
 	require.Error(t, err)
 	for _, want := range []string{

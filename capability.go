@@ -5,18 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/runtime"
 )
-
-// imageStore is what the collection of images takes of a runtime.
-type imageStore struct {
-	runtime.ImageStore
-	runtime.ImageUser
-	runtime.ImageFSReporter
-}
-
-var _ imagegc.ImageStore = imageStore{}
 
 // capability is one that a runtime may have.
 type capability struct {
@@ -27,60 +17,60 @@ type capability struct {
 	option string
 }
 
-func has[T any](a *Agent) bool {
-	_, ok := runtime.Capability[T](a.runtime)
+func has[T any](c *Components) bool {
+	_, ok := runtime.Capability[T](c.Runtime)
 	return ok
 }
 
 // capabilities are those that the agent uses of its runtime.
-func (a *Agent) capabilities() []capability {
+func (c *Components) capabilities() []capability {
 	given := func(option string, asks bool) string {
 		if asks {
 			return option
 		}
 		return ""
 	}
-	rotates := a.given["log rotation"] && a.rotation.MaxSize >= 0
-	measures := a.evict != nil && a.evict.Usage == nil
-	collects := a.imagePolicy != nil
+	rotates := c.opts.given["log rotation"] && c.opts.rotation.MaxSize >= 0
+	measures := c.opts.evict != nil && c.opts.evict.Usage == nil
+	collects := c.opts.imagePolicy != nil
 	return []capability{
-		{"ContainerRemover", has[runtime.ContainerRemover](a), "container collection", given("WithContainerGC", a.given["container collection"])},
-		{"ContainerRemover", has[runtime.ContainerRemover](a), "removal of links to logs", given("NodeConfig.LogLinksDir", a.node.LogLinksDir != "")},
-		{"LogReopener", has[runtime.LogReopener](a), "log rotation", given("WithLogRotation", rotates)},
-		{"ImageStore", has[runtime.ImageStore](a), "image collection", given("WithImageGC", collects)},
-		{"ImageUser", has[runtime.ImageUser](a), "image collection", given("WithImageGC", collects)},
-		{"ImageFSReporter", has[runtime.ImageFSReporter](a), "figures of the image file system", given("WithImageGC", collects)},
-		{"ImageFSReporter", has[runtime.ImageFSReporter](a), "figures of the image file system", given("WithEviction", measures)},
-		{"ContainerStatsReporter", has[runtime.ContainerStatsReporter](a), "figures of containers", given("WithEviction", measures)},
-		{"CgroupDriverReporter", has[runtime.CgroupDriverReporter](a), "asking for the cgroup driver", ""},
-		{"SandboxImageReporter", has[runtime.SandboxImageReporter](a), "asking for the image of sandboxes", ""},
-		{"TimestampedWatcher", has[runtime.TimestampedWatcher](a), "times of runtime events", ""},
-		{"OwnerSetter", has[runtime.OwnerSetter](a), "sharing the runtime with others", given("WithAdoption", len(a.adopt) > 0)},
+		{"ContainerRemover", has[runtime.ContainerRemover](c), "container collection", given("WithContainerGCPolicy", c.opts.given["container collection"])},
+		{"ContainerRemover", has[runtime.ContainerRemover](c), "removal of links to logs", given("NodeConfig.LogLinksDir", c.Node.LogLinksDir != "")},
+		{"LogReopener", has[runtime.LogReopener](c), "log rotation", given("WithLogRotation", rotates)},
+		{"ImageStore", has[runtime.ImageStore](c), "image collection", given("WithImageGCPolicy", collects)},
+		{"ImageUser", has[runtime.ImageUser](c), "image collection", given("WithImageGCPolicy", collects)},
+		{"ImageFSReporter", has[runtime.ImageFSReporter](c), "figures of the image file system", given("WithImageGCPolicy", collects)},
+		{"ImageFSReporter", has[runtime.ImageFSReporter](c), "figures of the image file system", given("WithEvictionConfig", measures)},
+		{"ContainerStatsReporter", has[runtime.ContainerStatsReporter](c), "figures of containers", given("WithEvictionConfig", measures)},
+		{"CgroupDriverReporter", has[runtime.CgroupDriverReporter](c), "asking for the cgroup driver", ""},
+		{"SandboxImageReporter", has[runtime.SandboxImageReporter](c), "asking for the image of sandboxes", ""},
+		{"TimestampedWatcher", has[runtime.TimestampedWatcher](c), "times of runtime events", ""},
+		{"OwnerSetter", has[runtime.OwnerSetter](c), "sharing the runtime with others", given("WithAdoption", len(c.opts.adopt) > 0)},
 	}
 }
 
 // checkCapabilities returns an error for each option that asks for what the
 // runtime cannot do.
-func (a *Agent) checkCapabilities() error {
+func (c *Components) checkCapabilities() error {
 	var errs []error
-	for _, c := range a.capabilities() {
-		if !c.has && c.option != "" {
+	for _, n := range c.capabilities() {
+		if !n.has && n.option != "" {
 			errs = append(errs, fmt.Errorf("%s: the runtime is no runtime.%s, without which there is no %s; a decorator needs a method Unwrap() any",
-				c.option, c.name, c.means))
+				n.option, n.name, n.means))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // logCapabilities tells once what is off for want of a capability.
-func (a *Agent) logCapabilities() {
+func (c *Components) logCapabilities() {
 	var off, missing []string
-	for _, c := range a.capabilities() {
-		if !c.has {
-			off, missing = append(off, c.means), append(missing, c.name)
+	for _, n := range c.capabilities() {
+		if !n.has {
+			off, missing = append(off, n.means), append(missing, n.name)
 		}
 	}
 	if len(off) > 0 {
-		a.logger.Info("runtime lacks capabilities", slog.Any("off", off), slog.Any("missing", missing))
+		c.Logger.Info("runtime lacks capabilities", slog.Any("off", off), slog.Any("missing", missing))
 	}
 }

@@ -29,12 +29,12 @@ func (t traced) Unwrap() any { return t.Runtime }
 // decorator that can be unwrapped has all capabilities of its runtime.
 func TestNew_NamesMissingCapabilities(t *testing.T) {
 	for want, option := range map[string]agent.Option{
-		"WithContainerGC: the runtime is no runtime.ContainerRemover":    agent.WithContainerGC(containergc.Policy{}),
-		"WithLogRotation: the runtime is no runtime.LogReopener":         agent.WithLogRotation(agent.LogRotation{}),
-		"WithImageGC: the runtime is no runtime.ImageUser":               agent.WithImageGC(imagegc.Policy{}),
-		"WithEviction: the runtime is no runtime.ContainerStatsReporter": agent.WithEviction(eviction.Config{}),
-		"WithEviction: the runtime is no runtime.ImageFSReporter":        agent.WithEviction(eviction.Config{}),
-		"WithAdoption: the runtime is no runtime.OwnerSetter":            agent.WithAdoption("file"),
+		"WithContainerGCPolicy: the runtime is no runtime.ContainerRemover":    agent.WithContainerGCPolicy(containergc.Policy{}),
+		"WithLogRotation: the runtime is no runtime.LogReopener":               agent.WithLogRotation(agent.LogRotation{}),
+		"WithImageGCPolicy: the runtime is no runtime.ImageUser":               agent.WithImageGCPolicy(imagegc.Policy{}),
+		"WithEvictionConfig: the runtime is no runtime.ContainerStatsReporter": agent.WithEvictionConfig(eviction.Config{}),
+		"WithEvictionConfig: the runtime is no runtime.ImageFSReporter":        agent.WithEvictionConfig(eviction.Config{}),
+		"WithAdoption: the runtime is no runtime.OwnerSetter":                  agent.WithAdoption("file"),
 	} {
 		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
 			_, err := agent.New(agent.WithRuntime(rt), agent.WithRootDir("/nowhere"), option)
@@ -46,7 +46,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 		}
 	}
 	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
-		agent.WithEviction(eviction.Config{Usage: &agenttest.Node{}}))
+		agent.WithEvictionConfig(eviction.Config{Usage: &agenttest.Node{}}))
 	require.NoError(t, err, "no option needs a capability")
 }
 

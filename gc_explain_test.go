@@ -37,7 +37,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		pod.Spec.InitContainers = []corev1.Container{*first}
 		start(
 			agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&statuses),
-			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}),
+			agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}),
 		)
 		ran, waited := 0, 0
 		for range 300 {
@@ -88,7 +88,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
 				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
-				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{MaxAge: time.Hour}),
+				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGCPolicy(imagegc.Policy{MaxAge: time.Hour}),
 				agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{
 					RecordsLost: func(error) { lost.Add(1) },
 					Removed:     func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
@@ -128,8 +128,8 @@ func TestExplain(t *testing.T) {
 		require.Empty(t, none)
 
 		a := start(
-			agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithImageGC(imagegc.Policy{}),
-			agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: containergc.KeepAll}),
+			agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithImageGCPolicy(imagegc.Policy{}),
+			agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: containergc.KeepAll}),
 		)
 		_, err = a.ExplainImages(t.Context(), true)
 		require.Error(t, err, "too early")

@@ -73,7 +73,7 @@ func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 		pods := podsource.NewMemory(agenttest.SizedPod("calm", "300Mi", "0s=250Mi"), agenttest.SizedPod("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses), // static pods are critical
-			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
+			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
@@ -136,8 +136,8 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		pods := podsource.NewMemory(agenttest.SizedPod("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
 			agent.WithSource("memory", pods), agent.WithStatusSink(&statuses),
-			agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
-			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("imagefs.available<15%"), Usage: node}),
+			agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
+			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("imagefs.available<15%"), Usage: node}),
 			agent.WithHooks(agent.Hooks{
 				ImageGC: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 					assert.NoError(t, err)
@@ -254,23 +254,23 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	}{
 		"all faults at once": {
 			[]agent.Option{
-				agent.WithEviction(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "nonsense"}, {Signal: eviction.NodeFSAvailable, GracePeriod: -1}}}),
-				agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}),
-				agent.WithContainerGC(containergc.Policy{MinAge: -1}),
+				agent.WithEvictionConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "nonsense"}, {Signal: eviction.NodeFSAvailable, GracePeriod: -1}}}),
+				agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}),
+				agent.WithContainerGCPolicy(containergc.Policy{MinAge: -1}),
 				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
 				agent.WithImagePulls(cri.PullLimits{MaxParallel: -1}),
 			},
 			[]string{"nonsense", `"nodefs.available<0": the value must be above 0`, "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
 		},
 		"a runtime that cannot": {
-			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGC(imagegc.Policy{})},
-			[]string{"WithImageGC: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGCPolicy(imagegc.Policy{})},
+			[]string{"WithImageGCPolicy: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
 		},
 		"pulls of a runtime that is not ours": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.PullLimits{MaxParallel: 1})},
 			[]string{"image pulls"},
 		},
-		"negative transition": {[]agent.Option{agent.WithEviction(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
+		"negative transition": {[]agent.Option{agent.WithEvictionConfig(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)

@@ -56,8 +56,8 @@ func joinHooks(log *slog.Logger, observers []Hooks) (joined Hooks) {
 }
 
 // observersAfter returns hooks that call first and then those of all observers.
-func (a *Agent) observersAfter(first Hooks) Hooks {
-	return joinHooks(a.logger, []Hooks{first, a.hooks})
+func (c *Components) observersAfter(first Hooks) Hooks {
+	return joinHooks(c.Logger, []Hooks{first, c.opts.hooks})
 }
 
 func (h *Hooks) add(log *slog.Logger, o *Hooks) {

@@ -33,7 +33,7 @@ var allowedImports = map[string][]string{
 	"admission":               {"podspec"},
 	"userns":                  {"internal/pathname", "runtime"},
 	"volume":                  {"internal/mkdir", "internal/mounts", "internal/pathname", "podspec", "runtime"},
-	"cgroup":                  {"podspec"},
+	"cgroup":                  {"podspec", "runtime"},
 	"stats":                   {"internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},

@@ -1,16 +1,18 @@
 package agent
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
-	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
@@ -27,7 +29,8 @@ type Option func(*settings) error
 
 // settings are the values of the options.
 type settings struct {
-	given map[string]bool // options that can be given once
+	given        map[string]bool // options that can be given once
+	constructors map[string]any  // Constructor[T] by the name of the component
 
 	nodeName          string
 	node              NodeConfig
@@ -59,8 +62,6 @@ type settings struct {
 
 	// Derived from the options.
 	ephemeralRoot bool // the root directory lasts as long as Run
-	events        *events.Dedup
-	stores        []syncloop.PodStore
 }
 
 // Timing are intervals that rarely need to be changed. Zero is the default.
@@ -282,6 +283,256 @@ func WithTiming(t Timing) Option {
 		s.timing = t
 		return s.once("timing")
 	}
+}
+
+// WithEvictionConfig evicts pods when the node runs short of memory, disk or process ids, and
+// pods that exceed their limits on local storage. New pods are rejected meanwhile. The
+// zero Config has the kubelet's defaults. Default: no evictions.
+//
+// Pods, NodeName, Recorder and Logger are the agent's and must not be set. Reclaimers of
+// c are called before the agent's own. Without c.Usage the agent measures the machine or
+// NodeConfig.NodeCgroup, with the notifiers of the kernel before those of c.
+func WithEvictionConfig(c eviction.Config) Option {
+	return func(s *settings) error {
+		err := c.Check()
+		if c.Pods != nil || c.NodeName != "" || c.Recorder != nil || c.Logger != nil {
+			err = errors.Join(err, errors.New("eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them"))
+		}
+		cfg := c
+		cfg.Thresholds, cfg.Reclaimers, cfg.Notifiers = slices.Clone(c.Thresholds), slices.Clone(c.Reclaimers), slices.Clone(c.Notifiers)
+		s.evict = &cfg
+		return errors.Join(err, s.once("eviction"))
+	}
+}
+
+// WithImageGCPolicy removes images that no pod needs. keep names images that are never
+// removed, such as that of the sandboxes if the runtime neither pins nor reports it.
+// Default: no image is removed, because other clients of the runtime may use them.
+func WithImageGCPolicy(p imagegc.Policy, keep ...string) Option {
+	return func(s *settings) error {
+		if _, err := imagegc.New(imagegc.Config{Images: new(cri.Client), Policy: p}); err != nil {
+			return err
+		}
+		s.imagePolicy, s.imageKeep = &p, keep
+		return s.once("image collection")
+	}
+}
+
+// WithContainerGCPolicy sets how many exited containers are kept. Default: the last one of
+// each name, as long as its pod is desired.
+func WithContainerGCPolicy(p containergc.Policy) Option {
+	return func(s *settings) error {
+		if p.MinAge < 0 || p.MaxContainers < 0 || p.MaxPerPodContainer < containergc.KeepUntilReplaced {
+			return fmt.Errorf("container collection: negative MinAge or MaxContainers, or invalid MaxPerPodContainer, in %+v", p)
+		}
+		s.containerGCPolicy = p
+		return s.once("container collection")
+	}
+}
+
+// LogRotation bounds the logs of running containers.
+type LogRotation struct {
+	MaxSize  int64 // bytes at which a log is rotated. Default: 10 MiB; negative: never
+	MaxFiles int   // files of one container, the current one included, at least 2. Default: 5
+}
+
+// WithLogRotation bounds the logs of running containers. New returns an error if the
+// runtime cannot reopen logs.
+func WithLogRotation(r LogRotation) Option {
+	return func(s *settings) error {
+		if r.MaxFiles != 0 && r.MaxFiles < 2 {
+			return fmt.Errorf("log rotation: MaxFiles %d is less than 2", r.MaxFiles)
+		}
+		s.rotation = r
+		return s.once("log rotation")
+	}
+}
+
+// WithImagePulls bounds the image pulls of the client that WithRuntimeEndpoint makes.
+func WithImagePulls(p cri.PullLimits) Option {
+	return func(s *settings) error {
+		if p.MaxParallel < 0 || p.Burst < 0 {
+			return fmt.Errorf("image pulls: negative MaxParallel or Burst in %+v", p)
+		}
+		s.pulls = p
+		return s.once("image pulls")
+	}
+}
+
+// WithImageVerification sets for which images that are already on the node a pod
+// needs the credentials to pull them. It is for the client that WithRuntimeEndpoint
+// makes. Default: cri.NeverVerifyPreloadedImages, which verifies images that this
+// agent pulled; they are recorded in its root directory. The allowlist is for
+// cri.NeverVerifyAllowlistedImages.
+func WithImageVerification(policy cri.ImageVerification, allowlist ...string) Option {
+	return func(s *settings) error {
+		s.imageAccess = cri.ImageAccess{Policy: policy, Allowlist: slices.Clone(allowlist)}
+		if err := s.imageAccess.Check(); err != nil {
+			return fmt.Errorf("image verification: %w", err)
+		}
+		return s.once("image verification")
+	}
+}
+
+// WithAdoption has the agent take over pods that bear no owner's id, as those of a
+// kubelet, if they come from one of these sources: "file", "http" or "api" by the
+// kubelet's words in the annotation kubernetes.io/config.source. Such a pod is the
+// agent's own from then on. One that a source of the agent wants, with the same
+// UID, runs on without a restart; one that none wants is ended as soon as all
+// sources have synced. Stop the kubelet first: it would start them again.
+//
+// Labels of what runs cannot be changed, so that the option has to stay for as long
+// as one of these sandboxes does: without it the agent does not see them any more.
+// Pods of another agent have its id, and are never adopted.
+//
+// Without this option pods that bear no id, or another's, do not exist for the
+// agent.
+func WithAdoption(sources ...string) Option {
+	return func(s *settings) error {
+		if len(sources) == 0 || slices.Contains(sources, "") {
+			return fmt.Errorf("adoption: sources %q must be named", sources)
+		}
+		s.adopt = append(s.adopt, sources...)
+		return nil
+	}
+}
+
+// WithObjects adds a place where ConfigMaps and Secrets of pods are found, such as an API server. Those that came with the sources
+// take precedence, then each place is asked in the order of the options. It is called from the workers of pods, for several pods
+// at once, and must return when ctx is done. podspec.ErrObjectNotFound is wrapped for an object that does not exist; any other error
+// ends the search, and the pod waits and tries again.
+func WithObjects(o podspec.Objects) Option {
+	return func(s *settings) error {
+		if o == nil {
+			return errors.New("objects: nil")
+		}
+		s.objects = append(s.objects, o)
+		return nil
+	}
+}
+
+// WithCRINode sets how containers are created on this node: swap, the default seccomp profile, the quota period of CPU limits and so
+// on (memorySwap, seccompDefault and cpuCFSQuotaPeriod of a kubelet). It is for the client that WithRuntimeEndpoint makes. Fields that
+// are zero keep what cri.DetectNode finds; CgroupV2 is always detected, and MaskedPaths are added.
+func WithCRINode(n cri.Node) Option {
+	return func(s *settings) error {
+		if err := n.Check(); err != nil {
+			return fmt.Errorf("cri node: %w", err)
+		}
+		n.HugePageSizes, n.MaskedPaths = slices.Clone(n.HugePageSizes), slices.Clone(n.MaskedPaths)
+		s.criNode = &n
+		return s.once("cri node")
+	}
+}
+
+// The options below replace a component. See Constructor; the default of each has its
+// name with New.
+
+// WithPLEG replaces NewPLEG.
+func WithPLEG(f Constructor[PLEG]) Option { return replace("PLEG", f) }
+
+// WithStatusManager replaces NewStatusManager.
+func WithStatusManager(f Constructor[StatusManager]) Option { return replace("StatusManager", f) }
+
+// WithProber replaces NewProber.
+func WithProber(f Constructor[Prober]) Option { return replace("Prober", f) }
+
+// WithVolumes replaces NewVolumes.
+func WithVolumes(f Constructor[Volumes]) Option { return replace("Volumes", f) }
+
+// WithCgroups replaces NewCgroups.
+func WithCgroups(f Constructor[Cgroups]) Option { return replace("Cgroups", f) }
+
+// WithUserNamespaces replaces NewUserNamespaces.
+func WithUserNamespaces(f Constructor[UserNamespaces]) Option { return replace("UserNamespaces", f) }
+
+// WithSyncer replaces NewSyncer.
+func WithSyncer(f Constructor[Syncer]) Option { return replace("Syncer", f) }
+
+// WithImageGC replaces NewImageGC.
+func WithImageGC(f Constructor[ImageGC]) Option { return replace("ImageGC", f) }
+
+// WithPodWorkers replaces NewPodWorkers.
+func WithPodWorkers(f Constructor[PodWorkers]) Option { return replace("PodWorkers", f) }
+
+// WithContainerGC replaces NewContainerGC.
+func WithContainerGC(f Constructor[ContainerGC]) Option { return replace("ContainerGC", f) }
+
+// WithLogRotator replaces NewLogRotator.
+func WithLogRotator(f Constructor[LogRotator]) Option { return replace("LogRotator", f) }
+
+// WithStats replaces NewStats.
+func WithStats(f Constructor[Stats]) Option { return replace("Stats", f) }
+
+// WithEviction replaces NewEviction.
+func WithEviction(f Constructor[Eviction]) Option { return replace("Eviction", f) }
+
+// WithSyncLoop replaces NewSyncLoop.
+func WithSyncLoop(f Constructor[SyncLoop]) Option { return replace("SyncLoop", f) }
+
+// WithRuntimeFunc replaces NewRuntime, for example to decorate the client of
+// WithRuntimeEndpoint. WithRuntime sets a runtime that exists.
+func WithRuntimeFunc(f Constructor[Runtime]) Option { return replace("Runtime", f) }
+
+// WithObjectsFunc replaces NewObjects. WithObjects adds places to it.
+func WithObjectsFunc(f Constructor[Objects]) Option { return replace("Objects", f) }
+
+// WithRecorderFunc replaces NewRecorder. WithRecorder sets where that sends events.
+func WithRecorderFunc(f Constructor[Recorder]) Option { return replace("Recorder", f) }
+
+// replace sets the constructor of a component.
+func replace[T any](component string, f Constructor[T]) Option {
+	return func(s *settings) error {
+		if f == nil {
+			return fmt.Errorf("%s: nil constructor", component)
+		}
+		if s.constructors == nil {
+			s.constructors = map[string]any{}
+		}
+		s.constructors[component] = f
+		return s.once(component)
+	}
+}
+
+// complete sets what no option has set, and checks options against each other.
+func (s *settings) complete() error {
+	var errs []error
+	if s.nodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node name: cannot read the host name: %w; set WithNodeName", err))
+		}
+		s.nodeName = name
+	}
+	switch real := s.runtime != nil || s.endpoint != ""; {
+	case !real && !s.simulated:
+		errs = append(errs, ErrNoRuntime)
+	case real && s.simulated:
+		errs = append(errs, errors.New("simulated runtime: another runtime is set; use one of them"))
+	}
+	if s.rootDir == "" {
+		if s.runtime != nil || s.endpoint != "" {
+			errs = append(errs, errors.New("root dir: required with a container runtime, whose pods outlive the agent; set WithRootDir"))
+		}
+		s.rootDir, s.ephemeralRoot = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
+	}
+	if s.runtime != nil && s.pulls != (cri.PullLimits{}) {
+		errs = append(errs, errors.New("image pulls: WithImagePulls cannot be combined with WithRuntime; set cri.Config.Pulls"))
+	}
+	if s.runtime != nil && s.imageAccess.Policy != "" {
+		errs = append(errs, errors.New("image verification: WithImageVerification cannot be combined with WithRuntime; set cri.Config.ImageAccess"))
+	}
+	if s.endpoint == "" && s.criNode != nil {
+		errs = append(errs, errors.New("cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime"))
+	}
+	if s.node.PodLogsDir == "" {
+		s.node.PodLogsDir = filepath.Join(s.rootDir, logsDirName)
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	s.hooks = joinHooks(s.logger, s.observers)
+	return errors.Join(errs...)
 }
 
 // once returns an error for an option that was given before.

@@ -59,8 +59,8 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 		"cri node: set twice": {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
 		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},
 		"objects: nil": {agent.WithObjects(nil)},
-		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithEviction(eviction.Config{PodCleanupTimeout: -time.Second})},
-		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithEviction(eviction.Config{NodeName: "other"})},
+		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithEvictionConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
+		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithEvictionConfig(eviction.Config{NodeName: "other"})},
 		`"slice" is not an absolute path`:                                            {agent.WithNode(agent.NodeConfig{NodeCgroup: "slice"})},
 	} {
 		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
@@ -202,7 +202,7 @@ func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
 			agent.WithRuntime(slowKill{client}),
 			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(agenttest.SizedPod("greedy", "1Mi", "0s=1000Mi")))),
-			agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
+			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, _ error) {
 				mu.Lock()
 				defer mu.Unlock()

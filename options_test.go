@@ -32,9 +32,9 @@ func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
 		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},
 		"timing: set twice":               {agent.WithTiming(agent.Timing{ResyncPeriod: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
-		"eviction: set twice":             {agent.WithEviction(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithEviction(eviction.Config{})},
-		"image collection: set twice":     {agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}), agent.WithImageGC(imagegc.Policy{})},
-		"container collection: set twice": {agent.WithContainerGC(containergc.Policy{}), agent.WithContainerGC(containergc.Policy{MaxPerPodContainer: 2})},
+		"eviction: set twice":             {agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithEvictionConfig(eviction.Config{})},
+		"image collection: set twice":     {agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}), agent.WithImageGCPolicy(imagegc.Policy{})},
+		"container collection: set twice": {agent.WithContainerGCPolicy(containergc.Policy{}), agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: 2})},
 		"log rotation: set twice":         {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotation(agent.LogRotation{MaxFiles: 2})},
 		"image pulls: set twice":          {agent.WithImagePulls(cri.PullLimits{MaxParallel: 1}), agent.WithImagePulls(cri.PullLimits{MaxParallel: 2})},
 		`image endpoint: set to "unix:///i" and to "unix:///j"`: {

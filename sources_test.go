@@ -215,7 +215,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 		began := time.Now()
 		hooks := agent.Hooks{ImageGC: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
 		unsynced := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
-		a, stop := n.start(unsynced, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGC(imagegc.Policy{}), agent.WithHooks(hooks))
+		a, stop := n.start(unsynced, agent.WithSource("file", podsource.NewMemory()), agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithHooks(hooks))
 		time.Sleep(time.Hour)
 		errs := a.SourceErrors()
 		stop()
@@ -230,7 +230,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 // however full the disk is. Afterwards unused images are removed.
 func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
-		collect := agent.WithImageGC(imagegc.Policy{MinAge: 1})
+		collect := agent.WithImageGCPolicy(imagegc.Policy{MinAge: 1})
 		_, stop := n.start(podsource.NewMemory(agenttest.Pod("web")), collect)
 		time.Sleep(time.Minute)
 		stop()

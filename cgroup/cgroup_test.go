@@ -3,6 +3,7 @@ package cgroup_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 func podOf(uid types.UID, requests, limits map[corev1.ResourceName]string) *corev1.Pod {
@@ -186,6 +188,7 @@ func TestAsksTheRuntime(t *testing.T) {
 		{says: "systemd", want: "kubepods-poda_b.slice"},
 		{says: "cgroupfs", want: "/kubepods/poda-b"},
 		{says: "", want: "/kubepods/poda-b"},
+		{err: fmt.Errorf("call: %w", runtime.ErrUnsupported), want: "/kubepods/poda-b"},
 		{err: errors.New("unavailable"), bad: "get cgroup driver of the runtime: unavailable"},
 		{says: "other", bad: `"other" is neither`},
 	} {

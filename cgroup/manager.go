@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // Config is the configuration of a Manager. Every field is optional.
@@ -29,8 +30,8 @@ type Config struct {
 	// Driver must be the driver of the runtime. Default: the result of RuntimeDriver,
 	// or Cgroupfs without one.
 	Driver Driver
-	// RuntimeDriver returns the driver of the runtime, or "" if the runtime cannot
-	// report it. It is called without a lock for the first pods until it succeeds, and
+	// RuntimeDriver returns the driver of the runtime. If the runtime cannot report it,
+	// it returns "" or an error that wraps runtime.ErrUnsupported. It is called without a lock for the first pods until it succeeds, and
 	// not at all if Driver is set.
 	RuntimeDriver func(ctx context.Context) (string, error)
 	// PodPidsLimit limits the processes of each pod. Default: no limit.
@@ -244,9 +245,9 @@ func (m *Manager) ask(ctx context.Context) error {
 	reported, err := m.cfg.RuntimeDriver(ctx)
 	driver := Driver(reported)
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, runtime.ErrUnsupported):
 		return fmt.Errorf("get cgroup driver of the runtime: %w", err)
-	case reported == "":
+	case err != nil || reported == "":
 		driver = Cgroupfs
 	case driver != Cgroupfs && driver != Systemd:
 		return fmt.Errorf("the runtime's cgroup driver %q is neither %s nor %s", reported, Cgroupfs, Systemd)

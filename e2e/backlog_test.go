@@ -120,7 +120,7 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithBackOff(wait),
 		agent.WithNode(agent.NodeConfig{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
-		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGC(keep),
+		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGCPolicy(keep),
 		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.onRemoved}}),
 	)
 	require.NoError(t, err)

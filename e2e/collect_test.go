@@ -105,7 +105,7 @@ func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
 		agent.WithNode(agent.NodeConfig{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: 50 * time.Millisecond}),
-		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),
+		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),
 		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.imageRemoved, Collected: c.collected}}),
 	)
 	require.NoError(t, err)

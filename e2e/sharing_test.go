@@ -227,7 +227,7 @@ func (x *tenant) start(t *testing.T) {
 		agent.WithRootDir(filepath.Join(x.node.Shared, x.name)),
 		agent.WithNode(agent.NodeConfig{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
 		// Removes all unused images, except those that the other has just pulled.
-		agent.WithImageGC(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
+		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: time.Second}),
 		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(x, nil))),

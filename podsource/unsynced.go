@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // maxUnsynced is how long a source may deliver neither a Set nor an error before that is
@@ -47,6 +51,17 @@ func (m *Mux) Unsynced() []Unsynced {
 		}
 	}
 	return list
+}
+
+// WhyUnsynced returns what is waited for before it is known whether the pod of a previous
+// process is desired, as text.
+func (m *Mux) WhyUnsynced(pod *corev1.Pod) string {
+	for _, u := range m.Unsynced() {
+		if u.Source == pod.Annotations[podspec.AnnotationSource] {
+			return u.Error()
+		}
+	}
+	return "no source has delivered the pod yet"
 }
 
 // FirstUnsynced returns the first of Unsynced as an error, or nil if all sources have

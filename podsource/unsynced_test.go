@@ -123,8 +123,14 @@ func TestMux_Expected(t *testing.T) {
 		assert.Equal(t, []string{"kept", "kept", "desired"}, names)
 	})
 	bubble(t, func(t *testing.T) {
+		r := start(t, saying())
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{podspec.AnnotationSource: "a"}}}
+		assert.Contains(t, r.mux.WhyUnsynced(pod), "waiting for source a")
+	})
+	bubble(t, func(t *testing.T) {
 		r := start(t, saying(podsource.Set{}))
 		time.Sleep(100 * time.Millisecond)
+		assert.Equal(t, "no source has delivered the pod yet", r.mux.WhyUnsynced(&corev1.Pod{}))
 		assert.Empty(t, r.mux.Expected([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "dropped", Annotations: map[string]string{podspec.AnnotationSource: "a"}}}}))
 	})
 }

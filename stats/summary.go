@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -124,6 +125,27 @@ type (
 		ProcessCount *uint64 `json:"process_count,omitempty"`
 	}
 )
+
+// Summary reports disk usage that is at most summaryAge old. It waits summaryWait for a new
+// count of files; a longer one continues in the background for the next call.
+const (
+	summaryAge  = time.Minute
+	summaryWait = 2 * time.Second
+)
+
+// Summary measures the node and its pods now. The disk usage of logs and volumes is about
+// a minute old at most, and left out if it takes too long to count. Run must have been
+// called.
+func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (Summary, error) {
+	counting, cancel := context.WithTimeout(ctx, summaryWait)
+	p.RefreshDiskUsage(counting, time.Now().Add(-summaryAge))
+	cancel()
+	u, err := p.Usage(ctx, time.Time{})
+	if err != nil {
+		return Summary{}, err
+	}
+	return Summarize(nodeName, p.BootTime(), &u, pods), nil
+}
 
 // Summarize gives a reading the form of a Summary. started is when the node
 // did; pods tell when theirs did. It is pure.

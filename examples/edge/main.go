@@ -82,8 +82,8 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 	}
 	switch {
 	case isCRI: // eviction and collection keep the disk from filling up
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEviction(eviction.Config{}),
-			agent.WithImageGC(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEvictionConfig(eviction.Config{}),
+			agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
 	case f.runtime == "host":
 		rt, err := embedded.New(embedded.Config{Logger: log, Executor: hostprocess.New(hostprocess.Config{Logger: log})})
 		if err != nil {

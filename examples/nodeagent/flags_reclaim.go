@@ -121,14 +121,14 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 		keep = append(keep, f.infraImage)
 	}
 	return []agent.Option{
-		agent.WithEviction(eviction.Config{
+		agent.WithEvictionConfig(eviction.Config{
 			Thresholds: thresholds, PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
 			EvictCritical: f.evictCritical,
 		}),
-		agent.WithImageGC(imagegc.Policy{
+		agent.WithImageGCPolicy(imagegc.Policy{
 			HighThresholdPercent: f.imageHigh, LowThresholdPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
 		}, keep...),
-		agent.WithContainerGC(containergc.Policy{
+		agent.WithContainerGCPolicy(containergc.Policy{
 			MinAge: f.deadMinAge, MaxPerPodContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepUntilReplaced), MaxContainers: max(orOff(f.dead, 1), 0),
 		}),
 		agent.WithLogRotation(agent.LogRotation{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),

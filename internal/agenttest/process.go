@@ -52,7 +52,7 @@ func (h *Harness) Start() {
 		agent.WithSource("file", podsource.File(h.Manifests.Dir, podsource.FileNotifier(h.Manifests))),
 	}
 	if !h.config.CollectExited {
-		opts = append(opts, agent.WithContainerGC(containergc.Policy{MinAge: 1000 * time.Hour}))
+		opts = append(opts, agent.WithContainerGCPolicy(containergc.Policy{MinAge: 1000 * time.Hour}))
 	}
 	p.agent, err = agent.New(append(opts, h.config.Options...)...)
 	require.NoError(h.t, err)

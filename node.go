@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/cgroup"
-	"github.com/sublet-dev/agent/podspec"
-	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 // ResourcePIDs is the number of processes in NodeConfig.PodsCgroupLimits. It is the
@@ -122,30 +120,10 @@ func (n *NodeConfig) podsCgroupLimits() corev1.ResourceList {
 	return limits
 }
 
-// WithCRINode sets how containers are created on this node: swap, the default seccomp profile, the quota period of CPU limits and so
-// on (memorySwap, seccompDefault and cpuCFSQuotaPeriod of a kubelet). It is for the client that WithRuntimeEndpoint makes. Fields that
-// are zero keep what cri.DetectNode finds; CgroupV2 is always detected, and MaskedPaths are added.
-func WithCRINode(n cri.Node) Option {
-	return func(s *settings) error {
-		if err := n.Check(); err != nil {
-			return fmt.Errorf("cri node: %w", err)
-		}
-		n.HugePageSizes, n.MaskedPaths = slices.Clone(n.HugePageSizes), slices.Clone(n.MaskedPaths)
-		s.criNode = &n
-		return s.once("cri node")
+// hostIP returns the primary IP of the node, or "" if it is not known.
+func (n *NodeConfig) hostIP() string {
+	if len(n.IPs) == 0 {
+		return ""
 	}
-}
-
-// WithObjects adds a place where ConfigMaps and Secrets of pods are found, such as an API server. Those that came with the sources
-// take precedence, then each place is asked in the order of the options. It is called from the workers of pods, for several pods
-// at once, and must return when ctx is done. podspec.ErrObjectNotFound is wrapped for an object that does not exist; any other error
-// ends the search, and the pod waits and tries again.
-func WithObjects(o podspec.Objects) Option {
-	return func(s *settings) error {
-		if o == nil {
-			return errors.New("objects: nil")
-		}
-		s.objects = append(s.objects, o)
-		return nil
-	}
+	return n.IPs[0]
 }
