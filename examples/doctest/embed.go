@@ -180,9 +180,9 @@ func imageOptions() []agent.Option {
 // diskOptions keep the disk from filling up.
 func diskOptions() []agent.Option {
 	return []agent.Option{
-		agent.WithImageGC(imagegc.Policy{MaxAge: 30 * 24 * time.Hour}),
+		agent.WithImageGCPolicy(imagegc.Policy{MaxAge: 30 * 24 * time.Hour}),
 		agent.WithLogRotation(agent.LogRotation{MaxSize: 5 << 20, MaxFiles: 3}),
-		agent.WithEviction(eviction.Config{}), // the kubelet's thresholds
+		agent.WithEvictionConfig(eviction.Config{}), // the kubelet's thresholds
 	}
 }
 
