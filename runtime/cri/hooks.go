@@ -31,8 +31,24 @@ type hookTarget struct {
 	ports []corev1.ContainerPort
 }
 
+// hookError is the error of a lifecycle hook. Its text can have the command, its output or
+// a URL, so that only the pod's owner may see it.
+type hookError struct{ error }
+
+func (e *hookError) Unwrap() error { return e.error }
+
+// Redacted returns the text of the error for others, for instance for traces.
+func (e *hookError) Redacted() string { return "lifecycle hook failed" }
+
 // runHook runs a lifecycle hook to its end, or until ctx ends.
 func (c *Client) runHook(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
+	if err := c.runHandler(ctx, to, h); err != nil {
+		return &hookError{err}
+	}
+	return nil
+}
+
+func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
 	switch {
 	case h.Exec != nil:
 		return c.execHook(ctx, to.id, h.Exec.Command)
