@@ -1,8 +1,6 @@
 package syncloop
 
 import (
-	"github.com/stretchr/testify/require"
-
 	"context"
 	"strings"
 	"testing"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/sleep"
