@@ -54,6 +54,7 @@ func TestDefaultsOfProbe(t *testing.T) {
 	assert.True(t, c.add(runtime.ProbeSuccess, &spec))
 	now := time.Now()
 	assert.Zero(t, first(&spec, time.Time{}, now, 0).Sub(now))
+	assert.Equal(t, time.Second/2, first(&spec, time.Time{}, now, 0.5).Sub(now), "it has just started")
 	assert.Equal(t, time.Second/2, first(&spec, now.Add(-10*time.Second), now, 0.5).Sub(now), "started a period ago")
 }
 
@@ -76,7 +77,7 @@ func TestHTTPProbe_Paths(t *testing.T) {
 	tg := target{container: &corev1.Container{Name: "a"}, ip: "10.0.0.1"}
 	for path, want := range map[string]string{
 		"healthz": "http://10.0.0.1:80/healthz", "": "http://10.0.0.1:80/", "/a%2Fb?x=1": "http://10.0.0.1:80/a%2Fb?x=1",
-		"a%2Fb": "http://10.0.0.1:80/a/b", "/%zz": "http://10.0.0.1:80/%25zz",
+		"healthz%2F": "http://10.0.0.1:80/healthz/", "a%2Fb": "http://10.0.0.1:80/a/b", "/%zz": "http://10.0.0.1:80/%25zz",
 	} {
 		req, err := m.request(t.Context(), tg, &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80)})
 		require.NoError(t, err)
@@ -134,8 +135,8 @@ func TestResultsFromStatus(t *testing.T) {
 		assert.Equal(t, tt.id != "", ok, name)
 		assert.Equal(t, tt.want, results, name)
 	}
-	p := &pod{previous: map[string]runtime.ProbeResults{"1": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure}}}
-	for k, want := range map[ProbeType]runtime.ProbeResult{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess} {
+	p := &pod{previous: map[string]runtime.ProbeResults{"1": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeUnknown, Liveness: runtime.ProbeFailure}}}
+	for k, want := range map[ProbeType]runtime.ProbeResult{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeUnknown, Liveness: runtime.ProbeSuccess} {
 		assert.Equal(t, want, p.withoutProbe(k, "1"))
 		assert.Equal(t, initial(k), p.withoutProbe(k, "2"))
 	}

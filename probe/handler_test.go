@@ -70,6 +70,7 @@ func TestHTTPProbe_Responses(t *testing.T) {
 		message string
 	}{
 		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", runtime.ProbeSuccess, ""},
+		{"HTTP/1.1 101 Switching Protocols\r\n\r\n", runtime.ProbeFailure, "status 101"},
 		{"HTTP/1.1 204 No Content\r\n\r\n", runtime.ProbeSuccess, ""},
 		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, "status 302 redirects to another host, which is not probed"},
 		{"HTTP/1.1 399 Odd\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, ""},
@@ -341,6 +342,8 @@ func TestTarget_Address(t *testing.T) {
 	assert.Empty(t, m.target(b, c).ip)
 	spec.Spec.HostNetwork = true
 	assert.Equal(t, "192.0.2.1", m.target(b, c).ip)
+	observed.Sandboxes[1].IPs = []string{"10.0.0.2"}
+	assert.Equal(t, "10.0.0.2", m.target(b, c).ip, "the runtime knows better")
 }
 
 // PB-5: certificates are not verified.

@@ -143,7 +143,7 @@ func (p *pod) ensureProbe(k key, c *corev1.Container) *probe {
 		p.probes[k] = b
 	}
 	spec := specOf(c, k.kind)
-	if b.spec != nil && b.spec != spec && !reflect.DeepEqual(b.spec, spec) {
+	if !reflect.DeepEqual(b.spec, spec) {
 		b.counter = thresholdCounter{} // it was counted with other thresholds
 	}
 	b.container, b.spec = c, spec

@@ -408,7 +408,9 @@ func TestManager_OutsideOfRun(t *testing.T) {
 	cancel()
 	require.NoError(t, m.Run(ctx))
 	m.AddPod(podOf("u", nil, every(1, command("x")), nil))
-	require.Error(t, m.Run(t.Context()), "a second Run")
+	require.Error(t, m.Run(ctx), "a second Run")
+	m.AddPod(podOf("v", nil, every(1, command("x")), nil))
+	assert.Nil(t, m.pods["v"].probes[key{"a", Readiness}].timer)
 	assert.Zero(t, n.ran())
 }
 

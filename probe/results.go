@@ -62,9 +62,11 @@ func (b *probe) adopt() {
 func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 	v, ok := p.previous[id]
 	switch {
-	case ok && k == Startup:
+	case !ok:
+		return initial(k)
+	case k == Startup:
 		return v.Startup
-	case ok && k == Readiness:
+	case k == Readiness:
 		return v.Readiness
 	default:
 		return initial(k)
@@ -103,7 +105,7 @@ func (p *pod) results(c *runtime.Container) runtime.ProbeResults {
 		Readiness: p.result(Readiness, c),
 		Liveness:  p.result(Liveness, c),
 	}
-	if v.Startup != runtime.ProbeSuccess && v.Readiness == runtime.ProbeSuccess {
+	if v.Startup != runtime.ProbeSuccess {
 		v.Readiness = runtime.ProbeFailure // a container that has not started is not ready
 	}
 	return v

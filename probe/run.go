@@ -64,7 +64,7 @@ func (b *probe) shouldRun() bool {
 func (m *Manager) fire(b *probe) {
 	observed := m.cachedPod(b.pod.uid)
 	m.mu.Lock()
-	if m.ctx == nil || b.stopped || b.cancel != nil {
+	if b.stopped || b.cancel != nil { // also after Run, which stops all probes
 		m.mu.Unlock()
 		return
 	}
@@ -95,7 +95,7 @@ func (m *Manager) completeRun(b *probe, t *target, due, startTime time.Time, out
 	m.mu.Lock()
 	now := time.Now()
 	b.cancel = nil
-	cancelled := b.stopped || m.ctx == nil
+	cancelled := b.stopped || m.ctx.Err() != nil // Run stops all probes before ctx is nil
 	if !cancelled {
 		b.pod.observe(observed)
 		m.record(b, outcome, now)
@@ -119,7 +119,8 @@ func (m *Manager) record(b *probe, outcome probeOutcome, now time.Time) {
 	}
 	b.result = outcome.result
 	// A container that has failed will be killed, and one that has started stays started.
-	b.done = b.kind == Startup || b.kind == Liveness && outcome.result == runtime.ProbeFailure
+	// Liveness changes only to a failure, because a container counts as alive before.
+	b.done = b.kind != Readiness
 	m.publish(b, outcome)
 	if b.kind != Startup || outcome.result != runtime.ProbeSuccess {
 		return
