@@ -1,5 +1,4 @@
-// Command edge is an edge appliance in one file: it runs the pods that its server assigns to this node, also while the server is away,
-// and sends their statuses back.
+// Command edge is an edge appliance: it runs the pods that its server assigns to this node, also without the server, and reports them.
 //
 //	edge -server https://fleet.example/nodes/edge-1 -token-file /etc/edge/token -runtime unix:///run/containerd/containerd.sock
 //
@@ -67,7 +66,7 @@ func main() {
 }
 
 // run runs the agent until ctx is done.
-func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Logger) (err error) {
+func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Logger) error {
 	if u, err := url.Parse(f.server); err != nil || u.Scheme != "https" && (u.Scheme != "http" || u.Hostname() != "127.0.0.1") {
 		return errors.New("-server: must be https://host/path; a token is sent in plain text to http://127.0.0.1 only")
 	}
@@ -136,7 +135,6 @@ func (s *server) Watch(ctx context.Context, deliver func(podsource.Set)) error {
 		deliver(set)
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(max(s.period, 100*time.Millisecond)):
 		}
 	}
