@@ -53,6 +53,20 @@ func (s *fleet) running() (names []string) {
 	return names
 }
 
+// reported returns the id and the restarts of each running container.
+func (s *fleet) reported() (containers []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pod := range s.statuses {
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.State.Running != nil {
+				containers = append(containers, fmt.Sprintf("%s %s %d", pod.Name, c.ContainerID, c.RestartCount))
+			}
+		}
+	}
+	return containers
+}
+
 func (s *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	fail, isPut := s.fail, r.Method == http.MethodPut

@@ -176,6 +176,31 @@ func TestRun_ResendsStatuses(t *testing.T) {
 	}
 }
 
+// SR-4: neither garbage nor a pod that is invalid stops the pods that run.
+func TestRun_KeepsPodsOfInvalidManifests(t *testing.T) {
+	for name, manifests := range map[string]string{
+		"garbage":             "\x00 not: [a manifest",
+		"an invalid pod":      "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n",
+		"an empty response":   "",
+		"a duplicate pod":     podManifest("web") + podManifest("web"),
+		"a page of a gateway": "<html><body>Please log in</body></html>",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, remote := testFlags(t), newFleet(podManifest("web"))
+				defer start(t, func(ctx context.Context) error { return run(ctx, f, remote, slog.New(slog.DiscardHandler)) })()
+				time.Sleep(time.Minute)
+				before := remote.reported()
+				require.Len(t, before, 1)
+				remote.set(func(s *fleet) { s.manifests = manifests })
+				time.Sleep(time.Hour)
+				require.Equal(t, before, remote.reported(), "the same container")
+				require.Zero(t, remote.deleted)
+			})
+		})
+	}
+}
+
 func TestRun_RejectsFlags(t *testing.T) {
 	for name, tt := range map[string]struct {
 		set  func(*flags)
