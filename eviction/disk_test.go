@@ -144,7 +144,7 @@ func TestManager_EvictsGreedyPodOnRealDisk(t *testing.T) {
 // EV-5: the same with processes, limited by a cgroup. The pods fork fewer
 // processes than the limit allows, so that no fork fails before the eviction.
 func TestManager_EvictsPodWithMostProcesses(t *testing.T) {
-	const parent = "/lab/evictionpids"
+	parent := uniqueCgroup("evictionpids")
 	if _, err := os.Stat(cgroupRoot + "/pids/cgroup.procs"); err != nil || os.Getuid() != 0 {
 		t.Skip("needs root and cgroup v1")
 	}

@@ -26,6 +26,9 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
+// uniqueCgroup returns the path of a cgroup that no other process uses.
+func uniqueCgroup(name string) string { return fmt.Sprintf("/lab/%s-%d", name, os.Getpid()) }
+
 // TestMain lets the test binary be a process that consumes memory.
 func TestMain(m *testing.M) {
 	if group := os.Getenv("CONSUME_CGROUP"); group != "" {
@@ -137,7 +140,7 @@ func without(pods []*corev1.Pod, uid types.UID) []*corev1.Pod {
 // EV-5, EV-6, EV-10: only the pod above its request is evicted, on the memory
 // threshold notification of the kernel: the next poll is an hour away.
 func TestManager_EvictsOnMemoryThresholdNotification(t *testing.T) {
-	const parent = "/lab/evictiontest"
+	parent := uniqueCgroup("evictiontest")
 	if _, err := os.Stat(cgroupRoot + "/memory/cgroup.event_control"); err != nil || os.Getuid() != 0 {
 		t.Skip("needs root and cgroup v1")
 	}

@@ -56,7 +56,7 @@ func groupV2(t *testing.T, name string) string {
 		if _, err := os.Stat(root + "/cgroup.controllers"); err != nil || os.Getuid() != 0 {
 			continue
 		}
-		dir := filepath.Join(root, "lab", name)
+		dir := filepath.Join(root, uniqueCgroup(name))
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		t.Cleanup(func() {
 			assert.Eventually(t, func() bool { err := os.Remove(dir); return err == nil || os.IsNotExist(err) }, time.Minute, 10*time.Millisecond)
@@ -121,7 +121,7 @@ func TestPSINotifier_NotifiesOfMemoryStall(t *testing.T) {
 	if _, err := os.Stat(dir + "/memory.pressure"); err != nil {
 		t.Skip("needs pressure stall information")
 	}
-	limited := filepath.Join(cgroupRoot, "memory", "lab", "evictionpsi")
+	limited := filepath.Join(cgroupRoot, "memory", uniqueCgroup("evictionpsi"))
 	require.NoError(t, os.MkdirAll(limited, 0o755))
 	t.Cleanup(func() {
 		assert.Eventually(t, func() bool { return os.Remove(limited) == nil }, time.Minute, 10*time.Millisecond)
@@ -163,7 +163,8 @@ func TestMemoryThresholdNotifier_FollowsCgroup(t *testing.T) {
 	if _, err := os.Stat(cgroupRoot + "/memory/cgroup.event_control"); err != nil || os.Getuid() != 0 {
 		t.Skip("needs root and cgroup v1")
 	}
-	const group, limit, left = "/lab/evictionallpods", 100 * mib, 70 * mib
+	const limit, left = 100 * mib, 70 * mib
+	group := uniqueCgroup("evictionallpods")
 	dir := cgroupRoot + "/memory" + group
 	name := ""
 	n, err := eviction.NewMemoryThresholdNotifier(cgroupRoot+"/memory", func() string { return name }, eviction.AllocatableMemoryAvailable)

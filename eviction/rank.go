@@ -93,7 +93,7 @@ func (c Candidate) usageText() string {
 // wait. For CPU they are not, because a pod that waits is not the one that uses it.
 func ranksByStall(f signalInfo, u *runtime.NodeUsage) bool {
 	switch {
-	case !f.pressure || f.podStall == nil:
+	case f.podStall == nil:
 		return false
 	case f.resource == corev1.ResourceEphemeralStorage:
 		return true

@@ -34,7 +34,7 @@ func (b *stallBase) continues(o Observation, threshold float64) (due bool, next 
 	case since < stallWindow:
 		return false, b.at.Add(min(stallWindow, decay))
 	}
-	if waited := o.Waited - b.total; waited > 0 && waited.Seconds()*100 > threshold*since.Seconds() {
+	if waited := o.Waited - b.total; waited.Seconds()*100 > threshold*since.Seconds() {
 		return true, time.Time{}
 	}
 	return false, o.At.Add(min(psiWindow, decay-since))

@@ -105,7 +105,7 @@ func (v ThresholdValue) check(pressure bool) error {
 	switch {
 	case v.Percentage != 0 && !v.Quantity.IsZero():
 		return fmt.Errorf("the value has %w", errTwoValues)
-	case pressure && v.Percentage == 0 && !v.Quantity.IsZero():
+	case pressure && !v.Quantity.IsZero():
 		return errors.New("pressure must be a percentage")
 	case pressure && !between:
 		return errors.New("pressure must be above 0% and below 100%")

@@ -114,9 +114,9 @@ type metThreshold struct {
 // most urgent first, and the next end of a grace period or a condition, or zero.
 func (s *thresholdState) update(observed map[Signal]Observation, now time.Time) (due []metThreshold, next time.Time) {
 	for i, t := range s.thresholds {
-		o, ok := observed[t.Signal]
-		if !ok || !t.isMet(o, s.active[i]) {
-			// An unknown signal requires no action and interrupts a grace period.
+		o := observed[t.Signal]
+		if !t.isMet(o, s.active[i]) {
+			// An unknown signal meets no threshold and interrupts a grace period.
 			delete(s.metSince, i)
 			delete(s.active, i)
 			delete(s.stalls, i)

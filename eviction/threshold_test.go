@@ -164,6 +164,7 @@ func TestConfig_Check(t *testing.T) {
 		{eviction.Threshold{Signal: psi}, `"memory.psi.some.avg10>0": pressure must be above 0% and below 100%`},
 		{eviction.Threshold{Signal: psi, Value: percent(100)}, `"memory.psi.some.avg10>100%": pressure must be above 0% and below 100%`},
 		{eviction.Threshold{Signal: psi, Value: percent(1), MinReclaim: percent(1)}, `"memory.psi.some.avg10>1%": pressure cannot be reclaimed`},
+		{eviction.Threshold{Signal: psi, Value: percent(1), MinReclaim: bytes(1)}, `"memory.psi.some.avg10>1%": pressure cannot be reclaimed`},
 		{eviction.Threshold{Signal: memory, Value: bytes(1), GracePeriod: -1}, `"memory.available<1": the grace period must not be negative`},
 		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: bytes(-1)}, `"memory.available<1": the minimum reclaim must not be negative`},
 		{eviction.Threshold{Signal: memory, Value: bytes(1), MinReclaim: percent(-1)}, `"memory.available<1": the minimum reclaim must not be negative`},
