@@ -6,7 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/sublet-dev/agent/podsource"
 )
+
+var _ podsource.Notifier = (*Manifests)(nil)
 
 // Manifests is a directory of manifests and the notifier of its changes. It replaces
 // inotify, which a bubble does not know.
