@@ -147,8 +147,8 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 		rt.write(t, 0, string(make([]byte, 2000)))
 		time.Sleep(10 * time.Minute)
 		require.Greater(t, len(rt.reopenAt), 12)
-		for i, want := range []time.Duration{0, 1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
-			wait := max(want*time.Second, minPollInterval)
+		for i, seconds := range []int{0, 1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
+			wait := max(time.Duration(seconds)*time.Second, minPollInterval)
 			assert.Equal(t, wait, rt.reopenAt[i+1].Sub(rt.reopenAt[i]), "wait after attempt %d", i+1)
 		}
 		assert.Contains(t, log.String(), `msg="container log rotation failed" path=ns_p0_u/app/0.log err="reopen log ns_p0_u/app/0.log: boom"`)
@@ -175,6 +175,7 @@ func TestRotator_RetriesReopening(t *testing.T) {
 		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Minute)
+		assert.Less(t, len(rt.reopenAt), 10, "with a growing interval")
 		assert.Contains(t, log.String(), `msg="reopening container log failed" path=ns_p0_u/app/0.log err=boom`)
 		rt.set(func() { rt.reopenErr = nil })
 		time.Sleep(6 * time.Minute)
@@ -280,7 +281,9 @@ func TestRotator_CleanupRequestsDoNotBlock(t *testing.T) {
 func TestRotator_RunCreatesLogsDir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "var", "log")
-		run(t, Config{Runtime: &logFiles{}, LogsDir: dir})()
+		var log logtest.Buffer
+		run(t, Config{Runtime: &logFiles{}, LogsDir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})()
+		assert.Empty(t, log.String())
 		info, err := os.Stat(dir)
 		require.NoError(t, err)
 		assert.Equal(t, fs.FileMode(0o755), info.Mode().Perm())
@@ -308,5 +311,35 @@ func TestRotator_SurvivesHooks(t *testing.T) {
 		}
 		stop()
 		assert.Len(t, c.reopened(), 3)
+		packed, err := filepath.Glob(c.log(0) + ".*" + compressed)
+		require.NoError(t, err)
+		assert.Len(t, packed, 2, "all but the newest are compressed")
 	})
+}
+
+// A cleanup that ends with Run is no failure, and one that succeeds is not logged.
+func TestRotator_LogsNoInterruptedCleanups(t *testing.T) {
+	var log logtest.Buffer
+	c := newLogFiles(t, 1)
+	l := newRotatorEnv(t, c, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for i := range 2 {
+		require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+1), []byte("x"), 0o600))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 40 { // either case of its select may come first
+		l.requestCleanup("ns_p0_u/app/0.log")
+		l.runCleanup(ctx, l.root)
+	}
+	assert.Empty(t, log.String())
+
+	ctx, cancel = context.WithCancel(t.Context())
+	l.wg.Go(func() { l.runCleanup(ctx, l.root) })
+	l.requestCleanup("ns_p0_u/app/0.log")
+	require.Eventually(t, func() bool { return exists(c.log(0) + ".20260101-000000.000000000.gz") }, 10*time.Second, time.Millisecond)
+	l.requestCleanup("ns_p0_u/app/0.log")
+	require.Eventually(t, func() bool { return len(l.needsCleanup) == 0 }, 10*time.Second, time.Millisecond)
+	cancel()
+	l.wg.Wait()
+	assert.Empty(t, log.String())
 }

@@ -76,7 +76,7 @@ func planCleanup(base string, names []string, keep int) cleanupPlan {
 		switch {
 		case left > keep && packed[bare]:
 			t.remove = append(t.remove, bare+compressed)
-		case left > 1 && left <= keep && plain[bare] && !packed[bare]:
+		case left > 1 && left <= keep && !packed[bare]:
 			t.compress = append(t.compress, bare)
 		}
 		// A compressed log is complete, because it is renamed last. Its original would

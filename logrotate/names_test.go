@@ -42,6 +42,7 @@ func TestPlanCleanup(t *testing.T) {
 		"compressed ones stay as they are":         {[]string{first + ".gz", third, second + ".gz"}, 4, cleanupPlan{last: last}},
 		"the oldest are removed":                   {[]string{third, second, first}, 1, cleanupPlan{remove: []string{first, second}, last: last}},
 		"compressed ones too":                      {[]string{third, second + ".gz", first + ".gz"}, 1, cleanupPlan{remove: []string{first + ".gz", second + ".gz"}, last: last}},
+		"as many as there may be are kept":         {[]string{third, second + ".gz", first + ".gz"}, 2, cleanupPlan{remove: []string{first + ".gz"}, last: last}},
 		"all are removed":                          {[]string{third}, 0, cleanupPlan{remove: []string{third}, last: last}},
 		"with both, the original is removed":       {[]string{third, first, first + ".gz"}, 4, cleanupPlan{remove: []string{first}, last: last}},
 		"in whichever order they are listed":       {[]string{first + ".gz", first, third}, 4, cleanupPlan{remove: []string{first}, last: last}},

@@ -31,8 +31,7 @@ func (p *pollSchedule) update(size int64, now time.Time, free uint64, b bounds) 
 	longest := min(max(2*p.wait, b.watch), max(b.longest, b.watch))
 	p.wait = longest
 	switch {
-	case first:
-		p.wait = b.watch
+	case first: // nothing to compare with: longest is b.watch
 	case grown > 0:
 		left := time.Duration(float64(since) * float64(b.full-size) / float64(grown) / 2)
 		p.wait = min(max(left, minPollInterval), longest)

@@ -3,10 +3,14 @@
 package logrotate
 
 import (
+	"math"
+	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,9 +18,9 @@ import (
 func TestPollSchedule_Retry(t *testing.T) {
 	var p pollSchedule
 	now := time.Now()
-	for _, want := range []time.Duration{1, 2, 4, 5, 5} {
+	for _, seconds := range []int{1, 2, 4, 5, 5} {
 		p.retry(now, time.Second, 5*time.Second)
-		assert.Equal(t, now.Add(want*time.Second), p.due)
+		assert.Equal(t, now.Add(time.Duration(seconds)*time.Second), p.due)
 		assert.Equal(t, now, p.at)
 		now = p.due
 	}
@@ -52,4 +56,68 @@ func TestFreeBytes(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	assert.EqualValues(t, 1<<20, freeBytes(dir))
+}
+
+// A log that does not exist is polled at growing intervals, and from the interval between
+// lists on only after a list.
+func TestRotator_PollsMissingLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newLogFiles(t, 1)
+		l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Second, MonitorInterval: 4 * time.Second})
+		require.NoError(t, os.Remove(c.log(0)))
+		lg := l.logs["ns_p0_u/app/0.log"]
+		for _, seconds := range []int{1, 2, 4} {
+			l.step()
+			assert.True(t, lg.missing)
+			assert.Equal(t, time.Duration(seconds)*time.Second, lg.wait)
+			assert.Len(t, l.polled, 1, "after %d s", seconds)
+			time.Sleep(lg.wait)
+		}
+		l.step()
+		assert.Equal(t, 8*time.Second, lg.wait)
+		assert.Empty(t, l.polled)
+		time.Sleep(8*time.Second - 1)
+		l.list(t.Context())
+		assert.Empty(t, l.polled, "it is not due")
+		time.Sleep(time.Nanosecond)
+		l.list(t.Context())
+		assert.Len(t, l.polled, 1)
+
+		c.write(t, 0, "line")
+		l.step()
+		assert.False(t, lg.missing)
+		assert.Equal(t, time.Second, lg.wait, "it is a new log")
+		assert.Len(t, l.polled, 1, "it is not idle yet")
+
+		require.NoError(t, os.Rename(c.log(0), c.log(0)+".20260101-000000.000000000"))
+		lg.wait = time.Hour
+		time.Sleep(time.Second)
+		l.step()
+		assert.Equal(t, []string{"0"}, c.reopened())
+		assert.Len(t, l.polled, 1, "it is polled while it is reopened")
+	})
+}
+
+// CG-3: a log is rotated at its maximum size, not above it.
+func TestRotator_RotatesAtMaxSize(t *testing.T) {
+	c := newLogFiles(t, 2)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000})
+	c.write(t, 0, string(make([]byte, 1000-len("hello\n"))))
+	c.write(t, 1, string(make([]byte, 999-len("hello\n"))))
+	l.step()
+	assert.Equal(t, []string{"0"}, c.reopened())
+}
+
+// When the disk loses free space, logs that exist are read before they are due.
+func TestRotator_ReadsLogsWhenDiskIsLow(t *testing.T) {
+	c := newLogFiles(t, 2)
+	l := newRotatorEnv(t, c, Config{MaxSize: 1000})
+	for _, lg := range l.logs {
+		lg.due, lg.free = time.Now().Add(time.Hour), math.MaxUint64
+	}
+	missing := l.logs["ns_p1_u/app/0.log"]
+	missing.missing = true
+	l.step()
+	assert.NotZero(t, l.logs["ns_p0_u/app/0.log"].at)
+	assert.Zero(t, missing.at)
 }

@@ -107,7 +107,7 @@ func (r logRoot) removeDuplicateName(log string, names []string) ([]string, erro
 			continue
 		}
 		past := path.Join(path.Dir(log), name)
-		if info, err := r.Lstat(past); err == nil && os.SameFile(info, current) {
+		if info, _ := r.Lstat(past); os.SameFile(info, current) { // false if it has vanished
 			return slices.Delete(names, i, i+1), fserr.IgnoreNotExist(r.Remove(past))
 		}
 	}
@@ -117,8 +117,8 @@ func (r logRoot) removeDuplicateName(log string, names []string) ([]string, erro
 // needsReopen reports whether the log was renamed and not reopened, because the agent was
 // killed in between. The runtime then still writes to the newest rotated log.
 func (r logRoot) needsReopen(log string) bool {
-	names, err := r.names(log)
-	return err == nil && !planCleanup(path.Base(log), names, r.maxFiles-1).last.IsZero()
+	names, _ := r.names(log) // none if they cannot be listed
+	return !planCleanup(path.Base(log), names, 0).last.IsZero()
 }
 
 // cleanup removes surplus rotated logs and compresses old ones. It may run concurrently
@@ -192,17 +192,11 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	packer, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
-	if err != nil {
-		return err
-	}
+	packer, _ := gzip.NewWriterLevel(out, gzip.BestSpeed) // the level is valid
 	if _, err := io.Copy(packer, &contextReader{ctx, in}); err != nil {
 		return err
 	}
-	if err := packer.Close(); err != nil {
-		return err
-	}
-	return out.Sync() // before the original is removed
+	return errors.Join(packer.Close(), out.Sync()) // before the original is removed
 }
 
 // contextReader is a reader that fails when its context is done.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const past = logOf + ".20260101-000000.000000000"
@@ -64,9 +65,14 @@ func TestLogRoot_RotateMissingLog(t *testing.T) {
 	require.NoError(t, os.Remove(w.path()))
 	require.ErrorIs(t, root.rotate(logOf, time.Now(), w.reopen), fs.ErrNotExist)
 	assert.Zero(t, w.reopens)
+	assert.False(t, root.needsReopen(logOf), "nothing was rotated")
 	w.put(t, past, "x", 0o600)
-	require.NoError(t, root.cleanup(t.Context(), logOf), "there is no duplicate name to look for")
 	assert.True(t, root.needsReopen(logOf))
+	for _, day := range []string{"2", "3", "4"} {
+		w.put(t, logOf+".2026010"+day+"-000000.000000000", "x", 0o600)
+	}
+	require.NoError(t, root.cleanup(t.Context(), logOf), "there is no duplicate name to look for")
+	assert.NoFileExists(t, filepath.Join(w.dir, past))
 }
 
 // What cannot be removed prevents a rotation, because the disk would fill up.
@@ -157,4 +163,45 @@ func TestLogRoot_RemovesDuplicateNameOnly(t *testing.T) {
 	assert.Equal(t, []string{filepath.Base(past)}, names, "a name that has vanished is no duplicate")
 	_, err = root.removeDuplicateName(logOf+"/x", nil)
 	require.Error(t, err)
+}
+
+// What is no directory cannot be cleaned up.
+func TestLogRoot_CleanupReturnsErrors(t *testing.T) {
+	w := newWriter(t)
+	root := w.root(t)
+	require.ErrorContains(t, root.cleanup(t.Context(), logOf+"/x"), "remove rotated logs of")
+}
+
+// A duplicate name that cannot be removed prevents everything else: lines would be read
+// twice.
+func TestLogRoot_ReadOnlyDirectory(t *testing.T) {
+	w := newWriter(t)
+	root := w.root(t)
+	w.write(1)
+	require.NoError(t, os.Link(w.path(), filepath.Join(w.dir, past)))
+	dir := filepath.Dir(w.path())
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Skip("needs root: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	require.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	require.ErrorIs(t, root.cleanup(t.Context(), logOf), unix.EROFS)
+	require.ErrorIs(t, root.rotate(logOf, time.Now(), w.reopen), unix.EROFS)
+	assert.Zero(t, w.reopens)
+}
+
+// Compression leaves no file open, and creates none without an original.
+func TestLogRoot_PackClosesFiles(t *testing.T) {
+	w := newWriter(t)
+	root := w.root(t)
+	require.ErrorIs(t, root.pack(t.Context(), past, past+unfinished, 0o600), fs.ErrNotExist)
+	assert.NoFileExists(t, filepath.Join(w.dir, past+unfinished))
+	w.put(t, past, "x", 0o600)
+	require.NoError(t, root.compress(t.Context(), past))
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, fd := range fds {
+		target, _ := os.Readlink(filepath.Join("/proc/self/fd", fd.Name()))
+		assert.NotContains(t, target, filepath.Base(past))
+	}
 }

@@ -214,7 +214,7 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 		r.rotateLater(ctx, root, l, slots)
 	case idle && r.logWatch.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
 		// Check again for what was written before the watch was added.
-		if current, err := root.size(l.path); err == nil && current == size {
+		if current, _ := root.size(l.path); current == size { // if it has vanished, that is an event
 			l.due = now.Add(maxPollInterval)
 			delete(r.polled, l)
 		}

@@ -69,12 +69,15 @@ func (w *logWatch) forget(l *logState) {
 // drainEvents calls notify for each log with an event. It reports whether events were
 // lost.
 func (w *logWatch) drainEvents(notify func(*logState)) (missed bool) {
-	for w != nil {
+	if w == nil {
+		return false
+	}
+	for {
 		n, err := unix.Read(w.fd, w.buf[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil || n <= 0 {
+		if n <= 0 { // also if err is set
 			return missed
 		}
 		for rest := w.buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
@@ -89,5 +92,4 @@ func (w *logWatch) drainEvents(notify func(*logState)) (missed bool) {
 			}
 		}
 	}
-	return missed
 }

@@ -93,7 +93,7 @@ func watches(t *testing.T, w *logWatch) (lines []string) {
 	t.Helper()
 	info, err := os.ReadFile(filepath.Join("/proc/self/fdinfo", strconv.Itoa(w.fd)))
 	require.NoError(t, err)
-	for _, line := range strings.Split(string(info), "\n") {
+	for _, line := range strings.SplitSeq(string(info), "\n") {
 		if strings.HasPrefix(line, "inotify") {
 			lines = append(lines, line)
 		}
@@ -128,7 +128,6 @@ func TestLogWatch_ReadsAllEvents(t *testing.T) {
 	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	w := &logWatch{fd: fds[0], logs: make(map[int32]*logState)}
 	t.Cleanup(w.close)
-	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	send := func(descriptor int32, mask uint32, name string) {
 		event := make([]byte, unix.SizeofInotifyEvent, unix.SizeofInotifyEvent+len(name))
 		binary.NativeEndian.PutUint32(event, uint32(descriptor))
@@ -159,6 +158,26 @@ func TestLogWatch_ReadsAllEvents(t *testing.T) {
 	logs, missed = drain(w)
 	assert.Empty(t, logs)
 	assert.True(t, missed, "events were lost")
+
+	send(7, unix.IN_MODIFY, "")
+	require.NoError(t, unix.Close(fds[1]))
+	logs, missed = drain(w)
+	assert.Empty(t, logs, "it was not watched any more")
+	assert.False(t, missed)
+}
+
+// Without inotify there is an error, and logs are polled.
+func TestNewLogWatch_ReturnsErrors(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 0
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	w, err := newLogWatch()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorContains(t, err, "watch logs by inotify")
+	assert.Nil(t, w)
 }
 
 // CG-3: after lost events, all logs are read.

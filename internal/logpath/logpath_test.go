@@ -21,7 +21,8 @@ func ExampleContainer() {
 
 func TestContainer_RejectsInvalidNames(t *testing.T) {
 	for _, tt := range []struct{ namespace, name, uid, container string }{
-		{"", "web", "u1", "app"}, {"ns", "", "u1", "app"}, {"ns", "web", "", "app"}, {"ns", "web", "u1", ""},
+		{"", "web", "u1", "app"},
+		{"ns", "", "u1", "app"}, {"ns", "web", "", "app"}, {"ns", "web", "u1", ""},
 		{"ns", "web", "u1", "."}, {"ns", "web", "u1", ".."}, {"ns", "web", "u1", "a/b"}, {"ns", "web", "u1", `a\b`}, {"ns", "web", "u1", "a\x00"},
 		{"..", "/", "u1", "app"}, {"ns", "../../web", "u1", "app"}, {"ns", "web", "u1/x", "app"},
 	} {
