@@ -93,7 +93,7 @@ func watches(t *testing.T, w *logWatch) (lines []string) {
 	t.Helper()
 	info, err := os.ReadFile(filepath.Join("/proc/self/fdinfo", strconv.Itoa(w.fd)))
 	require.NoError(t, err)
-	for _, line := range strings.SplitSeq(string(info), "\n") {
+	for line := range strings.SplitSeq(string(info), "\n") {
 		if strings.HasPrefix(line, "inotify") {
 			lines = append(lines, line)
 		}
