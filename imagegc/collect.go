@@ -60,7 +60,7 @@ func (c *Collector) takeSnapshot(ctx context.Context, all bool) (snapshot, error
 
 // keepReason returns why an image must be kept, or "".
 func (c *Collector) keepReason(image runtime.Image, used nameSet, now time.Time) Reason {
-	since, unnamed := c.unnamed[image.ID]
+	since := c.unnamed[image.ID] // zero, which is long ago, for an image with a name
 	switch {
 	case c.keep.has(image):
 		return ReasonConfigured
@@ -68,7 +68,7 @@ func (c *Collector) keepReason(image runtime.Image, used nameSet, now time.Time)
 		return ReasonInUse
 	case c.leases.has(image):
 		return ReasonLeased
-	case unnamed && now.Sub(since) < untaggedGracePeriod:
+	case now.Sub(since) < untaggedGracePeriod:
 		return ReasonUntagged
 	}
 	return ""
@@ -239,14 +239,14 @@ func (c *Collector) freed(ctx context.Context, start runtime.FSUsage, previous u
 	for try := 0; ; try++ {
 		now, err := c.measure(ctx)
 		if err != nil {
-			return previous, err
+			return 0, err
 		}
 		freed := now.AvailableBytes - min(start.AvailableBytes, now.AvailableBytes)
 		if freed > previous || try == tries {
 			return freed, nil
 		}
 		if err := sleep.For(ctx, c.cfg.DiskSettleTime/tries); err != nil {
-			return freed, err
+			return 0, err
 		}
 	}
 }

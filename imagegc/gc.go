@@ -135,7 +135,7 @@ func New(cfg Config) (*Collector, error) {
 	}
 	p := &cfg.Policy
 	p.HighThresholdPercent, p.LowThresholdPercent = cmp.Or(p.HighThresholdPercent, 85), cmp.Or(p.LowThresholdPercent, 80)
-	if p.HighThresholdPercent < 0 || p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
+	if p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
 		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: LowThresholdPercent %d must be below HighThresholdPercent %d and not negative", p.LowThresholdPercent, p.HighThresholdPercent))
 	}
 	p.MinAge = cmp.Or(p.MinAge, 2*time.Minute)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -162,27 +163,30 @@ func TestStatfs(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// A local registry, one with a port and an IPv6 address are not names on Docker Hub.
+// A name matches as it is and fully qualified. A local registry, one with a port and an
+// IPv6 address are not names on Docker Hub.
 func TestForms(t *testing.T) {
+	hex := strings.Repeat("0123456789abcdef", 4)
 	for name, want := range map[string][]string{
-		"localhost/a:1":  {"localhost/a:1"},
-		"reg.io/a":       {"reg.io/a:latest"},
-		"reg:5000/a:1":   {"reg:5000/a:1"},
-		"[::1]/a:1":      {"[::1]/a:1"},
-		"user/a:1":       {"docker.io/user/a:1"},
-		"a":              {"docker.io/library/a:latest"},
-		"a@sha256:12":    {"sha256:12"},
-		"a:1@sha256:12":  {"sha256:12", "docker.io/library/a:1"},
-		"sha256:12":      {"sha256:12"},
-		"cafe":           {"docker.io/library/cafe:latest"},
-		"sha256:g":       {"docker.io/library/sha256:g"},
-		"user/sha256:12": {"docker.io/user/sha256:12"},
+		"":                  nil,
+		"localhost/a:1":     {"localhost/a:1", "localhost/a:1"},
+		"reg.io/a":          {"reg.io/a", "reg.io/a:latest"},
+		"reg:5000/a:1":      {"reg:5000/a:1", "reg:5000/a:1"},
+		"[::1]/a:1":         {"[::1]/a:1", "[::1]/a:1"},
+		"user/a:1":          {"user/a:1", "docker.io/user/a:1"},
+		"index.docker.io/a": {"index.docker.io/a", "docker.io/a:latest"},
+		"a":                 {"a", "docker.io/library/a:latest"},
+		"a@sha256:12":       {"sha256:12"},
+		"a:1@sha256:12":     {"sha256:12", "docker.io/library/a:1"},
+		"sha256:12":         {"sha256:12"},
+		hex:                 {"sha256:" + hex},
+		hex[1:]:             {hex[1:], "docker.io/library/" + hex[1:] + ":latest"},
+		"sha256:":           {"sha256:", "docker.io/library/sha256:"},
+		"cafe":              {"cafe", "docker.io/library/cafe:latest"},
+		"sha256:g":          {"sha256:g", "docker.io/library/sha256:g"},
+		"user/sha256:12":    {"user/sha256:12", "docker.io/user/sha256:12"},
 	} {
-		got := forms(name)
-		if want[0] != name && len(got) > len(want) {
-			got = got[len(got)-len(want):]
-		}
-		assert.Subset(t, got, want, name)
+		assert.Equal(t, want, forms(name), name)
 	}
 }
 
@@ -202,6 +206,81 @@ func TestEncode(t *testing.T) {
 	got, err := decode(bytes.NewReader(encode(known)))
 	require.ErrorIs(t, err, ErrImageRecords)
 	assert.Len(t, got, 3)
+}
+
+// Records that cannot be written are left out, and reading says how many.
+func TestEncode_LeavesOutInvalidRecords(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	overhead := len(strings.Split(string(encode(map[string]ImageRecord{"x": {at, at}})), "\n")[1]) - len("00000000 x")
+	for name, tt := range map[string]struct {
+		id   string
+		at   time.Time
+		want int
+	}{
+		"as long as a line may be": {strings.Repeat("x", maxStoreLine-17-overhead), at, 1},
+		"too long":                 {strings.Repeat("x", maxStoreLine-16-overhead), at, 0},
+		"too far in the future":    {"x", time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), 0},
+	} {
+		got, err := decode(bytes.NewReader(encode(map[string]ImageRecord{tt.id: {tt.at, tt.at}})))
+		assert.Len(t, got, tt.want, name)
+		if tt.want == 0 {
+			require.EqualError(t, err, "image records: read 0 of 1, 0 lines are damaged", name)
+		} else {
+			require.NoError(t, err, name)
+		}
+	}
+}
+
+// A file with more records than there may be is read up to that number.
+func TestDecode_IsBounded(t *testing.T) {
+	var file bytes.Buffer
+	encodeRecord(&file, fmt.Sprint(recordsHeader, " ", maxStored+2))
+	for i := range maxStored + 2 {
+		encodeRecord(&file, fmt.Sprintf(`{"id":"%d"}`, i))
+	}
+	got, err := decode(&file)
+	require.ErrorIs(t, err, ErrImageRecords)
+	assert.Len(t, got, maxStored)
+}
+
+// A file that cannot be opened is an error, and nothing is known.
+func TestLoad_UnreadableFile(t *testing.T) {
+	file := t.TempDir() + "/file"
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	got, err := load(file + "/records")
+	require.ErrorIs(t, err, ErrImageRecords)
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	assert.NotNil(t, got)
+	assert.Empty(t, got)
+}
+
+// An image has had no name since it was first listed without one, and never since a time
+// in the future. A digest is a name.
+func TestCollector_NoteUnnamed(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := &Collector{unnamed: map[string]time.Time{"old": now.Add(-time.Hour), "future": now.Add(time.Hour), "removed": now, "named": now}}
+	c.noteUnnamed([]runtime.Image{
+		{ID: "old"}, {ID: "future"}, {ID: "new"}, {ID: "named", Tags: []string{"a:1"}}, {ID: "digest", Digests: []string{"a@1"}},
+		{ID: "both", Tags: []string{"a:1"}, Digests: []string{"a@1"}},
+	}, now)
+	assert.Equal(t, map[string]time.Time{"old": now.Add(-time.Hour), "future": now, "new": now}, c.unnamed)
+}
+
+// A lease that ends twice is not missing later, and its images were used once.
+func TestLeases_Forget(t *testing.T) {
+	image := runtime.Image{ID: "sha256:1", Tags: []string{"reg.io/a:1"}}
+	l := newLeases()
+	l.acquire("p", []string{"reg.io/a:1"})
+	assert.True(t, l.has(image))
+	ended := func(types.UID) bool { return true }
+	l.drop(ended)
+	l.drop(ended)
+	assert.False(t, l.has(image))
+	assert.True(t, l.takeUsed().has(image))
+	assert.False(t, l.takeUsed().has(image))
+	l.acquire("q", []string{"reg.io/a:1"})
+	assert.True(t, l.has(image))
+	assert.Empty(t, l.takeUsed())
 }
 
 // A damaged line is counted, and one without an id is damaged.

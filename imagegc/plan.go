@@ -164,9 +164,10 @@ func MergeByID(images []runtime.Image) []runtime.Image {
 // BytesToFree returns how many bytes must be freed to reach the low threshold, or 0 if
 // usage is below the high one or the capacity is unknown.
 func BytesToFree(fs runtime.FSUsage, p Policy) uint64 {
-	// Computed as float64, because capacity*100 can overflow.
+	// Computed as float64, because capacity*100 can overflow. Of an unknown capacity, which
+	// is 0, every share is 0.
 	share := func(percent int) float64 { return float64(fs.CapacityBytes) * float64(percent) / 100 }
-	if fs.CapacityBytes == 0 || p.HighThresholdPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighThresholdPercent) {
+	if p.HighThresholdPercent >= 100 || float64(fs.AvailableBytes) > share(100-p.HighThresholdPercent) {
 		return 0
 	}
 	want := uint64(share(max(100-p.LowThresholdPercent, 0)))

@@ -80,6 +80,11 @@ func TestCollector_RunWaitsUntilImagesOfPodsAreKnown(t *testing.T) {
 func TestCollector_ExplainIsReadyByDefault(t *testing.T) {
 	_, err := collector(t, imagegc.Config{Images: newStore(1)}).Explain(t.Context(), true)
 	require.NoError(t, err)
+	ready := func() error { return nil }
+	for _, cfg := range []imagegc.Config{{Images: newStore(1), Ready: ready}, {Images: newStore(1), Unsynced: ready}} {
+		_, err := collector(t, cfg).Explain(t.Context(), true)
+		require.ErrorIs(t, err, imagegc.ErrNotReady)
+	}
 }
 
 // A Run that is stopped before it is ready has collected nothing.

@@ -62,8 +62,10 @@ func encode(known map[string]ImageRecord) []byte {
 }
 
 func encodeRecord(out *bytes.Buffer, text string) {
-	fmt.Fprintf(out, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
+	out.WriteString(checksum(text) + " " + text + "\n")
 }
+
+func checksum(text string) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(text))) }
 
 // decode reads all valid records. The error reports what was lost; the returned records
 // are valid in any case.
@@ -100,12 +102,8 @@ func decode(r io.Reader) (map[string]ImageRecord, error) {
 }
 
 func verifyChecksum(text string) (string, bool) {
-	sum, rest, ok := strings.Cut(text, " ")
-	if !ok || len(sum) != 8 {
-		return "", false
-	}
-	n, err := strconv.ParseUint(sum, 16, 32)
-	return rest, err == nil && uint32(n) == crc32.ChecksumIEEE([]byte(rest))
+	sum, rest, _ := strings.Cut(text, " ")
+	return rest, sum == checksum(rest)
 }
 
 // load reads the records file. A missing file is empty. It removes the remains of an
