@@ -3,6 +3,7 @@ package otel_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strings"
 	"sync"
@@ -337,5 +338,56 @@ func TestTracing_BesideOtherObservers(t *testing.T) {
 			assert.True(t, s.parent.IsValid(), "the spans of the second are below those of the first: %s", s)
 		}
 		assert.Len(t, other.spans, len(r.spans))
+	})
+}
+
+// With many pods that come, fail, change and go at the same time, every span ends once and
+// has its pod's sync above it.
+func TestTracing_ManyPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, memory := &recorder{}, podsource.NewMemory()
+		random := rand.New(rand.NewPCG(1, 2)) // calls come in another order each time anyway
+		var mu sync.Mutex
+		stop := runAgent(t, memory, func(_ context.Context, rpc string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch rpc {
+			case "PullImage", "RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "StopPodSandbox":
+				if random.IntN(5) == 0 {
+					return status.Error(codes.Unavailable, "no luck")
+				}
+			}
+			return nil
+		}, hooksOf(t, r))
+		for round := range 10 {
+			for i := range 50 {
+				pod := newPod(fmt.Sprint("pod-", i), "start-delay=1s", "stop-after=2s")
+				pod.Spec.Containers[0].Image = fmt.Sprint("app:", round)
+				if (i+round)%3 == 0 {
+					memory.Delete("default", pod.Name)
+				} else {
+					memory.Put(pod)
+				}
+			}
+			time.Sleep(time.Duration(round) * time.Second)
+		}
+		stop()
+		assert.Empty(t, r.open())
+		byID := map[trace.SpanID]*span{}
+		for _, s := range r.spans {
+			byID[s.context.SpanID()] = s
+		}
+		for _, s := range r.spans {
+			above := byID[s.parent.SpanID()]
+			if strings.HasSuffix(s.name, " pod") {
+				assert.Nil(t, above, s)
+				continue
+			}
+			if assert.NotNil(t, above, s) {
+				assert.Equal(t, above.value("k8s.pod.uid"), s.value("k8s.pod.uid"))
+				assert.Equal(t, above.context.TraceID(), s.context.TraceID())
+			}
+		}
+		assert.Greater(t, len(r.spans), 500)
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
-	"go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -193,16 +192,5 @@ func TestOpenTelemetryOnlyHere(t *testing.T) {
 	require.NoError(t, err)
 	for _, no := range []string{"google.golang.org/grpc", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/metric"} {
 		assert.NotContains(t, string(out), no)
-	}
-}
-
-// BenchmarkTracing is the cost of the span of a container's start.
-func BenchmarkTracing(b *testing.B) {
-	tracing, err := otel.New(otel.Config{TracerProvider: noop.NewTracerProvider()})
-	require.NoError(b, err)
-	op := runtime.Operation{Type: runtime.OperationStartContainer, Pod: web, Container: "main", ContainerID: "c1", Image: "app:1"}
-	b.ReportAllocs()
-	for b.Loop() {
-		tracing.OperationEnded(tracing.OperationStarted(b.Context(), op), op, 0, nil)
 	}
 }
