@@ -148,7 +148,10 @@ func NewRuntime(c *Components) (Runtime, error) {
 	}
 	return lazycri.New(c.opts.endpoint, c.opts.image, func() cri.Config {
 		cfg := config()
-		cfg.Node = c.opts.criNode.WithDetected(cri.DetectNode(os.DirFS("/")))
+		if node := c.opts.criNode; node != nil {
+			cfg.Node = *node
+		}
+		cfg.Node = cfg.Node.WithDetected(cri.DetectNode(os.DirFS("/")))
 		cfg.ImageAccess.File = c.path("pulled-images.json")
 		return cfg
 	}), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -69,6 +70,22 @@ func eachFunc(path string, v reflect.Value, visit func(path string, f reflect.Va
 		return
 	}
 	visit(path, v)
+}
+
+// An endpoint is enough: the settings of the node are detected when the agent connects.
+func TestWithRuntimeEndpoint_NeedsNoCRINode(t *testing.T) {
+	for name, opts := range map[string][]agent.Option{
+		"detected": nil, "set": {agent.WithCRINode(cri.Node{SeccompDefault: true})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := agent.New(append(opts, agent.WithRuntimeEndpoint("unix:///run/nothing.sock"), agent.WithRootDir(filepath.Join(t.TempDir(), "root")),
+				agent.WithNode(agent.NodeConfig{DisableCgroups: true}))...)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.NoError(t, a.Run(ctx))
+		})
+	}
 }
 
 // AG-8: every hook of every component can be set by several observers: it returns nothing,
