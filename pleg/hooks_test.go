@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -114,16 +115,20 @@ func TestHooks_EventStream(t *testing.T) {
 
 // The context of a query of the runtime ends with it.
 func TestGenerator_ReleasesContexts(t *testing.T) {
-	rt := &contextRuntime{fakeRuntime: newFakeRuntime()}
-	inBubble(t, rt.fakeRuntime, Config{}, func(env *testEnv) {
-		env.after(10 * time.Second) // no relist is under way
-		env.cfg.Runtime = rt
-		_, err := env.GetNewerThan(env.t.Context(), "u", time.Now())
+	synctest.Test(t, func(t *testing.T) {
+		rt := &contextRuntime{fakeRuntime: newFakeRuntime()}
+		g, err := New(Config{Runtime: rt, Cache: discardCache{}})
 		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- g.Run(ctx) }()
+		_, err = g.GetNewerThan(t.Context(), "u", time.Now())
+		require.NoError(t, err)
+		synctest.Wait()
 		require.ErrorIs(t, rt.ctx.Err(), context.Canceled)
-		env.RequestRelist()
-		env.after(time.Second)
 		require.ErrorIs(t, rt.listCtx.Err(), context.Canceled)
+		cancel()
+		require.NoError(t, <-done)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,10 +73,10 @@ func TestRequeueTimes_MatchList(t *testing.T) {
 }
 
 // countingSyncer counts its syncs.
-type countingSyncer struct{ syncs int }
+type countingSyncer struct{ syncs atomic.Int32 }
 
 func (s *countingSyncer) Sync(context.Context, *corev1.Pod, runtime.Pod) (runtime.SyncResult, error) {
-	s.syncs++
+	s.syncs.Add(1)
 	return runtime.SyncResult{}, nil
 }
 
@@ -102,7 +103,7 @@ func runCounting(t *testing.T) (*Workers, *countingSyncer) {
 	go func() { assert.NoError(t, w.Run(ctx)) }()
 	w.Update(Update{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a", Namespace: "ns", Name: "a"}}})
 	synctest.Wait()
-	require.Equal(t, 1, s.syncs)
+	require.EqualValues(t, 1, s.syncs.Load())
 	return w, s
 }
 
@@ -118,11 +119,11 @@ func TestWorkers_OneTimer(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		w.Requeue("a", RequeueNow)
 		synctest.Wait()
-		assert.Equal(t, 2, s.syncs)
+		assert.EqualValues(t, 2, s.syncs.Load())
 		time.Sleep(59 * time.Second)
-		assert.Equal(t, 2, s.syncs, "the sync has replaced the requeue")
+		assert.EqualValues(t, 2, s.syncs.Load(), "the sync has replaced the requeue")
 		time.Sleep(2 * time.Second)
-		assert.Equal(t, 3, s.syncs)
+		assert.EqualValues(t, 3, s.syncs.Load())
 		require.NoError(t, w.Kill(t.Context(), "a", KillOptions{Termination: runtime.Termination{Deleted: true}, WaitUntilFinished: true}))
 		w.mu.Lock()
 		assert.Empty(t, w.requeues.pods)
@@ -140,17 +141,17 @@ func TestWorkers_PauseRequeues(t *testing.T) {
 		w.PauseRequeues(true)
 		w.PauseRequeues(true)
 		time.Sleep(time.Hour)
-		assert.Equal(t, 1, s.syncs)
+		assert.EqualValues(t, 1, s.syncs.Load())
 		w.Requeue("a", RequeueNow)
 		synctest.Wait()
-		assert.Equal(t, 2, s.syncs, "a request is no requeue")
+		assert.EqualValues(t, 2, s.syncs.Load(), "a request is no requeue")
 		time.Sleep(time.Hour)
-		assert.Equal(t, 2, s.syncs)
+		assert.EqualValues(t, 2, s.syncs.Load())
 		w.PauseRequeues(false)
 		synctest.Wait()
-		assert.Equal(t, 3, s.syncs)
+		assert.EqualValues(t, 3, s.syncs.Load())
 		time.Sleep(61 * time.Second)
-		assert.Equal(t, 4, s.syncs)
+		assert.EqualValues(t, 4, s.syncs.Load())
 	})
 }
 
@@ -165,11 +166,11 @@ func TestWorkers_OverduePods(t *testing.T) {
 		w.PauseRequeues(true)
 		time.Sleep(time.Hour)
 		assert.Zero(t, w.OverduePods(threshold), "requeues are paused")
-		before := s.syncs
+		before := s.syncs.Load()
 		w.PauseRequeues(false)
 		assert.Zero(t, w.OverduePods(threshold), "requeues have just resumed")
 		synctest.Wait()
-		assert.Equal(t, before+1, s.syncs)
+		assert.EqualValues(t, before+1, s.syncs.Load())
 
 		w.mu.Lock()
 		w.timer.Stop() // a defect
@@ -198,7 +199,7 @@ func TestWorkers_TimerAfterRun(t *testing.T) {
 		assert.False(t, w.timer.Stop(), "the timer is stopped")
 		time.Sleep(time.Hour)
 		w.requeueDue() // it had fired already
-		assert.Equal(t, 1, s.syncs)
+		assert.EqualValues(t, 1, s.syncs.Load())
 		st, ok := w.State("a")
 		assert.True(t, ok)
 		assert.NotZero(t, st.RequeueAt)
