@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -95,8 +97,11 @@ func (s *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		s.statuses[uid] = pod
 	case r.Method == http.MethodDelete && isStatus:
-		delete(s.statuses, uid)
 		s.deleted++
+		if _, ok := s.statuses[uid]; !ok {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		delete(s.statuses, uid)
 	case r.Method == http.MethodGet && r.URL.Path == "/nodes/edge-1/pods":
 		s.etags = append(s.etags, r.Header.Get("If-None-Match"))
 		etag := fmt.Sprintf("%q", fmt.Sprint(len(s.manifests)))
@@ -123,7 +128,11 @@ func (s *fleet) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
-	return w.Result(), nil
+	resp = w.Result()
+	if lost := resp.Header.Get("Test-Lost-After"); lost != "" {
+		resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(lost), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	}
+	return resp, nil
 }
 
 // away responds to nothing, as a server that cannot be reached.
@@ -131,6 +140,11 @@ func away(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 // hang does not respond.
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// lose responds with a text and loses the connection.
+func lose(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Test-Lost-After", text) }
+}
 
 // code responds with a status code.
 func code(c int) http.HandlerFunc {

@@ -110,7 +110,8 @@ func TestServer_SendsETagAndToken(t *testing.T) {
 		remote.set(func(s *fleet) { s.fail = nil })
 		first := last()
 		require.Same(t, first.Pods[0].Pod, last().Pods[0].Pod, "the same pod, which saves a comparison")
-		require.Equal(t, []string{"", `"108"`}, remote.etags)
+		require.Empty(t, last().Errors)
+		require.Equal(t, []string{"", `"108"`, `"108"`}, remote.etags)
 
 		remote.set(func(s *fleet) { s.token = "secret-2" })
 		require.ErrorContains(t, last().Errors[0].Err, "401")
@@ -153,6 +154,18 @@ func TestRun_StartsFromItsCache(t *testing.T) {
 		require.Equal(t, []string{"database-edge-1"}, remote.running())
 		require.Equal(t, 1, remote.deleted, "the server is informed that the other pod has ended")
 		require.Len(t, remote.statuses, 1)
+	})
+}
+
+// A status that the server does not have any more is deleted once.
+func TestRun_DeletesStatusesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, remote := testFlags(t), newFleet(podManifest("web")+podManifest("db"))
+		defer start(t, func(ctx context.Context) error { return run(ctx, f, remote, slog.New(slog.DiscardHandler)) })()
+		time.Sleep(time.Minute)
+		remote.set(func(s *fleet) { clear(s.statuses); s.manifests = podManifest("web") })
+		time.Sleep(time.Hour)
+		require.Equal(t, 1, remote.deleted)
 	})
 }
 
@@ -208,6 +221,7 @@ func TestRun_RejectsFlags(t *testing.T) {
 	}{
 		"no server":                   {func(f *flags) { f.server = "" }, "-server: must be https"},
 		"a token in plain text":       {func(f *flags) { f.server = "http://fleet.example" }, "plain text"},
+		"another scheme":              {func(f *flags) { f.server = "ftp://127.0.0.1" }, "-server: must be https"},
 		"not a URL":                   {func(f *flags) { f.server = "https://fleet\x00" }, "-server: must be https"},
 		"no such runtime":             {func(f *flags) { f.runtime = "docker" }, `-runtime "docker": must be simulated, host or unix:///path`},
 		"a root that is not absolute": {func(f *flags) { f.rootDir = "edge" }, "edge"},
