@@ -171,6 +171,7 @@ type (
 	// Stats measures the node and its pods. *stats.Provider is one.
 	Stats interface {
 		eviction.UsageProvider
+		eviction.NodeUsageProvider // found by assertion: a decorator must not lose it
 		eviction.DiskUsageRefresher
 		Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (stats.Summary, error)
 		Run(ctx context.Context) error

@@ -97,7 +97,7 @@ func parseThreshold(expr string) (Threshold, error) {
 		return Threshold{}, fmt.Errorf("%q: a threshold on %s must be written with %s", expr, signal, want)
 	}
 	value, err := parseValue(strings.TrimSpace(expr[at+1:]))
-	if err == nil && !(value.isOff() && !f.pressure) {
+	if off := value.isOff() && !f.pressure; err == nil && !off {
 		err = value.check(f.pressure)
 	}
 	if err != nil {
