@@ -49,27 +49,6 @@ func ids(plan []containergc.Removal) []string {
 	return out
 }
 
-// A container that was created and not started is kept while it may belong to the newest
-// sandbox.
-func TestPlan_CreatedContainers(t *testing.T) {
-	for name, tt := range map[string]struct {
-		sandboxes []runtime.Sandbox
-		sandbox   string // of the container
-		want      []string
-	}{
-		"the pod has no sandbox":             {nil, "s0", []string{}},
-		"the sandbox is unknown":             {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "", []string{}},
-		"in the newest sandbox":              {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "s0", []string{}},
-		"in an old sandbox":                  {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady), box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
-		"in a sandbox that no longer exists": {[]runtime.Sandbox{box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := runtime.Pod{UID: "u1", Sandboxes: tt.sandboxes, Containers: []runtime.Container{ctr("c", "a", tt.sandbox, 0, runtime.Created, 60)}}
-			assert.Equal(t, tt.want, ids(containergc.Plan([]runtime.Pod{pod}, podStates{}.of, containergc.Policy{}, false, testTime)))
-		})
-	}
-}
-
 // CG-1, CG-2
 func TestPlan(t *testing.T) {
 	pod := runtime.Pod{

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/containergc"
@@ -158,5 +159,26 @@ func (r *rules) order() {
 		b, madeB := rank(r.plan[i])
 		require.LessOrEqual(r.t, a, b, "seed %d: at %d", r.seed, i)
 		require.False(r.t, a == b && madeB.Before(madeA), "seed %d: at %d the younger goes first", r.seed, i)
+	}
+}
+
+// A container that was created and not started is kept while it may belong to the newest
+// sandbox.
+func TestPlan_CreatedContainers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sandboxes []runtime.Sandbox
+		sandbox   string // of the container
+		want      []string
+	}{
+		"the pod has no sandbox":             {nil, "s0", []string{}},
+		"the sandbox is unknown":             {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "", []string{}},
+		"in the newest sandbox":              {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady)}, "s0", []string{}},
+		"in an old sandbox":                  {[]runtime.Sandbox{box("s0", 0, runtime.SandboxReady), box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
+		"in a sandbox that no longer exists": {[]runtime.Sandbox{box("s1", 1, runtime.SandboxReady)}, "s0", []string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := runtime.Pod{UID: "u1", Sandboxes: tt.sandboxes, Containers: []runtime.Container{ctr("c", "a", tt.sandbox, 0, runtime.Created, 60)}}
+			assert.Equal(t, tt.want, ids(containergc.Plan([]runtime.Pod{pod}, podStates{}.of, containergc.Policy{}, false, testTime)))
+		})
 	}
 }

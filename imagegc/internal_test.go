@@ -260,7 +260,11 @@ func TestCollector_NoteUnnamed(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := &Collector{unnamed: map[string]time.Time{"old": now.Add(-time.Hour), "future": now.Add(time.Hour), "removed": now, "named": now}}
 	c.noteUnnamed([]runtime.Image{
-		{ID: "old"}, {ID: "future"}, {ID: "new"}, {ID: "named", Tags: []string{"a:1"}}, {ID: "digest", Digests: []string{"a@1"}},
+		{ID: "old"},
+		{ID: "future"},
+		{ID: "new"},
+		{ID: "named", Tags: []string{"a:1"}},
+		{ID: "digest", Digests: []string{"a@1"}},
 		{ID: "both", Tags: []string{"a:1"}, Digests: []string{"a@1"}},
 	}, now)
 	assert.Equal(t, map[string]time.Time{"old": now.Add(-time.Hour), "future": now, "new": now}, c.unnamed)

@@ -100,7 +100,8 @@ func TestBytesToFree(t *testing.T) {
 // IG-5
 func TestMergeByID(t *testing.T) {
 	got := imagegc.MergeByID([]runtime.Image{
-		{ID: "a", Tags: []string{"x:1"}, Digests: []string{"x@1"}, Bytes: 5}, {ID: "b", Bytes: 1},
+		{ID: "a", Tags: []string{"x:1"}, Digests: []string{"x@1"}, Bytes: 5},
+		{ID: "b", Bytes: 1},
 		{ID: "a", Tags: []string{"x:2"}, Digests: []string{"x@2"}, Bytes: 7, Pinned: true},
 	})
 	assert.Equal(t, []runtime.Image{

@@ -51,3 +51,10 @@ func TestNew_SetsDefaults(t *testing.T) {
 		Timeout: 10 * time.Second, MaxWorkers: 4,
 	}, cfg)
 }
+
+func TestNew_ReportsAllErrors(t *testing.T) {
+	_, err := New(Config{MaxFiles: 1, SizePollInterval: -1})
+	for _, want := range []string{"Runtime and LogsDir required", "MaxFiles must be at least 2", "MonitorInterval"} {
+		assert.ErrorContains(t, err, want)
+	}
+}

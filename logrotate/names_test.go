@@ -1,10 +1,15 @@
 package logrotate
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestStamp(t *testing.T) {
@@ -66,4 +71,55 @@ func TestNextStamp(t *testing.T) {
 	assert.Equal(t, now, nextStamp(now.Add(-1), now))
 	assert.Equal(t, now.Add(1), nextStamp(now, now), "no two rotated logs have the same name")
 	assert.Equal(t, now.Add(time.Hour+1), nextStamp(now.Add(time.Hour), now))
+}
+
+// Cleanup plans follow the rules for random directories.
+func TestPlanCleanup_RandomDirectories(t *testing.T) {
+	for seed := range uint64(2000) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var names []string
+		for i := range rnd.IntN(8) {
+			name := fmt.Sprintf("0.log.2026010%d-00000%d.00000000%d", 1+rnd.IntN(2), rnd.IntN(5), i)
+			if rnd.IntN(4) == 0 {
+				name = name[:len("0.log.20260101-000000")]
+			}
+			for _, suffix := range []string{"", ".gz", ".gz", "", ".tmp"}[rnd.IntN(5):] {
+				if rnd.IntN(3) == 0 && !slices.Contains(names, name+suffix) {
+					names = append(names, name+suffix)
+				}
+			}
+		}
+		foreign := []string{"0.log", "1.log", "0.log.bak", "10.log.20260101-000000", "0.log.gz", "x.tmp"}
+		keep := rnd.IntN(4)
+		got := planCleanup("0.log", append(foreign, names...), keep)
+		for _, name := range slices.Concat(got.remove, got.compress, got.broken) {
+			require.NotContains(t, foreign, name, "seed %d", seed)
+			require.Contains(t, names, name, "seed %d", seed)
+		}
+		left := map[string]int{}
+		newest := ""
+		for _, name := range names {
+			bare := strings.TrimSuffix(name, ".gz")
+			if strings.HasSuffix(name, ".tmp") {
+				require.Contains(t, got.broken, name)
+				continue
+			}
+			newest = max(newest, bare)
+			if !slices.Contains(got.remove, name) {
+				left[bare]++
+			} else {
+				require.NotContains(t, got.compress, name)
+			}
+		}
+		require.LessOrEqual(t, len(left), keep, "seed %d", seed)
+		for bare, n := range left {
+			require.Equal(t, 1, n, "seed %d: %s is reported twice", seed, bare)
+			for _, name := range got.remove {
+				if removed := strings.TrimSuffix(name, ".gz"); left[removed] == 0 {
+					require.Less(t, removed, bare, "seed %d: the oldest are removed", seed)
+				}
+			}
+		}
+		require.NotContains(t, got.compress, newest, "seed %d", seed)
+	}
 }

@@ -22,9 +22,17 @@ func ExampleContainer() {
 func TestContainer_RejectsInvalidNames(t *testing.T) {
 	for _, tt := range []struct{ namespace, name, uid, container string }{
 		{"", "web", "u1", "app"},
-		{"ns", "", "u1", "app"}, {"ns", "web", "", "app"}, {"ns", "web", "u1", ""},
-		{"ns", "web", "u1", "."}, {"ns", "web", "u1", ".."}, {"ns", "web", "u1", "a/b"}, {"ns", "web", "u1", `a\b`}, {"ns", "web", "u1", "a\x00"},
-		{"..", "/", "u1", "app"}, {"ns", "../../web", "u1", "app"}, {"ns", "web", "u1/x", "app"},
+		{"ns", "", "u1", "app"},
+		{"ns", "web", "", "app"},
+		{"ns", "web", "u1", ""},
+		{"ns", "web", "u1", "."},
+		{"ns", "web", "u1", ".."},
+		{"ns", "web", "u1", "a/b"},
+		{"ns", "web", "u1", `a\b`},
+		{"ns", "web", "u1", "a\x00"},
+		{"..", "/", "u1", "app"},
+		{"ns", "../../web", "u1", "app"},
+		{"ns", "web", "u1/x", "app"},
 	} {
 		pod := runtime.Pod{Namespace: tt.namespace, Name: tt.name, UID: types.UID(tt.uid)}
 		path, ok := logpath.Container(&pod, &runtime.Container{Name: tt.container})
