@@ -203,6 +203,7 @@ func TestTracing_Failures(t *testing.T) {
 			want: `sync pod ERROR "container main: PostStartHookError: postStart hook: lifecycle hook failed" {error.type=_OTHER}
   create container {` + image + `}
   create sandbox
+  kill container {` + image + ` termination.grace_period=30 termination.reason=FailedPostStartHook}
   run postStart hook ERROR "lifecycle hook failed" {` + strings.Replace(image, " k8s", " error.type=_OTHER k8s", 1) + `}
   start container {` + image + `}
 `,

@@ -192,7 +192,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 	err = fmt.Errorf("postStart hook: %w", err)
 	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
 	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
-	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, id))}
+	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, spec, id))}
 }
 
 // stopWithoutHook stops a container with a postStart hook after a StartContainer whose response was lost: it can be
@@ -202,18 +202,24 @@ func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, 
 	if !lost || !hasPostStart(spec) || ctx.Err() != nil {
 		return nil //nolint:nilerr // started is the caller's error, which it returns itself
 	}
-	return t.stopUnhooked(ctx, id)
+	return t.stopUnhooked(ctx, spec, id)
 }
 
 // stopUnhooked stops a container whose postStart hook did not succeed. Nothing records that for the next sync, which
 // would keep a running container, so a failed stop is tried again.
-func (t *applyRun) stopUnhooked(ctx context.Context, id string) error {
-	err := t.c.stopContainer(ctx, id, graceOfPod(t.pod))
-	for tries := range maxStopAttempts - 1 {
-		if err == nil || sleep.For(ctx, time.Second<<tries) != nil {
-			break
-		}
-		err = t.c.stopContainer(ctx, id, graceOfPod(t.pod))
+func (t *applyRun) stopUnhooked(ctx context.Context, spec *corev1.Container, id string) error {
+	op := runtime.Operation{
+		Type: runtime.OperationKillContainer, Pod: t.pod, SandboxID: t.sandbox.ID, ContainerID: id, Container: spec.Name, Image: spec.Image,
+		GracePeriod: graceOfPod(t.pod), Reason: "FailedPostStartHook",
 	}
-	return err
+	return t.c.observe(ctx, &op, func(ctx context.Context) error {
+		err := t.c.stopContainer(ctx, id, op.GracePeriod)
+		for tries := range maxStopAttempts - 1 {
+			if err == nil || sleep.For(ctx, time.Second<<tries) != nil {
+				break
+			}
+			err = t.c.stopContainer(ctx, id, op.GracePeriod)
+		}
+		return err
+	})
 }
