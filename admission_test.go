@@ -22,69 +22,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
-	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
-
-// process is one run of an agent on a machine.
-type process struct {
-	*agent.Agent
-	stop func()
-}
-
-// machine is a simulated runtime and a root directory, on which agents run one after
-// another.
-type machine struct {
-	t      *testing.T
-	client *cri.Client
-	opts   []agent.Option // of each agent
-}
-
-// onNode runs f in a bubble.
-func onNode(t *testing.T, f func(t *testing.T, n *machine), opts ...agent.Option) {
-	t.Helper()
-	root := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
-		require.NoError(t, err)
-		cc, err := rt.Dial()
-		require.NoError(t, err)
-		client, err := cri.New(cc, cri.Config{})
-		require.NoError(t, err)
-		n := &machine{t: t, client: client}
-		n.opts = append([]agent.Option{agent.WithNodeName("node"), agent.WithRootDir(root)}, opts...)
-		f(t, n)
-		assert.NoError(t, cc.Close())
-		assert.NoError(t, rt.Close())
-	})
-}
-
-// start runs an agent; stop ends it and leaves its pods running.
-func (n *machine) start(opts ...agent.Option) *process {
-	n.t.Helper()
-	a, err := agent.New(append(opts, n.opts...)...)
-	require.NoError(n.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	return &process{a, func() {
-		cancel()
-		assert.NoError(n.t, <-done)
-	}}
-}
-
-// running returns the names of the pods with a running container.
-func (n *machine) running() []string {
-	n.t.Helper()
-	pods, err := n.client.Pods(n.t.Context())
-	require.NoError(n.t, err)
-	names := []string{}
-	for i := range pods {
-		if pods[i].CouldHaveRunningContainers() {
-			names = append(names, pods[i].Name)
-		}
-	}
-	return names
-}
 
 // slowInspection delays the inspection of one pod.
 type slowInspection struct {
@@ -123,25 +61,25 @@ func TestAgent_AdoptsRunningPodsBeforeAdmission(t *testing.T) {
 			},
 		} {
 			t.Run(name+" "+sources, func(t *testing.T) {
-				onNode(t, func(t *testing.T, n *machine) {
-					a := n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
+				agenttest.OnMachine(t, agent.NodeConfig{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
+					a := n.Start(agent.WithSource("memory", podsource.NewMemory(old)))
 					time.Sleep(time.Minute)
-					require.Equal(t, []string{"old"}, n.running())
-					a.stop()
+					require.Equal(t, []string{"old"}, n.Running())
+					a.Stop()
 
 					var statuses agenttest.Statuses
-					a = n.start(append(opts(), agent.WithRuntime(slowInspection{n.client, old.UID, take}), agent.WithStatusSink(&statuses))...)
+					a = n.StartOn(slowInspection{n.Client, old.UID, take}, append(opts(), agent.WithStatusSink(&statuses))...)
 					time.Sleep(10 * time.Minute)
-					assert.Equal(t, []string{"old"}, n.running(), "MaxPods is 1")
+					assert.Equal(t, []string{"old"}, n.Running(), "MaxPods is 1")
 					assert.Equal(t, "OutOfpods", statuses.Of("added").Reason)
 					assert.NotEqual(t, corev1.PodFailed, statuses.Of("old").Phase)
-					a.stop()
+					a.Stop()
 
-					a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", podsource.NewMemory(old)))
+					a = n.Start(agent.WithSource("memory", podsource.NewMemory(old)))
 					time.Sleep(time.Minute)
-					assert.Equal(t, []string{"old"}, n.running(), "the next agent does not touch it either")
-					a.stop()
-				}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
+					assert.Equal(t, []string{"old"}, n.Running(), "the next agent does not touch it either")
+					a.Stop()
+				})
 			})
 		}
 	}
@@ -186,25 +124,25 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 // SL-3, SR-8: a running pod counts for the limit of pods until its source has synced
 // without it.
 func TestAgent_CountsRunningPodsOfAnUnsyncedSource(t *testing.T) {
-	onNode(t, func(t *testing.T, n *machine) {
-		a := n.start(agent.WithRuntime(n.client), agent.WithSource("late", podsource.NewMemory(agenttest.SizedPod("old", "1Mi", "0s=1Mi"))))
+	agenttest.OnMachine(t, agent.NodeConfig{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
+		a := n.Start(agent.WithSource("late", podsource.NewMemory(agenttest.SizedPod("old", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Minute)
-		a.stop()
+		a.Stop()
 
 		source := make(lateSource)
 		pods := podsource.NewMemory(agenttest.SizedPod("early", "1Mi", "0s=1Mi"))
-		a = n.start(agent.WithRuntime(n.client), agent.WithSource("memory", pods), agent.WithSource("late", source))
+		a = n.Start(agent.WithSource("memory", pods), agent.WithSource("late", source))
 		time.Sleep(time.Minute)
-		assert.Equal(t, []string{"old"}, n.running())
+		assert.Equal(t, []string{"old"}, n.Running())
 
 		close(source)
 		synctest.Wait()
 		pods.Put(agenttest.SizedPod("next", "1Mi", "0s=1Mi"))
 		time.Sleep(time.Minute)
-		assert.Len(t, n.running(), 1)
-		assert.NotContains(t, n.running(), "old")
-		a.stop()
-	}, agent.WithNode(agent.NodeConfig{DisableCgroups: true, MaxPods: 1}))
+		assert.Len(t, n.Running(), 1)
+		assert.NotContains(t, n.Running(), "old")
+		a.Stop()
+	})
 }
 
 // licences is a soft admitter that rejects pods during an interval, after a delay.
@@ -257,27 +195,27 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever} {
 		for name, between := range map[string]bool{"": false, " over a restart of the agent": true} {
 			t.Run(string(policy)+name, func(t *testing.T) {
-				onNode(t, func(t *testing.T, n *machine) {
+				agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 					pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 					pod.Spec.RestartPolicy = policy
 					var sent history
 					now := time.Now()
-					run := func() *process {
-						return n.start(agent.WithRuntime(n.client), agent.WithStatusSink(&sent), agent.WithSource("memory", podsource.NewMemory(pod)),
+					run := func() *agenttest.Process {
+						return n.Start(agent.WithStatusSink(&sent), agent.WithSource("memory", podsource.NewMemory(pod)),
 							agent.WithSoftAdmitter(licences{now.Add(time.Minute), now.Add(10 * time.Minute), time.Second}))
 					}
 					a := run()
 					time.Sleep(50 * time.Second)
-					require.Equal(t, []string{"web"}, n.running())
+					require.Equal(t, []string{"web"}, n.Running())
 					sent.take()
 
 					time.Sleep(3 * time.Minute)
 					lines, sends := sent.take()
 					require.Equal(t, []string{"Pending Blocked"}, lines)
 					require.LessOrEqual(t, sends, 3, "on rejection, after its termination, and after its cleanup")
-					require.Empty(t, n.running())
+					require.Empty(t, n.Running())
 					if between {
-						a.stop()
+						a.Stop()
 						a = run()
 						time.Sleep(time.Minute)
 						lines, _ = sent.take()
@@ -291,9 +229,9 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 					lines, _ = sent.take()
 					require.Equal(t, "Running ", lines[len(lines)-1])
 					require.NotContains(t, lines, "Failed ")
-					require.Equal(t, []string{"web"}, n.running())
-					a.stop()
-				}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+					require.Equal(t, []string{"web"}, n.Running())
+					a.Stop()
+				})
 			})
 		}
 	}
@@ -330,13 +268,13 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 		"nor is it after a restart ": {true, podsource.NotStatic, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onNode(t, func(t *testing.T, n *machine) {
+			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 				pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 				pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 				usage := &spiking{uid: pod.UID}
 				var events atomic.Int32
-				run := func() *process {
-					return n.start(agent.WithRuntime(n.client), agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
+				run := func() *agenttest.Process {
+					return n.Start(agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
 						agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), Usage: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
 						agent.WithRecorder(noting(func(e *corev1.Event) {
 							if strings.Contains(e.Message, "next attempt in 10s") {
@@ -349,7 +287,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 				require.Empty(t, a.PodProblems())
 				usage.spike.Store(true)
 				time.Sleep(30 * time.Second)
-				require.Empty(t, n.running())
+				require.Empty(t, n.Running())
 				problems := a.PodProblems()
 				require.Len(t, problems, 1)
 				require.ErrorContains(t, problems[0], "pod default/web: Evicted: The node was low on resource: memory")
@@ -359,28 +297,28 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 				require.NoError(t, a.Healthy())
 				require.Equal(t, tc.restarts, events.Load() > 0)
 				if tc.restart {
-					a.stop()
+					a.Stop()
 					a = run()
 				}
 				time.Sleep(10 * time.Minute)
-				require.Empty(t, n.running(), "the pressure lasts")
+				require.Empty(t, n.Running(), "the pressure lasts")
 				require.Len(t, a.PodProblems(), 1)
 
 				usage.spike.Store(false)
 				time.Sleep(30 * time.Second)
-				require.Empty(t, n.running(), "the condition holds for the transition period")
+				require.Empty(t, n.Running(), "the condition holds for the transition period")
 				time.Sleep(5 * time.Minute)
 				if tc.restarts {
-					require.Equal(t, []string{"web"}, n.running())
+					require.Equal(t, []string{"web"}, n.Running())
 					require.Empty(t, a.PodProblems())
 					require.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
 				} else {
 					time.Sleep(24 * time.Hour)
-					require.Empty(t, n.running())
+					require.Empty(t, n.Running())
 					require.Len(t, a.PodProblems(), 1)
 				}
-				a.stop()
-			}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+				a.Stop()
+			})
 		})
 	}
 }
@@ -395,26 +333,26 @@ func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 		"not static": {podsource.NotStatic, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onNode(t, func(t *testing.T, n *machine) {
+			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 				source := func() agent.Option {
 					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))))
 				}
 				for range 2 { // also after a restart
-					a := n.start(agent.WithRuntime(n.client), source(), agent.WithAdmitter(admitFunc(func(*corev1.Pod) bool { return false })))
+					a := n.Start(source(), agent.WithAdmitter(admitFunc(func(*corev1.Pod) bool { return false })))
 					time.Sleep(time.Hour)
 					problems := a.PodProblems()
 					require.Len(t, problems, 1)
 					require.ErrorContains(t, problems[0], "AdmissionDenied: Pod was rejected: admission denied")
 					require.Equal(t, tc.restarts, !problems[0].NextAttempt.IsZero())
 					require.NoError(t, a.Healthy())
-					a.stop()
+					a.Stop()
 				}
-				a := n.start(agent.WithRuntime(n.client), source())
+				a := n.Start(source())
 				time.Sleep(time.Minute)
-				require.Equal(t, tc.restarts, len(n.running()) == 1)
+				require.Equal(t, tc.restarts, len(n.Running()) == 1)
 				require.Equal(t, tc.restarts, len(a.PodProblems()) == 0)
-				a.stop()
-			}, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+				a.Stop()
+			})
 		})
 	}
 }

@@ -63,10 +63,10 @@ func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 		"it has finished before": {agenttest.PodWithPolicy("web", corev1.RestartPolicyNever, "run-for=1s"), []string{"Running", "Succeeded", "mark", "deleted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 				var sink phasesSink
 				src := podsource.NewMemory(tt.pod)
-				_, stop := n.start(src, agent.WithStatusSink(&sink))
+				a := n.Start(agent.WithSource("http", src), agent.WithStatusSink(&sink))
 				time.Sleep(time.Minute)
 				sink.add("mark")
 				marked := tt.pod.DeepCopy()
@@ -77,7 +77,7 @@ func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 				src.Delete("default", "web")
 				time.Sleep(10 * time.Minute)
 				assert.Equal(t, tt.want, sink.all(), "the deletion was reported already")
-				stop()
+				a.Stop()
 			})
 		})
 	}

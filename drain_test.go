@@ -30,26 +30,26 @@ func TestDrain_KeepsPods(t *testing.T) {
 		"waits for its restart": {agenttest.Pod("web", "output=hello", "output-every=1s", "run-for=25s", "exit-code=1"), []string{"Running"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 				var sink phasesSink
 				src := podsource.NewMemory(tt.pod)
 				drain := agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true})
-				_, stop := n.start(src, agent.WithStatusSink(&sink), drain)
+				a := n.Start(agent.WithSource("http", src), agent.WithStatusSink(&sink), drain)
 				time.Sleep(30 * time.Second)
-				stop()
-				assert.Zero(t, n.running())
+				a.Stop()
+				assert.Empty(t, n.Running())
 				assert.Equal(t, tt.phases, sink.all())
-				logs, err := filepath.Glob(filepath.Join(n.root, "logs", "default_web_*", "main", "*.log"))
+				logs, err := filepath.Glob(filepath.Join(n.Root, "logs", "default_web_*", "main", "*.log"))
 				require.NoError(t, err)
 				assert.NotEmpty(t, logs, "logs are kept for the operator of the node")
-				statuses, err := os.ReadDir(filepath.Join(n.root, "statuses"))
+				statuses, err := os.ReadDir(filepath.Join(n.Root, "statuses"))
 				require.NoError(t, err)
 				assert.Len(t, statuses, 1)
 
-				_, stop = n.start(src)
-				defer stop()
+				a = n.Start(agent.WithSource("http", src))
+				defer a.Stop()
 				time.Sleep(20 * time.Second)
-				assert.Equal(t, tt.restarts, n.running() == 1)
+				assert.Equal(t, tt.restarts, len(n.Running()) == 1)
 			})
 		})
 	}
@@ -57,23 +57,23 @@ func TestDrain_KeepsPods(t *testing.T) {
 
 // SL-7: pods of a source that has not synced yet are drained as well.
 func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
-	onSourcesNode(t, func(t *testing.T, n *sourcesNode) {
+	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
 		src := podsource.NewMemory(agenttest.Pod("web", "output=hello", "output-every=1s"))
-		_, stop := n.start(src)
+		a := n.Start(agent.WithSource("http", src))
 		time.Sleep(time.Minute)
-		stop()
-		require.Equal(t, 1, n.running())
+		a.Stop()
+		require.Len(t, n.Running(), 1)
 
 		var sink phasesSink
-		_, stop = n.start(offline(nil, nil), agent.WithStatusSink(&sink), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}))
+		a = n.Start(agent.WithSource("http", offline(nil, nil)), agent.WithStatusSink(&sink), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}))
 		time.Sleep(time.Minute)
-		stop()
-		assert.Zero(t, n.running())
+		a.Stop()
+		assert.Empty(t, n.Running())
 		assert.Equal(t, []string{"Running"}, sink.all())
 
-		_, stop = n.start(src)
-		defer stop()
+		a = n.Start(agent.WithSource("http", src))
+		defer a.Stop()
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, n.running())
+		assert.Len(t, n.Running(), 1)
 	})
 }

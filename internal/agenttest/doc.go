@@ -15,7 +15,10 @@
 // A FaultPlan draws random faults between agent and runtime from a seed. Responses that
 // are wrong suspend those invariants that no agent can keep then.
 //
-// The simpler parts work without a Harness: Pod, SizedPod and Pods make pods for the
+// A Machine is the smaller one: a simulated runtime and a root directory, without trace and
+// faults, to which each test gives its own sources and sinks.
+//
+// The simpler parts work without these: Pod, SizedPod and Pods make pods for the
 // simulated runtime, Statuses is a sink, and Main runs the tests of a package with
 // bubbles.
 package agenttest
