@@ -28,14 +28,20 @@ func TestManager_PodNoLongerExists(t *testing.T) {
 	s := newSim()
 	s.failing["gone"] = fmt.Errorf("kill pod gone: %w", runtime.ErrNotFound)
 	var results []error
+	var ranked []eviction.Candidate
 	var log logtest.Buffer
 	cfg := eviction.Config{
 		Thresholds: hardThresholds("memory.available<200Mi"), Logger: logTo(&log),
-		Hooks: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, _ time.Duration, err error) { results = append(results, err) }},
+		Hooks: eviction.Hooks{
+			Evicting: func(_ eviction.Signal, c []eviction.Candidate, _ runtime.Termination) { ranked = c },
+			Evicted:  func(_ eviction.Signal, _ *corev1.Pod, _ time.Duration, err error) { results = append(results, err) },
+		},
 	}
 	bubble(t, s, cfg, func(t *testing.T, _ *eviction.Manager) {
 		s.add("gone", "", 0, 900*mib)
 		s.pause(time.Second)
+		require.Len(t, ranked, 1)
+		assert.Equal(t, uint64(900*mib), ranked[0].Usage)
 		assert.Equal(t, []error{nil}, results, "it counts as evicted")
 		assert.NotContains(t, log.String(), "pod eviction failed")
 		assert.Contains(t, log.String(), `ranked="[ns/gone used 943718400 of 0 requested, priority 0, critical false]"`)

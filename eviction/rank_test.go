@@ -26,6 +26,13 @@ func TestRequestOf(t *testing.T) {
 	}
 }
 
+// EV-5: a pod that uses what it requests does not exceed it.
+func TestCandidate_ExceedsRequest(t *testing.T) {
+	assert.True(t, Candidate{Usage: 2, Request: 1}.ExceedsRequest())
+	assert.False(t, Candidate{Usage: 1, Request: 1}.ExceedsRequest())
+	assert.False(t, Candidate{Usage: 1, Request: 2}.ExceedsRequest())
+}
+
 // EV-11: usage is known if it was measured, and of CPU once there is a rate.
 func TestUsageOf(t *testing.T) {
 	now := time.Now()
@@ -46,6 +53,8 @@ func TestUsageOf(t *testing.T) {
 		"CPU with a rate":          {CPUPSISome, runtime.PodUsage{CPU: runtime.CPUUsage{At: now, UsageNanoCores: 5e6, HasRate: true}}, 5, true},
 		"CPU without a rate":       {CPUPSISome, runtime.PodUsage{CPU: runtime.CPUUsage{At: now, UsageNanoCores: 5e6}}, 5, false},
 		"old CPU":                  {CPUPSISome, runtime.PodUsage{CPU: runtime.CPUUsage{At: old, HasRate: true}}, 0, false},
+		"inodes":                   {NodeFSInodesFree, runtime.PodUsage{Files: runtime.DiskUsage{At: now, Inodes: 8}}, 8, true},
+		"old inodes":               {NodeFSInodesFree, runtime.PodUsage{Files: runtime.DiskUsage{At: old, Inodes: 8}}, 0, false},
 		"processes":                {PIDAvailable, runtime.PodUsage{Pids: runtime.PidUsage{At: now, Used: 4}}, 4, true},
 		"old processes":            {PIDAvailable, runtime.PodUsage{Pids: runtime.PidUsage{At: old, Used: 4}}, 4, false},
 	} {

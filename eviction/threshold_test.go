@@ -54,6 +54,7 @@ func TestParseHard(t *testing.T) {
 		{in: "memory.available<1Mi,memory.available<2Mi", err: `eviction-hard: "memory.available<2Mi": duplicate threshold for memory.available`},
 		{in: "memory.psi.some.avg10<20%", err: `eviction-hard: "memory.psi.some.avg10<20%": a threshold on memory.psi.some.avg10 must be written with >`},
 		{in: "memory.psi.some.avg10>20", err: `eviction-hard: "memory.psi.some.avg10>20": pressure must be a percentage`},
+		{in: "memory.psi.some.avg10>x%", err: `eviction-hard: "memory.psi.some.avg10>x%": invalid percentage "x%"`},
 		{in: "memory.psi.some.avg10>0%", err: `eviction-hard: "memory.psi.some.avg10>0%": pressure must be above 0% and below 100%`},
 		{in: "memory.psi.some.avg10>100%", err: `eviction-hard: "memory.psi.some.avg10>100%": pressure must be above 0% and below 100%`},
 		{in: "memory.psi.some.avg60>10%", err: `eviction-hard: "memory.psi.some.avg60>10%": unknown signal "memory.psi.some.avg60"`},
