@@ -14,7 +14,7 @@
 //   - pleg, podcache: the observed state of each pod, and its time
 //   - probe: container probes
 //   - status: the status of each pod, generated and sent once per change
-//   - containergc, imagegc, stats, eviction: garbage collection and node pressure
+//   - containergc, imagegc, logrotate, stats, eviction: garbage collection and node pressure
 //
 // This package connects them: it builds them in order, and starts and stops them.
 //
