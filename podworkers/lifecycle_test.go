@@ -225,9 +225,10 @@ func TestWorkers_Queries(t *testing.T) {
 		check := func(when string, want answers) {
 			t.Helper()
 			synctest.Wait()
+			st, _ := w.State("a")
 			assert.Equal(t, want, answers{
 				w.IsKnown("a"), w.IsFinished("a"), w.CouldHaveRunningContainers("a"),
-				w.ShouldPodContainersBeTerminating("a"), w.ShouldPodContentBeRemoved("a"), w.IsWorking("a"),
+				w.ShouldPodContainersBeTerminating("a"), w.ShouldPodContentBeRemoved("a"), st.Working,
 			}, when)
 		}
 		check("unknown, before the first complete set", answers{running: true})

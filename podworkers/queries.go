@@ -59,12 +59,6 @@ func (w *Workers) ShouldPodContentBeRemoved(uid types.UID) bool {
 	}, ifSynced)
 }
 
-// IsWorking reports whether a call for the pod is under way. Its state is read
-// again when that call ends.
-func (w *Workers) IsWorking(uid types.UID) bool {
-	return w.query(uid, func(s *podState) bool { return s.working }, alwaysFalse)
-}
-
 // isIdle reports whether nothing is left to do for the pod.
 func (s *podState) isIdle() bool {
 	return s.phase == Finished && !s.working && s.urgency == notRequested && s.requeueAt.IsZero()

@@ -219,6 +219,32 @@ func TestWorkers_Drain(t *testing.T) {
 	})
 }
 
+// SL-7: Drain waits until the resources of pods are released, and its retries cannot be
+// paused.
+func TestWorkers_DrainRetriesUntilFinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSyncer{}
+		left := 2
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+			if call == "finish" {
+				if left--; left >= 0 {
+					return runtime.SyncResult{}, errors.New("device busy")
+				}
+			}
+			return runtime.SyncResult{}, nil
+		}
+		w := runWorkers(t, f)
+		w.Update(create(newTestPod("a")))
+		synctest.Wait()
+		time.AfterFunc(time.Second, func() { w.PauseRequeues(true) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, w.Drain(ctx, podworkers.KillOptions{}))
+		assert.Equal(t, 20*time.Second, time.Since(f.startTime).Round(time.Second))
+		assert.True(t, w.IsFinished("a"))
+	})
+}
+
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := podworkers.New(podworkers.Config{ResyncPeriod: -1, BackOff: -1, Jitter: -1})
 	for _, text := range []string{
