@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/prom"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/status"
@@ -226,6 +227,29 @@ func runBoth(ctx context.Context, a *agent.Agent, srv *server.Server) error {
 	err := a.Run(ctx)
 	stopServing()
 	return errors.Join(err, <-served)
+}
+
+// slowMounts reports the volumes of a pod that take long to mount.
+type slowMounts struct {
+	agent.Volumes
+	log *slog.Logger
+}
+
+func (s slowMounts) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error) {
+	start := time.Now()
+	mounted, err := s.Volumes.Mount(ctx, pod, objects)
+	if d := time.Since(start); d > time.Second {
+		s.log.Warn("volumes mounted slowly", slog.String("pod", pod.Namespace+"/"+pod.Name), slog.Duration("duration", d))
+	}
+	return mounted, err
+}
+
+// replaced decorates the volume manager.
+func replaced() agent.Option {
+	return agent.WithVolumes(func(c *agent.Components) (agent.Volumes, error) {
+		volumes, err := agent.NewVolumes(c)
+		return slowMounts{volumes, c.Logger}, err
+	})
 }
 
 // drain terminates all pods when the agent stops.

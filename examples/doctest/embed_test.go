@@ -1,6 +1,7 @@
 package doctest
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http/httptest"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/server"
 )
 
@@ -49,7 +52,7 @@ func TestQueue_KeepsTheLastValidSet(t *testing.T) {
 			return nil
 		})
 		a, err := agent.New(append(opts, agent.WithSimulatedRuntime(), agent.WithNodeName("edge-1"), agent.WithRootDir(root),
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), drain())...)
+			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), drain(), replaced())...)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -128,6 +131,23 @@ func TestOptions_MakeAnAgent(t *testing.T) {
 			require.Contains(t, w.Body.String(), "sublet_problems")
 		})
 	}
+}
+
+// slowVolumes need ten seconds.
+type slowVolumes struct{ agent.Volumes }
+
+func (slowVolumes) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
+	time.Sleep(10 * time.Second)
+	return nil, nil
+}
+
+func TestSlowMounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		_, err := slowMounts{slowVolumes{}, slog.New(slog.NewTextHandler(&out, nil))}.Mount(t.Context(), newPod("web"), nil)
+		require.NoError(t, err)
+		require.Contains(t, out.String(), "pod=default/web duration=10s")
+	})
 }
 
 func TestRunBoth(t *testing.T) {
