@@ -32,6 +32,20 @@ func TestPodState_RequeueAtSurvivesClockChange(t *testing.T) {
 	}
 }
 
+// SL-5: a pod is due once, when its requeue time has come.
+func TestPodState_RequeueDue(t *testing.T) {
+	now := time.Now()
+	s := &podState{uid: "a", pod: new(corev1.Pod)}
+	assert.Equal(t, effect{uid: "a"}, s.requeueDue(now), "no requeue time")
+	assert.Equal(t, notRequested, s.urgency)
+	s.requeueAt = now
+	assert.Equal(t, effect{uid: "a"}, s.requeueDue(now.Add(-1)), "too early")
+	assert.Equal(t, notRequested, s.urgency)
+	assert.Equal(t, effect{uid: "a", requeue: true}, s.requeueDue(now))
+	assert.Equal(t, immediate, s.urgency)
+	assert.Zero(t, s.requeueAt)
+}
+
 // PW-16: a static pod leaves nothing behind when it is forgotten.
 func TestTracker_ForgetsStaticPodQueue(t *testing.T) {
 	now := time.Now()
