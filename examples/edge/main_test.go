@@ -43,11 +43,12 @@ func TestServer_Watch(t *testing.T) {
 		want string
 		err  error
 	}{
-		"a server that is away":  {away, "connection reset", podsource.ErrUnavailable},
-		"a server that hangs":    {hang, "deadline exceeded", podsource.ErrUnavailable},
-		"a wrong token":          {code(http.StatusUnauthorized), "401 Unauthorized", podsource.ErrUnavailable},
-		"an error of the server": {code(http.StatusInternalServerError), "500 Internal Server Error", podsource.ErrUnavailable},
-		"garbage":                {text("\x00 not: [a manifest"), "", nil},
+		"a server that is away":     {away, "connection reset", podsource.ErrUnavailable},
+		"a server that hangs":       {hang, "deadline exceeded", podsource.ErrUnavailable},
+		"a wrong token":             {code(http.StatusUnauthorized), "401 Unauthorized", podsource.ErrUnavailable},
+		"an error of the server":    {code(http.StatusInternalServerError), "500 Internal Server Error", podsource.ErrUnavailable},
+		"a connection that is lost": {lose(podManifest("web")), "unexpected EOF", podsource.ErrUnavailable},
+		"garbage":                   {text("\x00 not: [a manifest"), "", nil},
 		"an empty response, which is not an empty list": {text(""), "", podspec.ErrNoDocument},
 		"a response that is too large":                  {text(strings.Repeat("#", podsource.DefaultMaxBytes+1)), "", podspec.ErrTooLarge},
 	} {
