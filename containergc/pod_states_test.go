@@ -113,6 +113,7 @@ func TestCollector_RequestCollectionFor(t *testing.T) {
 				go func() { done <- c.Run(ctx) }()
 				c.RequestCollectionFor(crashed(tt.exited))
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				assert.Equal(t, tt.want, collections)
 				cancel()
 				assert.NoError(t, <-done)

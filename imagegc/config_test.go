@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,9 +73,9 @@ func TestCollector_WaitsForOtherCollections(t *testing.T) {
 		s := newStore(1000)
 		s.pull("a", 10)
 		s.slow = time.Minute
-		collected := 0
+		var collected atomic.Int32
 		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MinAge: -1}, Hooks: imagegc.Hooks{
-			Collected: func(imagegc.Result, error) { collected++ },
+			Collected: func(imagegc.Result, error) { collected.Add(1) },
 		}})
 		done := make(chan error)
 		go func() { done <- c.Reclaim(t.Context()) }()
@@ -87,7 +88,7 @@ func TestCollector_WaitsForOtherCollections(t *testing.T) {
 		result, err := c.Collect(ctx)
 		require.ErrorIs(t, err, stop)
 		assert.Zero(t, result)
-		assert.Zero(t, collected)
+		assert.Zero(t, collected.Load())
 		startTime := time.Now()
 		decisions, err := c.Explain(t.Context(), true)
 		require.NoError(t, err)

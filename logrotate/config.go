@@ -78,6 +78,6 @@ func New(cfg Config) (*Rotator, error) {
 	}
 	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	return &Rotator{
-		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256),
+		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256), freeBytes: freeBytes,
 	}, nil
 }

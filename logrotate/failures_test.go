@@ -36,6 +36,8 @@ type failingRuntime struct {
 
 func (f *failingRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	pods, _ := f.logFiles.Pods(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return pods, f.listErr
 }
 
@@ -60,11 +62,18 @@ func (f *failingRuntime) set(change func()) {
 	change()
 }
 
+// sleep sleeps, and waits until all that was due by then has been done.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // run runs a Rotator until stop is called.
 func run(t *testing.T, cfg Config) (stop func()) {
 	t.Helper()
 	r, err := New(cfg)
 	require.NoError(t, err)
+	r.freeBytes = func(string) uint64 { return 0 } // unknown: others write to the disk
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
@@ -84,16 +93,16 @@ func TestRotator_SurvivesListErrors(t *testing.T) {
 		rt := &failingRuntime{logFiles: newLogFiles(t, 2), listErr: errors.New("boom")}
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		time.Sleep(15 * time.Second)
+		sleep(15 * time.Second)
 		assert.Empty(t, rt.reopened(), "nothing is known yet")
 		assert.Equal(t, 2, strings.Count(log.String(), `msg="listing pods for log rotation failed" err=boom`))
 		rt.set(func() { rt.listErr = nil })
-		time.Sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		assert.Equal(t, []string{"0"}, rt.reopened())
 		rt.set(func() { rt.listErr = errors.New("again") })
-		time.Sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		rt.write(t, 1, string(make([]byte, 2000)))
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		assert.Equal(t, []string{"0", "1"}, rt.reopened())
 		stop()
 	})
@@ -145,24 +154,24 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 			},
 		}})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		time.Sleep(10 * time.Minute)
+		sleep(10 * time.Minute)
 		require.Greater(t, len(rt.reopenAt), 12)
-		for i, seconds := range []int{0, 1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
-			wait := max(time.Duration(seconds)*time.Second, minPollInterval)
+		for i, seconds := range []int{1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
+			wait := time.Duration(seconds) * time.Second
 			assert.Equal(t, wait, rt.reopenAt[i+1].Sub(rt.reopenAt[i]), "wait after attempt %d", i+1)
 		}
 		assert.Contains(t, log.String(), `msg="container log rotation failed" path=ns_p0_u/app/0.log err="reopen log ns_p0_u/app/0.log: boom"`)
 		require.ErrorIs(t, reported[0], boom)
 
 		rt.set(func() { rt.reopenErr = nil })
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		require.NoError(t, reported[len(reported)-1])
 		assert.Equal(t, []string{"0"}, rt.reopened())
 		rt.set(func() { rt.reopenErr, rt.reopenAt = boom, nil })
 		rt.write(t, 0, string(make([]byte, 2006)))
-		time.Sleep(3 * time.Second)
-		require.Len(t, rt.reopenAt, 3, "the back-off has been reset")
-		assert.Equal(t, minPollInterval, rt.reopenAt[1].Sub(rt.reopenAt[0]))
+		sleep(3 * time.Second)
+		require.Len(t, rt.reopenAt, 2, "the back-off has been reset")
+		assert.Equal(t, time.Second, rt.reopenAt[1].Sub(rt.reopenAt[0]))
 		stop()
 	})
 }
@@ -174,11 +183,11 @@ func TestRotator_RetriesReopening(t *testing.T) {
 		rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: errors.New("boom")}
 		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		assert.Less(t, len(rt.reopenAt), 10, "with a growing interval")
 		assert.Contains(t, log.String(), `msg="reopening container log failed" path=ns_p0_u/app/0.log err=boom`)
 		rt.set(func() { rt.reopenErr = nil })
-		time.Sleep(6 * time.Minute)
+		sleep(6 * time.Minute)
 		assert.Equal(t, []string{"0"}, rt.reopened(), "once")
 		assert.FileExists(t, rt.log(0))
 		stop()
@@ -198,7 +207,7 @@ func TestRotator_ReopenIsBounded(t *testing.T) {
 			},
 		}})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		time.Sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		assert.Len(t, rt.reopenAt, 1)
 		startTime := time.Now()
 		stop()
@@ -217,11 +226,11 @@ func TestRotator_BoundsWorkers(t *testing.T) {
 			rt.write(t, i, string(make([]byte, 2000)))
 		}
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Timeout: time.Minute, MaxWorkers: 2})
-		time.Sleep(30 * time.Second)
+		sleep(30 * time.Second)
 		rt.set(func() { assert.Len(t, rt.reopenAt, 2) })
-		time.Sleep(31 * time.Second)
+		sleep(31 * time.Second)
 		rt.set(func() { assert.Len(t, rt.reopenAt, 4); rt.block = false })
-		time.Sleep(2 * time.Minute)
+		sleep(2 * time.Minute)
 		reopened := rt.reopened()
 		slices.Sort(reopened)
 		assert.Equal(t, []string{"0", "1", "2", "3", "4"}, reopened)
@@ -238,13 +247,13 @@ func TestRotator_LogsUnreadableLogs(t *testing.T) {
 		require.NoError(t, os.RemoveAll(dir))
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
 		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(65 * time.Second)
+		sleep(65 * time.Second)
 		lines := strings.Count(log.String(), `msg="checking container log failed" path=ns_p0_u/app/0.log err=`)
 		assert.InDelta(t, 11, lines, 1, "after 0.5, 1, 2, 4, 8 s, and each 10 s")
 		require.NoError(t, os.Remove(dir))
 		require.NoError(t, os.Mkdir(dir, 0o755))
 		c.write(t, 0, string(make([]byte, 2000)))
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		assert.Equal(t, []string{"0"}, c.reopened())
 		stop()
 	})
@@ -261,7 +270,7 @@ func TestRotator_LogsFailedCleanups(t *testing.T) {
 			require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+2), nil, 0o600))
 		}
 		stop := run(t, Config{Runtime: c, LogsDir: c.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		stop()
 		assert.Contains(t, log.String(), `msg="removing rotated logs failed" path=ns_p0_u/app/0.log err="remove rotated logs of ns_p0_u/app/0.log: `)
 		assert.DirExists(t, stuck)
@@ -307,7 +316,7 @@ func TestRotator_SurvivesHooks(t *testing.T) {
 		}})
 		for range 3 {
 			c.write(t, 0, string(make([]byte, 2000)))
-			time.Sleep(2 * time.Second)
+			sleep(2 * time.Second)
 		}
 		stop()
 		assert.Len(t, c.reopened(), 3)

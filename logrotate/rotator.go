@@ -40,6 +40,8 @@ type Rotator struct {
 	mu           sync.Mutex  // guards fields of logState
 	needsCleanup chan string // logs with rotated files to clean up; if full, the next rotation does it
 	wg           sync.WaitGroup
+
+	freeBytes func(dir string) uint64 // of the disk
 }
 
 // logState is a log of a running container. It is owned by Run's goroutine, except what
@@ -49,9 +51,10 @@ type logState struct {
 	pollSchedule
 	listed   uint64 // the last list that contained it
 	missing  bool
-	watch    int32 // inotify descriptor while it is not polled
-	busy     bool  // being rotated; guarded by Rotator.mu
-	failures int   // consecutive; guarded by Rotator.mu
+	watch    int32     // inotify descriptor while it is not polled
+	busy     bool      // being rotated; guarded by Rotator.mu
+	failures int       // consecutive; guarded by Rotator.mu
+	retryAt  time.Time // not to be rotated before; guarded by Rotator.mu
 }
 
 // Run rotates logs until ctx is done. Then it waits for rotations in progress and
@@ -168,10 +171,10 @@ func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{
 	if len(r.polled) == 0 {
 		return r.cfg.SizePollInterval
 	}
-	free := freeBytes(r.cfg.LogsDir)
+	free := r.freeBytes(r.cfg.LogsDir)
 	for l := range r.polled {
 		if l.isDue(now) || !l.missing && l.isDiskLow(r.cfg.MaxSize, free) {
-			if !r.isBusy(l) {
+			if !r.mustWait(l, now) {
 				r.measure(ctx, root, l, slots, now, free)
 			}
 		}
@@ -182,9 +185,15 @@ func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{
 	return max(next.Sub(now), minPollInterval)
 }
 
-func (r *Rotator) isBusy(l *logState) bool {
+// mustWait reports whether a log is being rotated, or has to wait after a failure. In
+// that case it is due afterwards.
+func (r *Rotator) mustWait(l *logState, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !l.busy && now.Before(l.retryAt) {
+		l.due = l.retryAt
+		return true
+	}
 	return l.busy
 }
 
@@ -232,20 +241,20 @@ func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 	}
 	r.mu.Lock()
 	l.busy = true
-	wait := min(time.Duration(l.failures*l.failures)*time.Second, retryMax)
 	r.mu.Unlock()
-	l.begin(max(wait, minPollInterval))
+	l.begin(minPollInterval)
 	r.wg.Go(func() {
 		err := safe.Call(r.cfg.Logger, "rotate log", work)
 		<-slots
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		l.busy = false
-		if err != nil {
-			l.failures++
-		} else {
-			l.failures = 0
+		if err == nil {
+			l.failures, l.retryAt = 0, time.Time{}
+			return
 		}
+		l.failures++
+		l.retryAt = time.Now().Add(min(time.Duration(l.failures*l.failures)*time.Second, retryMax))
 	})
 }
 
