@@ -110,7 +110,7 @@ func component[T any](c *Components, name string, into *T, def Constructor[T]) f
 			return err
 		}
 		if any(*into) == nil {
-			return fmt.Errorf("With%s: the constructor returned nil", name)
+			return fmt.Errorf("option With%s: the constructor returned nil", name)
 		}
 		return nil
 	}

@@ -25,8 +25,8 @@ func TestUnsynced(t *testing.T) {
 		running  int
 		waiting  string // reason of the containers that were running
 	}{
-		"observed running":    {ptr(view(exited("i", 0, 0), running("c", 0), running("d", 0))), corev1.PodRunning, 2, ""},
-		"one observed exited": {ptr(view(exited("i", 0, 0), running("c", 0), exited("d", 0, 3))), corev1.PodRunning, 1, ""},
+		"observed running":    {new(view(exited("i", 0, 0), running("c", 0), running("d", 0))), corev1.PodRunning, 2, ""},
+		"one observed exited": {new(view(exited("i", 0, 0), running("c", 0), exited("d", 0, 3))), corev1.PodRunning, 1, ""},
 		"not observed so far": {nil, corev1.PodUnknown, 0, status.ReasonNotSynced},
 		"known to be absent":  {&runtime.Pod{}, corev1.PodRunning, 0, ""},
 	} {
@@ -62,5 +62,3 @@ func TestUnsynced(t *testing.T) {
 	restored.Status.Phase = corev1.PodFailed
 	assert.Same(t, restored, status.Unsynced(restored, nil, "", status.NodeInfo{}, testTime), "its end is known")
 }
-
-func ptr[T any](v T) *T { return &v }

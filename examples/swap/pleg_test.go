@@ -67,17 +67,17 @@ func (p *pollingPLEG) Run(ctx context.Context) error {
 func (p *pollingPLEG) relist(ctx context.Context) {
 	start := time.Now()
 	listed, err := p.c.Runtime.Pods(ctx)
-	gone := map[types.UID]bool{}
+	absent := map[types.UID]bool{}
 	if err == nil {
 		for _, pod := range p.c.PodCache.Pods() {
-			gone[pod.UID] = true
+			absent[pod.UID] = true
 		}
 		for _, pod := range listed {
 			_, _ = p.GetNewerThan(ctx, pod.UID, start)
-			delete(gone, pod.UID)
+			delete(absent, pod.UID)
 		}
 	}
-	for uid := range gone {
+	for uid := range absent {
 		p.c.PodCache.Delete(uid)
 		p.emit(uid)
 	}

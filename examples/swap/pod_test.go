@@ -151,14 +151,14 @@ func Example_syncerDecorated() {
 
 // reasons records the reasons of events.
 type reasons struct {
-	mu   sync.Mutex
-	seen map[string]bool
+	mu       sync.Mutex
+	recorded map[string]bool
 }
 
 func (r *reasons) Record(e *corev1.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[e.Reason] = true
+	r.recorded[e.Reason] = true
 }
 
 // countingRecorder counts the events that pass to another Recorder.
@@ -174,12 +174,12 @@ func (r countingRecorder) Record(e *corev1.Event) {
 
 func Example_recorderDecorated() {
 	var events counter
-	recorded := reasons{seen: map[string]bool{}}
+	recorded := reasons{recorded: map[string]bool{}}
 	runPod(agent.WithRecorder(&recorded), agent.WithRecorderFunc(func(c *agent.Components) (agent.Recorder, error) {
 		r, err := agent.NewRecorder(c)
 		return countingRecorder{r, &events}, err
 	}))
-	fmt.Println("events counted:", events.wasCalled(), "started:", recorded.seen["Started"])
+	fmt.Println("events counted:", events.wasCalled(), "started:", recorded.recorded["Started"])
 	// Output:
 	// the pod runs
 	// the pod is gone
@@ -187,9 +187,9 @@ func Example_recorderDecorated() {
 }
 
 func Example_recorderOwn() {
-	recorded := reasons{seen: map[string]bool{}}
+	recorded := reasons{recorded: map[string]bool{}}
 	runPod(agent.WithRecorderFunc(func(*agent.Components) (agent.Recorder, error) { return &recorded, nil }))
-	fmt.Println("pulled:", recorded.seen["Pulled"], "started:", recorded.seen["Started"])
+	fmt.Println("pulled:", recorded.recorded["Pulled"], "started:", recorded.recorded["Started"])
 	// Output:
 	// the pod runs
 	// the pod is gone

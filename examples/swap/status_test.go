@@ -101,7 +101,7 @@ func (s *memoryStatuses) PodUIDs() (uids []types.UID) {
 	return uids
 }
 
-func (s *memoryStatuses) Restore(...*corev1.Pod)    {} // a pod that was reported before is reported anew
+func (s *memoryStatuses) Restore(...*corev1.Pod)    {} // a pod that was reported before is reported as a new one
 func (s *memoryStatuses) IsRestored(types.UID) bool { return false }
 
 func (s *memoryStatuses) Run(ctx context.Context) error {
