@@ -222,6 +222,10 @@ func Example_statsDecorated() {
 // noStats measures nothing.
 type noStats struct{ idleNode }
 
+func (noStats) NodeUsage(context.Context) (runtime.NodeUsage, error) {
+	return runtime.NodeUsage{}, nil
+}
+
 func (noStats) RefreshDiskUsage(context.Context, time.Time) {}
 func (noStats) Run(ctx context.Context) error               { return until(ctx) }
 func (noStats) Summary(_ context.Context, nodeName string, _ []*corev1.Pod) (stats.Summary, error) {
