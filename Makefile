@@ -80,6 +80,7 @@ lint: ## vet and golangci-lint
 generate: ## write generated code and tidy go.mod
 	go generate ./...
 	go mod tidy
+	cd examples/assembly && go mod tidy
 
 .PHONY: static
 static: ## all checks without tests, on a committed tree

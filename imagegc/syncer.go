@@ -28,7 +28,7 @@ type Leaser interface {
 //
 // Pods that end without being terminated through it still need a Release: those that are
 // rejected, and those that have finished before the agent started. See
-// podworkers.Config.OnFinished and syncloop.PodManagerHooks.Rejected.
+// podworkers.Hooks.PodFinished and syncloop.PodManagerHooks.Rejected.
 type LeasingSyncer struct {
 	Syncer
 	Images Leaser
