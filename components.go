@@ -68,9 +68,10 @@ type Components struct {
 	PodManager     *syncloop.PodManager
 	SyncLoop       SyncLoop
 
-	opts    settings
-	saved   *status.FileSink // statuses on disk, for the next process
-	ownerID atomic.Pointer[string]
+	opts     settings
+	defaults []string         // names of the default constructors that were called and have options
+	saved    *status.FileSink // statuses on disk, for the next process
+	ownerID  atomic.Pointer[string]
 }
 
 // The interfaces of the components have what the other components call, and Run, which

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,21 +121,31 @@ func component[T any](c *Components, name string, into *T, def Constructor[T]) f
 // optional is the same for a component that may be nil.
 func optional[T any](c *Components, name string, into *T, def Constructor[T]) func() error {
 	return func() (err error) {
-		if given, ok := c.opts.constructors[name].(Constructor[T]); ok {
-			def = given
+		given, replaced := c.opts.constructors[name].(Constructor[T])
+		if !replaced {
+			given = def
 		}
-		*into, err = def(c)
-		return err
+		if *into, err = given(c); err != nil {
+			return err
+		}
+		if ignored := c.opts.optionsOf(name); replaced && len(ignored) > 0 && !slices.Contains(c.defaults, name) {
+			return fmt.Errorf("no effect of %s: the constructor that replaces New%s does not call it", strings.Join(ignored, ", "), name)
+		}
+		return nil
 	}
 }
 
 // NewRecorder returns the default Recorder: it aggregates repeated events and passes them
 // to that of WithRecorder, if there is one.
-func NewRecorder(c *Components) (Recorder, error) { return events.New(c.opts.recorder), nil }
+func NewRecorder(c *Components) (Recorder, error) {
+	c.defaults = append(c.defaults, "Recorder")
+	return events.New(c.opts.recorder), nil
+}
 
 // NewRuntime returns the Runtime of WithRuntime, or a client of the one that
 // WithRuntimeEndpoint or WithSimulatedRuntime name. The client connects when the agent runs.
 func NewRuntime(c *Components) (Runtime, error) {
+	c.defaults = append(c.defaults, "Runtime")
 	if c.opts.runtime != nil {
 		return c.opts.runtime, nil
 	}
@@ -160,6 +172,7 @@ func NewRuntime(c *Components) (Runtime, error) {
 // NewObjects returns the default Objects: those that came with the pods, then those of
 // WithObjects in their order.
 func NewObjects(c *Components) (Objects, error) {
+	c.defaults = append(c.defaults, "Objects")
 	return podspec.FirstObjects(append([]podspec.Objects{c.Sources}, c.opts.objects...)...), nil
 }
 
@@ -174,6 +187,7 @@ func NewPLEG(c *Components) (PLEG, error) {
 // NewStatusManager returns the default StatusManager, a status.Manager with the sinks of
 // WithStatusSink. It keeps statuses in the root directory for the next process.
 func NewStatusManager(c *Components) (StatusManager, error) {
+	c.defaults = append(c.defaults, "StatusManager")
 	return status.New(status.Config{
 		Sinks: append([]status.Sink{c.saved}, c.opts.sinks...), NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.opts.hooks.Status,
 	})
@@ -231,6 +245,7 @@ func NewSyncer(c *Components) (Syncer, error) {
 // NewImageGC returns the default ImageGC, an imagegc.Collector; nil without
 // WithImageGCPolicy.
 func NewImageGC(c *Components) (ImageGC, error) {
+	c.defaults = append(c.defaults, "ImageGC")
 	if c.opts.imagePolicy == nil {
 		return nil, nil
 	}
@@ -267,6 +282,7 @@ func NewPodWorkers(c *Components) (PodWorkers, error) {
 // NewContainerGC returns the default ContainerGC, a containergc.Collector; nil if the
 // runtime cannot remove containers.
 func NewContainerGC(c *Components) (ContainerGC, error) {
+	c.defaults = append(c.defaults, "ContainerGC")
 	rt, ok := runtime.Capability[runtime.ContainerRemover](c.Runtime)
 	if !ok {
 		return nil, nil
@@ -285,6 +301,7 @@ func NewContainerGC(c *Components) (ContainerGC, error) {
 // NewLogRotator returns the default LogRotator, a logrotate.Rotator; nil if the runtime
 // cannot reopen logs or WithLogRotation turns it off.
 func NewLogRotator(c *Components) (LogRotator, error) {
+	c.defaults = append(c.defaults, "LogRotator")
 	rt, ok := runtime.Capability[runtime.LogReopener](c.Runtime)
 	if !ok || c.opts.rotation.MaxSize < 0 {
 		return nil, nil
@@ -318,6 +335,7 @@ func NewStats(c *Components) (Stats, error) {
 // NewEviction returns the default Eviction, an eviction.Manager; nil without
 // WithEvictionConfig.
 func NewEviction(c *Components) (Eviction, error) {
+	c.defaults = append(c.defaults, "Eviction")
 	if c.opts.evict == nil {
 		return nil, nil
 	}

@@ -20,8 +20,8 @@ func setHooks(hooks reflect.Value, name string, f func(name string)) {
 	}
 	hooks.Set(reflect.MakeFunc(hooks.Type(), func([]reflect.Value) (results []reflect.Value) {
 		f(strings.TrimPrefix(name, "."))
-		for i := range hooks.Type().NumOut() {
-			results = append(results, reflect.Zero(hooks.Type().Out(i)))
+		for out := range hooks.Type().Outs() {
+			results = append(results, reflect.Zero(out))
 		}
 		return results
 	}))

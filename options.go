@@ -504,14 +504,15 @@ func (s *settings) complete() error {
 		}
 		s.nodeName = name
 	}
+	own := s.constructors["Runtime"] != nil
 	switch real := s.runtime != nil || s.endpoint != ""; {
-	case !real && !s.simulated:
+	case !real && !s.simulated && !own:
 		errs = append(errs, ErrNoRuntime)
 	case real && s.simulated:
 		errs = append(errs, errors.New("simulated runtime: another runtime is set; use one of them"))
 	}
 	if s.rootDir == "" {
-		if s.runtime != nil || s.endpoint != "" {
+		if !s.simulated {
 			errs = append(errs, errors.New("root dir: required with a container runtime, whose pods outlive the agent; set WithRootDir"))
 		}
 		s.rootDir, s.ephemeralRoot = filepath.Join(os.TempDir(), "sublet-"+rand.Text()), true
@@ -533,6 +534,30 @@ func (s *settings) complete() error {
 	}
 	s.hooks = joinHooks(s.logger, s.observers)
 	return errors.Join(errs...)
+}
+
+// optionsOf returns the given options that the default constructor of a component reads.
+func (s *settings) optionsOf(component string) (given []string) {
+	for _, o := range []struct {
+		component, option string
+		given             bool
+	}{
+		{"Recorder", "WithRecorder", s.recorder != nil},
+		{"Runtime", "WithRuntime", s.runtime != nil},
+		{"Runtime", "WithRuntimeEndpoint", s.endpoint != ""},
+		{"Runtime", "WithSimulatedRuntime", s.simulated},
+		{"Objects", "WithObjects", len(s.objects) > 0},
+		{"StatusManager", "WithStatusSink", len(s.sinks) > 0},
+		{"ImageGC", "WithImageGCPolicy", s.imagePolicy != nil},
+		{"ContainerGC", "WithContainerGCPolicy", s.given["container collection"]},
+		{"LogRotator", "WithLogRotation", s.given["log rotation"]},
+		{"Eviction", "WithEvictionConfig", s.evict != nil},
+	} {
+		if o.component == component && o.given {
+			given = append(given, o.option)
+		}
+	}
+	return given
 }
 
 // once returns an error for an option that was given before.

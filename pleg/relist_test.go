@@ -56,9 +56,10 @@ func TestFlapDetector(t *testing.T) {
 	now := time.Now()
 	var d flapDetector
 	assert.False(t, d.shouldIgnore(contradicting, now))
-	for _, backOff := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+	for _, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+		backOff := time.Duration(seconds) * time.Second
 		d.observe(contradicting, observed, observed, now)
-		assert.Equal(t, flapDetector{contradicting, backOff * time.Second, now.Add(backOff * time.Second)}, d)
+		assert.Equal(t, flapDetector{contradicting, backOff, now.Add(backOff)}, d)
 	}
 	assert.True(t, d.shouldIgnore(contradicting, now.Add(time.Minute-1)))
 	assert.False(t, d.shouldIgnore(contradicting, now.Add(time.Minute)))

@@ -118,8 +118,8 @@ func TestStream_AdjustRelistPeriod(t *testing.T) {
 	assert.Zero(t, s.adjustRelistPeriod(7, cfg), "the first relist since it opened")
 	assert.Equal(t, 3*time.Second, s.relistPeriod)
 	assert.Equal(t, 7, s.adjustRelistPeriod(7, cfg))
-	for _, want := range []time.Duration{1, 2, 4, 5, 5} {
-		assert.Equal(t, want*time.Second, s.relistPeriod)
+	for _, seconds := range []int{1, 2, 4, 5, 5} {
+		assert.Equal(t, time.Duration(seconds)*time.Second, s.relistPeriod)
 		assert.Zero(t, s.adjustRelistPeriod(0, cfg))
 	}
 	assert.Equal(t, 1, s.adjustRelistPeriod(1, cfg))
