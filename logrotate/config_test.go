@@ -1,11 +1,14 @@
 package logrotate
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // The limits of a configuration are inclusive, and each is checked for itself.
@@ -26,7 +29,7 @@ func TestNew_ChecksLimits(t *testing.T) {
 		"negative timeout":            {func(c *Config) { c.Timeout = -1 }, "MonitorInterval, SizePollInterval and Timeout must not"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{Runtime: &logFiles{}, LogsDir: t.TempDir()}
+			cfg := Config{Runtime: noContainers{}, LogsDir: t.TempDir()}
 			tt.change(&cfg)
 			r, err := New(cfg)
 			if tt.want == "" {
@@ -41,7 +44,7 @@ func TestNew_ChecksLimits(t *testing.T) {
 }
 
 func TestNew_SetsDefaults(t *testing.T) {
-	r, err := New(Config{Runtime: &logFiles{}, LogsDir: "/logs"})
+	r, err := New(Config{Runtime: noContainers{}, LogsDir: "/logs"})
 	require.NoError(t, err)
 	cfg := r.cfg
 	require.NotNil(t, cfg.Logger)
@@ -58,3 +61,9 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+// noContainers is a runtime without containers.
+type noContainers struct{}
+
+func (noContainers) Pods(context.Context) ([]runtime.Pod, error) { return nil, nil }
+func (noContainers) ReopenLog(context.Context, string) error     { return nil }
