@@ -18,6 +18,19 @@
 //
 // This package connects them: it builds them in order, and starts and stops them.
 //
+// # Replacing components
+//
+// Each component has an interface here, a field in Components, a default constructor and
+// an option with a constructor. A decorator wraps what the default constructor returns:
+//
+//	agent.WithStatusManager(func(c *agent.Components) (agent.StatusManager, error) {
+//		m, err := agent.NewStatusManager(c)
+//		return countingStatuses{m}, err
+//	})
+//
+// The directory examples/swap has one such Example for each component, and one with a small
+// implementation of its own; examples/assembly does without this package.
+//
 // # Guarantees
 //
 //   - New checks everything, reports all errors at once and changes nothing.
