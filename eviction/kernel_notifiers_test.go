@@ -47,13 +47,13 @@ func TestKernelNotifiers_WaitForTheCgroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var group atomic.Value
 		group.Store("")
-		asked := 0
-		n := eviction.KernelNotifiers(eviction.KernelConfig{CgroupMount: mount, PodsCgroup: func() string { asked++; return group.Load().(string) }})[3]
+		var asked atomic.Int64
+		n := eviction.KernelNotifiers(eviction.KernelConfig{CgroupMount: mount, PodsCgroup: func() string { asked.Add(1); return group.Load().(string) }})[3]
 		done := make(chan error, 1)
 		go func() { done <- n.Watch(t.Context(), func() {}) }()
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, 3, asked, "at once and every 10 s")
+		assert.EqualValues(t, 3, asked.Load(), "at once and every 10 s")
 		group.Store("/kubepods")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()

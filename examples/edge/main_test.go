@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,14 +59,15 @@ func TestServer_Watch(t *testing.T) {
 				f, remote := testFlags(t), newFleet(podManifest("web"))
 				remote.fail = tt.fail
 				srv := &server{f, http.Client{Transport: remote, Timeout: 10 * time.Second}}
-				var set podsource.Set
+				var newest atomic.Pointer[podsource.Set]
 				defer start(t, func(ctx context.Context) error {
-					return srv.Watch(ctx, func(s podsource.Set) { set = s })
+					return srv.Watch(ctx, func(s podsource.Set) { newest.Store(&s) })
 				})()
 				requireFailed := func(incomplete bool, pods ...string) {
 					t.Helper()
 					time.Sleep(2 * f.period)
 					synctest.Wait()
+					set := *newest.Load()
 					require.Equal(t, pods, podNames(set))
 					require.Equal(t, incomplete, set.Incomplete)
 					require.Len(t, set.Errors, 1)
@@ -78,6 +81,7 @@ func TestServer_Watch(t *testing.T) {
 				remote.set(func(s *fleet) { s.fail = nil })
 				time.Sleep(2 * f.period)
 				synctest.Wait()
+				set := *newest.Load()
 				require.Equal(t, []string{"web"}, podNames(set))
 				require.Empty(t, set.Errors)
 				require.False(t, set.Incomplete)
@@ -86,6 +90,7 @@ func TestServer_Watch(t *testing.T) {
 				remote.set(func(s *fleet) { s.fail, s.manifests = nil, podManifest("web")+podManifest("db") })
 				time.Sleep(2 * f.period)
 				synctest.Wait()
+				set = *newest.Load()
 				require.Equal(t, []string{"web", "db"}, podNames(set))
 				require.Empty(t, set.Errors)
 			})
@@ -98,21 +103,23 @@ func TestServer_SendsETagAndToken(t *testing.T) {
 		f, remote := testFlags(t), newFleet(podManifest("web"))
 		remote.fail = code(http.StatusNotModified) // although the request has no ETag
 		srv := &server{f, http.Client{Transport: remote}}
-		var sets []podsource.Set
+		var set atomic.Pointer[podsource.Set] // the newest one
 		defer start(t, func(ctx context.Context) error {
-			return srv.Watch(ctx, func(s podsource.Set) { sets = append(sets, s) })
+			return srv.Watch(ctx, func(s podsource.Set) { set.Store(&s) })
 		})()
 		last := func() podsource.Set {
 			time.Sleep(f.period)
 			synctest.Wait()
-			return sets[len(sets)-1]
+			return *set.Load()
 		}
 		require.ErrorContains(t, last().Errors[0].Err, "304 Not Modified")
 		remote.set(func(s *fleet) { s.fail = nil })
 		first := last()
 		require.Same(t, first.Pods[0].Pod, last().Pods[0].Pod, "the same pod, which saves a comparison")
 		require.Empty(t, last().Errors)
-		require.Equal(t, []string{"", `"108"`, `"108"`}, remote.etags)
+		var etags []string
+		remote.set(func(s *fleet) { etags = slices.Clone(s.etags) })
+		require.Equal(t, []string{"", `"108"`, `"108"`}, etags)
 
 		remote.set(func(s *fleet) { s.token = "secret-2" })
 		require.ErrorContains(t, last().Errors[0].Err, "401")

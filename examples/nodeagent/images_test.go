@@ -70,6 +70,7 @@ func TestImagesOnContainerd(t *testing.T) {
 			}
 			return errors.New("nothing is collected")
 		})
+		w.up("web-node") // a runtime that loses its caller between start and exec reports a failed start
 		w.signal(syscall.SIGKILL)
 		pull() // however far it got, there is work for the next
 		pull()

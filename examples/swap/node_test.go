@@ -173,50 +173,52 @@ func Example_containerGCOwn() {
 	// the pod is gone
 }
 
-// announcingRotator prints that another LogRotator runs.
-type announcingRotator struct{ agent.LogRotator }
+// countingRotator counts how often another LogRotator is started: once.
+type countingRotator struct {
+	agent.LogRotator
+	starts *counter
+}
 
-func (r announcingRotator) Run(ctx context.Context) error {
-	fmt.Println("logs are rotated")
+func (r countingRotator) Run(ctx context.Context) error {
+	r.starts.add()
 	return r.LogRotator.Run(ctx)
 }
 
 func Example_logRotatorDecorated() {
+	var starts counter
 	runPod(agent.WithLogRotator(func(c *agent.Components) (agent.LogRotator, error) {
 		r, err := agent.NewLogRotator(c)
-		return announcingRotator{r}, err
+		return countingRotator{r, &starts}, err
 	}))
+	fmt.Println("starts counted:", starts.wasCalled())
 	// Output:
-	// logs are rotated
 	// the pod runs
 	// the pod is gone
+	// starts counted: true
 }
 
-// countingStats counts the measurements of another Stats.
+// countingStats counts the summaries of another Stats.
 type countingStats struct {
 	agent.Stats
-	measurements *counter
+	summaries *counter
 }
 
-func (s countingStats) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
-	s.measurements.add()
-	return s.Stats.Usage(ctx, since)
+func (s countingStats) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (stats.Summary, error) {
+	s.summaries.add()
+	return s.Stats.Summary(ctx, nodeName, pods)
 }
 
 func Example_statsDecorated() {
-	var measurements counter
-	runPod(
-		agent.WithStats(func(c *agent.Components) (agent.Stats, error) {
-			s, err := agent.NewStats(c)
-			return countingStats{s, &measurements}, err
-		}),
-		agent.WithEvictionConfig(eviction.Config{Thresholds: []eviction.Threshold{}}), // it measures, and evicts for local limits only
-	)
-	fmt.Println("measurements counted:", measurements.wasCalled())
+	var summaries counter
+	runPod(agent.WithStats(func(c *agent.Components) (agent.Stats, error) {
+		s, err := agent.NewStats(c)
+		return countingStats{s, &summaries}, err
+	}))
+	fmt.Println("summaries counted:", summaries.wasCalled())
 	// Output:
 	// the pod runs
 	// the pod is gone
-	// measurements counted: true
+	// summaries counted: true
 }
 
 // noStats measures nothing.

@@ -43,6 +43,9 @@ func runPodOn(rt agent.Option, opts ...agent.Option) {
 
 	if waitFor(func() bool { return len(a.Pods()) == 1 && a.Pods()[0].Status.Phase == corev1.PodRunning }) {
 		fmt.Println("the pod runs")
+		if _, err := a.Stats(ctx); err != nil {
+			fmt.Println(err)
+		}
 	}
 	source.Delete("default", "web")
 	if waitFor(func() bool { return len(a.Pods()) == 0 }) {
