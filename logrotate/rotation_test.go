@@ -25,6 +25,7 @@ func (w *writer) put(t *testing.T, name, text string, mode os.FileMode) string {
 	t.Helper()
 	path := filepath.Join(w.dir, name)
 	require.NoError(t, os.WriteFile(path, []byte(text), mode))
+	require.NoError(t, os.Chmod(path, mode)) // whatever the umask is
 	return path
 }
 
