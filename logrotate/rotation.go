@@ -196,7 +196,9 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 	if _, err := io.Copy(packer, &contextReader{ctx, in}); err != nil {
 		return err
 	}
-	return errors.Join(packer.Close(), out.Sync()) // before the original is removed
+	// The mode is that of the original whatever the umask, for those who read logs. All is
+	// on disk before the original is removed.
+	return errors.Join(packer.Close(), out.Chmod(mode), out.Sync())
 }
 
 // contextReader is a reader that fails when its context is done.
