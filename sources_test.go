@@ -156,7 +156,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 // however full the disk is. Afterwards unused images are removed.
 func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
-		collect := agent.WithImageGCPolicy(imagegc.Policy{MinAge: 1})
+		collect := agent.WithImageGCPolicy(imagegc.Policy{MinAge: 1, HighThresholdPercent: 100, LowThresholdPercent: 99}) // however full this disk is
 		a := n.Start(agent.WithSource("http", podsource.NewMemory(agenttest.Pod("web"))), collect)
 		time.Sleep(time.Minute)
 		a.Stop()
