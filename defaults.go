@@ -366,18 +366,16 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	if err != nil {
 		return nil, err
 	}
+	release := func(pod *corev1.Pod, _, _ string) { c.releaseImages(pod.UID) }
 	cfg := syncloop.PodManagerConfig{
 		Workers: c.PodWorkers, Statuses: c.StatusManager, Probes: c.Prober, Inspector: c.PLEG,
 		Admitters: append([]syncloop.Admitter{fits}, c.opts.admit...),
 		Expected:  func() []*corev1.Pod { return c.Sources.Expected(c.StatusManager.Pods()) },
-		Recorder:  c.Recorder, Logger: c.Logger, Hooks: c.opts.hooks.PodManager,
+		Recorder:  c.Recorder, Logger: c.Logger,
+		Hooks: c.observersAfter(Hooks{PodManager: syncloop.PodManagerHooks{Rejected: release}}).PodManager,
 	}
 	if c.Eviction != nil {
 		cfg.Admitters, cfg.UnderPressure = append(cfg.Admitters, c.Eviction), c.Eviction.UnderPressure
-	}
-	if c.ImageGC != nil {
-		release := func(pod *corev1.Pod, _, _ string) { c.ImageGC.Release(pod.UID) }
-		cfg.Hooks = c.observersAfter(Hooks{PodManager: syncloop.PodManagerHooks{Rejected: release}}).PodManager
 	}
 	return syncloop.NewPodManager(cfg)
 }

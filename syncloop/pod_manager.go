@@ -144,7 +144,7 @@ type desiredPod struct {
 }
 
 // PodManager is a Handler. It stores the desired pods, admits new ones and passes all
-// changes to the workers. AddDesiredUIDs and Retries may be called from any goroutine,
+// changes to the workers. AddDesiredUIDs and Problems may be called from any goroutine,
 // the other methods from one at a time.
 type PodManager struct {
 	cfg PodManagerConfig

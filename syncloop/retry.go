@@ -3,7 +3,6 @@ package syncloop
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -37,26 +36,6 @@ type retry struct {
 	failures int       // evictions or rejections in a row
 	at       time.Time // when the pod is retried; zero: it runs or is about to
 	lastAt   time.Time // when the pod was retried last
-}
-
-// Retry is a rejected or evicted pod that will be retried.
-type Retry struct {
-	UID types.UID
-	At  time.Time // the earliest time; a rejected pod is also retried when pods change or finish
-}
-
-// Retries returns the pods that will be retried, ordered by UID. It may be called from
-// any goroutine.
-func (p *PodManager) Retries() []Retry {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var list []Retry
-	for _, uid := range slices.Sorted(maps.Keys(p.retries)) {
-		if r := p.retries[uid]; !r.at.IsZero() {
-			list = append(list, Retry{uid, r.at})
-		}
-	}
-	return list
 }
 
 // postpone plans the next retry of a static pod and returns the back-off until then. ok

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,25 @@ func (p *pods) recreates(uid types.UID) []string {
 }
 
 var eviction = runtime.Termination{Reason: podspec.ReasonEvicted, Message: "low on memory", Evicted: true}
+
+// Retry is a rejected or evicted pod that will be retried.
+type Retry struct {
+	UID types.UID
+	At  time.Time // the earliest time; a rejected pod is also retried when pods change or finish
+}
+
+// Retries returns the pods that will be retried, ordered by UID.
+func (p *PodManager) Retries() []Retry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []Retry
+	for _, uid := range slices.Sorted(maps.Keys(p.retries)) {
+		if r := p.retries[uid]; !r.at.IsZero() {
+			list = append(list, Retry{uid, r.at})
+		}
+	}
+	return list
+}
 
 // SL-11: a rejected static pod is retried with back-off, each retry emits an event, and
 // the pod starts when it is admitted.
