@@ -310,7 +310,7 @@ func WithEvictionConfig(c eviction.Config) Option {
 // Default: no image is removed, because other clients of the runtime may use them.
 func WithImageGCPolicy(p imagegc.Policy, keep ...string) Option {
 	return func(s *settings) error {
-		if _, err := imagegc.New(imagegc.Config{Images: new(cri.Client), Policy: p}); err != nil {
+		if err := p.Check(); err != nil {
 			return err
 		}
 		s.imagePolicy, s.imageKeep = &p, keep
@@ -322,8 +322,8 @@ func WithImageGCPolicy(p imagegc.Policy, keep ...string) Option {
 // each name, as long as its pod is desired.
 func WithContainerGCPolicy(p containergc.Policy) Option {
 	return func(s *settings) error {
-		if p.MinAge < 0 || p.MaxContainers < 0 || p.MaxPerPodContainer < containergc.KeepUntilReplaced {
-			return fmt.Errorf("container collection: negative MinAge or MaxContainers, or invalid MaxPerPodContainer, in %+v", p)
+		if err := p.Check(); err != nil {
+			return fmt.Errorf("container collection: %w", err)
 		}
 		s.containerGCPolicy = p
 		return s.once("container collection")

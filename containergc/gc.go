@@ -101,11 +101,11 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Containers == nil || cfg.PodState == nil {
 		errs = append(errs, errors.New("containergc: Config.Containers and PodState required"))
 	}
-	if cfg.Policy.MaxPerPodContainer < KeepUntilReplaced {
-		errs = append(errs, fmt.Errorf("containergc: Config.Policy: invalid MaxPerPodContainer %d", cfg.Policy.MaxPerPodContainer))
+	if err := cfg.Policy.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("containergc: Config.Policy: %w", err))
 	}
-	if cfg.Policy.MinAge < 0 || cfg.Policy.MaxContainers < 0 || cfg.Period < 0 || cfg.RequestDelay < 0 || cfg.RemovalInterval < 0 {
-		errs = append(errs, errors.New("containergc: Config: MinAge, MaxContainers, Period, RequestDelay and RemovalInterval must not be negative"))
+	if cfg.Period < 0 || cfg.RequestDelay < 0 || cfg.RemovalInterval < 0 {
+		errs = append(errs, errors.New("containergc: Config: Period, RequestDelay and RemovalInterval must not be negative"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

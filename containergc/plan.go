@@ -2,6 +2,8 @@ package containergc
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,6 +23,18 @@ type Policy struct {
 	// MaxContainers is the number of exited containers kept on the node. Those that
 	// pods need are kept above it. Default: 0, no limit.
 	MaxContainers int
+}
+
+// Check returns all errors in the policy, joined. New does so too.
+func (p Policy) Check() error {
+	var errs []error
+	if p.MaxPerPodContainer < KeepUntilReplaced {
+		errs = append(errs, fmt.Errorf("invalid MaxPerPodContainer %d", p.MaxPerPodContainer))
+	}
+	if p.MinAge < 0 || p.MaxContainers < 0 {
+		errs = append(errs, errors.New("MinAge and MaxContainers must not be negative"))
+	}
+	return errors.Join(errs...)
 }
 
 // Special values of Policy.MaxPerPodContainer.

@@ -133,15 +133,8 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Images == nil {
 		errs = append(errs, errors.New("imagegc: Config.Images required"))
 	}
-	p := &cfg.Policy
-	p.HighThresholdPercent, p.LowThresholdPercent = cmp.Or(p.HighThresholdPercent, 85), cmp.Or(p.LowThresholdPercent, 80)
-	if p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
-		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: LowThresholdPercent %d must be below HighThresholdPercent %d and not negative", p.LowThresholdPercent, p.HighThresholdPercent))
-	}
-	p.MinAge = cmp.Or(p.MinAge, 2*time.Minute)
-	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
-		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: MaxAge %v must be above MinAge %v", p.MaxAge, p.MinAge))
-	}
+	cfg.Policy = cfg.Policy.withDefaults()
+	errs = append(errs, cfg.Policy.Check())
 	cfg.Period, cfg.DiskSettleTime = cmp.Or(cfg.Period, 5*time.Minute), cmp.Or(cfg.DiskSettleTime, time.Second)
 	cfg.SourcesTimeout = cmp.Or(cfg.SourcesTimeout, 2*time.Minute)
 	if cfg.Period < 0 || cfg.DiskSettleTime < 0 || cfg.SourcesTimeout < 0 {

@@ -2,6 +2,8 @@ package imagegc
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,6 +22,26 @@ type Policy struct {
 	// MaxAge is how long an image may be unused before it is removed regardless of
 	// disk usage. Default: unlimited.
 	MaxAge time.Duration
+}
+
+// withDefaults returns the policy with its defaults in the place of zeros.
+func (p Policy) withDefaults() Policy {
+	p.HighThresholdPercent, p.LowThresholdPercent = cmp.Or(p.HighThresholdPercent, 85), cmp.Or(p.LowThresholdPercent, 80)
+	p.MinAge = cmp.Or(p.MinAge, 2*time.Minute)
+	return p
+}
+
+// Check returns all errors in the policy, joined. New does so too.
+func (p Policy) Check() error {
+	p = p.withDefaults()
+	var errs []error
+	if p.LowThresholdPercent < 0 || p.LowThresholdPercent >= p.HighThresholdPercent {
+		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: LowThresholdPercent %d must be below HighThresholdPercent %d and not negative", p.LowThresholdPercent, p.HighThresholdPercent))
+	}
+	if p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge <= p.MinAge {
+		errs = append(errs, fmt.Errorf("imagegc: Config.Policy: MaxAge %v must be above MinAge %v", p.MaxAge, p.MinAge))
+	}
+	return errors.Join(errs...)
 }
 
 // ImageRecord is the history of an image on this node.
