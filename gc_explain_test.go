@@ -75,20 +75,23 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, _ func(...agent.Option) *agent.Agent) {
 		require.NoError(t, pull(t, client, "unused:1"))
 		records := filepath.Join(t.TempDir(), "images.json")
-		c, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: records})
+		unlimited := imagegc.Policy{HighThresholdPercent: 100, LowThresholdPercent: 99} // however full this disk is
+		c, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: records, Policy: unlimited})
 		require.NoError(t, err)
 		_, err = c.Collect(t.Context())
 		require.NoError(t, err)
 		text, err := os.ReadFile(records)
 		require.NoError(t, err)
 		time.Sleep(2 * time.Hour)
+		policy := unlimited
+		policy.MaxAge = time.Hour
 		var lost, removed atomic.Int32
 		run := func(n int, check func(*agent.Agent)) {
 			root := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
 				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
-				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGCPolicy(imagegc.Policy{MaxAge: time.Hour}),
+				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGCPolicy(policy),
 				agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{
 					RecordsLost: func(error) { lost.Add(1) },
 					Removed:     func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
