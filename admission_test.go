@@ -17,6 +17,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -61,7 +62,7 @@ func TestAgent_AdoptsRunningPodsBeforeAdmission(t *testing.T) {
 			},
 		} {
 			t.Run(name+" "+sources, func(t *testing.T) {
-				agenttest.OnMachine(t, agent.NodeConfig{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
+				agenttest.OnMachine(t, node.Config{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
 					a := n.Start(agent.WithSource("memory", podsource.NewMemory(old)))
 					time.Sleep(time.Minute)
 					require.Equal(t, []string{"old"}, n.Running())
@@ -124,7 +125,7 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 // SL-3, SR-8: a running pod counts for the limit of pods until its source has synced
 // without it.
 func TestAgent_CountsRunningPodsOfAnUnsyncedSource(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{MaxPods: 1}, func(t *testing.T, n *agenttest.Machine) {
 		a := n.Start(agent.WithSource("late", podsource.NewMemory(agenttest.SizedPod("old", "1Mi", "0s=1Mi"))))
 		time.Sleep(time.Minute)
 		a.Stop()
@@ -195,7 +196,7 @@ func TestAgent_BlockedPodWaits(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever} {
 		for name, between := range map[string]bool{"": false, " over a restart of the agent": true} {
 			t.Run(string(policy)+name, func(t *testing.T) {
-				agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+				agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 					pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 					pod.Spec.RestartPolicy = policy
 					var sent history
@@ -268,7 +269,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 		"nor is it after a restart ": {true, podsource.NotStatic, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 				pod := agenttest.SizedPod("web", "1Mi", "0s=1Mi")
 				pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 				usage := &spiking{uid: pod.UID}
@@ -333,7 +334,7 @@ func TestAgent_RejectionOfAStaticPodIsNotFinal(t *testing.T) {
 		"not static": {podsource.NotStatic, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 				source := func() agent.Option {
 					return agent.WithSource("memory", tc.wrap(podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))))
 				}

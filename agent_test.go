@@ -17,6 +17,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -32,7 +33,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := agent.New(
 		agent.WithNodeName(""),
 		agent.WithRootDir("relative"),
-		agent.WithNode(agent.NodeConfig{PodLogsDir: "logs", CgroupRoot: "pods", MaxPods: -1}),
+		agent.WithNode(node.Config{PodLogsDir: "logs", CgroupRoot: "pods", MaxPods: -1}),
 		agent.WithRuntime(nil),
 		agent.WithSource("", nil),
 		agent.WithStatusSink(nil),
@@ -78,7 +79,7 @@ func TestNew_RejectsContradictoryOptions(t *testing.T) {
 		"two sources of one name":           {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := agent.New(append(c.opts, agent.WithNode(agent.NodeConfig{DisableCgroups: true}))...)
+			_, err := agent.New(append(c.opts, agent.WithNode(node.Config{DisableCgroups: true}))...)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
@@ -96,7 +97,7 @@ func TestNew_HasNoSideEffects(t *testing.T) {
 		_, err := agent.New(
 			agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntime(untouched{}),
 			agent.WithSource("file", podsource.File(filepath.Join(dir, "manifests"))), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
+			agent.WithNode(node.Config{DisableCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
 		)
 		require.NoError(t, err)
 	})
@@ -112,7 +113,7 @@ func TestAgent_RunsOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var phases []corev1.PodPhase
 		a, err := agent.New(
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
+			agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
 				phases = append(phases, st.Phase)
 				return nil
@@ -162,7 +163,7 @@ func TestAgent_LocksItsRootDirectory(t *testing.T) {
 		h := agenttest.New(t, agenttest.Config{})
 		h.Start()
 		synctest.Wait()
-		other, err := agent.New(agent.WithRootDir(h.Dir), agent.WithRuntime(untouched{}), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+		other, err := agent.New(agent.WithRootDir(h.Dir), agent.WithRuntime(untouched{}), agent.WithNode(node.Config{DisableCgroups: true}))
 		require.NoError(t, err)
 		err = other.Run(t.Context())
 		require.ErrorContains(t, err, h.Dir)
@@ -217,7 +218,7 @@ func TestAgent_NamesUnusableRootDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	a, err := agent.New(agent.WithRootDir(filepath.Join(file, "root")), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithRuntime(untouched{}))
+	a, err := agent.New(agent.WithRootDir(filepath.Join(file, "root")), agent.WithNode(node.Config{DisableCgroups: true}), agent.WithRuntime(untouched{}))
 	require.NoError(t, err)
 	require.ErrorContains(t, a.Run(t.Context()), file)
 }

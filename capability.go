@@ -35,7 +35,7 @@ func (c *Components) capabilities() []capability {
 	collects := c.opts.imagePolicy != nil
 	return []capability{
 		{"ContainerRemover", has[runtime.ContainerRemover](c), "container collection", given("WithContainerGCPolicy", c.opts.given["container collection"])},
-		{"ContainerRemover", has[runtime.ContainerRemover](c), "removal of links to logs", given("NodeConfig.LogLinksDir", c.Node.LogLinksDir != "")},
+		{"ContainerRemover", has[runtime.ContainerRemover](c), "removal of links to logs", given("node.Config.LogLinksDir", c.Node.LogLinksDir != "")},
 		{"LogReopener", has[runtime.LogReopener](c), "log rotation", given("WithLogRotation", rotates)},
 		{"ImageStore", has[runtime.ImageStore](c), "image collection", given("WithImageGCPolicy", collects)},
 		{"ImageUser", has[runtime.ImageUser](c), "image collection", given("WithImageGCPolicy", collects)},

@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
@@ -64,7 +65,7 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 			require.NoError(t, err)
 			var logs bytes.Buffer
 			a, err := agent.New(
-				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithRuntime(wrap(client)), agent.WithNode(node.Config{DisableCgroups: true}),
 				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&logs, nil))),
 			)
 			require.NoError(t, err)

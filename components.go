@@ -11,6 +11,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
@@ -42,7 +43,7 @@ type Constructor[T any] func(c *Components) (T, error)
 type Components struct {
 	NodeName string
 	RootDir  string // exists and is locked from Run on
-	Node     NodeConfig
+	Node     node.Config
 	Logger   *slog.Logger
 	Owner    func() string // the id that marks what the agent creates; "" before Run
 

@@ -198,7 +198,7 @@ func NewProber(c *Components) (Prober, error) {
 	dial := runtime.Dialer(c.Runtime)
 	return probe.New(probe.Config{
 		PodCache: c.PodCache, Execer: c.Runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: dial}).Check, Dial: dial,
-		HostIP: c.Node.hostIP(), Recorder: c.Recorder, Logger: c.Logger, Hooks: c.opts.hooks.Probe,
+		HostIP: c.Node.HostIP(), Recorder: c.Recorder, Logger: c.Logger, Hooks: c.opts.hooks.Probe,
 	})
 }
 
@@ -208,13 +208,13 @@ func NewVolumes(c *Components) (Volumes, error) {
 }
 
 // NewCgroups returns the default Cgroups, a cgroup.Manager; nil with
-// NodeConfig.DisableCgroups.
+// node.Config.DisableCgroups.
 func NewCgroups(c *Components) (Cgroups, error) {
 	if c.Node.DisableCgroups {
 		return nil, nil
 	}
 	cfg := cgroup.Config{
-		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, Allocatable: c.Node.podsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit,
+		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit,
 		Owner: c.Owner, Logger: c.Logger,
 	}
 	if rt, ok := runtime.Capability[runtime.CgroupDriverReporter](c.Runtime); ok {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -63,7 +64,7 @@ func TestAgent_ReportsDeletionOfAPodStillInItsSource(t *testing.T) {
 		"it has finished before": {agenttest.PodWithPolicy("web", corev1.RestartPolicyNever, "run-for=1s"), []string{"Running", "Succeeded", "mark", "deleted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 				var sink phasesSink
 				src := podsource.NewMemory(tt.pod)
 				a := n.Start(agent.WithSource("http", src), agent.WithStatusSink(&sink))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -30,7 +31,7 @@ func TestDrain_KeepsPods(t *testing.T) {
 		"waits for its restart": {agenttest.Pod("web", "output=hello", "output-every=1s", "run-for=25s", "exit-code=1"), []string{"Running"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 				var sink phasesSink
 				src := podsource.NewMemory(tt.pod)
 				drain := agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true})
@@ -57,7 +58,7 @@ func TestDrain_KeepsPods(t *testing.T) {
 
 // SL-7: pods of a source that has not synced yet are drained as well.
 func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 		src := podsource.NewMemory(agenttest.Pod("web", "output=hello", "output-every=1s"))
 		a := n.Start(agent.WithSource("http", src))
 		time.Sleep(time.Minute)

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/status"
 )
@@ -22,7 +23,7 @@ func Example() {
 	defer cancel()
 	a, err := agent.New(
 		agent.WithNodeName("edge-1"),
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(),
+		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 		agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 			if st.Phase == corev1.PodRunning { // phases before it may be passed over

@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -90,7 +91,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 			root := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
-				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(node.Config{DisableCgroups: true}),
 				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGCPolicy(policy),
 				agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{
 					RecordsLost: func(error) { lost.Add(1) },

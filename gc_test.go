@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -51,7 +52,7 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 		}()
 		f(t, rt, client, func(opts ...agent.Option) *agent.Agent {
 			a, err := agent.New(append([]agent.Option{
-				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 			}, opts...)...)
 			require.NoError(t, err)
 			done := make(chan error, 1)
@@ -221,7 +222,7 @@ func TestLogsAreRotated(t *testing.T) {
 		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
 		a, err := agent.New(
 			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()),
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
+			agent.WithNode(node.Config{DisableCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
 			agent.WithSource("memory", podsource.NewMemory(pod)),
 		)
 		require.NoError(t, err)

@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 	"userns":                  {"internal/pathname", "runtime"},
 	"volume":                  {"internal/mkdir", "internal/mounts", "internal/pathname", "podspec", "runtime"},
 	"cgroup":                  {"podspec", "runtime"},
+	"node":                    {"cgroup"}, // for the type of the cgroup driver
 	"stats":                   {"internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
@@ -122,7 +123,7 @@ func TestImports_EachPackageIsDocumented(t *testing.T) {
 // runtime does not link it.
 func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
-		"./pleg", "./podcache", "./status", "./probe", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate").Output()
+		"./pleg", "./podcache", "./status", "./probe", "./node", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {

@@ -13,6 +13,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
@@ -33,7 +34,7 @@ type settings struct {
 	constructors map[string]any  // Constructor[T] by the name of the component
 
 	nodeName          string
-	node              NodeConfig
+	node              node.Config
 	criNode           *cri.Node
 	objects           []podspec.Objects
 	rootDir           string
@@ -81,6 +82,15 @@ func WithNodeName(name string) Option {
 			return errors.New("node name: empty")
 		}
 		return set(&s.nodeName, name, "node name")
+	}
+}
+
+// WithNode describes the node.
+func WithNode(n node.Config) Option {
+	return func(s *settings) error {
+		n.Taints, n.PodsCgroupLimits = slices.Clone(n.Taints), n.PodsCgroupLimits.DeepCopy()
+		s.node = n
+		return errors.Join(n.Check(), s.once("node"))
 	}
 }
 
@@ -291,7 +301,7 @@ func WithTiming(t Timing) Option {
 //
 // Pods, NodeName, Recorder and Logger are the agent's and must not be set. Reclaimers of
 // c are called before the agent's own. Without c.Usage the agent measures the machine or
-// NodeConfig.NodeCgroup, with the notifiers of the kernel before those of c.
+// node.Config.NodeCgroup, with the notifiers of the kernel before those of c.
 func WithEvictionConfig(c eviction.Config) Option {
 	return func(s *settings) error {
 		err := c.Check()

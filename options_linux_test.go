@@ -14,6 +14,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -31,7 +32,7 @@ func cgroupFile(t *testing.T, controller, group, v1, v2 string) string {
 }
 
 // CR-2: process and memory limits of all pods, and the process limit of each pod.
-func TestNodeConfig_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
+func TestWithNode_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
 	const root = "/sublet-options-test"
 	probe := "/sys/fs/cgroup/pids" + root
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
@@ -52,7 +53,7 @@ func TestNodeConfig_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
 		},
 		func() podsource.Source { return podsource.NotStatic(podsource.NewMemory(web)) },
 		agent.WithRootDir(t.TempDir()),
-		agent.WithNode(agent.NodeConfig{
+		agent.WithNode(node.Config{
 			CgroupRoot: root, PodPidsLimit: 77,
 			Allocatable:      resources("cpu=2", "memory=1Gi"),
 			PodsCgroupLimits: resources("pid=1234", "memory=2Gi"),
@@ -60,7 +61,7 @@ func TestNodeConfig_PodsCgroupLimitsAndPodPidsLimit(t *testing.T) {
 	)
 }
 
-func TestNodeConfig_LogLinksDir(t *testing.T) {
+func TestWithNode_LogLinksDir(t *testing.T) {
 	root, links := t.TempDir(), t.TempDir()
 	var pods *podsource.Memory
 	source := func() podsource.Source {
@@ -85,7 +86,7 @@ func TestNodeConfig_LogLinksDir(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 		},
 		source, agent.WithRootDir(root),
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true, LogLinksDir: links}),
+		agent.WithNode(node.Config{DisableCgroups: true, LogLinksDir: links}),
 	)
 	assert.NoFileExists(t, link("web"))
 	for _, name := range []string{"stays", "foreign"} {

@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -44,24 +45,15 @@ func resources(list ...string) corev1.ResourceList {
 func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 	endpoint := agent.WithRuntimeEndpoint("unix:///x.sock")
 	for want, opts := range map[string][]agent.Option{
-		"node: PodPidsLimit -1 is negative":                                               {agent.WithNode(agent.NodeConfig{PodPidsLimit: -1})},
-		"node: PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups":     {agent.WithNode(agent.NodeConfig{PodPidsLimit: 1, DisableCgroups: true})},
-		"PodPidsLimit and PodsCgroupLimits need cgroups":                                  {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pid=1"), DisableCgroups: true})},
-		"node: PodPidsLimit 11 is more than PodsCgroupLimits[pid] of 10":                  {agent.WithNode(agent.NodeConfig{PodPidsLimit: 11, PodsCgroupLimits: resources("pid=10")})},
-		"node: PodsCgroupLimits has no limit for pods; cpu, memory and pid are supported": {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pods=1")})},
-		"node: PodsCgroupLimits[pid] must be positive, got 0":                             {agent.WithNode(agent.NodeConfig{PodsCgroupLimits: resources("pid=0")})},
-		"node: PodsCgroupLimits[memory] of 1Gi is less than Allocatable of 2Gi":           {agent.WithNode(agent.NodeConfig{Allocatable: resources("memory=2Gi"), PodsCgroupLimits: resources("memory=1Gi")})},
-		`node: "links" is not an absolute path`:                                           {agent.WithNode(agent.NodeConfig{LogLinksDir: "links"})},
-		"node: LogLinksDir must not be PodLogsDir":                                        {agent.WithNode(agent.NodeConfig{LogLinksDir: "/logs/", PodLogsDir: "/logs"})},
-		"NodeConfig.LogLinksDir: the runtime is no runtime.ContainerRemover":              {agent.WithNode(agent.NodeConfig{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
-		"admission: Config.Taints: key required":                                          {agent.WithNode(agent.NodeConfig{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
-		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":                    {endpoint, agent.WithCRINode(cri.Node{CPUQuotaPeriod: 2 * time.Second})},
-		"cri node: set twice": {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
+		"node: PodPidsLimit -1 is negative":                                          {agent.WithNode(node.Config{PodPidsLimit: -1})},
+		"node.Config.LogLinksDir: the runtime is no runtime.ContainerRemover":        {agent.WithNode(node.Config{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
+		"admission: Config.Taints: key required":                                     {agent.WithNode(node.Config{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
+		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":               {endpoint, agent.WithCRINode(cri.Node{CPUQuotaPeriod: 2 * time.Second})},
+		"cri node: set twice":                                                        {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
 		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},
 		"objects: nil": {agent.WithObjects(nil)},
 		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithEvictionConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
 		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithEvictionConfig(eviction.Config{NodeName: "other"})},
-		`"slice" is not an absolute path`:                                            {agent.WithNode(agent.NodeConfig{NodeCgroup: "slice"})},
 	} {
 		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
 		assert.ErrorContains(t, err, want)
@@ -90,22 +82,22 @@ func runSimulated(t *testing.T, during func(a *agent.Agent), source func() podso
 	return &statuses
 }
 
-func TestNodeConfig_Taints(t *testing.T) {
-	node := agent.WithNode(agent.NodeConfig{DisableCgroups: true, Taints: []corev1.Taint{{Key: "broken", Effect: corev1.TaintEffectNoExecute}}})
+func TestWithNode_Taints(t *testing.T) {
+	node := agent.WithNode(node.Config{DisableCgroups: true, Taints: []corev1.Taint{{Key: "broken", Effect: corev1.TaintEffectNoExecute}}})
 	static := func() podsource.Source { return podsource.NewMemory(agenttest.Pod("web")) }
 	assert.Equal(t, corev1.PodRunning, runSimulated(t, nil, static, node).Of("web").Phase)
 	other := func() podsource.Source { return podsource.NotStatic(static()) }
 	assert.Equal(t, "TaintToleration", runSimulated(t, nil, other, node).Of("web").Reason)
 }
 
-func TestNodeConfig_UnsupportedFields(t *testing.T) {
+func TestWithNode_UnsupportedFields(t *testing.T) {
 	exotic := agenttest.Pod("exotic")
 	exotic.Spec.HostIPC = true
 	statuses := runSimulated(t, nil,
 		func() podsource.Source {
 			return podsource.NewMemory(exotic, agenttest.Pod("plain"), agenttest.Pod("panics"))
 		},
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true, UnsupportedFields: func(pod *corev1.Pod) field.ErrorList {
+		agent.WithNode(node.Config{DisableCgroups: true, UnsupportedFields: func(pod *corev1.Pod) field.ErrorList {
 			switch {
 			case pod.Name == "panics":
 				panic("unsupported")
@@ -158,7 +150,7 @@ func TestWithObjects_FindsWhatNoSourceHas(t *testing.T) {
 			_, err = a.Object(t.Context(), ref("broken"))
 			assert.EqualError(t, err, "API server unavailable", "a place that cannot answer ends the search")
 		},
-		source, agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		source, agent.WithNode(node.Config{DisableCgroups: true}),
 		agent.WithObjects(objectsFunc(func(ref podspec.Ref) (podspec.Object, error) {
 			switch ref.Name {
 			case "first", "both":
@@ -199,7 +191,7 @@ func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 		var mu sync.Mutex
 		var waited []time.Duration // guarded by mu
 		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 			agent.WithRuntime(slowKill{client}),
 			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(agenttest.SizedPod("greedy", "1Mi", "0s=1000Mi")))),
 			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
@@ -255,7 +247,7 @@ func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
 	requests := make(chan *criv1.CreateContainerRequest, 10)
 	endpoint := serveEmbedded(t, func(r *criv1.CreateContainerRequest) { requests <- r })
 	a, err := agent.New(
-		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 		agent.WithRuntimeEndpoint(endpoint),
 		agent.WithCRINode(cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
 		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {

@@ -20,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -27,7 +28,7 @@ import (
 // AG-8: what cannot be added to is not overwritten either.
 func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 	for want, pair := range map[string][2]agent.Option{
-		"node: set twice":                 {agent.WithNode(agent.NodeConfig{MaxPods: 3}), agent.WithNode(agent.NodeConfig{IPs: []string{"10.0.0.1"}})},
+		"node: set twice":                 {agent.WithNode(node.Config{MaxPods: 3}), agent.WithNode(node.Config{IPs: []string{"10.0.0.1"}})},
 		"logger: set twice":               {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
 		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
 		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
@@ -79,7 +80,7 @@ func TestWithRuntimeEndpoint_NeedsNoCRINode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := agent.New(append(opts, agent.WithRuntimeEndpoint("unix:///run/nothing.sock"), agent.WithRootDir(filepath.Join(t.TempDir(), "root")),
-				agent.WithNode(agent.NodeConfig{DisableCgroups: true}))...)
+				agent.WithNode(node.Config{DisableCgroups: true}))...)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -120,7 +121,7 @@ func TestWithHooks_CallsAllInOrder(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		a, err := agent.New(
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", lateSource(closed())),
+			agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", lateSource(closed())),
 			note("one"), agent.WithHooks(agent.Hooks{}), note("two"), note("three"),
 		)
 		require.NoError(t, err)
@@ -148,7 +149,7 @@ func (down) Watch(context.Context, func(types.UID)) error   { return errDown }
 func TestHealthy_SaysOnceThatTheRuntimeIsDown(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		a, err := agent.New(agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithRuntime(down{}), agent.WithRootDir(dir))
+		a, err := agent.New(agent.WithNode(node.Config{DisableCgroups: true}), agent.WithRuntime(down{}), agent.WithRootDir(dir))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -55,7 +56,7 @@ func (r *shared) start(root string, opts ...agent.Option) (a *agent.Agent, stop 
 	require.NoError(r.t, err)
 	a, err = agent.New(append([]agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client),
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true, PodLogsDir: r.logs}),
+		agent.WithNode(node.Config{DisableCgroups: true, PodLogsDir: r.logs}),
 	}, opts...)...)
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -261,7 +262,7 @@ func TestAgent_StopsWithoutItsOwnerID(t *testing.T) {
 
 				client, err := cri.New(r.cc, cri.Config{})
 				require.NoError(t, err)
-				a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client), agent.WithNode(agent.NodeConfig{DisableCgroups: true}))
+				a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(root), agent.WithRuntime(client), agent.WithNode(node.Config{DisableCgroups: true}))
 				require.NoError(t, err)
 				err = a.Run(t.Context())
 				require.ErrorIs(t, err, agent.ErrOwnerID)

@@ -18,6 +18,7 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/status"
@@ -97,7 +98,7 @@ func TestAgent_SurvivesPanicsOfUserCode(t *testing.T) {
 		var lastStatus corev1.PodStatus
 		a, err := agent.New(
 			agent.WithSimulatedRuntime(),
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", source),
+			agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSource("memory", source),
 			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
 			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSoftAdmitter(new(clumsySoftAdmitter)),
 			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithImageGCPolicy(imagegc.Policy{}),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -54,7 +55,7 @@ func TestAgent_LogsLifecycleOfPod(t *testing.T) {
 		var log podLog
 		source := podsource.NewMemory(agenttest.Pod("web", "run-for=2s", "exit-code=3"))
 		a, err := agent.New(
-			agent.WithNodeName("n"), agent.WithRootDir(root), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSimulatedRuntime(),
+			agent.WithNodeName("n"), agent.WithRootDir(root), agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(),
 			agent.WithSource("memory", source), agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 		)
 		require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -65,7 +66,7 @@ func TestAgent_ProbesSimulatedPods(t *testing.T) {
 func readyWithin(t *testing.T, d time.Duration, givenRuntime bool, pod *corev1.Pod) bool {
 	t.Helper()
 	options := []agent.Option{
-		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		agent.WithNodeName("n"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 		agent.WithSource("memory", podsource.NewMemory(pod)),
 	}
 	if !givenRuntime {

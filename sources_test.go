@@ -18,6 +18,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/status"
 )
@@ -58,7 +59,7 @@ func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.Po
 // of its pods is unknown and the rest is as observed. The agent is not healthy and names
 // the source.
 func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 		memory := podsource.NewMemory(agenttest.Pod("web"))
 		a := n.Start(agent.WithSource("http", memory))
 		time.Sleep(time.Minute)
@@ -102,7 +103,7 @@ func TestAgent_PodsOfAnUnsyncedSourceAreReportedAsObserved(t *testing.T) {
 // KU-2: a node that boots while its server is unavailable starts its cached pods and keeps
 // them running. When the server is available again, deleted pods are terminated.
 func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 		dir := filepath.Join(n.Root, "sources", "http")
 		memory := podsource.NewMemory(agenttest.Pod("web"), agenttest.Pod("dropped"))
 		a := n.Start(agent.WithSource("http", podsource.Cached(memory, dir)))
@@ -136,7 +137,7 @@ func TestCachedSource_StartsPodsWithoutItsServer(t *testing.T) {
 // IG-6: image garbage collection runs while a source has not synced, which is reported as
 // a source error.
 func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 		var runs []time.Duration
 		began := time.Now()
 		hooks := agent.Hooks{ImageGC: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
@@ -155,7 +156,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 // IG-6: until all sources have synced, images that pods of the previous run used are kept,
 // however full the disk is. Afterwards unused images are removed.
 func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
-	agenttest.OnMachine(t, agent.NodeConfig{}, func(t *testing.T, n *agenttest.Machine) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 		collect := agent.WithImageGCPolicy(imagegc.Policy{MinAge: 1, HighThresholdPercent: 100, LowThresholdPercent: 99}) // however full this disk is
 		a := n.Start(agent.WithSource("http", podsource.NewMemory(agenttest.Pod("web"))), collect)
 		time.Sleep(time.Minute)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -49,7 +50,7 @@ func TestAgent_ReportsHungInspection(t *testing.T) {
 		require.NoError(t, err)
 		var statuses agenttest.Statuses
 		a, err := agent.New(
-			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithStatusSink(&statuses),
+			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}), agent.WithStatusSink(&statuses),
 			agent.WithRuntime(hanging{client, "uid-hung"}),
 			agent.WithSource("api", podsource.NewMemory(agenttest.SizedPod("hung", "1Mi", "0s=1Mi"), agenttest.SizedPod("well", "1Mi", "0s=1Mi"))),
 		)

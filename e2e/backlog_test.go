@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	criclient "github.com/sublet-dev/agent/runtime/cri"
@@ -119,7 +120,7 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 	source = podsource.NewMemory(pods...)
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithBackOff(wait),
-		agent.WithNode(agent.NodeConfig{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
+		agent.WithNode(node.Config{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGCPolicy(keep),
 		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.onRemoved}}),
 	)

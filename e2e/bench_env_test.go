@@ -21,6 +21,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	criclient "github.com/sublet-dev/agent/runtime/cri"
 )
@@ -34,7 +35,7 @@ type benchEnv struct {
 	cc    grpc.ClientConnInterface
 	root  string // directory of the agents and of the files beside them
 	image string
-	node  agent.NodeConfig
+	node  node.Config
 	tap   tap
 	cri   criclient.Config // of the agents' clients
 }
@@ -43,7 +44,7 @@ type benchEnv struct {
 func newRig(cc grpc.ClientConnInterface, root, image, cgroups string) *benchEnv {
 	return &benchEnv{
 		cc: cc, root: root, image: image, tap: tap{cc: cc, calls: map[string]int{}},
-		node: agent.NodeConfig{CgroupRoot: cgroups, DisableCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
+		node: node.Config{CgroupRoot: cgroups, DisableCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
 	}
 }
 

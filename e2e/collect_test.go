@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	criclient "github.com/sublet-dev/agent/runtime/cri"
@@ -102,7 +103,7 @@ func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
 	require.NoError(t, err)
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithRecorder(c),
-		agent.WithNode(agent.NodeConfig{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
+		agent.WithNode(node.Config{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: 50 * time.Millisecond}),
 		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),

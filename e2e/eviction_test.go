@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -87,7 +88,7 @@ func newPressureEnv(t *testing.T, n *containerdtest.Node, hard string, pods ...*
 	require.NoError(t, err)
 	s.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),
-		agent.WithNode(agent.NodeConfig{NodeCgroup: n.CgroupParent, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
+		agent.WithNode(node.Config{NodeCgroup: n.CgroupParent, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
 		agent.WithRootDir(filepath.Join(s.disk, "agent")), agent.WithSource("memory", s.pods), agent.WithStatusSink(s),
 		agent.WithEvictionConfig(eviction.Config{Thresholds: thresholds, PressureTransitionPeriod: transition, MonitoringPeriod: time.Hour, EvictCritical: true}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),

@@ -23,6 +23,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
@@ -65,7 +66,7 @@ func newWorld(t *testing.T, n *containerdtest.Node) *testEnv {
 		agent.WithRuntimeEndpoint(n.Endpoint()),
 		agent.WithNodeName(nodeName),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")),
-		agent.WithNode(agent.NodeConfig{
+		agent.WithNode(node.Config{
 			IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: w.logs, ClusterDomain: "cluster.example",
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi")},
 		}),

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
@@ -124,7 +125,7 @@ func newHostileEnv(t *testing.T, n *containerdtest.Node) *hostileEnv {
 	e := &hostileEnv{t: t, node: n, root: filepath.Join(n.Shared, "agent"), pods: podsource.NewMemory(), statuses: map[types.UID]corev1.PodStatus{}}
 	a, err := agent.New(
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName), agent.WithRootDir(e.root),
-		agent.WithNode(agent.NodeConfig{IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs"), PodPidsLimit: 1000}),
+		agent.WithNode(node.Config{IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs"), PodPidsLimit: 1000}),
 		agent.WithSource("memory", e.pods), agent.WithStatusSink(status.SinkFunc(e.setStatus)),
 		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(&e.logs, nil))),

@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
@@ -225,7 +226,7 @@ func (x *tenant) start(t *testing.T) {
 	x.agent, err = agent.New(
 		agent.WithRuntimeEndpoint(x.node.Endpoint()), agent.WithNodeName(nodeName), agent.WithSource("memory", x.source),
 		agent.WithRootDir(filepath.Join(x.node.Shared, x.name)),
-		agent.WithNode(agent.NodeConfig{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
+		agent.WithNode(node.Config{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
 		// Removes all unused images, except those that the other has just pulled.
 		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
 		agent.WithTiming(agent.Timing{ImageGCPeriod: time.Second}),

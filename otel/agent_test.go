@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/otel"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
@@ -77,7 +78,7 @@ func hooksOf(t *testing.T, r *recorder) agent.Hooks {
 func runAgent(t *testing.T, memory *podsource.Memory, fail func(ctx context.Context, rpc string) error, observers ...agent.Hooks) (stop func()) {
 	t.Helper()
 	opts := []agent.Option{
-		agent.WithSource("memory", memory), agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithRootDir(t.TempDir()),
+		agent.WithSource("memory", memory), agent.WithNode(node.Config{DisableCgroups: true}), agent.WithRootDir(t.TempDir()),
 	}
 	for _, o := range observers {
 		opts = append(opts, agent.WithHooks(o))

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/otel"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
@@ -75,7 +76,7 @@ func BenchmarkObservers(b *testing.B) {
 		b.Run(fmt.Sprint("observers=", names), func(b *testing.B) {
 			memory, sink := podsource.NewMemory(), &podSink{running: make(chan bool, 1)}
 			opts := []agent.Option{
-				agent.WithSimulatedRuntime(), agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+				agent.WithSimulatedRuntime(), agent.WithNode(node.Config{DisableCgroups: true}),
 				agent.WithSource("memory", memory), agent.WithStatusSink(sink),
 			}
 			for _, name := range names {

@@ -18,6 +18,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -52,7 +53,7 @@ func TestQueue_KeepsTheLastValidSet(t *testing.T) {
 			return nil
 		})
 		a, err := agent.New(append(opts, agent.WithSimulatedRuntime(), agent.WithNodeName("edge-1"), agent.WithRootDir(root),
-			agent.WithNode(agent.NodeConfig{DisableCgroups: true}), drain(), replaced())...)
+			agent.WithNode(node.Config{DisableCgroups: true}), drain(), replaced())...)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -31,6 +31,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -74,7 +75,7 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 	isCRI := strings.HasPrefix(f.runtime, "unix:")
 	opts := []agent.Option{
 		agent.WithNodeName(f.nodeName), agent.WithRootDir(f.rootDir), agent.WithLogger(log),
-		agent.WithNode(agent.NodeConfig{CgroupRoot: f.cgroupRoot, DisableCgroups: f.cgroupRoot == "" || !isCRI}),
+		agent.WithNode(node.Config{CgroupRoot: f.cgroupRoot, DisableCgroups: f.cgroupRoot == "" || !isCRI}),
 		agent.WithSource("server", podsource.Cached(srv, filepath.Join(f.rootDir, "sources", "server"))),
 		agent.WithStatusSink(srv),
 		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain || !isCRI, DrainTimeout: 25 * time.Second}),

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 
 const longRunTime = time.Minute // what takes as long as the runtime and the machine do
 
-// node is a node whose agent is a process of its own.
-type node struct {
+// nodeProcess is a node whose agent is a process of its own.
+type nodeProcess struct {
 	t     *testing.T
 	fleet *fleet
 	args  []string
@@ -47,12 +47,12 @@ type node struct {
 	cmd *exec.Cmd
 }
 
-func newNode(t *testing.T, runtime, root string, args ...string) *node {
+func newNode(t *testing.T, runtime, root string, args ...string) *nodeProcess {
 	t.Helper()
 	remote := newFleet("")
 	srv := httptest.NewServer(remote)
 	t.Cleanup(srv.Close)
-	n := &node{t: t, fleet: remote, log: filepath.Join(t.TempDir(), "log"), args: append([]string{
+	n := &nodeProcess{t: t, fleet: remote, log: filepath.Join(t.TempDir(), "log"), args: append([]string{
 		"-server", srv.URL + "/nodes/edge-1", "-token-file", tokenFile(t, remote.token), "-period", "100ms",
 		"-root-dir", root, "-node-name", "edge-1", "-runtime", runtime,
 	}, args...)}
@@ -66,7 +66,7 @@ func newNode(t *testing.T, runtime, root string, args ...string) *node {
 }
 
 // start starts the agent.
-func (n *node) start(more ...string) {
+func (n *nodeProcess) start(more ...string) {
 	n.t.Helper()
 	out, err := os.OpenFile(n.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(n.t, err)
@@ -78,7 +78,7 @@ func (n *node) start(more ...string) {
 }
 
 // stop ends the agent with a signal, and returns how it ended.
-func (n *node) stop(sig syscall.Signal) error {
+func (n *nodeProcess) stop(sig syscall.Signal) error {
 	if n.cmd == nil {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (n *node) stop(sig syscall.Signal) error {
 }
 
 // requireRunning waits until the server knows that exactly these pods run.
-func (n *node) requireRunning(names ...string) {
+func (n *nodeProcess) requireRunning(names ...string) {
 	n.t.Helper()
 	require.EventuallyWithT(n.t, func(c *assert.CollectT) { assert.ElementsMatch(c, names, n.fleet.running()) }, longRunTime, 50*time.Millisecond)
 }
@@ -150,7 +150,7 @@ func TestProcess_OnContainerd(t *testing.T) {
 }
 
 // survives checks the whole life of an appliance: AG-4, SR-9, SL-7.
-func (n *node) survives(rt v1.RuntimeServiceClient, manifest func(string) string) {
+func (n *nodeProcess) survives(rt v1.RuntimeServiceClient, manifest func(string) string) {
 	t := n.t
 	n.fleet.set(func(s *fleet) { s.manifests = manifest("web") + manifest("db") })
 	n.start()

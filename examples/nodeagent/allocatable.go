@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/node"
 )
 
 // nodeResources are the figures of a node that a kubelet reports and enforces.
@@ -48,7 +48,7 @@ func computeResources(capacity, kubeReserved, systemReserved corev1.ResourceList
 		if name != corev1.ResourceEphemeralStorage {
 			r.PodsLimits[name] = left.DeepCopy()
 		}
-		if name == agent.ResourcePIDs {
+		if name == node.ResourcePIDs {
 			continue // pods do not request processes
 		}
 		left.Sub(evictionReserve[name])
@@ -110,7 +110,7 @@ func parseReservation(list string) (corev1.ResourceList, error) {
 		q, err := resource.ParseQuantity(strings.TrimSpace(value))
 		_, duplicate := reserved[name]
 		switch {
-		case !slices.Contains([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, agent.ResourcePIDs}, name):
+		case !slices.Contains([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, node.ResourcePIDs}, name):
 			errs = append(errs, fmt.Errorf("%q: resource must be cpu, memory, ephemeral-storage or pid", entry))
 		case err != nil || q.Sign() < 0:
 			errs = append(errs, fmt.Errorf("%q: invalid quantity %q", entry, value))

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -48,7 +48,7 @@ func detectCapacity(root fs.FS, cgroupRoot string) corev1.ResourceList {
 		pids = min(pids, limit)
 	}
 	if pids < math.MaxInt64 {
-		capacity[agent.ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
+		capacity[node.ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
 	}
 	for size, count := range hugePages(root) {
 		name := corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String()

@@ -10,9 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -78,8 +78,8 @@ func (f *flags) resources() (nodeResources, error) {
 }
 
 // nodeConfig describes the node to the agent.
-func (f *flags) nodeConfig(ip string, r nodeResources) agent.NodeConfig {
-	return agent.NodeConfig{
+func (f *flags) nodeConfig(ip string, r nodeResources) node.Config {
+	return node.Config{
 		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
 		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
 		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
@@ -95,9 +95,9 @@ func (f *nodeFlags) criNode() cri.Node {
 // LogValue implements slog.LogValuer.
 func (r nodeResources) LogValue() slog.Value {
 	attrs := make([]slog.Attr, 0, len(r.Capacity))
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, agent.ResourcePIDs} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, node.ResourcePIDs} {
 		q, ok := r.Allocatable[name]
-		if name == agent.ResourcePIDs {
+		if name == node.ResourcePIDs {
 			q, ok = r.PodsLimits[name]
 		}
 		if ok {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -82,7 +83,7 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*age
 	}
 	return agent.New(
 		agent.WithNodeName("quickstart"),
-		agent.WithNode(agent.NodeConfig{IPs: []string{"127.0.0.1"}, DisableCgroups: true}),
+		agent.WithNode(node.Config{IPs: []string{"127.0.0.1"}, DisableCgroups: true}),
 		agent.WithRootDir(root),
 		agent.WithRuntime(client),
 		agent.WithSource("file", podsource.File(manifests)),

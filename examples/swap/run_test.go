@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -31,7 +32,7 @@ func runPodOn(rt agent.Option, opts ...agent.Option) {
 	source := podsource.NewMemory(pod)
 	a, err := agent.New(append([]agent.Option{
 		rt, agent.WithNodeName("node"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithSource("memory", source),
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true}),
+		agent.WithNode(node.Config{DisableCgroups: true}),
 	}, opts...)...)
 	if err != nil {
 		fmt.Println(err)

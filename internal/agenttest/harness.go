@@ -20,6 +20,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
@@ -40,7 +41,7 @@ type Config struct {
 	// NoWarnings leaves warnings out of the trace.
 	NoWarnings bool
 	// Node is the configuration of each agent. Its PodLogsDir and DisableCgroups are set.
-	Node agent.NodeConfig
+	Node node.Config
 	// Options of each agent, in addition to those of Start.
 	Options []agent.Option
 	// Faults between the agents and the runtime, in addition to those of SetFaults. nil has

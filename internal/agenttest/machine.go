@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -28,12 +29,12 @@ type Machine struct {
 	Runtime v1.RuntimeServiceClient
 
 	t    *testing.T
-	node agent.NodeConfig
+	node node.Config
 }
 
 // OnMachine calls test in a bubble with a machine. Each agent has the node configuration,
 // without cgroups. Agents must be stopped before test returns.
-func OnMachine(t *testing.T, node agent.NodeConfig, test func(t *testing.T, m *Machine)) {
+func OnMachine(t *testing.T, node node.Config, test func(t *testing.T, m *Machine)) {
 	t.Helper()
 	root := t.TempDir()
 	node.DisableCgroups = true

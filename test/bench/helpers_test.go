@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
@@ -72,8 +73,8 @@ func serveRuntime(socket string) error {
 	return rt.Close()
 }
 
-// node is an agent with a runtime in another process. It is the sink of the agent.
-type node struct {
+// testNode is an agent with a runtime in another process. It is the sink of the agent.
+type testNode struct {
 	b      *testing.B
 	memory *podsource.Memory
 	socket string // of the runtime
@@ -89,7 +90,7 @@ type node struct {
 
 // startNode starts a runtime and an agent. The runtime has an event stream if events is
 // true.
-func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
+func startNode(b *testing.B, events bool, opts ...agent.Option) *testNode {
 	dir := b.TempDir()
 	socket := filepath.Join(dir, "r.sock")
 	cmd := exec.Command(os.Args[0])
@@ -102,10 +103,10 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 	require.NoError(b, cmd.Start())
 	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
 
-	n := &node{b: b, socket: socket, memory: podsource.NewMemory(), statuses: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
+	n := &testNode{b: b, socket: socket, memory: podsource.NewMemory(), statuses: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
 	a, err := agent.New(append(opts,
 		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
-		agent.WithNode(agent.NodeConfig{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
+		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
 	)...)
 	require.NoError(b, err)
 	n.agent = a
@@ -124,7 +125,7 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *node {
 
 // watchHealth polls the health of the agent until the returned function is called, which
 // fails the benchmark if the agent was unhealthy.
-func (n *node) watchHealth() func() {
+func (n *testNode) watchHealth() func() {
 	stop, bad := make(chan struct{}), make(chan error, 1)
 	go func() {
 		ticker := time.NewTicker(10 * time.Millisecond)
@@ -149,18 +150,18 @@ func (n *node) watchHealth() func() {
 }
 
 // SetStatus implements status.Sink.
-func (n *node) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+func (n *testNode) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 	n.note(pod.Name, &st)
 	return nil
 }
 
 // DeleteStatus implements status.Deleter.
-func (n *node) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+func (n *testNode) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	n.note(pod.Name, nil)
 	return nil
 }
 
-func (n *node) note(name string, st *corev1.PodStatus) {
+func (n *testNode) note(name string, st *corev1.PodStatus) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.statuses[name] = st
@@ -172,7 +173,7 @@ func (n *node) note(name string, st *corev1.PodStatus) {
 
 // await calls do and waits until a number of pods have a status that want accepts. It
 // returns the times that they took, in ascending order.
-func (n *node) await(pods int, want func(name string, st *corev1.PodStatus) bool, do func()) []time.Duration {
+func (n *testNode) await(pods int, want func(name string, st *corev1.PodStatus) bool, do func()) []time.Duration {
 	n.mu.Lock()
 	clear(n.at)
 	n.want = want

@@ -55,7 +55,7 @@ func BenchmarkIdle(b *testing.B) {
 
 // writeLog writes the log of a container as a real runtime does. The simulated one has no
 // log of a container that writes nothing.
-func (n *node) writeLog(pod *corev1.Pod, text string) {
+func (n *testNode) writeLog(pod *corev1.Pod, text string) {
 	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(n.socket), "root", "logs", pod.Namespace+"_"+pod.Name+"_*"))
 	require.NoError(n.b, err)
 	require.Len(n.b, dirs, 1)

@@ -73,7 +73,7 @@ func BenchmarkManyPods(b *testing.B) {
 
 // settle waits until the agent is idle: it has used less than a fifth of a core for
 // half a second. It returns the time before that half second.
-func (n *node) settle() time.Duration {
+func (n *testNode) settle() time.Duration {
 	const interval, quietIntervals = 50 * time.Millisecond, 10
 	began := time.Now()
 	for quiet := 0; quiet < quietIntervals; {
@@ -90,7 +90,7 @@ func (n *node) settle() time.Duration {
 }
 
 // memoryInUse returns the memory in use without that of the benchmark.
-func (n *node) memoryInUse() uint64 {
+func (n *testNode) memoryInUse() uint64 {
 	n.mu.Lock()
 	n.statuses, n.at = map[string]*corev1.PodStatus{}, map[string]time.Time{}
 	n.mu.Unlock()
@@ -99,7 +99,7 @@ func (n *node) memoryInUse() uint64 {
 
 // change repeatedly changes the image of a running pod, and returns the median time
 // until the pod is reported as running with it.
-func (n *node) change(pod *corev1.Pod, times int) time.Duration {
+func (n *testNode) change(pod *corev1.Pod, times int) time.Duration {
 	var took []time.Duration
 	for i := range times {
 		other := pod.DeepCopy()
@@ -185,7 +185,7 @@ func BenchmarkRelist(b *testing.B) {
 
 // endSome stops containers right after a relist, and returns the time from the start
 // of the next one until the last of them is reported as running again.
-func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) time.Duration {
+func (n *testNode) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) time.Duration {
 	<-l.next
 	began := time.Now()
 	restarts := n.await(len(ids), func(name string, st *corev1.PodStatus) bool {
@@ -207,7 +207,7 @@ func (n *node) endSome(l *listings, rt v1.RuntimeServiceClient, ids []string) ti
 }
 
 // containers returns a connection to the runtime and the ids of its containers.
-func (n *node) containers() (v1.RuntimeServiceClient, []string) {
+func (n *testNode) containers() (v1.RuntimeServiceClient, []string) {
 	cc, err := cri.Dial("unix://" + n.socket)
 	require.NoError(n.b, err)
 	n.b.Cleanup(func() { _ = cc.Close() })

@@ -59,7 +59,7 @@ type latencyRecorder struct {
 	started        []string             // reported as running since the recorder exists
 }
 
-func newLatencyRecorder(b *testing.B, n *node) *latencyRecorder {
+func newLatencyRecorder(b *testing.B, n *testNode) *latencyRecorder {
 	cc, err := cri.Dial("unix://" + n.socket)
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = cc.Close() })

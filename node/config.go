@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 	"github.com/sublet-dev/agent/cgroup"
 )
 
-// ResourcePIDs is the number of processes in NodeConfig.PodsCgroupLimits. It is the
+// ResourcePIDs is the number of processes in Config.PodsCgroupLimits. It is the
 // kubelet's name for it in system-reserved and kube-reserved.
 const ResourcePIDs corev1.ResourceName = "pid"
 
-// NodeConfig describes the node to pods and to admission. The zero value of a field
+// Config describes the node to pods and to admission. The zero value of a field
 // sets no bound and makes no statement.
-type NodeConfig struct {
+type Config struct {
 	IPs    []string          // status.hostIPs, primary first
 	Labels map[string]string // matched by node selectors and node affinity
 	// Taints of the node, as in the spec of a Node. A pod that does not tolerate one with effect NoExecute is rejected with
@@ -61,38 +61,30 @@ type NodeConfig struct {
 	ClusterDomain string   // domain of the cluster
 }
 
-// WithNode describes the node.
-func WithNode(n NodeConfig) Option {
-	return func(s *settings) error {
-		n.Taints, n.PodsCgroupLimits = slices.Clone(n.Taints), n.PodsCgroupLimits.DeepCopy()
-		s.node = n
-		return errors.Join(n.check(), s.once("node"))
-	}
-}
-
-// check returns all contradictions between the fields.
-func (n *NodeConfig) check() error {
+// Check returns all contradictions between the fields, joined. Taints are checked by
+// package admission, cgroup names by package cgroup.
+func (c Config) Check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("node: "+format, args...)) }
-	for _, dir := range []string{n.PodLogsDir, n.LogLinksDir, n.NodeCgroup, n.CgroupRoot} {
+	for _, dir := range []string{c.PodLogsDir, c.LogLinksDir, c.NodeCgroup, c.CgroupRoot} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			fail("%q is not an absolute path", dir)
 		}
 	}
-	if n.LogLinksDir != "" && filepath.Clean(n.LogLinksDir) == filepath.Clean(n.PodLogsDir) {
+	if c.LogLinksDir != "" && filepath.Clean(c.LogLinksDir) == filepath.Clean(c.PodLogsDir) {
 		fail("LogLinksDir must not be PodLogsDir")
 	}
-	if n.MaxPods < 0 {
-		fail("MaxPods %d is negative", n.MaxPods)
+	if c.MaxPods < 0 {
+		fail("MaxPods %d is negative", c.MaxPods)
 	}
-	if n.PodPidsLimit < 0 {
-		fail("PodPidsLimit %d is negative; 0 sets no bound", n.PodPidsLimit)
+	if c.PodPidsLimit < 0 {
+		fail("PodPidsLimit %d is negative; 0 sets no bound", c.PodPidsLimit)
 	}
-	if n.DisableCgroups && (n.PodPidsLimit > 0 || len(n.PodsCgroupLimits) > 0) {
+	if c.DisableCgroups && (c.PodPidsLimit > 0 || len(c.PodsCgroupLimits) > 0) {
 		fail("PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups")
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.PodsCgroupLimits)) {
-		limit, allocatable := n.PodsCgroupLimits[name], n.Allocatable[name]
+	for _, name := range slices.Sorted(maps.Keys(c.PodsCgroupLimits)) {
+		limit, allocatable := c.PodsCgroupLimits[name], c.Allocatable[name]
 		switch {
 		case name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != ResourcePIDs:
 			fail("PodsCgroupLimits has no limit for %s; cpu, memory and pid are supported", name)
@@ -102,28 +94,28 @@ func (n *NodeConfig) check() error {
 			fail("PodsCgroupLimits[%s] of %s is less than Allocatable of %s", name, limit.String(), allocatable.String())
 		}
 	}
-	if all, ok := n.PodsCgroupLimits[ResourcePIDs]; ok && all.Sign() > 0 && n.PodPidsLimit > all.Value() {
-		fail("PodPidsLimit %d is more than PodsCgroupLimits[pid] of %s", n.PodPidsLimit, all.String())
+	if all, ok := c.PodsCgroupLimits[ResourcePIDs]; ok && all.Sign() > 0 && c.PodPidsLimit > all.Value() {
+		fail("PodPidsLimit %d is more than PodsCgroupLimits[pid] of %s", c.PodPidsLimit, all.String())
 	}
 	return errors.Join(errs...)
 }
 
-// podsCgroupLimits are the limits of the cgroup of all pods.
-func (n *NodeConfig) podsCgroupLimits() corev1.ResourceList {
+// EffectivePodsCgroupLimits returns PodsCgroupLimits with their defaults.
+func (c Config) EffectivePodsCgroupLimits() corev1.ResourceList {
 	limits := corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if q, ok := n.Allocatable[name]; ok {
+		if q, ok := c.Allocatable[name]; ok {
 			limits[name] = q
 		}
 	}
-	maps.Copy(limits, n.PodsCgroupLimits)
+	maps.Copy(limits, c.PodsCgroupLimits)
 	return limits
 }
 
-// hostIP returns the primary IP of the node, or "" if it is not known.
-func (n *NodeConfig) hostIP() string {
-	if len(n.IPs) == 0 {
+// HostIP returns the primary IP of the node, or "" if it is not known.
+func (c Config) HostIP() string {
+	if len(c.IPs) == 0 {
 		return ""
 	}
-	return n.IPs[0]
+	return c.IPs[0]
 }
