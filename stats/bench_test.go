@@ -12,7 +12,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// benchPods are 500 pods that have groups and nothing in them.
+// benchPods returns 500 pods with cgroups and without files.
 func benchPods(b *testing.B) []stats.Pod {
 	b.Helper()
 	const root = "/sys/fs/cgroup"
@@ -38,8 +38,8 @@ func benchPods(b *testing.B) []stats.Pod {
 	return pods
 }
 
-// One observation of 500 pods from cgroups: the files of the one before are still
-// open, or it is the first one.
+// One measurement of 500 pods from cgroups: the first one, and later ones, for which the
+// kernel files are still open.
 func BenchmarkUsage500Pods(b *testing.B) {
 	pods := benchPods(b)
 	make := func(b *testing.B) *stats.Provider {
@@ -69,7 +69,7 @@ func BenchmarkUsage500Pods(b *testing.B) {
 	})
 }
 
-// What is looked at again and again while nothing is short.
+// The measurement that is repeated while no threshold is met.
 func BenchmarkNodeUsage(b *testing.B) {
 	p, err := stats.New(stats.Config{NodeFS: "/"})
 	require.NoError(b, err)

@@ -30,7 +30,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// Run begins before there are pods: the first one is counted soon after it came.
+// Run starts before there are pods: the first one is counted soon after it was added.
 func TestFirstPodIsCountedSoon(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), make([]byte, 1<<20), 0o600))
@@ -59,7 +59,7 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 	})
 }
 
-// The name of the group of all pods may be known only after the runtime was asked.
+// The cgroup of all pods may be known only after the runtime has reported its driver.
 func TestGroupOfAllPodsIsFoundLater(t *testing.T) {
 	name := ""
 	p, err := stats.New(stats.Config{PodsCgroup: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{

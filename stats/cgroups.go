@@ -7,14 +7,17 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// groups reads the figures of cgroups.
+// groups reads the usage files of cgroups. A cgroup is named by its path below the root
+// of each hierarchy.
 type groups struct {
 	*reader
 	v2 bool
-	// v1: where controllers are; they may be mounted together.
+	// memory, cpuacct and pids are the directories of the v1 controllers. One hierarchy can
+	// have several controllers.
 	memory, cpuacct, pids string
 }
 
+// openGroups finds out the cgroup version of a mounted /sys/fs/cgroup.
 func openGroups(fsys fs.FS) *groups {
 	g := &groups{reader: newReader(fsys)}
 	if _, err := fs.Stat(fsys, "cgroup.controllers"); err == nil {
@@ -29,8 +32,8 @@ func openGroups(fsys fs.FS) *groups {
 	return g
 }
 
-// boundOf reads a group's memory with its limit as the capacity, which is zero
-// where it has none.
+// boundOf returns the memory usage of a cgroup with its limit as the capacity. The
+// capacity is zero without a limit.
 func (g *groups) boundOf(group string, now time.Time) (runtime.MemoryUsage, error) {
 	m, err := g.memoryOf(group, now)
 	if err != nil {
@@ -40,13 +43,13 @@ func (g *groups) boundOf(group string, now time.Time) (runtime.MemoryUsage, erro
 	if g.v2 {
 		limit = "memory.max"
 	}
-	if most, err := g.number(join(g.memory, group, limit)); err == nil && most < unlimited {
-		m.Capacity = most
+	if n, err := g.number(join(g.memory, group, limit)); err == nil && n < unlimited {
+		m.Capacity = n
 	}
 	return m, nil
 }
 
-// memoryOf reads a group's memory.
+// memoryOf returns the memory usage of a cgroup, without a capacity.
 func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, error) {
 	m := runtime.MemoryUsage{At: now}
 	usage, stat := "memory.usage_in_bytes", "memory.stat"
@@ -59,7 +62,7 @@ func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, err
 	}
 	var inactive uint64
 	err = g.table(join(g.memory, group, stat), func(key []byte, n uint64) {
-		// The names with total_ are v1's for the group with those below it.
+		// On v1 the names with total_ include the cgroups below, as all names do on v2.
 		switch string(key) {
 		case "total_inactive_file":
 			inactive = n
@@ -90,11 +93,11 @@ func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, err
 	return m, nil
 }
 
-// unlimited is where v1's way to say "no limit" begins: the largest page
-// aligned number.
+// unlimited is the value from which on a limit means that there is none: cgroup v1 reports
+// the largest number that is aligned to pages, and number returns the maximum for "max".
 const unlimited = 1 << 62
 
-// cpuOf reads a group's processor time so far.
+// cpuOf returns the CPU time that a cgroup has consumed, without a rate.
 func (g *groups) cpuOf(group string, now time.Time) (runtime.CPUUsage, error) {
 	c := runtime.CPUUsage{At: now}
 	if !g.v2 {
@@ -115,7 +118,7 @@ func (g *groups) cpuOf(group string, now time.Time) (runtime.CPUUsage, error) {
 	return c, nil
 }
 
-// pidsOf reads how many tasks a group has.
+// pidsOf returns the number of tasks in a cgroup, without a limit.
 func (g *groups) pidsOf(group string, now time.Time) (runtime.PidUsage, error) {
 	used, err := g.number(join(g.pids, group, "pids.current"))
 	if err != nil {
@@ -124,14 +127,15 @@ func (g *groups) pidsOf(group string, now time.Time) (runtime.PidUsage, error) {
 	return runtime.PidUsage{At: now, Used: used}, nil
 }
 
-// boundPidsOf reads how many tasks a group has and may have.
+// boundPidsOf returns the number of tasks in a cgroup and its limit, which is zero without
+// one.
 func (g *groups) boundPidsOf(group string, now time.Time) (runtime.PidUsage, error) {
 	p, err := g.pidsOf(group, now)
 	if err != nil {
 		return runtime.PidUsage{}, err
 	}
-	if most, err := g.number(join(g.pids, group, "pids.max")); err == nil && most < unlimited {
-		p.Max = most
+	if n, err := g.number(join(g.pids, group, "pids.max")); err == nil && n < unlimited {
+		p.Max = n
 	}
 	return p, nil
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Statfs reads how full the file system is that holds path.
+// Statfs measures the file system that contains path, with the statfs system call. It is
+// the default of Config.Statfs.
 func Statfs(path string) (runtime.FSUsage, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -32,7 +33,8 @@ func Statfs(path string) (runtime.FSUsage, error) {
 	}, nil
 }
 
-// logDirs returns the directories of a pod's logs by container name.
+// logDirs returns the log directories of a pod by container name. A pod without logs has
+// none.
 func logDirs(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,15 +1,33 @@
-// Package stats measures the resource usage of a node and its pods: memory, CPU time and
-// processes from cgroups (v1 and v2), pressure from the kernel's pressure stall
-// information, file systems from the kernel, writable layers from the container
-// runtime, and logs and local volumes by counting files.
+// Package stats measures the resource usage of a node and its pods, as pkg/kubelet/stats,
+// pkg/kubelet/cadvisor and pkg/kubelet/server/stats do in the kubelet.
 //
-// Each measurement has its time. Cheap ones are made for each [Provider.Usage], and
-// [Provider.NodeUsage] makes only those that take microseconds. Counting files is
-// expensive: [Provider.Run] counts the files of the tracked pods one by one, spread over
-// [Config].DiskUsagePeriod. Those of other pods are counted only while they are
-// requested by [Provider.RefreshDiskUsage]. A count that takes long is suspended and
-// continued later, and its result so far is available.
+// Memory, CPU time and processes are read from cgroups (v1 and v2), pressure from the
+// kernel's pressure stall information, file systems from the kernel, and writable layers
+// from the container runtime. Logs and local volumes are measured by counting files.
+//
+// Guarantees:
+//   - Each value has the time of its measurement. A zero time means that it is unknown.
+//   - [Provider.NodeUsage] takes microseconds. [Provider.Usage] adds one runtime call and
+//     some kernel files per pod; it counts no files.
+//   - Files are counted in the background: [Provider.Run] counts those of the tracked pods
+//     one pod at a time, spread over [Config].DiskUsagePeriod. Those of other pods are
+//     counted only after [Provider.RefreshDiskUsage]. A long count is suspended and
+//     continued later, and its result so far is available.
+//   - Containers control the counted files: links, deep directories, mounts and millions
+//     of files neither mislead a count nor delay those of other pods.
 //
 // Kernel files are read through an fs.FS, so that tests can supply their own.
-// [Summarize] converts a measurement to the kubelet's stats/summary.
+//
+//	provider, err := stats.New(stats.Config{
+//		Pods:           stats.Locator{Pods: evictor, Cgroups: cgroups, Dirs: syncer}.All,
+//		ContainerStats: client,
+//		NodeFS:         "/var/lib/edge",
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	go provider.Run(ctx)
+//	usage, err := provider.Usage(ctx, time.Now().Add(-time.Minute))
+//
+// [Summarize] converts a measurement to the JSON form of the kubelet's stats/summary.
 package stats

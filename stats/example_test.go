@@ -9,7 +9,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// A provider over a tree of one's own: what a machine with 1000 KiB tells.
+// A provider that reads prepared files: of a machine with 1000 KiB of memory.
 func Example() {
 	proc := fstest.MapFS{
 		"meminfo": {Data: []byte("MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\n")},

@@ -9,45 +9,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fdCache holds kernel files open between readings: to open and close one costs
-// more than to read it. It keeps real files only.
+// fdCache keeps kernel files open between readings, because opening and closing one costs
+// more than reading it. It only keeps an *os.File.
 type fdCache struct {
-	// mu is held for reading while a file is read, so that none is closed
-	// under a reader; the kernel makes up the content in memory.
-	mu    sync.RWMutex
-	files map[string]*cachedFile
-	most  int
-	round uint64 // sweeps so far
+	// mu is read-locked while a file is read, so that no file is closed meanwhile. The
+	// reads do not block for long: the kernel generates the content in memory.
+	mu       sync.RWMutex
+	files    map[string]*cachedFile
+	maxFiles int
+	round    uint64 // number of sweeps so far
 }
 
 type cachedFile struct {
 	file *os.File // keeps fd open
 	fd   int
-	used atomic.Uint64 // round in which it was read last
+	used atomic.Uint64 // round+1 of the last read; 0: to be closed
 }
 
 const (
-	// maxKept bounds open files: four for each of a thousand pods.
+	// maxKept limits open files: four for each of a thousand pods.
 	maxKept = 4096
-	// keptPart is the part of the files that the process may have open: an eighth is
-	// kept at the most.
+	// keptPart limits open files to an eighth of those that the process may have open.
 	keptPart = 8
-	// maxSingleRead is the most that one read of a kernel file returns for sure if it
-	// is all there is: a little less than a page.
+	// maxSingleRead is the largest file that one read is certain to return completely: a
+	// little less than a page.
 	maxSingleRead = 3584
 )
 
 func newFDCache() *fdCache {
-	k := &fdCache{files: make(map[string]*cachedFile), most: maxKept}
+	k := &fdCache{files: make(map[string]*cachedFile), maxFiles: maxKept}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
-		k.most = mayKeep(uint64(limit.Cur)) //nolint:unconvert // its type differs by system
+		k.maxFiles = fileLimit(uint64(limit.Cur)) //nolint:unconvert // its type differs by system
 	}
 	return k
 }
 
-// mayKeep is how many files are kept open in a process that may have so many open.
-func mayKeep(limit uint64) int { return int(min(limit/keptPart, maxKept)) }
+// fileLimit returns how many files are kept open by a process that can open limit files.
+func fileLimit(limit uint64) int { return int(min(limit/keptPart, maxKept)) }
 
 // read reads a cached file into buf. ok is false if the file is not cached, was removed or
 // does not fit; the caller must open it then.
@@ -73,7 +72,8 @@ func (k *fdCache) read(name string, buf []byte) (n int, ok bool) {
 	return 0, false
 }
 
-// keep takes a file over and reports whether it did.
+// keep adds an open file to the cache, which closes it later. It reports whether it did:
+// otherwise the file still belongs to the caller.
 func (k *fdCache) keep(name string, f fs.File) bool {
 	file, ok := f.(*os.File)
 	if !ok {
@@ -82,7 +82,7 @@ func (k *fdCache) keep(name string, f fs.File) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.files[name]
-	if old == nil && len(k.files) >= k.most {
+	if old == nil && len(k.files) >= k.maxFiles {
 		return false
 	}
 	if old != nil {
@@ -94,7 +94,7 @@ func (k *fdCache) keep(name string, f fs.File) bool {
 	return true
 }
 
-// sweep closes the files that were not read since the sweep before the last.
+// sweep closes the files that were not read since the sweep before the previous one.
 func (k *fdCache) sweep() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

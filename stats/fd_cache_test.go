@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// Files are kept open between readings; a group that was removed and made
-// again is read again, and a removed one is unknown.
+// Files are kept open between readings. A cgroup that was removed and recreated is opened
+// again, and the values of a removed one are unknown.
 func TestFDCache_RecreatedCgroup(t *testing.T) {
 	const group = "/lab/statskeeptest"
 	hierarchies := []string{"memory", "cpuacct", "pids"}

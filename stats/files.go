@@ -12,9 +12,10 @@ import (
 	"github.com/sublet-dev/agent/internal/notify"
 )
 
-// Run counts the files of the pods that are watched, one after the other, each
-// about every DiskEvery, until ctx is done; of all pods, for some minutes after
-// Count was called.
+// Run counts the files of the tracked pods, one pod at a time and each about once per
+// Config.DiskUsagePeriod, until ctx is done. For five minutes after a
+// [Provider.RefreshDiskUsage] it counts those of all pods. It returns nil and must be
+// called once only.
 func (p *Provider) Run(ctx context.Context) error {
 	defer p.stopCounts()
 	timer := time.NewTimer(0)
@@ -35,10 +36,10 @@ func (p *Provider) Run(ctx context.Context) error {
 		wait := pause
 		switch {
 		case len(round) == 0:
-			wait = min(pause, emptyPause) // the first pods are not to wait for a whole round
+			wait = min(pause, emptyPause) // the first pods do not wait for a full period
 		case p.countSome(ctx, &round[0], time.Time{}):
 			round = round[1:]
-		default: // it takes its turn again after the others
+		default: // suspended: it continues after the other pods
 			round = append(round[1:], round[0])
 			wait = min(pause, 2*countSlice)
 		}
@@ -47,22 +48,23 @@ func (p *Provider) Run(ctx context.Context) error {
 }
 
 const (
+	// emptyPause is the longest wait before pods are listed again while there are none.
 	emptyPause = 10 * time.Second
-	// countSlice is for how long a pod's files are counted before it is another's
-	// turn: one with very many does not hold up the others.
+	// countSlice is how long the files of one pod are counted at a time, so that a pod with
+	// very many files does not delay the others.
 	countSlice = 500 * time.Millisecond
-	// countsKept is how many counts that are not done are gone on with. Each holds a
-	// few directories open.
+	// countsKept is the maximum number of suspended counts, because each has a few
+	// directories open. Further ones start from the beginning.
 	countsKept = 16
 	// onDemandDuration is how long the files of all pods are counted after a request,
 	// because tools repeat it.
 	onDemandDuration = 5 * time.Minute
 )
 
-// RefreshDiskUsage counts the files of the pods that were not counted since, those first
-// that were counted longest ago, until ctx is done. What is left then, Run counts,
-// going on where this one left off. Usage tells what it came to, and meanwhile what
-// was counted so far.
+// RefreshDiskUsage counts the files of all pods whose last count is not newer than since,
+// the oldest first. It blocks until all are counted or ctx is done; Run continues the
+// counts that have not ended. [Provider.Usage] returns the results, and during a count
+// the result so far.
 func (p *Provider) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	now := time.Now()
 	p.mu.Lock()
@@ -77,12 +79,12 @@ func (p *Provider) RefreshDiskUsage(ctx context.Context, since time.Time) {
 	}
 }
 
-// round are the pods whose files Run is to count now.
+// round returns the pods whose files Run counts in the next period.
 func (p *Provider) round() []Pod {
 	p.mu.Lock()
 	all := !p.asked.IsZero() && time.Since(p.asked) <= onDemandDuration
 	p.mu.Unlock()
-	p.groups().kept.sweep() // nothing may be measured for a long time
+	p.groups().kept.sweep() // for callers that stop to call Usage
 	p.dropCounts()
 	switch {
 	case all:
@@ -94,15 +96,15 @@ func (p *Provider) round() []Pod {
 	}
 }
 
-// counted is when the pod's files were counted last.
+// counted returns when the last count of the pod's files ended, or the zero time.
 func (p *Provider) counted(uid types.UID) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.disks[uid].at
 }
 
-// refresh counts the files of the pods that were not counted since, those with very
-// many along with the others.
+// refresh counts the files of the pods that were not counted since. Pods with very many
+// files are counted in slices between the others.
 func (p *Provider) refresh(ctx context.Context, pods []Pod, since time.Time) {
 	for left := slices.Clone(pods); len(left) > 0 && ctx.Err() == nil; {
 		left = slices.DeleteFunc(left, func(pod Pod) bool { return p.countSome(ctx, &pod, since) })
@@ -139,8 +141,7 @@ func (p *Provider) countSome(ctx context.Context, pod *Pod, since time.Time) (do
 	return done
 }
 
-// keepCount takes up what a count came to. One that is not done is kept, to be gone
-// on with.
+// keepCount stores the result of a count. A suspended count is kept to be continued.
 func (p *Provider) keepCount(uid types.UID, c *podCount, done bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,13 +153,13 @@ func (p *Provider) keepCount(uid types.UID, c *podCount, done bool) {
 	}
 	p.partial[uid] = c.soFar()
 	if _, there := p.counts[uid]; !there && len(p.counts) >= countsKept {
-		c.close() // it starts again later
+		c.close() // it starts from the beginning later
 		return
 	}
 	p.counts[uid] = c
 }
 
-// dropCounts ends the counts of pods that are gone.
+// dropCounts ends the suspended counts of pods that Config.Pods does not return any more.
 func (p *Provider) dropCounts() {
 	p.mu.Lock()
 	none := len(p.counts) == 0
@@ -173,9 +174,10 @@ func (p *Provider) dropCounts() {
 	p.closeCounts(func(uid types.UID) bool { return !there[uid] })
 }
 
-// stopCounts ends all counts.
+// stopCounts ends all suspended counts.
 func (p *Provider) stopCounts() { p.closeCounts(func(types.UID) bool { return true }) }
 
+// closeCounts ends the selected suspended counts. It waits for the slice under way.
 func (p *Provider) closeCounts(which func(types.UID) bool) {
 	p.counting <- struct{}{} // no count runs
 	defer func() { <-p.counting }()
@@ -190,8 +192,8 @@ func (p *Provider) closeCounts(which func(types.UID) bool) {
 	maps.DeleteFunc(p.partial, func(uid types.UID, _ podDisk) bool { return which(uid) })
 }
 
-// diskOf is what is known of a pod's files, with what a count that is under way came
-// to so far. p.mu is held.
+// diskOf returns the disk usage of a pod: the last complete count, combined with the
+// result so far of the one under way. The caller holds p.mu.
 func (p *Provider) diskOf(uid types.UID, since time.Time) podDisk {
 	return p.disks[uid].with(p.partial[uid], since)
 }

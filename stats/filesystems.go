@@ -21,13 +21,14 @@ const (
 	imageDirsTimeout = time.Second
 )
 
-// imageDirs are where images and writable layers are.
+// imageDirs has a directory on the file system of images, and one on that of writable
+// layers.
 type imageDirs struct {
 	images, containers string
-	until              time.Time // zero: not known
+	until              time.Time // when to query the runtime again; zero: not known
 }
 
-// fileSystems reads how full the node's file systems are.
+// fileSystems measures the file systems of the node.
 func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error {
 	var errs []error
 	stat := func(path string, into *runtime.FSUsage) {
@@ -54,7 +55,7 @@ func (p *Provider) fileSystems(ctx context.Context, u *runtime.NodeUsage) error 
 		stat(at.containers, &u.ContainerFS)
 	}
 	if at.images != "" && (u.ImageFS.At.IsZero() || u.ContainerFS.At.IsZero()) {
-		p.setImageDirs(imageDirs{}) // it is not there any more
+		p.setImageDirs(imageDirs{}) // it was unmounted or removed
 	}
 	return errors.Join(errs...)
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// Whatever kernel files say, reading them ends, and no figure contradicts
-// itself.
+// Whatever kernel files contain, reading them ends, and the values are consistent.
 func FuzzUsage(f *testing.F) {
 	f.Add("MemTotal: 10 kB\nMemFree: 20 kB\n", "some avg10=1.0 total=3\n", "0 0 0 1/2 3\n", "inactive_file 5\n", "7")
 	f.Add("MemTotal:", "full", "", "total_inactive_file 99999999999999999999", "max")

@@ -9,44 +9,48 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// ActivePods returns the pods that may have containers. It must not block.
+// ActivePods returns the pods that may have containers. It must not block. A
+// podworkers.Evictor implements it.
 type ActivePods interface {
 	ActivePods() []*corev1.Pod
 }
 
-// PodCgroups names the cgroup of a pod, below the root of each hierarchy and with a
-// leading slash, or returns "" while it is unknown.
+// PodCgroups returns the cgroup of a pod as a path below the root of each hierarchy, with
+// a leading slash, or "" while it is unknown. A cgroup.Manager implements it.
 type PodCgroups interface {
 	PodCgroup(pod *corev1.Pod) string
 }
 
-// PodDirs knows the directory of a pod's logs, and the files and directories besides
-// volumes that its containers can write to.
+// PodDirs returns the directories of a pod. A podsync.Syncer implements it.
 type PodDirs interface {
+	// LogDir returns the directory with one log directory per container.
 	LogDir(pod *corev1.Pod) (string, error)
+	// WrittenFiles returns the files and directories, besides volumes and logs, that the
+	// containers of the pod can write to.
 	WrittenFiles(pod *corev1.Pod) []string
 }
 
 // LocalVolumes returns the paths of a pod's volumes on the disk or in the memory of the
-// node, by their name in the spec. A path need not exist.
+// node, by their names in the spec. A path need not exist. A volume.Manager implements it.
 type LocalVolumes interface {
 	LocalVolumePaths(pod *corev1.Pod) map[string]string
 }
 
-// ImageFSReporter knows the file systems of images and of writable layers. Without a
-// second one the layers are with the images.
+// ImageFSReporter reports the file systems of images and of writable layers, as the CRI
+// call ImageFsInfo does. If containers is empty, both are on one file system. See
+// runtime.ImageFSReporter.
 type ImageFSReporter interface {
 	ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error)
 }
 
-// Locator finds where the usage of pods is measured, for [Config]. Pods is required;
-// what is known only through a field that is nil is not measured. It does no I/O.
+// Locator finds the cgroup and the directories of each pod, for the functions of
+// [Config]. It does no I/O.
 type Locator struct {
-	Pods    ActivePods
-	Cgroups PodCgroups   // a cgroup.Manager, for example
-	Dirs    PodDirs      // a podsync.Syncer, for example
-	Volumes LocalVolumes // a volume.Manager, for example
-	// IsTracked reports whether the files of a pod are counted continuously. See
+	Pods    ActivePods   // required
+	Cgroups PodCgroups   // Default: memory, CPU time and processes of pods are not measured
+	Dirs    PodDirs      // Default: logs of pods are not measured
+	Volumes LocalVolumes // Default: volumes of pods are not measured
+	// IsTracked reports whether the files of a pod are counted continuously, for example
 	// eviction.HasLocalStorageLimit. Default: no pod is tracked.
 	IsTracked func(*corev1.Pod) bool
 }
@@ -54,7 +58,7 @@ type Locator struct {
 // All returns all active pods, for Config.Pods.
 func (l Locator) All() []Pod { return l.locate(l.Pods.ActivePods()) }
 
-// Tracked returns the tracked ones among the active pods, for Config.TrackedPods.
+// Tracked returns the active pods that are tracked, for Config.TrackedPods.
 func (l Locator) Tracked() []Pod {
 	if l.IsTracked == nil {
 		return nil

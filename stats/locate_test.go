@@ -14,7 +14,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// fakeNode knows pods and where everything of them is.
+// fakeNode has pods with their directories, volumes and cgroups.
 type fakeNode struct{ pods []*corev1.Pod }
 
 func (n fakeNode) ActivePods() []*corev1.Pod      { return n.pods }
@@ -69,7 +69,7 @@ func TestLocator(t *testing.T) {
 	assert.Equal(t, []stats.Pod{{Pod: a}, {Pod: unsafe}}, stats.Locator{Pods: node}.All(), "nothing else is known")
 }
 
-// imageFS is the answer of a runtime about its file systems.
+// imageFS has the file systems that a runtime reports.
 type imageFS func(ctx context.Context) (images, containers []runtime.FSUsage, err error)
 
 func (f imageFS) ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error) {

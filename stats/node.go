@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// machineMemory reads the memory of the whole machine. What the kernel can
-// have back at once does not count as its working set.
+// machineMemory returns the memory usage of the machine. The inactive part of the page
+// cache does not count as working set, because the kernel can reclaim it at once.
 func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	var total, free, inactive, anon uint64
 	err := proc.table("meminfo", func(key []byte, n uint64) {
@@ -38,7 +38,7 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	return m, nil
 }
 
-// BootTime returns when the machine started; the zero time if it is unknown.
+// BootTime returns when the machine was booted, or the zero time if that is unknown.
 func (p *Provider) BootTime() time.Time {
 	var boot time.Time
 	_ = p.proc.table("stat", func(key []byte, n uint64) {
@@ -49,8 +49,8 @@ func (p *Provider) BootTime() time.Time {
 	return boot
 }
 
-// machinePids reads how many tasks the machine has and may have: the lesser of
-// the ids that there are and the threads that the kernel allows.
+// machinePids returns the number of tasks on the machine and their maximum: the smaller
+// one of pid_max and threads-max.
 func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {
 	p := runtime.PidUsage{At: now}
 	ids, err := proc.number("sys/kernel/pid_max")
@@ -62,7 +62,7 @@ func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {
 		p.Max = min(p.Max, threads)
 	}
 	err = proc.read("loadavg", func(data []byte) error {
-		// 0.00 0.01 0.05 <running>/<all> <last id>
+		// 0.00 0.01 0.05 <running tasks>/<all tasks> <last id>
 		fields := strings.Fields(string(data))
 		if len(fields) < 4 {
 			return fmt.Errorf("%q has too few fields", data)

@@ -10,9 +10,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// podDisk is what counting a pod's files came to.
+// podDisk is the result of counting the files of one pod.
 type podDisk struct {
-	at      time.Time                    // of its end, or of the last that was counted
+	at      time.Time                    // when the count ended, or reached its result so far
 	logs    map[string]runtime.DiskUsage // by container
 	volumes map[string]runtime.VolumeUsage
 	files   runtime.DiskUsage
@@ -27,7 +27,7 @@ const (
 	partFile
 )
 
-// part is something of a pod that is counted by itself.
+// part is a directory or file of a pod that is counted separately.
 type part struct {
 	kind     partKind
 	name     string // of the container or the volume
@@ -35,9 +35,9 @@ type part struct {
 	inMemory bool
 }
 
-// podCount counts the files of one pod. It can be left off and gone on with.
+// podCount counts the files of one pod. It can be suspended and continued.
 type podCount struct {
-	parts []part // what is left; the first one is being counted
+	parts []part // those left; the first one is being counted
 	walk  *walk  // of the first part; nil: not begun
 	disk  podDisk
 	errs  []error
@@ -64,7 +64,7 @@ func newPodCount(pod *Pod) *podCount {
 	return c
 }
 
-// run goes on until all is counted or ctx is done.
+// run continues the count until all parts are counted or ctx is done.
 func (c *podCount) run(ctx context.Context) (done bool) {
 	for len(c.parts) > 0 {
 		if c.walk == nil {
@@ -83,7 +83,7 @@ func (c *podCount) run(ctx context.Context) (done bool) {
 	return true
 }
 
-// take adds what the first part came to.
+// take adds the usage of the first part to d.
 func (c *podCount) take(d *podDisk, u runtime.DiskUsage, at time.Time) {
 	u.At = at
 	switch p := c.parts[0]; {
@@ -98,7 +98,7 @@ func (c *podCount) take(d *podDisk, u runtime.DiskUsage, at time.Time) {
 	}
 }
 
-// soFar is what it came to until now; the part that is being counted is partial.
+// soFar returns the result so far. The part that is being counted is Partial.
 func (c *podCount) soFar() podDisk {
 	now := time.Now()
 	d := podDisk{at: now, logs: maps.Clone(c.disk.logs), volumes: maps.Clone(c.disk.volumes), files: c.disk.files}
@@ -110,7 +110,7 @@ func (c *podCount) soFar() podDisk {
 	return d
 }
 
-// close gives back what it holds open.
+// close closes all files. The count cannot be continued.
 func (c *podCount) close() {
 	if c.walk != nil {
 		c.walk.close()
@@ -120,8 +120,8 @@ func (c *podCount) close() {
 
 func (c *podCount) err() error { return errors.Join(c.errs...) }
 
-// with returns the figures of d, and in the place of those that are from before
-// since, or that a newer count has outgrown already, what that came to so far.
+// with returns d, in which the result so far of a newer count replaces values that are
+// older than since or that the newer count exceeds already.
 func (d podDisk) with(newer podDisk, since time.Time) podDisk {
 	if newer.at.IsZero() {
 		return d
@@ -138,7 +138,8 @@ func (d podDisk) with(newer podDisk, since time.Time) podDisk {
 	return out
 }
 
-// better is the newer figure if it says more than the one that there is.
+// better returns newer, a result so far, if known is missing, older than since or
+// exceeded, and known otherwise.
 func better(known, newer runtime.DiskUsage, since time.Time) runtime.DiskUsage {
 	switch {
 	case newer.At.IsZero():
@@ -146,7 +147,7 @@ func better(known, newer runtime.DiskUsage, since time.Time) runtime.DiskUsage {
 	case known.At.IsZero(), known.At.Before(since):
 		return newer
 	case newer.Bytes > known.Bytes || newer.Inodes > known.Inodes:
-		newer.Partial = false // it is at least as good as what was known
+		newer.Partial = false // a lower bound above the known value is closer to the truth
 		return newer
 	default:
 		return known

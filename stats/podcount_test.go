@@ -20,7 +20,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// podOf is a pod with a volume, a log, and files of its own, each of some bytes.
+// podOf returns a pod with a volume, a log and other files, each of some bytes.
 func podOf(t *testing.T, uid types.UID) Pod {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func bytesIn(t *testing.T, u runtime.DiskUsage, least int) {
 	assert.Less(t, u.Bytes, uint64(least)+30_000)
 }
 
-// All of a pod's files are counted, what is in memory apart.
+// All files of a pod are counted, those in memory separately.
 func TestPodCount(t *testing.T) {
 	pod := podOf(t, "a")
 	c := newPodCount(&pod)
@@ -59,7 +59,7 @@ func TestPodCount(t *testing.T) {
 	assert.False(t, c.disk.files.Partial)
 }
 
-// A count that is left off tells what it came to, and is gone on with.
+// A suspended count has a result so far and can be continued.
 func TestPodCountInPieces(t *testing.T) {
 	pod := podOf(t, "a")
 	c := newPodCount(&pod)
@@ -88,7 +88,7 @@ func TestPodCountInPieces(t *testing.T) {
 	c.close()
 }
 
-// What there is: the last count, or one under way where that says more.
+// The result is that of the last count, or of one under way that has found more.
 func TestDiskWithANewerCount(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	use := func(s int, bytes, inodes uint64, partial bool) runtime.DiskUsage {
@@ -141,7 +141,8 @@ func newTestProvider(t *testing.T, cfg Config) *Provider {
 	return p
 }
 
-// A count that is not done in its time is reported, kept and continued by the next call; not more of them are kept than may hold directories open.
+// A count that exceeds its slice is reported, kept and continued by the next call. The
+// number of suspended counts is limited, because they have directories open.
 func TestProvider_ContinuesCounts(t *testing.T) {
 	var pods []Pod
 	for i := range countsKept + 1 {
@@ -172,7 +173,7 @@ func TestProvider_ContinuesCounts(t *testing.T) {
 	assert.Zero(t, p.disks["p0"].files, "it was gone on with and not begun anew")
 	assert.NotContains(t, p.partial, types.UID("p0"))
 
-	// A pod that goes takes its count along; the end takes all.
+	// The count of a removed pod is dropped, and all counts at the end of Run.
 	pods = pods[2:]
 	p.dropCounts()
 	assert.Len(t, p.counts, countsKept-2)
@@ -182,7 +183,7 @@ func TestProvider_ContinuesCounts(t *testing.T) {
 	assert.Empty(t, p.partial)
 }
 
-// Who comes second counts nothing again, and who has no time nothing at all.
+// A second caller does not repeat a count, and one without time does not begin one.
 func TestNothingIsCountedTwice(t *testing.T) {
 	pod := podOf(t, "a")
 	p := newTestProvider(t, Config{Pods: func() []Pod { return []Pod{pod} }})
@@ -200,7 +201,7 @@ func TestNothingIsCountedTwice(t *testing.T) {
 	assert.True(t, p.counted("a").After(first))
 }
 
-// Pods' own pressure is read where their groups tell of it and the node stalls.
+// The pressure of pods is read if their cgroups report it and tasks on the node wait.
 func TestPressureOfPods(t *testing.T) {
 	line := func(avg string) *fstest.MapFile {
 		return &fstest.MapFile{Data: []byte("some avg10=" + avg + " avg60=0.00 avg300=0.00 total=5\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n")}
@@ -232,7 +233,7 @@ func TestPressureOfPods(t *testing.T) {
 	assert.True(t, u.Pods[0].MemoryPressure.At.IsZero(), "cgroup v1 does not tell")
 }
 
-// hangs does not answer before its context ends.
+// hangs returns only when its context ends.
 type hangs struct{}
 
 func (hangs) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, error) {
@@ -240,8 +241,8 @@ func (hangs) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, erro
 	return nil, ctx.Err()
 }
 
-// A runtime that hangs does not prevent measurements of the node: they are returned in
-// seconds, and are from after the wait.
+// A runtime that hangs does not prevent measurements of the node: they are returned within
+// seconds, and are made after the wait.
 func TestRuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang bool

@@ -21,79 +21,86 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Pod is a pod that is measured, and where its things are. Any of the places
-// may be empty: what is there is not known then.
+// Pod is a pod to measure, with its cgroup and directories. Only Pod is required: what
+// belongs to an empty field is not measured.
 type Pod struct {
 	Pod     *corev1.Pod
-	Cgroup  string            // below the root of each hierarchy, with a leading slash
-	LogDir  string            // holds one directory per container
-	Volumes map[string]Volume // the local ones, by their name in the spec
-	// Files are files and directories that the node keeps for the pod and that its
-	// containers can write to: the hosts file, those of the termination messages.
+	Cgroup  string            // path below the root of each hierarchy, with a leading slash
+	LogDir  string            // directory with one log directory per container
+	Volumes map[string]Volume // local volumes, by their names in the spec
+	// Files are the other files and directories that the containers of the pod can write
+	// to: the hosts file and the termination messages.
 	Files []string
-	// TrackDiskUsage counts the files continuously, as local storage limits require.
-	// Those of other pods are counted on request.
+	// TrackDiskUsage has the files counted continuously, as limits on local storage
+	// require. Those of other pods are counted on request. Config.TrackedPods replaces it.
 	TrackDiskUsage bool
 }
 
-// Volume is a local volume.
+// Volume is a volume on the disk or in the memory of the node.
 type Volume struct {
 	Path     string
-	InMemory bool
+	InMemory bool // an emptyDir of medium Memory; does not count as ephemeral storage
 }
 
-// Containers tells what only the runtime knows: how much each container uses,
-// above all its writable layer. Ended containers may be among them.
+// Containers returns the usage of each container as measured by the runtime, above all of
+// its writable layer. It is called with a timeout of 5s. Exited containers may be
+// included. A runtime.ContainerStatsReporter is one.
 type Containers interface {
 	ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, error)
 }
 
-// Config is the configuration of a Provider. Every field is optional; what needs a
-// missing field is not measured.
+// Config is the configuration of a Provider. Every field is optional. Values that need a
+// missing field are not measured.
 type Config struct {
-	Proc    fs.FS // default: /proc
-	Cgroups fs.FS // default: /sys/fs/cgroup
-	// NodeCgroup is a group that bounds the node's memory and processes in the
-	// place of the machine. Default: the machine.
+	Proc    fs.FS // Default: /proc
+	Cgroups fs.FS // Default: /sys/fs/cgroup
+	// NodeCgroup is the cgroup whose limits on memory and processes are those of the node,
+	// for example of an agent in a container. Default: the limits of the machine.
 	NodeCgroup string
-	// PodsCgroup returns the cgroup of all pods, or "" while it is unknown. Default: none.
+	// PodsCgroup returns the cgroup of all pods, or "" while it is unknown. It must not
+	// block. Default: the usage of all pods together is not measured.
 	PodsCgroup func() string
 
-	// Pods returns the pods to measure, and TrackedPods those of them whose files are
-	// counted continuously. Neither may block. See Locator. Default of TrackedPods: those
-	// of Pods that have TrackDiskUsage.
-	Pods, TrackedPods func() []Pod
-	ContainerStats    Containers
+	// Pods returns the pods to measure. It must not block. See [Locator.All]. Default: none.
+	Pods func() []Pod
+	// TrackedPods returns those of Pods whose files are counted continuously. It must not
+	// block. See [Locator.Tracked]. Default: those of Pods that have TrackDiskUsage.
+	TrackedPods func() []Pod
+	// ContainerStats measures containers. Default: usage of single containers, and of
+	// writable layers, is not measured.
+	ContainerStats Containers
 
-	// NodeFS is a directory on the file system of the pods' directories.
+	// NodeFS is a directory on the file system of pod directories, volumes and logs.
+	// Default: it is not measured.
 	NodeFS string
-	// ImageFS reports the file systems of images and writable layers. The answer is used
-	// for ten minutes, and on while there is no newer one. Default: both are on the node's.
+	// ImageFS reports the file systems of images and writable layers. Its result is used
+	// for ten minutes, and longer while it fails. Default: both are on that of NodeFS.
 	ImageFS ImageFSReporter
-	// Statfs reads a file system. Default: Statfs.
+	// Statfs measures the file system that contains path. Default: [Statfs].
 	Statfs func(path string) (runtime.FSUsage, error)
 
-	// DiskUsagePeriod is how often Run counts a watched pod's files. Default: 1 min.
+	// DiskUsagePeriod is the time between two counts of the files of a tracked pod.
+	// Default: 1m.
 	DiskUsagePeriod time.Duration
-	Logger          *slog.Logger // default: nothing is logged
+	Logger          *slog.Logger // Default: discard
 }
 
-// Provider measures. Its methods may be called from any goroutine.
+// Provider measures a node and its pods. Its methods may be called from any goroutine.
 type Provider struct {
 	cfg    Config
 	proc   *reader
 	groups func() *groups
 
-	counting chan struct{} // has one token, which the goroutine that counts files owns
-	countCh  chan struct{} // one slot: Run has more to count
+	counting chan struct{} // the one slot is taken by the goroutine that counts files
+	countCh  chan struct{} // one slot: wakes up Run, which has more pods to count
 
 	mu        sync.Mutex                  // guards all below
-	disks     map[types.UID]podDisk       // counted to the end
-	partial   map[types.UID]podDisk       // what counts that are under way came to
-	counts    map[types.UID]*podCount     // those counts; owned by the holder of the token of counting
-	rates     map[string]runtime.CPUUsage // by group: the sample that rates are taken from
+	disks     map[types.UID]podDisk       // results of complete counts
+	partial   map[types.UID]podDisk       // results so far of the suspended counts
+	counts    map[types.UID]*podCount     // the suspended counts; used only with the slot of counting
+	rates     map[string]runtime.CPUUsage // by cgroup: the sample from which the next rate is computed
 	imageDirs imageDirs
-	asked     time.Time // last RefreshDiskUsage
+	asked     time.Time // time of the last RefreshDiskUsage
 }
 
 // New returns a Provider. It reports all errors in cfg at once and does no I/O.
@@ -133,15 +140,17 @@ func New(cfg Config) (*Provider, error) {
 	}, nil
 }
 
-// Usage measures the node and its pods. It does not count files but returns the last
-// results of [Provider.RefreshDiskUsage] and [Provider.Run] or, if these are older than
-// since or a running count has found more, the result of that count so far. What cannot
-// be measured is left out; an error means that nothing could be measured.
+// Usage measures the node and its pods. It blocks for a runtime call of at most 5s. It
+// does not count files but returns the last results of [Provider.RefreshDiskUsage] and
+// [Provider.Run] or, if these are older than since or the count under way has found more,
+// the result of that count so far. Values that cannot be measured have a zero time. An
+// error means that neither memory, processes nor the file system of the node could be
+// measured. The caller owns the result.
 func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
 	pods := p.cfg.Pods()
 	containers, err := p.containers(ctx)
-	errs := append(p.node(ctx, &u), err) // after what may take long
+	errs := append(p.node(ctx, &u), err) // the node last, because the runtime may take long
 	u.Pods = make([]runtime.PodUsage, 0, len(pods))
 	for i := range pods {
 		u.Pods = append(u.Pods, p.pod(&u, &pods[i], containers[pods[i].Pod.UID], since))
@@ -150,15 +159,16 @@ func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsag
 	return u, p.sum(&u, errs)
 }
 
-// NodeUsage measures the node without its pods. It takes some microseconds and calls the
-// runtime at most every ten minutes, so it can be called often.
+// NodeUsage measures the node without its pods. It takes some microseconds, and calls the
+// runtime at most every ten minutes, so it can be called often. Errors are as for
+// [Provider.Usage].
 func (p *Provider) NodeUsage(ctx context.Context) (runtime.NodeUsage, error) {
 	var u runtime.NodeUsage
 	errs := p.node(ctx, &u)
 	return u, p.sum(&u, errs)
 }
 
-// sum makes what went wrong an error if nothing at all could be measured.
+// sum returns an error if nothing could be measured, and logs the errors otherwise.
 func (p *Provider) sum(u *runtime.NodeUsage, errs []error) error {
 	err := errors.Join(errs...)
 	if u.Memory.At.IsZero() && u.NodeFS.At.IsZero() && u.Pids.At.IsZero() {
@@ -170,7 +180,7 @@ func (p *Provider) sum(u *runtime.NodeUsage, errs []error) error {
 	return nil
 }
 
-// node fills the figures of the node itself.
+// node measures the node itself.
 func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	now, g := time.Now(), p.groups()
 	var errs []error
@@ -203,6 +213,7 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	return errs
 }
 
+// allPods returns the cgroup of all pods, or "" if it is unknown.
 func (p *Provider) allPods() string {
 	if p.cfg.PodsCgroup == nil {
 		return ""
@@ -210,8 +221,8 @@ func (p *Provider) allPods() string {
 	return p.cfg.PodsCgroup()
 }
 
-// pressures reads the bound group's pressure where it has its own. A kernel
-// without pressure stall information is no fault.
+// pressures reads the pressure of the node's cgroup, if it has its own, or of the machine.
+// A kernel without pressure stall information is not an error.
 func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 	g := p.groups()
 	for name, into := range map[string]*runtime.PSIStats{
@@ -233,7 +244,7 @@ func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
 // prevent measurements of the node.
 const runtimeWait = 5 * time.Second
 
-// containers asks the runtime, and sorts what it says by pod.
+// containers returns the container usage that the runtime reports, by pod.
 func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.ContainerUsage, error) {
 	if p.cfg.ContainerStats == nil {
 		return nil, nil
@@ -247,8 +258,8 @@ func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.Cont
 	now := time.Now()
 	out := make(map[types.UID][]runtime.ContainerUsage)
 	for _, c := range list {
-		// The runtime's times are by the wall clock. How old a figure is must not
-		// depend on what becomes of that.
+		// The runtime reports wall clock times. The age of a value must not depend on later
+		// changes of the wall clock.
 		for _, at := range []*time.Time{&c.CPU.At, &c.Memory.At, &c.Rootfs.At, &c.Logs.At} {
 			*at = monotonic.Past(*at, now)
 		}
@@ -257,12 +268,12 @@ func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.Cont
 	return out, nil
 }
 
-// pod puts together what is known of one pod.
+// pod combines the usage of one pod from its cgroup, its containers and its files.
 func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.ContainerUsage, since time.Time) runtime.PodUsage {
 	u := runtime.PodUsage{UID: pod.Pod.UID, Namespace: pod.Pod.Namespace, Name: pod.Pod.Name}
 	if pod.Cgroup != "" {
 		g, now := p.groups(), time.Now()
-		// A group that is not there leaves its figures out.
+		// The values of a missing cgroup stay unknown.
 		if m, err := g.memoryOf(pod.Cgroup, now); err == nil {
 			u.Memory = m
 		}
@@ -324,7 +335,7 @@ func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, gr
 	}
 }
 
-// rate adds how much processor time was used a second since the sample before.
+// rate adds the CPU time used per second since the previous sample of the cgroup.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
 		return now
@@ -345,10 +356,10 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	return now
 }
 
-// minRate is the least time that a rate is taken over.
+// minRate is the minimum time between two samples from which a rate is computed.
 const minRate = time.Second
 
-// forget drops what is kept of pods that are gone.
+// forget drops the state of all other pods than these.
 func (p *Provider) forget(pods []Pod) {
 	keep := make(map[types.UID]bool, len(pods))
 	groups := map[string]bool{p.cfg.NodeCgroup: true}
@@ -362,7 +373,7 @@ func (p *Provider) forget(pods []Pod) {
 			delete(p.disks, uid)
 		}
 	}
-	for uid := range p.partial { // their counts go with the next round
+	for uid := range p.partial { // dropCounts ends their counts in the next round
 		if !keep[uid] {
 			delete(p.partial, uid)
 		}

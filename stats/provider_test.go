@@ -217,7 +217,7 @@ type containers []runtime.ContainerUsage
 
 func (c containers) ContainerStats(context.Context) ([]runtime.ContainerUsage, error) { return c, nil }
 
-// Nothing at all is an error; a part that is missing is only left out.
+// A missing part is left out; it is an error only if all parts are missing.
 func TestWhatCannotBeHad(t *testing.T) {
 	p, err := stats.New(stats.Config{Proc: files(nil), Cgroups: files(nil), NodeFS: "/", Statfs: noFS})
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestWhatCannotBeHad(t *testing.T) {
 	}
 }
 
-// The real files of this machine are understood.
+// The real files of this machine can be read.
 func TestThisMachine(t *testing.T) {
 	p, err := stats.New(stats.Config{NodeFS: "/"})
 	require.NoError(t, err)
@@ -279,7 +279,7 @@ func TestSummaryHasTheKnownNames(t *testing.T) {
 	}
 }
 
-// at2 finds a value by a path of names and indexes.
+// at2 returns the value at a path of names and indexes.
 func at2(v any, path string) any {
 	for path != "" && v != nil {
 		var key string
@@ -309,8 +309,8 @@ func cut(path string) (string, string) {
 	return path, ""
 }
 
-// A runtime's wall clock that was set back, or is ahead, makes no figure old: they
-// count from when they came in.
+// A wall clock of the runtime that was set back, or is ahead, does not make values old:
+// their age counts from when they were received.
 func TestTimesOfContainerFigures(t *testing.T) {
 	now := time.Now()
 	measured := runtime.DiskUsage{At: now.Add(time.Hour).Round(0), Bytes: 1}

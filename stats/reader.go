@@ -11,11 +11,12 @@ import (
 	"sync"
 )
 
-// maxFile bounds what is read of a kernel file. The largest, memory.stat, has
-// about 2 KiB.
+// maxFile is the maximum size of a kernel file. The largest one, memory.stat, has about
+// 2 KiB.
 const maxFile = 64 << 10
 
-// reader reads kernel files, which are small and tell one figure or a table.
+// reader reads kernel files, which are small and contain one number or a table. It is safe
+// for concurrent use.
 type reader struct {
 	fsys fs.FS
 	bufs sync.Pool // of *[]byte
@@ -29,7 +30,7 @@ func newReader(fsys fs.FS) *reader {
 	}
 }
 
-// read hands the content of a file to use, which must not keep it.
+// read calls use with the content of a file. use must not retain it.
 func (r *reader) read(name string, use func([]byte) error) error {
 	buf, ok := r.bufs.Get().(*[]byte)
 	if !ok {
@@ -49,7 +50,7 @@ func (r *reader) read(name string, use func([]byte) error) error {
 	return nil
 }
 
-// readUncached opens a file and reads it, and keeps it open where that can be.
+// readUncached opens and reads a file, and keeps it open if the cache has space.
 func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 	f, err := r.fsys.Open(name)
 	if err != nil {
@@ -57,7 +58,7 @@ func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 	}
 	defer func() {
 		if err != nil || !r.kept.keep(name, f) {
-			f.Close() //nolint:errcheck,gosec // it is only read
+			f.Close() //nolint:errcheck,gosec // it was only read
 		}
 	}()
 	for {
@@ -78,7 +79,7 @@ func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 	}
 }
 
-// number reads a file that holds one number; "max" is the largest there is.
+// number reads a file that contains one number. It returns the maximum for "max".
 func (r *reader) number(name string) (n uint64, err error) {
 	err = r.read(name, func(data []byte) error {
 		n, err = parseNumber(strings.TrimSpace(string(data)))
@@ -94,8 +95,8 @@ func parseNumber(s string) (uint64, error) {
 	return strconv.ParseUint(s, 10, 64)
 }
 
-// table reads a file of lines "name value" and calls use for each. Lines whose
-// value is no number are left out.
+// table reads a file with lines "name value" and calls use for each. Lines whose value is
+// not a number are ignored.
 func (r *reader) table(name string, use func(key []byte, n uint64)) error {
 	return r.read(name, func(data []byte) error {
 		for len(data) > 0 {
@@ -120,7 +121,7 @@ func cutLine(data []byte) (line, rest []byte) {
 	return data, nil
 }
 
-// cutSpace cuts at the first run of spaces; a colon at the end of the word goes.
+// cutSpace cuts at the first run of spaces, and removes a colon from the end of the word.
 func cutSpace(data []byte) (word, rest []byte) {
 	i := 0
 	for i < len(data) && data[i] != ' ' && data[i] != '\t' {
@@ -149,8 +150,7 @@ func digits(data []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// join makes an fs.FS name of a hierarchy, a group with its leading slash, and
-// a file.
+// join returns the name in an fs.FS of a file in a cgroup, which has a leading slash.
 func join(elements ...string) string {
 	return strings.TrimPrefix(path.Join(elements...), "/")
 }

@@ -13,16 +13,17 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Summary has the JSON form of the kubelet's stats/summary, so that tools that
-// read that one can read this one. What is not known is left out.
+// Summary has the JSON form of the kubelet's endpoint /stats/summary
+// (k8s.io/kubelet/pkg/apis/stats/v1alpha1), so that tools for that one can read it. Unknown
+// values are left out.
 type Summary struct {
 	Node NodeStats  `json:"node"`
 	Pods []PodStats `json:"pods"`
 }
 
-// The parts of a Summary.
+// The parts of a Summary. A nil value is unknown.
 type (
-	// NodeStats is the node's part.
+	// NodeStats is the usage of the node.
 	NodeStats struct {
 		NodeName  string        `json:"nodeName"`
 		StartTime metav1.Time   `json:"startTime"`
@@ -33,18 +34,18 @@ type (
 		Runtime   *RuntimeStats `json:"runtime,omitempty"`
 		Rlimit    *RlimitStats  `json:"rlimit,omitempty"`
 	}
-	// RuntimeStats are the file systems of the container runtime.
+	// RuntimeStats is the usage of the file systems of the container runtime.
 	RuntimeStats struct {
 		ImageFS     *FSStats `json:"imageFs,omitempty"`
 		ContainerFS *FSStats `json:"containerFs,omitempty"`
 	}
-	// RlimitStats are the node's process ids.
+	// RlimitStats is the number of tasks on the node and their maximum.
 	RlimitStats struct {
 		Time                  metav1.Time `json:"time"`
 		MaxPID                *int64      `json:"maxpid,omitempty"`
 		NumOfRunningProcesses *int64      `json:"curproc,omitempty"`
 	}
-	// PodStats is a pod's part.
+	// PodStats is the usage of one pod.
 	PodStats struct {
 		PodRef           PodReference     `json:"podRef"`
 		StartTime        metav1.Time      `json:"startTime"`
@@ -55,13 +56,13 @@ type (
 		EphemeralStorage *FSStats         `json:"ephemeral-storage,omitempty"`
 		ProcessStats     *ProcessStats    `json:"process_stats,omitempty"`
 	}
-	// PodReference names a pod.
+	// PodReference identifies a pod.
 	PodReference struct {
 		Name      string `json:"name"`
 		Namespace string `json:"namespace"`
 		UID       string `json:"uid"`
 	}
-	// ContainerStats is a container's part.
+	// ContainerStats is the usage of one container.
 	ContainerStats struct {
 		Name      string       `json:"name"`
 		StartTime metav1.Time  `json:"startTime"`
@@ -70,14 +71,14 @@ type (
 		Rootfs    *FSStats     `json:"rootfs,omitempty"`
 		Logs      *FSStats     `json:"logs,omitempty"`
 	}
-	// CPUStats is about processor time.
+	// CPUStats is the CPU usage: consumed so far, and per second since the previous sample.
 	CPUStats struct {
 		Time                 metav1.Time `json:"time"`
 		UsageNanoCores       *uint64     `json:"usageNanoCores,omitempty"`
 		UsageCoreNanoSeconds *uint64     `json:"usageCoreNanoSeconds,omitempty"`
 		PSI                  *PSIStats   `json:"psi,omitempty"`
 	}
-	// MemoryStats is about memory, in bytes.
+	// MemoryStats is the memory usage in bytes. WorkingSetBytes cannot be reclaimed at once.
 	MemoryStats struct {
 		Time            metav1.Time `json:"time"`
 		AvailableBytes  *uint64     `json:"availableBytes,omitempty"`
@@ -88,24 +89,27 @@ type (
 		MajorPageFaults *uint64     `json:"majorPageFaults,omitempty"`
 		PSI             *PSIStats   `json:"psi,omitempty"`
 	}
-	// IOStats is about waiting for disks.
+	// IOStats is the pressure on disks.
 	IOStats struct {
 		Time metav1.Time `json:"time"`
 		PSI  *PSIStats   `json:"psi,omitempty"`
 	}
-	// PSIStats is pressure stall information.
+	// PSIStats is the kernel's pressure stall information: of the time in which some or all
+	// tasks waited for a resource.
 	PSIStats struct {
 		Full PSIData `json:"full"`
 		Some PSIData `json:"some"`
 	}
-	// PSIData is one line of it. Total is in µs.
+	// PSIData is one line of pressure stall information. The averages are percentages of the
+	// last 10, 60 and 300 seconds, Total is in µs.
 	PSIData struct {
 		Total  uint64  `json:"total"`
 		Avg10  float64 `json:"avg10"`
 		Avg60  float64 `json:"avg60"`
 		Avg300 float64 `json:"avg300"`
 	}
-	// FSStats is about a file system, or a part of one.
+	// FSStats is the usage of a file system, or of some files in it: then UsedBytes and
+	// InodesUsed are those of the files and all other values those of the file system.
 	FSStats struct {
 		Time           metav1.Time `json:"time"`
 		AvailableBytes *uint64     `json:"availableBytes,omitempty"`
@@ -115,12 +119,12 @@ type (
 		Inodes         *uint64     `json:"inodes,omitempty"`
 		InodesUsed     *uint64     `json:"inodesUsed,omitempty"`
 	}
-	// VolumeStats is about a volume.
+	// VolumeStats is the usage of a volume.
 	VolumeStats struct {
 		FSStats `json:",inline"`
 		Name    string `json:"name"`
 	}
-	// ProcessStats counts processes.
+	// ProcessStats is the number of tasks of a pod.
 	ProcessStats struct {
 		ProcessCount *uint64 `json:"process_count,omitempty"`
 	}
@@ -133,9 +137,10 @@ const (
 	summaryWait = 2 * time.Second
 )
 
-// Summary measures the node and its pods now. The disk usage of logs and volumes is about
-// a minute old at most, and left out if it takes too long to count. Run must have been
-// called.
+// Summary measures the node and its pods. It blocks for a few seconds at most. The disk
+// usage of logs and volumes is about a minute old at most, and left out until a long count
+// has ended. Run must have been called. Start times of pods and containers come from the
+// statuses in pods.
 func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (Summary, error) {
 	counting, cancel := context.WithTimeout(ctx, summaryWait)
 	p.RefreshDiskUsage(counting, time.Now().Add(-summaryAge))
@@ -147,12 +152,13 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	return Summarize(nodeName, p.BootTime(), &u, pods), nil
 }
 
-// Summarize gives a reading the form of a Summary. started is when the node
-// did; pods tell when theirs did. It is pure.
-func Summarize(nodeName string, started time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
+// Summarize converts a measurement to a Summary. bootTime is the start time of the node;
+// those of pods and containers come from the statuses in pods. It is pure. The result
+// shares values with u.
+func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
 	s := Summary{
 		Node: NodeStats{
-			NodeName: nodeName, StartTime: metav1.NewTime(started),
+			NodeName: nodeName, StartTime: metav1.NewTime(bootTime),
 			CPU: cpuStats(u.CPU, u.CPUPressure), Memory: memoryStats(u.Memory, u.MemoryPressure),
 			FS: fsStats(u.NodeFS),
 		},
@@ -165,8 +171,8 @@ func Summarize(nodeName string, started time.Time, u *runtime.NodeUsage, pods []
 		s.Node.Runtime = &RuntimeStats{ImageFS: images, ContainerFS: layers}
 	}
 	if !u.Pids.At.IsZero() {
-		most, used := int64(min(u.Pids.Max, 1<<62)), int64(min(u.Pids.Used, 1<<62))
-		s.Node.Rlimit = &RlimitStats{Time: metav1.NewTime(u.Pids.At), MaxPID: &most, NumOfRunningProcesses: &used}
+		limit, used := int64(min(u.Pids.Max, 1<<62)), int64(min(u.Pids.Used, 1<<62))
+		s.Node.Rlimit = &RlimitStats{Time: metav1.NewTime(u.Pids.At), MaxPID: &limit, NumOfRunningProcesses: &used}
 	}
 	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {
@@ -225,7 +231,7 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	return s
 }
 
-// startOf is when a container started, as its pod's status tells.
+// startOf returns the start time of a running container from the status of its pod.
 func startOf(pod *corev1.Pod, name string) metav1.Time {
 	if pod == nil {
 		return metav1.Time{}
@@ -277,7 +283,7 @@ func dataOf(s runtime.PSIData) PSIData {
 	return PSIData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 }
 
-// fsStats tells how full a file system is.
+// fsStats returns the usage of a file system, or nil if it is unknown.
 func fsStats(fs runtime.FSUsage) *FSStats {
 	if fs.At.IsZero() {
 		return nil
@@ -289,7 +295,8 @@ func fsStats(fs runtime.FSUsage) *FSStats {
 	}
 }
 
-// diskStats tells what something takes up of fs.
+// diskStats returns the usage of files on the file system fs, or nil if it is not known
+// completely.
 func diskStats(d runtime.DiskUsage, fs runtime.FSUsage) *FSStats {
 	if d.At.IsZero() || d.Partial {
 		return nil

@@ -25,9 +25,9 @@ import (
 type walk struct {
 	path    string // for errors only
 	root    fileID
-	dirs    []walkDir // from the root to where it is; empty: done
+	dirs    []walkDir // from the root to the current directory; empty: done
 	used    runtime.DiskUsage
-	parts   float64 // inodes that are counted in parts
+	parts   float64 // sum of the inodes of which each name counts for a part
 	counted map[fileID]struct{}
 	err     error // the first error; the files concerned are not counted
 }
@@ -39,25 +39,24 @@ type fileID struct{ dev, ino uint64 }
 type walkDir struct {
 	id   fileID
 	file *os.File // nil: closed, to be opened again on the way back
-	read bool     // to its end
-	rest []byte   // names of directories in it to go into, each ended by a NUL
+	read bool     // all entries were read
+	rest []byte   // names of its subdirectories that are left, each ended by a NUL
 }
 
 const (
-	// walkBatch is how many entries are read at a time.
+	// walkBatch is the number of entries read at a time.
 	walkBatch = 256
-	// walkOpen is how many directories are held open from the root down, besides
-	// the one that is read.
+	// walkOpen is the number of directories that stay open, from the root down, besides the
+	// current one.
 	walkOpen = 8
-	// walkLinked is of how many files with several names is remembered that they were
-	// counted. Of further ones each name counts for its part.
+	// walkLinked is the maximum number of files with several names that are recorded as
+	// counted. Of further ones, each name counts for its part.
 	walkLinked = 1 << 16
 )
 
 const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// newWalk begins at path. What is not there is empty; what is no directory is
-// counted by itself.
+// newWalk begins a walk at path, a directory or a single file. A missing path is empty.
 func newWalk(path string) *walk {
 	w := &walk{path: path, counted: make(map[fileID]struct{})}
 	var st unix.Stat_t
@@ -79,7 +78,7 @@ func newWalk(path string) *walk {
 	return w
 }
 
-// run goes on until all is counted or ctx is done.
+// run continues the walk until all files are counted or ctx is done.
 func (w *walk) run(ctx context.Context) (done bool) {
 	for len(w.dirs) > 0 {
 		if ctx.Err() != nil {
@@ -90,8 +89,8 @@ func (w *walk) run(ctx context.Context) (done bool) {
 	return true
 }
 
-// step reads some entries of the directory where it is, goes into one in it, or
-// back.
+// step reads some entries of the current directory, enters a subdirectory, or leaves the
+// directory.
 func (w *walk) step() {
 	d := &w.dirs[len(w.dirs)-1]
 	if !d.read {
@@ -112,14 +111,14 @@ func (w *walk) step() {
 	w.enter(fd)
 }
 
-// soFar is what it came to.
+// soFar returns the disk usage counted so far.
 func (w *walk) soFar() runtime.DiskUsage {
 	u := w.used
 	u.Inodes += uint64(w.parts)
 	return u
 }
 
-// close gives back what it holds open. It cannot be gone on with then.
+// close closes all directories. The walk cannot be continued.
 func (w *walk) close() {
 	for i := range w.dirs {
 		if f := w.dirs[i].file; f != nil {
@@ -129,15 +128,15 @@ func (w *walk) close() {
 	w.dirs = nil
 }
 
-// enter takes over a directory that was opened, unless it is another's: a mount, or
-// what was put in its place.
+// enter makes an opened directory the current one. It closes a directory on another file
+// system: a mount, or a directory that has replaced the one that was read.
 func (w *walk) enter(fd int) {
 	f := os.NewFile(uintptr(fd), w.path)
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err != nil || uint64(st.Dev) != w.root.dev { //nolint:unconvert // its type differs by system
 		w.fail("stat", err)
-		f.Close() //nolint:errcheck,gosec // it was not even read
+		f.Close() //nolint:errcheck,gosec // it was not read
 		return
 	}
 	w.dirs = append(w.dirs, walkDir{id: idOf(&st), file: f})
@@ -147,7 +146,7 @@ func (w *walk) enter(fd int) {
 	}
 }
 
-// leave goes back to the directory above.
+// leave closes the current directory and returns to its parent.
 func (w *walk) leave() {
 	last := len(w.dirs) - 1
 	f := w.dirs[last].file
@@ -164,7 +163,7 @@ func (w *walk) leave() {
 			up.file = os.NewFile(uintptr(fd), w.path)
 			return
 		}
-		unix.Close(fd) //nolint:errcheck // it was not even read
+		unix.Close(fd) //nolint:errcheck // it was not read
 	}
 	// The directory was moved. Continue with the nearest one that is open.
 	w.dirs = w.dirs[:walkOpen]

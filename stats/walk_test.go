@@ -21,7 +21,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// naive counts as plainly as can be.
+// naive is a simple implementation to compare with.
 func naive(t *testing.T, dir string) (u runtime.DiskUsage) {
 	t.Helper()
 	counted := map[uint64]bool{}
@@ -40,7 +40,7 @@ func naive(t *testing.T, dir string) (u runtime.DiskUsage) {
 	return u
 }
 
-// stepwise goes through a walk step by step, and looks at it in between.
+// stepwise runs a walk step by step and checks its result so far after each.
 func stepwise(t *testing.T, w *walk) runtime.DiskUsage {
 	t.Helper()
 	over, cancel := context.WithCancel(t.Context())
@@ -64,7 +64,7 @@ func stepwise(t *testing.T, w *walk) runtime.DiskUsage {
 	return w.soFar()
 }
 
-// grow makes a random tree of so many files at the most.
+// grow creates a random tree of at most that many files.
 func grow(t *testing.T, rng *rand.Rand, dir string, most *int) {
 	t.Helper()
 	for i := range rng.IntN(12) {
@@ -86,7 +86,7 @@ func grow(t *testing.T, rng *rand.Rand, dir string, most *int) {
 	}
 }
 
-// A walk comes to what a plain count does, in one go and in pieces.
+// A walk has the same result as the simple implementation, at once and in steps.
 func TestWalkOfRandomTrees(t *testing.T) {
 	for seed := range uint64(8) {
 		dir := t.TempDir()
@@ -101,7 +101,7 @@ func TestWalkOfRandomTrees(t *testing.T) {
 	}
 }
 
-// Nothing is too deep: paths longer than the kernel takes count too, with few
+// There is no depth limit: paths longer than the kernel accepts are counted, with few
 // directories open.
 func TestWalkOfADeepTree(t *testing.T) {
 	dir := t.TempDir()
@@ -138,8 +138,8 @@ func allOf(t *testing.T, dir string) runtime.DiskUsage {
 	return w.soFar()
 }
 
-// Where a directory that is gone through is moved away, it is gone on with nearer to
-// the root, and nothing outside is counted.
+// If the current directory is moved away, the walk continues nearer to the root, and
+// nothing outside is counted.
 func TestWalkOfATreeThatIsMoved(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "big"), make([]byte, 1<<20), 0o600))
@@ -156,7 +156,7 @@ func TestWalkOfATreeThatIsMoved(t *testing.T) {
 		for !d.read {
 			w.readSome(d)
 		}
-		// The one that leads on comes first.
+		// The directory with the subdirectory comes first.
 		if len(d.rest) > 0 {
 			lead := fmt.Sprint(len(w.dirs) - 1)
 			d.rest = []byte(lead + "\x00" + strings.ReplaceAll(string(d.rest), lead+"\x00", ""))
@@ -171,7 +171,7 @@ func TestWalkOfATreeThatIsMoved(t *testing.T) {
 	assert.NoError(t, w.err)
 }
 
-// What is mounted counts for others, and what is no directory by itself.
+// Mounts below the path are not counted, and a path that is a file is counted alone.
 func TestWalkStaysOnItsFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -193,8 +193,8 @@ func TestWalkStaysOnItsFileSystem(t *testing.T) {
 	assert.Equal(t, before.Inodes-1, allOf(t, dir).Inodes, "the mount point is hidden")
 }
 
-// Of very many files with several names, not all are remembered: beyond that each
-// name counts for its part, which comes to the same.
+// Of very many files with several names, not all are recorded: beyond that each name
+// counts for its part, which gives the same sum.
 func TestWalkOfManyLinks(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 10 {
@@ -212,7 +212,7 @@ func TestWalkOfManyLinks(t *testing.T) {
 	assert.Len(t, w.counted, walkLinked)
 }
 
-// A flat directory of very many files costs next to no memory.
+// A flat directory of very many files takes little memory.
 func TestWalkOfAFlatDirectory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 10,000 files")
@@ -236,7 +236,7 @@ func TestWalkOfAFlatDirectory(t *testing.T) {
 	assert.Equal(t, uint64(10_001), w.soFar().Inodes)
 }
 
-// What cannot be read is left out and reported, and the rest counts.
+// An unreadable directory is left out and reported, and the rest is counted.
 func TestWalk_Errors(t *testing.T) {
 	w := newWalk(t.TempDir())
 	for _, err := range []error{nil, fs.ErrNotExist, fs.ErrPermission, unix.ELOOP, unix.ENOTDIR} {
@@ -251,14 +251,14 @@ func TestWalk_Errors(t *testing.T) {
 	assert.True(t, w.run(t.Context()))
 }
 
-// How many files are kept open depends on how many the process may have.
+// The number of files kept open depends on how many the process may have.
 func TestMayKeep(t *testing.T) {
 	for limit, want := range map[uint64]int{0: 0, 7: 0, 1024: 128, 4096: 512, 32768: 4096, 1 << 20: 4096, 1<<64 - 1: 4096} {
-		assert.Equal(t, want, mayKeep(limit), "of %d", limit)
+		assert.Equal(t, want, fileLimit(limit), "of %d", limit)
 	}
 	k := newFDCache()
-	assert.Positive(t, k.most)
-	k.most = 1
+	assert.Positive(t, k.maxFiles)
+	k.maxFiles = 1
 	for i, want := range []bool{true, false, true} {
 		f, err := os.Open("/proc/self/stat")
 		require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-// silent is a runtime that must not be asked for what its containers use.
+// silent is a runtime whose container stats must not be requested.
 type silent struct{ t *testing.T }
 
 func (s silent) ContainerStats(context.Context) ([]runtime.ContainerUsage, error) {
