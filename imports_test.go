@@ -80,7 +80,7 @@ var sharedImports = []string{"internal/logattr", "internal/notify", "internal/pr
 
 // adapters and test kits may import any package of the module, and are imported by users and tests
 // alone.
-var adapters = []string{"prom", "otel", "kube", "internal/agenttest", "internal/containerdtest"}
+var adapters = []string{"prom", "otel", "kube", "internal/kubetest", "internal/agenttest", "internal/containerdtest"}
 
 func TestImports_OnlyAllowed(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()
@@ -128,6 +128,25 @@ func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {
 			t.Errorf("a model or component depends on %s", strings.TrimSpace(pkg))
+		}
+	}
+}
+
+// client-go is linked by those who import kube, and by nobody else: neither by the root
+// nor by a component.
+func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		pkg, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pkg = strings.TrimPrefix(pkg, module+"/")
+		if pkg == "kube" || strings.HasPrefix(pkg, "kube/") || strings.HasPrefix(pkg, "examples/") || pkg == "internal/kubetest" {
+			continue
+		}
+		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
+			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {
+				t.Errorf("%s depends on %s", pkg, foreign)
+			}
 		}
 	}
 }
