@@ -45,7 +45,7 @@ func (f *nodeFlags) define(fs *flag.FlagSet) {
 
 func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
 	for name, list := range map[string]string{"kube-reserved": f.kubeReserved, "system-reserved": f.systemReserved} {
-		_, err := parseReservation(list)
+		_, err := node.ParseReservation(list)
 		fail(err != nil, "-%s: %w", name, err)
 	}
 	fail(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
@@ -54,34 +54,37 @@ func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
 	fail(f.cpuQuotaPeriod < time.Millisecond || f.cpuQuotaPeriod > time.Second, "-cpu-cfs-quota-period %v: must be from 1ms to 1s", f.cpuQuotaPeriod)
 }
 
+// nodeResources are logged at the start.
+type nodeResources node.Resources
+
 // resources detects the node's capacity and subtracts what is reserved.
 func (f *flags) resources() (nodeResources, error) {
-	capacity := detectCapacity(os.DirFS("/"), f.cgroupRoot)
-	disk, err := diskCapacity(f.rootDir)
+	capacity := node.DetectCapacity(os.DirFS("/"), f.cgroupRoot)
+	disk, err := node.DiskCapacity(f.rootDir)
 	if err != nil {
 		return nodeResources{}, err
 	}
 	if disk.Sign() > 0 { // file systems without a size report 0
 		capacity[corev1.ResourceEphemeralStorage] = disk
 	}
-	kube, errKube := parseReservation(f.node.kubeReserved)
-	system, errSystem := parseReservation(f.node.systemReserved)
+	kube, errKube := node.ParseReservation(f.node.kubeReserved)
+	system, errSystem := node.ParseReservation(f.node.systemReserved)
 	thresholds, errHard := eviction.ParseThresholds(f.reclaim.evictionHard.text, "", "", "")
 	if err := errors.Join(errKube, errSystem, errHard); err != nil {
 		return nodeResources{}, err
 	}
-	r, err := computeResources(capacity, kube, system, thresholds)
+	r, err := node.Available(capacity, node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)})
 	if err != nil {
-		return r, fmt.Errorf("resources of this node: %w", err)
+		return nodeResources{}, fmt.Errorf("resources of this node: %w", err)
 	}
-	return r, nil
+	return nodeResources(r), nil
 }
 
 // nodeConfig describes the node to the agent.
 func (f *flags) nodeConfig(ip string, r nodeResources) node.Config {
 	return node.Config{
 		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
-		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
+		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsCgroupLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
 		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
 		ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain,
 	}
@@ -98,7 +101,7 @@ func (r nodeResources) LogValue() slog.Value {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, node.ResourcePIDs} {
 		q, ok := r.Allocatable[name]
 		if name == node.ResourcePIDs {
-			q, ok = r.PodsLimits[name]
+			q, ok = r.PodsCgroupLimits[name]
 		}
 		if ok {
 			capacity := r.Capacity[name]
@@ -106,4 +109,12 @@ func (r nodeResources) LogValue() slog.Value {
 		}
 	}
 	return slog.GroupValue(attrs...)
+}
+
+// podLimit is the number of pods that a node runs at once.
+func podLimit(maxPods, podsPerCore int, capacity corev1.ResourceList) int {
+	if podsPerCore == 0 {
+		return maxPods
+	}
+	return min(maxPods, podsPerCore*int(capacity.Cpu().Value()))
 }

@@ -1,7 +1,6 @@
-package main
+package node
 
 import (
-	"path/filepath"
 	"testing"
 	"testing/fstest"
 
@@ -48,26 +47,16 @@ func TestDetectCapacity(t *testing.T) {
 					root[name] = &fstest.MapFile{Data: []byte(text)}
 				}
 			}
-			requireResources(t, tt.want, detectCapacity(root, tt.group))
+			requireResources(t, tt.want, DetectCapacity(root, tt.group))
 		})
 	}
 }
 
 func TestDetectCapacity_LeavesOutWhatCannotBeRead(t *testing.T) {
-	got := detectCapacity(fstest.MapFS{}, "/")
+	got := DetectCapacity(fstest.MapFS{}, "/")
 	require.Len(t, got, 1)
 	assert.Positive(t, got.Cpu().Value())
 	invalid := fstest.MapFS{"sys/devices/system/cpu/online": &fstest.MapFile{Data: []byte("3-0")}}
-	got = detectCapacity(invalid, "/")
+	got = DetectCapacity(invalid, "/")
 	assert.Positive(t, got.Cpu().Value())
-}
-
-func TestDiskCapacity(t *testing.T) {
-	dir := t.TempDir()
-	existing, err := diskCapacity(dir)
-	require.NoError(t, err)
-	assert.Positive(t, existing.Value())
-	later, err := diskCapacity(filepath.Join(dir, "not", "yet"))
-	require.NoError(t, err)
-	assert.Equal(t, existing.Value(), later.Value())
 }
