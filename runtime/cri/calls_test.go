@@ -71,15 +71,14 @@ func TestContainerStats(t *testing.T) {
 		f.streams = streams
 		got, err := f.client(t, Config{}).ContainerStats(t.Context())
 		require.NoError(t, err)
-		at := func(ns int64) time.Time { return time.Unix(0, ns) }
 		assert.Equal(t, []runtime.ContainerUsage{
 			{
 				PodUID: "uid-1", ID: "runs", Name: "main", Running: true,
-				Memory: runtime.MemoryUsage{At: at(11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
-				CPU:    runtime.CPUUsage{At: at(10), UsageCoreNanoSeconds: 5, UsageNanoCores: 6, HasRate: true},
-				Rootfs: runtime.DiskUsage{At: at(12), Bytes: 7, Inodes: 2},
+				Memory: runtime.MemoryUsage{At: time.Unix(0, 11), Capacity: 150, Usage: 120, WorkingSet: 100, RSS: 90, PageFaults: 3, MajorFaults: 1},
+				CPU:    runtime.CPUUsage{At: time.Unix(0, 10), UsageCoreNanoSeconds: 5, UsageNanoCores: 6, HasRate: true},
+				Rootfs: runtime.DiskUsage{At: time.Unix(0, 12), Bytes: 7, Inodes: 2},
 			},
-			{PodUID: "uid-1", ID: "ended", Name: "main", Rootfs: runtime.DiskUsage{At: at(12), Bytes: 9}},
+			{PodUID: "uid-1", ID: "ended", Name: "main", Rootfs: runtime.DiskUsage{At: time.Unix(0, 12), Bytes: 9}},
 		}, got)
 	}
 }

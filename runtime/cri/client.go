@@ -21,6 +21,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Recorder receives the events that a Client emits about pods. It must not block.
@@ -159,7 +160,7 @@ type Client struct {
 	access *accessRecords
 	hooked completedPreStops
 
-	features atomic.Pointer[features] // nil before the first Health
+	features atomic.Pointer[translate.Features] // nil before the first Health
 
 	// Set once a streamed list was answered Unimplemented: it is not asked for
 	// again.

@@ -15,10 +15,13 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
-func (t *applyRun) translator() *translator {
-	return &translator{node: t.c.cfg.Node, features: t.c.features.Load(), pod: t.pod, m: t.m, owner: t.c.owner()}
+func (t *applyRun) translator() *translate.Translator {
+	return &translate.Translator{
+		Node: t.c.cfg.Node.translated(), Features: t.c.features.Load(), Pod: t.pod, Options: t.m, Owner: t.c.owner(),
+	}
 }
 
 // containerConfig gathers what a container needs from outside its spec and
@@ -29,42 +32,42 @@ func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, 
 		return nil, fmt.Errorf("container name %q: %s: %w", spec.Name, strings.Join(errs, "; "), runtime.ErrInvalid)
 	}
 	tr := t.translator()
-	in := containerInput{spec: spec, action: a, image: image, attempt: t.attempt(a)}
+	in := translate.ContainerInput{Spec: spec, Action: a, Image: image, Attempt: t.attempt(a)}
 	var err error
-	if in.env, err = tr.environment(ctx, spec, t.podIPs()); err != nil {
+	if in.Env, err = tr.Environment(ctx, spec, t.podIPs()); err != nil {
 		return nil, err
 	}
 	imageIDs, err := t.volumeImages(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	if in.mounts, err = tr.mounts(ctx, spec, in.env, imageIDs); err != nil {
+	if in.Mounts, err = tr.Mounts(ctx, spec, in.Env, imageIDs); err != nil {
 		return nil, err
 	}
 	if err := t.ownMounts(&in); err != nil {
 		return nil, err
 	}
-	if in.targetID, err = t.target(ctx, spec.Name); err != nil {
+	if in.TargetID, err = t.target(ctx, spec.Name); err != nil {
 		return nil, err
 	}
-	return tr.container(in)
+	return tr.Container(in)
 }
 
 // ownMounts adds the files that the agent itself gives a container.
-func (t *applyRun) ownMounts(in *containerInput) error {
-	hosts, err := t.hostsMount(in.spec)
+func (t *applyRun) ownMounts(in *translate.ContainerInput) error {
+	hosts, err := t.hostsMount(in.Spec)
 	if err != nil {
 		return err
 	}
 	if hosts != nil {
-		in.mounts = append(in.mounts, hosts)
+		in.Mounts = append(in.Mounts, hosts)
 	}
-	message, err := t.messageMount(in.spec, in.attempt)
+	message, err := t.messageMount(in.Spec, in.Attempt)
 	if err != nil {
 		return err
 	}
 	if message != nil {
-		in.mounts = append(in.mounts, message)
+		in.Mounts = append(in.Mounts, message)
 	}
 	return nil
 }
@@ -98,8 +101,8 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 		return nil, fmt.Errorf("create termination message file: %w", err)
 	}
 	return &v1.Mount{
-		ContainerPath: absolute(spec.TerminationMessagePath), HostPath: file,
-		UidMappings: t.translator().mountIDs(t.m.UIDMappings), GidMappings: t.translator().mountIDs(t.m.GIDMappings),
+		ContainerPath: translate.AbsolutePath(spec.TerminationMessagePath), HostPath: file,
+		UidMappings: t.translator().MountIDs(t.m.UIDMappings), GidMappings: t.translator().MountIDs(t.m.GIDMappings),
 	}, nil
 }
 
@@ -154,7 +157,7 @@ func (t *applyRun) volumeImages(ctx context.Context, spec *corev1.Container) (ma
 		if !ok || volume.Image == "" || ids[vm.Name] != "" {
 			continue
 		}
-		if err := t.translator().hasImageVolumes(vm.Name); err != nil {
+		if err := t.translator().CheckImageVolumes(vm.Name); err != nil {
 			return nil, err // before the image is fetched for nothing
 		}
 		image, err := t.image(ctx, neededImage{ref: volume.Image, policy: t.volumePolicy(vm.Name)})

@@ -27,6 +27,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // lab returns a Client of a real runtime: a containerd of the test's own, or the
@@ -262,12 +263,12 @@ func rawRates(t *testing.T, c *Client, image string, n, atOnce int) (up, down fl
 	require.NoError(t, err)
 	sandboxes, containers := make([]string, n), make([]string, n)
 	took := each(n, atOnce, func(i int) {
-		tr := &translator{node: c.cfg.Node, pod: pods[i], m: options[i], owner: c.owner()}
-		config, err := tr.sandbox(0)
+		tr := &translate.Translator{Node: c.cfg.Node.translated(), Pod: pods[i], Options: options[i], Owner: c.owner()}
+		config, err := tr.Sandbox(0)
 		assert.NoError(t, err)
 		sb, err := c.rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: config})
 		assert.NoError(t, err)
-		cfg, err := tr.container(containerInput{spec: &pods[i].Spec.Containers[0], image: id})
+		cfg, err := tr.Container(translate.ContainerInput{Spec: &pods[i].Spec.Containers[0], Image: id})
 		assert.NoError(t, err)
 		ct, err := c.rs.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: cfg, SandboxConfig: config})
 		assert.NoError(t, err)

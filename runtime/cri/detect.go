@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // DetectNode reads what a Node is about from a machine's /proc and /sys; root is
@@ -71,7 +73,7 @@ func hugePageSizes(root fs.FS) []string {
 	for _, d := range dirs {
 		name := strings.TrimSuffix(strings.TrimPrefix(path.Base(d), "hugepages-"), "kB")
 		if kib, err := strconv.ParseInt(name, 10, 64); err == nil && kib > 0 && kib < 1<<40 {
-			sizes = append(sizes, pageSize(kib<<10))
+			sizes = append(sizes, translate.PageSize(kib<<10))
 		}
 	}
 	return sizes

@@ -50,3 +50,16 @@ func TestNode_WithDetected(t *testing.T) {
 	}, set.WithDetected(found))
 	assert.Equal(t, []string{"/sys/a"}, found.MaskedPaths, "the arguments are not changed")
 }
+
+// Containers share swap only where it is limited.
+func TestNode_TranslatedSwap(t *testing.T) {
+	for swap, want := range map[Swap]struct {
+		limits   bool
+		capacity int64
+	}{RuntimeDefaultSwap: {false, 0}, NoSwap: {true, 0}, LimitedSwap: {true, 4}} {
+		n := Node{Swap: swap, SwapCapacity: 4}
+		got := n.translated()
+		assert.Equal(t, want.limits, got.LimitsSwap, swap)
+		assert.Equal(t, want.capacity, got.SwapCapacity, swap)
+	}
+}

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 func (f *fake) CreateContainer(ctx context.Context, r *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
@@ -151,11 +152,18 @@ func (f *fake) fill(pod *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sb, ct := f.id("sb"), f.id("ct")
-	m := &v1.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}
-	f.sandboxes[sb] = &v1.PodSandboxStatus{Id: sb, Metadata: m, Labels: sandboxLabels(pod, DefaultOwner), Annotations: sandboxAnnotations(pod)}
+	tr := &translate.Translator{Pod: pod, Owner: DefaultOwner}
+	sandbox, err := tr.Sandbox(0)
+	container, err2 := tr.Container(translate.ContainerInput{Spec: &pod.Spec.Containers[0]})
+	if err = errors.Join(err, err2); err != nil {
+		panic(err)
+	}
+	f.sandboxes[sb] = &v1.PodSandboxStatus{
+		Id: sb, Metadata: sandbox.GetMetadata(), Labels: sandbox.GetLabels(), Annotations: sandbox.GetAnnotations(),
+	}
 	f.containers[ct] = &v1.ContainerStatus{
-		Id: ct, Metadata: &v1.ContainerMetadata{Name: "main"}, State: v1.ContainerState_CONTAINER_RUNNING, Labels: containerLabels(pod, "main", DefaultOwner),
-		Annotations: containerAnnotations(pod, &pod.Spec.Containers[0], runtime.Action{}, 0), StartedAt: 1,
+		Id: ct, Metadata: container.GetMetadata(), State: v1.ContainerState_CONTAINER_RUNNING,
+		Labels: container.GetLabels(), Annotations: container.GetAnnotations(), StartedAt: 1,
 	}
 	f.inSandbox[ct] = sb
 }

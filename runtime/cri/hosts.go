@@ -82,6 +82,6 @@ func (t *applyRun) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	}
 	return &v1.Mount{
 		ContainerPath: hostsPath, HostPath: file, Readonly: false,
-		UidMappings: t.translator().mountIDs(t.m.UIDMappings), GidMappings: t.translator().mountIDs(t.m.GIDMappings),
+		UidMappings: t.translator().MountIDs(t.m.UIDMappings), GidMappings: t.translator().MountIDs(t.m.GIDMappings),
 	}, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // neededImage is an image that a plan needs.
@@ -39,7 +40,7 @@ func (t *applyRun) prefetch(ctx context.Context, plan []runtime.Action) {
 		if spec := t.spec(a.Container); a.Type == runtime.StartContainer && spec != nil {
 			t.fetch(ctx, neededImage{spec.Image, spec.ImagePullPolicy})
 			for _, vm := range spec.VolumeMounts {
-				if volume := t.m.Volumes[vm.Name]; volume.Image != "" && t.translator().hasImageVolumes(vm.Name) == nil {
+				if volume := t.m.Volumes[vm.Name]; volume.Image != "" && t.translator().CheckImageVolumes(vm.Name) == nil {
 					t.fetch(ctx, neededImage{volume.Image, t.volumePolicy(vm.Name)})
 				}
 			}
@@ -91,7 +92,7 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
 		return nil, &reasonError{"InvalidImageName", err}
 	}
-	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: runtimeHandler(t.pod)}
+	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: translate.RuntimeHandler(t.pod)}
 	logins := t.ring.lookup(parsed)
 	known := uint64(ignorePreviousPulls)
 	if w.policy != corev1.PullAlways {
@@ -123,7 +124,7 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 
 func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
 	key.logins = fingerprint(logins)
-	sandbox, err := t.translator().sandbox(0)
+	sandbox, err := t.translator().Sandbox(0)
 	if err != nil {
 		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Images lists the images on the node.
@@ -71,18 +72,7 @@ func (c *Client) ImageFS(ctx context.Context) (images, containers []runtime.FSUs
 	if err != nil {
 		return nil, nil, err
 	}
-	return usages(resp.GetImageFilesystems()), usages(resp.GetContainerFilesystems()), nil
-}
-
-func usages(all []*v1.FilesystemUsage) []runtime.FSUsage {
-	out := make([]runtime.FSUsage, 0, len(all))
-	for _, u := range all {
-		out = append(out, runtime.FSUsage{
-			At: at(u.GetTimestamp()), Mountpoint: u.GetFsId().GetMountpoint(),
-			UsedBytes: u.GetUsedBytes().GetValue(), InodesUsed: u.GetInodesUsed().GetValue(),
-		})
-	}
-	return out
+	return translate.FSUsages(resp.GetImageFilesystems()), translate.FSUsages(resp.GetContainerFilesystems()), nil
 }
 
 // imageStatus returns the image that ref names, or nil when it is not there.

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // inspectAtOnce bounds the status calls of one inspection that run at a time.
@@ -75,7 +76,7 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 			if err != nil {
 				return missing(s.ID, err)
 			}
-			*s = withStatus(*s, st)
+			*s = translate.AddSandboxStatus(*s, st)
 			return nil
 		})
 	}
@@ -89,7 +90,7 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 			if err != nil {
 				return missing(ct.ID, err)
 			}
-			*ct = withContainerStatus(*ct, st)
+			*ct = translate.AddContainerStatus(*ct, st)
 			if ct.Resources != nil {
 				ct.Resources.NoCPUQuota = c.cfg.Node.NoCPUQuota
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Kill stops every observed container of the pod, in the stages of
@@ -123,7 +124,7 @@ func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.
 	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
 		to.ports = spec.Ports
 	} else if ct := byID(observed.Containers, s.ID); ct != nil {
-		to.ports = portsFrom(ct.Annotations)
+		to.ports = translate.Ports(ct.Annotations)
 	}
 	return to
 }

@@ -1,9 +1,11 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Pods lists every pod of the owner that the runtime knows, from two list calls.
@@ -208,7 +211,7 @@ func (b *listing) sandbox(s *v1.PodSandbox) {
 		return
 	}
 	p := b.pod(uid, m.GetNamespace(), m.GetName())
-	p.Sandboxes = append(p.Sandboxes, sandboxOf(s))
+	p.Sandboxes = append(p.Sandboxes, translate.ObservedSandbox(s))
 }
 
 func (b *listing) container(ct *v1.Container) {
@@ -218,5 +221,22 @@ func (b *listing) container(ct *v1.Container) {
 		return
 	}
 	p := b.pod(uid, l[runtime.LabelPodNamespace], l[runtime.LabelPodName])
-	p.Containers = append(p.Containers, containerOf(ct))
+	p.Containers = append(p.Containers, translate.ObservedContainer(ct))
+}
+
+// newestFirst puts sandboxes by attempt and containers by attempt within time
+// of creation, newest first.
+func newestFirst(p *runtime.Pod) {
+	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
+		if a.Attempt != b.Attempt {
+			return cmp.Compare(b.Attempt, a.Attempt)
+		}
+		return b.Created.Compare(a.Created)
+	})
+	slices.SortStableFunc(p.Containers, func(a, b runtime.Container) int {
+		if byTime := b.Created.Compare(a.Created); byTime != 0 {
+			return byTime
+		}
+		return cmp.Compare(b.Attempt, a.Attempt)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Bounds of termination messages, as the API states them.
@@ -83,7 +84,7 @@ func messageFile(st *v1.ContainerStatus, path string) string {
 		return ""
 	}
 	for _, m := range st.GetMounts() {
-		if m.GetContainerPath() == absolute(path) {
+		if m.GetContainerPath() == translate.AbsolutePath(path) {
 			return m.GetHostPath()
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // Swap says how much of the node's swap containers may use.
@@ -71,10 +73,23 @@ func (n Node) WithDetected(found Node) Node {
 	return n
 }
 
+// translated returns what translations need of n.
+func (n *Node) translated() translate.Node {
+	out := translate.Node{
+		MemoryCapacity: n.MemoryCapacity, LimitsSwap: n.Swap != RuntimeDefaultSwap, CgroupV2: n.CgroupV2,
+		NoCPUQuota: n.NoCPUQuota, CPUQuotaPeriod: n.CPUQuotaPeriod, HugePageSizes: n.HugePageSizes,
+		SeccompRoot: n.SeccompRoot, SeccompDefault: n.SeccompDefault, MaskedPaths: n.MaskedPaths,
+	}
+	if n.Swap == LimitedSwap {
+		out.SwapCapacity = n.SwapCapacity
+	}
+	return out
+}
+
 func (n *Node) fill() error {
 	var errs []error
 	if n.CPUQuotaPeriod == 0 {
-		n.CPUQuotaPeriod = quotaPeriod * time.Microsecond
+		n.CPUQuotaPeriod = 100 * time.Millisecond
 	}
 	if n.CPUQuotaPeriod < time.Millisecond || n.CPUQuotaPeriod > time.Second {
 		errs = append(errs, fmt.Errorf("Node.CPUQuotaPeriod must be from 1ms to 1s, not %v", n.CPUQuotaPeriod))

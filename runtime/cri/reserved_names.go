@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -24,15 +22,6 @@ func nameTaken(err error) bool {
 	}
 	said := e.status.Message()
 	return strings.Contains(said, "is reserved for") || strings.Contains(said, "name is reserved")
-}
-
-// runtimeHandler returns the handler that the pod's runtime class means. There
-// are no RuntimeClass objects on a node: the class is the handler's name.
-func runtimeHandler(pod *corev1.Pod) string {
-	if pod.Spec.RuntimeClassName == nil {
-		return ""
-	}
-	return *pod.Spec.RuntimeClassName
 }
 
 // retry bounds how often a name that is taken is tried again.

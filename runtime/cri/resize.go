@@ -20,7 +20,7 @@ func (t *applyRun) updateResources(ctx context.Context, a runtime.Action) error 
 	}
 	t.markChanged()
 	_, err := do(ctx, t.c, "UpdateContainerResources", a.ID, t.c.cfg.Timeout, t.c.rs.UpdateContainerResources,
-		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: update(t.translator().resources(spec))})
+		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: update(t.translator().Resources(spec))})
 	// Whatever came of it, what is known of the container is no longer so.
 	t.c.facts.forgetContainer(t.pod.UID, a.ID)
 	return err

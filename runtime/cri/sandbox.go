@@ -11,11 +11,12 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // createSandbox makes the pod's sandbox and learns its addresses.
 func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
-	config, err := t.translator().sandbox(a.Attempt)
+	config, err := t.translator().Sandbox(a.Attempt)
 	if err != nil {
 		return &reasonError{"ConfigPodSandboxError", err}
 	}
@@ -33,7 +34,7 @@ func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 
 // createSandboxFrom returns the id of the sandbox also if it is of no use.
 func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, config *v1.PodSandboxConfig) (string, error) {
-	startTime, handler := time.Now(), runtimeHandler(t.pod)
+	startTime, handler := time.Now(), translate.RuntimeHandler(t.pod)
 	id, err := t.c.runSandbox(ctx, config, handler)
 	if err != nil {
 		return "", err
@@ -43,13 +44,13 @@ func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, conf
 	t.sandbox = runtime.Sandbox{
 		ID: id, Attempt: a.Attempt, State: runtime.SandboxReady, Created: time.Now(), Handler: handler,
 		Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
-		Source: config.GetAnnotations()[podspec.AnnotationSource], GracePeriod: graceOf(config.GetAnnotations()),
+		Source: config.GetAnnotations()[podspec.AnnotationSource], GracePeriod: translate.GracePeriod(config.GetAnnotations()),
 	}
 	st, err := t.c.sandboxStatus(ctx, id)
 	if err != nil {
 		return id, err
 	}
-	t.sandbox = withStatus(t.sandbox, st)
+	t.sandbox = translate.AddSandboxStatus(t.sandbox, st)
 	if t.sandbox.State != runtime.SandboxReady {
 		return id, fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
 	}
@@ -128,7 +129,7 @@ func (t *applyRun) needSandbox(ctx context.Context) error {
 		}
 		t.sandbox = *s
 	}
-	config, err := t.translator().sandbox(t.sandbox.Attempt)
+	config, err := t.translator().Sandbox(t.sandbox.Attempt)
 	if err != nil {
 		return &reasonError{"ConfigPodSandboxError", err}
 	}

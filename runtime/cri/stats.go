@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // ContainerStats measures all containers of the owner's pods. A runtime may
@@ -23,7 +24,7 @@ func (c *Client) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, 
 		labels := s.GetAttributes().GetLabels()
 		known := func() bool { return c.owned.has(s.GetAttributes().GetId()) }
 		if uid := labels[runtime.LabelPodUID]; uid != "" && o.container(labels, known) {
-			out = append(out, usageOf(types.UID(uid), s))
+			out = append(out, translate.ContainerUsage(types.UID(uid), s))
 		}
 	}
 	return out, nil
@@ -41,33 +42,4 @@ func (c *Client) listStats(ctx context.Context) ([]*v1.ContainerStats, error) {
 	resp, err := do(ctx, c, "ListContainerStats", "", c.cfg.Timeout, c.rs.ListContainerStats,
 		&v1.ListContainerStatsRequest{Filter: filter})
 	return resp.GetStats(), err
-}
-
-func usageOf(uid types.UID, s *v1.ContainerStats) runtime.ContainerUsage {
-	mem, cpu, layer := s.GetMemory(), s.GetCpu(), s.GetWritableLayer()
-	out := runtime.ContainerUsage{
-		PodUID: uid, ID: s.GetAttributes().GetId(), Name: s.GetAttributes().GetMetadata().GetName(),
-		// Only a running container has processes to account for.
-		Running: cpu.GetUsageCoreNanoSeconds() != nil || mem.GetWorkingSetBytes() != nil,
-		Memory: runtime.MemoryUsage{
-			Usage: mem.GetUsageBytes().GetValue(), WorkingSet: mem.GetWorkingSetBytes().GetValue(), RSS: mem.GetRssBytes().GetValue(),
-			PageFaults: mem.GetPageFaults().GetValue(), MajorFaults: mem.GetMajorPageFaults().GetValue(),
-		},
-		CPU: runtime.CPUUsage{UsageCoreNanoSeconds: cpu.GetUsageCoreNanoSeconds().GetValue(), UsageNanoCores: cpu.GetUsageNanoCores().GetValue(), HasRate: cpu.GetUsageNanoCores() != nil},
-	}
-	if mem.GetWorkingSetBytes() != nil {
-		out.Memory.At = at(mem.GetTimestamp())
-		if left := mem.GetAvailableBytes(); left != nil {
-			out.Memory.Capacity = out.Memory.WorkingSet + left.GetValue()
-		}
-	}
-	if cpu.GetUsageCoreNanoSeconds() != nil {
-		out.CPU.At = at(cpu.GetTimestamp())
-	}
-	if layer.GetUsedBytes() != nil {
-		out.Rootfs = runtime.DiskUsage{
-			At: at(layer.GetTimestamp()), Bytes: layer.GetUsedBytes().GetValue(), Inodes: layer.GetInodesUsed().GetValue(),
-		}
-	}
-	return out
 }

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 
 // namespaces says which namespaces of the kernel the pod's containers share
 // with each other and with the node.
-func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
-	spec := &tr.pod.Spec
+func (tr *Translator) namespaces() (*v1.NamespaceOption, error) {
+	spec := &tr.Pod.Spec
 	out := &v1.NamespaceOption{Network: nodeOrPod(spec.HostNetwork), Ipc: nodeOrPod(spec.HostIPC), Pid: v1.NamespaceMode_CONTAINER}
 	switch {
 	case spec.HostPID:
@@ -22,29 +22,29 @@ func (tr *translator) namespaces() (*v1.NamespaceOption, error) {
 	case spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace:
 		out.Pid = v1.NamespaceMode_POD
 	}
-	if podspec.UsesHostUsers(tr.pod) {
+	if podspec.UsesHostUsers(tr.Pod) {
 		return out, nil
 	}
 	if err := tr.hasUserNamespaces(); err != nil {
 		return nil, err
 	}
-	if len(tr.m.UIDMappings) == 0 || len(tr.m.GIDMappings) == 0 {
+	if len(tr.Options.UIDMappings) == 0 || len(tr.Options.GIDMappings) == 0 {
 		return nil, fmt.Errorf("hostUsers false: there are no ids set aside for the pod: %w", runtime.ErrUnsupported)
 	}
 	out.UsernsOptions = &v1.UserNamespace{
-		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.m.UIDMappings), Gids: idMappings(tr.m.GIDMappings),
+		Mode: v1.NamespaceMode_POD, Uids: idMappings(tr.Options.UIDMappings), Gids: idMappings(tr.Options.GIDMappings),
 	}
 	return out, nil
 }
 
 // hasUserNamespaces: a runtime that does not know of user namespaces runs the pod
 // with the node's ids and says nothing, so that only its word counts.
-func (tr *translator) hasUserNamespaces() error {
-	handler := runtimeHandler(tr.pod)
-	switch f := tr.features; {
+func (tr *Translator) hasUserNamespaces() error {
+	handler := RuntimeHandler(tr.Pod)
+	switch f := tr.Features; {
 	case f == nil:
 		return fmt.Errorf("hostUsers false: runtime features not known yet: %w", runtime.ErrNotReady)
-	case f.userNamespaces[handler]:
+	case f.UserNamespaces[handler]:
 		return nil
 	case handler == "":
 		return fmt.Errorf("hostUsers false: %s has no user namespaces: %w", f.name(), runtime.ErrUnsupported)

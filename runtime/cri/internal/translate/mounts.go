@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"cmp"
@@ -15,9 +15,9 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// mounts translates a container's volume mounts, in their order. imageIDs are
+// Mounts translates a container's volume mounts, in their order. imageIDs are
 // those of image volumes, by the volume's name.
-func (tr *translator) mounts(ctx context.Context, spec *corev1.Container, env []envVar, imageIDs map[string]string) ([]*v1.Mount, error) {
+func (tr *Translator) Mounts(ctx context.Context, spec *corev1.Container, env []EnvVar, imageIDs map[string]string) ([]*v1.Mount, error) {
 	var out []*v1.Mount
 	for i, vm := range spec.VolumeMounts {
 		m, err := tr.mount(ctx, spec, i, vm, env, imageIDs)
@@ -29,9 +29,9 @@ func (tr *translator) mounts(ctx context.Context, spec *corev1.Container, env []
 	return out, nil
 }
 
-func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index int, vm corev1.VolumeMount, env []envVar, imageIDs map[string]string,
+func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index int, vm corev1.VolumeMount, env []EnvVar, imageIDs map[string]string,
 ) (*v1.Mount, error) {
-	volume, ok := tr.m.Volumes[vm.Name]
+	volume, ok := tr.Options.Volumes[vm.Name]
 	if !ok {
 		return nil, fmt.Errorf("the volume is not mounted on the node: %w", runtime.ErrNotReady)
 	}
@@ -44,12 +44,12 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 		return nil, err
 	}
 	m := &v1.Mount{
-		ContainerPath: absolute(vm.MountPath), HostPath: volume.HostPath, Readonly: vm.ReadOnly || volume.ReadOnly,
+		ContainerPath: AbsolutePath(vm.MountPath), HostPath: volume.HostPath, Readonly: vm.ReadOnly || volume.ReadOnly,
 		Propagation: propagation, MountOptions: slices.Clone(vm.BindMountOptions),
-		UidMappings: tr.mountIDs(tr.m.UIDMappings), GidMappings: tr.mountIDs(tr.m.GIDMappings),
+		UidMappings: tr.MountIDs(tr.Options.UIDMappings), GidMappings: tr.MountIDs(tr.Options.GIDMappings),
 	}
 	if volume.Image != "" {
-		if err := tr.hasImageVolumes(vm.Name); err != nil {
+		if err := tr.CheckImageVolumes(vm.Name); err != nil {
 			return nil, err
 		}
 		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
@@ -63,25 +63,27 @@ func (tr *translator) mount(ctx context.Context, spec *corev1.Container, index i
 	if subPath == "" {
 		return m, nil
 	}
-	if tr.m.SubPath == nil {
+	if tr.Options.SubPath == nil {
 		return nil, fmt.Errorf("subPath: %w", runtime.ErrUnsupported)
 	}
 	vm.SubPath, vm.SubPathExpr = subPath, ""
-	m.HostPath, err = tr.m.SubPath(ctx, spec.Name, index, vm)
+	m.HostPath, err = tr.Options.SubPath(ctx, spec.Name, index, vm)
 	return m, err
 }
 
-// hasImageVolumes refuses a volume of a kind that the runtime is known not to have.
-func (tr *translator) hasImageVolumes(name string) error {
-	if tr.features == nil || !tr.features.noImageVolumes {
+// CheckImageVolumes refuses a volume of a kind that the runtime is known not to have.
+func (tr *Translator) CheckImageVolumes(name string) error {
+	if tr.Features == nil || !tr.Features.NoImageVolumes {
 		return nil
 	}
-	index := slices.IndexFunc(tr.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
-	return fmt.Errorf("spec.volumes[%d].image: %s has no image volumes: %w", index, tr.features.name(), runtime.ErrUnsupported)
+	index := slices.IndexFunc(tr.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	return fmt.Errorf("spec.volumes[%d].image: %s has no image volumes: %w", index, tr.Features.name(), runtime.ErrUnsupported)
 }
 
-func (tr *translator) mountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
-	if podspec.UsesHostUsers(tr.pod) {
+// MountIDs are the id mappings of a mount into a container of the pod: none without a
+// user namespace.
+func (tr *Translator) MountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
+	if podspec.UsesHostUsers(tr.Pod) {
 		return nil
 	}
 	return idMappings(ids)
@@ -89,7 +91,7 @@ func (tr *translator) mountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
 
 // expandSubPath returns where in its volume a mount begins. An expression that
 // names an unknown variable is an error: another directory would be mounted.
-func expandSubPath(vm *corev1.VolumeMount, env []envVar) (string, error) {
+func expandSubPath(vm *corev1.VolumeMount, env []EnvVar) (string, error) {
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {
 		var missing []string
@@ -112,7 +114,8 @@ func expandSubPath(vm *corev1.VolumeMount, env []envVar) (string, error) {
 	return sub, nil
 }
 
-func absolute(p string) string {
+// AbsolutePath returns a path in a container as the runtime gets it.
+func AbsolutePath(p string) string {
 	if strings.HasPrefix(p, "/") {
 		return p
 	}
@@ -139,11 +142,11 @@ func propagationOf(mode *corev1.MountPropagationMode, privileged bool) (v1.Mount
 
 // recursiveReadOnly says whether what is mounted below a mount is to be
 // read-only as well.
-func (tr *translator) recursiveReadOnly(vm corev1.VolumeMount) (bool, error) {
+func (tr *Translator) recursiveReadOnly(vm corev1.VolumeMount) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
 		return false, nil
 	}
-	able := tr.features != nil && tr.features.recursiveReadOnly[runtimeHandler(tr.pod)]
+	able := tr.Features != nil && tr.Features.RecursiveReadOnly[RuntimeHandler(tr.Pod)]
 	sound := vm.ReadOnly && (vm.MountPropagation == nil || *vm.MountPropagation == corev1.MountPropagationNone)
 	switch {
 	case *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyIfPossible:

@@ -1,7 +1,8 @@
-package cri
+package translate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,21 +27,18 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// quotaPeriod is the default of a node, in µs.
+const quotaPeriod = 100_000
+
 var rewrite = flag.Bool("update", false, "rewrite the golden files")
 
-// fixture is one file of testdata/translate: a pod and what it comes to.
+// fixture is one file of testdata: a pod and what it comes to.
 type fixture struct {
 	About    string
 	Node     Node
-	Features *struct {
-		RecursiveReadOnly map[string]bool
-		UserNamespaces    map[string]bool
-		GroupsPolicy      bool
-		Runtime           string
-		NoImageVolumes    bool
-	}
-	Options runtime.RunOptions
-	Objects []struct {
+	Features *Features
+	Options  runtime.RunOptions
+	Objects  []struct {
 		Kind, Name string
 		Data       map[string]string
 	}
@@ -67,8 +66,9 @@ func (o objects) Object(_ context.Context, ref podspec.Ref) (podspec.Object, err
 	return podspec.Object{}, podspec.ErrObjectNotFound
 }
 
-func (f *fixture) translator(t *testing.T) *translator {
-	require.NoError(t, f.Node.fill())
+func (f *fixture) translator(t *testing.T) *Translator {
+	f.Node.CPUQuotaPeriod = cmp.Or(f.Node.CPUQuotaPeriod, quotaPeriod*time.Microsecond)
+	f.Node.SeccompRoot = cmp.Or(f.Node.SeccompRoot, "/var/lib/kubelet/seccomp")
 	if f.Node.MemoryCapacity == 0 {
 		f.Node.MemoryCapacity = 4 << 30
 	}
@@ -92,21 +92,14 @@ func (f *fixture) translator(t *testing.T) *translator {
 			return fmt.Sprintf("/safe/%s/%d/%s", container, index, vm.SubPath), nil
 		}
 	}
-	tr := &translator{node: f.Node, pod: &f.Pod, m: m, owner: "node-1"}
-	if f.Features != nil {
-		tr.features = &features{
-			recursiveReadOnly: f.Features.RecursiveReadOnly, userNamespaces: f.Features.UserNamespaces,
-			groupsPolicy: f.Features.GroupsPolicy, runtime: f.Features.Runtime, noImageVolumes: f.Features.NoImageVolumes,
-		}
-	}
-	return tr
+	return &Translator{Node: f.Node, Features: f.Features, Pod: &f.Pod, Options: m, Owner: "node-1"}
 }
 
 // translate returns each field of the messages by its path.
 func (f *fixture) translate(t *testing.T) map[string]any {
 	out := map[string]any{}
 	tr := f.translator(t)
-	sandbox, err := tr.sandbox(0)
+	sandbox, err := tr.Sandbox(0)
 	flatten(t, out, "sandbox", sandbox, err)
 	for ct := range podspec.Containers(&f.Pod) {
 		cfg, err := f.container(t.Context(), tr, ct)
@@ -115,22 +108,22 @@ func (f *fixture) translate(t *testing.T) map[string]any {
 	return out
 }
 
-func (f *fixture) container(ctx context.Context, tr *translator, ct *corev1.Container) (*v1.ContainerConfig, error) {
-	env, err := tr.environment(ctx, ct, f.IPs)
+func (f *fixture) container(ctx context.Context, tr *Translator, ct *corev1.Container) (*v1.ContainerConfig, error) {
+	env, err := tr.Environment(ctx, ct, f.IPs)
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := tr.mounts(ctx, ct, env, f.ImageIDs)
+	mounts, err := tr.Mounts(ctx, ct, env, f.ImageIDs)
 	if err != nil {
 		return nil, err
 	}
 	image := &v1.Image{Id: "sha256:busybox", Username: f.Image.Username, Uid: int64Value(f.Image.UID)}
-	in := containerInput{spec: ct, attempt: f.Attempt, image: image, env: env, mounts: mounts}
-	in.action = runtime.Action{Type: runtime.StartContainer, Container: ct.Name, BackOffStep: f.Step, ContainerType: kindOfContainer(&f.Pod, ct.Name)}
-	if in.action.ContainerType == runtime.Ephemeral {
-		in.targetID = f.Target
+	in := ContainerInput{Spec: ct, Attempt: f.Attempt, Image: image, Env: env, Mounts: mounts}
+	in.Action = runtime.Action{Type: runtime.StartContainer, Container: ct.Name, BackOffStep: f.Step, ContainerType: kindOfContainer(&f.Pod, ct.Name)}
+	if in.Action.ContainerType == runtime.Ephemeral {
+		in.TargetID = f.Target
 	}
-	return tr.container(in)
+	return tr.Container(in)
 }
 
 func kindOfContainer(pod *corev1.Pod, name string) runtime.ContainerType {
@@ -199,10 +192,10 @@ func decoded(v any) any {
 // RT-11: each fixture's golden file tells in what its messages differ from
 // those of the plain pod, field by field; null is a field that is not there.
 func TestTranslation(t *testing.T) {
-	files, err := filepath.Glob("testdata/translate/*.yaml")
+	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(files), 60)
-	plain := read(t, "testdata/translate/plain.yaml").translate(t)
+	plain := read(t, "testdata/plain.yaml").translate(t)
 	plain["container[main]/annotations/"+runtime.AnnotationHash] = "(hash)"
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
@@ -286,9 +279,10 @@ func TestTranslator_GroupWithoutUser(t *testing.T) {
 		"the image is unknown":       {nil, &v1.Int64Value{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := onePod("main")
-			pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsGroup: new(int64(1234))}
-			sc, err := (&translator{pod: pod}).containerSecurity(&pod.Spec.Containers[0], tc.image, "")
+			pod := &corev1.Pod{Spec: corev1.PodSpec{
+				SecurityContext: &corev1.PodSecurityContext{RunAsGroup: new(int64(1234))}, Containers: []corev1.Container{{Name: "main"}},
+			}}
+			sc, err := (&Translator{Pod: pod}).containerSecurity(&pod.Spec.Containers[0], tc.image, "")
 			require.NoError(t, err)
 			assert.Equal(t, int64(1234), sc.GetRunAsGroup().GetValue())
 			assert.Equal(t, tc.uid, sc.GetRunAsUser())

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"fmt"
@@ -67,8 +67,8 @@ func appArmorAnnotation(pod *corev1.Pod, container string) *corev1.AppArmorProfi
 }
 
 // sandboxSecurity translates the security context that the sandbox itself has.
-func (tr *translator) sandboxSecurity() (*v1.LinuxSandboxSecurityContext, error) {
-	sc := podSecurity(tr.pod)
+func (tr *Translator) sandboxSecurity() (*v1.LinuxSandboxSecurityContext, error) {
+	sc := podSecurity(tr.Pod)
 	namespaces, err := tr.namespaces()
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (tr *translator) sandboxSecurity() (*v1.LinuxSandboxSecurityContext, error)
 		NamespaceOptions: namespaces, SelinuxOptions: selinux(sc.SELinuxOptions),
 		RunAsUser: int64Value(sc.RunAsUser), RunAsGroup: int64Value(sc.RunAsGroup),
 		SupplementalGroups: tr.groups(), SupplementalGroupsPolicy: policy,
-		Privileged: anyPrivileged(tr.pod),
+		Privileged: anyPrivileged(tr.Pod),
 		// The sandbox's own process needs nothing that the runtime's profile
 		// would refuse, whatever its containers need.
 		Seccomp: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_RuntimeDefault},
@@ -112,8 +112,8 @@ func selinux(o *corev1.SELinuxOptions) *v1.SELinuxOption {
 }
 
 // groups are the supplementary groups of every process of the pod.
-func (tr *translator) groups() []int64 {
-	sc := podSecurity(tr.pod)
+func (tr *Translator) groups() []int64 {
+	sc := podSecurity(tr.Pod)
 	var out []int64
 	if sc.FSGroup != nil {
 		out = append(out, *sc.FSGroup)
@@ -126,15 +126,15 @@ func (tr *translator) groups() []int64 {
 	return out
 }
 
-func (tr *translator) groupsPolicy() (v1.SupplementalGroupsPolicy, error) {
-	p := podSecurity(tr.pod).SupplementalGroupsPolicy
+func (tr *Translator) groupsPolicy() (v1.SupplementalGroupsPolicy, error) {
+	p := podSecurity(tr.Pod).SupplementalGroupsPolicy
 	if p == nil || *p == corev1.SupplementalGroupsPolicyMerge {
 		return v1.SupplementalGroupsPolicy_Merge, nil
 	}
 	if *p != corev1.SupplementalGroupsPolicyStrict {
 		return 0, fmt.Errorf("supplementalGroupsPolicy %q is unknown: %w", *p, runtime.ErrInvalid)
 	}
-	if tr.features != nil && !tr.features.groupsPolicy {
+	if tr.Features != nil && !tr.Features.GroupsPolicy {
 		return 0, fmt.Errorf("supplementalGroupsPolicy Strict: %w", runtime.ErrUnsupported)
 	}
 	return v1.SupplementalGroupsPolicy_Strict, nil
@@ -142,8 +142,8 @@ func (tr *translator) groupsPolicy() (v1.SupplementalGroupsPolicy, error) {
 
 // containerSecurity translates a container's security context. The image tells
 // the user where the spec does not.
-func (tr *translator) containerSecurity(spec *corev1.Container, image *v1.Image, targetID string) (*v1.LinuxContainerSecurityContext, error) {
-	sc := effectiveSecurity(tr.pod, spec)
+func (tr *Translator) containerSecurity(spec *corev1.Container, image *v1.Image, targetID string) (*v1.LinuxContainerSecurityContext, error) {
+	sc := effectiveSecurity(tr.Pod, spec)
 	if err := checkNonRoot(sc, image); err != nil {
 		return nil, err
 	}
@@ -216,9 +216,9 @@ func checkNonRoot(sc *corev1.SecurityContext, image *v1.Image) error {
 	return fmt.Errorf("runAsNonRoot is true and the image runs as root: %w", runtime.ErrInvalid)
 }
 
-func (tr *translator) seccomp(p *corev1.SeccompProfile) (*v1.SecurityProfile, error) {
+func (tr *Translator) seccomp(p *corev1.SeccompProfile) (*v1.SecurityProfile, error) {
 	switch {
-	case p == nil && tr.node.SeccompDefault:
+	case p == nil && tr.Node.SeccompDefault:
 		return &v1.SecurityProfile{ProfileType: v1.SecurityProfile_RuntimeDefault}, nil
 	case p == nil, p.Type == corev1.SeccompProfileTypeUnconfined:
 		return &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Unconfined}, nil
@@ -231,7 +231,7 @@ func (tr *translator) seccomp(p *corev1.SeccompProfile) (*v1.SecurityProfile, er
 	}
 	return &v1.SecurityProfile{
 		ProfileType:  v1.SecurityProfile_Localhost,
-		LocalhostRef: filepath.Join(tr.node.SeccompRoot, *p.LocalhostProfile),
+		LocalhostRef: filepath.Join(tr.Node.SeccompRoot, *p.LocalhostProfile),
 	}, nil
 }
 
@@ -257,7 +257,7 @@ func appArmor(p *corev1.AppArmorProfile) (*v1.SecurityProfile, string, error) {
 
 // procPaths returns what a container must not see and what it must not change
 // of the kernel's files.
-func (tr *translator) procPaths(sc *corev1.SecurityContext) (masked, readonly []string) {
+func (tr *Translator) procPaths(sc *corev1.SecurityContext) (masked, readonly []string) {
 	if sc.ProcMount != nil && *sc.ProcMount == corev1.UnmaskedProcMount {
 		return nil, nil
 	}
@@ -266,6 +266,6 @@ func (tr *translator) procPaths(sc *corev1.SecurityContext) (masked, readonly []
 		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
 		"/sys/devices/virtual/powercap",
 	}
-	return append(masked, tr.node.MaskedPaths...),
+	return append(masked, tr.Node.MaskedPaths...),
 		[]string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }

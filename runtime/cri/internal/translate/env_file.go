@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"errors"
@@ -23,10 +23,10 @@ const (
 
 // fileKey returns what a file in one of the pod's volumes gives a variable,
 // such as an init container may have written it.
-func (tr *translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
+func (tr *Translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 	optional := r.Optional != nil && *r.Optional
 	where := fmt.Sprintf("key %q of file %q in volume %q", r.Key, r.Path, r.VolumeName)
-	volume := tr.m.Volumes[r.VolumeName]
+	volume := tr.Options.Volumes[r.VolumeName]
 	if volume.HostPath == "" {
 		return "", false, fmt.Errorf("%s: the volume is not mounted on the node: %w", where, runtime.ErrNotReady)
 	}

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"context"
@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
@@ -19,7 +21,7 @@ import (
 // Whatever a pod says, translating it neither panics nor gives a message that
 // leaves the directories it may use, or differs the second time.
 func FuzzTranslate(f *testing.F) {
-	files, err := filepath.Glob("testdata/translate/*.yaml")
+	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(f, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -28,13 +30,13 @@ func FuzzTranslate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		fx := new(fixture)
-		if len(text) > 1<<14 || yaml.Unmarshal(text, fx) != nil || fx.Node.fill() != nil {
+		if len(text) > 1<<14 || yaml.Unmarshal(text, fx) != nil || !isNode(&fx.Node) {
 			return
 		}
 		tr := fx.translator(t)
-		one, err := tr.sandbox(fx.Attempt)
+		one, err := tr.Sandbox(fx.Attempt)
 		if err == nil {
-			two, err := tr.sandbox(fx.Attempt)
+			two, err := tr.Sandbox(fx.Attempt)
 			require.NoError(t, err)
 			require.True(t, proto.Equal(one, two))
 			_, err = proto.Marshal(one)
@@ -55,6 +57,12 @@ func FuzzTranslate(f *testing.F) {
 			checkContainer(t, fx, cfg)
 		}
 	})
+}
+
+// isNode reports whether a node is one that a client's configuration can have.
+func isNode(n *Node) bool {
+	return (n.CPUQuotaPeriod == 0 || n.CPUQuotaPeriod >= time.Millisecond && n.CPUQuotaPeriod <= time.Second) &&
+		n.MemoryCapacity >= 0 && n.SwapCapacity >= 0 && (n.SeccompRoot == "" || filepath.IsAbs(n.SeccompRoot))
 }
 
 func checkResources(t *testing.T, r *v1.LinuxContainerResources) {
@@ -99,17 +107,14 @@ func TestCPUFormulas(t *testing.T) {
 }
 
 func BenchmarkTranslate(b *testing.B) {
-	pod := onePod("main")
-	tr := &translator{pod: pod}
-	if err := tr.node.fill(); err != nil {
-		b.Fatal(err)
-	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}}}
+	tr := &Translator{Pod: pod, Node: Node{CPUQuotaPeriod: quotaPeriod * time.Microsecond}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := tr.sandbox(0); err != nil {
+		if _, err := tr.Sandbox(0); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := tr.container(containerInput{spec: &pod.Spec.Containers[0], image: &v1.Image{Id: "x"}}); err != nil {
+		if _, err := tr.Container(ContainerInput{Spec: &pod.Spec.Containers[0], Image: &v1.Image{Id: "x"}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"cmp"
@@ -25,7 +25,8 @@ func at(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-func sandboxOf(s *v1.PodSandbox) runtime.Sandbox {
+// ObservedSandbox returns what a listing has of a sandbox; AddSandboxStatus completes it.
+func ObservedSandbox(s *v1.PodSandbox) runtime.Sandbox {
 	out := runtime.Sandbox{
 		ID: s.GetId(), Attempt: s.GetMetadata().GetAttempt(), Created: at(s.GetCreatedAt()),
 		Handler: s.GetRuntimeHandler(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
@@ -34,12 +35,12 @@ func sandboxOf(s *v1.PodSandbox) runtime.Sandbox {
 	if s.GetState() == v1.PodSandboxState_SANDBOX_READY {
 		out.State = runtime.SandboxReady
 	}
-	out.GracePeriod = graceOf(s.GetAnnotations())
+	out.GracePeriod = GracePeriod(s.GetAnnotations())
 	return out
 }
 
-// withStatus adds what only the status of a sandbox tells.
-func withStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbox {
+// AddSandboxStatus adds what only the status of a sandbox tells.
+func AddSandboxStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbox {
 	if st.GetState() == v1.PodSandboxState_SANDBOX_NOTREADY {
 		s.State = runtime.SandboxNotReady
 	}
@@ -69,7 +70,9 @@ func stateOf(s v1.ContainerState) runtime.ContainerState {
 	}
 }
 
-func containerOf(ct *v1.Container) runtime.Container {
+// ObservedContainer returns what a listing has of a container; AddContainerStatus
+// completes it.
+func ObservedContainer(ct *v1.Container) runtime.Container {
 	out := runtime.Container{
 		ID: ct.GetId(), Name: ct.GetMetadata().GetName(), SandboxID: ct.GetPodSandboxId(),
 		Attempt: ct.GetMetadata().GetAttempt(), State: stateOf(ct.GetState()), Created: at(ct.GetCreatedAt()),
@@ -92,7 +95,7 @@ func fromAnnotations(out *runtime.Container, a map[string]string) {
 	out.Hash = a[runtime.AnnotationHash]
 	out.Type = kindFrom(a[runtime.AnnotationContainerType])
 	out.BackOffStep, _ = strconv.Atoi(a[runtime.AnnotationBackOffStep])
-	out.GracePeriod = graceOf(a)
+	out.GracePeriod = GracePeriod(a)
 	if round, err := strconv.ParseUint(a[runtime.AnnotationRestartGeneration], 10, 32); err == nil {
 		out.RestartGeneration = uint32(round)
 	}
@@ -116,9 +119,9 @@ func kindFrom(text string) runtime.ContainerType {
 	return runtime.Regular
 }
 
-// graceOf returns how long the pod may take to end: what its deletion said if
+// GracePeriod returns how long the pod may take to end: what its deletion said if
 // that was known when the container was made, else what its spec says.
-func graceOf(a map[string]string) time.Duration {
+func GracePeriod(a map[string]string) time.Duration {
 	for _, key := range []string{runtime.AnnotationDeletionGracePeriod, runtime.AnnotationGracePeriod} {
 		if seconds, err := strconv.ParseInt(a[key], 10, 64); err == nil {
 			return podspec.Seconds(seconds)
@@ -135,8 +138,8 @@ func cutShort(st *v1.ContainerStatus) bool {
 		strings.Contains(st.GetMessage(), context.Canceled.Error())
 }
 
-// withContainerStatus adds what only the status of a container tells.
-func withContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Container {
+// AddContainerStatus adds what only the status of a container tells.
+func AddContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Container {
 	c.State = stateOf(st.GetState())
 	c.Started, c.Finished = at(st.GetStartedAt()), at(st.GetFinishedAt())
 	c.ExitCode, c.Reason, c.Message = st.GetExitCode(), st.GetReason(), st.GetMessage()
@@ -190,25 +193,8 @@ func resourcesOf(l *v1.LinuxContainerResources) *runtime.Resources {
 	return &r
 }
 
-// newestFirst puts sandboxes by attempt and containers by attempt within time
-// of creation, newest first.
-func newestFirst(p *runtime.Pod) {
-	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
-		if a.Attempt != b.Attempt {
-			return cmp.Compare(b.Attempt, a.Attempt)
-		}
-		return b.Created.Compare(a.Created)
-	})
-	slices.SortStableFunc(p.Containers, func(a, b runtime.Container) int {
-		if byTime := b.Created.Compare(a.Created); byTime != 0 {
-			return byTime
-		}
-		return cmp.Compare(b.Attempt, a.Attempt)
-	})
-}
-
-// portsFrom reads back the ports of a container of which the spec is gone.
-func portsFrom(a map[string]string) []corev1.ContainerPort {
+// Ports reads back the ports of a container of which the spec is gone.
+func Ports(a map[string]string) []corev1.ContainerPort {
 	var ports []corev1.ContainerPort
 	if json.Unmarshal([]byte(a[runtime.AnnotationPorts]), &ports) != nil {
 		return nil

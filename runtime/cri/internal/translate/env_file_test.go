@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"os"
@@ -34,7 +34,7 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, envFileLimit+1), 0o600))
 	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
-	tr := &translator{m: runtime.RunOptions{Volumes: map[string]runtime.Volume{"v": {HostPath: dir}}}}
+	tr := &Translator{Options: runtime.RunOptions{Volumes: map[string]runtime.Volume{"v": {HostPath: dir}}}}
 	ask := func(volume, path, key string, optional bool) (string, bool, error) {
 		return tr.fileKey(&corev1.FileKeySelector{VolumeName: volume, Path: path, Key: key, Optional: &optional})
 	}

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"cmp"
@@ -15,14 +15,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// envVar is one resolved variable.
-type envVar struct{ name, value string }
+// EnvVar is one resolved variable.
+type EnvVar struct{ name, value string }
 
-// environment resolves a container's variables, in the order in which they
+// Environment resolves a container's variables, in the order in which they
 // first appear; of one name the last value counts. ips are the pod's addresses.
 //
 // Errors name objects and keys, never values.
-func (tr *translator) environment(ctx context.Context, spec *corev1.Container, ips []string) ([]envVar, error) {
+func (tr *Translator) Environment(ctx context.Context, spec *corev1.Container, ips []string) ([]EnvVar, error) {
 	e := environment{tr: tr, at: make(map[string]int), facts: tr.withStatus(ips)}
 	var errs []error
 	for _, from := range spec.EnvFrom {
@@ -38,26 +38,26 @@ func (tr *translator) environment(ctx context.Context, spec *corev1.Container, i
 }
 
 // withStatus returns a view of the pod with what only the node knows of it.
-func (tr *translator) withStatus(ips []string) *corev1.Pod {
-	view := *tr.pod
-	if tr.m.NodeName != "" {
-		view.Spec.NodeName = tr.m.NodeName
+func (tr *Translator) withStatus(ips []string) *corev1.Pod {
+	view := *tr.Pod
+	if tr.Options.NodeName != "" {
+		view.Spec.NodeName = tr.Options.NodeName
 	}
 	view.Status.HostIPs, view.Status.PodIPs = nil, nil
-	for _, ip := range tr.m.HostIPs {
+	for _, ip := range tr.Options.HostIPs {
 		view.Status.HostIPs = append(view.Status.HostIPs, corev1.HostIP{IP: ip})
 	}
 	for _, ip := range ips {
 		view.Status.PodIPs = append(view.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
-	view.Status.HostIP, view.Status.PodIP = cmp.Or(tr.m.HostIPs...), cmp.Or(ips...)
+	view.Status.HostIP, view.Status.PodIP = cmp.Or(tr.Options.HostIPs...), cmp.Or(ips...)
 	return &view
 }
 
 type environment struct {
-	tr    *translator
+	tr    *Translator
 	facts *corev1.Pod
-	vars  []envVar
+	vars  []EnvVar
 	at    map[string]int // index in vars
 }
 
@@ -67,7 +67,7 @@ func (e *environment) set(name, value string) {
 		return
 	}
 	e.at[name] = len(e.vars)
-	e.vars = append(e.vars, envVar{name, value})
+	e.vars = append(e.vars, EnvVar{name, value})
 }
 
 func (e *environment) lookup(name string) (string, bool) {
@@ -130,7 +130,7 @@ func (e *environment) value(ctx context.Context, spec *corev1.Container, from *c
 		}
 		return value, true, nil
 	case from.ResourceFieldRef != nil:
-		value, err := podspec.ResourceValue(e.tr.pod, spec, from.ResourceFieldRef, e.tr.m.Allocatable)
+		value, err := podspec.ResourceValue(e.tr.Pod, spec, from.ResourceFieldRef, e.tr.Options.Allocatable)
 		return value, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		r := from.ConfigMapKeyRef
@@ -151,7 +151,7 @@ func (e *environment) key(ctx context.Context, ref podspec.Ref, key string, opti
 	}
 	value, ok := object.Data[key]
 	if !ok && (optional == nil || !*optional) {
-		return "", false, fmt.Errorf("couldn't find key %q in %s %s/%s: %w", key, ref.Kind, e.tr.pod.Namespace, ref.Name, runtime.ErrNotFound)
+		return "", false, fmt.Errorf("couldn't find key %q in %s %s/%s: %w", key, ref.Kind, e.tr.Pod.Namespace, ref.Name, runtime.ErrNotFound)
 	}
 	return string(value), ok, nil
 }
@@ -159,11 +159,11 @@ func (e *environment) key(ctx context.Context, ref podspec.Ref, key string, opti
 // object looks an object of the pod's namespace up. One that is missing is no
 // error if it is optional.
 func (e *environment) object(ctx context.Context, ref podspec.Ref, optional *bool) (podspec.Object, bool, error) {
-	ref.Namespace = e.tr.pod.Namespace
+	ref.Namespace = e.tr.Pod.Namespace
 	err := podspec.ErrObjectNotFound
 	var object podspec.Object
-	if e.tr.m.Objects != nil {
-		object, err = e.tr.m.Objects.Object(ctx, ref)
+	if e.tr.Options.Objects != nil {
+		object, err = e.tr.Options.Objects.Object(ctx, ref)
 	}
 	switch {
 	case err == nil:
@@ -175,7 +175,7 @@ func (e *environment) object(ctx context.Context, ref podspec.Ref, optional *boo
 }
 
 // expandAll expands $(NAME) in command and args.
-func expandAll(words []string, env []envVar) []string {
+func expandAll(words []string, env []EnvVar) []string {
 	if len(words) == 0 {
 		return nil
 	}
@@ -187,7 +187,7 @@ func expandAll(words []string, env []envVar) []string {
 	return out
 }
 
-func lookupIn(env []envVar) func(string) (string, bool) {
+func lookupIn(env []EnvVar) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, e := range env {
 			if e.name == name {

@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"math"
@@ -14,8 +14,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// resources translates what a container may use.
-func (tr *translator) resources(spec *corev1.Container) *v1.LinuxContainerResources {
+// Resources translates what a container may use.
+func (tr *Translator) Resources(spec *corev1.Container) *v1.LinuxContainerResources {
 	request, hasRequest := spec.Resources.Requests[corev1.ResourceCPU]
 	cpu, memory := tr.limit(spec, corev1.ResourceCPU), tr.limit(spec, corev1.ResourceMemory)
 	if !hasRequest {
@@ -25,37 +25,37 @@ func (tr *translator) resources(spec *corev1.Container) *v1.LinuxContainerResour
 	r.OomScoreAdj = tr.oomScore(spec)
 	r.HugepageLimits = tr.hugePages(spec)
 	tr.swap(r, spec)
-	if tr.node.CgroupV2 {
+	if tr.Node.CgroupV2 {
 		unified(r, "memory.oom.group", "1")
 	}
 	return r
 }
 
 // limit is the container's, or else the pod's for all its containers together.
-func (tr *translator) limit(spec *corev1.Container, name corev1.ResourceName) resource.Quantity {
+func (tr *Translator) limit(spec *corev1.Container, name corev1.ResourceName) resource.Quantity {
 	if q, ok := spec.Resources.Limits[name]; ok && !q.IsZero() {
 		return q
 	}
-	if tr.pod.Spec.Resources != nil {
-		return tr.pod.Spec.Resources.Limits[name]
+	if tr.Pod.Spec.Resources != nil {
+		return tr.Pod.Spec.Resources.Limits[name]
 	}
 	return resource.Quantity{}
 }
 
-func (tr *translator) linux(cpuRequest, cpuLimit, memoryLimit resource.Quantity) *v1.LinuxContainerResources {
+func (tr *Translator) linux(cpuRequest, cpuLimit, memoryLimit resource.Quantity) *v1.LinuxContainerResources {
 	r := &v1.LinuxContainerResources{
 		CpuShares: milliToShares(cpuRequest.MilliValue()), MemoryLimitInBytes: max(memoryLimit.Value(), 0),
 	}
-	if !tr.node.NoCPUQuota {
-		r.CpuPeriod = int64(tr.node.CPUQuotaPeriod / time.Microsecond)
+	if !tr.Node.NoCPUQuota {
+		r.CpuPeriod = int64(tr.Node.CPUQuotaPeriod / time.Microsecond)
 		r.CpuQuota = milliToQuota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
 	return r
 }
 
 // overhead is what the sandbox costs beside its containers.
-func (tr *translator) overhead() *v1.LinuxContainerResources {
-	o := tr.pod.Spec.Overhead
+func (tr *Translator) overhead() *v1.LinuxContainerResources {
+	o := tr.Pod.Spec.Overhead
 	if len(o) == 0 {
 		return nil
 	}
@@ -63,8 +63,8 @@ func (tr *translator) overhead() *v1.LinuxContainerResources {
 }
 
 // podResources is the sum of what the containers may use.
-func (tr *translator) podResources() *v1.LinuxContainerResources {
-	bare := *tr.pod
+func (tr *Translator) podResources() *v1.LinuxContainerResources {
+	bare := *tr.Pod
 	bare.Spec.Overhead = nil
 	requests, limits := podspec.Requests(&bare), podspec.Limits(&bare)
 	request, ok := requests[corev1.ResourceCPU]
@@ -83,11 +83,11 @@ const (
 // oomScore says how early the kernel ends this container when memory runs out:
 // best effort first, guaranteed and critical last, burstable by how much of the
 // node's memory it did not ask for.
-func (tr *translator) oomScore(spec *corev1.Container) int64 {
-	if podspec.Priority(tr.pod) >= podspec.SystemCriticalPriority+1000 {
+func (tr *Translator) oomScore(spec *corev1.Container) int64 {
+	if podspec.Priority(tr.Pod) >= podspec.SystemCriticalPriority+1000 {
 		return oomGuaranteed
 	}
-	switch podspec.QOS(tr.pod) {
+	switch podspec.QOS(tr.Pod) {
 	case corev1.PodQOSGuaranteed:
 		return oomGuaranteed
 	case corev1.PodQOSBestEffort:
@@ -99,8 +99,8 @@ func (tr *translator) oomScore(spec *corev1.Container) int64 {
 	if podspec.IsSidecar(spec) {
 		// A sidecar serves the regular containers: it must not go before them.
 		least := int64(math.MaxInt64)
-		for i := range tr.pod.Spec.Containers {
-			least = min(least, memoryRequest(&tr.pod.Spec.Containers[i]))
+		for i := range tr.Pod.Spec.Containers {
+			least = min(least, memoryRequest(&tr.Pod.Spec.Containers[i]))
 		}
 		if least != math.MaxInt64 {
 			score = min(score, tr.scoreOf(least+share))
@@ -116,12 +116,12 @@ func memoryRequest(spec *corev1.Container) int64 {
 
 // spareMemory is what each container gets of the pod's own request that none of
 // them asked for. Init containers count as well, though they may have ended.
-func (tr *translator) spareMemory() int64 {
-	if tr.pod.Spec.Resources == nil {
+func (tr *Translator) spareMemory() int64 {
+	if tr.Pod.Spec.Resources == nil {
 		return 0
 	}
-	requested := tr.pod.Spec.Resources.Requests[corev1.ResourceMemory]
-	bare := *tr.pod
+	requested := tr.Pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	bare := *tr.Pod
 	bare.Spec.Resources, bare.Spec.Overhead = nil, nil
 	asked := podspec.Requests(&bare)[corev1.ResourceMemory]
 	count := int64(len(bare.Spec.InitContainers) + len(bare.Spec.Containers))
@@ -131,7 +131,7 @@ func (tr *translator) spareMemory() int64 {
 	return (requested.Value() - asked.Value()) / count
 }
 
-func (tr *translator) scoreOf(memory int64) int64 {
+func (tr *Translator) scoreOf(memory int64) int64 {
 	capacity := tr.memoryCapacity()
 	if capacity <= 0 {
 		return oomBestEffort
@@ -142,33 +142,33 @@ func (tr *translator) scoreOf(memory int64) int64 {
 	return oomBestEffort - oomBestEffort*min(memory, capacity)/capacity
 }
 
-func (tr *translator) memoryCapacity() int64 {
-	if tr.node.MemoryCapacity > 0 {
-		return tr.node.MemoryCapacity
+func (tr *Translator) memoryCapacity() int64 {
+	if tr.Node.MemoryCapacity > 0 {
+		return tr.Node.MemoryCapacity
 	}
-	q := tr.m.Allocatable[corev1.ResourceMemory]
+	q := tr.Options.Allocatable[corev1.ResourceMemory]
 	return q.Value()
 }
 
 // hugePages are the limits by page size: the container's, or else the pod's for
 // all its containers together, and none at all of those sizes of the node that
 // neither names.
-func (tr *translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
+func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	bySize := make(map[string]uint64)
-	for _, size := range tr.node.HugePageSizes {
+	for _, size := range tr.Node.HugePageSizes {
 		bySize[size] = 0
 	}
 	take := func(limits corev1.ResourceList) {
 		for name, q := range limits {
 			if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 				if unit, err := resource.ParseQuantity(size); err == nil {
-					bySize[pageSize(unit.Value())] = uint64(max(q.Value(), 0))
+					bySize[PageSize(unit.Value())] = uint64(max(q.Value(), 0))
 				}
 			}
 		}
 	}
-	if tr.pod.Spec.Resources != nil {
-		take(tr.pod.Spec.Resources.Limits)
+	if tr.Pod.Spec.Resources != nil {
+		take(tr.Pod.Spec.Resources.Limits)
 	}
 	take(spec.Resources.Limits)
 	var out []*v1.HugepageLimit
@@ -179,8 +179,8 @@ func (tr *translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	return out
 }
 
-// pageSize writes a size of pages as the kernel's cgroup files do: 2MB, 1GB.
-func pageSize(bytes int64) string {
+// PageSize writes a size of pages as the kernel's cgroup files do: 2MB, 1GB.
+func PageSize(bytes int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB"}
 	i := 0
 	for bytes >= 1024 && bytes%1024 == 0 && i < len(units)-1 {
@@ -190,11 +190,11 @@ func pageSize(bytes int64) string {
 }
 
 // swap bounds the swap of a container.
-func (tr *translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container) {
-	if tr.node.Swap == RuntimeDefaultSwap {
+func (tr *Translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container) {
+	if !tr.Node.LimitsSwap {
 		return
 	}
-	if !tr.node.CgroupV2 {
+	if !tr.Node.CgroupV2 {
 		// Version 1 bounds memory and swap together, and per container only
 		// where memory is bounded.
 		r.MemorySwapLimitInBytes = r.MemoryLimitInBytes
@@ -207,14 +207,14 @@ func (tr *translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container
 // swap as it asked for of the node's memory. None for those that must not swap:
 // guaranteed, best effort and critical pods, and containers whose request is
 // their limit.
-func (tr *translator) swapShare(spec *corev1.Container) int64 {
+func (tr *Translator) swapShare(spec *corev1.Container) int64 {
 	request, capacity := memoryRequest(spec), tr.memoryCapacity()
 	limit := spec.Resources.Limits[corev1.ResourceMemory]
-	if tr.node.Swap != LimitedSwap || request == 0 || capacity == 0 || limit.Value() == request ||
-		podspec.QOS(tr.pod) != corev1.PodQOSBurstable || podspec.IsCritical(tr.pod) {
+	if request == 0 || capacity == 0 || limit.Value() == request ||
+		podspec.QOS(tr.Pod) != corev1.PodQOSBurstable || podspec.IsCritical(tr.Pod) {
 		return 0
 	}
-	return int64(float64(request) / float64(capacity) * float64(tr.node.SwapCapacity))
+	return int64(float64(request) / float64(capacity) * float64(tr.Node.SwapCapacity))
 }
 
 func unified(r *v1.LinuxContainerResources, file, value string) {

@@ -1,12 +1,12 @@
-package cri
+package translate
 
 // The kernel's figures for CPU, and how the API's thousandths of a core map to
 // them.
 const (
 	minShares, maxShares = 2, 262144
 	sharesPerCore        = 1024
-	quotaPeriod          = 100_000 // µs
-	minQuota             = 1_000   // µs, the least the kernel takes
+
+	minQuota = 1_000 // µs, the least the kernel takes
 )
 
 // milliToShares turns a CPU request into cgroup shares.

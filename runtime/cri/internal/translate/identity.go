@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"encoding/json"

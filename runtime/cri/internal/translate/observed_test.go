@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"testing"
@@ -22,7 +22,7 @@ func TestStartThatWasCutShortIsNoEnd(t *testing.T) {
 		"it ran, and said so when it did": {"context canceled", "Error", runtime.Exited},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := withContainerStatus(runtime.Container{}, &v1.ContainerStatus{
+			got := AddContainerStatus(runtime.Container{}, &v1.ContainerStatus{
 				State: v1.ContainerState_CONTAINER_EXITED, ExitCode: 128, Reason: c.reason, Message: c.message,
 			})
 			assert.Equal(t, c.want, got.State)

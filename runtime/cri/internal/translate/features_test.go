@@ -1,4 +1,4 @@
-package cri
+package translate
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func TestRuntimesOlderThanImageVolumes(t *testing.T) {
+func TestFeaturesOf_RuntimesOlderThanImageVolumes(t *testing.T) {
 	for _, c := range []struct {
 		name, version string
 		older         bool
@@ -24,22 +24,22 @@ func TestRuntimesOlderThanImageVolumes(t *testing.T) {
 		{"someone's own", "0.1", false},
 		{"containerd", "", false},
 	} {
-		f := featuresOf(&v1.VersionResponse{RuntimeName: c.name, RuntimeVersion: c.version}, &v1.StatusResponse{})
-		assert.Equal(t, c.older, f.noImageVolumes, "%s %s", c.name, c.version)
+		f := FeaturesOf(&v1.VersionResponse{RuntimeName: c.name, RuntimeVersion: c.version}, &v1.StatusResponse{})
+		assert.Equal(t, c.older, f.NoImageVolumes, "%s %s", c.name, c.version)
 	}
 }
 
-func TestFeaturesByHandler(t *testing.T) {
-	f := featuresOf(&v1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, &v1.StatusResponse{
+func TestFeaturesOf_ByHandler(t *testing.T) {
+	f := FeaturesOf(&v1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, &v1.StatusResponse{
 		Features: &v1.RuntimeFeatures{SupplementalGroupsPolicy: true},
 		RuntimeHandlers: []*v1.RuntimeHandler{
 			{Features: &v1.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}},
 			{Name: "new", Features: &v1.RuntimeHandlerFeatures{UserNamespaces: true}},
 		},
 	})
-	assert.Equal(t, &features{
-		recursiveReadOnly: map[string]bool{"": true, "new": false}, userNamespaces: map[string]bool{"": false, "new": true},
-		groupsPolicy: true, runtime: "containerd v2.4.2",
+	assert.Equal(t, &Features{
+		RecursiveReadOnly: map[string]bool{"": true, "new": false}, UserNamespaces: map[string]bool{"": false, "new": true},
+		GroupsPolicy: true, Runtime: "containerd v2.4.2",
 	}, f)
-	assert.Equal(t, "the runtime", (*features)(nil).name())
+	assert.Equal(t, "the runtime", (*Features)(nil).name())
 }
