@@ -52,7 +52,7 @@ func guaranteed(uid types.UID) *corev1.Pod {
 	return podOf(uid, both, both)
 }
 
-// Names are those that a kubelet gives, for both drivers.
+// The names are the kubelet's, for both drivers.
 func TestNames(t *testing.T) {
 	for _, tc := range []struct {
 		driver   cgroup.Driver
@@ -88,9 +88,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// madeUpV2 makes a v2 tree whose groups down to dir have the files that the
-// kernel would make. What is left out, the cgroup library makes without
-// permission to open it again, which only root passes over.
+// madeUpV2 creates a v2 tree whose cgroups down to dir have the files that the kernel would
+// create. Files that are missing here, the cgroup library creates without permission to
+// open them again, which only root can ignore.
 func madeUpV2(t *testing.T, dirs ...string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -117,7 +117,7 @@ func read(t *testing.T, path ...string) string {
 	return strings.TrimSpace(string(data))
 }
 
-func TestLimitsOnV2(t *testing.T) {
+func TestManager_LimitsOnV2(t *testing.T) {
 	const dir = "/kubepods/burstable/podu1"
 	root := madeUpV2(t, dir, "/kubepods/podu2", "/kubepods/besteffort")
 	m, err := cgroup.New(cgroup.Config{
@@ -142,7 +142,7 @@ func TestLimitsOnV2(t *testing.T) {
 	assert.Contains(t, read(t, root, "/kubepods/cgroup.subtree_control"), "+memory")
 	assert.Empty(t, m.Unenforced())
 
-	// A limit that goes away is lifted.
+	// A limit that is removed from the spec is removed from the cgroup.
 	p := burstable("u1")
 	p.Spec.Containers[0].Resources.Limits = nil
 	_, err = m.Ensure(t.Context(), p)
@@ -150,8 +150,8 @@ func TestLimitsOnV2(t *testing.T) {
 	assert.Contains(t, read(t, root, dir, "memory.max"), "max")
 }
 
-// Without cgroups the agent works on and says what it cannot do.
-func TestWithoutCgroups(t *testing.T) {
+// Without cgroups nothing fails, and Unenforced reports what is missing.
+func TestManager_WithoutCgroups(t *testing.T) {
 	m, err := cgroup.New(cgroup.Config{Root: filepath.Join(t.TempDir(), "none")})
 	require.NoError(t, err)
 	parent, err := m.Ensure(t.Context(), burstable("u"))
@@ -176,9 +176,9 @@ func TestManager_ReportsMissingControllers(t *testing.T) {
 	assert.NotContains(t, limits, "cpu weights")
 }
 
-// The runtime's own driver names the groups; one that cannot tell leaves the
-// default, one that cannot answer yet is asked again.
-func TestAsksTheRuntime(t *testing.T) {
+// The driver of the runtime determines the names. A runtime that cannot report it gets
+// the default, and one that does not answer yet is queried again.
+func TestEnsure_UsesTheDriverOfTheRuntime(t *testing.T) {
 	for _, tc := range []struct {
 		says string
 		err  error
@@ -190,7 +190,7 @@ func TestAsksTheRuntime(t *testing.T) {
 		{says: "", want: "/kubepods/poda-b"},
 		{err: fmt.Errorf("call: %w", runtime.ErrUnsupported), want: "/kubepods/poda-b"},
 		{err: errors.New("unavailable"), bad: "get cgroup driver of the runtime: unavailable"},
-		{says: "other", bad: `"other" is neither`},
+		{says: "other", bad: `"other" of the runtime is neither`},
 	} {
 		asked := 0
 		m, err := cgroup.New(cgroup.Config{
@@ -213,7 +213,7 @@ func TestAsksTheRuntime(t *testing.T) {
 	}
 }
 
-func TestRefusesBadNames(t *testing.T) {
+func TestManager_RejectsInvalidUIDs(t *testing.T) {
 	m, err := cgroup.New(cgroup.Config{Root: madeUpV2(t)})
 	require.NoError(t, err)
 	for _, uid := range []types.UID{"", "..", "a/b", "a\x00", types.UID(strings.Repeat("x", 300)), "a.slice"} {
@@ -237,9 +237,9 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	}
 }
 
-// CR-1: on the kernel's own cgroups limits are set, what is left is killed, and no
-// directory stays in any hierarchy, also in those that a runtime made.
-func TestOnTheKernel(t *testing.T) {
+// CR-1: on the cgroups of the kernel limits are set, remaining processes are killed, and
+// no directory is left in any hierarchy, including those that a runtime has created.
+func TestManager_OnTheKernel(t *testing.T) {
 	const root, parent = "/sys/fs/cgroup", "/lab/cgrouptest"
 	if os.Getuid() != 0 || !isV1(root) {
 		t.Skip("needs root and cgroup v1")
@@ -266,14 +266,14 @@ func TestOnTheKernel(t *testing.T) {
 	assert.Equal(t, "50", read(t, root, "pids", group, "pids.max"))
 	assert.Equal(t, "256", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
 
-	// A limit on processes ends with the configuration that set it.
+	// A limit on processes is removed with the configuration that has set it.
 	unlimited, err := cgroup.New(cgroup.Config{Root: root, Parent: parent})
 	require.NoError(t, err)
 	_, err = unlimited.Ensure(t.Context(), burstable("u1"))
 	require.NoError(t, err)
 	assert.Equal(t, "max", read(t, root, "pids", group, "pids.max"))
 
-	// A pod gets less only after what is in it: version 1 has it so.
+	// Version 1 rejects a limit of a pod that is lower than those of its containers.
 	cpus := func(limit string) *corev1.Pod {
 		return podOf("u3", figures{"cpu": "100m"}, figures{"cpu": limit})
 	}
@@ -297,7 +297,7 @@ func TestOnTheKernel(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "50000", read(t, root, "cpu", group2, "cpu.cfs_quota_us"))
 
-	// As a runtime does: a container's group in every hierarchy, and a process.
+	// As a runtime does: a cgroup of a container in every hierarchy, and a process.
 	for _, h := range []string{"memory", "systemd", "unified", "devices", "pids"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, h, group, "ctr"), 0o755))
 	}
@@ -325,7 +325,7 @@ func TestOnTheKernel(t *testing.T) {
 
 // Two agents with one parent do not touch each other's cgroups. A restarted agent
 // recognizes the cgroups of its previous process.
-func TestOwners(t *testing.T) {
+func TestManager_OwnersDoNotTouchEachOther(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mark directories")
 	}

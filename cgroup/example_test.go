@@ -10,8 +10,8 @@ import (
 	"github.com/sublet-dev/agent/cgroup"
 )
 
-// On a node without cgroups the runtime is left to choose, and the manager says
-// what it cannot do.
+// On a node without cgroups the runtime chooses the cgroup, and Unenforced reports what is
+// missing.
 func Example() {
 	groups, err := cgroup.New(cgroup.Config{Root: "/nowhere", Parent: "/lab"})
 	if err != nil {

@@ -24,66 +24,66 @@ type Config struct {
 	// Root is the mount point of cgroups: the directory with one hierarchy per
 	// controller on v1, the only hierarchy on v2. Default: /sys/fs/cgroup.
 	Root string
-	// Parent is the cgroup that contains all cgroups of pods, as a path relative to the
-	// hierarchies. Default: "/". With the systemd driver it consists of slices.
+	// Parent is the cgroup that contains the cgroup kubepods, as a clean absolute path
+	// below the hierarchies (the kubelet's --cgroup-root). With the systemd driver all its
+	// elements are slices. Default: "/".
 	Parent string
 	// Driver must be the driver of the runtime. Default: the result of RuntimeDriver,
 	// or Cgroupfs without one.
 	Driver Driver
 	// RuntimeDriver returns the driver of the runtime. If the runtime cannot report it,
-	// it returns "" or an error that wraps runtime.ErrUnsupported. It is called without a lock for the first pods until it succeeds, and
-	// not at all if Driver is set.
+	// it returns "" or an error that wraps runtime.ErrUnsupported. It is called by Ensure,
+	// without a lock, until it succeeds, and not at all if Driver is set.
 	RuntimeDriver func(ctx context.Context) (string, error)
 	// PodPidsLimit limits the processes of each pod. Default: no limit.
 	PodPidsLimit int64
-	// Allocatable limits all pods together: cpu by weight, memory in bytes, pid in
-	// processes. Default: no limit.
+	// Allocatable limits all pods together: cpu by weight, memory in bytes, and pid (a
+	// number of processes). Default: no limit.
 	Allocatable corev1.ResourceList
-	// Owner returns a mark for the groups that are made, by which a new process of
-	// the same agent knows them. Groups that bear another mark or none, another
-	// agent's or a kubelet's below the same parent, are left alone: those of pods,
-	// and those of all pods and of QoS classes, which keep their limits and weights.
-	// It is called from Ensure, Known and Remove, and must not block.
-	// Default: no mark, each process knows only its own.
+	// Owner returns the mark of the cgroups that this agent creates. It is stored in an
+	// extended attribute, by which a new process recognizes them. Cgroups with another mark
+	// or none, for example a kubelet's below the same Parent, are not removed, and their
+	// limits are not changed. Owner is called by Ensure, PodUIDs and Remove and must not
+	// block. Default: no marks; a process recognizes only the cgroups that it has created.
 	Owner  func() string
-	Logger *slog.Logger // default: nothing is logged
+	Logger *slog.Logger // Default: discard
 }
 
-// Manager makes and removes the groups of pods. All its methods may be called
-// from any goroutine.
+// Manager creates and removes the cgroups of pods. Its methods may be called from any
+// goroutine, but Ensure and Remove not concurrently for the same pod.
 type Manager struct {
 	cfg Config
 
-	// tiers orders the writes to groups that pods share, so that the weight of
-	// an older set of pods never overwrites a newer one's.
+	// tiers serializes writes to the cgroups above pods, so that a weight computed from an
+	// older set of pods never overwrites a newer one.
 	tiers      sync.Mutex
-	lastLimits map[string]limits // guarded by tiers: what each of them was last given
+	lastLimits map[string]limits // guarded by tiers: last written, by cgroup
 
-	mu   sync.Mutex             // guards all below
-	tree tree                   // nil until it was looked for, or while there is none
-	why  []string               // what cannot be enforced
-	pods map[types.UID]podGroup // changed by put alone
-	// burst is what all burstable pods request, in thousandths of a CPU.
+	mu         sync.Mutex             // guards all below
+	tree       tree                   // nil until writable cgroups are found
+	unenforced []string               // limits that cannot be enforced, with the reason
+	pods       map[types.UID]podGroup // changed only by put
+	// burst is the sum of the CPU requests of all burstable pods, in millicores.
 	burst int64
 
-	names names
-	asked bool // names are final
+	names      names
+	namesFinal bool // the driver is known
 }
 
-// podGroup is what was set up for one pod.
+// podGroup is the cgroup of one pod.
 type podGroup struct {
 	qos    corev1.PodQOSClass
 	group  string
-	milli  int64 // cpu request
+	milli  int64 // CPU request in millicores
 	limits limits
-	done   bool // it was written
+	done   bool // the limits were written
 }
 
 // tree writes the cgroups of one cgroup version.
 type tree interface {
-	// set makes the group with its limits, or changes them.
+	// set creates the cgroup with its limits, or updates them.
 	set(group string, l limits) error
-	// dirs returns the directories of the group in all hierarchies that it can be in,
+	// dirs returns the directories of the cgroup in all hierarchies that can have it,
 	// at least one.
 	dirs(group string) []string
 	// pageSizes returns the huge page sizes that can be limited.
@@ -122,39 +122,40 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	return &Manager{
-		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, asked: cfg.RuntimeDriver == nil,
+		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, namesFinal: cfg.RuntimeDriver == nil,
 		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits),
 	}, nil
 }
 
-// Unenforced says in words what cannot be enforced on this node, and why. It is
-// empty when everything can.
+// Unenforced describes the limits that cannot be enforced on this node, each with the
+// reason. It is empty if all can. It reads the cgroup file system until it has found
+// writable cgroups.
 func (m *Manager) Unenforced() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.find()
-	return slices.Clone(m.why)
+	return slices.Clone(m.unenforced)
 }
 
-// find looks for the node's cgroups, again as long as there are none. m.mu is
-// held.
+// find opens the node's cgroups, unless they are open. It is retried while there are none
+// that can be written. The caller holds m.mu.
 func (m *Manager) find() {
 	if m.tree != nil {
 		return
 	}
-	m.why = nil
+	m.unenforced = nil
 	t, missing, err := open(m.cfg.Root, m.cfg.Parent)
 	if err != nil {
-		m.why = []string{fmt.Sprintf("no limits and no QoS weights for pods: %v", err)}
+		m.unenforced = []string{fmt.Sprintf("no limits and no QoS weights for pods: %v", err)}
 		return
 	}
-	m.tree, m.why = t, missing
+	m.tree, m.unenforced = t, missing
 	if m.names.driver == Systemd {
-		m.why = append(m.why, "slices are made without systemd, which may reset their limits when it reloads")
+		m.unenforced = append(m.unenforced, "slices are created without systemd, which can reset their limits when it reloads")
 	}
 }
 
-// opened returns the node's cgroups, or nil while there are none to write.
+// opened returns the node's cgroups, or nil while none can be written.
 func (m *Manager) opened() tree {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,8 +163,8 @@ func (m *Manager) opened() tree {
 	return m.tree
 }
 
-// open finds out which version is mounted at root and whether groups can be
-// made there. missing are controllers that are not to be had.
+// open returns the cgroups of the version that is mounted at root. missing describes the
+// limits that cannot be enforced because a controller is unavailable.
 func open(root, parent string) (t tree, missing []string, err error) {
 	if _, err := os.Stat(root); err != nil {
 		return nil, nil, fmt.Errorf("no cgroups: %w", err)
@@ -174,14 +175,16 @@ func open(root, parent string) (t tree, missing []string, err error) {
 	return openV1(root, parent)
 }
 
-// Ensure makes the pod's group, or brings it to what the pod's spec asks for,
-// and returns it in the form that a runtime takes as cgroup parent. Where there
-// are no cgroups that can be written it returns "" and no error.
+// Ensure creates the cgroup of a pod, or updates its limits to those of the spec. It
+// returns the cgroup in the form of LinuxPodSandboxConfig.cgroup_parent in the CRI: a path,
+// or the name of a slice. Without writable cgroups it returns "" and no error. The error
+// wraps ErrNotOwner if the cgroup belongs to another owner. It blocks for some file
+// operations, and for the call of Config.RuntimeDriver.
 func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if err := m.ask(ctx); err != nil {
+	if err := m.findDriver(ctx); err != nil {
 		return "", err
 	}
 	qos, names := podspec.QOS(pod), m.named()
@@ -234,12 +237,12 @@ func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) 
 	return false, err
 }
 
-// ask gets the driver of the runtime, once.
-func (m *Manager) ask(ctx context.Context) error {
+// findDriver gets the driver of the runtime, once.
+func (m *Manager) findDriver(ctx context.Context) error {
 	m.mu.Lock()
-	asked := m.asked
+	final := m.namesFinal
 	m.mu.Unlock()
-	if asked {
+	if final {
 		return nil
 	}
 	reported, err := m.cfg.RuntimeDriver(ctx)
@@ -250,28 +253,30 @@ func (m *Manager) ask(ctx context.Context) error {
 	case err != nil || reported == "":
 		driver = Cgroupfs
 	case driver != Cgroupfs && driver != Systemd:
-		return fmt.Errorf("the runtime's cgroup driver %q is neither %s nor %s", reported, Cgroupfs, Systemd)
+		return fmt.Errorf("cgroup driver %q of the runtime is neither %s nor %s", reported, Cgroupfs, Systemd)
 	}
 	if err := checkParent(driver, m.cfg.Parent); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.asked {
-		m.names, m.asked = names{driver, m.cfg.Parent}, true
+	if !m.namesFinal {
+		m.names, m.namesFinal = names{driver, m.cfg.Parent}, true
 	}
 	return nil
 }
 
-// named returns how groups are named, as far as is known.
+// named returns the names of cgroups. They are those of the cgroupfs driver until the
+// driver of the runtime is known.
 func (m *Manager) named() names {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.names
 }
 
-// setTiers brings the groups above pods to what they are due: a burstable one
-// weighs what its pods request, best effort weighs least.
+// setTiers updates the cgroups above pods: that of all pods has the limits of
+// Config.Allocatable, that of burstable pods the weight of their requests, and that of
+// best-effort pods the minimum weight.
 func (m *Manager) setTiers(t tree) error {
 	m.tiers.Lock()
 	defer m.tiers.Unlock()
@@ -300,15 +305,15 @@ func (m *Manager) setTiers(t tree) error {
 	return nil
 }
 
-// burstable returns the cpu that all burstable pods request.
+// burstable returns the sum of the CPU requests of all burstable pods.
 func (m *Manager) burstable() (milli int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.burst
 }
 
-// put keeps what a pod's group is; the zero podGroup forgets it. It returns what
-// was kept before.
+// put stores the cgroup of a pod; the zero podGroup removes it. It returns the previous
+// one.
 func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,13 +331,14 @@ func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 	return had
 }
 
-// exists reports whether the group is there.
+// exists reports whether the cgroup exists.
 func exists(t tree, group string) bool {
 	return isDir(t.dirs(group)[0])
 }
 
-// PodUIDs returns the pods whose groups this process made, and those that bear
-// its Owner's mark, as far as they are there.
+// PodUIDs returns the pods whose cgroups exist and were created by this process or have
+// the mark of Config.Owner, sorted. It reads the cgroup file system. Unreadable
+// directories are errors, with which the others are returned nevertheless.
 func (m *Manager) PodUIDs() ([]types.UID, error) {
 	t := m.opened()
 	if t == nil {
@@ -363,8 +369,9 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 	return out, errors.Join(errs...)
 }
 
-// PodCgroup returns the pod's group as a path below the root of each hierarchy, as
-// readers of its figures want it. It is "" for a UID that cannot name one.
+// PodCgroup returns the cgroup of a pod as a path below the root of each hierarchy, with a
+// leading slash, whether or not it exists. It is "" for a UID that cannot be part of a
+// path. It does no I/O.
 func (m *Manager) PodCgroup(pod *corev1.Pod) string {
 	group, err := m.named().pod(podspec.QOS(pod), pod.UID)
 	if err != nil {
@@ -373,5 +380,5 @@ func (m *Manager) PodCgroup(pod *corev1.Pod) string {
 	return group
 }
 
-// PodsCgroup returns the group of all pods, as Group does.
+// PodsCgroup returns the cgroup of all pods, in the form of PodCgroup.
 func (m *Manager) PodsCgroup() string { return m.named().tier(corev1.PodQOSGuaranteed) }

@@ -10,42 +10,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Driver says how groups are named.
+// Driver is how cgroups are named, as the kubelet's setting cgroupDriver. Agent and
+// runtime must use the same driver.
 type Driver string
 
 // The drivers, by the names that runtimes use.
 const (
-	Cgroupfs Driver = "cgroupfs"
-	Systemd  Driver = "systemd"
+	Cgroupfs Driver = "cgroupfs" // /kubepods/burstable/pod1f2e
+	Systemd  Driver = "systemd"  // /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f2e.slice
 )
 
 const (
 	nodeGroup   = "kubepods"
 	podPrefix   = "pod"
 	slice       = ".slice"
-	maxNameSize = 200
+	maxNameSize = 200 // of a UID: names of files have at most 255 bytes
 )
 
-// tiers are the QoS classes that have a group of their own. Guaranteed pods
-// stand directly below the node's group.
+// tiers returns all QoS classes. The cgroup of guaranteed pods is that of all pods, as in
+// the kubelet.
 func tiers() []corev1.PodQOSClass {
 	return []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}
 }
 
-// names maps pods to groups. A cgroup is named by its path relative to the root of
-// a hierarchy, with a leading slash.
+// names has the names of cgroups: paths below the root of a hierarchy, with a leading
+// slash.
 type names struct {
 	driver Driver
 	parent string // clean, absolute; "/" is the root
 }
 
-// group returns the group that is elements below the parent: for instance
-// kubepods, burstable, pod1.
+// group returns the cgroup with the given elements below the parent, for example kubepods,
+// burstable, pod1.
 func (n names) group(elements ...string) string {
 	if n.driver != Systemd {
 		return path.Join(append([]string{n.parent}, elements...)...)
 	}
-	// A slice's name holds those of all above it: a-b.slice is below a.slice.
+	// The name of a slice contains those of its parents: a-b.slice is below a.slice.
 	at, unit := n.parent, strings.TrimSuffix(path.Base(n.parent), slice)
 	if n.parent == "/" {
 		unit = ""
@@ -61,7 +62,7 @@ func (n names) group(elements ...string) string {
 	return at
 }
 
-// tier returns the group of a QoS class.
+// tier returns the cgroup of a QoS class.
 func (n names) tier(q corev1.PodQOSClass) string { return n.group(tierElements(q)...) }
 
 func tierElements(q corev1.PodQOSClass) []string {
@@ -75,7 +76,7 @@ func tierElements(q corev1.PodQOSClass) []string {
 	}
 }
 
-// pod returns the group of a pod.
+// pod returns the cgroup of a pod.
 func (n names) pod(q corev1.PodQOSClass, uid types.UID) (string, error) {
 	if err := checkUID(uid); err != nil {
 		return "", err
@@ -83,8 +84,8 @@ func (n names) pod(q corev1.PodQOSClass, uid types.UID) (string, error) {
 	return n.group(append(tierElements(q), podPrefix+string(uid))...), nil
 }
 
-// forRuntime returns a group as a runtime wants it as cgroup parent: the path,
-// or the slice's own name.
+// forRuntime returns a cgroup in the form of a cgroup parent in the CRI: the path, or the
+// name of the slice.
 func (n names) forRuntime(group string) string {
 	if n.driver == Systemd {
 		return path.Base(group)
@@ -92,7 +93,7 @@ func (n names) forRuntime(group string) string {
 	return group
 }
 
-// uid returns the pod whose group has that name in the tier's directory.
+// uid returns the pod whose cgroup has the given name in the directory of a QoS class.
 func (n names) uid(q corev1.PodQOSClass, name string) (types.UID, bool) {
 	if n.driver == Systemd {
 		prefix := strings.TrimSuffix(path.Base(n.tier(q)), slice) + "-"
@@ -110,7 +111,7 @@ func (n names) uid(q corev1.PodQOSClass, name string) (types.UID, bool) {
 	return uid, ok && checkUID(uid) == nil
 }
 
-// checkUID refuses UIDs that would not be one element of a path.
+// checkUID returns an error for a UID that cannot be one element of a path.
 func checkUID(uid types.UID) error {
 	if len(uid) == 0 || len(uid) > maxNameSize {
 		return fmt.Errorf("pod UID of %d bytes cannot name a cgroup", len(uid))
@@ -125,7 +126,7 @@ func checkUID(uid types.UID) error {
 	return nil
 }
 
-// checkParent refuses parents that the driver cannot have.
+// checkParent returns an error for a parent that is invalid with the driver.
 func checkParent(d Driver, parent string) error {
 	if !path.IsAbs(parent) || path.Clean(parent) != parent {
 		return fmt.Errorf("cgroup parent %q is not a clean absolute path", parent)

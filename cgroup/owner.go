@@ -12,8 +12,8 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 )
 
-// ownerMark is the extended attribute that tells whose a group is. Only root
-// can set and see it.
+// ownerMark is the extended attribute with the owner of a cgroup. Only root can read and
+// write it.
 const ownerMark = "trusted.sublet.owner"
 
 // maxMark is the maximum size of a mark in bytes.

@@ -12,8 +12,8 @@ import (
 	"github.com/sublet-dev/agent/cgroup"
 )
 
-// OW-1: groups that bear another agent's mark, and tiers that a kubelet or another
-// agent has made, are neither changed nor removed.
+// OW-1: cgroups with the mark of another agent, and QoS cgroups that a kubelet or another
+// agent has created, are neither changed nor removed.
 func TestManager_LeavesGroupsOfOthersAlone(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mark directories")
@@ -42,7 +42,7 @@ func TestManager_LeavesGroupsOfOthersAlone(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, known, 1)
 
-	// What an agent left that is no more keeps no pod from its group.
+	// An empty cgroup that another agent has left is adopted.
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "cgroup.procs"), nil, 0o600))
 	_, err = m.Ensure(t.Context(), burstable("u1"))
 	require.NoError(t, err)

@@ -16,15 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How long a removal waits for killed processes to exit, and between two attempts.
+// removeTimeout is how long a removal waits for killed processes to exit, and removePause
+// the time between two attempts.
 const (
 	removeTimeout = 10 * time.Second
 	removePause   = 10 * time.Millisecond
 )
 
-// Remove kills what is left in the pod's groups and removes them from every
+// Remove kills all processes in the cgroups of a pod and removes the cgroups from every
 // hierarchy. It waits up to 10s for the processes to exit; after an error the caller
-// must call it again. It returns nil for a pod without cgroups.
+// must call it again. It returns nil for a pod without cgroups, and for one whose cgroups
+// belong to another owner.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := checkUID(uid); err != nil {
 		return err
@@ -69,7 +71,7 @@ func (m *Manager) dirsOf(t tree, uid types.UID) ([]string, error) {
 	return out, nil
 }
 
-// removeTree kills and removes until the directory is removed or ctx is done.
+// removeTree kills processes and removes cgroups until dir is removed or ctx is done.
 func removeTree(ctx context.Context, dir string) error {
 	pause := time.NewTicker(removePause)
 	defer pause.Stop()

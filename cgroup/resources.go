@@ -11,7 +11,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// The kernel's units and bounds, and the period that quotas are given for.
+// Bounds of the kernel for CPU shares (v1), weights (v2) and quotas, and the period to
+// which quotas refer.
 const (
 	minShares   = 2
 	maxShares   = 262144
@@ -21,13 +22,13 @@ const (
 	quotaPeriod = 100000 // µs
 )
 
-// limits are what a group is held to. None is the zero value but for shares.
+// limits are the limits and the weight of a cgroup.
 type limits struct {
-	shares uint64            // cpu, in v1's units
-	quota  int64             // µs of cpu in a period; 0: no bound
-	memory int64             // bytes; 0: no bound
-	pids   int64             // 0: no bound
-	huge   map[string]uint64 // bytes by page size as the kernel writes it; nil: not set
+	shares uint64            // CPU weight in the unit of v1; 0: not set
+	quota  int64             // CPU time per period in µs; 0: no limit
+	memory int64             // bytes; 0: no limit
+	pids   int64             // 0: no limit
+	huge   map[string]uint64 // bytes by page size, in the form of pageSize; nil: not set
 }
 
 func (l limits) equal(o limits) bool {
@@ -42,8 +43,8 @@ func (l limits) equal(o limits) bool {
 	return true
 }
 
-// podLimits returns what a pod's group is held to. A cpu or memory limit holds
-// for the pod only if all its containers have one.
+// podLimits returns the limits of the cgroup of a pod. A pod has a CPU or memory limit only
+// if all its containers have one.
 func podLimits(pod *corev1.Pod, pids int64, pageSizes []string) limits {
 	requests, bounds := podspec.Requests(pod), podspec.Limits(pod)
 	l := limits{pids: pids, shares: sharesOf(milliCPU(requests))}
@@ -60,8 +61,8 @@ func podLimits(pod *corev1.Pod, pids int64, pageSizes []string) limits {
 	return l
 }
 
-// hugeLimits bounds every page size of the node: at nothing where the pod does
-// not ask for it.
+// hugeLimits returns a limit for every huge page size of the node: zero for those that the
+// pod does not request.
 func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint64 {
 	if len(pageSizes) == 0 {
 		return nil
@@ -87,7 +88,7 @@ func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint6
 	return out
 }
 
-// pageSize writes a size as the kernel names it in hugetlb files: 2MB, 1GB.
+// pageSize returns a size in the form of the kernel's hugetlb files: 2MB, 1GB.
 func pageSize(bytes int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
 	i := 0
@@ -98,17 +99,17 @@ func pageSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
-// maxMilliCPU is far beyond what weights tell apart, and small enough that the
-// requests of all pods of a node can be added up.
+// maxMilliCPU is far above the range of weights, and small enough that the requests of all
+// pods of a node can be added without overflow.
 const maxMilliCPU = 1e9
 
-// milliCPU is what the list has of cpu, up to mostMilli.
+// milliCPU returns the CPU in the list in millicores, at most maxMilliCPU.
 func milliCPU(list corev1.ResourceList) int64 {
 	q := list[corev1.ResourceCPU]
 	return min(q.MilliValue(), maxMilliCPU)
 }
 
-// sharesOf turns thousandths of a cpu into the kernel's shares.
+// sharesOf converts millicores to CPU shares.
 func sharesOf(milli int64) uint64 {
 	if milli <= 0 {
 		return minShares
@@ -116,11 +117,10 @@ func sharesOf(milli int64) uint64 {
 	return uint64(min(max(milli*1024/1000, minShares), maxShares))
 }
 
-// weightOf turns shares into v2's weight, 1..10000, as runc does since 1.3.2, crun
-// since 1.23 and the kubelet with them: a parabola over the logarithms that goes
-// through the ends of both ranges and through their defaults, 1024 shares and
-// weight 100, so that pods do not weigh less than the node's own services for want
-// of a request.
+// weightOf converts shares to the weight of v2, 1 to 10000, as runc since 1.3.2, crun since
+// 1.23 and the kubelet do: by a quadratic function of the logarithm. It maps the bounds of
+// shares to those of weights and the default of 1024 shares to the default weight of 100,
+// so that a pod that requests one CPU has the weight of a system service.
 func weightOf(shares uint64) uint64 {
 	switch {
 	case shares <= minShares:
@@ -132,7 +132,7 @@ func weightOf(shares uint64) uint64 {
 	return uint64(math.Ceil(math.Pow(10, l*(l+125)/612-7.0/34)))
 }
 
-// nodeLimits are the limits of the group of all pods.
+// nodeLimits returns the limits of the cgroup of all pods.
 func nodeLimits(allocatable corev1.ResourceList) limits {
 	var l limits
 	if cpu, ok := allocatable[corev1.ResourceCPU]; ok {

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What burstable pods have together follows each of them, however often it is
-// set up, changes its requests or its class, or goes.
-func TestBurstableWeighsWhatItsPodsRequest(t *testing.T) {
+// The weight of burstable pods is that of their requests, however often a pod is set up,
+// changes its requests or its class, or is removed.
+func TestManager_BurstableWeightIsThatOfItsRequests(t *testing.T) {
 	m, err := New(Config{Root: t.TempDir()})
 	require.NoError(t, err)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable

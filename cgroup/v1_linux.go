@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v1 writes groups into one hierarchy a controller.
+// v1 writes the cgroups of version 1, with one hierarchy per controller.
 type v1 struct {
 	subsystems  []cgroup1.Subsystem
-	hierarchies []string // their directories; the first is one that set makes groups in
-	pids        string   // the directory of the pids controller; "" if it cannot be written
-	huge        []string
+	hierarchies []string // all mounted ones; set creates cgroups in the first one, among others
+	pids        string   // directory of the pids controller; "" if it cannot be written
+	huge        []string // huge page sizes
 }
 
 func openV1(root, parent string) (tree, []string, error) {
@@ -61,8 +61,8 @@ func openV1(root, parent string) (tree, []string, error) {
 	return t, missing, nil
 }
 
-// parentOrRoot is the deepest directory of the parent that exists: the one that
-// must be writable for the rest to be made.
+// parentOrRoot returns the deepest existing directory of the path parent: the one that must
+// be writable to create the rest.
 func parentOrRoot(root, hierarchy, parent string) string {
 	for parent != "/" && !isDir(filepath.Join(root, hierarchy, parent)) {
 		parent = filepath.Dir(parent)
@@ -70,7 +70,7 @@ func parentOrRoot(root, hierarchy, parent string) string {
 	return parent
 }
 
-// pageSizesIn lists the page sizes that a hugetlb directory has files of.
+// pageSizesIn returns the huge page sizes for which a hugetlb directory has files.
 func pageSizesIn(dir, suffix string) []string {
 	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*B"+suffix))
 	if err != nil {
@@ -128,8 +128,8 @@ func (t *v1) dirs(group string) []string {
 	return out
 }
 
-// hierarchiesIn lists what is mounted below root, each once and first before all
-// others: links such as cpu,cpuacct lead to hierarchies that are listed too.
+// hierarchiesIn returns the hierarchies that are mounted below root, the given one first.
+// Links such as cpu to cpu,cpuacct are resolved, so that each is returned once.
 func hierarchiesIn(root, first string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -147,7 +147,7 @@ func hierarchiesIn(root, first string) ([]string, error) {
 	return out, nil
 }
 
-// realPath resolves links where it can.
+// realPath resolves symbolic links. It returns path unchanged on error.
 func realPath(path string) string {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v2 writes groups into the one hierarchy.
+// v2 writes the cgroups of version 2, with one hierarchy.
 type v2 struct {
 	root string
-	has  map[string]bool // controllers
-	huge []string
+	has  map[string]bool // available controllers
+	huge []string        // huge page sizes
 }
 
 func openV2(root, parent string) (tree, []string, error) {
@@ -47,7 +47,8 @@ func openV2(root, parent string) (tree, []string, error) {
 	return t, missing, nil
 }
 
-// kernelPageSizes are those of the machine: v2's root has no hugetlb files.
+// kernelPageSizes returns the huge page sizes of the machine, because the root cgroup of v2
+// has no hugetlb files.
 func (t *v2) kernelPageSizes() []string {
 	entries, err := os.ReadDir("/sys/kernel/mm/hugepages")
 	if err != nil {
@@ -106,7 +107,7 @@ func (t *v2) set(group string, l limits) error {
 	return nil
 }
 
-// unbound lifts a memory limit that was there before.
+// unbound removes an earlier memory limit, which an unset limit leaves unchanged.
 func (t *v2) unbound(group string) error {
 	f, err := os.OpenFile(filepath.Join(t.root, group, "memory.max"), os.O_WRONLY, 0)
 	if err != nil {

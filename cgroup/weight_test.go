@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Weights are those of the runtimes that make the containers below: the least,
-// the most and the default fall on each other, and more is never less.
-func TestWeightsAreTheRuntimes(t *testing.T) {
+// The weights are those of runc and crun: minimum, maximum and default of shares are those
+// of weights, and more shares never give a lower weight.
+func TestWeightOf_IsThatOfTheRuntimes(t *testing.T) {
 	for shares, want := range map[uint64]uint64{
 		0: 1, 1: 1, 2: 1, 3: 2, 10: 4, 102: 17, 1024: 100, 2048: 174, 4096: 303, 204800: 8064, 262143: 10000, 262144: 10000, 1 << 40: 10000,
 	} {

@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-func TestBoot(t *testing.T) {
+func TestProvider_BootTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stat string
 		want time.Time
@@ -31,7 +31,7 @@ func TestBoot(t *testing.T) {
 }
 
 // Run starts before there are pods: the first one is counted soon after it was added.
-func TestFirstPodIsCountedSoon(t *testing.T) {
+func TestRun_CountsTheFirstPodSoon(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), make([]byte, 1<<20), 0o600))
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestFirstPodIsCountedSoon(t *testing.T) {
 }
 
 // The cgroup of all pods may be known only after the runtime has reported its driver.
-func TestGroupOfAllPodsIsFoundLater(t *testing.T) {
+func TestProvider_FindsTheCgroupOfAllPodsLater(t *testing.T) {
 	name := ""
 	p, err := stats.New(stats.Config{PodsCgroup: func() string { return name }, Proc: proc(), Cgroups: files(map[string]string{
 		"memory/kubepods.slice/memory.usage_in_bytes": "1000\n", "memory/kubepods.slice/memory.limit_in_bytes": "4096\n",

@@ -83,7 +83,7 @@ func TestProvider_NodeUsage(t *testing.T) {
 }
 
 // Files of pods that are not tracked are counted on request, and then for a while; those of pods with limits always are.
-func TestFilesAreCountedForWhoAsks(t *testing.T) {
+func TestRefreshDiskUsage_CountsUntrackedPods(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"watched", "other"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))

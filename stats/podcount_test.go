@@ -60,7 +60,7 @@ func TestPodCount(t *testing.T) {
 }
 
 // A suspended count has a result so far and can be continued.
-func TestPodCountInPieces(t *testing.T) {
+func TestPodCount_CanBeSuspended(t *testing.T) {
 	pod := podOf(t, "a")
 	c := newPodCount(&pod)
 	over, cancel := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func TestPodCountInPieces(t *testing.T) {
 }
 
 // The result is that of the last count, or of one under way that has found more.
-func TestDiskWithANewerCount(t *testing.T) {
+func TestPodDisk_WithANewerCount(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	use := func(s int, bytes, inodes uint64, partial bool) runtime.DiskUsage {
 		return runtime.DiskUsage{At: at(s), Bytes: bytes, Inodes: inodes, Partial: partial}
@@ -184,7 +184,7 @@ func TestProvider_ContinuesCounts(t *testing.T) {
 }
 
 // A second caller does not repeat a count, and one without time does not begin one.
-func TestNothingIsCountedTwice(t *testing.T) {
+func TestRefreshDiskUsage_CountsNothingTwice(t *testing.T) {
 	pod := podOf(t, "a")
 	p := newTestProvider(t, Config{Pods: func() []Pod { return []Pod{pod} }})
 	over, cancel := context.WithCancel(t.Context())
@@ -202,7 +202,7 @@ func TestNothingIsCountedTwice(t *testing.T) {
 }
 
 // The pressure of pods is read if their cgroups report it and tasks on the node wait.
-func TestPressureOfPods(t *testing.T) {
+func TestProvider_PressureOfPods(t *testing.T) {
 	line := func(avg string) *fstest.MapFile {
 		return &fstest.MapFile{Data: []byte("some avg10=" + avg + " avg60=0.00 avg300=0.00 total=5\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n")}
 	}
@@ -243,7 +243,7 @@ func (hangs) ContainerStats(ctx context.Context) ([]runtime.ContainerUsage, erro
 
 // A runtime that hangs does not prevent measurements of the node: they are returned within
 // seconds, and are made after the wait.
-func TestRuntimeThatHangs(t *testing.T) {
+func TestProvider_RuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang bool
 		p := newTestProvider(t, Config{

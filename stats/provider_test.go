@@ -125,7 +125,7 @@ func TestGroups(t *testing.T) {
 }
 
 // A rate is taken over a second or more, and starts again with a recreated cgroup.
-func TestRates(t *testing.T) {
+func TestProvider_Rates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := files(map[string]string{"cpuacct/cpuacct.usage": "0"})
 		p, err := stats.New(stats.Config{Proc: proc(), Cgroups: tree})
@@ -160,7 +160,7 @@ func TestRates(t *testing.T) {
 }
 
 // Files are counted once each, in blocks, and by Run or on demand.
-func TestDisk(t *testing.T) {
+func TestProvider_DiskUsage(t *testing.T) {
 	dir := t.TempDir()
 	logs, vol := filepath.Join(dir, "logs"), filepath.Join(dir, "vol")
 	require.NoError(t, os.MkdirAll(filepath.Join(logs, "c"), 0o700))
@@ -218,7 +218,7 @@ type containers []runtime.ContainerUsage
 func (c containers) ContainerStats(context.Context) ([]runtime.ContainerUsage, error) { return c, nil }
 
 // A missing part is left out; it is an error only if all parts are missing.
-func TestWhatCannotBeHad(t *testing.T) {
+func TestProvider_MissingFiles(t *testing.T) {
 	p, err := stats.New(stats.Config{Proc: files(nil), Cgroups: files(nil), NodeFS: "/", Statfs: noFS})
 	require.NoError(t, err)
 	_, err = p.Usage(t.Context(), time.Time{})
@@ -235,7 +235,7 @@ func TestWhatCannotBeHad(t *testing.T) {
 }
 
 // The real files of this machine can be read.
-func TestThisMachine(t *testing.T) {
+func TestProvider_ThisMachine(t *testing.T) {
 	p, err := stats.New(stats.Config{NodeFS: "/"})
 	require.NoError(t, err)
 	u, err := p.Usage(t.Context(), time.Time{})
@@ -246,7 +246,7 @@ func TestThisMachine(t *testing.T) {
 	assert.NotZero(t, u.NodeFS.AvailableBytes)
 }
 
-func TestSummaryHasTheKnownNames(t *testing.T) {
+func TestSummary_HasTheNamesOfTheKubelet(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	started := metav1.NewTime(at)
 	p := pod("a")
@@ -311,7 +311,7 @@ func cut(path string) (string, string) {
 
 // A wall clock of the runtime that was set back, or is ahead, does not make values old:
 // their age counts from when they were received.
-func TestTimesOfContainerFigures(t *testing.T) {
+func TestProvider_TimesOfContainerStats(t *testing.T) {
 	now := time.Now()
 	measured := runtime.DiskUsage{At: now.Add(time.Hour).Round(0), Bytes: 1}
 	old := runtime.DiskUsage{At: now.Add(-time.Minute).Round(0), Bytes: 1}

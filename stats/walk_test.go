@@ -87,7 +87,7 @@ func grow(t *testing.T, rng *rand.Rand, dir string, most *int) {
 }
 
 // A walk has the same result as the simple implementation, at once and in steps.
-func TestWalkOfRandomTrees(t *testing.T) {
+func TestWalk_RandomTrees(t *testing.T) {
 	for seed := range uint64(8) {
 		dir := t.TempDir()
 		most := 200
@@ -103,7 +103,7 @@ func TestWalkOfRandomTrees(t *testing.T) {
 
 // There is no depth limit: paths longer than the kernel accepts are counted, with few
 // directories open.
-func TestWalkOfADeepTree(t *testing.T) {
+func TestWalk_DeepTree(t *testing.T) {
 	dir := t.TempDir()
 	const levels = 700
 	at, err := unix.Open(dir, openDir, 0)
@@ -140,7 +140,7 @@ func allOf(t *testing.T, dir string) runtime.DiskUsage {
 
 // If the current directory is moved away, the walk continues nearer to the root, and
 // nothing outside is counted.
-func TestWalkOfATreeThatIsMoved(t *testing.T) {
+func TestWalk_TreeThatIsMoved(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "big"), make([]byte, 1<<20), 0o600))
 	at := dir
@@ -172,7 +172,7 @@ func TestWalkOfATreeThatIsMoved(t *testing.T) {
 }
 
 // Mounts below the path are not counted, and a path that is a file is counted alone.
-func TestWalkStaysOnItsFileSystem(t *testing.T) {
+func TestWalk_StaysOnItsFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, make([]byte, 50_000), 0o600))
@@ -195,7 +195,7 @@ func TestWalkStaysOnItsFileSystem(t *testing.T) {
 
 // Of very many files with several names, not all are recorded: beyond that each name
 // counts for its part, which gives the same sum.
-func TestWalkOfManyLinks(t *testing.T) {
+func TestWalk_ManyLinks(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 10 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), make([]byte, 8192), 0o600))
@@ -213,7 +213,7 @@ func TestWalkOfManyLinks(t *testing.T) {
 }
 
 // A flat directory of very many files takes little memory.
-func TestWalkOfAFlatDirectory(t *testing.T) {
+func TestWalk_FlatDirectory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 10,000 files")
 	}
@@ -252,7 +252,7 @@ func TestWalk_Errors(t *testing.T) {
 }
 
 // The number of files kept open depends on how many the process may have.
-func TestMayKeep(t *testing.T) {
+func TestFileLimit(t *testing.T) {
 	for limit, want := range map[uint64]int{0: 0, 7: 0, 1024: 128, 4096: 512, 32768: 4096, 1 << 20: 4096, 1<<64 - 1: 4096} {
 		assert.Equal(t, want, fileLimit(limit), "of %d", limit)
 	}
