@@ -59,6 +59,7 @@ var allowedImports = map[string][]string{
 	"internal/safe":           {},
 	"internal/pathname":       {},
 	"internal/events":         {},
+	"internal/hooktest":       {},
 	"internal/logattr":        {},
 	"internal/logtest":        {},
 	"internal/notify":         {},

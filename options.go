@@ -542,7 +542,9 @@ func (s *settings) complete() error {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.hooks = joinHooks(s.logger, s.observers)
+	for _, h := range s.observers {
+		s.hooks = s.hooks.join(s.logger, h)
+	}
 	return errors.Join(errs...)
 }
 

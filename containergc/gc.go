@@ -65,6 +65,15 @@ type Hooks struct {
 	Collected func(Result, error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Removed:   safe.Hook3(log, "ContainerGC.Removed", h.Removed, next.Removed),
+		Collected: safe.Hook2(log, "ContainerGC.Collected", h.Collected, next.Collected),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

@@ -112,6 +112,17 @@ type Hooks struct {
 	ConditionsChanged func([]corev1.NodeCondition)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Measured:          safe.Hook2(log, "Eviction.Measured", h.Measured, next.Measured),
+		Evicting:          safe.Hook3(log, "Eviction.Evicting", h.Evicting, next.Evicting),
+		Evicted:           safe.Hook4(log, "Eviction.Evicted", h.Evicted, next.Evicted),
+		ConditionsChanged: safe.Hook1(log, "Eviction.ConditionsChanged", h.ConditionsChanged, next.ConditionsChanged),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

@@ -87,6 +87,16 @@ type Hooks struct {
 	RecordsLost func(err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Removed:     safe.Hook4(log, "ImageGC.Removed", h.Removed, next.Removed),
+		Collected:   safe.Hook2(log, "ImageGC.Collected", h.Collected, next.Collected),
+		RecordsLost: safe.Hook1(log, "ImageGC.RecordsLost", h.RecordsLost, next.RecordsLost),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

@@ -50,6 +50,14 @@ type Hooks struct {
 	Rotated func(containerID string, bytes int64, duration time.Duration, err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Rotated: safe.Hook4(log, "LogRotation.Rotated", h.Rotated, next.Rotated),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{Rotated: safe.Hook4(log, "Rotated", h.Rotated)}

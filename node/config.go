@@ -94,7 +94,7 @@ func (c Config) Check() error {
 			fail("PodsCgroupLimits[%s] of %s is less than Allocatable of %s", name, limit.String(), allocatable.String())
 		}
 	}
-	if all, ok := c.PodsCgroupLimits[ResourcePIDs]; ok && all.Sign() > 0 && c.PodPidsLimit > all.Value() {
+	if all := c.PodsCgroupLimits[ResourcePIDs]; all.Sign() > 0 && c.PodPidsLimit > all.Value() {
 		fail("PodPidsLimit %d is more than PodsCgroupLimits[pid] of %s", c.PodPidsLimit, all.String())
 	}
 	return errors.Join(errs...)

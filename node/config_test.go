@@ -29,7 +29,7 @@ func TestConfig_CheckRejectsContradictions(t *testing.T) {
 		"node: PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups":     {PodPidsLimit: 1, DisableCgroups: true},
 		"node: PodPidsLimit 11 is more than PodsCgroupLimits[pid] of 10":                  {PodPidsLimit: 11, PodsCgroupLimits: resources("pid=10")},
 		"node: PodsCgroupLimits has no limit for pods; cpu, memory and pid are supported": {PodsCgroupLimits: resources("pods=1")},
-		"node: PodsCgroupLimits[pid] must be positive, got 0":                             {PodsCgroupLimits: resources("pid=0")},
+		"node: PodsCgroupLimits[pid] must be positive, got 0":                             {PodPidsLimit: 1, PodsCgroupLimits: resources("pid=0")},
 		"node: PodsCgroupLimits[cpu] must be positive, got -1":                            {PodsCgroupLimits: resources("cpu=-1")},
 		"node: PodsCgroupLimits[memory] of 1Gi is less than Allocatable of 2Gi":           {Allocatable: resources("memory=2Gi"), PodsCgroupLimits: resources("memory=1Gi")},
 		`node: "logs" is not an absolute path`:                                            {PodLogsDir: "logs"},

@@ -77,6 +77,18 @@ type Hooks struct {
 	RuntimeEventsMissed func(pods int)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Relisted:             safe.Hook4(log, "PLEG.Relisted", h.Relisted, next.Relisted),
+		Inspected:            safe.Hook4(log, "PLEG.Inspected", h.Inspected, next.Inspected),
+		StreamChanged:        safe.Hook2(log, "PLEG.StreamChanged", h.StreamChanged, next.StreamChanged),
+		RuntimeEventReceived: safe.Hook1(log, "PLEG.RuntimeEventReceived", h.RuntimeEventReceived, next.RuntimeEventReceived),
+		RuntimeEventsMissed:  safe.Hook1(log, "PLEG.RuntimeEventsMissed", h.RuntimeEventsMissed, next.RuntimeEventsMissed),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

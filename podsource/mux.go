@@ -52,6 +52,16 @@ type Hooks struct {
 	SourceFailed func(source string, err SourceError)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		SetReceived:     safe.Hook4(log, "Sources.SetReceived", h.SetReceived, next.SetReceived),
+		ChangeDelivered: safe.Hook3(log, "Sources.ChangeDelivered", h.ChangeDelivered, next.ChangeDelivered),
+		SourceFailed:    safe.Hook2(log, "Sources.SourceFailed", h.SourceFailed, next.SourceFailed),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

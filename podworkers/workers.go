@@ -121,6 +121,18 @@ type Hooks struct {
 	SyncPanicked func(call SyncCall, value any)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		PhaseChanged: safe.Hook4(log, "PodWorkers.PhaseChanged", h.PhaseChanged, next.PhaseChanged),
+		SyncStarted:  safe.HookContext(log, "PodWorkers.SyncStarted", h.SyncStarted, next.SyncStarted),
+		SyncEnded:    safe.Hook5(log, "PodWorkers.SyncEnded", h.SyncEnded, next.SyncEnded),
+		PodFinished:  safe.Hook1(log, "PodWorkers.PodFinished", h.PodFinished, next.PodFinished),
+		SyncPanicked: safe.Hook2(log, "PodWorkers.SyncPanicked", h.SyncPanicked, next.SyncPanicked),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

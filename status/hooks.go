@@ -20,6 +20,15 @@ type Hooks struct {
 	Sent func(pod *corev1.Pod, duration, waited time.Duration, err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Changed: safe.Hook3(log, "Status.Changed", h.Changed, next.Changed),
+		Sent:    safe.Hook4(log, "Status.Sent", h.Sent, next.Sent),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

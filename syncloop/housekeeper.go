@@ -75,6 +75,15 @@ type HousekeeperHooks struct {
 	StoreCleaned func(store string, uid types.UID, err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h HousekeeperHooks) Join(log *slog.Logger, next HousekeeperHooks) HousekeeperHooks {
+	return HousekeeperHooks{
+		OrphanFound:  safe.Hook1(log, "Housekeeper.OrphanFound", h.OrphanFound, next.OrphanFound),
+		StoreCleaned: safe.Hook3(log, "Housekeeper.StoreCleaned", h.StoreCleaned, next.StoreCleaned),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h HousekeeperHooks) guarded(log *slog.Logger) HousekeeperHooks {
 	return HousekeeperHooks{

@@ -112,6 +112,15 @@ type Hooks struct {
 	RuntimeReadyChanged func(err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		IterationEnded:      safe.Hook2(log, "SyncLoop.IterationEnded", h.IterationEnded, next.IterationEnded),
+		RuntimeReadyChanged: safe.Hook1(log, "SyncLoop.RuntimeReadyChanged", h.RuntimeReadyChanged, next.RuntimeReadyChanged),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

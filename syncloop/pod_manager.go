@@ -102,6 +102,16 @@ type PodManagerHooks struct {
 	Rejected func(pod *corev1.Pod, reason, message string)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h PodManagerHooks) Join(log *slog.Logger, next PodManagerHooks) PodManagerHooks {
+	return PodManagerHooks{
+		Admitted: safe.Hook1(log, "PodManager.Admitted", h.Admitted, next.Admitted),
+		Adopted:  safe.Hook1(log, "PodManager.Adopted", h.Adopted, next.Adopted),
+		Rejected: safe.Hook3(log, "PodManager.Rejected", h.Rejected, next.Rejected),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h PodManagerHooks) guarded(log *slog.Logger) PodManagerHooks {
 	return PodManagerHooks{

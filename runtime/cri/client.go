@@ -43,6 +43,16 @@ type Hooks struct {
 	OperationEnded func(ctx context.Context, op runtime.Operation, duration time.Duration, err error)
 }
 
+// Join returns hooks that call those of h and then those of next. A panic of one is logged
+// and does not prevent the others from being called. Join allocates; calls do not.
+func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Call:             safe.Hook3(log, "CRI.Call", h.Call, next.Call),
+		OperationStarted: safe.HookContext(log, "CRI.OperationStarted", h.OperationStarted, next.OperationStarted),
+		OperationEnded:   safe.Hook4(log, "CRI.OperationEnded", h.OperationEnded, next.OperationEnded),
+	}
+}
+
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{

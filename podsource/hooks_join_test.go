@@ -1,0 +1,13 @@
+package podsource_test
+
+import (
+	"testing"
+
+	"github.com/sublet-dev/agent/internal/hooktest"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// AG-9: joined hooks call all, in order, whichever of them panics.
+func TestHooks_JoinCallsAll(t *testing.T) {
+	hooktest.RequireJoins(t, "Sources", podsource.Hooks.Join)
+}

@@ -1,0 +1,13 @@
+package probe_test
+
+import (
+	"testing"
+
+	"github.com/sublet-dev/agent/internal/hooktest"
+	"github.com/sublet-dev/agent/probe"
+)
+
+// AG-9: joined hooks call all, in order, whichever of them panics.
+func TestHooks_JoinCallsAll(t *testing.T) {
+	hooktest.RequireJoins(t, "Probe", probe.Hooks.Join)
+}

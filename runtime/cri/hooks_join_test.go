@@ -1,0 +1,13 @@
+package cri_test
+
+import (
+	"testing"
+
+	"github.com/sublet-dev/agent/internal/hooktest"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+// AG-9: joined hooks call all, in order, whichever of them panics.
+func TestHooks_JoinCallsAll(t *testing.T) {
+	hooktest.RequireJoins(t, "CRI", cri.Hooks.Join)
+}
