@@ -19,8 +19,8 @@ type AdmitResult struct {
 type InsufficientResource struct {
 	Name      corev1.ResourceName
 	Requested resource.Quantity
-	Used      resource.Quantity // by the other pods
-	Capacity  resource.Quantity // what there is for all pods together
+	Used      resource.Quantity // requested by the other pods
+	Capacity  resource.Quantity // available to all pods together
 }
 
 // ExceedsCapacity reports whether the pod requests more than the node has for all
@@ -28,7 +28,8 @@ type InsufficientResource struct {
 func (r InsufficientResource) ExceedsCapacity() bool { return r.Requested.Cmp(r.Capacity) > 0 }
 
 // Infeasible reports whether the pod requests more of a resource than the node has, so
-// that it does not fit even without other pods.
+// that it does not fit even without other pods. It is the condition for the reason
+// Infeasible of a resize (KEP-1287).
 func (v AdmitResult) Infeasible() bool {
 	for _, r := range v.Insufficient {
 		if r.ExceedsCapacity() {
@@ -41,7 +42,7 @@ func (v AdmitResult) Infeasible() bool {
 // Admitted returns the result that admits a pod.
 func Admitted() AdmitResult { return AdmitResult{Admitted: true} }
 
-// Rejected returns a result that rejects a pod.
+// Rejected returns a result that rejects a pod with a reason in CamelCase.
 func Rejected(reason, message string) AdmitResult {
 	return AdmitResult{Reason: reason, Message: message}
 }

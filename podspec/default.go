@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Default fills in, in place, what an API server fills in when a pod is
-// created, so that a bare manifest means the same here. It is idempotent.
-// Volume sources that need a driver of their own are left as they are.
+// Default sets, in place, the fields of a pod that an API server sets when the pod is
+// created, so that a manifest means the same here. It is idempotent. Volume sources that
+// need a driver are not changed.
 func Default(pod *corev1.Pod) {
 	spec := &pod.Spec
 	if spec.RestartPolicy == "" {
@@ -88,7 +88,7 @@ func defaultContainer(c *corev1.Container) {
 	}
 }
 
-// pullPolicy is Always for an image that may change under its name.
+// pullPolicy returns Always for an image without a tag or with the tag latest.
 func pullPolicy(image string) corev1.PullPolicy {
 	name, _, digested := strings.Cut(image, "@")
 	tag := tagOf(name)
@@ -98,7 +98,7 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// tagOf returns the part after the last colon that is no port of a registry.
+// tagOf returns the part after the last colon that does not begin the port of a registry.
 func tagOf(image string) string {
 	last := image[strings.LastIndexByte(image, '/')+1:]
 	_, tag, _ := strings.Cut(last, ":")
@@ -199,7 +199,7 @@ func defaultDownward(items []corev1.DownwardAPIVolumeFile) {
 	}
 }
 
-// roundUp brings quantities to thousandths: the API knows no smaller parts.
+// roundUp rounds quantities up to thousandths, as the API does.
 func roundUp(list corev1.ResourceList) {
 	for name, q := range list {
 		q.RoundUp(resource.Milli)
@@ -207,7 +207,7 @@ func roundUp(list corev1.ResourceList) {
 	}
 }
 
-// requestLimits makes a limit without a request a request as well.
+// requestLimits sets missing requests to the limits.
 func requestLimits(r *corev1.ResourceRequirements) {
 	if r.Limits != nil && r.Requests == nil {
 		r.Requests = make(corev1.ResourceList, len(r.Limits))
@@ -215,7 +215,7 @@ func requestLimits(r *corev1.ResourceRequirements) {
 	fillIn(r.Requests, r.Limits, func(corev1.ResourceName) bool { return true })
 }
 
-// fillIn copies into list what it lacks and which allows.
+// fillIn copies the resources that are missing in list and selected by which.
 func fillIn(list, from corev1.ResourceList, which func(corev1.ResourceName) bool) {
 	for name, q := range from {
 		if _, ok := list[name]; !ok && which(name) {
@@ -224,9 +224,10 @@ func fillIn(list, from corev1.ResourceList, which func(corev1.ResourceName) bool
 	}
 }
 
-// defaultPodResources completes what the pod says for its containers together, if it says anything, as an API server
-// does since 1.37: huge page limits are those of the containers; requests those of the containers, else the
-// limits; and limits those of the containers if each has one, but no lower than the request.
+// defaultPodResources completes pod-level resources (KEP-2837), if the pod has any, as an
+// API server does since 1.37: huge page limits are those of the containers; requests those
+// of the containers, else the limits; and limits those of the containers if each has one,
+// but not lower than the request.
 func defaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil || len(r.Limits)+len(r.Requests) == 0 {
@@ -255,7 +256,8 @@ func defaultPodResources(pod *corev1.Pod) {
 	}
 }
 
-// eachHasLimit reports whether all init and regular containers name a limit of that resource, be it 0.
+// eachHasLimit reports whether all init and regular containers set a limit of that resource,
+// which can be 0.
 func eachHasLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -267,5 +269,6 @@ func eachHasLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return true
 }
 
-// isComputed reports whether more of a resource may be promised than there is.
+// isComputed reports whether the pod-level request of a resource is computed: of those that
+// pod-level resources can have, all except huge pages.
 func isComputed(name corev1.ResourceName) bool { return isPodLevel(name) && !isHugePages(name) }

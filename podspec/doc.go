@@ -1,7 +1,20 @@
-// Package podspec holds pure facts about a v1.Pod: what defaulting gives it,
-// what makes it invalid, its QoS class, its effective requests and limits, its
-// identity, and how the environment of its containers expands.
+// Package podspec decodes, defaults and validates pods, and computes facts about a v1.Pod:
+// QoS class, effective requests and limits, identity, priority, and the values of the
+// downward API. The kubelet has these in pkg/kubelet/config, pkg/kubelet/types and
+// pkg/kubelet/qos, and takes the rest from pkg/apis/core, as an API server does.
 //
-// Nothing in it does I/O or keeps state; every function may be called from any
-// goroutine and none changes its argument unless its comment says so.
+// All functions are pure and may be called from any goroutine. They do not change their
+// arguments, except those that say so. The way of a manifest to a pod:
+//
+//	pods, objects, err := podspec.Decode(data, podspec.DecodeOptions{})
+//	if err != nil {
+//		return err
+//	}
+//	for _, pod := range pods {
+//		podspec.AssignStaticIdentity(pod, "edge-1", "file", path)
+//		podspec.Default(pod)
+//		if err := podspec.Validate(pod); err != nil {
+//			return err
+//		}
+//	}
 package podspec

@@ -12,13 +12,13 @@ import (
 	yaml3 "go.yaml.in/yaml/v3"
 )
 
-// A documentFunc processes one document that begins on the given line, or the error of
+// documentFunc processes one document that begins on the given line, or the error of
 // finding it. It returns false to stop.
 type documentFunc func(raw []byte, line int, isJSON bool, err error) bool
 
-// splitYAML cuts at the markers --- and ..., which YAML knows at the start of a
-// line only, even in the middle of a scalar. What a document has of blank lines
-// and comments before it is left out, so that line is where its content begins.
+// splitYAML splits at the markers --- and ..., which are markers at the start of a line
+// only, even within a scalar. Blank lines and comments before a document are left out, so
+// that line is where its content begins.
 func splitYAML(data []byte, process documentFunc) {
 	var start, line, startLine int
 	begun := false
@@ -57,8 +57,8 @@ func isMarker(line []byte, marker string) bool {
 		(len(line) == len(marker) || line[len(marker)] == ' ' || line[len(marker)] == '\t')
 }
 
-// isBlank reports whether a line before a document says nothing: blanks, a
-// comment, or a directive.
+// isBlank reports whether a line before a document has no content: blanks, a comment, or a
+// directive.
 func isBlank(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t")
 	return len(line) == 0 || line[0] == '#' || line[0] == '%'
@@ -146,8 +146,8 @@ func (e *expansion) size(n *yaml3.Node) (int, error) {
 	return total, nil
 }
 
-// absoluteLines turns the line numbers that an error tells, which count from
-// the start of its document, into those of the input.
+// absoluteLines converts the line numbers in the text of an error, which count from the
+// start of the document, to those of the input.
 func absoluteLines(err error, start int) error {
 	text, out := err.Error(), strings.Builder{}
 	for {

@@ -13,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// FieldValue returns what a fieldRef to path gives, and whether there is such a
-// field. Fields of the status are those that pod.Status holds; those of
-// spec.nodeName and spec.serviceAccountName are for environments only.
+// FieldValue returns the value of a fieldRef with the given path, and whether the downward
+// API has such a field. Status fields such as status.podIP come from pod.Status.
 func FieldValue(pod *corev1.Pod, path string) (string, bool) {
 	if which, key, ok := subscript(path); ok {
 		switch which {
@@ -61,8 +60,8 @@ func join[T any](list []T, text func(T) string) string {
 	return strings.Join(all, ",")
 }
 
-// formatMap is the form in which the downward API writes labels: a line of
-// key="value" for each, sorted, with Go's escapes, and no newline at the end.
+// formatMap returns labels in the form of the downward API: a line key="value" for each,
+// sorted, with Go's escapes, and without a newline at the end.
 func formatMap(m map[string]string) string {
 	var lines []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -80,8 +79,8 @@ func subscript(path string) (which, key string, ok bool) {
 	return strings.Cut(path, "['")
 }
 
-// isFieldPath reports whether a fieldRef may name path: in an environment
-// single values only, in a volume those that are not of the node.
+// isFieldPath reports whether a fieldRef may have the path. In an environment only fields
+// with a single value may be used, in a volume only fields of metadata.
 func isFieldPath(path string, env bool) bool {
 	if which, key, ok := subscript(path); ok {
 		return (which == "metadata.labels" || which == "metadata.annotations") &&
@@ -102,8 +101,8 @@ func isResourcePath(path, name string) bool {
 		(name == "cpu" || name == "memory" || name == "ephemeral-storage" || isHugePages(corev1.ResourceName(name)))
 }
 
-// divisible reports whether the divisor is 0, which means 1, or a unit in which
-// the resource may be counted.
+// divisible reports whether the divisor is 0, which means 1, or a unit that the API allows
+// for the resource.
 func divisible(name corev1.ResourceName, divisor resource.Quantity) bool {
 	switch divisor.String() {
 	case "0", "1":
@@ -116,9 +115,9 @@ func divisible(name corev1.ResourceName, divisor resource.Quantity) bool {
 	return false
 }
 
-// ResourceValue returns what a resourceFieldRef gives for container c, unless it
-// names another of the pod: the amount in units of the divisor, rounded up. A
-// limit that is not set is what the node can give.
+// ResourceValue returns the value of a resourceFieldRef: the amount in units of the divisor,
+// rounded up. It refers to container c unless ref names another one of the pod. allocatable
+// is the value of a limit that is not set.
 func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = containerNamed(pod, ref.ContainerName); c == nil {
@@ -148,8 +147,8 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// inUnits counts in thousandths, which is exact for units of the API, where
-// they fit into 64 bits, and in whole ones otherwise.
+// inUnits divides thousandths, which is exact for all units of the API, if they fit into
+// 64 bits, and whole numbers otherwise.
 func inUnits(amount, unit resource.Quantity) string {
 	if unit.IsZero() {
 		unit = *resource.NewQuantity(1, resource.DecimalSI)

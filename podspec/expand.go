@@ -2,10 +2,9 @@ package podspec
 
 import "strings"
 
-// Expand replaces each $(NAME) in s by what lookup returns for NAME. A name
-// that lookup does not know is left as it is written, $$ stands for one $, so
-// that $$(NAME) becomes the text $(NAME), and what was put in is not expanded
-// again.
+// Expand replaces each $(NAME) in s by the value that lookup returns for NAME, by the rules
+// for command, args and env of a container: a reference to an unknown name is kept, $$ is
+// replaced by $, so that $$(NAME) gives the text $(NAME), and values are not expanded again.
 func Expand(s string, lookup func(string) (string, bool)) string {
 	if strings.IndexByte(s, '$') < 0 {
 		return s
@@ -20,8 +19,8 @@ func Expand(s string, lookup func(string) (string, bool)) string {
 		}
 		b.WriteString(rest[:i])
 		next := rest[i+1]
-		// Without a closing parenthesis ahead there is nothing to look for;
-		// looking each time would make the whole quadratic.
+		// Without a closing parenthesis ahead there is no reference. Searching for one each
+		// time would take quadratic time.
 		closes := len(s)-len(rest)+i+1 < last
 		rest = rest[i+2:]
 		switch {

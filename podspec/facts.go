@@ -7,23 +7,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Priorities that a pod has by the names of the two priority classes that are
-// always there. A node without an API server knows no others.
+// SystemCriticalPriority is the lowest priority of a critical pod, and the value of the
+// priority class system-cluster-critical.
 const (
 	SystemCriticalPriority int32 = 2_000_000_000
 	systemNodeCritical     int32 = SystemCriticalPriority + 1000
 )
 
-// DefaultGracePeriod is what a pod that names none has to end by itself.
+// DefaultGracePeriod is the default of spec.terminationGracePeriodSeconds.
 const DefaultGracePeriod = 30 * time.Second
 
-// FullName returns name_namespace: what is unique among the pods of a node at
-// any one time, and where pods with different UIDs meet.
+// FullName returns name_namespace, as the kubelet's GetPodFullName. A node runs one pod with
+// a full name at a time; a recreated pod has the same full name and another UID.
 func FullName(pod *corev1.Pod) string { return pod.Name + "_" + pod.Namespace }
 
-// IsStatic reports whether the pod is this node's alone: no API server knows it.
-// Its source says so, by MarkStatic; without its word the source's name does, as the
-// kubelet has it: any but "api".
+// IsStatic reports whether the pod exists on this node only, not in an API server. MarkStatic
+// decides that for a pod. Otherwise the rule is the kubelet's: pods of all sources except
+// SourceAPI are static.
 func IsStatic(pod *corev1.Pod) bool {
 	if static, said := pod.Annotations[AnnotationStatic]; said {
 		return static == "true"
@@ -32,21 +32,20 @@ func IsStatic(pod *corev1.Pod) bool {
 	return ok && source != SourceAPI
 }
 
-// IsMirror reports whether the pod is the image of a static pod in an API
-// server. It is never run.
+// IsMirror reports whether the pod represents a static pod in an API server. It is never run.
 func IsMirror(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[AnnotationMirror]
 	return ok
 }
 
-// IsCritical reports whether the pod is admitted under pressure and evicted
-// last: static and mirror pods, and those of a system priority.
+// IsCritical reports whether the pod is admitted under pressure, and not evicted by default:
+// static and mirror pods, and pods with a priority of at least SystemCriticalPriority.
 func IsCritical(pod *corev1.Pod) bool {
 	return IsStatic(pod) || IsMirror(pod) || Priority(pod) >= SystemCriticalPriority
 }
 
-// Priority returns the pod's priority, which is that of its class where only
-// the name of a system class is given, and 0 otherwise.
+// Priority returns spec.priority. If it is not set, it is that of the class if
+// spec.priorityClassName is one of the two system classes, and 0 otherwise.
 func Priority(pod *corev1.Pod) int32 {
 	switch {
 	case pod.Spec.Priority != nil:
@@ -62,14 +61,14 @@ func Priority(pod *corev1.Pod) int32 {
 // IsHostNetwork reports whether the pod shares the node's network.
 func IsHostNetwork(pod *corev1.Pod) bool { return pod.Spec.HostNetwork }
 
-// UsesHostUsers reports whether the pod's user ids are the node's: it has no
-// user namespace of its own.
+// UsesHostUsers reports whether the user ids of the pod are those of the node: it has no
+// user namespace of its own (KEP-127).
 func UsesHostUsers(pod *corev1.Pod) bool {
 	return pod.Spec.HostUsers == nil || *pod.Spec.HostUsers
 }
 
-// GracePeriod returns how long the pod may take to end: what its deletion said,
-// else what its spec says. It is never negative.
+// GracePeriod returns the grace period of a pod: metadata.deletionGracePeriodSeconds, else
+// spec.terminationGracePeriodSeconds, else DefaultGracePeriod. It is never negative.
 func GracePeriod(pod *corev1.Pod) time.Duration {
 	seconds := pod.Spec.TerminationGracePeriodSeconds
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
@@ -81,27 +80,27 @@ func GracePeriod(pod *corev1.Pod) time.Duration {
 	return Seconds(*seconds)
 }
 
-// Seconds turns a count of seconds from a pod's spec into a duration between 0
-// and the longest there is, without overflow.
+// Seconds converts a number of seconds in a spec to a duration, without overflow: a negative
+// number gives 0, and one that is too large the longest duration.
 func Seconds(n int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(max(n, 0), most)) * time.Second
 }
 
-// IsSidecar reports whether an init container of a pod runs beside its regular
-// containers instead of before them.
+// IsSidecar reports whether an init container is a sidecar (KEP-753): its restartPolicy is
+// Always, and it runs beside the regular containers instead of before them.
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// IsPrivileged reports whether a container with that security context is privileged. nil is not.
+// IsPrivileged reports whether a container with that security context is privileged. sc may
+// be nil.
 func IsPrivileged(sc *corev1.SecurityContext) bool {
 	return sc != nil && sc.Privileged != nil && *sc.Privileged
 }
 
-// Containers calls yield for each container of the pod, in the order init,
-// regular, ephemeral, until it returns false. Ephemeral containers are handed
-// over as a view: all their fields but the target are a container's.
+// Containers iterates over all containers of the pod in the order init, regular, ephemeral.
+// An ephemeral container is returned without its target, as a pointer into the pod.
 func Containers(pod *corev1.Pod) func(yield func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
 		for i := range pod.Spec.InitContainers {
@@ -122,8 +121,7 @@ func Containers(pod *corev1.Pod) func(yield func(*corev1.Container) bool) {
 	}
 }
 
-// HostPorts returns the ports of the node that the pod's containers and
-// sidecars ask for.
+// HostPorts returns the host ports of the regular containers and sidecars of a pod.
 func HostPorts(pod *corev1.Pod) []corev1.ContainerPort {
 	var ports []corev1.ContainerPort
 	for i := range pod.Spec.InitContainers {
@@ -146,7 +144,7 @@ func appendHostPorts(to, from []corev1.ContainerPort) []corev1.ContainerPort {
 	return to
 }
 
-// hostPortKey is the same for two ports that are written as the same one.
+// hostPortKey returns the same text for two entries that mean the same port.
 func hostPortKey(p *corev1.ContainerPort) string {
 	return string(p.Protocol) + "/" + p.HostIP + "/" + strconv.Itoa(int(p.HostPort))
 }

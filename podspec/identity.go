@@ -15,29 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Annotations in which a pod's identity is kept. The keys are the kubelet's.
+// Annotations of the identity of a pod. The keys are the kubelet's.
 const (
-	AnnotationSource    = "kubernetes.io/config.source"
-	AnnotationHash      = "kubernetes.io/config.hash"
-	AnnotationFirstSeen = "kubernetes.io/config.seen"
-	AnnotationMirror    = "kubernetes.io/config.mirror"
+	AnnotationSource    = "kubernetes.io/config.source" // name of the source that contains the pod
+	AnnotationHash      = "kubernetes.io/config.hash"   // static pods: the UID
+	AnnotationFirstSeen = "kubernetes.io/config.seen"   // when the node received the pod, RFC 3339
+	AnnotationMirror    = "kubernetes.io/config.mirror" // mirror pods: the UID of the static pod
 )
 
-// AnnotationStatic is "true" or "false" for pods whose source has a name from which the
-// kubelet's rule would conclude the opposite.
+// AnnotationStatic is "true" or "false" for pods for which the kubelet's rule, by the name
+// of their source, would give the opposite. See IsStatic.
 const AnnotationStatic = "sublet.dev/static"
 
-// SourceAPI is the source of pods that an API server hands out.
+// SourceAPI is the kubelet's name for the API server as a source of pods.
 const SourceAPI = "api"
 
-// AssignStaticIdentity sets the identity of a pod from a manifest, which stays the same
-// as long as the content does: a name that ends in -<nodeName>, a namespace, a UID
-// derived from node, origin and content, and the annotations for source and hash. A
-// UID in the manifest is replaced, because changed content must be a new pod. The pod
-// gets a toleration of all NoExecute taints, because it cannot run elsewhere.
+// AssignStaticIdentity sets, in place, the identity of a static pod by the kubelet's rules:
+// a name that ends in -<nodeName>, a namespace, a UID derived from node, source, origin and
+// content, and the annotations for source and hash. The identity stays the same as long as
+// the content does; changed content is a new pod, so a UID in the manifest is replaced. The
+// pod gets a toleration of all NoExecute taints, because it cannot run elsewhere. origin is
+// the file or URL of the manifest.
 //
-// It must be called before Default, so that the hash does not depend on defaults of
-// later versions.
+// It must be called before Default, so that the UID does not depend on defaults that a
+// later version adds.
 func AssignStaticIdentity(pod *corev1.Pod, nodeName, source, origin string) {
 	hash := sha256.New()
 	for _, part := range []string{nodeName, source, origin, contentHash(pod)} {
@@ -57,8 +58,8 @@ func AssignStaticIdentity(pod *corev1.Pod, nodeName, source, origin string) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 }
 
-// AnnotateSource sets the annotations for the source of the pod and, unless it is set,
-// for the time when it was first observed.
+// AnnotateSource sets the annotations AnnotationSource and, unless the pod has it,
+// AnnotationFirstSeen. It replaces the map of annotations, which may be shared.
 func AnnotateSource(pod *corev1.Pod, source string, at time.Time) {
 	notes := map[string]string{AnnotationSource: source}
 	if pod.Annotations[AnnotationFirstSeen] == "" {
@@ -67,8 +68,8 @@ func AnnotateSource(pod *corev1.Pod, source string, at time.Time) {
 	annotate(pod, notes)
 }
 
-// MarkStatic sets or removes the annotation that decides whether the pod is static. It
-// must be called after AnnotateSource.
+// MarkStatic decides whether the pod is static: it sets or removes AnnotationStatic. It must
+// be called after AnnotateSource.
 func MarkStatic(pod *corev1.Pod, static bool) {
 	if _, ok := pod.Annotations[AnnotationStatic]; ok {
 		pod.Annotations = maps.Clone(pod.Annotations)
@@ -79,8 +80,7 @@ func MarkStatic(pod *corev1.Pod, static bool) {
 	}
 }
 
-// annotate does not write into the map that the pod came with: other views of
-// the pod may share it.
+// annotate replaces the map of annotations, because copies of the pod may share it.
 func annotate(pod *corev1.Pod, notes map[string]string) {
 	all := maps.Clone(pod.Annotations)
 	if all == nil {
@@ -100,10 +100,9 @@ func tolerateNoExecute(pod *corev1.Pod) {
 	pod.Spec.Tolerations = append(slices.Clip(pod.Spec.Tolerations), want)
 }
 
-// contentHash is one of what a person can write into a manifest. It is taken of
-// JSON with sorted keys and without what is empty, so that a field that a later
-// version of the API adds, or writes out where it was left away before, changes
-// no hash.
+// contentHash returns a hash of the fields that a manifest can have. The input is JSON with
+// sorted keys and without empty values, so that the hash does not change when a later
+// version of the API adds a field, or encodes an empty one.
 func contentHash(pod *corev1.Pod) string {
 	written := corev1.Pod{Spec: pod.Spec}
 	written.ObjectMeta = metav1.ObjectMeta{
@@ -117,7 +116,8 @@ func contentHash(pod *corev1.Pod) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical panics for what is no API object: everything else can be marshaled.
+// canonical returns sorted JSON without empty values. It panics for values that cannot be
+// encoded; API objects can.
 func canonical(v any) []byte {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -135,7 +135,7 @@ func canonical(v any) []byte {
 	return out
 }
 
-// prune leaves away nulls and empty maps and lists, and says if anything is left.
+// prune removes nulls and empty maps and lists, and reports whether anything is left.
 func prune(v any) (any, bool) {
 	switch v := v.(type) {
 	case nil:

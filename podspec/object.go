@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// FromConfigMap returns a ConfigMap as an Object: the text and the binary data
-// of all its keys. A name without namespace is one in "default".
+// FromConfigMap returns a ConfigMap as an Object: data and binaryData of all keys. An empty
+// namespace becomes "default".
 func FromConfigMap(cm *corev1.ConfigMap) Object {
 	o := newObject(ConfigMap, cm.Namespace, cm.Name, len(cm.Data)+len(cm.BinaryData))
 	maps.Copy(o.Data, cm.BinaryData)
@@ -24,8 +24,8 @@ func FromConfigMap(cm *corev1.ConfigMap) Object {
 	return o
 }
 
-// FromSecret returns a Secret as an Object. What stringData says goes over what
-// data says, as an API server has it.
+// FromSecret returns a Secret as an Object. stringData overrides data, as in an API server.
+// An empty namespace becomes "default".
 func FromSecret(s *corev1.Secret) Object {
 	o := newObject(Secret, s.Namespace, s.Name, len(s.Data)+len(s.StringData))
 	if o.Type = s.Type; o.Type == "" {
@@ -46,8 +46,8 @@ func newObject(kind, namespace, name string, keys int) Object {
 	return Object{Ref: Ref{Kind: kind, Namespace: namespace, Name: name}, Data: make(map[string][]byte, keys)}
 }
 
-// version is a hash of type and data with the lengths of their parts, so that
-// no two contents read the same.
+// version returns a hash of type and data. The lengths of the parts are included, so that
+// different contents never have the same input.
 func version(o *Object) string {
 	hash := sha256.New()
 	part := func(b []byte) {
@@ -62,7 +62,7 @@ func version(o *Object) string {
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// keep takes up an object if it is fit to be used.
+// keep adds a valid object to the result.
 func (d *decoder) keep(o Object) error {
 	err := ValidateObject(o)
 	if err == nil {
@@ -71,8 +71,8 @@ func (d *decoder) keep(o Object) error {
 	return err
 }
 
-// ValidateObject returns what is wrong with an object, all at once, without
-// quoting its data.
+// ValidateObject returns all errors of an object, joined, or nil. They do not contain its
+// data.
 func ValidateObject(o Object) error {
 	var errs field.ErrorList
 	meta := field.NewPath("metadata")
@@ -93,7 +93,7 @@ func ValidateObject(o Object) error {
 	return errs.ToAggregate()
 }
 
-// invalid turns what a check of a string finds into faults of a field.
+// invalid converts the messages of a check of a string to errors of a field.
 func invalid(path *field.Path, value string, check func(string) []string) field.ErrorList {
 	var errs field.ErrorList
 	for _, message := range check(value) {

@@ -8,13 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Kinds of object that a pod may refer to.
+// Kinds of the objects that pods refer to.
 const (
 	ConfigMap = "ConfigMap"
 	Secret    = "Secret"
 )
 
-// Ref names an object that a pod refers to.
+// Ref identifies a ConfigMap or Secret.
 type Ref struct {
 	Kind            string // ConfigMap or Secret
 	Namespace, Name string
@@ -31,13 +31,14 @@ type Object struct {
 }
 
 // Objects returns the objects that pods refer to. The error wraps ErrObjectNotFound if an
-// object does not exist; any other error means that this is not known.
+// object does not exist; any other error means that this is not known, and the pod waits.
+// It may block until ctx is done and is called from many goroutines.
 type Objects interface {
 	Object(ctx context.Context, ref Ref) (Object, error)
 }
 
-// FirstObjects returns Objects that ask places in order until one has the object, or
-// fails for another reason than that it does not exist.
+// FirstObjects returns Objects that query places in order until one returns the object, or
+// an error other than ErrObjectNotFound.
 func FirstObjects(places ...Objects) Objects { return objectPlaces(slices.Clone(places)) }
 
 type objectPlaces []Objects

@@ -5,14 +5,13 @@ import corev1 "k8s.io/api/core/v1"
 // ObjectRef is a reference from a pod to a ConfigMap or Secret.
 type ObjectRef struct {
 	Ref
-	// Optional says that the pod can start without it.
+	// Optional means that the pod can start without the object.
 	Optional bool
 }
 
-// ObjectRefs returns every ConfigMap and Secret that the pod's environment and
-// volumes take something from and the Secrets it pulls images with, each once
-// and in the order in which the spec names them. A reference is optional if
-// each of its mentions is; pull secrets always are.
+// ObjectRefs returns the ConfigMaps and Secrets in the environment, the volumes and the
+// imagePullSecrets of a pod, each once and in the order of the spec. A reference is optional
+// if it is optional wherever it occurs; pull secrets always are.
 func ObjectRefs(pod *corev1.Pod) []ObjectRef {
 	c := refCollector{namespace: pod.Namespace, at: make(map[Ref]int)}
 	for _, s := range pod.Spec.ImagePullSecrets {

@@ -8,16 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Requests returns what must be set aside for the pod: the most that its
-// containers ask for at any one time, or what the pod asks for as a whole, and
-// its overhead. The pod should have been defaulted. The caller owns the result.
+// Requests returns the effective requests of a pod, as PodRequests of
+// k8s.io/component-helpers/resource: the maximum that its containers request at any time, or
+// the pod-level requests, plus the overhead. The pod should have been defaulted. The caller
+// owns the result.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
 	return effective(pod, requestsOf, true)
 }
 
-// Limits returns the bound of what the pod may use, put together like Requests.
-// A resource is left away if some container has no bound for it, or a bound of
-// 0, which means none, unless the pod has one as a whole.
+// Limits returns the effective limits of a pod, computed like Requests. A resource is left
+// out if a container has no limit of it, or a limit of 0, which means none, unless the pod
+// has a pod-level limit. The caller owns the result.
 func Limits(pod *corev1.Pod) corev1.ResourceList {
 	total := LimitSum(pod)
 	for name := range total {
@@ -28,9 +29,8 @@ func Limits(pod *corev1.Pod) corev1.ResourceList {
 	return total
 }
 
-// LimitSum returns what the limits of the pod's containers come to, put
-// together like Requests, whether or not each container has one. Local storage
-// is held to it: what has no limit of its own shares in those of the others.
+// LimitSum returns the limits of a pod like Limits, but counts a container without a limit
+// as 0 instead of unlimited. The kubelet evicts a pod whose local storage exceeds this sum.
 func LimitSum(pod *corev1.Pod) corev1.ResourceList {
 	total := effective(pod, limitsOf, false)
 	for name, extra := range pod.Spec.Overhead {
@@ -56,9 +56,8 @@ func effective(pod *corev1.Pod, pick picker, overhead bool) corev1.ResourceList 
 	return total
 }
 
-// containersTogether returns the highest point of two: all regular containers
-// and sidecars at once, and each init container beside the sidecars that come
-// before it.
+// containersTogether returns the maximum over time: of all regular containers and sidecars
+// together, and of each init container together with the sidecars before it.
 func containersTogether(pod *corev1.Pod, pick picker) corev1.ResourceList {
 	sidecars, peak := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range pod.Spec.InitContainers {
@@ -80,7 +79,7 @@ func containersTogether(pod *corev1.Pod, pick picker) corev1.ResourceList {
 	return total
 }
 
-// podLevel returns what the pod says for all its containers together.
+// podLevel returns the pod-level resources.
 func podLevel(pod *corev1.Pod, pick picker) corev1.ResourceList {
 	if pod.Spec.Resources == nil {
 		return nil
@@ -102,8 +101,8 @@ func isHugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// unbounded reports whether an init or regular container has no limit of that
-// name. Ephemeral containers cannot have any and do not count.
+// unbounded reports whether an init or regular container has no limit of that name.
+// Ephemeral containers cannot have limits and do not count.
 func unbounded(pod *corev1.Pod, name corev1.ResourceName) bool {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -139,9 +138,10 @@ func copyOf(list corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// QOS returns the pod's quality-of-service class by its cpu and memory: all
-// containers bounded at what they request is Guaranteed, nothing said at all is
-// BestEffort. The pod should have been defaulted.
+// QOS returns the quality-of-service class of a pod, by its requests and limits of cpu and
+// memory: Guaranteed if all containers have limits that equal their requests, BestEffort if
+// none has any, and Burstable otherwise. Pod-level resources decide if there are any. The
+// pod should have been defaulted.
 func QOS(pod *corev1.Pod) corev1.PodQOSClass {
 	var sets []*corev1.ResourceRequirements
 	if r := pod.Spec.Resources; r != nil && (len(r.Requests) > 0 || len(r.Limits) > 0) {

@@ -2,9 +2,9 @@ package podspec
 
 import "strings"
 
-// SysctlName returns the name of a kernel parameter as sysctl(8) writes it, with
-// dots: net/ipv4/conf/eth0.1/forwarding is net.ipv4.conf.eth0/1.forwarding.
-// Whichever separator comes first is the one that the name was written with.
+// SysctlName returns the name of a kernel parameter in the form of sysctl(8), with dots:
+// net.ipv4.conf.eth0/1.forwarding for net/ipv4/conf/eth0.1/forwarding. The first separator
+// in name, a dot or a slash, determines the form in which name is written.
 func SysctlName(name string) string {
 	if first := strings.IndexAny(name, "./"); first < 0 || name[first] == '.' {
 		return name

@@ -7,10 +7,9 @@ import (
 
 const needsServer = "needs an API server"
 
-// Unsupported returns the fields of a valid pod that ask for what a Linux node
-// without an API server, volume drivers and claims cannot give. Such a pod is
-// refused before anything of it starts. Fields that a scheduler alone reads are
-// no reason to refuse a pod that was brought to this node by hand.
+// Unsupported returns the fields of a valid pod that a Linux node without an API server,
+// volume drivers and resource claims does not support. Admission rejects such a pod. Fields
+// that only a scheduler reads are not among them. FIELDS.md documents each field.
 func Unsupported(pod *corev1.Pod) field.ErrorList {
 	u := validator{pod: pod}
 	path, spec := field.NewPath("spec"), &pod.Spec
@@ -147,7 +146,7 @@ func (v *validator) unsupportedContainer(path *field.Path, c *corev1.Container) 
 	}
 }
 
-// unsupportedHandlers refuses protocols that probes and hooks do not speak.
+// unsupportedHandlers checks the protocols of probes and hooks.
 func (v *validator) unsupportedHandlers(path *field.Path, c *corev1.Container) {
 	for _, p := range []struct {
 		name  string

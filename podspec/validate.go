@@ -61,7 +61,7 @@ func (v *validator) check(path *field.Path, value string, check func(string) []s
 	v.errs = append(v.errs, invalid(path, value, check)...)
 }
 
-// need is check for a required string.
+// need is like check, for a required string.
 func (v *validator) need(path *field.Path, value string, check func(string) []string) {
 	if value == "" {
 		v.required(path, "")
@@ -117,7 +117,7 @@ func (v *validator) meta(path *field.Path) {
 	atLeast(v, path.Child("deletionGracePeriodSeconds"), m.DeletionGracePeriodSeconds, 0)
 }
 
-// isUID accepts a UID that is safe as the name of a directory.
+// isUID reports whether a UID is safe as the name of a directory.
 func isUID(uid string) []string {
 	for i := range len(uid) {
 		c := uid[i]

@@ -34,7 +34,7 @@ func (v *validator) containerLists(path *field.Path) {
 	v.ephemeralList(path.Child("ephemeralContainers"), names)
 }
 
-// container checks what all kinds of container have in common.
+// container checks the fields that all types of container have.
 func (v *validator) container(path *field.Path, c *corev1.Container, names map[string]bool) {
 	v.need(path.Child("name"), c.Name, validation.IsDNS1123Label)
 	v.unique(path.Child("name"), c.Name, names)
@@ -79,8 +79,7 @@ func isSignal(s string) bool {
 		strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-") == ""
 }
 
-// runsToItsEnd checks an init container that is no sidecar: there is nothing
-// to probe, and nothing waits for its end but the kubelet.
+// runsToItsEnd checks an init container that is not a sidecar: it has no probes and no hooks.
 func (v *validator) runsToItsEnd(path *field.Path, c *corev1.Container) {
 	for _, f := range []struct {
 		name string
@@ -124,8 +123,8 @@ func (v *validator) ephemeralList(path *field.Path, names map[string]bool) {
 
 const maxPort = 65535
 
-// ports checks the ports of one container. hostPorts are those taken by the
-// containers that run beside it.
+// ports checks the ports of one container. hostPorts are those of the containers that run
+// at the same time.
 func (v *validator) ports(path *field.Path, ports []corev1.ContainerPort, hostPorts map[string]bool) {
 	names := make(map[string]bool)
 	for i := range ports {

@@ -136,7 +136,7 @@ func (v *validator) subPath(path *field.Path, m *corev1.VolumeMount) {
 	}
 }
 
-// isInside accepts relative paths that stay below where they start.
+// isInside reports whether a path is relative and does not leave its start directory.
 func isInside(p string) []string {
 	if path.IsAbs(p) {
 		return []string{"must be a relative path"}

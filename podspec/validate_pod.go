@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What a resolver takes, by its manual page and by the API.
+// Limits of resolvers, by resolv.conf(5) and the API.
 const (
 	maxNameservers  = 3
 	maxSearches     = 32
@@ -56,8 +56,9 @@ func (v *validator) network(path *field.Path) {
 	}
 }
 
-// ip checks an address that ends up in a file of the pod. One with leading zeros is octal to some readers, and one that maps
-// IPv4 into IPv6 is another address to others: an API server has refused both since 1.36.
+// ip checks an address that is written to a file of the pod. As in an API server since 1.36,
+// leading zeros are invalid, because some programs read octal numbers, and so are IPv4
+// addresses mapped into IPv6.
 func (v *validator) ip(path *field.Path, ip string) {
 	v.errs = append(v.errs, validation.IsValidIPForLegacyField(path, ip, true, nil)...)
 }
@@ -79,7 +80,7 @@ func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
 		if search == "." {
 			continue
 		}
-		// Names with underscores exist and resolve, though no host may have one.
+		// Names with underscores can be resolved, although they are not valid host names.
 		v.check(path.Child("searches").Index(i), strings.TrimSuffix(search, "."), validation.IsDNS1123SubdomainWithUnderscore)
 	}
 	for i, option := range c.Options {
@@ -87,7 +88,7 @@ func (v *validator) dns(path *field.Path, c *corev1.PodDNSConfig) {
 	}
 }
 
-// placement checks what chooses the node and the runtime.
+// placement checks the fields that select the node and the runtime.
 func (v *validator) placement(path *field.Path) {
 	spec := &v.pod.Spec
 	v.errs = append(v.errs, metavalidation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector"))...)

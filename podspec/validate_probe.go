@@ -52,8 +52,8 @@ func (v *validator) hook(path *field.Path, h *corev1.LifecycleHandler) {
 	}
 }
 
-// handlers checks the kinds of handler that probes and hooks share. others says
-// which further ones are there.
+// handlers checks the handlers that probes and hooks have in common. others are the further
+// ones that are set.
 func (v *validator) handlers(path *field.Path, e *corev1.ExecAction, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction, others []bool) {
 	set := append(others, e != nil, get != nil, tcp != nil)
 	n := 0
@@ -85,7 +85,7 @@ func (v *validator) handlers(path *field.Path, e *corev1.ExecAction, get *corev1
 	}
 }
 
-// port checks a number or the name of a port.
+// port checks the number or the name of a port.
 func (v *validator) port(path *field.Path, p intstr.IntOrString) {
 	if p.Type == intstr.Int {
 		v.portNumber(path, p.IntVal)

@@ -33,13 +33,13 @@ func (v *validator) resources(path *field.Path, r *corev1.ResourceRequirements) 
 	v.hugePages(path, r)
 }
 
-// isOvercommitted reports whether the requests of a resource may be lower than
-// its limits: true for those that Kubernetes itself knows, but for huge pages.
+// isOvercommitted reports whether requests of a resource may be lower than its limits: those
+// of native resources except huge pages.
 func isOvercommitted(name corev1.ResourceName) bool {
 	return !isHugePages(name) && isNative(name)
 }
 
-// isNative reports whether a resource is Kubernetes' own and not of a device.
+// isNative reports whether a resource belongs to Kubernetes and is not an extended resource.
 func isNative(name corev1.ResourceName) bool {
 	domain, _, qualified := strings.Cut(string(name), "/")
 	return !qualified || domain == "kubernetes.io"
@@ -73,7 +73,8 @@ func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
 	}
 }
 
-// hugePageAmount checks that an amount is made of whole pages of the size that the resource's name says.
+// hugePageAmount checks that an amount is a multiple of the page size in the name of the
+// resource.
 func (v *validator) hugePageAmount(path *field.Path, name corev1.ResourceName, q resource.Quantity) {
 	size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
 	switch {
@@ -84,8 +85,8 @@ func (v *validator) hugePageAmount(path *field.Path, name corev1.ResourceName, q
 	}
 }
 
-// hugePages checks that huge pages come with cpu or memory, as they are no use
-// alone and no class of service is theirs.
+// hugePages checks that a pod with huge pages requests cpu or memory too, as the API
+// requires.
 func (v *validator) hugePages(path *field.Path, r *corev1.ResourceRequirements) {
 	_, cpu := r.Requests[corev1.ResourceCPU]
 	_, memory := r.Requests[corev1.ResourceMemory]
@@ -142,7 +143,7 @@ func (v *validator) podResources(path *field.Path) {
 	v.containerLimits(at.Child("limits"), r.Limits)
 }
 
-// containerLimits checks that no container is allowed more than the pod.
+// containerLimits checks that no container has a higher limit than the pod.
 func (v *validator) containerLimits(path *field.Path, limits corev1.ResourceList) {
 	for c := range Containers(v.pod) {
 		for _, name := range sortedNames(limits) {

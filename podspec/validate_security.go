@@ -47,8 +47,7 @@ func (v *validator) podSecurity(path *field.Path) {
 	v.sysctls(at.Child("sysctls"), sc.Sysctls)
 }
 
-// id checks a user or group id: the kernel's are 32 bits, and the highest ones
-// have meanings of their own.
+// id checks a user or group id: the API allows 0 to 2147483647.
 func (v *validator) id(path *field.Path, id *int64) {
 	if id != nil && (*id < 0 || *id > math.MaxInt32) {
 		v.invalid(path, *id, "must be between 0 and 2147483647")
@@ -70,10 +69,11 @@ func (v *validator) profiles(path *field.Path, seccomp *corev1.SeccompProfile, a
 	}
 }
 
-// maxAppArmorProfile is the API's bound on the length of a profile's name.
+// maxAppArmorProfile is the maximum length of the name of a profile in the API.
 const maxAppArmorProfile = 4095
 
-// isAppArmorProfile accepts the name of a profile loaded into the kernel, which may look like a path but is none.
+// isAppArmorProfile reports whether s can be the name of a profile in the kernel, which may
+// have the form of a path.
 func isAppArmorProfile(name string) []string {
 	switch {
 	case strings.TrimSpace(name) != name:
@@ -114,7 +114,7 @@ func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
 	}
 }
 
-// isSysctl accepts what names a file below /proc/sys and nothing else.
+// isSysctl reports whether a name leads to a file below /proc/sys and nowhere else.
 func isSysctl(name string) []string {
 	const message = "must be parts of lower-case letters, digits, '-' and '_' that begin and end with a letter or digit, with '.' or '/' between them"
 	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return r == '.' || r == '/' }) {

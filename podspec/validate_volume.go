@@ -27,7 +27,7 @@ func (v *validator) volumeList(path *field.Path) {
 	}
 }
 
-// setFields returns the JSON names of a struct's pointer fields that are set.
+// setFields returns the JSON names of the pointer fields of a struct that are not nil.
 func setFields(s any) []string {
 	var set []string
 	value := reflect.ValueOf(s)
@@ -147,8 +147,8 @@ func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeF
 	}
 }
 
-// filePath checks where in a volume a file goes. Names that begin with two dots
-// are the volume's own. A nil names lets a path be named twice: the last one stays.
+// filePath checks the path of a file in a volume. Names that begin with two dots are
+// reserved for the volume. If names is nil, a path may occur twice: the last one wins.
 func (v *validator) filePath(path *field.Path, p string, names map[string]bool) {
 	v.need(path, p, isInside)
 	if strings.HasPrefix(p, "..") && isInside(p) == nil {
