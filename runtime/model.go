@@ -19,7 +19,7 @@ type Pod struct {
 	Namespace, Name string
 
 	Sandboxes  []Sandbox   // newest attempt first
-	Containers []Container // of all attempts and sandboxes, newest first
+	Containers []Container // of all sandboxes, newest attempt first
 
 	// ObservedAt is when the inspection began: every change before it is included.
 	// Zero for a listing.

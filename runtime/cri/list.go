@@ -224,19 +224,14 @@ func (b *listing) container(ct *v1.Container) {
 	p.Containers = append(p.Containers, translate.ObservedContainer(ct))
 }
 
-// newestFirst puts sandboxes by attempt and containers by attempt within time
-// of creation, newest first.
+// newestFirst sorts sandboxes and containers by attempt, newest first, and those of one
+// attempt by time of creation. The time is only the second key, because the clock of the
+// node may have been set back between two attempts.
 func newestFirst(p *runtime.Pod) {
 	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
-		if a.Attempt != b.Attempt {
-			return cmp.Compare(b.Attempt, a.Attempt)
-		}
-		return b.Created.Compare(a.Created)
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
 	})
 	slices.SortStableFunc(p.Containers, func(a, b runtime.Container) int {
-		if byTime := b.Created.Compare(a.Created); byTime != 0 {
-			return byTime
-		}
-		return cmp.Compare(b.Attempt, a.Attempt)
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
 	})
 }

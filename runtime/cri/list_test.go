@@ -1,0 +1,34 @@
+package cri
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// AG-10: the newest attempt is the newest container, whatever the clock was set to when
+// it was created. Otherwise a container that runs would be started again and again.
+func TestNewestFirst(t *testing.T) {
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	p := runtime.Pod{
+		Sandboxes: []runtime.Sandbox{
+			{ID: "sandbox 0", Created: noon},
+			{ID: "sandbox 1", Attempt: 1, State: runtime.SandboxReady, Created: noon.Add(-3 * time.Hour)},
+		},
+		Containers: []runtime.Container{
+			{ID: "web 0", Name: "web", State: runtime.Exited, Created: noon},
+			{ID: "web 1", Name: "web", Attempt: 1, State: runtime.Running, Created: noon.Add(-3 * time.Hour)},
+			{ID: "log 2, earlier", Name: "log", Attempt: 2, Created: noon},
+			{ID: "log 2, later", Name: "log", Attempt: 2, Created: noon.Add(time.Second)},
+		},
+	}
+	newestFirst(&p)
+	if s := p.ReadySandbox(); assert.NotNil(t, s) {
+		assert.Equal(t, "sandbox 1", s.ID)
+	}
+	assert.Equal(t, "web 1", p.LatestContainer("web").ID)
+	assert.Equal(t, "log 2, later", p.LatestContainer("log").ID)
+}
