@@ -1,16 +1,17 @@
 package hostprocess
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -81,18 +82,37 @@ func tagOf(pid int) tag {
 	return 0
 }
 
+// Limits of the kernel for the environment of a program, and for one variable in it. A
+// process can claim any of its memory as its environment later.
+const maxEnviron, maxVariable = 6 << 20, 128 << 10
+
 // containerOf returns the container id in the environment of a process, or "".
 func containerOf(pid int) string {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return "" // it has exited, or may not be read
 	}
-	for pair := range strings.SplitSeq(string(env), "\x00") {
-		if id, ok := strings.CutPrefix(pair, EnvContainerID+"="); ok {
-			return id
+	defer func() { _ = f.Close() }() // only read
+	pairs := bufio.NewScanner(io.LimitReader(f, maxEnviron))
+	pairs.Buffer(nil, maxVariable)
+	pairs.Split(splitNul)
+	for pairs.Scan() {
+		if id, ok := bytes.CutPrefix(pairs.Bytes(), []byte(EnvContainerID+"=")); ok {
+			return string(id)
 		}
 	}
 	return ""
+}
+
+// splitNul is a bufio.SplitFunc for strings that end with a NUL byte.
+func splitNul(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	if atEOF {
+		return len(data), data, bufio.ErrFinalToken
+	}
+	return 0, nil, nil
 }
 
 // killTimeout bounds the wait for killed processes. One that hangs in the kernel exits
