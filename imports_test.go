@@ -34,7 +34,7 @@ var allowedImports = map[string][]string{
 	"userns":                  {"internal/pathname", "runtime"},
 	"volume":                  {"internal/mkdir", "internal/mounts", "internal/pathname", "podspec", "runtime"},
 	"cgroup":                  {"podspec", "runtime"},
-	"node":                    {"cgroup", "internal/safe"}, // cgroup for the type of its driver
+	"node":                    {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
 	"stats":                   {"internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},

@@ -115,6 +115,14 @@ type Status struct {
 	Name, Version              string
 	RuntimeReady, NetworkReady bool
 	Conditions                 []Condition
+	Handlers                   []Handler // runtime handlers, if it tells
+	SupplementalGroupsPolicy   bool      // it honours supplementalGroupsPolicy of pods
+}
+
+// Handler is a runtime handler, which a RuntimeClass names.
+type Handler struct {
+	Name                                    string // "": the default
+	RecursiveReadOnlyMounts, UserNamespaces bool
 }
 
 // IsEmpty reports whether the pod has no sandbox and no container: it is not in the

@@ -43,14 +43,14 @@ type Tracker struct {
 	rt      Runtime
 	recheck chan struct{} // one slot: the result of Ready may have changed
 
-	mu            sync.Mutex // guards the fields below; never held during I/O
-	good          time.Time  // time of the last ready status
-	network       error      // network error of the last status
-	lastErr       error      // result of the last Ready
-	name          string     // name that the runtime reports
-	recheckNeeded bool       // a call failed since
-	listed        time.Time  // time of the first relist
-	missing       int        // pods of the first relist that are not inspected yet
+	mu            sync.Mutex     // guards the fields below; never held during I/O
+	good          time.Time      // time of the last ready status
+	network       error          // network error of the last status
+	lastErr       error          // result of the last Ready
+	status        runtime.Status // the last ready one
+	recheckNeeded bool           // a call failed since
+	listed        time.Time      // time of the first relist
+	missing       int            // pods of the first relist that are not inspected yet
 	inspected     map[types.UID]struct{}
 }
 
@@ -73,7 +73,15 @@ func (t *Tracker) Network() error {
 func (t *Tracker) Name() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.name
+	return t.status.Name
+}
+
+// Status returns the last status in which the runtime was ready, or none before the
+// first. It is read-only.
+func (t *Tracker) Status() runtime.Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
 }
 
 // PodsKnown reports whether the pods in the runtime are known.
@@ -119,7 +127,7 @@ func (t *Tracker) check(ctx context.Context) error {
 		t.recheckNeeded = true
 		return conditionError(ErrRuntimeNotReady, h, "RuntimeReady")
 	}
-	t.good, t.recheckNeeded, t.network, t.name = time.Now(), false, nil, h.Name
+	t.good, t.recheckNeeded, t.network, t.status = time.Now(), false, nil, h
 	if !h.NetworkReady {
 		t.network = conditionError(ErrNetworkNotReady, h, "NetworkReady")
 	}

@@ -23,6 +23,7 @@ func (c *Client) Status(ctx context.Context) (runtime.Status, error) {
 	}
 	c.features.Store(translate.FeaturesOf(version, resp))
 	h := runtime.Status{Name: version.GetRuntimeName(), Version: version.GetRuntimeVersion()}
+	setFeatures(&h, resp)
 	for _, cond := range resp.GetStatus().GetConditions() {
 		h.Conditions = append(h.Conditions, runtime.Condition{
 			Type: cond.GetType(), Status: cond.GetStatus(), Reason: cond.GetReason(), Message: cond.GetMessage(),
@@ -35,4 +36,15 @@ func (c *Client) Status(ctx context.Context) (runtime.Status, error) {
 		}
 	}
 	return h, nil
+}
+
+// setFeatures sets what the runtime and each of its handlers can do besides.
+func setFeatures(h *runtime.Status, resp *v1.StatusResponse) {
+	h.SupplementalGroupsPolicy = resp.GetFeatures().GetSupplementalGroupsPolicy()
+	for _, handler := range resp.GetRuntimeHandlers() {
+		f := handler.GetFeatures()
+		h.Handlers = append(h.Handlers, runtime.Handler{
+			Name: handler.GetName(), RecursiveReadOnlyMounts: f.GetRecursiveReadOnlyMounts(), UserNamespaces: f.GetUserNamespaces(),
+		})
+	}
 }

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	corev1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// AddressConfig describes the addresses of a node.
+type AddressConfig struct {
+	NodeName string
+	Hostname string // default: NodeName
+	// IPs are those that the operator gives (--node-ip of a kubelet): one, or one of each
+	// family. 0.0.0.0 and :: choose only the family. Default: 0.0.0.0.
+	IPs []string
+
+	// What follows asks the machine; tests replace it.
+	InterfaceAddrs func() ([]net.Addr, error)             // default: net.InterfaceAddrs
+	LookupIP       func(host string) ([]net.IP, error)    // default: net.LookupIP
+	DefaultIP      func(preferred net.IP) (net.IP, error) // that of the default route
+}
+
+func (c *AddressConfig) complete() {
+	if c.Hostname == "" {
+		c.Hostname = c.NodeName
+	}
+	if c.InterfaceAddrs == nil {
+		c.InterfaceAddrs = net.InterfaceAddrs
+	}
+	if c.LookupIP == nil {
+		c.LookupIP = net.LookupIP
+	}
+	if c.DefaultIP == nil {
+		c.DefaultIP = utilnet.ResolveBindAddress
+	}
+}
+
+// Addresses returns the addresses of a node by the kubelet's rules: the given IPs, else
+// the node's name if it is an IP, else the IP of that name in DNS, else that of the
+// default route; and the host name. An IP that is given must be one of the machine's and
+// be reachable from outside, unless it is the name of the node.
+func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) {
+	c.complete()
+	var given []net.IP
+	for _, s := range c.IPs {
+		ip := net.ParseIP(s)
+		if ip == nil {
+			return nil, fmt.Errorf("node address %q: not an IP address", s)
+		}
+		if err := c.usable(ip); err != nil && !ip.IsUnspecified() && !ip.Equal(net.ParseIP(c.Hostname)) {
+			return nil, fmt.Errorf("node address %s: %w; give one of the machine's", ip, err)
+		}
+		given = append(given, ip)
+	}
+	switch {
+	case len(given) > 2 || len(given) == 2 && (isIPv4(given[0]) == isIPv4(given[1]) || given[0].IsUnspecified() || given[1].IsUnspecified()):
+		return nil, errors.New("node addresses: two must be one IPv4 and one IPv6 address")
+	case len(given) == 0:
+		given = []net.IP{net.IPv4zero}
+	}
+	if given[0].IsUnspecified() {
+		ip, err := c.find(given[0])
+		if err != nil {
+			return nil, fmt.Errorf("find the address of node %s: %w; give it", c.NodeName, err)
+		}
+		given[0] = ip
+	}
+	var out []corev1.NodeAddress
+	for _, ip := range given {
+		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.Hostname}), nil
+}
+
+func isIPv4(ip net.IP) bool { return ip.To4() != nil }
+
+// find returns the address of a node for which none is given. One of the preferred
+// family wins.
+func (c *AddressConfig) find(preferred net.IP) (net.IP, error) {
+	if ip := net.ParseIP(c.Hostname); ip != nil {
+		return ip, nil
+	}
+	var found net.IP
+	ips, _ := c.LookupIP(c.NodeName) // most nodes are not in DNS
+	for _, ip := range ips {
+		switch {
+		case c.usable(ip) != nil:
+		case isIPv4(ip) == isIPv4(preferred):
+			return ip, nil
+		case found == nil:
+			found = ip
+		}
+	}
+	if found != nil {
+		return found, nil
+	}
+	return c.DefaultIP(preferred)
+}
+
+// usable returns why others cannot reach this machine at ip.
+func (c *AddressConfig) usable(ip net.IP) error {
+	switch {
+	case ip.IsLoopback():
+		return errors.New("a loopback address")
+	case ip.IsMulticast():
+		return errors.New("a multicast address")
+	case ip.IsLinkLocalUnicast():
+		return errors.New("a link-local address")
+	case ip.IsUnspecified():
+		return errors.New("not a specific address")
+	}
+	addrs, err := c.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("list addresses of interfaces: %w", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.Equal(ip) {
+			return nil
+		}
+	}
+	return errors.New("not an address of an interface")
+}

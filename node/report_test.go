@@ -1,0 +1,101 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func newStatus(t *testing.T, cfg StatusConfig) *Status {
+	t.Helper()
+	cfg.Conditions = newConditions(t, ConditionsConfig{})
+	s, err := NewStatus(cfg)
+	require.NoError(t, err)
+	return s
+}
+
+func statusOf(t *testing.T, cfg StatusConfig) corev1.NodeStatus {
+	t.Helper()
+	st, err := newStatus(t, cfg).At(t.Context(), time.Now())
+	require.NoError(t, err)
+	return st
+}
+
+func TestNewStatus_RequiresConditions(t *testing.T) {
+	_, err := NewStatus(StatusConfig{})
+	require.EqualError(t, err, "node: StatusConfig.Conditions: required")
+}
+
+func TestStatus_Resources(t *testing.T) {
+	resources := Resources{Capacity: resourceList("cpu=4 memory=8Gi pid=1000"), Allocatable: resourceList("cpu=3 memory=7Gi")}
+	st := statusOf(t, StatusConfig{Resources: resources, MaxPods: 110})
+	requireResources(t, "cpu=4 memory=8Gi pods=110", st.Capacity)
+	requireResources(t, "cpu=3 memory=7Gi pods=110", st.Allocatable)
+	requireResources(t, "cpu=4 memory=8Gi pid=1000", resources.Capacity)
+
+	st = statusOf(t, StatusConfig{})
+	assert.NotNil(t, st.Capacity)
+	assert.Empty(t, st.Capacity, "no bound of pods is none that is reported")
+}
+
+func TestStatus_Runtime(t *testing.T) {
+	st := statusOf(t, StatusConfig{Info: corev1.NodeSystemInfo{MachineID: "m"}, Port: 10250, Runtime: func() runtime.Status {
+		return runtime.Status{Name: "containerd", Version: "v2.4", SupplementalGroupsPolicy: true, Handlers: []runtime.Handler{{UserNamespaces: true}, {Name: "kata", RecursiveReadOnlyMounts: true}}}
+	}})
+	assert.Equal(t, "containerd://v2.4", st.NodeInfo.ContainerRuntimeVersion)
+	assert.Equal(t, "m", st.NodeInfo.MachineID)
+	assert.EqualValues(t, 10250, st.DaemonEndpoints.KubeletEndpoint.Port)
+	require.Len(t, st.RuntimeHandlers, 2)
+	assert.Equal(t, []bool{false, true}, []bool{*st.RuntimeHandlers[0].Features.RecursiveReadOnlyMounts, *st.RuntimeHandlers[0].Features.UserNamespaces})
+	assert.Equal(t, []bool{true, false}, []bool{*st.RuntimeHandlers[1].Features.RecursiveReadOnlyMounts, *st.RuntimeHandlers[1].Features.UserNamespaces})
+	assert.Equal(t, "kata", st.RuntimeHandlers[1].Name)
+	assert.True(t, *st.Features.SupplementalGroupsPolicy)
+
+	st = statusOf(t, StatusConfig{Runtime: func() runtime.Status { return runtime.Status{} }})
+	assert.Empty(t, st.NodeInfo.ContainerRuntimeVersion, "before the runtime has answered")
+	assert.Nil(t, st.Features)
+	st = statusOf(t, StatusConfig{Runtime: func() runtime.Status { return runtime.Status{Name: "x"} }})
+	assert.Equal(t, "x://Unknown", st.NodeInfo.ContainerRuntimeVersion)
+}
+
+func TestStatus_ImagesAreTheLargest(t *testing.T) {
+	var images []runtime.Image
+	for i := range 60 {
+		images = append(images, runtime.Image{ID: fmt.Sprint(i), Tags: []string{fmt.Sprint("tag", i)}, Digests: []string{fmt.Sprint("digest", i)}, Bytes: uint64(i)})
+	}
+	images = append(images, runtime.Image{ID: "many", Bytes: 100, Tags: []string{"1", "2", "3", "4", "5", "6"}}, runtime.Image{ID: "nameless", Bytes: 80}, runtime.Image{ID: "absurd", Tags: []string{"absurd"}, Bytes: 1<<64 - 1})
+	cfg := StatusConfig{Images: func(context.Context) ([]runtime.Image, error) { return images, nil }}
+	got := statusOf(t, cfg).Images
+	require.Len(t, got, 49, "50 without the one that has no name")
+	assert.Equal(t, corev1.ContainerImage{Names: []string{"absurd"}, SizeBytes: 1 << 62}, got[0])
+	assert.Equal(t, []string{"1", "2", "3", "4", "5"}, got[1].Names)
+	assert.Equal(t, []string{"digest59", "tag59"}, got[2].Names)
+	assert.Equal(t, "0", images[0].ID, "the list is the caller's")
+
+	cfg.MaxImages = 2
+	assert.Len(t, statusOf(t, cfg).Images, 2)
+	cfg.MaxImages = -1
+	assert.Len(t, statusOf(t, cfg).Images, 62)
+}
+
+func TestStatus_ReportsWhatItCanFindOut(t *testing.T) {
+	s := newStatus(t, StatusConfig{
+		Addresses:    func() ([]corev1.NodeAddress, error) { return nil, errors.New("no address") },
+		Images:       func(context.Context) ([]runtime.Image, error) { return nil, errors.New("no images") },
+		VolumesInUse: func() []corev1.UniqueVolumeName { return []corev1.UniqueVolumeName{"v"} },
+	})
+	st, err := s.At(t.Context(), time.Now())
+	require.ErrorContains(t, err, "no address")
+	require.ErrorContains(t, err, "no images")
+	assert.Equal(t, []corev1.UniqueVolumeName{"v"}, st.VolumesInUse)
+	assert.Len(t, st.Conditions, 4)
+	assert.Len(t, s.Conditions(), 4)
+}
