@@ -17,7 +17,7 @@ const module = "github.com/sublet-dev/agent"
 var allowedImports = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
-	"runtime/cri":             {"internal/atomicfile", "internal/safe", "podspec", "runtime", "runtime/cri/internal/translate"},
+	"runtime/cri":             {"internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/embedded":        {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},
@@ -69,6 +69,7 @@ var allowedImports = map[string][]string{
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},
 
+	"runtime/cri/internal/images":            {"internal/atomicfile", "podspec", "runtime"},
 	"runtime/cri/internal/translate":         {"podspec", "runtime"},
 	"runtime/embedded/simulated":             {"runtime/embedded", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/hostprocess":           {"internal/mkdir", "internal/mounts", "runtime/embedded", "runtime/embedded/internal/signals"},

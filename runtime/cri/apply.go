@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 )
 
 // Apply executes plan for pod, action by action. Containers of one stage are killed in
@@ -51,7 +52,7 @@ type applyRun struct {
 
 	wg          sync.WaitGroup // of fetches
 	images      map[neededImage]*fetch
-	ring        keyring
+	ring        images.Keyring
 	slot        slot
 	ticket      uint64
 	yieldedSlot bool // the slot was given back in the middle
@@ -166,6 +167,16 @@ type reasonError struct {
 
 func (r *reasonError) Unwrap() error { return r.error }
 
+// withReason gives an error a reason if it has none.
+func withReason(reason string, err error) error {
+	_, named := errors.AsType[*reasonError](err)
+	_, pull := errors.AsType[*images.PullError](err)
+	if named || pull {
+		return err
+	}
+	return &reasonError{reason, err}
+}
+
 func sandboxFailure(err error) runtime.Failure { return failure("CreatePodSandboxError", err) }
 
 func containerFailure(err error) runtime.Failure { return failure("RunContainerError", err) }
@@ -175,9 +186,9 @@ func failure(reason string, err error) runtime.Failure {
 	if r, ok := errors.AsType[*reasonError](err); ok {
 		f.Reason = r.reason
 	}
-	if b, ok := errors.AsType[*backingOff](err); ok {
-		f.Until = b.until
-		if b.waiting {
+	if p, ok := errors.AsType[*images.PullError](err); ok {
+		f.Reason, f.Until = p.Reason, p.Until
+		if p.BackOff {
 			f.Err = nil
 		}
 	}

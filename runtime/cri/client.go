@@ -21,6 +21,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
@@ -166,8 +167,7 @@ type Client struct {
 	claim  atomic.Pointer[claim] // nil is that of DefaultOwner
 	owned  ownedIDs
 	starts *limiter
-	puller *puller
-	access *accessRecords
+	puller *images.Puller
 	hooked completedPreStops
 
 	features atomic.Pointer[translate.Features] // nil before the first Health
@@ -195,16 +195,16 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("cri: %w", err)
 	}
-	images := cfg.ImageConn
-	if images == nil {
-		images = cc
+	imageConn := cfg.ImageConn
+	if imageConn == nil {
+		imageConn = cc
 	}
 	c := &Client{
-		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(images),
+		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(imageConn),
 		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
 	}
 	c.claim.Store(&claim{owner: cmp.Or(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
-	c.puller, c.access = newPuller(c), newAccessRecords(c)
+	c.puller = newPuller(c)
 	return c, nil
 }
 

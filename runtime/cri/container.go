@@ -25,10 +25,8 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	config, err := t.containerConfig(ctx, spec, a, image)
-	if _, named := errors.AsType[*reasonError](err); named {
-		return err // an image volume's
-	} else if err != nil {
-		return &reasonError{"CreateContainerConfigError", err}
+	if err != nil {
+		return withReason("CreateContainerConfigError", err) // an image volume's has one
 	}
 	if err := t.acquireSlot(ctx); err != nil {
 		return err

@@ -117,13 +117,3 @@ func keepTail(path string, limit int64) error {
 	}
 	return err
 }
-
-// readAtMost reads the beginning of a file of the node's.
-func readAtMost(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, limit))
-}

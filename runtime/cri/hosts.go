@@ -2,6 +2,8 @@ package cri
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,6 +49,17 @@ func nodeHostsContent(pod *corev1.Pod, node string) string {
 	return "# Kubernetes-managed hosts file (host network).\n" + node + aliases(pod)
 }
 
+// nodeHosts reads the node's own hosts file, as far as hostsLimit.
+func nodeHosts(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, hostsLimit))
+	return string(text), err
+}
+
 func aliases(pod *corev1.Pod) string {
 	if len(pod.Spec.HostAliases) == 0 {
 		return ""
@@ -69,11 +82,11 @@ func (t *applyRun) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 	}
 	content := hostsContent(t.pod, t.m.Hostname, t.m.ClusterDomain, t.sandbox.IPs)
 	if onNode {
-		node, err := readAtMost(t.c.cfg.Node.HostsFile, hostsLimit)
+		node, err := nodeHosts(t.c.cfg.Node.HostsFile)
 		if err != nil {
 			return nil, fmt.Errorf("the node's hosts file: %w", err)
 		}
-		content = nodeHostsContent(t.pod, string(node))
+		content = nodeHostsContent(t.pod, node)
 	}
 	// Written in place: running containers have this very file mounted.
 	file := filepath.Join(t.m.Dir, runtime.HostsFile)

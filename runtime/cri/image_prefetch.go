@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
@@ -31,7 +32,7 @@ type fetch struct {
 // prefetch begins to fetch the images of all containers that the plan starts, while the
 // sandbox is created. RT-16
 func (t *applyRun) prefetch(ctx context.Context, plan []runtime.Action) {
-	ring, err := newKeyring(t.m.PullSecrets)
+	ring, err := images.NewKeyring(t.m.PullSecrets)
 	if err != nil {
 		t.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", err.Error())
 	}
@@ -87,22 +88,20 @@ func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) 
 // ensure pulls an image according to its pull policy, or returns the present one if the
 // pod may use it.
 func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error) {
-	parsed, err := parseImage(w.ref)
+	req, err := t.ring.Request(w.ref, translate.RuntimeHandler(t.pod))
 	if err != nil {
 		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
 		return nil, &reasonError{"InvalidImageName", err}
 	}
-	key := pullKey{ref: withTag(w.ref, parsed), repository: parsed.repository(), handler: translate.RuntimeHandler(t.pod)}
-	logins := t.ring.lookup(parsed)
-	known := uint64(ignorePreviousPulls)
+	arrivals := uint64(images.IgnoreArrivals)
 	if w.policy != corev1.PullAlways {
-		known = t.c.puller.arrivals()
-		im, err := t.c.imageStatus(ctx, key.ref, key.handler)
+		arrivals = t.c.puller.Arrivals()
+		im, err := t.imageStatus(ctx, req.Ref)
 		if err != nil {
 			return nil, &reasonError{"ImageInspectError", err}
 		}
 		if im != nil {
-			may, err := t.c.access.mayUse(ctx, im.GetId(), key, logins)
+			may, err := t.c.puller.MayUse(ctx, im.GetId(), req)
 			if err != nil {
 				return nil, &reasonError{"ImageInspectError", err}
 			}
@@ -110,7 +109,7 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 				t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
 				return im, nil
 			}
-			known = ignorePreviousPulls // the registry has to say that the pod may have it
+			arrivals = images.IgnoreArrivals // the registry has to say that the pod may have it
 		}
 		if w.policy == corev1.PullNever {
 			// The error does not reveal an image that is not for this pod.
@@ -119,18 +118,17 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 			return nil, &reasonError{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, w, key, known, logins)
+	return t.pull(ctx, w, req, arrivals)
 }
 
-func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known uint64, logins []*v1.AuthConfig) (*v1.Image, error) {
-	key.logins = fingerprint(logins)
+func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, arrivals uint64) (*v1.Image, error) {
 	sandbox, err := t.translator().Sandbox(0)
 	if err != nil {
 		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}
 	startTime, pulled := time.Now(), false
 	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: t.pod, Image: w.ref}
-	id, err := t.c.puller.pull(key, known, logins, sandbox, func(wait func(context.Context) error) error {
+	id, err := t.c.puller.Pull(req, arrivals, sandbox, func(wait func(context.Context) error) error {
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 		return t.c.observe(ctx, &op, wait)
@@ -149,17 +147,22 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, key pullKey, known u
 	}
 	t.event(corev1.EventTypeNormal, "Pulled", message)
 	// The response to a pull has only the id; the user of the image is needed too.
-	im, err := t.c.imageStatus(ctx, cmp.Or(id, key.ref), key.handler)
+	im, err := t.imageStatus(ctx, cmp.Or(id, req.Ref))
 	if err != nil {
 		return nil, &reasonError{"ImageInspectError", err}
 	}
 	if im == nil {
-		return nil, &reasonError{"ErrImagePull", fmt.Errorf("image %q not found right after its pull: %w", w.ref, runtime.ErrNotFound)}
+		return nil, &reasonError{images.ReasonPullFailed, fmt.Errorf("image %q not found right after its pull: %w", w.ref, runtime.ErrNotFound)}
 	}
 	if pulled {
 		t.log("image pulled", slog.String("image", w.ref), slog.Uint64("bytes", im.GetSize()), slog.Duration("duration", duration))
 	}
 	return im, nil
+}
+
+// imageStatus returns the image that ref names, or nil when it is not there.
+func (t *applyRun) imageStatus(ctx context.Context, ref string) (*v1.Image, error) {
+	return t.c.imageStatus(ctx, ref, translate.RuntimeHandler(t.pod))
 }
 
 // pullFailed reports a pull that failed, or a back-off. The log has no record of
@@ -170,7 +173,7 @@ func (t *applyRun) pullFailed(w neededImage, f runtime.Failure, startTime time.T
 		t.c.logPod(slog.LevelWarn, t.pod, "image pull failed", slog.String("image", w.ref),
 			slog.String("reason", f.Reason), since(startTime), logattr.Err(f.Err))
 		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))
-	case f.Reason == reasonPullBackOff:
+	case f.Reason == images.ReasonPullBackOff:
 		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
 	}
 }

@@ -1,4 +1,4 @@
-package cri
+package images
 
 import (
 	"fmt"
@@ -7,71 +7,76 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// imageRef is an image reference taken apart: registry/path:tag@digest.
-type imageRef struct {
-	registry, path, tag, digest string
+// Reference is an image reference taken apart: registry/path:tag@digest.
+type Reference struct {
+	Registry, Path, Tag, Digest string
 }
 
+// DockerHub is the registry of references without one.
+const DockerHub = "docker.io"
+
 const (
-	dockerHub    = "docker.io"
 	maxReference = 4096
 	maxPath      = 255 // of the repository's path, as the reference grammar has it
 )
 
-// parseImage takes an image reference apart, by the grammar of the distribution
+// ParseReference takes an image reference apart, by the grammar of the distribution
 // project's reference package, which is the kubelet's. A reference without a
 // registry is Docker Hub's, one of a single word its library's.
-func parseImage(name string) (imageRef, error) {
+func ParseReference(name string) (Reference, error) {
 	bad := func(why string) error { return fmt.Errorf("image %q: %s: %w", name, why, runtime.ErrInvalid) }
 	if name == "" || len(name) > maxReference {
-		return imageRef{}, fmt.Errorf("image name of %d bytes: %w", len(name), runtime.ErrInvalid)
+		return Reference{}, fmt.Errorf("image name of %d bytes: %w", len(name), runtime.ErrInvalid)
 	}
-	var r imageRef
+	var r Reference
 	rest, digest, pinned := strings.Cut(name, "@")
 	if pinned && !digestForm(digest) {
-		return imageRef{}, bad("the digest is malformed")
+		return Reference{}, bad("the digest is malformed")
 	}
-	r.digest = digest
+	r.Digest = digest
 	if i := strings.LastIndexByte(rest, ':'); i >= 0 && !strings.Contains(rest[i:], "/") {
-		rest, r.tag = rest[:i], rest[i+1:]
-		if !tagForm(r.tag) {
-			return imageRef{}, bad("the tag is malformed")
+		rest, r.Tag = rest[:i], rest[i+1:]
+		if !tagForm(r.Tag) {
+			return Reference{}, bad("the tag is malformed")
 		}
 	}
 	first, more, split := strings.Cut(rest, "/")
 	switch {
 	case split && isRegistry(first):
-		r.registry, r.path = first, more
+		r.Registry, r.Path = first, more
 		if !registryForm(first) {
-			return imageRef{}, bad("the registry is malformed")
+			return Reference{}, bad("the registry is malformed")
 		}
 	default:
-		r.registry, r.path = dockerHub, rest
+		r.Registry, r.Path = DockerHub, rest
 	}
 	if len(name) == idLength && all(name, isLowerHex) {
-		return imageRef{}, bad("is an image's id, not its name")
+		return Reference{}, bad("is an image's id, not its name")
 	}
-	if r.registry == "index.docker.io" {
-		r.registry = dockerHub
+	if r.Registry == "index.docker.io" {
+		r.Registry = DockerHub
 	}
-	if r.registry == dockerHub && !strings.Contains(r.path, "/") {
-		r.path = "library/" + r.path
+	if r.Registry == DockerHub && !strings.Contains(r.Path, "/") {
+		r.Path = "library/" + r.Path
 	}
-	if len(r.path) > maxPath {
-		return imageRef{}, bad(fmt.Sprintf("the repository is longer than %d bytes", maxPath))
+	if len(r.Path) > maxPath {
+		return Reference{}, bad(fmt.Sprintf("the repository is longer than %d bytes", maxPath))
 	}
-	for part := range strings.SplitSeq(r.path, "/") {
+	for part := range strings.SplitSeq(r.Path, "/") {
 		if !pathForm(part) {
-			return imageRef{}, bad("the repository is malformed; it must be in lower case")
+			return Reference{}, bad("the repository is malformed; it must be in lower case")
 		}
 	}
 	return r, nil
 }
 
+// Repository is the full name without tag and digest.
+func (r Reference) Repository() string { return r.Registry + "/" + r.Path }
+
 // withTag returns the reference as it is given to the runtime: as it was
 // written, with the tag that is meant where there is none.
-func withTag(name string, r imageRef) string {
-	if r.tag == "" && r.digest == "" {
+func withTag(name string, r Reference) string {
+	if r.Tag == "" && r.Digest == "" {
 		return name + ":latest"
 	}
 	return name

@@ -1,12 +1,10 @@
-package cri
+package images
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -25,13 +23,13 @@ type credential struct {
 	auth   *v1.AuthConfig
 }
 
-// keyring holds credentials, the most specific first.
-type keyring []credential
+// Keyring holds credentials, the most specific first.
+type Keyring []credential
 
-// newKeyring reads the credentials of pull secrets. What is malformed is left
+// NewKeyring reads the credentials of pull secrets. What is malformed is left
 // out and reported by an error that names the secret and contains nothing of it.
-func newKeyring(secrets []podspec.Object) (keyring, error) {
-	var ring keyring
+func NewKeyring(secrets []podspec.Object) (Keyring, error) {
+	var ring Keyring
 	var errs []error
 	for _, s := range secrets {
 		found, err := parseSecret(s)
@@ -58,7 +56,7 @@ type dockerEntry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-func parseSecret(s podspec.Object) (keyring, error) {
+func parseSecret(s podspec.Object) (Keyring, error) {
 	if text, ok := s.Data[corev1.DockerConfigJsonKey]; ok {
 		return parseDockerConfigJSON(text)
 	}
@@ -68,7 +66,7 @@ func parseSecret(s podspec.Object) (keyring, error) {
 	return nil, fmt.Errorf("has neither %s nor %s: %w", corev1.DockerConfigJsonKey, corev1.DockerConfigKey, runtime.ErrInvalid)
 }
 
-func parseDockerConfigJSON(text []byte) (keyring, error) {
+func parseDockerConfigJSON(text []byte) (Keyring, error) {
 	var file struct {
 		Auths map[string]dockerEntry `json:"auths"`
 	}
@@ -79,7 +77,7 @@ func parseDockerConfigJSON(text []byte) (keyring, error) {
 	return entries(file.Auths)
 }
 
-func parseDockerConfig(text []byte) (keyring, error) {
+func parseDockerConfig(text []byte) (Keyring, error) {
 	var all map[string]dockerEntry
 	if json.Unmarshal(text, &all) != nil {
 		return nil, fmt.Errorf("is not a docker configuration: %w", runtime.ErrInvalid)
@@ -87,8 +85,8 @@ func parseDockerConfig(text []byte) (keyring, error) {
 	return entries(all)
 }
 
-func entries(all map[string]dockerEntry) (keyring, error) {
-	var ring keyring
+func entries(all map[string]dockerEntry) (Keyring, error) {
+	var ring Keyring
 	bad := 0
 	for where, e := range all {
 		host, prefix, ok := location(where)
@@ -123,7 +121,7 @@ func location(where string) (host, prefix string, ok bool) {
 	}
 	prefix = strings.Trim(prefix, "/")
 	if host == "index.docker.io" {
-		host = dockerHub
+		host = DockerHub
 	}
 	if _, err := path.Match(host, ""); err != nil || host == "" || strings.ContainsAny(host, " \t\n@") {
 		return "", "", false
@@ -151,11 +149,21 @@ func authOf(e dockerEntry) (*v1.AuthConfig, bool) {
 	}, true
 }
 
+// Request returns a request for the image name, with the logins that match, for the
+// runtime handler of the pod.
+func (k Keyring) Request(name, handler string) (Request, error) {
+	ref, err := ParseReference(name)
+	if err != nil {
+		return Request{}, err
+	}
+	return Request{Ref: withTag(name, ref), repository: ref.Repository(), handler: handler, logins: k.lookup(ref)}, nil
+}
+
 // lookup returns the logins for an image, the best match first.
-func (k keyring) lookup(r imageRef) []*v1.AuthConfig {
+func (k Keyring) lookup(r Reference) []*v1.AuthConfig {
 	var out []*v1.AuthConfig
 	for _, c := range k {
-		if hostMatches(c.host, r.registry) && (c.prefix == "" || r.path == c.prefix || strings.HasPrefix(r.path, c.prefix+"/")) {
+		if hostMatches(c.host, r.Registry) && (c.prefix == "" || r.Path == c.prefix || strings.HasPrefix(r.Path, c.prefix+"/")) {
 			out = append(out, c.auth)
 		}
 	}
@@ -180,57 +188,4 @@ func hostMatches(pattern, host string) bool {
 		}
 	}
 	return true
-}
-
-// fingerprint tells sets of logins apart without showing them.
-func fingerprint(auths []*v1.AuthConfig) string {
-	if len(auths) == 0 {
-		return ""
-	}
-	h := sha256.New()
-	for _, a := range auths {
-		for _, s := range []string{a.GetUsername(), a.GetPassword(), a.GetIdentityToken(), a.GetRegistryToken()} {
-			sum := sha256.Sum256([]byte(s))
-			_, _ = h.Write(sum[:])
-		}
-	}
-	return string(h.Sum(nil))
-}
-
-// scrub takes what is secret out of what a registry or runtime said.
-func scrub(said string, auth *v1.AuthConfig) string {
-	const mark = "[redacted]"
-	pair := auth.GetUsername() + ":" + auth.GetPassword()
-	var secrets []string
-	for _, s := range []string{auth.GetPassword(), auth.GetIdentityToken(), auth.GetRegistryToken(), auth.GetAuth()} {
-		if s != "" {
-			secrets = append(secrets, s)
-		}
-	}
-	if len(secrets) == 0 {
-		return said
-	}
-	if auth.GetPassword() != "" {
-		secrets = append(secrets, pair)
-	}
-	for _, s := range secrets {
-		if len(s) < 4 {
-			// Too short to be found without a doubt.
-			return "the message is withheld: it may hold a credential"
-		}
-	}
-	for _, s := range slices.Clone(secrets) {
-		b := []byte(s)
-		secrets = append(secrets, url.QueryEscape(s), url.PathEscape(s), base64.StdEncoding.EncodeToString(b),
-			base64.RawStdEncoding.EncodeToString(b), base64.URLEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b))
-		if quoted, err := json.Marshal(s); err == nil {
-			secrets = append(secrets, strings.Trim(string(quoted), `"`))
-		}
-	}
-	// Longer ones first: a short one may be part of a long one.
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	for _, s := range secrets {
-		said = strings.ReplaceAll(said, s, mark)
-	}
-	return said
 }

@@ -95,54 +95,6 @@ func TestImageAccess_ByAnotherName(t *testing.T) {
 	assert.Equal(t, "ErrImagePull", use(t, c, private, corev1.PullIfNotPresent))
 }
 
-// A pod whose status call was before the pull of another pod does not get its image.
-func TestImageAccess_OfAnArrival(t *testing.T) {
-	f := privateRegistry()
-	c := f.client(t, Config{})
-	key := pullKey{ref: private, repository: "reg.example/team/app"}
-	known := c.puller.arrivals()
-	require.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
-	_, err := c.puller.pull(key, known, nil, nil, func(wait func(context.Context) error) error { return wait(t.Context()) })
-	assert.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
-}
-
-// Killed between a pull and its note, the agent does not take the image for
-// preloaded; a pull that failed changes nothing.
-func TestImageAccess_AfterAnEndInBetween(t *testing.T) {
-	cfg := Config{ImageAccess: ImageAccess{File: filepath.Join(t.TempDir(), "pulls.json")}}
-	f := privateRegistry()
-	c := f.client(t, cfg)
-	key := pullKey{ref: private, repository: "reg.example/team/app"}
-	auth := &v1.AuthConfig{Username: "ann", Password: "right"}
-	require.NoError(t, c.access.begin(t.Context(), key, auth))
-	f.addImage(private) // and then it was killed
-
-	c = f.client(t, cfg)
-	assert.Equal(t, "ErrImageNeverPull", use(t, c, private, corev1.PullNever))
-	assert.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
-
-	f.addImage("reg.example/team/preloaded:1")
-	assert.Equal(t, "ErrImagePull", use(t, c, "reg.example/team/preloaded:1", corev1.PullAlways, loginOf("bob", "x")))
-	for range 2 {
-		assert.Empty(t, use(t, c, "reg.example/team/preloaded:1", corev1.PullNever))
-		c = f.client(t, cfg)
-	}
-}
-
-func TestImageAccess_DamagedFile(t *testing.T) {
-	cfg := Config{ImageAccess: ImageAccess{File: filepath.Join(t.TempDir(), "pulls.json")}}
-	require.NoError(t, os.WriteFile(cfg.ImageAccess.File, []byte(`{"images":{`), 0o600))
-	f := privateRegistry()
-	f.addImage(private)
-	f.addImage("reg.example/public:1")
-	c := f.client(t, cfg)
-	for range 2 { // it stays so
-		assert.Equal(t, "ErrImageNeverPull", use(t, c, private, corev1.PullNever))
-		assert.Empty(t, use(t, c, "reg.example/public:1", corev1.PullIfNotPresent))
-		c = f.client(t, cfg)
-	}
-}
-
 func TestImageAccess_Policies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		access                 ImageAccess
@@ -184,26 +136,4 @@ func TestImageAccess_Policies(t *testing.T) {
 	} {
 		assert.Error(t, bad.Check(), "%+v", bad)
 	}
-}
-
-// What is noted of images that are gone is forgotten once it is too much.
-func TestImageAccess_IsBounded(t *testing.T) {
-	f := privateRegistry()
-	c := f.client(t, Config{})
-	require.Empty(t, use(t, c, private, corev1.PullIfNotPresent, loginOf("ann", "right")))
-	c.access.mu.Lock()
-	for i := range minPruneAt {
-		c.access.state.Images[strings.Repeat("x", i+1)] = map[string]pullRecord{}
-	}
-	c.access.mu.Unlock()
-	require.Empty(t, use(t, c, "reg.example/public:1", corev1.PullIfNotPresent))
-	assert.Len(t, c.access.state.Images, 2)
-	assert.Equal(t, "ErrImageNeverPull", use(t, c, private, corev1.PullNever))
-
-	var s accessState
-	s.reset()
-	for i := range maxLogins + 5 {
-		s.note("id", "repo", &v1.AuthConfig{Username: strings.Repeat("u", i+1)})
-	}
-	assert.Len(t, s.Images["id"]["repo"].Logins, maxLogins)
 }

@@ -22,53 +22,13 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 )
-
-// pullsTake makes every pull take that long, and notes how many run at a time.
-func pullsTake(f *fake, d time.Duration, most *int) {
-	var mu sync.Mutex
-	running := 0
-	f.setBefore(func(ctx context.Context, rpc string, _ any) error {
-		if rpc != "PullImage" {
-			return nil
-		}
-		mu.Lock()
-		running++
-		*most = max(*most, running)
-		mu.Unlock()
-		defer func() { mu.Lock(); running--; mu.Unlock() }()
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	})
-}
 
 func newEnsureRun(c *Client, pod *corev1.Pod, secrets ...podspec.Object) *applyRun {
 	t := &applyRun{c: c, pod: pod, images: make(map[neededImage]*fetch)}
-	t.ring, _ = newKeyring(secrets)
+	t.ring, _ = images.NewKeyring(secrets)
 	return t
-}
-
-// IM-2
-func TestOnePullHoweverManyWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, most := newFake(), 0
-		pullsTake(f, time.Second, &most)
-		c := f.client(t, Config{})
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				im, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{"lab/big:1", corev1.PullIfNotPresent})
-				assert.NoError(t, err)
-				assert.Equal(t, "sha256:lab/big:1", im.GetId())
-			})
-		}
-		wg.Wait()
-		assert.Len(t, f.pulls, 1)
-	})
 }
 
 // IM-2: who looked for an image before it arrived, and asks for it after, does
@@ -118,56 +78,8 @@ func TestEnsure_ImagePulledBetweenStatusAndPull(t *testing.T) {
 	}
 }
 
-// IM-3
-func TestFewPullsAtOnceInTheirOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, most := newFake(), 0
-		pullsTake(f, time.Second, &most)
-		c := f.client(t, Config{Pulls: PullLimits{MaxParallel: 3}})
-		began := time.Now()
-		var wg sync.WaitGroup
-		for i := range 9 {
-			synctest.Wait() // one after the other asks
-			wg.Go(func() {
-				_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
-				assert.NoError(t, err)
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, 3, most)
-		assert.Equal(t, 3*time.Second, time.Since(began))
-		for round := range 3 {
-			var refs []string
-			for _, p := range f.pulls[round*3 : round*3+3] {
-				refs = append(refs, p.GetImage().GetImage())
-			}
-			assert.ElementsMatch(t, []string{
-				fmt.Sprintf("lab/i%d:1", round*3), fmt.Sprintf("lab/i%d:1", round*3+1), fmt.Sprintf("lab/i%d:1", round*3+2),
-			}, refs)
-		}
-	})
-}
-
-// IM-3
-func TestPullsAreBegunAtARate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		c := f.client(t, Config{Pulls: PullLimits{MaxParallel: 100, QPS: 2, Burst: 4}})
-		began := time.Now()
-		var wg sync.WaitGroup
-		for i := range 10 {
-			wg.Go(func() {
-				_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{fmt.Sprintf("lab/i%d:1", i), corev1.PullAlways})
-				assert.NoError(t, err)
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, 3*time.Second, time.Since(began)) // four at once, six more at two a second
-	})
-}
-
-// IM-4
-func TestPullFailuresBackOff(t *testing.T) {
+// IM-4: a back-off is no error of the sync.
+func TestEnsure_BackOffIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.setBefore(func(_ context.Context, rpc string, _ any) error {
@@ -177,77 +89,23 @@ func TestPullFailuresBackOff(t *testing.T) {
 			return nil
 		})
 		c := f.client(t, Config{})
-		for _, seconds := range []int{10, 20, 40, 80, 160, 300, 300} {
-			wait := time.Duration(seconds) * time.Second
+		ensure := func() runtime.Failure {
 			_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
-			got := containerFailure(err)
-			assert.Equal(t, "ErrImagePull", got.Reason)
-			assert.ErrorContains(t, got.Err, "manifest unknown")
-			tried, fresh := time.Now(), min(wait/2, 10*time.Second)
-			assert.Equal(t, tried.Add(fresh), got.Until)
-			n := f.count("PullImage")
-			for range 2 { // who looks again at once does not hide the failure
-				_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
-				second := containerFailure(err)
-				require.NoError(t, second.Err, "nothing was tried")
-				assert.Equal(t, runtime.Failure{Reason: got.Reason, Message: got.Message, Until: got.Until}, second)
-				time.Sleep(fresh/2 - time.Millisecond)
-			}
-			time.Sleep(time.Until(tried.Add(fresh)))
-			_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
-			got = containerFailure(err)
-			assert.Equal(t, "ImagePullBackOff", got.Reason)
-			assert.Equal(t, tried.Add(wait), got.Until)
-
-			time.Sleep(time.Until(tried.Add(wait - time.Millisecond)))
-			_, err = newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
-			got = containerFailure(err)
-			assert.Equal(t, "ImagePullBackOff", got.Reason)
-			assert.NoError(t, got.Err, "a back-off is no error")
-			assert.Contains(t, got.Message, "manifest unknown")
-			assert.Equal(t, n, f.count("PullImage"))
-			time.Sleep(time.Millisecond)
+			require.Error(t, err)
+			return containerFailure(err)
 		}
-	})
-}
-
-// IM-4: others go on waiting when one gives up; the pull ends with the last.
-func TestPull_CancelledWithoutWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, most := newFake(), 0
-		ended := make(chan error, 1)
-		pullsTake(f, time.Hour, &most)
-		inner := f.before
-		f.setBefore(func(ctx context.Context, rpc string, req any) error {
-			err := inner(ctx, rpc, req)
-			if rpc == "PullImage" {
-				ended <- err
-			}
-			return err
-		})
-		c := f.client(t, Config{})
-		first, stopFirst := context.WithCancel(t.Context())
-		second, stopSecond := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for _, ctx := range []context.Context{first, second} {
-			wg.Go(func() {
-				_, err := newEnsureRun(c, onePod("main")).ensure(ctx, neededImage{busybox, corev1.PullAlways})
-				assert.ErrorIs(t, err, context.Canceled)
-			})
-			synctest.Wait()
-		}
-		stopFirst()
-		synctest.Wait()
-		assert.Empty(t, ended)
-		stopSecond()
-		wg.Wait()
-		synctest.Wait()
-		assert.Len(t, ended, 1)
-
-		// Giving up is no failure of the image: the next one pulls at once.
-		pullsTake(f, time.Second, &most)
-		_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
-		assert.NoError(t, err)
+		tried := time.Now()
+		failed := ensure()
+		assert.Equal(t, "ErrImagePull", failed.Reason)
+		assert.ErrorContains(t, failed.Err, "manifest unknown")
+		assert.Equal(t, runtime.Failure{Reason: failed.Reason, Message: failed.Message, Until: tried.Add(5 * time.Second)}, ensure())
+		time.Sleep(5 * time.Second)
+		waits := ensure()
+		require.NoError(t, waits.Err)
+		assert.Equal(t, "ImagePullBackOff", waits.Reason)
+		assert.Contains(t, waits.Message, "manifest unknown")
+		assert.Equal(t, tried.Add(10*time.Second), waits.Until)
+		assert.Equal(t, 1, f.count("PullImage"))
 	})
 }
 
@@ -342,36 +200,13 @@ func TestPull_CredentialsAreNotReported(t *testing.T) {
 	_, err := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 	require.Error(t, err)
 	assert.ErrorIs(t, err, runtime.ErrUnauthorized)
-	assert.Equal(t, codes.Unauthenticated, status.Code(errors.Unwrap(errors.Unwrap(err))))
+	assert.Equal(t, codes.Unauthenticated, status.Code(errors.Unwrap(err)))
 	_, second := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
 	reported := err.Error() + fmt.Sprintf("%+v", err) + second.Error() + containerFailure(second).Message + rec.text() + fmt.Sprint(hooked) + status.Convert(err).Message()
 	for _, never := range []string{password, token, url.QueryEscape(password), base64.StdEncoding.EncodeToString([]byte("ann:" + password))} {
 		assert.NotContains(t, reported, never)
 	}
 	assert.Contains(t, reported, "[redacted]")
-}
-
-// IM-5: every login that fits is tried, the best first.
-func TestPull_TriesLoginsInOrder(t *testing.T) {
-	f := newFake()
-	var tried []string
-	f.setBefore(func(_ context.Context, rpc string, req any) error {
-		r, ok := req.(*v1.PullImageRequest)
-		if !ok || rpc != "PullImage" {
-			return nil
-		}
-		tried = append(tried, r.GetAuth().GetUsername())
-		if r.GetAuth().GetUsername() != "team" {
-			return status.Error(codes.PermissionDenied, "no")
-		}
-		return nil
-	})
-	secret := dockerSecret("s", `{"auths":{
-		"reg.example/shop/web":{"username":"exact","password":"xxxx"}, "reg.example/shop":{"username":"team","password":"xxxx"},
-		"reg.example":{"username":"all","password":"xxxx"}, "other.example":{"username":"other","password":"xxxx"}}}`)
-	_, err := newEnsureRun(f.client(t, Config{}), onePod("main"), secret).ensure(t.Context(), neededImage{"reg.example/shop/web:1", corev1.PullAlways})
-	require.NoError(t, err)
-	assert.Equal(t, []string{"exact", "team"}, tried)
 }
 
 // RT-16: the image comes while the sandbox is made.
@@ -395,21 +230,25 @@ func TestImagesComeWhileTheSandboxIsMade(t *testing.T) {
 	})
 }
 
-// RT-16: a turn that breaks off while images come tells of what it changed only
-// when all that it began has ended. The race detector sees it if not.
-func TestATurnEndsWithItsPulls(t *testing.T) {
+// RT-16: an Apply that breaks off while images are pulled returns when all that it began
+// has ended. The race detector sees it if not.
+func TestApply_EndsWithItsPulls(t *testing.T) {
 	for range 50 {
-		f := newFake()
+		f, calls := newFake(), 0
 		f.setBefore(func(_ context.Context, rpc string, _ any) error {
 			if rpc == "RunPodSandbox" {
 				return status.Error(codes.Unknown, "no")
 			}
 			return nil
 		})
-		c := f.client(t, Config{})
+		c := f.client(t, Config{Hooks: Hooks{Call: func(rpc string, _ time.Duration, _ error) {
+			if rpc == "PullImage" {
+				calls++
+			}
+		}}})
 		applied := c.Apply(t.Context(), onePod("a"), startAll(onePod("a")), runtime.RunOptions{})
 		require.Contains(t, applied.Failures, "")
-		require.Empty(t, c.puller.inFlight)
+		require.LessOrEqual(t, calls, 1)
 	}
 }
 

@@ -1,0 +1,85 @@
+package images
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxLogins bounds how many logins of one image are remembered, the newest.
+const maxLogins = 64
+
+// pullRecord is how an image was pulled from one repository.
+type pullRecord struct {
+	Public bool     `json:"public,omitempty"` // without a login
+	Logins []string `json:"logins,omitempty"` // keyed hashes
+}
+
+// recordState is what is known of all images. Nothing of it is secret but to those
+// who guess passwords, so it is kept from them.
+type recordState struct {
+	Key    []byte                           `json:"key"`    // of the hashes
+	Images map[string]map[string]pullRecord `json:"images"` // by id and repository
+	// Begun are the references of pulls with a login that may have ended without
+	// being noted, and how many there are under way.
+	Begun map[string]int `json:"begun,omitempty"`
+	// Lost: what was noted before could not be read, so that no image counts as
+	// preloaded.
+	Lost bool `json:"lost,omitempty"`
+}
+
+func (s *recordState) reset() {
+	s.Key = make([]byte, 32)
+	_, _ = rand.Read(s.Key) // never fails
+	s.Images, s.Begun = make(map[string]map[string]pullRecord), make(map[string]int)
+}
+
+// hash makes of a login what may be kept of it.
+func (s *recordState) hash(auth *v1.AuthConfig) string {
+	mac := hmac.New(sha256.New, s.Key)
+	_, _ = mac.Write([]byte(fingerprint([]*v1.AuthConfig{auth})))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// isPreloaded reports whether no pull brought the image.
+func (s *recordState) isPreloaded(id, ref string) bool {
+	_, known := s.Images[id]
+	return !known && s.Begun[ref] == 0 && !s.Lost
+}
+
+// couldPull reports whether the image was pulled from that repository without a login, or
+// with one of these.
+func (s *recordState) couldPull(id, repository string, logins []*v1.AuthConfig) bool {
+	record := s.Images[id][repository]
+	return record.Public || slices.ContainsFunc(logins, func(auth *v1.AuthConfig) bool {
+		return slices.Contains(record.Logins, s.hash(auth))
+	})
+}
+
+// note adds a pull that worked. Nil is a pull without a login, after which no pod
+// needs one.
+func (s *recordState) note(id, repository string, auth *v1.AuthConfig) (changed bool) {
+	record := s.Images[id][repository]
+	switch {
+	case record.Public:
+		return false
+	case auth == nil:
+		record = pullRecord{Public: true}
+	default:
+		hash := s.hash(auth)
+		if slices.Contains(record.Logins, hash) {
+			return false
+		}
+		logins := append(slices.Clone(record.Logins), hash)
+		record.Logins = logins[max(len(logins)-maxLogins, 0):]
+	}
+	if s.Images[id] == nil {
+		s.Images[id] = make(map[string]pullRecord, 1)
+	}
+	s.Images[id][repository] = record
+	return true
+}
