@@ -128,7 +128,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		[]run.Component{{Name: "podworkers", Run: c.PodWorkers.Run}},
 		[]run.Component{{Name: "probe", Run: c.Prober.Run}},
 		[]run.Component{{Name: "pleg", Run: c.PLEG.Run}},
-		[]run.Component{{Name: "status", Run: c.StatusManager.Run}},
+		append([]run.Component{{Name: "status", Run: c.StatusManager.Run}}, c.runners...),
 	)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
@@ -69,6 +70,7 @@ type Components struct {
 	PodManager     *syncloop.PodManager
 	SyncLoop       SyncLoop
 
+	runners  []run.Component // of WithRunner
 	opts     settings
 	defaults []string         // names of the default constructors that were called and have options
 	saved    *status.FileSink // statuses on disk, for the next process
@@ -107,6 +109,8 @@ type (
 		PodUIDs() []types.UID
 		IsRestored(uid types.UID) bool
 		Restore(pods ...*corev1.Pod)
+		// Resend sends the pod's status again, for example because a sink lost it.
+		Resend(uid types.UID)
 		Run(ctx context.Context) error
 	}
 	// Prober runs the probes of containers. *probe.Manager is one.
@@ -193,5 +197,9 @@ type (
 	// Recorder records Kubernetes events. Record must not block.
 	Recorder interface {
 		Record(event *corev1.Event)
+	}
+	// Runner is a component of the program's own that the agent runs. See WithRunner.
+	Runner interface {
+		Run(ctx context.Context) error
 	}
 )

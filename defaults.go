@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/internal/lazycri"
+	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
@@ -96,10 +98,26 @@ func (c *Components) build() error {
 		optional(c, "Eviction", &c.Eviction, NewEviction),
 		func() (err error) { c.PodManager, err = newPodManager(c); return err },
 		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
+		c.buildRunners,
 	} {
 		if err := step(); err != nil {
 			return err // later components need the earlier ones
 		}
+	}
+	return nil
+}
+
+// buildRunners calls the constructors of WithRunner.
+func (c *Components) buildRunners() error {
+	for _, r := range c.opts.runners {
+		runner, err := r.constructor(c)
+		if err == nil && runner == nil {
+			err = errors.New("the constructor returned nil")
+		}
+		if err != nil {
+			return fmt.Errorf("runner %q: %w", r.name, err)
+		}
+		c.runners = append(c.runners, run.Component{Name: r.name, Run: runner.Run})
 	}
 	return nil
 }

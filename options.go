@@ -60,6 +60,7 @@ type settings struct {
 	containerGCPolicy containergc.Policy
 	rotation          LogRotation
 	adopt             []string // sources of pods without an owner
+	runners           []namedRunner
 
 	// Derived from the options.
 	ephemeralRoot bool // the root directory lasts as long as Run
@@ -489,6 +490,25 @@ func WithObjectsFunc(f Constructor[Objects]) Option { return replace("Objects", 
 
 // WithRecorderFunc replaces NewRecorder. WithRecorder sets where that sends events.
 func WithRecorderFunc(f Constructor[Recorder]) Option { return replace("Recorder", f) }
+
+// WithRunner adds a component of the program's own. It is constructed after all others and
+// runs as long as any of them: it is stopped last, together with the StatusManager. As
+// with them, any return of its Run before that ends the agent. The name is for errors
+// and logs.
+func WithRunner(name string, f Constructor[Runner]) Option {
+	return func(s *settings) error {
+		if name == "" || f == nil {
+			return fmt.Errorf("runner %q: name and constructor required", name)
+		}
+		s.runners = append(s.runners, namedRunner{name, f})
+		return nil
+	}
+}
+
+type namedRunner struct {
+	name        string
+	constructor Constructor[Runner]
+}
 
 // replace sets the constructor of a component.
 func replace[T any](component string, f Constructor[T]) Option {
