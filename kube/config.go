@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,12 @@ type Config struct {
 	// NodeName is the name of the Node object of this node, a DNS subdomain. Required.
 	NodeName string
 
+	// StatusQPS bounds the patches of pod statuses a second, after StatusBurst at once. The
+	// client has a limit of its own (rest.Config.QPS), which is for all requests.
+	// Defaults: 50 and 100, as the kubelet's for all its requests.
+	StatusQPS   float64
+	StatusBurst int
+
 	Logger *slog.Logger // default: discard
 }
 
@@ -32,22 +39,12 @@ func (c *Config) complete() error {
 	} else if bad := validation.IsDNS1123Subdomain(c.NodeName); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("kube: Config.NodeName: invalid name %q: %s", c.NodeName, strings.Join(bad, "; ")))
 	}
+	if c.StatusQPS < 0 || c.StatusBurst < 0 {
+		errs = append(errs, fmt.Errorf("kube: Config.StatusQPS and StatusBurst must not be negative, got %v and %d", c.StatusQPS, c.StatusBurst))
+	}
+	c.StatusQPS, c.StatusBurst = cmp.Or(c.StatusQPS, 50), cmp.Or(c.StatusBurst, 100)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return errors.Join(errs...)
-}
-
-// Kube is the connection of one node to its API server. Its methods may be called from
-// any goroutine.
-type Kube struct {
-	cfg Config
-}
-
-// New returns a Kube. It checks cfg and does no I/O.
-func New(cfg Config) (*Kube, error) {
-	if err := cfg.complete(); err != nil {
-		return nil, err
-	}
-	return &Kube{cfg: cfg}, nil
 }

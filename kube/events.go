@@ -1,0 +1,146 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/sleep"
+)
+
+const (
+	maxQueuedEvents = 1000
+	maxEventTries   = 12 // as client-go
+	eventBackOff    = 10 * time.Second
+	eventTimeout    = 30 * time.Second
+)
+
+// Events is a recorder that writes Kubernetes events to the API server, correlated as
+// client-go does it: a repeated event is counted, similar ones are combined, and an
+// object has at most 25 events at once and one every five minutes after that.
+//
+// Record never blocks. Kube.Run writes the events, one after another. While the API
+// server is away the last 1000 wait, each for up to two minutes of attempts.
+type Events struct {
+	k          *Kube
+	correlator *record.EventCorrelator // used by run only
+	wake       chan struct{}           // one slot: queue is not empty
+
+	mu      sync.Mutex // guards the fields below
+	queue   []*corev1.Event
+	dropped int
+}
+
+// Events returns the recorder of events. All calls return the same one.
+func (k *Kube) Events() *Events { return k.events }
+
+// Record queues an event. The oldest is dropped if there are too many.
+func (e *Events) Record(event *corev1.Event) {
+	event = event.DeepCopy()
+	e.mu.Lock()
+	if len(e.queue) == maxQueuedEvents {
+		e.queue = e.queue[1:]
+		e.dropped++
+	}
+	e.queue = append(e.queue, event)
+	e.mu.Unlock()
+	notify.Send(e.wake)
+}
+
+// next returns the oldest event, or nil.
+func (e *Events) next() *corev1.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.queue) == 0 {
+		return nil
+	}
+	event := e.queue[0]
+	e.queue = e.queue[1:]
+	return event
+}
+
+// run writes events until ctx is done, and then those that are queued while the API
+// server takes them, for at most a second.
+func (e *Events) run(ctx context.Context) {
+	for {
+		for event := e.next(); event != nil && ctx.Err() == nil; event = e.next() {
+			e.write(ctx, event)
+		}
+		select {
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			for event := e.next(); event != nil && ctx.Err() == nil; event = e.next() {
+				e.write(ctx, event)
+			}
+			return
+		case <-e.wake:
+		}
+	}
+}
+
+// write writes an event, again after a pause if the API server cannot be reached.
+func (e *Events) write(ctx context.Context, event *corev1.Event) {
+	r, err := e.correlator.EventCorrelate(event)
+	if err != nil || r.Skip {
+		return
+	}
+	// A recorder before this one may have counted, too.
+	r.Event.Count = max(r.Event.Count, event.Count)
+	for try := 1; ; try++ {
+		written, err := e.send(ctx, r.Event)
+		if err == nil {
+			e.correlator.UpdateState(written)
+			return
+		}
+		if ctx.Err() != nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return
+		}
+		if isRejected(err) || try == maxEventTries {
+			e.k.cfg.Logger.Warn("event dropped", logattr.PodName(event.InvolvedObject.Namespace, event.InvolvedObject.Name), logattr.Err(err))
+			return
+		}
+		if sleep.For(ctx, eventBackOff) != nil {
+			return
+		}
+	}
+}
+
+// isRejected reports whether the server understood a request and will refuse it again.
+func isRejected(err error) bool {
+	var status *apierrors.StatusError
+	return errors.As(err, &status) && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500 && !apierrors.IsTooManyRequests(err) &&
+		!apierrors.IsTimeout(err)
+}
+
+// send creates an event, or updates one that was written before.
+func (e *Events) send(ctx context.Context, event *corev1.Event) (*corev1.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	events := e.k.cfg.Client.CoreV1().Events(event.Namespace)
+	if event.Count > 1 {
+		patch, err := json.Marshal(map[string]any{
+			"count": event.Count, "message": event.Message, "lastTimestamp": event.LastTimestamp,
+		})
+		if err != nil {
+			return nil, err
+		}
+		written, err := events.Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			return written, err
+		}
+	}
+	event = event.DeepCopy()
+	event.ResourceVersion = ""
+	return events.Create(ctx, event, metav1.CreateOptions{})
+}

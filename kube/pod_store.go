@@ -1,0 +1,254 @@
+package kube
+
+import (
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// podStore has the newest version of each pod of the node that the API server is known
+// to have. It is written by the reflector of Pods, with what it lists and watches, and
+// by Statuses, with the responses to its patches. It implements cache.ReflectorStore.
+// Pods in it are read-only.
+type podStore struct {
+	nodeName string
+	changed  chan struct{} // one slot: set returns something new
+
+	mu      sync.Mutex                         // guards the fields below
+	onEvent func(pod *corev1.Pod, exists bool) // called without lock for each change from the reflector; may be nil
+	pods    map[types.NamespacedName]storedPod
+	nextSeq uint64
+	synced  bool
+	err     error // why the API server cannot be listed or watched
+	// deleted are the last versions of the pods that were deleted last, so that an older
+	// event that arrives late does not bring one back.
+	deleted []*corev1.Pod
+}
+
+type storedPod struct {
+	*corev1.Pod
+	seq uint64 // pods are delivered in the order in which they appeared
+}
+
+// maxDeleted is how many deleted pods are remembered.
+const maxDeleted = 256
+
+func newPodStore(nodeName string) *podStore {
+	return &podStore{
+		nodeName: nodeName, changed: make(chan struct{}, 1),
+		pods: map[types.NamespacedName]storedPod{},
+	}
+}
+
+func keyOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// isOlder reports whether a is an older version than b, or the same. Versions of a
+// server that does not number them are taken in the order in which they arrive.
+func isOlder(a, b *corev1.Pod) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order <= 0
+}
+
+// dropManagedFields removes what takes half of the memory of a pod and has no use here.
+func dropManagedFields(pod *corev1.Pod) { pod.ManagedFields = nil }
+
+// Add implements cache.ReflectorStore.
+func (s *podStore) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (s *podStore) Update(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	dropManagedFields(pod)
+	s.mu.Lock()
+	updated := s.put(pod)
+	s.mu.Unlock()
+	if updated {
+		notify.Send(s.changed)
+		s.event(pod, true)
+	}
+	return nil
+}
+
+// event calls onEvent.
+func (s *podStore) event(pod *corev1.Pod, exists bool) {
+	s.mu.Lock()
+	f := s.onEvent
+	s.mu.Unlock()
+	if f != nil {
+		f(pod, exists)
+	}
+}
+
+func (s *podStore) setOnEvent(f func(pod *corev1.Pod, exists bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onEvent = f
+}
+
+// put stores a pod unless it is older than what is known. s.mu is held.
+func (s *podStore) put(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName != s.nodeName {
+		return false // the server ignores the field selector
+	}
+	previous, ok := s.pods[keyOf(pod)]
+	if ok && isOlder(pod, previous.Pod) {
+		return false
+	}
+	for _, d := range s.deleted {
+		if d.UID == pod.UID && isOlder(pod, d) {
+			return false
+		}
+	}
+	seq := previous.seq
+	if !ok || previous.UID != pod.UID {
+		s.nextSeq++
+		seq = s.nextSeq
+	}
+	s.pods[keyOf(pod)] = storedPod{pod, seq}
+	return true
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *podStore) Delete(obj any) error {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	previous, ok := s.pods[keyOf(pod)]
+	if ok = ok && previous.UID == pod.UID; ok {
+		s.remove(pod)
+	}
+	s.mu.Unlock()
+	if ok {
+		notify.Send(s.changed)
+		s.event(pod, false)
+	}
+	return nil
+}
+
+// remove forgets a pod but for its last version. s.mu is held.
+func (s *podStore) remove(pod *corev1.Pod) {
+	delete(s.pods, keyOf(pod))
+	last := &corev1.Pod{}
+	last.UID, last.ResourceVersion = pod.UID, pod.ResourceVersion
+	s.deleted = append(s.deleted, last)
+	if len(s.deleted) > maxDeleted {
+		s.deleted = slices.Clone(s.deleted[1:])
+	}
+}
+
+// Replace implements cache.ReflectorStore: list has all pods.
+func (s *podStore) Replace(list []any, _ string) error {
+	listed := make(map[types.NamespacedName]*corev1.Pod, len(list))
+	s.mu.Lock()
+	var updated, removed []*corev1.Pod
+	for _, obj := range list {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		dropManagedFields(pod)
+		listed[keyOf(pod)] = pod
+		if s.put(pod) {
+			updated = append(updated, pod)
+		}
+	}
+	for key, p := range s.pods {
+		// A pod that was recreated since a stale list was made is newer than the listed one.
+		if l := listed[key]; l == nil || l.UID != p.UID && !isOlder(l, p.Pod) {
+			removed = append(removed, p.Pod)
+		}
+	}
+	for _, pod := range removed {
+		s.remove(pod)
+	}
+	s.synced, s.err = true, nil
+	s.mu.Unlock()
+	notify.Send(s.changed)
+	for _, pod := range removed {
+		s.event(pod, false)
+	}
+	for _, pod := range updated {
+		s.event(pod, true)
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *podStore) Resync() error { return nil }
+
+// fail records that the API server cannot be listed or watched; nil: it can.
+func (s *podStore) fail(err error) {
+	s.mu.Lock()
+	same := s.err == nil && err == nil || s.err != nil && err != nil && s.err.Error() == err.Error()
+	s.err = err
+	s.mu.Unlock()
+	if !same {
+		notify.Send(s.changed)
+	}
+}
+
+// observe stores the response to a patch, if the pod still exists and it is news.
+func (s *podStore) observe(pod *corev1.Pod) {
+	dropManagedFields(pod)
+	s.mu.Lock()
+	previous, ok := s.pods[keyOf(pod)]
+	ok = ok && previous.UID == pod.UID && s.put(pod)
+	s.mu.Unlock()
+	if ok {
+		notify.Send(s.changed)
+	}
+}
+
+// get returns the pod of that name, and whether all pods are known.
+func (s *podStore) get(key types.NamespacedName) (pod *corev1.Pod, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[key].Pod, s.synced
+}
+
+// mirrors returns the mirror pods, and whether all are known.
+func (s *podStore) mirrors() (pods []*corev1.Pod, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		if podspec.IsMirror(p.Pod) {
+			pods = append(pods, p.Pod)
+		}
+	}
+	return pods, s.synced
+}
+
+// set returns all pods but mirror pods, which no agent runs.
+func (s *podStore) set() podsource.Set {
+	s.mu.Lock()
+	pods := make([]storedPod, 0, len(s.pods))
+	for _, p := range s.pods {
+		if !podspec.IsMirror(p.Pod) {
+			pods = append(pods, p)
+		}
+	}
+	set := podsource.Set{Incomplete: !s.synced}
+	if s.err != nil {
+		set.Errors = []podsource.SourceError{{Location: "API server", Err: s.err}}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(pods, func(a, b storedPod) int { return int(a.seq) - int(b.seq) })
+	for _, p := range pods {
+		set.Pods = append(set.Pods, podsource.Manifest{Pod: p.Pod})
+	}
+	return set
+}

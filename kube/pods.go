@@ -1,0 +1,104 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// Pods is the source of the pods that are bound to the node. They are not static: the
+// UID that the API server gave a pod is its identity, and a pod is updated in place.
+// Mirror pods are left out.
+//
+// It lists and watches with bookmarks, as a stream where the server offers that, and
+// continues where a broken watch ended. A server that does not answer is asked again
+// after 0.8 s at first and 30 to 60 s at last; the pods stay meanwhile, and the reason
+// is a source error that wraps podsource.ErrUnavailable. Use podsource.Cached for a
+// node that has to start its pods without its API server.
+type Pods struct {
+	k       *Kube
+	watched atomic.Bool
+}
+
+var _ podsource.StaticSource = (*Pods)(nil)
+
+// Pods returns the source of the pods that are bound to the node. All calls return
+// the same source, which can be watched once at a time.
+func (k *Kube) Pods() *Pods { return k.pods }
+
+// Static implements podsource.StaticSource.
+func (p *Pods) Static() bool { return false }
+
+// Watch implements podsource.Source.
+func (p *Pods) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	if p.watched.Swap(true) {
+		return errors.New("kube: pods are watched already")
+	}
+	defer p.watched.Store(false)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	reflector := p.reflector()
+	wg.Go(func() {
+		reflector.RunWithContext(klog.NewContext(ctx, logr.FromSlogHandler(p.k.cfg.Logger.Handler())))
+	})
+	if _, synced := p.k.store.mirrors(); synced {
+		deliver(p.k.store.set()) // of an earlier Watch
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.k.store.changed:
+			deliver(p.k.store.set())
+		}
+	}
+}
+
+func (p *Pods) reflector() *cache.Reflector {
+	client, store := p.k.cfg.Client.CoreV1().Pods(metav1.NamespaceAll), p.k.store
+	mine := fields.OneTermEqualSelector("spec.nodeName", p.k.cfg.NodeName).String()
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = mine
+			list, err := client.List(ctx, o)
+			p.record(ctx, o, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = mine
+			w, err := client.Watch(ctx, o)
+			p.record(ctx, o, err)
+			return w, err
+		},
+	}, p.k.cfg.Client)
+	logger := logr.FromSlogHandler(p.k.cfg.Logger.Handler())
+	return cache.NewReflectorWithOptions(lw, &corev1.Pod{}, store, cache.ReflectorOptions{Name: "pods", Logger: &logger})
+}
+
+// record makes the outcome of a request a source error, or ends one.
+func (p *Pods) record(ctx context.Context, o metav1.ListOptions, err error) {
+	switch {
+	case err == nil:
+		p.k.store.fail(nil)
+	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err): // listed again at once
+	case o.SendInitialEvents != nil && apierrors.IsInvalid(err): // a server without watch-list
+	default:
+		p.k.store.fail(fmt.Errorf("%w: list and watch pods: %w", podsource.ErrUnavailable, err))
+	}
+}
