@@ -39,6 +39,7 @@ var allowedImports = map[string][]string{
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"podspec"},
 	"e2e":                     {},
@@ -126,7 +127,7 @@ func TestImports_EachPackageIsDocumented(t *testing.T) {
 // runtime does not link it.
 func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
-		"./pleg", "./podcache", "./status", "./probe", "./node", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate").Output()
+		"./pleg", "./podcache", "./status", "./probe", "./node", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate", "./podlogs").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {

@@ -4,30 +4,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/logpath"
 )
 
-// The name of a rotated log is that of the log, the time of the rotation, and .gz when
-// it is compressed: 0.log.20260501-120000.000000000.gz.
 const (
-	stampForm  = "20060102-150405.000000000"
-	shortForm  = "20060102-150405" // the kubelet's
-	compressed = ".gz"
+	compressed = logpath.Compressed
 	unfinished = ".tmp"
 )
-
-// stamp returns the time in the name of a rotated log.
-func stamp(base, name string) (time.Time, bool) {
-	text, ok := strings.CutPrefix(strings.TrimSuffix(name, compressed), base+".")
-	if !ok {
-		return time.Time{}, false
-	}
-	for _, form := range []string{stampForm, shortForm} {
-		if at, err := time.Parse(form, text); err == nil {
-			return at, true
-		}
-	}
-	return time.Time{}, false
-}
 
 // cleanupPlan is what to do with the rotated logs of one container.
 type cleanupPlan struct {
@@ -50,7 +34,7 @@ func planCleanup(base string, names []string, keep int) cleanupPlan {
 			t.broken = append(t.broken, name)
 			continue
 		}
-		when, ok := stamp(base, name)
+		when, ok := logpath.RotatedAt(base, name)
 		if !ok {
 			continue
 		}

@@ -12,25 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStamp(t *testing.T) {
-	for name, want := range map[string]time.Time{
-		"0.log.20260501-120000":                 time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), // a kubelet's
-		"0.log.20260501-120000.gz":              time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC),
-		"0.log.20260501-120000.000000007":       time.Date(2026, 5, 1, 12, 0, 0, 7, time.UTC),
-		"0.log.20260501-120000.000000007.gz":    time.Date(2026, 5, 1, 12, 0, 0, 7, time.UTC),
-		"0.log":                                 {},
-		"0.log.gz":                              {},
-		"0.log.20260501-120000.000000007.gz.gz": {},
-		"0.log.20260501-126000":                 {},
-		"10.log.20260501-120000":                {},
-		"20260501-120000":                       {},
-	} {
-		got, ok := stamp("0.log", name)
-		assert.Equal(t, want, got, name)
-		assert.Equal(t, !want.IsZero(), ok, name)
-	}
-}
-
 func TestPlanCleanup(t *testing.T) {
 	const (
 		first, second, third = "0.log.20260101-000000", "0.log.20260102-000000.000000000", "0.log.20260103-000000"

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/logpath"
 )
 
 // quietPeriod is long for a goroutine that could go on, and short for a test.
@@ -137,7 +139,7 @@ func TestLogRoot_OneFileByTwoNames(t *testing.T) {
 				want = 10
 			}
 			w.write(5)
-			past := w.path() + "." + time.Now().UTC().Format(stampForm)
+			past := logpath.Rotated(w.path(), time.Now())
 			require.NoError(t, os.Link(w.path(), past))
 			if next == nil {
 				require.NoError(t, root.rotate(logOf, time.Now(), w.reopen))

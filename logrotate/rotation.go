@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/fserr"
+	"github.com/sublet-dev/agent/internal/logpath"
 )
 
 // logRoot does the file operations of rotation in the logs directory. No link can lead
@@ -91,7 +92,7 @@ func (r logRoot) renameCurrent(log string, now time.Time) (past string, err erro
 	if err := r.removeAll(log, t.remove); err != nil {
 		return "", err
 	}
-	past = log + "." + nextStamp(t.last, now.UTC()).Format(stampForm)
+	past = logpath.Rotated(log, nextStamp(t.last, now))
 	return past, r.Rename(log, past)
 }
 
@@ -103,7 +104,7 @@ func (r logRoot) removeDuplicateName(log string, names []string) ([]string, erro
 		return names, fserr.IgnoreNotExist(err)
 	}
 	for i, name := range names {
-		if _, ok := stamp(path.Base(log), name); !ok {
+		if _, ok := logpath.RotatedAt(path.Base(log), name); !ok {
 			continue
 		}
 		past := path.Join(path.Dir(log), name)

@@ -1,0 +1,102 @@
+package podlogs
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// errLimit ends a copy after LimitBytes.
+var errLimit = errors.New("byte limit reached")
+
+// timestampFormat has all digits, so that lines are aligned. It is the kubelet's.
+const timestampFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+// printer writes the text of the selected entries. It is given the lines of a file in
+// pieces.
+type printer struct {
+	w          *bufio.Writer
+	filter     filter
+	timestamps bool
+	left       int64 // bytes that may still be written
+
+	inEntry bool                           // the next piece continues an entry
+	drop    bool                           // the entry is not selected
+	entry   header                         // of the entry
+	stamp   [len(timestampFormat) + 1]byte // space for what is inserted
+	lines   [numStreams]lineState
+}
+
+// lineState is the state of the line of a stream that may have several entries.
+type lineState struct {
+	open bool // it goes on with the next entry
+	drop bool // it began with an entry that is not selected
+}
+
+func newPrinter(w io.Writer, o *corev1.PodLogOptions, now time.Time) *printer {
+	p := &printer{w: bufio.NewWriterSize(w, bufferSize), filter: newFilter(o, now), timestamps: o.Timestamps, left: math.MaxInt64}
+	if o.LimitBytes != nil {
+		p.left = *o.LimitBytes
+	}
+	return p
+}
+
+// printPiece writes a piece of a line. isEnd tells that the line ends with it.
+func (p *printer) printPiece(piece []byte, isEnd bool) error {
+	if !p.inEntry {
+		var ok bool
+		if p.entry, piece, ok = parseHeader(piece); ok {
+			p.drop = !p.begin()
+		} else {
+			p.entry, p.drop = header{partial: true}, true // it neither begins nor ends a line
+		}
+		if !p.drop && p.timestamps && !p.lines[p.entry.stream].open {
+			if err := p.write(append(p.entry.at.AppendFormat(p.stamp[:0], timestampFormat), ' ')); err != nil {
+				return err
+			}
+		}
+		if ok {
+			p.lines[p.entry.stream].open = p.entry.partial
+		}
+	}
+	p.inEntry = !isEnd
+	if p.drop {
+		return nil
+	}
+	if err := p.write(piece); err != nil {
+		return err
+	}
+	if isEnd && !p.entry.partial {
+		return p.write(append(p.stamp[:0], '\n'))
+	}
+	return nil
+}
+
+// begin reports whether an entry is selected. The entries of one line have the fate of
+// the first one.
+func (p *printer) begin() bool {
+	if !p.filter.hasStream(p.entry.stream) {
+		return false
+	}
+	line := &p.lines[p.entry.stream]
+	if !line.open {
+		line.drop = !p.filter.since.IsZero() && p.entry.at.Before(p.filter.since)
+	}
+	return !line.drop
+}
+
+func (p *printer) write(b []byte) error {
+	n := min(int64(len(b)), p.left)
+	p.left -= n
+	if _, err := p.w.Write(b[:n]); err != nil {
+		return err
+	}
+	if p.left == 0 {
+		return errLimit
+	}
+	return nil
+}
