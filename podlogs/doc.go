@@ -4,7 +4,7 @@
 //
 //	r, err := podlogs.New(podlogs.Config{LogsDir: "/var/log/pods"})
 //	...
-//	err = r.Copy(ctx, os.Stdout, podlogs.Log{Path: "default_web_u1/app/0.log"}, &corev1.PodLogOptions{Follow: true})
+//	err = r.Copy(ctx, os.Stdout, os.Stderr, podlogs.Log{Path: "default_web_u1/app/0.log"}, &corev1.PodLogOptions{Follow: true})
 //
 // Guarantees:
 //   - A rotation during a copy neither loses nor duplicates a line, also when rotated

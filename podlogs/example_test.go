@@ -19,14 +19,14 @@ func ExampleReader_Copy() {
 	// A runtime writes:
 	log := filepath.Join(dir, "default_web_u1", "app", "0.log")
 	_ = os.MkdirAll(filepath.Dir(log), 0o700)
-	_ = os.WriteFile(log, []byte("2026-05-01T12:00:00Z stdout F listening\n2026-05-01T12:00:01Z stderr F GET /\n"), 0o600)
+	_ = os.WriteFile(log, []byte("2026-05-01T12:00:00Z stdout F listening\n2026-05-01T12:00:01Z stdout F GET /\n"), 0o600)
 
 	r, err := podlogs.New(podlogs.Config{LogsDir: dir})
 	if err != nil {
 		panic(err)
 	}
 	lines := int64(1)
-	if err := r.Copy(context.Background(), os.Stdout, podlogs.Log{Path: "default_web_u1/app/0.log"}, &corev1.PodLogOptions{TailLines: &lines}); err != nil {
+	if err := r.Copy(context.Background(), os.Stdout, os.Stderr, podlogs.Log{Path: "default_web_u1/app/0.log"}, &corev1.PodLogOptions{TailLines: &lines}); err != nil {
 		panic(err)
 	}
 	// Output: GET /

@@ -110,7 +110,7 @@ func (c *copier) drainGrown(f *file) error {
 	if err := c.drain(); err != nil {
 		return err
 	}
-	return c.out.w.Flush()
+	return c.out.flush()
 }
 
 // wait waits for a change of the log, at most so long.

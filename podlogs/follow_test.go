@@ -46,7 +46,7 @@ func follow(ctx context.Context, l *testLog, o corev1.PodLogOptions) *follower {
 	f := &follower{done: make(chan error, 1)}
 	r := l.reader()
 	go func() {
-		f.done <- r.Copy(ctx, f, podlogs.Log{Path: logFile, IsRunning: func() bool { return !f.stopped.Load() }}, &o)
+		f.done <- r.Copy(ctx, f, f, podlogs.Log{Path: logFile, IsRunning: func() bool { return !f.stopped.Load() }}, &o)
 	}()
 	return f
 }

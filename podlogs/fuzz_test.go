@@ -62,7 +62,7 @@ func FuzzReader(f *testing.F) {
 		read := func(o corev1.PodLogOptions) string {
 			o.Stream = &stream
 			var out bytes.Buffer
-			if err := r.Copy(t.Context(), &out, podlogs.Log{Path: logFile}, &o); err != nil {
+			if err := r.Copy(t.Context(), &out, &out, podlogs.Log{Path: logFile}, &o); err != nil {
 				t.Fatal(err)
 			}
 			return out.String()

@@ -112,7 +112,7 @@ func (l *testLog) read(o corev1.PodLogOptions) string {
 func (l *testLog) tryRead(ctx context.Context, o corev1.PodLogOptions) (string, error) {
 	l.t.Helper()
 	var out bytes.Buffer
-	err := l.reader().Copy(ctx, &out, podlogs.Log{Path: logFile, IsRunning: func() bool { return false }}, &o)
+	err := l.reader().Copy(ctx, &out, &out, podlogs.Log{Path: logFile, IsRunning: func() bool { return false }}, &o)
 	return out.String(), err
 }
 

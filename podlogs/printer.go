@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,7 @@ const timestampFormat = "2006-01-02T15:04:05.000000000Z07:00"
 // printer writes the text of the selected entries. It is given the lines of a file in
 // pieces.
 type printer struct {
-	w          *bufio.Writer
+	out        [numStreams]*bufio.Writer // nil: not wanted
 	filter     filter
 	timestamps bool
 	left       int64 // bytes that may still be written
@@ -37,12 +38,33 @@ type lineState struct {
 	drop bool // it began with an entry that is not selected
 }
 
-func newPrinter(w io.Writer, o *corev1.PodLogOptions, now time.Time) *printer {
-	p := &printer{w: bufio.NewWriterSize(w, bufferSize), filter: newFilter(o, now), timestamps: o.Timestamps, left: math.MaxInt64}
+func newPrinter(out, errOut io.Writer, o *corev1.PodLogOptions, now time.Time) *printer {
+	p := &printer{filter: newFilter(o, now), timestamps: o.Timestamps, left: math.MaxInt64}
 	if o.LimitBytes != nil {
 		p.left = *o.LimitBytes
 	}
+	if out != nil {
+		p.out[stdout] = bufio.NewWriterSize(out, bufferSize)
+	}
+	switch {
+	case errOut == nil:
+	case out != nil && reflect.TypeOf(out).Comparable() && out == errOut:
+		p.out[stderr] = p.out[stdout] // which keeps the order
+	default:
+		p.out[stderr] = bufio.NewWriterSize(errOut, bufferSize)
+	}
 	return p
+}
+
+// flush writes what is buffered.
+func (p *printer) flush() error {
+	var errs []error
+	for _, w := range p.out {
+		if w != nil {
+			errs = append(errs, w.Flush())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // printPiece writes a piece of a line. isEnd tells that the line ends with it.
@@ -79,7 +101,7 @@ func (p *printer) printPiece(piece []byte, isEnd bool) error {
 // begin reports whether an entry is selected. The entries of one line have the fate of
 // the first one.
 func (p *printer) begin() bool {
-	if !p.filter.hasStream(p.entry.stream) {
+	if p.out[p.entry.stream] == nil || !p.filter.hasStream(p.entry.stream) {
 		return false
 	}
 	line := &p.lines[p.entry.stream]
@@ -92,7 +114,7 @@ func (p *printer) begin() bool {
 func (p *printer) write(b []byte) error {
 	n := min(int64(len(b)), p.left)
 	p.left -= n
-	if _, err := p.w.Write(b[:n]); err != nil {
+	if _, err := p.out[p.entry.stream].Write(b[:n]); err != nil {
 		return err
 	}
 	if p.left == 0 {

@@ -55,23 +55,24 @@ func New(cfg Config) (*Reader, error) {
 	return &Reader{cfg}, nil
 }
 
-// Copy writes a log to w, oldest entry first. It returns at the end of what there was
+// Copy writes a log to stdout and stderr, oldest entry first. Both may be the same writer,
+// and one that is nil is not written to. Copy returns at the end of what there was
 // when it began, or after LimitBytes. With Follow it returns when the container has ended
 // and all was written, or with the cause of ctx. Previous and Container are the choice of the caller:
 // see Find. What was read is written before Copy waits for more.
-func (r *Reader) Copy(ctx context.Context, w io.Writer, log Log, o *corev1.PodLogOptions) error {
+func (r *Reader) Copy(ctx context.Context, stdout, stderr io.Writer, log Log, o *corev1.PodLogOptions) error {
 	if err := Validate(o); err != nil {
 		return err
 	}
 	if !filepath.IsLocal(log.Path) {
 		return fmt.Errorf("read log %q: %w", log.Path, fs.ErrInvalid)
 	}
-	c := &copier{ctx: ctx, log: log, reader: r, out: newPrinter(w, o, time.Now()), follow: o.Follow, lines: newLineReader(nil)}
+	c := &copier{ctx: ctx, log: log, reader: r, out: newPrinter(stdout, stderr, o, time.Now()), follow: o.Follow, lines: newLineReader(nil)}
 	err := c.copy(o.TailLines)
 	if !errors.Is(err, errLimit) && err != nil {
 		return fmt.Errorf("read log %s: %w", log.Path, err)
 	}
-	return c.out.w.Flush()
+	return c.out.flush()
 }
 
 // copier is one call of Copy.

@@ -245,7 +245,7 @@ func TestReader_ReadsRegularFilesOfTheContainerOnly(t *testing.T) {
 	assert.Equal(t, "mine\n", l.read(corev1.PodLogOptions{}))
 	assert.Equal(t, "mine\n", l.read(corev1.PodLogOptions{TailLines: new(int64(9))}))
 	for _, path := range []string{"", "../0.log", "/etc/passwd", "ns_web_u1/../../x"} {
-		err := l.reader().Copy(t.Context(), io.Discard, podlogs.Log{Path: path}, &corev1.PodLogOptions{})
+		err := l.reader().Copy(t.Context(), io.Discard, io.Discard, podlogs.Log{Path: path}, &corev1.PodLogOptions{})
 		require.Error(t, err, path)
 	}
 }
@@ -258,11 +258,34 @@ func TestReader_StopsWithWriterAndContext(t *testing.T) {
 	l := newTestLog(t)
 	l.lines(0, 10_000)
 	disconnected := errors.New("client is gone")
-	require.ErrorIs(t, l.reader().Copy(t.Context(), failingWriter{disconnected}, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{}), disconnected)
-	require.ErrorIs(t, l.reader().Copy(t.Context(), failingWriter{disconnected}, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{TailLines: new(int64(1))}), disconnected)
+	require.ErrorIs(t, l.reader().Copy(t.Context(), failingWriter{disconnected}, failingWriter{disconnected}, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{}), disconnected)
+	require.ErrorIs(t, l.reader().Copy(t.Context(), failingWriter{disconnected}, failingWriter{disconnected}, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{TailLines: new(int64(1))}), disconnected)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(disconnected)
 	for _, o := range []corev1.PodLogOptions{{}, {Follow: true}, {TailLines: new(int64(1))}} {
-		require.ErrorIs(t, l.reader().Copy(ctx, new(bytes.Buffer), podlogs.Log{Path: logFile}, &o), disconnected)
+		require.ErrorIs(t, l.reader().Copy(ctx, new(bytes.Buffer), new(bytes.Buffer), podlogs.Log{Path: logFile}, &o), disconnected)
 	}
 }
+
+func TestReader_SeparatesStreams(t *testing.T) {
+	l := newTestLog(t)
+	l.write("stdout F one", "stderr P tw", "stdout F three", "stderr F o")
+	var stdout, stderr bytes.Buffer
+	log := podlogs.Log{Path: logFile}
+	require.NoError(t, l.reader().Copy(t.Context(), &stdout, &stderr, log, &corev1.PodLogOptions{}))
+	assert.Equal(t, "one\nthree\n", stdout.String())
+	assert.Equal(t, "two\n", stderr.String())
+	stdout.Reset()
+	stderr.Reset()
+	require.NoError(t, l.reader().Copy(t.Context(), nil, &stderr, log, &corev1.PodLogOptions{LimitBytes: new(int64(2))}))
+	assert.Equal(t, "tw", stderr.String(), "what is not written does not count")
+	require.NoError(t, l.reader().Copy(t.Context(), &stdout, nil, log, &corev1.PodLogOptions{}))
+	assert.Equal(t, "one\nthree\n", stdout.String())
+	// Writers that cannot be compared are not the same.
+	var list sliceWriter
+	require.NoError(t, l.reader().Copy(t.Context(), list, list, log, &corev1.PodLogOptions{}))
+}
+
+type sliceWriter []byte
+
+func (sliceWriter) Write(b []byte) (int, error) { return len(b), nil }

@@ -68,7 +68,7 @@ func TestReader_FollowsLargeLog(t *testing.T) {
 	var got sequence
 	go func() {
 		log := podlogs.Log{Path: logFile, IsRunning: func() bool { return !stopped.Load() }}
-		done <- r.Copy(t.Context(), &got, log, &corev1.PodLogOptions{Follow: true})
+		done <- r.Copy(t.Context(), &got, &got, log, &corev1.PodLogOptions{Follow: true})
 	}()
 	size := logSize(t)
 	lines := writeRotated(t, l, size, size/20)
@@ -150,7 +150,7 @@ func TestReader_BoundsMemory(t *testing.T) {
 		var before, after goruntime.MemStats
 		var n counter
 		goruntime.ReadMemStats(&before)
-		require.NoError(t, r.Copy(t.Context(), &n, podlogs.Log{Path: logFile}, &o))
+		require.NoError(t, r.Copy(t.Context(), &n, &n, podlogs.Log{Path: logFile}, &o))
 		goruntime.ReadMemStats(&after)
 		require.EqualValues(t, 64<<20+1, n)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
@@ -183,10 +183,10 @@ func BenchmarkReader(b *testing.B) {
 			return err
 		},
 		"all": func() error {
-			return r.Copy(b.Context(), new(counter), podlogs.Log{Path: logFile}, &corev1.PodLogOptions{})
+			return r.Copy(b.Context(), new(counter), nil, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{})
 		},
 		"tail of 100": func() error {
-			return r.Copy(b.Context(), new(counter), podlogs.Log{Path: logFile}, &corev1.PodLogOptions{TailLines: new(int64(100))})
+			return r.Copy(b.Context(), new(counter), nil, podlogs.Log{Path: logFile}, &corev1.PodLogOptions{TailLines: new(int64(100))})
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
