@@ -248,7 +248,7 @@ func (r *Runtime) kill(c *container, sig syscall.Signal) error {
 	if proc == nil {
 		return nil
 	}
-	return proc.Signal(sig)
+	return r.signal(c, proc, sig)
 }
 
 // StopContainer implements the CRI: the stop signal, then SIGKILL after the timeout. A

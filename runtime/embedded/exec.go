@@ -172,7 +172,7 @@ func (r *Runtime) DialPort(ctx context.Context, sandboxID string, port int32) (n
 	if !can {
 		return nil, status.Error(codes.Unimplemented, "port-forward: the executor does not support it")
 	}
-	return d.DialPod(ctx, s.config, port)
+	return r.dialPod(ctx, d, s, port)
 }
 
 // streamingServer returns the server of streams, or Unimplemented.

@@ -2,6 +2,9 @@ package embedded
 
 import (
 	"context"
+	"io"
+	"net"
+	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,6 +29,22 @@ func (r *Runtime) start(ctx context.Context, c *Container, sio IO, exited func(E
 
 func (r *Runtime) remove(c *Container) {
 	safe.Do(r.cfg.Logger, "remove container "+c.ID, func() { r.cfg.Executor.Remove(c) })
+}
+
+func (r *Runtime) signal(c *container, proc Process, sig syscall.Signal) error {
+	return safe.Call(r.cfg.Logger, "signal container "+c.ID, func() error { return proc.Signal(sig) })
+}
+
+func (r *Runtime) dialPod(ctx context.Context, d Dialer, s *sandbox, port int32) (conn net.Conn, err error) {
+	err = safe.Call(r.cfg.Logger, "dial pod sandbox "+s.id, func() (err error) {
+		conn, err = d.DialPod(ctx, s.config, port)
+		return err
+	})
+	return conn, err
+}
+
+func (r *Runtime) closeExecutor(e io.Closer) error {
+	return safe.Call(r.cfg.Logger, "close executor", e.Close)
 }
 
 // recovering returns the options of a server in which a panic becomes the error of its

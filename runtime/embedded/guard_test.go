@@ -2,6 +2,9 @@ package embedded_test
 
 import (
 	"context"
+	"net"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,6 +54,22 @@ func (p clumsyProcess) Exec(ctx context.Context, e embedded.Exec) (int32, error)
 	return p.Process.Exec(ctx, e)
 }
 
+func (p clumsyProcess) Signal(sig syscall.Signal) error {
+	err := p.Process.Signal(sig)
+	p.panicIn("Signal")
+	return err
+}
+
+func (e *clumsy) DialPod(ctx context.Context, pod *v1.PodSandboxConfig, port int32) (net.Conn, error) {
+	e.panicIn("DialPod")
+	return e.Executor.DialPod(ctx, pod, port)
+}
+
+func (e *clumsy) Close() error {
+	e.panicIn("Close")
+	return nil
+}
+
 // AG-9: a panic in an executor is the error of the call, and the runtime goes on.
 func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 	for _, method := range []string{"Create", "Start", "Exec", "Remove"} {
@@ -79,6 +98,49 @@ func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 			e.in = ""
 			_, err = use()
 			assert.NoError(t, err)
+		})
+	}
+}
+
+// AG-9: an executor panics outside of a call of a client.
+func TestRuntime_SurvivesPanicsOfHostPorts(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := lis.Addr().(*net.TCPAddr).Port
+	require.NoError(t, lis.Close())
+	g := newRig(t, embedded.Config{Executor: &clumsy{simulated.New(simulated.Config{}), "DialPod"}, HostPorts: true})
+	pod := embeddedtest.PodConfig("p")
+	pod.PortMappings = []*v1.PortMapping{{HostIp: "127.0.0.1", HostPort: int32(port), ContainerPort: 80}}
+	g.RunPod(t, pod)
+	for range 2 {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		require.NoError(t, err)
+		_, err = conn.Read(make([]byte, 1))
+		require.Error(t, err, "the connection is closed")
+		require.NoError(t, conn.Close())
+	}
+}
+
+// AG-9
+func TestRuntime_CloseSurvivesPanicsOfTheExecutor(t *testing.T) {
+	for _, method := range []string{"Signal", "Close"} {
+		t.Run(method, func(t *testing.T) {
+			e := &clumsy{simulated.New(simulated.Config{}), ""}
+			r, err := embedded.New(embedded.Config{Executor: e})
+			require.NoError(t, err)
+			_, err = r.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "app"}})
+			require.NoError(t, err)
+			sb, err := r.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p")})
+			require.NoError(t, err)
+			c, err := r.CreateContainer(t.Context(), &v1.CreateContainerRequest{
+				PodSandboxId: sb.GetPodSandboxId(), SandboxConfig: embeddedtest.PodConfig("p"),
+				Config: &v1.ContainerConfig{Metadata: &v1.ContainerMetadata{Name: "c"}, Image: &v1.ImageSpec{Image: "app"}},
+			})
+			require.NoError(t, err)
+			_, err = r.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: c.GetContainerId()})
+			require.NoError(t, err)
+			e.in = method
+			assert.ErrorContains(t, r.Close(), "no such luck")
 		})
 	}
 }

@@ -44,7 +44,7 @@ func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error)
 	if !r.cfg.HostPorts || !can || len(ports) == 0 {
 		return nil, nil
 	}
-	h := &hostPorts{dial: func(ctx context.Context, port int32) (net.Conn, error) { return d.DialPod(ctx, s.config, port) }}
+	h := &hostPorts{dial: func(ctx context.Context, port int32) (net.Conn, error) { return r.dialPod(ctx, d, s, port) }}
 	h.ctx, h.end = context.WithCancel(context.WithoutCancel(ctx)) // they outlive the call
 	for _, m := range ports {
 		address := net.JoinHostPort(m.GetHostIp(), strconv.Itoa(int(m.GetHostPort())))

@@ -178,7 +178,7 @@ func (r *Runtime) Close() error {
 		r.dial.server, r.dial.lis = nil, nil
 	}
 	if c, ok := capability.Of[io.Closer](r.cfg.Executor); ok {
-		errs = append(errs, c.Close())
+		errs = append(errs, r.closeExecutor(c))
 	}
 	return errors.Join(errs...)
 }
