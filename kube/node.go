@@ -1,0 +1,247 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/node"
+)
+
+// Version is the kubelet version that a Node reports: that of the Kubernetes API that
+// this module is built with. Schedulers and clients compare it with theirs.
+const Version = "v1.37.2+sublet"
+
+// Default periods, as with a kubelet.
+const (
+	defaultStatusPeriod  = 10 * time.Second
+	defaultReportPeriod  = 5 * time.Minute
+	defaultLeaseDuration = 40 * time.Second
+	conditionPeriod      = time.Second      // of looking for transitions, which are sent at once
+	callTimeout          = 10 * time.Second // of one API call
+	minNodeBackOff       = 100 * time.Millisecond
+	maxNodeBackOff       = 7 * time.Second
+)
+
+// ErrNodeNameInUse is wrapped by the message of the condition Ready while another agent
+// reports as the same node.
+var ErrNodeNameInUse = errors.New("another agent renews the lease of this node; stop one of them or give it another node name")
+
+// NodeReporter reports the status of the node. *node.Status is one.
+type NodeReporter interface {
+	// At returns the status. The error is about what is left out of it.
+	At(ctx context.Context, now time.Time) (corev1.NodeStatus, error)
+	// Conditions returns the conditions. It does no I/O.
+	Conditions() []corev1.NodeCondition
+}
+
+// NodeConfig describes the Node object of this node.
+type NodeConfig struct {
+	Reporter NodeReporter // required
+	// Labels besides those of name, system and architecture. They are set when the agent
+	// starts and when the Node is registered; later changes by others are kept.
+	// NodeRestriction reserves the domains kubernetes.io and k8s.io, with few exceptions.
+	Labels      map[string]string
+	Annotations map[string]string // as Labels
+	// Taints are set when the Node is registered. The API server lets no node change them
+	// later.
+	Taints        []corev1.Taint
+	ProviderID    string // set when the Node is registered
+	Unschedulable bool   // registered as cordoned
+	Hostname      string // of the label kubernetes.io/hostname. Default: the name of the node
+	// NoRegistration leaves the creation of the Node to others.
+	NoRegistration bool
+
+	Version       string        // reported as the kubelet's. Default: Version
+	StatusPeriod  time.Duration // of comparing the status. Default: 10 s
+	ReportPeriod  time.Duration // of sending it without a change. Default: 5 min
+	LeaseDuration time.Duration // the lease is renewed four times in it. Default: 40 s
+
+	// Recorder records events of the node. Default: none.
+	Recorder interface{ Record(event *corev1.Event) }
+}
+
+func (c *NodeConfig) complete(name string) error {
+	var errs []error
+	if c.Reporter == nil {
+		errs = append(errs, errors.New("kube: NodeConfig.Reporter: required"))
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Labels)) {
+		bad := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(c.Labels[key])...)
+		for _, message := range bad {
+			errs = append(errs, fmt.Errorf("kube: NodeConfig.Labels: invalid label %s=%q: %s", key, c.Labels[key], message))
+		}
+		if len(bad) == 0 && isReservedLabel(key) {
+			errs = append(errs, fmt.Errorf("kube: NodeConfig.Labels: label %q is reserved by NodeRestriction; use another domain or node.kubernetes.io", key))
+		}
+	}
+	for _, d := range []time.Duration{c.StatusPeriod, c.ReportPeriod, c.LeaseDuration} {
+		if d < 0 || d > 0 && d < time.Second {
+			errs = append(errs, fmt.Errorf("kube: NodeConfig: period %v must be at least 1s", d))
+		}
+	}
+	setDefault(&c.StatusPeriod, defaultStatusPeriod)
+	setDefault(&c.ReportPeriod, defaultReportPeriod)
+	setDefault(&c.LeaseDuration, defaultLeaseDuration)
+	setDefault(&c.Hostname, name)
+	setDefault(&c.Version, Version)
+	labels := map[string]string{
+		corev1.LabelHostname: c.Hostname, corev1.LabelOSStable: goruntime.GOOS, corev1.LabelArchStable: goruntime.GOARCH,
+		"beta.kubernetes.io/os": goruntime.GOOS, "beta.kubernetes.io/arch": goruntime.GOARCH,
+	}
+	maps.Copy(labels, c.Labels)
+	c.Labels, c.Annotations, c.Taints = labels, maps.Clone(c.Annotations), slices.Clone(c.Taints)
+	return errors.Join(errs...)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Node keeps the Node object of this node and its lease. Run does the work; the other
+// methods may be called from any goroutine.
+//
+//   - The Node is registered if it does not exist, also when somebody deletes it later: a
+//     node that runs is a node. Its labels are repaired.
+//   - A change of a condition is sent within a second, any other change within
+//     StatusPeriod, and an unchanged status every ReportPeriod. Conditions, capacities,
+//     labels and annotations of others are kept.
+//   - The lease is renewed in time with a time that never goes back, whatever the wall
+//     clock does, because the node controller takes an older one for none.
+//   - While the API server does not answer, calls are made with back-off and nothing on
+//     the node changes.
+//   - While another agent renews the same lease both nodes are not Ready, so that no pod
+//     is bound to them. What runs is left alone.
+type Node struct {
+	kube  *Kube
+	cfg   NodeConfig
+	log   *slog.Logger
+	lease *lease
+
+	mu      sync.Mutex // guards the fields below
+	current *corev1.Node
+	changed chan struct{} // closed and replaced when current changes
+
+	// The fields below belong to the loop.
+	started    bool      // the first registration succeeded
+	reportedAt time.Time // when a status was last sent
+	reported   []corev1.NodeCondition
+	lastErr    string // last error of the reporter, so that it is logged once
+}
+
+// Node returns the keeper of the Node object. It validates cfg and does no I/O.
+func (k *Kube) Node(cfg NodeConfig) (*Node, error) {
+	if err := cfg.complete(k.cfg.NodeName); err != nil {
+		return nil, err
+	}
+	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger, changed: make(chan struct{})}
+	n.lease = &lease{
+		client: k.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), name: k.cfg.NodeName,
+		duration: cfg.LeaseDuration, log: k.cfg.Logger, owner: n.Current,
+	}
+	return n, nil
+}
+
+// Current returns the Node object as the API server has it, or nil while it is not
+// known. It is read-only.
+func (n *Node) Current() *corev1.Node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.current
+}
+
+// Labels returns the labels of the Node object, or those of the configuration while it
+// is not known. They are read-only.
+func (n *Node) Labels() map[string]string {
+	if current := n.Current(); current != nil {
+		return current.Labels
+	}
+	return n.cfg.Labels
+}
+
+// Check returns ErrNodeNameInUse while another agent renews the lease of this node.
+func (n *Node) Check() error {
+	if n.lease.isContended(time.Now()) {
+		return ErrNodeNameInUse
+	}
+	return nil
+}
+
+// Run keeps the Node and its lease until ctx is done, and returns nil then.
+func (n *Node) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.watch(ctx) })
+	wg.Go(func() { n.lease.run(ctx) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var due time.Time // when the status is compared next
+	var backOff time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if now := time.Now(); !now.Before(due) || backOff == 0 && n.hasTransition() {
+			err := n.sync(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				backOff = min(max(2*backOff, minNodeBackOff), maxNodeBackOff)
+				due = time.Now().Add(jitter(backOff))
+				n.log.Warn("node status not updated", logattr.Err(err), slog.Duration("backOff", backOff))
+			default:
+				backOff, due = 0, time.Now().Add(n.cfg.StatusPeriod)
+			}
+		}
+		timer.Reset(min(conditionPeriod, max(time.Until(due), time.Millisecond)))
+	}
+}
+
+// jitter returns d, or up to half of it less, so that nodes do not call in step.
+func jitter(d time.Duration) time.Duration { return d - rand.N(d/2+1) } //nolint:gosec // no secret
+
+// hasTransition reports whether a condition has another status than was last sent.
+func (n *Node) hasTransition() bool {
+	conditions := n.withCheck(n.conditions())
+	return !slices.EqualFunc(conditions, n.reported, func(a, b corev1.NodeCondition) bool { return a.Type == b.Type && a.Status == b.Status })
+}
+
+func (n *Node) conditions() (conditions []corev1.NodeCondition) {
+	safe.Do(n.log, "node conditions", func() { conditions = n.cfg.Reporter.Conditions() })
+	return conditions
+}
+
+// withCheck makes the node not Ready while Check fails.
+func (n *Node) withCheck(conditions []corev1.NodeCondition) []corev1.NodeCondition {
+	err := n.Check()
+	if err == nil {
+		return conditions
+	}
+	conditions = slices.Clone(conditions)
+	for i := range conditions {
+		if c := &conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			bad := node.Ready(err)
+			bad.LastHeartbeatTime, bad.LastTransitionTime = c.LastHeartbeatTime, c.LastHeartbeatTime
+			*c = bad
+		}
+	}
+	return conditions
+}

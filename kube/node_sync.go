@@ -1,0 +1,300 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/node"
+)
+
+// watch follows the Node object until ctx is done.
+func (n *Node) watch(ctx context.Context) {
+	nodes := n.kube.cfg.Client.CoreV1().Nodes()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = n.selector()
+			return nodes.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = n.selector()
+			return nodes.Watch(ctx, o)
+		},
+	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, n.kube.cfg.Client), ObjectType: &corev1.Node{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { n.observe(obj) },
+			UpdateFunc: func(_, obj any) { n.observe(obj) },
+			DeleteFunc: func(any) { n.set(nil) },
+		},
+	})
+	controller.RunWithContext(ctx)
+}
+
+func (n *Node) selector() string {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, n.kube.cfg.NodeName).String()
+}
+
+func (n *Node) observe(obj any) {
+	if current, ok := obj.(*corev1.Node); ok {
+		n.set(current)
+	}
+}
+
+func (n *Node) set(current *corev1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.current = current
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// sync registers the node if it is not, and sends its status if it has changed or was
+// not sent for long.
+func (n *Node) sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
+	defer cancel()
+	now := time.Now()
+	status, err := n.status(ctx, now)
+	if text := fmt.Sprint(err); text != n.lastErr {
+		if n.lastErr = text; err != nil {
+			n.log.Warn("node status incomplete", logattr.Err(err))
+		}
+	}
+	current := n.Current()
+	if current == nil {
+		if current, err = n.register(ctx, status, now); err != nil {
+			return err
+		}
+		n.set(current)
+	}
+	first := !n.started
+	desired := n.desired(current, status, now, first)
+	if desired, err = n.patchMeta(ctx, current, desired); err != nil {
+		return err
+	}
+	isDue := first || now.Sub(n.reportedAt) >= n.cfg.ReportPeriod
+	if hasChanged(&current.Status, &desired.Status) || isDue {
+		updated, err := n.patch(ctx, current, desired, "status")
+		if err != nil {
+			return err
+		}
+		// The next report without a change is due at a random time, so that nodes that
+		// were started together do not report together.
+		n.reportedAt = now.Add(-jitter(n.cfg.ReportPeriod) / 2)
+		n.set(updated)
+	}
+	n.recordTransitions(current, desired, now)
+	n.started, n.reported = true, n.withCheck(status.Conditions)
+	return nil
+}
+
+// status returns what the node is to report.
+func (n *Node) status(ctx context.Context, now time.Time) (status corev1.NodeStatus, err error) {
+	err = safe.Call(n.log, "node status", func() (err error) {
+		status, err = n.cfg.Reporter.At(ctx, now)
+		return err
+	})
+	status.NodeInfo.KubeletVersion = n.cfg.Version
+	return status, err
+}
+
+// register creates the Node, or gets the one that exists.
+func (n *Node) register(ctx context.Context, status corev1.NodeStatus, now time.Time) (*corev1.Node, error) {
+	nodes := n.kube.cfg.Client.CoreV1().Nodes()
+	if !n.cfg.NoRegistration {
+		created := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n.kube.cfg.NodeName, Labels: maps.Clone(n.cfg.Labels), Annotations: maps.Clone(n.cfg.Annotations)},
+			Spec:       corev1.NodeSpec{Taints: slices.Clone(n.cfg.Taints), ProviderID: n.cfg.ProviderID, Unschedulable: n.cfg.Unschedulable},
+		}
+		created = n.desired(created, status, now, true)
+		created, err := nodes.Create(ctx, created, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			n.log.Info("node registered", slog.String("node", created.Name))
+			return created, nil
+		case !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err):
+			return nil, fmt.Errorf("register node: %w", err)
+		}
+		if existing, errGet := nodes.Get(ctx, n.kube.cfg.NodeName, metav1.GetOptions{}); errGet == nil {
+			n.warnTaints(existing)
+			return existing, nil
+		}
+		return nil, fmt.Errorf("register node: %w", err)
+	}
+	existing, err := nodes.Get(ctx, n.kube.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node: %w", err)
+	}
+	return existing, nil
+}
+
+// warnTaints logs configured taints that a registered node does not have.
+func (n *Node) warnTaints(existing *corev1.Node) {
+	for _, t := range n.cfg.Taints {
+		if !slices.ContainsFunc(existing.Spec.Taints, func(e corev1.Taint) bool { return e.MatchTaint(&t) }) {
+			n.log.Warn("taint not set on the registered node, which only an administrator can do", slog.String("taint", t.ToString()))
+		}
+	}
+}
+
+// desired returns a copy of current with what this node sets. At the start, all labels
+// are set; later only those that schedulers rely on.
+func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.Time, start bool) *corev1.Node {
+	d := current.DeepCopy()
+	for key, value := range n.cfg.Labels {
+		if start || strings.HasPrefix(key, "kubernetes.io/") || strings.HasPrefix(key, "beta.kubernetes.io/") {
+			metav1.SetMetaDataLabel(&d.ObjectMeta, key, value)
+		}
+	}
+	for key, value := range n.cfg.Annotations {
+		if start {
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, key, value)
+		}
+	}
+	s := &d.Status
+	s.Capacity = resources(s.Capacity, status.Capacity)
+	s.Allocatable = resources(s.Allocatable, status.Allocatable)
+	s.DaemonEndpoints, s.VolumesInUse = status.DaemonEndpoints, status.VolumesInUse
+	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
+	s.NodeInfo = status.NodeInfo
+	setDefault(&s.NodeInfo.ContainerRuntimeVersion, runtimeVersion)
+	if status.Addresses != nil {
+		s.Addresses = status.Addresses
+	}
+	if status.Images != nil {
+		s.Images = status.Images
+	}
+	if status.RuntimeHandlers != nil {
+		s.RuntimeHandlers = status.RuntimeHandlers
+	}
+	if status.Features != nil {
+		s.Features = status.Features
+	}
+	s.Conditions = conditions(s.Conditions, node.SetTimes(s.Conditions, n.withCheck(status.Conditions), now))
+	return d
+}
+
+// resources returns ours, and those of others that the Node has: extended resources.
+func resources(existing, ours corev1.ResourceList) corev1.ResourceList {
+	out := ours.DeepCopy()
+	if out == nil {
+		out = corev1.ResourceList{}
+	}
+	for name, q := range existing {
+		isNative := !strings.Contains(string(name), "/") // those are the node's: sizes of huge pages may vanish
+		if _, ok := out[name]; !ok && !isNative {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+// conditions returns ours after those of others, Ready last.
+func conditions(existing, ours []corev1.NodeCondition) []corev1.NodeCondition {
+	out := slices.Clone(existing)
+	out = slices.DeleteFunc(out, func(e corev1.NodeCondition) bool {
+		return slices.ContainsFunc(ours, func(c corev1.NodeCondition) bool { return c.Type == e.Type })
+	})
+	return append(out, ours...)
+}
+
+// hasChanged reports whether a status has to be sent. Heartbeats and the order of
+// conditions alone do not count.
+func hasChanged(current, desired *corev1.NodeStatus) bool {
+	plain := func(s *corev1.NodeStatus) *corev1.NodeStatus {
+		s = s.DeepCopy()
+		for i := range s.Conditions {
+			s.Conditions[i].LastHeartbeatTime = metav1.Time{}
+			s.Conditions[i].LastTransitionTime = metav1.NewTime(s.Conditions[i].LastTransitionTime.Truncate(time.Second))
+		}
+		slices.SortStableFunc(s.Conditions, func(a, b corev1.NodeCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
+		return s
+	}
+	return !apiequality.Semantic.DeepEqual(plain(current), plain(desired))
+}
+
+// patchMeta sends labels and annotations if they have changed.
+func (n *Node) patchMeta(ctx context.Context, current, desired *corev1.Node) (*corev1.Node, error) {
+	if maps.Equal(current.Labels, desired.Labels) && maps.Equal(current.Annotations, desired.Annotations) {
+		return desired, nil
+	}
+	meta := current.DeepCopy()
+	meta.Labels, meta.Annotations = desired.Labels, desired.Annotations
+	_, err := n.patch(ctx, current, meta, "")
+	return desired, err
+}
+
+// patch sends the difference of two states of the Node, if it is still the same object.
+func (n *Node) patch(ctx context.Context, current, desired *corev1.Node, subresources ...string) (*corev1.Node, error) {
+	data, err := nodePatch(current, desired)
+	if err != nil {
+		return nil, fmt.Errorf("make a patch of the node: %w", err)
+	}
+	if subresources[0] == "" {
+		subresources = nil
+	}
+	updated, err := n.kube.cfg.Client.CoreV1().Nodes().Patch(ctx, current.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, subresources...)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		n.set(nil) // deleted, or recreated by another: it is got or registered next
+		return nil, fmt.Errorf("patch node: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("patch node: %w", err)
+	}
+	return updated, nil
+}
+
+func nodePatch(current, desired *corev1.Node) ([]byte, error) {
+	before, err := json.Marshal(current)
+	if err != nil {
+		return nil, err
+	}
+	after, err := json.Marshal(desired)
+	if err != nil {
+		return nil, err
+	}
+	data, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
+	if err != nil {
+		return nil, err
+	}
+	var patch map[string]any
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	if status, ok := patch["status"].(map[string]any); ok && status["addresses"] != nil {
+		// The merge key of addresses is their type, of which there may be two.
+		var addresses []any
+		for _, a := range desired.Status.Addresses {
+			addresses = append(addresses, map[string]any{"type": a.Type, "address": a.Address})
+		}
+		status["addresses"] = append(addresses, map[string]any{"$patch": "replace"})
+		delete(status, "$setElementOrder/addresses")
+	}
+	meta, _ := patch["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+	}
+	meta["uid"] = current.UID // a precondition
+	patch["metadata"] = meta
+	return json.Marshal(patch)
+}
