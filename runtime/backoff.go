@@ -29,7 +29,7 @@ type RestartInfo struct {
 	RunDuration time.Duration // duration of the last run; 0 if unknown
 }
 
-// Defaults of the kubelet.
+// Defaults of ExponentialBackOff, which are the kubelet's.
 const (
 	DefaultBackOffBase  = 10 * time.Second
 	DefaultBackOffMax   = 5 * time.Minute
@@ -44,9 +44,9 @@ func DefaultBackOff() ExponentialBackOff { return ExponentialBackOff{} }
 // ExponentialBackOff doubles the delay with each consecutive restart. The first restart
 // is immediate. Its zero value is DefaultBackOff.
 type ExponentialBackOff struct {
-	Base  time.Duration // wait before the second restart [10s], at most Max
-	Max   time.Duration // longest wait [5m]; less than 1s counts as 1s
-	Reset time.Duration // a run this long resets the back-off [10m]
+	Base  time.Duration // wait before the second restart; at most Max. Default: 10s
+	Max   time.Duration // longest wait; at least 1s. Default: 5m
+	Reset time.Duration // a run of this length resets the back-off. Default: 10m
 }
 
 var (

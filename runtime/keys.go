@@ -1,8 +1,7 @@
 package runtime
 
-// Labels by which pods and containers are known in a runtime. The names are the
-// kubelet's, so that crictl reads them and either agent can take up the other's
-// pods.
+// Labels of sandboxes and containers that identify their pod and container. The names are
+// the kubelet's, so that crictl shows them, and a pod of a kubelet can be adopted.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -10,13 +9,12 @@ const (
 	LabelContainerName = "io.kubernetes.container.name"
 )
 
-// LabelOwner is the label of sandboxes and containers that names the agent that
-// made them. Those without it were created by another program, for instance a
-// kubelet.
+// LabelOwner is the label of sandboxes and containers with the id of the agent that has
+// created them. Those without it were created by another program, for example a kubelet.
 const LabelOwner = "sublet.dev/owner"
 
-// Annotations with what a restarted agent must know of a container that a previous
-// process created.
+// Annotations with the parts of a spec that an agent needs for a container that a previous
+// process has created. The names are the kubelet's.
 const (
 	AnnotationHash                     = "io.kubernetes.container.hash"
 	AnnotationRestartCount             = "io.kubernetes.container.restartCount"
@@ -30,7 +28,7 @@ const (
 
 // Annotations of sublet, with state that the kubelet keeps only in memory.
 const (
-	AnnotationContainerType     = "sublet.dev/container.kind"         // Container.Type, as its String
+	AnnotationContainerType     = "sublet.dev/container.kind"         // Container.Type.String()
 	AnnotationBackOffStep       = "sublet.dev/container.backoff-step" // Action.BackOffStep; 0 if missing
 	AnnotationRestartGeneration = "sublet.dev/container.round"        // Action.RestartGeneration; 0 if missing
 )

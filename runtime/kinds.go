@@ -8,9 +8,9 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// ContainerSpecs yields every container of the pod's spec with its kind: init containers
-// and sidecars in their order, then regular ones, then ephemeral ones. Those of
-// ephemeral containers share their memory with the pod: they are read-only.
+// ContainerSpecs iterates over the containers of the pod's spec with their types: init
+// containers and sidecars in the order of the spec, then regular ones, then ephemeral ones.
+// They are pointers into the pod; an ephemeral container is returned without its target.
 func ContainerSpecs(pod *corev1.Pod) iter.Seq2[*corev1.Container, ContainerType] {
 	return func(yield func(*corev1.Container, ContainerType) bool) {
 		for i := range pod.Spec.InitContainers {

@@ -32,7 +32,7 @@ type Sandbox struct {
 	Attempt uint32 // 0 for the first sandbox of the pod
 	State   SandboxState
 	Created time.Time
-	Handler string // runtime handler
+	Handler string // runtime handler, as named by a RuntimeClass; "": the default
 
 	// Known after an inspection only.
 	IPs         []string // primary first; empty for host network
@@ -52,13 +52,13 @@ type Container struct {
 	Attempt   uint32 // restart count; 0 for the first start
 	State     ContainerState
 	Created   time.Time
-	Image     string // as the pod names it
-	ImageID   string // as the runtime resolved it
+	Image     string // reference in the pod's spec
+	ImageID   string // id of the image in the runtime
 
 	// Known after an inspection only.
 	Started, Finished time.Time
 	ExitCode          int32
-	Reason            string // the runtime's: Completed, Error, OOMKilled, ...
+	Reason            string // of the runtime: Completed, Error, OOMKilled, ...
 	Message           string // termination message, at most 4 KiB
 	Resources         *Resources
 	User              *corev1.ContainerUser
@@ -67,9 +67,9 @@ type Container struct {
 
 	// From the labels and annotations that the agent set.
 	Type              ContainerType
-	Hash              string // of the container spec it was made from
+	Hash              string // HashContainer of the spec from which it was created
 	BackOffStep       int    // consecutive restarts; see BackOff
-	RestartGeneration uint32 // restarts of all containers before it; see Action
+	RestartGeneration uint32 // previous restarts of all containers; see Action
 	GracePeriod       time.Duration
 	PreStop           *corev1.LifecycleHandler
 	Labels            map[string]string
@@ -91,19 +91,19 @@ type Image struct {
 	Tags    []string // repo:tag references
 	Digests []string // repo@digest references
 	Bytes   uint64
-	Pinned  bool // never to be collected
+	Pinned  bool // never removed by garbage collection
 }
 
-// FSUsage is one reading of a file system.
+// FSUsage is a measurement of a file system. A zero At means that it is unknown.
 type FSUsage struct {
 	At                     time.Time
-	Mountpoint             string
+	Mountpoint             string // a directory on it
 	UsedBytes, InodesUsed  uint64
-	CapacityBytes, Inodes  uint64 // zero where the runtime does not tell
-	AvailableBytes, Device uint64 // zero where the runtime does not tell
+	CapacityBytes, Inodes  uint64 // zero if the runtime does not report them
+	AvailableBytes, Device uint64 // zero if the runtime does not report them
 }
 
-// Condition is one condition of the runtime itself, as its Status call tells.
+// Condition is one condition of the runtime itself, as in the CRI call Status.
 type Condition struct {
 	Type            string // RuntimeReady, NetworkReady, ...
 	Status          bool
@@ -115,11 +115,11 @@ type Status struct {
 	Name, Version              string
 	RuntimeReady, NetworkReady bool
 	Conditions                 []Condition
-	Handlers                   []Handler // runtime handlers, if it tells
-	SupplementalGroupsPolicy   bool      // it honours supplementalGroupsPolicy of pods
+	Handlers                   []Handler // runtime handlers, if the runtime reports them
+	SupplementalGroupsPolicy   bool      // supplementalGroupsPolicy of pods is supported
 }
 
-// Handler is a runtime handler, which a RuntimeClass names.
+// Handler is a runtime handler, as named by a RuntimeClass, and its features.
 type Handler struct {
 	Name                                    string // "": the default
 	RecursiveReadOnlyMounts, UserNamespaces bool

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// OperationType is the kind of an Operation. Its value reads as what is done.
+// OperationType is the kind of an Operation. Its value describes it in words.
 type OperationType string
 
 // The operation types.
@@ -21,8 +21,8 @@ const (
 	OperationPreStopHook     OperationType = "run preStop hook"
 )
 
-// Operation describes to observers what a runtime does for a pod. It is one or more calls
-// of the container runtime. Fields that do not apply are empty.
+// Operation is something that a runtime does for a pod, as passed to hooks. It consists of
+// one or more calls of the container runtime. Fields that do not apply are empty.
 type Operation struct {
 	Type OperationType
 	Pod  *corev1.Pod // read-only; a pod known from the runtime only has just UID, namespace and name

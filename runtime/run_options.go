@@ -18,16 +18,16 @@ const (
 // RunOptions are the node's inputs to running a pod, besides the spec of the pod. They are
 // read-only for the runtime.
 type RunOptions struct {
-	Dir           string   // the pod's directory; 0700, exists
+	Dir           string   // directory of the pod: exists, mode 0700
 	LogDir        string   // directory of the pod's container logs
-	CgroupParent  string   // "": the default of the runtime
-	NodeName      string   // spec.nodeName
-	HostIPs       []string // status.hostIPs, primary first
+	CgroupParent  string   // "": chosen by the runtime
+	NodeName      string   // value of a fieldRef to spec.nodeName
+	HostIPs       []string // values of a fieldRef to status.hostIPs, primary first
 	Hostname      string   // "" for host network
 	ClusterDomain string   // "": none
 	DNS           DNS
-	Volumes       map[string]Volume   // by the volume's name in the spec
-	Allocatable   corev1.ResourceList // what resourceFieldRef means without a limit
+	Volumes       map[string]Volume   // by their names in the spec
+	Allocatable   corev1.ResourceList // value of a resourceFieldRef to a limit that is not set
 	Objects       podspec.Objects     // ConfigMaps and Secrets; nil: there are none
 	PullSecrets   []podspec.Object    // of the pod's imagePullSecrets
 
@@ -42,7 +42,8 @@ type RunOptions struct {
 	UIDMappings, GIDMappings []IDMapping
 }
 
-// IDMapping maps Length ids from Container on to those from Host on.
+// IDMapping maps the ids from Container to Container+Length-1 in a user namespace to those
+// from Host on the node.
 type IDMapping struct {
 	Host, Container, Length uint32
 }
@@ -54,7 +55,7 @@ type DNS struct {
 
 // Volume is one mounted volume of a pod.
 type Volume struct {
-	HostPath string // where it is on the node
+	HostPath string // path on the node
 	ReadOnly bool
 	Image    string // image volumes: the reference, HostPath is empty
 }
@@ -65,7 +66,7 @@ type Report struct {
 	Failures    map[string]Failure // of the last sync, by container name; "" is the pod
 	Probes      PodProbeResults    // by container id
 	Termination *Termination       // set once termination was requested
-	Finished    bool               // containers gone and resources reclaimed
+	Finished    bool               // terminated, and all resources released
 	Blocked     *Failure           // soft admission: the phase is Pending, and exited containers start from the beginning
 }
 

@@ -14,7 +14,7 @@ const MinGracePeriod = time.Second
 // ContainerStop is how one container is stopped. Stops of one Stage begin together; a
 // stage begins when every container of the previous one has exited.
 type ContainerStop struct {
-	Container     string // its name
+	Container     string // name
 	ContainerType ContainerType
 	ID            string
 	Stage         int

@@ -9,8 +9,8 @@ import (
 // NodeUsage is a measurement of a node and its pods. Each value has the time of its
 // measurement; a value with a zero time is unknown. It is read-only once passed on.
 type NodeUsage struct {
-	Memory MemoryUsage // of the node, or of the group that bounds it
-	// PodsMemory is the memory of the group of all pods, with its limit as capacity.
+	Memory MemoryUsage // of the machine, or of the cgroup whose limits are those of the node
+	// PodsMemory is the memory of the cgroup of all pods, with its limit as capacity.
 	PodsMemory MemoryUsage
 	CPU        CPUUsage
 	Pids       PidUsage
@@ -24,11 +24,11 @@ type NodeUsage struct {
 	Pods []PodUsage
 }
 
-// MemoryUsage is a reading of memory, in bytes.
+// MemoryUsage is a measurement of memory in bytes. A zero At means that it is unknown.
 type MemoryUsage struct {
 	At       time.Time
-	Capacity uint64 // zero: no bound is known
-	Usage    uint64 // with the page cache
+	Capacity uint64 // zero: unlimited or unknown
+	Usage    uint64 // including the page cache
 	// WorkingSet is memory that cannot be reclaimed immediately: Usage without the
 	// inactive part of the page cache.
 	WorkingSet              uint64
@@ -36,24 +36,24 @@ type MemoryUsage struct {
 	PageFaults, MajorFaults uint64
 }
 
-// Available is what is left of the capacity.
+// Available returns Capacity without WorkingSet, as the signal memory.available is defined.
 func (m MemoryUsage) Available() uint64 { return m.Capacity - min(m.WorkingSet, m.Capacity) }
 
-// CPUUsage is a reading of processor time.
+// CPUUsage is a measurement of CPU time. A zero At means that it is unknown.
 type CPUUsage struct {
 	At                   time.Time
 	UsageCoreNanoSeconds uint64 // consumed so far
-	UsageNanoCores       uint64 // nanoseconds a second over a recent while
+	UsageNanoCores       uint64 // nanoseconds per second, since the previous measurement
 	HasRate              bool   // UsageNanoCores is known
 }
 
-// PidUsage is a reading of process ids.
+// PidUsage is a number of tasks and its maximum. A zero At means that it is unknown.
 type PidUsage struct {
 	At        time.Time
 	Max, Used uint64
 }
 
-// DiskUsage is what something takes up on a file system.
+// DiskUsage is the usage of a file system by some files. A zero At means that it is unknown.
 type DiskUsage struct {
 	At            time.Time
 	Bytes, Inodes uint64
@@ -62,8 +62,8 @@ type DiskUsage struct {
 	Partial bool
 }
 
-// Add returns both together, as old as the older. One that is not known makes
-// the sum not known, and one that is partial makes it partial.
+// Add returns the sum, with the older At. The sum of an unknown value is unknown, and that of
+// a partial one is partial.
 func (d DiskUsage) Add(o DiskUsage) DiskUsage {
 	out := DiskUsage{At: d.At, Bytes: d.Bytes + o.Bytes, Inodes: d.Inodes + o.Inodes, Partial: d.Partial || o.Partial}
 	if o.At.Before(d.At) {
@@ -72,8 +72,8 @@ func (d DiskUsage) Add(o DiskUsage) DiskUsage {
 	return out
 }
 
-// PSIStats is a reading of the kernel's pressure stall information: the share
-// of time, in percent, in which some or all tasks waited for a resource.
+// PSIStats is a measurement of the kernel's pressure stall information: the share of time in
+// which some or all tasks waited for a resource. A zero At means that it is unknown.
 type PSIStats struct {
 	At         time.Time
 	Some, Full PSIData
@@ -81,11 +81,11 @@ type PSIStats struct {
 
 // PSIData is one line of pressure stall information.
 type PSIData struct {
-	Avg10, Avg60, Avg300 float64 // percent
-	Total                uint64  // µs
+	Avg10, Avg60, Avg300 float64 // percent of the last 10, 60 and 300 seconds
+	Total                uint64  // µs since boot
 }
 
-// PodUsage is how much one pod uses.
+// PodUsage is the resource usage of one pod.
 type PodUsage struct {
 	UID             types.UID
 	Namespace, Name string
@@ -94,26 +94,26 @@ type PodUsage struct {
 	CPU        CPUUsage
 	Pids       PidUsage
 	Containers []ContainerUsage
-	// MemoryPressure and IOPressure are of the pod's own tasks: known where its
-	// group tells, which takes cgroup v2.
+	// MemoryPressure and IOPressure are those of the pod's own tasks. They are known on
+	// cgroup v2 only.
 	MemoryPressure, IOPressure PSIStats
 	// Volumes are the node-local volumes that count as ephemeral storage, and
 	// those in memory, by their names in the spec.
 	Volumes map[string]VolumeUsage
-	// ExitedContainers is the disk use of the pod's containers that ended.
+	// ExitedContainers is the usage of the writable layers of exited containers.
 	ExitedContainers DiskUsage
-	// Files are what the node itself keeps for the pod and its containers can write
-	// to: the hosts file and the termination messages.
+	// Files is the usage of the other files that the containers can write to: the hosts file
+	// and the termination messages.
 	Files DiskUsage
 }
 
-// VolumeUsage is how much a volume takes up.
+// VolumeUsage is the usage of a volume.
 type VolumeUsage struct {
 	DiskUsage
 	InMemory bool // an emptyDir of medium Memory
 }
 
-// ContainerUsage is how much one container uses.
+// ContainerUsage is the resource usage of one container.
 type ContainerUsage struct {
 	PodUID  types.UID
 	ID      string
@@ -122,6 +122,6 @@ type ContainerUsage struct {
 
 	Memory MemoryUsage
 	CPU    CPUUsage
-	Rootfs DiskUsage // its writable layer
+	Rootfs DiskUsage // writable layer
 	Logs   DiskUsage
 }
