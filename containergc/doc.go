@@ -1,5 +1,6 @@
-// Package containergc removes what pods leave behind: exited containers, empty
-// sandboxes and logs.
+// Package containergc removes exited containers, empty sandboxes and logs of pods. It
+// corresponds to kuberuntime_gc.go in pkg/kubelet/kuberuntime and to
+// pod_container_deletor.go in pkg/kubelet of the kubelet.
 //
 // Guarantees:
 //   - The last exited container of each name is kept while its pod is desired or, with
@@ -9,5 +10,14 @@
 //   - Removals are paced, so that the runtime can start containers meanwhile. Deleted
 //     pods come first, and Reclaim does not wait for a paced collection.
 //
-// Decisions are made by Plan, a pure function, and PodStates. Collector executes them.
+// Decisions are made by Plan, a pure function, and PodStates. Collector executes them:
+//
+//	collector, err := containergc.New(containergc.Config{
+//		Containers: client,
+//		PodState:   containergc.PodStates{Sources: mux, Workers: workers, Cache: &cache}.State,
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return collector.Run(ctx)
 package containergc

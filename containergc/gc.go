@@ -47,13 +47,13 @@ type Config struct {
 	// in marked directories are removed with the logs. Default: none.
 	LinksDir string
 
-	Period       time.Duration // between collections; default 1m
-	RequestDelay time.Duration // between RequestCollection and the collection; default 500ms
+	Period       time.Duration // between collections. Default: 1m
+	RequestDelay time.Duration // between RequestCollection and the collection. Default: 500ms
 	// RemovalInterval is the minimum time between two removals, so that other calls of
 	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
 	RemovalInterval time.Duration
 
-	Logger *slog.Logger // default: discard
+	Logger *slog.Logger // Default: discard
 	Hooks  Hooks
 }
 

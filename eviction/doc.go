@@ -1,6 +1,6 @@
-// Package eviction protects a node from running out of memory, disk and process
-// ids. When a threshold is met it reclaims unused images and containers first, and
-// then evicts the pod with the highest rank.
+// Package eviction protects a node from running out of memory, disk and process ids, as
+// pkg/kubelet/eviction does in the kubelet. When a threshold is met it first has unused
+// images and containers removed, and then evicts the pod that ranks first.
 //
 // Guarantees:
 //
@@ -19,6 +19,17 @@
 //   - Explained: each eviction has one event and one log line with the threshold, the
 //     observed value and the ranking.
 //
-// Decisions are pure: thresholds, observations and ranking are values and
-// functions of them. [Manager] measures, reclaims and evicts.
+// Decisions are pure: thresholds, observations and ranking are values and functions of
+// them. [Manager] measures, reclaims and evicts:
+//
+//	manager, err := eviction.New(eviction.Config{
+//		Usage:      provider, // a stats.Provider
+//		Pods:       evictor,  // a podworkers.Evictor
+//		Reclaimers: []eviction.Reclaimer{containers, images},
+//		Notifiers:  eviction.KernelNotifiers(eviction.KernelConfig{}),
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return manager.Run(ctx)
 package eviction

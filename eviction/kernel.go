@@ -20,8 +20,8 @@ type KernelConfig struct {
 	// is unknown. It need not exist yet. Default: none.
 	PodsCgroup func() string
 
-	CgroupMount string // default: /sys/fs/cgroup
-	ProcMount   string // default: /proc
+	CgroupMount string // Default: /sys/fs/cgroup
+	ProcMount   string // Default: /proc
 }
 
 // KernelNotifiers returns the notifiers of all that a Linux kernel can report about

@@ -94,8 +94,8 @@ type Config struct {
 	// PodCleanupTimeout limits the wait for the cleanup of an evicted pod. Default: 30s.
 	PodCleanupTimeout time.Duration
 
-	Recorder Recorder     // default: no events
-	Logger   *slog.Logger // default: nothing is logged
+	Recorder Recorder     // Default: no events
+	Logger   *slog.Logger // Default: discard
 	Hooks    Hooks
 }
 

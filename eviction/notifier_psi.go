@@ -23,8 +23,8 @@ import (
 type PSINotifier struct {
 	Path   string        // /proc/pressure/memory or the memory.pressure of a cgroup, for example
 	Full   bool          // all tasks waited; false: at least one did
-	Stall  time.Duration // default: 50ms
-	Window time.Duration // 500ms to 10s; default: 1s
+	Stall  time.Duration // Default: 50ms
+	Window time.Duration // 500ms to 10s. Default: 1s
 }
 
 // Watch notifies of stalls until ctx is done.

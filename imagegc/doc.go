@@ -1,6 +1,6 @@
-// Package imagegc removes unused images: the least recently used ones when the image
-// file system fills up, as many as necessary, and those that have not been used for
-// too long.
+// Package imagegc removes unused images, as the image garbage collector in
+// pkg/kubelet/images does in the kubelet: the least recently used ones when the image file
+// system fills up, as many as necessary, and those that have not been used for too long.
 //
 // Guarantees:
 //   - An image is not removed if a container was created from it, a pod has a lease on
@@ -13,5 +13,12 @@
 //   - Image records survive a restart. If they cannot be read, images count as just
 //     detected, so that none is removed too early.
 //
-// Decisions are made by Plan, a pure function. Collector executes them.
+// Decisions are made by Plan, a pure function. Collector executes them:
+//
+//	collector, err := imagegc.New(imagegc.Config{Images: client, RecordsFile: "/var/lib/edge/images"})
+//	if err != nil {
+//		return err
+//	}
+//	syncer := imagegc.LeasingSyncer{Syncer: podSyncer, Images: collector} // for the pod workers
+//	go collector.Run(ctx)
 package imagegc

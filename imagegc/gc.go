@@ -73,7 +73,7 @@ type Config struct {
 
 	NodeName string // of the events
 	Recorder Recorder
-	Logger   *slog.Logger // default: discard
+	Logger   *slog.Logger // Default: discard
 	Hooks    Hooks
 }
 

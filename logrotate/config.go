@@ -25,8 +25,8 @@ type Config struct {
 	Runtime Runtime
 	LogsDir string // contains <namespace>_<name>_<uid>/<container>/<attempt>.log
 
-	MaxSize  int64 // at which a log is rotated; default 10 MiB
-	MaxFiles int   // of one container, the current one included; default 5, at least 2
+	MaxSize  int64 // at which a log is rotated. Default: 10 MiB
+	MaxFiles int   // of one container, the current one included. Default: 5, at least 2
 
 	// MonitorInterval is the interval between lists of containers, and the maximum
 	// interval between two reads of the size of a growing log. Default: 10s.
@@ -35,10 +35,10 @@ type Config struct {
 	// and the one for a log that was idle. A log that grows is read when it has grown
 	// halfway to MaxSize, but every 20ms at most. Default: 500ms.
 	SizePollInterval time.Duration
-	Timeout          time.Duration // of ReopenLog; default 10s
-	MaxWorkers       int           // concurrent rotations; default 4
+	Timeout          time.Duration // of ReopenLog. Default: 10s
+	MaxWorkers       int           // concurrent rotations. Default: 4
 
-	Logger *slog.Logger // default: discard
+	Logger *slog.Logger // Default: discard
 	Hooks  Hooks
 }
 

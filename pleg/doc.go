@@ -1,6 +1,7 @@
-// Package pleg is the pod lifecycle event generator. It inspects pods in the
-// runtime, keeps the pod cache up to date, and emits an event for each difference
-// between two observed states of a pod.
+// Package pleg is the pod lifecycle event generator: it inspects pods in the runtime,
+// keeps the pod cache up to date, and emits an event for each difference between two
+// observed states of a pod. It corresponds to pkg/kubelet/pleg of the kubelet, with the
+// generic and the evented PLEG in one.
 //
 // Guarantees:
 //   - Inspected: only the result of an inspection reaches the cache. Runtime events

@@ -1,5 +1,6 @@
 // Package podcache stores the last observed state of each pod and the time of its
-// inspection.
+// inspection. It corresponds to the Cache in pkg/kubelet/container of the kubelet. The zero
+// value of a [Cache] is ready to use.
 //
 // A pleg.Generator writes to a Cache and everything else reads from it. Freshness
 // is per pod: a pod whose inspection fails does not make the state of another pod

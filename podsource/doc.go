@@ -1,4 +1,6 @@
-// Package podsource provides the desired pods of this node.
+// Package podsource provides the desired pods of a node: from manifests in a directory, a
+// server, the program itself, or any number of these. It corresponds to pkg/kubelet/config
+// of the kubelet.
 //
 // A Source delivers the complete desired set of one origin: File reads a directory
 // of manifests, HTTP polls a server, and Memory is filled by the program. Cached keeps

@@ -23,10 +23,10 @@ type HTTPConfig struct {
 	URL string
 
 	Header   http.Header   // sent with each request
-	Period   time.Duration // between requests; default: 20s
-	Timeout  time.Duration // of one request with its response; default: 10s
-	MaxBytes int           // of one response, uncompressed; default: 10 MiB
-	TLS      *tls.Config   // default: that of package tls
+	Period   time.Duration // between requests. Default: 20s
+	Timeout  time.Duration // of one request with its response. Default: 10s
+	MaxBytes int           // of one response, uncompressed. Default: 10 MiB
+	TLS      *tls.Config   // Default: that of package tls
 	Lenient  bool          // ignore unknown and duplicate fields
 
 	// AllowOtherHosts allows redirects to other hosts. Header is not sent to them.

@@ -37,8 +37,8 @@ type Config struct {
 	// Sources are merged. Their names must be unique.
 	Sources []NamedSource
 
-	Recorder Recorder     // receives an event for each source error; default: none
-	Logger   *slog.Logger // default: discard
+	Recorder Recorder     // receives an event for each source error. Default: none
+	Logger   *slog.Logger // Default: discard
 	Hooks    Hooks
 }
 

@@ -114,20 +114,20 @@ type Config struct {
 	// Default: no marks; LogsDir belongs to this Syncer alone.
 	Owner func() string
 
-	PodKiller      PodKiller       // terminates pods after their active deadline; default: the deadline is ignored
-	Volumes        Volumes         // default: none; a pod with volumes is an error
-	Cgroups        Cgroups         // default: the runtime chooses
-	UserNamespaces UserNamespaces  // default: none; the runtime rejects a pod with hostUsers false
-	Probes         Probes          // default: all probes count as successful
-	Objects        podspec.Objects // default: there are none
-	BackOff        runtime.BackOff // default: runtime.DefaultBackOff
-	SoftAdmitters  []SoftAdmitter  // a pod must be admitted by all; default: none
-	NetworkReady   func() error    // returns nil if pods can get a network; default: always nil
-	Recorder       Recorder        // default: events are dropped
-	Logger         *slog.Logger    // default: discard
+	PodKiller      PodKiller       // terminates pods after their active deadline. Default: the deadline is ignored
+	Volumes        Volumes         // Default: none; a pod with volumes is an error
+	Cgroups        Cgroups         // Default: the runtime chooses
+	UserNamespaces UserNamespaces  // Default: none; the runtime rejects a pod with hostUsers false
+	Probes         Probes          // Default: all probes count as successful
+	Objects        podspec.Objects // Default: there are none
+	BackOff        runtime.BackOff // Default: runtime.DefaultBackOff
+	SoftAdmitters  []SoftAdmitter  // a pod must be admitted by all. Default: none
+	NetworkReady   func() error    // returns nil if pods can get a network. Default: always nil
+	Recorder       Recorder        // Default: events are dropped
+	Logger         *slog.Logger    // Default: discard
 	Node           Node
 
-	AdmitTimeout time.Duration // of all SoftAdmitters of one sync together; default 10 s
+	AdmitTimeout time.Duration // of all SoftAdmitters of one sync together. Default: 10s
 }
 
 // Node has the facts about the node that pods depend on.
@@ -135,9 +135,9 @@ type Node struct {
 	Name          string
 	IPs           []string            // primary first
 	Allocatable   corev1.ResourceList // value of a resourceFieldRef to a limit that is not set
-	ResolvConf    string              // default /etc/resolv.conf
-	ClusterDNS    []string            // name servers for dnsPolicy ClusterFirst; default: as for Default
-	ClusterDomain string              // default: none
+	ResolvConf    string              // Default: /etc/resolv.conf
+	ClusterDNS    []string            // name servers for dnsPolicy ClusterFirst. Default: as for Default
+	ClusterDomain string              // Default: none
 }
 
 const (

@@ -1,7 +1,9 @@
-// Package podworkers runs the lifecycle of each pod. A pod is synced until its
-// termination is requested, then terminated, then finished. A Syncer does the
-// work. This package decides which of its methods is due for which pod, with which
-// pod object and which grace period, and calls it.
+// Package podworkers runs the lifecycle of each pod: it is synced until its termination is
+// requested, then terminated, then finished. The package corresponds to
+// pkg/kubelet/pod_workers.go of the kubelet.
+//
+// A Syncer does the work. This package decides which of its methods is due for which pod,
+// with which pod object and which grace period, and calls it.
 //
 // Guarantees:
 //   - Forward: the phases are syncing, terminating, terminated, finished. A pod

@@ -1,4 +1,5 @@
-// Package probe runs the startup, readiness and liveness probes of containers.
+// Package probe runs the startup, readiness and liveness probes of containers, by exec,
+// HTTP, TCP and gRPC. It corresponds to pkg/kubelet/prober and pkg/probe of the kubelet.
 //
 // Guarantees:
 //   - One timer per probe, and no goroutine while no probe runs. Each probe keeps its

@@ -54,7 +54,7 @@ type Recorder interface {
 // Config describes a Manager. PodCache is required.
 type Config struct {
 	PodCache PodCache
-	Execer   Execer // default: exec probes have no result
+	Execer   Execer // Default: exec probes have no result
 
 	// Dial connects httpGet and tcpSocket probes. Default: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -66,8 +66,8 @@ type Config struct {
 	// UserAgent of HTTP probes. Default: kube-probe/1.37.
 	UserAgent string
 
-	Recorder Recorder     // default: events are dropped
-	Logger   *slog.Logger // default: discard
+	Recorder Recorder     // Default: events are dropped
+	Logger   *slog.Logger // Default: discard
 	Hooks    Hooks
 }
 

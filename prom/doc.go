@@ -1,4 +1,5 @@
-// Package prom collects Prometheus metrics from the hooks of an agent's components.
+// Package prom collects Prometheus metrics from the hooks of an agent's components, under
+// the names of pkg/kubelet/metrics where the kubelet has the same metric.
 //
 // Guarantees:
 //
@@ -17,14 +18,19 @@
 //		return err
 //	}
 //	a, err := agent.New(agent.WithHooks(agent.Hooks{
-//		Sources:    metrics.Sources(),
-//		SyncLoop:   metrics.SyncLoop(),
-//		PodManager: metrics.PodManager(),
-//		PodWorkers: metrics.PodWorkers(),
-//		PLEG:       metrics.PLEG(),
-//		Status:     metrics.Status(),
-//		Probe:      metrics.Probe(),
-//		CRI:        cri.Hooks{Call: metrics.RuntimeCall},
+//		Sources:     metrics.Sources(),
+//		SyncLoop:    metrics.SyncLoop(),
+//		PodManager:  metrics.PodManager(),
+//		Housekeeper: metrics.Housekeeper(),
+//		PodWorkers:  metrics.PodWorkers(),
+//		PLEG:        metrics.PLEG(),
+//		Status:      metrics.Status(),
+//		Probe:       metrics.Probe(),
+//		Eviction:    metrics.Eviction(),
+//		ImageGC:     metrics.ImageGC(),
+//		ContainerGC: metrics.ContainerGC(),
+//		LogRotation: metrics.LogRotation(),
+//		CRI:         cri.Hooks{Call: metrics.RuntimeCall},
 //	}))
 //	if err != nil {
 //		return err

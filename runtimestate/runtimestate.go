@@ -1,6 +1,13 @@
-// Package runtimestate tracks whether the container runtime can run pods. It caches the
-// status of the runtime as long as no other call fails, so that an idle node needs
-// almost no calls.
+// Package runtimestate tracks whether the container runtime can run pods, as runtimeState
+// and updateRuntimeUp in pkg/kubelet do in the kubelet. It caches the status of the runtime
+// as long as no other call fails, so that an idle node needs almost no calls.
+//
+// A [Tracker] is the RuntimeState of a syncloop.Config. The PLEG reports to it by hooks:
+//
+//	tracker := runtimestate.New(client)
+//	generator, err := pleg.New(pleg.Config{Runtime: client, Cache: &cache, Hooks: pleg.Hooks{
+//		Relisted: tracker.Relisted, Inspected: tracker.Inspected, StreamChanged: tracker.StreamChanged,
+//	}})
 package runtimestate
 
 import (
@@ -54,7 +61,7 @@ type Tracker struct {
 	inspected     map[types.UID]struct{}
 }
 
-// New returns a Tracker.
+// New returns a Tracker. It does no I/O.
 func New(rt Runtime) *Tracker {
 	return &Tracker{rt: rt, recheck: make(chan struct{}, 1), network: ErrNetworkNotReady, inspected: map[types.UID]struct{}{}}
 }

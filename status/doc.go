@@ -1,5 +1,6 @@
-// Package status generates the v1.PodStatus of each pod and sends it to sinks
-// until they accept it.
+// Package status generates the v1.PodStatus of each pod and sends it to sinks until they
+// accept it. It corresponds to pkg/kubelet/status, and to generateAPIPodStatus in
+// pkg/kubelet/kubelet_pods.go, of the kubelet.
 //
 // It has two halves. [Generate] is pure: it computes the new v1.PodStatus from a
 // pod, a report of its observed state and its previous status, by the rules of
@@ -21,4 +22,11 @@
 //     them in a new process.
 //
 // FIELDS.md documents for each field of a status who sets it.
+//
+//	statuses, err := status.New(status.Config{Sinks: []status.Sink{sink}})
+//	if err != nil {
+//		return err
+//	}
+//	go statuses.Run(ctx)
+//	st := statuses.Observe(pod, runtime.Report{Observed: observed})
 package status

@@ -1,7 +1,10 @@
 // Package syncloop merges all event sources that affect pods: configuration changes,
-// PLEG events, probe results and finished pods. The Loop is one goroutine that selects over
-// them and calls a Handler. PodManager is the Handler that admits pods and passes them
-// to workers. Housekeeper terminates orphans and removes their resources.
+// PLEG events, probe results and finished pods. It corresponds to syncLoop and its handlers
+// in pkg/kubelet/kubelet.go of the kubelet.
+//
+// The Loop is one goroutine that selects over the sources and calls a Handler. PodManager
+// is the Handler that admits pods and passes them to workers. Housekeeper is the Cleaner
+// that terminates orphans and removes their resources.
 //
 // Guarantees:
 //   - The loop never blocks: it waits for no pod, no runtime call and no admission check
@@ -17,4 +20,12 @@
 //     rejected, updated, removed.
 //
 // Stopping the loop, or closing its configuration channel, terminates no pod.
+//
+//	loop, err := syncloop.New(syncloop.Config{
+//		Changes: mux.Changes(), Handler: podManager, Workers: workers, Events: generator, Cleaner: housekeeper,
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return loop.Run(ctx)
 package syncloop

@@ -60,12 +60,12 @@ type HousekeeperConfig struct {
 
 	Sources   Sources   // required
 	PodCache  PodCache  // required
-	Inspector Inspector // default: PodCache has all pods in the runtime
+	Inspector Inspector // Default: PodCache has all pods in the runtime
 
-	Stores        []PodStore    // default: none
-	RemoveTimeout time.Duration // of each removal from a store; default 2 min
+	Stores        []PodStore    // Default: none
+	RemoveTimeout time.Duration // of each removal from a store. Default: 2m
 
-	Logger *slog.Logger // default: discard
+	Logger *slog.Logger // Default: discard
 	Hooks  HousekeeperHooks
 }
 

@@ -85,22 +85,22 @@ type RuntimeState interface {
 type Config struct {
 	Changes <-chan podsource.Change // desired state; the loop ends when it is closed. Required
 	Handler Handler                 // required
-	Workers LoopWorkers             // default: none; what pods that finish have left waits for housekeeping
-	Events  Events                  // default: none
-	Probes  Probes                  // default: none
-	Cleaner Cleaner                 // default: no housekeeping
+	Workers LoopWorkers             // Default: none; what pods that finish have left waits for housekeeping
+	Events  Events                  // Default: none
+	Probes  Probes                  // Default: none
+	Cleaner Cleaner                 // Default: no housekeeping
 
-	RuntimeState RuntimeState // default: the runtime is always ready
+	RuntimeState RuntimeState // Default: the runtime is always ready
 
 	// HousekeepingPeriod is the time between passes of housekeeping while there is a
 	// reason for them: something has changed since the last one, or it left something to
-	// do. Default: 2 s.
+	// do. Default: 2s.
 	HousekeepingPeriod     time.Duration
-	IdleHousekeepingPeriod time.Duration // between passes without a reason; default 1 min
-	RuntimeCheckPeriod     time.Duration // between calls of RuntimeState.Ready, and the deadline of each; default 5 s
-	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready after the last nil of RuntimeState.Ready; default 30 s
+	IdleHousekeepingPeriod time.Duration // between passes without a reason. Default: 1m
+	RuntimeCheckPeriod     time.Duration // between calls of RuntimeState.Ready, and the deadline of each. Default: 5s
+	RuntimeSyncThreshold   time.Duration // how long a runtime counts as ready after the last nil of RuntimeState.Ready. Default: 30s
 
-	Logger *slog.Logger // default: discard
+	Logger *slog.Logger // Default: discard
 	Hooks  Hooks
 }
 

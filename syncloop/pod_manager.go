@@ -75,11 +75,11 @@ type Recorder interface {
 type PodManagerConfig struct {
 	Workers   Workers    // required
 	Statuses  Statuses   // required
-	Admitters []Admitter // called in this order until one rejects; default: all pods are admitted
+	Admitters []Admitter // called in this order until one rejects. Default: all pods are admitted
 	// Probes is given the last status of each pod that is adopted. Default: none.
 	Probes ProbeResults
 
-	Inspector Inspector // default: no pod runs
+	Inspector Inspector // Default: no pod runs
 	// Expected returns the pods that may be added later: those that a source contains,
 	// and those of a previous process whose source has not synced. If they run, they
 	// count as other pods for admission. Default: none.
@@ -89,8 +89,8 @@ type PodManagerConfig struct {
 	// evicts. Evicted static pods are not started again meanwhile. Default: never.
 	UnderPressure func() bool
 
-	Recorder Recorder     // default: events are dropped
-	Logger   *slog.Logger // default: discard
+	Recorder Recorder     // Default: events are dropped
+	Logger   *slog.Logger // Default: discard
 	Hooks    PodManagerHooks
 }
 

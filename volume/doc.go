@@ -1,6 +1,7 @@
 // Package volume mounts and unmounts the volumes of pods: emptyDir on disk and in
-// memory, hostPath, configMap, secret, downwardAPI and projected. Image volumes are
-// passed to the runtime.
+// memory, hostPath, configMap, secret, downwardAPI and projected. It corresponds to
+// pkg/kubelet/volumemanager and these plugins of pkg/volume in the kubelet. Image volumes
+// are passed to the runtime.
 //
 // Guarantees:
 //
@@ -18,4 +19,11 @@
 //
 // Volumes are at <root>/pods/<uid>/volumes/<plugin>/<name>, as with the kubelet, and
 // mounts of subPaths at <root>/pods/<uid>/volume-subpaths.
+//
+//	volumes, err := volume.New(volume.Config{Root: "/var/lib/edge"})
+//	if err != nil {
+//		return err
+//	}
+//	mounted, err := volumes.Mount(ctx, pod, objects) // before containers are created
+//	err = volumes.Unmount(ctx, pod.UID)              // after they have terminated
 package volume

@@ -1,5 +1,8 @@
-// Package grpchealth checks the health of servers with the gRPC Health Checking
-// Protocol. Checker.Check is the GRPC function of a probe.Config.
+// Package grpchealth checks the health of servers with the gRPC Health Checking Protocol,
+// as pkg/probe/grpc does in the kubelet. It is separate from package probe so that only
+// programs with grpc probes link gRPC:
+//
+//	prober, err := probe.New(probe.Config{PodCache: &cache, GRPC: grpchealth.New(grpchealth.Config{}).Check})
 package grpchealth
 
 import (
@@ -17,7 +20,7 @@ import (
 type Config struct {
 	// Dial connects to servers. Default: a net.Dialer.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	UserAgent string // default: kube-probe/1.37
+	UserAgent string // Default: kube-probe/1.37
 }
 
 // ErrNotServing is wrapped by the error for a server that reports another status than

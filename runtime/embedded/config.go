@@ -16,36 +16,36 @@ type Config struct {
 	// Executor runs the containers: see packages simulated and hostprocess, or write
 	// one. Required. It must not be shared with another Runtime.
 	Executor Executor
-	// Images are the records of images that are more than a name. References
-	// without a record pull at once and are 1 MiB large.
+	// Images are the records of images. A reference without a record is pulled at once, and
+	// its image has 1 MiB and no other properties.
 	Images []Image
 	// DefaultImage, if set, is the record of images without one; its Ref, Aliases and
 	// ID are ignored.
 	DefaultImage *Image
-	// ImageKey, if set, returns the same key for names of the same image, for images
-	// without a record [each name is an image of its own].
+	// ImageKey returns the same key for names of the same image, for images without a
+	// record. Default: each name is a separate image.
 	ImageKey func(ref string) string
 	// HostPorts serves the TCP host ports of pods on this machine: connections are
-	// forwarded to the container's port, if the Executor is a Dialer [no].
+	// forwarded to the container's port, if the Executor is a Dialer.
 	HostPorts bool
-	// Name is the runtime's name in Version [sublet-embedded].
+	// Name is the name of the runtime in Version. Default: sublet-embedded.
 	Name string
-	// Handlers are the runtime handlers that pods may ask for besides "".
+	// Handlers are the runtime handlers that pods can use in addition to "".
 	Handlers []string
-	// PodCIDR is the range of the addresses of pods, unless the Executor allocates
-	// them [10.88.0.0/16]. IPv6 works as well.
+	// PodCIDR is the range of the addresses of pods, IPv4 or IPv6, unless the Executor
+	// allocates them. Default: 10.88.0.0/16.
 	PodCIDR netip.Prefix
-	// ImageDir is reported as the mount point of the image file system [/]. Nothing
-	// is written to it.
+	// ImageDir is reported as the mount point of the image file system. Nothing is written
+	// to it. Default: "/".
 	ImageDir string
-	// EventBufferSize is how many events a reader of the event stream may lag behind
-	// [4096]. The stream of a slower one ends with code ResourceExhausted, so that it
-	// lists again; events are never dropped silently.
+	// EventBufferSize is the number of events that a reader of the event stream can lag
+	// behind. The stream of a slower one ends with code ResourceExhausted, so that it lists
+	// again; events are never dropped silently. Default: 4096.
 	EventBufferSize int
-	// Grace bounds the grace period that Close gives to a container [30s]. Negative
-	// kills all at once.
+	// Grace limits the grace period of containers in Close. Negative: they are killed at
+	// once. Default: 30s.
 	Grace time.Duration
-	// Logger logs what cannot be returned to a caller [none].
+	// Logger logs failures that cannot be returned to a caller. Default: discard.
 	Logger *slog.Logger
 }
 

@@ -31,9 +31,9 @@ type Image struct {
 	// the same image.
 	Ref     string
 	Aliases []string
-	// ID is the image id [derived from Ref].
+	// ID is the image id. Default: derived from Ref.
 	ID string
-	// Size in bytes [1 MiB].
+	// Size is in bytes. Default: 1 MiB.
 	Size uint64
 	// User is the user of its containers: a number, a name, or user:group.
 	User       string
@@ -48,8 +48,8 @@ type Image struct {
 	Preloaded bool
 	// PullTime is the duration of a pull.
 	PullTime time.Duration
-	// PullError fails pulls with this text and PullCode [Unknown]: the first
-	// PullFailures of them, or all if that is 0.
+	// PullError makes pulls fail with this text and PullCode: the first PullFailures of
+	// them, or all if that is 0. Default of PullCode: Unknown.
 	PullError    string
 	PullCode     codes.Code
 	PullFailures int

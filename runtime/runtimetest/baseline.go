@@ -17,14 +17,13 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// BaselineConfig configures MeasureBaseline. The zero value of each field has the
-// default in brackets.
+// BaselineConfig configures MeasureBaseline. Every field is optional.
 type BaselineConfig struct {
-	Pods        int                        // number of pods [20]
-	MaxParallel int                        // number of pods at a time [1]
-	Image       string                     // with sh and sleep [docker.io/library/busybox:1.36]; pulled if need be
-	LogRoot     string                     // directory for container logs [none are written]
-	EditPod     func(*v1.PodSandboxConfig) // called before each pod is created
+	Pods        int                        // number of pods. Default: 20
+	MaxParallel int                        // number of pods at a time. Default: 1
+	Image       string                     // with sh and sleep; pulled if missing. Default: docker.io/library/busybox:1.36
+	LogRoot     string                     // directory for container logs. Default: no logs are written
+	EditPod     func(*v1.PodSandboxConfig) // called before each pod is created. Default: pods are not changed
 }
 
 // BaselineReport has the median duration of each raw call of a pod.

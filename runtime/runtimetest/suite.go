@@ -28,9 +28,9 @@ const caseTimeout = 2 * time.Minute
 // Option configures TestRuntime.
 type Option func(*suite)
 
-// Image sets the image of the containers. It must have sh, sleep, echo, cat,
-// grep, head, pwd and tr [docker.io/library/busybox:1.36]. It is pulled if the
-// runtime does not have it.
+// Image sets the image of the containers. It must have sh, sleep, echo, cat, grep, head,
+// pwd and tr. It is pulled if the runtime does not have it. Default:
+// docker.io/library/busybox:1.36.
 func Image(ref string) Option { return func(s *suite) { s.image = ref } }
 
 // SecondImage is an image with sh and sleep that the suite may remove and pull
@@ -56,11 +56,11 @@ func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.k
 // Without it the cases of a restart are skipped.
 func Restart(restart func(testing.TB)) Option { return func(s *suite) { s.restart = restart } }
 
-// LogRoot is a directory for container logs and mounts that the runtime has at
-// the same path [a temporary directory of the test].
+// LogRoot is a directory for container logs and mounts that the runtime has at the same
+// path. Default: a temporary directory of the test.
 func LogRoot(dir string) Option { return func(s *suite) { s.logs = dir } }
 
-// LargeListSize is the number of pods in the cases of large lists [20].
+// LargeListSize is the number of pods in the cases of large lists. Default: 20.
 func LargeListSize(pods int) Option { return func(s *suite) { s.largeListSize = pods } }
 
 // WithoutProcesses skips the cases that need real processes: for simulators.

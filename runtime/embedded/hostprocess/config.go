@@ -33,18 +33,18 @@ type Config struct {
 	// Root has one scratch directory for each container: its working directory and
 	// HOME unless it has another, or "/" if a mount of the container hides it.
 	// Default: a temporary directory, created with the first container and removed by
-	// embedded.Runtime.Close. What a killed process left in Root is removed by the next process
-	// that uses it, once no other does.
+	// embedded.Runtime.Close. Directories that a killed process has left in Root are removed
+	// by the next process that uses it, if no other does.
 	Root string
-	// Path is the PATH of containers that set none [the standard one].
+	// Path is the PATH of containers that set none. Default: the usual one of containers.
 	Path string
 	// Env is added to every container's environment: NAME=value. The environment of
 	// this process is not inherited.
 	Env []string
 	// Unprivileged disables mount namespaces, also for root.
 	Unprivileged bool
-	// Logger logs once a pod what of it is not available to its containers on a machine
-	// without mount namespaces, and directories that cannot be removed [none].
+	// Logger logs, once per pod, the settings that need mount namespaces and are ignored
+	// without them, and directories that cannot be removed. Default: discard.
 	Logger *slog.Logger
 }
 

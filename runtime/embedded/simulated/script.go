@@ -41,7 +41,7 @@ type Script struct {
 	// IgnoreTERM [ignore-term: true] ignores all signals but SIGKILL.
 	IgnoreTERM bool
 	// StopAfter [stop-after: 2s] is the time from the stop signal to its exit, with
-	// TermExitCode [term-exit-code: 0; default 128 + signal].
+	// TermExitCode [term-exit-code: 0]. Default of TermExitCode: 128 + signal.
 	StopAfter    time.Duration
 	TermExitCode *int32
 	// CreateError, StartError [create-error, start-error: text] fail the call.
@@ -60,14 +60,14 @@ type Script struct {
 	ExecOutput    string
 	ExecDelay     time.Duration
 	// Ports [ports: 80,8080 or none] are the ports on which the container listens for
-	// probes, hooks and port-forward [all].
+	// probes, hooks and port-forward. Default: all.
 	Ports []int32
 	// ListenAfter [listen-after: 10s] is the time from its start until it listens, and
 	// AnswerDelay [answer-delay: 2s] the duration of each connection attempt.
 	ListenAfter, AnswerDelay time.Duration
 	// HTTPStatus [http-status: 503,503,200] and GRPCStatus [grpc-status:
 	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks in order; the
-	// last one repeats [200, SERVING].
+	// last one repeats. Defaults: 200 and SERVING.
 	HTTPStatus, GRPCStatus []int32
 }
 
