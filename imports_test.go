@@ -41,7 +41,7 @@ var allowedImports = map[string][]string{
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
 	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
-	"server":                  {"podspec"},
+	"server":                  {"runtime"},
 	"e2e":                     {},
 	"test/bench":              {},
 	"test/scenario":           {},

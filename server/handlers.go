@@ -1,77 +1,79 @@
 package server
 
 import (
-	"bufio"
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
+	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/runtime"
 )
 
+// Checks that every node has. The kubelet's second one is about its log.
+const (
+	pingCheck = "ping"
+	logCheck  = "log"
+)
+
+// checks returns those of Config after the ones that every node has.
+func (s *Server) checks() []HealthCheck {
+	healthy := func() error { return nil }
+	return append([]HealthCheck{{Name: pingCheck, Check: healthy}, {Name: logCheck, Check: healthy}}, s.cfg.Checks...)
+}
+
 // healthz responds with 200 and "ok", or with 500 and the failed checks. ?verbose lists
-// all checks and warnings.
+// all checks and warnings; ?exclude omits one.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	var text strings.Builder
-	healthy := true
-	for _, c := range s.cfg.Checks {
+	healthy, verbose, excluded := true, r.URL.Query().Has("verbose"), r.URL.Query()["exclude"]
+	for _, c := range s.checks() {
+		if slices.Contains(excluded, c.Name) {
+			continue
+		}
 		if err := c.Check(); err != nil {
 			healthy = false
 			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
-		} else if r.URL.Query().Has("verbose") {
+		} else if verbose {
 			fmt.Fprintf(&text, "[+] %s\n", c.Name)
 		}
 	}
-	if s.cfg.Warnings != nil && r.URL.Query().Has("verbose") {
+	if s.cfg.Warnings != nil && verbose {
 		for _, warning := range s.cfg.Warnings() {
 			fmt.Fprintf(&text, "[ ] %s\n", warning)
 		}
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if !healthy {
-		w.WriteHeader(http.StatusInternalServerError)
-	} else {
-		text.WriteString("ok\n")
+	if healthy {
+		text.WriteString("ok")
 	}
-	s.write(w, r, []byte(text.String()))
+	s.health(w, r, healthy, text.String())
 }
 
-// pods responds with a v1.PodList, sorted by namespace, name and UID. It encodes one pod
-// at a time, because the list may have many megabytes.
-func (s *Server) pods(w http.ResponseWriter, r *http.Request) {
-	var pods []*corev1.Pod
-	if s.cfg.Pods != nil {
-		pods = slices.Clone(s.cfg.Pods())
-	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
-	w.Header().Set("Content-Type", "application/json")
-	out := bufio.NewWriterSize(w, 64<<10)
-	_, _ = out.WriteString(`{"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [`) // errors are returned by Flush
-	separator := "\n"
-	for _, pod := range pods {
-		if !s.cfg.Environment {
-			pod = withoutEnvironment(pod)
+// check responds like healthz, with one check.
+func (s *Server) check(c HealthCheck) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := c.Check(); err != nil {
+			s.health(w, r, false, fmt.Sprintf("[-] %s: %v\n", c.Name, err))
+			return
 		}
-		b, err := json.Marshal(pod)
-		if err != nil {
-			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "encoding pod failed", logattr.Pod(pod), logattr.Err(err))
-			continue
-		}
-		_, _ = out.WriteString(separator)
-		_, _ = out.Write(b)
-		separator = ",\n"
+		s.health(w, r, true, "ok")
 	}
-	_, _ = out.WriteString("]}\n")
-	s.logWriteError(r, out.Flush())
+}
+
+func (s *Server) health(w http.ResponseWriter, r *http.Request, healthy bool, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if !healthy {
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+	s.write(w, r, []byte(text))
 }
 
 func (s *Server) problems(w http.ResponseWriter, r *http.Request) {
@@ -104,33 +106,76 @@ func (s *Server) logWriteError(r *http.Request, err error) {
 	}
 }
 
-// withoutEnvironment returns a copy of the pod without the values of environment
-// variables, which often are passwords. The original is not modified.
-func withoutEnvironment(pod *corev1.Pod) *corev1.Pod {
-	redacted := *pod
-	redacted.Spec.InitContainers = slices.Clone(pod.Spec.InitContainers)
-	redacted.Spec.Containers = slices.Clone(pod.Spec.Containers)
-	redacted.Spec.EphemeralContainers = slices.Clone(pod.Spec.EphemeralContainers)
-	for _, containers := range [][]corev1.Container{redacted.Spec.InitContainers, redacted.Spec.Containers} {
-		for i := range containers {
-			containers[i].Env = withoutValues(containers[i].Env)
-		}
+// summary responds with the usage of the node and its pods.
+func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
+	only := r.FormValue("only_cpu_and_memory") // also in the body of a POST
+	v, err := s.cfg.Summary(r.Context(), only == "true" || only == "1")
+	if err != nil {
+		s.fail(w, r, err, http.StatusInternalServerError)
+		return
 	}
-	for i := range redacted.Spec.EphemeralContainers {
-		redacted.Spec.EphemeralContainers[i].Env = withoutValues(redacted.Spec.EphemeralContainers[i].Env)
-	}
-	// kubectl apply stores the complete manifest in this annotation.
-	if _, ok := redacted.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
-		redacted.Annotations = maps.Clone(redacted.Annotations)
-		delete(redacted.Annotations, corev1.LastAppliedConfigAnnotation)
-	}
-	return &redacted
+	s.json(w, r, v)
 }
 
-func withoutValues(env []corev1.EnvVar) []corev1.EnvVar {
-	redacted := slices.Clone(env)
-	for i := range redacted {
-		redacted[i].Value = ""
+// configz responds with the configuration under the key that the kubelet uses.
+func (s *Server) configz(w http.ResponseWriter, r *http.Request) {
+	s.json(w, r, map[string]any{"kubeletconfig": s.cfg.Configz()})
+}
+
+// flagz responds with one flag a line.
+func (s *Server) flagz(w http.ResponseWriter, r *http.Request) {
+	var text strings.Builder
+	text.WriteString("kubelet flagz\nWarning: the format of this page may change.\n\n")
+	flags := s.cfg.Flagz()
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		fmt.Fprintf(&text, "%s=%s\n", name, flags[name])
 	}
-	return redacted
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.write(w, r, []byte(text.String()))
+}
+
+// statusz responds with the version, the age and the paths of this process.
+func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
+	version, goVersion := "unknown", "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version, goVersion = info.Main.Version, info.GoVersion
+	}
+	paths := map[string]bool{}
+	for pattern, rt := range s.routes {
+		if rt.off == "" {
+			paths[path(pattern)] = true
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.write(w, r, fmt.Appendf(nil, "kubelet statusz\nWarning: the format of this page may change.\n\nStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\n\nPaths:\n%s\n",
+		s.started.UTC().Format(time.RFC3339), time.Since(s.started).Truncate(time.Second), goVersion, version, strings.Join(slices.Sorted(maps.Keys(paths)), "\n")))
+}
+
+// nodeLogs serves the files below Config.LogDir.
+func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
+	root, err := os.OpenRoot(s.cfg.LogDir)
+	if err != nil {
+		s.fail(w, r, err, http.StatusInternalServerError)
+		return
+	}
+	defer func() { _ = root.Close() }()
+	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+}
+
+// fail responds with an error of the node. fallback is the status of an error that
+// wraps none of package runtime.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error, fallback int) {
+	status := fallback
+	switch {
+	case errors.Is(err, runtime.ErrNotFound):
+		status = http.StatusNotFound
+	case errors.Is(err, runtime.ErrUnsupported):
+		status = http.StatusNotImplemented
+	case errors.Is(err, runtime.ErrInvalid):
+		status = http.StatusBadRequest
+	case errors.Is(err, runtime.ErrUnavailable), errors.Is(err, runtime.ErrNotReady):
+		status = http.StatusServiceUnavailable
+	}
+	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "request failed", slog.String("path", r.URL.Path), slog.Int("status", status), logattr.Err(err))
+	http.Error(w, err.Error(), status)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -41,16 +40,4 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 // user can connect in between.
 func restrict(_, _ string, conn syscall.RawConn) error {
 	return conn.Control(func(fd uintptr) { _ = unix.Fchmod(int(fd), socketMode) })
-}
-
-// authenticated answers only requests that Config.Authenticate accepts.
-func (s *Server) authenticated(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := s.cfg.Authenticate(r); err != nil {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/sublet-dev/agent/server"
 )
@@ -29,11 +30,13 @@ func TestServer_ListensOnASocket(t *testing.T) {
 	stale.SetUnlinkOnClose(false)
 	require.NoError(t, stale.Close())
 
-	srv, err := server.New(server.Config{Addr: "unix://" + path, Authenticate: func(r *http.Request) error {
-		if r.URL.Path == "/pods" {
-			return errors.New("secret detail")
-		}
-		return nil
+	srv, err := server.New(server.Config{Addr: "unix://" + path, Authenticators: []server.Authenticator{
+		server.AuthenticatorFunc(func(r *http.Request) (*authenticationv1.UserInfo, error) {
+			if r.URL.Path == "/pods" {
+				return nil, errors.New("secret detail")
+			}
+			return &authenticationv1.UserInfo{Username: "u"}, nil
+		}),
 	}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

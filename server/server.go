@@ -1,14 +1,7 @@
-// Package server serves the state of a node agent over HTTP: /healthz, /pods,
-// /problems, and further handlers such as /metrics.
-//
-// It serves on a loopback address unless configured otherwise, because the state is
-// for the operators of the node. /pods returns pods without the values of environment
-// variables unless these are enabled. On loopback, requests whose Host header is not
-// localhost or an IP address are rejected, which prevents DNS rebinding. The server
-// changes nothing, and the resources used by clients are bounded.
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -49,24 +43,47 @@ type Problem struct {
 type Config struct {
 	// Addr is host:port, or unix:///path for a socket that only the user of this process can connect to. Required
 	Addr string
-	// AllowNonLoopback allows an Addr that other machines can reach. Every client can
-	// read the specs of all pods.
+	// AllowNonLoopback allows an Addr that other machines can reach. Without
+	// Authenticators every client can read the specs of all pods.
 	AllowNonLoopback bool
-	// TLS serves HTTPS, with the client certificates that it requires. Default: plain HTTP
+	// TLS serves HTTPS, with version 1.2 or later; see CertificateFiles. Default: plain HTTP
 	TLS *tls.Config
-	// Authenticate returns an error for a request that is not answered, except with status 401. Default: every client is answered
-	Authenticate func(*http.Request) error
 
+	// Authenticators identify the user of a request: the first that knows one decides.
+	// Requests without a user get status 401. Default: clients are not identified
+	Authenticators []Authenticator
+	// Authorizer decides what users may do. Default: each identified user may use all
+	// paths except those that need an Authorizer
+	Authorizer Authorizer
+	// Anonymous makes a client without credentials the user system:anonymous. It needs an Authorizer.
+	Anonymous bool
+	// TrustSocketClients lets clients of a unix socket use all paths: only the user of
+	// this process can connect to it.
+	TrustSocketClients bool
+
+	NodeName string                  // for Authorizer; required with it
 	Checks   []HealthCheck           // of /healthz; default: none
 	Warnings func() []string         // of /healthz?verbose; they do not make the node unhealthy; default: none
-	Pods     func() []*corev1.Pod    // of /pods, each with its status; default: none
+	Pods     func() []*corev1.Pod    // of /pods, each with its status, read-only; default: none
 	Problems func() []Problem        // of /problems; default: none
 	Handlers map[string]http.Handler // further paths, such as /metrics, for all methods
-	// Environment includes the values of environment variables, and the annotation of
-	// kubectl apply, in /pods. By default they are left out, because every local user
-	// and every container on the host network can connect to a loopback port.
-	Environment bool
-	Logger      *slog.Logger // default: discard
+
+	// What the node can do besides. A path whose field is nil is disabled: status 405.
+	RunningPods  func(context.Context) ([]*corev1.Pod, error) // of /runningpods/: pods of the runtime
+	Logs         LogReader                                    // of /containerLogs/
+	Streams      Streamer                                     // of /exec/, /attach/, /portForward/
+	Commands     CommandRunner                                // of /run/
+	Checkpointer Checkpointer                                 // of /checkpoint/
+	// Summary returns the JSON of /stats/summary, such as a stats.Summary.
+	Summary func(ctx context.Context, onlyCPUAndMemory bool) (any, error)
+	Configz func() any               // the configuration, as JSON, of /configz. It must contain no secret
+	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
+	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed
+
+	MaxConnections    int           // further ones wait; default: 256
+	MaxStreams        int           // logs that are followed, and streams of exec, attach and port-forward; further ones get status 429; default: half of MaxConnections
+	StreamIdleTimeout time.Duration // a stream on which nothing is sent or accepted for so long is closed; default: 4 h
+	Logger            *slog.Logger  // default: discard
 }
 
 // Limits for clients.
@@ -75,47 +92,74 @@ const (
 	responseTimeout = 30 * time.Second
 	idleTimeout     = time.Minute
 	maxHeader       = 16 << 10
+	maxBody         = 64 << 10 // no request needs a body
 	stopTimeout     = 2 * time.Second
-	maxClients      = 64 // concurrent connections; further ones wait
+
+	defaultMaxConnections    = 256
+	defaultStreamIdleTimeout = 4 * time.Hour
 )
 
 // Server serves the state of an agent over HTTP.
 type Server struct {
 	cfg           Config
 	mux           *http.ServeMux
+	routes        map[string]route // by pattern of mux
+	streams       chan struct{}    // a slot for each stream
+	runtime       *http.Transport  // to the runtime's streaming server
+	started       time.Time
 	headerTimeout time.Duration
 }
 
 // New returns a Server. It does no I/O; Run fails if the address is in use.
 func New(cfg Config) (*Server, error) {
-	var errs []error
-	if err := checkAddr(cfg.Addr); err != nil && (!cfg.AllowNonLoopback || !errors.Is(err, ErrNotLoopback)) {
-		errs = append(errs, fmt.Errorf("server: Config.Addr: %q: %w", cfg.Addr, err))
-	}
-	for _, c := range cfg.Checks {
-		if c.Name == "" || c.Check == nil {
-			errs = append(errs, fmt.Errorf("server: health check %q: Name and Check required", c.Name))
-		}
-	}
-	for path, h := range cfg.Handlers {
-		if !strings.HasPrefix(path, "/") || h == nil || slices.Contains([]string{"/healthz", "/pods", "/problems"}, path) {
-			errs = append(errs, fmt.Errorf("server: handler %q: path already used or handler nil", path))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, defaultMaxConnections)
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, max(1, cfg.MaxConnections/2))
+	cfg.StreamIdleTimeout = cmp.Or(cfg.StreamIdleTimeout, defaultStreamIdleTimeout)
+	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux(), headerTimeout: headerTimeout}
-	s.mux.HandleFunc("GET /healthz", s.healthz)
-	s.mux.HandleFunc("GET /pods", s.pods)
-	s.mux.HandleFunc("GET /problems", s.problems)
-	for path, h := range cfg.Handlers {
-		s.mux.Handle(path, h)
+	s := &Server{
+		cfg: cfg, mux: http.NewServeMux(), routes: map[string]route{}, streams: make(chan struct{}, cfg.MaxStreams),
+		runtime: runtimeTransport(), started: time.Now(), headerTimeout: headerTimeout,
 	}
+	s.register()
 	return s, nil
+}
+
+// check returns all that is wrong with a Config.
+func (cfg *Config) check() error {
+	var errs []error
+	fail := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf("server: "+format, args...))
+		}
+	}
+	err := checkAddr(cfg.Addr)
+	fail(err != nil && (!cfg.AllowNonLoopback || !errors.Is(err, ErrNotLoopback)), "Config.Addr: %q: %w", cfg.Addr, err)
+	names := map[string]bool{}
+	for _, c := range cfg.Checks {
+		fail(c.Name == "" || c.Check == nil, "health check %q: Name and Check required", c.Name)
+		fail(strings.ContainsFunc(c.Name, func(r rune) bool { return !validInName(r) }), "health check %q: Name must consist of letters, digits, '-', '_' and '.'", c.Name)
+		fail(names[c.Name] || c.Name == pingCheck || c.Name == logCheck, "health check %q: name already used", c.Name)
+		names[c.Name] = true
+	}
+	for path, h := range cfg.Handlers {
+		fail(!strings.HasPrefix(path, "/") || h == nil || used(path), "handler %q: path already used or handler nil", path)
+	}
+	fail(slices.Contains(cfg.Authenticators, nil), "Config.Authenticators: one is nil")
+	fail(cfg.Authorizer != nil && len(cfg.Authenticators) == 0 && !cfg.Anonymous, "Config.Authorizer needs Authenticators")
+	fail(cfg.Authorizer != nil && cfg.NodeName == "", "Config.Authorizer needs NodeName")
+	fail(cfg.Anonymous && cfg.Authorizer == nil, "Config.Anonymous needs an Authorizer")
+	fail(cfg.MaxConnections < 0 || cfg.MaxStreams < 0 || cfg.StreamIdleTimeout < 0, "Config.MaxConnections, MaxStreams, StreamIdleTimeout: must not be negative")
+	fail(cfg.MaxStreams >= cfg.MaxConnections && cfg.MaxConnections > 1, "Config.MaxStreams: must be less than MaxConnections, so that other requests are answered")
+	return errors.Join(errs...)
+}
+
+func validInName(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r)
 }
 
 func checkAddr(addr string) error {
@@ -138,9 +182,6 @@ func checkAddr(addr string) error {
 	return nil
 }
 
-// ServeHTTP implements http.Handler, for use in another server.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
-
 // Run serves until ctx is done. Requests in progress then have two seconds to finish.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := listen(ctx, s.cfg.Addr)
@@ -159,17 +200,21 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 		handler = http.HandlerFunc(s.local)
 	}
-	if s.cfg.Authenticate != nil {
-		handler = s.authenticated(handler)
-	}
-	listener = netutil.LimitListener(listener, maxClients)
+	listener = netutil.LimitListener(listener, s.cfg.MaxConnections)
 	if s.cfg.TLS != nil {
-		listener = tls.NewListener(listener, s.cfg.TLS)
+		listener = tls.NewListener(listener, s.tlsConfig())
 	}
+	// Requests end with live: Shutdown and Close do not know the streams.
+	live, end := context.WithCancel(context.WithoutCancel(ctx))
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	defer end()
+	defer s.runtime.CloseIdleConnections()
 	srv := &http.Server{
-		Handler: handler, ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
+		Handler: tracked(&requests, http.MaxBytesHandler(handler, maxBody)), ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		BaseContext: func(net.Listener) context.Context { return live },
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(listener) }()
@@ -187,6 +232,16 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil
+}
+
+// tracked counts the requests in progress, including those that took over their
+// connection.
+func tracked(requests *sync.WaitGroup, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		defer requests.Done()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // checkListener rejects a localhost that resolves to a non-loopback address.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,7 +33,12 @@ func get(t *testing.T, s http.Handler, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Both end by themselves within seconds of their connection.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"),
+		goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"))
+}
 
 func TestServer_Healthz(t *testing.T) {
 	var wrong error
@@ -41,16 +49,16 @@ func TestServer_Healthz(t *testing.T) {
 	require.NoError(t, err)
 	code, body := get(t, s, "/healthz")
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, "ok\n", body)
+	require.Equal(t, "ok", body)
 	_, body = get(t, s, "/healthz?verbose")
-	require.Equal(t, "[+] loop\n[+] runtime\n[ ] DiskPressure True\nok\n", body)
+	require.Equal(t, "[+] ping\n[+] log\n[+] loop\n[+] runtime\n[ ] DiskPressure True\nok", body)
 	wrong = errors.New("connection refused")
 	code, body = get(t, s, "/healthz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Equal(t, "[-] runtime: connection refused\n", body)
 	code, body = get(t, s, "/healthz?verbose")
 	require.Equal(t, http.StatusInternalServerError, code)
-	require.Equal(t, "[+] loop\n[-] runtime: connection refused\n[ ] DiskPressure True\n", body)
+	require.Equal(t, "[+] ping\n[+] log\n[+] loop\n[-] runtime: connection refused\n[ ] DiskPressure True\n", body)
 }
 
 func TestServer_PodsAndProblems(t *testing.T) {
@@ -144,7 +152,10 @@ func Example() {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz?verbose", nil))
 	fmt.Print(w.Body)
-	// Output: ok
+	// Output:
+	// [+] ping
+	// [+] log
+	// ok
 }
 
 // A web page can resolve its own host name to the loopback address.
@@ -167,6 +178,13 @@ func TestRun_RejectsForeignHosts(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", loopback)
+	require.NoError(t, err)
+	return l
+}
+
 // serve runs a server until the test ends.
 func serve(t *testing.T, cfg server.Config, change ...func(*server.Server)) (addr string) {
 	t.Helper()
@@ -175,8 +193,7 @@ func serve(t *testing.T, cfg server.Config, change ...func(*server.Server)) (add
 	for _, c := range change {
 		c(s)
 	}
-	l, err := net.Listen("tcp", loopback)
-	require.NoError(t, err)
+	l := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -221,14 +238,40 @@ func TestPods_LeavesEnvironmentOut(t *testing.T) {
 		},
 	}
 	was := pod.DeepCopy()
-	for _, shown := range []bool{false, true} {
-		s, err := server.New(server.Config{Addr: loopback, Environment: shown, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }})
-		require.NoError(t, err)
-		_, body := get(t, s, "/pods")
-		require.Equal(t, shown, strings.Contains(body, secret))
-		require.Equal(t, 3, strings.Count(body, "DB_PASSWORD"))
-		require.Contains(t, body, "kept")
-		require.Equal(t, was, pod, "the caller's pod stays as it is")
+	allow := server.AuthorizerFunc(func(context.Context, *authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
+		return true, nil
+	})
+	known := server.AuthenticatorFunc(func(*http.Request) (*authenticationv1.UserInfo, error) {
+		return &authenticationv1.UserInfo{Username: "u"}, nil
+	})
+	for _, tt := range []struct {
+		name  string
+		cfg   server.Config
+		tls   bool
+		shown bool
+	}{
+		{"plain", server.Config{}, false, false},
+		{"TLS alone", server.Config{}, true, false},
+		{"TLS without authorization", server.Config{Authenticators: []server.Authenticator{known}}, true, false},
+		{"without TLS", server.Config{Authenticators: []server.Authenticator{known}, Authorizer: allow, NodeName: "n"}, false, false},
+		{"all", server.Config{Authenticators: []server.Authenticator{known}, Authorizer: allow, NodeName: "n"}, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.cfg.Addr, tt.cfg.Pods = loopback, func() []*corev1.Pod { return []*corev1.Pod{pod} }
+			s, err := server.New(tt.cfg)
+			require.NoError(t, err)
+			r := httptest.NewRequest(http.MethodGet, "/pods", nil)
+			if tt.tls {
+				r.TLS = &tls.ConnectionState{}
+			}
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			body := w.Body.String()
+			require.Equal(t, tt.shown, strings.Contains(body, secret))
+			require.Equal(t, 3, strings.Count(body, "DB_PASSWORD"))
+			require.Contains(t, body, "kept")
+			require.Equal(t, was, pod, "the caller's pod stays as it is")
+		})
 	}
 }
 

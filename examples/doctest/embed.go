@@ -208,7 +208,7 @@ func observed(opts ...agent.Option) (*agent.Agent, *server.Server, error) {
 	}
 	srv, err := server.New(server.Config{
 		Addr: "127.0.0.1:10255", Pods: a.Pods,
-		Checks:   []server.HealthCheck{{Name: "agent", Check: a.Healthy}},
+		Checks:   []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}},
 		Handlers: map[string]http.Handler{"/metrics": promhttp.HandlerFor(reg, promhttp.HandlerOpts{})},
 	})
 	return a, srv, err

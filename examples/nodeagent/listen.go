@@ -3,8 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/sublet-dev/agent/server"
 )
@@ -29,8 +29,8 @@ func (f *listenFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none")
 	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of the server, PEM; with it -listen can be an address that other machines reach")
 	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
-	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients must have a certificate that one of them signed")
-	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token; clients must send it. It is read for each request, so that it can be replaced")
+	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients with a certificate that one of them signed are authenticated")
+	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token: clients that send it are authenticated. It is read for each request, so that it can be replaced")
 }
 
 func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
@@ -68,27 +68,17 @@ func (f *listenFlags) configure(cfg *server.Config) error {
 	if f.tlsCert == "" {
 		return nil
 	}
-	if _, err := tls.LoadX509KeyPair(f.tlsCert, f.tlsKey); err != nil {
+	certs, err := server.CertificateFiles{Cert: f.tlsCert, Key: f.tlsKey, Logger: cfg.Logger}.TLS()
+	if err != nil {
 		return fmt.Errorf("-tls-cert-file, -tls-private-key-file: %w", err)
 	}
-	cfg.AllowNonLoopback = !isLoopback(f.addr)
-	cfg.TLS = &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		// Reads the files for each connection: they may be renewed.
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(f.tlsCert, f.tlsKey)
-			return &pair, err
-		},
-	}
+	cfg.TLS, cfg.AllowNonLoopback = certs, !isLoopback(f.addr)
 	if f.clientCA != "" {
-		pem, err := os.ReadFile(f.clientCA)
-		if err != nil {
+		clients := &server.ClientCertificates{CAFile: f.clientCA, Logger: cfg.Logger}
+		if err := clients.Check(); err != nil {
 			return fmt.Errorf("-client-ca-file: %w", err)
 		}
-		cfg.TLS.ClientCAs, cfg.TLS.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !cfg.TLS.ClientCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("-client-ca-file %s: contains no certificate", f.clientCA)
-		}
+		cfg.Authenticators = append(cfg.Authenticators, clients)
 	}
 	if f.tokens == "" {
 		return nil
@@ -96,7 +86,9 @@ func (f *listenFlags) configure(cfg *server.Config) error {
 	if _, err := readToken(f.tokens); err != nil {
 		return fmt.Errorf("-token-auth-file: %w", err)
 	}
-	cfg.Authenticate = func(r *http.Request) error { return checkToken(r, f.tokens) }
+	cfg.Authenticators = append(cfg.Authenticators, server.AuthenticatorFunc(func(r *http.Request) (*authenticationv1.UserInfo, error) {
+		return checkToken(r, f.tokens)
+	}))
 	return nil
 }
 
@@ -124,15 +116,18 @@ func readToken(path string) (string, error) {
 var errUnauthorized = errors.New("invalid bearer token")
 
 // checkToken compares in constant time.
-func checkToken(r *http.Request, path string) error {
+func checkToken(r *http.Request, path string) (*authenticationv1.UserInfo, error) {
+	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return nil, nil //nolint:nilnil // no token, no user
+	}
 	want, err := readToken(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
-	if !ok || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
-		return errUnauthorized
+	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
+		return nil, errUnauthorized
 	}
-	return nil
+	return &authenticationv1.UserInfo{Username: "token"}, nil
 }

@@ -174,7 +174,7 @@ func TestSimulatedDaemon(t *testing.T) {
 	code, body, err := w.get("/healthz?verbose")
 	require.NoError(t, err)
 	require.Equal(t, 200, code, string(body))
-	require.Contains(t, string(body), "[+] agent")
+	require.Contains(t, string(body), "[+] syncloop")
 	w.eventually(soon, func() error { return w.measured("kubelet_running_pods", 1) })
 	w.eventually(soon, func() error { return w.measured("kubelet_runtime_operations_total", 1) })
 	w.eventually(soon, func() error { return w.measured("sublet_eviction_look_duration_seconds", 1) })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -50,12 +51,12 @@ func newServer(f *listenFlags, a *agent.Agent, reg *prometheus.Registry, log *sl
 	}
 	cfg := server.Config{
 		Pods: a.Pods, Problems: problems(a), Logger: log,
-		Checks: []server.HealthCheck{{Name: "agent", Check: a.Healthy}}, Warnings: conditionMessages(a),
+		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
+		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
 		Handlers: map[string]http.Handler{
-			"/metrics":       promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
-			"/stats/summary": asJSON(func(r *http.Request) (any, error) { return a.Stats(r.Context()) }),
-			"/conditions":    asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
-			"/gc":            asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
+			"/metrics":    promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
+			"/conditions": asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
+			"/gc":         asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
 		},
 	}
 	if err := f.configure(&cfg); err != nil {

@@ -1,0 +1,153 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/server"
+)
+
+func TestServer_Pages(t *testing.T) {
+	n := serveSecure(t)
+	c := n.client(t)
+	get := func(method, path string) (string, string) {
+		status, header, body := n.do(t, c, method, path, "good")
+		require.Equal(t, http.StatusOK, status, path)
+		return header.Get("Content-Type"), body
+	}
+	for _, path := range []string{"/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"} {
+		kind, body := get(http.MethodGet, path)
+		assert.Equal(t, "ok", body)
+		assert.Equal(t, "text/plain; charset=utf-8", kind)
+	}
+	kind, body := get(http.MethodGet, "/runningpods/")
+	assert.Equal(t, "application/json", kind)
+	var list corev1.PodList
+	require.NoError(t, json.Unmarshal([]byte(body), &list))
+	require.Len(t, list.Items, 1)
+	kind, body = get(http.MethodGet, "/configz")
+	assert.Equal(t, "application/json", kind)
+	assert.JSONEq(t, `{"kubeletconfig": {"rootDir": "/var/lib/sublet"}}`, body)
+	_, body = get(http.MethodGet, "/flagz")
+	assert.Contains(t, body, "\n\nnode=n\nv=2\n")
+	kind, body = get(http.MethodGet, "/statusz")
+	assert.Equal(t, "text/plain; charset=utf-8", kind)
+	assert.Contains(t, body, "/exec/{namespace}/{pod}/{container}\n")
+	assert.Contains(t, body, "\n/metrics\n")
+	assert.NotContains(t, body, "/logs/", "disabled")
+	assert.Contains(t, body, "Go version: go1")
+	for query, want := range map[string]string{"": "false", "?only_cpu_and_memory=true": "true", "?only_cpu_and_memory=1": "true", "?only_cpu_and_memory=false": "false"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			kind, body = get(method, "/stats/summary"+query)
+			assert.Equal(t, "application/json", kind)
+			assert.JSONEq(t, `{"only": `+want+`}`, body)
+		}
+	}
+	kind, body = get(http.MethodPost, "/run/default/web/app?cmd=ls%20-l")
+	assert.Equal(t, "application/json", kind)
+	assert.Equal(t, "ls|-l", body)
+	kind, body = get(http.MethodPost, "/checkpoint/default/web/debug?timeout=1&timeout=7")
+	assert.Equal(t, "application/json", kind)
+	assert.JSONEq(t, `{"items": ["/var/lib/kubelet/checkpoints/a.tar"]}`, body)
+	assert.Contains(t, n.calls, "checkpoint web/debug 7s")
+	for path, want := range map[string]int{
+		"/run/default/web/app?cmd=false": 500, "/run/default/web/other?cmd=a": 404, "/run/default/other/app?cmd=a": 404,
+		"/checkpoint/default/web/other": 404, "/checkpoint/default/web/app?timeout=x": 400, "/checkpoint/default/web/app?timeout=-1": 400,
+		"/checkpoint/default/web/app?timeout=3600": 501,
+	} {
+		status, _, body := n.do(t, c, http.MethodPost, path, "good")
+		assert.Equal(t, want, status, path)
+		if want == 500 {
+			assert.Equal(t, "exit code 1\noutput\n", body)
+		}
+	}
+}
+
+func TestServer_ErrorsOfTheNode(t *testing.T) {
+	var err error
+	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.Summary = func(context.Context, bool) (any, error) { return nil, err }
+		cfg.RunningPods = func(context.Context) ([]*corev1.Pod, error) { return nil, err }
+		cfg.Checks = []server.HealthCheck{{Name: "a", Check: func() error { return nil }}, {Name: "b", Check: func() error { return err }}}
+	})
+	c := n.client(t)
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{errors.New("x"), 500}, {runtime.ErrNotFound, 404}, {runtime.ErrUnsupported, 501}, {runtime.ErrInvalid, 400}, {runtime.ErrUnavailable, 503}, {runtime.ErrNotReady, 503},
+	} {
+		err = fmt.Errorf("query: %w", tt.err)
+		for _, path := range []string{"/stats/summary", "/runningpods/"} {
+			status, _, body := n.do(t, c, http.MethodGet, path, "good")
+			assert.Equal(t, tt.want, status)
+			assert.Equal(t, err.Error()+"\n", body)
+		}
+	}
+	for path, want := range map[string]int{"/healthz": 500, "/healthz/a": 200, "/healthz/b": 500, "/healthz?exclude=b": 200, "/healthz?exclude=a": 500, "/healthz/c": 404} {
+		status, _, body := n.do(t, c, http.MethodGet, path, "good")
+		assert.Equal(t, want, status, path)
+		if want == 500 {
+			assert.Equal(t, "[-] b: "+err.Error()+"\n", body)
+		}
+	}
+}
+
+// What the node cannot do is disabled, as in a kubelet.
+func TestServer_DisabledPaths(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.Logs, cfg.Streams, cfg.Commands, cfg.Checkpointer = nil, nil, nil, nil
+		cfg.RunningPods, cfg.Summary, cfg.Configz, cfg.Flagz, cfg.Handlers, cfg.Checks = nil, nil, nil, nil, nil, nil
+	})
+	c := n.client(t)
+	for _, p := range paths {
+		want := http.StatusMethodNotAllowed
+		switch p.path {
+		case "/healthz", "/healthz/ping", "/healthz/log", "/statusz", "/problems":
+			want = http.StatusOK
+		case "/pods":
+			want = p.status
+		case "/nowhere", "/metrics", "/healthz/syncloop":
+			want = http.StatusNotFound
+		}
+		status, _, _ := n.do(t, c, p.method, p.path, "good")
+		assert.Equal(t, want, status, "%s %s", p.method, p.path)
+	}
+}
+
+// Files of the log directory are served, and nothing outside of it.
+func TestServer_NodeLogs(t *testing.T) {
+	dir := t.TempDir()
+	logs, secret := filepath.Join(dir, "log"), filepath.Join(dir, "secret")
+	require.NoError(t, os.MkdirAll(filepath.Join(logs, "pods"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(logs, "pods", "0.log"), []byte("a line"), 0o600))
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	require.NoError(t, os.Symlink(secret, filepath.Join(logs, "link")))
+	n := serveSecure(t, func(cfg *server.Config) { cfg.LogDir = logs })
+	c := n.client(t)
+	status, _, body := n.do(t, c, http.MethodGet, "/logs/pods/0.log", "good")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Equal(t, "a line", body)
+	status, _, body = n.do(t, c, http.MethodGet, "/logs/", "good")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, body, `<a href="pods/">`)
+	for _, path := range []string{"/logs/link", "/logs/..%2fsecret", "/logs/missing"} {
+		status, _, body = n.do(t, c, http.MethodGet, path, "good")
+		assert.NotEqual(t, http.StatusOK, status, path)
+		assert.NotContains(t, body, "secret\n")
+	}
+	require.NoError(t, os.RemoveAll(logs))
+	status, _, _ = n.do(t, c, http.MethodGet, "/logs/", "good")
+	assert.Equal(t, http.StatusInternalServerError, status)
+}

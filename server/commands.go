@@ -1,0 +1,76 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// run runs a command to its end and responds with its output. Its query parameter has
+// words separated by spaces.
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	pod, container := s.requestedContainer(w, r)
+	if pod == nil {
+		return
+	}
+	done, ok := s.stream(w)
+	if !ok {
+		return
+	}
+	defer done()
+	output, err := s.cfg.Commands.RunCommand(r.Context(), pod, container, strings.Split(r.URL.Query().Get("cmd"), " "))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
+	if err != nil {
+		s.fail(w, r, errors.Join(err, errorText(output)), http.StatusInternalServerError)
+		return
+	}
+	// The kubelet calls the output of any command JSON.
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.write(w, r, output)
+}
+
+func errorText(output []byte) error {
+	if len(output) == 0 {
+		return nil
+	}
+	return errors.New(string(output))
+}
+
+// checkpoint writes a checkpoint of a container and responds with its path.
+func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
+	pod, container := s.requestedContainer(w, r)
+	if pod == nil {
+		return
+	}
+	var timeout time.Duration
+	if values := r.URL.Query()["timeout"]; len(values) > 0 {
+		seconds, err := strconv.ParseInt(values[len(values)-1], 10, 32)
+		if err != nil || seconds < 0 {
+			http.Error(w, "cannot parse value of timeout parameter", http.StatusBadRequest)
+			return
+		}
+		timeout = time.Duration(seconds) * time.Second
+	}
+	done, ok := s.stream(w)
+	if !ok {
+		return
+	}
+	defer done()
+	archive, err := s.cfg.Checkpointer.Checkpoint(r.Context(), pod, container, timeout)
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
+	if err != nil {
+		s.fail(w, r, err, http.StatusInternalServerError)
+		return
+	}
+	b, err := json.Marshal(map[string][]string{"items": {archive}})
+	if err != nil {
+		s.fail(w, r, err, http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	s.write(w, r, b)
+}

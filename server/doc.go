@@ -1,0 +1,33 @@
+// Package server serves a node over HTTP: the API of a kubelet, which a Kubernetes API
+// server, kubectl, metrics-server and Prometheus use, and /problems.
+//
+//	cfg, err := server.CertificateFiles{Cert: "tls.crt", Key: "tls.key"}.TLS()
+//	…
+//	srv, err := server.New(server.Config{
+//		Addr: ":10250", AllowNonLoopback: true, TLS: cfg, NodeName: "node-1",
+//		Authenticators: []server.Authenticator{&server.ClientCertificates{CAFile: "client-ca.crt"}},
+//		Authorizer:     authorizer,
+//		Pods:           agent.Pods,
+//	})
+//	…
+//	err = srv.Run(ctx)
+//
+// Guarantees:
+//
+//   - Paths, methods, query parameters, status codes and content types are the
+//     kubelet's. Those that Config does not provide for respond with status 405.
+//   - Without TLS, authentication and authorization it serves on a loopback address or
+//     a socket of this user only, and then neither values of environment variables nor
+//     logs nor a way to change or enter a container. On loopback, requests whose Host
+//     header is not localhost or an IP address are rejected, which prevents DNS
+//     rebinding.
+//   - No client is anonymous unless Config says so. What cannot be authenticated or
+//     authorized, because a webhook is down or for any other reason, is denied. Rights
+//     are the kubelet's: subresources of nodes. Entering a container takes the right to
+//     create nodes/proxy also when the request is a GET.
+//   - The URLs of the runtime's streaming server never leave the node.
+//   - The resources that clients use are bounded: connections, streams, sizes and times.
+//     A client that stalls costs one connection.
+//
+// Package server/kubeauth authenticates and authorizes by a Kubernetes API server.
+package server

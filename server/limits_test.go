@@ -1,0 +1,169 @@
+package server_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/sublet-dev/agent/server"
+)
+
+// follow begins to follow a log and returns when it has the first line.
+func (n *secureNode) follow(t *testing.T, c *http.Client) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+logPath+"?follow=true", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer good")
+	resp, err := c.Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// Streams beyond the limit get an answer at once, and leave room for other requests.
+func TestServe_LimitsStreams(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) { cfg.MaxConnections, cfg.MaxStreams = 4, 2 })
+	n.log = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+		_, _ = io.WriteString(stdout, "line\n")
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	c := n.client(t)
+	first := n.follow(t, c)
+	n.follow(t, c)
+	for _, p := range []struct{ method, path string }{
+		{"GET", logPath}, {"POST", "/run/default/web/app?cmd=true"}, {"POST", "/checkpoint/default/web/app"},
+	} {
+		status, header, _ := n.do(t, c, p.method, p.path, "good")
+		assert.Equal(t, http.StatusTooManyRequests, status)
+		assert.Equal(t, "5", header.Get("Retry-After"))
+	}
+	status, _, _ := n.do(t, c, http.MethodGet, "/metrics", "good")
+	assert.Equal(t, http.StatusOK, status)
+	require.NoError(t, first.Body.Close())
+	require.EventuallyWithT(t, func(ct *assert.CollectT) {
+		status, _, _ := n.do(t, c, http.MethodPost, "/run/default/web/app?cmd=true", "good")
+		assert.Equal(ct, http.StatusOK, status)
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// A reader of a log that accepts nothing is disconnected after the idle timeout.
+func TestServe_DisconnectsSlowReader(t *testing.T) {
+	ended := make(chan error, 1)
+	n := serveSecure(t, func(cfg *server.Config) { cfg.StreamIdleTimeout = 200 * time.Millisecond })
+	n.log = func(_ context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+		line := []byte(strings.Repeat("x", 32<<10))
+		for {
+			if _, err := stdout.Write(line); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}
+	n.follow(t, n.client(t)) // reads nothing
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the reader is still connected")
+	}
+}
+
+// A stream on which nothing is sent is closed after the idle timeout.
+func TestServe_ClosesIdleStream(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) { cfg.StreamIdleTimeout = 200 * time.Millisecond })
+	for name, e := range n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output")) {
+		t.Run(name, func(t *testing.T) {
+			in, end := io.Pipe()
+			defer end.Close()
+			_ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard}) // for SPDY, a closed connection is no error
+			<-n.exited
+		})
+	}
+}
+
+// The end of the server ends streams, and Serve returns after them.
+func TestServe_EndsStreams(t *testing.T) {
+	n := serveSecure(t)
+	cfg := n.cfg
+	cfg.Addr = loopback
+	s, err := server.New(cfg)
+	require.NoError(t, err)
+	l := listen(t)
+	n.addr = l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	executors := n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output"))
+	started, ended := make(chan struct{}, 3), make(chan error, len(executors))
+	for _, e := range executors {
+		in, end := io.Pipe()
+		defer end.Close()
+		out := writerFunc(func(b []byte) (int, error) {
+			if len(b) > 0 {
+				started <- struct{}{}
+			}
+			return len(b), nil
+		})
+		go func() { ended <- e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out}) }()
+	}
+	for range executors {
+		<-started
+	}
+	cancel()
+	require.NoError(t, <-done)
+	for range executors {
+		<-ended
+		<-n.exited
+	}
+}
+
+// Large headers and bodies are rejected.
+func TestServe_LimitsSizes(t *testing.T) {
+	n := serveSecure(t)
+	c := n.client(t)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/healthz", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("X-Large", strings.Repeat("x", 100<<10))
+	resp, err := c.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+	read := make(chan error, 1)
+	n2 := serveSecure(t, func(cfg *server.Config) {
+		cfg.Handlers = map[string]http.Handler{"/upload": http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			read <- err
+		})}
+	})
+	r, err = http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+n2.addr+"/upload", strings.NewReader(strings.Repeat("x", 1<<20)))
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer good")
+	if resp, err := n2.client(t).Do(r); err == nil { // or the connection is closed while the body is sent
+		require.NoError(t, resp.Body.Close())
+	}
+	var tooLarge *http.MaxBytesError
+	require.ErrorAs(t, <-read, &tooLarge)
+}
+
+// Clients that only connect leave the handshake after a while.
+func TestServe_IdleTLSClients(t *testing.T) {
+	n := serveSecure(t)
+	cfg := n.cfg
+	cfg.MaxConnections = 4
+	addr := serve(t, cfg, func(s *server.Server) { s.SetHeaderTimeout(50 * time.Millisecond) })
+	for range 8 {
+		dial(t, addr)
+	}
+	n.addr = addr
+	status, _, _ := n.do(t, n.client(t), http.MethodGet, "/healthz", "good")
+	assert.Equal(t, http.StatusOK, status)
+}

@@ -1,0 +1,230 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/net/websocket"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+)
+
+// Runtimes serve the SPDY protocols and WebSocket up to version 4. Version 5, in which
+// a client can end stdin alone, and SPDY inside a WebSocket, for port-forward, are
+// converted here.
+const (
+	webSocketV5     = "v5.channel.k8s.io"
+	spdyV4          = "v4.channel.k8s.io"
+	tunnelProtocol  = "SPDY/3.1+portforward.k8s.io"
+	spdyPortForward = "portforward.k8s.io"
+
+	streamPingPeriod = 5 * time.Second
+)
+
+// The channels of a WebSocket, by number.
+const (
+	channelStdin = iota
+	channelStdout
+	channelStderr
+	channelError
+	channelResize
+	channelCount
+)
+
+// streamTypes are the names of the channels as SPDY streams.
+var streamTypes = [channelCount]string{"stdin", "stdout", "stderr", "error", "resize"} //nolint:gochecknoglobals // read-only
+
+// translate serves a WebSocket of version 5 with SPDY streams of the runtime. It
+// connects to the runtime first, so that an error is an HTTP status.
+func (s *Server) translate(w http.ResponseWriter, r *http.Request, target *url.URL, opts *corev1.PodAttachOptions) {
+	upstream, err := s.dialSPDY(r.Context(), target)
+	if err != nil {
+		s.upstreamError(w, r, err)
+		return
+	}
+	defer func() { _ = upstream.Close() }()
+	stop := context.AfterFunc(r.Context(), func() { _ = upstream.Close() })
+	defer stop()
+	streams, err := createStreams(upstream, opts)
+	if err != nil {
+		s.upstreamError(w, r, err)
+		return
+	}
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{webSocketV5: {Binary: true, Channels: channels(opts)}})
+	// It would log each disconnected client as an error.
+	_, client, err := conn.Open(w, r.WithContext(logr.NewContext(r.Context(), logr.Discard())))
+	if err != nil {
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "upgrade to WebSocket failed", logattr.Err(err))
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	// An empty message tells the client that the connection is established.
+	first := channelError
+	if opts.Stdout {
+		first = channelStdout
+	}
+	_, _ = client[first].Write([]byte{})
+	join(upstream, streams, client)
+}
+
+// join copies between the streams of the runtime and of the client until the runtime
+// has ended those that it writes, or one side has closed the connection.
+func join(upstream io.Closer, streams [channelCount]httpstream.Stream, client []io.ReadWriteCloser) {
+	var input, output sync.WaitGroup
+	if streams[channelStdin] != nil {
+		input.Go(func() {
+			_, _ = io.Copy(streams[channelStdin], client[channelStdin])
+			_ = streams[channelStdin].Close() // the end of stdin
+			// A process that reads no stdin must not stop the other channels.
+			_, _ = io.Copy(io.Discard, client[channelStdin])
+		})
+	}
+	input.Go(func() {
+		var sizes io.Writer = io.Discard
+		if streams[channelResize] != nil {
+			sizes = streams[channelResize]
+		}
+		// Also without a terminal this channel ends with the client's connection.
+		_, _ = io.Copy(sizes, client[channelResize])
+		_ = upstream.Close()
+	})
+	for _, n := range []int{channelStdout, channelStderr} {
+		if streams[n] == nil {
+			continue
+		}
+		output.Go(func() {
+			if _, err := io.Copy(client[n], streams[n]); err != nil {
+				_ = upstream.Close() // the client is gone
+			}
+		})
+	}
+	// The result comes last: a client that has it reads no more.
+	result, _ := io.ReadAll(io.LimitReader(streams[channelError], maxBody))
+	output.Wait()
+	if len(result) > 0 {
+		_, _ = client[channelError].Write(result)
+	}
+	for _, c := range client {
+		_ = c.Close()
+	}
+	_ = upstream.Close()
+	input.Wait()
+}
+
+// channels returns the direction of each channel, as seen from the server.
+func channels(opts *corev1.PodAttachOptions) []wsstream.ChannelType {
+	all := make([]wsstream.ChannelType, channelCount)
+	all[channelError], all[channelResize] = wsstream.WriteChannel, wsstream.ReadChannel
+	for n, requested := range map[int]bool{channelStdin: opts.Stdin, channelStdout: opts.Stdout, channelStderr: opts.Stderr} {
+		switch {
+		case !requested:
+			all[n] = wsstream.IgnoreChannel
+		case n == channelStdin:
+			all[n] = wsstream.ReadChannel
+		default:
+			all[n] = wsstream.WriteChannel
+		}
+	}
+	return all
+}
+
+// dialSPDY connects to the runtime's streaming server with version 4 of the protocol.
+func (s *Server) dialSPDY(ctx context.Context, target *url.URL) (httpstream.Connection, error) {
+	trip, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		TLS: s.runtime.TLSClientConfig, PingPeriod: streamPingPeriod,
+		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, //nolint:nilnil // no proxy
+	})
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(httpstream.HeaderProtocolVersion, spdyV4)
+	response, err := trip.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	return trip.NewConnection(response)
+}
+
+// createStreams creates those that the options ask for, that of the result first.
+func createStreams(conn httpstream.Connection, opts *corev1.PodAttachOptions) (streams [channelCount]httpstream.Stream, err error) {
+	for _, c := range []struct {
+		channel   int
+		requested bool
+	}{{channelError, true}, {channelStdin, opts.Stdin}, {channelStdout, opts.Stdout}, {channelStderr, opts.Stderr}, {channelResize, opts.TTY}} {
+		if !c.requested {
+			continue
+		}
+		header := http.Header{}
+		header.Set(corev1.StreamType, streamTypes[c.channel])
+		if streams[c.channel], err = conn.CreateStream(header); err != nil {
+			return streams, fmt.Errorf("create stream %s: %w", streamTypes[c.channel], err)
+		}
+	}
+	return streams, nil
+}
+
+// tunnel serves SPDY inside a WebSocket: after the handshakes it copies bytes.
+func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
+	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, target.String(), http.NoBody)
+	if err != nil {
+		s.upstreamError(w, r, err)
+		return
+	}
+	request.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	request.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	request.Header.Set(httpstream.HeaderProtocolVersion, spdyPortForward)
+	response, err := s.runtime.RoundTrip(request)
+	if err != nil {
+		s.upstreamError(w, r, err)
+		return
+	}
+	defer func() { _ = response.Body.Close() }()
+	upstream, ok := response.Body.(io.ReadWriteCloser)
+	if !ok || response.StatusCode != http.StatusSwitchingProtocols {
+		s.upstreamError(w, r, fmt.Errorf("upgrade to SPDY: status %d", response.StatusCode))
+		return
+	}
+	websocket.Server{
+		Handshake: func(c *websocket.Config, r *http.Request) error {
+			if !slices.Contains(c.Protocol, tunnelProtocol) {
+				return fmt.Errorf("protocols %s: only %s is supported", strings.Join(c.Protocol, ", "), tunnelProtocol)
+			}
+			c.Protocol = []string{tunnelProtocol}
+			return nil
+		},
+		Handler: func(client *websocket.Conn) {
+			client.PayloadType = websocket.BinaryFrame
+			done := make(chan struct{}, 2)
+			for _, c := range [][2]io.ReadWriteCloser{{client, upstream}, {upstream, client}} {
+				go func() {
+					_, _ = io.Copy(c[0], c[1])
+					done <- struct{}{}
+				}()
+			}
+			select {
+			case <-done:
+			case <-r.Context().Done():
+			}
+			_ = upstream.Close()
+			_ = client.Close()
+		},
+	}.ServeHTTP(w, r)
+}
