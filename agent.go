@@ -113,6 +113,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		c.ImageGC.Restore(previous...)
 	}
 	c.logCapabilities()
+	if c.opts.simulated {
+		c.Logger.Warn("simulating pods")
+	}
 	disconnect, err := c.connect()
 	if disconnect != nil {
 		defer func() { err = errors.Join(err, disconnect()) }()

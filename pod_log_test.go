@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
@@ -92,5 +93,23 @@ func TestAgent_LogsLifecycleOfPod(t *testing.T) {
 		}, lines)
 		cancel()
 		require.NoError(t, <-stopped)
+	})
+}
+
+// AG-2: an agent whose pods do not really run says so once, above the level of what it
+// says of pods.
+func TestAgent_LogsThatPodsAreSimulated(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Buffer
+		a, err := agent.New(
+			agent.WithNodeName("n"), agent.WithRootDir(root), agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(),
+			agent.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.NoError(t, a.Run(ctx))
+		assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="simulating pods"`))
 	})
 }
