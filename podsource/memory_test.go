@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -212,4 +213,24 @@ func desiredPods(t *testing.T, source podsource.Source) []string {
 		cancel()
 	}))
 	return out
+}
+
+// Deleted names leave nothing behind: an agent may run pods of new names for years.
+func TestMemory_ForgetsDeletedPods(t *testing.T) {
+	source := podsource.NewMemory()
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	for i := range 50_000 {
+		name := fmt.Sprint("pod-", i)
+		source.Put(podWithoutUID(name, "1"))
+		require.True(t, source.Delete("default", name))
+	}
+	after := heap()
+	assert.Less(t, after, before+1<<20, "a few dozen bytes per name would be more")
+	runtime.KeepAlive(source)
 }
