@@ -182,9 +182,10 @@ func (c *Collector) pointsInto(path string) string {
 }
 
 // dangles reports whether the target of a link does not exist. A link younger than
-// freshLink only counts if urgent is true.
+// freshLink only counts if urgent is true. One from the future was made before the clock
+// was set back.
 func dangles(path string, urgent bool) bool {
-	if info, err := os.Lstat(path); err != nil || !urgent && time.Since(info.ModTime()) < freshLink {
+	if info, err := os.Lstat(path); err != nil || !urgent && time.Since(info.ModTime()).Abs() < freshLink {
 		return false
 	}
 	_, err := os.Stat(path)
