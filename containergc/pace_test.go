@@ -155,7 +155,8 @@ func TestCollector_KeepsFreshLinks(t *testing.T) {
 		"fresh":                       {time.Minute - 1, false, true},
 		"old":                         {time.Minute, false, false},
 		"fresh, but space is needed":  {0, true, false},
-		"from the future, as a clock": {-time.Hour, false, true},
+		"of a clock that is ahead":    {time.Second - time.Minute, false, true},
+		"of before the clock was set": {-time.Hour, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
