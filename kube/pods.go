@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -13,10 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podsource"
 )
 
@@ -26,8 +30,8 @@ import (
 //
 // It lists and watches with bookmarks, as a stream where the server offers that, and
 // continues where a broken watch ended. A server that does not answer is asked again
-// after 0.8 s at first and 30 to 60 s at last; the pods stay meanwhile, and the reason
-// is a source error that wraps podsource.ErrUnavailable. Use podsource.Cached for a
+// after 0.8 s at first and every 5 to 7.5 s at last; the pods stay meanwhile, and the
+// reason is a source error that wraps podsource.ErrUnavailable. Use podsource.Cached for a
 // node that has to start its pods without its API server.
 type Pods struct {
 	k       *Kube
@@ -39,6 +43,14 @@ var _ podsource.StaticSource = (*Pods)(nil)
 // Pods returns the source of the pods that are bound to the node. All calls return
 // the same source, which can be watched once at a time.
 func (k *Kube) Pods() *Pods { return k.pods }
+
+// Bounds of the back-off before the API server is asked again. The upper one is less than
+// the kubelet's 30 s, so that a node notices soon that the server is back.
+const (
+	minPodsBackOff = 800 * time.Millisecond
+	maxPodsBackOff = 5 * time.Second
+	podsJitter     = 0.5 // largest random increase
+)
 
 // Static implements podsource.StaticSource.
 func (p *Pods) Static() bool { return false }
@@ -54,9 +66,7 @@ func (p *Pods) Watch(ctx context.Context, deliver func(podsource.Set)) error {
 	defer wg.Wait()
 	defer cancel()
 	reflector := p.reflector()
-	wg.Go(func() {
-		reflector.RunWithContext(klog.NewContext(ctx, logr.FromSlogHandler(p.k.cfg.Logger.Handler())))
-	})
+	wg.Go(func() { p.run(klog.NewContext(ctx, logr.FromSlogHandler(p.k.cfg.Logger.Handler())), reflector) })
 	if _, synced := p.k.store.mirrors(); synced {
 		deliver(p.k.store.set()) // of an earlier Watch
 	}
@@ -88,7 +98,27 @@ func (p *Pods) reflector() *cache.Reflector {
 		},
 	}, p.k.cfg.Client)
 	logger := logr.FromSlogHandler(p.k.cfg.Logger.Handler())
-	return cache.NewReflectorWithOptions(lw, &corev1.Pod{}, store, cache.ReflectorOptions{Name: "pods", Logger: &logger})
+	return cache.NewReflectorWithOptions(lw, &corev1.Pod{}, store, cache.ReflectorOptions{
+		Name: "pods", Logger: &logger,
+		Backoff: &wait.Backoff{Duration: minPodsBackOff, Cap: maxPodsBackOff, Steps: 10, Factor: 2, Jitter: podsJitter},
+	})
+}
+
+// run lists and watches until ctx is done. It is the loop of the reflector, with another
+// handling of errors: that one has global state.
+func (p *Pods) run(ctx context.Context, r *cache.Reflector) {
+	backOff := minPodsBackOff
+	for ctx.Err() == nil {
+		startTime := time.Now()
+		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			p.k.cfg.Logger.Warn("listing and watching pods failed", logattr.Err(err))
+		}
+		if time.Since(startTime) > maxPodsBackOff {
+			backOff = minPodsBackOff
+		}
+		_ = sleep.For(ctx, wait.Jitter(backOff, podsJitter))
+		backOff = min(2*backOff, maxPodsBackOff)
+	}
 }
 
 // record makes the outcome of a request a source error, or ends one.

@@ -1,0 +1,285 @@
+package kube_test
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/internal/kubetest"
+	"github.com/sublet-dev/agent/kube"
+)
+
+func conditionOf(conditions []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range conditions {
+		if conditions[i].Type == t {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+// running is the status of a running pod.
+func running() corev1.PodStatus {
+	return corev1.PodStatus{
+		ObservedGeneration: 2, Phase: corev1.PodRunning, PodIP: "10.0.0.2", PodIPs: []corev1.PodIP{{IP: "10.0.0.2"}},
+		QOSClass:   corev1.PodQOSBurstable,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now())}},
+		}},
+	}
+}
+
+func TestStatuses_Patches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		fake.Put("pods", pod)
+		k := newTestKube(t, fake)
+		watchPods(t, k.Pods())
+		fake.Requests()
+
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, running()))
+		require.Equal(t, []string{"PATCH /api/v1/namespaces/default/pods/a/status"}, fake.Requests(), "one call: what to compare with is known from the watch")
+		got := fake.Pod("default", "a").Status
+		require.Equal(t, corev1.PodRunning, got.Phase)
+		require.Equal(t, int64(2), got.ObservedGeneration)
+		require.Equal(t, corev1.PodQOSBestEffort, got.QOSClass, "set once")
+
+		synctest.Wait()
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, running()))
+		require.Empty(t, fake.Requests(), "unchanged is not sent")
+
+		changed := running()
+		changed.PodIP, changed.PodIPs, changed.Conditions = "10.0.0.3", []corev1.PodIP{{IP: "10.0.0.3"}}, changed.Conditions[:1]
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, changed))
+		got = fake.Pod("default", "a").Status
+		require.Equal(t, []corev1.PodIP{{IP: "10.0.0.3"}}, got.PodIPs)
+		require.Nil(t, conditionOf(got.Conditions, corev1.ContainersReady), "a condition of the node that ends is removed")
+	})
+}
+
+// What other components write is theirs, even when the pod object of the status is older.
+func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		claim := "claim-1"
+		stored := pod.DeepCopy()
+		stored.Status.NominatedNodeName = "node-2"
+		stored.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim}}
+		stored.Status.Conditions = []corev1.PodCondition{
+			{Type: "example.com/gate", Status: corev1.ConditionTrue},
+			{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+		}
+		started := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+		stored.Status.StartTime = &started
+		fake.Put("pods", stored)
+		k := newTestKube(t, fake)
+
+		st := running()
+		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: "example.com/gate", Status: corev1.ConditionFalse})
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		got := fake.Pod("default", "a").Status
+		assert.Equal(t, corev1.PodRunning, got.Phase)
+		assert.Equal(t, "node-2", got.NominatedNodeName)
+		assert.Len(t, got.ResourceClaimStatuses, 1)
+		assert.True(t, got.StartTime.Equal(&started))
+		assert.Equal(t, corev1.ConditionTrue, conditionOf(got.Conditions, "example.com/gate").Status)
+		assert.Equal(t, "EvictionByEvictionAPI", conditionOf(got.Conditions, corev1.DisruptionTarget).Reason)
+		assert.Equal(t, corev1.ConditionTrue, conditionOf(got.Conditions, corev1.PodReady).Status)
+	})
+}
+
+// A field of the API that is new must be given an owner.
+func TestStatuses_EachFieldHasAnOwner(t *testing.T) {
+	own := "ObservedGeneration Phase Conditions Message Reason HostIP HostIPs PodIP PodIPs InitContainerStatuses ContainerStatuses " +
+		"EphemeralContainerStatuses Resize AllocatedResources Resources"
+	others := "NominatedNodeName StartTime QOSClass ResourceClaimStatuses ExtendedResourceClaimStatus NodeAllocatableResourceClaimStatuses VolumeHealth"
+	var fields []string
+	for i := range reflect.TypeFor[corev1.PodStatus]().NumField() {
+		fields = append(fields, reflect.TypeFor[corev1.PodStatus]().Field(i).Name)
+	}
+	require.ElementsMatch(t, strings.Fields(own+" "+others), fields)
+}
+
+// The resources of a resize are the node's.
+func TestStatuses_SendsResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		fake.Put("pods", pod)
+		k := newTestKube(t, fake)
+		st := running()
+		st.ContainerStatuses[0].AllocatedResources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+		st.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: st.ContainerStatuses[0].AllocatedResources}
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		got := fake.Pod("default", "a").Status.ContainerStatuses[0]
+		require.Equal(t, "2", got.AllocatedResources.Cpu().String())
+		require.Equal(t, "2", got.Resources.Requests.Cpu().String())
+	})
+}
+
+// A pod that is not there, or not the same, has no status to set.
+func TestStatuses_PodThatIsGone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stored  *corev1.Pod
+		watched bool
+		calls   int
+	}{
+		"deleted":                 {nil, false, 1},
+		"known to be deleted":     {nil, true, 0},
+		"recreated":               {newTestPod("a"), false, 1},
+		"known to be another one": {newTestPod("a"), true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fake := kubetest.NewFake(t)
+				if tc.stored != nil {
+					tc.stored.UID = "uid-other"
+					fake.Put("pods", tc.stored)
+				}
+				k := newTestKube(t, fake)
+				if tc.watched {
+					watchPods(t, k.Pods())
+				}
+				fake.Requests()
+				pod := newTestPod("a")
+				require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, running()))
+				require.Len(t, fake.Requests(), tc.calls)
+				now := metav1.Now()
+				pod.DeletionTimestamp = &now
+				require.NoError(t, k.Statuses().DeleteStatus(t.Context(), pod))
+				if tc.stored != nil {
+					require.Equal(t, "uid-other", string(fake.Pod("default", "a").UID))
+					require.Equal(t, corev1.PodPending, fake.Pod("default", "a").Status.Phase)
+				}
+			})
+		})
+	}
+}
+
+// Failures are returned, so that the status manager retries; a stale comparison is made anew.
+func TestStatuses_Failures(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code   int
+		reason metav1.StatusReason
+		times  int // how often the server refuses the patch
+		fails  bool
+	}{
+		"conflict once":     {http.StatusConflict, metav1.StatusReasonConflict, 1, false},
+		"conflict forever":  {http.StatusConflict, metav1.StatusReasonConflict, 1000, true},
+		"invalid once":      {http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 1, false},
+		"too many requests": {http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 2, false},
+		"internal error":    {http.StatusInternalServerError, metav1.StatusReasonInternalError, 1, true},
+		"not found":         {http.StatusNotFound, metav1.StatusReasonNotFound, 1, false},
+		"forbidden":         {http.StatusForbidden, metav1.StatusReasonForbidden, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fake := kubetest.NewFake(t)
+				pod := newTestPod("a")
+				fake.Put("pods", pod)
+				refusals := tc.times
+				fake.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+					if r.Method != http.MethodPatch || refusals == 0 {
+						return false
+					}
+					refusals--
+					kubetest.Refuse(w, tc.code, tc.reason)
+					return true
+				}
+				k := newTestKube(t, fake)
+				watchPods(t, k.Pods())
+				err := k.Statuses().SetStatus(t.Context(), pod, running())
+				require.Equal(t, tc.fails, err != nil, "%v", err)
+				if !tc.fails && tc.code != http.StatusNotFound {
+					require.Equal(t, corev1.PodRunning, fake.Pod("default", "a").Status.Phase)
+				}
+			})
+		})
+	}
+}
+
+// A server that does not answer costs no more than the time that the caller gives.
+func TestStatuses_Hang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		fake.Put("pods", newTestPod("a"))
+		fake.Intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			<-r.Context().Done()
+			return true
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		start := time.Now()
+		err := newTestKube(t, fake).Statuses().SetStatus(ctx, newTestPod("a"), running())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 30*time.Second, time.Since(start))
+	})
+}
+
+func TestStatuses_BoundedRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		fake.Put("pods", pod)
+		k, err := kube.New(kube.Config{Client: fake.Client(), NodeName: nodeName, StatusQPS: 10, StatusBurst: 5})
+		require.NoError(t, err)
+		start := time.Now()
+		for i := range 25 {
+			st := running()
+			st.ContainerStatuses[0].RestartCount = int32(i)
+			require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		}
+		require.InDelta(t, 2*time.Second, time.Since(start), float64(150*time.Millisecond))
+	})
+}
+
+func TestStatuses_DeletesFinishedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		fake.Put("pods", pod)
+		k := newTestKube(t, fake)
+		require.NoError(t, k.Statuses().DeleteStatus(t.Context(), pod))
+		require.NotNil(t, fake.Pod("default", "a"), "nobody has deleted it")
+
+		now := metav1.Now()
+		pod.DeletionTimestamp = &now
+		pod.Finalizers = []string{"example.com/keep"}
+		fake.Put("pods", pod)
+		require.NoError(t, k.Statuses().DeleteStatus(t.Context(), pod))
+		require.Zero(t, *fake.Pod("default", "a").DeletionGracePeriodSeconds, "the finalizer keeps the object; the node is done")
+		pod.Finalizers = nil
+		fake.Put("pods", pod)
+		require.NoError(t, k.Statuses().DeleteStatus(t.Context(), pod))
+		require.Nil(t, fake.Pod("default", "a"))
+	})
+}
+
+func TestStatuses_DeletionIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		now := metav1.Now()
+		pod.DeletionTimestamp = &now
+		fake.Put("pods", pod)
+		fake.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
+			kubetest.Refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+			return true
+		}
+		require.ErrorContains(t, newTestKube(t, fake).Statuses().DeleteStatus(t.Context(), pod), "delete pod")
+	})
+}
