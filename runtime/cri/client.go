@@ -80,8 +80,9 @@ type Config struct {
 	// Observer makes a Client that sees the pods of all owners, and of none. It
 	// changes nothing: calls that would fail with runtime.ErrNotOwner.
 	Observer bool
-	// DialContext connects to pods, for httpGet hooks and for Client.DialContext. [the connection's, if it has such a method, as that to an embedded runtime
-	// has; else a net.Dialer's]
+	// DialContext connects to pods, for httpGet hooks and for Client.DialContext. [that
+	// of the connection, if runtime.Capability finds runtime.PodDialer in it, as in that
+	// to an embedded runtime; else a net.Dialer's]
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
 	// period does not. [10 min]
@@ -142,9 +143,6 @@ func (cfg *Config) fill() error {
 	if cfg.MaxParallelStarts == 0 {
 		cfg.MaxParallelStarts = 16 * cfg.InitialParallelStarts
 	}
-	if cfg.DialContext == nil {
-		cfg.DialContext = (&net.Dialer{KeepAlive: -1}).DialContext
-	}
 	if cfg.Observer && (cfg.Owner != "" || len(cfg.AdoptSources) > 0) {
 		errs = append(errs, errors.New("an Observer sees all pods: Owner and AdoptSources must be empty"))
 	}
@@ -189,8 +187,8 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	if cc == nil {
 		return nil, errors.New("cri: no connection")
 	}
-	if dialer, ok := cc.(runtime.PodDialer); ok && cfg.DialContext == nil {
-		cfg.DialContext = dialer.DialContext
+	if cfg.DialContext == nil {
+		cfg.DialContext = runtime.Dialer(cc)
 	}
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("cri: %w", err)

@@ -23,7 +23,7 @@ type Conn struct {
 	rt *Runtime
 }
 
-// DialContext is Runtime.DialContext. Clients find it by assertion, as runtime/cri
+// DialContext is Runtime.DialContext. Clients find it as a capability, as runtime/cri
 // does, for probes and hooks.
 func (c *Conn) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return c.rt.DialContext(ctx, network, address)

@@ -47,7 +47,7 @@ func TestConn_DialsHostProcessesOnTheLoopback(t *testing.T) {
 	assert.Error(t, g.TryDial(t, "nonsense"))
 }
 
-// runtime/cri finds the capability of a connection by assertion.
+// runtime/cri finds the capability in a connection.
 var (
 	_ runtime.PodDialer = (*embedded.Conn)(nil)
 	_ runtime.PodDialer = (*embedded.Runtime)(nil)

@@ -54,8 +54,9 @@ func (m mutant) suite(t *testing.T) *suite {
 	p, err := NewProxy(requestMutator{direct, m.request}, 1, rules...)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
-	s.cc, err = p.Dial()
+	cc, err := p.Dial()
 	require.NoError(t, err)
+	s.cc = cc.ClientConn
 	t.Cleanup(func() { _ = s.cc.Close() })
 	s.pullImages(t)
 	return s

@@ -119,9 +119,20 @@ func (p *Proxy) Serve(ctx context.Context, lis net.Listener) error {
 	return s.Serve(lis)
 }
 
+// Conn is a connection through a Proxy. Its Unwrap keeps the capabilities of the
+// connection behind the proxy, such as dialing the pods of an embedded runtime: no rule
+// applies to them.
+type Conn struct {
+	*grpc.ClientConn
+	to grpc.ClientConnInterface
+}
+
+// Unwrap returns the connection behind the proxy.
+func (c *Conn) Unwrap() any { return c.to }
+
 // Dial returns a connection through the proxy, in memory. The caller closes it, and
 // the proxy after it.
-func (p *Proxy) Dial() (*grpc.ClientConn, error) {
+func (p *Proxy) Dial() (*Conn, error) {
 	p.mu.Lock()
 	if p.lis == nil {
 		lis, srv := bufconn.Listen(256<<10), p.server()
@@ -130,10 +141,14 @@ func (p *Proxy) Dial() (*grpc.ClientConn, error) {
 	}
 	lis := p.lis
 	p.mu.Unlock()
-	return grpc.NewClient("passthrough:///proxy",
+	cc, err := grpc.NewClient("passthrough:///proxy",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{ClientConn: cc, to: p.to}, nil
 }
 
 // Close stops the server behind Dial and all calls in progress.
