@@ -201,11 +201,11 @@ func TestTracing_Failures(t *testing.T) {
 		},
 		{
 			name: "hook", hook: true, script: []string{"exec-exit-code=1", "exec-output=s3cret"},
-			want: `sync pod ERROR "container main: PostStartHookError: postStart hook: lifecycle hook failed" {error.type=_OTHER}
+			want: `sync pod ERROR "container main: PostStartHookError: postStart hook: lifecycle hook failed with exit code 1" {error.type=_OTHER}
   create container {` + image + `}
   create sandbox
   kill container {` + image + ` termination.grace_period=30 termination.reason=FailedPostStartHook}
-  run postStart hook ERROR "lifecycle hook failed" {` + strings.Replace(image, " k8s", " error.type=_OTHER k8s", 1) + `}
+  run postStart hook ERROR "lifecycle hook failed with exit code 1" {` + strings.Replace(image, " k8s", " error.type=_OTHER k8s", 1) + `}
   start container {` + image + `}
 `,
 		},

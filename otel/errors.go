@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -39,30 +40,9 @@ func errorType(err error) string {
 // describe returns the text of err without what must not leave the node, cut to
 // maxDescription.
 func describe(err error) string {
-	text := redact(err.Error(), err)
+	text := logattr.Redact(err)
 	if len(text) > maxDescription {
 		text = text[:maxDescription] + "..."
 	}
 	return strings.ToValidUTF8(text, "")
-}
-
-// redact replaces in text the texts of those errors in the tree of err that have a method
-// Redacted() string with its result.
-func redact(text string, err error) string {
-	if e, ok := err.(interface{ Redacted() string }); ok && err.Error() != "" {
-		return strings.ReplaceAll(text, err.Error(), e.Redacted())
-	}
-	switch e := err.(type) { //nolint:errorlint // the tree is walked here
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil {
-			text = redact(text, inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if inner != nil {
-				text = redact(text, inner)
-			}
-		}
-	}
-	return text
 }

@@ -52,5 +52,7 @@
 // # Secrets
 //
 // Credentials of pull secrets are sent to the runtime only. They are removed from the
-// messages of the runtime and the registry before these become errors.
+// messages of the runtime and the registry before these become errors. The command of a
+// lifecycle hook and its output are in the Failure of its container, and not in events and
+// logs.
 package cri

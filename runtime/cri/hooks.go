@@ -32,35 +32,46 @@ type hookTarget struct {
 }
 
 // hookError is the error of a lifecycle hook. Its text can have the command, its output or
-// a URL, so that only the pod's owner may see it.
-type hookError struct{ error }
+// a URL, so that it is for the pod's owner: for the status, but not for events, logs and
+// traces.
+type hookError struct {
+	error
+	exitCode int // of a command; 0: it did not end by itself
+}
 
 func (e *hookError) Unwrap() error { return e.error }
 
-// Redacted returns the text of the error for others, for instance for traces.
-func (e *hookError) Redacted() string { return "lifecycle hook failed" }
+// Redacted returns the text of the error for others.
+func (e *hookError) Redacted() string {
+	if e.exitCode != 0 {
+		return fmt.Sprintf("lifecycle hook failed with exit code %d", e.exitCode)
+	}
+	return "lifecycle hook failed"
+}
 
 // runHook runs a lifecycle hook to its end, or until ctx ends.
 func (c *Client) runHook(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
-	if err := c.runHandler(ctx, to, h); err != nil {
-		return &hookError{err}
+	code, err := c.runHandler(ctx, to, h)
+	if err != nil {
+		return &hookError{err, code}
 	}
 	return nil
 }
 
-func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
+// runHandler runs a hook, and returns the exit code of a command.
+func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) (int, error) {
 	switch {
 	case h.Exec != nil:
 		return c.execHook(ctx, to.id, h.Exec.Command)
 	case h.HTTPGet != nil:
-		return c.httpHook(ctx, to, h.HTTPGet)
+		return 0, c.httpHook(ctx, to, h.HTTPGet)
 	case h.Sleep != nil:
-		return sleep.For(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		return 0, sleep.For(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	}
-	return fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
+	return 0, fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
 }
 
-func (c *Client) execHook(ctx context.Context, id string, command []string) error {
+func (c *Client) execHook(ctx context.Context, id string, command []string) (int, error) {
 	timeout := c.cfg.HookTimeout
 	if until, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(until), time.Second))
@@ -68,11 +79,11 @@ func (c *Client) execHook(ctx context.Context, id string, command []string) erro
 	out, code, err := c.Exec(ctx, id, command, timeout, hookOutput)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case code != 0:
-		return fmt.Errorf("command %q ended with %d: %s", command, code, strings.TrimSpace(string(out)))
+		return code, fmt.Errorf("command %q ended with %d: %s", command, code, strings.TrimSpace(string(out)))
 	}
-	return nil
+	return 0, nil
 }
 
 // httpHook sends one request. Any answer counts as done, whatever its code, as
@@ -190,7 +201,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 		return err // the pod is ending: who ends it stops this container too
 	}
 	err = fmt.Errorf("postStart hook: %w", err)
-	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
+	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
 	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, spec, id))}
 }

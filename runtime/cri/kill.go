@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
@@ -88,7 +89,8 @@ func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s run
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
 			}
 			// A hook that fails keeps no container from ending.
-			c.event(pod, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
+			c.event(pod, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+			c.logPod(slog.LevelWarn, pod, "preStop hook failed", containerAttrs(s.Container, s.ID, since(startTime), logattr.Err(err))...)
 		}
 		c.hooked.done(s.ID)
 	}
