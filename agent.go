@@ -235,15 +235,6 @@ func (a *Agent) Pods() []*corev1.Pod {
 // evicted them. They leave the agent healthy: it does what it should.
 func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }
 
-// Conditions returns the node's conditions MemoryPressure, DiskPressure and
-// PIDPressure; none without eviction.
-func (a *Agent) Conditions() []corev1.NodeCondition {
-	if a.c.Eviction == nil {
-		return nil
-	}
-	return a.c.Eviction.Conditions()
-}
-
 // Stats measures the node and its pods now. The usage of logs and volumes is about a
 // minute old at most, and left out if it takes too long to count.
 func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {

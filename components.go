@@ -69,6 +69,7 @@ type Components struct {
 	Eviction       Eviction // nil: off
 	PodManager     *syncloop.PodManager
 	SyncLoop       SyncLoop
+	NodeStatus     *node.Status // what is reported about the node
 
 	runners  []run.Component // of WithRunner
 	opts     settings

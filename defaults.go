@@ -69,6 +69,7 @@ func (c *Components) path(name string) string { return filepath.Join(c.RootDir, 
 // build builds the components in order.
 func (c *Components) build() error {
 	for _, step := range []func() error{
+		c.detectNode,
 		component(c, "Recorder", &c.Recorder, NewRecorder),
 		component(c, "Runtime", &c.Runtime, NewRuntime),
 		c.checkCapabilities,
@@ -98,6 +99,7 @@ func (c *Components) build() error {
 		optional(c, "Eviction", &c.Eviction, NewEviction),
 		func() (err error) { c.PodManager, err = newPodManager(c); return err },
 		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
+		func() (err error) { c.NodeStatus, err = newNodeStatus(c); return err },
 		c.buildRunners,
 	} {
 		if err := step(); err != nil {
@@ -377,9 +379,12 @@ func NewEviction(c *Components) (Eviction, error) {
 }
 
 func newPodManager(c *Components) (*syncloop.PodManager, error) {
+	if c.Node.UnsupportedFields == nil {
+		c.Node.UnsupportedFields = c.unsupportedFields()
+	}
 	fits, err := admission.New(admission.Config{
 		NodeName: c.NodeName, Allocatable: c.Node.Allocatable, MaxPods: c.Node.MaxPods, Labels: c.Node.Labels, Taints: c.Node.Taints,
-		Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(),
+		LabelsFunc: c.opts.nodeLabels, Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(),
 	})
 	if err != nil {
 		return nil, err

@@ -61,6 +61,7 @@ type settings struct {
 	rotation          LogRotation
 	adopt             []string // sources of pods without an owner
 	runners           []namedRunner
+	nodeLabels        func() map[string]string
 
 	// Derived from the options.
 	ephemeralRoot bool // the root directory lasts as long as Run

@@ -38,6 +38,9 @@ type Config struct {
 	// Labels of the node. Default: kubernetes.io/os, kubernetes.io/arch and
 	// kubernetes.io/hostname, which Labels can override.
 	Labels map[string]string
+	// LabelsFunc returns labels that may change, in place of Labels. The result is
+	// read-only. Default: none.
+	LabelsFunc func() map[string]string
 	// Taints of the node. Only those with effect NoExecute are checked, and not for
 	// static pods.
 	Taints []corev1.Taint

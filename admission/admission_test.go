@@ -394,3 +394,13 @@ func BenchmarkAdmit(b *testing.B) {
 		})
 	}
 }
+
+func TestAdmit_LabelsThatChange(t *testing.T) {
+	current := map[string]string{"site": "a"}
+	a, err := New(Config{Labels: map[string]string{"site": "old"}, LabelsFunc: func() map[string]string { return current }})
+	require.NoError(t, err)
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: map[string]string{"site": "b"}}}
+	require.False(t, a.Admit(pod, nil).Admitted)
+	current = map[string]string{"site": "b"}
+	require.True(t, a.Admit(pod, nil).Admitted)
+}

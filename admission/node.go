@@ -15,7 +15,7 @@ import (
 // affinity is ignored.
 func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
 	for key, want := range pod.Spec.NodeSelector {
-		if have, ok := a.cfg.Labels[key]; !ok || have != want {
+		if have, ok := a.labels()[key]; !ok || have != want {
 			return failed(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector: "+key+"="+want)
 		}
 	}
@@ -26,6 +26,14 @@ func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 		}
 	}
 	return podspec.Admitted()
+}
+
+// labels returns the labels of the node now.
+func (a *Admitter) labels() labels.Set {
+	if a.cfg.LabelsFunc == nil {
+		return a.cfg.Labels
+	}
+	return a.cfg.LabelsFunc()
 }
 
 // matches reports whether the node meets all requirements of a term. A term without
@@ -41,7 +49,7 @@ func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 		}
 	}
 	for _, r := range term.MatchExpressions {
-		if !matches(a.cfg.Labels, r) {
+		if !matches(a.labels(), r) {
 			return false
 		}
 	}

@@ -116,7 +116,7 @@ func setDefault[T comparable](field *T, value T) {
 // Node keeps the Node object of this node and its lease. Run does the work; the other
 // methods may be called from any goroutine.
 //
-//   - The Node is registered if it does not exist, also when somebody deletes it later: a
+//   - The Node is registered if it does not exist, also when it is deleted later: a
 //     node that runs is a node. Its labels are repaired.
 //   - A change of a condition is sent within a second, any other change within
 //     StatusPeriod, and an unchanged status every ReportPeriod. Conditions, capacities,

@@ -289,8 +289,8 @@ func TestNode_RepairsLabelsOfTheSystem(t *testing.T) {
 	})
 }
 
-// A Node that is deleted while its agent runs is registered again, with its taints.
-func TestNode_RegistersAgainWhenDeleted(t *testing.T) {
+// A Node that is deleted while its agent runs is registered with its taints once more.
+func TestNode_IsRegisteredWhenDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{Taints: []corev1.Taint{{Key: "edge", Effect: corev1.TaintEffectNoSchedule}}}).run()
 		require.NoError(t, b.client.CoreV1().Nodes().Delete(t.Context(), "n", metav1.DeleteOptions{}))
@@ -324,7 +324,7 @@ func TestNode_UsesANodeThatItMayNotCreate(t *testing.T) {
 	})
 }
 
-// An API server that is away for an hour costs little, and is told all soon after.
+// An API server that is away for an hour costs little, and has the status soon after.
 func TestNode_APIServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{}).run()
@@ -371,7 +371,7 @@ func TestNode_TwoAgentsWithOneName(t *testing.T) {
 	})
 }
 
-// Somebody who edits the lease once, or a previous agent that ends, is no contention.
+// An edit of the lease, and a last renewal by a previous agent, are no contention.
 func TestNode_OneForeignRenewalIsNoContention(t *testing.T) {
 	l := &lease{duration: 40 * time.Second, log: slog.New(slog.DiscardHandler)}
 	base := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now()}}}

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -19,7 +21,7 @@ type AddressConfig struct {
 
 	// What follows asks the machine; tests replace it.
 	InterfaceAddrs func() ([]net.Addr, error)             // default: net.InterfaceAddrs
-	LookupIP       func(host string) ([]net.IP, error)    // default: net.LookupIP
+	LookupIP       func(host string) ([]net.IP, error)    // default: DNS, for up to two seconds
 	DefaultIP      func(preferred net.IP) (net.IP, error) // that of the default route
 }
 
@@ -31,7 +33,7 @@ func (c *AddressConfig) complete() {
 		c.InterfaceAddrs = net.InterfaceAddrs
 	}
 	if c.LookupIP == nil {
-		c.LookupIP = net.LookupIP
+		c.LookupIP = lookupIP
 	}
 	if c.DefaultIP == nil {
 		c.DefaultIP = utilnet.ResolveBindAddress
@@ -73,6 +75,15 @@ func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) {
 		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 	}
 	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.Hostname}), nil
+}
+
+// lookupTimeout bounds the wait for DNS, without which many nodes are.
+const lookupTimeout = 2 * time.Second
+
+func lookupIP(host string) ([]net.IP, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout) //nolint:forbidigo // bounded
+	defer cancel()
+	return net.DefaultResolver.LookupIP(ctx, "ip", host)
 }
 
 func isIPv4(ip net.IP) bool { return ip.To4() != nil }

@@ -25,8 +25,10 @@ type Config struct {
 	// Taints of the node, as in the spec of a Node. A pod that does not tolerate one with effect NoExecute is rejected with
 	// reason TaintToleration. Static pods tolerate all of them, as with the kubelet.
 	Taints []corev1.Taint
+	// Capacity is what the machine has. It is reported. Default: as detected below NodeCgroup and CgroupRoot.
+	Capacity corev1.ResourceList
 	// Allocatable is the sum of requests that pods are admitted for. A pod that does not fit is rejected with OutOfcpu, OutOfmemory
-	// and so on. Default: no bound.
+	// and so on. Default: Capacity without what hard eviction thresholds keep available; with a simulated runtime no bound.
 	Allocatable corev1.ResourceList
 	MaxPods     int // pods that run at once. Default: 0, no bound
 	// PodsCgroupLimits bounds the cgroup of all pods: cpu (as a weight), memory (bytes) and ResourcePIDs (processes). A kubelet that
@@ -55,6 +57,10 @@ type Config struct {
 	// PodFeatureUnsupported. A runtime with more abilities returns fewer. It is called from the sync loop and must be pure and fast.
 	// Default: podspec.Unsupported.
 	UnsupportedFields func(*corev1.Pod) field.ErrorList
+
+	// ConditionReporters report conditions of the node besides those of the agent.
+	ConditionReporters []Reporter
+	Port               int32 // of the agent's HTTPS server, as it is reported. Default: none
 
 	ResolvConf    string   // resolver configuration of the node. Default: /etc/resolv.conf
 	ClusterDNS    []string // name servers of pods with dnsPolicy ClusterFirst

@@ -66,7 +66,7 @@ func hasSecret(vol *corev1.Volume) bool {
 		return false
 	}
 	for _, s := range vol.Projected.Sources {
-		if s.Secret != nil {
+		if s.Secret != nil || s.ServiceAccountToken != nil {
 			return true
 		}
 	}
@@ -219,6 +219,10 @@ func (g *gatherer) projected(sources []corev1.VolumeProjection) {
 			g.object(podspec.Secret, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 		case s.DownwardAPI != nil:
 			g.downward(s.DownwardAPI.Items)
+		case s.ServiceAccountToken != nil:
+			g.token(s.ServiceAccountToken)
+		case s.ClusterTrustBundle != nil:
+			g.trustBundle(s.ClusterTrustBundle)
 		case *s == (corev1.VolumeProjection{}): // valid and empty
 		default:
 			g.fail("unsupported source %d of the projected volume", i)

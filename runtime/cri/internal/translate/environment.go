@@ -24,7 +24,7 @@ type EnvVar struct{ name, value string }
 // Errors name objects and keys, never values.
 func (tr *Translator) Environment(ctx context.Context, spec *corev1.Container, ips []string) ([]EnvVar, error) {
 	e := environment{tr: tr, at: make(map[string]int), facts: tr.withStatus(ips)}
-	var errs []error
+	errs := []error{e.services(ctx)}
 	for _, from := range spec.EnvFrom {
 		errs = append(errs, e.from(ctx, from))
 	}
@@ -75,6 +75,22 @@ func (e *environment) lookup(name string) (string, bool) {
 		return e.vars[i].value, true
 	}
 	return "", false
+}
+
+// services sets the variables of services first, so that those of the spec replace them.
+func (e *environment) services(ctx context.Context) error {
+	places, ok := e.tr.Options.Objects.(podspec.Services)
+	if !ok {
+		return nil
+	}
+	vars, err := places.ServiceEnv(ctx, e.tr.Pod)
+	if err != nil {
+		return fmt.Errorf("variables of services: %w", err)
+	}
+	for _, v := range vars {
+		e.set(v.Name, v.Value)
+	}
+	return nil
 }
 
 // from takes over all of an object's keys that can be variables' names.

@@ -1,0 +1,63 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+// ownRuntime returns an agent with a runtime of the test's own.
+func ownRuntime(t *testing.T, opts ...agent.Option) *agent.Agent {
+	t.Helper()
+	simulated, err := agent.New(agent.WithSimulatedRuntime(), agent.WithRootDir(t.TempDir()))
+	require.NoError(t, err)
+	a, err := agent.New(append(opts, agent.WithRuntime(simulated.Components().Runtime), agent.WithRootDir(t.TempDir()))...)
+	require.NoError(t, err)
+	return a
+}
+
+func TestNew_NodeIsThatOfTheMachine(t *testing.T) {
+	n := ownRuntime(t).Components().Node
+	assert.Positive(t, n.Capacity.Cpu().Value())
+	assert.Positive(t, n.Capacity.Memory().Value())
+	assert.Equal(t, n.Capacity.Memory().Value(), n.Allocatable.Memory().Value(), "nothing is reserved")
+}
+
+func TestNew_ExplicitNodeWins(t *testing.T) {
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	n := ownRuntime(t, agent.WithNode(node.Config{Allocatable: one})).Components().Node
+	assert.Equal(t, one, n.Allocatable)
+	n = ownRuntime(t, agent.WithNode(node.Config{Capacity: one})).Components().Node
+	assert.Len(t, n.Allocatable, 1)
+	n = ownRuntime(t, agent.WithNode(node.Config{PodsCgroupLimits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}})).Components().Node
+	assert.EqualValues(t, 1<<20, n.Allocatable.Memory().Value(), "pods are not admitted for more than their cgroup has")
+}
+
+func TestNew_SimulatedPodsAreNotBounded(t *testing.T) {
+	a, err := agent.New(agent.WithSimulatedRuntime(), agent.WithRootDir(t.TempDir()))
+	require.NoError(t, err)
+	assert.Nil(t, a.Components().Node.Allocatable)
+}
+
+func TestAgent_NodeStatus(t *testing.T) {
+	check := func(a *agent.Agent) {
+		st, err := a.NodeStatus(t.Context())
+		require.ErrorContains(t, err, "node address 192.0.2.1: not an address of an interface")
+		assert.EqualValues(t, 7, st.Capacity.Pods().Value())
+		assert.EqualValues(t, 10250, st.DaemonEndpoints.KubeletEndpoint.Port)
+		assert.Contains(t, st.NodeInfo.ContainerRuntimeVersion, "://")
+		ready := st.Conditions[len(st.Conditions)-1]
+		assert.Equal(t, corev1.NodeReady, ready.Type)
+		assert.Equal(t, corev1.ConditionTrue, ready.Status, ready.Message)
+		assert.Len(t, a.Conditions(), 4)
+	}
+	runSimulated(t, check, func() podsource.Source { return podsource.NewMemory() },
+		agent.WithNode(node.Config{IPs: []string{"192.0.2.1"}, MaxPods: 7, Port: 10250}))
+}

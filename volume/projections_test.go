@@ -1,0 +1,82 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// server is a store that makes tokens and has a trust bundle.
+type server struct {
+	store
+	token string
+	err   error
+}
+
+func (s *server) ServiceAccountToken(_ context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
+	return []byte(s.token + pod.Spec.ServiceAccountName + p.Audience), s.err
+}
+
+func (s *server) ClusterTrustBundle(_ context.Context, p *corev1.ClusterTrustBundleProjection) ([]byte, error) {
+	if p.Name == nil {
+		return nil, podspec.ErrObjectNotFound
+	}
+	return []byte("certificates"), s.err
+}
+
+const tokenVolume = "  - {name: v, projected: {sources: [{serviceAccountToken: {path: token, audience: vault}}, {clusterTrustBundle: {path: ca, name: b}}]}}\n"
+
+func TestMount_TokensAndTrustBundles(t *testing.T) {
+	m, p := manager(t, nil), pod(t, "u", tokenVolume)
+	p.Spec.ServiceAccountName = "sa"
+	s := &server{token: "one "}
+	dir := mount(t, m, p, s)["v"].HostPath
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return string(b)
+	}
+	assert.Equal(t, "one savault", read("token"))
+	assert.Equal(t, "certificates", read("ca"))
+	s.token = "two "
+	mount(t, m, p, s)
+	assert.Equal(t, "two savault", read("token"), "a renewed token replaces the old one")
+}
+
+func TestMount_TokenIsForTheGroup(t *testing.T) {
+	m, p := manager(t, nil), pod(t, "u", tokenVolume)
+	gid := int64(os.Getgid())
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &gid}
+	info, err := os.Stat(filepath.Join(mount(t, m, p, &server{})["v"].HostPath, "token"))
+	require.NoError(t, err)
+	assert.EqualValues(t, 0o640, info.Mode().Perm())
+}
+
+func TestMount_TokenErrors(t *testing.T) {
+	m, p := manager(t, nil), pod(t, "u", tokenVolume)
+	_, err := m.Mount(t.Context(), p, &server{err: errors.New("connection refused"), token: "secret"})
+	require.ErrorContains(t, err, `token of service account "": connection refused`)
+	require.ErrorContains(t, err, "cluster trust bundle for ca: connection refused")
+	assert.NotContains(t, err.Error(), "secret")
+	_, err = m.Mount(t.Context(), p, &store{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
+func TestMount_OptionalTrustBundle(t *testing.T) {
+	m := manager(t, nil)
+	p := pod(t, "u", `  - {name: v, projected: {sources: [{clusterTrustBundle: {path: ca, signerName: s, optional: true}}]}}`)
+	b, err := os.ReadFile(filepath.Join(mount(t, m, p, &server{})["v"].HostPath, "ca"))
+	require.NoError(t, err)
+	assert.Empty(t, b)
+	p = pod(t, "w", `  - {name: v, projected: {sources: [{clusterTrustBundle: {path: ca, signerName: s}}]}}`)
+	_, err = m.Mount(t.Context(), p, &server{})
+	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+}
