@@ -42,6 +42,7 @@ var allowedImports = map[string][]string{
 	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"runtime"},
+	"server/kubeauth":         {},
 	"e2e":                     {},
 	"test/bench":              {},
 	"test/scenario":           {},
