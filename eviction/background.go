@@ -72,7 +72,11 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 		return false
 	}
 	m.reclaimed = true
-	m.cfg.Logger.Info("reclaiming node resources",
+	level := slog.LevelInfo
+	if m.blocked[conditionOf(t.Signal)] != "" {
+		level = slog.LevelDebug // the last reclaim and its result were logged
+	}
+	m.cfg.Logger.Log(ctx, level, "reclaiming node resources",
 		slog.String("threshold", t.String()), slog.String("observed", t.observation.String()))
 	m.state.lastActionAt = time.Now() // older observations of the node do not count
 	m.start(&m.reclaim, "reclaim", func() {

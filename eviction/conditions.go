@@ -43,16 +43,15 @@ func (m *Manager) updateConditions(now time.Time) {
 	m.mu.Lock()
 	previous := m.conditions
 	m.conditions = nodeConditions(previous, active, m.blocked, now)
-	changed := !slices.EqualFunc(previous, m.conditions, func(a, b corev1.NodeCondition) bool {
-		return a.Status == b.Status && a.Message == b.Message
-	})
 	current := slices.Clone(m.conditions)
 	m.mu.Unlock()
-	if !changed {
-		return
+	if !slices.EqualFunc(previous, current, func(a, b corev1.NodeCondition) bool { return a.Status == b.Status }) {
+		m.cfg.Logger.Info("node conditions changed", slog.Any("conditions", active))
 	}
-	m.cfg.Logger.Info("node conditions changed", slog.Any("conditions", active))
-	if m.cfg.Hooks.ConditionsChanged != nil {
+	unchanged := slices.EqualFunc(previous, current, func(a, b corev1.NodeCondition) bool {
+		return a.Status == b.Status && a.Message == b.Message
+	})
+	if !unchanged && m.cfg.Hooks.ConditionsChanged != nil {
 		m.cfg.Hooks.ConditionsChanged(current)
 	}
 }
@@ -64,6 +63,14 @@ func (m *Manager) block(blocked map[corev1.NodeConditionType]string, t metThresh
 	}
 	m.warn(t.Threshold, "eviction threshold met but no pod can be evicted", reason, "EvictionBlocked",
 		fmt.Sprintf("No pod is evicted for %s: %s", t, reason), slog.String("observed", t.observation.String()))
+}
+
+// keepBlocked keeps the last reason while a new decision is prepared, so that a reason that
+// stays the same is reported once.
+func (m *Manager) keepBlocked(blocked map[corev1.NodeConditionType]string, t metThreshold) {
+	if kind := conditionOf(t.Signal); blocked[kind] == "" && m.blocked[kind] != "" {
+		blocked[kind] = m.blocked[kind]
+	}
 }
 
 // setBlocked records why no pod is evicted, by condition. nil means that no threshold

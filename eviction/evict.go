@@ -55,6 +55,7 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 	waits := false // for reclaim, a measurement or the effect of an eviction
 	for _, t := range due {
 		if m.isDeferred(ctx, t, pods, u) {
+			m.keepBlocked(blocked, t)
 			waits, wait = true, min(wait, retryPeriod)
 			continue
 		}
@@ -65,7 +66,9 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 		}
 		victims, reason := m.victims(t, pods, u)
 		if reason != "" {
-			if _, counting := m.count.isRunning(time.Now()); !counting { // otherwise it may change with the count
+			if _, counting := m.count.isRunning(time.Now()); counting { // it may change with the count
+				m.keepBlocked(blocked, t)
+			} else {
 				m.block(blocked, t, reason)
 			}
 			continue

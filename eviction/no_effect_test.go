@@ -1,7 +1,11 @@
 package eviction_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -168,5 +172,37 @@ func TestMinimumReclaimAboveTheCapacity(t *testing.T) {
 		s.add("b", "", 0, 100*mib)
 		s.pause(time.Minute)
 		assert.Equal(t, []string{"a"}, s.victims(), "it was resolved once nothing was in use")
+	})
+}
+
+// idleReclaimer frees nothing.
+type idleReclaimer struct{ calls int }
+
+func (r *idleReclaimer) Reclaim(context.Context) error {
+	r.calls++
+	return nil
+}
+
+// EV-8: a disk that stays full is reported once, although unused images and containers
+// are reclaimed again and again.
+func TestManager_ReportsPersistentPressureOnce(t *testing.T) {
+	s, events, reclaimer := newSim(), &noted{}, &idleReclaimer{}
+	var log bytes.Buffer
+	var changes [][]corev1.NodeCondition
+	cfg := eviction.Config{
+		Thresholds: hardThresholds("nodefs.available<10%"), Recorder: events, NodeName: "node",
+		Reclaimers: []eviction.Reclaimer{reclaimer},
+		Logger:     slog.New(slog.NewTextHandler(&log, nil)),
+		Hooks:      eviction.Hooks{ConditionsChanged: func(list []corev1.NodeCondition) { changes = append(changes, list) }},
+	}
+	bubble(t, s, cfg, func(t *testing.T, m *eviction.Manager) {
+		s.images = 940 * mib // of the 1000
+		s.pause(time.Hour)
+		assert.Greater(t, reclaimer.calls, 100)
+		assert.Len(t, changes, 2, "pressure, and why no pod is evicted")
+		assert.Len(t, events.of, 1)
+		for _, message := range []string{"node conditions changed", "reclaiming node resources", "no pod can be evicted"} {
+			assert.Equal(t, 1, strings.Count(log.String(), message), message)
+		}
 	})
 }
