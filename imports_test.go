@@ -39,6 +39,8 @@ var allowedImports = map[string][]string{
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"podwatch":                {},
+	"podstream":               {},
 	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"runtime"},

@@ -48,7 +48,7 @@ func newPrinter(out, errOut io.Writer, o *corev1.PodLogOptions, now time.Time) *
 	}
 	switch {
 	case errOut == nil:
-	case out != nil && reflect.TypeOf(out).Comparable() && out == errOut:
+	case out != nil && reflect.ValueOf(out).Comparable() && reflect.ValueOf(errOut).Comparable() && out == errOut:
 		p.out[stderr] = p.out[stdout] // which keeps the order
 	default:
 		p.out[stderr] = bufio.NewWriterSize(errOut, bufferSize)

@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"net"
+	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,7 +22,8 @@ import (
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
-// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer and OwnerSetter.
+// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer and
+// OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until
@@ -100,6 +102,19 @@ type PodDialer interface {
 	// DialContext connects to the address of a pod, or through the network to any other.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
+
+// Streamer is the capability of a runtime with a streaming server. Without it there is no
+// exec, attach or port-forward. Each method returns a URL of that server, which is valid
+// for one connection, soon. The URL is a secret: who knows it needs no other
+// authorization.
+type Streamer interface {
+	ExecURL(ctx context.Context, containerID string, command []string, s Streams) (*url.URL, error)
+	AttachURL(ctx context.Context, containerID string, s Streams) (*url.URL, error)
+	PortForwardURL(ctx context.Context, sandboxID string, ports []int32) (*url.URL, error)
+}
+
+// Streams are the streams of a process that a client uses. A terminal has no Stderr.
+type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
 // OwnerSetter is the capability of a runtime that can be shared: it labels what it
 // creates with its owner, and leaves the pods of other owners out of all results. An

@@ -1,0 +1,212 @@
+// Package podwatch tells any number of watchers of changes of pods and their statuses.
+//
+// A Hub is a status sink: give it to agent.WithStatusSink or status.Config.Sinks. Each
+// call of Watch then yields the pods that there are, and their changes until its context
+// is done.
+//
+//	for event := range hub.Watch(ctx) {
+//		fmt.Println(event.Type, event.Pod.Name, event.Pod.Status.Phase)
+//	}
+//
+// A watcher never blocks the Hub. One that is slower than the changes gets the newest
+// state of each pod and the number of states that it has missed in between, so its memory
+// is bounded by the number of pods.
+package podwatch
+
+import (
+	"context"
+	"iter"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/sublet-dev/agent/internal/notify"
+)
+
+// Event is a change of a pod.
+type Event struct {
+	// Type is watch.Added, watch.Modified or watch.Deleted. A watch begins with watch.Added for each
+	// pod that there is.
+	Type watch.EventType
+	// Pod is the newest state of the pod, with its status. It is read-only.
+	Pod *corev1.Pod
+	// Missed is how many states of this pod came and went before the watcher was ready
+	// for them, the whole life of a pod with this UID among them if Type is watch.Deleted and no event
+	// preceded.
+	Missed int
+}
+
+// Hub distributes changes. The zero value is ready for use. Its methods may be called
+// from any goroutine.
+type Hub struct {
+	mu       sync.Mutex // guards all below and the fields of watchers
+	pods     map[types.UID]*corev1.Pod
+	watchers map[*watcher]struct{}
+}
+
+// maxDeleted is how many deleted pods a watcher is told of later. Of more it is told only
+// what it knows about.
+const maxDeleted = 1000
+
+// watcher is one call of Watch.
+type watcher struct {
+	wake    chan struct{} // one slot
+	pending map[types.UID]*change
+	queue   []types.UID // of pending, oldest first
+	known   map[types.UID]struct{}
+	unknown int // deletions in pending of pods that are not known
+}
+
+// change is what a watcher has yet to be told of a pod.
+type change struct {
+	pod     *corev1.Pod
+	deleted bool
+	states  int
+}
+
+// SetStatus implements status.Sink. It does not block.
+func (h *Hub) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	current := *pod
+	current.Status = st
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pods == nil {
+		h.pods = make(map[types.UID]*corev1.Pod)
+	}
+	h.pods[pod.UID] = &current
+	for w := range h.watchers {
+		w.add(&current, false)
+	}
+	return nil
+}
+
+// DeleteStatus implements status.Deleter. It does not block.
+func (h *Hub) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last, ok := h.pods[pod.UID]
+	if !ok {
+		return nil
+	}
+	delete(h.pods, pod.UID)
+	for w := range h.watchers {
+		w.add(last, true)
+	}
+	return nil
+}
+
+// Watch yields the pods that there are, in no order, and then each change, until ctx is
+// done. The changes of one pod come in their order.
+func (h *Hub) Watch(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		w := h.register()
+		defer h.unregister(w)
+		for ctx.Err() == nil {
+			if event, ok := h.next(w); ok {
+				if !yield(event) {
+					return
+				}
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-w.wake:
+			}
+		}
+	}
+}
+
+func (h *Hub) register() *watcher {
+	w := &watcher{wake: make(chan struct{}, 1), pending: make(map[types.UID]*change), known: make(map[types.UID]struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, pod := range h.pods {
+		w.add(pod, false)
+	}
+	if h.watchers == nil {
+		h.watchers = make(map[*watcher]struct{})
+	}
+	h.watchers[w] = struct{}{}
+	return w
+}
+
+func (h *Hub) unregister(w *watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.watchers, w)
+}
+
+// next takes the oldest change out of the queue.
+func (h *Hub) next(w *watcher) (Event, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(w.queue) > 0 {
+		uid := w.queue[0]
+		w.queue = w.queue[1:]
+		c := w.pending[uid]
+		if c == nil {
+			continue // see add
+		}
+		delete(w.pending, uid)
+		_, known := w.known[uid]
+		event := Event{Type: watch.Modified, Pod: c.pod, Missed: c.states - 1}
+		switch {
+		case c.deleted:
+			event.Type = watch.Deleted
+			delete(w.known, uid)
+			if !known {
+				w.unknown--
+			}
+		case !known:
+			event.Type = watch.Added
+			w.known[uid] = struct{}{}
+		}
+		return event, true
+	}
+	return Event{}, false
+}
+
+// add queues a change of a pod. Hub.mu is held.
+func (w *watcher) add(pod *corev1.Pod, deleted bool) {
+	c := w.pending[pod.UID]
+	if c == nil {
+		c = &change{}
+		w.pending[pod.UID] = c
+		w.queue = append(w.queue, pod.UID)
+	}
+	_, known := w.known[pod.UID]
+	if !known && deleted != c.deleted {
+		if deleted {
+			w.unknown++
+		} else {
+			w.unknown--
+		}
+	}
+	c.pod, c.deleted = pod, deleted
+	c.states++
+	if w.unknown > maxDeleted {
+		w.dropOldestUnknown()
+	}
+	notify.Send(w.wake)
+}
+
+// dropOldestUnknown forgets the oldest deletion of a pod that the watcher was never told
+// of, so that pods that come and go take no memory.
+func (w *watcher) dropOldestUnknown() {
+	kept := w.queue[:0]
+	dropped := false
+	for _, uid := range w.queue {
+		c := w.pending[uid]
+		_, known := w.known[uid]
+		if !dropped && c != nil && c.deleted && !known {
+			delete(w.pending, uid)
+			w.unknown--
+			dropped = true
+			continue
+		}
+		kept = append(kept, uid)
+	}
+	w.queue = kept
+}
