@@ -1,0 +1,145 @@
+package prom
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// Usage queries what a node and its pods use. The functions are called on each scrape,
+// from any goroutine.
+type Usage struct {
+	// Summary measures: Agent.Stats with a context of its own. Required
+	Summary func() (stats.Summary, error)
+	// Pods returns the pods with their statuses, for the images and ids of containers.
+	// Required by RegisterContainers
+	Pods func() []*corev1.Pod
+	// Capacity returns the capacity of the node; default: unknown
+	Capacity func() corev1.ResourceList
+}
+
+// RegisterResources registers the metrics of the kubelet's /metrics/resource, from which
+// metrics-server learns the usage of nodes and containers. Use a Registerer of its own:
+// some names are those of RegisterContainers with other labels.
+func RegisterResources(reg prometheus.Registerer, u Usage) error {
+	if u.Summary == nil {
+		return errors.New("prom: Usage.Summary required")
+	}
+	return registerUsage(reg, newResources(u))
+}
+
+// RegisterContainers registers the metrics of the kubelet's /metrics/cadvisor that
+// dashboards and autoscalers use, as far as a stats.Summary has them. Use a Registerer of
+// its own.
+func RegisterContainers(reg prometheus.Registerer, u Usage) error {
+	if u.Summary == nil || u.Pods == nil {
+		return errors.New("prom: Usage.Summary and Usage.Pods required")
+	}
+	return registerUsage(reg, newContainers(u))
+}
+
+// RegisterProbes registers the metrics of the kubelet's /metrics/probes with a second
+// Registerer.
+func (m *Metrics) RegisterProbes(reg prometheus.Registerer) error {
+	if reg == nil {
+		return errors.New("prom: nil Registerer")
+	}
+	if err := reg.Register(probeCollector{m.probe}); err != nil {
+		return fmt.Errorf("prom: register probes: %w", err)
+	}
+	return nil
+}
+
+// probeCollector collects those metrics of probes that a kubelet has.
+type probeCollector struct{ *probeMetrics }
+
+// Describe implements prometheus.Collector.
+func (c probeCollector) Describe(ch chan<- *prometheus.Desc) {
+	c.probes.Describe(ch)
+	c.duration.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (c probeCollector) Collect(ch chan<- prometheus.Metric) {
+	c.sweep()
+	c.probes.Collect(ch)
+	c.duration.Collect(ch)
+}
+
+func registerUsage(reg prometheus.Registerer, c prometheus.Collector) error {
+	if reg == nil {
+		return errors.New("prom: nil Registerer")
+	}
+	if err := reg.Register(c); err != nil {
+		return fmt.Errorf("prom: register usage: %w", err)
+	}
+	return nil
+}
+
+// family is one metric of a scrape.
+type family struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func gaugeFamily(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
+
+func counterFamily(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+}
+
+// value sends one sample. A zero time is that of the scrape.
+func (f family) value(ch chan<- prometheus.Metric, at time.Time, v float64, labels ...string) {
+	m := prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
+	if !at.IsZero() {
+		m = prometheus.NewMetricWithTimestamp(at, m)
+	}
+	ch <- m
+}
+
+// known sends a sample that may be unknown.
+func (f family) known(ch chan<- prometheus.Metric, at time.Time, v *uint64, labels ...string) {
+	if v != nil {
+		f.value(ch, at, float64(*v), labels...)
+	}
+}
+
+// nanoseconds sends a duration in seconds that may be unknown.
+func (f family) nanoseconds(ch chan<- prometheus.Metric, at time.Time, v *uint64, labels ...string) {
+	if v != nil {
+		f.value(ch, at, float64(*v)/float64(time.Second), labels...)
+	}
+}
+
+// describe sends the descriptions of families.
+func describe(ch chan<- *prometheus.Desc, all ...family) {
+	for _, f := range all {
+		ch <- f.desc
+	}
+}
+
+// latest returns one pod of each name: two with the same name, of which one is being
+// terminated, would be the same series.
+func latest(pods []stats.PodStats) []stats.PodStats {
+	index := make(map[string]int, len(pods))
+	unique := make([]stats.PodStats, 0, len(pods))
+	for i := range pods {
+		name := pods[i].PodRef.Namespace + "/" + pods[i].PodRef.Name
+		at, ok := index[name]
+		switch {
+		case !ok:
+			index[name] = len(unique)
+			unique = append(unique, pods[i])
+		case unique[at].StartTime.Time.Before(pods[i].StartTime.Time):
+			unique[at] = pods[i]
+		}
+	}
+	return unique
+}

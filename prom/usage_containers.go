@@ -1,0 +1,167 @@
+package prom
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// containers collects the usage of containers and pods under the names of cAdvisor. A
+// series without a container is that of the pod.
+type containers struct {
+	Usage
+
+	cpu, memoryUsage, memorySet, memoryRSS, memoryFailures, fs, start, processes family
+	cpuQuota, cpuPeriod, cpuShares, memoryLimit                                  family
+	machineCPU, machineMemory, failed                                            family
+}
+
+func newContainers(u Usage) *containers {
+	gauge := func(name, help string, more ...string) family {
+		return gaugeFamily(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)...)
+	}
+	counter := func(name, help string, more ...string) family {
+		return counterFamily(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)...)
+	}
+	return &containers{
+		Usage:          u,
+		cpu:            counter("container_cpu_usage_seconds_total", "CPU time used.", "cpu"),
+		memoryUsage:    gauge("container_memory_usage_bytes", "Memory in use, with all caches."),
+		memorySet:      gauge("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed at once."),
+		memoryRSS:      gauge("container_memory_rss", "Bytes of anonymous memory in use."),
+		memoryFailures: counter("container_memory_failures_total", "Page faults.", "failure_type", "scope"),
+		fs:             gauge("container_fs_usage_bytes", "Bytes of the writable layer.", "device"),
+		start:          gauge("container_start_time_seconds", "Start time, in seconds since 1970."),
+		processes:      gauge("container_processes", "Tasks of the pod."),
+		cpuQuota:       gauge("container_spec_cpu_quota", "CPU time in µs that the container may use in each period."),
+		cpuPeriod:      gauge("container_spec_cpu_period", "Length in µs of the period of the CPU quota."),
+		cpuShares:      gauge("container_spec_cpu_shares", "Weight of the container when CPU time is scarce."),
+		memoryLimit:    gauge("container_spec_memory_limit_bytes", "Memory that the container may use, 0 if it has no limit."),
+		machineCPU:     gaugeFamily("machine_cpu_cores", "Logical CPUs of the node."),
+		machineMemory:  gaugeFamily("machine_memory_bytes", "Memory of the node."),
+		failed:         gaugeFamily("container_scrape_error", "1 if the usage could not be measured."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *containers) Describe(ch chan<- *prometheus.Desc) {
+	describe(ch, c.cpu, c.memoryUsage, c.memorySet, c.memoryRSS, c.memoryFailures, c.fs, c.start, c.processes,
+		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.machineCPU, c.machineMemory, c.failed)
+}
+
+// Collect implements prometheus.Collector.
+func (c *containers) Collect(ch chan<- prometheus.Metric) {
+	if c.Capacity != nil {
+		capacity := c.Capacity()
+		c.machineCPU.value(ch, time.Time{}, capacity.Cpu().AsApproximateFloat64())
+		c.machineMemory.value(ch, time.Time{}, capacity.Memory().AsApproximateFloat64())
+	}
+	s, err := c.Summary()
+	c.failed.value(ch, time.Time{}, boolValue(err != nil))
+	if err != nil {
+		return
+	}
+	byUID := map[string]*corev1.Pod{}
+	for _, pod := range c.Pods() {
+		byUID[string(pod.UID)] = pod
+	}
+	for i := range s.Pods {
+		c.pod(ch, &s.Pods[i], byUID[s.Pods[i].PodRef.UID])
+	}
+}
+
+// The kubelet's constants for CPU limits, in µs and in shares of a CPU.
+const (
+	cpuPeriod    = 100_000
+	sharesPerCPU = 1024
+	minShares    = 2
+)
+
+func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *corev1.Pod) {
+	id := "/kubepods/pod" + s.PodRef.UID
+	labels := []string{"", id, "", "", s.PodRef.Namespace, s.PodRef.Name}
+	c.usage(ch, s.CPU, s.Memory, labels)
+	if s.ProcessStats != nil {
+		c.processes.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels...)
+	}
+	for i := range s.Containers {
+		container := &s.Containers[i]
+		image, containerID := running(pod, container.Name)
+		labels := []string{container.Name, id + "/" + containerID, image, containerID, s.PodRef.Namespace, s.PodRef.Name}
+		c.usage(ch, container.CPU, container.Memory, labels)
+		if start := container.StartTime; start.Unix() > 0 {
+			c.start.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), labels...)
+		}
+		if fs := container.Rootfs; fs != nil {
+			c.fs.known(ch, fs.Time.Time, fs.UsedBytes, with(labels, "")...)
+		}
+		c.spec(ch, specOf(pod, container.Name), labels)
+	}
+}
+
+func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, memory *stats.MemoryStats, labels []string) {
+	if cpu != nil {
+		c.cpu.nanoseconds(ch, cpu.Time.Time, cpu.UsageCoreNanoSeconds, with(labels, "total")...)
+	}
+	if memory == nil {
+		return
+	}
+	at := memory.Time.Time
+	c.memoryUsage.known(ch, at, memory.UsageBytes, labels...)
+	c.memorySet.known(ch, at, memory.WorkingSetBytes, labels...)
+	c.memoryRSS.known(ch, at, memory.RSSBytes, labels...)
+	c.memoryFailures.known(ch, at, memory.PageFaults, with(labels, "pgfault", "container")...)
+	c.memoryFailures.known(ch, at, memory.MajorPageFaults, with(labels, "pgmajfault", "container")...)
+}
+
+func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, labels []string) {
+	if r == nil {
+		return
+	}
+	var now time.Time
+	if limit := r.Limits.Cpu(); !limit.IsZero() {
+		c.cpuPeriod.value(ch, now, cpuPeriod, labels...)
+		c.cpuQuota.value(ch, now, limit.AsApproximateFloat64()*cpuPeriod, labels...)
+	}
+	c.cpuShares.value(ch, now, max(minShares, float64(r.Requests.Cpu().MilliValue()*sharesPerCPU/1000)), labels...)
+	c.memoryLimit.value(ch, now, r.Limits.Memory().AsApproximateFloat64(), labels...)
+}
+
+func with(labels []string, more ...string) []string {
+	return append(labels[:len(labels):len(labels)], more...)
+}
+
+// running returns the image and the id of a container from the status of its pod.
+func running(pod *corev1.Pod, name string) (image, id string) {
+	if pod == nil {
+		return "", ""
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				_, id, _ := strings.Cut(list[i].ContainerID, "://")
+				return list[i].Image, id
+			}
+		}
+	}
+	return "", ""
+}
+
+// specOf returns the resources of a container, nil if it is unknown or ephemeral.
+func specOf(pod *corev1.Pod, name string) *corev1.ResourceRequirements {
+	if pod == nil {
+		return nil
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i].Resources
+			}
+		}
+	}
+	return nil
+}

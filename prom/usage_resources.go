@@ -1,0 +1,69 @@
+package prom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// resources collects the usage of the node, pods and containers.
+type resources struct {
+	Usage
+
+	nodeCPU, nodeMemory                           family
+	podCPU, podMemory                             family
+	containerCPU, containerMemory, containerStart family
+	failed                                        family
+}
+
+func newResources(u Usage) *resources {
+	pod, container := []string{"pod", "namespace"}, []string{"container", "pod", "namespace"}
+	return &resources{
+		Usage:           u,
+		nodeCPU:         counterFamily("node_cpu_usage_seconds_total", "CPU time used by the node."),
+		nodeMemory:      gaugeFamily("node_memory_working_set_bytes", "Memory of the node in use that cannot be reclaimed at once."),
+		podCPU:          counterFamily("pod_cpu_usage_seconds_total", "CPU time used by a pod.", pod...),
+		podMemory:       gaugeFamily("pod_memory_working_set_bytes", "Memory of a pod in use that cannot be reclaimed at once.", pod...),
+		containerCPU:    counterFamily("container_cpu_usage_seconds_total", "CPU time used by a container.", container...),
+		containerMemory: gaugeFamily("container_memory_working_set_bytes", "Memory of a container in use that cannot be reclaimed at once.", container...),
+		containerStart:  gaugeFamily("container_start_time_seconds", "Start time of a container, in seconds since 1970.", container...),
+		failed:          gaugeFamily("resource_scrape_error", "1 if the usage could not be measured."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (r *resources) Describe(ch chan<- *prometheus.Desc) {
+	describe(ch, r.nodeCPU, r.nodeMemory, r.podCPU, r.podMemory, r.containerCPU, r.containerMemory, r.containerStart, r.failed)
+}
+
+// Collect implements prometheus.Collector.
+func (r *resources) Collect(ch chan<- prometheus.Metric) {
+	s, err := r.Summary()
+	r.failed.value(ch, time.Time{}, boolValue(err != nil))
+	if err != nil {
+		return
+	}
+	cpuAndMemory(ch, r.nodeCPU, r.nodeMemory, s.Node.CPU, s.Node.Memory)
+	for _, pod := range latest(s.Pods) {
+		ref := pod.PodRef
+		cpuAndMemory(ch, r.podCPU, r.podMemory, pod.CPU, pod.Memory, ref.Name, ref.Namespace)
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
+			if start := c.StartTime; start.Unix() > 0 {
+				r.containerStart.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), c.Name, ref.Name, ref.Namespace)
+			}
+			cpuAndMemory(ch, r.containerCPU, r.containerMemory, c.CPU, c.Memory, c.Name, ref.Name, ref.Namespace)
+		}
+	}
+}
+
+func cpuAndMemory(ch chan<- prometheus.Metric, cpu, memory family, c *stats.CPUStats, m *stats.MemoryStats, labels ...string) {
+	if c != nil {
+		cpu.nanoseconds(ch, c.Time.Time, c.UsageCoreNanoSeconds, labels...)
+	}
+	if m != nil {
+		memory.known(ch, m.Time.Time, m.WorkingSetBytes, labels...)
+	}
+}
