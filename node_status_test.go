@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,7 +49,7 @@ func TestNew_SimulatedPodsAreNotBounded(t *testing.T) {
 
 func TestAgent_NodeStatus(t *testing.T) {
 	check := func(a *agent.Agent) {
-		st, err := a.NodeStatus(t.Context())
+		st, err := a.NodeStatus(context.Background())
 		require.ErrorContains(t, err, "node address 192.0.2.1: not an address of an interface")
 		assert.EqualValues(t, 7, st.Capacity.Pods().Value())
 		assert.EqualValues(t, 10250, st.DaemonEndpoints.KubeletEndpoint.Port)
