@@ -8,6 +8,8 @@
 //   - Statuses is a status.Sink and a status.Deleter: it patches the statuses of pods,
 //     and deletes those that have ended.
 //   - MirrorPods keeps a mirror pod in the API server for each static pod.
+//   - Node keeps the Node object and its lease.
+//   - Objects has the ConfigMaps, Secrets, tokens, trust bundles and services of pods.
 //   - Events is a recorder of Kubernetes events.
 //
 // Everything works with the rights that the Node authorizer and the NodeRestriction

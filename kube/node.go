@@ -135,7 +135,6 @@ type Node struct {
 
 	mu      sync.Mutex // guards the fields below
 	current *corev1.Node
-	changed chan struct{} // closed and replaced when current changes
 
 	// The fields below belong to the loop.
 	started    bool      // the first registration succeeded
@@ -149,7 +148,7 @@ func (k *Kube) Node(cfg NodeConfig) (*Node, error) {
 	if err := cfg.complete(k.cfg.NodeName); err != nil {
 		return nil, err
 	}
-	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger, changed: make(chan struct{})}
+	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger}
 	n.lease = &lease{
 		client: k.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), name: k.cfg.NodeName,
 		duration: cfg.LeaseDuration, log: k.cfg.Logger, owner: n.Current,

@@ -14,12 +14,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
@@ -28,44 +24,49 @@ import (
 
 // watch follows the Node object until ctx is done.
 func (n *Node) watch(ctx context.Context) {
-	nodes := n.kube.cfg.Client.CoreV1().Nodes()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = n.selector()
-			return nodes.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = n.selector()
-			return nodes.Watch(ctx, o)
-		},
-	}
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, n.kube.cfg.Client), ObjectType: &corev1.Node{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { n.observe(obj) },
-			UpdateFunc: func(_, obj any) { n.observe(obj) },
-			DeleteFunc: func(any) { n.set(nil) },
-		},
-	})
-	controller.RunWithContext(ctx)
+	newFollower(n.kube, n.kube.cfg.Client.CoreV1().Nodes(), &corev1.Node{}, n.kube.cfg.NodeName, nodeStore{n}, nil).run(ctx)
 }
 
-func (n *Node) selector() string {
-	return fields.OneTermEqualSelector(metav1.ObjectNameField, n.kube.cfg.NodeName).String()
+// nodeStore is the store of a reflector for one Node.
+type nodeStore struct{ n *Node }
+
+// Add implements cache.ReflectorStore.
+func (s nodeStore) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (s nodeStore) Update(obj any) error {
+	if current, ok := obj.(*corev1.Node); ok && current.Name == s.n.kube.cfg.NodeName {
+		s.n.set(current)
+	}
+	return nil
 }
 
-func (n *Node) observe(obj any) {
-	if current, ok := obj.(*corev1.Node); ok {
-		n.set(current)
+// Delete implements cache.ReflectorStore.
+func (s nodeStore) Delete(obj any) error {
+	if deleted, ok := obj.(*corev1.Node); ok && deleted.Name == s.n.kube.cfg.NodeName {
+		s.n.set(nil)
 	}
+	return nil
 }
+
+// Replace implements cache.ReflectorStore.
+func (s nodeStore) Replace(list []any, _ string) error {
+	if len(list) == 0 {
+		s.n.set(nil)
+	}
+	for _, obj := range list {
+		_ = s.Update(obj) // it returns nil
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s nodeStore) Resync() error { return nil }
 
 func (n *Node) set(current *corev1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.current = current
-	close(n.changed)
-	n.changed = make(chan struct{})
 }
 
 // sync registers the node if it is not, and sends its status if it has changed or was

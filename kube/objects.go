@@ -1,0 +1,232 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Waits for an API server that does not answer.
+const (
+	objectTimeout = 10 * time.Second // for an object that is not known at all
+	storedTimeout = time.Second      // for one that is on disk
+	objectsPeriod = time.Second      // of writing changed objects to disk
+	sweepPeriod   = 10 * time.Second // of forgetting what no pod refers to
+	unusedAge     = 30 * time.Second // for which an object without a reference is kept
+)
+
+// errNoAnswer is wrapped by errors about a server that has neither answered nor failed.
+var errNoAnswer = errors.New("the API server has not answered yet")
+
+// ObjectsConfig describes Objects.
+type ObjectsConfig struct {
+	// Dir keeps objects and tokens for a start without the API server: absolute, 0700, its
+	// files 0600. "": they are in memory only.
+	Dir string
+	// Pods returns the desired pods, and whether they are all known: what they refer to is
+	// followed. Default: those of the agent with Options.
+	Pods func() (desired []*corev1.Pod, synced bool)
+}
+
+// Objects are the ConfigMaps and Secrets that pods refer to, and what else only the API
+// server has for them: tokens, trust bundles and the variables of services. It implements
+// podspec.Objects, podspec.Projections and podspec.Services.
+//
+//   - Each object is watched by its own name, as the Node authorizer wants it, from its
+//     first use until no desired pod refers to it. One that is immutable is not watched.
+//   - What is known is kept on disk. It is used while the API server does not answer, so
+//     that a node that reboots without it starts its pods.
+//   - Secrets and tokens occur in no error, log or event.
+//
+// Run does the work; the other methods may be called from any goroutine, and block until
+// it runs and the API server has answered, for up to ten seconds.
+type Objects struct {
+	k        *Kube
+	cfg      ObjectsConfig
+	disk     objectDir
+	tokens   *tokens
+	services *services
+	bundles  *trustBundles
+
+	mu       sync.Mutex      // guards the fields below; never held during I/O
+	ctx      context.Context //nolint:containedctx // that of Run, for watches
+	followed map[podspec.Ref]*followedObject
+	wg       sync.WaitGroup
+	running  chan struct{} // closed when ctx is set
+}
+
+var (
+	_ podspec.Objects     = (*Objects)(nil)
+	_ podspec.Projections = (*Objects)(nil)
+	_ podspec.Services    = (*Objects)(nil)
+)
+
+// Objects returns the objects of the API server. It validates cfg and does no I/O.
+func (k *Kube) Objects(cfg ObjectsConfig) (*Objects, error) {
+	if cfg.Dir != "" && !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("kube: ObjectsConfig.Dir: %q must be an absolute path", cfg.Dir)
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = func() ([]*corev1.Pod, bool) {
+			if a := k.getAgent(); a != nil {
+				return a.Pods()
+			}
+			return nil, false
+		}
+	}
+	o := &Objects{k: k, cfg: cfg, disk: objectDir(cfg.Dir), followed: map[podspec.Ref]*followedObject{}, running: make(chan struct{})}
+	o.tokens = newTokens(k, o.disk)
+	o.services = &services{k: k, disk: o.disk, synced: make(chan struct{}), running: o.running}
+	o.bundles = &trustBundles{k: k, synced: make(chan struct{}), used: make(chan struct{})}
+	return o, nil
+}
+
+// Run follows objects until ctx is done, and returns nil then. It may be called once.
+func (o *Objects) Run(ctx context.Context) error {
+	if err := o.disk.prepare(); err != nil {
+		return fmt.Errorf("kube: directory of objects: %w", err)
+	}
+	o.mu.Lock()
+	o.ctx = ctx
+	o.mu.Unlock()
+	close(o.running)
+	o.wg.Go(func() { o.services.run(ctx) })
+	o.wg.Go(func() { o.bundles.run(ctx) })
+	ticker := time.NewTicker(objectsPeriod)
+	defer ticker.Stop()
+	defer o.wg.Wait()
+	sweptAt := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			o.save() // what came in the last second
+			return nil
+		case <-ticker.C:
+		}
+		o.save()
+		if now := time.Now(); now.Sub(sweptAt) >= sweepPeriod {
+			o.sweep(now)
+			sweptAt = now
+		}
+	}
+}
+
+// Object implements podspec.Objects.
+func (o *Objects) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
+	if ref.Kind != podspec.ConfigMap && ref.Kind != podspec.Secret {
+		return podspec.Object{}, fmt.Errorf("kind %q: %w", ref.Kind, podspec.ErrObjectNotFound)
+	}
+	stored, hasStored := o.disk.object(ref)
+	timeout := objectTimeout
+	if hasStored {
+		timeout = storedTimeout
+	}
+	wait, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	f := o.follow(wait, ref)
+	if f != nil {
+		select {
+		case <-f.synced:
+			return f.get()
+		case <-wait.Done():
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return podspec.Object{}, ctx.Err()
+	case hasStored:
+		return stored, nil
+	case f != nil && f.lastErr() != nil:
+		return podspec.Object{}, fmt.Errorf("get %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, f.lastErr())
+	}
+	return podspec.Object{}, fmt.Errorf("get %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, errNoAnswer)
+}
+
+// follow returns the object, which is watched from then on; nil if Run does not run
+// before ctx is done.
+func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
+	select {
+	case <-o.running:
+	case <-ctx.Done():
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.followed[ref]
+	if f == nil && o.ctx.Err() == nil {
+		f = newFollowedObject(ref)
+		o.followed[ref] = f
+		watch, cancel := context.WithCancel(o.ctx)
+		f.stop = cancel
+		follower := f.follower(o.k)
+		o.wg.Go(func() { follower.run(watch) })
+	}
+	if f != nil {
+		f.usedAt = time.Now()
+	}
+	return f
+}
+
+// save writes what has changed to disk.
+func (o *Objects) save() {
+	o.mu.Lock()
+	var changed []*followedObject
+	for _, f := range o.followed {
+		if f.takeChanged() {
+			changed = append(changed, f)
+		}
+	}
+	o.mu.Unlock()
+	for _, f := range changed {
+		obj, err := f.get()
+		if errors.Is(err, podspec.ErrObjectNotFound) {
+			err = o.disk.removeObject(f.ref)
+		} else {
+			err = o.disk.writeObject(obj)
+		}
+		if err != nil {
+			o.k.cfg.Logger.Warn("object not kept on disk", logattr.Err(err))
+		}
+	}
+	o.services.save()
+}
+
+// sweep forgets the objects and tokens to which no desired pod refers.
+func (o *Objects) sweep(now time.Time) {
+	pods, synced := o.cfg.Pods()
+	if !synced {
+		return
+	}
+	refs, uids := map[podspec.Ref]bool{}, map[types.UID]bool{}
+	for _, pod := range pods {
+		uids[pod.UID] = true
+		for _, r := range podspec.ObjectRefs(pod) {
+			refs[r.Ref] = true
+		}
+	}
+	o.mu.Lock()
+	for ref, f := range o.followed {
+		switch {
+		case refs[ref]:
+		case now.Sub(f.usedAt) > unusedAge:
+			f.stop()
+			delete(o.followed, ref)
+		default:
+			refs[ref] = true
+		}
+	}
+	o.mu.Unlock()
+	o.tokens.keep(uids)
+	if err := o.disk.keep(refs, uids); err != nil {
+		o.k.cfg.Logger.Warn("unused objects not removed from disk", logattr.Err(err))
+	}
+}

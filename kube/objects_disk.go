@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/atomicfile"
+	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// objectDir is a directory of objects and tokens; "" keeps none. Names of objects contain
+// no underscore, so that no two have one file.
+type objectDir string
+
+const (
+	tokenPrefix  = "token_"
+	servicesFile = "services.json"
+)
+
+// prepare creates the directory and removes what an interrupted write has left.
+func (d objectDir) prepare() error {
+	if d == "" {
+		return nil
+	}
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(string(d), 0o700); err != nil {
+		return err
+	}
+	partial, err := filepath.Glob(filepath.Join(string(d), ".*"))
+	for _, file := range partial {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return err
+}
+
+// path returns the path of a file; "" if it cannot be kept.
+func (d objectDir) path(name string) string {
+	if d == "" || !pathname.IsElement(name) {
+		return ""
+	}
+	return filepath.Join(string(d), name)
+}
+
+func objectFile(ref podspec.Ref) string {
+	return strings.ToLower(ref.Kind) + "_" + ref.Namespace + "_" + ref.Name + ".json"
+}
+
+// read reads a file into v. A file that cannot be read or is damaged is none.
+func (d objectDir) read(name string, v any) bool {
+	file := d.path(name)
+	if file == "" {
+		return false
+	}
+	data, err := os.ReadFile(file) //nolint:gosec // a path of ours
+	return err == nil && json.Unmarshal(data, v) == nil
+}
+
+func (d objectDir) write(name string, v any) error {
+	file := d.path(name)
+	if file == "" {
+		return nil
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(file, data)
+}
+
+func (d objectDir) object(ref podspec.Ref) (o podspec.Object, ok bool) {
+	ok = d.read(objectFile(ref), &o)
+	return o, ok && o.Ref == ref
+}
+
+func (d objectDir) writeObject(o podspec.Object) error { return d.write(objectFile(o.Ref), o) }
+
+func (d objectDir) removeObject(ref podspec.Ref) error { return d.remove(objectFile(ref)) }
+
+func (d objectDir) remove(name string) error {
+	file := d.path(name)
+	if file == "" {
+		return nil
+	}
+	if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// keep removes the objects that are not in refs, and the tokens of pods not in uids.
+func (d objectDir) keep(refs map[podspec.Ref]bool, uids map[types.UID]bool) error {
+	if d == "" {
+		return nil
+	}
+	names := map[string]bool{servicesFile: true}
+	for ref := range refs {
+		names[objectFile(ref)] = true
+	}
+	entries, err := os.ReadDir(string(d))
+	for _, e := range entries {
+		name := e.Name()
+		if uid, _, ok := strings.Cut(strings.TrimPrefix(name, tokenPrefix), "_"); names[name] || strings.HasPrefix(name, ".") ||
+			strings.HasPrefix(name, tokenPrefix) && ok && uids[types.UID(uid)] {
+			continue
+		}
+		err = errors.Join(err, d.remove(name))
+	}
+	return err
+}

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// followedObject is one ConfigMap or Secret that is watched. It is the store of a
+// reflector.
+type followedObject struct {
+	ref    podspec.Ref
+	synced chan struct{} // closed when the API server has answered
+	stop   context.CancelFunc
+	usedAt time.Time // guarded by Objects.mu
+
+	mu      sync.Mutex // guards the fields below
+	object  *podspec.Object
+	known   bool // synced is closed
+	changed bool // since takeChanged
+	err     error
+}
+
+func newFollowedObject(ref podspec.Ref) *followedObject {
+	return &followedObject{ref: ref, synced: make(chan struct{})}
+}
+
+func (f *followedObject) follower(k *Kube) *follower {
+	if f.ref.Kind == podspec.Secret {
+		return newFollower(k, k.cfg.Client.CoreV1().Secrets(f.ref.Namespace), &corev1.Secret{}, f.ref.Name, f, f.fail)
+	}
+	return newFollower(k, k.cfg.Client.CoreV1().ConfigMaps(f.ref.Namespace), &corev1.ConfigMap{}, f.ref.Name, f, f.fail)
+}
+
+// get returns the object; it is known.
+func (f *followedObject) get() (podspec.Object, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.object == nil {
+		return podspec.Object{}, fmt.Errorf("%s %s/%s: %w", f.ref.Kind, f.ref.Namespace, f.ref.Name, podspec.ErrObjectNotFound)
+	}
+	return *f.object, nil
+}
+
+func (f *followedObject) lastErr() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+func (f *followedObject) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *followedObject) takeChanged() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.changed
+	f.changed = false
+	return changed
+}
+
+// convert returns the object that this is about; ok is false for another.
+func (f *followedObject) convert(obj any) (object podspec.Object, immutable, ok bool) {
+	switch o := obj.(type) {
+	case *corev1.ConfigMap:
+		object, immutable = podspec.FromConfigMap(o), o.Immutable != nil && *o.Immutable
+	case *corev1.Secret:
+		object, immutable = podspec.FromSecret(o), o.Immutable != nil && *o.Immutable
+	}
+	return object, immutable, object.Ref == f.ref
+}
+
+func (f *followedObject) set(object *podspec.Object, immutable bool) {
+	f.mu.Lock()
+	if f.object == nil || object == nil || f.object.Version != object.Version {
+		f.object, f.changed = object, true
+	}
+	f.err = nil
+	if !f.known {
+		f.known = true
+		close(f.synced)
+	}
+	f.mu.Unlock()
+	if immutable {
+		f.stop()
+	}
+}
+
+// Add implements cache.ReflectorStore.
+func (f *followedObject) Add(obj any) error { return f.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (f *followedObject) Update(obj any) error {
+	if object, immutable, ok := f.convert(obj); ok {
+		f.set(&object, immutable)
+	}
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (f *followedObject) Delete(obj any) error {
+	if _, _, ok := f.convert(obj); ok {
+		f.set(nil, false)
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (f *followedObject) Replace(list []any, _ string) error {
+	for _, obj := range list {
+		if object, immutable, ok := f.convert(obj); ok {
+			f.set(&object, immutable)
+			return nil
+		}
+	}
+	f.set(nil, false)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (f *followedObject) Resync() error { return nil }

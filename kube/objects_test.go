@@ -1,0 +1,486 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+const secretText = "hunter2"
+
+var secretRef = podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "s"}
+
+func newSecret(text string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"k": []byte(text)}}
+}
+
+// objectsBench are Objects that run against a fake API server in a bubble.
+type objectsBench struct {
+	*nodeBench
+	objects *Objects
+	pods    []*corev1.Pod
+	synced  bool
+	dir     string
+	stop    func()
+}
+
+func startObjects(t *testing.T, dir string, existing ...runtime.Object) *objectsBench {
+	t.Helper()
+	b := &objectsBench{nodeBench: &nodeBench{t: t, client: fake.NewClientset(existing...), log: &strings.Builder{}}, dir: dir, synced: true}
+	k, err := New(Config{Client: b.client, NodeName: "n", Logger: slog.New(slog.NewTextHandler(&lockedWriter{w: b.log}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	require.NoError(t, err)
+	b.objects, err = k.Objects(ObjectsConfig{Dir: dir, Pods: func() ([]*corev1.Pod, bool) { return b.pods, b.synced }})
+	require.NoError(t, err)
+	return b
+}
+
+func (b *objectsBench) run() *objectsBench {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.objects.Run(ctx) }()
+	stopped := false
+	b.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			assert.NoError(b.t, <-done)
+		}
+		assert.NotContains(b.t, b.log.String(), secretText)
+	}
+	b.t.Cleanup(b.stop)
+	synctest.Wait()
+	return b
+}
+
+func (b *objectsBench) value() string {
+	b.t.Helper()
+	o, err := b.objects.Object(b.t.Context(), secretRef)
+	require.NoError(b.t, err)
+	return string(o.Data["k"])
+}
+
+func (b *objectsBench) update(s *corev1.Secret) {
+	b.t.Helper()
+	_, err := b.client.CoreV1().Secrets("default").Update(b.t.Context(), s, metav1.UpdateOptions{})
+	require.NoError(b.t, err)
+	b.wait(time.Second)
+}
+
+// unreachable makes all calls fail.
+func (b *objectsBench) unreachable() (back func()) {
+	return b.fail("*", "*", errors.New("connection refused"))
+}
+
+// podOf returns a pod that uses the secret.
+func podOf() *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "uid"}}
+	pod.Annotations = map[string]string{podspec.AnnotationSource: podspec.SourceAPI}
+	pod.Spec.ServiceAccountName = "sa"
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}
+	return pod
+}
+
+func TestKube_ObjectsChecksItsConfiguration(t *testing.T) {
+	k, err := New(Config{Client: fake.NewClientset(), NodeName: "n"})
+	require.NoError(t, err)
+	_, err = k.Objects(ObjectsConfig{Dir: "x"})
+	require.EqualError(t, err, `kube: ObjectsConfig.Dir: "x" must be an absolute path`)
+}
+
+func TestObjects_FollowChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startObjects(t, "", newSecret("one")).run()
+		b.pods = []*corev1.Pod{podOf()}
+		assert.Equal(t, "one", b.value())
+		b.update(newSecret("two"))
+		assert.Equal(t, "two", b.value())
+		require.NoError(t, b.client.CoreV1().Secrets("default").Delete(t.Context(), "s", metav1.DeleteOptions{}))
+		b.wait(time.Second)
+		_, err := b.objects.Object(t.Context(), secretRef)
+		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+		b.wait(time.Hour)
+		assert.Equal(t, 1, b.count("watch", "secrets"), "one watch serves all")
+	})
+}
+
+func TestObjects_ConfigMaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Data: map[string]string{"k": "v"}}
+		b := startObjects(t, "", cm).run()
+		o, err := b.objects.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "c"})
+		require.NoError(t, err)
+		assert.Equal(t, "v", string(o.Data["k"]))
+		_, err = b.objects.Object(t.Context(), podspec.Ref{Kind: "Pod", Namespace: "default", Name: "c"})
+		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+		_, err = b.objects.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "none"})
+		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+	})
+}
+
+func TestObjects_ImmutableIsNotWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		yes := true
+		s := newSecret("fixed")
+		s.Immutable = &yes
+		b := startObjects(t, "", s).run()
+		b.pods = []*corev1.Pod{podOf()}
+		assert.Equal(t, "fixed", b.value())
+		changed := newSecret("other")
+		b.update(changed)
+		b.wait(time.Minute)
+		assert.Equal(t, "fixed", b.value())
+		assert.Equal(t, 1, b.count("list", "secrets"))
+	})
+}
+
+func TestObjects_AreForgottenWithTheirPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, newSecret("one")).run()
+		b.pods = []*corev1.Pod{podOf()}
+		b.value()
+		b.wait(time.Minute)
+		file := filepath.Join(dir, "secret_default_s.json")
+		require.FileExists(t, file)
+		b.synced, b.pods = false, nil
+		b.wait(time.Minute)
+		require.FileExists(t, file, "while pods are not all known nothing is forgotten")
+		b.synced = true
+		b.wait(time.Minute)
+		assert.NoFileExists(t, file)
+		assert.Empty(t, b.objects.followed)
+		lists := b.count("list", "secrets")
+		b.value()
+		assert.Equal(t, lists+1, b.count("list", "secrets"), "it is followed once more")
+	})
+}
+
+func TestObjects_ServerThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startObjects(t, "", newSecret("one"))
+		back := b.unreachable()
+		startTime := time.Now()
+		_, err := b.objects.Object(t.Context(), secretRef)
+		require.ErrorIs(t, err, errNoAnswer, "before Run")
+		b.run()
+		_, err = b.objects.Object(t.Context(), secretRef)
+		require.ErrorContains(t, err, "connection refused")
+		require.NotErrorIs(t, err, podspec.ErrObjectNotFound)
+		assert.Equal(t, 20*time.Second, time.Since(startTime).Truncate(time.Second))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = b.objects.Object(ctx, secretRef)
+		require.ErrorIs(t, err, context.Canceled)
+		back()
+		b.wait(time.Minute)
+		assert.Equal(t, "one", b.value())
+	})
+}
+
+// A node that starts without its API server has the objects of its last run, 0600.
+func TestObjects_StartWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "new")
+		b := startObjects(t, dir, newSecret(secretText)).run()
+		b.pods = []*corev1.Pod{podOf()}
+		b.value()
+		b.wait(2 * time.Second)
+		b.stop()
+		info, err := os.Stat(filepath.Join(dir, "secret_default_s.json"))
+		require.NoError(t, err)
+		assert.EqualValues(t, 0o600, info.Mode().Perm())
+		info, err = os.Stat(dir)
+		require.NoError(t, err)
+		assert.EqualValues(t, 0o700, info.Mode().Perm())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, ".secret_default_s.json.123"), nil, 0o600))
+
+		b = startObjects(t, dir, newSecret("changed"))
+		b.pods = []*corev1.Pod{podOf()}
+		back := b.unreachable()
+		b.run()
+		assert.NoFileExists(t, filepath.Join(dir, ".secret_default_s.json.123"), "an interrupted write")
+		assert.Equal(t, secretText, b.value())
+		back()
+		b.wait(time.Minute)
+		assert.Equal(t, "changed", b.value())
+		b.wait(2 * time.Second)
+		data, err := os.ReadFile(filepath.Join(dir, "secret_default_s.json"))
+		require.NoError(t, err)
+		assert.NotContains(t, string(data), "aHVudGVyMg", "the old content is gone from disk")
+	})
+}
+
+func TestObjects_DamagedAndForeignFilesAreNone(t *testing.T) {
+	dir := objectDir(t.TempDir())
+	require.NoError(t, os.WriteFile(filepath.Join(string(dir), objectFile(secretRef)), []byte("{"), 0o600))
+	_, ok := dir.object(secretRef)
+	assert.False(t, ok)
+	other := secretRef
+	other.Name = "t"
+	require.NoError(t, dir.write(objectFile(secretRef), podspec.Object{Ref: other}))
+	_, ok = dir.object(secretRef)
+	assert.False(t, ok, "the file of another object")
+	path := podspec.Ref{Kind: podspec.Secret, Namespace: "default", Name: "../../x"}
+	require.NoError(t, dir.writeObject(podspec.Object{Ref: path}))
+	_, ok = dir.object(path)
+	assert.False(t, ok, "names that are paths are not kept")
+}
+
+// tokenServer answers token requests.
+type tokenServer struct {
+	requests []authenticationv1.TokenRequestSpec
+	seconds  int64
+	err      error
+}
+
+func (s *tokenServer) react(a k8stesting.Action) (bool, runtime.Object, error) {
+	if a.GetSubresource() != "token" {
+		return false, nil, nil
+	}
+	if s.err != nil {
+		return true, nil, s.err
+	}
+	request := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
+	s.requests = append(s.requests, *request.Spec.DeepCopy())
+	request.Spec.ExpirationSeconds = &s.seconds
+	request.Status.Token = secretText + strings.Repeat("+", len(s.requests))
+	return true, request, nil
+}
+
+func startTokens(t *testing.T, dir string, seconds int64) (*objectsBench, *tokenServer, func() string) {
+	b := startObjects(t, dir).run()
+	b.pods = []*corev1.Pod{podOf()}
+	server := &tokenServer{seconds: seconds}
+	b.client.PrependReactor("create", "serviceaccounts", server.react)
+	return b, server, func() string {
+		got, err := b.objects.ServiceAccountToken(t.Context(), podOf(), &corev1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &seconds})
+		require.NoError(t, err)
+		return string(got)
+	}
+}
+
+func TestObjects_TokensAreBoundToThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, server, get := startTokens(t, "", 3600)
+		get()
+		want := int64(3600)
+		assert.Equal(t, []authenticationv1.TokenRequestSpec{{
+			Audiences: []string{"vault"}, ExpirationSeconds: &want,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "p", UID: "uid"},
+		}}, server.requests)
+	})
+}
+
+func TestObjects_TokensAreRenewed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seconds int64
+		after   time.Duration
+	}{
+		"after 80 % of their life": {3600, 48 * time.Minute},
+		"after a day at last":      {365 * 86400, 24 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, server, get := startTokens(t, "", tc.seconds)
+				first := get()
+				b.wait(tc.after - time.Second)
+				assert.Equal(t, first, get())
+				b.wait(2 * time.Second)
+				assert.NotEqual(t, first, get())
+				get()
+				assert.Len(t, server.requests, 2)
+			})
+		})
+	}
+}
+
+// While the API server does not answer, a pod keeps its token and may start with it.
+func TestObjects_TokensWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b, server, get := startTokens(t, dir, 600)
+		first := get()
+		b.wait(2 * time.Second)
+		server.err = errors.New("connection refused")
+		b.wait(time.Hour)
+		assert.Equal(t, first, get(), "an expired token is better than none")
+		b.stop()
+		assert.Equal(t, 1, strings.Count(b.log.String(), "not renewed"), "and it is asked for every ten seconds at most")
+
+		b, server, get = startTokens(t, dir, 600)
+		server.err = errors.New("connection refused")
+		assert.Equal(t, first, get(), "after a reboot")
+		assert.Equal(t, first, get())
+		server.err = nil
+		b.wait(11 * time.Second)
+		assert.Equal(t, secretText+"+", get())
+		b.pods = nil
+		b.wait(time.Minute)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, f := range files {
+			assert.NotContains(t, f.Name(), tokenPrefix, "tokens go with their pods")
+		}
+	})
+}
+
+func TestObjects_TokenErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, server, _ := startTokens(t, "", 600)
+		server.err = errors.New("no such service account")
+		_, err := b.objects.ServiceAccountToken(t.Context(), podOf(), &corev1.ServiceAccountTokenProjection{})
+		require.ErrorContains(t, err, "request token of service account default/sa: no such service account")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		server.err = nil
+		b.objects.tokens.all[tokenKey{uid: "uid"}] = &tokenSlot{inUse: make(chan struct{})}
+		_, err = b.objects.ServiceAccountToken(ctx, podOf(), &corev1.ServiceAccountTokenProjection{})
+		require.ErrorIs(t, err, context.Canceled, "a request that hangs holds only its own token")
+	})
+}
+
+func service(namespace, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+}
+
+func TestObjects_ServiceEnv(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, service("default", "kubernetes", "10.0.0.1", corev1.ServicePort{Name: "https", Port: 443}),
+			service("shop", "data-base", "fd00::1", corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}, corev1.ServicePort{Name: "x-y", Port: 80}),
+			service("shop", "headless", "None", corev1.ServicePort{Port: 1}), service("other", "o", "10.0.0.9", corev1.ServicePort{Port: 1})).run()
+		pod := podOf()
+		pod.Namespace = "shop"
+		env := func() map[string]string {
+			vars, err := b.objects.ServiceEnv(t.Context(), pod)
+			require.NoError(t, err)
+			m := map[string]string{}
+			for _, v := range vars {
+				m[v.Name] = v.Value
+			}
+			return m
+		}
+		want := map[string]string{
+			"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_SERVICE_PORT_HTTPS": "443",
+			"KUBERNETES_PORT": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+			"KUBERNETES_PORT_443_TCP_PORT": "443", "KUBERNETES_PORT_443_TCP_ADDR": "10.0.0.1",
+		}
+		no := false
+		pod.Spec.EnableServiceLinks = &no
+		assert.Equal(t, want, env(), "the API server is always there")
+		pod.Spec.EnableServiceLinks = nil
+		for name, value := range map[string]string{
+			"DATA_BASE_SERVICE_HOST": "fd00::1", "DATA_BASE_SERVICE_PORT": "53", "DATA_BASE_SERVICE_PORT_X_Y": "80", "DATA_BASE_PORT": "udp://[fd00::1]:53",
+			"DATA_BASE_PORT_53_UDP": "udp://[fd00::1]:53", "DATA_BASE_PORT_53_UDP_PROTO": "udp", "DATA_BASE_PORT_53_UDP_PORT": "53", "DATA_BASE_PORT_53_UDP_ADDR": "fd00::1",
+			"DATA_BASE_PORT_80_TCP": "tcp://[fd00::1]:80", "DATA_BASE_PORT_80_TCP_PROTO": "tcp", "DATA_BASE_PORT_80_TCP_PORT": "80", "DATA_BASE_PORT_80_TCP_ADDR": "fd00::1",
+		} {
+			want[name] = value
+		}
+		assert.Equal(t, want, env())
+		b.wait(2 * time.Second)
+		b.stop()
+
+		b = startObjects(t, dir)
+		b.unreachable()
+		b.run()
+		assert.Equal(t, want, env(), "from disk while the API server does not answer")
+		b.stop()
+
+		b = startObjects(t, "")
+		b.unreachable()
+		b.run()
+		_, err := b.objects.ServiceEnv(t.Context(), pod)
+		require.ErrorIs(t, err, errNoAnswer)
+		pod.Annotations[podspec.AnnotationSource] = "file"
+		assert.Empty(t, env(), "static pods do not wait")
+	})
+}
+
+func bundle(name, signer, text string, labels map[string]string) *certificatesv1.ClusterTrustBundle {
+	return &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text}}
+}
+
+func TestObjects_ClusterTrustBundle(t *testing.T) {
+	const a = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	const c = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
+	synctest.Test(t, func(t *testing.T) {
+		prod := map[string]string{"env": "prod"}
+		b := startObjects(t, "", bundle("one", "", "comment\n"+c+a, nil), bundle("s1", "example.com/s", c+a, prod), bundle("s2", "example.com/s", a, prod), bundle("s3", "example.com/t", c, prod)).run()
+		assert.Zero(t, b.count("list", "clustertrustbundles"), "they are followed when one is used")
+		name, none, signer := "one", "none", "example.com/s"
+		for want, p := range map[string]corev1.ClusterTrustBundleProjection{
+			"named":  {Name: &name},
+			"signed": {SignerName: &signer, LabelSelector: &metav1.LabelSelector{MatchLabels: prod}},
+		} {
+			got, err := b.objects.ClusterTrustBundle(t.Context(), &p)
+			require.NoError(t, err, want)
+			assert.Equal(t, a+c, string(got), want)
+		}
+		for _, p := range []corev1.ClusterTrustBundleProjection{{Name: &none}, {SignerName: &signer}} {
+			_, err := b.objects.ClusterTrustBundle(t.Context(), &p)
+			require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+		}
+		_, err := b.objects.ClusterTrustBundle(t.Context(), &corev1.ClusterTrustBundleProjection{})
+		require.ErrorContains(t, err, "name or signerName required")
+		bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
+		_, err = b.objects.ClusterTrustBundle(t.Context(), &corev1.ClusterTrustBundleProjection{SignerName: &signer, LabelSelector: bad})
+		require.ErrorContains(t, err, "label selector")
+	})
+}
+
+func TestObjects_ClusterTrustBundleWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startObjects(t, "")
+		b.unreachable()
+		b.run()
+		name := "one"
+		_, err := b.objects.ClusterTrustBundle(t.Context(), &corev1.ClusterTrustBundleProjection{Name: &name})
+		require.ErrorContains(t, err, "list cluster trust bundles: connection refused")
+	})
+}
+
+// A Secret of 1 MiB that changes ten times a second costs one write a second.
+func TestObjects_FrequentChangesAreWrittenOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, newSecret("start")).run()
+		b.pods = []*corev1.Pod{podOf()}
+		b.value()
+		big := bytes.Repeat([]byte("x"), 1<<20)
+		var inodes []string
+		for i := range 30 {
+			big[0] = byte('a' + i%26)
+			s := newSecret("")
+			s.Data["k"] = bytes.Clone(big)
+			_, err := b.client.CoreV1().Secrets("default").Update(t.Context(), s, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			b.wait(100 * time.Millisecond)
+			if data, err := os.ReadFile(filepath.Join(dir, "secret_default_s.json")); err == nil {
+				if version := string(data[len(data)-60:]); len(inodes) == 0 || inodes[len(inodes)-1] != version {
+					inodes = append(inodes, version)
+				}
+			}
+		}
+		assert.LessOrEqual(t, len(inodes), 5)
+		assert.Equal(t, string(big), b.value())
+	})
+}

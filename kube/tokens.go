@@ -1,0 +1,171 @@
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/monotonic"
+)
+
+// A token is renewed after this share of its life, and after maxTokenAge at last.
+const (
+	tokenRenewal = 0.8
+	maxTokenAge  = 24 * time.Hour
+)
+
+// token is one token as it is kept on disk. It must never be logged.
+type token struct {
+	Token     []byte        `json:"token"`
+	IssuedAt  time.Time     `json:"issuedAt"`
+	Life      time.Duration `json:"life"`
+	requested time.Time     // last try to renew it
+}
+
+// needsRenewal reports whether the token is old. Its age is measured on the monotonic
+// clock, so that a wall clock that jumps neither keeps a token too long nor renews all.
+func (t *token) needsRenewal(now time.Time) bool {
+	return now.Sub(t.IssuedAt) > min(time.Duration(tokenRenewal*float64(t.Life)), maxTokenAge)
+}
+
+// tokens requests the tokens of pods and keeps them until they are due for renewal.
+type tokens struct {
+	k    *Kube
+	disk objectDir
+
+	mu  sync.Mutex // guards the map; never held during I/O
+	all map[tokenKey]*tokenSlot
+}
+
+type tokenKey struct {
+	uid      types.UID
+	audience string
+	seconds  int64
+}
+
+// file returns the name of the file of the token. An audience is any text.
+func (key tokenKey) file() string {
+	hash := sha256.Sum256([]byte(key.audience + "\x00" + strconv.FormatInt(key.seconds, 10)))
+	return tokenPrefix + string(key.uid) + "_" + hex.EncodeToString(hash[:8]) + ".json"
+}
+
+// tokenSlot has one token, and one request for it at a time.
+type tokenSlot struct {
+	inUse   chan struct{} // one slot: the right to use current
+	current *token
+}
+
+func newTokens(k *Kube, disk objectDir) *tokens {
+	return &tokens{k: k, disk: disk, all: map[tokenKey]*tokenSlot{}}
+}
+
+// ServiceAccountToken implements podspec.Projections. The token is bound to the pod, and
+// so to the node. It is renewed after 80 % of its life or 24 hours. While the API server
+// does not answer, the last token is returned, even if it has expired: nothing is gained
+// by a pod that does not start, and the token is renewed when the server is back.
+func (o *Objects) ServiceAccountToken(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
+	key := tokenKey{uid: pod.UID, audience: p.Audience}
+	if p.ExpirationSeconds != nil {
+		key.seconds = *p.ExpirationSeconds
+	}
+	return o.tokens.get(ctx, key, pod)
+}
+
+func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte, error) {
+	t.mu.Lock()
+	slot := t.all[key]
+	if slot == nil {
+		slot = &tokenSlot{inUse: make(chan struct{}, 1)}
+		t.all[key] = slot
+	}
+	t.mu.Unlock()
+	select {
+	case slot.inUse <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-slot.inUse }()
+	if slot.current == nil {
+		slot.current = t.load(key)
+	}
+	current, now := slot.current, time.Now()
+	if current != nil && (!current.needsRenewal(now) || !current.requested.IsZero() && now.Sub(current.requested) < objectTimeout) {
+		return current.Token, nil
+	}
+	renewed, err := t.request(ctx, key, pod)
+	switch {
+	case err == nil:
+		slot.current = renewed
+		if err := t.disk.write(key.file(), renewed); err != nil {
+			t.k.cfg.Logger.Warn("token not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+		}
+		return renewed.Token, nil
+	case current == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		return nil, err
+	}
+	current.requested = now
+	t.k.cfg.Logger.Warn("service account token not renewed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err),
+		slog.Duration("age", now.Sub(current.IssuedAt)))
+	return current.Token, nil
+}
+
+func (t *tokens) load(key tokenKey) *token {
+	var stored token
+	if !t.disk.read(key.file(), &stored) || len(stored.Token) == 0 {
+		return nil
+	}
+	stored.IssuedAt = monotonic.Past(stored.IssuedAt, time.Now())
+	return &stored
+}
+
+func (t *tokens) request(ctx context.Context, key tokenKey, pod *corev1.Pod) (*token, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+	}}
+	if key.audience != "" {
+		request.Spec.Audiences = []string{key.audience}
+	}
+	if key.seconds > 0 {
+		request.Spec.ExpirationSeconds = &key.seconds
+	}
+	got, err := t.k.cfg.Client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("request token of service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err)
+	}
+	if got.Status.Token == "" {
+		return nil, fmt.Errorf("request token of service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, errNoToken)
+	}
+	life := time.Hour // the default of the API
+	if got.Spec.ExpirationSeconds != nil {
+		life = time.Duration(*got.Spec.ExpirationSeconds) * time.Second
+	}
+	return &token{Token: []byte(got.Status.Token), IssuedAt: time.Now(), Life: life}, nil
+}
+
+var errNoToken = errors.New("the response has no token")
+
+// keep forgets the tokens of pods that are not in uids.
+func (t *tokens) keep(uids map[types.UID]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key := range t.all {
+		if !uids[key.uid] {
+			delete(t.all, key)
+		}
+	}
+}
