@@ -69,6 +69,7 @@ var allowedImports = map[string][]string{
 	"internal/notify":         {},
 	"internal/lazycri":        {"runtime/cri", "runtime/embedded"},
 	"internal/priority":       {},
+	"internal/settings":       {},
 	"internal/sleep":          {},
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},

@@ -49,6 +49,22 @@ type Config struct {
 	Logger *slog.Logger // Default: discard
 }
 
+// Needs returns what the default of Driver depends on.
+func (Config) Needs() []runtime.Need {
+	driver := runtime.NeedFor[runtime.CgroupDriverReporter]("asking for the cgroup driver")
+	driver.Optional = true
+	return []runtime.Need{driver}
+}
+
+// RuntimeDriverOf returns the function for Config.RuntimeDriver: that of the runtime, or nil
+// if it cannot report its driver.
+func RuntimeDriverOf(rt any) func(ctx context.Context) (string, error) {
+	if r, ok := runtime.Capability[runtime.CgroupDriverReporter](rt); ok {
+		return r.CgroupDriver
+	}
+	return nil
+}
+
 // Manager creates and removes the cgroups of pods. Its methods may be called from any
 // goroutine, but Ensure and Remove not concurrently for the same pod.
 type Manager struct {

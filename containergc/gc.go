@@ -110,13 +110,7 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Containers == nil || cfg.PodState == nil {
 		errs = append(errs, errors.New("containergc: Config.Containers and PodState required"))
 	}
-	if err := cfg.Policy.Check(); err != nil {
-		errs = append(errs, fmt.Errorf("containergc: Config.Policy: %w", err))
-	}
-	if cfg.Period < 0 || cfg.RequestDelay < 0 || cfg.RemovalInterval < 0 {
-		errs = append(errs, errors.New("containergc: Config: Period, RequestDelay and RemovalInterval must not be negative"))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, cfg.Check())...); err != nil {
 		return nil, err
 	}
 	cfg.Period, cfg.RequestDelay = cmp.Or(cfg.Period, time.Minute), cmp.Or(cfg.RequestDelay, 500*time.Millisecond)
@@ -126,6 +120,24 @@ func New(cfg Config) (*Collector, error) {
 	}
 	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	return &Collector{cfg: cfg, collecting: make(chan struct{}, 1), collectCh: make(chan struct{}, 1)}, nil
+}
+
+// Check returns all errors in the policy and the durations, joined. New does so too, and
+// checks what is required in addition.
+func (c Config) Check() error {
+	err := c.Policy.Check()
+	if err != nil {
+		err = fmt.Errorf("containergc: Config.Policy: %w", err)
+	}
+	if c.Period < 0 || c.RequestDelay < 0 || c.RemovalInterval < 0 {
+		err = errors.Join(err, errors.New("containergc: Config: Period, RequestDelay and RemovalInterval must not be negative"))
+	}
+	return err
+}
+
+// Needs returns what the collection of containers depends on.
+func (Config) Needs() []runtime.Need {
+	return []runtime.Need{runtime.NeedFor[runtime.ContainerRemover]("container collection")}
 }
 
 // Run collects in each Period and after each RequestCollection, until ctx is done. Then

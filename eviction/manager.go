@@ -185,9 +185,20 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
+// Needs returns what the usage that an agent measures depends on.
+func (c Config) Needs() []runtime.Need {
+	if c.Usage != nil {
+		return nil
+	}
+	return []runtime.Need{
+		runtime.NeedFor[runtime.ImageFSReporter]("figures of the image file system"),
+		runtime.NeedFor[runtime.ContainerStatsReporter]("figures of containers"),
+	}
+}
+
 // Check returns all errors in the thresholds and durations, joined. New does so too, and
 // checks what is required in addition.
-func (c *Config) Check() error {
+func (c Config) Check() error {
 	var errs []error
 	for _, t := range c.Thresholds {
 		if err := t.check(); err != nil {

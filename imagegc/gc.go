@@ -143,13 +143,10 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Images == nil {
 		errs = append(errs, errors.New("imagegc: Config.Images required"))
 	}
+	errs = append(errs, cfg.Check())
 	cfg.Policy = cfg.Policy.withDefaults()
-	errs = append(errs, cfg.Policy.Check())
 	cfg.Period, cfg.DiskSettleTime = cmp.Or(cfg.Period, 5*time.Minute), cmp.Or(cfg.DiskSettleTime, time.Second)
 	cfg.SourcesTimeout = cmp.Or(cfg.SourcesTimeout, 2*time.Minute)
-	if cfg.Period < 0 || cfg.DiskSettleTime < 0 || cfg.SourcesTimeout < 0 {
-		errs = append(errs, errors.New("imagegc: Config.Period, DiskSettleTime and SourcesTimeout must not be negative"))
-	}
 	if cfg.Statfs == nil {
 		cfg.Statfs = statfs
 	}
@@ -167,6 +164,16 @@ func New(cfg Config) (*Collector, error) {
 		c.keep.add(ref)
 	}
 	return c, nil
+}
+
+// Check returns all errors in the policy and the durations, joined. New does so too, and
+// checks what is required in addition.
+func (c Config) Check() error {
+	err := c.Policy.Check()
+	if c.Period < 0 || c.DiskSettleTime < 0 || c.SourcesTimeout < 0 {
+		err = errors.Join(err, errors.New("imagegc: Config.Period, DiskSettleTime and SourcesTimeout must not be negative"))
+	}
+	return err
 }
 
 // Run waits until the images that pods need are known, collects images at once and then

@@ -20,12 +20,13 @@ type Runtime interface {
 	ReopenLog(ctx context.Context, containerID string) error
 }
 
-// Config is the configuration of a Rotator. Runtime and LogsDir are required.
+// Config is the configuration of a Rotator. Runtime and LogsDir are required, unless
+// MaxSize is negative.
 type Config struct {
 	Runtime Runtime
 	LogsDir string // contains <namespace>_<name>_<uid>/<container>/<attempt>.log
 
-	MaxSize  int64 // at which a log is rotated. Default: 10 MiB
+	MaxSize  int64 // at which a log is rotated; negative: never. Default: 10 MiB
 	MaxFiles int   // of one container, the current one included. Default: 5, at least 2
 
 	// MonitorInterval is the interval between lists of containers, and the maximum
@@ -66,19 +67,13 @@ func (h Hooks) guarded(log *slog.Logger) Hooks {
 // New returns a Rotator. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Rotator, error) {
 	var errs []error
-	if cfg.Runtime == nil || cfg.LogsDir == "" {
+	if cfg.MaxSize >= 0 && (cfg.Runtime == nil || cfg.LogsDir == "") {
 		errs = append(errs, errors.New("logrotate: Config.Runtime and LogsDir required"))
 	}
-	cfg.MaxSize, cfg.MaxFiles, cfg.MaxWorkers = cmp.Or(cfg.MaxSize, 10<<20), cmp.Or(cfg.MaxFiles, 5), cmp.Or(cfg.MaxWorkers, 4)
-	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 || cfg.MaxWorkers < 0 {
-		errs = append(errs, errors.New("logrotate: Config: MaxSize and MaxWorkers must not be negative, MaxFiles must be at least 2"))
-	}
-	if cfg.MonitorInterval < 0 || cfg.SizePollInterval < 0 || cfg.Timeout < 0 {
-		errs = append(errs, errors.New("logrotate: Config: MonitorInterval, SizePollInterval and Timeout must not be negative"))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, cfg.Check())...); err != nil {
 		return nil, err
 	}
+	cfg.MaxSize, cfg.MaxFiles, cfg.MaxWorkers = cmp.Or(cfg.MaxSize, 10<<20), cmp.Or(cfg.MaxFiles, 5), cmp.Or(cfg.MaxWorkers, 4)
 	cfg.MonitorInterval, cfg.SizePollInterval = cmp.Or(cfg.MonitorInterval, 10*time.Second), cmp.Or(cfg.SizePollInterval, 500*time.Millisecond)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	if cfg.Logger == nil {
@@ -88,4 +83,25 @@ func New(cfg Config) (*Rotator, error) {
 	return &Rotator{
 		cfg: cfg, logs: make(map[string]*logState), ids: make(map[string]*logState), polled: make(map[*logState]struct{}), needsCleanup: make(chan string, 256), freeBytes: freeBytes,
 	}, nil
+}
+
+// Check returns all errors in the sizes, numbers and durations, joined. New does so too, and
+// checks what is required in addition.
+func (c Config) Check() error {
+	var errs []error
+	if c.MaxFiles < 0 || c.MaxFiles == 1 || c.MaxWorkers < 0 {
+		errs = append(errs, errors.New("logrotate: Config: MaxWorkers must not be negative, MaxFiles must be at least 2"))
+	}
+	if c.MonitorInterval < 0 || c.SizePollInterval < 0 || c.Timeout < 0 {
+		errs = append(errs, errors.New("logrotate: Config: MonitorInterval, SizePollInterval and Timeout must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// Needs returns what log rotation depends on: nothing if it is off.
+func (c Config) Needs() []runtime.Need {
+	if c.MaxSize < 0 {
+		return nil
+	}
+	return []runtime.Need{runtime.NeedFor[runtime.LogReopener]("log rotation")}
 }

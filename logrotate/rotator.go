@@ -60,6 +60,10 @@ type logState struct {
 // Run rotates logs until ctx is done. Then it waits for rotations in progress and
 // returns nil.
 func (r *Rotator) Run(ctx context.Context) error {
+	if r.cfg.MaxSize < 0 {
+		<-ctx.Done()
+		return nil
+	}
 	if err := mkdir.All(r.cfg.LogsDir, 0o755); err != nil { // the kubelet's mode: log shippers read it
 		return fmt.Errorf("create logs directory: %w", err)
 	}

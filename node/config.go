@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // ResourcePIDs is the number of processes in Config.PodsCgroupLimits. It is the
@@ -104,6 +105,14 @@ func (c Config) Check() error {
 		fail("PodPidsLimit %d is more than PodsCgroupLimits[pid] of %s", c.PodPidsLimit, all.String())
 	}
 	return errors.Join(errs...)
+}
+
+// Needs returns what the removal of links to logs depends on.
+func (c Config) Needs() []runtime.Need {
+	if c.LogLinksDir == "" {
+		return nil
+	}
+	return []runtime.Need{runtime.NeedFor[runtime.ContainerRemover]("removal of links to logs")}
 }
 
 // EffectivePodsCgroupLimits returns PodsCgroupLimits with their defaults.

@@ -51,7 +51,7 @@ type Config struct {
 	EventedRelistPeriod     time.Duration // with an event stream. Default: 5m
 	MaxDeferral             time.Duration // bounds how long a pod is not inspected while it is synced. Default: 1s
 	MaxParallel             int           // concurrent inspections. Default: 10
-	Timeout                 time.Duration // of a relist or an inspection. Default: 1m
+	Timeout                 time.Duration // of a relist or an inspection. Default: 2m, because a runtime with many exited containers takes its time
 	SlowInspectionThreshold time.Duration // slower inspections give their slot back. Default: 1s
 	RelistThreshold         time.Duration // Healthy fails if no relist has succeeded for this long. Default: 3m
 	StreamOpenAfter         time.Duration // a stream that has not failed for this long is open. Default: 1s
@@ -59,6 +59,13 @@ type Config struct {
 
 	Logger *slog.Logger // Default: discard
 	Hooks  Hooks
+}
+
+// Needs returns what precise times of runtime events depend on.
+func (Config) Needs() []runtime.Need {
+	times := runtime.NeedFor[runtime.TimestampedWatcher]("times of runtime events")
+	times.Optional = true
+	return []runtime.Need{times}
 }
 
 // Hooks are called by the Generator's goroutines. Each may be nil and must not
@@ -123,7 +130,7 @@ func (c *Config) complete() error {
 		{"RelistPeriod", &c.RelistPeriod, time.Second},
 		{"EventedRelistPeriod", &c.EventedRelistPeriod, 5 * time.Minute},
 		{"MaxDeferral", &c.MaxDeferral, time.Second},
-		{"Timeout", &c.Timeout, time.Minute},
+		{"Timeout", &c.Timeout, 2 * time.Minute},
 		{"SlowInspectionThreshold", &c.SlowInspectionThreshold, time.Second},
 		{"RelistThreshold", &c.RelistThreshold, 3 * time.Minute},
 		{"StreamOpenAfter", &c.StreamOpenAfter, time.Second},

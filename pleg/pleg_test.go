@@ -321,7 +321,7 @@ func TestConfig_Defaults(t *testing.T) {
 	require.NoError(t, cfg.complete())
 	cfg.Runtime, cfg.Cache, cfg.Logger, cfg.Hooks = nil, nil, nil, Hooks{}
 	assert.Equal(t, Config{
-		RelistPeriod: time.Second, EventedRelistPeriod: 5 * time.Minute, MaxDeferral: time.Second, MaxParallel: 10, Timeout: time.Minute,
+		RelistPeriod: time.Second, EventedRelistPeriod: 5 * time.Minute, MaxDeferral: time.Second, MaxParallel: 10, Timeout: 2 * time.Minute,
 		SlowInspectionThreshold: time.Second, RelistThreshold: 3 * time.Minute, StreamOpenAfter: time.Second, StreamRetryPeriod: 10 * time.Minute,
 	}, cfg)
 }

@@ -10,6 +10,7 @@
 package podcache
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -86,6 +87,14 @@ func (c *Cache) Entry(uid types.UID) (Entry, bool) {
 	}
 	return *e, true
 }
+
+// Lister returns the observed pods as a runtime does, from memory, so that garbage
+// collection costs the runtime no call. An exited container stays exited: an old state
+// only removes it later.
+type Lister struct{ Cache *Cache }
+
+// Pods returns the pods of the cache. It does not block.
+func (l Lister) Pods(context.Context) ([]runtime.Pod, error) { return l.Cache.Pods(), nil }
 
 // Pods returns all known pods in no particular order, each as the last successful
 // inspection found it.

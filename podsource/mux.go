@@ -79,6 +79,19 @@ func (c *Config) complete() error {
 	} else if bad := validation.IsDNS1123Subdomain(strings.ToLower(c.NodeName)); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("podsource: Config.NodeName: invalid name %q: %s", c.NodeName, strings.Join(bad, "; ")))
 	}
+	errs = append(errs, c.Check())
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Hooks = c.Hooks.guarded(c.Logger)
+	c.Recorder = safe.Events(c.Logger, c.Recorder)
+	return errors.Join(errs...)
+}
+
+// Check returns all errors in the sources, joined. New does so too, and checks what is
+// required in addition.
+func (c Config) Check() error {
+	var errs []error
 	names := make(map[string]bool)
 	for i, s := range c.Sources {
 		switch {
@@ -92,11 +105,6 @@ func (c *Config) complete() error {
 			errs = append(errs, fmt.Errorf("podsource: Config.Sources: source %q is nil", s.Name))
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	c.Hooks = c.Hooks.guarded(c.Logger)
-	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	return errors.Join(errs...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,16 @@ type DrainConfig struct {
 	// Sources are the names of the configured sources. Pods of others are not drained
 	// unless Workers know them.
 	Sources []string
+	// Timeout bounds the drain. Default: 0, unbounded.
+	Timeout time.Duration
+}
+
+// Check returns an error if Timeout is negative.
+func (c DrainConfig) Check() error {
+	if c.Timeout < 0 {
+		return fmt.Errorf("podworkers: DrainConfig.Timeout: must not be negative: %v", c.Timeout)
+	}
+	return nil
 }
 
 // DrainWorkers are the workers of the pods that are drained. See Workers.
@@ -37,9 +48,14 @@ type DrainRuntime interface {
 
 // DrainPods terminates the containers of all pods that Workers know, and of the running
 // pods of the sources that were not adopted yet. The pods stay desired: the next process
-// starts them again. DrainPods blocks until they have finished or ctx is done; its error
+// starts them again. DrainPods blocks until they have finished, ctx is done or Timeout is over; its error
 // names those that have not. The sync loop must have stopped, and Workers must run.
 func DrainPods(ctx context.Context, cfg DrainConfig) error {
+	if cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, cfg.Timeout)
+		defer cancel()
+	}
 	err := errors.Join(drainUnadopted(ctx, &cfg), cfg.Workers.Drain(ctx, KillOptions{Termination: runtime.Termination{Drained: true}}))
 	if err != nil {
 		return fmt.Errorf("drain pods: %w", err)

@@ -165,19 +165,31 @@ const (
 	defaultJitter       = 0.5
 )
 
+// Check returns all errors in the intervals, joined. New does so too, and checks what is
+// required in addition.
+func (c Config) Check() error {
+	var errs []error
+	if c.ResyncPeriod < 0 {
+		errs = append(errs, errors.New("podworkers: Config.ResyncPeriod: must not be negative"))
+	}
+	if c.BackOff < 0 {
+		errs = append(errs, errors.New("podworkers: Config.BackOff: must not be negative"))
+	}
+	if c.Jitter < 0 {
+		errs = append(errs, errors.New("podworkers: Config.Jitter: must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
 // complete checks the configuration and sets the defaults.
 func (c *Config) complete() error {
-	var errs []error
-	require := func(ok bool, message string) {
-		if !ok {
-			errs = append(errs, errors.New("podworkers: Config."+message))
-		}
+	errs := []error{c.Check()}
+	if c.Syncer == nil {
+		errs = append(errs, errors.New("podworkers: Config.Syncer: required"))
 	}
-	require(c.Syncer != nil, "Syncer: required")
-	require(c.Inspector != nil, "Inspector: required")
-	require(c.ResyncPeriod >= 0, "ResyncPeriod: must not be negative")
-	require(c.BackOff >= 0, "BackOff: must not be negative")
-	require(c.Jitter >= 0, "Jitter: must not be negative")
+	if c.Inspector == nil {
+		errs = append(errs, errors.New("podworkers: Config.Inspector: required"))
+	}
 	if c.ResyncPeriod == 0 {
 		c.ResyncPeriod = defaultResyncPeriod
 	}

@@ -119,6 +119,14 @@ type Config struct {
 	Hooks    Hooks
 }
 
+// Check returns all errors in the Config, joined. New does so too.
+func (cfg Config) Check() error {
+	if err := cfg.fill(); err != nil {
+		return fmt.Errorf("cri: %w", err)
+	}
+	return nil
+}
+
 func (cfg *Config) fill() error {
 	var errs []error
 	positive := func(name string, d *time.Duration, def time.Duration) {

@@ -1,0 +1,37 @@
+package runtime
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// Need is a capability that a component uses of its runtime. The Config of such a
+// component has a method Needs.
+type Need struct {
+	Capability string // its interface: "runtime.LogReopener"
+	Purpose    string // what is off without it: "log rotation"
+	Optional   bool   // the component works without it
+	isMet      func(rt any) bool
+}
+
+// NeedFor returns the need for the capability T, for a purpose.
+func NeedFor[T any](purpose string) Need {
+	return Need{Capability: reflect.TypeFor[T]().String(), Purpose: purpose, isMet: func(rt any) bool {
+		_, ok := Capability[T](rt)
+		return ok
+	}}
+}
+
+// IsMet tells whether rt has the capability.
+func (n Need) IsMet(rt any) bool { return n.isMet(rt) }
+
+// CheckNeeds returns an error that names the first capability that rt lacks and that is not
+// optional, or nil.
+func CheckNeeds(rt any, needs ...Need) error {
+	for _, n := range needs {
+		if !n.Optional && !n.IsMet(rt) {
+			return fmt.Errorf("the runtime is no %s, without which there is no %s; a decorator needs a method Unwrap() any", n.Capability, n.Purpose)
+		}
+	}
+	return nil
+}
