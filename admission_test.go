@@ -112,7 +112,7 @@ func TestAgent_StaticPodsAreThoseOfAStaticSource(t *testing.T) {
 			inside(t, func(t *testing.T, _ *embedded.Runtime, _ *cri.Client, start func(...agent.Option) *agent.Agent) {
 				var statuses agenttest.Statuses
 				pods := podsource.NewMemory()
-				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithEvictionConfig(eviction.Config{Usage: exhausted{}}))
+				start(agent.WithSource(tc.source, tc.wrap(pods)), agent.WithStatusSink(&statuses), agent.WithConfig(eviction.Config{Usage: exhausted{}}))
 				time.Sleep(30 * time.Second)
 				pods.Put(best)
 				time.Sleep(5 * time.Second)
@@ -276,7 +276,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 				var events atomic.Int32
 				run := func() *agenttest.Process {
 					return n.Start(agent.WithSource("memory", tc.wrap(podsource.NewMemory(pod))),
-						agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), Usage: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
+						agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<200Mi"), Usage: usage, PressureTransitionPeriod: time.Minute, EvictCritical: true}),
 						agent.WithRecorder(noting(func(e *corev1.Event) {
 							if strings.Contains(e.Message, "next attempt in 10s") {
 								events.Add(1)

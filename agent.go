@@ -4,23 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/dirlock"
+	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
-	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/stats"
@@ -64,16 +69,15 @@ type Agent struct {
 // New assembles an agent. It checks everything that can be checked and reports all
 // errors at once. It changes nothing on the node and starts nothing.
 func New(opts ...Option) (*Agent, error) {
-	var s settings
+	var o options
 	var errs []error
-	for _, o := range opts {
-		errs = append(errs, o(&s))
+	for _, option := range opts {
+		errs = append(errs, option(&o))
 	}
-	errs = append(errs, s.complete())
-	if err := errors.Join(errs...); err != nil {
+	c, err := o.complete()
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	c := newComponents(s)
 	if err := c.build(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -96,14 +100,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
-	if c.opts.ephemeralRoot {
+	if c.ephemeralRoot {
 		defer func() { err = errors.Join(err, os.RemoveAll(c.RootDir)) }()
 	}
-	id, err := owner.LoadOrCreate(c.RootDir, c.path(podsDirName), len(c.opts.adopt) > 0)
-	if err != nil {
+	if err := c.owner.LoadOrCreate(c.RootDir, c.path(podsDirName), len(c.adopt) > 0); err != nil {
 		return err
 	}
-	c.ownerID.Store(&id)
 	previous, err := c.saved.Load()
 	if err != nil {
 		c.Logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
@@ -112,11 +114,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if c.ImageGC != nil {
 		c.ImageGC.Restore(previous...)
 	}
-	c.logCapabilities()
-	if c.opts.simulated {
-		c.Logger.Warn("simulating pods")
+	if unmet := runtime.Unmet(c.Runtime, allNeeds()...); len(unmet) > 0 {
+		c.Logger.Info("runtime lacks capabilities", slog.Any("off", unmet))
 	}
-	disconnect, err := c.connect()
+	disconnect, err := lazycri.Connect(c.Runtime, c.Owner(), c.adopt)
 	if disconnect != nil {
 		defer func() { err = errors.Join(err, disconnect()) }()
 	}
@@ -124,53 +125,22 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	return run.Stages(ctx,
-		[]run.Component{{Name: "podsource", Run: c.Sources.Run}},
-		c.nodeComponents(),
-		[]run.Component{{Name: "syncloop", Run: c.SyncLoop.Run}},
-		[]run.Component{{Name: "drain", Run: c.drainPods}},
-		[]run.Component{{Name: "podworkers", Run: c.PodWorkers.Run}},
-		[]run.Component{{Name: "probe", Run: c.Prober.Run}},
-		[]run.Component{{Name: "pleg", Run: c.PLEG.Run}},
-		append([]run.Component{{Name: "status", Run: c.StatusManager.Run}}, c.runners...),
+		run.Of("podsource", c.Sources),
+		slices.Concat(run.Of("imagegc", c.ImageGC), run.Of("containergc", c.ContainerGC), run.Of("logrotate", c.LogRotator),
+			run.Of("stats", c.Stats), run.Of("eviction", c.Eviction)),
+		run.Of("syncloop", c.SyncLoop),
+		run.Of("drain", c.drain),
+		run.Of("podworkers", c.PodWorkers),
+		run.Of("probe", c.Prober),
+		run.Of("pleg", c.PLEG),
+		run.Of("status", c.StatusManager),
 	)
 }
 
-// nodeComponents are those that watch over the node. They stop before the loop does.
-func (c *Components) nodeComponents() []run.Component {
-	var running []run.Component
-	add := func(name string, component interface{ Run(context.Context) error }) {
-		if component != nil {
-			running = append(running, run.Component{Name: name, Run: component.Run})
-		}
-	}
-	add("imagegc", c.ImageGC)
-	add("containergc", c.ContainerGC)
-	add("logrotate", c.LogRotator)
-	add("stats", c.Stats)
-	add("eviction", c.Eviction)
-	return running
-}
-
-// drainPods waits until ctx is done, and drains pods if that is the policy.
-func (c *Components) drainPods(ctx context.Context) error {
-	<-ctx.Done()
-	if !c.opts.shutdown.Drain {
-		return nil
-	}
-	ctx = context.WithoutCancel(ctx)
-	if timeout := c.opts.shutdown.DrainTimeout; timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	cfg := podworkers.DrainConfig{
-		Workers: c.PodWorkers, Runtime: c.Runtime,
-		Pods: func() []*corev1.Pod { return append(c.StatusManager.Pods(), c.Sources.Pods()...) },
-	}
-	for _, s := range c.opts.sources {
-		cfg.Sources = append(cfg.Sources, s.Name)
-	}
-	return podworkers.DrainPods(ctx, cfg)
+// allNeeds are the capabilities that components use of a runtime.
+func allNeeds() []runtime.Need {
+	return slices.Concat(containergc.Config{}.Needs(), logrotate.Config{}.Needs(), imagegc.Config{}.Needs(), eviction.Config{}.Needs(),
+		cgroup.Config{}.Needs(), pleg.Config{}.Needs(), adoption{}.Needs())
 }
 
 // Components returns the components of the agent. The result is shared: changing it

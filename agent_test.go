@@ -20,6 +20,8 @@ import (
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
@@ -41,10 +43,10 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		agent.WithRecorder(nil),
 		agent.WithAdmitter(nil),
 		agent.WithSoftAdmitter(nil),
-		agent.WithBackOff(nil),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{DrainTimeout: -time.Second}),
-		agent.WithTiming(agent.Timing{ResyncPeriod: -1}),
-		agent.WithEvictionConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
+		agent.WithConfig(podsync.Config{BackOff: nil}),
+		agent.WithConfig(podworkers.DrainConfig{Timeout: -time.Second}),
+		agent.WithConfig(podworkers.Config{ResyncPeriod: -1}),
+		agent.WithConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
 	)
 	require.Error(t, err)
 	for _, want := range []string{
@@ -141,7 +143,7 @@ func TestNew_UsesComponentsOfOptions(t *testing.T) {
 		admit := admitFunc(func(pod *corev1.Pod) bool { return pod.Name != "denied" })
 		h.AddOptions(
 			agent.WithAdmitter(admit),
-			agent.WithBackOff(backOffFunc(func(r runtime.RestartInfo) time.Duration { waits++; return 3 * time.Second })),
+			agent.WithConfig(podsync.Config{BackOff: backOffFunc(func(r runtime.RestartInfo) time.Duration { waits++; return 3 * time.Second })}),
 		)
 		h.Start()
 		h.Memory.Put(agenttest.Pod("denied"), agenttest.Pod("crashes", "run-for=1s", "exit-code=1"))

@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -30,11 +31,11 @@ func (t traced) Unwrap() any { return t.Runtime }
 // decorator that can be unwrapped has all capabilities of its runtime.
 func TestNew_NamesMissingCapabilities(t *testing.T) {
 	for want, option := range map[string]agent.Option{
-		"WithContainerGCPolicy: the runtime is no runtime.ContainerRemover":    agent.WithContainerGCPolicy(containergc.Policy{}),
-		"WithLogRotation: the runtime is no runtime.LogReopener":               agent.WithLogRotation(agent.LogRotation{}),
-		"WithImageGCPolicy: the runtime is no runtime.ImageUser":               agent.WithImageGCPolicy(imagegc.Policy{}),
-		"WithEvictionConfig: the runtime is no runtime.ContainerStatsReporter": agent.WithEvictionConfig(eviction.Config{}),
-		"WithEvictionConfig: the runtime is no runtime.ImageFSReporter":        agent.WithEvictionConfig(eviction.Config{}),
+		"WithContainerGCPolicy: the runtime is no runtime.ContainerRemover":    agent.WithConfig(containergc.Config{}),
+		"WithLogRotation: the runtime is no runtime.LogReopener":               agent.WithConfig(logrotate.Config{}),
+		"WithImageGCPolicy: the runtime is no runtime.ImageUser":               agent.WithConfig(imagegc.Config{}),
+		"WithEvictionConfig: the runtime is no runtime.ContainerStatsReporter": agent.WithConfig(eviction.Config{}),
+		"WithEvictionConfig: the runtime is no runtime.ImageFSReporter":        agent.WithConfig(eviction.Config{}),
 		"WithAdoption: the runtime is no runtime.OwnerSetter":                  agent.WithAdoption("file"),
 	} {
 		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
@@ -46,8 +47,8 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 			}
 		}
 	}
-	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithLogRotation(agent.LogRotation{MaxSize: -1}),
-		agent.WithEvictionConfig(eviction.Config{Usage: &agenttest.Node{}}))
+	_, err := agent.New(agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithConfig(logrotate.Config{MaxSize: -1}),
+		agent.WithConfig(eviction.Config{Usage: &agenttest.Node{}}))
 	require.NoError(t, err, "no option needs a capability")
 }
 

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,7 +10,9 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/run"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
@@ -21,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/status"
@@ -46,6 +48,7 @@ type Components struct {
 	RootDir  string // exists and is locked from Run on
 	Node     node.Config
 	Logger   *slog.Logger
+	Hooks    Hooks         // those of WithHooks, joined
 	Owner    func() string // the id that marks what the agent creates; "" before Run
 
 	Recorder       Recorder
@@ -71,11 +74,15 @@ type Components struct {
 	SyncLoop       SyncLoop
 	NodeStatus     *node.Status // what is reported about the node
 
-	runners  []run.Component // of WithRunner
-	opts     settings
-	defaults []string         // names of the default constructors that were called and have options
-	saved    *status.FileSink // statuses on disk, for the next process
-	ownerID  atomic.Pointer[string]
+	options       *options
+	adopt         []string         // sources of pods without an owner
+	saved         *status.FileSink // statuses on disk, for the next process
+	owner         owner.ID
+	ephemeralRoot bool            // RootDir lasts as long as Run
+	runners       []run.Component // of WithRunner
+	drain         interface {
+		Run(ctx context.Context) error
+	} // nil: pods run on
 }
 
 // The interfaces of the components have what the other components call, and Run, which
@@ -204,3 +211,41 @@ type (
 		Run(ctx context.Context) error
 	}
 )
+
+// Hooks is an observer: functions that the components call when something has happened.
+// Packages prom and otel have hooks for metrics and traces. Each function may be nil, is
+// called synchronously and must not block.
+type Hooks struct {
+	Sources     podsource.Hooks
+	SyncLoop    syncloop.Hooks
+	PodManager  syncloop.PodManagerHooks
+	Housekeeper syncloop.HousekeeperHooks
+	PodWorkers  podworkers.Hooks
+	PLEG        pleg.Hooks
+	Status      status.Hooks
+	Probe       probe.Hooks
+	Eviction    eviction.Hooks
+	ImageGC     imagegc.Hooks
+	ContainerGC containergc.Hooks
+	LogRotation logrotate.Hooks
+	CRI         cri.Hooks // calls of the runtime that the agent itself connects to
+}
+
+// join returns hooks that call those of h and then those of next.
+func (h Hooks) join(log *slog.Logger, next Hooks) Hooks {
+	return Hooks{
+		Sources:     h.Sources.Join(log, next.Sources),
+		SyncLoop:    h.SyncLoop.Join(log, next.SyncLoop),
+		PodManager:  h.PodManager.Join(log, next.PodManager),
+		Housekeeper: h.Housekeeper.Join(log, next.Housekeeper),
+		PodWorkers:  h.PodWorkers.Join(log, next.PodWorkers),
+		PLEG:        h.PLEG.Join(log, next.PLEG),
+		Status:      h.Status.Join(log, next.Status),
+		Probe:       h.Probe.Join(log, next.Probe),
+		Eviction:    h.Eviction.Join(log, next.Eviction),
+		ImageGC:     h.ImageGC.Join(log, next.ImageGC),
+		ContainerGC: h.ContainerGC.Join(log, next.ContainerGC),
+		LogRotation: h.LogRotation.Join(log, next.LogRotation),
+		CRI:         h.CRI.Join(log, next.CRI),
+	}
+}

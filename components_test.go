@@ -13,6 +13,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/status"
 )
@@ -105,10 +106,10 @@ func (noObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
 func TestNew_RejectsOptionsWithoutEffect(t *testing.T) {
 	sink := status.SinkFunc(func(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil })
 	for want, opts := range map[string][]agent.Option{
-		"WithImageGCPolicy":     {agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithImageGC(value[agent.ImageGC](nil))},
-		"WithContainerGCPolicy": {agent.WithContainerGCPolicy(containergc.Policy{}), agent.WithContainerGC(value[agent.ContainerGC](nil))},
-		"WithLogRotation":       {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotator(value[agent.LogRotator](nil))},
-		"WithEvictionConfig":    {agent.WithEvictionConfig(eviction.Config{}), agent.WithEviction(value[agent.Eviction](nil))},
+		"WithImageGCPolicy":     {agent.WithConfig(imagegc.Config{}), agent.WithImageGC(value[agent.ImageGC](nil))},
+		"WithContainerGCPolicy": {agent.WithConfig(containergc.Config{}), agent.WithContainerGC(value[agent.ContainerGC](nil))},
+		"WithLogRotation":       {agent.WithConfig(logrotate.Config{}), agent.WithLogRotator(value[agent.LogRotator](nil))},
+		"WithEvictionConfig":    {agent.WithConfig(eviction.Config{}), agent.WithEviction(value[agent.Eviction](nil))},
 		"WithRecorder":          {agent.WithRecorder(droppedEvents{}), agent.WithRecorderFunc(value[agent.Recorder](droppedEvents{}))},
 		"WithObjects":           {agent.WithObjects(noObjects{}), agent.WithObjectsFunc(value[agent.Objects](noObjects{}))},
 		"WithStatusSink":        {agent.WithStatusSink(sink), agent.WithStatusManager(value[agent.StatusManager](nil))},

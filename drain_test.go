@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
 )
 
 // SL-7: a drain terminates containers and no pod. Statuses and logs stay and contain
@@ -34,7 +35,7 @@ func TestDrain_KeepsPods(t *testing.T) {
 			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
 				var sink phasesSink
 				src := podsource.NewMemory(tt.pod)
-				drain := agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true})
+				drain := agent.WithConfig(podworkers.DrainConfig{})
 				a := n.Start(agent.WithSource("http", src), agent.WithStatusSink(&sink), drain)
 				time.Sleep(30 * time.Second)
 				a.Stop()
@@ -66,7 +67,7 @@ func TestDrain_KeepsPodsOfASilentSource(t *testing.T) {
 		require.Len(t, n.Running(), 1)
 
 		var sink phasesSink
-		a = n.Start(agent.WithSource("http", offline(nil, nil)), agent.WithStatusSink(&sink), agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}))
+		a = n.Start(agent.WithSource("http", offline(nil, nil)), agent.WithStatusSink(&sink), agent.WithConfig(podworkers.DrainConfig{}))
 		time.Sleep(time.Minute)
 		a.Stop()
 		assert.Empty(t, n.Running())

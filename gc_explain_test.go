@@ -38,7 +38,7 @@ func TestOnlyWhatDecidesIsKept(t *testing.T) {
 		pod.Spec.InitContainers = []corev1.Container{*first}
 		start(
 			agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithStatusSink(&statuses),
-			agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}),
+			agent.WithConfig(containergc.Config{Policy: containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}}),
 		)
 		ran, waited := 0, 0
 		for range 300 {
@@ -92,7 +92,7 @@ func TestAFileOfAgesThatWasCut(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(root, "images.json"), text[:n], 0o600))
 			a, err := agent.New(
 				agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(root), agent.WithNode(node.Config{DisableCgroups: true}),
-				agent.WithSource("memory", podsource.NewMemory()), agent.WithImageGCPolicy(policy),
+				agent.WithSource("memory", podsource.NewMemory()), agent.WithConfig(imagegc.Config{Policy: policy}),
 				agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{
 					RecordsLost: func(error) { lost.Add(1) },
 					Removed:     func(runtime.Image, imagegc.Reason, time.Duration, error) { removed.Add(1) },
@@ -132,8 +132,8 @@ func TestExplain(t *testing.T) {
 		require.Empty(t, none)
 
 		a := start(
-			agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithImageGCPolicy(imagegc.Policy{}),
-			agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: containergc.KeepAll}),
+			agent.WithSource("memory", podsource.NewMemory(agenttest.SizedPod("web", "1Mi", "0s=1Mi"))), agent.WithConfig(imagegc.Config{}),
+			agent.WithConfig(containergc.Config{Policy: containergc.Policy{MaxPerPodContainer: containergc.KeepAll}}),
 		)
 		_, err = a.ExplainImages(t.Context(), true)
 		require.Error(t, err, "too early")

@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -74,7 +75,7 @@ func TestAgent_EvictsUnderMemoryPressure(t *testing.T) {
 		pods := podsource.NewMemory(agenttest.SizedPod("calm", "300Mi", "0s=250Mi"), agenttest.SizedPod("greedy", "100Mi", "0s=50Mi,10m=700Mi"))
 		a := start(
 			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses), // static pods are critical
-			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
+			agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, pod *corev1.Pod, _ time.Duration, err error) {
 				require.NoError(t, err)
 				left, err := client.Pods(t.Context())
@@ -137,8 +138,8 @@ func TestDiskIsReclaimedBeforePodsGo(t *testing.T) {
 		pods := podsource.NewMemory(agenttest.SizedPod("web", "10Mi", "0s=1Mi"), waits)
 		a := start(
 			agent.WithSource("memory", pods), agent.WithStatusSink(&statuses),
-			agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}),
-			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("imagefs.available<15%"), Usage: node}),
+			agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 100, MinAge: -1}}),
+			agent.WithConfig(eviction.Config{Thresholds: hardThresholds("imagefs.available<15%"), Usage: node}),
 			agent.WithHooks(agent.Hooks{
 				ImageGC: imagegc.Hooks{Removed: func(i runtime.Image, _ imagegc.Reason, _ time.Duration, err error) {
 					assert.NoError(t, err)
@@ -222,7 +223,7 @@ func TestLogsAreRotated(t *testing.T) {
 		pod.Annotations["sim.sublet.dev/output-every"] = "1s"
 		a, err := agent.New(
 			agent.WithNodeName("node"), agent.WithRuntime(client), agent.WithRootDir(t.TempDir()),
-			agent.WithNode(node.Config{DisableCgroups: true, PodLogsDir: dir}), agent.WithLogRotation(agent.LogRotation{MaxSize: 1000, MaxFiles: 3}),
+			agent.WithNode(node.Config{DisableCgroups: true, PodLogsDir: dir}), agent.WithConfig(logrotate.Config{MaxSize: 1000, MaxFiles: 3}),
 			agent.WithSource("memory", podsource.NewMemory(pod)),
 		)
 		require.NoError(t, err)
@@ -255,23 +256,23 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 	}{
 		"all faults at once": {
 			[]agent.Option{
-				agent.WithEvictionConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "nonsense"}, {Signal: eviction.NodeFSAvailable, GracePeriod: -1}}}),
-				agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}),
-				agent.WithContainerGCPolicy(containergc.Policy{MinAge: -1}),
-				agent.WithLogRotation(agent.LogRotation{MaxFiles: 1}),
-				agent.WithImagePulls(cri.PullLimits{MaxParallel: -1}),
+				agent.WithConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "nonsense"}, {Signal: eviction.NodeFSAvailable, GracePeriod: -1}}}),
+				agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}}),
+				agent.WithConfig(containergc.Config{Policy: containergc.Policy{MinAge: -1}}),
+				agent.WithConfig(logrotate.Config{MaxFiles: 1}),
+				agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: -1}}),
 			},
 			[]string{"nonsense", `"nodefs.available<0": the value must be above 0`, "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
 		},
 		"a runtime that cannot": {
-			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImageGCPolicy(imagegc.Policy{})},
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithConfig(imagegc.Config{})},
 			[]string{"WithImageGCPolicy: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
 		},
 		"pulls of a runtime that is not ours": {
-			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithImagePulls(cri.PullLimits{MaxParallel: 1})},
+			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 1}})},
 			[]string{"image pulls"},
 		},
-		"negative transition": {[]agent.Option{agent.WithEvictionConfig(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
+		"negative transition": {[]agent.Option{agent.WithConfig(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := agent.New(append(tt.opts, agent.WithSource("m", podsource.NewMemory()))...)

@@ -67,7 +67,7 @@ var allowedImports = map[string][]string{
 	"internal/logattr":        {},
 	"internal/logtest":        {},
 	"internal/notify":         {},
-	"internal/lazycri":        {"runtime/cri", "runtime/embedded"},
+	"internal/lazycri":        {"runtime", "runtime/cri", "runtime/embedded", "runtime/embedded/simulated"},
 	"internal/priority":       {},
 	"internal/settings":       {},
 	"internal/sleep":          {},

@@ -10,7 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/settings"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -20,7 +22,7 @@ import (
 // detectNode sets what the configuration of the node leaves to the machine: its capacity,
 // and what of it is allocatable. A simulated runtime uses nothing of the machine.
 func (c *Components) detectNode() error {
-	if c.opts.simulated {
+	if choice, _ := settings.Peek[runtimeChoice](&c.options.Store); choice.Simulated {
 		return nil
 	}
 	if c.Node.Capacity == nil {
@@ -33,7 +35,7 @@ func (c *Components) detectNode() error {
 		return nil
 	}
 	var reserved node.Reservations
-	if evict := c.opts.evict; evict != nil {
+	if evict, on := settings.Peek[eviction.Config](&c.options.Store); on {
 		thresholds := evict.Thresholds
 		if thresholds == nil {
 			thresholds = eviction.DefaultThresholds()
@@ -105,7 +107,8 @@ func (a *Agent) Conditions() []corev1.NodeCondition { return a.c.NodeStatus.Cond
 // unsupportedFields returns the default of node.Config.UnsupportedFields: with Objects
 // that have the tokens of an API server, its pods may use them.
 func (c *Components) unsupportedFields() func(*corev1.Pod) field.ErrorList {
-	for _, place := range c.opts.objects {
+	added, _ := settings.Peek[objectPlaces](&c.options.Store)
+	for _, place := range added.Places {
 		if _, ok := place.(podspec.Projections); ok {
 			return podspec.UnsupportedInCluster
 		}
@@ -117,11 +120,5 @@ func (c *Components) unsupportedFields() func(*corev1.Pod) field.ErrorList {
 // may change, such as those of a Node object, in place of node.Config.Labels. It must not
 // block and is called for each new pod; the result is read-only.
 func WithNodeLabels(labels func() map[string]string) Option {
-	return func(s *settings) error {
-		if labels == nil {
-			return errors.New("node labels: nil")
-		}
-		s.nodeLabels = labels
-		return s.once("node labels")
-	}
+	return add("WithNodeLabels", admission.Config{LabelsFunc: labels})
 }

@@ -48,12 +48,12 @@ func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 		"node: PodPidsLimit -1 is negative":                                          {agent.WithNode(node.Config{PodPidsLimit: -1})},
 		"node.Config.LogLinksDir: the runtime is no runtime.ContainerRemover":        {agent.WithNode(node.Config{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
 		"admission: Config.Taints: key required":                                     {agent.WithNode(node.Config{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
-		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":               {endpoint, agent.WithCRINode(cri.Node{CPUQuotaPeriod: 2 * time.Second})},
-		"cri node: set twice":                                                        {endpoint, agent.WithCRINode(cri.Node{}), agent.WithCRINode(cri.Node{})},
-		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithCRINode(cri.Node{})},
+		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":               {endpoint, agent.WithConfig(cri.Config{Node: cri.Node{CPUQuotaPeriod: 2 * time.Second}})},
+		"cri node: set twice":                                                        {endpoint, agent.WithConfig(cri.Config{}), agent.WithConfig(cri.Config{})},
+		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithConfig(cri.Config{})},
 		"objects: nil": {agent.WithObjects(nil)},
-		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithEvictionConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
-		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithEvictionConfig(eviction.Config{NodeName: "other"})},
+		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
+		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithConfig(eviction.Config{NodeName: "other"})},
 	} {
 		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
 		assert.ErrorContains(t, err, want)
@@ -194,7 +194,7 @@ func TestWithEviction_PodCleanupTimeout(t *testing.T) {
 			agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 			agent.WithRuntime(slowKill{client}),
 			agent.WithSource("cloud", podsource.NotStatic(podsource.NewMemory(agenttest.SizedPod("greedy", "1Mi", "0s=1000Mi")))),
-			agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
+			agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}, PodCleanupTimeout: 7 * time.Second}),
 			agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicted: func(_ eviction.Signal, _ *corev1.Pod, duration time.Duration, _ error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -249,7 +249,7 @@ func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
 	a, err := agent.New(
 		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
 		agent.WithRuntimeEndpoint(endpoint),
-		agent.WithCRINode(cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}),
+		agent.WithConfig(cri.Config{Node: cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}}),
 		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {
 			pod := agenttest.Pod("web")
 			pod.Spec.Containers[0].Resources.Limits = resources("cpu=500m", "memory=64Mi")

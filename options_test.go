@@ -20,7 +20,10 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -31,14 +34,14 @@ func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 		"node: set twice":                 {agent.WithNode(node.Config{MaxPods: 3}), agent.WithNode(node.Config{IPs: []string{"10.0.0.1"}})},
 		"logger: set twice":               {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
 		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
-		"back-off: set twice":             {agent.WithBackOff(runtime.ExponentialBackOff{}), agent.WithBackOff(runtime.ExponentialBackOff{})},
-		"shutdown policy: set twice":      {agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true}), agent.WithShutdownPolicy(agent.ShutdownPolicy{})},
-		"timing: set twice":               {agent.WithTiming(agent.Timing{ResyncPeriod: time.Hour}), agent.WithTiming(agent.Timing{Jitter: 0.1})},
-		"eviction: set twice":             {agent.WithEvictionConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithEvictionConfig(eviction.Config{})},
-		"image collection: set twice":     {agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}), agent.WithImageGCPolicy(imagegc.Policy{})},
-		"container collection: set twice": {agent.WithContainerGCPolicy(containergc.Policy{}), agent.WithContainerGCPolicy(containergc.Policy{MaxPerPodContainer: 2})},
-		"log rotation: set twice":         {agent.WithLogRotation(agent.LogRotation{}), agent.WithLogRotation(agent.LogRotation{MaxFiles: 2})},
-		"image pulls: set twice":          {agent.WithImagePulls(cri.PullLimits{MaxParallel: 1}), agent.WithImagePulls(cri.PullLimits{MaxParallel: 2})},
+		"back-off: set twice":             {agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}}), agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}})},
+		"shutdown policy: set twice":      {agent.WithConfig(podworkers.DrainConfig{}), agent.WithConfig(podworkers.DrainConfig{})},
+		"timing: set twice":               {agent.WithConfig(podworkers.Config{ResyncPeriod: time.Hour}), agent.WithConfig(podworkers.Config{Jitter: 0.1})},
+		"eviction: set twice":             {agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithConfig(eviction.Config{})},
+		"image collection: set twice":     {agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}}), agent.WithConfig(imagegc.Config{})},
+		"container collection: set twice": {agent.WithConfig(containergc.Config{}), agent.WithConfig(containergc.Config{Policy: containergc.Policy{MaxPerPodContainer: 2}})},
+		"log rotation: set twice":         {agent.WithConfig(logrotate.Config{}), agent.WithConfig(logrotate.Config{MaxFiles: 2})},
+		"image pulls: set twice":          {agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 1}}), agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 2}})},
 		`image endpoint: set to "unix:///i" and to "unix:///j"`: {
 			agent.WithRuntimeEndpoint("unix:///r", "unix:///i"), agent.WithRuntimeEndpoint("unix:///r", "unix:///j"),
 		},
@@ -76,7 +79,7 @@ func eachFunc(path string, v reflect.Value, visit func(path string, f reflect.Va
 // An endpoint is enough: the settings of the node are detected when the agent connects.
 func TestWithRuntimeEndpoint_NeedsNoCRINode(t *testing.T) {
 	for name, opts := range map[string][]agent.Option{
-		"detected": nil, "set": {agent.WithCRINode(cri.Node{SeccompDefault: true})},
+		"detected": nil, "set": {agent.WithConfig(cri.Config{Node: cri.Node{SeccompDefault: true}})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := agent.New(append(opts, agent.WithRuntimeEndpoint("unix:///run/nothing.sock"), agent.WithRootDir(filepath.Join(t.TempDir(), "root")),

@@ -101,7 +101,7 @@ func TestAgent_SurvivesPanicsOfUserCode(t *testing.T) {
 			agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSource("memory", source),
 			agent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), agent.WithRecorder(clumsyRecorder{}),
 			agent.WithAdmitter(clumsyAdmitter{}), agent.WithSoftAdmitter(new(clumsySoftAdmitter)),
-			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithImageGCPolicy(imagegc.Policy{}),
+			agent.WithHooks(hooks), agent.WithHooks(hooks), agent.WithConfig(imagegc.Config{}),
 			agent.WithStatusSink(status.SinkFunc(func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
 				sink.check("sink")
 				if pod.Name == "web" {

@@ -142,7 +142,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 		began := time.Now()
 		hooks := agent.Hooks{ImageGC: imagegc.Hooks{Collected: func(imagegc.Result, error) { runs = append(runs, time.Since(began)) }}}
 		unsynced := sourceFunc(func(ctx context.Context, _ func(podsource.Set)) error { <-ctx.Done(); return nil })
-		a := n.Start(agent.WithSource("http", unsynced), agent.WithSource("file", podsource.NewMemory()), agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithHooks(hooks))
+		a := n.Start(agent.WithSource("http", unsynced), agent.WithSource("file", podsource.NewMemory()), agent.WithConfig(imagegc.Config{}), agent.WithHooks(hooks))
 		time.Sleep(time.Hour)
 		errs := a.SourceErrors()
 		a.Stop()
@@ -157,7 +157,7 @@ func TestImageGC_RunsWhileASourceIsUnsynced(t *testing.T) {
 // however full the disk is. Afterwards unused images are removed.
 func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
-		collect := agent.WithImageGCPolicy(imagegc.Policy{MinAge: 1, HighThresholdPercent: 100, LowThresholdPercent: 99}) // however full this disk is
+		collect := agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{MinAge: 1, HighThresholdPercent: 100, LowThresholdPercent: 99}}) // however full this disk is
 		a := n.Start(agent.WithSource("http", podsource.NewMemory(agenttest.Pod("web"))), collect)
 		time.Sleep(time.Minute)
 		a.Stop()

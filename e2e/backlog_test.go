@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
 	criclient "github.com/sublet-dev/agent/runtime/cri"
 )
@@ -119,9 +120,9 @@ func (b *backlog) agent(t testing.TB, keep containergc.Policy, wait runtime.Back
 	require.NoError(t, err)
 	source = podsource.NewMemory(pods...)
 	a, err := agent.New(
-		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithBackOff(wait),
+		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithStatusSink(b), agent.WithSource("memory", source), agent.WithConfig(podsync.Config{BackOff: wait}),
 		agent.WithNode(node.Config{CgroupRoot: b.node.CgroupParent, PodLogsDir: filepath.Join(b.node.Shared, "logs")}),
-		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithContainerGCPolicy(keep),
+		agent.WithRootDir(filepath.Join(b.node.Shared, "agent")), agent.WithConfig(containergc.Config{Policy: keep}),
 		agent.WithHooks(agent.Hooks{ContainerGC: containergc.Hooks{Removed: b.onRemoved}}),
 	)
 	require.NoError(t, err)

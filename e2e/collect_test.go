@@ -105,8 +105,10 @@ func newContest(t *testing.T, n *containerdtest.Node) *gcRace {
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithRecorder(c),
 		agent.WithNode(node.Config{CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs")}),
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
-		agent.WithTiming(agent.Timing{ImageGCPeriod: 50 * time.Millisecond}),
-		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1}, pause),
+		agent.WithConfig(imagegc.Config{
+			Policy:     imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1},
+			KeepImages: []string{pause}, Period: 50 * time.Millisecond,
+		}),
 		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.imageRemoved, Collected: c.collected}}),
 	)
 	require.NoError(t, err)

@@ -90,7 +90,7 @@ func newPressureEnv(t *testing.T, n *containerdtest.Node, hard string, pods ...*
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName),
 		agent.WithNode(node.Config{NodeCgroup: n.CgroupParent, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(s.disk, "logs")}),
 		agent.WithRootDir(filepath.Join(s.disk, "agent")), agent.WithSource("memory", s.pods), agent.WithStatusSink(s),
-		agent.WithEvictionConfig(eviction.Config{Thresholds: thresholds, PressureTransitionPeriod: transition, MonitoringPeriod: time.Hour, EvictCritical: true}),
+		agent.WithConfig(eviction.Config{Thresholds: thresholds, PressureTransitionPeriod: transition, MonitoringPeriod: time.Hour, EvictCritical: true}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(&s.logged, nil))),
 		agent.WithHooks(agent.Hooks{Eviction: eviction.Hooks{Evicting: s.evicting, Evicted: s.evicted, ConditionsChanged: s.conditions}}),
 	)

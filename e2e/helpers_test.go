@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
 )
@@ -73,7 +74,7 @@ func newWorld(t *testing.T, n *containerdtest.Node) *testEnv {
 		agent.WithSource("file", podsource.File(w.manifests)),
 		agent.WithStatusSink(status.SinkFunc(w.setStatus)),
 		agent.WithRecorder(w),
-		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
+		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(w, nil))),
 	)
 	require.NoError(t, err)

@@ -26,6 +26,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
 )
@@ -127,7 +128,7 @@ func newHostileEnv(t *testing.T, n *containerdtest.Node) *hostileEnv {
 		agent.WithRuntimeEndpoint(n.Endpoint()), agent.WithNodeName(nodeName), agent.WithRootDir(e.root),
 		agent.WithNode(node.Config{IPs: []string{nodeIP}, CgroupRoot: n.CgroupParent, PodLogsDir: filepath.Join(n.Shared, "logs"), PodPidsLimit: 1000}),
 		agent.WithSource("memory", e.pods), agent.WithStatusSink(status.SinkFunc(e.setStatus)),
-		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
+		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(&e.logs, nil))),
 	)
 	require.NoError(t, err)

@@ -28,7 +28,9 @@ import (
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/syncloop"
 )
 
@@ -228,9 +230,8 @@ func (x *tenant) start(t *testing.T) {
 		agent.WithRootDir(filepath.Join(x.node.Shared, x.name)),
 		agent.WithNode(node.Config{IPs: []string{nodeIP}, CgroupRoot: x.node.CgroupParent, PodLogsDir: sharedLogs(x.node)}),
 		// Removes all unused images, except those that the other has just pulled.
-		agent.WithImageGCPolicy(imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}),
-		agent.WithTiming(agent.Timing{ImageGCPeriod: time.Second}),
-		agent.WithBackOff(runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}),
+		agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 2, LowThresholdPercent: 1, MinAge: 5 * time.Second}, Period: time.Second}),
+		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}}),
 		agent.WithLogger(slog.New(slog.NewTextHandler(x, nil))),
 		agent.WithHooks(agent.Hooks{
 			PLEG: pleg.Hooks{

@@ -142,6 +142,15 @@ func New(cfg Config) (*Mux, error) {
 	return m, nil
 }
 
+// Names returns the names of the sources, in their order.
+func (m *Mux) Names() []string {
+	names := make([]string, len(m.cfg.Sources))
+	for i, s := range m.cfg.Sources {
+		names[i] = s.Name
+	}
+	return names
+}
+
 // Changes returns the stream of changes. Changes do not queue up: each one is the
 // difference between what the reader last received and the desired state now.
 // Removals are delivered before additions. The channel is never closed.

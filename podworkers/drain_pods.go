@@ -63,6 +63,27 @@ func DrainPods(ctx context.Context, cfg DrainConfig) error {
 	return nil
 }
 
+// Drainer drains pods when an agent stops.
+type Drainer struct{ cfg DrainConfig }
+
+// NewDrainer returns a Drainer. It does no I/O.
+func NewDrainer(cfg DrainConfig) (*Drainer, error) {
+	var errs []error
+	if cfg.Workers == nil || cfg.Runtime == nil {
+		errs = append(errs, errors.New("podworkers: DrainConfig.Workers and Runtime required"))
+	}
+	if err := errors.Join(append(errs, cfg.Check())...); err != nil {
+		return nil, err
+	}
+	return &Drainer{cfg: cfg}, nil
+}
+
+// Run waits until ctx is done, and calls DrainPods then.
+func (d *Drainer) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return DrainPods(context.WithoutCancel(ctx), d.cfg)
+}
+
 // drainUnadopted passes the running pods that no worker knows to the workers, to be
 // terminated.
 func drainUnadopted(ctx context.Context, cfg *DrainConfig) error {

@@ -25,11 +25,24 @@ func NeedFor[T any](purpose string) Need {
 // IsMet tells whether rt has the capability.
 func (n Need) IsMet(rt any) bool { return n.isMet(rt) }
 
+// String returns what is off without the capability, and its name.
+func (n Need) String() string { return n.Purpose + " (" + n.Capability + ")" }
+
+// Unmet returns those of needs that rt does not meet.
+func Unmet(rt any, needs ...Need) (unmet []Need) {
+	for _, n := range needs {
+		if !n.IsMet(rt) {
+			unmet = append(unmet, n)
+		}
+	}
+	return unmet
+}
+
 // CheckNeeds returns an error that names the first capability that rt lacks and that is not
 // optional, or nil.
 func CheckNeeds(rt any, needs ...Need) error {
-	for _, n := range needs {
-		if !n.Optional && !n.IsMet(rt) {
+	for _, n := range Unmet(rt, needs...) {
+		if !n.Optional {
 			return fmt.Errorf("the runtime is no %s, without which there is no %s; a decorator needs a method Unwrap() any", n.Capability, n.Purpose)
 		}
 	}

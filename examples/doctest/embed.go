@@ -22,8 +22,10 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/prom"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -173,17 +175,19 @@ func withDevices(endpoint, root string, log *slog.Logger, events agent.Recorder)
 // imageOptions are about images.
 func imageOptions() []agent.Option {
 	return []agent.Option{
-		agent.WithImageVerification(cri.AlwaysVerify),
-		agent.WithImagePulls(cri.PullLimits{MaxParallel: 1}), // one at a time on a slow line
+		agent.WithConfig(cri.Config{
+			ImageAccess: cri.ImageAccess{Policy: cri.AlwaysVerify},
+			Pulls:       cri.PullLimits{MaxParallel: 1}, // one at a time on a slow line
+		}),
 	}
 }
 
 // diskOptions keep the disk from filling up.
 func diskOptions() []agent.Option {
 	return []agent.Option{
-		agent.WithImageGCPolicy(imagegc.Policy{MaxAge: 30 * 24 * time.Hour}),
-		agent.WithLogRotation(agent.LogRotation{MaxSize: 5 << 20, MaxFiles: 3}),
-		agent.WithEvictionConfig(eviction.Config{}), // the kubelet's thresholds
+		agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{MaxAge: 30 * 24 * time.Hour}}),
+		agent.WithConfig(logrotate.Config{MaxSize: 5 << 20, MaxFiles: 3}),
+		agent.WithConfig(eviction.Config{}), // the kubelet's thresholds
 	}
 }
 
@@ -254,5 +258,5 @@ func replaced() agent.Option {
 
 // drain terminates all pods when the agent stops.
 func drain() agent.Option {
-	return agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, DrainTimeout: 25 * time.Second})
+	return agent.WithConfig(podworkers.DrainConfig{Timeout: 25 * time.Second})
 }

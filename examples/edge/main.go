@@ -31,9 +31,11 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
@@ -78,12 +80,14 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 		agent.WithNode(node.Config{CgroupRoot: f.cgroupRoot, DisableCgroups: f.cgroupRoot == "" || !isCRI}),
 		agent.WithSource("server", podsource.Cached(srv, filepath.Join(f.rootDir, "sources", "server"))),
 		agent.WithStatusSink(srv),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain || !isCRI, DrainTimeout: 25 * time.Second}),
+	}
+	if f.drain || !isCRI {
+		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{Timeout: 25 * time.Second}))
 	}
 	switch {
 	case isCRI: // eviction and collection keep the disk from filling up
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithEvictionConfig(eviction.Config{}),
-			agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithConfig(eviction.Config{}),
+			agent.WithConfig(imagegc.Config{}), agent.WithConfig(logrotate.Config{}))
 	case f.runtime == "host":
 		rt, err := embedded.New(embedded.Config{Logger: log, Executor: hostprocess.New(hostprocess.Config{Logger: log})})
 		if err != nil {

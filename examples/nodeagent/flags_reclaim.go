@@ -12,6 +12,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -121,19 +122,23 @@ func (f *reclaimFlags) options() ([]agent.Option, error) {
 		keep = append(keep, f.infraImage)
 	}
 	return []agent.Option{
-		agent.WithEvictionConfig(eviction.Config{
+		agent.WithConfig(eviction.Config{
 			Thresholds: thresholds, PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
 			EvictCritical: f.evictCritical,
 		}),
-		agent.WithImageGCPolicy(imagegc.Policy{
+		agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{
 			HighThresholdPercent: f.imageHigh, LowThresholdPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
-		}, keep...),
-		agent.WithContainerGCPolicy(containergc.Policy{
+		}, KeepImages: keep}),
+		agent.WithConfig(containergc.Config{Policy: containergc.Policy{
 			MinAge: f.deadMinAge, MaxPerPodContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepUntilReplaced), MaxContainers: max(orOff(f.dead, 1), 0),
-		}),
-		agent.WithLogRotation(agent.LogRotation{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
-		agent.WithImagePulls(cri.PullLimits{MaxParallel: f.parallelPulls, QPS: orOff(f.registryQPS, -1), Burst: f.registryBurst}),
+		}}),
+		agent.WithConfig(logrotate.Config{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
 	}, nil
+}
+
+// pulls bounds image pulls.
+func (f *reclaimFlags) pulls() cri.PullLimits {
+	return cri.PullLimits{MaxParallel: f.parallelPulls, QPS: orOff(f.registryQPS, -1), Burst: f.registryBurst}
 }
 
 func orOff[T int | float64 | time.Duration](v, off T) T {

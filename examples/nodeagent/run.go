@@ -19,6 +19,8 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
@@ -101,11 +103,16 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
 		agent.WithRecorder(logRecorder{log}),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: f.drain}),
-		agent.WithTiming(agent.Timing{ResyncPeriod: f.syncFrequency}),
-		agent.WithBackOff(runtime.ExponentialBackOff{Max: f.maxRestartPeriod}),
-		agent.WithImageVerification(cri.ImageVerification(f.imageVerification), split(f.imageAllowlist)...),
+		agent.WithConfig(podworkers.Config{ResyncPeriod: f.syncFrequency}),
+		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Max: f.maxRestartPeriod}}),
+		agent.WithConfig(cri.Config{
+			ImageAccess: cri.ImageAccess{Policy: cri.ImageVerification(f.imageVerification), Allowlist: split(f.imageAllowlist)},
+			Pulls:       f.reclaim.pulls(), Node: f.node.criNode(),
+		}),
 		agent.WithNode(f.nodeConfig(ip, res)),
+	}
+	if f.drain {
+		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
 	}
 	gc, err := f.reclaim.options()
 	if err != nil {
@@ -132,7 +139,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		if f.imageEndpoint != "" {
 			images = append(images, f.imageEndpoint)
 		}
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...), agent.WithCRINode(f.node.criNode()))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...))
 	}
 	if f.statusDir != "" {
 		sink, err := status.NewFileSink(f.statusDir)

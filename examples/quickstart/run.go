@@ -12,6 +12,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
@@ -89,7 +90,7 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*age
 		agent.WithSource("file", podsource.File(manifests)),
 		agent.WithStatusSink(b),
 		agent.WithRecorder(b),
-		agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, DrainTimeout: 15 * time.Second}),
+		agent.WithConfig(podworkers.DrainConfig{Timeout: 15 * time.Second}),
 	)
 }
 

@@ -46,7 +46,7 @@ func (idleNode) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 
 func Example_evictionDecorated() {
 	var admitted counter
-	runPod(agent.WithEvictionConfig(eviction.Config{Usage: idleNode{}}), agent.WithEviction(func(c *agent.Components) (agent.Eviction, error) {
+	runPod(agent.WithConfig(eviction.Config{Usage: idleNode{}}), agent.WithEviction(func(c *agent.Components) (agent.Eviction, error) {
 		e, err := agent.NewEviction(c)
 		return countingEviction{e, &admitted}, err
 	}))
@@ -91,7 +91,7 @@ func (g countingImageGC) Lease(ctx context.Context, uid types.UID, refs []string
 
 func Example_imageGCDecorated() {
 	var leases counter
-	runPod(agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithImageGC(func(c *agent.Components) (agent.ImageGC, error) {
+	runPod(agent.WithConfig(imagegc.Config{}), agent.WithImageGC(func(c *agent.Components) (agent.ImageGC, error) {
 		g, err := agent.NewImageGC(c)
 		return countingImageGC{g, &leases}, err
 	}))

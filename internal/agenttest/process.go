@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -46,13 +47,13 @@ func (h *Harness) Start() {
 	node.DisableCgroups, node.PodLogsDir = true, filepath.Join(h.Dir, "logs")
 	opts := []agent.Option{
 		agent.WithNodeName("node"), agent.WithRootDir(h.Dir), agent.WithRuntime(client), agent.WithNode(node),
-		agent.WithTiming(agent.Timing{Jitter: 1e-9}),
+		agent.WithConfig(podworkers.Config{Jitter: 1e-9}),
 		agent.WithRecorder(recorder), agent.WithStatusSink(&sink{h: h, interceptor: p.interceptor, sent: map[types.UID]bool{}}),
 		agent.WithSource("memory", h.memory()),
 		agent.WithSource("file", podsource.File(h.Manifests.Dir, podsource.FileNotifier(h.Manifests))),
 	}
 	if !h.config.CollectExited {
-		opts = append(opts, agent.WithContainerGCPolicy(containergc.Policy{MinAge: 1000 * time.Hour}))
+		opts = append(opts, agent.WithConfig(containergc.Config{Policy: containergc.Policy{MinAge: 1000 * time.Hour}}))
 	}
 	p.agent, err = agent.New(append(opts, h.config.Options...)...)
 	require.NoError(h.t, err)

@@ -6,9 +6,13 @@ package lazycri
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"os"
 
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // Runtime is a cri.Client, with all its capabilities, from Connect on. Its other methods
@@ -18,11 +22,13 @@ type Runtime struct {
 	connect func(*Runtime) (disconnect func() error, err error)
 }
 
-// New returns the client of the runtime at endpoint. imageEndpoint is that of the image
+// New returns the client of the runtime at endpoint, with what cri.DetectNode finds for
+// fields of Config.Node that are zero. imageEndpoint is that of the image
 // service, or "" if it is the same. cfg is called by Connect.
 func New(endpoint, imageEndpoint string, cfg func() cri.Config) *Runtime {
 	return &Runtime{connect: func(r *Runtime) (func() error, error) {
 		c := cfg()
+		c.Node = c.Node.WithDetected(cri.DetectNode(os.DirFS("/")))
 		conn, err := cri.Dial(endpoint)
 		if err != nil {
 			return nil, err
@@ -41,11 +47,14 @@ func New(endpoint, imageEndpoint string, cfg func() cri.Config) *Runtime {
 	}}
 }
 
-// NewEmbedded returns the client of an embedded runtime, which Connect creates and
-// disconnect closes. cfg is called by Connect.
-func NewEmbedded(rt embedded.Config, cfg func() cri.Config) *Runtime {
+// NewSimulated returns the client of an embedded runtime that simulates pods, which Connect
+// creates and disconnect closes. Connect logs a warning: a node on which an option for tests
+// was left looks healthy otherwise. cfg is called by Connect.
+func NewSimulated(log *slog.Logger, cfg func() cri.Config) *Runtime {
 	return &Runtime{connect: func(r *Runtime) (func() error, error) {
-		inside, err := embedded.New(rt)
+		log.Warn("simulating pods")
+		// Simulated pods need no grace period when the agent ends.
+		inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: log, Grace: -1})
 		if err != nil {
 			return nil, err
 		}
@@ -61,6 +70,18 @@ func NewEmbedded(rt embedded.Config, cfg func() cri.Config) *Runtime {
 // Connect makes the client. It does not wait for the runtime to answer. If disconnect is
 // not nil, it must be called in the end, even after an error.
 func (r *Runtime) Connect() (disconnect func() error, err error) { return r.connect(r) }
+
+// Connect connects to rt if it is a Runtime, whatever decorates it, or else tells it its
+// owner. If disconnect is not nil, it must be called in the end, even after an error.
+func Connect(rt any, owner string, adoptSources []string) (disconnect func() error, err error) {
+	if r, ok := runtime.Capability[interface{ Connect() (func() error, error) }](rt); ok {
+		return r.Connect()
+	}
+	if r, ok := runtime.Capability[runtime.OwnerSetter](rt); ok {
+		r.SetOwner(owner, adoptSources)
+	}
+	return nil, nil
+}
 
 func closeAll(all ...io.Closer) func() error {
 	return func() error {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,26 @@ func LoadOrCreate(dir, podsDir string, adopt bool) (string, error) {
 			ErrNoID, filepath.Join(dir, fileName), podsDir, remedy, podsDir)
 	}
 	return Create(dir)
+}
+
+// ID is the id of a directory that is loaded later. Its zero value is "".
+type ID struct{ id atomic.Pointer[string] }
+
+// String returns the id, or "" before it was loaded. It can be called from any goroutine.
+func (i *ID) String() string {
+	if id := i.id.Load(); id != nil {
+		return *id
+	}
+	return ""
+}
+
+// LoadOrCreate sets the id to the result of the function LoadOrCreate.
+func (i *ID) LoadOrCreate(dir, podsDir string, adopt bool) error {
+	id, err := LoadOrCreate(dir, podsDir, adopt)
+	if err == nil {
+		i.id.Store(&id)
+	}
+	return err
 }
 
 // Create creates an id and stores it in dir atomically. dir must exist and must not be

@@ -29,7 +29,7 @@ type checker interface{ Check() error }
 // error: the option was given nil. If v has a method Check() error, that has to accept it.
 func Add[T any](s *Store, option string, v T) error {
 	if hasNil(reflect.ValueOf(v)) {
-		return fmt.Errorf("%s: nil", option)
+		return fmt.Errorf("%s: nil or empty", option)
 	}
 	return s.add(option, reflect.ValueOf(v))
 }
@@ -64,15 +64,22 @@ func (s *Store) add(option string, v reflect.Value) error {
 
 // Get returns the value of its type, and whether an option gave one. It counts as used.
 func Get[T any](s *Store) (v T, given bool) {
+	if e := s.find(reflect.TypeFor[T]()); e != nil {
+		e.used = true
+	}
+	return Peek[T](s)
+}
+
+// Peek is Get for a caller after which the value still counts as unused.
+func Peek[T any](s *Store) (v T, given bool) {
 	e := s.find(reflect.TypeFor[T]())
 	if e == nil {
 		return v, false
 	}
-	e.used = true
 	return e.value.Interface().(T), true
 }
 
-// Has is Get for a caller that does not use the value.
+// Has tells whether an option gave a value of the type.
 func Has[T any](s *Store) bool { return s.find(reflect.TypeFor[T]()) != nil }
 
 // Complete returns own with what options gave for its type: lists are appended to those of

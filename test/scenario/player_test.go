@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
@@ -44,7 +45,7 @@ func newPlayer(t *testing.T, sc *scenario, configure func(*agenttest.Config)) *p
 		require.NoError(t, err)
 	}
 	if d, ok := sc.option("drain"); ok {
-		config.Options = append(config.Options, agent.WithShutdownPolicy(agent.ShutdownPolicy{Drain: true, DrainTimeout: duration(t, d[0])}))
+		config.Options = append(config.Options, agent.WithConfig(podworkers.DrainConfig{Timeout: duration(t, d[0])}))
 	}
 	if configure != nil {
 		configure(&config)

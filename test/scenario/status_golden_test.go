@@ -62,7 +62,7 @@ func playStatuses(t *testing.T, sc *scenario, script []step) *transcript {
 		require.NoError(t, err)
 		thresholds, err := eviction.ParseThresholds(threshold[0], "", "", "")
 		require.NoError(t, err)
-		p.AddOptions(agent.WithEvictionConfig(eviction.Config{Thresholds: thresholds, Usage: &agenttest.Node{Client: client}, EvictCritical: true}))
+		p.AddOptions(agent.WithConfig(eviction.Config{Thresholds: thresholds, Usage: &agenttest.Node{Client: client}, EvictCritical: true}))
 	}
 	if d, ok := sc.option("blocked-for"); ok {
 		p.AddOptions(agent.WithSoftAdmitter(blockedUntil(time.Now().Add(duration(t, d[0])))))
