@@ -133,7 +133,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		run.Of("podworkers", c.PodWorkers),
 		run.Of("probe", c.Prober),
 		run.Of("pleg", c.PLEG),
-		run.Of("status", c.StatusManager),
+		append(run.Of("status", c.StatusManager), c.runners...),
 	)
 }
 

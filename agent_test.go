@@ -43,16 +43,15 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		agent.WithRecorder(nil),
 		agent.WithAdmitter(nil),
 		agent.WithSoftAdmitter(nil),
-		agent.WithConfig(podsync.Config{BackOff: nil}),
 		agent.WithConfig(podworkers.DrainConfig{Timeout: -time.Second}),
 		agent.WithConfig(podworkers.Config{ResyncPeriod: -1}),
 		agent.WithConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
 	)
 	require.Error(t, err)
 	for _, want := range []string{
-		"node name: empty", `root dir "relative": not an absolute path`, `"logs" is not an absolute path`, `"pods" is not an absolute path`,
-		"MaxPods -1 is negative", "runtime: nil", `source ""`, "status sink: nil", "logger: nil", "recorder: nil", "admitter: nil",
-		"soft admitter: nil", "back-off: nil", "DrainTimeout -1s is negative", "timing: negative value", "lots",
+		"WithNodeName: nil or empty", `root dir "relative": not an absolute path`, `"logs" is not an absolute path`, `"pods" is not an absolute path`,
+		"MaxPods -1 is negative", "WithRuntime: nil", "podsource: Config.Sources: name of source 0 required", "WithStatusSink: nil", "WithLogger: nil", "WithRecorder: nil", "WithAdmitter: nil",
+		"WithSoftAdmitter: nil", "DrainConfig.Timeout: must not be negative: -1s", "podworkers: Config.ResyncPeriod: must not be negative", "lots",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -67,16 +66,16 @@ func TestNew_RejectsContradictoryOptions(t *testing.T) {
 		want string // empty: fine
 	}{
 		"a name twice, the same":            {[]agent.Option{sim, agent.WithNodeName("a"), agent.WithNodeName("a")}, ""},
-		"two names":                         {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `node name: set to "a" and to "b"`},
-		"two root directories":              {[]agent.Option{root, agent.WithRootDir("/other")}, "root dir: set to"},
+		"two names":                         {[]agent.Option{agent.WithNodeName("a"), agent.WithNodeName("b")}, `WithNodeName: set to "a" and to "b"`},
+		"two root directories":              {[]agent.Option{root, agent.WithRootDir("/other")}, "WithRootDir: set to"},
 		"one root directory, two spellings": {[]agent.Option{sim, root, agent.WithRootDir("/var/lib/../lib/sublet-test/")}, ""},
-		"two runtimes":                      {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "runtime: set twice"},
-		"a runtime and an endpoint":         {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "runtime endpoint: conflicts with WithRuntime"},
-		"an endpoint and a runtime":         {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "runtime: set twice"},
+		"two runtimes":                      {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntime(rt)}, "WithRuntime: set twice"},
+		"a runtime and an endpoint":         {[]agent.Option{root, agent.WithRuntime(rt), agent.WithRuntimeEndpoint("unix:///x.sock")}, "WithRuntime, WithRuntimeEndpoint and WithSimulatedRuntime exclude each other"},
+		"an endpoint and a runtime":         {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///x.sock"), agent.WithRuntime(rt)}, "WithRuntime, WithRuntimeEndpoint and WithSimulatedRuntime exclude each other"},
 		"three endpoints":                   {[]agent.Option{root, agent.WithRuntimeEndpoint("unix:///a", "unix:///b", "unix:///c")}, "want one socket and at most one image socket"},
 		"no runtime":                        {nil, "no runtime; give WithRuntimeEndpoint"},
-		"simulated and real":                {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "another runtime is set"},
-		"simulated twice":                   {[]agent.Option{sim, sim}, "simulated runtime: set twice"},
+		"simulated and real":                {[]agent.Option{root, sim, agent.WithRuntime(rt)}, "exclude each other"},
+		"simulated twice":                   {[]agent.Option{sim, sim}, "WithSimulatedRuntime: set twice"},
 		"a real runtime without root":       {[]agent.Option{agent.WithRuntime(rt)}, "required with a container runtime"},
 		"two sources of one name":           {[]agent.Option{sim, agent.WithSource("a", src), agent.WithSource("a", src)}, `"a"`},
 	} {

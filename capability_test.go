@@ -31,12 +31,11 @@ func (t traced) Unwrap() any { return t.Runtime }
 // decorator that can be unwrapped has all capabilities of its runtime.
 func TestNew_NamesMissingCapabilities(t *testing.T) {
 	for want, option := range map[string]agent.Option{
-		"WithContainerGCPolicy: the runtime is no runtime.ContainerRemover":    agent.WithConfig(containergc.Config{}),
-		"WithLogRotation: the runtime is no runtime.LogReopener":               agent.WithConfig(logrotate.Config{}),
-		"WithImageGCPolicy: the runtime is no runtime.ImageUser":               agent.WithConfig(imagegc.Config{}),
-		"WithEvictionConfig: the runtime is no runtime.ContainerStatsReporter": agent.WithConfig(eviction.Config{}),
-		"WithEvictionConfig: the runtime is no runtime.ImageFSReporter":        agent.WithConfig(eviction.Config{}),
-		"WithAdoption: the runtime is no runtime.OwnerSetter":                  agent.WithAdoption("file"),
+		"WithConfig(containergc.Config): the runtime is no runtime.ContainerRemover": agent.WithConfig(containergc.Config{}),
+		"WithConfig(logrotate.Config): the runtime is no runtime.LogReopener":        agent.WithConfig(logrotate.Config{}),
+		"WithConfig(imagegc.Config): the runtime is no runtime.ImageStore":           agent.WithConfig(imagegc.Config{}),
+		"WithConfig(eviction.Config): the runtime is no runtime.ImageFSReporter":     agent.WithConfig(eviction.Config{}),
+		"WithAdoption: the runtime is no runtime.OwnerSetter":                        agent.WithAdoption("file"),
 	} {
 		for name, rt := range map[string]agent.Runtime{"hidden": bare{new(cri.Client)}, "decorated": traced{new(cri.Client)}} {
 			_, err := agent.New(agent.WithRuntime(rt), agent.WithRootDir("/nowhere"), option)

@@ -80,9 +80,7 @@ type Components struct {
 	owner         owner.ID
 	ephemeralRoot bool            // RootDir lasts as long as Run
 	runners       []run.Component // of WithRunner
-	drain         interface {
-		Run(ctx context.Context) error
-	} // nil: pods run on
+	drain         Runner          // nil: pods run on
 }
 
 // The interfaces of the components have what the other components call, and Run, which

@@ -71,8 +71,8 @@ func TestNew_ReportsConstructors(t *testing.T) {
 		"fails": {
 			[]agent.Option{agent.WithPLEG(func(*agent.Components) (agent.PLEG, error) { return nil, failed })}, "agent: no licence",
 		},
-		"no constructor":   {[]agent.Option{agent.WithPLEG(nil)}, "PLEG: nil constructor"},
-		"given twice":      {[]agent.Option{agent.WithPLEG(agent.NewPLEG), agent.WithPLEG(agent.NewPLEG)}, "PLEG: set twice"},
+		"no constructor":   {[]agent.Option{agent.WithPLEG(nil)}, "WithPLEG: nil constructor"},
+		"given twice":      {[]agent.Option{agent.WithPLEG(agent.NewPLEG), agent.WithPLEG(agent.NewPLEG)}, "WithPLEG: nil constructor, or set twice"},
 		"nothing required": {[]agent.Option{agent.WithPLEG(value[agent.PLEG](nil))}, "option WithPLEG: the constructor returned nil"},
 		"stats required":   {[]agent.Option{agent.WithStats(value[agent.Stats](nil))}, "option WithStats: the constructor returned nil"},
 		"nothing optional": {[]agent.Option{
@@ -95,6 +95,8 @@ type droppedEvents struct{}
 
 func (droppedEvents) Record(*corev1.Event) {}
 
+type silentStatuses struct{ agent.StatusManager }
+
 type noObjects struct{}
 
 func (noObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
@@ -106,18 +108,18 @@ func (noObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
 func TestNew_RejectsOptionsWithoutEffect(t *testing.T) {
 	sink := status.SinkFunc(func(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil })
 	for want, opts := range map[string][]agent.Option{
-		"WithImageGCPolicy":     {agent.WithConfig(imagegc.Config{}), agent.WithImageGC(value[agent.ImageGC](nil))},
-		"WithContainerGCPolicy": {agent.WithConfig(containergc.Config{}), agent.WithContainerGC(value[agent.ContainerGC](nil))},
-		"WithLogRotation":       {agent.WithConfig(logrotate.Config{}), agent.WithLogRotator(value[agent.LogRotator](nil))},
-		"WithEvictionConfig":    {agent.WithConfig(eviction.Config{}), agent.WithEviction(value[agent.Eviction](nil))},
-		"WithRecorder":          {agent.WithRecorder(droppedEvents{}), agent.WithRecorderFunc(value[agent.Recorder](droppedEvents{}))},
-		"WithObjects":           {agent.WithObjects(noObjects{}), agent.WithObjectsFunc(value[agent.Objects](noObjects{}))},
-		"WithStatusSink":        {agent.WithStatusSink(sink), agent.WithStatusManager(value[agent.StatusManager](nil))},
-		"WithSimulatedRuntime":  {agent.WithRuntimeFunc(value[agent.Runtime](bare{}))},
+		"WithConfig(imagegc.Config)":     {agent.WithConfig(imagegc.Config{}), agent.WithImageGC(value[agent.ImageGC](nil))},
+		"WithConfig(containergc.Config)": {agent.WithConfig(containergc.Config{}), agent.WithContainerGC(value[agent.ContainerGC](nil))},
+		"WithConfig(logrotate.Config)":   {agent.WithConfig(logrotate.Config{}), agent.WithLogRotator(value[agent.LogRotator](nil))},
+		"WithConfig(eviction.Config)":    {agent.WithConfig(eviction.Config{}), agent.WithEviction(value[agent.Eviction](nil))},
+		"WithRecorder":                   {agent.WithRecorder(droppedEvents{}), agent.WithRecorderFunc(value[agent.Recorder](droppedEvents{}))},
+		"WithObjects":                    {agent.WithObjects(noObjects{}), agent.WithObjectsFunc(value[agent.Objects](noObjects{}))},
+		"WithStatusSink":                 {agent.WithStatusSink(sink), agent.WithStatusManager(value[agent.StatusManager](silentStatuses{}))},
+		"WithSimulatedRuntime":           {agent.WithRuntimeFunc(value[agent.Runtime](bare{}))},
 	} {
 		t.Run(want, func(t *testing.T) {
 			_, err := agent.New(append(opts, agent.WithNodeName("node"), agent.WithSimulatedRuntime())...)
-			require.ErrorContains(t, err, "no effect of "+want+": the constructor that replaces New")
+			require.ErrorContains(t, err, "no effect of "+want+": another option replaces or disables")
 		})
 	}
 }

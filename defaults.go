@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 	dedup "github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/internal/lazycri"
+	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/internal/settings"
 	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
@@ -73,13 +75,14 @@ func (c *Components) build() error {
 		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
 		func() (err error) { c.NodeStatus, err = newNodeStatus(c); return err },
 		c.buildDrainer,
+		c.buildRunners,
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
 	if ignored := c.options.Unused(); len(ignored) > 0 {
-		return fmt.Errorf("no effect of %s: another option replaces or turns off what it configures", strings.Join(ignored, ", "))
+		return fmt.Errorf("no effect of %s: another option replaces or disables what it configures", strings.Join(ignored, ", "))
 	}
 	return nil
 }
@@ -125,10 +128,7 @@ func (c *Components) checkNeeds() error {
 		if !ok {
 			return nil
 		}
-		if err := runtime.CheckNeeds(c.Runtime, n.Needs()...); err != nil {
-			return fmt.Errorf("%s: %w", strings.Join(options, ", "), err)
-		}
-		return nil
+		return runtime.CheckNeeds(c.Runtime, strings.Join(options, ", "), n.Needs()...)
 	})
 }
 
@@ -149,6 +149,22 @@ func (c *Components) buildDrainer() (err error) {
 		})
 	}
 	return err
+}
+
+// buildRunners calls the constructors of WithRunner.
+func (c *Components) buildRunners() error {
+	added, _ := settings.Get[runners](&c.options.Store)
+	for _, r := range added.List {
+		runner, err := r.New(c)
+		if err == nil && runner == nil {
+			err = errors.New("the constructor returned nil")
+		}
+		if err != nil {
+			return fmt.Errorf("runner %q: %w", r.Name, err)
+		}
+		c.runners = append(c.runners, run.Of(r.Name, runner)...)
+	}
+	return nil
 }
 
 // NewRecorder returns the default Recorder: it aggregates repeated events and passes them

@@ -262,15 +262,15 @@ func TestNew_RejectsInvalidCollectionOptions(t *testing.T) {
 				agent.WithConfig(logrotate.Config{MaxFiles: 1}),
 				agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: -1}}),
 			},
-			[]string{"nonsense", `"nodefs.available<0": the value must be above 0`, "LowThresholdPercent 60", "container collection", "MaxFiles 1", "negative MaxParallel"},
+			[]string{"nonsense", `"nodefs.available<0": the value must be above 0`, "LowThresholdPercent 60", "containergc: Config.Policy", "MaxFiles must be at least 2", "MaxParallel:-1"},
 		},
 		"a runtime that cannot": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithConfig(imagegc.Config{})},
-			[]string{"WithImageGCPolicy: the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
+			[]string{"WithConfig(imagegc.Config): the runtime is no runtime.ImageStore", "runtime.ImageUser", "runtime.ImageFSReporter"},
 		},
 		"pulls of a runtime that is not ours": {
 			[]agent.Option{agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 1}})},
-			[]string{"image pulls"},
+			[]string{"no effect of WithConfig(cri.Config)"},
 		},
 		"negative transition": {[]agent.Option{agent.WithConfig(eviction.Config{PressureTransitionPeriod: -1})}, []string{"PressureTransitionPeriod: must not be negative: -1ns"}},
 	} {

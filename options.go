@@ -53,6 +53,11 @@ type (
 		Endpoint, Image string
 		Simulated       bool
 	}
+	runners     struct{ List []namedRunner }
+	namedRunner struct {
+		Name string
+		New  Constructor[Runner]
+	}
 	adoption     struct{ Sources []string }
 	logging      struct{ Logger *slog.Logger }
 	eventSink    struct{ Recorder Recorder }
@@ -140,6 +145,14 @@ func (r runtimeChoice) Check() error {
 // as one of these sandboxes does: without it the agent does not see them any more.
 // Pods of another agent have its id, and are never adopted.
 func WithAdoption(sources ...string) Option { return add("WithAdoption", adoption{sources}) }
+
+// Check implements the check of settings.Add.
+func (a adoption) Check() error {
+	if slices.Contains(a.Sources, "") {
+		return fmt.Errorf("adoption: sources %q must be named", a.Sources)
+	}
+	return nil
+}
 
 // Needs is what adoption needs of the runtime.
 func (adoption) Needs() []runtime.Need {
@@ -278,6 +291,24 @@ func WithObjectsFunc(f Constructor[Objects]) Option { return replace("Objects", 
 
 // WithRecorderFunc replaces NewRecorder. WithRecorder sets where that sends events.
 func WithRecorderFunc(f Constructor[Recorder]) Option { return replace("Recorder", f) }
+
+// WithRunner adds a component of the program's own. It is constructed after all others and
+// runs as long as any of them: it is stopped last, together with the StatusManager. As
+// with them, any return of its Run before that ends the agent. The name is for errors
+// and logs.
+func WithRunner(name string, f Constructor[Runner]) Option {
+	return add("WithRunner", runners{[]namedRunner{{name, f}}})
+}
+
+// Check implements the check of settings.Add.
+func (r runners) Check() error {
+	for _, n := range r.List {
+		if n.Name == "" || n.New == nil {
+			return fmt.Errorf("runner %q: name and constructor required", n.Name)
+		}
+	}
+	return nil
+}
 
 // add is an option that adds to what others have given for the type of v.
 func add[T any](name string, v T) Option {

@@ -45,15 +45,15 @@ func resources(list ...string) corev1.ResourceList {
 func TestNew_RejectsContradictoryNodeSettings(t *testing.T) {
 	endpoint := agent.WithRuntimeEndpoint("unix:///x.sock")
 	for want, opts := range map[string][]agent.Option{
-		"node: PodPidsLimit -1 is negative":                                          {agent.WithNode(node.Config{PodPidsLimit: -1})},
-		"node.Config.LogLinksDir: the runtime is no runtime.ContainerRemover":        {agent.WithNode(node.Config{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
-		"admission: Config.Taints: key required":                                     {agent.WithNode(node.Config{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
-		"cri node: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":               {endpoint, agent.WithConfig(cri.Config{Node: cri.Node{CPUQuotaPeriod: 2 * time.Second}})},
-		"cri node: set twice":                                                        {endpoint, agent.WithConfig(cri.Config{}), agent.WithConfig(cri.Config{})},
-		"cri node: only for WithRuntimeEndpoint; set cri.Config.Node of the runtime": {agent.WithRuntime(new(cri.Client)), agent.WithConfig(cri.Config{})},
-		"objects: nil": {agent.WithObjects(nil)},
-		"eviction: Config.PodCleanupTimeout: must not be negative: -1s":              {agent.WithConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
-		"eviction: Pods, NodeName, Recorder and Logger are the agent's; remove them": {agent.WithConfig(eviction.Config{NodeName: "other"})},
+		"node: PodPidsLimit -1 is negative":                             {agent.WithNode(node.Config{PodPidsLimit: -1})},
+		"WithNode: the runtime is no runtime.ContainerRemover":          {agent.WithNode(node.Config{LogLinksDir: "/links"}), agent.WithRuntime(bare{new(cri.Client)}), agent.WithRootDir("/nowhere")},
+		"admission: Config.Taints: key required":                        {agent.WithNode(node.Config{Taints: []corev1.Taint{{}}}), agent.WithSimulatedRuntime()},
+		"cri: Node.CPUQuotaPeriod must be from 1ms to 1s, not 2s":       {endpoint, agent.WithConfig(cri.Config{Node: cri.Node{CPUQuotaPeriod: 2 * time.Second}})},
+		"WithConfig(cri.Config): set twice":                             {endpoint, agent.WithConfig(cri.Config{}), agent.WithConfig(cri.Config{})},
+		"no effect of WithConfig(cri.Config)":                           {agent.WithRuntime(new(cri.Client)), agent.WithRootDir("/nowhere"), agent.WithConfig(cri.Config{})},
+		"WithObjects: nil":                                              {agent.WithObjects(nil)},
+		"eviction: Config.PodCleanupTimeout: must not be negative: -1s": {agent.WithConfig(eviction.Config{PodCleanupTimeout: -time.Second})},
+		"eviction.Config.NodeName: the agent sets it; remove it":        {agent.WithSimulatedRuntime(), agent.WithConfig(eviction.Config{NodeName: "other"})},
 	} {
 		_, err := agent.New(append(opts, agent.WithNodeName("node"))...)
 		assert.ErrorContains(t, err, want)

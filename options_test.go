@@ -31,18 +31,18 @@ import (
 // AG-8: what cannot be added to is not overwritten either.
 func TestNew_RefusesOptionsGivenTwice(t *testing.T) {
 	for want, pair := range map[string][2]agent.Option{
-		"node: set twice":                 {agent.WithNode(node.Config{MaxPods: 3}), agent.WithNode(node.Config{IPs: []string{"10.0.0.1"}})},
-		"logger: set twice":               {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
-		"recorder: set twice":             {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
-		"back-off: set twice":             {agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}}), agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}})},
-		"shutdown policy: set twice":      {agent.WithConfig(podworkers.DrainConfig{}), agent.WithConfig(podworkers.DrainConfig{})},
-		"timing: set twice":               {agent.WithConfig(podworkers.Config{ResyncPeriod: time.Hour}), agent.WithConfig(podworkers.Config{Jitter: 0.1})},
-		"eviction: set twice":             {agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithConfig(eviction.Config{})},
-		"image collection: set twice":     {agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}}), agent.WithConfig(imagegc.Config{})},
-		"container collection: set twice": {agent.WithConfig(containergc.Config{}), agent.WithConfig(containergc.Config{Policy: containergc.Policy{MaxPerPodContainer: 2}})},
-		"log rotation: set twice":         {agent.WithConfig(logrotate.Config{}), agent.WithConfig(logrotate.Config{MaxFiles: 2})},
-		"image pulls: set twice":          {agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 1}}), agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 2}})},
-		`image endpoint: set to "unix:///i" and to "unix:///j"`: {
+		"WithNode: set twice":                           {agent.WithNode(node.Config{MaxPods: 3}), agent.WithNode(node.Config{IPs: []string{"10.0.0.1"}})},
+		"WithLogger: set twice":                         {agent.WithLogger(slog.New(slog.DiscardHandler)), agent.WithLogger(slog.New(slog.DiscardHandler))},
+		"WithRecorder: set twice":                       {agent.WithRecorder(noting(func(*corev1.Event) {})), agent.WithRecorder(noting(func(*corev1.Event) {}))},
+		"WithConfig(podsync.Config): set twice":         {agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}}), agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{}})},
+		"WithConfig(podworkers.DrainConfig): set twice": {agent.WithConfig(podworkers.DrainConfig{}), agent.WithConfig(podworkers.DrainConfig{})},
+		"WithConfig(podworkers.Config): set twice":      {agent.WithConfig(podworkers.Config{ResyncPeriod: time.Hour}), agent.WithConfig(podworkers.Config{Jitter: 0.1})},
+		"WithConfig(eviction.Config): set twice":        {agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}), agent.WithConfig(eviction.Config{})},
+		"WithConfig(imagegc.Config): set twice":         {agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{HighThresholdPercent: 90, LowThresholdPercent: 80}}), agent.WithConfig(imagegc.Config{})},
+		"WithConfig(containergc.Config): set twice":     {agent.WithConfig(containergc.Config{}), agent.WithConfig(containergc.Config{Policy: containergc.Policy{MaxPerPodContainer: 2}})},
+		"WithConfig(logrotate.Config): set twice":       {agent.WithConfig(logrotate.Config{}), agent.WithConfig(logrotate.Config{MaxFiles: 2})},
+		"WithConfig(cri.Config): set twice":             {agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 1}}), agent.WithConfig(cri.Config{Pulls: cri.PullLimits{MaxParallel: 2}})},
+		`WithRuntimeEndpoint: set to "unix:///i" and to "unix:///j"`: {
 			agent.WithRuntimeEndpoint("unix:///r", "unix:///i"), agent.WithRuntimeEndpoint("unix:///r", "unix:///j"),
 		},
 	} {

@@ -282,7 +282,8 @@ func TestAgent_StopsWithoutItsOwnerID(t *testing.T) {
 
 func TestWithAdoption_NeedsARuntimeWithOwners(t *testing.T) {
 	for name, opts := range map[string][]agent.Option{
-		"sources": {agent.WithAdoption()},
+		"WithAdoption: nil or empty":                          {agent.WithAdoption()},
+		`adoption: sources ["file" ""] must be named`:         {agent.WithAdoption("file", "")},
 		"WithAdoption: the runtime is no runtime.OwnerSetter": {agent.WithRuntime(bare{}), agent.WithRootDir("/nowhere"), agent.WithAdoption("file")},
 	} {
 		_, err := agent.New(opts...)

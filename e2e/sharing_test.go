@@ -30,7 +30,6 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
-	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/syncloop"
 )
 

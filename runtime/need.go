@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 )
@@ -38,13 +39,14 @@ func Unmet(rt any, needs ...Need) (unmet []Need) {
 	return unmet
 }
 
-// CheckNeeds returns an error that names the first capability that rt lacks and that is not
-// optional, or nil.
-func CheckNeeds(rt any, needs ...Need) error {
+// CheckNeeds returns an error for each capability that rt lacks and that is not optional,
+// joined. who has the needs, for example an option.
+func CheckNeeds(rt any, who string, needs ...Need) error {
+	var errs []error
 	for _, n := range Unmet(rt, needs...) {
 		if !n.Optional {
-			return fmt.Errorf("the runtime is no %s, without which there is no %s; a decorator needs a method Unwrap() any", n.Capability, n.Purpose)
+			errs = append(errs, fmt.Errorf("%s: the runtime is no %s, without which there is no %s; a decorator needs a method Unwrap() any", who, n.Capability, n.Purpose))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

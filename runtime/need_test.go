@@ -25,15 +25,17 @@ func (u unwraps) Unwrap() any { return u.rt }
 
 func TestCheckNeeds_NamesWhatIsMissing(t *testing.T) {
 	rotation, removal := runtime.NeedFor[runtime.LogReopener]("log rotation"), runtime.NeedFor[runtime.ContainerRemover]("container collection")
-	require.NoError(t, runtime.CheckNeeds(reopener{}))
-	require.NoError(t, runtime.CheckNeeds(reopener{}, rotation))
-	require.NoError(t, runtime.CheckNeeds(unwraps{reopener{}}, rotation))
-	require.EqualError(t, runtime.CheckNeeds(hides{reopener{}}, rotation),
-		"the runtime is no runtime.LogReopener, without which there is no log rotation; a decorator needs a method Unwrap() any")
-	require.ErrorContains(t, runtime.CheckNeeds(reopener{}, rotation, removal), "runtime.ContainerRemover")
+	require.NoError(t, runtime.CheckNeeds(reopener{}, "it"))
+	require.NoError(t, runtime.CheckNeeds(reopener{}, "it", rotation))
+	require.NoError(t, runtime.CheckNeeds(unwraps{reopener{}}, "it", rotation))
+	require.EqualError(t, runtime.CheckNeeds(hides{reopener{}}, "it", rotation),
+		"it: the runtime is no runtime.LogReopener, without which there is no log rotation; a decorator needs a method Unwrap() any")
+	require.ErrorContains(t, runtime.CheckNeeds(reopener{}, "it", rotation, removal), "runtime.ContainerRemover")
+	assert.Equal(t, []runtime.Need{removal}[0].String(), runtime.Unmet(reopener{}, rotation, removal)[0].String())
+	assert.Equal(t, "container collection (runtime.ContainerRemover)", removal.String())
 
 	removal.Optional = true
-	require.NoError(t, runtime.CheckNeeds(reopener{}, removal, rotation))
+	require.NoError(t, runtime.CheckNeeds(reopener{}, "it", removal, rotation))
 	assert.False(t, removal.IsMet(reopener{}))
 	assert.True(t, rotation.IsMet(reopener{}))
 }

@@ -21,7 +21,6 @@ import (
 
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/containerdtest"
-	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 // TestImagesOnContainerd has a daemon that finds its disk too full by the flags

@@ -18,7 +18,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/containerdtest"
-	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 // TestRoomOnContainerd holds what keeps a node from filling up against a real

@@ -22,7 +22,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/containerdtest"
-	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 const (

@@ -103,6 +103,7 @@ func (s *memoryStatuses) PodUIDs() (uids []types.UID) {
 
 func (s *memoryStatuses) Restore(...*corev1.Pod)    {} // a pod that was reported before is reported as a new one
 func (s *memoryStatuses) IsRestored(types.UID) bool { return false }
+func (s *memoryStatuses) Resend(types.UID)          {} // nothing is sent
 
 func (s *memoryStatuses) Run(ctx context.Context) error {
 	<-ctx.Done()
