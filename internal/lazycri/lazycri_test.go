@@ -3,6 +3,7 @@ package lazycri_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,14 +12,12 @@ import (
 	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
-	"github.com/sublet-dev/agent/runtime/embedded"
-	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 // The configuration is asked for when the client connects, when the owner is known.
 func TestConnect_TakesTheConfigurationThen(t *testing.T) {
 	owner := ""
-	rt := lazycri.NewEmbedded(embedded.Config{Executor: simulated.New(simulated.Config{})}, func() cri.Config { return cri.Config{Owner: owner, HookTimeout: -1} })
+	rt := lazycri.NewSimulated(slog.New(slog.DiscardHandler), func() cri.Config { return cri.Config{Owner: owner, HookTimeout: -1} })
 	owner = "not valid/"
 	disconnect, err := rt.Connect()
 	require.Error(t, err)
@@ -50,8 +49,8 @@ func TestConnect_DoesNotWaitForTheRuntime(t *testing.T) {
 	}
 }
 
-func ExampleNewEmbedded() {
-	rt := lazycri.NewEmbedded(embedded.Config{Executor: simulated.New(simulated.Config{})}, func() cri.Config { return cri.Config{} })
+func ExampleNewSimulated() {
+	rt := lazycri.NewSimulated(slog.New(slog.DiscardHandler), func() cri.Config { return cri.Config{} })
 	disconnect, err := rt.Connect()
 	if err != nil {
 		fmt.Println(err)
