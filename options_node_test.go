@@ -243,7 +243,7 @@ func serveEmbedded(t *testing.T, created func(*criv1.CreateContainerRequest)) (e
 	return "unix://" + filepath.Join(dir, "s")
 }
 
-func TestWithCRINode_ReachesTheRuntime(t *testing.T) {
+func TestWithConfig_CRINodeReachesTheRuntime(t *testing.T) {
 	requests := make(chan *criv1.CreateContainerRequest, 10)
 	endpoint := serveEmbedded(t, func(r *criv1.CreateContainerRequest) { requests <- r })
 	a, err := agent.New(
