@@ -52,10 +52,10 @@ func (c *Components) path(name string) string { return filepath.Join(c.RootDir, 
 // build builds the components in order.
 func (c *Components) build() error {
 	for _, step := range []func() error{
+		c.detectNode,
 		component(c, "Recorder", &c.Recorder, NewRecorder),
 		component(c, "Runtime", &c.Runtime, NewRuntime),
 		c.checkNeeds,
-		c.detectNode,
 		c.buildState,
 		component(c, "Objects", &c.Objects, NewObjects),
 		component(c, "PLEG", &c.PLEG, NewPLEG),
