@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -37,8 +38,8 @@ type part struct {
 
 // podCount counts the files of one pod. It can be suspended and continued.
 type podCount struct {
-	parts []part // those left; the first one is being counted
-	walk  *walk  // of the first part; nil: not begun
+	parts []part          // those left; the first one is being counted
+	walk  *diskusage.Walk // of the first part; nil: not begun
 	disk  podDisk
 	errs  []error
 }
@@ -68,14 +69,14 @@ func newPodCount(pod *Pod) *podCount {
 func (c *podCount) run(ctx context.Context) (done bool) {
 	for len(c.parts) > 0 {
 		if c.walk == nil {
-			c.walk = newWalk(c.parts[0].path)
+			c.walk = diskusage.New(c.parts[0].path)
 		}
-		if !c.walk.run(ctx) {
+		if !c.walk.Run(ctx) {
 			return false
 		}
-		c.take(&c.disk, c.walk.soFar(), time.Now())
-		if c.walk.err != nil {
-			c.errs = append(c.errs, c.walk.err)
+		c.take(&c.disk, c.walk.SoFar(), time.Now())
+		if err := c.walk.Err(); err != nil {
+			c.errs = append(c.errs, err)
 		}
 		c.walk, c.parts = nil, c.parts[1:]
 	}
@@ -103,7 +104,7 @@ func (c *podCount) soFar() podDisk {
 	now := time.Now()
 	d := podDisk{at: now, logs: maps.Clone(c.disk.logs), volumes: maps.Clone(c.disk.volumes), files: c.disk.files}
 	if c.walk != nil {
-		u := c.walk.soFar()
+		u := c.walk.SoFar()
 		u.Partial = true
 		c.take(&d, u, now)
 	}
@@ -113,7 +114,7 @@ func (c *podCount) soFar() podDisk {
 // close closes all files. The count cannot be continued.
 func (c *podCount) close() {
 	if c.walk != nil {
-		c.walk.close()
+		c.walk.Close()
 	}
 	c.walk, c.parts = nil, nil
 }

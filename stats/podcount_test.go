@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -67,11 +68,11 @@ func TestPodCount_CanBeSuspended(t *testing.T) {
 	cancel()
 	for len(c.parts) > 3 { // the files are done, not the logs
 		ctx, stop := context.WithCancel(t.Context())
-		if c.walk != nil && len(c.walk.dirs) > 0 {
-			c.walk.step()
+		if c.walk != nil {
+			c.walk.Step()
 		}
 		stop()
-		if c.run(ctx); c.walk == nil || len(c.walk.dirs) == 0 {
+		if c.run(ctx); c.walk == nil || c.walk.Done() {
 			break
 		}
 	}
@@ -151,9 +152,9 @@ func TestProvider_ContinuesCounts(t *testing.T) {
 	p := newTestProvider(t, Config{Pods: func() []Pod { return pods }})
 	for i := range pods {
 		c := newPodCount(&pods[i])
-		c.walk = newWalk(pods[i].Volumes["vol"].Path)
+		c.walk = diskusage.New(pods[i].Volumes["vol"].Path)
 		c.parts = []part{{kind: partVolume, name: "vol", path: pods[i].Volumes["vol"].Path}, {kind: partVolume, name: "mem", path: pods[i].Volumes["mem"].Path}}
-		c.walk.step()
+		c.walk.Step()
 		p.keepCount(pods[i].Pod.UID, c, false)
 	}
 	assert.Len(t, p.counts, countsKept)

@@ -72,6 +72,8 @@ type containerProcess struct {
 	mu    sync.RWMutex // guards the rest; read-locked while a command is started
 	ended bool         // the pid may be reused
 
+	disk scratchUsage
+
 	hasUntagged atomic.Bool // some of its processes may have no tag
 }
 
@@ -122,6 +124,7 @@ func (p *containerProcess) run(argv []string, sio embedded.IO, started chan<- er
 	p.killRest()
 	code := j.finish()
 	p.ns.close()
+	p.disk.close()
 	p.exited(embedded.Exit{Code: code, At: at})
 }
 
@@ -265,15 +268,7 @@ func (p *containerProcess) Resize(width, height uint16) error {
 // Usage implements embedded.Process.
 func (p *containerProcess) Usage() embedded.Usage {
 	u := p.h.table.of(p.pid, p.tag)
-	_ = filepath.WalkDir(filepath.Join(p.scratch, workDir), func(_ string, d os.DirEntry, err error) error {
-		if err != nil {
-			return nil //nolint:nilerr // files come and go under a measurement
-		}
-		if st, err := d.Info(); err == nil {
-			u.Disk += uint64(max(0, st.Size()))
-			u.Inodes++
-		}
-		return nil
-	})
+	disk := p.disk.measure(filepath.Join(p.scratch, workDir))
+	u.Disk, u.Inodes = disk.Bytes, disk.Inodes
 	return u
 }

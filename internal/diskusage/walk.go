@@ -1,4 +1,5 @@
-package stats
+// Package diskusage measures directories to which containers can write.
+package diskusage
 
 import (
 	"bytes"
@@ -14,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// walk adds up the disk usage below a directory, on its own file system, each file once.
+// Walk adds up the disk usage below a directory, on its own file system, each file once.
 // Files that are removed meanwhile do not count. It can be suspended and continued,
 // because a container can create more files than can be counted at once. Its result so
 // far is never too high.
@@ -22,7 +23,7 @@ import (
 // Containers control the files. Therefore it uses open directories instead of paths, so
 // that neither links nor depth can mislead it, reads directories in pieces, and keeps
 // only a few of them open.
-type walk struct {
+type Walk struct {
 	path    string // for errors only
 	root    fileID
 	dirs    []walkDir // from the root to the current directory; empty: done
@@ -56,9 +57,9 @@ const (
 
 const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// newWalk begins a walk at path, a directory or a single file. A missing path is empty.
-func newWalk(path string) *walk {
-	w := &walk{path: path, counted: make(map[fileID]struct{})}
+// New begins a walk at path, a directory or a single file. A missing path is empty.
+func New(path string) *Walk {
+	w := &Walk{path: path, counted: make(map[fileID]struct{})}
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		w.fail("stat", err)
@@ -78,20 +79,26 @@ func newWalk(path string) *walk {
 	return w
 }
 
-// run continues the walk until all files are counted or ctx is done.
-func (w *walk) run(ctx context.Context) (done bool) {
-	for len(w.dirs) > 0 {
+// Run continues the walk until all files are counted or ctx is done.
+func (w *Walk) Run(ctx context.Context) (done bool) {
+	for !w.Done() {
 		if ctx.Err() != nil {
 			return false
 		}
-		w.step()
+		w.Step()
 	}
 	return true
 }
 
-// step reads some entries of the current directory, enters a subdirectory, or leaves the
-// directory.
-func (w *walk) step() {
+// Done reports whether all files are counted.
+func (w *Walk) Done() bool { return len(w.dirs) == 0 }
+
+// Step reads some entries of the current directory, enters a subdirectory, or leaves the
+// directory. It does nothing when all files are counted.
+func (w *Walk) Step() {
+	if w.Done() {
+		return
+	}
 	d := &w.dirs[len(w.dirs)-1]
 	if !d.read {
 		w.readSome(d)
@@ -111,15 +118,15 @@ func (w *walk) step() {
 	w.enter(fd)
 }
 
-// soFar returns the disk usage counted so far.
-func (w *walk) soFar() runtime.DiskUsage {
+// SoFar returns the disk usage counted so far.
+func (w *Walk) SoFar() runtime.DiskUsage {
 	u := w.used
 	u.Inodes += uint64(w.parts)
 	return u
 }
 
-// close closes all directories. The walk cannot be continued.
-func (w *walk) close() {
+// Close closes all directories. The walk cannot be continued.
+func (w *Walk) Close() {
 	for i := range w.dirs {
 		if f := w.dirs[i].file; f != nil {
 			f.Close() //nolint:errcheck,gosec // it was only read
@@ -128,9 +135,12 @@ func (w *walk) close() {
 	w.dirs = nil
 }
 
+// Err returns the first error. The files concerned are not counted.
+func (w *Walk) Err() error { return w.err }
+
 // enter makes an opened directory the current one. It closes a directory on another file
 // system: a mount, or a directory that has replaced the one that was read.
-func (w *walk) enter(fd int) {
+func (w *Walk) enter(fd int) {
 	f := os.NewFile(uintptr(fd), w.path)
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -147,7 +157,7 @@ func (w *walk) enter(fd int) {
 }
 
 // leave closes the current directory and returns to its parent.
-func (w *walk) leave() {
+func (w *Walk) leave() {
 	last := len(w.dirs) - 1
 	f := w.dirs[last].file
 	w.dirs = w.dirs[:last]
@@ -170,7 +180,7 @@ func (w *walk) leave() {
 }
 
 // readSome reads and counts some entries of a directory.
-func (w *walk) readSome(d *walkDir) {
+func (w *Walk) readSome(d *walkDir) {
 	entries, err := d.file.ReadDir(walkBatch)
 	for _, e := range entries {
 		var st unix.Stat_t
@@ -195,7 +205,7 @@ func (w *walk) readSome(d *walkDir) {
 }
 
 // add counts one entry.
-func (w *walk) add(st *unix.Stat_t) {
+func (w *Walk) add(st *unix.Stat_t) {
 	n := uint64(max(st.Blocks, 0)) * 512
 	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		id := idOf(st)
@@ -214,7 +224,7 @@ func (w *walk) add(st *unix.Stat_t) {
 }
 
 // fail records the first error, except for files that were removed or are not readable.
-func (w *walk) fail(operation string, err error) {
+func (w *Walk) fail(operation string, err error) {
 	harmless := err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
 		errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) // another file took its place
 	if w.err == nil && !harmless {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package stats
+package diskusage
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	goruntime "runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,17 +40,17 @@ func naive(t *testing.T, dir string) (u runtime.DiskUsage) {
 }
 
 // stepwise runs a walk step by step and checks its result so far after each.
-func stepwise(t *testing.T, w *walk) runtime.DiskUsage {
+func stepwise(t *testing.T, w *Walk) runtime.DiskUsage {
 	t.Helper()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for len(w.dirs) > 0 {
-		before := w.soFar()
-		require.False(t, w.run(over), "it is left off")
-		require.Equal(t, before, w.soFar())
-		w.step()
-		require.GreaterOrEqual(t, w.soFar().Bytes, before.Bytes)
-		require.GreaterOrEqual(t, w.soFar().Inodes, before.Inodes)
+		before := w.SoFar()
+		require.False(t, w.Run(over), "it is left off")
+		require.Equal(t, before, w.SoFar())
+		w.Step()
+		require.GreaterOrEqual(t, w.SoFar().Bytes, before.Bytes)
+		require.GreaterOrEqual(t, w.SoFar().Inodes, before.Inodes)
 		open := 0
 		for i := range w.dirs {
 			if w.dirs[i].file != nil {
@@ -60,8 +59,8 @@ func stepwise(t *testing.T, w *walk) runtime.DiskUsage {
 		}
 		require.LessOrEqual(t, open, walkOpen+1)
 	}
-	require.True(t, w.run(over))
-	return w.soFar()
+	require.True(t, w.Run(over))
+	return w.SoFar()
 }
 
 // grow creates a random tree of at most that many files.
@@ -93,10 +92,10 @@ func TestWalk_RandomTrees(t *testing.T) {
 		most := 200
 		grow(t, rand.New(rand.NewPCG(seed, 1)), dir, &most)
 		want := naive(t, dir)
-		w := newWalk(dir)
-		require.True(t, w.run(t.Context()))
-		assert.Equal(t, want, w.soFar(), "seed %d", seed)
-		assert.Equal(t, want, stepwise(t, newWalk(dir)), "seed %d", seed)
+		w := New(dir)
+		require.True(t, w.Run(t.Context()))
+		assert.Equal(t, want, w.SoFar(), "seed %d", seed)
+		assert.Equal(t, want, stepwise(t, New(dir)), "seed %d", seed)
 		assert.NoError(t, w.err)
 	}
 }
@@ -124,7 +123,7 @@ func TestWalk_DeepTree(t *testing.T) {
 	require.NoError(t, unix.Close(f))
 	require.NoError(t, unix.Close(at))
 
-	for _, u := range []runtime.DiskUsage{allOf(t, dir), stepwise(t, newWalk(dir))} {
+	for _, u := range []runtime.DiskUsage{allOf(t, dir), stepwise(t, New(dir))} {
 		assert.Equal(t, uint64(2*levels+2), u.Inodes)
 		assert.GreaterOrEqual(t, u.Bytes, uint64(100_000))
 	}
@@ -132,10 +131,10 @@ func TestWalk_DeepTree(t *testing.T) {
 
 func allOf(t *testing.T, dir string) runtime.DiskUsage {
 	t.Helper()
-	w := newWalk(dir)
-	require.True(t, w.run(t.Context()))
+	w := New(dir)
+	require.True(t, w.Run(t.Context()))
 	require.NoError(t, w.err)
-	return w.soFar()
+	return w.SoFar()
 }
 
 // If the current directory is moved away, the walk continues nearer to the root, and
@@ -150,7 +149,7 @@ func TestWalk_TreeThatIsMoved(t *testing.T) {
 		at = filepath.Join(at, fmt.Sprint(i))
 		require.NoError(t, os.Mkdir(at, 0o700))
 	}
-	w := newWalk(dir)
+	w := New(dir)
 	for len(w.dirs) < walkOpen+5 {
 		d := &w.dirs[len(w.dirs)-1]
 		for !d.read {
@@ -161,13 +160,13 @@ func TestWalk_TreeThatIsMoved(t *testing.T) {
 			lead := fmt.Sprint(len(w.dirs) - 1)
 			d.rest = []byte(lead + "\x00" + strings.ReplaceAll(string(d.rest), lead+"\x00", ""))
 		}
-		w.step()
+		w.Step()
 	}
 	deep := filepath.Join(dir, "0/1/2/3/4/5/6/7/8/9/10")
 	require.NoError(t, os.Rename(deep, filepath.Join(elsewhere, "moved")))
-	require.True(t, w.run(t.Context()))
-	assert.LessOrEqual(t, w.soFar().Bytes, naive(t, dir).Bytes+naive(t, elsewhere).Bytes-(1<<20))
-	assert.GreaterOrEqual(t, w.soFar().Inodes, uint64(3*walkOpen), "what lies nearer to the root is counted")
+	require.True(t, w.Run(t.Context()))
+	assert.LessOrEqual(t, w.SoFar().Bytes, naive(t, dir).Bytes+naive(t, elsewhere).Bytes-(1<<20))
+	assert.GreaterOrEqual(t, w.SoFar().Inodes, uint64(3*walkOpen), "what lies nearer to the root is counted")
 	assert.NoError(t, w.err)
 }
 
@@ -203,12 +202,12 @@ func TestWalk_ManyLinks(t *testing.T) {
 	}
 	want := allOf(t, dir)
 	assert.Equal(t, uint64(11), want.Inodes)
-	w := newWalk(dir)
+	w := New(dir)
 	for i := range uint64(walkLinked) {
 		w.counted[fileID{1 << 60, i}] = struct{}{}
 	}
-	require.True(t, w.run(t.Context()))
-	assert.Equal(t, want, w.soFar())
+	require.True(t, w.Run(t.Context()))
+	assert.Equal(t, want, w.SoFar())
 	assert.Len(t, w.counted, walkLinked)
 }
 
@@ -224,21 +223,21 @@ func TestWalk_FlatDirectory(t *testing.T) {
 	goruntime.GC()
 	var before, after goruntime.MemStats
 	goruntime.ReadMemStats(&before)
-	w := newWalk(dir)
+	w := New(dir)
 	for i := 0; len(w.dirs) > 0 && i < 30; i++ {
 		w.readSome(&w.dirs[0])
 	}
-	require.Greater(t, w.soFar().Inodes, uint64(7_000))
+	require.Greater(t, w.SoFar().Inodes, uint64(7_000))
 	goruntime.GC()
 	goruntime.ReadMemStats(&after)
 	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(512<<10), "of most of them so far")
-	require.True(t, w.run(t.Context()))
-	assert.Equal(t, uint64(10_001), w.soFar().Inodes)
+	require.True(t, w.Run(t.Context()))
+	assert.Equal(t, uint64(10_001), w.SoFar().Inodes)
 }
 
 // An unreadable directory is left out and reported, and the rest is counted.
 func TestWalk_Errors(t *testing.T) {
-	w := newWalk(t.TempDir())
+	w := New(t.TempDir())
 	for _, err := range []error{nil, fs.ErrNotExist, fs.ErrPermission, unix.ELOOP, unix.ENOTDIR} {
 		w.fail("read", err)
 	}
@@ -247,29 +246,6 @@ func TestWalk_Errors(t *testing.T) {
 	w.fail("read", unix.EBADF)
 	assert.ErrorIs(t, w.err, unix.EIO, "the first one")
 	assert.ErrorContains(t, w.err, w.path)
-	w.close()
-	assert.True(t, w.run(t.Context()))
-}
-
-// The number of files kept open depends on how many the process may have.
-func TestFileLimit(t *testing.T) {
-	for limit, want := range map[uint64]int{0: 0, 7: 0, 1024: 128, 4096: 512, 32768: 4096, 1 << 20: 4096, 1<<64 - 1: 4096} {
-		assert.Equal(t, want, fileLimit(limit), "of %d", limit)
-	}
-	k := newFDCache()
-	assert.Positive(t, k.maxFiles)
-	k.maxFiles = 1
-	for i, want := range []bool{true, false, true} {
-		f, err := os.Open("/proc/self/stat")
-		require.NoError(t, err)
-		name := []string{"a", "b", "a"}[i]
-		if assert.Equal(t, want, k.keep(name, f)); !want {
-			require.NoError(t, f.Close())
-		}
-	}
-	k.sweep()
-	time.Sleep(0)
-	k.sweep()
-	k.sweep()
-	assert.Empty(t, k.files)
+	w.Close()
+	assert.True(t, w.Run(t.Context()))
 }
