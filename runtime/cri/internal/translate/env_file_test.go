@@ -17,8 +17,13 @@ func TestParseEnvFile(t *testing.T) {
 	got, err := parseEnvFile("# a comment\n\n  A='1'\nB = 'two words # no comment'\nC=''\nD='two\nlines'\nA='last'\r\nE='$(A) \\n'")
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"A": "last", "B": "two words # no comment", "C": "", "D": "two\nlines", "E": `$(A) \n`}, got)
+	bounds := strings.Repeat("k", envKeyLimit) + "='" + strings.Repeat("v", envValueLimit) + "'"
+	got, err = parseEnvFile(bounds)
+	require.NoError(t, err)
+	assert.Len(t, got[strings.Repeat("k", envKeyLimit)], envValueLimit)
 	for text, line := range map[string]string{
 		"A=1": "line 1", "A='1'\nB": "line 2", "A='x\ny'\n\nB=\"2\"": "line 4", "A='open": "line 1", "A='1' B='2'": "line 1", "='x'": "line 1",
+		"B\nA='1'": "line 1", "A\n='1'": "line 1", "# c\n# d\nB": "line 3", "A=x'1'": "line 1", "A b": "line 1",
 		strings.Repeat("k", 129) + "='1'": "line 1", "A='" + strings.Repeat("v", envValueLimit+1) + "'": "line 1",
 	} {
 		_, err := parseEnvFile(text)
@@ -32,6 +37,9 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "env"), []byte("KEY='hush'\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "torn"), []byte("KEY='hush"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, envFileLimit+1), 0o600))
+	whole := "KEY='" + strings.Repeat("v", envValueLimit) + "'\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "full"), []byte(whole+strings.Repeat("\n", envFileLimit-len(whole))), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), []byte(whole+strings.Repeat("\n", envFileLimit-len(whole)+1)), 0o600))
 	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 	tr := &Translator{Options: runtime.RunOptions{Volumes: map[string]runtime.Volume{"v": {HostPath: dir}}}}
@@ -42,20 +50,34 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, ok)
 	assert.Equal(t, "hush", value)
+	value, _, err = ask("v", "full", "KEY", false)
+	require.NoError(t, err)
+	assert.Len(t, value, envValueLimit)
+	_, _, err = ask("v", "more", "KEY", false)
+	require.ErrorIs(t, err, runtime.ErrInvalid)
 	for _, c := range [][2]string{{"none", "KEY"}, {"env", "NONE"}} {
 		_, ok, err := ask("v", c[0], c[1], true)
 		require.NoError(t, err)
 		assert.False(t, ok)
-		_, _, err = ask("v", c[0], c[1], false)
+		_, ok, err = ask("v", c[0], c[1], false)
 		require.ErrorIs(t, err, runtime.ErrNotFound)
+		assert.False(t, ok)
 	}
 	for _, path := range []string{"out", "../x", "/etc/hostname", "torn", "big", "folder"} {
-		_, _, err := ask("v", path, "KEY", true)
-		require.Error(t, err, path)
+		_, ok, err := ask("v", path, "KEY", true)
+		require.ErrorContains(t, err, `key "KEY" of file "`+path+`" in volume "v"`)
 		assert.NotContains(t, err.Error(), "hush")
+		assert.False(t, ok)
 	}
-	_, _, err = ask("w", "env", "KEY", true)
+	_, ok, err = ask("w", "env", "KEY", true)
 	require.ErrorIs(t, err, runtime.ErrNotReady)
+	assert.False(t, ok)
+	_, _, err = tr.fileKey(&corev1.FileKeySelector{VolumeName: "v", Path: "none", Key: "KEY"})
+	require.ErrorIs(t, err, runtime.ErrNotFound)
+	tr.Options.Volumes["v"] = runtime.Volume{HostPath: filepath.Join(dir, "none")}
+	_, _, err = ask("v", "env", "KEY", true)
+	require.ErrorContains(t, err, "the volume cannot be opened")
+	assert.NotContains(t, err.Error(), dir)
 }
 
 func FuzzParseEnvFile(f *testing.F) {

@@ -21,6 +21,8 @@ func TestFeaturesOf_RuntimesOlderThanImageVolumes(t *testing.T) {
 		{"containerd", "abcdef0", false},
 		{"cri-o", "1.30.4", true},
 		{"cri-o", "1.31.0", false},
+		{"cri-o", "2.0.0", false},
+		{"containerd", "1", false},
 		{"someone's own", "0.1", false},
 		{"containerd", "", false},
 	} {
@@ -42,4 +44,5 @@ func TestFeaturesOf_ByHandler(t *testing.T) {
 		GroupsPolicy: true, Runtime: "containerd v2.4.2",
 	}, f)
 	assert.Equal(t, "the runtime", (*Features)(nil).name())
+	assert.Equal(t, "the runtime", (&Features{}).name())
 }

@@ -95,10 +95,12 @@ func checkContainer(t *testing.T, fx *fixture, cfg *v1.ContainerConfig) {
 func TestCPUFormulas(t *testing.T) {
 	for milli, want := range map[int64][2]int64{
 		0: {2, 0}, 1: {2, 1000}, 2: {2, 1000}, 3: {3, 1000}, 10: {10, 1000}, 100: {102, 10_000}, 250: {256, 25_000},
-		1000: {1024, 100_000}, 1500: {1536, 150_000}, 256_000: {262144, 25_600_000}, 1 << 62: {262144, milliToQuota(1<<40, quotaPeriod)},
+		256_001: {262144, 25_600_100}, 1000: {1024, 100_000}, 1500: {1536, 150_000}, 256_000: {262144, 25_600_000}, 1 << 62: {262144, milliToQuota(1<<40, quotaPeriod)},
 	} {
 		require.Equal(t, want, [2]int64{milliToShares(milli), milliToQuota(milli, quotaPeriod)}, milli)
 	}
+	require.Zero(t, sharesToMilli(minShares))
+	require.Equal(t, int64(3), sharesToMilli(3))
 	// What is read back gives the same figures again.
 	for milli := int64(3); milli < 4000; milli++ {
 		require.Equal(t, milliToShares(milli), milliToShares(sharesToMilli(milliToShares(milli))))

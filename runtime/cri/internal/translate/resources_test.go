@@ -1,0 +1,135 @@
+package translate
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+func list(cpu, memory string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	if cpu != "" {
+		out[corev1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if memory != "" {
+		out[corev1.ResourceMemory] = resource.MustParse(memory)
+	}
+	return out
+}
+
+func resources(requests, limits corev1.ResourceList) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: requests, Limits: limits}
+}
+
+// A limit of zero is none: then that of the pod counts.
+func TestTranslator_LimitsOfThePod(t *testing.T) {
+	tr := bare(func(p *corev1.Pod, ct *corev1.Container) {
+		pod := resources(nil, list("2", "2Gi"))
+		p.Spec.Resources = &pod
+		ct.Resources = resources(nil, list("0", "1Gi"))
+	})
+	tr.Node.CPUQuotaPeriod = 100 * time.Millisecond
+	got := tr.Resources(&tr.Pod.Spec.Containers[0])
+	assert.Equal(t, int64(200_000), got.GetCpuQuota())
+	assert.Equal(t, int64(1<<30), got.GetMemoryLimitInBytes())
+	assert.Equal(t, int64(2048), got.GetCpuShares(), "without a request the limit is one")
+
+	tr = bare(func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(nil, list("2", "")) })
+	cfg, err := tr.Sandbox(0)
+	require.NoError(t, err)
+	assert.Equal(t, int64(2048), cfg.GetLinux().GetResources().GetCpuShares())
+	assert.Zero(t, cfg.GetLinux().GetResources().GetMemoryLimitInBytes())
+}
+
+// The score of a burstable container follows from what the node has and what it did not
+// ask for.
+func TestTranslator_OOMScore(t *testing.T) {
+	const gi = int64(1) << 30
+	burstable := func(request string) func(*corev1.Pod, *corev1.Container) {
+		return func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", request), nil) }
+	}
+	prioritized := func(priority int32) func(*corev1.Pod, *corev1.Container) {
+		return func(p *corev1.Pod, ct *corev1.Container) {
+			p.Spec.Priority = &priority
+			ct.Resources = resources(list("", "1Gi"), nil)
+		}
+	}
+	shared := func(pod string) func(*corev1.Pod, *corev1.Container) {
+		return func(p *corev1.Pod, ct *corev1.Container) {
+			own := resources(list("", pod), nil)
+			p.Spec.Resources = &own
+			ct.Resources = resources(list("", "1Gi"), nil)
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
+		}
+	}
+	for name, tc := range map[string]struct {
+		change                func(*corev1.Pod, *corev1.Container)
+		capacity, allocatable int64
+		want                  int64
+	}{
+		"a quarter of the node":             {burstable("1Gi"), 4 * gi, 0, 750},
+		"a quarter of what is allocatable":  {burstable("1Gi"), 0, 4 * gi, 750},
+		"more than the node has":            {burstable("8Gi"), 4 * gi, 0, 3},
+		"all but nothing":                   {burstable("1"), 4 * gi, 0, 999},
+		"an unknown node":                   {burstable("1Gi"), 0, 0, 999},
+		"a machine without a bound":         {burstable("2Ei"), math.MaxInt64, 0, 751},
+		"the largest machine that is exact": {burstable("1Ki"), math.MaxInt64 / 1000, 0, 999},
+		"one priority below the node's own": {prioritized(podspec.SystemCriticalPriority + 999), 4 * gi, 0, 750},
+		"the node's own":                    {prioritized(podspec.SystemCriticalPriority + 1000), 4 * gi, 0, oomGuaranteed},
+		"a share of what the pod has left":  {shared("2Gi"), 4 * gi, 0, 625},
+		"nothing is left of the pod's":      {shared("1Gi"), 4 * gi, 0, 750},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := bare(tc.change)
+			tr.Node.MemoryCapacity = tc.capacity
+			if tc.allocatable > 0 {
+				tr.Options.Allocatable = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(tc.allocatable, resource.BinarySI)}
+			}
+			assert.Equal(t, tc.want, tr.Resources(&tr.Pod.Spec.Containers[0]).GetOomScoreAdj())
+		})
+	}
+}
+
+func TestPageSize(t *testing.T) {
+	for bytes, want := range map[int64]string{
+		512: "512B", 1023: "1023B", 1024: "1KB", 1025: "1025B", 2048: "2KB", 1536: "1536B", 2 << 20: "2MB", 1 << 30: "1GB", 1 << 40: "1TB", 1 << 50: "1024TB", 0: "0B",
+	} {
+		assert.Equal(t, want, PageSize(bytes))
+	}
+}
+
+// Swap is for burstable containers that may use more memory than they asked for.
+func TestTranslator_SwapShare(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change   func(*corev1.Pod, *corev1.Container)
+		capacity int64
+		want     string
+	}{
+		"a quarter of the memory": {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "1Gi"), nil) }, 4 << 30, "256"},
+		"no memory is asked for":  {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("1", ""), list("", "1Gi")) }, 4 << 30, "0"},
+		"an unknown node":         {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "1Gi"), nil) }, 0, "0"},
+		"all that it may use":     {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "1Gi"), list("", "1Gi")) }, 4 << 30, "0"},
+		"a guaranteed pod": {func(p *corev1.Pod, ct *corev1.Container) {
+			pod := resources(list("1", "1Gi"), list("1", "1Gi"))
+			p.Spec.Resources = &pod
+			ct.Resources = resources(list("", "512Mi"), nil)
+		}, 4 << 30, "0"},
+		"a critical pod": {func(p *corev1.Pod, ct *corev1.Container) {
+			p.Spec.Priority = new(int32(podspec.SystemCriticalPriority))
+			ct.Resources = resources(list("", "1Gi"), nil)
+		}, 4 << 30, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := bare(tc.change)
+			tr.Node = Node{LimitsSwap: true, CgroupV2: true, SwapCapacity: 1024, MemoryCapacity: tc.capacity}
+			assert.Equal(t, tc.want, tr.Resources(&tr.Pod.Spec.Containers[0]).GetUnified()["memory.swap.max"])
+		})
+	}
+}
