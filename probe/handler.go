@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -118,7 +117,7 @@ func expand(command []string, env []corev1.EnvVar) []string {
 }
 
 func (m *Manager) connect(ctx context.Context, t target, a *corev1.TCPSocketAction) probeOutcome {
-	address, err := t.address(a.Host, a.Port)
+	address, err := t.network().Address(a.Host, a.Port)
 	if err != nil {
 		return unknown(err)
 	}
@@ -134,7 +133,7 @@ func (m *Manager) checkGRPC(ctx context.Context, t target, a *corev1.GRPCAction)
 	if m.cfg.GRPC == nil {
 		return unknown(fmt.Errorf("grpc: %w", runtime.ErrUnsupported))
 	}
-	address, err := t.address("", intstr.FromInt32(a.Port))
+	address, err := t.network().Address("", intstr.FromInt32(a.Port))
 	if err != nil {
 		return unknown(err)
 	}
@@ -156,33 +155,7 @@ func connectionError(ctx context.Context, err error, t target) string {
 	return err.Error()
 }
 
-// address returns the address to connect to: the pod, unless a host is given, and the
-// port by number or by its name in the container.
-func (t *target) address(host string, port intstr.IntOrString) (string, error) {
-	number, err := t.port(port)
-	if err != nil {
-		return "", err
-	}
-	if host == "" {
-		host = t.ip
-	}
-	if host == "" {
-		return "", errors.New("pod has no IP")
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(number)), nil
-}
-
-func (t *target) port(port intstr.IntOrString) (int, error) {
-	number := port.IntValue()
-	if port.Type == intstr.String {
-		for i := range t.container.Ports {
-			if p := &t.container.Ports[i]; p.Name == port.StrVal {
-				number = int(p.ContainerPort)
-			}
-		}
-	}
-	if number < 1 || number > 65535 {
-		return 0, fmt.Errorf("container %s has no port %s", t.container.Name, port.String())
-	}
-	return number, nil
+// network returns the container as probes reach it.
+func (t *target) network() *podnet.Container {
+	return &podnet.Container{Name: t.container.Name, PodIP: t.ip, Ports: t.container.Ports}
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -48,7 +47,7 @@ func stayOnHost(req *http.Request, via []*http.Request) error {
 }
 
 func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) probeOutcome {
-	req, err := m.request(ctx, t, a)
+	req, err := t.network().NewRequest(ctx, a, m.cfg.UserAgent)
 	if err != nil {
 		return unknown(err)
 	}
@@ -72,42 +71,4 @@ func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) pr
 	default:
 		return succeeded()
 	}
-}
-
-func (m *Manager) request(ctx context.Context, t target, a *corev1.HTTPGetAction) (*http.Request, error) {
-	address, err := t.address(a.Host, a.Port)
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(a.Path)
-	if err != nil {
-		u = &url.URL{Path: a.Path} // used as it is
-	}
-	scheme := strings.ToLower(string(a.Scheme))
-	if scheme == "" {
-		scheme = "http"
-	}
-	u = &url.URL{Scheme: scheme, Host: address, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
-	if !strings.HasPrefix(u.Path, "/") {
-		u.Path = "/" + u.Path
-		u.RawPath = ""
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, fmt.Errorf("request %s: %w", a.Path, err)
-	}
-	for _, h := range a.HTTPHeaders {
-		if strings.EqualFold(h.Name, "Host") {
-			req.Host = h.Value
-			continue
-		}
-		req.Header.Add(h.Name, h.Value)
-	}
-	if _, ok := req.Header["User-Agent"]; !ok {
-		req.Header.Set("User-Agent", m.cfg.UserAgent)
-	}
-	if _, ok := req.Header["Accept"]; !ok {
-		req.Header.Set("Accept", "*/*")
-	}
-	return req, nil
 }

@@ -7,16 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -26,9 +23,8 @@ const hookOutput = 1 << 10
 
 // hookTarget is the container that a lifecycle hook is for.
 type hookTarget struct {
-	id    string
-	ip    string // of the pod; "" where it is not known
-	ports []corev1.ContainerPort
+	podnet.Container
+	id string
 }
 
 // hookError is the error of a lifecycle hook. Its text can have the command, its output or
@@ -91,28 +87,12 @@ func (c *Client) execHook(ctx context.Context, id string, command []string) (int
 func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetAction) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.HookTimeout)
 	defer cancel()
-	target, err := hookURL(to, h)
+	req, err := to.NewRequest(ctx, h, "kube-lifecycle/1.37")
+	if errors.Is(err, podnet.ErrNoIP) {
+		return fmt.Errorf("httpGet: %w: %w", err, runtime.ErrNotReady)
+	}
 	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
-	if err != nil {
-		return fmt.Errorf("httpGet: %w", err)
-	}
-	for _, header := range h.HTTPHeaders {
-		if strings.EqualFold(header.Name, "host") {
-			req.Host = header.Value
-			continue
-		}
-		req.Header.Add(header.Name, header.Value)
-	}
-	for name, value := range map[string]string{"User-Agent": "kube-lifecycle/1.37", "Accept": "*/*"} {
-		if _, ok := req.Header[name]; !ok {
-			req.Header.Set(name, value)
-		}
-	}
-	if req.Header.Get("Accept") == "" {
-		req.Header.Del("Accept") // set to nothing: nothing is to be sent
+		return fmt.Errorf("httpGet: %w: %w", err, runtime.ErrInvalid)
 	}
 	resp, err := c.hookClient().Do(req)
 	if err != nil {
@@ -138,42 +118,6 @@ func (c *Client) hookClient() *http.Client {
 	}
 }
 
-func hookURL(to hookTarget, h *corev1.HTTPGetAction) (*url.URL, error) {
-	host := cmp.Or(h.Host, to.ip)
-	if host == "" {
-		return nil, fmt.Errorf("httpGet: the pod has no address: %w", runtime.ErrNotReady)
-	}
-	port, err := portOf(h.Port, to.ports)
-	if err != nil {
-		return nil, err
-	}
-	target, err := url.Parse(h.Path) // a path may bring its query
-	if err != nil {
-		return nil, fmt.Errorf("httpGet: path: %w", err)
-	}
-	target.Scheme = strings.ToLower(cmp.Or(string(h.Scheme), "http"))
-	target.Host = net.JoinHostPort(host, strconv.Itoa(port))
-	if !strings.HasPrefix(target.Path, "/") {
-		target.Path = "/" + target.Path
-	}
-	return target, nil
-}
-
-func portOf(p intstr.IntOrString, ports []corev1.ContainerPort) (int, error) {
-	port := p.IntValue()
-	if p.Type == intstr.String && port == 0 {
-		for _, named := range ports {
-			if named.Name == p.StrVal {
-				port = int(named.ContainerPort)
-			}
-		}
-	}
-	if port < 1 || port > 65535 {
-		return 0, fmt.Errorf("httpGet: port %s is none: %w", p.String(), runtime.ErrInvalid)
-	}
-	return port, nil
-}
-
 // maxStopAttempts is how often a container is stopped whose postStart hook failed, while
 // that fails.
 const maxStopAttempts = 5
@@ -195,7 +139,9 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 		Type: runtime.OperationPostStartHook, Pod: t.pod, SandboxID: t.sandbox.ID, ContainerID: id, Container: spec.Name, Image: spec.Image,
 	}
 	err := t.c.observe(within, &op, func(ctx context.Context) error {
-		return t.c.runHook(ctx, hookTarget{id, cmp.Or(t.podIPs()...), spec.Ports}, spec.Lifecycle.PostStart)
+		return t.c.runHook(ctx, hookTarget{
+			podnet.Container{Name: spec.Name, PodIP: cmp.Or(t.podIPs()...), Ports: spec.Ports}, id,
+		}, spec.Lifecycle.PostStart)
 	})
 	if err == nil || ctx.Err() != nil {
 		return err // the pod is ending: who ends it stops this container too

@@ -21,6 +21,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -168,7 +169,7 @@ func TestHTTPHook_Headers(t *testing.T) {
 			defer server.Close()
 			at, err := url.Parse(server.URL)
 			require.NoError(t, err)
-			err = newFake().client(t, Config{}).runHook(t.Context(), hookTarget{ip: at.Hostname()}, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+			err = newFake().client(t, Config{}).runHook(t.Context(), hookTarget{Container: podnet.Container{PodIP: at.Hostname()}}, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
 				Port: intstr.Parse(at.Port()), HTTPHeaders: tc.headers,
 			}})
 			require.NoError(t, err)
@@ -190,7 +191,9 @@ func TestHTTPHook(t *testing.T) {
 		dialled = address
 		return new(net.Dialer).DialContext(ctx, network, strings.TrimPrefix(server.URL, "http://"))
 	}})
-	to := hookTarget{id: "x", ip: "10.0.0.7", ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9000}}}
+	to := hookTarget{
+		id: "x", Container: podnet.Container{PodIP: "10.0.0.7", Ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9000}}},
+	}
 	err := c.runHook(t.Context(), to, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
 		Path: "stop?now=1", Port: intstr.FromString("admin"),
 		HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "1"}, {Name: "X-A", Value: "2"}, {Name: "Host", Value: "web.local"}},

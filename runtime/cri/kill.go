@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
@@ -113,20 +114,20 @@ func (c *Client) preStop(ctx context.Context, observed *runtime.Pod, s runtime.C
 }
 
 func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) hookTarget {
-	to := hookTarget{id: s.ID}
+	to := hookTarget{podnet.Container{Name: s.Container}, s.ID}
 	for i := range observed.Sandboxes {
 		if sb := &observed.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
-			to.ip = sb.IPs[0]
+			to.PodIP = sb.IPs[0]
 			break
 		}
 	}
-	if to.ip == "" && (pod.Status.PodIP != "" || podspec.IsHostNetwork(pod)) {
-		to.ip = cmp.Or(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
+	if to.PodIP == "" && (pod.Status.PodIP != "" || podspec.IsHostNetwork(pod)) {
+		to.PodIP = cmp.Or(pod.Status.PodIP, pod.Status.HostIP, "127.0.0.1")
 	}
 	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
-		to.ports = spec.Ports
+		to.Ports = spec.Ports
 	} else if ct := byID(observed.Containers, s.ID); ct != nil {
-		to.ports = translate.Ports(ct.Annotations)
+		to.Ports = translate.Ports(ct.Annotations)
 	}
 	return to
 }

@@ -55,11 +55,13 @@ func TestTranslator_EnvironmentObjects(t *testing.T) {
 		"all of nothing":                 {present, corev1.Container{EnvFrom: []corev1.EnvFromSource{{}}}, nil, "envFrom names no source"},
 		"a value from nothing":           {present, corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{}}}}, nil, "env X: valueFrom names no source"},
 		"a field that is none": {
-			present, corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.x"}}}}},
+			present,
+			corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.x"}}}}},
 			nil, "env X: fieldRef spec.x",
 		},
 		"a resource that is none": {
-			present, corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "x"}}}}},
+			present,
+			corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "x"}}}}},
 			nil, "env X: ",
 		},
 	} {

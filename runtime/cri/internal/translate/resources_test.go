@@ -122,7 +122,7 @@ func TestTranslator_SwapShare(t *testing.T) {
 			ct.Resources = resources(list("", "512Mi"), nil)
 		}, 4 << 30, "0"},
 		"a critical pod": {func(p *corev1.Pod, ct *corev1.Container) {
-			p.Spec.Priority = new(int32(podspec.SystemCriticalPriority))
+			p.Spec.Priority = new(podspec.SystemCriticalPriority)
 			ct.Resources = resources(list("", "1Gi"), nil)
 		}, 4 << 30, "0"},
 	} {

@@ -1,0 +1,100 @@
+// Package podnet addresses the ports of pods, for probes and lifecycle hooks.
+package podnet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// ErrNoIP is the error of an action without a host for a pod without an address.
+var ErrNoIP = errors.New("pod has no IP")
+
+// Container is a container as its probes and hooks reach it.
+type Container struct {
+	Name  string
+	PodIP string // "" if unknown
+	Ports []corev1.ContainerPort
+}
+
+// Address returns the address to connect to: the pod, unless a host is given, and the
+// port by number or by its name in the container.
+func (c *Container) Address(host string, port intstr.IntOrString) (string, error) {
+	number, err := c.port(port)
+	if err != nil {
+		return "", err
+	}
+	if host == "" {
+		host = c.PodIP
+	}
+	if host == "" {
+		return "", ErrNoIP
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(number)), nil
+}
+
+func (c *Container) port(port intstr.IntOrString) (int, error) {
+	number := port.IntValue()
+	if port.Type == intstr.String {
+		for _, p := range c.Ports {
+			if p.Name == port.StrVal {
+				number = int(p.ContainerPort)
+			}
+		}
+	}
+	if number < 1 || number > 65535 {
+		return 0, fmt.Errorf("container %s has no port %s", c.Name, port.String())
+	}
+	return number, nil
+}
+
+// NewRequest returns the request of an httpGet action, as a kubelet makes it. A path may
+// have a query. One that cannot be parsed is used as it is, and no path names another host.
+// A header that is set to nothing is not sent.
+func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, userAgent string) (*http.Request, error) {
+	address, err := c.Address(a.Host, a.Port)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(a.Path)
+	if err != nil {
+		u = &url.URL{Path: a.Path}
+	}
+	scheme := cmp.Or(strings.ToLower(string(a.Scheme)), "http")
+	if scheme != "http" && scheme != "https" {
+		return nil, fmt.Errorf("invalid scheme %q", a.Scheme)
+	}
+	u = &url.URL{Scheme: scheme, Host: address, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
+	if !strings.HasPrefix(u.Path, "/") {
+		u.Path, u.RawPath = "/"+u.Path, ""
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("request %s: %w", a.Path, err)
+	}
+	for _, h := range a.HTTPHeaders {
+		if strings.EqualFold(h.Name, "Host") {
+			req.Host = h.Value
+			continue
+		}
+		req.Header.Add(h.Name, h.Value)
+	}
+	for name, value := range map[string]string{"User-Agent": userAgent, "Accept": "*/*"} {
+		if _, ok := req.Header[name]; !ok {
+			req.Header.Set(name, value)
+		}
+	}
+	if req.Header.Get("Accept") == "" {
+		req.Header.Del("Accept")
+	}
+	return req, nil
+}
