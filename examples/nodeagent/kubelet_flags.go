@@ -45,8 +45,8 @@ func (u *unsupportedFlag) IsBoolFlag() bool { return u.isBool }
 func unsupportedFlags() map[string]string {
 	const (
 		noCluster = "remove it; nodeagent does not connect to an API server, its pods come from -manifests and -manifest-url"
-		useListen = "use -listen host:port, or -listen unix:///path; an empty -listen serves nothing"
-		useTLS    = "remove it; clients are authenticated by -client-ca-file or -token-auth-file and may read everything"
+		useListen = "use -listen-https host:port for the kubelet's API, -listen host:port or unix:///path for reading; an empty -listen serves nothing"
+		useTLS    = "remove it; clients are authenticated by -client-ca-file or -token-auth-file and may use everything"
 		onlyFlags = "remove it; nodeagent is configured by flags alone, see -help"
 		noManager = "remove it; containers are not pinned to CPUs, memory or devices"
 		noEvents  = "remove it; events are written to the log"
@@ -56,7 +56,7 @@ func unsupportedFlags() map[string]string {
 			"rotate-certificates! rotate-server-certificates! kube-api-qps kube-api-burst cert-dir pod-cidr": noCluster,
 		"address port read-only-port healthz-port healthz-bind-address enable-server!":                  useListen,
 		"anonymous-auth! authorization-mode authentication-token-webhook!":                              useTLS,
-		"tls-min-version tls-cipher-suites":                                                             "remove it; the server speaks TLS 1.3",
+		"tls-min-version tls-cipher-suites":                                                             "remove it; the server speaks TLS 1.2 and 1.3",
 		"config config-dir feature-gates":                                                               onlyFlags,
 		"cpu-manager-policy cpu-manager-policy-options memory-manager-policy topology-manager-policy":   noManager,
 		"event-qps event-burst":                                                                         noEvents,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -14,20 +15,22 @@ import (
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/sublet-dev/agent/server"
 )
 
 // listenFlags are about the HTTP server, with the kubelet's names where it has them.
 type listenFlags struct {
-	addr             string
+	addr, https      string
 	tlsCert, tlsKey  string
 	clientCA, tokens string
 }
 
 func (f *listenFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none")
-	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of the server, PEM; with it -listen can be an address that other machines reach")
+	fs.StringVar(&f.https, "listen-https", "", "host:port of the kubelet's API, such as :10250, by TLS: logs, exec, attach, port-forward and all of -listen. Clients that are authenticated may use all of it")
+	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of -listen-https or, without it, of -listen, which then can be an address that other machines reach; PEM")
 	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
 	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients with a certificate that one of them signed are authenticated")
 	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token: clients that send it are authenticated. It is read for each request, so that it can be replaced")
@@ -35,6 +38,13 @@ func (f *listenFlags) define(fs *flag.FlagSet) {
 
 func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
 	isTLS, authenticates := f.tlsCert != "" || f.tlsKey != "", f.clientCA != "" || f.tokens != ""
+	if f.https != "" {
+		_, _, err := net.SplitHostPort(f.https)
+		fail(err != nil, "-listen-https %q: must be host:port", f.https)
+		fail(!isTLS, "-listen-https %q: give -tls-cert-file and -tls-private-key-file", f.https)
+		fail(!authenticates, "-listen-https %q: give -client-ca-file or -token-auth-file, so that not every client can enter containers", f.https)
+		isTLS, authenticates = false, false // of -listen
+	}
 	socket, isSocket := strings.CutPrefix(f.addr, "unix://")
 	fail((f.tlsCert == "") != (f.tlsKey == ""), "-tls-cert-file and -tls-private-key-file: give both or none")
 	fail(authenticates && !isTLS, "-client-ca-file and -token-auth-file need -tls-cert-file and -tls-private-key-file: a token is not sent in plain text")
@@ -61,18 +71,32 @@ func isLoopback(addr string) bool {
 	return err == nil && (host == "localhost" || errIP == nil && ip.IsLoopback())
 }
 
-// configure sets address, TLS and authentication of a server. It reads the files
-// once, so that a mistake in them is an error at the start.
+// configure sets address, TLS and authentication of the server of -listen.
 func (f *listenFlags) configure(cfg *server.Config) error {
 	cfg.Addr = f.addr
-	if f.tlsCert == "" {
+	if f.tlsCert == "" || f.https != "" {
 		return nil
 	}
+	return f.configureTLS(cfg)
+}
+
+// configureHTTPS makes cfg that of the kubelet's API.
+func (f *listenFlags) configureHTTPS(cfg *server.Config) error {
+	cfg.Addr = f.https
+	cfg.Authorizer = server.AuthorizerFunc(func(context.Context, *authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
+		return true, nil
+	})
+	return f.configureTLS(cfg)
+}
+
+// configureTLS sets TLS and authentication. It reads the files once, so that a mistake
+// in them is an error at the start.
+func (f *listenFlags) configureTLS(cfg *server.Config) error {
 	certs, err := server.CertificateFiles{Cert: f.tlsCert, Key: f.tlsKey, Logger: cfg.Logger}.TLS()
 	if err != nil {
 		return fmt.Errorf("-tls-cert-file, -tls-private-key-file: %w", err)
 	}
-	cfg.TLS, cfg.AllowNonLoopback = certs, !isLoopback(f.addr)
+	cfg.TLS, cfg.AllowNonLoopback = certs, !isLoopback(cfg.Addr)
 	if f.clientCA != "" {
 		clients := &server.ClientCertificates{CAFile: f.clientCA, Logger: cfg.Logger}
 		if err := clients.Check(); err != nil {

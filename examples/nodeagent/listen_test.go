@@ -43,6 +43,13 @@ func TestParse_ListensForOthersWithTLSAndAuthenticationOnly(t *testing.T) {
 		{"token in plain text", []string{"-token-auth-file", "t"}, "a token is not sent in plain text"},
 		{"relative socket", []string{"-listen", "unix://x"}, "must be unix:///path"},
 		{"no port", []string{"-listen", "127.0.0.1"}, "must be host:port"},
+		{"kubelet's API", append(tlsFiles, "-listen-https", ":10250", "-client-ca-file", "ca"), ""},
+		{"kubelet's API and a socket", append(tlsFiles, "-listen", "unix:///run/x.sock", "-listen-https", ":10250", "-token-auth-file", "t"), ""},
+		{"kubelet's API alone", append(tlsFiles, "-listen", "", "-listen-https", ":10250", "-token-auth-file", "t"), ""},
+		{"kubelet's API in plain text", []string{"-listen-https", ":10250", "-token-auth-file", "t"}, "give -tls-cert-file"},
+		{"kubelet's API for everybody", append(tlsFiles, "-listen-https", ":10250"), "not every client can enter containers"},
+		{"kubelet's API without port", append(tlsFiles, "-listen-https", "host", "-token-auth-file", "t"), "must be host:port"},
+		{"kubelet's API beside all addresses in plain text", append(tlsFiles, "-listen", ":1", "-listen-https", ":10250", "-token-auth-file", "t"), "other machines can reach this address"},
 		{"TLS without server", append(tlsFiles, "-listen", ""), "have no effect without -listen"},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), io.Discard)

@@ -33,25 +33,25 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	reg, hooks, err := metrics()
+	m, err := newMetrics()
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(append(opts, agent.WithHooks(hooks))...)
+	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()))...)
 	if err != nil {
 		return err
 	}
 	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
-	if f.listen.addr == "" {
-		return a.Run(ctx)
-	}
-	srv, err := newServer(&f.listen, a, reg, log)
+	servers, err := newServers(&f, a, m, log)
 	if err != nil {
 		return err
 	}
-	return together(ctx, a.Run, srv.Run)
+	if len(servers) == 0 {
+		return a.Run(ctx)
+	}
+	return together(ctx, a.Run, func(ctx context.Context) error { return serve(ctx, servers) })
 }
 
 // adjustOOMScore makes the kernel kill pods before this process. Lowering the score needs CAP_SYS_RESOURCE; a system without the

@@ -3,66 +3,57 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
-	"github.com/sublet-dev/agent/prom"
-	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/server"
 )
 
-// metrics returns a registry with the agent's metrics, and the hooks that set them.
-func metrics() (*prometheus.Registry, agent.Hooks, error) {
-	reg := prometheus.NewRegistry()
-	m, err := prom.New(reg)
+// newServers serve the agent's health, pods and metrics over HTTP, and the kubelet's API
+// over HTTPS, as the flags say.
+func newServers(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (servers []*server.Server, err error) {
+	handlers, err := m.handlers(a)
 	if err != nil {
-		return nil, agent.Hooks{}, err
-	}
-	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		if err := reg.Register(c); err != nil {
-			return nil, agent.Hooks{}, err
-		}
-	}
-	return reg, agent.Hooks{
-		Sources: m.Sources(), SyncLoop: m.SyncLoop(), PodManager: m.PodManager(), Housekeeper: m.Housekeeper(), PodWorkers: m.PodWorkers(),
-		PLEG: m.PLEG(), Status: m.Status(), Probe: m.Probe(), Eviction: m.Eviction(), ImageGC: m.ImageGC(), ContainerGC: m.ContainerGC(), LogRotation: m.LogRotation(),
-		CRI: cri.Hooks{Call: m.RuntimeCall},
-	}, nil
-}
-
-// newServer serves the agent's health, pods and metrics over HTTP.
-func newServer(f *listenFlags, a *agent.Agent, reg *prometheus.Registry, log *slog.Logger) (*server.Server, error) {
-	if err := prom.RegisterPods(reg, a.Pods); err != nil {
 		return nil, err
 	}
-	if err := prom.RegisterProblems(reg, prom.Problems{
-		SourceErrors: a.SourceErrors, InspectionErrors: a.InspectionErrors,
-		RejectedPods: func() int { return len(a.PodProblems()) },
-	}); err != nil {
-		return nil, err
-	}
-	cfg := server.Config{
-		Pods: a.Pods, Problems: problems(a), Logger: log,
+	handlers["/conditions"] = asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil })
+	handlers["/gc"] = asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) })
+	base := server.Config{
+		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
 		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
-		Handlers: map[string]http.Handler{
-			"/metrics":    promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
-			"/conditions": asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil }),
-			"/gc":         asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) }),
-		},
 	}
-	if err := f.configure(&cfg); err != nil {
-		return nil, err
+	add := func(configure func(*server.Config) error) {
+		cfg := base
+		srv, errServer := (*server.Server)(nil), configure(&cfg)
+		if errServer == nil {
+			srv, errServer = server.New(cfg)
+		}
+		servers, err = append(servers, srv), errors.Join(err, errServer)
 	}
-	return server.New(cfg)
+	if f.listen.addr != "" {
+		add(f.listen.configure)
+	}
+	if f.listen.https != "" {
+		add(f.listen.configureHTTPS)
+	}
+	return servers, err
+}
+
+// serve runs all servers until ctx is done or one of them ends.
+func serve(ctx context.Context, servers []*server.Server) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, srv := range servers {
+		group.Go(func() error { return srv.Run(ctx) })
+	}
+	return group.Wait()
 }
 
 // conditionMessages returns the node's conditions as text.

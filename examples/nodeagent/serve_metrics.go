@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/prom"
+	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/stats"
+)
+
+// metrics are those of the agent. Each path has a registry of its own, because some
+// metrics of a kubelet have one name and several sets of labels.
+type metrics struct {
+	agent, resource, cadvisor, probes *prometheus.Registry
+	all                               *prom.Metrics
+}
+
+func newMetrics() (*metrics, error) {
+	m := &metrics{agent: prometheus.NewRegistry(), resource: prometheus.NewRegistry(), cadvisor: prometheus.NewRegistry(), probes: prometheus.NewRegistry()}
+	var err error
+	if m.all, err = prom.New(m.agent); err != nil {
+		return nil, err
+	}
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := m.agent.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.all.RegisterProbes(m.probes)
+}
+
+// hooks set the metrics.
+func (m *metrics) hooks() agent.Hooks {
+	a := m.all
+	return agent.Hooks{
+		Sources: a.Sources(), SyncLoop: a.SyncLoop(), PodManager: a.PodManager(), Housekeeper: a.Housekeeper(), PodWorkers: a.PodWorkers(),
+		PLEG: a.PLEG(), Status: a.Status(), Probe: a.Probe(), Eviction: a.Eviction(), ImageGC: a.ImageGC(), ContainerGC: a.ContainerGC(), LogRotation: a.LogRotation(),
+		CRI: cri.Hooks{Call: a.RuntimeCall},
+	}
+}
+
+// scrapeTimeout bounds the measurement for one scrape.
+const scrapeTimeout = 10 * time.Second
+
+// handlers serve the metrics, those that query the agent included.
+func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
+	usage := prom.Usage{
+		Summary: func() (stats.Summary, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+			defer cancel()
+			return a.Stats(ctx)
+		},
+		Pods:     a.Pods,
+		Capacity: func() corev1.ResourceList { return a.Components().Node.Capacity },
+	}
+	for _, register := range []func() error{
+		func() error { return prom.RegisterPods(m.agent, a.Pods) },
+		func() error {
+			return prom.RegisterProblems(m.agent, prom.Problems{
+				SourceErrors: a.SourceErrors, InspectionErrors: a.InspectionErrors,
+				RejectedPods: func() int { return len(a.PodProblems()) },
+			})
+		},
+		func() error { return prom.RegisterResources(m.resource, usage) },
+		func() error { return prom.RegisterContainers(m.cadvisor, usage) },
+	} {
+		if err := register(); err != nil {
+			return nil, err
+		}
+	}
+	handlers := map[string]http.Handler{}
+	for path, reg := range map[string]*prometheus.Registry{
+		"/metrics": m.agent, "/metrics/resource": m.resource, "/metrics/cadvisor": m.cadvisor, "/metrics/probes": m.probes,
+	} {
+		handlers[path] = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	}
+	return handlers, nil
+}
