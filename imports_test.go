@@ -35,7 +35,7 @@ var allowedImports = map[string][]string{
 	"volume":                  {"internal/mkdir", "internal/mounts", "internal/pathname", "podspec", "runtime"},
 	"cgroup":                  {"podspec", "runtime"},
 	"node":                    {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
-	"stats":                   {"internal/monotonic", "podspec", "runtime"},
+	"stats":                   {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
