@@ -36,9 +36,8 @@ type Events struct {
 	correlator *record.EventCorrelator // used by run only
 	wake       chan struct{}           // one slot: queue is not empty
 
-	mu      sync.Mutex // guards the fields below
-	queue   []*corev1.Event
-	dropped int
+	mu    sync.Mutex // guards queue
+	queue []*corev1.Event
 }
 
 // Events returns the recorder of events. All calls return the same one.
@@ -50,7 +49,6 @@ func (e *Events) Record(event *corev1.Event) {
 	e.mu.Lock()
 	if len(e.queue) == maxQueuedEvents {
 		e.queue = e.queue[1:]
-		e.dropped++
 	}
 	e.queue = append(e.queue, event)
 	e.mu.Unlock()
@@ -73,19 +71,26 @@ func (e *Events) next() *corev1.Event {
 // server takes them, for at most a second.
 func (e *Events) run(ctx context.Context) {
 	for {
-		for event := e.next(); event != nil && ctx.Err() == nil; event = e.next() {
-			e.write(ctx, event)
-		}
+		e.writeAll(ctx)
 		select {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			for event := e.next(); event != nil && ctx.Err() == nil; event = e.next() {
-				e.write(ctx, event)
-			}
+			e.writeAll(ctx)
 			return
 		case <-e.wake:
 		}
+	}
+}
+
+// writeAll writes the queued events until ctx is done.
+func (e *Events) writeAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		event := e.next()
+		if event == nil {
+			return
+		}
+		e.write(ctx, event)
 	}
 }
 

@@ -58,7 +58,7 @@ func (k *Kube) Run(ctx context.Context) error {
 	if k.started.Swap(true) {
 		return errors.New("kube: Run was called twice")
 	}
-	r := &reconciler{k: k, wake: make(chan struct{}, 1), due: map[types.UID]time.Time{}, last: map[types.UID]time.Time{}}
+	r := &reconciler{k: k, wake: make(chan struct{}, 1), due: map[types.UID]time.Time{}, limits: map[types.UID]*rate.Limiter{}}
 	k.store.setOnEvent(r.changed)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.events.run(ctx) })
