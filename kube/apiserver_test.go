@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,14 +32,11 @@ type realCluster struct {
 func startRealCluster(t *testing.T) *realCluster {
 	server := kubetest.Start(t)
 	c := &realCluster{t: t, server: server, admin: server.Admin(), static: podsource.NewMemory()}
-	node := &corev1.Node{}
-	node.Name = nodeName
-	_, err := server.Node(nodeName).CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
-	require.NoError(t, err)
 	k, err := kube.New(kube.Config{Client: server.Node(nodeName), NodeName: nodeName})
 	require.NoError(t, err)
-	opts := append(k.Options(""), agent.WithSimulatedRuntime(), agent.WithSource("memory", c.static))
-	a, err := agent.New(opts...)
+	opts, err := k.Options(kube.AgentConfig{})
+	require.NoError(t, err)
+	a, err := agent.New(append(opts, agent.WithSimulatedRuntime(), agent.WithSource("memory", c.static))...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -79,12 +77,23 @@ func (c *realCluster) eventually(name string, is func(pod *corev1.Pod) bool) *co
 }
 
 func isRunning(pod *corev1.Pod) bool { return pod != nil && pod.Status.Phase == corev1.PodRunning }
-func isGone(pod *corev1.Pod) bool    { return pod == nil }
+func isDeleted(pod *corev1.Pod) bool { return pod == nil }
 
 // The life of pods on a real API server, with the Node authorizer and NodeRestriction.
 func TestKube_RealAPIServer(t *testing.T) {
 	c := startRealCluster(t)
 	ctx := t.Context()
+
+	t.Run("registers a ready node", func(t *testing.T) {
+		require.Eventually(t, func() bool {
+			node, err := c.admin.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+			return err == nil && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			})
+		}, time.Minute, 50*time.Millisecond)
+		_, err := c.admin.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, nodeName, metav1.GetOptions{})
+		require.NoError(t, err)
+	})
 
 	t.Run("runs, reports and deletes a pod", func(t *testing.T) {
 		pod := newTestPod("a")
@@ -101,7 +110,7 @@ func TestKube_RealAPIServer(t *testing.T) {
 			return ready.Status == corev1.ConditionTrue && conditionOf(pod.Status.Conditions, "example.com/gate") != nil
 		})
 		require.NoError(t, c.admin.CoreV1().Pods("default").Delete(ctx, "a", metav1.DeleteOptions{}))
-		c.eventually("a", isGone)
+		c.eventually("a", isDeleted)
 	})
 
 	t.Run("shortens the grace period", func(t *testing.T) {
@@ -114,7 +123,7 @@ func TestKube_RealAPIServer(t *testing.T) {
 		c.eventually("stubborn", func(pod *corev1.Pod) bool { return pod != nil && pod.DeletionTimestamp != nil })
 		short := int64(1)
 		require.NoError(t, c.admin.CoreV1().Pods("default").Delete(ctx, "stubborn", metav1.DeleteOptions{GracePeriodSeconds: &short}))
-		c.eventually("stubborn", isGone)
+		c.eventually("stubborn", isDeleted)
 	})
 
 	t.Run("finishes a pod", func(t *testing.T) {
@@ -124,7 +133,7 @@ func TestKube_RealAPIServer(t *testing.T) {
 		c.create(pod)
 		c.eventually("finished", func(pod *corev1.Pod) bool { return pod != nil && pod.Status.Phase == corev1.PodSucceeded })
 		require.NoError(t, c.admin.CoreV1().Pods("default").Delete(ctx, "finished", metav1.DeleteOptions{}))
-		c.eventually("finished", isGone)
+		c.eventually("finished", isDeleted)
 	})
 
 	t.Run("keeps a mirror pod", func(t *testing.T) {
@@ -134,7 +143,7 @@ func TestKube_RealAPIServer(t *testing.T) {
 		require.NoError(t, c.admin.CoreV1().Pods("default").Delete(ctx, "static", metav1.DeleteOptions{}))
 		c.eventually("static", func(pod *corev1.Pod) bool { return isRunning(pod) && pod.UID != mirror.UID })
 		c.static.Delete("default", "static")
-		c.eventually("static", isGone)
+		c.eventually("static", isDeleted)
 	})
 
 	t.Run("records events", func(t *testing.T) {

@@ -121,7 +121,7 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	}
 }
 
-// isRejected reports whether the server understood a request and will refuse it again.
+// isRejected reports whether the server understood a request and will reject it again.
 func isRejected(err error) bool {
 	var status *apierrors.StatusError
 	return errors.As(err, &status) && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500 && !apierrors.IsTooManyRequests(err) &&

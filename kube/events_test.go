@@ -68,6 +68,7 @@ func TestEvents_CountsRepeatedEvents(t *testing.T) {
 	})
 }
 
+// KU-5: as client-go combines them.
 func TestEvents_CombinesSimilarEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -114,7 +115,7 @@ func TestEvents_APIServerAway(t *testing.T) {
 		away.Store(true)
 		fake.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
 			if away.Load() {
-				kubetest.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+				kubetest.WriteError(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			}
 			return away.Load()
 		}
@@ -141,7 +142,7 @@ func TestEvents_RejectedEvent(t *testing.T) {
 			if r.URL.Path != "/api/v1/namespaces/terminating/events" {
 				return false
 			}
-			kubetest.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+			kubetest.WriteError(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 			return true
 		}
 		k := newTestKube(t, fake)

@@ -45,7 +45,7 @@ func New(cfg Config) (*Kube, error) {
 	k.pods = &Pods{k: k}
 	k.statuses = &Statuses{k: k, limiter: rate.NewLimiter(rate.Limit(cfg.StatusQPS), cfg.StatusBurst), sent: map[types.UID]sentPod{}}
 	k.mirrors = &mirrorPods{
-		k: k, owners: map[types.NamespacedName]types.UID{}, seen: map[types.UID]bool{}, refused: map[types.UID]time.Time{},
+		k: k, owners: map[types.NamespacedName]types.UID{}, reported: map[types.UID]bool{}, rejected: map[types.UID]time.Time{},
 	}
 	k.events = &Events{k: k, wake: make(chan struct{}, 1), correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})}
 	return k, nil

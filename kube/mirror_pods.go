@@ -23,14 +23,14 @@ type mirrorPods struct {
 	mu sync.Mutex // guards the fields below
 	// owners are the static pods whose mirror pod has a name. Another version of a
 	// static pod is another pod of the same name, which runs for a while beside it.
-	owners  map[types.NamespacedName]types.UID
-	seen    map[types.UID]bool      // static pods that have a status
-	refused map[types.UID]time.Time // when the server refused the mirror pod of a static pod
-	nodeUID types.UID               // "": unknown
+	owners   map[types.NamespacedName]types.UID
+	reported map[types.UID]bool      // static pods that have a status
+	rejected map[types.UID]time.Time // when the server rejected the mirror pod of a static pod
+	nodeUID  types.UID               // "": unknown
 }
 
-// refusalPeriod is how long a mirror pod that the server refused is not created again.
-const refusalPeriod = time.Minute
+// rejectionPeriod is how long a mirror pod that the server rejected is not created again.
+const rejectionPeriod = time.Minute
 
 // mirrorHash is the value of the annotation that a mirror pod has of its static pod.
 func mirrorHash(static *corev1.Pod) string {
@@ -52,17 +52,17 @@ func (m *mirrorPods) owns(static *corev1.Pod) bool {
 	desired := m.k.isDesired(static.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, taken := m.owners[keyOf(static)]; desired && (!taken || !m.seen[static.UID]) {
+	if _, taken := m.owners[keyOf(static)]; desired && (!taken || !m.reported[static.UID]) {
 		m.owners[keyOf(static)] = static.UID
 	}
-	m.seen[static.UID] = true
+	m.reported[static.UID] = true
 	return m.owners[keyOf(static)] == static.UID
 }
 
 // ensure returns the mirror pod of a static pod, which it creates or replaces if that is
 // necessary. It returns nil if the pod has none.
 func (m *mirrorPods) ensure(ctx context.Context, static *corev1.Pod) (*corev1.Pod, error) {
-	if !m.owns(static) || m.isRefused(static.UID) {
+	if !m.owns(static) || m.isRejected(static.UID) {
 		return nil, nil
 	}
 	mirror, synced := m.k.store.get(keyOf(static))
@@ -78,7 +78,7 @@ func (m *mirrorPods) ensure(ctx context.Context, static *corev1.Pod) (*corev1.Po
 		case isMirrorOf(mirror, static):
 			return mirror, nil
 		case !podspec.IsMirror(mirror):
-			m.refuse(static, fmt.Errorf("a pod that is not a mirror pod has the name, with UID %s", mirror.UID))
+			m.markRejected(static, fmt.Errorf("a pod that is not a mirror pod has the name, with UID %s", mirror.UID))
 			return nil, nil
 		default:
 			if err := m.delete(ctx, mirror); err != nil {
@@ -107,7 +107,7 @@ func (m *mirrorPods) read(ctx context.Context, static *corev1.Pod) (*corev1.Pod,
 	return pod, nil
 }
 
-// create creates a mirror pod. One that the server refuses for what it is returns nil: a
+// create creates a mirror pod. One that the server rejects for what it is returns nil: a
 // static pod may use what a node must not put into the API server, such as Secrets.
 func (m *mirrorPods) create(ctx context.Context, static *corev1.Pod) (*corev1.Pod, error) {
 	for {
@@ -127,7 +127,7 @@ func (m *mirrorPods) create(ctx context.Context, static *corev1.Pod) (*corev1.Po
 			m.nodeUID = ""
 			m.mu.Unlock()
 		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
-			m.refuse(static, err)
+			m.markRejected(static, err)
 			return nil, nil
 		default:
 			return nil, fmt.Errorf("create mirror pod: %w", err)
@@ -173,21 +173,21 @@ func (m *mirrorPods) node(ctx context.Context) (uid types.UID, fresh bool, err e
 	return node.UID, true, nil
 }
 
-func (m *mirrorPods) refuse(static *corev1.Pod, err error) {
+func (m *mirrorPods) markRejected(static *corev1.Pod, err error) {
 	m.mu.Lock()
-	_, known := m.refused[static.UID]
-	m.refused[static.UID] = time.Now()
+	_, known := m.rejected[static.UID]
+	m.rejected[static.UID] = time.Now()
 	m.mu.Unlock()
 	if !known {
-		m.k.cfg.Logger.Warn("mirror pod refused by the API server, static pod runs without", logattr.Pod(static), logattr.PodUID(static.UID), logattr.Err(err))
+		m.k.cfg.Logger.Warn("mirror pod rejected by the API server, static pod runs without", logattr.Pod(static), logattr.PodUID(static.UID), logattr.Err(err))
 	}
 }
 
-func (m *mirrorPods) isRefused(uid types.UID) bool {
+func (m *mirrorPods) isRejected(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at, ok := m.refused[uid]
-	return ok && time.Since(at) < refusalPeriod
+	at, ok := m.rejected[uid]
+	return ok && time.Since(at) < rejectionPeriod
 }
 
 // delete removes a mirror pod at once.
@@ -224,8 +224,8 @@ func (m *mirrorPods) remove(ctx context.Context, static *corev1.Pod) error {
 	if m.owners[keyOf(static)] == static.UID {
 		delete(m.owners, keyOf(static))
 	}
-	delete(m.seen, static.UID)
-	delete(m.refused, static.UID)
+	delete(m.reported, static.UID)
+	delete(m.rejected, static.UID)
 	return nil
 }
 

@@ -100,18 +100,18 @@ func TestMirrorPods_LeaveOtherPodsAlone(t *testing.T) {
 	})
 }
 
-// The server may refuse the mirror pod of a static pod that uses a Secret. It is not asked
+// The server may reject the mirror pod of a static pod that uses a Secret. It is not asked
 // for every status.
-func TestMirrorPods_Refused(t *testing.T) {
+func TestMirrorPods_Rejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		putNode(fake, "1")
-		refuse := true
+		reject := true
 		fake.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
-			if !refuse || r.Method != http.MethodPost {
+			if !reject || r.Method != http.MethodPost {
 				return false
 			}
-			kubetest.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+			kubetest.WriteError(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 			return true
 		}
 		k := newTestKube(t, fake)
@@ -120,14 +120,14 @@ func TestMirrorPods_Refused(t *testing.T) {
 			require.NoError(t, k.Statuses().SetStatus(t.Context(), static, running()))
 		}
 		require.Equal(t, 1, kubetest.Count(fake.Requests(), "POST"))
-		refuse = false
+		reject = false
 		time.Sleep(time.Minute)
 		require.NoError(t, k.Statuses().SetStatus(t.Context(), static, running()))
 		require.NotNil(t, fake.Pod("default", "web-node-1"))
 	})
 }
 
-// The Node object may be deleted and registered anew: mirror pods need the UID of the
+// The Node object may be deleted and registered again: mirror pods need the UID of the
 // present one.
 func TestMirrorPods_NodeWasRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestMirrorPods_NodeWasRecreated(t *testing.T) {
 				return false
 			}
 			first = false
-			kubetest.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+			kubetest.WriteError(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 			return true
 		}
 		require.NoError(t, k.Statuses().SetStatus(t.Context(), newStaticPod("b", "1"), running()))
@@ -167,8 +167,9 @@ func startAgent(t *testing.T, fake *kubetest.Fake, root string, opts ...agent.Op
 	require.NoError(t, err)
 	a := &testAgent{fake: fake, static: podsource.NewMemory()}
 	opts = append(opts, agent.WithSimulatedRuntime(), agent.WithRootDir(root), agent.WithSource("memory", a.static))
-	opts = append(opts, k.Options(root+"/api")...)
-	a.Agent, err = agent.New(opts...)
+	cluster, err := k.Options(kube.AgentConfig{CacheDir: root + "/api", NoNode: true})
+	require.NoError(t, err)
+	a.Agent, err = agent.New(append(opts, cluster...)...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -194,6 +195,7 @@ func (a *testAgent) phase(name string) corev1.PodPhase {
 	return "deleted"
 }
 
+// KU-4: the mirror pod follows the static pod, whatever others do to it.
 func TestMirrorPods_OfAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
+// KU-1: a server with and one without watch-list.
 func TestPods_FollowsAPIServer(t *testing.T) {
 	for name, withoutWatchList := range map[string]bool{"watch-list": false, "list and watch": true} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +54,7 @@ func TestPods_FollowsAPIServer(t *testing.T) {
 	}
 }
 
-// The server may end a watch, restart, or lose the events since.
+// KU-1: the server may end a watch, restart, or lose the events since.
 func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 	for name, compact := range map[string]bool{"continues where the watch ended": false, "lists again after 410 Gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -63,14 +64,14 @@ func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 				fake.Put("pods", newTestPod("removed"))
 				w := watchPods(t, newTestKube(t, fake).Pods())
 				kept := w.pod("stays")
-				gone := false
+				away := false
 				fake.Intercept = func(rw http.ResponseWriter, r *http.Request) bool {
-					if gone {
-						kubetest.Refuse(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+					if away {
+						kubetest.WriteError(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 					}
-					return gone
+					return away
 				}
-				gone = true
+				away = true
 				fake.CutWatches(false)
 				synctest.Wait()
 				fake.Remove("pods", "default", "removed")
@@ -83,7 +84,7 @@ func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 				if compact {
 					fake.CutWatches(true)
 				}
-				gone = false
+				away = false
 				time.Sleep(time.Minute)
 				require.ElementsMatch(t, []string{"stays", "added"}, w.names())
 				require.Empty(t, w.last().Errors)
@@ -100,7 +101,7 @@ func TestPods_BacksOffWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		fake.Intercept = func(rw http.ResponseWriter, _ *http.Request) bool {
-			kubetest.Refuse(rw, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+			kubetest.WriteError(rw, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 			return true
 		}
 		w := watchPods(t, newTestKube(t, fake).Pods())
@@ -184,12 +185,12 @@ func TestPods_BelowCache(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 
-		gone := true
+		away := true
 		fake.Intercept = func(rw http.ResponseWriter, _ *http.Request) bool {
-			if gone {
-				kubetest.Refuse(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+			if away {
+				kubetest.WriteError(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			}
-			return gone
+			return away
 		}
 		second := podsource.Cached(newTestKube(t, fake).Pods(), dir)
 		w := watchPods(t, second)
@@ -199,7 +200,7 @@ func TestPods_BelowCache(t *testing.T) {
 		require.True(t, w.last().Cached)
 
 		fake.Remove("pods", "default", "b")
-		gone = false
+		away = false
 		time.Sleep(9 * time.Second)
 		require.Equal(t, []string{"a"}, w.names())
 		require.False(t, w.last().Incomplete)

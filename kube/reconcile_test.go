@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
-// Somebody else may write the status of a pod. The node has the last word, but does not
+// KU-2: others may write the status of a pod. The node has the last word, but does not
 // fight at full speed with one that disagrees.
 func TestKube_ReconcilesStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestKube_ReconcilesStatus(t *testing.T) {
 	})
 }
 
-// The whole deletion, as kubectl delete begins it.
+// KU-3: the whole deletion, as kubectl delete begins it.
 func TestKube_DeletesPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -190,7 +190,7 @@ func TestKube_APIServerAway(t *testing.T) {
 		var away atomic.Bool
 		fake.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
 			if away.Load() {
-				kubetest.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+				kubetest.WriteError(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			}
 			return away.Load()
 		}

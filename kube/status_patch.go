@@ -18,7 +18,7 @@ func merged(base *corev1.Pod, own *corev1.PodStatus) corev1.PodStatus {
 	st := *own
 	st.Conditions = mergedConditions(base.Status.Conditions, own.Conditions)
 
-	// Other components write these, or nobody after they were set once.
+	// Other components write these, or they are set only once.
 	st.NominatedNodeName = base.Status.NominatedNodeName
 	st.ResourceClaimStatuses = base.Status.ResourceClaimStatuses
 	st.ExtendedResourceClaimStatus = base.Status.ExtendedResourceClaimStatus

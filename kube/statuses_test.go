@@ -40,6 +40,7 @@ func running() corev1.PodStatus {
 	}
 }
 
+// KU-2: one patch per change, and none without.
 func TestStatuses_Patches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -132,7 +133,7 @@ func TestStatuses_SendsResources(t *testing.T) {
 }
 
 // A pod that is not there, or not the same, has no status to set.
-func TestStatuses_PodThatIsGone(t *testing.T) {
+func TestStatuses_DeletedPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stored  *corev1.Pod
 		watched bool
@@ -170,12 +171,12 @@ func TestStatuses_PodThatIsGone(t *testing.T) {
 	}
 }
 
-// Failures are returned, so that the status manager retries; a stale comparison is made anew.
+// Failures are returned, so that the status manager retries; a stale comparison is made again.
 func TestStatuses_Failures(t *testing.T) {
 	for name, tc := range map[string]struct {
 		code   int
 		reason metav1.StatusReason
-		times  int // how often the server refuses the patch
+		times  int // how often the server rejects the patch
 		fails  bool
 	}{
 		"conflict once":     {http.StatusConflict, metav1.StatusReasonConflict, 1, false},
@@ -191,13 +192,13 @@ func TestStatuses_Failures(t *testing.T) {
 				fake := kubetest.NewFake(t)
 				pod := newTestPod("a")
 				fake.Put("pods", pod)
-				refusals := tc.times
+				rejections := tc.times
 				fake.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
-					if r.Method != http.MethodPatch || refusals == 0 {
+					if r.Method != http.MethodPatch || rejections == 0 {
 						return false
 					}
-					refusals--
-					kubetest.Refuse(w, tc.code, tc.reason)
+					rejections--
+					kubetest.WriteError(w, tc.code, tc.reason)
 					return true
 				}
 				k := newTestKube(t, fake)
@@ -247,6 +248,7 @@ func TestStatuses_BoundedRate(t *testing.T) {
 	})
 }
 
+// KU-3: only a deletion timestamp says that a pod goes.
 func TestStatuses_DeletesFinishedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -277,7 +279,7 @@ func TestStatuses_DeletionIsRetried(t *testing.T) {
 		pod.DeletionTimestamp = &now
 		fake.Put("pods", pod)
 		fake.Intercept = func(w http.ResponseWriter, _ *http.Request) bool {
-			kubetest.Refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+			kubetest.WriteError(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 			return true
 		}
 		require.ErrorContains(t, newTestKube(t, fake).Statuses().DeleteStatus(t.Context(), pod), "delete pod")

@@ -19,8 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
 
@@ -76,7 +78,7 @@ func (f *Fake) Client() kubernetes.Interface {
 		_ = server.Close()
 		<-done
 	})
-	cfg := &rest.Config{Host: "http://fake", QPS: 10_000, Burst: 10_000, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	cfg := &rest.Config{Host: "http://fake", QPS: 10_000, Burst: 10_000}
 	client, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: transport})
 	require.NoError(f.t, err)
 	return client
@@ -130,15 +132,32 @@ func (f *Fake) Put(resource string, object metav1.Object) string {
 // Pod returns a pod, or nil.
 func (f *Fake) Pod(namespace, name string) *corev1.Pod {
 	f.t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	u := f.objects[key("pods", namespace, name)]
-	if u == nil {
+	pod := &corev1.Pod{}
+	if !f.get(key("pods", namespace, name), pod) {
 		return nil
 	}
-	pod := &corev1.Pod{}
-	f.decode(u, pod)
 	return pod
+}
+
+// Node returns a node, or nil.
+func (f *Fake) Node(name string) *corev1.Node {
+	f.t.Helper()
+	node := &corev1.Node{}
+	if !f.get(key("nodes", "", name), node) {
+		return nil
+	}
+	return node
+}
+
+func (f *Fake) get(k string, into any) bool {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := f.objects[k]
+	if u != nil {
+		f.decode(u, into)
+	}
+	return u != nil
 }
 
 // Events returns all events.
@@ -214,8 +233,10 @@ func (f *Fake) put(resource string, u *unstructured.Unstructured) {
 	if u.GetUID() == "" {
 		u.SetUID(types.UID("uid-" + strconv.Itoa(f.version)))
 	}
-	u.SetAPIVersion("v1")
-	u.SetKind(map[string]string{"pods": "Pod", "events": "Event", "nodes": "Node"}[resource])
+	if kind := map[string]string{"pods": "Pod", "events": "Event", "nodes": "Node"}[resource]; kind != "" {
+		u.SetAPIVersion("v1")
+		u.SetKind(kind)
+	}
 	f.objects[k] = u
 	f.emit(resource, kind, u)
 }
@@ -259,7 +280,12 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.Intercept != nil && f.Intercept(w, r) {
 		return
 	}
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	path, group := strings.TrimPrefix(r.URL.Path, "/api/v1/"), false
+	if path, group = strings.CutPrefix(path, "/apis/"); group {
+		_, path, _ = strings.Cut(path, "/") // group
+		_, path, _ = strings.Cut(path, "/") // version
+	}
+	parts := strings.Split(path, "/")
 	namespace := ""
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		namespace, parts = parts[1], parts[2:]
@@ -275,7 +301,7 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(parts) > 1:
 		f.serveObject(w, r, resource, key(resource, namespace, parts[1]))
 	default:
-		Refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed)
+		WriteError(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed)
 	}
 }
 
@@ -293,8 +319,12 @@ func (f *Fake) writeList(w http.ResponseWriter, resource, namespace string) {
 
 func (f *Fake) create(w http.ResponseWriter, r *http.Request, resource, namespace string) {
 	u := &unstructured.Unstructured{}
-	if err := json.NewDecoder(r.Body).Decode(&u.Object); err != nil {
-		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	body, err := readJSON(r)
+	if err == nil {
+		err = json.Unmarshal(body, &u.Object)
+	}
+	if err != nil {
+		WriteError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
 	f.mu.Lock()
@@ -302,7 +332,7 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, resource, namespac
 	u.SetNamespace(namespace)
 	u.SetUID("")
 	if f.objects[key(resource, namespace, u.GetName())] != nil {
-		Refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+		WriteError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 		return
 	}
 	f.put(resource, u)
@@ -310,24 +340,41 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, resource, namespac
 }
 
 func (f *Fake) serveObject(w http.ResponseWriter, r *http.Request, resource, k string) {
-	body, err := io.ReadAll(r.Body)
+	body, err := readJSON(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := f.objects[k]
 	switch {
 	case err != nil:
-		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		WriteError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 	case u == nil:
-		Refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		WriteError(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	case r.Method == http.MethodGet:
 		writeJSON(w, http.StatusOK, u.Object)
 	case r.Method == http.MethodPatch:
 		f.patch(w, resource, u, body)
+	case r.Method == http.MethodPut:
+		f.update(w, resource, u, body)
 	case r.Method == http.MethodDelete:
 		f.delete(w, resource, k, body)
 	default:
-		Refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed)
+		WriteError(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed)
 	}
+}
+
+// update replaces an object by a newer version of it. f.mu is held.
+func (f *Fake) update(w http.ResponseWriter, resource string, u *unstructured.Unstructured, body []byte) {
+	updated := &unstructured.Unstructured{}
+	if err := json.Unmarshal(body, &updated.Object); err != nil {
+		WriteError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	}
+	if v := updated.GetResourceVersion(); v != "" && v != u.GetResourceVersion() {
+		WriteError(w, http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
+	f.put(resource, updated)
+	writeJSON(w, http.StatusOK, updated.Object)
 }
 
 // delete deletes an object, a pod gracefully. f.mu is held.
@@ -335,11 +382,11 @@ func (f *Fake) delete(w http.ResponseWriter, resource, k string, body []byte) {
 	var o metav1.DeleteOptions
 	u := f.objects[k]
 	if err := json.Unmarshal(body, &o); err != nil && len(body) > 0 {
-		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		WriteError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
 	if o.Preconditions != nil && o.Preconditions.UID != nil && *o.Preconditions.UID != u.GetUID() {
-		Refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+		WriteError(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
 	if grace := o.GracePeriodSeconds; grace != nil && *grace == 0 && len(u.GetFinalizers()) == 0 {
@@ -359,14 +406,27 @@ func (f *Fake) delete(w http.ResponseWriter, resource, k string, body []byte) {
 	writeJSON(w, http.StatusOK, u.Object)
 }
 
-// Refuse writes an error as an API server does.
-func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+// readJSON returns the body of a request, which may be protobuf, as JSON.
+func readJSON(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
+		return body, err
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(object)
+}
+
+// WriteError writes an error as an API server does.
+func WriteError(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	if code == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
 	writeJSON(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: fmt.Sprintf("refused: %s", reason),
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: fmt.Sprintf("rejected: %s", reason),
 	})
 }
 

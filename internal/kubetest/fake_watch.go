@@ -16,16 +16,19 @@ import (
 func (f *Fake) patch(w http.ResponseWriter, resource string, u *unstructured.Unstructured, body []byte) {
 	var meta struct{ Metadata metav1.ObjectMeta }
 	if err := json.Unmarshal(body, &meta); err != nil {
-		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		WriteError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
 	if uid := meta.Metadata.UID; uid != "" && uid != u.GetUID() {
-		Refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+		WriteError(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
 	var kind any = corev1.Pod{}
-	if resource == "events" {
+	switch resource {
+	case "events":
 		kind = corev1.Event{}
+	case "nodes":
+		kind = corev1.Node{}
 	}
 	before, err := json.Marshal(u.Object)
 	if err == nil {
@@ -36,7 +39,7 @@ func (f *Fake) patch(w http.ResponseWriter, resource string, u *unstructured.Uns
 		err = json.Unmarshal(before, &patched.Object)
 	}
 	if err != nil {
-		Refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		WriteError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 		return
 	}
 	f.put(resource, patched)
@@ -48,7 +51,7 @@ func (f *Fake) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	query := r.URL.Query()
 	initial := query.Get("sendInitialEvents") == "true"
 	if initial && f.WithoutWatchList {
-		Refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		WriteError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 		return
 	}
 	from, _ := strconv.Atoi(query.Get("resourceVersion"))
@@ -56,7 +59,7 @@ func (f *Fake) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	cut := f.cut
 	if from > 0 && from < f.compacted && !initial {
 		f.mu.Unlock()
-		Refuse(w, http.StatusGone, metav1.StatusReasonExpired)
+		WriteError(w, http.StatusGone, metav1.StatusReasonExpired)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -66,7 +69,7 @@ func (f *Fake) watch(w http.ResponseWriter, r *http.Request, resource string) {
 			out.send("ADDED", u)
 		}
 		from = f.version
-		out.bookmark(from)
+		out.bookmark(map[string]string{"pods": "Pod", "nodes": "Node"}[resource], from)
 	}
 	next := len(f.log)
 	for next > 0 && f.log[next-1].version > from {
@@ -105,8 +108,8 @@ func (s watchStream) send(kind string, object any) {
 	_ = json.NewEncoder(s.w).Encode(map[string]any{"type": kind, "object": object}) // the client may be gone
 }
 
-func (s watchStream) bookmark(version int) {
-	s.send("BOOKMARK", map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{
+func (s watchStream) bookmark(kind string, version int) {
+	s.send("BOOKMARK", map[string]any{"kind": kind, "apiVersion": "v1", "metadata": map[string]any{
 		"resourceVersion": strconv.Itoa(version), "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}})
 }

@@ -1,0 +1,80 @@
+// Command clusternode is a node of a Kubernetes cluster: it registers, renews its lease, and runs and reports the pods bound to it.
+//
+//	clusternode -kubeconfig /etc/kubernetes/node.kubeconfig -node-name node-1 -runtime-endpoint unix:///run/containerd/containerd.sock
+//
+// The user of the kubeconfig is system:node:NAME in the group system:nodes. SIGTERM leaves pods running; the next agent adopts them.
+package main
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/podsource"
+)
+
+type flags struct{ kubeconfig, nodeName, endpoint, rootDir, manifests string }
+
+func main() {
+	var f flags
+	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "file that says how to reach the API server")
+	flag.StringVar(&f.nodeName, "node-name", "", "name of the Node")
+	flag.StringVar(&f.endpoint, "runtime-endpoint", "", "CRI socket of the runtime; empty: a simulated one")
+	flag.StringVar(&f.rootDir, "root-dir", "/var/lib/clusternode", "directory of this program")
+	flag.StringVar(&f.manifests, "pod-manifest-path", "", "directory of static pods")
+	flag.Parse()
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, f, log); err != nil {
+		log.Error("agent failed", slog.Any("err", err))
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, f flags, log *slog.Logger) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	cfg.QPS, cfg.Burst = 50, 100 // as a kubelet
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	k, err := kube.New(kube.Config{Client: client, NodeName: f.nodeName, Logger: log})
+	if err != nil {
+		return err
+	}
+	opts, err := k.Options(kube.AgentConfig{CacheDir: filepath.Join(f.rootDir, "api")})
+	if err != nil {
+		return err
+	}
+	opts = append(opts, agent.WithRootDir(f.rootDir), agent.WithLogger(log), agent.WithNode(node.Config{MaxPods: 110}))
+	if f.manifests != "" {
+		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests)))
+	}
+	if f.endpoint == "" {
+		opts = append(opts, agent.WithSimulatedRuntime())
+	} else {
+		opts = append(opts, agent.WithRuntimeEndpoint(f.endpoint), agent.WithEvictionConfig(eviction.Config{}),
+			agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
+	}
+	a, err := agent.New(opts...)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/kubetest"
+)
+
+// The node is Ready, and runs a pod of the cluster and a static one with its mirror pod.
+func TestRun(t *testing.T) {
+	fake := kubetest.NewFake(t)
+	server := httptest.NewServer(fake)
+	t.Cleanup(server.CloseClientConnections)
+	dir, manifests := t.TempDir(), t.TempDir()
+	f := flags{kubeconfig: filepath.Join(dir, "kubeconfig"), nodeName: "node-1", rootDir: filepath.Join(dir, "root"), manifests: manifests}
+	require.NoError(t, os.WriteFile(f.kubeconfig, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %s}}]
+contexts: [{name: x, context: {cluster: c}}]
+current-context: x
+`, server.URL), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(manifests, "static.yaml"), []byte(`
+apiVersion: v1
+kind: Pod
+metadata: {name: static}
+spec: {containers: [{name: c, image: registry.example/app}]}
+`), 0o600))
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.Spec.NodeName = "web", "default", "node-1"
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "registry.example/app"}}
+	fake.Put("pods", pod)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, f, slog.New(slog.DiscardHandler)) }()
+	isRunning := func(name string) bool {
+		pod := fake.Pod("default", name)
+		return pod != nil && pod.Status.Phase == corev1.PodRunning
+	}
+	require.Eventually(t, func() bool {
+		node := fake.Node("node-1")
+		return node != nil && isReady(node) && isRunning("web") && isRunning("static-node-1")
+	}, 2*time.Minute, 50*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func isReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func TestRun_InvalidFlags(t *testing.T) {
+	dir := t.TempDir()
+	require.Error(t, run(t.Context(), flags{kubeconfig: filepath.Join(dir, "missing")}, slog.New(slog.DiscardHandler)))
+	file := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\ncontexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"), 0o600))
+	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "../n"}, slog.New(slog.DiscardHandler)), "invalid name")
+	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "n", rootDir: "relative"}, slog.New(slog.DiscardHandler)), "absolute path")
+}
