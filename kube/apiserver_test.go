@@ -34,7 +34,7 @@ func startRealCluster(t *testing.T) *realCluster {
 	c := &realCluster{t: t, server: server, admin: server.Admin(), static: podsource.NewMemory()}
 	k, err := kube.New(kube.Config{Client: server.Node(nodeName), NodeName: nodeName})
 	require.NoError(t, err)
-	opts, err := k.Options(kube.AgentConfig{})
+	opts, err := k.NodeOptions(kube.NodeConfig{}, "")
 	require.NoError(t, err)
 	a, err := agent.New(append(opts, agent.WithSimulatedRuntime(), agent.WithSource("memory", c.static))...)
 	require.NoError(t, err)

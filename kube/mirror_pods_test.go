@@ -167,9 +167,7 @@ func startAgent(t *testing.T, fake *kubetest.Fake, root string, opts ...agent.Op
 	require.NoError(t, err)
 	a := &testAgent{fake: fake, static: podsource.NewMemory()}
 	opts = append(opts, agent.WithSimulatedRuntime(), agent.WithRootDir(root), agent.WithSource("memory", a.static))
-	cluster, err := k.Options(kube.AgentConfig{CacheDir: root + "/api", NoNode: true})
-	require.NoError(t, err)
-	a.Agent, err = agent.New(append(opts, cluster...)...)
+	a.Agent, err = agent.New(append(opts, k.Options(root+"/api")...)...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

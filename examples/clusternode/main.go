@@ -58,7 +58,7 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	opts, err := k.Options(kube.AgentConfig{CacheDir: filepath.Join(f.rootDir, "api")})
+	opts, err := k.NodeOptions(kube.NodeConfig{}, filepath.Join(f.rootDir, "api"))
 	if err != nil {
 		return err
 	}
@@ -69,8 +69,7 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 	if f.endpoint == "" {
 		opts = append(opts, agent.WithSimulatedRuntime())
 	} else {
-		opts = append(opts, agent.WithRuntimeEndpoint(f.endpoint), agent.WithEvictionConfig(eviction.Config{}),
-			agent.WithImageGCPolicy(imagegc.Policy{}), agent.WithLogRotation(agent.LogRotation{}))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.endpoint), agent.WithConfig(eviction.Config{}), agent.WithConfig(imagegc.Config{}))
 	}
 	a, err := agent.New(opts...)
 	if err != nil {
