@@ -5,6 +5,11 @@
 // Below that URL the server has two resources. GET pods returns manifests, and 304 for their ETag. PUT statuses/<pod UID> takes a pod
 // with its status, DELETE removes it. SIGTERM stops the agent; its pods keep running and the next agent adopts them, as after kill -9.
 // With -drain they are terminated first. Host processes and simulated pods end with the agent.
+//
+// To try it without a server, with simulated pods of a file; only statuses have nowhere to go:
+//
+//	mkdir -p www/edge-1 && cp web.yaml www/edge-1/pods && echo secret > token && python3 -m http.server 8123 -b 127.0.0.1 -d www &
+//	edge -server http://127.0.0.1:8123/edge-1 -token-file token -root-dir root
 package main
 
 import (

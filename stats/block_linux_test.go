@@ -1,0 +1,14 @@
+package stats
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"golang.org/x/sys/unix"
+)
+
+// Blocks are counted in fragments, where a file system has them.
+func TestBlockSize(t *testing.T) {
+	assert.Equal(t, uint64(512), blockSize(&unix.Statfs_t{Frsize: 512, Bsize: 4096}))
+	assert.Equal(t, uint64(4096), blockSize(&unix.Statfs_t{Bsize: 4096}))
+}
