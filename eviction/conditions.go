@@ -90,7 +90,7 @@ func (m *Manager) setBlocked(blocked map[corev1.NodeConditionType]string) {
 const tooLarge = "it is not less than the capacity"
 
 // warnImpossible reports each threshold that is ignored, once.
-func (m *Manager) warnImpossible(observed map[Signal]Observation) {
+func (m *Manager) warnImpossible(observed map[Signal]observation) {
 	for _, t := range m.state.thresholds {
 		o, ok := observed[t.Signal]
 		switch {

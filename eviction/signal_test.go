@@ -31,14 +31,14 @@ func TestObserve(t *testing.T) {
 		NodeFS:     fsUsage(at, 1), ImageFS: fsUsage(at, 2), ContainerFS: fsUsage(at, 3),
 		MemoryPressure: stallUsage(at, 10), IOPressure: stallUsage(at, 20), CPUPressure: stallUsage(at, 30),
 	}
-	left := func(s Signal, available, capacity uint64) Observation {
-		return Observation{Signal: s, Available: available, Capacity: capacity, At: at}
+	left := func(s Signal, available, capacity uint64) observation {
+		return observation{Signal: s, Available: available, Capacity: capacity, At: at}
 	}
-	stall := func(s Signal, percent float64, micros int) Observation {
-		return Observation{Signal: s, Percent: percent, Waited: time.Duration(micros) * time.Microsecond, At: at}
+	stall := func(s Signal, percent float64, micros int) observation {
+		return observation{Signal: s, Percent: percent, Waited: time.Duration(micros) * time.Microsecond, At: at}
 	}
-	want := map[Signal]Observation{}
-	for _, o := range []Observation{
+	want := map[Signal]observation{}
+	for _, o := range []observation{
 		left(MemoryAvailable, 30, 50), left(AllocatableMemoryAvailable, 25, 40), left(PIDAvailable, 79, 90),
 		left(NodeFSAvailable, 1, 1001), left(NodeFSInodesFree, 1, 101),
 		left(ImageFSAvailable, 2, 1002), left(ImageFSInodesFree, 2, 102),

@@ -25,7 +25,7 @@ type stallBase struct {
 // continues reports whether tasks have waited beyond the threshold since the base was
 // set, and if not, when to check next. It uses the kernel's total time waited or, where
 // that is unknown, the average once it would have decayed to the threshold. It is pure.
-func (b *stallBase) continues(o Observation, threshold float64) (due bool, next time.Time) {
+func (b *stallBase) continues(o observation, threshold float64) (due bool, next time.Time) {
 	since := o.At.Sub(b.at)
 	decay := decayTime(b.percent, threshold)
 	switch {

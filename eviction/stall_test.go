@@ -52,7 +52,7 @@ func TestStallBase_Continues(t *testing.T) {
 		{"it counts now", fades + time.Millisecond, 0, true, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			due, next := b.continues(Observation{At: from.Add(tc.since), Waited: b.total + tc.waited}, 20)
+			due, next := b.continues(observation{At: from.Add(tc.since), Waited: b.total + tc.waited}, 20)
 			assert.Equal(t, tc.due, due)
 			if tc.due {
 				assert.True(t, next.IsZero())
@@ -72,7 +72,7 @@ func TestPressureAfterAnEviction(t *testing.T) {
 	now := time.Now()
 	observeAt := func(after time.Duration, percent float64, waited time.Duration) (due []metThreshold, next time.Time) {
 		at := now.Add(after)
-		return s.update(map[Signal]Observation{MemoryPSISome: {Signal: MemoryPSISome, At: at, Percent: percent, Waited: time.Hour + waited}}, at)
+		return s.update(map[Signal]observation{MemoryPSISome: {Signal: MemoryPSISome, At: at, Percent: percent, Waited: time.Hour + waited}}, at)
 	}
 	due, _ := observeAt(0, 60, 0)
 	assert.Len(t, due, 1)

@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Observation is the measurement of one signal.
-type Observation struct {
+// observation is the measurement of one signal.
+type observation struct {
 	Signal              Signal
 	Available, Capacity uint64        // of signals of available resources
 	Percent             float64       // of signals of pressure: the kernel's avg10
@@ -21,7 +21,7 @@ type Observation struct {
 }
 
 // String returns the available amount or the pressure in the form used in messages.
-func (o Observation) String() string {
+func (o observation) String() string {
 	f, _ := infoFor(o.Signal)
 	if f.pressure {
 		return strconv.FormatFloat(o.Percent, 'f', 2, 64) + "%"
@@ -39,11 +39,11 @@ func amount(name corev1.ResourceName, n uint64) string {
 }
 
 // observe returns the observations contained in u. Unknown signals are left out.
-func observe(u *runtime.NodeUsage) map[Signal]Observation {
-	out := make(map[Signal]Observation)
+func observe(u *runtime.NodeUsage) map[Signal]observation {
+	out := make(map[Signal]observation)
 	for _, s := range Signals() {
 		f, _ := infoFor(s)
-		o := Observation{Signal: s}
+		o := observation{Signal: s}
 		if f.pressure {
 			var stall runtime.PSIData
 			stall, o.At = f.stall(u)
@@ -60,7 +60,7 @@ func observe(u *runtime.NodeUsage) map[Signal]Observation {
 
 // isMet reports whether the observation meets t or, with reclaim set, whether MinReclaim
 // has not been reached yet.
-func (t Threshold) isMet(o Observation, reclaim bool) bool {
+func (t Threshold) isMet(o observation, reclaim bool) bool {
 	if f, _ := infoFor(t.Signal); f.pressure {
 		return o.Percent > t.Value.Percentage
 	}
@@ -76,7 +76,7 @@ func (t Threshold) isMet(o Observation, reclaim bool) bool {
 
 // isImpossible reports whether the threshold is not below the capacity. Such a threshold
 // would always be met, whichever pods are evicted, and is ignored.
-func (t Threshold) isImpossible(o Observation) bool {
+func (t Threshold) isImpossible(o observation) bool {
 	f, _ := infoFor(t.Signal)
 	return !f.pressure && t.Value.Of(o.Capacity) >= o.Capacity
 }
@@ -107,12 +107,12 @@ func newState(thresholds []Threshold, transition time.Duration) *thresholdState 
 // metThreshold is a threshold that requires action, with the observation that met it.
 type metThreshold struct {
 	Threshold
-	observation Observation
+	observation observation
 }
 
 // update processes observations. It returns the thresholds that require action, the
 // most urgent first, and the next end of a grace period or a condition, or zero.
-func (s *thresholdState) update(observed map[Signal]Observation, now time.Time) (due []metThreshold, next time.Time) {
+func (s *thresholdState) update(observed map[Signal]observation, now time.Time) (due []metThreshold, next time.Time) {
 	for i, t := range s.thresholds {
 		o := observed[t.Signal]
 		if !t.isMet(o, s.active[i]) {
@@ -169,7 +169,7 @@ func (s *thresholdState) resetStalls(evictedAt time.Time) {
 // stallContinues reports whether a threshold that is met requires action. One on
 // pressure does only if tasks have waited since the last eviction; otherwise
 // stallContinues returns when to check next.
-func (s *thresholdState) stallContinues(i int, o Observation) (at time.Time, continues bool) {
+func (s *thresholdState) stallContinues(i int, o observation) (at time.Time, continues bool) {
 	b := s.stalls[i]
 	switch {
 	case b == nil:

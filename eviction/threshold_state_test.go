@@ -21,29 +21,29 @@ func TestThreshold_IsMet(t *testing.T) {
 	psi := Threshold{Signal: MemoryPSISome, Value: ThresholdValue{Percentage: 20}}
 	for name, tc := range map[string]struct {
 		t       Threshold
-		o       Observation
+		o       observation
 		reclaim bool
 		want    bool
 	}{
-		"less":                                  {memory, Observation{Available: 199, Capacity: 1000}, false, true},
-		"as much":                               {memory, Observation{Available: 200, Capacity: 1000}, false, false},
-		"less than the minimum reclaim":         {memory, Observation{Available: 299, Capacity: 1000}, true, true},
-		"the minimum reclaim":                   {memory, Observation{Available: 300, Capacity: 1000}, true, false},
-		"no more than all but one":              {huge, Observation{Available: 998, Capacity: 1000}, true, true},
-		"all but one":                           {huge, Observation{Available: 999, Capacity: 1000}, true, false},
-		"not below the capacity":                {memory, Observation{Available: 1, Capacity: 200}, false, false},
-		"just below the capacity":               {memory, Observation{Available: 1, Capacity: 201}, false, true},
-		"not measured":                          {memory, Observation{}, false, false},
-		"pressure above":                        {psi, Observation{Percent: 20.1}, false, true},
-		"pressure of the value":                 {psi, Observation{Percent: 20}, false, false},
-		"pressure is not reclaimed":             {psi, Observation{Percent: 19}, true, false},
-		"pressure has no capacity to be beyond": {psi, Observation{Percent: 99}, false, true},
+		"less":                                  {memory, observation{Available: 199, Capacity: 1000}, false, true},
+		"as much":                               {memory, observation{Available: 200, Capacity: 1000}, false, false},
+		"less than the minimum reclaim":         {memory, observation{Available: 299, Capacity: 1000}, true, true},
+		"the minimum reclaim":                   {memory, observation{Available: 300, Capacity: 1000}, true, false},
+		"no more than all but one":              {huge, observation{Available: 998, Capacity: 1000}, true, true},
+		"all but one":                           {huge, observation{Available: 999, Capacity: 1000}, true, false},
+		"not below the capacity":                {memory, observation{Available: 1, Capacity: 200}, false, false},
+		"just below the capacity":               {memory, observation{Available: 1, Capacity: 201}, false, true},
+		"not measured":                          {memory, observation{}, false, false},
+		"pressure above":                        {psi, observation{Percent: 20.1}, false, true},
+		"pressure of the value":                 {psi, observation{Percent: 20}, false, false},
+		"pressure is not reclaimed":             {psi, observation{Percent: 19}, true, false},
+		"pressure has no capacity to be beyond": {psi, observation{Percent: 99}, false, true},
 	} {
 		assert.Equal(t, tc.want, tc.t.isMet(tc.o, tc.reclaim), name)
 	}
-	assert.False(t, psi.isImpossible(Observation{Percent: 99}))
-	assert.True(t, memory.isImpossible(Observation{Capacity: 200}))
-	assert.False(t, memory.isImpossible(Observation{Capacity: 201}))
+	assert.False(t, psi.isImpossible(observation{Percent: 99}))
+	assert.True(t, memory.isImpossible(observation{Capacity: 200}))
+	assert.False(t, memory.isImpossible(observation{Capacity: 201}))
 }
 
 // EV-4: the most urgent threshold is handled first: memory, then disks, then processes, and of
@@ -56,9 +56,9 @@ func TestThresholdState_OrderOfThresholds(t *testing.T) {
 		{Signal: MemoryAvailable, Value: quantity(20), GracePeriod: time.Second},
 		{Signal: MemoryAvailable, Value: quantity(10)},
 	}, time.Minute)
-	observed := map[Signal]Observation{}
+	observed := map[Signal]observation{}
 	for _, signal := range []Signal{MemoryAvailable, NodeFSAvailable, PIDAvailable} {
-		observed[signal] = Observation{Signal: signal, Available: 1, Capacity: 100, At: now}
+		observed[signal] = observation{Signal: signal, Available: 1, Capacity: 100, At: now}
 	}
 	_, next := s.update(observed, now)
 	assert.Equal(t, now.Add(time.Second), next)
@@ -83,7 +83,7 @@ func TestThresholdState_PressureFromBeforeTheEviction(t *testing.T) {
 	now := time.Now()
 	s := newState([]Threshold{{Signal: MemoryPSISome, Value: ThresholdValue{Percentage: 20}}}, time.Minute)
 	s.resetStalls(now)
-	at, continues := s.stallContinues(0, Observation{Signal: MemoryPSISome, Percent: 50, At: now.Add(-time.Second)})
+	at, continues := s.stallContinues(0, observation{Signal: MemoryPSISome, Percent: 50, At: now.Add(-time.Second)})
 	assert.False(t, continues)
 	assert.Equal(t, now.Add(-time.Second+stallWindow), at)
 }
@@ -94,9 +94,9 @@ func TestStallBase_AtTheEndOfTheDecay(t *testing.T) {
 	b := &stallBase{at: now, percent: 20}
 	decay := decayTime(20, 20)
 	require.Equal(t, stallWindow, decay)
-	continues, _ := b.continues(Observation{Percent: 50, At: now.Add(decay)}, 20)
+	continues, _ := b.continues(observation{Percent: 50, At: now.Add(decay)}, 20)
 	assert.True(t, continues)
-	continues, next := b.continues(Observation{Percent: 50, At: now.Add(decay - 1)}, 20)
+	continues, next := b.continues(observation{Percent: 50, At: now.Add(decay - 1)}, 20)
 	assert.False(t, continues)
 	assert.Equal(t, now.Add(decay), next)
 }

@@ -14,12 +14,11 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Defaults of File.
-const (
-	DefaultRescan = 20 * time.Second
-	// DefaultMaxBytes is the maximum size of a manifest or a response.
-	DefaultMaxBytes = podspec.DefaultMaxBytes
-)
+// DefaultMaxBytes is the default of FileMaxBytes and of HTTPConfig.MaxBytes.
+const DefaultMaxBytes = podspec.DefaultMaxBytes
+
+// defaultRescan is the default of FileRescan.
+const defaultRescan = 20 * time.Second
 
 // Notifications are debounced: files are read settleDelay after the last one, and at
 // most maxSettleDelay after the first one.
@@ -73,7 +72,7 @@ func FileLogger(l *slog.Logger) FileOption { return func(f *file) { f.logger = l
 // An unreadable or invalid file keeps its last valid pods, and so does a missing
 // directory. Only the removal of a file from its directory removes its pods.
 func File(path string, opts ...FileOption) Source {
-	f := &file{path: path, fsys: hostFS{}, notifier: kernelNotifier{}, rescan: DefaultRescan}
+	f := &file{path: path, fsys: hostFS{}, notifier: kernelNotifier{}, rescan: defaultRescan}
 	for _, opt := range opts {
 		opt(f)
 	}
@@ -85,7 +84,7 @@ func File(path string, opts ...FileOption) Source {
 		f.path = clean(f.path)
 	}
 	if f.rescan <= 0 {
-		f.rescan = DefaultRescan
+		f.rescan = defaultRescan
 	}
 	if f.limit <= 0 {
 		f.limit = DefaultMaxBytes

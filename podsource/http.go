@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Defaults of HTTP.
+// Defaults of HTTPConfig.
 const (
-	DefaultInterval = 20 * time.Second
-	DefaultTimeout  = 10 * time.Second
+	defaultInterval = 20 * time.Second
+	defaultTimeout  = 10 * time.Second
 )
 
 // HTTPConfig describes a source that polls a server.
@@ -76,10 +76,10 @@ func (c *HTTPConfig) complete() (*url.URL, error) {
 		errs = append(errs, errors.New("podsource: HTTPConfig: TLS and Transport are mutually exclusive"))
 	}
 	if c.Period == 0 {
-		c.Period = DefaultInterval
+		c.Period = defaultInterval
 	}
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = defaultTimeout
 	}
 	if c.MaxBytes == 0 {
 		c.MaxBytes = DefaultMaxBytes

@@ -33,24 +33,27 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
 		rotation: newRotation(),
 	}
-	if err := reg.Register(m); err != nil {
+	if err := reg.Register(collector{m}); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)
 	}
 	return m, nil
 }
 
+// collector is the prometheus.Collector of all metrics.
+type collector struct{ *Metrics }
+
 // Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(ch)
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, group := range c.all() {
+		group.Describe(ch)
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	m.probe.sweep()
-	for _, c := range m.all() {
-		c.Collect(ch)
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c.probe.sweep()
+	for _, group := range c.all() {
+		group.Collect(ch)
 	}
 }
 

@@ -146,8 +146,22 @@ func TestMetrics_TableInDocs(t *testing.T) {
 	assert.Equal(t, want, string(page), "update it with go test ./prom -update")
 
 	descs := make(chan *prometheus.Desc, 1000)
-	m.Describe(descs)
+	r := &registerer{}
+	_, err = prom.New(r)
+	require.NoError(t, err)
+	r.collector.Describe(descs)
 	assert.Len(t, rows, len(descs)+4, "a metric without a series here, or with a hook that no test calls")
+}
+
+// registerer keeps the collector that is registered.
+type registerer struct {
+	prometheus.Registerer
+	collector prometheus.Collector
+}
+
+func (r *registerer) Register(c prometheus.Collector) error {
+	r.collector = c
+	return nil
 }
 
 // Metrics of the kubelet have its names and labels.

@@ -31,9 +31,9 @@ type RestartInfo struct {
 
 // Defaults of ExponentialBackOff, which are the kubelet's.
 const (
-	DefaultBackOffBase  = 10 * time.Second
-	DefaultBackOffMax   = 5 * time.Minute
-	DefaultBackOffReset = 10 * time.Minute
+	defaultBackOffBase  = 10 * time.Second
+	defaultBackOffMax   = 5 * time.Minute
+	defaultBackOffReset = 10 * time.Minute
 )
 
 // DefaultBackOff returns the back-off of the kubelet: the first restart is immediate,
@@ -59,8 +59,8 @@ func (b ExponentialBackOff) Delay(r RestartInfo) time.Duration {
 	if r.BackOffStep <= 0 {
 		return 0
 	}
-	limit := max(orElse(b.Max, DefaultBackOffMax), time.Second)
-	delay := min(orElse(b.Base, DefaultBackOffBase), limit)
+	limit := max(orElse(b.Max, defaultBackOffMax), time.Second)
+	delay := min(orElse(b.Base, defaultBackOffBase), limit)
 	for range r.BackOffStep - 1 {
 		if delay > limit/2 {
 			return limit
@@ -72,7 +72,7 @@ func (b ExponentialBackOff) Delay(r RestartInfo) time.Duration {
 
 // ShouldReset implements BackOffResetter.
 func (b ExponentialBackOff) ShouldReset(r RestartInfo) bool {
-	return r.RunDuration >= orElse(b.Reset, DefaultBackOffReset)
+	return r.RunDuration >= orElse(b.Reset, defaultBackOffReset)
 }
 
 func orElse(d, fallback time.Duration) time.Duration {

@@ -253,7 +253,7 @@ func (p *planner) delay(c *corev1.Container, last *Container) (step int, delay t
 	if !last.Started.IsZero() && ended.After(last.Started) {
 		r.RunDuration = ended.Sub(last.Started)
 	}
-	good := r.RunDuration >= DefaultBackOffReset
+	good := r.RunDuration >= defaultBackOffReset
 	if b, ok := p.view.BackOff.(BackOffResetter); ok {
 		good = b.ShouldReset(r)
 	}

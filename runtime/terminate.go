@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MinGracePeriod is the minimum grace period of a container that is not stopped by force.
-const MinGracePeriod = time.Second
+// minGracePeriod is the minimum grace period of a container that is not stopped by force.
+const minGracePeriod = time.Second
 
 // ContainerStop is how one container is stopped. Stops of one Stage begin together; a
 // stage begins when every container of the previous one has exited.
@@ -20,7 +20,7 @@ type ContainerStop struct {
 	Stage         int
 	// Deadline is when the container is killed if it still runs. The preStop hook
 	// runs within that time. All stages share it: a sidecar gets the time that the
-	// regular containers leave, but at least MinGracePeriod; see RemainingGracePeriod.
+	// regular containers leave, but at least 1s; see RemainingGracePeriod.
 	Deadline time.Time
 	PreStop  *corev1.LifecycleHandler // nil: none
 	Forced   bool                     // no hook and no grace period
@@ -32,7 +32,7 @@ func (s ContainerStop) RemainingGracePeriod(at time.Time) time.Duration {
 	if s.Forced {
 		return 0
 	}
-	return max(s.Deadline.Sub(at), MinGracePeriod)
+	return max(s.Deadline.Sub(at), minGracePeriod)
 }
 
 // PlanTermination returns how the containers of a pod are stopped: all but the sidecars
@@ -121,4 +121,4 @@ func sidecarRank(pod *corev1.Pod, observed *Pod, name string) int {
 	return n
 }
 
-func atLeastMinGrace(grace time.Duration) time.Duration { return max(grace, MinGracePeriod) }
+func atLeastMinGrace(grace time.Duration) time.Duration { return max(grace, minGracePeriod) }

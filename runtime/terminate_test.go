@@ -45,7 +45,7 @@ func TestPlanTermination(t *testing.T) {
 		stops := runtime.PlanTermination(pod, all.Pod, grace, testTime)
 		last := stops[len(stops)-1]
 		assert.Equal(t, 15*time.Second, last.RemainingGracePeriod(testTime.Add(5*time.Second)))
-		assert.Equal(t, runtime.MinGracePeriod, last.RemainingGracePeriod(testTime.Add(time.Minute)))
+		assert.Equal(t, time.Second, last.RemainingGracePeriod(testTime.Add(time.Minute)))
 	})
 	t.Run("at least a second", func(t *testing.T) {
 		stops := runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: time.Millisecond}, testTime)
