@@ -24,6 +24,7 @@ import (
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -62,8 +63,9 @@ var (
 // Agent is a node agent: the assembled components. Its methods can be called from any
 // goroutine at any time.
 type Agent struct {
-	c       *Components
-	started atomic.Bool
+	c        *Components
+	operator *podops.Operator
+	started  atomic.Bool
 }
 
 // New assembles an agent. It checks everything that can be checked and reports all
@@ -81,7 +83,11 @@ func New(opts ...Option) (*Agent, error) {
 	if err := c.build(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	return &Agent{c: c}, nil
+	a := &Agent{c: c}
+	if a.operator, err = newOperator(a); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return a, nil
 }
 
 // Run runs the agent until ctx is done and returns nil after a clean stop. Pods

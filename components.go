@@ -19,6 +19,7 @@ import (
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/podwatch"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
 	"github.com/sublet-dev/agent/runtime"
@@ -81,6 +82,7 @@ type Components struct {
 	ephemeralRoot bool            // RootDir lasts as long as Run
 	runners       []run.Component // of WithRunner
 	drain         Runner          // nil: pods run on
+	watchers      podwatch.Hub    // of Agent.Watch
 }
 
 // The interfaces of the components have what the other components call, and Run, which

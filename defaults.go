@@ -213,7 +213,7 @@ func NewPLEG(c *Components) (PLEG, error) {
 // WithStatusSink. It keeps statuses in the root directory for the next process.
 func NewStatusManager(c *Components) (StatusManager, error) {
 	return configured(c, status.New, status.Config{
-		Sinks: []status.Sink{c.saved}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
+		Sinks: []status.Sink{c.saved, &c.watchers}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
 	})
 }
 

@@ -39,6 +39,7 @@ var allowedImports = map[string][]string{
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"podops":                  {"podlogs", "podspec", "podstream", "runtime"},
 	"podwatch":                {},
 	"podstream":               {},
 	"podlogs":                 {"internal/logpath", "runtime"},

@@ -54,7 +54,7 @@ func follow(ctx context.Context, l *testLog, o corev1.PodLogOptions) *follower {
 // pause is longer than all periods of a follower.
 func pause() { time.Sleep(2 * time.Second); synctest.Wait() }
 
-// PL-5
+// OP-5
 func TestReader_FollowsUntilContainerEnds(t *testing.T) {
 	l := newTestLog(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestReader_FollowsTail(t *testing.T) {
 	})
 }
 
-// PL-1: whatever rotation does and when, no line is lost or duplicated.
+// OP-1: whatever rotation does and when, no line is lost or duplicated.
 func TestReader_FollowsAcrossRotation(t *testing.T) {
 	for name, rotation := range map[string]func(l *testLog){
 		"renamed": func(l *testLog) {

@@ -76,7 +76,7 @@ func TestNew_RequiresLogsDir(t *testing.T) {
 	require.EqualError(t, err, "podlogs: Config.LogsDir required")
 }
 
-// PL-2: the parts of a line are joined, a time precedes the line, and it has the fate of its
+// OP-2: the parts of a line are joined, a time precedes the line, and it has the fate of its
 // first part.
 func TestReader_JoinsPartialLines(t *testing.T) {
 	l := newTestLog(t)
@@ -194,7 +194,7 @@ func TestReader_NoLog(t *testing.T) {
 	require.ErrorIs(t, err, podlogs.ErrNoLog)
 }
 
-// PL-4: a container that can write to its logs directory puts other things there.
+// OP-4: a container that can write to its logs directory puts other things there.
 func TestReader_ReadsRegularFilesOfTheContainerOnly(t *testing.T) {
 	secret := func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "0.log")

@@ -56,7 +56,7 @@ func (s *sequence) Write(b []byte) (int, error) {
 	return len(b), s.err
 }
 
-// PL-1: a log is followed by inotify while it is written as fast as possible, rotated and
+// OP-1: a log is followed by inotify while it is written as fast as possible, rotated and
 // compressed: nothing is lost or duplicated, and memory is bounded.
 func TestReader_FollowsLargeLog(t *testing.T) {
 	l := newTestLog(t)
@@ -136,7 +136,7 @@ func zipFile(t *testing.T, name string) {
 	require.NoError(t, os.Remove(name))
 }
 
-// PL-3: a line of 64 MB takes no more memory than others.
+// OP-3: a line of 64 MB takes no more memory than others.
 func TestReader_BoundsMemory(t *testing.T) {
 	l := newTestLog(t)
 	l.raw("2026-05-01T12:00:00Z stdout F ")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -41,9 +42,7 @@ func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (http
 	if err != nil {
 		return nil, errors.New("invalid URL of a streaming server") // which may be a secret
 	}
-	for name, values := range c.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, c.Header)
 	req.Header.Set(httpstream.HeaderProtocolVersion, protocol)
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
@@ -59,8 +58,7 @@ func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (http
 
 // withoutURL removes the URL, which may be a secret, from an error.
 func withoutURL(err error) error {
-	var with *url.Error
-	if errors.As(err, &with) {
+	if with, ok := errors.AsType[*url.Error](err); ok {
 		return with.Err
 	}
 	return err
@@ -131,7 +129,7 @@ func stream(ctx context.Context, conn httpstream.Connection, o Options) error {
 		go func() {
 			_, err := io.Copy(to, from)
 			if err != nil {
-				_ = conn.Close() // nobody takes the output
+				_ = conn.Close() // the output cannot be written
 			}
 			copied <- err
 		}()

@@ -125,7 +125,7 @@ func (g *target) exec(t *testing.T, o podstream.Options, command ...string) erro
 	return new(podstream.Client).Stream(t.Context(), u, o)
 }
 
-// TestClient_Containerd does the same.
+// OP-7; TestClient_Containerd does the same.
 func TestClient_Embedded(t *testing.T) { testClient(t, newEmbedded(t)) }
 
 // testClient is what holds for every runtime.
@@ -235,11 +235,11 @@ func testClient(t *testing.T, g *target) {
 		}
 		wg.Wait()
 		// Nothing listens there.
-		refused, err := f.Dial(1)
+		unserved, err := f.Dial(1)
 		require.NoError(t, err)
-		_, err = refused.Read(make([]byte, 1))
+		_, err = unserved.Read(make([]byte, 1))
 		require.ErrorContains(t, err, "forward port 1: ")
-		_ = refused.Close()
+		_ = unserved.Close()
 		cancel()
 		require.NoError(t, <-served)
 		require.NoError(t, f.Close())

@@ -46,7 +46,7 @@ type Hub struct {
 	watchers map[*watcher]struct{}
 }
 
-// maxDeleted is how many deleted pods a watcher is told of later. Of more it is told only
+// maxDeleted is how many deleted pods a watcher learns of later. Of more it gets only
 // what it knows about.
 const maxDeleted = 1000
 
@@ -59,7 +59,7 @@ type watcher struct {
 	unknown int // deletions in pending of pods that are not known
 }
 
-// change is what a watcher has yet to be told of a pod.
+// change is what a watcher has yet to learn of a pod.
 type change struct {
 	pod     *corev1.Pod
 	deleted bool
@@ -192,8 +192,8 @@ func (w *watcher) add(pod *corev1.Pod, deleted bool) {
 	notify.Send(w.wake)
 }
 
-// dropOldestUnknown forgets the oldest deletion of a pod that the watcher was never told
-// of, so that pods that come and go take no memory.
+// dropOldestUnknown forgets the oldest deletion of a pod that the watcher never saw,
+// so that pods that come and go take no memory.
 func (w *watcher) dropOldestUnknown() {
 	kept := w.queue[:0]
 	dropped := false

@@ -69,7 +69,7 @@ func TestHub_YieldsPodsAndTheirChanges(t *testing.T) {
 	})
 }
 
-// A watcher that is slow gets the newest state, and learns that it has missed others.
+// OP-6: a watcher that is slow gets the newest state, and learns that it has missed others.
 func TestHub_SlowWatcher(t *testing.T) {
 	var h podwatch.Hub
 	set(t, &h, "a", "1")
@@ -93,7 +93,7 @@ func TestHub_SlowWatcher(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"ADDED a 1 missed=0", "MODIFIED a 3 missed=1", "DELETED b 1 missed=1", "ADDED c 2 missed=1", "MODIFIED a 4 missed=1"}, got)
-	set(t, &h, "a", "5") // nobody watches
+	set(t, &h, "a", "5") // without a watcher
 }
 
 // Pods that come and go take no memory for a watcher that does not read.
