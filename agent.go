@@ -13,16 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/containergc"
-	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/dirlock"
 	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/internal/run"
-	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
@@ -43,33 +40,30 @@ var (
 	ErrAlreadyRun = errors.New("an agent runs once")
 	// ErrRootInUse: another agent has the root directory. The error names its process.
 	ErrRootInUse = dirlock.ErrInUse
-	// ErrOwnerID: the root directory has pods, or had, but the id of their owner cannot be
-	// read from it. The error says what to do.
+	// ErrOwnerID: the root directory has pods, or had, but the id of their owner cannot be read from it. The error says what to
+	// do.
 	ErrOwnerID = owner.ErrNoID
 	// ErrComponentExited: a component returned before it was asked to.
 	ErrComponentExited = run.ErrExited
 	// ErrRuntimeNotReady: the runtime does not answer or says that it is not ready.
 	ErrRuntimeNotReady = syncloop.ErrRuntimeNotReady
-	// ErrNetworkNotReady: the network of the runtime is not ready. Pods on the host's
-	// network run.
+	// ErrNetworkNotReady: the network of the runtime is not ready. Pods on the host's network run.
 	ErrNetworkNotReady = runtimestate.ErrNetworkNotReady
-	// ErrPodsNotListed: the pods in the runtime are not known yet. ErrRuntimeNotReady is
-	// wrapped as well.
+	// ErrPodsNotListed: the pods in the runtime are not known yet. ErrRuntimeNotReady is wrapped as well.
 	ErrPodsNotListed = runtimestate.ErrPodsNotListed
 	// ErrStalled: changes of pods are not handled any more.
 	ErrStalled = syncloop.ErrStalled
 )
 
-// Agent is a node agent: the assembled components. Its methods can be called from any
-// goroutine at any time.
+// Agent is a node agent: the assembled components. Its methods can be called from any goroutine at any time.
 type Agent struct {
 	c        *Components
 	operator *podops.Operator
 	started  atomic.Bool
 }
 
-// New assembles an agent. It checks everything that can be checked and reports all
-// errors at once. It changes nothing on the node and starts nothing.
+// New assembles an agent. It checks everything that can be checked and reports all errors at once. It changes nothing on the
+// node and starts nothing.
 func New(opts ...Option) (*Agent, error) {
 	var o options
 	var errs []error
@@ -90,9 +84,8 @@ func New(opts ...Option) (*Agent, error) {
 	return a, nil
 }
 
-// Run runs the agent until ctx is done and returns nil after a clean stop. Pods
-// keep running unless the shutdown policy is to drain. Run creates and locks the root
-// directory first, and restores what an earlier agent left there and in the runtime.
+// Run runs the agent until ctx is done and returns nil after a clean stop. Pods keep running unless the shutdown policy is to
+// drain. Run creates and locks the root directory first, and restores what an earlier agent left there and in the runtime.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.started.Swap(true) {
 		return ErrAlreadyRun
@@ -143,20 +136,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	)
 }
 
-// allNeeds are the capabilities that components use of a runtime.
-func allNeeds() []runtime.Need {
-	return slices.Concat(containergc.Config{}.Needs(), logrotate.Config{}.Needs(), imagegc.Config{}.Needs(), eviction.Config{}.Needs(),
-		cgroup.Config{}.Needs(), pleg.Config{}.Needs(), adoption{}.Needs())
-}
-
-// Components returns the components of the agent. The result is shared: changing it
-// changes nothing but what later callers see.
+// Components returns the components of the agent. The result is shared: changing it changes nothing but what later callers see.
 func (a *Agent) Components() *Components { return a.c }
 
-// Healthy returns nil if the agent works, its runtime answers and it is known what
-// should run, else all that is wrong. A source that is waited for is a
-// podsource.Unsynced in it; one whose desired pods are known from its cache is not
-// waited for: see podsource.Cached.
+// Healthy returns nil if the agent works, its runtime answers and it is known what should run, else all that is wrong. A source
+// that is waited for is a podsource.Unsynced in it; one whose desired pods are known from its cache is not waited for: see
+// podsource.Cached.
 func (a *Agent) Healthy() error {
 	loop := a.c.SyncLoop.Healthy()
 	errs := []error{loop, a.c.PLEG.Healthy()}
@@ -176,22 +161,21 @@ func (a *Agent) Healthy() error {
 // SourceErrors returns the current errors of manifests and sources.
 func (a *Agent) SourceErrors() []podsource.SourceError { return a.c.Sources.Errors() }
 
-// Object returns a ConfigMap or Secret that came with the pods, or that a place of
-// WithObjects has.
+// Object returns a ConfigMap or Secret that came with the pods, or that a place of WithObjects has.
 func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
 	return a.c.Objects.Object(ctx, ref)
 }
 
-// InspectionErrors returns the pods that the runtime fails to inspect. They do not
-// make the agent unhealthy, and other pods run on.
+// InspectionErrors returns the pods that the runtime fails to inspect. They do not make the agent unhealthy, and other pods run
+// on.
 func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.c.PLEG.InspectionErrors() }
 
-// Pods returns the pods that this node runs, and those that have ended and are still
-// desired, each with its newest status. They are read-only.
+// Pods returns the pods that this node runs, and those that have ended and are still desired, each with its newest status. They
+// are read-only.
 //
-// A pod whose status was restored and that no source has delivered yet is returned as it
-// is observed in the runtime now, with unknown readiness: it is neither restarted nor
-// probed until its source has synced, and its status is not sent to sinks before.
+// A pod whose status was restored and that no source has delivered yet is returned as it is observed in the runtime now, with
+// unknown readiness: it is neither restarted nor probed until its source has synced, and its status is not sent to sinks
+// before.
 func (a *Agent) Pods() []*corev1.Pod {
 	pods := a.c.StatusManager.Pods()
 	for i, pod := range pods {
@@ -207,12 +191,22 @@ func (a *Agent) Pods() []*corev1.Pod {
 	return pods
 }
 
-// PodProblems returns the desired pods that do not run because the node has rejected or
-// evicted them. They leave the agent healthy: it does what it should.
+// PodProblems returns the desired pods that do not run because the node has rejected or evicted them. They leave the agent
+// healthy: it does what it should.
 func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }
 
-// Stats measures the node and its pods now. The usage of logs and volumes is about a
-// minute old at most, and left out if it takes too long to count.
+// NodeStatus returns the status of the node as the Node object of a cluster has it: capacity, conditions, addresses, images and
+// what the machine tells about itself. The error says what could not be found out and is left out.
+func (a *Agent) NodeStatus(ctx context.Context) (corev1.NodeStatus, error) {
+	return a.c.NodeStatus.At(ctx, time.Now())
+}
+
+// Conditions returns the node's conditions: MemoryPressure, DiskPressure and PIDPressure, those of
+// node.Config.ConditionReporters, and Ready.
+func (a *Agent) Conditions() []corev1.NodeCondition { return a.c.NodeStatus.Conditions() }
+
+// Stats measures the node and its pods now. The usage of logs and volumes is about a minute old at most, and left out if it
+// takes too long to count.
 func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
 	if !a.started.Load() {
 		return stats.Summary{}, errors.New("stats: agent is not running")
@@ -220,8 +214,8 @@ func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
 	return a.c.Stats.Summary(ctx, a.c.NodeName, a.Pods())
 }
 
-// ExplainImages returns what image garbage collection would do with each image now, and
-// why, as imagegc.Collector.Explain. Without it, it returns nil.
+// ExplainImages returns what image garbage collection would do with each image now, and why, as imagegc.Collector.Explain.
+// Without it, it returns nil.
 func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
 	if a.c.ImageGC == nil {
 		return nil, nil
@@ -229,8 +223,8 @@ func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision
 	return a.c.ImageGC.Explain(ctx, all)
 }
 
-// ExplainContainers returns what container garbage collection would remove now, as
-// containergc.Collector.Explain. Without it, it returns nil.
+// ExplainContainers returns what container garbage collection would remove now, as containergc.Collector.Explain. Without it,
+// it returns nil.
 func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, error) {
 	if a.c.ContainerGC == nil {
 		return nil, nil

@@ -30,10 +30,9 @@ import (
 	"github.com/sublet-dev/agent/syncloop"
 )
 
-// A Constructor returns a component of an agent. New calls it once; it does no I/O and
-// starts nothing. It finds the components before its own in c, in the order of the fields
-// of Components. Those after it are nil until New returns: a component that needs one
-// keeps c and reads the field when it is called.
+// A Constructor returns a component of an agent. New calls it once; it does no I/O and starts nothing. It finds the components
+// before its own in c, in the order of the fields of Components. Those after it are nil until New returns: a component that
+// needs one keeps c and reads the field when it is called.
 //
 // A decorator calls the default constructor and wraps the result:
 //
@@ -85,20 +84,19 @@ type Components struct {
 	watchers      podwatch.Hub    // of Agent.Watch
 }
 
-// The interfaces of the components have what the other components call, and Run, which
-// blocks until ctx is done, returns nil then, and owns every goroutine. The packages of
-// the embedded interfaces say what each method promises.
+// The interfaces of the components have what the other components call, and Run, which blocks until ctx is done, returns nil
+// then, and owns every goroutine. The packages of the embedded interfaces say what each method promises.
 type (
-	// Runtime is the container runtime. *cri.Client is one. What a runtime can do in
-	// addition is documented at runtime.Capability.
+	// Runtime is the container runtime. *cri.Client is one. What a runtime can do in addition is documented at
+	// runtime.Capability.
 	Runtime interface {
 		pleg.Runtime
 		podsync.Runtime
 		probe.Execer
 		runtimestate.Runtime
 	}
-	// PLEG observes the pods in the runtime and writes them to the PodCache. It reports
-	// each relist and inspection to the RuntimeState. *pleg.Generator is one.
+	// PLEG observes the pods in the runtime and writes them to the PodCache. It reports each relist and inspection to the
+	// RuntimeState. *pleg.Generator is one.
 	PLEG interface {
 		podsync.Inspector
 		podworkers.Inspector
@@ -212,9 +210,8 @@ type (
 	}
 )
 
-// Hooks is an observer: functions that the components call when something has happened.
-// Packages prom and otel have hooks for metrics and traces. Each function may be nil, is
-// called synchronously and must not block.
+// Hooks is an observer: functions that the components call when something has happened. Packages prom and otel have hooks for
+// metrics and traces. Each function may be nil, is called synchronously and must not block.
 type Hooks struct {
 	Sources     podsource.Hooks
 	SyncLoop    syncloop.Hooks

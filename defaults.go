@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,14 +15,13 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
-	dedup "github.com/sublet-dev/agent/internal/events"
+	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/internal/lazycri"
-	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/internal/settings"
 	"github.com/sublet-dev/agent/logrotate"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
-	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
@@ -32,7 +29,6 @@ import (
 	"github.com/sublet-dev/agent/probe/grpchealth"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
-	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
@@ -40,142 +36,15 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// Names of the directories in the root directory.
-const (
-	podsDirName     = "pods"
-	logsDirName     = "logs"
-	statusesDirName = "statuses"
-)
-
-func (c *Components) path(name string) string { return filepath.Join(c.RootDir, name) }
-
-// build builds the components in order.
-func (c *Components) build() error {
-	for _, step := range []func() error{
-		c.detectNode,
-		component(c, "Recorder", &c.Recorder, NewRecorder),
-		component(c, "Runtime", &c.Runtime, NewRuntime),
-		c.checkNeeds,
-		c.buildState,
-		component(c, "Objects", &c.Objects, NewObjects),
-		component(c, "PLEG", &c.PLEG, NewPLEG),
-		component(c, "StatusManager", &c.StatusManager, NewStatusManager),
-		component(c, "Prober", &c.Prober, NewProber),
-		component(c, "Volumes", &c.Volumes, NewVolumes),
-		optional(c, "Cgroups", &c.Cgroups, NewCgroups),
-		component(c, "UserNamespaces", &c.UserNamespaces, NewUserNamespaces),
-		component(c, "Syncer", &c.Syncer, NewSyncer),
-		optional(c, "ImageGC", &c.ImageGC, NewImageGC),
-		component(c, "PodWorkers", &c.PodWorkers, NewPodWorkers),
-		optional(c, "ContainerGC", &c.ContainerGC, NewContainerGC),
-		optional(c, "LogRotator", &c.LogRotator, NewLogRotator),
-		component(c, "Stats", &c.Stats, NewStats),
-		optional(c, "Eviction", &c.Eviction, NewEviction),
-		component(c, "PodManager", &c.PodManager, newPodManager),
-		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
-		func() (err error) { c.NodeStatus, err = newNodeStatus(c); return err },
-		c.buildDrainer,
-		c.buildRunners,
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	if ignored := c.options.Unused(); len(ignored) > 0 {
-		return fmt.Errorf("no effect of %s: another option replaces or disables what it configures", strings.Join(ignored, ", "))
-	}
-	return nil
-}
-
-// component is the step that builds one component: by the constructor of its option,
-// or else by the default one.
-func component[T any](c *Components, name string, into *T, def Constructor[T]) func() error {
-	return func() error {
-		if err := optional(c, name, into, def)(); err != nil {
-			return err
-		}
-		if any(*into) == nil {
-			return fmt.Errorf("option With%s: the constructor returned nil", name)
-		}
-		return nil
-	}
-}
-
-// optional is the same for a component that may be nil.
-func optional[T any](c *Components, name string, into *T, def Constructor[T]) func() error {
-	return func() (err error) {
-		if given, ok := c.options.constructors[name].(Constructor[T]); ok {
-			def = given
-		}
-		*into, err = def(c)
-		return err
-	}
-}
-
-// configured builds a component from what the agent sets of its Config and what WithConfig has given.
-func configured[C, T any](c *Components, construct func(C) (T, error), own C) (t T, err error) {
-	cfg, err := settings.Complete(&c.options.Store, own)
-	if err != nil {
-		return t, err
-	}
-	return construct(cfg)
-}
-
-// checkNeeds returns an error for each option that needs what the runtime cannot do.
-func (c *Components) checkNeeds() error {
-	return c.options.Each(func(options []string, v any) error {
-		n, ok := v.(interface{ Needs() []runtime.Need })
-		if !ok {
-			return nil
-		}
-		return runtime.CheckNeeds(c.Runtime, strings.Join(options, ", "), n.Needs()...)
-	})
-}
-
-func (c *Components) buildState() (err error) {
-	c.RuntimeState, c.PodCache = runtimestate.New(c.Runtime), new(podcache.Cache)
-	if c.saved, err = status.NewFileSink(c.path(statusesDirName)); err != nil {
-		return err
-	}
-	c.Sources, err = configured(c, podsource.New, podsource.Config{NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources})
-	return err
-}
-
-func (c *Components) buildDrainer() (err error) {
-	if settings.Has[podworkers.DrainConfig](&c.options.Store) {
-		c.drain, err = configured(c, podworkers.NewDrainer, podworkers.DrainConfig{
-			Workers: c.PodWorkers, Runtime: c.Runtime, Sources: c.Sources.Names(),
-			Pods: func() []*corev1.Pod { return append(c.StatusManager.Pods(), c.Sources.Pods()...) },
-		})
-	}
-	return err
-}
-
-// buildRunners calls the constructors of WithRunner.
-func (c *Components) buildRunners() error {
-	added, _ := settings.Get[runners](&c.options.Store)
-	for _, r := range added.List {
-		runner, err := r.New(c)
-		if err == nil && runner == nil {
-			err = errors.New("the constructor returned nil")
-		}
-		if err != nil {
-			return fmt.Errorf("runner %q: %w", r.Name, err)
-		}
-		c.runners = append(c.runners, run.Of(r.Name, runner)...)
-	}
-	return nil
-}
-
-// NewRecorder returns the default Recorder: it aggregates repeated events and passes them
-// to that of WithRecorder, if there is one.
+// NewRecorder returns the default Recorder: it aggregates repeated events and passes them to that of WithRecorder, if there is
+// one.
 func NewRecorder(c *Components) (Recorder, error) {
 	sink, _ := settings.Get[eventSink](&c.options.Store)
-	return dedup.New(sink.Recorder), nil
+	return events.New(sink.Recorder), nil
 }
 
-// NewRuntime returns the Runtime of WithRuntime, or a client of the one that
-// WithRuntimeEndpoint or WithSimulatedRuntime name. The client connects when the agent runs.
+// NewRuntime returns the Runtime of WithRuntime, or a client of the one that WithRuntimeEndpoint or WithSimulatedRuntime name.
+// The client connects when the agent runs.
 func NewRuntime(c *Components) (Runtime, error) {
 	choice, _ := settings.Get[runtimeChoice](&c.options.Store)
 	if choice.Runtime != nil {
@@ -196,8 +65,7 @@ func NewRuntime(c *Components) (Runtime, error) {
 	return lazycri.New(choice.Endpoint, choice.Image, config), err
 }
 
-// NewObjects returns the default Objects: those that came with the pods, then those of
-// WithObjects in their order.
+// NewObjects returns the default Objects: those that came with the pods, then those of WithObjects in their order.
 func NewObjects(c *Components) (Objects, error) {
 	added, _ := settings.Get[objectPlaces](&c.options.Store)
 	return podspec.FirstObjects(append([]podspec.Objects{c.Sources}, added.Places...)...), nil
@@ -209,8 +77,8 @@ func NewPLEG(c *Components) (PLEG, error) {
 	return configured(c, pleg.New, pleg.Config{Runtime: c.Runtime, Cache: c.PodCache, Logger: c.Logger, Hooks: own.Join(c.Logger, c.Hooks.PLEG)})
 }
 
-// NewStatusManager returns the default StatusManager, a status.Manager with the sinks of
-// WithStatusSink. It keeps statuses in the root directory for the next process.
+// NewStatusManager returns the default StatusManager, a status.Manager with the sinks of WithStatusSink. It keeps statuses in
+// the root directory for the next process.
 func NewStatusManager(c *Components) (StatusManager, error) {
 	return configured(c, status.New, status.Config{
 		Sinks: []status.Sink{c.saved, &c.watchers}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
@@ -231,8 +99,7 @@ func NewVolumes(c *Components) (Volumes, error) {
 	return configured(c, volume.New, volume.Config{Root: c.RootDir, Allocatable: c.Node.Allocatable, Logger: c.Logger})
 }
 
-// NewCgroups returns the default Cgroups, a cgroup.Manager; nil with
-// node.Config.DisableCgroups.
+// NewCgroups returns the default Cgroups, a cgroup.Manager; nil with node.Config.DisableCgroups.
 func NewCgroups(c *Components) (Cgroups, error) {
 	if c.Node.DisableCgroups {
 		return nil, nil
@@ -273,8 +140,8 @@ func NewImageGC(c *Components) (ImageGC, error) {
 	})
 }
 
-// NewPodWorkers returns the default PodWorkers, podworkers.Workers. They give pods leases
-// on their images while there is an ImageGC.
+// NewPodWorkers returns the default PodWorkers, podworkers.Workers. They give pods leases on their images while there is an
+// ImageGC.
 func NewPodWorkers(c *Components) (PodWorkers, error) {
 	var syncer podworkers.Syncer = c.Syncer
 	if c.ImageGC != nil {
@@ -286,8 +153,7 @@ func NewPodWorkers(c *Components) (PodWorkers, error) {
 	})
 }
 
-// NewContainerGC returns the default ContainerGC, a containergc.Collector; nil if the
-// runtime cannot remove containers.
+// NewContainerGC returns the default ContainerGC, a containergc.Collector; nil if the runtime cannot remove containers.
 func NewContainerGC(c *Components) (ContainerGC, error) {
 	rt, ok := runtime.Capability[runtime.ContainerRemover](c.Runtime)
 	if !ok {
@@ -303,8 +169,7 @@ func NewContainerGC(c *Components) (ContainerGC, error) {
 	})
 }
 
-// NewLogRotator returns the default LogRotator, a logrotate.Rotator; nil if the runtime
-// cannot reopen logs.
+// NewLogRotator returns the default LogRotator, a logrotate.Rotator; nil if the runtime cannot reopen logs.
 func NewLogRotator(c *Components) (LogRotator, error) {
 	rt, ok := runtime.Capability[runtime.LogReopener](c.Runtime)
 	if !ok && !settings.Has[logrotate.Config](&c.options.Store) {
@@ -360,7 +225,7 @@ func NewEviction(c *Components) (Eviction, error) {
 
 func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	if c.Node.UnsupportedFields == nil {
-		c.Node.UnsupportedFields = c.unsupportedFields()
+		c.Node.UnsupportedFields = podspec.UnsupportedWith(c.Objects)
 	}
 	fits, err := configured(c, admission.New, admission.Config{
 		NodeName: c.NodeName, Allocatable: c.Node.Allocatable, MaxPods: c.Node.MaxPods, Labels: c.Node.Labels, Taints: c.Node.Taints,
@@ -409,6 +274,44 @@ func NewSyncLoop(c *Components) (SyncLoop, error) {
 		Changes: c.Sources.Changes(), Handler: c.PodManager, Workers: c.PodWorkers, Events: c.PLEG, Probes: c.Prober, Cleaner: housekeeper,
 		RuntimeState: c.RuntimeState, Logger: c.Logger, Hooks: c.Hooks.SyncLoop,
 	})
+}
+
+// newNodeStatus returns what the agent reports about its node.
+func newNodeStatus(c *Components) (*node.Status, error) {
+	reporters := c.Node.ConditionReporters
+	if c.Eviction != nil {
+		reporters = append([]node.Reporter{c.Eviction}, reporters...)
+	}
+	conditions, err := node.NewConditions(node.ConditionsConfig{
+		Checks: []node.Check{c.SyncLoop.Healthy, c.runtimeHealthy, c.PLEG.Healthy}, Reporters: reporters, Logger: c.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cfg := node.StatusConfig{
+		Resources: node.Resources{Capacity: c.Node.Capacity, Allocatable: c.Node.Allocatable}, MaxPods: c.Node.MaxPods,
+		Info: node.DetectInfo(os.DirFS("/")), Conditions: conditions, Runtime: c.RuntimeState.Status, Port: c.Node.Port,
+		Addresses: func() ([]corev1.NodeAddress, error) {
+			return node.Addresses(node.AddressConfig{NodeName: c.NodeName, IPs: c.Node.IPs})
+		},
+	}
+	if store, ok := runtime.Capability[runtime.ImageStore](c.Runtime); ok {
+		cfg.Images = store.Images
+	}
+	return node.NewStatus(cfg)
+}
+
+// runtimeHealthy returns why the runtime or its network is not ready, in the words of a kubelet, unless the loop waits for just
+// that and says so.
+func (c *Components) runtimeHealthy() error {
+	err := c.RuntimeState.Healthy()
+	switch {
+	case err == nil, errors.Is(c.SyncLoop.Healthy(), syncloop.ErrRuntimeNotReady):
+		return nil
+	case errors.Is(err, ErrNetworkNotReady):
+		return fmt.Errorf("container runtime network not ready: %w", err)
+	}
+	return fmt.Errorf("container runtime is down: %w", err)
 }
 
 // syncEnded removes the exited containers of a pod that has many.

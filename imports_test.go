@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -116,6 +118,23 @@ func TestImports_OnlyAllowed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The root only connects components: what does not fit into six files and these lines,
+// comments included, belongs to a package of its own or to that of a component.
+func TestImports_RootStaysSmall(t *testing.T) {
+	const maxFiles, maxLines = 6, 1410
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	lines := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		lines += strings.Count(string(text), "\n")
+	}
+	require.LessOrEqual(t, len(files), maxFiles, files)
+	require.LessOrEqual(t, lines, maxLines)
 }
 
 // Each package has a package comment.

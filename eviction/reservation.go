@@ -27,3 +27,12 @@ func Reservation(capacity corev1.ResourceList, thresholds []Threshold) corev1.Re
 	}
 	return reserved
 }
+
+// Reservation is the function of that name for the thresholds of c, or the default ones.
+func (c Config) Reservation(capacity corev1.ResourceList) corev1.ResourceList {
+	thresholds := c.Thresholds
+	if thresholds == nil {
+		thresholds = DefaultThresholds()
+	}
+	return Reservation(capacity, thresholds)
+}

@@ -82,3 +82,16 @@ func UnsupportedInCluster(pod *corev1.Pod) field.ErrorList {
 	}
 	return slices.DeleteFunc(all, func(e *field.Error) bool { return served[e.Field] })
 }
+
+// UnsupportedWith returns the fields that a node cannot implement whose pods have these
+// Objects: with the tokens of an API server UnsupportedInCluster, else Unsupported.
+func UnsupportedWith(o Objects) func(*corev1.Pod) field.ErrorList {
+	places, ok := o.(objectPlaces)
+	if !ok {
+		places = objectPlaces{o}
+	}
+	if _, ok := firstPlace[Projections](places); ok {
+		return UnsupportedInCluster
+	}
+	return Unsupported
+}

@@ -73,3 +73,18 @@ func TestUnsupportedInCluster(t *testing.T) {
 	pod.Annotations[podspec.AnnotationSource] = "file"
 	assert.Len(t, podspec.UnsupportedInCluster(pod), 6, "a static pod has no service account")
 }
+
+// projecting is a place of objects with the tokens of an API server.
+type projecting struct {
+	podspec.Objects
+	podspec.Projections
+}
+
+func TestUnsupportedWith_TokensOfAnAPIServer(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}},
+	}}}}}
+	require.NotEmpty(t, podspec.UnsupportedWith(podspec.FirstObjects())(pod))
+	require.Empty(t, podspec.UnsupportedWith(projecting{})(pod))
+	require.Empty(t, podspec.UnsupportedWith(podspec.FirstObjects(podspec.FirstObjects(), projecting{}))(pod))
+}
