@@ -71,8 +71,8 @@ func TestNew_ReportsConstructors(t *testing.T) {
 		"fails": {
 			[]agent.Option{agent.WithPLEG(func(*agent.Components) (agent.PLEG, error) { return nil, failed })}, "agent: no licence",
 		},
-		"no constructor":   {[]agent.Option{agent.WithPLEG(nil)}, "WithPLEG: nil constructor"},
-		"given twice":      {[]agent.Option{agent.WithPLEG(agent.NewPLEG), agent.WithPLEG(agent.NewPLEG)}, "WithPLEG: nil constructor, or set twice"},
+		"no constructor":   {[]agent.Option{agent.WithPLEG(nil)}, "PLEG: nil constructor"},
+		"given twice":      {[]agent.Option{agent.WithPLEG(agent.NewPLEG), agent.WithPLEG(agent.NewPLEG)}, "PLEG: nil constructor, or set twice"},
 		"nothing required": {[]agent.Option{agent.WithPLEG(value[agent.PLEG](nil))}, "option WithPLEG: the constructor returned nil"},
 		"stats required":   {[]agent.Option{agent.WithStats(value[agent.Stats](nil))}, "option WithStats: the constructor returned nil"},
 		"nothing optional": {[]agent.Option{

@@ -313,7 +313,7 @@ func replace[T any](component string, f Constructor[T]) Option {
 			o.constructors = map[string]any{}
 		}
 		if f == nil || o.constructors[component] != nil {
-			return fmt.Errorf("With%s: nil constructor, or set twice", component)
+			return fmt.Errorf("%s: nil constructor, or set twice", component)
 		}
 		o.constructors[component] = f
 		return nil

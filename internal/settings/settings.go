@@ -56,7 +56,7 @@ func (s *Store) add(option string, v reflect.Value) error {
 		}
 		return fmt.Errorf("%s: set to %s and to %s", option, old, next)
 	})
-	if c, ok := v.Interface().(checker); ok {
+	if c, ok := reflect.TypeAssert[checker](v); ok {
 		errs = append(errs, c.Check())
 	}
 	return errors.Join(errs...)
@@ -76,7 +76,7 @@ func Peek[T any](s *Store) (v T, given bool) {
 	if e == nil {
 		return v, false
 	}
-	return e.value.Interface().(T), true
+	return reflect.TypeAssert[T](e.value)
 }
 
 // Has tells whether an option gave a value of the type.
@@ -166,8 +166,8 @@ func cloned(v reflect.Value) reflect.Value {
 
 // isOpen tells whether all fields of a struct are exported.
 func isOpen(t reflect.Type) bool {
-	for i := range t.NumField() {
-		if !t.Field(i).IsExported() {
+	for f := range t.Fields() {
+		if !f.IsExported() {
 			return false
 		}
 	}
@@ -181,8 +181,8 @@ func isReference(k reflect.Kind) bool {
 
 // hasNil tells whether v is empty or one of its lists has a nil.
 func hasNil(v reflect.Value) bool {
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice {
+	for _, f := range v.Fields() {
+		if f.Kind() == reflect.Slice {
 			for j := range f.Len() {
 				if isReference(f.Index(j).Kind()) && f.Index(j).IsNil() {
 					return true
