@@ -21,7 +21,7 @@ type Config struct {
 
 	// StatusQPS bounds the patches of pod statuses a second, after StatusBurst at once. The
 	// client has a limit of its own (rest.Config.QPS), which is for all requests.
-	// Defaults: 50 and 100, as the kubelet's for all its requests.
+	// Defaults: 100 and 500.
 	StatusQPS   float64
 	StatusBurst int
 
@@ -42,7 +42,7 @@ func (c *Config) complete() error {
 	if c.StatusQPS < 0 || c.StatusBurst < 0 {
 		errs = append(errs, fmt.Errorf("kube: Config.StatusQPS and StatusBurst must not be negative, got %v and %d", c.StatusQPS, c.StatusBurst))
 	}
-	c.StatusQPS, c.StatusBurst = cmp.Or(c.StatusQPS, 50), cmp.Or(c.StatusBurst, 100)
+	c.StatusQPS, c.StatusBurst = cmp.Or(c.StatusQPS, 100), cmp.Or(c.StatusBurst, 500)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -119,6 +119,7 @@ func (m *mirrorPods) create(ctx context.Context, static *corev1.Pod) (*corev1.Po
 		switch {
 		case err == nil:
 			m.k.cfg.Logger.Info("mirror pod created", logattr.Pod(static), logattr.PodUID(static.UID))
+			m.k.store.observe(created)
 			return created, nil
 		case apierrors.IsAlreadyExists(err):
 			return nil, err

@@ -201,12 +201,13 @@ func (s *podStore) fail(err error) {
 	}
 }
 
-// observe stores the response to a patch, if the pod still exists and it is news.
+// observe stores the response to a request that created or patched a pod, unless the
+// store has a newer version. It does nothing while the pods are not watched, as nothing
+// would update it.
 func (s *podStore) observe(pod *corev1.Pod) {
 	dropManagedFields(pod)
 	s.mu.Lock()
-	previous, ok := s.pods[keyOf(pod)]
-	ok = ok && previous.UID == pod.UID && s.put(pod)
+	ok := s.synced && s.put(pod)
 	s.mu.Unlock()
 	if ok {
 		notify.Send(s.changed)

@@ -3,6 +3,7 @@ package kube_test
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,14 +65,14 @@ func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 				fake.Put("pods", newTestPod("removed"))
 				w := watchPods(t, newTestKube(t, fake).Pods())
 				kept := w.pod("stays")
-				away := false
+				var away atomic.Bool
 				fake.Intercept = func(rw http.ResponseWriter, r *http.Request) bool {
-					if away {
+					if away.Load() {
 						kubetest.WriteError(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 					}
-					return away
+					return away.Load()
 				}
-				away = true
+				away.Store(true)
 				fake.CutWatches(false)
 				synctest.Wait()
 				fake.Remove("pods", "default", "removed")
@@ -84,7 +85,7 @@ func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 				if compact {
 					fake.CutWatches(true)
 				}
-				away = false
+				away.Store(false)
 				time.Sleep(time.Minute)
 				require.ElementsMatch(t, []string{"stays", "added"}, w.names())
 				require.Empty(t, w.last().Errors)
@@ -185,12 +186,13 @@ func TestPods_BelowCache(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 
-		away := true
+		var away atomic.Bool
+		away.Store(true)
 		fake.Intercept = func(rw http.ResponseWriter, _ *http.Request) bool {
-			if away {
+			if away.Load() {
 				kubetest.WriteError(rw, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			}
-			return away
+			return away.Load()
 		}
 		second := podsource.Cached(newTestKube(t, fake).Pods(), dir)
 		w := watchPods(t, second)
@@ -200,7 +202,7 @@ func TestPods_BelowCache(t *testing.T) {
 		require.True(t, w.last().Cached)
 
 		fake.Remove("pods", "default", "b")
-		away = false
+		away.Store(false)
 		time.Sleep(9 * time.Second)
 		require.Equal(t, []string{"a"}, w.names())
 		require.False(t, w.last().Incomplete)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,10 @@ var (
 	_ status.Deleter = (*Statuses)(nil)
 )
 
+// sendTimeout bounds the requests for one status. It is short, because the first request
+// after a time without API server may be one that began in it.
+const sendTimeout = 10 * time.Second
+
 // Statuses returns the status sink. All calls return the same one.
 func (k *Kube) Statuses() *Statuses { return k.statuses }
 
@@ -59,6 +64,8 @@ func (s *Statuses) SetStatus(ctx context.Context, pod *corev1.Pod, st corev1.Pod
 	s.mu.Lock()
 	s.sent[pod.UID] = sentPod{pod, &st}
 	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
 	if !podspec.IsStatic(pod) {
 		base, synced := s.k.store.get(keyOf(pod))
 		if synced && (base == nil || base.UID != pod.UID) {
@@ -117,6 +124,8 @@ func (s *Statuses) patch(ctx context.Context, pod, base *corev1.Pod, st *corev1.
 // DeleteStatus implements status.Deleter. A pod without deletion timestamp is not
 // deleted: only who deletes a pod decides that it goes.
 func (s *Statuses) DeleteStatus(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
 	var err error
 	switch {
 	case podspec.IsStatic(pod):

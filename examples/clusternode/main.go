@@ -49,7 +49,7 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS, cfg.Burst = 50, 100 // as a kubelet
+	cfg.QPS, cfg.Burst = 100, 500
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err
