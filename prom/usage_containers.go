@@ -1,6 +1,7 @@
 package prom
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -132,7 +133,7 @@ func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequire
 }
 
 func with(labels []string, more ...string) []string {
-	return append(labels[:len(labels):len(labels)], more...)
+	return append(slices.Clip(labels), more...)
 }
 
 // running returns the image and the id of a container from the status of its pod.

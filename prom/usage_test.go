@@ -22,18 +22,16 @@ import (
 	"github.com/sublet-dev/agent/stats"
 )
 
-func usage(n uint64) *uint64 { return &n }
-
 // measured is a node with two pods of one name, of which the second is newer.
 func measured() prom.Usage {
 	at := metav1.NewTime(time.Unix(1000, 0))
 	cpu := func(seconds uint64) *stats.CPUStats {
-		return &stats.CPUStats{Time: at, UsageCoreNanoSeconds: usage(seconds * 1e9)}
+		return &stats.CPUStats{Time: at, UsageCoreNanoSeconds: new(seconds * 1e9)}
 	}
 	memory := func(n uint64) *stats.MemoryStats {
-		return &stats.MemoryStats{Time: at, UsageBytes: usage(n + 2), WorkingSetBytes: usage(n), RSSBytes: usage(n - 1), PageFaults: usage(5), MajorPageFaults: usage(1)}
+		return &stats.MemoryStats{Time: at, UsageBytes: new(n + 2), WorkingSetBytes: new(n), RSSBytes: new(n - 1), PageFaults: new(uint64(5)), MajorPageFaults: new(uint64(1))}
 	}
-	container := stats.ContainerStats{Name: "app", StartTime: metav1.NewTime(time.Unix(900, 500e6)), CPU: cpu(2), Memory: memory(20), Rootfs: &stats.FSStats{Time: at, UsedBytes: usage(7)}}
+	container := stats.ContainerStats{Name: "app", StartTime: metav1.NewTime(time.Unix(900, 500e6)), CPU: cpu(2), Memory: memory(20), Rootfs: &stats.FSStats{Time: at, UsedBytes: new(uint64(7))}}
 	ref := stats.PodReference{Name: "web", Namespace: "default", UID: "old"}
 	next := ref
 	next.UID = "new"
@@ -45,7 +43,7 @@ func measured() prom.Usage {
 				Pods: []stats.PodStats{
 					{PodRef: ref, StartTime: metav1.NewTime(time.Unix(1, 0)), CPU: cpu(9), Memory: memory(99), Containers: []stats.ContainerStats{{Name: "app", CPU: cpu(9)}}},
 					{
-						PodRef: next, StartTime: metav1.NewTime(time.Unix(2, 0)), CPU: cpu(3), Memory: memory(30), ProcessStats: &stats.ProcessStats{ProcessCount: usage(4)},
+						PodRef: next, StartTime: metav1.NewTime(time.Unix(2, 0)), CPU: cpu(3), Memory: memory(30), ProcessStats: &stats.ProcessStats{ProcessCount: new(uint64(4))},
 						Containers: []stats.ContainerStats{container, {Name: "unknown"}},
 					},
 					{PodRef: ref, CPU: &stats.CPUStats{Time: at}, Memory: &stats.MemoryStats{Time: at}},

@@ -19,10 +19,6 @@ import (
 
 const logPath = "/containerLogs/default/web/app"
 
-func number(n int64) *int64 { return &n }
-
-func stream(s string) *string { return &s }
-
 // The query parameters of kubectl logs, through the API server.
 func TestContainerLogs_Options(t *testing.T) {
 	since := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -34,14 +30,14 @@ func TestContainerLogs_Options(t *testing.T) {
 		"?follow=false&previous=1":        {Previous: true},
 		"?follow":                         {Follow: true},
 		"?timestamps=true&follow=0":       {Timestamps: true},
-		"?tailLines=0":                    {TailLines: number(0)},
-		"?tailLines=7&limitBytes=1":       {TailLines: number(7), LimitBytes: number(1)},
-		"?tail=3":                         {TailLines: number(3)},
+		"?tailLines=0":                    {TailLines: new(int64(0))},
+		"?tailLines=7&limitBytes=1":       {TailLines: new(int64(7)), LimitBytes: new(int64(1))},
+		"?tail=3":                         {TailLines: new(int64(3))},
 		"?tail=all&tailLines=5":           {},
-		"?sinceSeconds=60":                {SinceSeconds: number(60)},
+		"?sinceSeconds=60":                {SinceSeconds: new(int64(60))},
 		"?sinceTime=2026-01-02T03:04:05Z": {SinceTime: &since},
-		"?stream=Stdout":                  {Stream: stream("Stdout")},
-		"?stream=Stderr&limitBytes=9":     {Stream: stream("Stderr"), LimitBytes: number(9)},
+		"?stream=Stdout":                  {Stream: new("Stdout")},
+		"?stream=Stderr&limitBytes=9":     {Stream: new("Stderr"), LimitBytes: new(int64(9))},
 		"?unknown=1":                      {},
 	} {
 		var got corev1.PodLogOptions
@@ -57,7 +53,7 @@ func TestContainerLogs_Options(t *testing.T) {
 		assert.Empty(t, body)
 		want.Container = "app"
 		if want.Stream == nil {
-			want.Stream = stream("All")
+			want.Stream = new("All")
 		}
 		assert.Equal(t, want, got, query)
 	}

@@ -182,7 +182,7 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	idle := &idleConn{Conn: conn, idle: w.idle}
 	idle.used()
 	if n := rw.Reader.Buffered(); n > 0 {
-		first, _ := rw.Reader.Peek(n) // n bytes are there
+		first, _ := rw.Peek(n) // n bytes are there
 		idle.first = append([]byte(nil), first...)
 	}
 	return idle, bufio.NewReadWriter(bufio.NewReader(idle), bufio.NewWriter(idle)), nil

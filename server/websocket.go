@@ -93,7 +93,7 @@ func join(upstream io.Closer, streams [channelCount]httpstream.Stream, client []
 		})
 	}
 	input.Go(func() {
-		var sizes io.Writer = io.Discard
+		sizes := io.Discard
 		if streams[channelResize] != nil {
 			sizes = streams[channelResize]
 		}

@@ -193,7 +193,7 @@ func TestSimulatedDaemon(t *testing.T) {
 	require.NoError(t, err)
 	var conditions []corev1.NodeCondition
 	require.NoError(t, json.Unmarshal(body, &conditions), string(body))
-	require.Len(t, conditions, 3)
+	require.Len(t, conditions, 4)
 
 	// A pod that does not fit is rejected, and the limits of all pods are set.
 	w.write("big.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: big}\nspec: {containers: [{name: c, image: nginx:1, resources: {requests: {memory: 900Gi}}}]}\n")
