@@ -38,15 +38,14 @@ type Access struct {
 
 // NewAccess returns an Access. It makes no request.
 func NewAccess(cfg AccessConfig) (*Access, error) {
-	cfg.AllowedTTL, cfg.DeniedTTL = cmp.Or(cfg.AllowedTTL, defaultAllowedTTL), cmp.Or(cfg.DeniedTTL, defaultDeniedTTL)
-	cfg.Timeout, cfg.MaxEntries = cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxEntries, defaultMaxEntries)
 	if cfg.Reviews == nil {
 		return nil, errors.New("kubeauth: AccessConfig.Reviews required")
 	}
 	if min(cfg.AllowedTTL, cfg.DeniedTTL, cfg.Timeout) < 0 || cfg.MaxEntries < 0 {
 		return nil, errors.New("kubeauth: AccessConfig.AllowedTTL, DeniedTTL, Timeout, MaxEntries: must not be negative")
 	}
-	return &Access{reviews: cfg.Reviews, answers: newAnswers[bool](cfg.Timeout, cfg.DeniedTTL, cfg.AllowedTTL, cfg.MaxEntries)}, nil
+	return &Access{reviews: cfg.Reviews, answers: newAnswers[bool](cmp.Or(cfg.Timeout, defaultTimeout),
+		cmp.Or(cfg.DeniedTTL, defaultDeniedTTL), cmp.Or(cfg.AllowedTTL, defaultAllowedTTL), cmp.Or(cfg.MaxEntries, defaultMaxEntries))}, nil
 }
 
 // Authorize reports whether the API server allows it.
@@ -60,10 +59,7 @@ func (a *Access) Authorize(ctx context.Context, user *authenticationv1.UserInfo,
 		}
 		spec.Extra[name] = authorizationv1.ExtraValue(values)
 	}
-	b, err := json.Marshal(&spec) // the keys of maps are sorted
-	if err != nil {
-		return false, err
-	}
+	b, _ := json.Marshal(&spec) // strings cannot fail, and the keys of maps are sorted
 	allowed, err := a.answers.get(ctx, sha256.Sum256(b), func(ctx context.Context) (allowed, positive bool, err error) {
 		review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {

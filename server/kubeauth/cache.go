@@ -13,6 +13,7 @@ import (
 // Defaults and bounds. The times are the kubelet's.
 const (
 	defaultTokenTTL   = 2 * time.Minute
+	invalidTokenTTL   = 10 * time.Second // it may become valid
 	defaultAllowedTTL = 5 * time.Minute
 	defaultDeniedTTL  = 30 * time.Second
 	defaultTimeout    = 10 * time.Second
@@ -106,8 +107,7 @@ func (c *cache[V]) get(k key) (v V, ok bool) {
 	}
 	e := element.Value.(*entry[V]) //nolint:errcheck // put stores nothing else
 	if !time.Now().Before(e.expires) {
-		c.remove(element)
-		return v, false
+		return v, false // put replaces it
 	}
 	c.used.MoveToFront(element)
 	return e.value, true

@@ -140,6 +140,9 @@ func TestTokens_Authenticate(t *testing.T) {
 	assert.Equal(t, 1, a.count())
 	_, err := tok.Authenticate(request(t.Context(), "Bearer wrong"))
 	require.ErrorIs(t, err, kubeauth.ErrInvalidToken)
+	a.status = authenticationv1.TokenReviewStatus{User: authenticationv1.UserInfo{Username: "someone"}}
+	_, err = tok.Authenticate(request(t.Context(), "Bearer not-authenticated"))
+	require.ErrorIs(t, err, kubeauth.ErrInvalidToken)
 	a.status = authenticationv1.TokenReviewStatus{Authenticated: true}
 	_, err = tok.Authenticate(request(t.Context(), "Bearer without-a-name"))
 	require.ErrorIs(t, err, kubeauth.ErrInvalidToken)
@@ -167,12 +170,14 @@ func TestTokens_CachesAnswersForATime(t *testing.T) {
 		}
 		ask("valid", 1)
 		ask("wrong", 2)
-		time.Sleep(2*time.Minute - 1)
-		ask("valid", 2)
+		time.Sleep(10*time.Second - 1)
 		ask("wrong", 2)
 		time.Sleep(time.Nanosecond)
+		ask("wrong", 3)
+		time.Sleep(110*time.Second - 1)
 		ask("valid", 3)
-		ask("wrong", 4)
+		time.Sleep(time.Nanosecond)
+		ask("valid", 4)
 	})
 }
 
@@ -249,6 +254,49 @@ func TestTokens_EqualQuestionsAreOneReview(t *testing.T) {
 		close(a.block)
 		wg.Wait()
 		assert.Equal(t, 1, a.count())
+	})
+}
+
+// An answer that is renewed takes no more memory than before.
+func TestTokens_BoundedMemoryOverTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiServer{}
+		tok := tokens(t, kubeauth.TokensConfig{MaxEntries: 2}, a)
+		ask := func(token string) { _, _ = tok.Authenticate(request(t.Context(), "Bearer "+token)) }
+		for range 5 {
+			ask("valid-1")
+			ask("valid-2")
+			time.Sleep(2 * time.Minute)
+		}
+		ask("valid-1")
+		ask("valid-2")
+		assert.Equal(t, 12, a.count())
+		ask("valid-1")
+		ask("valid-2")
+		assert.Equal(t, 12, a.count())
+	})
+}
+
+// A review that waits for others to end has the same time.
+func TestTokens_TimeoutOfWaitingReview(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiServer{block: make(chan struct{})}
+		tok := tokens(t, kubeauth.TokensConfig{Timeout: time.Hour}, a)
+		hasty := tokens(t, kubeauth.TokensConfig{}, &apiServer{block: make(chan struct{})})
+		var wg sync.WaitGroup
+		for i := range 17 {
+			wg.Go(func() { _, _ = tok.Authenticate(request(t.Context(), fmt.Sprint("Bearer ", i))) })
+			wg.Go(func() {
+				_, err := hasty.Authenticate(request(t.Context(), fmt.Sprint("Bearer ", i)))
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			})
+		}
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 16, a.count())
+		close(a.block)
+		wg.Wait()
+		assert.Equal(t, 17, a.count())
 	})
 }
 

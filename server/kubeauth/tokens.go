@@ -24,7 +24,7 @@ type TokenReviewer interface {
 type TokensConfig struct {
 	Reviews    TokenReviewer // required
 	Audiences  []string      // of which a token must have one; default: that of the API server
-	TTL        time.Duration // for which an answer is used; default: 2 min
+	TTL        time.Duration // for which a user is used; default: 2 min. An invalid token is reviewed again after 10 s
 	Timeout    time.Duration // of a review; default: 10 s
 	MaxEntries int           // valid tokens to remember, and as many invalid ones; default: 1024
 }
@@ -40,14 +40,14 @@ var ErrInvalidToken = errors.New("invalid bearer token")
 
 // NewTokens returns Tokens. It makes no request.
 func NewTokens(cfg TokensConfig) (*Tokens, error) {
-	cfg.TTL, cfg.Timeout, cfg.MaxEntries = cmp.Or(cfg.TTL, defaultTokenTTL), cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxEntries, defaultMaxEntries)
 	if cfg.Reviews == nil {
 		return nil, errors.New("kubeauth: TokensConfig.Reviews required")
 	}
 	if cfg.TTL < 0 || cfg.Timeout < 0 || cfg.MaxEntries < 0 {
 		return nil, errors.New("kubeauth: TokensConfig.TTL, Timeout, MaxEntries: must not be negative")
 	}
-	return &Tokens{cfg: cfg, answers: newAnswers[*authenticationv1.UserInfo](cfg.Timeout, cfg.TTL, cfg.TTL, cfg.MaxEntries)}, nil
+	ttl, timeout, entries := cmp.Or(cfg.TTL, defaultTokenTTL), cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxEntries, defaultMaxEntries)
+	return &Tokens{cfg: cfg, answers: newAnswers[*authenticationv1.UserInfo](timeout, min(ttl, invalidTokenTTL), ttl, entries)}, nil
 }
 
 // Authenticate returns the user of the request's token, nil if it has none, or an error
