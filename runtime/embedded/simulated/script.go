@@ -1,6 +1,7 @@
 package simulated
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -97,7 +98,7 @@ func (s *Script) check() error {
 		}
 	}
 	for _, curve := range [][]UsagePoint{s.Memory, s.Disk} {
-		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return int(a.At - b.At) }) {
+		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return cmp.Compare(a.At, b.At) }) {
 			errs = append(errs, errors.New("script: usage points must be in order of time"))
 		}
 	}

@@ -54,7 +54,30 @@ func TestCompile(t *testing.T) {
 	}
 }
 
+// Whatever the annotations of a pod say, its script is valid or refused.
+func FuzzScript_Apply(f *testing.F) {
+	for key, value := range map[string]string{
+		"run-for": "30s", "exit-code": "1,1,0", "memory": "0s=10Mi,1m=100Mi", "cpu": "250m", "ports": "none", "http-status": "503,200",
+		"grpc-status": "NOT_SERVING", "term-exit-code": "", "output": "a\nb", "disk": "-1", "ignore-term": "yes",
+	} {
+		f.Add(key, value, int64(time.Minute), uint64(50<<20))
+	}
+	f.Fuzz(func(t *testing.T, key, value string, after int64, limit uint64) {
+		s, err := Script{}.apply("main", map[string]string{ScriptPrefix + key: value})
+		if err != nil {
+			return
+		}
+		require.NoError(t, s.check())
+		for _, points := range [][]UsagePoint{s.Memory, s.Disk} {
+			at(points, time.Duration(after))
+			reaches(points, limit)
+		}
+		byAttempt(s.ExitCodes, int(after))
+	})
+}
+
 func FuzzCompile(f *testing.F) {
+	f.Add("sleep 2562047h; sleep 2562047h")
 	f.Add("trap '' TERM; echo a; sleep 0.5 && exit 3")
 	f.Add("echo \"x y\" >&2 & wait")
 	f.Fuzz(func(t *testing.T, text string) {
