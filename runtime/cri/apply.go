@@ -62,7 +62,7 @@ type applyRun struct {
 	changed  bool
 
 	sandbox       runtime.Sandbox // once known
-	made          bool            // the sandbox, by this turn
+	made          bool            // the sandbox, by this Apply
 	sandboxConfig *v1.PodSandboxConfig
 }
 
@@ -89,7 +89,7 @@ func (t *applyRun) markChanged() {
 	t.changed = true
 }
 
-// acquireSlot makes sure that the turn has a slot of the limiter. Only what keeps the
+// acquireSlot makes sure that the Apply has a slot of the limiter. Only what keeps the
 // machine busy is done with one; whatever merely waits gives it back first.
 func (t *applyRun) acquireSlot(ctx context.Context) error {
 	if t.slot.isAcquired() {
@@ -136,7 +136,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		return err
 	case runtime.StartContainer:
 		if t.failed(a.Container) {
-			return nil // a former container of that name could not be ended or removed
+			return nil // the previous container of that name could not be killed or removed
 		}
 		if err := t.needSandbox(ctx); err != nil {
 			return err

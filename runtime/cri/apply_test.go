@@ -425,7 +425,7 @@ func TestNewReportsAllFaultsAtOnce(t *testing.T) {
 	_, err = New(cc, Config{
 		Timeout: -1, InitialParallelStarts: -1, Node: Node{SeccompRoot: "x", CPUQuotaPeriod: time.Hour, HugePageSizes: []string{"2Mi"}}, Pulls: PullLimits{MaxParallel: -1},
 	})
-	for _, part := range []string{"Timeout", "StartsAtOnce", "path of Node", "CPUQuotaPeriod", "HugePageSizes", "Pulls"} {
+	for _, part := range []string{"Timeout", "InitialParallelStarts", "path of Node", "CPUQuotaPeriod", "HugePageSizes", "Pulls"} {
 		assert.ErrorContains(t, err, part)
 	}
 }

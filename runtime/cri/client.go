@@ -99,8 +99,8 @@ type Config struct {
 	PullTimeout time.Duration
 
 	// InitialParallelStarts is how many pods may be in the middle of their start at a
-	// time, to begin with; from then on the number follows the throughput, up
-	// to MaxStartsAtOnce. [5 for 2 CPUs, but 4 at least; 16 times StartsAtOnce]
+	// time, to begin with; from then on the number follows the throughput, up to
+	// MaxParallelStarts. [5 for 2 CPUs, but 4 at least; 16 times InitialParallelStarts]
 	InitialParallelStarts, MaxParallelStarts int
 	// StartSlotTimeout is how long a start may hold up others at most; one that takes
 	// four times as long as they do, or 2 s before there is any to compare with,
@@ -138,12 +138,12 @@ func (cfg *Config) fill() error {
 		}
 	}
 	positive("Timeout", &cfg.Timeout, 2*time.Minute)
-	positive("HealthTimeout", &cfg.StatusTimeout, 15*time.Second)
+	positive("StatusTimeout", &cfg.StatusTimeout, 15*time.Second)
 	positive("PullTimeout", &cfg.PullTimeout, 30*time.Minute)
 	positive("HookTimeout", &cfg.HookTimeout, 10*time.Minute)
-	positive("StartPatience", &cfg.StartSlotTimeout, 10*time.Second)
+	positive("StartSlotTimeout", &cfg.StartSlotTimeout, 10*time.Second)
 	if cfg.InitialParallelStarts < 0 || cfg.MaxParallelStarts < 0 {
-		errs = append(errs, fmt.Errorf("StartsAtOnce or MaxStartsAtOnce is negative: %d, %d", cfg.InitialParallelStarts, cfg.MaxParallelStarts))
+		errs = append(errs, fmt.Errorf("InitialParallelStarts or MaxParallelStarts is negative: %d, %d", cfg.InitialParallelStarts, cfg.MaxParallelStarts))
 	}
 	if cfg.InitialParallelStarts == 0 {
 		cfg.InitialParallelStarts = max(4, 5*goruntime.NumCPU()/2)
@@ -176,7 +176,7 @@ type Client struct {
 	puller *images.Puller
 	hooked completedPreStops
 
-	features atomic.Pointer[translate.Features] // nil before the first Health
+	features atomic.Pointer[translate.Features] // nil before the first Status
 
 	// Set once a streamed list was answered Unimplemented: it is not asked for
 	// again.

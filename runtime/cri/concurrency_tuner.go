@@ -24,7 +24,7 @@ type concurrencyTuner struct {
 	bestRate     float64 // starts a second at home, smoothed; 0: not known yet
 	step         int     // where the next trial goes: +1 or -1
 	cooldown     int     // windows to stay at home before the next trial
-	nextCooldown int     // what rest becomes after a trial that was of no use
+	nextCooldown int     // what cooldown becomes after a trial that was of no use
 }
 
 const (
@@ -58,7 +58,7 @@ func newTuner(initial, most int) concurrencyTuner {
 // pause begins a new window.
 func (u *concurrencyTuner) pause() { u.count, u.sum = 0, 0 }
 
-// done tells of a finished start: how long it took, in which epoch it was begun,
+// done takes a finished start: how long it took, in which epoch it was begun,
 // and whether others wait for their turn.
 func (u *concurrencyTuner) done(took time.Duration, epoch int, waiting bool) {
 	if !waiting || epoch != u.epoch || took <= 0 {

@@ -65,8 +65,8 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 }
 
 // createContainer makes a container and returns its id. If the name turns out
-// to be taken by a former try of which the answer was lost, that container is
-// taken over if it was made from the same spec and has not ended, and removed
+// to be taken by an earlier call whose response was lost, that container is
+// adopted if it was made from the same spec and has not ended, and removed
 // otherwise. running says that it runs already.
 func (c *Client) createContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig, sandbox *v1.PodSandboxConfig,
 ) (id string, running bool, err error) {
@@ -137,15 +137,15 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 	return ignoreMissing(err)
 }
 
-// emitFailure tells of a sandbox or container that could not be made or started,
-// unless it was the agent that cut the call short.
+// emitFailure emits the failure of a sandbox or container that could not be created or
+// started, unless the agent itself cancelled the call.
 func (t *applyRun) emitFailure(ctx context.Context, reason string, err error) {
 	if ctx.Err() == nil {
 		t.event(corev1.EventTypeWarning, reason, "Error: "+err.Error())
 	}
 }
 
-// event tells about the turn's pod.
+// event emits an event about the pod.
 func (t *applyRun) event(eventType, reason, message string) {
 	t.c.event(t.pod, eventType, reason, message)
 }

@@ -106,8 +106,8 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 	}, nil
 }
 
-// attempt is the restart count that a container starts with. A runtime that
-// knows of no former one may have lost its state; then the logs tell. RT-13
+// attempt is the restart count that a container starts with. A runtime without a
+// previous container may have lost its state; then the names of the logs count. RT-13
 func (t *applyRun) attempt(a runtime.Action) uint32 {
 	if a.Attempt > 0 || t.m.LogDir == "" {
 		return a.Attempt

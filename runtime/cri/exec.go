@@ -13,7 +13,7 @@ import (
 // Exec runs a command in a container and waits for it to end. It returns what
 // the command wrote, standard output before standard error, cut off after limit
 // bytes, and its exit code. An exit code other than 0 is no error. A command
-// that takes longer than timeout [the Client's] is runtime.ErrDeadline.
+// that takes longer than timeout [the Client's] is runtime.ErrDeadlineExceeded.
 func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, timeout time.Duration, limit int) ([]byte, int, error) {
 	const slack = 2 * time.Second // for the runtime to end the command by itself
 	if timeout <= 0 {
@@ -34,7 +34,7 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 	return append(slices.Clip(out), more...), int(resp.GetExitCode()), nil
 }
 
-// wholeSeconds rounds up, since the CRI takes 0 for no timeout at all.
+// roundUpSeconds rounds up, since the CRI takes 0 for no timeout at all.
 func roundUpSeconds(d time.Duration) int64 {
 	return int64(math.Ceil(d.Seconds()))
 }

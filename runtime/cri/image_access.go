@@ -38,7 +38,7 @@ type ImageAccess struct {
 	Allowlist []string
 	// File keeps which image was pulled with which credentials, of which it holds
 	// keyed hashes only. Its directory must exist when images are pulled. "": what
-	// a former process pulled counts as preloaded.
+	// an earlier process pulled counts as preloaded.
 	File string
 }
 

@@ -15,8 +15,8 @@ import (
 // PullLimits bounds image pulls. The zero value has the defaults.
 type PullLimits struct {
 	MaxParallel int           // how many at a time; 1 is serial [2]
-	QPS         float64       // begun a second; negative: no limit [5]
-	Burst       int           // begun at once above PerSec [10]
+	QPS         float64       // begun per second; negative: no limit [5]
+	Burst       int           // begun at once above QPS [10]
 	BackOff     time.Duration // after the first failure, then doubling [10 s]
 	MaxBackOff  time.Duration // what the back-off grows to [5 min]
 }
@@ -41,7 +41,7 @@ func (p *PullLimits) fill() error {
 		p.MaxBackOff = 5 * time.Minute
 	}
 	if p.MaxBackOff < p.BackOff {
-		return fmt.Errorf("Pulls.Most %v is less than Pulls.BackOff %v", p.MaxBackOff, p.BackOff)
+		return fmt.Errorf("Pulls.MaxBackOff %v is less than Pulls.BackOff %v", p.MaxBackOff, p.BackOff)
 	}
 	return nil
 }

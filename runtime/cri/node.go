@@ -28,7 +28,7 @@ const (
 
 // Node is what a translation needs to know of the machine.
 type Node struct {
-	// MemoryCapacity is the node's memory in bytes. [Materials.Allocatable's]
+	// MemoryCapacity is the node's memory in bytes. [that of RunOptions.Allocatable]
 	// It decides the oom_score_adj of burstable containers.
 	MemoryCapacity int64
 	// SwapCapacity is the node's swap in bytes; for LimitedSwap.

@@ -34,9 +34,9 @@ const (
 	maxNameWaits = 6 // 3 s in all
 )
 
-// again reports whether the name is worth another try. If its holder was found,
-// it has been removed and the name is free; if not, a call is under way inside
-// the runtime and again waits a little for its end.
+// retry reports whether the name is worth another try. If its owner was found, it has
+// been removed and the name is free; if not, a call is under way inside the runtime,
+// and retry waits a little for its end.
 func (r *retry) retry(ctx context.Context, found bool) bool {
 	if found {
 		r.removed++

@@ -58,9 +58,9 @@ func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, conf
 	return id, nil
 }
 
-// runSandbox makes a sandbox. If its name turns out to be taken by a former try
-// of which the answer was lost, that sandbox is taken over, or removed if it is
-// of no use, and the name tried again.
+// runSandbox makes a sandbox. If its name turns out to be taken by an earlier call
+// whose response was lost, that sandbox is adopted, or removed if it is of no use,
+// and the name tried again.
 func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, handler string) (string, error) {
 	var r retry
 	for {
@@ -109,7 +109,7 @@ func (c *Client) adoptSandbox(ctx context.Context, config *v1.PodSandboxConfig) 
 	return "", false, nil
 }
 
-// needSandbox makes sure that the turn knows the sandbox to start containers
+// needSandbox makes sure that the Apply knows the sandbox to start containers
 // in: the newest ready one.
 func (t *applyRun) needSandbox(ctx context.Context) error {
 	if t.sandboxConfig != nil {

@@ -159,5 +159,6 @@ func (s slot) release(started bool) {
 	s.l.serve()
 }
 
-// held reports whether the slot was not given back yet. A lent slot is held.
+// isAcquired reports whether the slot was not given back yet, also if it was lent
+// meanwhile.
 func (s slot) isAcquired() bool { return s.lease != nil }

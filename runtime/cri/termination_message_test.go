@@ -162,3 +162,20 @@ func FuzzParseLogLine(f *testing.F) {
 		require.True(t, strings.HasSuffix(string(line), string(l.text)))
 	})
 }
+
+// What a container wrote into its message file is text of at most the limit, and its end.
+func FuzzTextTail(f *testing.F) {
+	f.Add([]byte("died"))
+	f.Add([]byte("\x84\xa2 \xe2\x84\xa2\xff"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		got := textTail(file[max(len(file)-messageLimit, 0):])
+		require.LessOrEqual(t, len(got), messageLimit)
+		require.True(t, utf8.ValidString(got))
+		if utf8.Valid(file) {
+			require.True(t, strings.HasSuffix(string(file), got))
+		}
+		clipped := clip(string(file), logMessageLimit)
+		require.LessOrEqual(t, len(clipped), logMessageLimit)
+		require.True(t, utf8.ValidString(clipped))
+	})
+}

@@ -14,27 +14,27 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Watch calls hint with the UID of each pod of the owner that the runtime tells an
-// event of, until ctx ends or the stream breaks, and returns why. It never returns nil. A
-// runtime without events is runtime.ErrUnsupported. Hints are hints: a runtime
-// may repeat them, tell them late and tell of pods long gone.
+// Watch calls notify with the UID of each pod of the owner for which the runtime sends an
+// event, until ctx ends or the stream breaks, and returns why. It never returns nil. A
+// runtime without events is runtime.ErrUnsupported. An event is only a reason to inspect
+// the pod: a runtime may repeat events, send them late, and for pods that are removed.
 //
 // The stream has no deadline; it is the only call without one.
-func (c *Client) Watch(ctx context.Context, hint func(types.UID)) error {
-	return c.WatchTimestamped(ctx, func(uid types.UID, _ time.Time) { hint(uid) })
+func (c *Client) Watch(ctx context.Context, notify func(types.UID)) error {
+	return c.WatchTimestamped(ctx, func(uid types.UID, _ time.Time) { notify(uid) })
 }
 
 // WatchTimestamped is Watch with the time at which the runtime says that it happened, by
-// this machine's clock. It is zero where the runtime tells none, or one without a
+// this machine's clock. It is zero where the runtime reports none, or one without a
 // fraction of a second: that may be rounded down.
-func (c *Client) WatchTimestamped(ctx context.Context, hint func(uid types.UID, at time.Time)) error {
+func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID, at time.Time)) error {
 	const rpc = "GetContainerEvents"
 	stream, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
 	for err == nil {
 		var ev *v1.ContainerEventResponse
 		if ev, err = stream.Recv(); err == nil {
 			if uid := c.podOf(ev); uid != "" {
-				hint(uid, happenedAt(ev))
+				notify(uid, happenedAt(ev))
 			}
 		}
 	}

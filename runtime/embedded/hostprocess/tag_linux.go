@@ -93,7 +93,12 @@ func containerOf(pid int) string {
 		return "" // it has exited, or may not be read
 	}
 	defer func() { _ = f.Close() }() // only read
-	pairs := bufio.NewScanner(io.LimitReader(f, maxEnviron))
+	return containerIn(f)
+}
+
+// containerIn returns the container id in an environment, or "".
+func containerIn(environ io.Reader) string {
+	pairs := bufio.NewScanner(io.LimitReader(environ, maxEnviron))
 	pairs.Buffer(nil, maxVariable)
 	pairs.Split(splitNul)
 	for pairs.Scan() {

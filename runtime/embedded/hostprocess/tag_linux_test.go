@@ -154,3 +154,27 @@ func TestExecutor_DoesNotTracePrivilegedPrograms(t *testing.T) {
 	}
 	assert.True(t, privileged(filepath.Join(dir, "none")))
 }
+
+// Any process chooses its name and its environment.
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("12 (a) b) S 1 12 12 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 100 4096 10 0"))
+	f.Add([]byte("12 (a) S"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if p, ok := parseStat(12, text); ok {
+			require.Equal(t, 12, p.pid)
+		}
+	})
+}
+
+func FuzzContainerIn(f *testing.F) {
+	f.Add("PATH=/bin\x00", "abc", "\x00X=1")
+	f.Add("X", "", "")
+	f.Fuzz(func(t *testing.T, before, id, after string) {
+		containerIn(strings.NewReader(before + id + after))
+		if strings.Contains(before, EnvContainerID) || strings.Contains(id, "\x00") || len(before)+len(id) > 1<<10 {
+			return
+		}
+		got := containerIn(strings.NewReader(before + "\x00" + EnvContainerID + "=" + id + "\x00" + after))
+		require.Equal(t, id, got)
+	})
+}

@@ -98,7 +98,7 @@ func entries(all map[string]dockerEntry) (Keyring, error) {
 		ring = append(ring, credential{host: host, prefix: prefix, auth: auth})
 	}
 	// Maps have no order; which of two equally good logins comes first must
-	// not change from turn to turn.
+	// not change from sync to sync.
 	slices.SortFunc(ring, func(a, b credential) int { return strings.Compare(a.host+"/"+a.prefix, b.host+"/"+b.prefix) })
 	if bad > 0 {
 		return ring, fmt.Errorf("%d entries are malformed: %w", bad, runtime.ErrInvalid)

@@ -83,13 +83,19 @@ func TestNewKeyring_MalformedSecrets(t *testing.T) {
 	assert.Equal(t, "ok", ring[0].auth.GetUsername())
 }
 
-func FuzzDockerConfigJSON(f *testing.F) {
-	f.Add([]byte(`{"auths":{"a.example/x":{"auth":"dTpw"}}}`))
-	f.Add([]byte(`{"auths":{"https://[::1]:5/v2/":{"username":"u","password":"p"}}}`))
-	f.Add([]byte(`{"auths":null}`))
+// Whatever a pull secret holds, in the present and in the legacy form, no error quotes it.
+func FuzzNewKeyring(f *testing.F) {
+	f.Add([]byte(`{"auths":{"a.example/x":{"auth":"dTpw"}}}`), false)
+	f.Add([]byte(`{"auths":{"https://[::1]:5/v2/":{"username":"u","password":"p"}}}`), false)
+	f.Add([]byte(`{"auths":null}`), false)
+	f.Add([]byte(`{"a.example/x":{"username":"u","password":"p"}}`), true)
 	image, _ := ParseReference("reg.example/shop/web:1")
-	f.Fuzz(func(t *testing.T, text []byte) {
-		ring, err := NewKeyring([]podspec.Object{dockerSecret("s", string(text))})
+	f.Fuzz(func(t *testing.T, text []byte, legacy bool) {
+		secret := dockerSecret("s", string(text))
+		if legacy {
+			secret.Data = map[string][]byte{corev1.DockerConfigKey: text}
+		}
+		ring, err := NewKeyring([]podspec.Object{secret})
 		for _, c := range ring {
 			require.NotEmpty(t, c.host)
 			require.NotNil(t, c.auth)

@@ -58,7 +58,7 @@ func (r *records) lock(ctx context.Context) error {
 	}
 }
 
-// load reads what a former process noted, once.
+// load reads what an earlier process recorded, once.
 func (r *records) load(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err

@@ -59,6 +59,26 @@ func FuzzTranslate(f *testing.F) {
 	})
 }
 
+// The annotations of a pod are those of its sandbox, and others write those of containers:
+// whatever they are, they are read or ignored.
+func FuzzObservedContainer(f *testing.F) {
+	for key, value := range map[string]string{
+		runtime.AnnotationGracePeriod: "30", runtime.AnnotationDeletionGracePeriod: "-1", runtime.AnnotationRestartCount: "4294967296",
+		runtime.AnnotationPreStop: `{"exec":{"command":["a"]}}`, runtime.AnnotationPorts: `[{"containerPort":80}]`,
+		runtime.AnnotationContainerType: "Sidecar", runtime.AnnotationBackOffStep: "-9",
+	} {
+		f.Add(key, value)
+	}
+	f.Fuzz(func(t *testing.T, key, value string) {
+		a := map[string]string{key: value}
+		ct := ObservedContainer(&v1.Container{Annotations: a})
+		require.Equal(t, ct.GracePeriod, ObservedSandbox(&v1.PodSandbox{Annotations: a}).GracePeriod)
+		require.Equal(t, Ports(a), Ports(ct.Annotations))
+		require.GreaterOrEqual(t, ct.GracePeriod, time.Duration(0))
+		require.GreaterOrEqual(t, ct.BackOffStep, 0)
+	})
+}
+
 // isNode reports whether a node is one that a client's configuration can have.
 func isNode(n *Node) bool {
 	return (n.CPUQuotaPeriod == 0 || n.CPUQuotaPeriod >= time.Millisecond && n.CPUQuotaPeriod <= time.Second) &&

@@ -94,7 +94,9 @@ func userImage(spec *v1.ImageSpec) string {
 func fromAnnotations(out *runtime.Container, a map[string]string) {
 	out.Hash = a[runtime.AnnotationHash]
 	out.Type = kindFrom(a[runtime.AnnotationContainerType])
-	out.BackOffStep, _ = strconv.Atoi(a[runtime.AnnotationBackOffStep])
+	if step, err := strconv.ParseUint(a[runtime.AnnotationBackOffStep], 10, 31); err == nil {
+		out.BackOffStep = int(step)
+	}
 	out.GracePeriod = GracePeriod(a)
 	if round, err := strconv.ParseUint(a[runtime.AnnotationRestartGeneration], 10, 32); err == nil {
 		out.RestartGeneration = uint32(round)
