@@ -37,9 +37,9 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "env"), []byte("KEY='hush'\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "torn"), []byte("KEY='hush"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, envFileLimit+1), 0o600))
-	whole := "KEY='" + strings.Repeat("v", envValueLimit) + "'\n"
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "full"), []byte(whole+strings.Repeat("\n", envFileLimit-len(whole))), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), []byte(whole+strings.Repeat("\n", envFileLimit-len(whole)+1)), 0o600))
+	full := "KEY='" + strings.Repeat("v", envValueLimit) + "'\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "full"), []byte(full+strings.Repeat("\n", envFileLimit-len(full))), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), []byte(full+strings.Repeat("\n", envFileLimit-len(full)+1)), 0o600))
 	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 	tr := &Translator{Options: runtime.RunOptions{Volumes: map[string]runtime.Volume{"v": {HostPath: dir}}}}

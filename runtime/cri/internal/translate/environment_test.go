@@ -83,8 +83,8 @@ func TestTranslator_EnvironmentObjects(t *testing.T) {
 	}
 }
 
-// The addresses in the environment are those that the node knows, not those that somebody
-// wrote into the status.
+// The addresses in the environment are those that the node knows, not those that
+// were written into the status.
 func TestTranslator_EnvironmentAddresses(t *testing.T) {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}

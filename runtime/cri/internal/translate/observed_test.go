@@ -35,7 +35,7 @@ func TestAddContainerStatus_InterruptedStartIsNoEnd(t *testing.T) {
 	}
 }
 
-// What a container is made with is read back from the runtime, whoever lists it.
+// What a container is made with is read back from the runtime.
 func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 	hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}}
 	pod := &corev1.Pod{

@@ -24,7 +24,7 @@ func (tr *Translator) main(image *v1.Image) (*v1.ContainerConfig, error) {
 	return tr.Container(ContainerInput{Spec: &tr.Pod.Spec.Containers[0], Image: image})
 }
 
-// What is not valid, or cannot be kept, is refused and not left out.
+// What is not valid, or cannot be kept, is rejected and not left out.
 func TestTranslator_Refuses(t *testing.T) {
 	security := func(sc corev1.SecurityContext) func(*corev1.Pod, *corev1.Container) {
 		return func(_ *corev1.Pod, ct *corev1.Container) { ct.SecurityContext = &sc }
@@ -83,7 +83,7 @@ func TestTranslator_NonRoot(t *testing.T) {
 		nonRoot *bool
 		uid     *int64
 		image   *v1.Image
-		refused bool
+		rejected bool
 	}{
 		"not demanded":               {nil, nil, user(0), false},
 		"demanded of root":           {new(true), nil, user(0), true},
@@ -100,7 +100,7 @@ func TestTranslator_NonRoot(t *testing.T) {
 			_, err := bare(func(_ *corev1.Pod, ct *corev1.Container) {
 				ct.SecurityContext = &corev1.SecurityContext{RunAsNonRoot: tc.nonRoot, RunAsUser: tc.uid}
 			}).main(tc.image)
-			assert.Equal(t, tc.refused, err != nil, "%v", err)
+			assert.Equal(t, tc.rejected, err != nil, "%v", err)
 			if name == "the image's user by name" {
 				assert.ErrorContains(t, err, `"app" is not a number`)
 			} else if err != nil {
