@@ -80,9 +80,9 @@ func TestTranslator_Devices(t *testing.T) {
 func TestTranslator_NonRoot(t *testing.T) {
 	user := func(uid int64) *v1.Image { return &v1.Image{Uid: &v1.Int64Value{Value: uid}} }
 	for name, tc := range map[string]struct {
-		nonRoot *bool
-		uid     *int64
-		image   *v1.Image
+		nonRoot  *bool
+		uid      *int64
+		image    *v1.Image
 		rejected bool
 	}{
 		"not demanded":               {nil, nil, user(0), false},
