@@ -1,6 +1,12 @@
 // Package stream serves exec, attach and port-forward of an embedded runtime, by SPDY
 // and by WebSocket, for crictl and kubelets. It is a separate package so that only its
 // users link its dependencies.
+//
+//	server, err := stream.New(rt, listener) // before rt is used
+//	if err != nil {
+//		return err
+//	}
+//	go server.Run(ctx)
 package stream
 
 import (
