@@ -60,7 +60,7 @@ func (l *lease) run(ctx context.Context) {
 		case err != nil:
 			backOff = min(max(2*backOff, minNodeBackOff), maxNodeBackOff)
 			wait = jitter(backOff)
-			l.log.Warn("lease not renewed", logattr.Err(err), slog.Duration("backOff", backOff))
+			l.log.Warn("lease not renewed", logattr.Err(explain(err)), slog.Duration("backOff", backOff))
 		default:
 			backOff = 0
 		}

@@ -205,7 +205,7 @@ func (n *Node) Run(ctx context.Context) error {
 			case err != nil:
 				backOff = min(max(2*backOff, minNodeBackOff), maxNodeBackOff)
 				due = time.Now().Add(jitter(backOff))
-				n.log.Warn("node status not updated", logattr.Err(err), slog.Duration("backOff", backOff))
+				n.log.Warn("node status not updated", logattr.Err(explain(err)), slog.Duration("backOff", backOff))
 			default:
 				backOff, due = 0, time.Now().Add(n.cfg.StatusPeriod)
 			}

@@ -39,6 +39,7 @@ type flags struct {
 	listen                         listenFlags
 	node                           nodeFlags
 	reclaim                        reclaimFlags
+	kube                           kubeFlags
 }
 
 const (
@@ -57,6 +58,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.listen.define(fs)
 	f.node.define(fs)
 	f.reclaim.define(fs)
+	f.kube.define(fs)
 	var unsupported []string
 	advice := defineKubeletFlags(fs, &unsupported)
 	err := fs.Parse(args)
@@ -120,7 +122,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 
 func (f *flags) check(rest []string, fail func(bad bool, format string, args ...any)) {
 	fail(len(rest) > 0, "unexpected argument %q: nodeagent has flags only, see -help", rest)
-	fail(f.manifests == "" && f.manifestURL == "", "no source of pods; give -manifests, -manifest-url or both")
+	fail(f.manifests == "" && f.manifestURL == "" && f.kube.kubeconfig == "", "no source of pods; give -manifests, -manifest-url or -kubeconfig, or several")
 	for name, d := range map[string]string{"root-dir": f.rootDir, "pod-logs-dir": f.podLogsDir} {
 		fail(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)
 	}
@@ -149,6 +151,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.listen.check(fail)
 	f.node.check(fail)
 	f.reclaim.check(fail)
+	f.kube.check(fail)
 }
 
 // parseHeader reads name:value,name:value as the kubelet does. The error does not

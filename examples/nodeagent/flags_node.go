@@ -83,7 +83,7 @@ func (f *flags) resources() (nodeResources, error) {
 // nodeConfig describes the node to the agent.
 func (f *flags) nodeConfig(ip string, r nodeResources) node.Config {
 	return node.Config{
-		IPs: []string{ip}, Labels: f.labels(), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
+		IPs: []string{ip}, Labels: f.labels(), Capacity: r.Capacity, Port: serverPort(f.serverAddr()), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
 		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsCgroupLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
 		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
 		ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain,

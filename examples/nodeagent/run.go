@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
@@ -33,6 +34,11 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	cluster, err := f.cluster(ctx, log)
+	if err != nil {
+		return err
+	}
+	opts = append(opts, cluster...)
 	m, err := newMetrics()
 	if err != nil {
 		return err
@@ -99,10 +105,8 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 	}
 	log.Info("node resources detected", slog.Any("allocatable", res))
 	opts := []agent.Option{
-		agent.WithNodeName(f.nodeName),
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
-		agent.WithRecorder(logRecorder{log}),
 		agent.WithConfig(podworkers.Config{ResyncPeriod: f.syncFrequency}),
 		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Max: f.maxRestartPeriod}}),
 		agent.WithConfig(cri.Config{
@@ -113,6 +117,9 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 	}
 	if f.drain {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
+	}
+	if f.kube.kubeconfig == "" { // a cluster has the name and the events of its nodes
+		opts = append(opts, agent.WithNodeName(f.nodeName), agent.WithRecorder(logRecorder{log}))
 	}
 	gc, err := f.reclaim.options()
 	if err != nil {
@@ -155,6 +162,13 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 func (f *flags) ip() (string, error) {
 	if f.nodeIP != "" {
 		return f.nodeIP, nil
+	}
+	if f.kube.kubeconfig != "" {
+		addrs, err := node.Addresses(node.AddressConfig{NodeName: f.nodeName})
+		if err != nil {
+			return "", fmt.Errorf("%w with -node-ip", err)
+		}
+		return addrs[0].Address, nil
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

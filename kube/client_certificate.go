@@ -1,0 +1,244 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/klog/v2"
+
+	"github.com/sublet-dev/agent/internal/sleep"
+)
+
+// ClientCertificateConfig describes how a node gets its client certificate. All fields
+// but Logger are required.
+type ClientCertificateConfig struct {
+	NodeName string
+	// BootstrapKubeconfig has the credentials for the first certificate signing request,
+	// usually a bootstrap token.
+	BootstrapKubeconfig string
+	Kubeconfig          string // is written, and used from then on
+	Dir                 string // of certificates and keys, 0700
+	Logger              *slog.Logger
+}
+
+// ClientCertificate is a client certificate that the cluster signs for this node, and
+// renews before it expires.
+type ClientCertificate struct {
+	cfg   ClientCertificateConfig
+	store certificate.FileStore
+}
+
+// NewClientCertificate validates cfg and makes its directory.
+func NewClientCertificate(cfg ClientCertificateConfig) (*ClientCertificate, error) {
+	var errs []error
+	for field, value := range map[string]string{"NodeName": cfg.NodeName, "BootstrapKubeconfig": cfg.BootstrapKubeconfig, "Kubeconfig": cfg.Kubeconfig, "Dir": cfg.Dir} {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("kube: ClientCertificateConfig.%s: required", field))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	setDefault(&cfg.Logger, slog.New(slog.DiscardHandler))
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("kube: directory of certificates: %w", err)
+	}
+	store, err := certificate.NewFileStoreWithLogger(logr.FromSlogHandler(cfg.Logger.Handler()), "kubelet-client", cfg.Dir, cfg.Dir, "", "")
+	if err != nil {
+		return nil, fmt.Errorf("kube: certificates in %s: %w", cfg.Dir, err)
+	}
+	return &ClientCertificate{cfg: cfg, store: store}, nil
+}
+
+// Config returns the client configuration of the node. If the kubeconfig cannot be used,
+// it requests a certificate with the bootstrap credentials, waits until it is signed or ctx is
+// done, and writes the kubeconfig. Clients read a renewed certificate by themselves.
+func (c *ClientCertificate) Config(ctx context.Context) (*rest.Config, error) {
+	cfg, err := LoadKubeconfig(c.cfg.Kubeconfig)
+	if err == nil {
+		return cfg, nil
+	}
+	bootstrap, errBootstrap := LoadKubeconfig(c.cfg.BootstrapKubeconfig)
+	if errBootstrap != nil {
+		return nil, errors.Join(err, fmt.Errorf("bootstrap: %w", errBootstrap))
+	}
+	c.cfg.Logger.Info("client certificate requested", slog.String("node", c.cfg.NodeName), slog.String("reason", err.Error()))
+	manager, err := c.manager(ctx, func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(bootstrap) })
+	if err != nil {
+		return nil, err
+	}
+	manager.Start()
+	defer manager.Stop()
+	for manager.Current() == nil {
+		if sleep.For(ctx, 100*time.Millisecond) != nil {
+			return nil, fmt.Errorf("client certificate not signed: %w; approve the certificate signing request of this node", ctx.Err())
+		}
+	}
+	if err := c.writeKubeconfig(bootstrap); err != nil {
+		return nil, err
+	}
+	return LoadKubeconfig(c.cfg.Kubeconfig)
+}
+
+// Run renews the certificate when most of its life is over, until ctx is done. A
+// kubeconfig that refers to another certificate is left alone.
+func (c *ClientCertificate) Run(ctx context.Context) error {
+	current, err := LoadKubeconfig(c.cfg.Kubeconfig)
+	if err != nil || current.CertFile != c.store.CurrentPath() {
+		<-ctx.Done()
+		return nil
+	}
+	manager, err := c.manager(ctx, func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(current) })
+	if err != nil {
+		return err
+	}
+	manager.Start()
+	defer manager.Stop()
+	<-ctx.Done()
+	return nil
+}
+
+func (c *ClientCertificate) manager(ctx context.Context, clients certificate.ClientsetFunc) (certificate.Manager, error) {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(c.cfg.Logger.Handler()))
+	manager, err := certificate.NewManager(&certificate.Config{
+		ClientsetFn:      clients,
+		Template:         &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + c.cfg.NodeName, Organization: []string{"system:nodes"}}},
+		SignerName:       certificatesv1.KubeAPIServerClientKubeletSignerName,
+		GetUsages:        certificate.DefaultKubeletClientGetUsages,
+		CertificateStore: c.store, Ctx: &ctx,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("kube: client certificate: %w", err)
+	}
+	return manager, nil
+}
+
+// writeKubeconfig writes the kubeconfig with the server of the bootstrap kubeconfig and
+// the certificate of this node.
+func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
+	const name = "node"
+	pem := c.store.CurrentPath()
+	if err := os.MkdirAll(filepath.Dir(c.cfg.Kubeconfig), 0o700); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{name: {
+			Server: bootstrap.Host, TLSServerName: bootstrap.ServerName, InsecureSkipTLSVerify: bootstrap.Insecure,
+			CertificateAuthority: bootstrap.CAFile, CertificateAuthorityData: bootstrap.CAData,
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificate: pem, ClientKey: pem}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	}, c.cfg.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// ServingCertificateConfig describes a certificate of the node's HTTPS server that the
+// cluster signs. An administrator, or a controller, has to approve the requests.
+type ServingCertificateConfig struct {
+	Dir       string // of certificates and keys, 0700. Required
+	Addresses func() (ips []string, hostnames []string)
+	Logger    *slog.Logger
+}
+
+// ServingCertificate is a serving certificate of this node. Its methods may be called
+// from any goroutine.
+type ServingCertificate struct {
+	k   *Kube
+	cfg ServingCertificateConfig
+
+	mu      sync.Mutex // guards manager
+	manager certificate.Manager
+}
+
+// ErrNoServingCertificate is returned by GetCertificate until the first certificate is
+// signed.
+var ErrNoServingCertificate = errors.New("serving certificate not signed yet; approve the certificate signing request of this node")
+
+// ServingCertificate returns the serving certificate of this node. It validates cfg.
+func (k *Kube) ServingCertificate(cfg ServingCertificateConfig) (*ServingCertificate, error) {
+	if cfg.Dir == "" || cfg.Addresses == nil {
+		return nil, errors.New("kube: ServingCertificateConfig.Dir and Addresses: required")
+	}
+	setDefault(&cfg.Logger, k.cfg.Logger)
+	return &ServingCertificate{k: k, cfg: cfg}, nil
+}
+
+// GetCertificate is for a tls.Config.
+func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	s.mu.Lock()
+	manager := s.manager
+	s.mu.Unlock()
+	if manager != nil {
+		if cert := manager.Current(); cert != nil {
+			return cert, nil
+		}
+	}
+	return nil, ErrNoServingCertificate
+}
+
+// Run requests the certificate, and a new one when it is about to expire or the addresses
+// of the node have changed, until ctx is done.
+func (s *ServingCertificate) Run(ctx context.Context) error {
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("kube: directory of certificates: %w", err)
+	}
+	store, err := certificate.NewFileStoreWithLogger(logr.FromSlogHandler(s.cfg.Logger.Handler()), "kubelet-server", s.cfg.Dir, s.cfg.Dir, "", "")
+	if err != nil {
+		return fmt.Errorf("kube: certificates in %s: %w", s.cfg.Dir, err)
+	}
+	logged := klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Logger.Handler()))
+	manager, err := certificate.NewManager(&certificate.Config{
+		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return s.k.cfg.Client, nil },
+		GetTemplate: s.template, SignerName: certificatesv1.KubeletServingSignerName,
+		GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: store, Ctx: &logged,
+	})
+	if err != nil {
+		return fmt.Errorf("kube: serving certificate: %w", err)
+	}
+	s.mu.Lock()
+	s.manager = manager
+	s.mu.Unlock()
+	manager.Start()
+	defer manager.Stop()
+	<-ctx.Done()
+	return nil
+}
+
+// template returns the request for the present addresses; nil while there are none.
+func (s *ServingCertificate) template() *x509.CertificateRequest {
+	ips, hostnames := s.cfg.Addresses()
+	request := &x509.CertificateRequest{
+		Subject:  pkix.Name{CommonName: "system:node:" + s.k.cfg.NodeName, Organization: []string{"system:nodes"}},
+		DNSNames: hostnames,
+	}
+	for _, text := range ips {
+		if ip := net.ParseIP(text); ip != nil {
+			request.IPAddresses = append(request.IPAddresses, ip)
+		}
+	}
+	if len(request.IPAddresses)+len(request.DNSNames) == 0 {
+		return nil
+	}
+	return request
+}
