@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -83,14 +82,14 @@ func (m *Manager) taken(t tree, group string) (bool, error) {
 // isEmpty reports whether the cgroups in a directory have no process.
 func isEmpty(dir string) (empty bool, err error) {
 	empty = true
-	err = walkDirs(dir, func(at string) error {
-		procs, err := os.ReadFile(filepath.Join(at, "cgroup.procs"))
+	err = walkDirs(dir, func(cgroup int) error {
+		procs, err := readProcs(cgroup)
 		if err != nil && !isCgroupRemoved(err) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}
 		empty = empty && len(procs) == 0 && !errors.Is(err, unix.EOPNOTSUPP)
 		return nil
-	})
+	}, nil)
 	return empty, err
 }
 

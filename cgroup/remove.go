@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -76,7 +77,7 @@ func removeTree(ctx context.Context, dir string) error {
 	pause := time.NewTicker(removePause)
 	defer pause.Stop()
 	for {
-		if err := killTree(dir); err != nil {
+		if err := killTree(dir); err != nil && !isCgroupRemoved(err) {
 			return err
 		}
 		err := rmdirTree(dir)
@@ -106,72 +107,138 @@ func killTree(dir string) error {
 			return nil
 		}
 	}
-	return walkDirs(dir, func(at string) error {
-		data, err := os.ReadFile(filepath.Join(at, "cgroup.procs"))
-		if err != nil {
-			if isCgroupRemoved(err) || errors.Is(err, unix.EOPNOTSUPP) {
-				return nil
-			}
-			return err
-		}
-		for field := range strings.FieldsSeq(string(data)) {
-			pid, err := strconv.Atoi(field)
-			if err != nil || pid <= 1 || pid == os.Getpid() {
-				continue // 0 is a process of another pid namespace
-			}
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill %d: %w", pid, err)
-			}
-		}
+	return walkDirs(dir, killProcesses, nil)
+}
+
+// readProcs returns the processes in an open cgroup as the kernel lists them. A threaded
+// cgroup does not: EOPNOTSUPP.
+func readProcs(cgroup int) ([]byte, error) {
+	fd, err := unix.Openat(cgroup, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "cgroup.procs")
+	data, err := io.ReadAll(f)
+	return data, errors.Join(err, f.Close())
+}
+
+// killProcesses kills the processes in an open cgroup.
+func killProcesses(cgroup int) error {
+	data, err := readProcs(cgroup)
+	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
-	})
+	}
+	if err != nil {
+		return err
+	}
+	for field := range strings.FieldsSeq(string(data)) {
+		pid, err := strconv.Atoi(field)
+		if err != nil || pid <= 1 || pid == os.Getpid() {
+			continue // 0 is a process of another pid namespace
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill %d: %w", pid, err)
+		}
+	}
+	return nil
 }
 
 // rmdirTree removes the cgroups of a directory, deepest first. The kernel removes their
 // files.
 func rmdirTree(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		if isCgroupRemoved(err) {
-			return nil
-		}
-		return err
+	err := walkDirs(dir, nil, func(parent int, name string) error {
+		return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+	})
+	if err == nil {
+		err = unix.Rmdir(dir)
 	}
-	var errs []error
-	for _, e := range entries {
-		if e.IsDir() {
-			errs = append(errs, rmdirTree(filepath.Join(dir, e.Name())))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if err := unix.Rmdir(dir); err != nil && !isCgroupRemoved(err) {
+	if err != nil && !isCgroupRemoved(err) {
 		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 	}
 	return nil
 }
 
-// walkDirs calls visit for dir and all directories below it.
-func walkDirs(dir string, visit func(string) error) error {
-	if err := visit(dir); err != nil {
-		return err
+// walkDirs calls enter for dir and each directory below it, and leave for each one below
+// it after those that it contains. Directories that are removed meanwhile are skipped. A
+// container may have created them: paths can be longer than the kernel accepts, so it
+// goes by descriptors, of which it keeps one open.
+func walkDirs(dir string, enter func(dir int) error, leave func(parent int, name string) error) error {
+	type level struct {
+		name string
+		rest []string // subdirectories that are left
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		if isCgroupRemoved(err) {
-			return nil
+	var levels []level
+	at := unix.AT_FDCWD
+	defer func() { closeDir(at) }()
+	next := level{rest: []string{dir}}
+	for {
+		if len(next.rest) == 0 {
+			if len(levels) <= 1 {
+				return nil
+			}
+			up, err := unix.Openat(at, "..", openDir, 0)
+			if err != nil {
+				return err
+			}
+			closeDir(at)
+			at = up
+			if leave != nil {
+				if err := leave(at, next.name); err != nil && !isCgroupRemoved(err) {
+					return err
+				}
+			}
+			next, levels = levels[len(levels)-1], levels[:len(levels)-1]
+			continue
 		}
-		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := walkDirs(filepath.Join(dir, e.Name()), visit); err != nil {
+		name := next.rest[0]
+		next.rest = next.rest[1:]
+		fd, err := unix.Openat(at, name, openDir, 0)
+		if isCgroupRemoved(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		levels = append(levels, next)
+		closeDir(at)
+		at = fd
+		if enter != nil {
+			if err := enter(at); err != nil && !isCgroupRemoved(err) {
 				return err
 			}
 		}
+		rest, err := subdirs(at)
+		if err != nil && !isCgroupRemoved(err) {
+			return err
+		}
+		next = level{name, rest}
 	}
-	return nil
+}
+
+const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+func closeDir(fd int) {
+	if fd != unix.AT_FDCWD {
+		_ = unix.Close(fd) // only read
+	}
+}
+
+// subdirs returns the names of the directories in an open directory.
+func subdirs(dir int) ([]string, error) {
+	fd, err := unix.Openat(dir, ".", openDir, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "cgroup")
+	defer func() { _ = f.Close() }() // only read
+	entries, err := f.ReadDir(-1)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }
 
 // isCgroupRemoved reports whether err means that the cgroup was removed meanwhile.
