@@ -78,7 +78,12 @@ func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 		pod := newTestPod("a")
 		claim := "claim-1"
 		stored := pod.DeepCopy()
-		stored.Status.NominatedNodeName = "node-2"
+		stored.Status.NominatedNodeName, stored.Status.ObservedGeneration = "node-2", 7
+		stored.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: "claim-2", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c"}},
+		}
+		stored.Status.NodeAllocatableResourceClaimStatuses = []corev1.NodeAllocatableResourceClaimStatus{{ResourceClaimName: "claim-3"}}
+		stored.Status.VolumeHealth = []corev1.PodVolumeHealth{{Name: "data"}}
 		stored.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim}}
 		stored.Status.Conditions = []corev1.PodCondition{
 			{Type: "example.com/gate", Status: corev1.ConditionTrue},
@@ -91,7 +96,8 @@ func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 		k := newTestKube(t, fake)
 
 		st := running()
-		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: "example.com/gate", Status: corev1.ConditionFalse})
+		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: "example.com/gate", Status: corev1.ConditionFalse},
+			corev1.PodCondition{Type: "example.com/removed", Status: corev1.ConditionTrue})
 		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
 		got := fake.Pod("default", "a").Status
 		assert.Equal(t, corev1.PodRunning, got.Phase)
@@ -101,6 +107,20 @@ func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 		assert.Equal(t, corev1.ConditionTrue, conditionOf(got.Conditions, "example.com/gate").Status)
 		assert.Equal(t, "EvictionByEvictionAPI", conditionOf(got.Conditions, corev1.DisruptionTarget).Reason)
 		assert.Equal(t, corev1.ConditionTrue, conditionOf(got.Conditions, corev1.PodReady).Status)
+		assert.Equal(t, corev1.ConditionTrue, conditionOf(got.Conditions, corev1.ContainersReady).Status, "one that the server lacks")
+		assert.Nil(t, conditionOf(got.Conditions, "example.com/removed"), "a condition that its owner has removed")
+		assert.Len(t, got.Conditions, 4)
+		assert.Equal(t, int64(7), got.ObservedGeneration, "it does not go back")
+		assert.Equal(t, stored.Status.ExtendedResourceClaimStatus, got.ExtendedResourceClaimStatus)
+		assert.Equal(t, stored.Status.NodeAllocatableResourceClaimStatuses, got.NodeAllocatableResourceClaimStatuses)
+		assert.Equal(t, "data", got.VolumeHealth[0].Name)
+
+		st.VolumeHealth = []corev1.PodVolumeHealth{{Name: "own"}}
+		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet"})
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		got = fake.Pod("default", "a").Status
+		assert.Equal(t, "own", got.VolumeHealth[0].Name)
+		assert.Equal(t, "TerminationByKubelet", conditionOf(got.Conditions, corev1.DisruptionTarget).Reason, "the node's own reason is the later one")
 	})
 }
 
