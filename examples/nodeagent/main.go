@@ -4,6 +4,10 @@
 //
 //	nodeagent -manifests /etc/sublet/manifests -runtime-endpoint unix:///run/containerd/containerd.sock
 //
+// While it runs, its commands show and change the pods, by a socket in the root directory:
+//
+//	nodeagent get | logs | exec | attach | port-forward | restart | evict | drain
+//
 // SIGTERM stops the agent. Pods keep running and the next agent adopts them; with
 // -drain they are terminated first.
 package main
@@ -21,6 +25,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && commands()[os.Args[1]] != nil {
+		os.Exit(execute(os.Args[1], os.Args[2:]))
+	}
 	f, err := parse(os.Args[1:], os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -43,14 +43,16 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()))...)
+	socket := &socketServer{rootDir: f.rootDir, log: log}
+	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()),
+		agent.WithRunner("socket", func(*agent.Components) (agent.Runner, error) { return socket, nil }))...)
 	if err != nil {
 		return err
 	}
 	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
-	servers, err := newServers(&f, a, m, log)
+	servers, err := newServers(&f, a, m, socket, log)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 // newServers serve the agent's health, pods and metrics over HTTP, and the kubelet's API
 // over HTTPS, as the flags say.
-func newServers(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (servers []*server.Server, err error) {
+func newServers(f *flags, a *agent.Agent, m *metrics, socket *socketServer, log *slog.Logger) (servers []*server.Server, err error) {
 	handlers, err := m.handlers(a)
 	if err != nil {
 		return nil, err
@@ -28,6 +28,7 @@ func newServers(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (servers
 	base := server.Config{
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
+		Logs: a.Operator(), Streams: a.Operator(), Commands: a.Operator(),
 		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
 	}
 	add := func(configure func(*server.Config) error) {
@@ -44,7 +45,10 @@ func newServers(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (servers
 	if f.listen.https != "" {
 		add(f.listen.configureHTTPS)
 	}
-	return servers, err
+	configureSocket(&base, f.rootDir, a)
+	var errSocket error
+	socket.srv, errSocket = server.New(base)
+	return servers, errors.Join(err, errSocket)
 }
 
 // serve runs all servers until ctx is done or one of them ends.

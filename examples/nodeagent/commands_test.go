@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The commands show and change the pods of a running agent by its socket.
+func TestCommands(t *testing.T) {
+	dir, err := os.MkdirTemp("", "na") // a short path for the socket
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	root := filepath.Join(dir, "r")
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: web, annotations: {sim.sublet.dev/run-for: 1h}}\nspec: {containers: [{name: c, image: nginx:1}]}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(manifest), 0o600))
+	f, err := parse([]string{"-root-dir", root, "-pod-logs-dir", filepath.Join(dir, "l"), "-manifests", dir, "-listen=", "-hostname-override", "n"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, f, &bytes.Buffer{}) }()
+	command := func(name string, args ...string) (string, error) {
+		var out bytes.Buffer
+		err := runCommand(t.Context(), name, append(args, "-root-dir", root), strings.NewReader(""), &out, &out)
+		return out.String(), err
+	}
+	require.Eventually(t, func() bool {
+		out, err := command("get", "-o", "wide")
+		return err == nil && strings.Contains(out, "web-n   1/1     Running")
+	}, time.Minute, 50*time.Millisecond)
+	info, err := os.Stat(socketPath(root))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	out, err := command("get", "pods", "web-n", "-o", "json")
+	require.NoError(t, err)
+	assert.Contains(t, out, `"name": "web-n"`)
+	out, err = command("restart", "web-n")
+	require.NoError(t, err)
+	assert.Equal(t, "pod default/web-n restarted\n", out)
+	out, err = command("drain", "--grace-period", "1s")
+	require.NoError(t, err)
+	assert.Equal(t, "node drained\n", out)
+	for want, args := range map[string][]string{
+		"nodeagent get without a name lists all": {"get", "none"},
+		"must be json, yaml or wide":             {"get", "-o", "x"},
+		"nodeagent get lists the pods":           {"logs", "none"},
+		"not found on this node":                 {"evict", "none"},
+		"pod and command required":               {"exec", "web-n"},
+		"invalid port":                           {"port-forward", "web-n", "x"},
+		"evict does":                             {"drain", "web-n"},
+		"pod required":                           {"attach"},
+		"previous container":                     {"logs", "web-n", "-p", "-c", "c", "--tail", "3"},
+	} {
+		_, err := command(args[0], args[1:]...)
+		require.ErrorContains(t, err, want)
+	}
+	cancel()
+	require.NoError(t, <-done)
+	_, err = os.Stat(socketPath(root))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = command("get")
+	require.ErrorContains(t, err, "is the agent running")
+}
+
+func TestParseInterleaved(t *testing.T) {
+	var out bytes.Buffer
+	err := runCommand(t.Context(), "logs", []string{"-x"}, nil, &out, &out)
+	require.Error(t, err)
+	assert.Contains(t, out.String(), "usage: nodeagent logs POD")
+}
