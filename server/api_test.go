@@ -64,7 +64,7 @@ func TestServer_Pages(t *testing.T) {
 	for path, want := range map[string]int{
 		"/run/default/web/app?cmd=false": 500, "/run/default/web/other?cmd=a": 404, "/run/default/other/app?cmd=a": 404,
 		"/checkpoint/default/web/other": 404, "/checkpoint/default/web/app?timeout=x": 400, "/checkpoint/default/web/app?timeout=-1": 400,
-		"/checkpoint/default/web/app?timeout=3600": 501,
+		"/checkpoint/default/web/app?timeout=3600": 501, "/checkpoint/default/web/app?timeout=0": 200,
 	} {
 		status, _, body := n.do(t, c, http.MethodPost, path, "good")
 		assert.Equal(t, want, status, path)

@@ -68,11 +68,17 @@ func (s *Server) check(c HealthCheck) http.HandlerFunc {
 }
 
 func (s *Server) health(w http.ResponseWriter, r *http.Request, healthy bool, text string) {
+	status := http.StatusOK
+	if !healthy {
+		status = http.StatusInternalServerError
+	}
+	s.text(w, r, status, text)
+}
+
+func (s *Server) text(w http.ResponseWriter, r *http.Request, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if !healthy {
-		w.WriteHeader(http.StatusInternalServerError)
-	}
+	w.WriteHeader(status)
 	s.write(w, r, []byte(text))
 }
 
@@ -130,8 +136,7 @@ func (s *Server) flagz(w http.ResponseWriter, r *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
 		fmt.Fprintf(&text, "%s=%s\n", name, flags[name])
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	s.write(w, r, []byte(text.String()))
+	s.text(w, r, http.StatusOK, text.String())
 }
 
 // statusz responds with the version, the age and the paths of this process.
@@ -146,8 +151,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 			paths[path(pattern)] = true
 		}
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	s.write(w, r, fmt.Appendf(nil, "kubelet statusz\nWarning: the format of this page may change.\n\nStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\n\nPaths:\n%s\n",
+	s.text(w, r, http.StatusOK, fmt.Sprintf("kubelet statusz\nWarning: the format of this page may change.\n\nStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\n\nPaths:\n%s\n",
 		s.started.UTC().Format(time.RFC3339), time.Since(s.started).Truncate(time.Second), goVersion, version, strings.Join(slices.Sorted(maps.Keys(paths)), "\n")))
 }
 

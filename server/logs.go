@@ -45,9 +45,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain")
 	err = s.cfg.Logs.ReadLog(r.Context(), pod, opts, stdout, stderr)
 	switch {
-	case err == nil:
-		out.flush() // the header of an empty log
-	case r.Context().Err() != nil:
+	case err == nil, r.Context().Err() != nil:
 	case !out.written:
 		s.fail(w, r, err, http.StatusBadRequest)
 	default:
@@ -62,7 +60,7 @@ func logOptions(query url.Values) (*corev1.PodLogOptions, error) {
 	opts := &corev1.PodLogOptions{Stream: &all}
 	var errs []error
 	decode := func(name string, to func(*[]string) error) {
-		if values, ok := query[name]; ok && len(values) > 0 {
+		if values := query[name]; len(values) > 0 {
 			errs = append(errs, to(&values))
 		}
 	}
@@ -150,5 +148,3 @@ func (f *flushWriter) Write(b []byte) (int, error) {
 	}
 	return n, err
 }
-
-func (f *flushWriter) flush() { _ = f.control.Flush() }

@@ -90,7 +90,7 @@ func off(served bool) string {
 // Authorizer, reach the paths that need them.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user := s.user(r)
-	if user == nil && len(s.cfg.Authenticators) > 0 {
+	if user == nil && (len(s.cfg.Authenticators) > 0 || s.cfg.Authorizer != nil) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return
@@ -100,7 +100,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		rt = unmatched()
 	}
-	if user != nil && !s.authorized(w, r, user, rt) {
+	if !s.authorized(w, r, user, rt) {
 		return
 	}
 	switch {

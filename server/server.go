@@ -112,12 +112,12 @@ type Server struct {
 
 // New returns a Server. It does no I/O; Run fails if the address is in use.
 func New(cfg Config) (*Server, error) {
-	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, defaultMaxConnections)
-	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, max(1, cfg.MaxConnections/2))
-	cfg.StreamIdleTimeout = cmp.Or(cfg.StreamIdleTimeout, defaultStreamIdleTimeout)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, defaultMaxConnections)
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, max(1, cfg.MaxConnections/2))
+	cfg.StreamIdleTimeout = cmp.Or(cfg.StreamIdleTimeout, defaultStreamIdleTimeout)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -154,7 +154,7 @@ func (cfg *Config) check() error {
 	fail(cfg.Authorizer != nil && cfg.NodeName == "", "Config.Authorizer needs NodeName")
 	fail(cfg.Anonymous && cfg.Authorizer == nil, "Config.Anonymous needs an Authorizer")
 	fail(cfg.MaxConnections < 0 || cfg.MaxStreams < 0 || cfg.StreamIdleTimeout < 0, "Config.MaxConnections, MaxStreams, StreamIdleTimeout: must not be negative")
-	fail(cfg.MaxStreams >= cfg.MaxConnections && cfg.MaxConnections > 1, "Config.MaxStreams: must be less than MaxConnections, so that other requests are answered")
+	fail(cfg.MaxStreams >= cmp.Or(cfg.MaxConnections, defaultMaxConnections), "Config.MaxStreams: must be less than MaxConnections, so that other requests are answered")
 	return errors.Join(errs...)
 }
 
