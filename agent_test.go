@@ -43,6 +43,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 		agent.WithRecorder(nil),
 		agent.WithAdmitter(nil),
 		agent.WithSoftAdmitter(nil),
+		agent.WithInjector(nil),
 		agent.WithConfig(podworkers.DrainConfig{Timeout: -time.Second}),
 		agent.WithConfig(podworkers.Config{ResyncPeriod: -1}),
 		agent.WithConfig(eviction.Config{Thresholds: []eviction.Threshold{{Signal: "lots"}}}),
@@ -51,7 +52,7 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	for _, want := range []string{
 		"WithNodeName: nil or empty", `root dir "relative": not an absolute path`, `"logs" is not an absolute path`, `"pods" is not an absolute path`,
 		"MaxPods -1 is negative", "WithRuntime: nil", "podsource: Config.Sources: name of source 0 required", "WithStatusSink: nil", "WithLogger: nil", "WithRecorder: nil", "WithAdmitter: nil",
-		"WithSoftAdmitter: nil", "DrainConfig.Timeout: must not be negative: -1s", "podworkers: Config.ResyncPeriod: must not be negative", "lots",
+		"WithSoftAdmitter: nil", "WithInjector: nil", "DrainConfig.Timeout: must not be negative: -1s", "podworkers: Config.ResyncPeriod: must not be negative", "lots",
 	} {
 		assert.ErrorContains(t, err, want)
 	}

@@ -38,6 +38,8 @@ var allowedImports = map[string][]string{
 	"cgroup":                  {"podspec", "runtime"},
 	"node":                    {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
 	"stats":                   {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
+	"devices":                 {"internal/atomicfile", "podspec", "runtime"},
+	"devices/deviceplugin":    {"devices", "internal/pathname", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
@@ -153,7 +155,7 @@ func TestImports_EachPackageIsDocumented(t *testing.T) {
 // runtime does not link it.
 func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./runtime", "./podspec", "./podsource", "./podsync", "./podworkers", "./syncloop",
-		"./pleg", "./podcache", "./status", "./probe", "./node", "./userns", "./volume", "./admission", "./imagegc", "./containergc", "./logrotate", "./podlogs").Output()
+		"./pleg", "./podcache", "./status", "./probe", "./node", "./userns", "./volume", "./devices", "./admission", "./imagegc", "./containergc", "./logrotate", "./podlogs").Output()
 	require.NoError(t, err)
 	for pkg := range strings.Lines(string(out)) {
 		if strings.HasPrefix(pkg, "google.golang.org/grpc") || strings.HasPrefix(pkg, "k8s.io/cri-api") {
@@ -174,6 +176,9 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
+			if pkg == "devices/deviceplugin" && foreign == "k8s.io/kubelet" {
+				continue // the gRPC service of device plugins
+			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {
 				t.Errorf("%s depends on %s", pkg, foreign)
 			}

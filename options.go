@@ -180,6 +180,13 @@ func WithSoftAdmitter(a podsync.SoftAdmitter) Option {
 	return add("WithSoftAdmitter", podsync.Config{SoftAdmitters: []podsync.SoftAdmitter{a}})
 }
 
+// WithInjector adds an injector: it decides what containers get in addition to their
+// specs, such as devices. *devices.Manager is one. All injectors of an agent count; two
+// that contradict each other keep the container from being created.
+func WithInjector(i podsync.Injector) Option {
+	return add("WithInjector", podsync.Config{Injectors: []podsync.Injector{i}})
+}
+
 // WithObjects adds a place where ConfigMaps and Secrets of pods are found, such as an API server. Those that came with the
 // sources take precedence, then each place is asked in the order of the options. It is called from the workers of pods, for
 // several pods at once, and must return when ctx is done. podspec.ErrObjectNotFound is wrapped for an object that does not

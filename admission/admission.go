@@ -33,6 +33,10 @@ type Config struct {
 	// Allocatable contains the resources available to pods. A native resource that
 	// is not in it is not checked, except huge pages. Nil: no resource is checked.
 	Allocatable corev1.ResourceList
+	// Devices returns the extended resources that are available in addition to
+	// Allocatable at present. They are checked as those of Allocatable are. It is called
+	// for each pod that requests resources and must not block. Default: there are none.
+	Devices func() corev1.ResourceList
 	// MaxPods is the maximum number of running pods. 0: no limit.
 	MaxPods int
 	// Labels of the node. Default: kubernetes.io/os, kubernetes.io/arch and

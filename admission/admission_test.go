@@ -404,3 +404,23 @@ func TestAdmit_LabelsThatChange(t *testing.T) {
 	current = map[string]string{"site": "b"}
 	require.True(t, a.Admit(pod, nil).Admitted)
 }
+
+// Devices come and go while the node runs.
+func TestAdmitter_Devices(t *testing.T) {
+	available := corev1.ResourceList{}
+	a, err := New(Config{Devices: func() corev1.ResourceList { return available }})
+	require.NoError(t, err)
+	const gpu corev1.ResourceName = "vendor.example/gpu"
+	want := func(name string) *corev1.Pod {
+		return requesting(t, name, "{vendor.example/gpu: 1, cpu: 900}")
+	}
+	require.True(t, a.Admit(want("one"), nil).Admitted, "no plugin provides it: not a device of this node")
+	available = corev1.ResourceList{gpu: resource.MustParse("1")}
+	require.True(t, a.Admit(want("one"), nil).Admitted)
+	result := a.Admit(want("two"), []*corev1.Pod{want("one")})
+	require.False(t, result.Admitted)
+	require.Equal(t, "OutOfvendor.example/gpu", result.Reason)
+	require.Contains(t, result.Message, "requested: 1, used: 1, capacity: 1")
+	available = corev1.ResourceList{gpu: resource.MustParse("2")}
+	require.True(t, a.Admit(want("two"), []*corev1.Pod{want("one")}).Admitted)
+}

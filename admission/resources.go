@@ -16,12 +16,13 @@ import (
 // requests. The result contains all insufficient resources.
 func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	var requests corev1.ResourceList
-	if a.cfg.Allocatable != nil {
+	if a.cfg.Allocatable != nil || a.cfg.Devices != nil {
 		requests = podspec.Requests(pod)
 	}
 	if a.cfg.MaxPods == 0 && len(requests) == 0 {
 		return podspec.Admitted()
 	}
+	total := a.allocatable()
 	a.totals.mu.Lock()
 	defer a.totals.mu.Unlock()
 	a.totals.update(others)
@@ -30,8 +31,8 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 		short = append(short, shortage{corev1.ResourcePods, 1, int64(n), int64(a.cfg.MaxPods)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		request, allocatable := requests[name], a.cfg.Allocatable[name]
-		if !a.checked(pod, name) {
+		request, allocatable := requests[name], total[name]
+		if !checked(pod, name, total) {
 			continue
 		}
 		requested, capacity := amount(name, request), amount(name, allocatable)
@@ -66,12 +67,25 @@ func insufficient(short []shortage) podspec.AdmitResult {
 	return v
 }
 
-// checked reports whether a resource is checked. If Allocatable does not contain it,
+// allocatable returns what is available to pods at present.
+func (a *Admitter) allocatable() corev1.ResourceList {
+	if a.cfg.Devices == nil {
+		return a.cfg.Allocatable
+	}
+	total := maps.Clone(a.cfg.Allocatable)
+	if total == nil {
+		total = corev1.ResourceList{}
+	}
+	maps.Copy(total, a.cfg.Devices())
+	return total
+}
+
+// checked reports whether a resource is checked. If what is allocatable does not contain it,
 // huge pages count as missing, other native resources are ignored, and extended
 // resources count as missing for static pods only: those of other pods were checked
 // by the scheduler.
-func (a *Admitter) checked(pod *corev1.Pod, name corev1.ResourceName) bool {
-	if _, known := a.cfg.Allocatable[name]; known {
+func checked(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) bool {
+	if _, known := allocatable[name]; known {
 		return true
 	}
 	if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {

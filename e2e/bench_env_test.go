@@ -38,6 +38,7 @@ type benchEnv struct {
 	node  node.Config
 	tap   tap
 	cri   criclient.Config // of the agents' clients
+	opts  []agent.Option   // of the agents, in addition
 }
 
 // newRig returns a rig without an agent.
@@ -79,10 +80,10 @@ func (r *benchEnv) start(t testing.TB) *agentProcess {
 	}
 	client, err := criclient.New(&r.tap, r.cri)
 	require.NoError(t, err)
-	l.agent, err = agent.New(
+	l.agent, err = agent.New(append([]agent.Option{
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithNode(r.node),
 		agent.WithRootDir(filepath.Join(r.root, "agent")), agent.WithSource("memory", l.Memory), agent.WithStatusSink(l),
-	)
+	}, r.opts...)...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

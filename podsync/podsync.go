@@ -89,6 +89,30 @@ type SoftAdmitter interface {
 	Admit(ctx context.Context, pod *corev1.Pod) (podspec.AdmitResult, error)
 }
 
+// Injector decides what a container gets in addition to its spec: devices, mounts,
+// variables. An Injector can also be a PreStarter and a Releaser.
+type Injector interface {
+	// Inject returns what the container gets. It is called before the container is
+	// created, and may block then: only the pod waits. After an error the container is
+	// tried again with back-off.
+	//
+	// It is also called at each sync of a container that runs, and must not block then. A
+	// container that runs with something else is replaced; after an error it is kept.
+	Inject(ctx context.Context, pod *corev1.Pod, container *corev1.Container, running bool) (runtime.Injection, error)
+}
+
+// PreStarter is an Injector that prepares each start of a container. It may block: only
+// the pod waits. The container is not started after an error.
+type PreStarter interface {
+	PreStart(ctx context.Context, pod *corev1.Pod, container string) error
+}
+
+// Releaser is an Injector that sets something aside for a pod. Release is called after all
+// containers of the pod have ended, also more than once, and again after an error.
+type Releaser interface {
+	Release(uid types.UID) error
+}
+
 // PodKiller requests the termination of a pod. It does not block.
 type PodKiller interface {
 	RequestKill(uid types.UID, t runtime.Termination)
@@ -122,6 +146,7 @@ type Config struct {
 	Objects        podspec.Objects // Default: there are none
 	BackOff        runtime.BackOff // Default: runtime.DefaultBackOff
 	SoftAdmitters  []SoftAdmitter  // a pod must be admitted by all. Default: none
+	Injectors      []Injector      // what containers get from all of them together. Default: nothing
 	NetworkReady   func() error    // returns nil if pods can get a network. Default: always nil
 	Recorder       Recorder        // Default: events are dropped
 	Logger         *slog.Logger    // Default: discard

@@ -57,6 +57,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 			return s.cfg.Volumes.SubPath(ctx, pod.UID, container, opts.Volumes[mount.Name], mount.SubPath)
 		}
 	}
+	s.setInjection(&opts, pod)
 	opts.PullSecrets = s.pullSecrets(ctx, pod, st)
 	return opts, "", nil
 }

@@ -109,7 +109,10 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 		}
 	}
 	now := time.Now()
-	input := runtime.PlanInput{Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts}
+	input := runtime.PlanInput{
+		Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts,
+		Injections: s.currentInjections(ctx, pod, observed),
+	}
 	plan := runtime.Plan(pod, input, now)
 	s.logPlan(ctx, pod, plan)
 	if hasWork(plan) {

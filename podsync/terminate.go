@@ -127,6 +127,7 @@ func (s *Syncer) releaseResources(ctx context.Context, uid types.UID) error {
 			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
 		}
 	}
+	errs = append(errs, s.releaseInjections(uid))
 	return errors.Join(errs...)
 }
 

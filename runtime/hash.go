@@ -37,9 +37,29 @@ func HashContainer(c *corev1.Container) string {
 	return hashVersion + hex.EncodeToString(sum[:8])
 }
 
-// changed reports whether the container was created from another spec. A hash of another
-// format (the kubelet's, another version's) is ignored, so that adopting a node does not
-// restart its containers.
-func changed(c *corev1.Container, made *Container) bool {
-	return strings.HasPrefix(made.Hash, hashVersion) && made.Hash != HashContainer(c)
+// HashWithInjection returns the hash of a container spec and of what is injected into the
+// container. It is the value of AnnotationHash.
+func HashWithInjection(c *corev1.Container, i Injection) string {
+	return joinHashes(HashContainer(c), i.Hash())
+}
+
+func joinHashes(spec, injection string) string {
+	if injection == "" {
+		return spec
+	}
+	return spec + "+" + injection
+}
+
+// changed reports whether the container was created from another spec, or got another
+// injection than the one with the given hash. A hash of another format (the kubelet's,
+// another version's) is ignored, so that adopting a node does not restart its containers.
+func changed(c *corev1.Container, made *Container, injection string) bool {
+	if !strings.HasPrefix(made.Hash, hashVersion) {
+		return false
+	}
+	if injection == UnknownInjection {
+		spec, _, _ := strings.Cut(made.Hash, "+")
+		return spec != HashContainer(c)
+	}
+	return made.Hash != joinHashes(HashContainer(c), injection)
 }

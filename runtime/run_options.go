@@ -37,6 +37,13 @@ type RunOptions struct {
 	// is rejected.
 	SubPath func(ctx context.Context, container string, index int, mount corev1.VolumeMount) (string, error)
 
+	// Inject returns what a container gets in addition to its spec. It is called before
+	// the container is created, and may block. nil: nothing is injected.
+	Inject func(ctx context.Context, container *corev1.Container) (Injection, error)
+	// PreStart is called before each start of a container that was created, and may
+	// block. The container is not started if it fails. nil: nothing is called.
+	PreStart func(ctx context.Context, container string) error
+
 	// UIDMappings and GIDMappings map the ids of the pod's user namespace to those of
 	// the node; they are used only for pods with hostUsers false.
 	UIDMappings, GIDMappings []IDMapping
@@ -97,8 +104,17 @@ type PlanInput struct {
 	Probes  PodProbeResults
 	BackOff BackOff // nil: DefaultBackOff
 
+	// Injections are the hashes of what running containers would get in addition to
+	// their specs if they were created now, by name; none is "". A running container
+	// that got something else is replaced. UnknownInjection: it is kept.
+	Injections map[string]string
+
 	// Restarts is the highest known attempt of each container, by name, from the
 	// previous status or the log directory. The runtime may not have it any more.
 	// Containers without an entry are new.
 	Restarts map[string]uint32
 }
+
+// UnknownInjection in PlanInput.Injections says that it is not known what a container
+// would get.
+const UnknownInjection = "?"

@@ -99,28 +99,41 @@ func TestHostCerts_MountsIntoEachContainer(t *testing.T) {
 	require.Same(t, src, HostCerts{src}.Unwrap())
 }
 
-func TestAddSerialPort(t *testing.T) {
+func TestSerialPort(t *testing.T) {
 	for name, labels := range map[string]map[string]string{"with the label": {"example.com/serial": "true"}, "without it": nil} {
 		t.Run(name, func(t *testing.T) {
-			req := &criv1.CreateContainerRequest{Config: &criv1.ContainerConfig{}, SandboxConfig: &criv1.PodSandboxConfig{Labels: labels}}
+			injection, err := SerialPort{}.Inject(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: labels}}, nil, false)
+			require.NoError(t, err)
+			require.Len(t, injection.Devices, len(labels))
+		})
+	}
+}
+
+func TestRealtime(t *testing.T) {
+	for name, labels := range map[string]map[string]string{"with the label": {"example.com/realtime": "true"}, "without it": nil} {
+		t.Run(name, func(t *testing.T) {
+			req := &criv1.CreateContainerRequest{
+				Config:        &criv1.ContainerConfig{Linux: &criv1.LinuxContainerConfig{Resources: &criv1.LinuxContainerResources{}}},
+				SandboxConfig: &criv1.PodSandboxConfig{Labels: labels},
+			}
 			var sent any
-			require.NoError(t, addSerialPort(t.Context(), "CreateContainer", req, nil, nil,
+			require.NoError(t, realtime(t.Context(), "CreateContainer", req, nil, nil,
 				func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 					sent = req
 					return nil
 				}))
-			require.Len(t, sent.(*criv1.CreateContainerRequest).GetConfig().GetDevices(), len(labels))
-			require.Empty(t, req.GetConfig().GetDevices())
+			require.Len(t, sent.(*criv1.CreateContainerRequest).GetConfig().GetLinux().GetResources().GetUnified(), len(labels))
+			require.Empty(t, req.GetConfig().GetLinux().GetResources().GetUnified())
 		})
 	}
 }
 
 func TestOptions_MakeAnAgent(t *testing.T) {
-	devices, err := withDevices("unix:///run/nothing.sock", t.TempDir(), slog.New(slog.DiscardHandler), nil)
+	client, err := withClient("unix:///run/nothing.sock", t.TempDir(), slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	for name, opts := range map[string][]agent.Option{
 		"an endpoint":         append(append(imageOptions(), admitters()...), agent.WithRuntimeEndpoint("unix:///run/nothing.sock")),
-		"a client of its own": append(admitters(), devices),
+		"a client of its own": append(admitters(), client, agent.WithInjector(SerialPort{})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, srv, err := observed(append(append(opts, diskOptions()...), agent.WithRootDir(t.TempDir()))...)

@@ -51,6 +51,12 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		t.log("container adopted", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID))...)
 		return nil
 	}
+	if t.m.PreStart != nil {
+		if err := t.m.PreStart(ctx, spec.Name); err != nil {
+			t.emitFailure(ctx, "Failed", err)
+			return &reasonError{"PreStartContainerError", errors.Join(err, t.c.RemoveContainer(ctx, id))}
+		}
+	}
 	startTime, op.Type = time.Now(), runtime.OperationStartContainer
 	if err := t.c.observe(ctx, &op, func(ctx context.Context) error {
 		_, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer, &v1.StartContainerRequest{ContainerId: id})

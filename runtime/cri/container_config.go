@@ -37,6 +37,12 @@ func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, 
 	if in.Env, err = tr.Environment(ctx, spec, t.podIPs()); err != nil {
 		return nil, err
 	}
+	if t.m.Inject != nil {
+		if in.Injection, err = t.m.Inject(ctx, spec); err != nil {
+			return nil, err
+		}
+	}
+	in.Env = translate.InjectEnvironment(in.Env, in.Injection)
 	imageIDs, err := t.volumeImages(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -44,6 +50,7 @@ func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, 
 	if in.Mounts, err = tr.Mounts(ctx, spec, in.Env, imageIDs); err != nil {
 		return nil, err
 	}
+	in.Mounts = append(in.Mounts, translate.InjectedMounts(in.Injection)...)
 	if err := t.ownMounts(&in); err != nil {
 		return nil, err
 	}

@@ -18,6 +18,8 @@ type ContainerInput struct {
 	Env      []EnvVar    // resolved, in order
 	Mounts   []*v1.Mount // resolved
 	TargetID string      // ephemeral containers: whose processes to see
+
+	Injection runtime.Injection // devices, annotations and CDI names; Env and Mounts contain its own
 }
 
 // Container translates one container.
@@ -41,8 +43,8 @@ func (tr *Translator) Container(in ContainerInput) (*v1.ContainerConfig, error) 
 			Image: in.Image.GetId(), UserSpecifiedImage: spec.Image, RuntimeHandler: RuntimeHandler(tr.Pod),
 		},
 		Command: expandAll(spec.Command, in.Env), Args: expandAll(spec.Args, in.Env), WorkingDir: spec.WorkingDir,
-		Labels: containerLabels(tr.Pod, spec.Name, tr.Owner), Annotations: containerAnnotations(tr.Pod, spec, in.Action, in.Attempt),
-		LogPath: logPath(spec.Name, in.Attempt), Mounts: in.Mounts, Devices: devices,
+		Labels: containerLabels(tr.Pod, spec.Name, tr.Owner), Annotations: containerAnnotations(tr.Pod, in),
+		LogPath: logPath(spec.Name, in.Attempt), Mounts: in.Mounts, Devices: append(devices, injectedDevices(in.Injection)...), CDIDevices: cdiDevices(in.Injection),
 		Stdin: spec.Stdin, StdinOnce: spec.StdinOnce, Tty: spec.TTY, StopSignal: signal,
 		Linux: &v1.LinuxContainerConfig{Resources: tr.Resources(spec), SecurityContext: security},
 	}

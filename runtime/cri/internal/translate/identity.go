@@ -53,14 +53,19 @@ func containerLabels(pod *corev1.Pod, name, owner string) map[string]string {
 
 // containerAnnotations are what an agent that starts again needs to know of the
 // container, in the kubelet's keys where it has one.
-func containerAnnotations(pod *corev1.Pod, ct *corev1.Container, a runtime.Action, attempt uint32) map[string]string {
-	out := map[string]string{
-		runtime.AnnotationHash:                     runtime.HashContainer(ct),
+func containerAnnotations(pod *corev1.Pod, in ContainerInput) map[string]string {
+	ct, a, attempt := in.Spec, in.Action, in.Attempt
+	out := maps.Clone(in.Injection.Annotations)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, map[string]string{
+		runtime.AnnotationHash:                     runtime.HashWithInjection(ct, in.Injection),
 		runtime.AnnotationRestartCount:             strconv.FormatUint(uint64(attempt), 10),
 		runtime.AnnotationTerminationMessagePath:   ct.TerminationMessagePath,
 		runtime.AnnotationTerminationMessagePolicy: string(ct.TerminationMessagePolicy),
 		runtime.AnnotationContainerType:            a.ContainerType.String(),
-	}
+	})
 	if a.BackOffStep > 0 {
 		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.BackOffStep)
 	}

@@ -1,0 +1,237 @@
+package deviceplugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/pathname"
+)
+
+// SocketName is the name of the registration socket, which plugins know.
+const SocketName = "kubelet.sock"
+
+// ErrSocketInUse means that another process serves the registration socket, such as a
+// kubelet.
+var ErrSocketInUse = errors.New("another process serves the socket")
+
+// Devices gets the plugins and their devices. *devices.Manager is one.
+type Devices interface {
+	Update(resource corev1.ResourceName, plugin devices.Plugin, list []devices.Device) error
+	Disconnect(resource corev1.ResourceName, plugin devices.Plugin)
+}
+
+// Config describes a Server.
+type Config struct {
+	// Dir is the absolute path of the directory of the sockets. It is created if it is
+	// missing. Sockets in it that no process serves are removed at the start.
+	// Required. Plugins usually expect /var/lib/kubelet/device-plugins.
+	Dir     string
+	Devices Devices // required
+	// DialTimeout bounds the connection to a plugin that registers. Default: 10 seconds,
+	// as in the kubelet.
+	DialTimeout time.Duration
+	Logger      *slog.Logger // default: discard
+}
+
+// Server serves the registration socket.
+type Server struct {
+	api.UnimplementedRegistrationServer
+
+	cfg     Config
+	wg      sync.WaitGroup // of the watched plugins
+	mu      sync.Mutex
+	ctx     context.Context // of Run; nil before
+	watched map[corev1.ResourceName]watched
+}
+
+// watched is the plugin that provides a resource.
+type watched struct {
+	stop context.CancelFunc
+	done <-chan struct{} // closed when it calls Devices no more
+}
+
+// New returns a Server. It checks cfg and does no I/O.
+func New(cfg Config) (*Server, error) {
+	var errs []error
+	if !filepath.IsAbs(cfg.Dir) {
+		errs = append(errs, fmt.Errorf("deviceplugin: Config.Dir: %q must be an absolute path", cfg.Dir))
+	}
+	// A longer one cannot be the address of a unix socket.
+	if len(filepath.Join(cfg.Dir, SocketName)) > 107 {
+		errs = append(errs, fmt.Errorf("deviceplugin: Config.Dir: %q is too long: the path of a socket has at most 107 bytes", cfg.Dir))
+	}
+	if cfg.Devices == nil {
+		errs = append(errs, errors.New("deviceplugin: Config.Devices: required"))
+	}
+	if cfg.DialTimeout < 0 {
+		errs = append(errs, fmt.Errorf("deviceplugin: Config.DialTimeout: %s must be at least 0", cfg.DialTimeout))
+	}
+	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Server{cfg: cfg, watched: map[corev1.ResourceName]watched{}}, nil
+}
+
+// Run serves the socket until ctx is done, and returns nil then. An error means that the
+// socket could not be made or failed; it wraps ErrSocketInUse if another process has it.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := s.listen(ctx)
+	if err != nil {
+		return fmt.Errorf("deviceplugin: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.ctx = ctx
+	s.mu.Unlock()
+	// A registration is a few hundred bytes.
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16))
+	api.RegisterRegistrationServer(server, s)
+	stop := context.AfterFunc(ctx, server.Stop)
+	err = server.Serve(listener) // closes the listener, and so removes the socket
+	stop()
+	if ctx.Err() != nil {
+		err = nil // Serve fails because it was stopped
+	}
+	cancel()
+	s.mu.Lock()
+	s.ctx = nil
+	s.mu.Unlock()
+	s.wg.Wait()
+	if err != nil {
+		return fmt.Errorf("deviceplugin: %w", err)
+	}
+	return nil
+}
+
+// listen makes the socket. Plugins watch the directory and register again when it appears.
+func (s *Server) listen(ctx context.Context) (net.Listener, error) {
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 {
+			continue
+		}
+		path := filepath.Join(s.cfg.Dir, e.Name())
+		served := isServed(ctx, path)
+		if served && e.Name() == SocketName {
+			return nil, fmt.Errorf("%s: %w: stop it, or configure another directory", path, ErrSocketInUse)
+		}
+		if served {
+			continue // a plugin that survived the previous agent
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	path := filepath.Join(s.cfg.Dir, SocketName)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// isServed reports whether a process accepts connections on a socket.
+func isServed(ctx context.Context, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return errors.Is(err, context.DeadlineExceeded) // hung, but there
+	}
+	_ = conn.Close()
+	return true
+}
+
+// Register implements the device plugin API. The answer comes before the devices of the
+// plugin are known.
+func (s *Server) Register(ctx context.Context, r *api.RegisterRequest) (*api.Empty, error) {
+	name := corev1.ResourceName(r.GetResourceName())
+	err := s.register(ctx, name, r)
+	if err != nil {
+		s.cfg.Logger.Warn("device plugin rejected", slog.String("resource", string(name)), slog.String("endpoint", r.GetEndpoint()), logattr.Err(err))
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return &api.Empty{}, nil
+}
+
+func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.RegisterRequest) error {
+	if !slices.Contains(api.SupportedVersions[:], r.GetVersion()) {
+		return fmt.Errorf("version %q of the device plugin API is not supported, only %v", r.GetVersion(), api.SupportedVersions)
+	}
+	if !pathname.IsElement(r.GetEndpoint()) || r.GetEndpoint() == SocketName {
+		return fmt.Errorf("endpoint %q must be the name of a socket in %s", r.GetEndpoint(), s.cfg.Dir)
+	}
+	if !devices.IsExtendedResource(name) {
+		return fmt.Errorf("%q is not the name of an extended resource, such as vendor.example/device", name)
+	}
+	p, err := dial(ctx, filepath.Join(s.cfg.Dir, r.GetEndpoint()), r.GetOptions(), s.cfg.DialTimeout)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil || s.ctx.Err() != nil {
+		return errors.Join(errors.New("the agent is stopping"), p.conn.Close())
+	}
+	previous := s.watched[name]
+	if previous.stop != nil {
+		previous.stop()
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	s.watched[name] = watched{cancel, done}
+	s.wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		if previous.done != nil {
+			<-previous.done // its last list must not replace the first of this one
+		}
+		s.watch(ctx, name, p)
+	})
+	return nil
+}
+
+// watch passes the devices of a plugin on until its connection ends or it is replaced.
+func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin) {
+	log := s.cfg.Logger.With(slog.String("resource", string(name)), slog.String("endpoint", filepath.Base(p.path)))
+	log.Info("device plugin registered")
+	err := p.watch(ctx, func(list []devices.Device) error {
+		return s.cfg.Devices.Update(name, p, list)
+	})
+	s.cfg.Devices.Disconnect(name, p)
+	log.Info("device plugin disconnected", logattr.Err(err))
+	if err := p.conn.Close(); err != nil {
+		log.Debug("close failed", logattr.Err(err))
+	}
+}

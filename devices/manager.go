@@ -1,0 +1,235 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Device is one device of a resource.
+type Device struct {
+	ID      string // unique within the resource
+	Healthy bool   // an unhealthy device is not allocated
+	// NUMANodes are the nodes that the device is near to. Empty: all alike.
+	NUMANodes []int64
+}
+
+// Plugin provides the devices of one resource. Its methods block, also for long; each
+// call delays only the pod that it is for.
+type Plugin interface {
+	// Allocate returns what a container needs to use the devices. It is called once per
+	// container and resource, before the container is created.
+	Allocate(ctx context.Context, ids []string) (runtime.Injection, error)
+}
+
+// PreStarter is implemented by plugins that prepare devices before each start of a
+// container.
+type PreStarter interface {
+	PreStart(ctx context.Context, ids []string) error
+}
+
+// Chooser is implemented by plugins that know which devices go well together.
+type Chooser interface {
+	// Choose returns n of the available devices, those to include among them. The result
+	// is a wish: devices that are not available are ignored, and missing ones are added.
+	Choose(ctx context.Context, available, include []string, n int) ([]string, error)
+}
+
+// Hooks observe a Manager. They are called without locks held and must not block.
+type Hooks struct {
+	// Allocated is called after a plugin has answered a request for devices.
+	Allocated func(pod *corev1.Pod, container string, resource corev1.ResourceName, ids []string, duration time.Duration, err error)
+	// HealthChanged is called after devices of a running pod have become healthy or
+	// unhealthy, so that its status can be reported again.
+	HealthChanged func(uid types.UID)
+	// StateLost is called if the file with the allocations could not be read. The
+	// damaged file was renamed.
+	StateLost func(err error)
+}
+
+// Config describes a Manager.
+type Config struct {
+	// StateFile is the absolute path of the file with the allocations. Required. Its
+	// directory must exist when the Manager is used.
+	StateFile string
+	// PluginGracePeriod is how long the devices of a plugin that is gone still count as
+	// capacity, though they are not healthy: a plugin that is being upgraded comes back
+	// within it. Default: 5 minutes, as in the kubelet.
+	PluginGracePeriod time.Duration
+	// AllocateTimeout bounds each call of Plugin.Allocate and Chooser.Choose. Default: 1 minute.
+	AllocateTimeout time.Duration
+	// PreStartTimeout bounds each call of PreStarter.PreStart. Default: 30 seconds, as
+	// the device plugin API says.
+	PreStartTimeout time.Duration
+	Hooks           Hooks
+	Logger          *slog.Logger // default: discard
+}
+
+// Errors that Inject wraps.
+var (
+	// ErrNoPlugin means that no plugin provides the resource at the moment.
+	ErrNoPlugin = errors.New("no device plugin provides the resource")
+	// ErrNotEnough means that too few healthy devices are free.
+	ErrNotEnough = errors.New("too few healthy devices are free")
+	// ErrStateLost means that running pods have devices, but not which ones.
+	ErrStateLost = errors.New("it is not known which devices running pods have")
+)
+
+// Manager allocates devices. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg Config
+
+	saving sync.Mutex // serialises writes of the state file; locked before mu
+
+	mu        sync.Mutex
+	loaded    bool      // the state file was read
+	lostAt    time.Time // set if it was damaged
+	resources map[corev1.ResourceName]*resourceState
+	pods      map[types.UID]podState
+}
+
+// resourceState is what is known of a resource.
+type resourceState struct {
+	plugin         Plugin // nil: gone
+	disconnectedAt time.Time
+	devices        map[string]Device
+	unknown        map[types.UID]string // running pods whose devices are not known, and their names
+}
+
+// podState has the allocations of a pod by container and resource.
+type podState map[string]map[corev1.ResourceName]allocation
+
+// allocation is what one container has of one resource.
+type allocation struct {
+	IDs []string `json:"ids"`
+	// Injection is nil while the plugin has not answered yet.
+	Injection *runtime.Injection `json:"injection,omitempty"`
+}
+
+// New returns a Manager. It checks cfg and does no I/O.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Manager{cfg: cfg, resources: map[corev1.ResourceName]*resourceState{}, pods: map[types.UID]podState{}}, nil
+}
+
+// Update sets the devices of a resource and the plugin that provides them. The devices
+// replace those of an earlier call; ids of running containers stay allocated also if they
+// are no longer among them. A plugin that is replaced is not called any more.
+func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Device) error {
+	if plugin == nil {
+		return errors.New("devices: Update: plugin required")
+	}
+	if !IsExtendedResource(resource) {
+		return fmt.Errorf("devices: Update: %q must be the name of an extended resource: a domain, which is not kubernetes.io, a slash, and a name", resource)
+	}
+	if len(list) > maxDevices {
+		return fmt.Errorf("devices: Update: %s: %d devices, at most %d", resource, len(list), maxDevices)
+	}
+	byID := make(map[string]Device, len(list))
+	for _, d := range list {
+		if d.ID == "" {
+			return fmt.Errorf("devices: Update: %s: a device has no id", resource)
+		}
+		if _, ok := byID[d.ID]; ok {
+			return fmt.Errorf("devices: Update: %s: two devices have the id %q", resource, d.ID)
+		}
+		d.NUMANodes = slices.Clone(d.NUMANodes)
+		byID[d.ID] = d
+	}
+	if err := m.load(); err != nil {
+		return err
+	}
+	m.change(resource, func(r *resourceState) { r.plugin, r.disconnectedAt, r.devices = plugin, time.Time{}, byID })
+	return nil
+}
+
+// Disconnect marks the devices of a resource as unhealthy because their plugin is gone.
+// It does nothing if another plugin provides the resource by now.
+func (m *Manager) Disconnect(resource corev1.ResourceName, plugin Plugin) {
+	m.change(resource, func(r *resourceState) {
+		if r.plugin != plugin {
+			return
+		}
+		r.plugin, r.disconnectedAt = nil, time.Now()
+		for id, d := range r.devices {
+			d.Healthy = false
+			r.devices[id] = d
+		}
+	})
+}
+
+// change applies f to a resource and reports the pods whose devices changed their health.
+func (m *Manager) change(resource corev1.ResourceName, f func(*resourceState)) {
+	m.mu.Lock()
+	r := m.resources[resource]
+	if r == nil {
+		r = &resourceState{}
+		m.resources[resource] = r
+	}
+	before := maps.Clone(r.devices)
+	f(r)
+	var affected []types.UID
+	for uid, pod := range m.pods {
+		if pod.anyID(resource, func(id string) bool { return before[id].Healthy != r.devices[id].Healthy }) {
+			affected = append(affected, uid)
+		}
+	}
+	m.mu.Unlock()
+	slices.Sort(affected)
+	for _, uid := range affected {
+		if m.cfg.Hooks.HealthChanged != nil {
+			m.cfg.Hooks.HealthChanged(uid)
+		}
+	}
+}
+
+// anyID reports whether a device of a resource that the pod has meets the condition.
+func (p podState) anyID(resource corev1.ResourceName, condition func(id string) bool) bool {
+	for _, byResource := range p {
+		if slices.ContainsFunc(byResource[resource].IDs, condition) {
+			return true
+		}
+	}
+	return false
+}
+
+// Capacity returns the number of devices of each resource, unhealthy ones included.
+func (m *Manager) Capacity() corev1.ResourceList {
+	return m.count(func(Device) bool { return true })
+}
+
+// Allocatable returns the number of healthy devices of each resource, allocated or not.
+func (m *Manager) Allocatable() corev1.ResourceList {
+	return m.count(func(d Device) bool { return d.Healthy })
+}
+
+func (m *Manager) count(counts func(Device) bool) corev1.ResourceList {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	total := corev1.ResourceList{}
+	for name, r := range m.resources {
+		if r.plugin == nil && time.Since(r.disconnectedAt) > m.cfg.PluginGracePeriod {
+			continue
+		}
+		n := int64(0)
+		for _, d := range r.devices {
+			if counts(d) {
+				n++
+			}
+		}
+		total[name] = quantity(n)
+	}
+	return total
+}

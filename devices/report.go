@@ -1,0 +1,97 @@
+package devices
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Allocation is what a container has of one resource.
+type Allocation struct {
+	Container string
+	Resource  corev1.ResourceName
+	Devices   []Device // by id; a device that its plugin does not list any more is unhealthy
+	// CDIDevices are the names by which the runtime adds the devices.
+	CDIDevices []string
+}
+
+// Allocations returns what the containers of a pod have, by container and resource. The
+// caller owns the result.
+func (m *Manager) Allocations(uid types.UID) []Allocation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Allocation
+	for _, container := range slices.Sorted(maps.Keys(m.pods[uid])) {
+		byResource := m.pods[uid][container]
+		for _, name := range slices.Sorted(maps.Keys(byResource)) {
+			a := byResource[name]
+			if a.Injection == nil {
+				continue
+			}
+			out = append(out, Allocation{Container: container, Resource: name, Devices: m.devices(name, a.IDs), CDIDevices: slices.Clone(a.Injection.CDIDevices)})
+		}
+	}
+	return out
+}
+
+// devices returns what is known of the devices with these ids. m.mu is locked.
+func (m *Manager) devices(name corev1.ResourceName, ids []string) []Device {
+	out := make([]Device, len(ids))
+	for i, id := range ids {
+		out[i] = Device{ID: id}
+		if r := m.resources[name]; r != nil {
+			if d, ok := r.devices[id]; ok {
+				d.NUMANodes = slices.Clone(d.NUMANodes)
+				out[i] = d
+			}
+		}
+	}
+	return out
+}
+
+// Devices returns the devices of each resource that a plugin provides, sorted by id. The
+// caller owns the result.
+func (m *Manager) Devices() map[corev1.ResourceName][]Device {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[corev1.ResourceName][]Device{}
+	for name, r := range m.resources {
+		if r.plugin != nil {
+			out[name] = m.devices(name, slices.Sorted(maps.Keys(r.devices)))
+		}
+	}
+	return out
+}
+
+// ResourceStatuses returns the health of the devices of a container as
+// status.containerStatuses[].allocatedResourcesStatus has it (KEP-4680).
+func (m *Manager) ResourceStatuses(uid types.UID, container string) []corev1.ResourceStatus {
+	var out []corev1.ResourceStatus
+	for _, a := range m.Allocations(uid) {
+		if a.Container != container {
+			continue
+		}
+		st := corev1.ResourceStatus{Name: a.Resource}
+		for _, d := range a.Devices {
+			st.Resources = append(st.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(d.ID), Health: m.health(a.Resource, d)})
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// health returns the health of a device for the status of a pod. It is unknown while the
+// plugin is gone.
+func (m *Manager) health(name corev1.ResourceName, d Device) corev1.ResourceHealthStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch r := m.resources[name]; {
+	case r == nil || r.plugin == nil:
+		return corev1.ResourceHealthStatusUnknown
+	case d.Healthy:
+		return corev1.ResourceHealthStatusHealthy
+	}
+	return corev1.ResourceHealthStatusUnhealthy
+}

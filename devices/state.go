@@ -1,0 +1,140 @@
+package devices
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/atomicfile"
+	"github.com/sublet-dev/agent/internal/logattr"
+)
+
+const (
+	stateVersion = 1
+	// maxStateBytes bounds what is read of a state file: a megabyte for 1,000 devices.
+	maxStateBytes = 16 << 20
+	// maxDevices bounds the devices of one resource, and so what a plugin can make the
+	// agent store.
+	maxDevices = 10_000
+)
+
+// savedState is the format of the state file.
+type savedState struct {
+	Version int `json:"version"`
+	// Resources are those that a plugin has provided: pods that request them wait for
+	// the plugin after a restart.
+	Resources []corev1.ResourceName  `json:"resources"`
+	Pods      map[types.UID]podState `json:"pods"`
+}
+
+// load reads the state file once. An error is temporary: it is tried again by the next
+// call. A damaged file is renamed and its loss reported.
+func (m *Manager) load() error {
+	m.mu.Lock()
+	lost, err := m.loadLocked()
+	m.mu.Unlock()
+	if lost != nil && m.cfg.Hooks.StateLost != nil {
+		m.cfg.Hooks.StateLost(lost)
+	}
+	return err
+}
+
+// loadLocked is load with m.mu locked. It returns why the state was lost, if it was.
+func (m *Manager) loadLocked() (lost, err error) {
+	if m.loaded {
+		return nil, nil
+	}
+	state, err := readState(m.cfg.StateFile)
+	if damaged, ok := errors.AsType[*damagedError](err); ok {
+		if err := atomicfile.SetAside(m.cfg.StateFile); err != nil {
+			return nil, fmt.Errorf("devices: %w", err)
+		}
+		m.cfg.Logger.Error("device allocations lost", slog.String("path", m.cfg.StateFile+atomicfile.DamagedSuffix), logattr.Err(err))
+		lost, err = damaged, nil
+		m.lostAt = time.Now()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("devices: allocations cannot be read, and nothing is allocated until they can be: %w", err)
+	}
+	m.loaded = true
+	for _, name := range state.Resources {
+		if m.resources[name] == nil && IsExtendedResource(name) {
+			m.resources[name] = &resourceState{}
+		}
+	}
+	maps.Copy(m.pods, state.Pods)
+	return lost, nil
+}
+
+// damagedError is an error of a file that will never be readable.
+type damagedError struct{ err error }
+
+func (e *damagedError) Error() string { return e.err.Error() }
+func (e *damagedError) Unwrap() error { return e.err }
+
+func readState(path string) (savedState, error) {
+	var state savedState
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return state, nil
+	case err != nil:
+		return state, err
+	case !info.Mode().IsRegular() || info.Size() > maxStateBytes:
+		return state, &damagedError{fmt.Errorf("%s: not a regular file of at most %d bytes", path, maxStateBytes)}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return state, err
+	}
+	if err := json.Unmarshal(text, &state); err != nil {
+		return savedState{}, &damagedError{fmt.Errorf("%s: %w", path, err)}
+	}
+	if state.Version != stateVersion {
+		return savedState{}, &damagedError{fmt.Errorf("%s: version %d, want %d", path, state.Version, stateVersion)}
+	}
+	return state, nil
+}
+
+// save writes the state file. Reservations that a plugin has not confirmed are left out:
+// nothing was created with them.
+func (m *Manager) save() error {
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	m.mu.Lock()
+	state := savedState{Version: stateVersion, Resources: slices.Sorted(maps.Keys(m.resources)), Pods: map[types.UID]podState{}}
+	for uid, p := range m.pods {
+		for container, byResource := range p {
+			for name, a := range byResource {
+				if a.Injection == nil {
+					continue
+				}
+				if state.Pods[uid] == nil {
+					state.Pods[uid] = podState{}
+				}
+				if state.Pods[uid][container] == nil {
+					state.Pods[uid][container] = map[corev1.ResourceName]allocation{}
+				}
+				state.Pods[uid][container][name] = a
+			}
+		}
+	}
+	m.mu.Unlock()
+	text, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("devices: %w", err)
+	}
+	if err := atomicfile.Write(m.cfg.StateFile, text); err != nil {
+		return fmt.Errorf("devices: store allocations: %w", err)
+	}
+	return nil
+}

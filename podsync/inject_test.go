@@ -1,0 +1,123 @@
+package podsync_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podsync"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// injector injects a variable and records its calls.
+type injector struct {
+	name, value string
+	err         error
+	trace       []string
+}
+
+func (i *injector) Inject(_ context.Context, _ *corev1.Pod, c *corev1.Container, running bool) (runtime.Injection, error) {
+	if running {
+		i.trace = append(i.trace, "inspect "+c.Name)
+	} else {
+		i.trace = append(i.trace, "inject "+c.Name)
+	}
+	if i.value == "panic" {
+		panic("bug of a vendor")
+	}
+	return runtime.Injection{Env: map[string]string{i.name: i.value}}, i.err
+}
+
+func (i *injector) PreStart(_ context.Context, _ *corev1.Pod, container string) error {
+	i.trace = append(i.trace, "prestart "+container)
+	return i.err
+}
+
+func (i *injector) Release(uid types.UID) error {
+	i.trace = append(i.trace, "release "+string(uid))
+	return i.err
+}
+
+// podWith is the test pod as observed, with a container that got the injection.
+func podWith(i runtime.Injection) runtime.Pod {
+	spec := &newTestPod().Spec.Containers[0]
+	return runtime.Pod{
+		UID: "uid-1", Sandboxes: []runtime.Sandbox{{ID: "s", State: runtime.SandboxReady}},
+		Containers: []runtime.Container{{Name: spec.Name, ID: "c", SandboxID: "s", State: runtime.Running, Hash: runtime.HashWithInjection(spec, i)}},
+	}
+}
+
+func TestSync_InjectsIntoNewContainers(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodPending}
+	cfg := newConfig(t, n)
+	first, second := &injector{name: "A", value: "1"}, &injector{name: "B", value: "2"}
+	cfg.Injectors = []podsync.Injector{first, second}
+	_, err := newSyncer(t, cfg).Sync(t.Context(), newTestPod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.Empty(t, first.trace, "nothing is set aside before the container is created")
+	c := &newTestPod().Spec.Containers[0]
+	got, err := n.opts.Inject(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"A": "1", "B": "2"}, got.Env)
+	require.NoError(t, n.opts.PreStart(t.Context(), c.Name))
+	require.Equal(t, []string{"inject " + c.Name, "prestart " + c.Name}, second.trace)
+
+	second.name = "A"
+	_, err = n.opts.Inject(t.Context(), c)
+	require.ErrorContains(t, err, "two different injections of the variable A")
+	second.err = errors.New("no device")
+	_, err = n.opts.Inject(t.Context(), c)
+	require.ErrorIs(t, err, second.err)
+	require.ErrorIs(t, n.opts.PreStart(t.Context(), c.Name), second.err)
+	second.value = "panic"
+	_, err = n.opts.Inject(t.Context(), c)
+	require.ErrorContains(t, err, "bug of a vendor")
+}
+
+func TestSync_ReplacesContainersWithAnotherInjection(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		value    string
+		err      error
+		replaced bool
+	}{
+		{"the same", "1", nil, false},
+		{"another", "2", nil, true},
+		{"unknown", "2", errors.New("state lost"), false},
+		{"panic", "panic", nil, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := &fakeNode{phase: corev1.PodRunning}
+			cfg := newConfig(t, n)
+			i := &injector{name: "A", value: tc.value, err: tc.err}
+			cfg.Injectors = []podsync.Injector{i}
+			_, err := newSyncer(t, cfg).Sync(t.Context(), newTestPod(), podWith(runtime.Injection{Env: map[string]string{"A": "1"}}))
+			require.NoError(t, err)
+			require.Equal(t, []string{"inspect " + newTestPod().Spec.Containers[0].Name}, i.trace)
+			if tc.replaced {
+				require.Contains(t, n.trace, "apply")
+			} else {
+				require.NotContains(t, n.trace, "apply")
+			}
+		})
+	}
+}
+
+// What was set aside for a pod is released when its containers have ended, and again until
+// that succeeds.
+func TestFinish_ReleasesInjections(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodRunning}
+	cfg := newConfig(t, n)
+	i := &injector{err: errors.New("disk full")}
+	cfg.Injectors = []podsync.Injector{i}
+	s := newSyncer(t, cfg)
+	require.ErrorIs(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{}), i.err)
+	i.err = nil
+	require.NoError(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{}))
+	require.NoError(t, s.CleanupOrphan(t.Context(), "uid-7"))
+	require.Equal(t, []string{"release uid-1", "release uid-1", "release uid-7"}, i.trace)
+}

@@ -1,0 +1,36 @@
+package translate
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func TestTranslator_Injection(t *testing.T) {
+	injection := runtime.Injection{
+		Env:         map[string]string{"GPU": "0", "B": "injected", "A": "injected"},
+		Mounts:      []runtime.InjectedMount{{HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu", ReadOnly: true}},
+		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
+		Annotations: map[string]string{"vendor.example/gpu": "0", runtime.AnnotationHash: "forged"},
+		CDIDevices:  []string{"vendor.example/gpu=0"},
+	}
+	f := &fixture{Pod: corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "img:1", Env: []corev1.EnvVar{{Name: "B", Value: "spec"}}}}}}}
+	tr := f.translator(t)
+	spec := &tr.Pod.Spec.Containers[0]
+	env, err := tr.Environment(t.Context(), spec, nil)
+	require.NoError(t, err)
+	env = InjectEnvironment(env, injection)
+	require.Equal(t, []EnvVar{{"B", "spec"}, {"A", "injected"}, {"GPU", "0"}}, env, "the spec wins")
+	require.Equal(t, []*v1.Mount{{HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu", Readonly: true}}, InjectedMounts(injection))
+
+	cfg, err := tr.Container(ContainerInput{Spec: spec, Image: &v1.Image{Id: "sha256:1"}, Env: env, Injection: injection})
+	require.NoError(t, err)
+	require.Equal(t, []*v1.Device{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}}, cfg.GetDevices())
+	require.Equal(t, []*v1.CDIDevice{{Name: "vendor.example/gpu=0"}}, cfg.GetCDIDevices())
+	require.Equal(t, "0", cfg.GetAnnotations()["vendor.example/gpu"])
+	require.Equal(t, runtime.HashWithInjection(spec, injection), cfg.GetAnnotations()[runtime.AnnotationHash], "the agent's own keys are not for injectors")
+}

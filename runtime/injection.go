@@ -1,0 +1,114 @@
+package runtime
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+)
+
+// Injection is what a container gets in addition to its spec: what a device plugin, a CDI
+// registry or an injector of yours has decided for it.
+type Injection struct {
+	Env         map[string]string `json:"env,omitempty"` // variables that the spec does not set itself
+	Mounts      []InjectedMount   `json:"mounts,omitempty"`
+	Devices     []InjectedDevice  `json:"devices,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"` // of the container in the runtime
+	// CDIDevices are fully qualified names of the Container Device Interface, such as
+	// vendor.com/gpu=0.
+	CDIDevices []string `json:"cdiDevices,omitempty"`
+}
+
+// InjectedMount is a path of the node that is mounted into a container.
+type InjectedMount struct {
+	HostPath      string `json:"hostPath"`
+	ContainerPath string `json:"containerPath"`
+	ReadOnly      bool   `json:"readOnly,omitempty"`
+}
+
+// InjectedDevice is a device node of the node that appears in a container.
+type InjectedDevice struct {
+	HostPath      string `json:"hostPath"`
+	ContainerPath string `json:"containerPath"`
+	Permissions   string `json:"permissions"` // of the device cgroup: any of r, w and m
+}
+
+// IsZero reports whether nothing is injected.
+func (i Injection) IsZero() bool {
+	return len(i.Env)+len(i.Mounts)+len(i.Devices)+len(i.Annotations)+len(i.CDIDevices) == 0
+}
+
+// Merge returns the injections of i and more together. The same mount, device, variable or
+// CDI name twice counts once. Two that contradict each other are an error that names both.
+func (i Injection) Merge(more Injection) (Injection, error) {
+	var errs []error
+	out := Injection{
+		Env:         mergeMaps("variable", i.Env, more.Env, &errs),
+		Annotations: mergeMaps("annotation", i.Annotations, more.Annotations, &errs),
+		Mounts: mergeLists(i.Mounts, more.Mounts, func(a, b InjectedMount) error {
+			return contradiction("mount at", a.ContainerPath, b.ContainerPath, a == b)
+		}, &errs),
+		Devices: mergeLists(i.Devices, more.Devices, func(a, b InjectedDevice) error {
+			return contradiction("device at", a.ContainerPath, b.ContainerPath, a == b)
+		}, &errs),
+		CDIDevices: mergeLists(i.CDIDevices, more.CDIDevices, func(string, string) error { return nil }, &errs),
+	}
+	return out, errors.Join(errs...)
+}
+
+func contradiction(what, a, b string, same bool) error {
+	if path.Clean(a) != path.Clean(b) || same {
+		return nil
+	}
+	return fmt.Errorf("two different injections of the %s %s", what, a)
+}
+
+func mergeMaps(what string, a, b map[string]string, errs *[]error) map[string]string {
+	if len(b) == 0 {
+		return a
+	}
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for _, k := range slices.Sorted(maps.Keys(b)) {
+		if v, ok := a[k]; ok && v != b[k] {
+			*errs = append(*errs, fmt.Errorf("two different injections of the %s %s", what, k))
+		}
+		out[k] = b[k]
+	}
+	return out
+}
+
+func mergeLists[T comparable](a, b []T, check func(a, b T) error, errs *[]error) []T {
+	out := slices.Clone(a)
+	for _, v := range b {
+		for _, w := range a {
+			if err := check(w, v); err != nil {
+				*errs = append(*errs, err)
+			}
+		}
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Hash returns a hash of what is injected, "" if nothing is. The order of lists counts, as
+// it does for a runtime.
+func (i Injection) Hash() string {
+	if i.IsZero() {
+		return ""
+	}
+	text, err := json.Marshal(i)
+	if err != nil {
+		return "" // strings and booleans can be marshalled
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
