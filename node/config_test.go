@@ -89,3 +89,10 @@ func TestConfig_HostIP(t *testing.T) {
 	assert.Empty(t, node.Config{}.HostIP())
 	assert.Equal(t, "10.0.0.1", node.Config{IPs: []string{"10.0.0.1", "fd00::1"}}.HostIP())
 }
+
+func TestConfig_Needs(t *testing.T) {
+	assert.Empty(t, node.Config{}.Needs())
+	needs := node.Config{LogLinksDir: "/links"}.Needs()
+	require.Len(t, needs, 1)
+	assert.Equal(t, "removal of links to logs (runtime.ContainerRemover)", needs[0].String())
+}

@@ -176,7 +176,7 @@ func isOpen(t reflect.Type) bool {
 
 // isReference tells whether equal values of a kind may still be two settings.
 func isReference(k reflect.Kind) bool {
-	return k == reflect.Interface || k == reflect.Pointer || k == reflect.Func || k == reflect.Chan
+	return k == reflect.Interface || k == reflect.Pointer || k == reflect.Func
 }
 
 // hasNil tells whether v is empty or one of its lists has a nil.

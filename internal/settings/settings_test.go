@@ -29,6 +29,9 @@ type (
 		Inner   inner
 		Closed  closed
 		Any     any
+		Pointer *int
+		Names   []string
+		Funcs   []func()
 	}
 	checked struct{ N int }
 	other   struct{ Name string }
@@ -60,6 +63,7 @@ func TestAdd_MergesFields(t *testing.T) {
 }
 
 func TestAdd_OverwritesNothing(t *testing.T) {
+	one := new(int)
 	for want, pair := range map[string][2]config{
 		`WithX: set to "a" and to "b"`: {{Name: "a"}, {Name: "b"}},
 		"WithX: set twice":             {{Size: 1}, {Size: 2}},
@@ -68,6 +72,7 @@ func TestAdd_OverwritesNothing(t *testing.T) {
 		"WithX: set twice   ":          {{Labels: map[string]string{"a": "b"}}, {Labels: map[string]string{"c": "d"}}},
 		"WithX: set twice    ":         {{Closed: closed{1}}, {Closed: closed{2}}},
 		"WithX: set twice     ":        {{Any: 1}, {Any: 1}},
+		"WithX: set twice      ":       {{Pointer: one}, {Pointer: one}},
 		`WithX: set to "p" and to "q"`: {{Inner: inner{Policy: "p"}}, {Inner: inner{Policy: "q"}}},
 	} {
 		var s settings.Store
@@ -82,6 +87,8 @@ func TestAdd_RejectsNil(t *testing.T) {
 	var s settings.Store
 	require.EqualError(t, settings.Add(&s, "WithSink", config{Sinks: []sink{stdout{}, nil}}), "WithSink: nil or empty")
 	require.EqualError(t, settings.Add(&s, "WithName", config{}), "WithName: nil or empty")
+	require.EqualError(t, settings.Add(&s, "WithFunc", config{Funcs: []func(){nil}}), "WithFunc: nil or empty")
+	require.NoError(t, settings.Add(new(settings.Store), "WithNames", config{Names: []string{""}}))
 	require.NoError(t, settings.Add(&s, "WithNames", config{Inner: inner{Names: []string{""}}}))
 	require.False(t, settings.Has[other](&s))
 }
@@ -108,7 +115,8 @@ func TestSet_Once(t *testing.T) {
 	require.NoError(t, settings.Set(&s, "WithConfig", config{}))
 	require.EqualError(t, settings.Set(&s, "WithConfig", config{Size: 1}), "WithConfig: set twice")
 	require.NoError(t, settings.Add(&s, "WithName", config{Name: "a"}), "another option for the type")
-	require.NoError(t, settings.Set(&s, "WithOther", other{}))
+	require.NoError(t, settings.Add(&s, "WithOther", other{Name: "a"}))
+	require.NoError(t, settings.Set(&s, "WithOtherConfig", other{}), "another option for the type")
 }
 
 func TestSet_EmptyListIsAValue(t *testing.T) {
@@ -129,6 +137,9 @@ func TestComplete_AddsToTheOwn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, config{Name: "own", Size: 1, Sinks: []sink{stdout{}, stdout{}}, Inner: inner{Policy: "p", File: "f"}}, got)
 	assert.Empty(t, s.Unused())
+	require.NoError(t, settings.Add(&s, "WithClosed", config{Closed: closed{1}}))
+	_, err = settings.Complete(&s, config{Closed: closed{2}})
+	require.EqualError(t, err, "settings_test.config.Closed: the agent sets it; remove it")
 	_, err = settings.Complete(&s, config{Size: 2, Inner: inner{Policy: "q"}})
 	require.EqualError(t, err, "settings_test.config.Size: the agent sets it; remove it\nsettings_test.config.Inner.Policy: the agent sets it; remove it")
 }
