@@ -89,7 +89,7 @@ func TestNodeagent_ReportsPressure(t *testing.T) {
 			}
 			_, body, err = w.get("/conditions")
 			var list []corev1.NodeCondition
-			if err != nil || json.Unmarshal(body, &list) != nil || len(list) != 3 || list[1].Status != status || list[0].Status != corev1.ConditionFalse {
+			if err != nil || json.Unmarshal(body, &list) != nil || len(list) != 4 || list[1].Status != status || list[0].Status != corev1.ConditionFalse {
 				return fmt.Errorf("conditions %s: %w", body, err)
 			}
 			return nil
