@@ -51,8 +51,10 @@ func TestProvider_ContainersOfAPod(t *testing.T) {
 		ContainerStats: containerStats{
 			{PodUID: "a", Name: "main", Running: true, Rootfs: layer(5)},
 			{PodUID: "a", Name: "reported", Running: true, Logs: layer(6)},
-			{PodUID: "a", Name: "exited", Rootfs: layer(10)}, {PodUID: "a", Name: "exited", Rootfs: layer(20)},
-			{PodUID: "a", Name: "exited"}, {PodUID: "other", Name: "main", Running: true},
+			{PodUID: "a", Name: "exited", Rootfs: layer(10)},
+			{PodUID: "a", Name: "exited", Rootfs: layer(20)},
+			{PodUID: "a", Name: "exited"},
+			{PodUID: "other", Name: "main", Running: true},
 		},
 	})
 	require.NoError(t, err)
