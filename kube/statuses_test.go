@@ -130,8 +130,8 @@ func TestStatuses_EachFieldHasAnOwner(t *testing.T) {
 		"EphemeralContainerStatuses Resize AllocatedResources Resources"
 	others := "NominatedNodeName StartTime QOSClass ResourceClaimStatuses ExtendedResourceClaimStatus NodeAllocatableResourceClaimStatuses VolumeHealth"
 	var fields []string
-	for i := range reflect.TypeFor[corev1.PodStatus]().NumField() {
-		fields = append(fields, reflect.TypeFor[corev1.PodStatus]().Field(i).Name)
+	for field := range reflect.TypeFor[corev1.PodStatus]().Fields() {
+		fields = append(fields, field.Name)
 	}
 	require.ElementsMatch(t, strings.Fields(own+" "+others), fields)
 }

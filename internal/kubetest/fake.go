@@ -280,8 +280,8 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.Intercept != nil && f.Intercept(w, r) {
 		return
 	}
-	path, group := strings.TrimPrefix(r.URL.Path, "/api/v1/"), false
-	if path, group = strings.CutPrefix(path, "/apis/"); group {
+	path, hasGroup := strings.CutPrefix(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/apis/")
+	if hasGroup {
 		_, path, _ = strings.Cut(path, "/") // group
 		_, path, _ = strings.Cut(path, "/") // version
 	}
