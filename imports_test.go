@@ -164,7 +164,7 @@ func TestImports_ModelsAndComponentsWithoutGRPC(t *testing.T) {
 	}
 }
 
-// client-go is linked by those who import kube, and by nobody else: neither by the root
+// client-go is linked by those who import kube, and by no others: neither by the root
 // nor by a component.
 func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...").Output()

@@ -125,12 +125,14 @@ func TestEvents_APIServerAway(t *testing.T) {
 			e := newTestEvent("Failed", "message")
 			e.InvolvedObject.UID, e.InvolvedObject.Name, e.Name = "", fmt.Sprintf("pod-%d", i), fmt.Sprintf("event-%d", i)
 			k.Events().Record(e)
+			if i == 0 {
+				synctest.Wait() // it is being written
+			}
 		}
 		time.Sleep(30 * time.Second)
 		away.Store(false)
 		time.Sleep(time.Minute)
-		events := fake.Events()
-		require.Len(t, events, 1001, "the one that was being written, and the newest 1000")
+		require.Equal(t, 1001, len(fake.Events()), "the one that was being written, and the newest 1000")
 	})
 }
 
