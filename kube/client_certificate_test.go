@@ -1,0 +1,198 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// signer is an API server that signs certificate signing requests.
+type signer struct {
+	t  *testing.T
+	ca *authority
+
+	mu       sync.Mutex
+	requests []certificatesv1.CertificateSigningRequest
+	pending  bool // requests are not approved
+}
+
+func startSigner(t *testing.T) (*signer, *httptest.Server, string) {
+	s := &signer{t: t, ca: newAuthority(t)}
+	server := httptest.NewTLSServer(s)
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return s, server, writeFile(t, ca)
+}
+
+func (s *signer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case !strings.Contains(r.URL.Path, "certificatesigningrequests"):
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodPost:
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(s.t, err)
+		var csr certificatesv1.CertificateSigningRequest // in any encoding
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &csr)
+		assert.NoError(s.t, err)
+		csr.Name, csr.UID = "csr-1", "u"
+		csr.APIVersion, csr.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
+		s.requests = append(s.requests, csr)
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(csr)
+	case len(s.requests) > 0:
+		csr := s.signed()
+		if r.URL.Query().Get("watch") != "" {
+			end := certificatesv1.CertificateSigningRequest{TypeMeta: csr.TypeMeta}
+			end.ResourceVersion, end.Annotations = "1", map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+			encoder := json.NewEncoder(w)
+			_ = encoder.Encode(map[string]any{"type": "ADDED", "object": csr})
+			_ = encoder.Encode(map[string]any{"type": "BOOKMARK", "object": end})
+			return
+		}
+		list := certificatesv1.CertificateSigningRequestList{Items: []certificatesv1.CertificateSigningRequest{*csr}}
+		list.APIVersion, list.Kind, list.ResourceVersion = "certificates.k8s.io/v1", "CertificateSigningRequestList", "1"
+		_ = json.NewEncoder(w).Encode(list)
+	}
+}
+
+// signed returns the last request, signed unless it is pending.
+func (s *signer) signed() *certificatesv1.CertificateSigningRequest {
+	csr := s.requests[len(s.requests)-1].DeepCopy()
+	csr.ResourceVersion = "1"
+	if s.pending {
+		return csr
+	}
+	block, _ := pem.Decode(csr.Spec.Request)
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	assert.NoError(s.t, err)
+	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: "True"}}
+	csr.Status.Certificate = s.ca.sign(s.t, parsed.Subject, parsed.PublicKey, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	return csr
+}
+
+func TestNewClientCertificate_ReportsAllErrors(t *testing.T) {
+	_, err := NewClientCertificate(ClientCertificateConfig{})
+	for _, field := range []string{"NodeName", "BootstrapKubeconfig", "Kubeconfig", "Dir"} {
+		require.ErrorContains(t, err, "ClientCertificateConfig."+field+": required")
+	}
+}
+
+func TestClientCertificate_IsRequestedOnce(t *testing.T) {
+	s, server, ca := startSigner(t)
+	dir := t.TempDir()
+	cfg := ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, server.URL, ca, "{token: hunter2}"),
+		Kubeconfig: filepath.Join(dir, "new", "kubeconfig"), Dir: filepath.Join(dir, "pki"),
+	}
+	c, err := NewClientCertificate(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got, err := c.Config(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, got.BearerToken, "the bootstrap token is used for the request alone")
+	pair, err := tls.LoadX509KeyPair(got.CertFile, got.KeyFile)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(pair.Certificate[0])
+	require.NoError(t, err)
+	assert.Equal(t, "system:node:n", cert.Subject.CommonName)
+	assert.Equal(t, []string{"system:nodes"}, cert.Subject.Organization)
+	require.Len(t, s.requests, 1)
+	assert.Equal(t, certificatesv1.KubeAPIServerClientKubeletSignerName, s.requests[0].Spec.SignerName)
+	data, err := os.ReadFile(cfg.Kubeconfig)
+	require.NoError(t, err)
+	assert.NotContains(t, string(data), "hunter2")
+	info, err := os.Stat(cfg.Kubeconfig)
+	require.NoError(t, err)
+	assert.EqualValues(t, 0o600, info.Mode().Perm())
+
+	second, err := NewClientCertificate(cfg)
+	require.NoError(t, err)
+	_, err = second.Config(ctx)
+	require.NoError(t, err)
+	assert.Len(t, s.requests, 1, "the kubeconfig is used from then on")
+
+	running, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- second.Run(running) }()
+	stop()
+	require.NoError(t, <-done)
+}
+
+func TestClientCertificate_NotSigned(t *testing.T) {
+	s, server, ca := startSigner(t)
+	s.pending = true
+	c, err := NewClientCertificate(ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, server.URL, ca, "{token: hunter2}"), Kubeconfig: filepath.Join(t.TempDir(), "k"), Dir: t.TempDir(),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = c.Config(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "approve the certificate signing request")
+}
+
+func TestClientCertificate_BootstrapWithoutUser(t *testing.T) {
+	c, err := NewClientCertificate(ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, "https://127.0.0.1:1", writeFile(t, newAuthority(t).pem), "{}"), Kubeconfig: filepath.Join(t.TempDir(), "k"), Dir: t.TempDir(),
+	})
+	require.NoError(t, err)
+	_, err = c.Config(t.Context())
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "bootstrap: kubeconfig")
+	require.ErrorContains(t, err, "user without credentials")
+}
+
+func TestServingCertificate(t *testing.T) {
+	s, server, ca := startSigner(t)
+	rc, err := LoadKubeconfig(writeKubeconfig(t, server.URL, ca, "{token: hunter2}"))
+	require.NoError(t, err)
+	client, err := kubernetes.NewForConfig(rc)
+	require.NoError(t, err)
+	k, err := New(Config{Client: client, NodeName: "n"})
+	require.NoError(t, err)
+	_, err = k.ServingCertificate(ServingCertificateConfig{})
+	require.ErrorContains(t, err, "required")
+	c, err := k.ServingCertificate(ServingCertificateConfig{Dir: filepath.Join(t.TempDir(), "pki"), Addresses: func() ([]string, []string) { return []string{"127.0.0.1", "bad"}, []string{"host"} }})
+	require.NoError(t, err)
+	_, err = c.GetCertificate(nil)
+	require.ErrorIs(t, err, ErrNoServingCertificate)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	require.Eventually(t, func() bool { cert, err := c.GetCertificate(nil); return err == nil && cert != nil }, 20*time.Second, 50*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Equal(t, certificatesv1.KubeletServingSignerName, s.requests[0].Spec.SignerName)
+	block, _ := pem.Decode(s.requests[0].Spec.Request)
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"host"}, parsed.DNSNames)
+	assert.Len(t, parsed.IPAddresses, 1)
+	none := &ServingCertificate{k: k, cfg: ServingCertificateConfig{Addresses: func() ([]string, []string) { return nil, nil }}}
+	assert.Nil(t, none.template(), "without an address none is requested")
+}
