@@ -157,23 +157,23 @@ func waitingReason(pod *corev1.Pod, container string) string {
 }
 
 // running returns a running container.
-func (o *Operator) running(pod *corev1.Pod, container string) (*runtime.Pod, *runtime.Container, error) {
+func (o *Operator) running(pod *corev1.Pod, container string) (*runtime.Container, error) {
 	container, err := Container(pod, container)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	observed, err := o.observed(pod)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c := observed.LatestContainer(container)
 	switch {
 	case c == nil:
-		return nil, nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, container))
+		return nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, container))
 	case c.State != runtime.Running:
-		return nil, nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, ErrNotRunning, waitingReason(pod, container))
+		return nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, ErrNotRunning, waitingReason(pod, container))
 	}
-	return observed, c, nil
+	return c, nil
 }
 
 // ReadLog writes the log of a container, as podlogs.Reader.Copy. opts.Container and
@@ -214,7 +214,7 @@ func (o *Operator) isRunning(uid types.UID, id string) func() bool {
 // RunCommand runs a command in a container and returns its output. An exit code other
 // than 0 is an error.
 func (o *Operator) RunCommand(ctx context.Context, pod *corev1.Pod, container string, command []string) ([]byte, error) {
-	_, c, err := o.running(pod, container)
+	c, err := o.running(pod, container)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (o *Operator) streamer() (runtime.Streamer, error) {
 
 // ExecURL prepares a command in a running container.
 func (o *Operator) ExecURL(ctx context.Context, pod *corev1.Pod, opts *corev1.PodExecOptions) (*url.URL, error) {
-	_, c, err := o.running(pod, opts.Container)
+	c, err := o.running(pod, opts.Container)
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (o *Operator) ExecURL(ctx context.Context, pod *corev1.Pod, opts *corev1.Po
 // AttachURL prepares a connection to a running container. It has a terminal if the spec of
 // the container has one.
 func (o *Operator) AttachURL(ctx context.Context, pod *corev1.Pod, opts *corev1.PodAttachOptions) (*url.URL, error) {
-	_, c, err := o.running(pod, opts.Container)
+	c, err := o.running(pod, opts.Container)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,9 @@ func newWorld(t *testing.T) (*world, *podops.Operator) {
 	w := &world{observed: map[types.UID]runtime.Pod{"u1": {
 		UID: "u1", Sandboxes: []runtime.Sandbox{{ID: "s1", State: runtime.SandboxReady}},
 		Containers: []runtime.Container{
-			{ID: "c2", Name: "app", Attempt: 1, State: runtime.Running}, {ID: "c1", Name: "app", State: runtime.Exited}, {ID: "i1", Name: "init", State: runtime.Exited},
+			{ID: "c2", Name: "app", Attempt: 1, State: runtime.Running},
+			{ID: "c1", Name: "app", State: runtime.Exited},
+			{ID: "i1", Name: "init", State: runtime.Exited},
 			{ID: "t1", Name: "shell", State: runtime.Running},
 		},
 	}}}
@@ -262,7 +264,7 @@ func TestOperator_Errors(t *testing.T) {
 
 // A log ends with its container, also if that is not in the runtime any more.
 func TestOperator_LogOfRemovedContainer(t *testing.T) {
-	w, o := newWorld(t)
+	w, _ := newWorld(t)
 	logs := &removingLogs{w: w}
 	o, err := podops.New(podops.Config{Pods: func() []*corev1.Pod { return w.pods }, PodCache: w, Runtime: w, Workers: w, Logs: logs})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 // for that. The restart policy then starts it again; with a policy that does not, it stays
 // ended. preStop hooks run.
 func (o *Operator) RestartContainer(ctx context.Context, pod *corev1.Pod, container string) error {
-	_, c, err := o.running(pod, container)
+	c, err := o.running(pod, container)
 	if err != nil {
 		return err
 	}
