@@ -69,10 +69,10 @@ func TestAgent_Restart(t *testing.T) {
 		first := sandbox()
 		require.NoError(t, a.Restart(t.Context(), "default", "web", ""))
 		time.Sleep(time.Minute)
-		pod, again := webStatus(t, a)
+		pod, restarted := webStatus(t, a)
 		assert.Equal(t, corev1.PodRunning, pod.Status.Phase)
-		assert.NotNil(t, again.State.Running)
-		assert.NotEqual(t, after.ContainerID, again.ContainerID)
+		assert.NotNil(t, restarted.State.Running)
+		assert.NotEqual(t, after.ContainerID, restarted.ContainerID)
 		assert.NotEqual(t, first, sandbox())
 
 		require.ErrorIs(t, a.Restart(t.Context(), "default", "none", ""), runtime.ErrNotFound)
