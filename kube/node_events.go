@@ -35,7 +35,7 @@ func eventReason(kind corev1.NodeConditionType, isTrue bool) string {
 		}
 		return no
 	}
-	switch kind {
+	switch kind { //nolint:exhaustive // those that the kubelet sends events of
 	case corev1.NodeReady:
 		return choose("NodeReady", "NodeNotReady")
 	case corev1.NodeMemoryPressure:

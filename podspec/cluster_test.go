@@ -59,7 +59,8 @@ func TestUnsupportedInCluster(t *testing.T) {
 		Volumes: []corev1.Volume{
 			{Name: "disk", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}},
 			{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}, {ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "b"}},
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}},
+				{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "b"}},
 				{PodCertificate: &corev1.PodCertificateProjection{}},
 			}}}},
 		},

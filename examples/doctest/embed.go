@@ -149,6 +149,7 @@ func (h HostCerts) Watch(ctx context.Context, deliver func(podsource.Set)) error
 // SerialPort gives the containers of pods with a label the serial port of the machine.
 type SerialPort struct{}
 
+// Inject implements podsync.Injector.
 func (SerialPort) Inject(_ context.Context, pod *corev1.Pod, _ *corev1.Container, _ bool) (runtime.Injection, error) {
 	if pod.Labels["example.com/serial"] != "true" {
 		return runtime.Injection{}, nil

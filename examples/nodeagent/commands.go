@@ -26,7 +26,7 @@ import (
 type command struct {
 	usage  string
 	define func(*flag.FlagSet, *commandFlags)
-	run    func(c *client, ctx context.Context, args []string) error //nolint:revive // the form of a method expression
+	run    func(c *client, ctx context.Context, args []string) error
 }
 
 // commands are named and used like kubectl's.

@@ -15,7 +15,7 @@ import (
 
 // The commands show and change the pods of a running agent by its socket.
 func TestCommands(t *testing.T) {
-	dir, err := os.MkdirTemp("", "na") // a short path for the socket
+	dir, err := os.MkdirTemp("", "na") //nolint:usetesting // a short path for the socket
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	root := filepath.Join(dir, "r")

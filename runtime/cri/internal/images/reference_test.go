@@ -54,7 +54,8 @@ func TestParseReference(t *testing.T) {
 // The forms of a reference's parts against the expressions of the distribution
 // specification.
 func FuzzParseReference_Forms(f *testing.F) {
-	for _, seed := range []string{"a", "a__b", "a-.b", "sha256:" + strings.Repeat("a", 32), "a+b.c:" + strings.Repeat("0", 64), "[::1]:5", "a.b:80", "-", "A_b.c-", "",
+	for _, seed := range []string{
+		"a", "a__b", "a-.b", "sha256:" + strings.Repeat("a", 32), "a+b.c:" + strings.Repeat("0", 64), "[::1]:5", "a.b:80", "-", "A_b.c-", "",
 		"a..b", "a___b", "a--b", "a-", ".a", "z", "{", "g", "F", "G", "[::1]", "[::1", "[]", "[]:1", "[::g]", "[::1]:", "[::1]x5", "[::1]:5x", "a:", "a:5x", ":5", "-a.b", "a.-b",
 		strings.Repeat("a", 128), strings.Repeat("a", 129), "sha256:" + strings.Repeat("0", 64), "sha256:" + strings.Repeat("g", 64), "[a]", "[F]", "[G]", "[`]",
 	} {
