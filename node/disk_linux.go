@@ -23,5 +23,9 @@ func DiskCapacity(dir string) (resource.Quantity, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return resource.Quantity{}, fmt.Errorf("size of the file system of %s: %w", dir, err)
 	}
-	return *resource.NewQuantity(int64(st.Blocks)*st.Bsize, resource.BinarySI), nil
+	unit := int64(st.Frsize) //nolint:unconvert // 32 bits on some architectures
+	if unit == 0 {
+		unit = int64(st.Bsize) //nolint:unconvert // as above
+	}
+	return *resource.NewQuantity(int64(st.Blocks)*unit, resource.BinarySI), nil
 }
