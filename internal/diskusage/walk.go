@@ -1,4 +1,5 @@
-// Package diskusage measures directories to which containers can write.
+//go:build unix
+
 package diskusage
 
 import (

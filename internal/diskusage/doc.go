@@ -1,0 +1,2 @@
+// Package diskusage measures directories to which containers can write.
+package diskusage
