@@ -139,20 +139,32 @@ func TestServer_SpellingOfPaths(t *testing.T) {
 
 // A webhook that is down denies.
 func TestServer_DeniesWhenAuthorizationFails(t *testing.T) {
-	n := serveSecure(t)
-	n.allow = func(*authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
-		return true, errors.New("connection refused")
-	}
-	c := n.client(t)
-	for _, p := range paths {
-		status, _, body := n.do(t, c, p.method, p.path, "good")
-		assert.Equal(t, http.StatusInternalServerError, status, p.path)
-		assert.NotContains(t, body, "connection refused", "what failed is for the log")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, call := range n.calls {
-		assert.True(t, strings.HasPrefix(call, "authorize "), call)
+	for name, tc := range map[string]struct {
+		allowed bool
+		err     error
+		status  int
+	}{
+		"failed": {true, errors.New("connection refused"), http.StatusInternalServerError},
+		"denied": {false, nil, http.StatusForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := serveSecure(t)
+			n.allow = func(*authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
+				return tc.allowed, tc.err
+			}
+			c := n.client(t)
+			for _, p := range paths {
+				status, _, body := n.do(t, c, p.method, p.path, "good")
+				assert.Equal(t, tc.status, status, p.path)
+				assert.NotContains(t, body, "connection refused", "what failed is for the log")
+				assert.LessOrEqual(t, strings.Count(body, "\n"), 1, "%s: nothing follows the refusal: %s", p.path, body)
+			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			for _, call := range n.calls {
+				assert.True(t, strings.HasPrefix(call, "authorize "), call)
+			}
+		})
 	}
 }
 
