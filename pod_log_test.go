@@ -110,6 +110,6 @@ func TestAgent_LogsThatPodsAreSimulated(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		require.NoError(t, a.Run(ctx))
-		assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="simulating pods"`))
+		assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="pods are simulated and no container runs"`))
 	})
 }

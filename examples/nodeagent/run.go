@@ -141,7 +141,6 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		opts = append(opts, agent.WithSource("http", podsource.Cached(src, filepath.Join(f.rootDir, "sources", "http"))))
 	}
 	if f.runtimeEndpoint == "" {
-		log.Warn("pods are simulated and no container runs; give -runtime-endpoint for real ones")
 		opts = append(opts, agent.WithSimulatedRuntime())
 	} else {
 		images := []string{}

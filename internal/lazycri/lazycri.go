@@ -52,7 +52,7 @@ func New(endpoint, imageEndpoint string, cfg func() cri.Config) *Runtime {
 // was left looks healthy otherwise. cfg is called by Connect.
 func NewSimulated(log *slog.Logger, cfg func() cri.Config) *Runtime {
 	return &Runtime{connect: func(r *Runtime) (func() error, error) {
-		log.Warn("simulating pods")
+		log.Warn("pods are simulated and no container runs")
 		// Simulated pods need no grace period when the agent ends.
 		inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: log, Grace: -1})
 		if err != nil {
