@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,10 +349,12 @@ func TestNode_TwoAgentsWithOneName(t *testing.T) {
 		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", errors.New("changed"))
 		b.run()
 		require.NoError(t, b.node.Check())
-		other, last := true, time.Time{}
+		var other atomic.Bool
+		other.Store(true)
+		last := time.Time{}
 		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			current := b.lease().DeepCopy()
-			if !other || current.Spec.RenewTime.Time.Equal(last) {
+			if !other.Load() || current.Spec.RenewTime.Time.Equal(last) {
 				return false, nil, nil
 			}
 			// The other agent was first.
@@ -364,7 +367,7 @@ func TestNode_TwoAgentsWithOneName(t *testing.T) {
 		ready := conditionOf(b.get(), corev1.NodeReady)
 		assert.Equal(t, corev1.ConditionFalse, ready.Status)
 		assert.Contains(t, ready.Message, "another agent renews the lease")
-		other = false
+		other.Store(false)
 		b.wait(time.Minute)
 		require.NoError(t, b.node.Check())
 		assert.Equal(t, corev1.ConditionTrue, conditionOf(b.get(), corev1.NodeReady).Status)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,18 +37,29 @@ func newSecret(text string) *corev1.Secret {
 type objectsBench struct {
 	*nodeBench
 	objects *Objects
-	pods    []*corev1.Pod
-	synced  bool
+	state   atomic.Pointer[podsOfSources]
 	dir     string
 	stop    func()
 }
 
+// podsOfSources are the pods that there are, as far as the sources have synced.
+type podsOfSources struct {
+	pods   []*corev1.Pod
+	synced bool
+}
+
+func (b *objectsBench) setPods(pods ...*corev1.Pod) { b.state.Store(&podsOfSources{pods, true}) }
+
 func startObjects(t *testing.T, dir string, existing ...runtime.Object) *objectsBench {
 	t.Helper()
-	b := &objectsBench{nodeBench: &nodeBench{t: t, client: fake.NewClientset(existing...), log: &strings.Builder{}}, dir: dir, synced: true}
+	b := &objectsBench{nodeBench: &nodeBench{t: t, client: fake.NewClientset(existing...), log: &strings.Builder{}}, dir: dir}
+	b.setPods()
 	k, err := New(Config{Client: b.client, NodeName: "n", Logger: slog.New(slog.NewTextHandler(&lockedWriter{w: b.log}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	require.NoError(t, err)
-	b.objects, err = k.Objects(ObjectsConfig{Dir: dir, Pods: func() ([]*corev1.Pod, bool) { return b.pods, b.synced }})
+	b.objects, err = k.Objects(ObjectsConfig{Dir: dir, Pods: func() ([]*corev1.Pod, bool) {
+		state := b.state.Load()
+		return state.pods, state.synced
+	}})
 	require.NoError(t, err)
 	return b
 }
@@ -108,7 +120,7 @@ func TestKube_ObjectsChecksItsConfiguration(t *testing.T) {
 func TestObjects_FollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startObjects(t, "", newSecret("one")).run()
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		assert.Equal(t, "one", b.value())
 		b.update(newSecret("two"))
 		assert.Equal(t, "two", b.value())
@@ -141,7 +153,7 @@ func TestObjects_ImmutableIsNotWatched(t *testing.T) {
 		s := newSecret("fixed")
 		s.Immutable = &yes
 		b := startObjects(t, "", s).run()
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		assert.Equal(t, "fixed", b.value())
 		changed := newSecret("other")
 		b.update(changed)
@@ -155,15 +167,15 @@ func TestObjects_AreForgottenWithTheirPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b := startObjects(t, dir, newSecret("one")).run()
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		b.value()
 		b.wait(time.Minute)
 		file := filepath.Join(dir, "secret_default_s.json")
 		require.FileExists(t, file)
-		b.synced, b.pods = false, nil
+		b.state.Store(&podsOfSources{})
 		b.wait(time.Minute)
 		require.FileExists(t, file, "while pods are not all known nothing is forgotten")
-		b.synced = true
+		b.setPods()
 		b.wait(time.Minute)
 		assert.NoFileExists(t, file)
 		assert.Empty(t, b.objects.followed)
@@ -200,7 +212,7 @@ func TestObjects_StartWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new")
 		b := startObjects(t, dir, newSecret(secretText)).run()
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		b.value()
 		b.wait(2 * time.Second)
 		b.stop()
@@ -213,7 +225,7 @@ func TestObjects_StartWithoutServer(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ".secret_default_s.json.123"), nil, 0o600))
 
 		b = startObjects(t, dir, newSecret("changed"))
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		back := b.unreachable()
 		b.run()
 		assert.NoFileExists(t, filepath.Join(dir, ".secret_default_s.json.123"), "an interrupted write")
@@ -267,7 +279,7 @@ func (s *tokenServer) react(a k8stesting.Action) (bool, runtime.Object, error) {
 
 func startTokens(t *testing.T, dir string, seconds int64) (*objectsBench, *tokenServer, func() string) {
 	b := startObjects(t, dir).run()
-	b.pods = []*corev1.Pod{podOf()}
+	b.setPods(podOf())
 	server := &tokenServer{seconds: seconds}
 	b.client.PrependReactor("create", "serviceaccounts", server.react)
 	return b, server, func() string {
@@ -332,7 +344,7 @@ func TestObjects_TokensWithoutServer(t *testing.T) {
 		server.err = nil
 		b.wait(11 * time.Second)
 		assert.Equal(t, secretText+"+", get())
-		b.pods = nil
+		b.setPods()
 		b.wait(time.Minute)
 		files, err := os.ReadDir(dir)
 		require.NoError(t, err)
@@ -347,7 +359,7 @@ func TestObjects_FrequentChangesAreWrittenOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b := startObjects(t, dir, newSecret("start")).run()
-		b.pods = []*corev1.Pod{podOf()}
+		b.setPods(podOf())
 		b.value()
 		big := bytes.Repeat([]byte("x"), 1<<20)
 		var inodes []string

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Detected returns c with what it leaves to the machine: Capacity, and what of it is
-// Allocatable. root is the root directory of the machine. dir is on the file system of pods
+// Detected returns c with what it leaves to the machine: Capacity, what of it is
+// Allocatable, and with it the limits of the cgroup of all pods. root is the root directory of the machine. dir is on the file system of pods
 // and need not exist. reserved, unless it is nil, returns what of a capacity hard eviction
 // thresholds keep available: see eviction.Config.Reservation. The error says that nothing is left.
 func (c Config) Detected(root fs.FS, dir string, reserved func(capacity corev1.ResourceList) corev1.ResourceList) (Config, error) {
@@ -36,5 +36,18 @@ func (c Config) Detected(root fs.FS, dir string, reserved func(capacity corev1.R
 			c.Allocatable[name] = limit
 		}
 	}
+	if c.DisableCgroups {
+		return c, nil
+	}
+	// Allocatable would be too low a limit: it leaves the hard eviction thresholds out, and
+	// they are compared with what is left of the limit.
+	limits := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, ok := resources.PodsCgroupLimits[name]; ok {
+			limits[name] = q
+		}
+	}
+	maps.Copy(limits, c.PodsCgroupLimits)
+	c.PodsCgroupLimits = limits
 	return c, nil
 }

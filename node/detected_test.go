@@ -30,6 +30,12 @@ func TestConfig_DetectedTakesWhatIsNotGiven(t *testing.T) {
 	c, err = node.Config{}.Detected(machine, t.TempDir(), kept)
 	require.NoError(t, err)
 	assert.Equal(t, "768Mi", c.Allocatable.Memory().String())
+	assert.Equal(t, int64(1<<30), c.PodsCgroupLimits.Memory().Value(), "pods are evicted before they reach the limit")
+	assert.NotContains(t, c.PodsCgroupLimits, corev1.ResourceEphemeralStorage)
+	require.NoError(t, c.Check())
+	c, err = node.Config{DisableCgroups: true}.Detected(machine, t.TempDir(), kept)
+	require.NoError(t, err)
+	assert.Empty(t, c.PodsCgroupLimits)
 }
 
 func TestConfig_DetectedKeepsWhatIsGiven(t *testing.T) {

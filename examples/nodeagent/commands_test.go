@@ -42,6 +42,8 @@ func TestCommands(t *testing.T) {
 	out, err := command("get", "pods", "web-n", "-o", "json")
 	require.NoError(t, err)
 	assert.Contains(t, out, `"name": "web-n"`)
+	_, err = command("logs", "web-n", "-p", "-c", "c", "--tail", "3")
+	require.ErrorContains(t, err, "previous container")
 	out, err = command("restart", "web-n")
 	require.NoError(t, err)
 	assert.Equal(t, "pod default/web-n restarted\n", out)
@@ -57,7 +59,6 @@ func TestCommands(t *testing.T) {
 		"invalid port":                           {"port-forward", "web-n", "x"},
 		"evict does":                             {"drain", "web-n"},
 		"pod required":                           {"attach"},
-		"previous container":                     {"logs", "web-n", "-p", "-c", "c", "--tail", "3"},
 	} {
 		_, err := command(args[0], args[1:]...)
 		require.ErrorContains(t, err, want)
