@@ -347,10 +347,7 @@ func TestNode_TwoAgentsWithOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{})
 		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", errors.New("changed"))
-		b.run()
-		require.NoError(t, b.node.Check())
 		var other atomic.Bool
-		other.Store(true)
 		last := time.Time{}
 		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			current := b.lease().DeepCopy()
@@ -362,6 +359,9 @@ func TestNode_TwoAgentsWithOneName(t *testing.T) {
 			current.Spec.RenewTime = &metav1.MicroTime{Time: last}
 			return true, nil, errors.Join(b.client.Tracker().Update(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, current, corev1.NamespaceNodeLease), conflict)
 		})
+		b.run()
+		require.NoError(t, b.node.Check())
+		other.Store(true)
 		b.wait(time.Minute)
 		require.ErrorIs(t, b.node.Check(), ErrNodeNameInUse)
 		ready := conditionOf(b.get(), corev1.NodeReady)

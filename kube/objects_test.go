@@ -278,10 +278,11 @@ func (s *tokenServer) react(a k8stesting.Action) (bool, runtime.Object, error) {
 }
 
 func startTokens(t *testing.T, dir string, seconds int64) (*objectsBench, *tokenServer, func() string) {
-	b := startObjects(t, dir).run()
-	b.setPods(podOf())
+	b := startObjects(t, dir)
 	server := &tokenServer{seconds: seconds}
 	b.client.PrependReactor("create", "serviceaccounts", server.react)
+	b.run()
+	b.setPods(podOf())
 	return b, server, func() string {
 		got, err := b.objects.ServiceAccountToken(t.Context(), podOf(), &corev1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &seconds})
 		require.NoError(t, err)
