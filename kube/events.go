@@ -71,52 +71,62 @@ func (e *Events) next() *corev1.Event {
 // server takes them, for at most a second.
 func (e *Events) run(ctx context.Context) {
 	for {
-		e.writeAll(ctx)
+		unsent := e.writeAll(ctx)
 		select {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			e.writeAll(ctx)
+			if unsent == nil || e.write(ctx, unsent) {
+				e.writeAll(ctx)
+			}
 			return
 		case <-e.wake:
 		}
 	}
 }
 
-// writeAll writes the queued events until ctx is done.
-func (e *Events) writeAll(ctx context.Context) {
+// writeAll writes the queued events until ctx is done. It returns the event whose write
+// that has interrupted.
+func (e *Events) writeAll(ctx context.Context) (unsent *corev1.Event) {
 	for ctx.Err() == nil {
 		event := e.next()
 		if event == nil {
-			return
+			return nil
 		}
-		e.write(ctx, event)
+		r, err := e.correlator.EventCorrelate(event)
+		if err != nil || r.Skip {
+			continue
+		}
+		// A recorder before this one may have counted, too.
+		r.Event.Count = max(r.Event.Count, event.Count)
+		if !e.write(ctx, r.Event) {
+			return r.Event
+		}
 	}
+	return nil
 }
 
-// write writes an event, again after a pause if the API server cannot be reached.
-func (e *Events) write(ctx context.Context, event *corev1.Event) {
-	r, err := e.correlator.EventCorrelate(event)
-	if err != nil || r.Skip {
-		return
-	}
-	// A recorder before this one may have counted, too.
-	r.Event.Count = max(r.Event.Count, event.Count)
+// write writes an event, again after a pause if the API server cannot be reached. It
+// returns false if ctx ended before the event was written or dropped.
+func (e *Events) write(ctx context.Context, event *corev1.Event) bool {
 	for try := 1; ; try++ {
-		written, err := e.send(ctx, r.Event)
+		written, err := e.send(ctx, event)
 		if err == nil {
 			e.correlator.UpdateState(written)
-			return
+			return true
 		}
-		if ctx.Err() != nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return
+		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
 		}
 		if isRejected(err) || try == maxEventTries {
 			e.k.cfg.Logger.Warn("event dropped", logattr.PodName(event.InvolvedObject.Namespace, event.InvolvedObject.Name), logattr.Err(err))
-			return
+			return true
 		}
 		if sleep.For(ctx, eventBackOff) != nil {
-			return
+			return false
 		}
 	}
 }
