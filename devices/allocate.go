@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -112,7 +113,11 @@ func (m *Manager) choose(ctx context.Context, pod *corev1.Pod, container string,
 	if chooser, ok := c.plugin.(Chooser); ok && len(c.reusable)+len(c.free) > n {
 		ctx, cancel := context.WithTimeout(ctx, m.cfg.AllocateTimeout)
 		defer cancel()
-		chosen, err := chooser.Choose(ctx, slices.Concat(c.reusable, c.free), include, n)
+		var chosen []string
+		err := safe.Call(m.cfg.Logger, "choose devices of "+string(name), func() (err error) {
+			chosen, err = chooser.Choose(ctx, slices.Concat(c.reusable, c.free), include, n)
+			return err
+		})
 		if err != nil {
 			// The devices are all alike to those who cannot ask.
 			m.cfg.Logger.Warn("device plugin expressed no preference", logattr.Pod(pod), resourceAttr(name), logattr.Err(err))
@@ -162,9 +167,6 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 		return candidates{}, fmt.Errorf("%w: delete or restart the pods that have some: %s", ErrStateLost, strings.Join(names, ", "))
 	}
 	c := candidates{plugin: r.plugin, reusable: m.reusable(pod, container, name)}
-	if a, ok := m.pods[pod.UID][container][name]; ok {
-		c.reusable = slices.Concat(a.IDs, c.reusable) // reserved before a restart of the agent
-	}
 	c.reusable = slices.DeleteFunc(c.reusable, func(id string) bool { return !r.devices[id].Healthy })
 	used := m.used(name)
 	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
@@ -225,7 +227,11 @@ func (m *Manager) reusable(pod *corev1.Pod, container string, name corev1.Resour
 func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, container string, name corev1.ResourceName, ids []string, plugin Plugin) (runtime.Injection, error) {
 	start := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.AllocateTimeout)
-	injection, err := plugin.Allocate(bounded, ids)
+	var injection runtime.Injection
+	err := safe.Call(m.cfg.Logger, "allocate devices of "+string(name), func() (err error) {
+		injection, err = plugin.Allocate(bounded, ids)
+		return err
+	})
 	cancel()
 	if err == nil {
 		m.mu.Lock()
@@ -239,7 +245,7 @@ func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, container strin
 		m.mu.Unlock()
 	}
 	if m.cfg.Hooks.Allocated != nil {
-		m.cfg.Hooks.Allocated(pod, container, name, slices.Clone(ids), time.Since(start), err)
+		m.cfg.Hooks.Allocated(Request{pod, container, name, slices.Clone(ids), time.Since(start), err})
 	}
 	if err != nil {
 		return runtime.Injection{}, fmt.Errorf("allocate %s: %w", strings.Join(ids, ", "), err)
@@ -257,6 +263,7 @@ func (m *Manager) record(uid types.UID, container string, name corev1.ResourceNa
 		m.pods[uid][container] = map[corev1.ResourceName]allocation{}
 	}
 	m.pods[uid][container][name] = a
+	m.unsaved = m.unsaved || a.Injection != nil
 }
 
 // forget removes an allocation. m.mu is locked.
@@ -296,7 +303,7 @@ func (m *Manager) PreStart(ctx context.Context, pod *corev1.Pod, container strin
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, m.cfg.PreStartTimeout)
-		err := starter.PreStart(bounded, c.ids)
+		err := safe.Call(m.cfg.Logger, "prepare devices of "+string(c.name), func() error { return starter.PreStart(bounded, c.ids) })
 		cancel()
 		if err != nil {
 			return fmt.Errorf("devices of container %s: %s: prepare %s: %w", container, c.name, strings.Join(c.ids, ", "), err)
@@ -313,13 +320,16 @@ func (m *Manager) Release(uid types.UID) error {
 		return err
 	}
 	m.mu.Lock()
-	_, had := m.pods[uid]
-	delete(m.pods, uid)
+	if _, ok := m.pods[uid]; ok {
+		delete(m.pods, uid)
+		m.unsaved = true
+	}
 	for _, r := range m.resources {
 		delete(r.unknown, uid)
 	}
+	unsaved := m.unsaved
 	m.mu.Unlock()
-	if !had {
+	if !unsaved {
 		return nil
 	}
 	return m.save()

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -24,8 +25,8 @@ type Device struct {
 	NUMANodes []int64
 }
 
-// Plugin provides the devices of one resource. Its methods block, also for long; each
-// call delays only the pod that it is for.
+// Plugin provides the devices of one resource. Its methods may block for long; each call
+// delays only the pod that it is for. A panic fails that call.
 type Plugin interface {
 	// Allocate returns what a container needs to use the devices. It is called once per
 	// container and resource, before the container is created.
@@ -45,16 +46,36 @@ type Chooser interface {
 	Choose(ctx context.Context, available, include []string, n int) ([]string, error)
 }
 
-// Hooks observe a Manager. They are called without locks held and must not block.
+// Request describes a request for devices that a plugin has answered.
+type Request struct {
+	Pod       *corev1.Pod // must not be changed
+	Container string
+	Resource  corev1.ResourceName
+	IDs       []string // of the devices that were asked for
+	Duration  time.Duration
+	Err       error // nil: allocated
+}
+
+// Hooks observe a Manager. They are called without locks held and must not block. A panic
+// in one is logged.
 type Hooks struct {
 	// Allocated is called after a plugin has answered a request for devices.
-	Allocated func(pod *corev1.Pod, container string, resource corev1.ResourceName, ids []string, duration time.Duration, err error)
+	Allocated func(Request)
 	// HealthChanged is called after devices of a running pod have become healthy or
 	// unhealthy, so that its status can be reported again.
 	HealthChanged func(uid types.UID)
 	// StateLost is called if the file with the allocations could not be read. The
 	// damaged file was renamed.
 	StateLost func(err error)
+}
+
+// guarded returns hooks that recover panics.
+func (h Hooks) guarded(log *slog.Logger) Hooks {
+	return Hooks{
+		Allocated:     safe.Hook1(log, "Allocated", h.Allocated),
+		HealthChanged: safe.Hook1(log, "HealthChanged", h.HealthChanged),
+		StateLost:     safe.Hook1(log, "StateLost", h.StateLost),
+	}
 }
 
 // Config describes a Manager.
@@ -96,6 +117,7 @@ type Manager struct {
 	lostAt    time.Time // set if it was damaged
 	resources map[corev1.ResourceName]*resourceState
 	pods      map[types.UID]podState
+	unsaved   bool // the state file lacks changes of pods
 }
 
 // resourceState is what is known of a resource.
@@ -121,6 +143,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	return &Manager{cfg: cfg, resources: map[corev1.ResourceName]*resourceState{}, pods: map[types.UID]podState{}}, nil
 }
 

@@ -71,7 +71,7 @@ func (m *Manager) loadLocked() (lost, err error) {
 			m.resources[name] = &resourceState{}
 		}
 	}
-	maps.Copy(m.pods, state.Pods)
+	maps.Copy(m.pods, confirmed(state.Pods))
 	return lost, nil
 }
 
@@ -111,30 +111,37 @@ func (m *Manager) save() error {
 	m.saving.Lock()
 	defer m.saving.Unlock()
 	m.mu.Lock()
-	state := savedState{Version: stateVersion, Resources: slices.Sorted(maps.Keys(m.resources)), Pods: map[types.UID]podState{}}
-	for uid, p := range m.pods {
-		for container, byResource := range p {
-			for name, a := range byResource {
-				if a.Injection == nil {
-					continue
-				}
-				if state.Pods[uid] == nil {
-					state.Pods[uid] = podState{}
-				}
-				if state.Pods[uid][container] == nil {
-					state.Pods[uid][container] = map[corev1.ResourceName]allocation{}
-				}
-				state.Pods[uid][container][name] = a
-			}
-		}
-	}
+	state := savedState{Version: stateVersion, Resources: slices.Sorted(maps.Keys(m.resources)), Pods: confirmed(m.pods)}
+	m.unsaved = false
 	m.mu.Unlock()
 	text, err := json.Marshal(state)
-	if err != nil {
-		return fmt.Errorf("devices: %w", err)
+	if err == nil {
+		err = atomicfile.Write(m.cfg.StateFile, text)
 	}
-	if err := atomicfile.Write(m.cfg.StateFile, text); err != nil {
+	if err != nil {
+		m.mu.Lock()
+		m.unsaved = true
+		m.mu.Unlock()
 		return fmt.Errorf("devices: store allocations: %w", err)
 	}
 	return nil
+}
+
+// confirmed returns a copy without the allocations that a plugin has not answered.
+func confirmed(pods map[types.UID]podState) map[types.UID]podState {
+	out := map[types.UID]podState{}
+	for uid, pod := range pods {
+		containers := podState{}
+		for container, byResource := range pod {
+			byResource = maps.Clone(byResource)
+			maps.DeleteFunc(byResource, func(_ corev1.ResourceName, a allocation) bool { return a.Injection == nil })
+			if len(byResource) > 0 {
+				containers[container] = byResource
+			}
+		}
+		if len(containers) > 0 {
+			out[uid] = containers
+		}
+	}
+	return out
 }
