@@ -80,6 +80,9 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	if f.version && len(errs) == 0 {
 		return f, nil
 	}
+	if f.kube.kubeconfig != "" {
+		f.listen.joinCluster(fs)
+	}
 	f.check(fs.Args(), fail)
 	return f, errors.Join(errs...)
 }

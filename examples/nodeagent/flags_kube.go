@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -16,6 +18,8 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/server"
+	"github.com/sublet-dev/agent/server/kubeauth"
 )
 
 // kubeFlags are about the cluster, with the kubelet's names.
@@ -61,11 +65,19 @@ func parseTaints(list string) ([]corev1.Taint, error) {
 	return taints, nil
 }
 
-// cluster returns the options that make the agent a node of a cluster; none without
-// -kubeconfig. It blocks until a requested certificate is signed.
-func (f *flags) cluster(ctx context.Context, log *slog.Logger) ([]agent.Option, error) {
+// cluster is the connection of this node to its cluster.
+type cluster struct {
+	client  kubernetes.Interface
+	kube    *kube.Kube
+	opts    []agent.Option
+	serving *kube.ServingCertificate // nil if the certificate is given
+}
+
+// cluster returns the connection to the cluster; nil without -kubeconfig. It blocks until
+// a requested client certificate is signed.
+func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error) {
 	if f.kube.kubeconfig == "" {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no cluster
 	}
 	cfg, renewal, err := f.clientConfig(ctx, log)
 	if err != nil {
@@ -84,8 +96,57 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) ([]agent.Option, 
 		return nil, err
 	}
 	opts, err := k.NodeOptions(kube.NodeConfig{Labels: f.labels(), Taints: taints, NoRegistration: !f.kube.register}, filepath.Join(f.rootDir, "sources", "api"))
-	return append(opts, renewal...), err
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{client: client, kube: k, opts: append(opts, renewal...)}
+	if f.listen.https != "" && f.listen.tlsCert == "" {
+		err = c.requestServingCertificate(f)
+	}
+	return c, err
 }
+
+// requestServingCertificate has the cluster sign the certificate of the server.
+func (c *cluster) requestServingCertificate(f *flags) error {
+	ip, err := f.ip()
+	if err != nil {
+		return err
+	}
+	ips, hostnames := []string{ip}, []string{}
+	if net.ParseIP(f.nodeName) == nil {
+		hostnames = append(hostnames, f.nodeName)
+	}
+	serving, err := c.kube.ServingCertificate(kube.ServingCertificateConfig{
+		Dir: f.certDir(), Addresses: func() ([]string, []string) { return ips, hostnames },
+	})
+	if err != nil {
+		return err
+	}
+	c.serving = serving
+	c.opts = append(c.opts, agent.WithRunner("serving certificate", func(*agent.Components) (agent.Runner, error) { return serving, nil }))
+	return nil
+}
+
+// secure has the cluster decide who the clients of the kubelet's API are and what they may
+// do. A question that the API server does not answer is denied.
+func (c *cluster) secure(cfg *server.Config) error {
+	tokens, err := kubeauth.NewTokens(kubeauth.TokensConfig{Reviews: c.client.AuthenticationV1().TokenReviews()})
+	if err != nil {
+		return err
+	}
+	access, err := kubeauth.NewAccess(kubeauth.AccessConfig{Reviews: c.client.AuthorizationV1().SubjectAccessReviews()})
+	if err != nil {
+		return err
+	}
+	cfg.Authenticators, cfg.Authorizer = append(cfg.Authenticators, tokens), access
+	if c.serving != nil {
+		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.serving.GetCertificate}
+	}
+	return nil
+}
+
+// certDir returns the directory of requested certificates.
+func (f *flags) certDir() string { return cmp.Or(f.kube.certDir, filepath.Join(f.rootDir, "pki")) }
 
 // clientConfig returns how to reach the API server, and the option that renews the
 // certificate, if the cluster signs it.
@@ -94,12 +155,8 @@ func (f *flags) clientConfig(ctx context.Context, log *slog.Logger) (*rest.Confi
 		cfg, err := kube.LoadKubeconfig(f.kube.kubeconfig)
 		return cfg, nil, err
 	}
-	dir := f.kube.certDir
-	if dir == "" {
-		dir = filepath.Join(f.rootDir, "pki")
-	}
 	cert, err := kube.NewClientCertificate(kube.ClientCertificateConfig{
-		NodeName: f.nodeName, BootstrapKubeconfig: f.kube.bootstrap, Kubeconfig: f.kube.kubeconfig, Dir: dir, Logger: log,
+		NodeName: f.nodeName, BootstrapKubeconfig: f.kube.bootstrap, Kubeconfig: f.kube.kubeconfig, Dir: f.certDir(), Logger: log,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -1,14 +1,27 @@
 package main
 
 import (
+	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/server"
 )
 
 func TestParse_KubeFlags(t *testing.T) {
@@ -48,10 +61,97 @@ func TestServerPort(t *testing.T) {
 
 func TestFlags_ClusterWithoutKubeconfig(t *testing.T) {
 	f := flags{}
-	opts, err := f.cluster(t.Context(), slog.New(slog.DiscardHandler))
+	c, err := f.cluster(t.Context(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	assert.Empty(t, opts)
+	assert.Nil(t, c)
 	f.kube.kubeconfig = filepath.Join(t.TempDir(), "none")
 	_, err = f.cluster(t.Context(), slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "kubeconfig")
+}
+
+func TestParse_ListensForTheAPIServer(t *testing.T) {
+	for want, args := range map[string][]string{
+		"":         {"-manifests", "/m"},
+		":10250":   {"-kubeconfig", "/k"},
+		"[::1]:10": {"-kubeconfig", "/k", "-listen-https", "[::1]:10"},
+	} {
+		f, err := parse(args, io.Discard)
+		require.NoError(t, err)
+		assert.Equal(t, want, f.listen.https)
+	}
+	f, err := parse([]string{"-kubeconfig", "/k", "-listen-https", ""}, io.Discard)
+	require.NoError(t, err)
+	assert.Empty(t, f.listen.https)
+}
+
+// The API server knows the users and their rights; without it all clients are denied.
+func TestCluster_Secure(t *testing.T) {
+	client := fake.NewClientset()
+	down := false
+	client.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if down {
+			return true, nil, errors.New("connection refused")
+		}
+		switch o := action.(clienttesting.CreateAction).GetObject().(type) {
+		case *authenticationv1.TokenReview:
+			o.Status = authenticationv1.TokenReviewStatus{Authenticated: o.Spec.Token != "wrong", User: authenticationv1.UserInfo{Username: o.Spec.Token}}
+			return true, o, nil
+		case *authorizationv1.SubjectAccessReview:
+			o.Status.Allowed = o.Spec.User == "admin"
+			return true, o, nil
+		}
+		return false, nil, nil
+	})
+	code := func(token string) int {
+		cfg := server.Config{Addr: "127.0.0.1:0", NodeName: "n"}
+		require.NoError(t, (&cluster{client: client, serving: new(kube.ServingCertificate)}).secure(&cfg))
+		_, err := cfg.TLS.GetCertificate(nil)
+		require.ErrorIs(t, err, kube.ErrNoServingCertificate)
+		srv, err := server.New(cfg)
+		require.NoError(t, err)
+		r, w := httptest.NewRequest(http.MethodGet, "/pods", nil), httptest.NewRecorder()
+		r.TLS = &tls.ConnectionState{}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		srv.ServeHTTP(w, r)
+		return w.Code
+	}
+	assert.Equal(t, http.StatusOK, code("admin"))
+	assert.Equal(t, http.StatusForbidden, code("guest"))
+	assert.Equal(t, http.StatusUnauthorized, code("wrong"))
+	assert.Equal(t, http.StatusUnauthorized, code(""), "anonymous")
+	down = true
+	assert.Equal(t, http.StatusUnauthorized, code("admin"))
+}
+
+// Without files, the certificate is one that the cluster signs for the addresses of the node.
+func TestFlags_ClusterRequestsServingCertificate(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, []byte(`
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`), 0o600))
+	args := []string{"-kubeconfig", kubeconfig, "-node-name", "n", "-node-ip", "127.0.0.1", "-root-dir", dir}
+	for name, tc := range map[string]struct {
+		args    []string
+		request bool
+	}{
+		"no certificate":    {args, true},
+		"certificate given": {append(args, "-tls-cert-file", "c", "-tls-private-key-file", "k"), false},
+		"no server":         {append(args, "-listen-https", ""), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parse(tc.args, io.Discard)
+			require.NoError(t, err)
+			c, err := f.cluster(t.Context(), slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			assert.Equal(t, tc.request, c.serving != nil)
+		})
+	}
 }

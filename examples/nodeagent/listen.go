@@ -25,12 +25,13 @@ type listenFlags struct {
 	addr, https      string
 	tlsCert, tlsKey  string
 	clientCA, tokens string
+	inCluster        bool // the cluster decides about the clients of https
 }
 
 func (f *listenFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none")
-	fs.StringVar(&f.https, "listen-https", "", "host:port of the kubelet's API, such as :10250, by TLS: logs, exec, attach, port-forward and all of -listen. Clients that are authenticated may use all of it")
-	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of -listen-https or, without it, of -listen, which then can be an address that other machines reach; PEM")
+	fs.StringVar(&f.https, "listen-https", "", "host:port of the kubelet's API, by TLS: logs, exec, attach, port-forward and all of -listen. Default with -kubeconfig: "+kubeletAddr+", where the cluster decides what clients may do. Without it, clients that are authenticated may use all of it")
+	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of -listen-https or, without it, of -listen, which then can be an address that other machines reach; PEM. Default with -kubeconfig: one that the cluster signs")
 	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
 	fs.StringVar(&f.clientCA, "client-ca-file", "", "CA certificates, PEM: clients with a certificate that one of them signed are authenticated")
 	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token: clients that send it are authenticated. It is read for each request, so that it can be replaced")
@@ -41,8 +42,9 @@ func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
 	if f.https != "" {
 		_, _, err := net.SplitHostPort(f.https)
 		fail(err != nil, "-listen-https %q: must be host:port", f.https)
-		fail(!isTLS, "-listen-https %q: give -tls-cert-file and -tls-private-key-file", f.https)
-		fail(!authenticates, "-listen-https %q: give -client-ca-file or -token-auth-file, so that not every client can enter containers", f.https)
+		fail(!isTLS && !f.inCluster, "-listen-https %q: give -tls-cert-file and -tls-private-key-file", f.https)
+		fail(f.inCluster && f.tokens != "", "-token-auth-file: tokens of clients are reviewed by the cluster of -kubeconfig; remove it")
+		fail(!authenticates && !f.inCluster, "-listen-https %q: give -client-ca-file or -token-auth-file, so that not every client can enter containers", f.https)
 		isTLS, authenticates = false, false // of -listen
 	}
 	socket, isSocket := strings.CutPrefix(f.addr, "unix://")
@@ -61,6 +63,19 @@ func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
 		exposed := err == nil && !isLoopback(f.addr)
 		fail(exposed && !isTLS, reach+"give -tls-cert-file and -tls-private-key-file, and -client-ca-file or -token-auth-file, or listen on 127.0.0.1 or unix:///path", f.addr)
 		fail(exposed && isTLS && !authenticates, reach+"give -client-ca-file or -token-auth-file, so that not every client can read the pods", f.addr)
+	}
+}
+
+// kubeletAddr is where an API server expects the kubelet's API of its nodes.
+const kubeletAddr = ":10250"
+
+// joinCluster sets the defaults for a node of a cluster.
+func (f *listenFlags) joinCluster(fs *flag.FlagSet) {
+	f.inCluster = true
+	given := false
+	fs.Visit(func(g *flag.Flag) { given = given || g.Name == "listen-https" })
+	if !given {
+		f.https = kubeletAddr
 	}
 }
 
@@ -89,14 +104,17 @@ func (f *listenFlags) configureHTTPS(cfg *server.Config) error {
 	return f.configureTLS(cfg)
 }
 
-// configureTLS sets TLS and authentication. It reads the files once, so that a mistake
-// in them is an error at the start.
+// configureTLS sets TLS, if the certificate is given, and authentication. It reads the
+// files once, so that a mistake in them is an error at the start.
 func (f *listenFlags) configureTLS(cfg *server.Config) error {
-	certs, err := server.CertificateFiles{Cert: f.tlsCert, Key: f.tlsKey, Logger: cfg.Logger}.TLS()
-	if err != nil {
-		return fmt.Errorf("-tls-cert-file, -tls-private-key-file: %w", err)
+	if f.tlsCert != "" {
+		certs, err := server.CertificateFiles{Cert: f.tlsCert, Key: f.tlsKey, Logger: cfg.Logger}.TLS()
+		if err != nil {
+			return fmt.Errorf("-tls-cert-file, -tls-private-key-file: %w", err)
+		}
+		cfg.TLS = certs
 	}
-	cfg.TLS, cfg.AllowNonLoopback = certs, !isLoopback(cfg.Addr)
+	cfg.AllowNonLoopback = !isLoopback(cfg.Addr)
 	if f.clientCA != "" {
 		clients := &server.ClientCertificates{CAFile: f.clientCA, Logger: cfg.Logger}
 		if err := clients.Check(); err != nil {

@@ -50,6 +50,10 @@ func TestParse_ListensForOthersWithTLSAndAuthenticationOnly(t *testing.T) {
 		{"kubelet's API for everybody", append(tlsFiles, "-listen-https", ":10250"), "not every client can enter containers"},
 		{"kubelet's API without port", append(tlsFiles, "-listen-https", "host", "-token-auth-file", "t"), "must be host:port"},
 		{"kubelet's API beside all addresses in plain text", append(tlsFiles, "-listen", ":1", "-listen-https", ":10250", "-token-auth-file", "t"), "other machines can reach this address"},
+		{"in a cluster, which identifies clients", append(tlsFiles, "-kubeconfig", "/k"), ""},
+		{"in a cluster, which signs the certificate", []string{"-kubeconfig", "/k", "-listen-https", ":1"}, ""},
+		{"in a cluster without servers", []string{"-kubeconfig", "/k", "-listen", "", "-listen-https", ""}, ""},
+		{"in a cluster with a token of its own", append(tlsFiles, "-kubeconfig", "/k", "-token-auth-file", "t"), "reviewed by the cluster"},
 		{"TLS without server", append(tlsFiles, "-listen", ""), "have no effect without -listen"},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), io.Discard)

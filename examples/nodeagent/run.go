@@ -38,7 +38,9 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	opts = append(opts, cluster...)
+	if cluster != nil {
+		opts = append(opts, cluster.opts...)
+	}
 	m, err := newMetrics()
 	if err != nil {
 		return err
@@ -52,7 +54,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
-	servers, err := newServers(&f, a, m, socket, log)
+	servers, err := newServers(&f, cluster, a, m, socket, log)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // newServers serve the agent's health, pods and metrics over HTTP, and the kubelet's API
-// over HTTPS, as the flags say.
-func newServers(f *flags, a *agent.Agent, m *metrics, socket *socketServer, log *slog.Logger) (servers []*server.Server, err error) {
+// over HTTPS, as the flags say. c is nil without a cluster.
+func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socketServer, log *slog.Logger) (servers []*server.Server, err error) {
 	handlers, err := m.handlers(a)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,13 @@ func newServers(f *flags, a *agent.Agent, m *metrics, socket *socketServer, log 
 		add(f.listen.configure)
 	}
 	if f.listen.https != "" {
-		add(f.listen.configureHTTPS)
+		add(func(cfg *server.Config) error {
+			err := f.listen.configureHTTPS(cfg)
+			if c != nil {
+				err = errors.Join(err, c.secure(cfg))
+			}
+			return err
+		})
 	}
 	configureSocket(&base, f.rootDir, a)
 	var errSocket error

@@ -35,7 +35,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 	require.NoError(t, err)
 	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()))...)
 	require.NoError(t, err)
-	servers, err := newServers(&f, a, m, new(socketServer), log)
+	servers, err := newServers(&f, nil, a, m, new(socketServer), log)
 	require.NoError(t, err)
 	require.Len(t, servers, 2)
 	get := func(h http.Handler, path, token string, secure bool) (int, string) {
