@@ -227,9 +227,12 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	if c.Node.UnsupportedFields == nil {
 		c.Node.UnsupportedFields = podspec.UnsupportedWith(c.Objects)
 	}
+	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
+	podsync.NotifyHealth(injectors.Injectors, func(uid types.UID) { c.PodWorkers.Requeue(uid, podworkers.RequeueNow) })
+	_, devices := podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	fits, err := configured(c, admission.New, admission.Config{
 		NodeName: c.NodeName, Allocatable: c.Node.Allocatable, MaxPods: c.Node.MaxPods, Labels: c.Node.Labels, Taints: c.Node.Taints,
-		Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(),
+		Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(), Devices: devices,
 	})
 	if err != nil {
 		return nil, err
@@ -295,6 +298,8 @@ func newNodeStatus(c *Components) (*node.Status, error) {
 			return node.Addresses(node.AddressConfig{NodeName: c.NodeName, IPs: c.Node.IPs})
 		},
 	}
+	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
+	cfg.Devices, cfg.AllocatableDevices = podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	if store, ok := runtime.Capability[runtime.ImageStore](c.Runtime); ok {
 		cfg.Images = store.Images
 	}

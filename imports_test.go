@@ -38,7 +38,7 @@ var allowedImports = map[string][]string{
 	"cgroup":                  {"podspec", "runtime"},
 	"node":                    {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
 	"stats":                   {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
-	"devices":                 {"internal/atomicfile", "podspec", "runtime"},
+	"devices":                 {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"devices/deviceplugin":    {"devices", "internal/pathname", "runtime"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},

@@ -180,9 +180,9 @@ func WithSoftAdmitter(a podsync.SoftAdmitter) Option {
 	return add("WithSoftAdmitter", podsync.Config{SoftAdmitters: []podsync.SoftAdmitter{a}})
 }
 
-// WithInjector adds an injector: it decides what containers get in addition to their
-// specs, such as devices. *devices.Manager is one. All injectors of an agent count; two
-// that contradict each other keep the container from being created.
+// WithInjector adds an injector: it decides what containers get in addition to their specs, such as devices. *devices.Manager is
+// one. Two that contradict each other keep the container from being created. What a podsync.ResourceProvider provides counts for
+// admission and in the status of the node.
 func WithInjector(i podsync.Injector) Option {
 	return add("WithInjector", podsync.Config{Injectors: []podsync.Injector{i}})
 }

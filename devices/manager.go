@@ -61,9 +61,6 @@ type Request struct {
 type Hooks struct {
 	// Allocated is called after a plugin has answered a request for devices.
 	Allocated func(Request)
-	// HealthChanged is called after devices of a running pod have become healthy or
-	// unhealthy, so that its status can be reported again.
-	HealthChanged func(uid types.UID)
 	// StateLost is called if the file with the allocations could not be read. The
 	// damaged file was renamed.
 	StateLost func(err error)
@@ -72,9 +69,8 @@ type Hooks struct {
 // guarded returns hooks that recover panics.
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{
-		Allocated:     safe.Hook1(log, "Allocated", h.Allocated),
-		HealthChanged: safe.Hook1(log, "HealthChanged", h.HealthChanged),
-		StateLost:     safe.Hook1(log, "StateLost", h.StateLost),
+		Allocated: safe.Hook1(log, "Allocated", h.Allocated),
+		StateLost: safe.Hook1(log, "StateLost", h.StateLost),
 	}
 }
 
@@ -118,6 +114,7 @@ type Manager struct {
 	resources map[corev1.ResourceName]*resourceState
 	pods      map[types.UID]podState
 	unsaved   bool // the state file lacks changes of pods
+	listeners []func(uid types.UID)
 }
 
 // resourceState is what is known of a resource.
@@ -209,13 +206,21 @@ func (m *Manager) change(resource corev1.ResourceName, f func(*resourceState)) {
 			affected = append(affected, uid)
 		}
 	}
+	listeners := slices.Clone(m.listeners)
 	m.mu.Unlock()
 	slices.Sort(affected)
 	for _, uid := range affected {
-		if m.cfg.Hooks.HealthChanged != nil {
-			m.cfg.Hooks.HealthChanged(uid)
+		for _, f := range listeners {
+			safe.Do(m.cfg.Logger, "notify of the health of devices", func() { f(uid) })
 		}
 	}
+}
+
+// NotifyHealth implements podsync.ResourceProvider.
+func (m *Manager) NotifyHealth(f func(uid types.UID)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listeners = append(m.listeners, f)
 }
 
 // anyID reports whether a device of a resource that the pod has meets the condition.
@@ -228,22 +233,27 @@ func (p podState) anyID(resource corev1.ResourceName, condition func(id string) 
 	return false
 }
 
-// Capacity returns the number of devices of each resource, unhealthy ones included.
+// Capacity returns the number of devices of each resource, unhealthy ones included. It is
+// 0 when the plugin has been gone for the grace period.
 func (m *Manager) Capacity() corev1.ResourceList {
-	return m.count(func(Device) bool { return true })
+	return m.count(true, func(Device) bool { return true })
 }
 
 // Allocatable returns the number of healthy devices of each resource, allocated or not.
+// Resources whose plugin has been gone for the grace period are left out.
 func (m *Manager) Allocatable() corev1.ResourceList {
-	return m.count(func(d Device) bool { return d.Healthy })
+	return m.count(false, func(d Device) bool { return d.Healthy })
 }
 
-func (m *Manager) count(counts func(Device) bool) corev1.ResourceList {
+func (m *Manager) count(all bool, counts func(Device) bool) corev1.ResourceList {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	total := corev1.ResourceList{}
 	for name, r := range m.resources {
 		if r.plugin == nil && time.Since(r.disconnectedAt) > m.cfg.PluginGracePeriod {
+			if all {
+				total[name] = quantity(0)
+			}
 			continue
 		}
 		n := int64(0)

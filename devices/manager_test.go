@@ -185,9 +185,8 @@ func TestInject_MergesResources(t *testing.T) {
 // to another one.
 func TestInject_LeavesUnhealthyDevicesOut(t *testing.T) {
 	var changed []types.UID
-	m := newManager(t, stateFile(t), func(cfg *devices.Config) {
-		cfg.Hooks.HealthChanged = func(uid types.UID) { changed = append(changed, uid) }
-	})
+	m := newManager(t, stateFile(t))
+	m.NotifyHealth(func(uid types.UID) { changed = append(changed, uid) })
 	plugin := &fake{}
 	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
 	one := pod("one", container("c", 1))
@@ -411,7 +410,8 @@ func TestManager_CountsDevices(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		count(3, 0)
 		time.Sleep(time.Nanosecond)
-		require.NotContains(t, m.Capacity(), gpu)
+		require.NotContains(t, m.Allocatable(), gpu)
+		require.Equal(t, corev1.ResourceList{gpu: *resource.NewQuantity(0, resource.DecimalSI)}, m.Capacity())
 	})
 }
 
@@ -445,8 +445,9 @@ func (rude) Choose(context.Context, []string, []string, int) ([]string, error) {
 
 func TestManager_SurvivesPanics(t *testing.T) {
 	m := newManager(t, stateFile(t), func(cfg *devices.Config) {
-		cfg.Hooks = devices.Hooks{Allocated: func(devices.Request) { panic("hook") }, HealthChanged: func(types.UID) { panic("hook") }}
+		cfg.Hooks = devices.Hooks{Allocated: func(devices.Request) { panic("hook") }}
 	})
+	m.NotifyHealth(func(types.UID) { panic("listener") })
 	require.NoError(t, m.Update(gpu, rude{}, healthy("a", "b")))
 	p := pod("p", container("c", 1))
 	_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)

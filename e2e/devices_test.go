@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
-	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/podsync"
@@ -59,7 +58,7 @@ func TestDevices(t *testing.T) {
 			z := new(zeros)
 			z.broken.Store(broken)
 			require.NoError(t, m.Update(zero, z, []devices.Device{{ID: "zero0", Healthy: true}}))
-			r.opts = []agent.Option{agent.WithInjector(m), agent.WithConfig(admission.Config{Devices: m.Allocatable}), agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}})}
+			r.opts = []agent.Option{agent.WithInjector(m), agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Base: 100 * time.Millisecond, Max: time.Second}})}
 			return r.start(t), m, z
 		}
 		pod := func(name string) *corev1.Pod {

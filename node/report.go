@@ -22,14 +22,17 @@ const (
 // StatusConfig describes a Status. Functions must not block for long; nil ones have
 // nothing to tell.
 type StatusConfig struct {
-	Resources  Resources
-	MaxPods    int // 0: no bound is reported
-	Info       corev1.NodeSystemInfo
-	Conditions *Conditions // required
-	Addresses  func() ([]corev1.NodeAddress, error)
-	Runtime    func() runtime.Status // the last status of the runtime
-	Images     func(ctx context.Context) ([]runtime.Image, error)
-	MaxImages  int // images that are reported, largest first. Default: 50; -1: all
+	Resources Resources
+	// Devices and AllocatableDevices are reported in addition to Resources. One that is
+	// only in Devices is reported with 0 allocatable.
+	Devices, AllocatableDevices func() corev1.ResourceList
+	MaxPods                     int // 0: no bound is reported
+	Info                        corev1.NodeSystemInfo
+	Conditions                  *Conditions // required
+	Addresses                   func() ([]corev1.NodeAddress, error)
+	Runtime                     func() runtime.Status // the last status of the runtime
+	Images                      func(ctx context.Context) ([]runtime.Image, error)
+	MaxImages                   int // images that are reported, largest first. Default: 50; -1: all
 	// VolumesInUse are the attached volumes that pods use.
 	VolumesInUse func() []corev1.UniqueVolumeName
 	// Port is that of the agent's HTTPS server. Default: none.
@@ -64,6 +67,12 @@ func (s *Status) At(ctx context.Context, now time.Time) (corev1.NodeStatus, erro
 		Allocatable: s.list(s.cfg.Resources.Allocatable),
 		Conditions:  s.cfg.Conditions.At(now),
 		NodeInfo:    s.cfg.Info,
+	}
+	if s.cfg.Devices != nil {
+		allocatable := s.cfg.AllocatableDevices()
+		for name, q := range s.cfg.Devices() {
+			st.Capacity[name], st.Allocatable[name] = q, allocatable[name]
+		}
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = s.cfg.Port
 	var errs []error

@@ -46,6 +46,17 @@ func TestStatus_Resources(t *testing.T) {
 	assert.Empty(t, st.Capacity, "no bound of pods is none that is reported")
 }
 
+// Devices of a plugin that is gone are reported with 0, so that a cluster forgets them.
+func TestStatus_Devices(t *testing.T) {
+	st := statusOf(t, StatusConfig{
+		Resources:          Resources{Capacity: resourceList("cpu=4"), Allocatable: resourceList("cpu=3")},
+		Devices:            func() corev1.ResourceList { return resourceList("v.example/gpu=2 v.example/nic=0") },
+		AllocatableDevices: func() corev1.ResourceList { return resourceList("v.example/gpu=1") },
+	})
+	requireResources(t, "cpu=4 v.example/gpu=2 v.example/nic=0", st.Capacity)
+	requireResources(t, "cpu=3 v.example/gpu=1 v.example/nic=0", st.Allocatable)
+}
+
 func TestStatus_Runtime(t *testing.T) {
 	st := statusOf(t, StatusConfig{Info: corev1.NodeSystemInfo{MachineID: "m"}, Port: 10250, Runtime: func() runtime.Status {
 		return runtime.Status{Name: "containerd", Version: "v2.4", SupplementalGroupsPolicy: true, Handlers: []runtime.Handler{{UserNamespaces: true}, {Name: "kata", RecursiveReadOnlyMounts: true}}}

@@ -3,6 +3,8 @@ package podsync
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,6 +81,61 @@ func (s *Syncer) setInjection(opts *runtime.RunOptions, pod *corev1.Pod) {
 			}
 		}
 		return nil
+	}
+}
+
+// resourceStatuses returns the health of the resources of a pod by container. Nil means
+// that there are none.
+func (s *Syncer) resourceStatuses(pod *corev1.Pod) map[string][]corev1.ResourceStatus {
+	var out map[string][]corev1.ResourceStatus
+	for _, provider := range resourceProviders(s.cfg.Injectors) {
+		for c := range podspec.Containers(pod) {
+			safe.Do(s.cfg.Logger, "health of resources of pod "+podspec.FullName(pod), func() {
+				if list := provider.ResourceStatuses(pod.UID, c.Name); len(list) > 0 {
+					if out == nil {
+						out = map[string][]corev1.ResourceStatus{}
+					}
+					out[c.Name] = append(out[c.Name], list...)
+				}
+			})
+		}
+	}
+	return out
+}
+
+func resourceProviders(injectors []Injector) []ResourceProvider {
+	var out []ResourceProvider
+	for _, i := range injectors {
+		if p, ok := i.(ResourceProvider); ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// ProvidedResources returns what all ResourceProviders among the injectors provide
+// together. A nil function means that there are none.
+func ProvidedResources(log *slog.Logger, injectors []Injector) (capacity, allocatable func() corev1.ResourceList) {
+	providers := resourceProviders(injectors)
+	if len(providers) == 0 {
+		return nil, nil
+	}
+	total := func(list func(ResourceProvider) corev1.ResourceList) func() corev1.ResourceList {
+		return func() corev1.ResourceList {
+			sum := corev1.ResourceList{}
+			for _, p := range providers {
+				safe.Do(log, "resources of an injector", func() { maps.Copy(sum, list(p)) })
+			}
+			return sum
+		}
+	}
+	return total(ResourceProvider.Capacity), total(ResourceProvider.Allocatable)
+}
+
+// NotifyHealth makes all ResourceProviders among the injectors call f.
+func NotifyHealth(injectors []Injector, f func(uid types.UID)) {
+	for _, p := range resourceProviders(injectors) {
+		p.NotifyHealth(f)
 	}
 }
 

@@ -3,10 +3,12 @@ package podsync_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podsync"
@@ -120,4 +122,69 @@ func TestFinish_ReleasesInjections(t *testing.T) {
 	require.NoError(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{}))
 	require.NoError(t, s.CleanupOrphan(t.Context(), "uid-7"))
 	require.Equal(t, []string{"release uid-1", "release uid-1", "release uid-7"}, i.trace)
+}
+
+// provider is an injector of devices with a health.
+type provider struct {
+	injector
+
+	statuses map[string][]corev1.ResourceStatus // by container
+	listener func(types.UID)
+}
+
+func (p *provider) Capacity() corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceName(p.name): resource.MustParse("2")}
+}
+
+func (p *provider) Allocatable() corev1.ResourceList {
+	if p.value == "panic" {
+		panic("bug of a vendor")
+	}
+	return corev1.ResourceList{corev1.ResourceName(p.name): resource.MustParse("1")}
+}
+
+func (p *provider) NotifyHealth(f func(types.UID)) { p.listener = f }
+
+func (p *provider) ResourceStatuses(_ types.UID, container string) []corev1.ResourceStatus {
+	if p.value == "panic" {
+		panic("bug of a vendor")
+	}
+	return p.statuses[container]
+}
+
+func TestSync_ReportsHealthOfResources(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodRunning}
+	cfg := newConfig(t, n)
+	name := newTestPod().Spec.Containers[0].Name
+	gpu, nic := corev1.ResourceStatus{Name: "v.example/gpu"}, corev1.ResourceStatus{Name: "v.example/nic"}
+	cfg.Injectors = []podsync.Injector{
+		&provider{statuses: map[string][]corev1.ResourceStatus{name: {gpu}}},
+		&provider{injector: injector{value: "panic"}},
+		&injector{},
+		&provider{statuses: map[string][]corev1.ResourceStatus{name: {nic}, "another": {gpu}}},
+	}
+	s := newSyncer(t, cfg)
+	_, err := s.Sync(t.Context(), newTestPod(), runtime.Pod{})
+	require.NoError(t, err)
+	require.NoError(t, s.Terminate(t.Context(), newTestPod(), runtime.Pod{}, runtime.Termination{}))
+	require.NotEmpty(t, n.reports)
+	for _, r := range n.reports {
+		require.Equal(t, runtime.ResourceStatuses{name: {gpu, nic}}, r.Resources)
+	}
+}
+
+func TestProvidedResources(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	capacity, allocatable := podsync.ProvidedResources(log, []podsync.Injector{&injector{}})
+	require.Nil(t, capacity)
+	require.Nil(t, allocatable)
+	broken := &provider{injector: injector{name: "v.example/nic", value: "panic"}}
+	injectors := []podsync.Injector{&injector{}, &provider{injector: injector{name: "v.example/gpu"}}, broken}
+	capacity, allocatable = podsync.ProvidedResources(log, injectors)
+	require.Equal(t, corev1.ResourceList{"v.example/gpu": resource.MustParse("2"), "v.example/nic": resource.MustParse("2")}, capacity())
+	require.Equal(t, corev1.ResourceList{"v.example/gpu": resource.MustParse("1")}, allocatable(), "one that panics has nothing")
+	var changed []types.UID
+	podsync.NotifyHealth(injectors, func(uid types.UID) { changed = append(changed, uid) })
+	broken.listener("u")
+	require.Equal(t, []types.UID{"u"}, changed)
 }

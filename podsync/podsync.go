@@ -113,6 +113,22 @@ type Releaser interface {
 	Release(uid types.UID) error
 }
 
+// ResourceProvider is an Injector of resources that the node has, such as devices. Its
+// methods are called often and must not block.
+type ResourceProvider interface {
+	// Capacity returns all resources that it provides, 0 for those that are gone.
+	Capacity() corev1.ResourceList
+	// Allocatable returns what pods can have at present. Pods that request a resource
+	// that is not in it are admitted, and wait for it.
+	Allocatable() corev1.ResourceList
+	// ResourceStatuses returns the health of what a container has, as it is reported in
+	// the status of the pod.
+	ResourceStatuses(uid types.UID, container string) []corev1.ResourceStatus
+	// NotifyHealth adds a function that is called after the health of what a pod has
+	// has changed. The function does not block.
+	NotifyHealth(f func(uid types.UID))
+}
+
 // PodKiller requests the termination of a pod. It does not block.
 type PodKiller interface {
 	RequestKill(uid types.UID, t runtime.Termination)

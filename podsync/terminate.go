@@ -33,7 +33,7 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	defer st.collectErrors()()
 	s.logExits(pod, st, observed)
 	if !orphan {
-		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &t})
+		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
 	}
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.StopLivenessAndStartup(pod.UID)
@@ -56,7 +56,7 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	if orphan {
 		return s.removeAll(ctx, pod, final)
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Termination: &t})
+	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.RemovePod(pod.UID)
 	}

@@ -72,10 +72,14 @@ type Report struct {
 	Observed    Pod
 	Failures    map[string]Failure // of the last sync, by container name; "" is the pod
 	Probes      PodProbeResults    // by container id
+	Resources   ResourceStatuses   // by container name; one without keeps those of its previous status
 	Termination *Termination       // set once termination was requested
 	Finished    bool               // terminated, and all resources released
 	Blocked     *Failure           // soft admission: the phase is Pending, and exited containers start from the beginning
 }
+
+// ResourceStatuses are the health of devices and the like, by container name.
+type ResourceStatuses = map[string][]corev1.ResourceStatus
 
 // Probe results of containers.
 type (

@@ -105,6 +105,10 @@ func (g *generator) container(s slot) corev1.ContainerStatus {
 	g.overlayEnd(s, &cs)
 	g.health(s, newest, &cs, previous)
 	g.containerResources(s, newest, &cs, previous)
+	cs.AllocatedResourcesStatus = previous.AllocatedResourcesStatus
+	if list, ok := g.report.Resources[s.c.Name]; ok {
+		cs.AllocatedResourcesStatus = list
+	}
 	cs.VolumeMounts = g.volumeMounts(s.c)
 	return cs
 }

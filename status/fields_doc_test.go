@@ -60,6 +60,7 @@ func full() []corev1.PodStatus {
 	before := exited("c", 0, 3)
 	before.Message = "no disk"
 	runs := runtime.Report{
+		Resources: runtime.ResourceStatuses{"c": {{Name: "vendor.example/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "0", Health: corev1.ResourceHealthStatusHealthy}}}}},
 		Observed: view(running("e", 0), ran, before, exited("i", 0, 0)),
 		Failures: map[string]runtime.Failure{"d": {Reason: "ErrImagePull", Message: "no such image"}},
 	}

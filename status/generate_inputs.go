@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -13,10 +14,11 @@ import (
 // status. Its only other input is the previous status, so equal inputs give the
 // same result again. This is the case in most syncs of most pods.
 type generateInputs struct {
-	pod      *corev1.Pod
-	observed runtime.Pod
-	probes   runtime.PodProbeResults
-	env      NodeInfo
+	pod       *corev1.Pod
+	observed  runtime.Pod
+	probes    runtime.PodProbeResults
+	resources runtime.ResourceStatuses
+	env       NodeInfo
 }
 
 // inputs returns the inputs of a status, or nil for a pod with a failure, a
@@ -25,7 +27,7 @@ func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
 	if r.Termination != nil || r.Finished || r.Blocked != nil || len(r.Failures) > 0 {
 		return nil
 	}
-	return &generateInputs{pod: pod, observed: r.Observed, probes: r.Probes, env: env}
+	return &generateInputs{pod: pod, observed: r.Observed, probes: r.Probes, resources: r.Resources, env: env}
 }
 
 // equal compares read-only values by address: the same observed state is the same
@@ -35,7 +37,12 @@ func (s *generateInputs) equal(o *generateInputs) bool {
 		s.observed.UID == o.observed.UID && s.observed.ObservedAt.Equal(o.observed.ObservedAt) &&
 		sameMemory(s.observed.Sandboxes, o.observed.Sandboxes) && sameMemory(s.observed.Containers, o.observed.Containers) &&
 		maps.Equal(s.probes, o.probes) &&
+		sameResources(s.resources, o.resources) &&
 		s.env.RuntimeName == o.env.RuntimeName && s.env.HasRecursiveReadOnlyMounts == o.env.HasRecursiveReadOnlyMounts && slices.Equal(s.env.HostIPs, o.env.HostIPs)
+}
+
+func sameResources(a, b runtime.ResourceStatuses) bool {
+	return len(a) == 0 && len(b) == 0 || equality.Semantic.DeepEqual(a, b)
 }
 
 func sameMemory[T any](a, b []T) bool {
