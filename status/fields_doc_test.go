@@ -61,8 +61,8 @@ func full() []corev1.PodStatus {
 	before.Message = "no disk"
 	runs := runtime.Report{
 		Resources: runtime.ResourceStatuses{"c": {{Name: "vendor.example/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "0", Health: corev1.ResourceHealthStatusHealthy}}}}},
-		Observed: view(running("e", 0), ran, before, exited("i", 0, 0)),
-		Failures: map[string]runtime.Failure{"d": {Reason: "ErrImagePull", Message: "no such image"}},
+		Observed:  view(running("e", 0), ran, before, exited("i", 0, 0)),
+		Failures:  map[string]runtime.Failure{"d": {Reason: "ErrImagePull", Message: "no such image"}},
 	}
 	evicted := runtime.Report{Observed: view(exited("c", 0, 137)), Termination: &runtime.Termination{Reason: "Evicted", Message: "low", Evicted: true}}
 	return []corev1.PodStatus{generate(p, runs), generate(pod("main:c"), evicted)}
