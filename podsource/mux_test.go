@@ -339,6 +339,26 @@ func TestMux_RetainsLastValidPod(t *testing.T) {
 	})
 }
 
+// A valid pod whose version with its deletion is not valid is deleted nevertheless.
+func TestMux_InvalidPodIsDeleted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		source := podsource.NewMemory(pod("x", "1"))
+		r := start(t, source)
+		r.delivered()
+		invalid := pod("x", "")
+		invalid.DeletionTimestamp, invalid.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, new(int64(30))
+		source.Put(invalid)
+		assert.Equal(t, []string{"DELETE a x=1"}, r.delivered())
+		sooner := invalid.DeepCopy()
+		sooner.DeletionGracePeriodSeconds = nil
+		source.Put(sooner)
+		assert.Equal(t, []string{"DELETE a x=1"}, r.delivered())
+		assert.NotEmpty(t, r.errors())
+		source.Delete("default", "x")
+		assert.Equal(t, []string{"REMOVE a x=1"}, r.delivered())
+	})
+}
+
 // A pod that is invalid from the start is not wanted, but one of its name that
 // runs is left alone.
 func TestMux_InvalidPodReservesItsName(t *testing.T) {

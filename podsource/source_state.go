@@ -238,13 +238,13 @@ func (d *sourceState) retainLastGood(previous *sourceState) {
 	if len(d.bad) == 0 {
 		return
 	}
-	origins, uids := map[string]bool{}, map[types.UID]bool{}
+	origins, uids := map[string]bool{}, map[types.UID]*corev1.Pod{}
 	for _, e := range d.bad {
 		switch {
 		case e.origin != "":
 			origins[e.origin] = true
 		case e.pod != nil:
-			uids[e.pod.UID] = true
+			uids[e.pod.UID] = e.pod
 		}
 	}
 	replaced, valid := map[[2]string]bool{}, map[types.UID]bool{}
@@ -253,10 +253,26 @@ func (d *sourceState) retainLastGood(previous *sourceState) {
 	}
 	for _, e := range previous.entries {
 		sameOrigin := e.origin != "" && origins[e.origin] && !replaced[[2]string{e.origin, e.full}]
-		if (sameOrigin || e.origin == "" && uids[e.pod.UID]) && !valid[e.pod.UID] {
-			d.entries = append(d.entries, e)
+		invalid := uids[e.pod.UID]
+		if (sameOrigin || e.origin == "" && invalid != nil) && !valid[e.pod.UID] {
+			d.entries = append(d.entries, withDeletion(e, invalid))
 		}
 	}
+}
+
+// withDeletion returns a retained entry, deleted if the invalid version of its pod is:
+// what is wrong with a spec must not keep its pod from ending.
+func withDeletion(e *entry, invalid *corev1.Pod) *entry {
+	if e.origin != "" || invalid.DeletionTimestamp == nil {
+		return e
+	}
+	deleted, pod := *e, e.pod.DeepCopy()
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = invalid.DeletionTimestamp.DeepCopy(), nil
+	if seconds := invalid.DeletionGracePeriodSeconds; seconds != nil {
+		pod.DeletionGracePeriodSeconds = new(*seconds)
+	}
+	deleted.pod = pod
+	return &deleted
 }
 
 // collectErrors collects the errors of the Set and of invalid pods.

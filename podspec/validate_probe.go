@@ -46,7 +46,12 @@ func (v *validator) hook(path *field.Path, h *corev1.LifecycleHandler) {
 	}
 	if h.Sleep != nil {
 		atLeast(v, path.Child("sleep", "seconds"), &h.Sleep.Seconds, 0)
-		if h.Sleep.Seconds > int64(GracePeriod(v.pod).Seconds()) {
+		// Not GracePeriod: a pod that is deleted at once stays valid.
+		grace := int64(DefaultGracePeriod.Seconds())
+		if seconds := v.pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+			grace = *seconds
+		}
+		if h.Sleep.Seconds > grace {
 			v.invalid(path.Child("sleep", "seconds"), h.Sleep.Seconds, "must not be longer than the pod's terminationGracePeriodSeconds")
 		}
 	}

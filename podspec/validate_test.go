@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -45,6 +46,21 @@ const one = "  containers:\n  - {name: a, image: i}\n"
 func with(fields string) string { return "  containers:\n  - {name: a, image: i, " + fields + "}\n" }
 
 // SP-2: what can never run is refused, with the path of each field at fault.
+// The grace period of a deletion, which is often shorter than that of the spec, makes no pod
+// invalid.
+func TestValidate_DeletedPodStaysValid(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Image: "i", Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 30}}},
+	}}}}
+	Default(pod)
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{}, new(int64(2))
+	require.NoError(t, Validate(pod))
+	pod.Spec.TerminationGracePeriodSeconds = nil
+	require.NoError(t, Validate(pod))
+	pod.Spec.TerminationGracePeriodSeconds = new(int64(29))
+	require.ErrorContains(t, Validate(pod), "sleep.seconds")
+}
+
 func TestValidate(t *testing.T) {
 	const (
 		c0 = "spec.containers[0]."
