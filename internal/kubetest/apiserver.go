@@ -50,6 +50,12 @@ func Start(t *testing.T) *APIServer {
 	if binary == "" {
 		t.Skipf("%s does not name a kube-apiserver; build one with internal/kubetest/apiserver/build.sh", EnvAPIServer)
 	}
+	return start(t, binary, "--disable-admission-plugins=ServiceAccount")
+}
+
+// start starts the kube-apiserver in binary with further flags.
+func start(t *testing.T, binary string, flags ...string) *APIServer {
+	t.Helper()
 	etcd, err := exec.LookPath("etcd")
 	if err != nil {
 		t.Skip("etcd is missing; install the package etcd-server")
@@ -71,15 +77,15 @@ func Start(t *testing.T) *APIServer {
 	s.write("kubelet-client.crt", cert)
 	s.write("kubelet-client.key", key)
 	s.write("sa.key", newServiceAccountKey(t))
-	s.args = []string{
+	s.args = append([]string{
 		binary, "--etcd-servers=" + etcdURL, "--bind-address=127.0.0.1", "--secure-port=" + port, "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + s.path("sa.key"), "--service-account-signing-key-file=" + s.path("sa.key"),
 		"--authorization-mode=Node,RBAC", "--client-ca-file=" + s.path("ca.crt"),
 		"--tls-cert-file=" + s.path("apiserver.crt"), "--tls-private-key-file=" + s.path("apiserver.key"),
 		"--kubelet-client-certificate=" + s.path("kubelet-client.crt"), "--kubelet-client-key=" + s.path("kubelet-client.key"),
-		"--enable-admission-plugins=NodeRestriction", "--disable-admission-plugins=ServiceAccount", "--allow-privileged=true",
-	}
+		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+	}, flags...)
 	s.StartServer()
 	return s
 }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# build.sh FILE: builds kube-apiserver from the Go module proxy. It takes ten minutes of two cores once; Go caches the rest.
+# build.sh FILE [PACKAGE]: builds kube-apiserver, or another program of Kubernetes such as cmd/kube-scheduler, from the Go module proxy. test/e2e is
+# the suite of end-to-end tests, and ginkgo what runs it. kube-apiserver takes ten minutes of two cores once; Go caches the rest.
 # go.mod replaces the staging modules of k8s.io/kubernetes by their releases. `build.sh -update VERSION` writes it for another release.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -16,11 +17,17 @@ if [ "${1:-}" = -update ]; then
     printf ')\n'
   } >go.mod
   install -m 644 "$k/go.sum" go.sum
-  go list -mod=mod -deps k8s.io/kubernetes/cmd/kube-apiserver >/dev/null # completes go.sum; there is no package here for `go mod tidy`
+  go list -mod=mod -deps -test k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/test/e2e >/dev/null # completes go.sum; there is no package here for `go mod tidy`
   exit
 fi
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 x=k8s.io/component-base/version
-go build -trimpath -o "${1:?the file to build}" \
+file=${1:?the file to build} package=${2:-cmd/kube-apiserver} command=(go build)
+case $package in
+  ginkgo) package=github.com/onsi/ginkgo/v2/ginkgo ;;
+  test/e2e) command=(go test -c -vet=off) package=k8s.io/kubernetes/$package ;;
+  *) package=k8s.io/kubernetes/$package ;;
+esac
+"${command[@]}" -trimpath -o "$file" \
   -ldflags "-s -w -X $x.gitVersion=$version -X $x.gitMajor=1 -X $x.gitMinor=$(cut -d. -f2 <<<"$version") -X $x.gitTreeState=clean -X $x.gitCommit=0" \
-  k8s.io/kubernetes/cmd/kube-apiserver
+  "$package"
