@@ -57,14 +57,15 @@ func (i *images) system() (files []containerdtest.File) {
 	files = append(files, containerdtest.File{Name: "tmp/", Mode: 0o1777},
 		containerdtest.File{Name: "bin/busybox", Data: i.read("/bin/busybox"), Mode: 0o755},
 		containerdtest.File{Name: "bin/bash", Data: i.read("/bin/bash-static"), Mode: 0o755},
+		containerdtest.File{Name: "bin/sh", Link: "bash"},
 		containerdtest.File{Name: "bin/tools", Data: i.tools, Mode: 0o755},
 		containerdtest.File{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")},
 		containerdtest.File{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n")})
-	tools := []string{"sh", "nc", "curl"}
+	tools := []string{"nc", "curl"} // Debian's busybox has no curl, and no UDP in its nc
 	applets, err := exec.Command("/bin/busybox", "--list").Output()
 	require.NoError(i.t, err)
 	for applet := range strings.FieldsSeq(string(applets)) {
-		if applet != "busybox" && !slices.Contains(tools, applet) {
+		if applet != "busybox" && applet != "sh" && applet != "bash" && !slices.Contains(tools, applet) {
 			files = append(files, containerdtest.File{Name: "bin/" + applet, Link: "busybox"})
 		}
 	}
@@ -86,7 +87,9 @@ func (i *images) push(repository, tag string) bool {
 		extra = append(extra, containerdtest.File{Name: name, Data: content, Mode: mode})
 	}
 	switch filepath.Base(repository) {
-	case "busybox", "glibc-dns-testing", "ipc-utils":
+	case "glibc-dns-testing", "ipc-utils":
+	case "busybox":
+		extra = append(extra, containerdtest.File{Name: "bin/sh", Link: "tools"})
 	case "agnhost":
 		config["Entrypoint"], config["Cmd"] = []string{"/agnhost"}, []string{"pause"}
 		program("agnhost", i.agnhost, 0o755)

@@ -55,7 +55,7 @@ func shell() error {
 }
 
 // netcat sends its input to an address and prints what comes back, until nothing comes for
-// -w seconds: nc [-u] [-w SECONDS] HOST PORT. Debian's busybox has no -u.
+// -w seconds: nc [-u] [-w SECONDS] HOST PORT.
 func netcat(args []string, in io.Reader, out io.Writer) error {
 	fs := flag.NewFlagSet("nc", flag.ContinueOnError)
 	udp, wait := fs.Bool("u", false, ""), fs.Int("w", 1, "")
