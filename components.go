@@ -218,6 +218,7 @@ type Hooks struct {
 	PodManager  syncloop.PodManagerHooks
 	Housekeeper syncloop.HousekeeperHooks
 	PodWorkers  podworkers.Hooks
+	PodSync     podsync.Hooks
 	PLEG        pleg.Hooks
 	Status      status.Hooks
 	Probe       probe.Hooks
@@ -236,6 +237,7 @@ func (h Hooks) join(log *slog.Logger, next Hooks) Hooks {
 		PodManager:  h.PodManager.Join(log, next.PodManager),
 		Housekeeper: h.Housekeeper.Join(log, next.Housekeeper),
 		PodWorkers:  h.PodWorkers.Join(log, next.PodWorkers),
+		PodSync:     h.PodSync.Join(log, next.PodSync),
 		PLEG:        h.PLEG.Join(log, next.PLEG),
 		Status:      h.Status.Join(log, next.Status),
 		Probe:       h.Probe.Join(log, next.Probe),

@@ -120,7 +120,7 @@ func NewSyncer(c *Components) (Syncer, error) {
 	return configured(c, podsync.New, podsync.Config{
 		Runtime: c.Runtime, PodCache: c.PLEG, Statuses: c.StatusManager, PodKiller: podKiller{c}, Volumes: c.Volumes, Cgroups: c.Cgroups,
 		UserNamespaces: c.UserNamespaces, Probes: c.Prober, Objects: c.Objects, NetworkReady: c.RuntimeState.Network, Recorder: c.Recorder,
-		Logger: c.Logger, PodsDir: c.path(podsDirName), LogsDir: c.Node.PodLogsDir, Owner: c.Owner,
+		Logger: c.Logger, PodsDir: c.path(podsDirName), LogsDir: c.Node.PodLogsDir, Owner: c.Owner, Hooks: c.Hooks.PodSync,
 		Node: podsync.Node{
 			Name: c.NodeName, IPs: c.Node.IPs, Allocatable: c.Node.Allocatable,
 			ResolvConf: c.Node.ResolvConf, ClusterDNS: c.Node.ClusterDNS, ClusterDomain: c.Node.ClusterDomain,

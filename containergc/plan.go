@@ -88,6 +88,27 @@ type Removal struct {
 	Container *runtime.Container
 	Sandbox   *runtime.Sandbox
 	Pod       *runtime.Pod // the owner
+	Reason    Reason
+}
+
+// Reason is why something is removed.
+type Reason string
+
+// The reasons.
+const (
+	ReasonPodDeleted    Reason = "its pod was deleted"
+	ReasonDiskUsage     Reason = "the disk is full and its pod has terminated"
+	ReasonReplaced      Reason = "newer ones of its name are kept"
+	ReasonMaxContainers Reason = "the node has too many exited containers"
+	ReasonUnused        Reason = "its containers are removed and a newer sandbox exists"
+)
+
+// because returns removals with a reason.
+func because(r Reason, removals []Removal) []Removal {
+	for i := range removals {
+		removals[i].Reason = r
+	}
+	return removals
 }
 
 // Plan returns what to remove, in order: containers, the oldest first, then sandboxes,
@@ -98,9 +119,14 @@ type Removal struct {
 // MinAge is ignored.
 func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgent bool, now time.Time) []Removal {
 	var deleted, rest []*runtime.Pod
+	reasons := map[types.UID]Reason{}
 	for i := range pods {
 		if s := podState(pods[i].UID); s == PodDeleted || s == PodTerminated && urgent {
 			deleted = append(deleted, &pods[i])
+			reasons[pods[i].UID] = ReasonPodDeleted
+			if s == PodTerminated {
+				reasons[pods[i].UID] = ReasonDiskUsage
+			}
 		} else {
 			rest = append(rest, &pods[i])
 		}
@@ -112,18 +138,21 @@ func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgen
 	exited := 0
 	for _, pod := range rest {
 		must, may, kept := excess(pod, p, urgent, now)
-		required, optional, exited = append(required, must...), append(optional, may...), exited+len(may)+kept
+		required, optional, exited = append(required, because(ReasonReplaced, must)...), append(optional, may...), exited+len(may)+kept
 	}
 	byAge(optional)
 	if p.MaxContainers > 0 && exited > p.MaxContainers {
-		required = append(required, optional[:min(len(optional), exited-p.MaxContainers)]...)
+		required = append(required, because(ReasonMaxContainers, optional[:min(len(optional), exited-p.MaxContainers)])...)
 	}
 	byAge(ofDeleted)
 	byAge(required)
 	ofDeleted = append(ofDeleted, sandboxes(deleted, ofDeleted, func(*runtime.Pod, *runtime.Sandbox) bool { return true })...)
-	return slices.Concat(ofDeleted, required, sandboxes(rest, required, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
+	for i := range ofDeleted {
+		ofDeleted[i].Reason = reasons[ofDeleted[i].UID]
+	}
+	return slices.Concat(ofDeleted, required, because(ReasonUnused, sandboxes(rest, required, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
 		return s != newest(pod) && (urgent || aged(s.Created, p, now))
-	}))
+	})))
 }
 
 // allExited returns all containers of a pod that do not run.

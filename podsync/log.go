@@ -49,7 +49,7 @@ func (l *loggedState) restore(status corev1.PodStatus, observed runtime.Pod) {
 	}
 }
 
-// logExits logs the containers that have exited since the last call. The termination
+// logExits reports the containers that have exited since the last call. The termination
 // message is left out, because the container has written it.
 func (s *Syncer) logExits(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	var exits map[string]struct{}
@@ -68,11 +68,14 @@ func (s *Syncer) logExits(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 		s.cfg.Logger.Info("container exited", logattr.Pod(pod), logattr.PodUID(pod.UID),
 			slog.String("containerName", c.Name), slog.String("containerID", c.ID), slog.Uint64("attempt", uint64(c.Attempt)),
 			slog.Int("exitCode", int(c.ExitCode)), slog.String("reason", c.Reason))
+		if s.cfg.Hooks.ContainerExited != nil {
+			s.cfg.Hooks.ContainerExited(pod, *c)
+		}
 	}
 	st.logged.exits = exits
 }
 
-// logBackOffs logs the back-offs that have begun since the last call.
+// logBackOffs reports the back-offs that have begun since the last call, to the log and the hook.
 func (s *Syncer) logBackOffs(pod *corev1.Pod, st *podState, failures map[string]runtime.Failure) {
 	for _, name := range slices.Sorted(maps.Keys(failures)) {
 		f := failures[name]
@@ -83,6 +86,9 @@ func (s *Syncer) logBackOffs(pod *corev1.Pod, st *podState, failures map[string]
 			st.logged.backOffs = map[string]time.Time{}
 		}
 		st.logged.backOffs[name] = f.Until
+		if s.cfg.Hooks.BackOffStarted != nil {
+			s.cfg.Hooks.BackOffStarted(pod, name, f)
+		}
 		attrs := []any{logattr.Pod(pod), logattr.PodUID(pod.UID)}
 		if name != "" {
 			attrs = append(attrs, slog.String("containerName", name))

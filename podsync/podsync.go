@@ -169,6 +169,7 @@ type Config struct {
 	Node           Node
 
 	AdmitTimeout time.Duration // of all SoftAdmitters of one sync together. Default: 10s
+	Hooks        Hooks
 }
 
 // Node has the facts about the node that pods depend on.
@@ -208,7 +209,7 @@ func (c *Config) fill() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Recorder = safe.Events(c.Logger, c.Recorder)
+	c.Recorder, c.Hooks = safe.Events(c.Logger, c.Recorder), c.Hooks.guarded(c.Logger)
 	return errors.Join(errs...)
 }
 
@@ -239,7 +240,8 @@ type podState struct {
 	ends           map[string]time.Time       // ends of exited containers by id, on the monotonic clock
 	logged         loggedState
 
-	inRuntime bool // the last sync observed a sandbox
+	inRuntime      bool // the last sync observed a sandbox
+	volumesMounted bool // the last sync mounted all volumes
 }
 
 // New returns a Syncer. It does no I/O.

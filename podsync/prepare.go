@@ -49,7 +49,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 			return opts, reasonCgroup, fmt.Errorf("create cgroup: %w", err)
 		}
 	}
-	if opts.Volumes, err = s.mountVolumes(ctx, pod); err != nil {
+	if opts.Volumes, err = s.mountVolumes(ctx, pod, st); err != nil {
 		return opts, reasonVolume, err
 	}
 	if s.cfg.Volumes != nil {
@@ -62,9 +62,11 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 	return opts, "", nil
 }
 
-func (s *Syncer) mountVolumes(ctx context.Context, pod *corev1.Pod) (map[string]runtime.Volume, error) {
+func (s *Syncer) mountVolumes(ctx context.Context, pod *corev1.Pod, st *podState) (map[string]runtime.Volume, error) {
 	if s.cfg.Volumes != nil {
+		startTime := time.Now()
 		volumes, err := s.cfg.Volumes.Mount(ctx, pod, s.cfg.Objects)
+		s.volumesMounted(pod, st, len(volumes), startTime, err)
 		if err != nil {
 			return nil, fmt.Errorf("mount volumes: %w", err)
 		}

@@ -33,4 +33,5 @@ type Operation struct {
 	Image                  string // as in the pod spec
 	GracePeriod            time.Duration
 	Reason                 string // why a container or sandbox is stopped, if known
+	ImageBytes             uint64 // size of the image that was pulled, once that has succeeded; 0: unknown
 }

@@ -138,10 +138,13 @@ func (f *fake) count(rpc string) int {
 	return n
 }
 
+// imageBytes is the size of each image.
+const imageBytes = 4321
+
 func (f *fake) addImage(ref string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.images[ref] = &v1.Image{Id: "sha256:" + ref, RepoTags: []string{ref}, Uid: &v1.Int64Value{}}
+	f.images[ref] = &v1.Image{Id: "sha256:" + ref, RepoTags: []string{ref}, Size: imageBytes, Uid: &v1.Int64Value{}}
 }
 
 func (f *fake) id(kind string) string { f.next++; return fmt.Sprintf("%s-%d", kind, f.next) }

@@ -127,11 +127,19 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}
 	startTime, pulled := time.Now(), false
+	var im *v1.Image
 	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: t.pod, Image: w.ref}
 	id, err := t.c.puller.Pull(req, arrivals, sandbox, func(wait func(context.Context) error) error {
 		pulled = true
 		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
-		return t.c.observe(ctx, &op, wait)
+		return t.c.observe(ctx, &op, func(ctx context.Context) error {
+			if err := wait(ctx); err != nil {
+				return err
+			}
+			im, _ = t.imageStatus(ctx, req.Ref) // its error is that of the second try
+			op.ImageBytes = im.GetSize()
+			return nil
+		})
 	})
 	if err != nil {
 		if ctx.Err() == nil {
@@ -146,10 +154,12 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, duration.Round(time.Millisecond))
 	}
 	t.event(corev1.EventTypeNormal, "Pulled", message)
-	// The response to a pull has only the id; the user of the image is needed too.
-	im, err := t.imageStatus(ctx, cmp.Or(id, req.Ref))
-	if err != nil {
-		return nil, &reasonError{"ImageInspectError", err}
+	// The response to a pull has only the id; the user of the image is needed too. Another id
+	// than that of the reference means that another pull has moved the tag since.
+	if im == nil || id != "" && im.GetId() != id {
+		if im, err = t.imageStatus(ctx, cmp.Or(id, req.Ref)); err != nil {
+			return nil, &reasonError{"ImageInspectError", err}
+		}
 	}
 	if im == nil {
 		return nil, &reasonError{images.ReasonPullFailed, fmt.Errorf("image %q not found right after its pull: %w", w.ref, runtime.ErrNotFound)}

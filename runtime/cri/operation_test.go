@@ -88,7 +88,7 @@ func TestClient_ObservesOperations(t *testing.T) {
 		}, o.calls)
 
 		sandbox, id := observed.Sandboxes[0].ID, observed.Containers[0].ID
-		assert.Equal(t, runtime.Operation{Type: runtime.OperationPullImage, Pod: pod, Image: busybox}, o.find(t, runtime.OperationPullImage))
+		assert.Equal(t, runtime.Operation{Type: runtime.OperationPullImage, Pod: pod, Image: busybox, ImageBytes: imageBytes}, o.find(t, runtime.OperationPullImage))
 		assert.Equal(t, runtime.Operation{Type: runtime.OperationCreateSandbox, Pod: pod, SandboxID: sandbox}, o.find(t, runtime.OperationCreateSandbox))
 		for _, opType := range []runtime.OperationType{
 			runtime.OperationCreateContainer, runtime.OperationStartContainer, runtime.OperationPostStartHook,
