@@ -86,5 +86,8 @@ func TestHooks_ExitsAndBackOffs(t *testing.T) {
 		assert.Equal(t, []string{
 			"web c1 exited 3", "main CrashLoopBackOff for 10s", "web c2 exited 3", "main CrashLoopBackOff for 20s",
 		}, calls)
+		require.Len(t, n.events, 2, "kubectl describe shows back-offs as those of a kubelet")
+		assert.Equal(t, "Warning BackOff Back-off restarting failed container main in pod web_default(uid-1)",
+			n.events[0].Type+" "+n.events[0].Reason+" "+n.events[0].Message)
 	})
 }

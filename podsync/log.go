@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -75,7 +77,8 @@ func (s *Syncer) logExits(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	st.logged.exits = exits
 }
 
-// logBackOffs reports the back-offs that have begun since the last call, to the log and the hook.
+// logBackOffs reports the back-offs that have begun since the last call, to the log and the hook,
+// and those of containers that crash as events.
 func (s *Syncer) logBackOffs(pod *corev1.Pod, st *podState, failures map[string]runtime.Failure) {
 	for _, name := range slices.Sorted(maps.Keys(failures)) {
 		f := failures[name]
@@ -88,6 +91,10 @@ func (s *Syncer) logBackOffs(pod *corev1.Pod, st *podState, failures map[string]
 		st.logged.backOffs[name] = f.Until
 		if s.cfg.Hooks.BackOffStarted != nil {
 			s.cfg.Hooks.BackOffStarted(pod, name, f)
+		}
+		if f.Reason == runtime.ReasonCrashLoop && s.cfg.Recorder != nil { // other back-offs follow a failure that has an event
+			s.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonBackOff,
+				fmt.Sprintf("Back-off restarting failed container %s in pod %s_%s(%s)", name, pod.Name, pod.Namespace, pod.UID), time.Now()))
 		}
 		attrs := []any{logattr.Pod(pod), logattr.PodUID(pod.UID)}
 		if name != "" {

@@ -27,6 +27,7 @@ const (
 	reasonPullSecret = "FailedToRetrieveImagePullSecret"
 	reasonKill       = "FailedKillPod"
 	reasonCleanup    = "FailedCleanup"
+	reasonBackOff    = "BackOff"
 )
 
 // Sync brings a pod closer to its spec: it reports the observed state, provides what

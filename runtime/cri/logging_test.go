@@ -52,7 +52,7 @@ func TestClient_LogsLifecycleOfPod(t *testing.T) {
 		lines := takeLog(t, &log)
 		require.Len(t, lines, 4)
 		assert.ElementsMatch(t, []string{
-			`level=INFO msg="image pulled" image=` + busybox + ` bytes=0 duration=0s`,
+			`level=INFO msg="image pulled" image=` + busybox + ` bytes=4321 duration=0s`,
 			`level=INFO msg="sandbox created" sandboxID=sb-1 attempt=0 duration=1s`,
 		}, lines[:2])
 		assert.Equal(t, []string{

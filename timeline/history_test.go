@@ -1,0 +1,445 @@
+package timeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+func newPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
+	}
+}
+
+func (h *History) admit(names ...string) {
+	for _, name := range names {
+		h.PodManager().Admitted(newPod(name))
+	}
+}
+
+func (h *History) remove(names ...string) {
+	for _, name := range names {
+		h.PodWorkers().PhaseChanged(types.UID("uid-"+name), podworkers.Terminated, podworkers.Finished, podworkers.Deleted)
+	}
+}
+
+func names(pods []Pod) (all []string) {
+	for i := range pods {
+		all = append(all, pods[i].Name)
+	}
+	return all
+}
+
+// backOff adds an entry that differs from all before.
+func (h *History) backOff(pod *corev1.Pod, i int) {
+	h.PodSync().BackOffStarted(pod, "main", runtime.Failure{Reason: "CrashLoopBackOff", Message: fmt.Sprint(i), Until: time.Now().Add(time.Second)})
+}
+
+func TestHistory_KeepsFirstAndLastEntries(t *testing.T) {
+	h := New(Config{MaxPodEntries: 40})
+	h.admit("web")
+	pod := newPod("web")
+	for i := range 100 {
+		h.backOff(pod, i)
+	}
+	tl, ok := h.Pod(pod.UID)
+	require.True(t, ok)
+	assert.Len(t, tl.Entries, 40)
+	assert.Equal(t, 62, tl.Dropped)
+	assert.Equal(t, KindReceived, tl.Entries[0].Kind)
+	assert.Equal(t, "13", tl.Entries[15].Message, "the last of the first")
+	assert.Equal(t, "76", tl.Entries[16].Message)
+	assert.Equal(t, "99", tl.Entries[39].Message)
+	assert.Equal(t, 40, h.entries)
+	_, ok = h.Pod("unknown")
+	assert.False(t, ok)
+}
+
+func TestHistory_BoundsAllEntries(t *testing.T) {
+	h := New(Config{MaxPodEntries: 40, MaxEntries: 100})
+	h.admit("gone", "a", "b", "c")
+	h.remove("gone")
+	for i := range 36 {
+		h.backOff(newPod("a"), i)
+		h.backOff(newPod("b"), i)
+	}
+	assert.Equal(t, []string{"a", "b", "c", "gone"}, names(h.Pods()))
+	for i := range 38 {
+		h.backOff(newPod("c"), i)
+	}
+	assert.Equal(t, []string{"a", "b", "c"}, names(h.Pods()), "a pod that is gone makes room first")
+	assert.Equal(t, 100, h.entries)
+	counted := 0
+	for _, name := range []string{"a", "b", "c"} {
+		tl, _ := h.Pod(types.UID("uid-" + name))
+		counted += len(tl.Entries)
+		assert.Equal(t, KindReceived, tl.Entries[0].Kind)
+		assert.GreaterOrEqual(t, len(tl.Entries), 32, "those that have most give room")
+	}
+	assert.Equal(t, 100, counted)
+}
+
+func TestHistory_BoundsPods(t *testing.T) {
+	h := New(Config{MaxPods: 3})
+	h.admit("a", "b", "c")
+	h.remove("c", "b")
+	h.admit("d")
+	assert.Equal(t, []string{"a", "b", "d"}, names(h.Pods()), "the oldest that is gone")
+	h.admit("e")
+	assert.Equal(t, []string{"a", "d", "e"}, names(h.Pods()))
+	h.backOff(newPod("a"), 1)
+	h.admit("f")
+	assert.Equal(t, []string{"a", "e", "f"}, names(h.Pods()), "the one that has not changed for longest")
+}
+
+// A pod that comes again is not gone.
+func TestHistory_RecreatedPod(t *testing.T) {
+	h := New(Config{})
+	h.admit("web")
+	h.remove("web")
+	assert.Equal(t, Deleted, h.Pods()[0].Health)
+	h.admit("web")
+	assert.Zero(t, h.Pods()[0].DeletedAt)
+	tl, _ := h.Pod("uid-web")
+	assert.Equal(t, KindAdmitted, tl.Entries[len(tl.Entries)-1].Kind)
+}
+
+// A pod that was completed is gone when its status is cleaned up.
+func TestHistory_DeletedWithItsStatus(t *testing.T) {
+	h := New(Config{})
+	h.admit("job")
+	for phase, from := podworkers.Terminating, podworkers.Syncing; phase <= podworkers.Finished; phase, from = phase+1, phase {
+		h.PodWorkers().PhaseChanged("uid-job", from, phase, podworkers.Completed)
+	}
+	cleaned := h.Housekeeper().StoreCleaned
+	cleaned("cgroups", "uid-job", nil)
+	cleaned("statuses", "uid-job", errors.New("disk full"))
+	cleaned("statuses", "unknown", nil)
+	assert.Zero(t, h.Pods()[0].DeletedAt)
+	assert.Equal(t, "Pending", h.Pods()[0].State, "one that completes is not terminated")
+	cleaned("statuses", "uid-job", nil)
+	cleaned("statuses", "uid-job", nil)
+	assert.NotZero(t, h.Pods()[0].DeletedAt)
+	tl, _ := h.Pod("uid-job")
+	assert.Len(t, tl.Entries, 6)
+}
+
+// A reader gets what is new since its version, and everything if that is not known.
+func TestHistory_Changes(t *testing.T) {
+	h := New(Config{MaxPods: 2})
+	c := h.Changes(0)
+	assert.True(t, c.Reset)
+	h.admit("a", "b")
+	c = h.Changes(0)
+	assert.Len(t, c.Pods, 2)
+	version := c.Version
+	c = h.Changes(version)
+	assert.False(t, c.Reset)
+	assert.Empty(t, c.Pods)
+	h.remove("a")
+	h.AddSample(Sample{MilliCPU: 7})
+	c = h.Changes(version)
+	assert.Equal(t, []string{"a"}, names(c.Pods))
+	assert.Equal(t, []Sample{{MilliCPU: 7}}, c.Node.Samples)
+	assert.Empty(t, h.Changes(c.Version).Node.Samples)
+	h.admit("c")
+	c = h.Changes(c.Version)
+	assert.Equal(t, []string{"c"}, names(c.Pods))
+	assert.Equal(t, []types.UID{"uid-a"}, c.Forgotten)
+
+	assert.True(t, h.Changes(c.Version+1).Reset, "of another process")
+	for i := range maxForgotten + 1 {
+		h.admit(fmt.Sprint("x", i))
+	}
+	assert.True(t, h.Changes(version).Reset, "the reader has missed what was forgotten")
+	assert.Len(t, h.forgotten, maxForgotten)
+}
+
+func TestHistory_ForgetsAged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Config{DeletedAge: time.Minute})
+		h.admit("a", "b")
+		h.remove("a")
+		time.Sleep(time.Minute)
+		assert.Len(t, h.Pods(), 2)
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"b"}, names(h.Pods()))
+		assert.Equal(t, 2, h.entries)
+	})
+}
+
+func TestHistory_Wait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Config{})
+		h.admit("a")
+		require.NoError(t, h.Wait(t.Context(), 0), "it is behind")
+		version := h.Changes(0).Version
+		var woken sync.WaitGroup
+		for range 3 {
+			woken.Go(func() { assert.NoError(t, h.Wait(t.Context(), version)) })
+		}
+		synctest.Wait()
+		h.admit("b")
+		woken.Wait()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("tired"))
+		require.EqualError(t, h.Wait(ctx, h.Changes(0).Version), "tired")
+	})
+}
+
+// Hooks and readers at once: for the race detector.
+func TestHistory_Concurrent(t *testing.T) {
+	h := New(Config{MaxPods: 20, MaxPodEntries: 32, MaxEntries: 200})
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers, writers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			version := uint64(0)
+			for h.Wait(ctx, version) == nil {
+				version = h.Changes(version).Version
+				h.Pod("uid-3")
+			}
+		})
+	}
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 300 {
+				name := fmt.Sprint((i*7 + w) % 30)
+				h.admit(name)
+				op := runtime.Operation{Type: runtime.OperationPullImage, Pod: newPod(name)}
+				c := h.OperationStarted(ctx, op)
+				h.Status().Changed(newPod(name), corev1.PodStatus{}, corev1.PodStatus{Phase: corev1.PodRunning})
+				h.OperationEnded(c, op, time.Second, nil)
+				h.remove(name)
+				h.AddSample(Sample{})
+			}
+		})
+	}
+	writers.Wait()
+	cancel()
+	readers.Wait()
+	assert.LessOrEqual(t, len(h.pods), 20)
+	assert.LessOrEqual(t, h.entries, 200)
+	assert.Len(t, h.node.samples, maxSamples)
+}
+
+func TestHistory_CountsRepeatedFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, pod := New(Config{}), newPod("web")
+		for range 3 {
+			h.PodSync().VolumesMounted(pod, 2, time.Second, errors.New("no disk"))
+			time.Sleep(10 * time.Second)
+		}
+		h.PodSync().VolumesMounted(pod, 2, time.Second, nil)
+		tl, _ := h.Pod(pod.UID)
+		require.Len(t, tl.Entries, 2)
+		assert.Equal(t, 3, tl.Entries[0].Count)
+		assert.Equal(t, "no disk", tl.Entries[0].Message)
+		assert.Equal(t, 21*time.Second, tl.Entries[0].End.Sub(tl.Entries[0].Start))
+		assert.Equal(t, 2, tl.Entries[1].Volumes)
+		assert.Equal(t, time.Second, tl.Entries[1].End.Sub(tl.Entries[1].Start))
+	})
+}
+
+// Only failures of a sync that ran to its end count.
+func TestHistory_SyncFailed(t *testing.T) {
+	h, pod := New(Config{}), newPod("web")
+	ended := h.PodWorkers().SyncEnded
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended(t.Context(), podworkers.SyncCall{Pod: pod}, time.Second, runtime.SyncResult{}, nil)
+	ended(cancelled, podworkers.SyncCall{Pod: pod}, time.Second, runtime.SyncResult{}, errors.New("cancelled"))
+	ended(t.Context(), podworkers.SyncCall{}, time.Second, runtime.SyncResult{}, errors.New("no pod"))
+	assert.Empty(t, h.Pods())
+	ended(t.Context(), podworkers.SyncCall{Pod: pod}, time.Second, runtime.SyncResult{}, errors.New("cgroup is busy"))
+	tl, _ := h.Pod(pod.UID)
+	require.Len(t, tl.Entries, 1)
+	assert.Equal(t, "cgroup is busy", tl.Entries[0].Message)
+}
+
+// An operation is an entry while it lasts. Those of pods without a UID, and of unknown
+// types, are not.
+func TestHistory_Operations(t *testing.T) {
+	h, pod := New(Config{}), newPod("web")
+	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: pod, Image: "app:1"}
+	ctx := h.OperationStarted(t.Context(), op)
+	tl, _ := h.Pod(pod.UID)
+	require.Len(t, tl.Entries, 1)
+	assert.Zero(t, tl.Entries[0].End)
+	op.ImageBytes = 77
+	h.OperationEnded(ctx, op, 0, nil)
+	h.OperationEnded(t.Context(), op, 0, nil) // not begun here
+	tl, _ = h.Pod(pod.UID)
+	require.Len(t, tl.Entries, 1)
+	assert.NotZero(t, tl.Entries[0].End)
+	assert.EqualValues(t, 77, tl.Entries[0].Bytes)
+	for _, op := range []runtime.Operation{{Type: runtime.OperationPullImage}, {Type: "paint image", Pod: pod}, {Type: runtime.OperationPullImage, Pod: &corev1.Pod{}}} {
+		assert.Equal(t, t.Context(), h.OperationStarted(t.Context(), op))
+	}
+	for opType, want := range map[runtime.OperationType]Entry{
+		runtime.OperationPostStartHook: {Kind: KindHook, Reason: "postStart"}, runtime.OperationPreStopHook: {Kind: KindHook, Reason: "preStop"},
+		runtime.OperationKillContainer: {Kind: KindKill, Reason: "Evicted"}, runtime.OperationStopSandbox: {Kind: KindStopSandbox, Reason: "Evicted"},
+		runtime.OperationCreateSandbox: {Kind: KindSandbox, Reason: "Evicted"}, runtime.OperationCreateContainer: {Kind: KindCreate, Reason: "Evicted"},
+	} {
+		op := runtime.Operation{Type: opType, Pod: pod, Reason: "Evicted", Container: "main"}
+		h.OperationEnded(h.OperationStarted(t.Context(), op), op, 0, errors.New("failed"))
+		tl, _ := h.Pod(pod.UID)
+		e := tl.Entries[len(tl.Entries)-1]
+		assert.Equal(t, []any{want.Kind, want.Reason, "main", true, "failed"}, []any{e.Kind, e.Reason, e.Container, e.Failed, e.Message})
+	}
+}
+
+// A runtime that has no hooks is observed by the statuses of its pods.
+func TestHistory_RunsFromStatuses(t *testing.T) {
+	h, pod := New(Config{}), newPod("web")
+	start := time.Now().Add(-time.Minute)
+	running := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "main", ContainerID: "containerd://c1", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(start)}},
+	}}}
+	unready := *running.DeepCopy()
+	unready.ContainerStatuses[0].Ready = false
+	for _, st := range []corev1.PodStatus{running, running, unready} {
+		h.Status().Changed(pod, corev1.PodStatus{}, st)
+	}
+	assert.Equal(t, "NotReady", h.Pods()[0].State)
+	h.PodSync().ContainerExited(pod, runtime.Container{ID: "c1", Name: "main", ExitCode: 2, Finished: start.Add(time.Second), Reason: "Error", Message: "s3cret"})
+	h.PodSync().ContainerExited(pod, runtime.Container{ID: "c2", Name: "main"}) // never ran
+	h.PodSync().ContainerExited(pod, runtime.Container{ID: "c3", Name: "main", Started: start.Add(time.Second)})
+	tl, _ := h.Pod(pod.UID)
+	require.Len(t, tl.Entries, 4)
+	run := tl.Entries[0]
+	assert.Equal(t, []any{KindRun, "c1", start, start.Add(time.Second), int32(2), true}, []any{run.Kind, run.ContainerID, run.Start, run.End, *run.ExitCode, run.Failed})
+	assert.Equal(t, "c3", tl.Entries[1].ContainerID)
+	assert.WithinDuration(t, time.Now(), tl.Entries[1].End, time.Minute, "the runtime does not say when it ended")
+	assert.False(t, tl.Entries[1].Failed)
+	assert.Equal(t, []Kind{KindReady, KindNotReady}, []Kind{tl.Entries[2].Kind, tl.Entries[3].Kind})
+	assert.NotContains(t, fmt.Sprintf("%+v", tl), "s3cret", "what the container has written is not shown")
+}
+
+func TestHistory_ExplainsEvictions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Config{})
+		hooks := h.Eviction()
+		var ranked []eviction.Candidate
+		for i := range 30 {
+			ranked = append(ranked, eviction.Candidate{Pod: newPod(fmt.Sprint("p", i)), Usage: 100, Request: uint64(i * 10), Priority: int32(i)})
+		}
+		hooks.Evicting(eviction.MemoryAvailable, nil, runtime.Termination{})
+		hooks.Evicting(eviction.MemoryAvailable, ranked, runtime.Termination{Message: "The node was low on resource: memory.", GracePeriod: 3 * time.Second})
+		time.Sleep(2 * time.Second)
+		hooks.Evicted(eviction.MemoryAvailable, newPod("other"), time.Second, nil)
+		before := h.Node().Evictions
+		require.Len(t, before, 1)
+		assert.False(t, before[0].Done)
+		hooks.Evicted(eviction.MemoryAvailable, ranked[0].Pod, 2*time.Second, errors.New("still there"))
+		e := h.Node().Evictions[0]
+		assert.Equal(t, []any{"memory.available", "p0", 30, 3.0, 2.0, "still there", true}, []any{e.Signal, e.Name, e.Candidates, e.Grace, e.Took, e.Error, e.Done})
+		require.Len(t, e.Ranked, maxRanked)
+		assert.Equal(t, Candidate{UID: "uid-p3", Namespace: "default", Name: "p3", Priority: 3, ExceedsRequest: true, Usage: 100, Request: 30}, e.Ranked[3])
+		tl, _ := h.Pod("uid-p0")
+		assert.Equal(t, KindEvicted, tl.Entries[0].Kind)
+		for range maxEvictions {
+			hooks.Evicting(eviction.MemoryAvailable, ranked[1:2], runtime.Termination{})
+		}
+		assert.Len(t, h.Node().Evictions, maxEvictions)
+		assert.Equal(t, "p1", h.Node().Evictions[0].Name)
+	})
+}
+
+func TestHistory_Conditions(t *testing.T) {
+	h := New(Config{})
+	assert.NotNil(t, h.Node().Conditions)
+	h.Eviction().ConditionsChanged([]corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue, Reason: "Low", Message: strings.Repeat("x", 9999)}})
+	version := h.version
+	h.admit("web")
+	c := h.Changes(version).Node.Conditions
+	require.Len(t, c, 1, "always complete")
+	assert.Equal(t, "MemoryPressure True Low", c[0].Type+" "+c[0].Status+" "+c[0].Reason)
+	assert.Len(t, c[0].Message, maxMessage)
+}
+
+func TestHistory_ExplainsCollections(t *testing.T) {
+	h := New(Config{})
+	images, containers := h.ImageGC(), h.ContainerGC()
+	images.Collected(imagegc.Result{}, nil)
+	containers.Collected(containergc.Result{}, nil)
+	assert.Empty(t, h.Node().Collections, "nothing was removed")
+
+	used := time.Now().Add(-time.Hour)
+	images.Removed(runtime.Image{ID: "sha256:2", Bytes: 5}, imagegc.ReasonDiskUsage, time.Second, errors.New("in use"))
+	images.Removed(runtime.Image{ID: "sha256:1"}, imagegc.ReasonDiskUsage, time.Second, nil)
+	images.Collected(imagegc.Result{
+		Removed: []imagegc.Decision{
+			{Image: runtime.Image{ID: "sha256:1", Tags: []string{"app:1"}, Bytes: 9}, Record: imagegc.ImageRecord{LastUsed: used}, Reason: imagegc.ReasonDiskUsage},
+			{Image: runtime.Image{ID: "sha256:3", Digests: []string{"app@sha256:3"}}, Reason: imagegc.ReasonMaxAge},
+		},
+		BytesToFree: 10, BytesFreed: 8, Duration: 2 * time.Second,
+	}, errors.New("one image"))
+	pod := &runtime.Pod{Namespace: "default", Name: "web"}
+	for i := range maxItems {
+		containers.Removed(containergc.Removal{Pod: pod, Container: &runtime.Container{Name: fmt.Sprint("c", i)}, Reason: containergc.ReasonReplaced}, 0, nil)
+	}
+	containers.Removed(containergc.Removal{UID: "u", Sandbox: &runtime.Sandbox{}, Reason: containergc.ReasonUnused}, 0, errors.New("busy"))
+	containers.Collected(containergc.Result{Duration: time.Second}, nil)
+	containers.Collected(containergc.Result{}, errors.New("runtime is down"))
+
+	all := h.Node().Collections
+	require.Len(t, all, 3)
+	assert.Equal(t, []any{"images", 2, 2.0, uint64(10), uint64(8), "one image"}, []any{all[0].What, all[0].Removed, all[0].Took, all[0].BytesToFree, all[0].BytesFreed, all[0].Error})
+	assert.Equal(t, []Collected{
+		{Name: "sha256:2", Bytes: 5, Reason: string(imagegc.ReasonDiskUsage), Error: "in use"},
+		{Name: "app:1", Bytes: 9, LastUsed: used, Reason: string(imagegc.ReasonDiskUsage)},
+		{Name: "app@sha256:3", Reason: string(imagegc.ReasonMaxAge)},
+	}, all[0].Items)
+	assert.Equal(t, []any{"containers", maxItems}, []any{all[1].What, all[1].Removed})
+	require.Len(t, all[1].Items, maxItems)
+	assert.Equal(t, Collected{Name: "default/web c0", Reason: string(containergc.ReasonReplaced)}, all[1].Items[0])
+	assert.Equal(t, "runtime is down", all[2].Error)
+	assert.NotNil(t, all[2].Items)
+	assert.Equal(t, "u (sandbox)", removalName(containergc.Removal{UID: "u"}))
+}
+
+func TestClip(t *testing.T) {
+	assert.Equal(t, "short", clip("short", 5))
+	for limit := 4; limit < 40; limit++ {
+		got := clip(strings.Repeat("aé漢😀", 10), limit)
+		assert.True(t, utf8.ValidString(got), got)
+		assert.LessOrEqual(t, len(got), limit)
+		assert.True(t, strings.HasSuffix(got, "…"))
+		assert.Greater(t, len(got), limit-4-3)
+	}
+}
+
+// A History with a thousand pods that crash all the time stays small.
+func TestHistory_Memory(t *testing.T) {
+	h := New(Config{})
+	for i := range 1000 {
+		pod := newPod(fmt.Sprint("p", i))
+		h.admit(pod.Name)
+		for j := range 60 {
+			h.PodSync().BackOffStarted(pod, "main", runtime.Failure{Message: strings.Repeat("x", 300) + fmt.Sprint(j)})
+		}
+	}
+	assert.Equal(t, 40000, h.entries)
+	assert.Len(t, h.pods, 1000)
+}
