@@ -141,9 +141,13 @@ func (o *Operator) observed(pod *corev1.Pod) (*runtime.Pod, error) {
 	return &observed, nil
 }
 
+func containerStatuses(pod *corev1.Pod) [][]corev1.ContainerStatus {
+	return [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses}
+}
+
 // waitingReason says why a container, or any, has not started.
 func waitingReason(pod *corev1.Pod, container string) string {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+	for _, list := range containerStatuses(pod) {
 		for i := range list {
 			if w := list[i].State.Waiting; w != nil && (container == "" || list[i].Name == container) {
 				return fmt.Sprintf("; container %q is waiting to start: %s %s", list[i].Name, w.Reason, w.Message)
@@ -187,7 +191,7 @@ func (o *Operator) ReadLog(ctx context.Context, pod *corev1.Pod, opts *corev1.Po
 	if err != nil {
 		return err
 	}
-	c, err := podlogs.Find(observed, name, opts.Previous)
+	c, err := podlogs.Find(observed, name, opts.Previous && !isPrevious(observed.LatestContainer(name), pod))
 	if err != nil {
 		return fmt.Errorf("%w%s", err, waitingReason(pod, name))
 	}
@@ -196,6 +200,22 @@ func (o *Operator) ReadLog(ctx context.Context, pod *corev1.Pod, opts *corev1.Po
 		return err
 	}
 	return o.cfg.Logs.Copy(ctx, stdout, stderr, podlogs.Log{Path: path, IsRunning: o.isRunning(pod.UID, c.ID)}, opts)
+}
+
+// isPrevious reports whether the latest attempt of a container is its previous one
+// already: it has exited and the next one is waiting to start, as during a back-off.
+func isPrevious(latest *runtime.Container, pod *corev1.Pod) bool {
+	if latest == nil || latest.State != runtime.Exited {
+		return false
+	}
+	for _, list := range containerStatuses(pod) {
+		for i := range list {
+			if list[i].Name == latest.Name {
+				return list[i].State.Waiting != nil
+			}
+		}
+	}
+	return false
 }
 
 // isRunning returns whether a container may still write.

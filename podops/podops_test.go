@@ -205,6 +205,34 @@ func TestOperator_Requests(t *testing.T) {
 	}
 }
 
+// kubectl logs --previous of a container that waits for its next start shows the attempt
+// that its last state is about.
+func TestOperator_ReadLogOfPrevious(t *testing.T) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	for name, tt := range map[string]struct {
+		latest runtime.ContainerState
+		status corev1.ContainerState
+		want   string
+	}{
+		"the one before a running container":    {runtime.Running, running, "0.log"},
+		"the latest during a back-off":          {runtime.Exited, waiting, "1.log"},
+		"the one before a container just begun": {runtime.Created, waiting, "0.log"},
+		"the one before a terminated container": {runtime.Exited, terminated, "0.log"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := newWorld(t)
+			pod := w.pods[0]
+			w.observed["u1"].Containers[0].State = tt.latest
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "other"}, {Name: "app", State: tt.status}}
+			require.NoError(t, o.ReadLog(t.Context(), pod, &corev1.PodLogOptions{Previous: true}, nil, nil))
+			require.Len(t, w.requests, 1)
+			assert.Contains(t, w.requests[0], "log ns_web_u1/app/"+tt.want)
+		})
+	}
+}
+
 func TestOperator_RunCommandReturnsOutputOfFailure(t *testing.T) {
 	w, o := newWorld(t)
 	w.exitCode = 3

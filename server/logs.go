@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // containerLogs responds with the log of a container, as it is written.
@@ -46,6 +48,9 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	err = s.cfg.Logs.ReadLog(r.Context(), pod, opts, stdout, stderr)
 	switch {
 	case err == nil, r.Context().Err() != nil:
+	case !out.written && errors.Is(err, runtime.ErrNotFound):
+		// As the kubelet: the API server passes on the reason of 400, not that of 404.
+		http.Error(w, err.Error(), http.StatusBadRequest)
 	case !out.written:
 		s.fail(w, r, err, http.StatusBadRequest)
 	default:

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -96,9 +97,16 @@ func TestContainerLogs_Errors(t *testing.T) {
 	status, _, body := n.do(t, c, http.MethodGet, logPath, "good")
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Equal(t, "container is waiting to start: ContainerCreating\n", body)
-	n.log = func(context.Context, *corev1.PodLogOptions, io.Writer, io.Writer) error { return runtime.ErrNotFound }
+	// kubectl shows the text of 400, and of 404 only that the API server did not find it.
+	n.log = func(context.Context, *corev1.PodLogOptions, io.Writer, io.Writer) error {
+		return fmt.Errorf("previous container %q: %w", "app", runtime.ErrNotFound)
+	}
+	status, _, body = n.do(t, c, http.MethodGet, logPath, "good")
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Equal(t, "previous container \"app\": not found\n", body)
+	n.log = func(context.Context, *corev1.PodLogOptions, io.Writer, io.Writer) error { return runtime.ErrUnavailable }
 	status, _, _ = n.do(t, c, http.MethodGet, logPath, "good")
-	assert.Equal(t, http.StatusNotFound, status)
+	assert.Equal(t, http.StatusServiceUnavailable, status)
 	n.log = func(_ context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
 		_, err := io.WriteString(stdout, "one\n")
 		return errors.Join(err, errors.New("file was removed"))
