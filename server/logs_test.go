@@ -104,7 +104,9 @@ func TestContainerLogs_Errors(t *testing.T) {
 	status, _, body = n.do(t, c, http.MethodGet, logPath, "good")
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Equal(t, "previous container \"app\": not found\n", body)
-	n.log = func(context.Context, *corev1.PodLogOptions, io.Writer, io.Writer) error { return runtime.ErrUnavailable }
+	n.log = func(context.Context, *corev1.PodLogOptions, io.Writer, io.Writer) error {
+		return runtime.ErrUnavailable
+	}
 	status, _, _ = n.do(t, c, http.MethodGet, logPath, "good")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	n.log = func(_ context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
